@@ -1,0 +1,233 @@
+// Engine: runs pushed ops asynchronously, each as soon as its Vars allow.
+//
+//   engine::Engine eng({.workers = 4});
+//   engine::Var a = eng.NewVar("a"), b = eng.NewVar("b");
+//   eng.Push({.name = "load", .writes = {a}}, [&] { x = Load(); });
+//   eng.Push({.name = "scale", .reads = {a}, .writes = {b}}, [&] { y = 2 * x; });
+//   eng.Wait(b);   // throws OpError if "load" or "scale" failed
+//
+// Threads:   every method is safe on every thread; the notes say what is refused inside an op.
+// Ownership: several engines may coexist; Vars, Operators and Completions may outlive theirs.
+// Order:     see submitter.h. Errors: see error.h. Source: MXNet's include/mxnet/engine.h, each fault repaired.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/op.h"
+#include "engine/policy.h"
+#include "engine/submitter.h"
+#include "engine/trace.h"
+#include "engine/var.h"
+
+namespace engine {
+
+// A named set of threads beside the default CPU pool.
+struct PoolOptions {
+  std::string name;
+  int threads = 1;
+  std::vector<int> cpus = {};                      // affinity: thread i runs on cpus[i % size]; empty: anywhere
+  std::function<void(int worker)> on_start = {};   // runs on each worker before its first op
+  std::function<void(int worker)> on_end = {};     // runs on each worker after its last op
+};
+
+struct EngineOptions {
+  int workers = -1;       // of the default pool; -1: one a core; 0: ops run inside waits, bounded pushes and drain
+  int intra_op_threads = -1;  // of a pool's ParallelFor arena; -1: as many as the pool has workers
+  int io_threads = 4;     // of the I/O pool, made on first use
+  std::vector<int> cpus = {};                     // affinity of the default pool
+  std::function<void(int worker)> on_start = {};  // hooks of the default pool
+  std::function<void(int worker)> on_end = {};
+  std::vector<PoolOptions> pools = {};
+  std::string thread_name = "engine";  // prefix of the threads' names, at most 9 characters are shown
+
+  size_t max_pending = 16384;        // soft: an outside push waits while more are pending and any can make progress
+  size_t hard_max_pending = size_t{1} << 26;  // any push beyond throws BackPressureError
+  int max_spare_threads = 64;        // stand-ins for workers whose op waits; beyond it such a wait throws
+  std::chrono::microseconds spin{20};           // longest idle spin of a worker or waiter before it sleeps; 0: none
+  std::chrono::milliseconds drain_timeout{30000};  // at shutdown, for completions that never come; then ShutdownError
+  std::chrono::milliseconds stall_timeout{0};   // watchdog: report after this long without progress; 0: no watchdog
+  std::function<void(std::string_view report)> on_stall = {};        // default: writes to stderr
+  std::function<void(const OpError& error)> on_unobserved = {};      // default: writes to stderr
+  Policy policy = Policy::kThreaded;
+  PolicyOptions policy_options = {};
+
+  // Defaults overridden by ENGINE_WORKERS, ENGINE_IO_THREADS, ENGINE_MAX_PENDING, ENGINE_SPIN_US, ENGINE_POLICY,
+  // ENGINE_STALL_TIMEOUT_MS. The only place of the library that reads the environment. Throws UsageError.
+  static EngineOptions FromEnv();
+};
+
+// Counters since the engine was made; summed over threads, so a snapshot is not one instant.
+struct EngineStats {
+  uint64_t pushed = 0;       // ops accepted, internal ones (waits, deletions) left out
+  uint64_t completed = 0;    // ops settled: ran, failed, skipped or cancelled
+  uint64_t skipped = 0;      // of these, skipped because of an error or a cancel
+  uint64_t inlined = 0;      // run straight after the op that released them, without a queue
+  uint64_t stolen = 0;       // taken from another worker
+  uint64_t wakeups = 0;      // futex wakes of workers
+  uint64_t sleeps = 0;       // times a worker went to sleep
+  uint64_t spare_threads = 0;  // stand-in threads alive
+  uint64_t slab_bytes = 0;   // memory taken for ops, groups and Vars; returned when the engine goes
+  uint64_t slab_allocations = 0;  // times that memory was taken from the system
+  uint64_t unseen_errors = 0;
+  uint64_t backpressure_waits = 0;
+};
+
+// CancelScope: ops pushed under it that have not started when Cancel() is called are skipped with CancelledError.
+// Copies share one scope. `Enter` makes it the current one of this thread until the guard goes.
+class CancelScope {
+ public:
+  CancelScope();
+  void Cancel() noexcept;
+  bool cancelled() const noexcept;
+
+  class Guard {
+   public:
+    Guard(Guard&&) = delete;
+    ~Guard();
+
+   private:
+    friend class CancelScope;
+    explicit Guard(CancelScope& scope) noexcept;
+    CancelScope* previous_;
+  };
+  [[nodiscard]] Guard Enter() noexcept { return Guard(*this); }
+
+ private:
+  friend class detail::EngineCore;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// Operator: an op registered once and pushed often (MXNet: NewOperator). Its sets are sorted and its closure stored
+// once; pushes share the closure, which may run concurrently with itself. Deletion waits for the pending pushes.
+class Operator {
+ public:
+  Operator() noexcept = default;
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+ private:
+  friend class Engine;
+  friend class detail::EngineCore;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// HeldOp: an op whose place in the order is taken and whose start waits for Release(). Released when dropped.
+class HeldOp {
+ public:
+  HeldOp() noexcept = default;
+  HeldOp(HeldOp&& other) noexcept : core_(std::exchange(other.core_, nullptr)), op_(other.op_) {}
+  HeldOp& operator=(HeldOp&& other) noexcept {
+    Release();
+    core_ = std::exchange(other.core_, nullptr);
+    op_ = other.op_;
+    return *this;
+  }
+  ~HeldOp() { Release(); }
+  void Release() noexcept;
+
+ private:
+  friend class detail::EngineCore;
+  detail::EngineCore* core_ = nullptr;
+  detail::OpRecord* op_ = nullptr;
+};
+
+class Engine final : public Submitter {
+ public:
+  explicit Engine(EngineOptions options = {});
+  // Drains (see Shutdown). On one of its own workers, where draining would wait for itself, the refusal is reported
+  // to on_unobserved and a thread of its own finishes the shutdown.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  Var NewVar(std::string_view name = {});
+  // Ends the variable now, behind the ops pending on it: other handles of it are refused from here on.
+  void Delete(Var& var);
+
+  // As Push / PushAsync, but returns false instead of waiting at the soft bound.
+  template <detail::SyncBody F>
+  bool TryPush(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+  }
+  template <detail::AsyncBody F>
+  bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
+  }
+
+  using Submitter::Push;
+  template <detail::SyncBody F>
+  Operator NewOperator(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+    return MakeOperator(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+  }
+  template <detail::AsyncBody F>
+  Operator NewAsyncOperator(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+    return MakeOperator(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
+  }
+  void Push(const Operator& op, Site site = Site::Here());
+  void Push(const Operator& op, int priority, Site site = Site::Here());
+
+  template <detail::SyncBody F>
+  HeldOp PushHeld(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+    return SubmitHeld(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+  }
+
+  // Waits until every write pushed so far on `var` has finished. Throws OpError if `var` is poisoned.
+  // Inside an op the thread parks and lends its worker to a stand-in; waiting for a Var that the op itself names is
+  // refused (UsageError), as is any wait beyond max_spare_threads.
+  void Wait(VarRef var, Site site = Site::Here());
+  // As Wait; false after `timeout`. An abandoned wait leaves nothing behind.
+  bool WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site = Site::Here());
+  // Waits for writers and readers: afterwards the host may reuse what the Var stands for.
+  void WaitToWrite(VarRef var, Site site = Site::Here());
+  // Waits for every push that returned before it was called; then throws the first error that nobody has seen yet.
+  // Refused inside an op. Later pushes cannot hold it up.
+  void WaitAll();
+  bool WaitAllFor(std::chrono::nanoseconds timeout);
+
+  // Clears the error of `var` in order, keeping its value and version: a failed step need not lose the weights.
+  void ClearError(VarRef var, Site site = Site::Here());
+
+  // Stop: workers finish what they are running and are joined; pushes queue up. Start: goes on. Both may be repeated.
+  void Stop();
+  void Start();
+
+  // Settles every op exactly once, joins the threads, reports unseen errors. Later pushes throw UsageError.
+  // Refused (UsageError) on one of its own workers. Idempotent.
+  void Shutdown();
+
+  void SetPolicy(Policy policy, PolicyOptions options = {});
+  Policy policy() const noexcept;
+
+  // The placement of a named pool; throws UsageError listing the pools there are.
+  Placement Pool(std::string_view name) const;
+  int workers() const noexcept;
+  EngineStats stats() const;
+
+  void StartTrace();
+  std::vector<TraceEvent> StopTrace();
+
+  // What is pending and why, as the watchdog prints it: blocked Vars with the ops that own them and that wait for
+  // them, and completions that have not come, with push sites. Stops pushes for a moment.
+  std::string DescribePending() const;
+
+ private:
+  void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
+  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
+  HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
+  Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
+
+  detail::EngineCore* core_;
+};
+
+// The engine's version, as "major.minor.patch".
+const char* Version() noexcept;
+
+}  // namespace engine

@@ -1,0 +1,126 @@
+// Errors: what the engine throws, and what it knows about a failed op.
+//
+// An op that fails poisons the Vars that it would have written. Ops that read or update a poisoned Var are
+// skipped and pass the same error on; a good Write clears it; Engine::ClearError clears it and keeps the value.
+// Every wait on a poisoned Var throws a fresh OpError, as often as asked. Errors that no wait has shown are kept
+// (64 whole, the rest counted) for WaitAll, and at shutdown go to EngineOptions::on_unobserved.
+//
+// Threads: every object here may be read on any thread.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/op.h"
+
+namespace engine {
+
+// Base of everything the engine throws by itself.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A call that cannot be honoured: null, deleted or foreign Var, unknown pool, wait inside its own op, and so on.
+// Nothing was changed by the call.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The hard bound on pending ops was reached (EngineOptions::hard_max_pending).
+class BackPressureError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Causes that the engine itself gives to an op.
+class CancelledError : public Error {
+ public:
+  using Error::Error;
+};
+class ShutdownError : public Error {
+ public:
+  using Error::Error;
+};
+class ForkedWhilePending : public Error {
+ public:
+  using Error::Error;
+};
+class CompletionError : public Error {  // dropped uncalled, or called twice
+ public:
+  using Error::Error;
+};
+
+// What a wait throws: the op that failed, where it was pushed, through which ops the error came, and the cause.
+class OpError : public Error {
+ public:
+  struct Hop {
+    std::string op;
+    Site site;
+  };
+  OpError(const std::string& what, std::string op, Site site, std::vector<Hop> path, std::exception_ptr cause)
+      : Error(what), op_(std::move(op)), site_(site), path_(std::move(path)), cause_(std::move(cause)) {}
+
+  const std::string& op() const noexcept { return op_; }            // name of the op that failed first
+  Site site() const noexcept { return site_; }                      // where that op was pushed
+  const std::vector<Hop>& path() const noexcept { return path_; }   // skipped ops that passed it on (16 kept)
+  std::exception_ptr cause() const noexcept { return cause_; }      // what its body threw
+  [[noreturn]] void RethrowCause() const { std::rethrow_exception(cause_); }
+
+ private:
+  std::string op_;
+  Site site_;
+  std::vector<Hop> path_;
+  std::exception_ptr cause_;
+};
+
+// Completion: how an asynchronous op says that it is done. Copyable; call it once, on any thread, before or after
+// the body returns. Dropping the last copy uncalled fails the op; a second call is reported as an error and
+// changes nothing. A Completion may outlive the engine; calling it then does nothing.
+class Completion {
+ public:
+  Completion() noexcept = default;
+  Completion(const Completion& other) noexcept;
+  Completion(Completion&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Completion& operator=(Completion other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Completion();
+
+  void operator()() { Finish(nullptr); }
+  void Fail(std::exception_ptr cause) { Finish(cause ? std::move(cause) : Unspecified()); }
+  template <class E>
+    requires(!std::is_same_v<std::decay_t<E>, std::exception_ptr>)
+  void Fail(E&& error) {
+    Finish(std::make_exception_ptr(std::forward<E>(error)));
+  }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+ private:
+  friend class detail::EngineCore;
+  struct State;
+  explicit Completion(State* counted) noexcept : state_(counted) {}
+  static std::exception_ptr Unspecified();
+  void Finish(std::exception_ptr cause);
+  State* state_ = nullptr;
+};
+
+namespace detail {
+template <class F>
+void InvokeClosure(F& fn, RunContext& ctx, Completion* done) {
+  if constexpr (std::is_invocable_v<F&, RunContext&, Completion>) {
+    fn(ctx, std::move(*done));
+  } else if constexpr (std::is_invocable_v<F&, RunContext&>) {
+    fn(ctx);
+  } else {
+    fn();
+  }
+}
+}  // namespace detail
+
+}  // namespace engine

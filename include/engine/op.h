@@ -1,0 +1,167 @@
+// Op: a function, the Vars that it reads and writes, where it runs, and what it is called.
+//
+// `OpDesc` is written in the call that pushes it. Modes:
+//   reads    the op sees the value; readers between two writers run together;
+//   updates  the op sees the value and changes it, alone;
+//   writes   the op replaces the value without looking at it, alone; a good write clears a Var's error.
+// A Var named several times counts once, in its strongest role; Read or Update together with Write is Update.
+//
+// Threads:   a body runs on a worker of its placement's pool; bodies of ops that do not conflict run together.
+// Ownership: the closure is moved into the engine and destroyed on the thread that ran or skipped it.
+// Errors:    whatever a body throws, of any type, poisons what the op would have written (see error.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <string_view>
+#include <type_traits>
+
+#include "engine/var.h"
+
+namespace engine {
+
+class CancelScope;
+class Completion;
+class Engine;
+
+namespace detail {
+class EngineCore;
+struct OpRecord;
+}  // namespace detail
+
+// Name: text with static lifetime, so that a push copies a pointer. Literals convert by themselves; text made
+// at run time is interned once (`Name::Intern`) and kept for the life of the process.
+class Name {
+ public:
+  constexpr Name() noexcept = default;
+  consteval Name(const char* literal) : text_(literal) {}  // NOLINT: implicit by design
+  static Name Intern(std::string_view text);
+  constexpr const char* c_str() const noexcept { return text_; }
+
+ private:
+  friend struct Site;
+  friend struct detail::OpRecord;
+  static constexpr Name FromStatic(const char* text) noexcept {
+    Name n;
+    n.text_ = text;
+    return n;
+  }
+  const char* text_ = "";
+};
+
+// Site: where an op was pushed. `Site::Here()` as a default argument yields the caller's line.
+struct Site {
+  const char* file = "";
+  uint32_t line = 0;
+  static consteval Site Here(std::source_location at = std::source_location::current()) {
+    return {at.file_name(), at.line()};
+  }
+  static Site At(Name file, uint32_t line) noexcept { return {file.c_str(), line}; }
+};
+
+// Placement: which threads run an op. Named pools: Engine::Pool("name").
+struct Placement {
+  enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut };
+  Kind kind = Kind::kDefault;
+  uint16_t index = 0;  // of the pool, or of the device that a copy lane serves
+};
+// The default CPU pool.
+constexpr Placement Cpu() noexcept { return {}; }
+// Threads of their own for work that blocks; never takes a compute worker.
+constexpr Placement Io() noexcept { return {Placement::Kind::kIo, 0}; }
+// Ordered copy lanes, one thread each, made on first use: to and from device `device`.
+constexpr Placement CopyIn(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyIn, device}; }
+constexpr Placement CopyOut(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyOut, device}; }
+
+struct OpDesc {
+  Name name = {};
+  VarSet reads = {};
+  VarSet updates = {};
+  VarSet writes = {};
+  Placement place = {};
+  int priority = 0;          // higher first among ready ops; clamped to [kMinPriority, kMaxPriority]
+  bool run_always = false;   // runs even when an input is poisoned, and when cancelled (MXNet: kNoSkip)
+  CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
+};
+inline constexpr int kMinPriority = -2;
+inline constexpr int kMaxPriority = 2;
+
+// What a body may ask while it runs. Valid inside the body only.
+class RunContext {
+ public:
+  // Runs body(begin, end) over [0, n) in pieces of at least `grain` on the pool's intra-op arena (oneTBB).
+  // Isolated: no other op ever runs on this stack. The first exception of a piece is rethrown here.
+  void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
+  // Index of the worker in its pool; -1 where a caller's thread drives the engine.
+  int worker() const noexcept { return worker_; }
+  const char* name() const noexcept;
+  // The version of `var` that this op sees (Read), or makes (Update, Write). Throws UsageError if the op
+  // does not name `var`.
+  uint64_t version(VarRef var) const;
+  // True once the op's cancel scope was cancelled: long bodies may look at it and stop early.
+  bool cancelled() const noexcept;
+
+ private:
+  friend class detail::EngineCore;
+  RunContext(detail::EngineCore* core, detail::OpRecord* op, int worker) noexcept
+      : core_(core), op_(op), worker_(worker) {}
+  detail::EngineCore* core_;
+  detail::OpRecord* op_;
+  int worker_;
+};
+
+namespace detail {
+
+// ClosureType: how to move, run and destroy a closure whose type was erased. One static table a type.
+struct ClosureType {
+  size_t size;
+  size_t align;
+  void (*construct)(void* to, void* from);
+  void (*run)(void* self, RunContext& ctx, Completion* done);  // `done` is null for synchronous ops
+  void (*destroy)(void* self) noexcept;                        // null: nothing to destroy
+};
+
+inline constexpr size_t kInlineClosure = 256;  // larger closures are boxed on the heap
+
+template <class F>
+inline constexpr bool kFitsInline = sizeof(F) <= kInlineClosure && alignof(F) <= 16;
+
+template <class F>
+void InvokeClosure(F& fn, RunContext& ctx, Completion* done);
+
+template <class F, class Arg>
+struct ClosureTraits {  // Arg: F& (copied) or F&& (moved)
+  static void Construct(void* to, void* from) {
+    auto& source = *static_cast<std::remove_reference_t<Arg>*>(from);
+    if constexpr (kFitsInline<F>) {
+      ::new (to) F(static_cast<Arg>(source));
+    } else {
+      ::new (to) F*(new F(static_cast<Arg>(source)));
+    }
+  }
+  static F& Get(void* self) {
+    if constexpr (kFitsInline<F>) {
+      return *static_cast<F*>(self);
+    } else {
+      return **static_cast<F**>(self);
+    }
+  }
+  static void Run(void* self, RunContext& ctx, Completion* done) { InvokeClosure(Get(self), ctx, done); }
+  static void Destroy(void* self) noexcept {
+    if constexpr (kFitsInline<F>) {
+      Get(self).~F();
+    } else {
+      delete &Get(self);
+    }
+  }
+  static constexpr bool kTrivial = kFitsInline<F> && std::is_trivially_destructible_v<F>;
+  static constexpr ClosureType kType{kFitsInline<F> ? sizeof(F) : sizeof(F*),
+                                     kFitsInline<F> ? alignof(F) : alignof(F*), &Construct, &Run,
+                                     kTrivial ? nullptr : &Destroy};
+};
+
+}  // namespace detail
+}  // namespace engine

@@ -1,0 +1,52 @@
+// Submitter: anything that accepts an op. The engine runs it; decorators (bulk, capture) hold or record it.
+//
+// Threads: as the implementation says; the engine's is safe on every thread, inside ops too.
+// Order:   if one Push returned before another began and the two conflict, the first finishes before the second
+//          starts, whichever threads pushed them.
+// Errors:  UsageError for a null, deleted or foreign Var or an unknown pool, BackPressureError at the hard bound:
+//          nothing was pushed then.
+#pragma once
+
+#include "engine/error.h"
+#include "engine/op.h"
+
+namespace engine {
+
+namespace detail {
+struct ClosureRef {
+  const ClosureType* type;
+  void* object;  // constructed from, once, during Submit
+};
+
+template <class F>
+ClosureRef RefClosure(F&& fn) noexcept {
+  using Fn = std::decay_t<F>;
+  return {&ClosureTraits<Fn, F&&>::kType, const_cast<void*>(static_cast<const void*>(std::addressof(fn)))};
+}
+
+template <class F>
+concept SyncBody = std::is_invocable_v<std::decay_t<F>&, RunContext&> || std::is_invocable_v<std::decay_t<F>&>;
+template <class F>
+concept AsyncBody = std::is_invocable_v<std::decay_t<F>&, RunContext&, Completion>;
+}  // namespace detail
+
+class Submitter {
+ public:
+  // Pushes `fn(RunContext&)` or `fn()`; returns at once (see EngineOptions::max_pending for the one exception).
+  template <detail::SyncBody F>
+  void Push(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+    Submit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+  }
+  // Pushes `fn(RunContext&, Completion)`; the op ends when its Completion is called.
+  template <detail::AsyncBody F>
+  void PushAsync(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+    Submit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
+  }
+
+ protected:
+  enum class How : uint8_t { kSync, kAsync };
+  ~Submitter() = default;
+  virtual void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) = 0;
+};
+
+}  // namespace engine

@@ -1,0 +1,90 @@
+// OpenMP tasks with depend clauses; built twice, against libgomp (g++) and against libomp (clang++).
+// Threads:   a team of workers + 1, whose one thread pushes: the others are the pool.
+// Order:     the runtime finds the dependencies, among the tasks of one parent only.
+#include <omp.h>
+
+#include "runner.h"
+
+namespace {
+
+using namespace perf;
+
+class OmpDepend {
+ public:
+  explicit OmpDepend(const Config& config) : workers_(config.workers) { omp_set_dynamic(0); }
+
+  std::string WhyNot(std::string_view name) const {
+    if (name == kOverlap) return "depend orders only siblings: tasks of two pushing threads never see each other";
+    return {};
+  }
+
+  template <class F>
+  void Session(F&& body) {
+#pragma omp parallel num_threads(workers_ + 1)
+#pragma omp single
+    body();
+  }
+
+  // The pushing threads are members of the team, because only members can push.
+  template <class F>
+  Answer Pushers(int k, std::size_t n, F&& push_share) {
+    Answer answer;
+#pragma omp parallel num_threads(workers_ + k)
+    {
+      const int id = omp_get_thread_num();
+#pragma omp barrier
+      const Meter meter;
+      if (id < k) push_share(id);
+#pragma omp barrier  // also completes every task of the team
+      if (id == 0) answer = meter.Stop(n);
+    }
+    return answer;
+  }
+
+  void Push(const Free&) {
+#pragma omp task
+    Body();
+  }
+  void Push(const Writer& op) {
+    char* v = vars_;
+    const VarId w = op.updates[0];
+#pragma omp task depend(inout : v[w])
+    Body();
+  }
+  void Push(const Reader& op) {
+    char* v = vars_;
+    const VarId r = op.reads[0];
+#pragma omp task depend(in : v[r])
+    Body();
+  }
+  void Push(const DagOp& op) {
+    char* v = vars_;
+    const VarId a = op.reads[0], b = op.reads[1], w = op.updates[0];
+#pragma omp task depend(in : v[a], v[b]) depend(inout : v[w])
+    Body();
+  }
+  void PushBlocked(VarId w, Gate& gate) {
+    char* v = vars_;
+    Gate* held = &gate;
+#pragma omp task depend(inout : v[w]) firstprivate(held)
+    held->wait();
+  }
+
+  void WaitAll() {
+#pragma omp taskwait
+  }
+  void Wait(VarId) { WaitAll(); }
+
+#ifndef __clang__
+  // Past 64 tasks a thread libgomp stops deferring: the push itself waits for the task's dependencies, here for ever.
+  std::size_t MaxPending() const { return 32 * static_cast<std::size_t>(workers_ + 1); }
+#endif
+
+ private:
+  int workers_;
+  char vars_[kVars] = {};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) { return Main<OmpDepend>(argc, argv); }
