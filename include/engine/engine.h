@@ -11,12 +11,14 @@
 // Order:     see submitter.h. Errors: see error.h. Source: MXNet's include/mxnet/engine.h, each fault repaired.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/error.h"
@@ -95,14 +97,13 @@ class CancelScope {
    private:
     friend class CancelScope;
     explicit Guard(CancelScope& scope) noexcept;
-    CancelScope* previous_;
+    CancelScope* outer_;
   };
   [[nodiscard]] Guard Enter() noexcept { return Guard(*this); }
 
  private:
   friend class detail::EngineCore;
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<std::atomic<bool>> cancelled_;
 };
 
 // Operator: an op registered once and pushed often (MXNet: NewOperator). Its sets are sorted and its closure stored
@@ -111,11 +112,10 @@ class Operator {
  public:
   Operator() noexcept = default;
   explicit operator bool() const noexcept { return state_ != nullptr; }
+  struct State;  // the engine's
 
  private:
   friend class Engine;
-  friend class detail::EngineCore;
-  struct State;
   std::shared_ptr<State> state_;
 };
 
@@ -123,18 +123,19 @@ class Operator {
 class HeldOp {
  public:
   HeldOp() noexcept = default;
-  HeldOp(HeldOp&& other) noexcept : core_(std::exchange(other.core_, nullptr)), op_(other.op_) {}
+  HeldOp(HeldOp&& other) noexcept
+      : core_(std::exchange(other.core_, nullptr)), op_(std::exchange(other.op_, nullptr)) {}
   HeldOp& operator=(HeldOp&& other) noexcept {
     Release();
     core_ = std::exchange(other.core_, nullptr);
-    op_ = other.op_;
+    op_ = std::exchange(other.op_, nullptr);
     return *this;
   }
   ~HeldOp() { Release(); }
   void Release() noexcept;
 
  private:
-  friend class detail::EngineCore;
+  friend class Engine;
   detail::EngineCore* core_ = nullptr;
   detail::OpRecord* op_ = nullptr;
 };
@@ -154,46 +155,46 @@ class Engine final : public Submitter {
 
   // As Push / PushAsync, but returns false instead of waiting at the soft bound.
   template <detail::SyncBody F>
-  bool TryPush(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+  bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
   }
   template <detail::AsyncBody F>
-  bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+  bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
   }
 
   using Submitter::Push;
   template <detail::SyncBody F>
-  Operator NewOperator(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+  Operator NewOperator(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return MakeOperator(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
   }
   template <detail::AsyncBody F>
-  Operator NewAsyncOperator(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+  Operator NewAsyncOperator(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return MakeOperator(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
   }
-  void Push(const Operator& op, Site site = Site::Here());
-  void Push(const Operator& op, int priority, Site site = Site::Here());
+  void Push(const Operator& op, Site site = std::source_location::current());
+  void Push(const Operator& op, int priority, Site site = std::source_location::current());
 
   template <detail::SyncBody F>
-  HeldOp PushHeld(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+  HeldOp PushHeld(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return SubmitHeld(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
   }
 
   // Waits until every write pushed so far on `var` has finished. Throws OpError if `var` is poisoned.
   // Inside an op the thread parks and lends its worker to a stand-in; waiting for a Var that the op itself names is
   // refused (UsageError), as is any wait beyond max_spare_threads.
-  void Wait(VarRef var, Site site = Site::Here());
+  void Wait(VarRef var, Site site = std::source_location::current());
   // As Wait; false after `timeout`. An abandoned wait leaves nothing behind.
-  bool WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site = Site::Here());
+  bool WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site = std::source_location::current());
   // Waits for writers and readers: afterwards the host may reuse what the Var stands for.
-  void WaitToWrite(VarRef var, Site site = Site::Here());
+  void WaitToWrite(VarRef var, Site site = std::source_location::current());
   // Waits for every push that returned before it was called; then throws the first error that nobody has seen yet.
   // Refused inside an op. Later pushes cannot hold it up.
   void WaitAll();
   bool WaitAllFor(std::chrono::nanoseconds timeout);
 
   // Clears the error of `var` in order, keeping its value and version: a failed step need not lose the weights.
-  void ClearError(VarRef var, Site site = Site::Here());
+  void ClearError(VarRef var, Site site = std::source_location::current());
 
   // Stop: workers finish what they are running and are joined; pushes queue up. Start: goes on. Both may be repeated.
   void Stop();
@@ -223,6 +224,7 @@ class Engine final : public Submitter {
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
   HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
   Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
+  static uint16_t Flags(How how);
 
   detail::EngineCore* core_;
 };

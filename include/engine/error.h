@@ -12,11 +12,17 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "engine/op.h"
 
 namespace engine {
+
+namespace detail {
+struct CompletionState;
+}
 
 // Base of everything the engine throws by itself.
 class Error : public std::runtime_error {
@@ -103,11 +109,10 @@ class Completion {
 
  private:
   friend class detail::EngineCore;
-  struct State;
-  explicit Completion(State* counted) noexcept : state_(counted) {}
+  explicit Completion(detail::CompletionState* counted) noexcept : state_(counted) {}
   static std::exception_ptr Unspecified();
   void Finish(std::exception_ptr cause);
-  State* state_ = nullptr;
+  detail::CompletionState* state_ = nullptr;
 };
 
 namespace detail {

@@ -52,13 +52,13 @@ class Name {
   const char* text_ = "";
 };
 
-// Site: where an op was pushed. `Site::Here()` as a default argument yields the caller's line.
+// Site: where an op was pushed. `Site site = std::source_location::current()` as a default argument is the caller's line.
 struct Site {
   const char* file = "";
   uint32_t line = 0;
-  static consteval Site Here(std::source_location at = std::source_location::current()) {
-    return {at.file_name(), at.line()};
-  }
+  constexpr Site() noexcept = default;
+  constexpr Site(const char* file_name, uint32_t line_number) noexcept : file(file_name), line(line_number) {}
+  constexpr Site(const std::source_location& at) noexcept : file(at.file_name()), line(at.line()) {}  // NOLINT
   static Site At(Name file, uint32_t line) noexcept { return {file.c_str(), line}; }
 };
 

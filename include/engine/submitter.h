@@ -34,12 +34,12 @@ class Submitter {
  public:
   // Pushes `fn(RunContext&)` or `fn()`; returns at once (see EngineOptions::max_pending for the one exception).
   template <detail::SyncBody F>
-  void Push(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+  void Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     Submit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
   }
   // Pushes `fn(RunContext&, Completion)`; the op ends when its Completion is called.
   template <detail::AsyncBody F>
-  void PushAsync(const OpDesc& desc, F&& fn, Site site = Site::Here()) {
+  void PushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     Submit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
   }
 

@@ -17,9 +17,8 @@
 
 namespace engine {
 
-class Engine;
-
 namespace detail {
+class EngineCore;
 struct VarCore;
 void RetainVar(VarCore* core) noexcept;
 void ReleaseVar(VarCore* core) noexcept;
@@ -51,7 +50,7 @@ class Var {
 
  private:
   friend class VarRef;
-  friend class Engine;
+  friend class detail::EngineCore;
   explicit Var(detail::VarCore* counted) noexcept : core_(counted) {}
   detail::VarCore* core_ = nullptr;
 };

@@ -2,8 +2,10 @@
 // Threads:   the thread that calls RunCase pushes; the multi-pusher cases start their own.
 #pragma once
 
+#include <algorithm>
 #include <barrier>
-#include <cstring>
+#include <chrono>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,6 +19,9 @@ namespace perf {
 struct Config {
   int workers = 2;      // threads of the pool, beside the one that pushes
   std::string variant;  // contenders with several modes
+
+  // For contenders whose pushing thread works too: no more threads than cores, where spinning ones hurt each other.
+  int Team() const { return std::max(2, std::min(workers + 1, static_cast<int>(std::thread::hardware_concurrency()))); }
 };
 
 // Stands in for a contender whose library is not on this machine.

@@ -1,0 +1,382 @@
+/* c_api.h: the engine for C and for everything that calls C.
+ *
+ *   EngineHandle eng;
+ *   EngineVar a;
+ *   EngineCreate(NULL, &eng);
+ *   EngineVarNew(eng, "a", &a);
+ *   EngineOpDesc op = {.struct_size = sizeof op, .name = "load", .site = ENGINE_HERE, .writes = &a, .num_writes = 1};
+ *   EnginePush(eng, &op, Load, buffer, free);
+ *   if (EngineWait(eng, a, ENGINE_HERE) != ENGINE_OK) fputs(EngineGetLastError(), stderr);
+ *   EngineVarFree(a);
+ *   EngineDestroy(eng);
+ *
+ * Conventions, for every function:
+ *   Status     0 is success, negative an error, positive an answer that is no error (timeout, "not now"). An error
+ *              leaves its text in EngineGetLastError and, if an op failed, its details in EngineGetLastOpError: both
+ *              belong to the calling thread. A refused call (ENGINE_E_USAGE) has changed nothing.
+ *   Handles    are opaque and never addresses. A null, freed, deleted or mistyped handle is refused, never followed.
+ *              Any thread may use any handle; one that another thread is freeing meanwhile is the program's race.
+ *   Structs    that may grow begin with struct_size = sizeof the struct that the caller was compiled with. Fields
+ *              that the caller doesn't know take their defaults; unknown ones that a newer caller set are refused.
+ *   Arrays     come with a signed count. A negative count is refused; a null array is fine if its count is 0.
+ *   Text       is UTF-8 and copied. Names and file names are kept for the life of the process, once for each
+ *              distinct text: name the operation, not its number.
+ *   Results    are stored through the last pointer, and only on success. A char* belongs to the caller
+ *              (EngineStringFree), a const char* does not.
+ *   Parameters passed with a function are released by their deleter, which may be null, exactly once: after the last
+ *              use, also when the op is skipped, cancelled or refused. The one exception is ENGINE_WOULD_BLOCK,
+ *              where the parameter stays the caller's, who may try again. A deleter may run on any thread, must not
+ *              wait, and must not leave by a C++ exception or longjmp.
+ *   Exceptions never leave the library. A body written in C++ may throw: that fails its op.
+ *   fork       needs no call: see the engine's documentation for what a child keeps.
+ *   Symbols    carry the version that introduced them (ENGINE_0.1); what is there doesn't change its meaning.
+ *
+ * Order, errors, waiting and shutdown are those of engine.h, whose comments say more.
+ */
+#ifndef ENGINE_C_API_H_
+#define ENGINE_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ENGINE_API __attribute__((visibility("default")))
+#else
+#define ENGINE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status and errors ---------------------------------------------------------------------------------------- */
+
+#define ENGINE_C_API_VERSION 1 /* grows by one with every addition */
+
+typedef int32_t EngineStatus;
+enum {
+  ENGINE_OK = 0,
+  ENGINE_TIMEOUT = 1,     /* the time of a wait ran out */
+  ENGINE_WOULD_BLOCK = 2, /* EngineTryPush: the soft bound on pending ops is reached */
+
+  ENGINE_E_USAGE = -1,        /* the call cannot be honoured; nothing was changed */
+  ENGINE_E_OP = -2,           /* an op failed: EngineGetLastOpError says which */
+  ENGINE_E_BACKPRESSURE = -3, /* the hard bound on pending ops is reached */
+  ENGINE_E_NOMEM = -4,
+  ENGINE_E_IO = -5, /* a file could not be written */
+
+  /* Mostly met as EngineOpError.cause: why an op failed. */
+  ENGINE_E_BODY = -6,       /* its function returned a nonzero status, or its completion was failed */
+  ENGINE_E_EXCEPTION = -7,  /* a C++ exception */
+  ENGINE_E_CANCELLED = -8,  /* its cancel scope was cancelled before it started */
+  ENGINE_E_SHUTDOWN = -9,   /* the engine ended before its completion came */
+  ENGINE_E_FORKED = -10,    /* pending in the parent when this process was forked */
+  ENGINE_E_COMPLETION = -11 /* a completion dropped uncalled, called twice, or used after its last reference */
+};
+
+/* Where a call stands in the caller's source. {NULL, 0}: not said. */
+typedef struct EngineSite {
+  const char* file;
+  uint32_t line;
+} EngineSite;
+#ifdef __cplusplus
+#define ENGINE_HERE (EngineSite{__FILE__, __LINE__})
+#define ENGINE_NOWHERE (EngineSite{0, 0})
+#else
+#define ENGINE_HERE ((EngineSite){__FILE__, __LINE__})
+#define ENGINE_NOWHERE ((EngineSite){0, 0})
+#endif
+
+/* An op through which an error passed on its way to the Var that was waited for. */
+typedef struct EngineHop {
+  const char* op;
+  EngineSite site;
+} EngineHop;
+
+/* What is known about a failed op. Made by the library: struct_size says how much of it is there. */
+typedef struct EngineOpError {
+  size_t struct_size;
+  const char* text;  /* all of it, for people */
+  const char* op;    /* name of the op that failed first */
+  EngineSite site;   /* where it was pushed */
+  EngineStatus cause; /* ENGINE_E_BODY, ENGINE_E_EXCEPTION, ... */
+  int32_t code;       /* ENGINE_E_BODY: the status that its function returned or its completion was failed with */
+  const char* cause_text;
+  const EngineHop* hops; /* skipped ops that passed the error on, first to last */
+  int32_t num_hops;
+} EngineOpError;
+
+/* Text of the last error on this thread; "" before the first. Valid until the next error on this thread. */
+ENGINE_API const char* EngineGetLastError(void);
+/* Details of the last error on this thread if it was a failed op (ENGINE_E_OP), else null. Valid as the text is. */
+ENGINE_API const EngineOpError* EngineGetLastOpError(void);
+/* "ENGINE_E_USAGE" and so on; "unknown status" for what is none. */
+ENGINE_API const char* EngineStatusName(EngineStatus status);
+/* Version of the library that is loaded, "major.minor.patch", and its ENGINE_C_API_VERSION. */
+ENGINE_API const char* EngineVersion(void);
+ENGINE_API int32_t EngineCApiVersion(void);
+/* Frees text that the library gave away. Null is fine. */
+ENGINE_API void EngineStringFree(char* text);
+
+/* ---- Handles -------------------------------------------------------------------------------------------------- */
+
+typedef struct EngineHandleOpaque* EngineHandle;
+typedef struct EngineVarOpaque* EngineVar;
+typedef struct EngineOperatorOpaque* EngineOperator;
+typedef struct EngineHeldOpaque* EngineHeld;
+typedef struct EngineCompletionOpaque* EngineCompletion;
+typedef struct EngineCancelScopeOpaque* EngineCancelScope;
+typedef struct EngineContext EngineContext; /* what a body asks while it runs; an address, valid inside the body */
+
+/* ---- Engine --------------------------------------------------------------------------------------------------- */
+
+typedef void (*EngineWorkerHook)(void* arg, int32_t worker);
+typedef void (*EngineReportHook)(void* arg, const char* report);
+typedef void (*EngineErrorHook)(void* arg, const EngineOpError* error); /* `error` is valid inside the call */
+
+/* A named set of threads beside the default pool. Every element of an array has the same struct_size. */
+typedef struct EnginePoolConfig {
+  size_t struct_size;
+  const char* name;
+  int32_t threads;
+  int32_t num_cpus; /* affinity: thread i runs on cpus[i % num_cpus]; 0: anywhere */
+  const int32_t* cpus;
+  EngineWorkerHook on_start; /* on each worker, before its first op */
+  void* on_start_arg;
+  EngineWorkerHook on_end; /* on each worker, after its last op */
+  void* on_end_arg;
+} EnginePoolConfig;
+
+/* Always filled by EngineConfigInit or EngineConfigFromEnv first: zero is a legal value of many fields. The fields
+ * are those of engine::EngineOptions. Hook arguments must outlive the engine. */
+typedef struct EngineConfig {
+  size_t struct_size;
+  int32_t workers;          /* of the default pool; -1: one a core; 0: ops run inside waits */
+  int32_t intra_op_threads; /* of EngineContextParallelFor; -1: as many as workers */
+  int32_t io_threads;
+  int32_t max_spare_threads; /* stand-ins for workers whose op waits */
+  const int32_t* cpus;       /* affinity of the default pool */
+  int32_t num_cpus;
+  int32_t num_pools;
+  const EnginePoolConfig* pools;
+  EngineWorkerHook on_start; /* hooks of the default pool */
+  void* on_start_arg;
+  EngineWorkerHook on_end;
+  void* on_end_arg;
+  const char* thread_name; /* prefix of the threads' names */
+  const char* policy;      /* a name that EnginePolicyAt gives */
+  uint32_t policy_flags;   /* ENGINE_POLICY_... */
+  uint32_t reserved;       /* 0 */
+  int64_t max_pending;     /* soft bound: outside pushes wait */
+  int64_t hard_max_pending; /* hard bound: pushes are refused with ENGINE_E_BACKPRESSURE */
+  int64_t spin_us;          /* longest idle spin; 0: none */
+  int64_t drain_timeout_ms; /* at shutdown, for completions that never come */
+  int64_t stall_timeout_ms; /* watchdog; 0: none */
+  EngineReportHook on_stall; /* null: stderr */
+  void* on_stall_arg;
+  EngineErrorHook on_unobserved; /* errors that nobody waited for, at shutdown; null: stderr */
+  void* on_unobserved_arg;
+} EngineConfig;
+
+enum { ENGINE_POLICY_RAISE_AT_PUSH = 1 }; /* naive only: a push returns the ENGINE_E_OP of its own op */
+
+/* Sets every field that fits in `struct_size` (pass sizeof *config) to its default. */
+ENGINE_API EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size);
+/* As EngineConfigInit, then what the environment says (ENGINE_WORKERS and so on, see engine.h). */
+ENGINE_API EngineStatus EngineConfigFromEnv(EngineConfig* config, size_t struct_size);
+
+/* `config` null: all defaults. */
+ENGINE_API EngineStatus EngineCreate(const EngineConfig* config, EngineHandle* engine);
+/* Settles every op exactly once, joins the threads, reports unseen errors, and refuses pushes from then on. Refused
+ * on one of the engine's own workers. Held ops that were not released yet are released, and their handles freed.
+ * May be repeated. */
+ENGINE_API EngineStatus EngineShutdown(EngineHandle engine);
+/* Shuts down and frees the handle. Handles of Vars, operators, completions and scopes stay valid and are still to be
+ * freed. Refused on one of the engine's own workers; the handle stays valid then. */
+ENGINE_API EngineStatus EngineDestroy(EngineHandle engine);
+/* Stop: workers finish what they run and are joined; pushes queue up. Start: goes on. Both may be repeated. */
+ENGINE_API EngineStatus EngineStop(EngineHandle engine);
+ENGINE_API EngineStatus EngineStart(EngineHandle engine);
+
+/* Policies by name ("threaded", "naive"), for ops pushed from now on. */
+ENGINE_API EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t flags);
+ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** name);
+/* The policies that there are: index 0 and up, ENGINE_E_USAGE past the last. `help` may be null. */
+ENGINE_API EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help);
+
+typedef struct EnginePlacement {
+  uint32_t kind;  /* ENGINE_PLACE_... */
+  uint32_t index; /* of the pool, or of the device that a copy lane serves */
+} EnginePlacement;
+enum {
+  ENGINE_PLACE_CPU = 0,     /* the default pool */
+  ENGINE_PLACE_POOL = 1,    /* a named pool: ask EnginePool */
+  ENGINE_PLACE_IO = 2,      /* threads of their own for work that blocks */
+  ENGINE_PLACE_COPY_IN = 3, /* ordered copy lanes, one thread each */
+  ENGINE_PLACE_COPY_OUT = 4
+};
+/* The placement of a named pool. */
+ENGINE_API EngineStatus EnginePool(EngineHandle engine, const char* name, EnginePlacement* place);
+/* Threads of the default pool. */
+ENGINE_API EngineStatus EngineWorkers(EngineHandle engine, int32_t* workers);
+
+/* Counters since the engine was made (engine::EngineStats). The caller sets struct_size. */
+typedef struct EngineCounters {
+  size_t struct_size;
+  uint64_t pushed;
+  uint64_t completed;
+  uint64_t skipped;
+  uint64_t inlined;
+  uint64_t stolen;
+  uint64_t wakeups;
+  uint64_t sleeps;
+  uint64_t spare_threads;
+  uint64_t slab_bytes;
+  uint64_t slab_allocations;
+  uint64_t unseen_errors;
+  uint64_t backpressure_waits;
+} EngineCounters;
+ENGINE_API EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters);
+
+ENGINE_API EngineStatus EngineTraceStart(EngineHandle engine);
+/* Ends the trace and gives it as Chrome trace-event JSON: into the file `path` unless that is null, and as text
+ * unless `json` is null. A file that cannot be opened is refused (ENGINE_E_IO) before the trace is touched. */
+ENGINE_API EngineStatus EngineTraceStop(EngineHandle engine, const char* path, char** json);
+
+/* What is pending and why, for people: blocked Vars, their ops, completions that have not come. */
+ENGINE_API EngineStatus EngineDescribePending(EngineHandle engine, char** text);
+
+/* ---- Vars ----------------------------------------------------------------------------------------------------- */
+
+/* `name` may be null. */
+ENGINE_API EngineStatus EngineVarNew(EngineHandle engine, const char* name, EngineVar* var);
+/* Another handle of the same variable, to be freed as well. */
+ENGINE_API EngineStatus EngineVarCopy(EngineVar var, EngineVar* copy);
+/* Gives this handle up. The variable ends behind the ops pending on it when the last handle goes. */
+ENGINE_API EngineStatus EngineVarFree(EngineVar var);
+/* Ends the variable now, behind the ops pending on it, and gives this handle up: other handles of it are refused
+ * from here on and remain to be freed. */
+ENGINE_API EngineStatus EngineVarDelete(EngineHandle engine, EngineVar var);
+/* Completed writes so far; failed and skipped ones count. */
+ENGINE_API EngineStatus EngineVarVersion(EngineVar var, uint64_t* version);
+/* Valid as long as the handle. */
+ENGINE_API EngineStatus EngineVarName(EngineVar var, const char** name);
+
+/* ---- Ops ------------------------------------------------------------------------------------------------------ */
+
+/* What an op is. A field left zero takes its default. Vars named several times count once, in their strongest role;
+ * a Var that is read or updated and also written is updated. Read during the call only. */
+typedef struct EngineOpDesc {
+  size_t struct_size;
+  const char* name; /* null: "" */
+  EngineSite site;  /* ENGINE_HERE */
+  const EngineVar* reads;
+  const EngineVar* updates; /* sees the value and changes it */
+  const EngineVar* writes;  /* replaces the value without looking at it; a good write clears an error */
+  int32_t num_reads;
+  int32_t num_updates;
+  int32_t num_writes;
+  int32_t priority; /* higher first among ready ops, -2 to 2; beyond is clamped */
+  EnginePlacement place;
+  uint32_t flags;           /* ENGINE_OP_... */
+  uint32_t reserved;        /* 0 */
+  EngineCancelScope cancel; /* null: the calling thread's current scope, if it has one */
+} EngineOpDesc;
+
+enum { ENGINE_OP_RUN_ALWAYS = 1 }; /* runs even when an input is poisoned, and when cancelled */
+
+/* A synchronous body. Nonzero fails the op with that code, and with the text given to EngineOpSetError. */
+typedef int32_t (*EngineSyncFn)(EngineContext* context, void* param);
+/* An asynchronous body: it owns one reference of `done` (see Completions). */
+typedef void (*EngineAsyncFn)(EngineContext* context, EngineCompletion done, void* param);
+typedef void (*EngineDeleter)(void* param);
+
+/* Pushes an op. Returns at once, unless the soft bound on pending ops makes a push from outside wait. */
+ENGINE_API EngineStatus EnginePush(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                                   EngineDeleter deleter);
+ENGINE_API EngineStatus EnginePushAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                        EngineDeleter deleter);
+/* As above, but ENGINE_WOULD_BLOCK instead of waiting; the parameter then stays the caller's. */
+ENGINE_API EngineStatus EngineTryPush(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                                      EngineDeleter deleter);
+ENGINE_API EngineStatus EngineTryPushAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                           EngineDeleter deleter);
+
+/* Takes the op's place in the order; it starts after EngineHeldRelease, which also frees the handle. */
+ENGINE_API EngineStatus EnginePushHeld(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                                       EngineDeleter deleter, EngineHeld* held);
+ENGINE_API EngineStatus EngineHeldRelease(EngineHeld held);
+
+/* An op registered once and pushed often. Pushes share `param`, and may run concurrently with each other; its deleter
+ * runs after the handle is freed and the last push has run. */
+ENGINE_API EngineStatus EngineOperatorNew(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                                          EngineDeleter deleter, EngineOperator* result);
+ENGINE_API EngineStatus EngineOperatorNewAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn,
+                                               void* param, EngineDeleter deleter, EngineOperator* result);
+ENGINE_API EngineStatus EngineOperatorPush(EngineHandle engine, EngineOperator op, EngineSite site);
+/* With a priority other than the description's. */
+ENGINE_API EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, int32_t priority,
+                                                   EngineSite site);
+ENGINE_API EngineStatus EngineOperatorFree(EngineOperator op);
+
+/* ---- Inside a body -------------------------------------------------------------------------------------------- */
+
+ENGINE_API EngineStatus EngineContextName(const EngineContext* context, const char** name);
+/* Index of the worker in its pool; -1 where a caller's thread drives the engine. */
+ENGINE_API EngineStatus EngineContextWorker(const EngineContext* context, int32_t* worker);
+/* The version of `var` that this op sees (read) or makes (update, write). */
+ENGINE_API EngineStatus EngineContextVersion(const EngineContext* context, EngineVar var, uint64_t* version);
+/* 1 once the op's cancel scope was cancelled, else 0. */
+ENGINE_API EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled);
+/* Runs fn(arg, begin, end) over [0, n) in pieces of at least `grain` (0: 1) on the pool's threads and returns when
+ * all are done. A piece that returns nonzero ends it with ENGINE_E_BODY; pieces that have not started may be left out. */
+typedef int32_t (*EngineRangeFn)(void* arg, int64_t begin, int64_t end);
+ENGINE_API EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t grain, EngineRangeFn fn,
+                                                 void* arg);
+/* The text of the error if the synchronous body goes on to return nonzero; the last one counts. */
+ENGINE_API EngineStatus EngineOpSetError(EngineContext* context, const char* message);
+
+/* ---- Completions ---------------------------------------------------------------------------------------------- */
+
+/* An asynchronous op ends when its completion is done or failed: once, on any thread, before or after its body
+ * returns. The handle counts references; Done, Fail and Release give one up in every case. When the last one goes
+ * and the op was not ended, it fails. Completions may outlive their engine. */
+ENGINE_API EngineStatus EngineCompletionDone(EngineCompletion done);
+/* `message` may be null. */
+ENGINE_API EngineStatus EngineCompletionFail(EngineCompletion done, int32_t code, const char* message);
+/* Takes one more reference. */
+ENGINE_API EngineStatus EngineCompletionRetain(EngineCompletion done);
+ENGINE_API EngineStatus EngineCompletionRelease(EngineCompletion done);
+
+/* ---- Waits ---------------------------------------------------------------------------------------------------- */
+
+/* Waits until every write pushed so far on `var` has finished; ENGINE_E_OP if it is poisoned, as often as asked.
+ * Inside an op, waiting for a Var that the op itself names is refused. */
+ENGINE_API EngineStatus EngineWait(EngineHandle engine, EngineVar var, EngineSite site);
+/* As EngineWait, or ENGINE_TIMEOUT after `timeout_ns`; a negative time is refused. */
+ENGINE_API EngineStatus EngineWaitFor(EngineHandle engine, EngineVar var, int64_t timeout_ns, EngineSite site);
+/* Waits for writers and readers: afterwards the host may reuse what the Var stands for. */
+ENGINE_API EngineStatus EngineWaitToWrite(EngineHandle engine, EngineVar var, EngineSite site);
+/* Waits for every push that returned before; then the first error that nobody has seen yet. Refused inside an op. */
+ENGINE_API EngineStatus EngineWaitAll(EngineHandle engine);
+ENGINE_API EngineStatus EngineWaitAllFor(EngineHandle engine, int64_t timeout_ns);
+/* Clears the error of `var` in order, keeping its value and version. */
+ENGINE_API EngineStatus EngineClearError(EngineHandle engine, EngineVar var, EngineSite site);
+
+/* ---- Cancel scopes -------------------------------------------------------------------------------------------- */
+
+/* Ops pushed under a scope that have not started when it is cancelled are skipped with ENGINE_E_CANCELLED. */
+ENGINE_API EngineStatus EngineCancelScopeNew(EngineCancelScope* scope);
+ENGINE_API EngineStatus EngineCancelScopeCancel(EngineCancelScope scope);
+ENGINE_API EngineStatus EngineCancelScopeCancelled(EngineCancelScope scope, int32_t* cancelled);
+/* Makes it the current scope of this thread until the matching Leave. Scopes nest. */
+ENGINE_API EngineStatus EngineCancelScopeEnter(EngineCancelScope scope);
+ENGINE_API EngineStatus EngineCancelScopeLeave(EngineCancelScope scope);
+/* Gives the handle up; ops and threads that are under the scope stay under it. */
+ENGINE_API EngineStatus EngineCancelScopeFree(EngineCancelScope scope);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* ENGINE_C_API_H_ */

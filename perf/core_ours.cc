@@ -1,0 +1,103 @@
+// This engine on the cases of peers/, and its one-thread floors.
+// Threads:   `workers` of the engine's own; the pushing thread is not one of them.
+// Variants:  "" the defaults; "naive" runs each op inside its push; "unbounded" lifts the soft bound on pending ops,
+//            without which a push waits while the gate of bytes_pending is shut.
+#include <engine/engine.h>
+#include <pthread.h>
+
+#include <string>
+#include <vector>
+
+#include "peers/runner.h"
+
+namespace {
+
+using namespace perf;
+
+engine::EngineOptions Options(const Config& config) {
+  engine::EngineOptions options;
+  options.workers = config.workers;
+  if (config.variant == "unbounded") options.max_pending = options.hard_max_pending;
+  if (config.variant == "naive") options.policy = engine::Policy::kNaive;
+  return options;
+}
+
+class Ours {
+ public:
+  explicit Ours(const Config& config) : naive_(config.variant == "naive"), engine_(Options(config)) {
+    for (VarId v = 0; v < kVars; ++v) vars_.push_back(engine_.NewVar());
+  }
+
+  std::string WhyNot(std::string_view name) const {
+    if (naive_ && name == kBytesPending) return "the naive policy runs each op inside its push";
+    if (!naive_ && name.starts_with("floor_")) return "floors are measured with the naive policy";
+    return {};
+  }
+
+  void Push(const Free&) {
+    engine_.Push({.name = "free"}, [] { Body(); });
+  }
+  void Push(const Writer& op) {
+    engine_.Push({.name = "w", .updates = {vars_[op.updates[0]]}}, [] { Body(); });
+  }
+  void Push(const Reader& op) {
+    engine_.Push({.name = "r", .reads = {vars_[op.reads[0]]}}, [] { Body(); });
+  }
+  void Push(const Op<1, 1>& op) {
+    engine_.Push({.name = "1w1r", .reads = {vars_[op.reads[0]]}, .updates = {vars_[op.updates[0]]}}, [] { Body(); });
+  }
+  void Push(const DagOp& op) {
+    engine_.Push({.name = "1w2r",
+                  .reads = {vars_[op.reads[0]], vars_[op.reads[1]]},
+                  .updates = {vars_[op.updates[0]]}},
+                 [] { Body(); });
+  }
+  void PushBlocked(VarId v, Gate& gate) {
+    engine_.Push({.name = "gate", .updates = {vars_[v]}}, [&gate] { gate.wait(); });
+  }
+  void WaitAll() { engine_.WaitAll(); }
+  void Wait(VarId v) { engine_.Wait(vars_[v]); }
+
+  // Push, run and completion of one op on one thread, next to an uncontended mutex pair.
+  Answer Extra(std::string_view name, std::size_t n) {
+    if (name == "floor_1w") return Floor(n, Writer{{}, {0}});
+    if (name == "floor_1w1r") return Floor(n, Op<1, 1>{{1}, {0}});
+    if (name == "floor_1w2r") return Floor(n, DagOp{{1, 2}, {0}});
+    return Answer::Skip("no such case");
+  }
+
+ private:
+  // Batches of both take turns, so that the clock rate of the moment is the same for both.
+  template <class AnyOp>
+  Answer Floor(std::size_t n, const AnyOp& op) {
+    constexpr std::size_t kBatches = 50;
+    const std::size_t size = n / kBatches;
+    std::vector<double> ops, pairs, ratios;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    for (std::size_t batch = 0; batch < kBatches; ++batch) {
+      const auto start = Clock::now();
+      for (std::size_t i = 0; i < size; ++i) Push(op);
+      const auto middle = Clock::now();
+      for (std::size_t i = 0; i < size; ++i) {
+        pthread_mutex_lock(&mutex);
+        pthread_mutex_unlock(&mutex);
+      }
+      ops.push_back(NsBetween(start, middle) / static_cast<double>(size));
+      pairs.push_back(NsBetween(middle, Clock::now()) / static_cast<double>(size));
+      ratios.push_back(ops.back() / pairs.back());
+    }
+    engine_.WaitAll();
+    return {{{"ns_per_op", Quantile(ops, 0.5)},
+             {"mutex_pair_ns", Quantile(pairs, 0.5)},
+             {"ratio_to_mutex_pair", Quantile(ratios, 0.5)}},
+            {}};
+  }
+
+  bool naive_;
+  engine::Engine engine_;
+  std::vector<engine::Var> vars_;  // before the engine goes, so do its handles
+};
+
+}  // namespace
+
+int main(int argc, char** argv) { return perf::Main<Ours>(argc, argv); }

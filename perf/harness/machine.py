@@ -1,0 +1,47 @@
+"""What must be known about the machine to read a figure."""
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+
+def _say(*command: str, cwd: Path | None = None) -> str:
+    try:
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        found = None
+    return found.group(1) if found else platform.processor()
+
+
+def _compiler(build: Path) -> str:
+    try:
+        found = re.search(r"^CMAKE_CXX_COMPILER:[^=]*=(.+)$", (build / "CMakeCache.txt").read_text(), re.M)
+    except OSError:
+        found = None
+    return _say(found.group(1), "--version").partition("\n")[0] if found else ""
+
+
+def header(build: Path, source: Path, workers: int, rounds: int) -> dict:
+    commit = _say("git", "rev-parse", "HEAD", cwd=source)
+    return {
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "compiler": _compiler(build),
+        "commit": commit + (" and changes" if commit and _say("git", "status", "--porcelain", cwd=source) else ""),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "load_at_start": os.getloadavg()[0],
+        "workers": workers,
+        "rounds": rounds,
+    }

@@ -1,0 +1,106 @@
+"""Runs the cases of a group: warms every contender, then interleaves rounds, and keeps every figure."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .plan import CONTENDERS, Case, Group
+from .process import Runner
+
+
+@dataclass
+class Settings:
+    runners: Path
+    logs: Path
+    workers: int
+    rounds: int
+    quick: bool
+    budget: float  # seconds that one measurement may take
+    only: list[str] = field(default_factory=list)
+    peers: list[str] = field(default_factory=list)
+
+    @property
+    def timeout(self) -> float:
+        return 30 + 20 * self.budget
+
+
+@dataclass
+class Result:
+    """What a contender did in one case: its figures by metric and round, or why it has none."""
+
+    n: int = 0
+    rounds: list[dict] = field(default_factory=list)
+    skip: str = ""
+
+    def values(self, metric: str) -> list[float | None]:
+        return [figures.get(metric) for figures in self.rounds]
+
+
+def _runner(name: str, case: Case, settings: Settings) -> Runner | None:
+    contender = CONTENDERS[name]
+    binary = settings.runners / contender.binary
+    if not binary.exists():
+        return None
+    workers = contender.workers or settings.workers
+    args = ["--workers", str(workers), *contender.in_case.get(case.name, contender.args)]
+    return Runner(binary, args, settings.logs / f"{contender.binary}.log")
+
+
+def _size(runner: Runner, case: Case, settings: Settings) -> tuple[int, str]:
+    """How many operations fit the budget (a first run of a tenth tells), or why there will be none."""
+    n = case.quick_n if settings.quick else case.n
+    if case.fresh:
+        return n, ""  # its process would only be thrown away
+    trial = max(5, n // 10) if case.scaled else n
+    answer = runner.ask(case.name, trial, settings.timeout)
+    if "skip" in answer:
+        return 0, answer["skip"]
+    if case.scaled and (ns := answer.get("ns_per_op")):
+        n = min(n, max(trial, int(settings.budget * 1e9 / ns)))
+    return n, ""
+
+
+def measure(group: Group, case: Case, settings: Settings, open_runners: dict) -> dict[str, Result]:
+    """Every contender of the group in one case. Order rotates by round, so that none always follows the same other."""
+    results: dict[str, Result] = {}
+    runners: dict[str, Runner] = {}
+    for name in (group.ours, *group.peers):
+        if settings.peers and name != group.ours and name not in settings.peers:
+            continue
+        key = (name, case.fresh)
+        if key not in open_runners:
+            open_runners[key] = _runner(name, case, settings)
+        runner = open_runners[key]
+        result = results[name] = Result()
+        if runner is None:
+            result.skip = "not built"
+            continue
+        result.n, result.skip = _size(runner, case, settings)
+        if not result.skip:
+            runners[name] = runner
+    for name, runner in runners.items():
+        if not case.fresh:  # memory of the full size is touched before anything counts
+            runner.ask(case.name, results[name].n, settings.timeout)
+    names = list(runners)
+    for i in range(settings.rounds):
+        turn = i % len(names) if names else 0
+        for name in names[turn:] + names[:turn]:
+            result = results[name]
+            if result.skip:
+                continue
+            answer = runners[name].ask(case.name, result.n, settings.timeout)
+            if case.fresh:
+                runners[name].close()
+            if "skip" in answer:
+                result.skip = answer["skip"]
+            else:
+                result.rounds.append(answer)
+        _progress(f"{group.name} {case.name}: round {i + 1} of {settings.rounds}")
+    _progress("")
+    return results
+
+
+def _progress(text: str) -> None:
+    """One line that overwrites itself, for people who wait."""
+    if sys.stderr.isatty():
+        print(f"\r{text:60}\r{text}", end="", file=sys.stderr, flush=True)

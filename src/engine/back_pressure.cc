@@ -1,0 +1,71 @@
+// Back-pressure: bounds on pending ops.
+//
+// Soft: a push from outside waits while max_pending ops are pending, but only while some op is ready or running:
+// what waits for completions of its own pusher must not stop it. Checked when a thread's block cache is empty, so a
+// bound may be exceeded by a magazine a thread. Hard: any push beyond throws.
+#include "core.h"
+
+namespace engine::detail {
+
+// Exact when nobody pushes or completes: completed counts are read first, so the difference is never too small.
+uint64_t EngineCore::Pending() {
+  MutexLock lock(slots_mu_);
+  uint64_t done = 0, pushed = 0;
+  for (const auto& s : slots_) done += s->completed[0].Read() + s->completed[1].Read();
+  for (const auto& s : slots_) pushed += s->pushed[0].Read() + s->pushed[1].Read();
+  return pushed - done;
+}
+
+bool EngineCore::MakeRoom(ThreadSlot& slot, bool may_wait) {
+  if (ops_.outstanding() >= options_.hard_max_pending && Pending() >= options_.hard_max_pending)
+    throw BackPressureError("the hard bound of " + std::to_string(options_.hard_max_pending) +
+                            " pending ops is reached (EngineOptions::hard_max_pending)");
+  if (t_frame) return true;  // inside an op: waiting here could be waiting for itself
+  if (ops_.outstanding() + ops_.magazine() <= options_.max_pending || Pending() < options_.max_pending) return true;
+  if (!may_wait) return false;
+  WaitForRoom(slot);
+  return true;
+}
+
+void EngineCore::WaitForRoom(ThreadSlot& slot) {
+  slot.backpressure_waits.Add();
+  const uint64_t enough = options_.max_pending - (options_.max_pending + 1) / tuning::kRefillDivisor;
+  // seq_cst, then a look at the workers. Partner: NoteIdle, after a worker has announced its sleep; and the
+  // LightFence in Finish, behind its count.
+  room_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  HeavyFence();
+  for (;;) {
+    const uint32_t seq = room_seq_.load(std::memory_order_acquire);
+    if (Pending() <= enough) break;
+    if (DriveOne()) continue;
+    if (!ProgressIsPossible()) break;
+    FutexWait(room_seq_, seq);
+  }
+  room_waiters_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool EngineCore::ProgressIsPossible() {
+  bool possible = false;
+  ForEachPool([&](class Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
+  return possible;
+}
+
+void EngineCore::NoteRoom(ThreadSlot& slot, Worker* worker) {
+  // A sum over the slots now and then; every time where a worker's rhythm doesn't tell.
+  const uint64_t done = slot.completed[0].Read() + slot.completed[1].Read();
+  if (worker && options_.max_pending >= 8 * tuning::kMagazine && done % tuning::kMagazine) return;
+  if (Pending() <= options_.max_pending - (options_.max_pending + 1) / tuning::kRefillDivisor) WakeRoom();
+}
+
+void EngineCore::WakeRoom() {
+  room_seq_.fetch_add(1, std::memory_order_release);
+  FutexWake(room_seq_, kEveryone);
+}
+
+void EngineCore::NoteIdle() {
+  if (room_waiters_.load(std::memory_order_relaxed)) WakeRoom();
+  const uint32_t draining = draining_.load(std::memory_order_relaxed);
+  if (draining) NoteDrain(static_cast<uint8_t>(draining - 1));
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,380 @@
+// The C API's ops: pushing, operators, held ops, completions, and what a body asks.
+#include <new>
+
+#include "c_api_internal.h"
+
+namespace engine::capi {
+namespace {
+
+// ---- closures
+
+// A parameter and its deleter, which runs once, wherever the closure ends.
+class Param {
+ public:
+  Param(void* param, EngineDeleter deleter) noexcept : param_(param), deleter_(deleter) {}
+  Param(Param&& other) noexcept : param_(other.param_), deleter_(std::exchange(other.deleter_, nullptr)) {}
+  ~Param() {
+    if (deleter_) deleter_(param_);
+  }
+  void* get() const noexcept { return param_; }
+  void Disown() noexcept { deleter_ = nullptr; }
+
+ private:
+  void* param_;
+  EngineDeleter deleter_;
+};
+
+// The C bodies that this thread is inside of, innermost first.
+struct BodyFrame;
+thread_local constinit BodyFrame* t_body = nullptr;
+struct BodyFrame {
+  explicit BodyFrame(EngineHandle its_engine) noexcept : engine(its_engine), outer(t_body) { t_body = this; }
+  BodyFrame(const BodyFrame&) = delete;
+  ~BodyFrame() { t_body = outer; }
+  EngineHandle engine;
+  BodyFrame* outer;
+};
+
+struct SyncClosure {
+  using Function = EngineSyncFn;
+  EngineHandle engine;
+  EngineSyncFn fn;
+  Param param;
+
+  void operator()(RunContext& run) {
+    const BodyFrame frame(engine);
+    EngineContext context{run};
+    if (const int32_t code = fn(&context, param.get())) throw BodyError(code, context.error);
+  }
+};
+
+struct AsyncClosure {
+  using Function = EngineAsyncFn;
+  EngineHandle engine;
+  EngineAsyncFn fn;
+  Param param;
+
+  void operator()(RunContext& run, Completion done) {
+    const BodyFrame frame(engine);
+    EngineContext context{run};
+    const auto handle = NewHandle<EngineCompletion>(std::move(done));
+    try {
+      fn(&context, handle, param.get());
+    } catch (...) {
+      HandleKind<EngineCompletion>::table.Release(ToBits(handle));  // the body's own reference
+      throw;
+    }
+  }
+};
+
+// ---- descriptions
+
+// The VarRefs of a call's handles, without an allocation if they are few.
+class VarList {
+ public:
+  explicit VarList(size_t most) {
+    if (most > kInline) heap_ = std::make_unique<std::byte[]>(most * sizeof(VarRef));
+    data_ = reinterpret_cast<VarRef*>(heap_ ? heap_.get() : inline_);
+  }
+  std::span<const VarRef> Append(std::span<const EngineVar> vars, const char* role) {
+    VarRef* const first = data_ + size_;
+    for (size_t i = 0; i < vars.size(); ++i) {
+      const Var* var = HandleKind<EngineVar>::table.Peek(ToBits(vars[i]));
+      if (!var) {
+        throw UsageError(std::string(role) + "[" + std::to_string(i) + "]: " + WhyRefused(vars[i], "variable"));
+      }
+      ::new (static_cast<void*>(data_ + size_++)) VarRef(*var);
+    }
+    return {first, vars.size()};
+  }
+
+ private:
+  static constexpr size_t kInline = 16;
+  alignas(VarRef) std::byte inline_[kInline * sizeof(VarRef)];
+  std::unique_ptr<std::byte[]> heap_;
+  VarRef* data_;
+  size_t size_ = 0;
+};
+
+Placement ToPlacement(EnginePlacement place) {
+  static_assert(ENGINE_PLACE_CPU == static_cast<int>(Placement::Kind::kDefault) &&
+                ENGINE_PLACE_POOL == static_cast<int>(Placement::Kind::kPool) &&
+                ENGINE_PLACE_IO == static_cast<int>(Placement::Kind::kIo) &&
+                ENGINE_PLACE_COPY_IN == static_cast<int>(Placement::Kind::kCopyIn) &&
+                ENGINE_PLACE_COPY_OUT == static_cast<int>(Placement::Kind::kCopyOut));
+  if (place.kind > ENGINE_PLACE_COPY_OUT) throw UsageError("unknown placement kind " + std::to_string(place.kind));
+  if (place.index > UINT16_MAX) throw UsageError("the placement's index is " + std::to_string(place.index));
+  return {static_cast<Placement::Kind>(place.kind), static_cast<uint16_t>(place.index)};
+}
+
+// An op's description in the C++ shape, valid for the length of the call.
+class Description {
+ public:
+  explicit Description(const EngineOpDesc* given)
+      : op_(Read(Required(given, "the op's description"))), refs_(CountVars()), site_(ToSite(op_.site)) {
+    desc_.name = InternText(op_.name);
+    try {
+      desc_.reads = refs_.Append({op_.reads, static_cast<size_t>(op_.num_reads)}, "reads");
+      desc_.updates = refs_.Append({op_.updates, static_cast<size_t>(op_.num_updates)}, "updates");
+      desc_.writes = refs_.Append({op_.writes, static_cast<size_t>(op_.num_writes)}, "writes");
+      desc_.place = ToPlacement(op_.place);
+      desc_.priority = op_.priority;
+      if ((op_.flags & ~uint32_t{ENGINE_OP_RUN_ALWAYS}) != 0 || op_.reserved != 0) {
+        throw UsageError("unknown flags " + std::to_string(op_.flags | op_.reserved));
+      }
+      desc_.run_always = (op_.flags & ENGINE_OP_RUN_ALWAYS) != 0;
+      if (op_.cancel) desc_.cancel = &Live(op_.cancel);
+    } catch (const UsageError& e) {
+      throw UsageError(Where() + e.what());
+    }
+  }
+  const OpDesc& desc() const noexcept { return desc_; }
+  Site site() const noexcept { return site_; }
+  // "op 'load' pushed at main.c:12: "
+  std::string Where() const {
+    const std::string name = op_.name && *op_.name ? "op '" + std::string(op_.name) + "'" : "an unnamed op";
+    if (!op_.site.file) return name + ": ";
+    return name + " pushed at " + op_.site.file + ":" + std::to_string(op_.site.line) + ": ";
+  }
+
+ private:
+  const EngineOpDesc& Read(const EngineOpDesc& given) {
+    if (given.struct_size == sizeof(EngineOpDesc)) return given;
+    ReadStruct(given, copy_, "EngineOpDesc");
+    return copy_;
+  }
+  size_t CountVars() const try {
+    return CheckedCount(op_.num_reads, op_.reads, "reads") + CheckedCount(op_.num_updates, op_.updates, "updates") +
+           CheckedCount(op_.num_writes, op_.writes, "writes");
+  } catch (const UsageError& e) {
+    throw UsageError(Where() + e.what());
+  }
+
+  EngineOpDesc copy_ = {};
+  const EngineOpDesc& op_;
+  VarList refs_;
+  Site site_;
+  OpDesc desc_;
+};
+
+// Takes the parameter, checks the call, and hands `submit(engine, description, closure)` what it needs. Whatever is
+// refused, the closure dies here, and with it the parameter, before the error's text is kept.
+template <class Closure, class Submit>
+EngineStatus Pushing(const char* function, EngineHandle engine, const EngineOpDesc* op,
+                     typename Closure::Function fn, void* param, EngineDeleter deleter, Submit&& submit) noexcept {
+  return Guard(function, [&]() -> EngineStatus {
+    Closure closure{engine, fn, {param, deleter}};
+    Engine& live = Live(engine);
+    Description description(op);
+    if (!fn) throw UsageError(description.Where() + "the function is null");
+    return submit(live, description, closure);
+  });
+}
+
+template <class Closure>
+EngineStatus ClaimedUnless(bool accepted, Closure& closure) noexcept {
+  if (accepted) return ENGINE_OK;
+  closure.param.Disown();
+  return ENGINE_WOULD_BLOCK;
+}
+
+// Ends an op through its completion, and gives the caller's reference up in every case.
+template <class End>
+EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) noexcept {
+  auto& table = HandleKind<EngineCompletion>::table;
+  return Guard(function, [&] {
+    // Our own reference: another thread may use the same one by mistake.
+    CompletionSlot* slot = table.Retain(ToBits(handle));
+    if (!slot) {
+      if (!handle) throw UsageError(WhyRefused(handle, "completion"));
+      throw CompletionError(std::string(function) + ": the completion was used up already, or never was one");
+    }
+    struct GiveUp {
+      HandleTable<CompletionSlot, 5>& table;
+      uint64_t bits;
+      ~GiveUp() {
+        table.Release(bits);
+        table.Release(bits);
+      }
+    } give_up{table, ToBits(handle)};
+    // relaxed: only the first to come calls the Completion, which orders the op's results itself.
+    if (slot->ended.exchange(true, std::memory_order_relaxed)) {
+      throw CompletionError(std::string(function) + ": the completion was called already");
+    }
+    end(slot->done);
+  });
+}
+
+}  // namespace
+
+bool InsideBodyOf(EngineHandle engine) noexcept {
+  for (const BodyFrame* frame = t_body; frame; frame = frame->outer) {
+    if (frame->engine == engine) return true;
+  }
+  return false;
+}
+
+void ReleaseHeldOps(EngineHandle engine) {
+  auto& table = HandleKind<EngineHeld>::table;
+  table.ForEach([&](uint64_t handle, const HeldSlot& slot) {
+    if (slot.engine.load(std::memory_order_acquire) == ToBits(engine)) table.Release(handle);
+  });
+}
+
+}  // namespace engine::capi
+
+using namespace engine::capi;  // NOLINT: this file defines its C face
+using engine::UsageError;
+
+// ---- pushes
+
+EngineStatus EnginePush(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                        EngineDeleter deleter) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    live.Push(d.desc(), std::move(closure), d.site());
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EnginePushAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                             EngineDeleter deleter) {
+  return Pushing<AsyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    live.PushAsync(d.desc(), std::move(closure), d.site());
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineTryPush(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                           EngineDeleter deleter) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    return ClaimedUnless(live.TryPush(d.desc(), std::move(closure), d.site()), closure);
+  });
+}
+
+EngineStatus EngineTryPushAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                EngineDeleter deleter) {
+  return Pushing<AsyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    return ClaimedUnless(live.TryPushAsync(d.desc(), std::move(closure), d.site()), closure);
+  });
+}
+
+EngineStatus EnginePushHeld(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                            EngineDeleter deleter, EngineHeld* held) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [=](auto& live, auto& d, auto& closure) {
+    EngineHeld& result = Required(held, "the result");
+    const auto handle = NewHandle<EngineHeld>();  // first, so that nothing can fail once the op is pushed
+    try {
+      HeldSlot& slot = Live(handle);
+      slot.op = live.PushHeld(d.desc(), std::move(closure), d.site());
+      slot.engine.store(ToBits(engine), std::memory_order_release);
+    } catch (...) {
+      FreeHandle(handle);
+      throw;
+    }
+    result = handle;
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineHeldRelease(EngineHeld held) {
+  return Guard(__func__, [&] { FreeHandle(held); });
+}
+
+// ---- operators
+
+EngineStatus EngineOperatorNew(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                               EngineDeleter deleter, EngineOperator* result) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [=](auto& live, auto& d, auto& closure) {
+    EngineOperator& handle = Required(result, "the result");
+    handle = NewHandle<EngineOperator>(live.NewOperator(d.desc(), std::move(closure), d.site()));
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineOperatorNewAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                    EngineDeleter deleter, EngineOperator* result) {
+  return Pushing<AsyncClosure>(__func__, engine, op, fn, param, deleter, [=](auto& live, auto& d, auto& closure) {
+    EngineOperator& handle = Required(result, "the result");
+    handle = NewHandle<EngineOperator>(live.NewAsyncOperator(d.desc(), std::move(closure), d.site()));
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineOperatorPush(EngineHandle engine, EngineOperator op, EngineSite site) {
+  return Guard(__func__, [&] { Live(engine).Push(Live(op), ToSite(site)); });
+}
+
+EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, int32_t priority, EngineSite site) {
+  return Guard(__func__, [&] { Live(engine).Push(Live(op), priority, ToSite(site)); });
+}
+
+EngineStatus EngineOperatorFree(EngineOperator op) {
+  return Guard(__func__, [&] { FreeHandle(op); });
+}
+
+// ---- inside a body
+
+EngineStatus EngineContextName(const EngineContext* context, const char** name) {
+  return Guard(__func__, [&] { Required(name, "the result") = Required(context, "the context").run.name(); });
+}
+
+EngineStatus EngineContextWorker(const EngineContext* context, int32_t* worker) {
+  return Guard(__func__, [&] { Required(worker, "the result") = Required(context, "the context").run.worker(); });
+}
+
+EngineStatus EngineContextVersion(const EngineContext* context, EngineVar var, uint64_t* version) {
+  return Guard(__func__, [&] {
+    Required(version, "the result") = Required(context, "the context").run.version(Live(var));
+  });
+}
+
+EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled) {
+  return Guard(__func__, [&] {
+    Required(cancelled, "the result") = Required(context, "the context").run.cancelled() ? 1 : 0;
+  });
+}
+
+EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t grain, EngineRangeFn fn, void* arg) {
+  return Guard(__func__, [&] {
+    EngineContext& live = Required(context, "the context");
+    Required(fn, "the function");
+    if (n < 0 || grain < 0) {
+      throw UsageError("a range of " + std::to_string(n) + " with a grain of " + std::to_string(grain));
+    }
+    const auto body = [fn, arg](size_t begin, size_t end) {
+      if (const int32_t code = fn(arg, static_cast<int64_t>(begin), static_cast<int64_t>(end))) {
+        throw BodyError(code, "the piece [" + std::to_string(begin) + ", " + std::to_string(end) +
+                                  ") returned status " + std::to_string(code));
+      }
+    };
+    live.run.ParallelFor(static_cast<size_t>(n), static_cast<size_t>(grain > 0 ? grain : 1), body);
+  });
+}
+
+EngineStatus EngineOpSetError(EngineContext* context, const char* message) {
+  return Guard(__func__, [&] {
+    Required(context, "the context").error = &Required(message, "the message");
+  });
+}
+
+// ---- completions
+
+EngineStatus EngineCompletionDone(EngineCompletion done) {
+  return Ending(__func__, done, [](engine::Completion& completion) { completion(); });
+}
+
+EngineStatus EngineCompletionFail(EngineCompletion done, int32_t code, const char* message) {
+  return Ending(__func__, done, [=](engine::Completion& completion) {
+    completion.Fail(BodyError(code, message ? message : ""));
+  });
+}
+
+EngineStatus EngineCompletionRetain(EngineCompletion done) {
+  return Guard(__func__, [&] {
+    if (!HandleKind<EngineCompletion>::table.Retain(ToBits(done))) throw UsageError(WhyRefused(done, "completion"));
+  });
+}
+
+EngineStatus EngineCompletionRelease(EngineCompletion done) {
+  return Guard(__func__, [&] { FreeHandle(done); });
+}

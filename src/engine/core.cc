@@ -1,0 +1,85 @@
+// Making an engine, and its counters.
+#include "core.h"
+
+#include "engine_thread.h"
+
+namespace engine::detail {
+
+uint64_t EngineCore::NewId() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
+}
+
+EngineCore::EngineCore(EngineOptions options)
+    : options_(std::move(options)),
+      id_(NewId()),
+      policy_(options_.policy),
+      raise_at_push_(options_.policy_options.raise_at_push),
+      ops_(options_.max_pending),
+      vars_(size_t{1} << 16),
+      liveness_(std::make_shared<Liveness>()) {
+  {
+    MutexLock lock(liveness_->mu);
+    liveness_->core = this;
+  }
+  MakePools();
+  EnlistForFork();
+  StartAllThreads();
+}
+
+void EngineCore::MakePools() {
+  MutexLock lock(pools_mu_);
+  for (auto& p : pools_) p.store(nullptr, std::memory_order_relaxed);
+  MakePool(kDefaultPool,
+           {.name = "cpu", .threads = options_.workers, .cpus = options_.cpus, .on_start = options_.on_start,
+            .on_end = options_.on_end},
+           options_.intra_op_threads);
+  MakePool(kCallerPool, {.name = "caller", .threads = 0}, options_.intra_op_threads);
+  caller_pool_used_ = options_.workers == 0;
+  next_pool_ = kFirstNamedPool;
+  for (const PoolOptions& named : options_.pools) MakePool(next_pool_++, named, options_.intra_op_threads);
+}
+
+EngineCore::~EngineCore() {
+  DelistForFork();
+  MutexLock lock(liveness_->mu);
+  liveness_->core = nullptr;
+}
+
+Var EngineCore::AdoptVar(VarCore* counted) { return Var(counted); }
+
+void EngineCore::SetPolicy(Policy policy, PolicyOptions options) {
+  if (options.raise_at_push && policy != Policy::kNaive)
+    throw UsageError("raise_at_push belongs to the policy 'naive'; under 'threaded' the push has long returned");
+  raise_at_push_.store(options.raise_at_push, std::memory_order_relaxed);
+  policy_.store(policy, std::memory_order_relaxed);
+}
+
+EngineStats EngineCore::stats() {
+  EngineStats out;
+  {
+    MutexLock lock(slots_mu_);
+    for (const auto& s : slots_) {
+      out.completed += s->completed[0].Read() + s->completed[1].Read();
+      out.skipped += s->skipped.Read();
+      out.inlined += s->inlined.Read();
+      out.stolen += s->stolen.Read();
+      out.backpressure_waits += s->backpressure_waits.Read();
+    }
+    for (const auto& s : slots_) out.pushed += s->pushed[0].Read() + s->pushed[1].Read();
+  }
+  ForEachPool([&](class Pool& p) {
+    out.wakeups += p.wakeups();
+    for (const auto& w : p.workers()) out.sleeps += w->sleeps.Read();
+  });
+  {
+    MutexLock lock(threads_mu_);
+    out.spare_threads = threads_.size() > roles_ ? threads_.size() - roles_ : 0;
+  }
+  out.slab_bytes = ops_.slab_bytes() + vars_.slab_bytes();
+  out.slab_allocations = ops_.slab_allocations() + vars_.slab_allocations();
+  out.unseen_errors = errors_.unseen();
+  return out;
+}
+
+}  // namespace engine::detail

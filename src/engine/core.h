@@ -1,0 +1,306 @@
+// EngineCore: the state of one engine, and the steps that an op goes through. Each step has a file of its own:
+//   push.cc       validate, take a block, fill it, register          execute.cc   run, settle, release, propagate
+//   pool.cc       ready ops, parking, waking                         threads.cc   workers, stand-ins, stop, start
+//   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll's epochs
+//   shutdown.cc   draining and the end                               fork.cc      the push gate and fork
+//   completion.cc asynchronous ops                                   watchdog.cc  reports of what is stuck
+// Counted: by the Engine handle, each live Var, and each Completion, so that all of these may outlive the engine.
+//
+// Lock order: none of these locks is held while another of this class is taken, except slots_mu_ before an Arena's.
+// No lock is held while user code runs.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "error_record.h"
+#include "op_record.h"
+#include "pool.h"
+#include "thread_slot.h"
+
+namespace engine::detail {
+
+inline constexpr uint8_t kDefaultPool = 0;
+inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
+inline constexpr uint8_t kIoPool = 2;
+inline constexpr uint8_t kFirstNamedPool = 3;
+
+// What a waiting thread sleeps on. Lives in the closure of the wait op, whose block the waiter pins.
+struct WaitNode {
+  // 0 pending -> (waiter) kParked -> (completer) kDone; (waiter gives up) kAbandoned. kDrive: look at the caller pool.
+  enum : uint32_t { kPending, kParked, kDrive, kDone, kAbandoned };
+  std::atomic<uint32_t> word{kPending};
+  ErrorRecord* error = nullptr;  // counted; published by the release of kDone
+};
+
+// A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
+struct ParkedWaiter {
+  std::atomic<uint32_t>* word;
+  bool sequence;  // a sequence word, to be moved; else a WaitNode's
+};
+
+class EngineCore {
+ public:
+  explicit EngineCore(EngineOptions options);
+
+  // --- push.cc
+  struct PushRequest {
+    const OpDesc* desc;
+    ClosureRef closure;
+    Site site;
+    uint16_t flags = 0;       // kAsyncOp
+    bool may_wait = true;     // false: TryPush
+    bool hold = false;
+  };
+  // False: would have to wait. `held` receives the op of a hold.
+  bool Push(const PushRequest& request, OpRecord** held = nullptr);
+  void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
+  std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
+  void ReleaseHeld(OpRecord* op) noexcept;
+  VarCore* NewVar(std::string_view name);
+  void DeleteVar(VarCore* var);
+  void PushClear(VarRef var, Site site);
+
+  // --- execute.cc
+  // Runs the op on this thread and settles it. Returns the successor to run next on this worker, if any.
+  // A counted copy of its error goes to `raised`, if given.
+  OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
+  OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
+  OpRecord* Dispatch(Pass& pass, Worker* worker);
+  void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
+  static bool Cancelled(OpRecord* op);
+  static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
+  static Access* FindAccess(OpRecord* op, const VarCore* var);
+  static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
+
+  // --- wait.cc
+  enum class WaitKind { kRead, kWrite };
+  bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
+  void NoteIdle();                // a worker is about to sleep: waiters for room and drains look again
+  bool DriveOne();                // runs one op of the caller pool on this thread, unless it is inside an op
+  void WakeDriver();              // the caller pool has work
+  // Waits until `word` is kDone, driving and sleeping; false at the deadline.
+  bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, bool may_drive);
+  void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
+
+  // --- drain.cc
+  bool WaitAll(Clock::time_point deadline, bool report);
+  void NoteDrain(uint8_t epoch);  // a completer met the epoch that a WaitAll waits for
+
+  // --- completion.cc
+  Completion NewCompletion(ThreadSlot& slot, OpRecord* op);
+  void FinishAsync(OpRecord* op, std::exception_ptr cause);
+  void FreeCompletion(CompletionState* state);
+  friend class engine::Completion;
+  size_t FailPendingCompletions(const std::exception_ptr& cause);
+  void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
+
+  // --- threads.cc
+  ThreadSlot& Slot();             // of the calling thread; made on its first call
+  ThreadSlot* TakeSlot();
+  void ReturnSlot(ThreadSlot* slot);
+  uint8_t PoolIndex(const Placement& place);
+  class Pool& pool(uint8_t index) { return *pools_[index].load(std::memory_order_acquire); }
+  bool HasPool(uint8_t index) const { return pools_[index].load(std::memory_order_acquire) != nullptr; }
+  void Stop();
+  void Start();
+  struct EngineThread;
+  // Gives the calling worker's role to a stand-in while an op on this thread waits, and has another one drive the
+  // caller pool if the op came from there; that one is returned, for EndDriving. Throws beyond the cap.
+  EngineThread* LendRole();
+  static void EndDriving(EngineThread* driver);
+  bool OnOwnThread() const;
+  template <class F>
+  void ForEachPool(F&& f) {
+    for (auto& p : pools_)
+      if (class Pool* pool = p.load(std::memory_order_acquire)) f(*pool);
+  }
+
+  // --- shutdown.cc
+  void Shutdown();
+  void ShutdownElsewhere();
+  void FreeVar(VarCore* var);
+  static Var AdoptVar(VarCore* counted);
+  static uint64_t NewId();
+  void EnlistForFork();
+  void DelistForFork();
+  void MakePools() EXCLUDES(pools_mu_);
+  void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Release();
+  void ReleaseVarCore(VarCore* var);  // its deletion has completed: drops the engine's count
+
+  // --- fork.cc, watchdog.cc
+  std::string DescribePending();
+  void BeforeFork();
+  void AfterForkInParent();
+  void AfterForkInChild();
+
+  EngineStats stats();
+  const EngineOptions& options() const { return options_; }
+  Policy policy() const { return policy_.load(std::memory_order_relaxed); }
+  void SetPolicy(Policy policy, PolicyOptions options);
+  Placement NamedPool(std::string_view name) const;
+  void StartTrace();
+  std::vector<TraceEvent> StopTrace();
+  void TraceRun(const char* name, const char* lane, Clock::time_point begin);
+  void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker);
+
+ private:
+  friend struct ProductionEnv;
+  friend class PushGate;
+  ~EngineCore();
+
+  // push.cc
+  OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t most_accesses);
+  OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site);
+  void DropUnregistered(ThreadSlot& slot, OpRecord* op);
+  void RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias);
+  void RunAtPush(ThreadSlot& slot, OpRecord* op);
+  void RegisterInternal(ThreadSlot& slot, OpRecord* op);
+  [[noreturn]] void RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name);
+  void RefusePushes(ThreadSlot* slot, OpRecord* op);
+
+  // back_pressure.cc
+  bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
+  void WaitForRoom(ThreadSlot& slot);
+  bool ProgressIsPossible();
+  uint64_t Pending();
+  void NoteRoom(ThreadSlot& slot, Worker* worker);  // an op ended while a push waits for room
+  void WakeRoom();
+
+  // execute.cc
+  ErrorRecord* BeforeRun(OpRecord* op);
+  ErrorRecord* RunBody(OpRecord* op, ThreadSlot& slot, Worker* worker);
+  void SettlePoison(OpRecord* op, ErrorRecord* error);
+  ErrorRecord* FirstPoison(OpRecord* op);
+  void SetPoison(VarCore* var, ErrorRecord* error);
+  void RunInternal(Pass& pass, OpRecord* op);
+  void RecycleRecord(ThreadSlot& slot, OpRecord* op);
+
+  // wait.cc
+  ErrorRecord* TakeError(OpRecord* op);
+  bool Abandon(OpRecord* op);
+  bool SleepListed(ParkedWaiter me, uint32_t expected, Clock::time_point deadline, bool listed);
+
+  // drain.cc
+  bool Drained(uint8_t parity);
+
+  // threads.cc
+  ThreadSlot& FindSlot();
+  void ForgetSlot(uint64_t id);
+  class Pool* MakePool(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(pools_mu_);
+  void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(pools_mu_);
+  EngineThread* TakeIdleThread(bool stand_in) EXCLUDES(threads_mu_);
+  void Command(EngineThread& thread, uint32_t command, Worker* role);
+  void StartThreads(class Pool& pool);
+  void StartAllThreads();
+  void ThreadMain(EngineThread& thread);
+  void PlayRole(EngineThread& thread, Worker& worker);
+  void JoinRoles();
+  void JoinIdle() EXCLUDES(threads_mu_);
+
+  // shutdown.cc
+  void Unobserved(const OpError& error);
+  void ReportUnseen();
+  bool Drain();
+  void JoinEverything();
+
+  // fork.cc
+  void PoisonPendingAfterFork();
+
+  // watchdog.cc
+  void WatchdogMain();
+  uint64_t ProgressMark();
+
+  const EngineOptions options_;
+  std::atomic<uint64_t> id_;  // names this engine in threads' slot tables; a fork child takes a new one
+  std::atomic<uint32_t> refs_{1};
+
+  // Read-mostly, looked at by every op.
+  // relaxed loads everywhere: a failing op raises it before it releases its Vars, and that order carries it.
+  std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
+  std::atomic<bool> tracing_{false};
+  std::atomic<uint8_t> epoch_{0};      // parity; relaxed at the push, see drain.cc
+  std::atomic<uint32_t> draining_{0};  // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
+  std::atomic<uint32_t> gate_{0};      // push gate, see gate.h
+  std::atomic<Policy> policy_{Policy::kThreaded};
+  std::atomic<bool> raise_at_push_{false};
+  std::atomic<bool> caller_pool_used_{false};
+  enum class Phase : uint8_t { kOpen, kDraining, kClosed };
+  std::atomic<Phase> phase_{Phase::kOpen};
+
+  alignas(64) Arena ops_;
+  Arena vars_;
+  ErrorLedger errors_;
+
+  Mutex slots_mu_;
+  std::deque<std::unique_ptr<ThreadSlot>> slots_ GUARDED_BY(slots_mu_);
+
+  std::array<std::atomic<class Pool*>, kMaxPools> pools_{};
+  mutable Mutex pools_mu_;
+  std::vector<std::unique_ptr<class Pool>> pools_made_ GUARDED_BY(pools_mu_);
+  std::atomic<uint8_t> next_pool_{kFirstNamedPool};
+
+  Mutex threads_mu_;
+  std::vector<std::unique_ptr<EngineThread>> threads_ GUARDED_BY(threads_mu_);
+  std::vector<EngineThread*> idle_ GUARDED_BY(threads_mu_);
+  std::atomic<uint32_t> idle_changed_{0};  // futex word
+  std::atomic<size_t> roles_{0};
+  std::atomic<uint32_t> playing_{0};       // roles that are played; futex word
+  std::atomic<bool> threads_lost_{false};  // by a fork; made anew on first use
+  bool stopped_ GUARDED_BY(pools_mu_) = false;
+  Mutex shutdown_mu_;
+
+  // Waiters that can drive the caller pool.
+  Mutex parked_mu_;
+  std::vector<ParkedWaiter*> parked_ GUARDED_BY(parked_mu_);
+  std::atomic<uint32_t> parked_count_{0};
+
+  // WaitAll.
+  Mutex drain_mu_;
+  uint64_t epoch_number_ GUARDED_BY(drain_mu_) = 0;
+  uint64_t drained_before_ GUARDED_BY(drain_mu_) = 0;  // epochs below are over
+  std::atomic<uint32_t> drain_seq_{0};                 // futex word
+
+  // Back-pressure.
+  std::atomic<uint32_t> room_waiters_{0};
+  std::atomic<uint32_t> room_seq_{0};  // futex word
+
+  // Watchdog.
+  std::thread watchdog_;
+  std::atomic<uint32_t> watchdog_stop_{0};  // futex word
+  std::atomic<Clock::time_point> trace_start_{};  // relaxed: written before tracing_ is released
+
+  // Never destroyed before the core: threads that end after the engine ask through it whether it is still there.
+  std::shared_ptr<struct Liveness> liveness_;
+};
+
+// Lets a thread that ends give its slot back only to an engine that is still there.
+struct Liveness {
+  Mutex mu;
+  EngineCore* core GUARDED_BY(mu);
+};
+
+}  // namespace engine::detail
+
+namespace engine {
+
+struct Operator::State {
+  detail::EngineCore* core;
+  OpDesc desc;  // without its sets, which point into the vectors below
+  std::vector<Var> reads, updates, writes;  // keeps the Vars alive
+  std::optional<CancelScope> scope;
+  uint16_t flags;
+  const detail::ClosureType* type = nullptr;
+  std::unique_ptr<std::byte[]> closure;
+  ~State();
+};
+
+}  // namespace engine

@@ -1,0 +1,388 @@
+// The dependency protocol: decides, for every op pushed, when all its accesses are granted.
+//
+// A template over its atomics (`Env`), so that the very code that ships runs under the exhaustive interleaving
+// checker (tests/checker) and under plain atomics in production. See README.md for the states in pictures.
+//
+// Threads:   Register by any number of pushers, Complete by any number of completers, all at once. A pusher waits
+//            only for pushers, and only for a handful of stores; completers never wait.
+// Ownership: the caller owns op blocks until Register; Env::Recycle gets each back exactly once, when neither a
+//            completer nor a pusher that saw one of its accesses can look at it again. Groups likewise.
+// Order:     Register holds the tails of all its Vars at once (two-phase), so overlapping pushes are ordered one
+//            way on all the Vars they share. Visiting Vars in sorted order without holding them would not do.
+// Errors:    Register can refuse a deleted Var, and then has changed nothing. Nothing else can fail.
+//
+// Env provides: Atomic<T>; OpExtra, PusherExtra, CompleterExtra (production fields that share our cache lines);
+// Ctx, a thread's context; TakeGroup<Group>(ctx), DropGroup(ctx, group), Recycle(ctx, op), OnReady(ctx, op),
+// ExtraPins(op), SpinOnLock(round), and `kMutant`, Mutant::kNone in production.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace engine::detail {
+
+enum class Mode : uint8_t { kRead, kUpdate, kWrite };
+
+// Faults that the checker plants one by one, to show that it would see them.
+enum class Mutant {
+  kNone,
+  kSortedWithoutHolding,  // unlock each Var before locking the next
+  kLinkBeforePublish,     // tell the predecessor before the new tail is visible
+  kDoneBeforeIdle,        // mark the link DONE, then try tail -> idle, without a pin of the completer's own
+  kMissingPin,            // recycle without waiting for a pusher that saw us
+  kMissingCloseBias,      // readers count from the entered ones, so zero can come before the close
+  kDroppedGrant,          // forget a waiting reader that joined while the group was being granted
+  kOrderSwapOnOneVar,     // publish the last Var before locking the others
+};
+
+template <class Env>
+struct Dependency {
+  template <class T>
+  using Atomic = typename Env::template Atomic<T>;
+  using Ctx = typename Env::Ctx;
+  struct Op;
+  struct Var;
+
+  // Tail and link words. Tail: 0 idle | kLocked | Access* (a writer) | Group* | kGroup [| kOpen].
+  // kOpen: the group was seen granted, so that later readers need not look at it.
+  static constexpr uintptr_t kLocked = 1;
+  static constexpr uintptr_t kGroup = 2;
+  static constexpr uintptr_t kOpen = 4;
+  static constexpr uintptr_t kBits = 7;
+  static constexpr uintptr_t kDone = 1;     // in a writer's link: finished, whoever comes is granted at once
+  static constexpr uintptr_t kGranted = 1;  // in Group::waiters
+
+  // One (op, Var, mode), 32 bytes, embedded in the op's block.
+  struct Access {
+    Atomic<uintptr_t> link;  // writer: successor (Access* or Group*|kGroup) or kDone; reader: next waiter, then group
+    Var* var;
+    Op* op;
+    uint64_t word;  // version << 16 | place in the caller's listing << 2 | mode
+
+    Mode mode() const { return static_cast<Mode>(word & 3); }
+    bool read() const { return mode() == Mode::kRead; }
+    uint32_t listed() const { return (word >> 2) & 0x3fff; }
+    uint64_t version() const { return word >> 16; }
+    void set_version(uint64_t v) { word = (v << 16) | (word & 0xffff); }
+  };
+  static constexpr uint32_t kMaxAccesses = 0x3fff;
+
+  // The readers between two writers, one line. Completers count down from 0; the closer adds how many entered:
+  // only then can the count meet zero, so a group never hands out its write too early.
+  struct alignas(64) Group {
+    Atomic<int64_t> count{0};
+    Atomic<uintptr_t> waiters{0};  // list of waiting readers' accesses, or kGranted
+    Access* successor = nullptr;   // written by the closer before its add, read by whoever meets zero
+  };
+
+  struct alignas(64) Var {
+    // Pushers' line.
+    Atomic<uintptr_t> tail{0};
+    Atomic<uint64_t> pushed{0};  // version after all pushed writes; written under LOCK, read by waits
+    uint64_t entered = 0;        // readers in the open group; under LOCK
+    Atomic<uint32_t> deleted{0};  // under LOCK; nothing may come behind the deletion
+    [[no_unique_address]] typename Env::PusherExtra pusher;
+    // Completers' line.
+    alignas(64) Atomic<uint64_t> settled{0};  // version whose value is there
+    [[no_unique_address]] typename Env::CompleterExtra completer;
+  };
+
+  struct alignas(64) Op {
+    Atomic<uint32_t> wait;  // grants still missing
+    Atomic<uint32_t> pins;  // who may still look at the block: its completer, and per write a pusher that saw it
+    [[no_unique_address]] typename Env::OpExtra extra;
+    uint16_t n_access;
+    bool keeps_version;  // takes Update accesses without making a version (waits to write, error clearing)
+    bool deletes;        // ends its Var: nothing may come behind it
+
+    Access* accesses() { return reinterpret_cast<Access*>(this + 1); }
+  };
+
+  // Accesses must be sorted by Var address, each Var once, `n_access` of them initialised but for link and version;
+  // `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
+  // Afterwards the op may run, complete and be recycled at any moment, unless kReady is returned: then every access
+  // is granted, nobody else knows it, and starting it is the caller's business.
+  enum class Result { kReady, kPending, kDeletedVar };
+  static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused) {
+    const uint32_t n = op->n_access;
+    Access* const access = op->accesses();
+    op->wait.store(n + bias, std::memory_order_relaxed);
+    uint32_t pins = Env::kMutant != Mutant::kDoneBeforeIdle;
+
+    constexpr uint32_t kOnStack = 16;
+    Seen on_stack[kOnStack];
+    std::unique_ptr<Seen[]> on_heap;
+    Seen* seen = on_stack;
+    if (n > kOnStack) [[unlikely]] {
+      on_heap = std::make_unique_for_overwrite<Seen[]>(n);
+      seen = on_heap.get();
+    }
+
+    for (uint32_t i = 0; i < n; ++i) pins += !access[i].read();
+    op->pins.store(pins + Env::ExtraPins(op), std::memory_order_relaxed);
+    const auto early = [&](uint32_t i) {  // mutants only: publishes one Var while others are not yet held
+      Lock(access[i].var, &seen[i].old);
+      Enter(ctx, access[i], op, seen[i]);
+      Unlock(access[i].var, seen[i].now);
+    };
+    if constexpr (Env::kMutant == Mutant::kOrderSwapOnOneVar)
+      if (n > 0) early(n - 1);
+
+    // 1. Lock every tail in address order. The linearization point is the moment when all are held.
+    for (uint32_t i = 0; i < n; ++i) {
+      if constexpr (Env::kMutant == Mutant::kSortedWithoutHolding) {
+        early(i);
+        continue;
+      }
+      if (Env::kMutant == Mutant::kOrderSwapOnOneVar && i == n - 1) continue;
+      Access& a = access[i];
+      Lock(a.var, &seen[i].old);
+      if (a.var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
+        *refused = &a;
+        for (uint32_t k = i + 1; k-- > 0;) Unlock(access[k].var, seen[k].old);
+        return Result::kDeletedVar;
+      }
+    }
+    // 2. Publish every new tail; that store also unlocks. Until here nobody has seen the op.
+    const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding ? 0
+                          : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
+                                                                                : n;
+    for (uint32_t i = 0; i < held; ++i) Enter(ctx, access[i], op, seen[i]);
+    if constexpr (Env::kMutant != Mutant::kLinkBeforePublish)
+      for (uint32_t i = 0; i < held; ++i) Unlock(access[i].var, seen[i].now);
+    // 3. Link to what was there before, and count what is granted at once.
+    uint32_t granted = 0;
+    for (uint32_t i = 0; i < n; ++i) granted += Link(ctx, access[i], seen[i]);
+    if constexpr (Env::kMutant == Mutant::kLinkBeforePublish)
+      for (uint32_t i = 0; i < n; ++i) Unlock(access[i].var, seen[i].now);
+    // 4. Nobody else grants an op whose accesses were all granted here.
+    if (granted == n && bias == 0) return Result::kReady;
+    if (granted && GrantMany(op, granted)) return Result::kReady;
+    return Result::kPending;
+  }
+
+  // The op has run (or failed, or was skipped) and its Vars' poison is set: releases its accesses and the block.
+  // Ops that become ready go to Env::OnReady.
+  static void Complete(Ctx& ctx, Op* op) {
+    const uint32_t n = op->n_access;
+    Access* const access = op->accesses();
+    for (uint32_t i = 0; i < n; ++i) {
+      // release: publishes the value and the poison of this version. Partner: the acquire load in a wait.
+      if (!access[i].read()) access[i].var->settled.store(access[i].version(), std::memory_order_release);
+    }
+    uint32_t drop = Env::kMutant != Mutant::kDoneBeforeIdle;
+    for (uint32_t i = 0; i < n; ++i) {
+      Access& a = access[i];
+      if (a.read()) {
+        LeaveGroup(ctx, reinterpret_cast<Group*>(a.link.load(std::memory_order_relaxed)));
+      } else {
+        drop += LeaveWrite(ctx, a);
+      }
+    }
+    if (Env::kMutant == Mutant::kDoneBeforeIdle && drop == 0) return;
+    DropPins(ctx, op, drop);
+  }
+
+  // Releases one awaited grant that is not an access: a held op's start.
+  static void ReleaseBias(Ctx& ctx, Op* op) {
+    if (GrantMany(op, 1)) Env::OnReady(ctx, op);
+  }
+
+  static void DropPins(Ctx& ctx, Op* op, uint32_t n) {
+    // acquire: sees the last exchange that others made on our links. Partner: their release below. A count that is
+    // all ours needs no read-modify-write.
+    if (op->pins.load(std::memory_order_acquire) == n ||
+        op->pins.fetch_sub(n, std::memory_order_acq_rel) == n)
+      Env::Recycle(ctx, op);
+  }
+
+  // Every write pushed before now has finished. acquire: partner is the store of `settled` in Complete. Reading
+  // settled first makes the answer conservative.
+  static bool Settled(const Var* var) {
+    const uint64_t settled = var->settled.load(std::memory_order_acquire);
+    return settled >= var->pushed.load(std::memory_order_relaxed);
+  }
+
+  static void Lock(Var* var, uintptr_t* old) {
+    // acquire: what the last holder wrote under the lock. Partner: the release store in Unlock, and the release
+    // of tail -> idle in LeaveWrite. An exchange that finds kLocked has changed nothing.
+    *old = var->tail.exchange(kLocked, std::memory_order_acquire);
+    for (uint32_t round = 0; *old == kLocked; ++round) {
+      Env::SpinOnLock(round);
+      if (var->tail.load(std::memory_order_relaxed) != kLocked)
+        *old = var->tail.exchange(kLocked, std::memory_order_acquire);
+    }
+  }
+  static void Unlock(Var* var, uintptr_t tail) { var->tail.store(tail, std::memory_order_release); }
+
+ private:
+  struct Seen {
+    uintptr_t old;     // tail before us
+    uintptr_t now;     // tail that we publish
+    uint64_t entered;  // readers of the group that we close
+  };
+
+  // Under LOCK: takes the version, enters or opens a group, and prepares the tail to publish.
+  static void Enter(Ctx& ctx, Access& a, Op* op, Seen& seen) {
+    Var* const v = a.var;
+    a.op = op;
+    const uint64_t pushed = v->pushed.load(std::memory_order_relaxed);
+    if (!a.read()) {
+      const uint64_t version = pushed + !op->keeps_version;
+      a.set_version(version);
+      a.link.store(0, std::memory_order_relaxed);
+      v->pushed.store(version, std::memory_order_relaxed);
+      if (op->deletes) v->deleted.store(1, std::memory_order_relaxed);
+      seen.entered = v->entered;
+      seen.now = reinterpret_cast<uintptr_t>(&a);
+      return;
+    }
+    a.set_version(pushed);
+    if (seen.old & kGroup) {
+      ++v->entered;
+      Group* g = GroupOf(seen.old);
+      seen.now = seen.old;
+      if (!(seen.old & kOpen) && g->waiters.load(std::memory_order_acquire) == kGranted) seen.now |= kOpen;
+      a.link.store(reinterpret_cast<uintptr_t>(g), std::memory_order_relaxed);
+      return;
+    }
+    v->entered = 1;
+    Group* g = Env::template TakeGroup<Group>(ctx);
+    const bool granted = seen.old == 0;
+    g->count.store(Env::kMutant == Mutant::kMissingCloseBias ? 1 : 0, std::memory_order_relaxed);
+    g->waiters.store(granted ? kGranted : reinterpret_cast<uintptr_t>(&a), std::memory_order_relaxed);
+    a.link.store(granted ? reinterpret_cast<uintptr_t>(g) : 0, std::memory_order_relaxed);
+    seen.now = reinterpret_cast<uintptr_t>(g) | kGroup | (granted ? kOpen : 0);
+  }
+
+  // Published: joins the queue behind what was there. Returns whether the access is granted at once.
+  static bool Link(Ctx& ctx, Access& a, Seen& seen) {
+    const uintptr_t old = seen.old;
+    if (a.read()) {
+      if (old == 0 || (seen.now & kOpen)) return true;
+      if (old & kGroup) return JoinWaiters(a, GroupOf(old));
+      Group* g = GroupOf(seen.now);
+      if (!Follow(ctx, reinterpret_cast<Access*>(old), seen.now & ~kOpen)) return false;
+      return GrantGroup(ctx, g, &a);  // the writer had gone: we open the group, for those who joined it too
+    }
+    if (old == 0) return true;
+    if (old & kGroup) return CloseGroup(ctx, GroupOf(old), a, seen.entered);
+    return Follow(ctx, reinterpret_cast<Access*>(old), reinterpret_cast<uintptr_t>(&a));
+  }
+
+  // Hangs `me` behind a writer; true if the writer had gone already.
+  static bool Follow(Ctx& ctx, Access* writer, uintptr_t me) {
+    // acquire: the writer's effects. Partner: the release exchange to kDone in LeaveWrite. release: our block.
+    // Partner: the acquire load of the link there. Finding kDone needs no exchange, nobody else comes.
+    if (writer->link.load(std::memory_order_acquire) != kDone &&
+        writer->link.exchange(me, std::memory_order_acq_rel) != kDone)
+      return false;
+    DropPins(ctx, writer->op, 1);
+    return true;
+  }
+
+  static bool JoinWaiters(Access& a, Group* g) {
+    uintptr_t head = g->waiters.load(std::memory_order_acquire);
+    for (;;) {
+      if (head == kGranted) {
+        a.link.store(reinterpret_cast<uintptr_t>(g), std::memory_order_relaxed);
+        return true;
+      }
+      a.link.store(head, std::memory_order_relaxed);
+      // release: our access. Partner: the acquire exchange in GrantGroup. acquire on failure: kGranted may be there.
+      if (g->waiters.compare_exchange_weak(head, reinterpret_cast<uintptr_t>(&a), std::memory_order_release,
+                                           std::memory_order_acquire))
+        return false;
+    }
+  }
+
+  // Returns whether the group's readers have all gone, and frees it then.
+  static bool CloseGroup(Ctx& ctx, Group* g, Access& a, uint64_t entered) {
+    const auto n = static_cast<int64_t>(entered);
+    g->successor = &a;
+    if constexpr (Env::kMutant == Mutant::kMissingCloseBias) {
+      if (g->count.fetch_add(n - 1, std::memory_order_acq_rel) + n - 1 != 0) return false;
+    } else {
+      // acquire: the readers' last looks. Partner: the release in LeaveGroup. release: `successor`. Partner: the
+      // acquire there. If all have left already, nobody else will touch the count.
+      if (g->count.load(std::memory_order_acquire) != -n && g->count.fetch_add(n, std::memory_order_acq_rel) != -n)
+        return false;
+    }
+    Env::DropGroup(ctx, g);
+    return true;
+  }
+
+  static void LeaveGroup(Ctx& ctx, Group* g) {
+    // release: our reads are over. acquire: `successor` and the other readers' ends. Partners: CloseGroup, and this
+    // line in the other readers. A count of 1 means closed and only we are left: no read-modify-write.
+    if (g->count.load(std::memory_order_acquire) == 1 || g->count.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      Access* successor = g->successor;
+      Env::DropGroup(ctx, g);
+      Grant(ctx, successor->op);
+    }
+  }
+
+  // Returns 1 if the pin of this write is ours to drop, 0 if a pusher that saw us will.
+  static uint32_t LeaveWrite(Ctx& ctx, Access& a) {
+    // acquire: the successor's block. Partner: the release exchange in Follow.
+    uintptr_t next = a.link.load(std::memory_order_acquire);
+    if (!next) {
+      if constexpr (Env::kMutant == Mutant::kDoneBeforeIdle) {
+        next = a.link.exchange(kDone, std::memory_order_acq_rel);
+        uintptr_t me = reinterpret_cast<uintptr_t>(&a);
+        if (!next)
+          return a.var->tail.compare_exchange_strong(me, 0, std::memory_order_acq_rel, std::memory_order_relaxed);
+      } else {
+        uintptr_t me = reinterpret_cast<uintptr_t>(&a);
+        // release: our effects, to whoever finds the Var idle. Partner: the acquire in Lock. Idle comes before DONE:
+        // once DONE is out, a pusher may drop the pin, the block be recycled, and `me` be the tail of a new op.
+        if (a.var->tail.compare_exchange_strong(me, 0, std::memory_order_release, std::memory_order_relaxed))
+          return 1;
+        next = a.link.exchange(kDone, std::memory_order_acq_rel);
+        if (!next) return Env::kMutant == Mutant::kMissingPin;
+      }
+    }
+    if (next & kGroup) {
+      GrantGroup(ctx, GroupOf(next), nullptr);
+    } else {
+      Grant(ctx, reinterpret_cast<Access*>(next)->op);
+    }
+    return 1;
+  }
+
+  // Opens the group: grants everyone who waits in it. Returns whether `own` was among them (it always is).
+  static bool GrantGroup(Ctx& ctx, Group* g, Access* own) {
+    uintptr_t list = Env::kMutant == Mutant::kDroppedGrant
+                         ? g->waiters.load(std::memory_order_acquire)
+                         : g->waiters.exchange(kGranted, std::memory_order_acq_rel);
+    if constexpr (Env::kMutant == Mutant::kDroppedGrant) g->waiters.store(kGranted, std::memory_order_release);
+    bool found = false;
+    while (list) {
+      auto* a = reinterpret_cast<Access*>(list);
+      list = a->link.load(std::memory_order_relaxed);  // before the grant: afterwards the block may be gone
+      a->link.store(reinterpret_cast<uintptr_t>(g), std::memory_order_relaxed);
+      if (a == own) {
+        found = true;
+      } else {
+        Grant(ctx, a->op);
+      }
+    }
+    return found;
+  }
+
+  static void Grant(Ctx& ctx, Op* op) {
+    if (GrantMany(op, 1)) Env::OnReady(ctx, op);
+  }
+
+  // acq_rel: every granter's past reaches the op's body. The last grant needs no read-modify-write: a count that is
+  // all ours cannot be changed by anybody else.
+  static bool GrantMany(Op* op, uint32_t n) {
+    if (op->wait.load(std::memory_order_acquire) == n) return true;
+    return op->wait.fetch_sub(n, std::memory_order_acq_rel) == n;
+  }
+
+  static Group* GroupOf(uintptr_t word) { return reinterpret_cast<Group*>(word & ~kBits); }
+};
+
+}  // namespace engine::detail

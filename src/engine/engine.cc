@@ -1,0 +1,133 @@
+// The public face: each method forwards to EngineCore.
+#include "engine/engine.h"
+
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#include "core.h"
+#include "options.h"
+
+namespace engine {
+
+using detail::EngineCore;
+using WaitKind = EngineCore::WaitKind;
+
+namespace {
+
+detail::Clock::time_point After(std::chrono::nanoseconds timeout) {
+  const auto now = detail::Clock::now();
+  return timeout > detail::kNever - now ? detail::kNever : now + timeout;
+}
+
+}  // namespace
+
+const char* Version() noexcept { return ENGINE_VERSION; }
+
+Name Name::Intern(std::string_view text) {
+  // Never destroyed: names are looked at by threads that end after main.
+  static auto* mu = new detail::Mutex;
+  static auto* names = new std::unordered_set<std::string>;
+  detail::MutexLock lock(*mu);
+  return FromStatic(names->emplace(text).first->c_str());
+}
+
+// --- cancel scopes
+
+namespace detail {
+extern thread_local constinit CancelScope* t_scope;
+}
+
+CancelScope::CancelScope() : cancelled_(std::make_shared<std::atomic<bool>>(false)) {}
+// relaxed: a flag that is looked at when an op starts; it publishes nothing.
+void CancelScope::Cancel() noexcept { cancelled_->store(true, std::memory_order_relaxed); }
+bool CancelScope::cancelled() const noexcept { return cancelled_->load(std::memory_order_relaxed); }
+CancelScope::Guard::Guard(CancelScope& scope) noexcept : outer_(std::exchange(detail::t_scope, &scope)) {}
+CancelScope::Guard::~Guard() { detail::t_scope = outer_; }
+
+void HeldOp::Release() noexcept {
+  if (!core_) return;
+  std::exchange(core_, nullptr)->ReleaseHeld(std::exchange(op_, nullptr));
+}
+
+// --- RunContext
+
+void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
+  core_->pool(op_->extra.pool).ParallelFor(n, grain, body);
+}
+const char* RunContext::name() const noexcept { return op_->extra.name; }
+uint64_t RunContext::version(VarRef var) const {
+  if (const detail::Access* a = EngineCore::FindAccess(op_, var.core())) return a->version();
+  throw UsageError("op '" + std::string(op_->extra.name) + "' asks for the version of a Var that it does not name");
+}
+bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
+
+// --- Engine
+
+Engine::Engine(EngineOptions options) : core_(new EngineCore(detail::CheckedOptions(std::move(options)))) {}
+
+Engine::~Engine() {
+  if (core_->OnOwnThread()) {
+    core_->ShutdownElsewhere();
+  } else {
+    core_->Shutdown();
+  }
+  core_->Release();
+}
+
+Var Engine::NewVar(std::string_view name) { return EngineCore::AdoptVar(core_->NewVar(name)); }
+
+void Engine::Delete(Var& var) {
+  VarRef ref(var);
+  core_->CheckVar(ref.core(), "argument", "delete", {});
+  if (ref.core()->completer.deleting.exchange(1, std::memory_order_acq_rel))
+    throw UsageError("Var '" + std::string(var.name()) + "' was deleted already");
+  core_->DeleteVar(ref.core());
+  var = Var();
+}
+
+void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
+}
+bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how), .may_wait = false});
+}
+HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  detail::OpRecord* op = nullptr;
+  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how), .hold = true}, &op);
+  HeldOp held;
+  held.core_ = core_;
+  held.op_ = op;
+  return held;
+}
+Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  Operator op;
+  op.state_ = core_->NewOperator({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
+  return op;
+}
+void Engine::Push(const Operator& op, Site site) { core_->PushOperator(op.state_, nullptr, site); }
+void Engine::Push(const Operator& op, int priority, Site site) { core_->PushOperator(op.state_, &priority, site); }
+uint16_t Engine::Flags(How how) { return how == How::kAsync ? uint16_t{detail::kAsyncOp} : uint16_t{0}; }
+
+void Engine::Wait(VarRef var, Site site) { core_->Wait(var, WaitKind::kRead, detail::kNever, site); }
+bool Engine::WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site) {
+  return core_->Wait(var, WaitKind::kRead, After(timeout), site);
+}
+void Engine::WaitToWrite(VarRef var, Site site) { core_->Wait(var, WaitKind::kWrite, detail::kNever, site); }
+void Engine::WaitAll() { core_->WaitAll(detail::kNever, true); }
+bool Engine::WaitAllFor(std::chrono::nanoseconds timeout) { return core_->WaitAll(After(timeout), true); }
+void Engine::ClearError(VarRef var, Site site) { core_->PushClear(var, site); }
+
+void Engine::Stop() { core_->Stop(); }
+void Engine::Start() { core_->Start(); }
+void Engine::Shutdown() { core_->Shutdown(); }
+void Engine::SetPolicy(Policy policy, PolicyOptions options) { core_->SetPolicy(policy, options); }
+Policy Engine::policy() const noexcept { return core_->policy(); }
+Placement Engine::Pool(std::string_view name) const { return core_->NamedPool(name); }
+int Engine::workers() const noexcept { return core_->options().workers; }
+EngineStats Engine::stats() const { return core_->stats(); }
+void Engine::StartTrace() { core_->StartTrace(); }
+std::vector<TraceEvent> Engine::StopTrace() { return core_->StopTrace(); }
+std::string Engine::DescribePending() const { return core_->DescribePending(); }
+
+}  // namespace engine

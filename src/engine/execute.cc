@@ -1,0 +1,243 @@
+// Running an op, settling it, and starting what it released.
+#include "core.h"
+
+namespace engine::detail {
+
+thread_local constinit RunFrame* t_frame = nullptr;
+thread_local constinit bool t_role_lent = false;
+
+void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
+  op->extra.next = nullptr;
+  if (pass.last_ready) {
+    pass.last_ready->extra.next = op;
+  } else {
+    pass.ready = op;
+  }
+  pass.last_ready = op;
+}
+
+void ProductionEnv::RecycleRecord(Pass& pass, OpRecord* op) { pass.slot->core->RecycleRecord(*pass.slot, op); }
+
+void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
+  // relaxed: the watchdog's look is ordered by the push gate; everyone else is done with the op.
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  if (op->extra.flags & kDeleteOp) {
+    ReleaseVarCore(CoreOf(op->accesses()[0].var));
+  } else if (op->extra.size_class) {
+    slot.cache.Return(op->extra.size_class, op);
+  } else {
+    ops_.AddLarge(-1);
+    ::operator delete(op, std::align_val_t{64});
+  }
+}
+
+OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
+  ErrorRecord* error = nullptr;
+  if ((op->extra.flags & kScoped) || poisoned_.load(std::memory_order_relaxed)) [[unlikely]]
+    error = BeforeRun(op);
+  if (error) [[unlikely]] {
+    slot.skipped.Add();
+    if (tracing_.load(std::memory_order_relaxed)) TraceSkip(slot, op, worker);
+    if (op->extra.closure->destroy) op->extra.closure->destroy(op->closure());
+    if (op->extra.flags & kAsyncOp) {
+      Pass pass{&slot};
+      Protocol::DropPins(pass, op, 1);
+    }
+    return Finish(slot, op, error, worker);
+  }
+  const bool async = op->extra.flags & kAsyncOp;
+  error = RunBody(op, slot, worker);
+  ThreadSlot* now = &slot;
+  if (t_role_lent) [[unlikely]] {  // the body waited, and a stand-in has our role and slot
+    now = &Slot();
+    worker = nullptr;
+  }
+  if (error && raised) *raised = error->Retain();
+  if (!async) return Finish(*now, op, error, worker);
+  Pass pass{now};
+  Protocol::DropPins(pass, op, 1);  // the body is over; its completion may have been called long ago
+  return nullptr;
+}
+
+// Runs and destroys the closure. For asynchronous ops the error, if any, has gone to the completion.
+ErrorRecord* EngineCore::RunBody(OpRecord* op, ThreadSlot& slot, Worker* worker) {
+  RunFrame frame{this, op, t_frame};
+  t_frame = &frame;
+  RunContext ctx(this, op, worker ? worker->index : -1);
+  const ClosureType* type = op->extra.closure;
+  ErrorRecord* error = nullptr;
+  const bool traced = tracing_.load(std::memory_order_relaxed);
+  const auto begin = traced ? Clock::now() : Clock::time_point{};
+  const char* lane = worker ? worker->lane.c_str() : "caller";
+  if (op->extra.flags & kAsyncOp) {
+    const char* name = op->extra.name;
+    Completion done = NewCompletion(slot, op);
+    op->extra.state.store(OpState::kAsync, std::memory_order_relaxed);
+    Completion ours = done;
+    try {
+      type->run(op->closure(), ctx, &done);
+    } catch (...) {
+      ours.Fail(std::current_exception());
+    }
+    if (type->destroy) type->destroy(op->closure());
+    if (traced) TraceRun(name, lane, begin);
+  } else {
+    try {
+      type->run(op->closure(), ctx, nullptr);
+    } catch (...) {
+      error = ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception());
+    }
+    if (traced) TraceRun(op->extra.name, lane, begin);
+    if (type->destroy) type->destroy(op->closure());
+  }
+  t_frame = frame.outer;
+  return error;
+}
+
+// The error that an op inherits instead of running, counted; null: it runs.
+ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
+  if (op->extra.flags & kRunAlways) return nullptr;
+  if (Cancelled(op)) {
+    auto cause = std::make_exception_ptr(CancelledError("cancelled before it started"));
+    ErrorRecord* error = ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause));
+    error->cancelled = true;
+    return error;
+  }
+  ErrorRecord* poison = FirstPoison(op);
+  return poison ? poison->Hop(op->extra.name, op->site()) : nullptr;
+}
+
+bool EngineCore::Cancelled(OpRecord* op) {
+  return (op->extra.flags & kScoped) && op->scope()->load(std::memory_order_relaxed);
+}
+
+// Of several poisoned inputs, the first in the caller's own listing. Not counted: the access keeps it.
+ErrorRecord* EngineCore::FirstPoison(OpRecord* op) {
+  ErrorRecord* first = nullptr;
+  uint32_t listed = UINT32_MAX;
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    if (a.mode() == Mode::kWrite || a.listed() >= listed) continue;
+    // relaxed: granted after the writer that set it; the grant orders us behind.
+    if (ErrorRecord* e = CoreOf(a.var)->completer.poison.load(std::memory_order_relaxed)) {
+      first = e;
+      listed = a.listed();
+    }
+  }
+  return first;
+}
+
+void EngineCore::SetPoison(VarCore* var, ErrorRecord* error) {
+  if (error) error->Retain();
+  ErrorRecord* before = var->completer.poison.exchange(error, std::memory_order_relaxed);
+  if (error && !before) poisoned_.fetch_add(1, std::memory_order_relaxed);
+  if (!error && before) poisoned_.fetch_sub(1, std::memory_order_relaxed);
+  if (before) before->Release();
+}
+
+// Only while anything is poisoned, or `error` is set: passes the error to what the op would have written, clears what
+// it has written. Consumes the count of `error`.
+void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
+  if (error && (op->extra.flags & kRunAlways)) error->ChainTo(FirstPoison(op));
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    if (a.read()) continue;
+    if (error) {
+      SetPoison(CoreOf(a.var), error);
+    } else if (a.mode() == Mode::kWrite) {
+      SetPoison(CoreOf(a.var), nullptr);  // an Update leaves the poison of a run_always op's Var where it is
+    }
+  }
+  if (!error) return;
+  if (error->IsRoot() && !error->cancelled) errors_.Add(error);
+  error->Release();
+}
+
+OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]] SettlePoison(op, error);
+  if (op->extra.flags & kScoped) [[unlikely]] op->scope().~ScopePtr();
+  const uint8_t epoch = op->extra.epoch;
+  Pass pass{&slot};
+  Protocol::Complete(pass, op);
+  slot.completed[epoch].AddRelease();
+  OpRecord* next = Dispatch(pass, worker);
+  // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
+    NoteDrain(epoch);
+  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]] NoteRoom(slot, worker);
+  return next;
+}
+
+// Starts what became ready. A worker keeps the earliest of its own pool for itself, the rest is posted.
+OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker) {
+  OpRecord* next = nullptr;
+  bool posted = false;
+  while (OpRecord* op = pass.ready) {
+    pass.ready = op->extra.next;
+    if (!pass.ready) pass.last_ready = nullptr;
+    if (op->extra.flags & kInternal) {
+      RunInternal(pass, op);
+      continue;
+    }
+    op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
+    if (!worker || op->extra.pool != worker->pool->index()) {
+      Post(*pass.slot, op);
+      continue;
+    }
+    if (next) {
+      worker->pool->Put(*pass.slot, next);
+      posted = true;
+    }
+    next = op;
+  }
+  if (next && worker->pool->mixed_levels()) [[unlikely]] {  // a more urgent op may be waiting in the queues
+    worker->pool->Put(*pass.slot, next);
+    next = nullptr;
+    posted = true;
+  }
+  if (posted) worker->pool->Notify();
+  if (next) pass.slot->inlined.Add();
+  return next;
+}
+
+void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
+  class Pool& target = pool(op->extra.pool);
+  // Once it is in a queue the op may run and be gone.
+  target.Put(slot, op);
+  if (target.index() == kCallerPool) {
+    WakeDriver();
+  } else {
+    target.Notify();
+  }
+}
+
+// Waits, error clearing and deletion: a few stores, done wherever they are granted.
+void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
+  Access& a = op->accesses()[0];
+  VarCore* var = CoreOf(a.var);
+  if (op->extra.flags & kWaitOp) {
+    auto* node = static_cast<WaitNode*>(op->closure());
+    ErrorRecord* poison = var->completer.poison.load(std::memory_order_relaxed);
+    node->error = poison ? poison->Retain() : nullptr;
+    Protocol::Complete(pass, op);  // the waiter's pin keeps the block
+    // release: the error, and the end of our look at the block. Partner: the acquire loads in wait.cc.
+    const uint32_t was = node->word.exchange(WaitNode::kDone, std::memory_order_acq_rel);
+    if (was == WaitNode::kParked) FutexWake(node->word, 1);  // only its address: the block may be gone
+    if (was != WaitNode::kAbandoned) return;
+    if (node->error) node->error->Release();
+    Protocol::DropPins(pass, op, 1);  // the waiter left its pin to us
+    return;
+  }
+  if (poisoned_.load(std::memory_order_relaxed)) SetPoison(var, nullptr);
+  Protocol::Complete(pass, op);
+}
+
+Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {
+  for (uint32_t i = 0; i < op->n_access; ++i)
+    if (op->accesses()[i].var == var) return &op->accesses()[i];
+  return nullptr;
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,154 @@
+// The push gate, and fork.
+//
+// Before a fork every engine closes its gate and takes the locks of what the child keeps: the Vars. Running ops go on.
+// The parent opens the gate and has lost nothing. The child has one thread: it starts with new pools, slots and op
+// memory; Vars with unfinished writes carry ForkedWhilePending; threads are made on first use. What belonged to the
+// threads that are gone is left where it is.
+#include <pthread.h>
+
+#include <algorithm>
+#include <new>
+
+#include "engine_thread.h"
+#include "gate.h"
+
+namespace engine::detail {
+
+void PushGate::WaitUntilOpen(EngineCore& core) {
+  for (;;) {
+    slot_.pushing.store(0, std::memory_order_release);
+    for (uint32_t n; (n = core.gate_.load(std::memory_order_acquire)) != 0;) FutexWait(core.gate_, n);
+    slot_.pushing.store(1, std::memory_order_relaxed);
+    LightFence();
+    if (core.gate_.load(std::memory_order_acquire) == 0) return;
+  }
+}
+
+void PushGate::Close(EngineCore& core) {
+  core.gate_.fetch_add(1, std::memory_order_seq_cst);
+  HeavyFence();
+  MutexLock lock(core.slots_mu_);
+  for (auto& slot : core.slots_) {
+    // acquire: the registration that has just ended. Partner: the release store in ~PushGate.
+    while (slot->pushing.load(std::memory_order_acquire) != 0) sched_yield();
+  }
+}
+
+void PushGate::Open(EngineCore& core) {
+  core.gate_.fetch_sub(1, std::memory_order_release);
+  FutexWake(core.gate_, kEveryone);
+}
+
+namespace {
+
+Mutex g_cores_mu;
+std::vector<EngineCore*>& Cores() {
+  static auto* cores = new std::vector<EngineCore*>;  // never destroyed: fork may come late
+  return *cores;
+}
+
+// Written without the analysis: the lock is taken before the fork and dropped after it, in both processes.
+void Before() NO_THREAD_SAFETY_ANALYSIS {
+  g_cores_mu.Lock();
+  for (EngineCore* core : Cores()) core->BeforeFork();
+}
+void InParent() NO_THREAD_SAFETY_ANALYSIS {
+  for (EngineCore* core : Cores()) core->AfterForkInParent();
+  g_cores_mu.Unlock();
+}
+void InChild() NO_THREAD_SAFETY_ANALYSIS {
+  RegisterMembarrier();
+  for (EngineCore* core : Cores()) core->AfterForkInChild();
+  g_cores_mu.Unlock();
+}
+
+}  // namespace
+
+void EngineCore::EnlistForFork() {
+  MutexLock lock(g_cores_mu);
+  static const bool registered = [] { return pthread_atfork(&Before, &InParent, &InChild) == 0; }();
+  (void)registered;
+  Cores().push_back(this);
+}
+
+void EngineCore::DelistForFork() {
+  MutexLock lock(g_cores_mu);
+  std::erase(Cores(), this);
+}
+
+void EngineCore::BeforeFork() NO_THREAD_SAFETY_ANALYSIS {
+  PushGate::Close(*this);
+  vars_.LockForFork();
+  slots_mu_.Lock();
+}
+
+void EngineCore::AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS {
+  slots_mu_.Unlock();
+  vars_.UnlockForFork();
+  PushGate::Open(*this);
+}
+
+// Overwrites without destroying: the old object may have been in use by a thread that does not exist here.
+template <class T, class... Args>
+static void Renew(T& object, Args&&... args) {
+  ::new (static_cast<void*>(&object)) T(std::forward<Args>(args)...);
+}
+
+void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
+  vars_.UnlockForFork();
+  id_.store(NewId(), std::memory_order_relaxed);
+  for (RunFrame* f = t_frame; f; f = f->outer)
+    if (f->core == this) f->op->n_access = 0;  // fork inside an op: the child's end of it touches no Var
+  Renew(ops_, options_.max_pending);
+  Renew(errors_);
+  Renew(slots_mu_);
+  Renew(slots_);
+  Renew(pools_mu_);
+  Renew(pools_made_);
+  Renew(threads_mu_);
+  Renew(threads_);
+  Renew(idle_);
+  Renew(parked_mu_);
+  Renew(parked_);
+  Renew(drain_mu_);
+  Renew(shutdown_mu_);
+  Renew(watchdog_);
+  playing_ = 0;
+  parked_count_ = 0;
+  room_waiters_ = 0;
+  draining_ = 0;
+  drained_before_ = epoch_number_;
+  gate_ = 0;
+  liveness_ = std::make_shared<Liveness>();
+  liveness_->core = this;
+  tracing_ = false;
+  PoisonPendingAfterFork();
+  roles_ = 0;
+  MakePools();
+  threads_lost_ = !stopped_;
+}
+
+void EngineCore::PoisonPendingAfterFork() {
+  ErrorRecord* error = nullptr;
+  std::vector<VarCore*> deleted;
+  vars_.ForEachBlock(kVarClass, [&](void* block) {
+    auto* var = static_cast<VarCore*>(block);
+    if (var->pusher.core != this) return;
+    const uint64_t pushed = var->pushed.load(std::memory_order_relaxed);
+    if (var->settled.load(std::memory_order_relaxed) < pushed) {
+      if (!error)
+        error = ErrorRecord::NewRoot("", {}, std::make_exception_ptr(ForkedWhilePending(
+                                                 "a write was pending when the process forked; the parent has it")));
+      SetPoison(var, error);
+    }
+    var->settled.store(pushed, std::memory_order_relaxed);
+    var->tail.store(0, std::memory_order_relaxed);
+    var->entered = 0;
+    if (var->completer.deleting.load(std::memory_order_relaxed)) deleted.push_back(var);
+  });
+  if (error) error->Release();
+  // Outside the walk: freeing goes through this thread's slot. The engine itself holds a count, so it stays.
+  for (VarCore* var : deleted) ReleaseVarCore(var);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,139 @@
+// OpRecord: an op in flight; VarCore: a variable. The production side of the dependency protocol.
+//
+// Block of an op: 64-byte header | accesses, 32 bytes each | extras (cancel scope, completion) | closure.
+// An op with four accesses and 56 bytes of closure and extras is 256 bytes.
+//
+// States:  kFree -> kWaiting (registered) -> kReady (queued or about to run) -> kRunning [-> kAsync, body over,
+//          completion pending] -> kFree. Skipped ops go kReady -> kRunning like any other. Transitions are made by the
+//          thread that holds the op at that moment; the watchdog only reads them.
+#pragma once
+
+#include <atomic>
+#include <cassert>
+#include <cstdint>
+
+#include "arena.h"
+#include "dependency.h"
+#include "engine/engine.h"
+
+namespace engine::detail {
+
+class EngineCore;
+struct CompletionState;
+struct ErrorRecord;
+struct ThreadSlot;
+
+// A thread's context of one pass through the protocol: its slot, and the ops that became ready, linked by `next`.
+struct Pass {
+  ThreadSlot* slot;
+  OpRecord* ready = nullptr;
+  OpRecord* last_ready = nullptr;
+};
+
+enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync };
+
+enum OpFlags : uint16_t {
+  kAsyncOp = 1 << 0,     // ends by its Completion; has a CompletionState extra
+  kScoped = 1 << 1,      // has a cancel scope extra
+  kRunAlways = 1 << 2,
+  kWaitOp = 1 << 3,      // internal: signals a WaitNode, runs wherever it is granted
+  kClearOp = 1 << 4,     // internal: clears the poison of its Var
+  kDeleteOp = 1 << 5,    // internal: ends its Var; embedded in it
+  kOperatorOp = 1 << 6,  // the closure is a counted pointer to an Operator
+  kWaitPin = 1 << 7,     // the waiter holds a pin
+  kRaise = 1 << 8,       // naive with raise_at_push: the pusher wants the error
+  kInternal = kWaitOp | kClearOp | kDeleteOp,
+};
+
+struct OpExtra {
+  OpRecord* next = nullptr;           // in a list of ready ops
+  const ClosureType* closure = nullptr;
+  const char* name = "";
+  const char* file = "";
+  uint32_t line = 0;
+  uint16_t flags = 0;
+  uint8_t pool = 0;
+  uint8_t level = 0;
+  uint8_t size_class = 0;             // 0: from operator new
+  uint8_t closure_offset = 0;         // in 8 bytes, behind the accesses
+  uint8_t epoch = 0;                  // parity of the WaitAll epoch that it was pushed in
+  std::atomic<OpState> state;         // not initialised: a recycled block says kFree until it is registered
+};
+
+struct PusherExtra {
+  EngineCore* core = nullptr;
+  const char* name = "";
+};
+
+struct CompleterExtra {
+  std::atomic<ErrorRecord*> poison{nullptr};  // counted; changed by whoever holds the write access
+  std::atomic<uint32_t> refs{1};              // handles + 1 for the engine until the deletion has completed
+  std::atomic<uint32_t> deleting{0};
+};
+
+struct ProductionEnv {
+  template <class T>
+  using Atomic = std::atomic<T>;
+  using Ctx = Pass;
+  using OpExtra = detail::OpExtra;
+  using PusherExtra = detail::PusherExtra;
+  using CompleterExtra = detail::CompleterExtra;
+  static constexpr Mutant kMutant = Mutant::kNone;
+
+  template <class Op>
+  static uint32_t ExtraPins(const Op* op) {
+    return (op->extra.flags & (kAsyncOp | kWaitPin)) ? 1 : 0;  // async: until its body returns; waits: the waiter
+  }
+  template <class Op>
+  static void OnReady(Pass& pass, Op* op) {
+    AddReady(pass, static_cast<OpRecord*>(op));
+  }
+  template <class Op>
+  static void Recycle(Pass& pass, Op* op) {
+    RecycleRecord(pass, static_cast<OpRecord*>(op));
+  }
+  static void AddReady(Pass& pass, OpRecord* op);
+  static void RecycleRecord(Pass& pass, OpRecord* op);
+  template <class Group>
+  static Group* TakeGroup(Pass& pass) {
+    return ::new (TakeGroupBlock(pass)) Group;
+  }
+  template <class Group>
+  static void DropGroup(Pass& pass, Group* group) {
+    DropGroupBlock(pass, group);
+  }
+  static void* TakeGroupBlock(Pass& pass);
+  static void DropGroupBlock(Pass& pass, void* group);
+  static void SpinOnLock(uint32_t round);
+};
+
+using Protocol = Dependency<ProductionEnv>;
+using Access = Protocol::Access;
+
+// Shared with the CancelScope handles; counted, because an op may outlive them.
+using ScopePtr = std::shared_ptr<std::atomic<bool>>;
+
+struct OpRecord : Protocol::Op {
+  std::byte* extras() { return reinterpret_cast<std::byte*>(accesses() + n_access); }
+  void* closure() { return extras() + size_t{8} * extra.closure_offset; }
+  // Extras, in this order, present as the flags say: scope, completion (not counted; set while the body runs).
+  ScopePtr& scope() { return *reinterpret_cast<ScopePtr*>(extras()); }
+  CompletionState*& completion() {
+    return *reinterpret_cast<CompletionState**>(extras() + (extra.flags & kScoped ? sizeof(ScopePtr) : 0));
+  }
+  Name name() const { return Name::FromStatic(extra.name); }
+  Site site() const { return {extra.file, extra.line}; }
+};
+static_assert(sizeof(OpRecord) == 64 && sizeof(Access) == 32);
+
+struct alignas(64) VarCore : Protocol::Var {
+  // The deletion is an op like any other, kept here so that it needs no allocation.
+  OpRecord delete_op;
+  Access delete_access;
+};
+static_assert(sizeof(VarCore) <= 256);
+inline constexpr uint32_t kVarClass = sizeof(VarCore) / 64;
+
+inline VarCore* CoreOf(Protocol::Var* var) { return static_cast<VarCore*>(var); }
+
+}  // namespace engine::detail

@@ -1,0 +1,85 @@
+// Options and policies: defaults, checks, the environment.
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "core.h"
+#include "options.h"
+
+namespace engine {
+namespace {
+
+// The one place that reads the environment. False if unset.
+bool ReadInt(const char* name, int64_t least, int64_t most, int64_t* value) {
+  const char* text = std::getenv(name);
+  if (!text) return false;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, *value);
+  if (error != std::errc{} || stop != end || *value < least || *value > most)
+    throw UsageError(std::string(name) + "='" + text + "' is not an integer in [" + std::to_string(least) + ", " +
+                     std::to_string(most) + "]");
+  return true;
+}
+
+constexpr PolicyInfo kPolicies[] = {
+    {Policy::kThreaded, "threaded", "ready ops go to the pool's workers (the default)"},
+    {Policy::kNaive, "naive",
+     "each op runs inside its push once its inputs are done, for debugging; raise_at_push=true throws there"},
+};
+
+}  // namespace
+
+EngineOptions EngineOptions::FromEnv() {
+  EngineOptions o;
+  int64_t v;
+  if (ReadInt("ENGINE_WORKERS", -1, 4096, &v)) o.workers = static_cast<int>(v);
+  if (ReadInt("ENGINE_IO_THREADS", 1, 4096, &v)) o.io_threads = static_cast<int>(v);
+  if (ReadInt("ENGINE_MAX_PENDING", 1, int64_t{1} << 40, &v)) o.max_pending = static_cast<size_t>(v);
+  if (ReadInt("ENGINE_SPIN_US", 0, 1'000'000, &v)) o.spin = std::chrono::microseconds(v);
+  if (ReadInt("ENGINE_STALL_TIMEOUT_MS", 0, int64_t{1} << 40, &v)) o.stall_timeout = std::chrono::milliseconds(v);
+  if (const char* policy = std::getenv("ENGINE_POLICY")) o.policy = PolicyByName(policy);
+  return o;
+}
+
+std::span<const PolicyInfo> Policies() noexcept { return kPolicies; }
+
+Policy PolicyByName(std::string_view name) {
+  std::string known;
+  for (const PolicyInfo& p : kPolicies) {
+    if (p.name == name) return p.policy;
+    known += (known.empty() ? "'" : ", '") + std::string(p.name) + "'";
+  }
+  throw UsageError("no policy named '" + std::string(name) + "'; the policies are " + known);
+}
+
+namespace detail {
+
+EngineOptions CheckedOptions(EngineOptions o) {
+  const auto refuse = [](const char* field, auto value, const char* allowed) {
+    throw UsageError(std::string("EngineOptions::") + field + " = " + std::to_string(value) + "; allowed: " + allowed);
+  };
+  if (o.workers < -1 || o.workers > 4096) refuse("workers", o.workers, "-1 (one a core), 0 to 4096");
+  if (o.intra_op_threads < -1 || o.intra_op_threads > 4096) refuse("intra_op_threads", o.intra_op_threads, "-1 to 4096");
+  if (o.io_threads < 1 || o.io_threads > 4096) refuse("io_threads", o.io_threads, "1 to 4096");
+  if (o.max_pending < 1) refuse("max_pending", o.max_pending, "1 and more");
+  if (o.hard_max_pending < o.max_pending) refuse("hard_max_pending", o.hard_max_pending, "max_pending and more");
+  if (o.max_spare_threads < 0) refuse("max_spare_threads", o.max_spare_threads, "0 and more");
+  if (o.spin.count() < 0) refuse("spin", o.spin.count(), "0 us and more");
+  if (o.drain_timeout.count() < 0) refuse("drain_timeout", o.drain_timeout.count(), "0 ms and more");
+  if (o.stall_timeout.count() < 0) refuse("stall_timeout", o.stall_timeout.count(), "0 (off) and more ms");
+  if (o.pools.size() > 32) refuse("pools.size()", o.pools.size(), "at most 32");
+  for (const PoolOptions& pool : o.pools) {
+    if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name");
+    if (pool.threads < 1 || pool.threads > 4096)
+      throw UsageError("pool '" + pool.name + "' has " + std::to_string(pool.threads) + " threads; allowed: 1 to 4096");
+    int same = 0;
+    for (const PoolOptions& other : o.pools) same += other.name == pool.name;
+    if (same > 1) throw UsageError("EngineOptions::pools has two pools named '" + pool.name + "'");
+  }
+  if (o.workers == -1) o.workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return o;
+}
+
+}  // namespace detail
+}  // namespace engine

@@ -1,0 +1,217 @@
+#include "pool.h"
+
+#include <algorithm>
+
+#include "core.h"
+
+namespace engine::detail {
+
+Pool::Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin)
+    : core_(core),
+      index_(index),
+      options_(std::move(options)),
+      intra_op_threads_(intra_op_threads < 0 ? options_.threads : intra_op_threads),
+      spin_(spin) {
+  MutexLock lock(mu_);
+  lists_.push_back(std::make_unique<QueueList>());
+  queues_.store(lists_.back().get(), std::memory_order_release);
+}
+
+Pool::~Pool() = default;
+
+void Pool::ListQueue(ThreadSlot& slot) {
+  auto queue = std::make_unique<ReadyQueue>();
+  queue->owner_pops = slot.worker && slot.worker->pool == this;
+  MutexLock lock(mu_);
+  auto list = std::make_unique<QueueList>(*lists_.back());
+  list->queues.push_back(queue.get());
+  slot.queues[index_] = std::move(queue);
+  lists_.push_back(std::move(list));
+  // release: the list's content. Partner: the acquire loads in Find, TryTake and HasReady.
+  queues_.store(lists_.back().get(), std::memory_order_release);
+}
+
+void Pool::Put(ThreadSlot& slot, OpRecord* op) {
+  if (!slot.queues[index_]) [[unlikely]] ListQueue(slot);
+  const uint32_t bit = 1u << op->extra.level;
+  if (!(levels_used_.load(std::memory_order_relaxed) & bit)) [[unlikely]]
+    levels_used_.fetch_or(bit, std::memory_order_relaxed);
+  slot.queues[index_]->level[op->extra.level].Push(op);
+}
+
+OpRecord* Pool::TakeShared(Worker& worker, int level) {
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  const auto n = static_cast<uint32_t>(queues.size());
+  // Alone awake: one at a time, nothing to put back. With others awake: many at once, since each take moves the line.
+  const bool alone = workers_.size() - sleepers_.load(std::memory_order_relaxed) <= 1;
+  for (uint32_t i = 0; i < n; ++i) {
+    ReadyQueue& q = *queues[(worker.turn + i) % n];
+    if (q.owner_pops) continue;
+    OpRecord* taken[tuning::kTakeBatch];
+    uint32_t most = 1;
+    if (!alone) {
+      const auto fair_share = static_cast<uint32_t>(q.level[level].Size() / static_cast<int64_t>(workers_.size()));
+      most = std::clamp(fair_share, 1u, tuning::kTakeBatch);
+    }
+    const uint32_t got = q.level[level].TakeMany(taken, most);
+    if (!got) continue;
+    for (uint32_t k = got; --k > 0;) Put(*worker.slot, taken[k]);  // reversed: our Pop gives the oldest first
+    worker.turn += i;
+    return taken[0];
+  }
+  return nullptr;
+}
+
+OpRecord* Pool::TakeFromWorkers(Worker& worker, int level) {
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  const auto n = static_cast<uint32_t>(queues.size());
+  for (uint32_t i = 0; i < n; ++i) {
+    ReadyQueue& q = *queues[(worker.turn + i) % n];
+    if (!q.owner_pops || &q == worker.slot->queues[index_].get()) continue;
+    if (OpRecord* op = q.level[level].Steal()) {
+      worker.slot->stolen.Add();
+      return op;
+    }
+  }
+  return nullptr;
+}
+
+OpRecord* Pool::FindAtLevel(Worker& worker, int level, bool fair) {
+  if (fair)
+    if (OpRecord* op = TakeShared(worker, level)) return op;
+  if (ReadyQueue* own = worker.slot->queues[index_].get())
+    if (OpRecord* op = own->level[level].Pop()) return op;
+  if (!fair)
+    if (OpRecord* op = TakeShared(worker, level)) return op;
+  return workers_.size() > 1 ? TakeFromWorkers(worker, level) : nullptr;
+}
+
+OpRecord* Pool::Find(Worker& worker, bool fair) {
+  uint32_t levels = levels_used_.load(std::memory_order_relaxed);
+  while (levels) {
+    const int level = __builtin_ctz(levels);
+    if (OpRecord* op = FindAtLevel(worker, level, fair)) return op;
+    levels &= levels - 1;
+  }
+  return nullptr;
+}
+
+OpRecord* Pool::TryTake() {
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  for (int level = 0; level < kLevels; ++level)
+    for (ReadyQueue* q : queues)
+      if (OpRecord* op = q->level[level].Steal()) return op;
+  return nullptr;
+}
+
+bool Pool::HasReady() const {
+  for (const ReadyQueue* q : queues_.load(std::memory_order_acquire)->queues)
+    for (const ReadyDeque& d : q->level)
+      if (!d.Empty()) return true;
+  return false;
+}
+
+bool Pool::Quiet() const {
+  if (stopping()) return true;
+  return sleepers_.load(std::memory_order_acquire) >= workers_.size() && !HasReady();
+}
+
+OpRecord* Pool::Next(Worker& worker, bool fair) {
+  if (stopping()) [[unlikely]] return nullptr;
+  if (OpRecord* op = Find(worker, fair)) return op;
+  searchers_.fetch_add(1, std::memory_order_seq_cst);
+  for (;;) {
+    if (OpRecord* op = Search(worker)) {
+      // A searcher that found something wakes the next one if it leaves more behind: posts relied on it.
+      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && HasReady()) Notify();
+      return op;
+    }
+    Sleep(worker);
+    if (stopping()) {
+      searchers_.fetch_sub(1, std::memory_order_seq_cst);
+      return nullptr;
+    }
+  }
+}
+
+OpRecord* Pool::Search(Worker& worker) {
+  // Only the last one awake spins: its sleep is the one that costs the next push a wake.
+  const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
+  if (spin_.count() == 0 || !last_awake) return Find(worker, true);
+  const auto until = Clock::now() + spin_;
+  for (;;) {
+    for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
+    if (OpRecord* op = Find(worker, true)) return op;
+    if (stopping() || Clock::now() >= until) return nullptr;
+  }
+}
+
+// Called as a searcher; returns as a searcher, when there is work, or a wake, or a stop.
+void Pool::Sleep(Worker& worker) {
+  worker.slot->cache.Flush();  // what others may be waiting for
+  {
+    MutexLock lock(mu_);
+    sleeping_.push_back(&worker);
+    worker.asleep.store(1, std::memory_order_relaxed);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  searchers_.fetch_sub(1, std::memory_order_seq_cst);
+  HeavyFence();  // partner: LightFence in Notify, and the announcement of waiters for room or for a drain
+  core_.NoteIdle();
+  worker.sleeps.Add();
+  while (!HasReady() && !stopping()) {
+    if (worker.asleep.load(std::memory_order_acquire) == 0) return;
+    FutexWait(worker.asleep, 1);
+  }
+  MutexLock lock(mu_);
+  const auto at = std::find(sleeping_.begin(), sleeping_.end(), &worker);
+  if (at == sleeping_.end()) return;  // somebody wakes us meanwhile, and counted us as a searcher
+  sleeping_.erase(at);
+  worker.asleep.store(0, std::memory_order_relaxed);
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  searchers_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void Pool::WakeOne() {
+  Worker* worker = nullptr;
+  {
+    MutexLock lock(mu_);
+    if (sleeping_.empty()) return;
+    worker = sleeping_.back();  // the one that slept least: its caches are the warmest
+    sleeping_.pop_back();
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    searchers_.fetch_add(1, std::memory_order_seq_cst);  // on its behalf, so that no second one is woken meanwhile
+  }
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  Wake(*worker);
+}
+
+void Pool::Wake(Worker& worker) {
+  worker.asleep.store(0, std::memory_order_release);
+  FutexWake(worker.asleep, 1);
+}
+
+void Pool::StopWorkers() {
+  stopping_.store(true, std::memory_order_seq_cst);
+  HeavyFence();
+  std::vector<Worker*> all;
+  {
+    MutexLock lock(mu_);
+    all.swap(sleeping_);
+    sleepers_.fetch_sub(static_cast<uint32_t>(all.size()), std::memory_order_seq_cst);
+    searchers_.fetch_add(static_cast<uint32_t>(all.size()), std::memory_order_seq_cst);
+  }
+  for (Worker* w : all) Wake(*w);
+}
+
+void Pool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
+  IntraOp* intra_op = nullptr;
+  {
+    MutexLock lock(mu_);
+    if (!intra_op_) intra_op_ = std::make_unique<IntraOp>(intra_op_threads_);
+    intra_op = intra_op_.get();
+  }
+  intra_op->For(n, grain, body);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,110 @@
+// Pool: the ready ops of one placement, and the workers that run them. Parking and waking.
+//
+// Sleeping: a worker that finds nothing announces itself asleep, HeavyFence(), looks once more, and sleeps. Whoever
+// posts an op publishes it, LightFence(), and looks for sleepers. One of the two sees the other, so no wake is lost.
+// A post wakes a sleeper only if nobody is searching: a searcher will find the op, or, having missed it, find it when
+// it looks once more after announcing. A searcher that finds an op and leaves more behind wakes the next one.
+// The checker runs this protocol as a model (tests/checker/sleep_wake_test.cc).
+//
+// Threads: Post by any thread with its slot; Next by the worker's thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "asymmetric_fence.h"
+#include "intra_op.h"
+#include "thread_slot.h"
+
+namespace engine::detail {
+
+class Pool;
+
+// A worker is a role: a queue, a slot and an index. A thread plays it, and may lend it to a stand-in.
+struct alignas(64) Worker {
+  Pool* pool = nullptr;
+  int index = 0;
+  ThreadSlot* slot = nullptr;
+  std::string lane;  // "cpu/0"
+  uint32_t turn = 0;  // where the next look starts
+  std::vector<OpRecord*> batch;
+  // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
+  std::atomic<uint32_t> asleep{0};
+  OwnedCounter sleeps;
+};
+
+class Pool {
+ public:
+  Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin);
+  ~Pool();
+
+  // Puts a ready op in the slot's queue, without waking.
+  void Put(ThreadSlot& slot, OpRecord* op);
+  // Sees to it that somebody will look at what was Put. One call serves many puts.
+  void Notify() {
+    LightFence();
+    if (sleepers_.load(std::memory_order_relaxed) != 0 && searchers_.load(std::memory_order_relaxed) == 0)
+      [[unlikely]] WakeOne();
+  }
+
+  // The next op for `worker`, or null when the pool stops. Blocks. `fair`: looks at other threads' queues first.
+  OpRecord* Next(Worker& worker, bool fair);
+  // Whatever can be taken without blocking by a thread that is no worker; null if nothing.
+  OpRecord* TryTake();
+  bool HasReady() const;
+  // No ready op, and every worker asleep: nothing here will make progress by itself.
+  bool Quiet() const;
+
+  void StopWorkers();   // every Next returns null until RestartWorkers
+  void RestartWorkers() { stopping_.store(false, std::memory_order_relaxed); }
+  bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
+  // Ops of several priorities were put: successors must queue up instead of running at once.
+  bool mixed_levels() const { return levels_used_.load(std::memory_order_relaxed) & ~(1u << kNormalLevel); }
+
+  void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) EXCLUDES(mu_);
+
+  EngineCore& core() const { return core_; }
+  uint8_t index() const { return index_; }
+  const PoolOptions& options() const { return options_; }
+  std::vector<std::unique_ptr<Worker>>& workers() { return workers_; }
+  uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
+
+ private:
+  struct QueueList {  // immutable; replaced as a whole
+    std::vector<ReadyQueue*> queues;
+  };
+  void ListQueue(ThreadSlot& slot) EXCLUDES(mu_);
+  OpRecord* Find(Worker& worker, bool fair);
+  OpRecord* FindAtLevel(Worker& worker, int level, bool fair);
+  OpRecord* TakeShared(Worker& worker, int level);
+  OpRecord* TakeFromWorkers(Worker& worker, int level);
+  OpRecord* Search(Worker& worker);
+  void Sleep(Worker& worker) EXCLUDES(mu_);
+  void WakeOne() EXCLUDES(mu_);
+  void Wake(Worker& worker);
+
+  EngineCore& core_;
+  const uint8_t index_;
+  const PoolOptions options_;
+  const int intra_op_threads_;
+  const std::chrono::nanoseconds spin_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+
+  alignas(64) std::atomic<QueueList*> queues_{nullptr};
+  std::atomic<uint32_t> levels_used_{0};  // sticky; relaxed: publishes nothing, set before the op is published
+  std::atomic<bool> stopping_{false};
+  // Partners: Notify's relaxed loads behind LightFence; changed under mu_ (sleepers) or anywhere (searchers), each
+  // change followed by HeavyFence where it promises to look again.
+  alignas(64) std::atomic<uint32_t> sleepers_{0};
+  std::atomic<uint32_t> searchers_{0};
+  alignas(64) Mutex mu_;
+  std::vector<Worker*> sleeping_ GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<QueueList>> lists_ GUARDED_BY(mu_);
+  std::unique_ptr<IntraOp> intra_op_ GUARDED_BY(mu_);
+  std::atomic<uint64_t> wakeups_{0};
+};
+
+}  // namespace engine::detail

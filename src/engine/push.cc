@@ -1,0 +1,311 @@
+// Pushing: validate, take a block, fill it, register it, start it if it is ready.
+#include <sched.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "core.h"
+#include "gate.h"
+
+namespace engine::detail {
+
+thread_local constinit CancelScope* t_scope = nullptr;
+
+namespace {
+
+const char* ModeName(Mode mode) { return mode == Mode::kRead ? "reads" : mode == Mode::kUpdate ? "updates" : "writes"; }
+
+std::string Where(const char* op, Site site) {
+  return (*op ? "op '" + std::string(op) + "'" : std::string("an unnamed op")) + " pushed at " + site.file + ":" +
+         std::to_string(site.line);
+}
+
+struct Named {
+  Protocol::Var* var;
+  uint64_t word;
+};
+
+// Sorts by Var and merges what names one Var several times: twice Read or twice Write stay, anything else updates.
+// Works on the accesses in place; their other fields are not set yet.
+uint32_t SortAndMerge(Access* a, uint32_t n) {
+  const auto put = [](Access& to, Named from) {
+    to.var = from.var;
+    to.word = from.word;
+  };
+  if (n > 32) [[unlikely]] {
+    std::vector<Named> all(n);
+    for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};
+    std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.var < y.var; });
+    for (uint32_t i = 0; i < n; ++i) put(a[i], all[i]);
+  } else {
+    for (uint32_t i = 1; i < n; ++i) {
+      const Named one{a[i].var, a[i].word};
+      uint32_t k = i;
+      for (; k > 0 && one.var < a[k - 1].var; --k) put(a[k], {a[k - 1].var, a[k - 1].word});
+      if (k != i) put(a[k], one);
+    }
+  }
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (kept > 0 && a[kept - 1].var == a[i].var) {
+      uint64_t& word = a[kept - 1].word;
+      const uint64_t listed = std::min(word >> 2, a[i].word >> 2);
+      const uint64_t mode = (word & 3) == (a[i].word & 3) ? word & 3 : static_cast<uint64_t>(Mode::kUpdate);
+      word = listed << 2 | mode;
+    } else {
+      if (kept != i) put(a[kept], {a[i].var, a[i].word});
+      ++kept;
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+// A pusher that holds the lock has only stores to do, but may have been preempted in between: pause, then yield, then
+// sleep for a moment. Nobody wakes us; a held lock that outlasts a time slice is too rare to pay for in every unlock.
+void ProductionEnv::SpinOnLock(uint32_t round) {
+  if (round < tuning::kLockPauses) return Pause();
+  if (round < tuning::kLockPauses + tuning::kLockYields) {
+    sched_yield();
+    return;
+  }
+  const timespec moment{0, 50'000};
+  nanosleep(&moment, nullptr);
+}
+
+void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, Site site) const {
+  if (!var) throw UsageError("a null Var among the " + std::string(what) + " of " + Where(op, site));
+  if (var->pusher.core != this)
+    throw UsageError("Var '" + std::string(var->pusher.name) + "' among the " + what + " of " + Where(op, site) +
+                     " belongs to another engine");
+}
+
+// Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups.
+OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t n) {
+  const OpDesc& desc = *request.desc;
+  if (n > Protocol::kMaxAccesses)
+    throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) +
+                     " Vars; the most is " + std::to_string(Protocol::kMaxAccesses));
+  const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
+  const uint16_t flags = request.flags | (desc.run_always ? kRunAlways : 0) | (scope ? kScoped : 0);
+
+  const uint8_t pool_index = PoolIndex(desc.place);
+  const size_t extras = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & kAsyncOp ? sizeof(void*) : 0);
+  const size_t align = std::max<size_t>(8, request.closure.type->align);
+  const size_t closure_at = (extras + align - 1) / align * align;
+  const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + request.closure.type->size;
+  uint32_t cls = ClassOf(bytes);
+
+  void* memory = nullptr;
+  if (cls < kClasses) [[likely]] {
+    if (slot.cache.Empty(cls) && !MakeRoom(slot, request.may_wait)) return nullptr;
+    memory = slot.cache.Get(cls);
+  } else {
+    if (!MakeRoom(slot, request.may_wait)) return nullptr;
+    cls = 0;
+    memory = ::operator new(bytes, std::align_val_t{64});
+    std::memset(memory, 0, sizeof(OpRecord));
+    ops_.AddLarge(1);
+  }
+  auto* op = static_cast<OpRecord*>(memory);
+  OpExtra& x = op->extra;
+  x.closure = request.closure.type;
+  x.name = desc.name.c_str();
+  x.file = request.site.file;
+  x.line = request.site.line;
+  x.flags = 0;
+  x.pool = pool_index;
+  x.level = LevelOf(desc.priority);
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = static_cast<uint8_t>(closure_at / 8);
+  op->keeps_version = false;
+  op->deletes = false;
+
+  Access* access = op->accesses();
+  uint32_t count = 0;
+  try {
+    const auto add = [&](const VarSet& set, Mode mode) {
+      for (const VarRef& var : set) {
+        VarCore* core = var.core();
+        if (!core || core->pusher.core != this) [[unlikely]] CheckVar(core, ModeName(mode), x.name, request.site);
+        access[count].var = core;
+        access[count].word = uint64_t{count} << 2 | static_cast<uint64_t>(mode);
+        ++count;
+      }
+    };
+    add(desc.reads, Mode::kRead);
+    add(desc.updates, Mode::kUpdate);
+    add(desc.writes, Mode::kWrite);
+    if (count > 1) count = SortAndMerge(access, count);
+    op->n_access = static_cast<uint16_t>(count);
+    if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
+    if (scope) ::new (&op->scope()) ScopePtr(*scope);
+    x.flags = flags & kScoped;
+    request.closure.type->construct(op->closure(), request.closure.object);
+  } catch (...) {
+    x.closure = nullptr;
+    DropUnregistered(slot, op);
+    throw;
+  }
+  x.flags = flags;
+  return op;
+}
+
+void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
+  if (op->extra.closure && op->extra.closure->destroy) op->extra.closure->destroy(op->closure());
+  if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+  op->extra.flags = 0;
+  RecycleRecord(slot, op);
+}
+
+bool EngineCore::Push(const PushRequest& request, OpRecord** held) {
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(nullptr, nullptr);
+  ThreadSlot& slot = Slot();
+  const OpDesc& desc = *request.desc;
+  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
+  OpRecord* op = NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
+  if (!op) return false;
+  if (request.hold) *held = op;
+  RegisterAndStart(slot, op, request.hold ? 1 : 0);
+  return true;
+}
+
+void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias) {
+  Pass pass{&slot};
+  Access* refused = nullptr;
+  Protocol::Result result;
+  const bool at_once = op->extra.pool == kCallerPool && policy() == Policy::kNaive && bias == 0;
+  {
+    PushGate gate(*this, slot);
+    // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
+    if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(&slot, op);
+    // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
+    // complete it; the grant edges carry the count to whoever counts the completion.
+    const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
+    op->extra.epoch = epoch;
+    slot.pushed[epoch].Add();
+    op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+    result = Protocol::Register(pass, op, bias, &refused);
+    if (result == Protocol::Result::kDeletedVar) [[unlikely]] slot.pushed[epoch].Add(uint64_t{0} - 1);
+  }
+  if (pass.ready) Dispatch(pass, nullptr);
+  if (result == Protocol::Result::kDeletedVar) [[unlikely]]
+    RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
+  if (result != Protocol::Result::kReady) return;
+  op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
+  if (at_once) {
+    RunAtPush(slot, op);
+  } else {
+    Post(slot, op);
+  }
+}
+
+// naive: on the pusher's thread, inside the push.
+void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
+  ErrorRecord* raised = nullptr;
+  Execute(slot, op, nullptr, raise_at_push_.load(std::memory_order_relaxed) ? &raised : nullptr);
+  // What it released, and what this thread's earlier pushes left.
+  if (!t_frame && pool(kCallerPool).HasReady())
+    while (DriveOne()) {
+    }
+  if (!raised) return;
+  const OpError error = raised->Show();
+  raised->Release();
+  throw error;
+}
+
+void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
+  const std::string where = Where(op->extra.name, op->site());
+  DropUnregistered(slot, op);
+  throw UsageError(where + " names Var '" + var_name + "', which was deleted");
+}
+
+// What running ops push while the engine drains is part of the program; anything else comes too late.
+void EngineCore::RefusePushes(ThreadSlot* slot, OpRecord* op) {
+  if (t_frame && t_frame->core == this && phase_.load(std::memory_order_relaxed) == Phase::kDraining) return;
+  if (op) DropUnregistered(*slot, op);
+  throw UsageError("push after shutdown: the engine takes no more ops");
+}
+
+void EngineCore::ReleaseHeld(OpRecord* op) noexcept {
+  Pass pass{&Slot()};
+  Protocol::ReleaseBias(pass, op);
+  Dispatch(pass, nullptr);
+}
+
+// --- internal ops: exempt from the bounds, never counted, run wherever they are granted.
+
+OpRecord* EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site) {
+  const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
+  auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
+  OpExtra& x = op->extra;
+  x.closure = nullptr;
+  x.name = flags & kWaitOp ? "wait" : "clear_error";
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = flags;
+  x.pool = kDefaultPool;
+  x.level = kNormalLevel;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = 0;
+  op->keeps_version = true;
+  op->deletes = false;
+  op->n_access = 1;
+  op->accesses()[0].var = var.core();
+  op->accesses()[0].word = static_cast<uint64_t>(mode);
+  if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
+  if (flags & kWaitOp) ::new (op->closure()) WaitNode;
+  return op;
+}
+
+void EngineCore::RegisterInternal(ThreadSlot& slot, OpRecord* op) {
+  Pass pass{&slot};
+  Access* refused = nullptr;
+  Protocol::Result result;
+  {
+    PushGate gate(*this, slot);
+    op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+    result = Protocol::Register(pass, op, 0, &refused);
+  }
+  if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
+  Dispatch(pass, nullptr);
+  if (result == Protocol::Result::kDeletedVar) RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
+}
+
+void EngineCore::PushClear(VarRef var, Site site) {
+  CheckVar(var.core(), "argument", "clear_error", site);
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
+  ThreadSlot& slot = Slot();
+  RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, kClearOp, site));
+}
+
+VarCore* EngineCore::NewVar(std::string_view name) {
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
+  auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
+  var->pusher.core = this;
+  var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
+  var->completer.refs.store(2, std::memory_order_relaxed);  // the handle's and the engine's
+  Retain();
+  return var;
+}
+
+// Schedules the deletion behind the pending ops. Needs no memory and cannot fail.
+void EngineCore::DeleteVar(VarCore* var) {
+  ThreadSlot& slot = Slot();
+  OpRecord* op = &var->delete_op;
+  op->extra.name = "delete";
+  op->extra.flags = kDeleteOp;
+  op->extra.pool = kDefaultPool;
+  op->extra.level = kNormalLevel;
+  op->keeps_version = true;
+  op->deletes = true;
+  op->n_access = 1;
+  assert(op->accesses() == &var->delete_access);
+  var->delete_access.var = var;
+  var->delete_access.word = static_cast<uint64_t>(Mode::kUpdate);
+  RegisterInternal(slot, op);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,126 @@
+// The end of an engine: drain, join, report. And of what outlives it.
+#include <cstdio>
+
+#include "engine_thread.h"
+#include "gate.h"
+
+namespace engine::detail {
+
+// True when every op has settled. Completions that do not come within drain_timeout fail with ShutdownError.
+bool EngineCore::Drain() {
+  if (WaitAll(Clock::now() + options_.drain_timeout, false)) return true;
+  const auto cause = std::make_exception_ptr(ShutdownError("the engine was shut down before the Completion was called"));
+  const auto give_up = Clock::now() + options_.drain_timeout;
+  do {
+    FailPendingCompletions(cause);  // again: what they release may wait for completions itself
+    if (WaitAll(Clock::now() + std::chrono::milliseconds(20), false)) return true;
+  } while (Clock::now() < give_up);
+  return false;
+}
+
+void EngineCore::Shutdown() {
+  if (OnOwnThread()) throw UsageError("Shutdown on one of the engine's own threads would wait for itself");
+  MutexLock lock(shutdown_mu_);
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) return;
+  phase_.store(Phase::kDraining, std::memory_order_release);
+  PushGate::Close(*this);  // pushes in progress are registered now, later ones see the phase
+  PushGate::Open(*this);
+  Start();
+  if (!Drain()) {
+    // A body that never returns, or a held op that nobody released: its thread cannot be taken away. The engine's
+    // memory stays for it, and the process may end.
+    Retain();
+    MutexLock threads(threads_mu_);
+    for (auto& t : threads_)
+      if (t->thread.joinable()) t->thread.detach();
+    auto cause = std::make_exception_ptr(ShutdownError(std::to_string(Pending()) + " ops did not end within twice drain_timeout"));
+    Unobserved(OpError("shutdown gave up: " + DescribeException(cause), "", {}, {}, cause));
+    ReportUnseen();
+    return;
+  }
+  phase_.store(Phase::kClosed, std::memory_order_release);
+  JoinEverything();
+  ReportUnseen();
+}
+
+// For a destructor on one of our own threads: it cannot throw, and cannot wait.
+void EngineCore::ShutdownElsewhere() {
+  auto cause = std::make_exception_ptr(UsageError(
+      "an engine was destroyed on one of its own threads; another thread finishes its shutdown"));
+  Unobserved(OpError(DescribeException(cause), "", {}, {}, cause));
+  Retain();
+  std::thread([this] {
+    Shutdown();
+    Release();
+  }).detach();
+}
+
+void EngineCore::JoinEverything() {
+  if (watchdog_.joinable()) {
+    watchdog_stop_.store(1, std::memory_order_release);
+    FutexWake(watchdog_stop_, 1);
+    watchdog_.join();
+  }
+  ForEachPool([](class Pool& p) { p.StopWorkers(); });
+  for (;;) {
+    const uint32_t changed = idle_changed_.load(std::memory_order_acquire);
+    JoinRoles();
+    {
+      MutexLock lock(threads_mu_);
+      if (threads_.empty()) return;
+    }
+    FutexWait(idle_changed_, changed);
+  }
+}
+
+void EngineCore::Unobserved(const OpError& error) {
+  if (options_.on_unobserved) {
+    try {
+      options_.on_unobserved(error);
+    } catch (...) {  // a reporter that throws must not lose the other reports
+      std::fprintf(stderr, "engine: on_unobserved threw\n");
+    }
+  } else {
+    std::fprintf(stderr, "engine: an error that nobody waited for: %s\n", error.what());
+  }
+}
+
+void EngineCore::ReportUnseen() {
+  while (ErrorRecord* error = errors_.TakeUnseen()) {
+    Unobserved(error->Show());
+    error->Release();
+  }
+}
+
+void EngineCore::Release() {
+  // acq_rel: the last holder sees what the others did to the engine's memory.
+  if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+void EngineCore::ReleaseVarCore(VarCore* var) {
+  if (var->completer.refs.fetch_sub(1, std::memory_order_acq_rel) == 1) FreeVar(var);
+}
+
+void EngineCore::FreeVar(VarCore* var) {
+  if (ErrorRecord* poison = var->completer.poison.load(std::memory_order_relaxed)) {
+    poison->Release();
+    poisoned_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  var->pusher.core = nullptr;  // what the fork child's walk over Vars looks at
+  Slot().var_cache.Return(kVarClass, var);
+  Release();
+}
+
+void RetainVar(VarCore* var) noexcept { var->completer.refs.fetch_add(1, std::memory_order_relaxed); }
+
+void ReleaseVar(VarCore* var) noexcept {
+  const uint32_t before = var->completer.refs.fetch_sub(1, std::memory_order_acq_rel);
+  EngineCore* core = var->pusher.core;
+  if (before == 2 && var->completer.deleting.exchange(1, std::memory_order_acq_rel) == 0) core->DeleteVar(var);
+  if (before == 1) core->FreeVar(var);
+}
+
+uint64_t VarVersion(const VarCore* var) noexcept { return var->settled.load(std::memory_order_acquire); }
+const char* VarName(const VarCore* var) noexcept { return var->pusher.name; }
+
+}  // namespace engine::detail

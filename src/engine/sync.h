@@ -1,0 +1,94 @@
+// Small synchronization parts: an annotated mutex, futex waits, pause.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+#if defined(__clang__)
+#define ENGINE_TSA(x) __attribute__((x))
+#else
+#define ENGINE_TSA(x)
+#endif
+#define CAPABILITY(x) ENGINE_TSA(capability(x))
+#define SCOPED_CAPABILITY ENGINE_TSA(scoped_lockable)
+#define GUARDED_BY(x) ENGINE_TSA(guarded_by(x))
+#define REQUIRES(...) ENGINE_TSA(requires_capability(__VA_ARGS__))
+#define ACQUIRE(...) ENGINE_TSA(acquire_capability(__VA_ARGS__))
+#define RELEASE(...) ENGINE_TSA(release_capability(__VA_ARGS__))
+#define EXCLUDES(...) ENGINE_TSA(locks_excluded(__VA_ARGS__))
+#define NO_THREAD_SAFETY_ANALYSIS ENGINE_TSA(no_thread_safety_analysis)
+
+namespace engine::detail {
+
+class CAPABILITY("mutex") Mutex {
+ public:
+  void Lock() ACQUIRE() { mu_.lock(); }
+  void Unlock() RELEASE() { mu_.unlock(); }
+
+ private:
+  std::mutex mu_;
+};
+
+class SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mu) ACQUIRE(mu) : mu_(mu) { mu_.Lock(); }
+  ~MutexLock() RELEASE() { mu_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+
+ private:
+  Mutex& mu_;
+};
+
+using Clock = std::chrono::steady_clock;
+inline constexpr Clock::time_point kNever = Clock::time_point::max();
+
+// Sleeps while *word == expected, until a wake or the deadline. May return early; callers loop.
+inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, Clock::time_point deadline = kNever) {
+  timespec ts;
+  timespec* timeout = nullptr;
+  if (deadline != kNever) {
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
+    ts.tv_sec = ns / 1'000'000'000;
+    ts.tv_nsec = ns % 1'000'000'000;
+    timeout = &ts;
+  }
+  // WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, which is steady_clock on Linux.
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET_PRIVATE, expected, timeout, nullptr,
+          FUTEX_BITSET_MATCH_ANY);
+}
+inline void FutexWake(std::atomic<uint32_t>& word, int count) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+inline constexpr int kEveryone = 0x7fffffff;
+
+inline void Pause() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A counter written by one thread and read by any: no read-modify-write. relaxed: readers sum snapshots; where
+// more is needed, the place that reads says what orders it.
+class OwnedCounter {
+ public:
+  void Add(uint64_t n = 1) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
+  // release: publishes what the count stands for. Partner: an acquire Read.
+  void AddRelease(uint64_t n = 1) {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_release);
+  }
+  uint64_t Read() const { return value_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+}  // namespace engine::detail

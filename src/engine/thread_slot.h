@@ -1,0 +1,55 @@
+// ThreadSlot: what one thread needs to push to and complete for one engine, without sharing a line.
+//
+// Threads:   everything is used by the slot's thread, except the atomics and counters, which others may read.
+// Ownership: the engine owns slots. A thread takes one on its first call, and gives it back when it ends; the next
+//            new thread takes it over, with its counters and queues. A worker's slot belongs to the worker, and goes
+//            to the stand-in together with it.
+#pragma once
+
+#include <array>
+#include <atomic>
+
+#include "op_record.h"
+#include "ready_queue.h"
+#include "trace_recorder.h"
+
+namespace engine::detail {
+
+class EngineCore;
+struct Worker;
+
+inline constexpr uint32_t kMaxPools = 64;
+
+struct alignas(64) ThreadSlot {
+  ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars) : core(engine_core), cache(ops), var_cache(vars) {}
+
+  EngineCore* const core;
+  BlockCache cache;      // ops and groups
+  BlockCache var_cache;
+  Worker* worker = nullptr;
+  std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by pool; the pools list them too
+
+  // The push gate's light side, see gate.h.
+  alignas(64) std::atomic<uint32_t> pushing{0};
+  // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sum in drain.cc.
+  OwnedCounter pushed[2];
+  OwnedCounter completed[2];
+  OwnedCounter skipped, inlined, stolen, backpressure_waits;
+  TraceRing trace;
+  bool taken = false;  // under EngineCore::slots_mu_
+};
+
+// One frame for each op body on this thread's stack, innermost first: waits look through them.
+struct RunFrame {
+  EngineCore* core;
+  OpRecord* op;
+  RunFrame* outer;
+};
+extern thread_local constinit RunFrame* t_frame;
+// Set while the body that runs on this thread has lent the thread's role to a stand-in.
+extern thread_local constinit bool t_role_lent;
+
+inline void* ProductionEnv::TakeGroupBlock(Pass& pass) { return pass.slot->cache.Get(kGroupClass); }
+inline void ProductionEnv::DropGroupBlock(Pass& pass, void* group) { pass.slot->cache.Return(kGroupClass, group); }
+
+}  // namespace engine::detail

@@ -1,0 +1,95 @@
+#include "trace_recorder.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "core.h"
+
+namespace engine {
+namespace detail {
+namespace {
+
+int64_t Since(Clock::time_point start, Clock::time_point t) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(t - start).count();
+}
+
+}  // namespace
+
+void EngineCore::StartTrace() {
+  StopTrace();
+  trace_start_.store(Clock::now(), std::memory_order_relaxed);
+  tracing_.store(true, std::memory_order_release);
+}
+
+std::vector<TraceEvent> EngineCore::StopTrace() {
+  tracing_.store(false, std::memory_order_relaxed);
+  std::vector<TraceEvent> events;
+  {
+    MutexLock lock(slots_mu_);
+    for (auto& slot : slots_) slot->trace.MoveTo(events);
+  }
+  std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
+  for (size_t i = 0; i < events.size(); ++i) events[i].op = i;
+  return events;
+}
+
+void EngineCore::TraceRun(const char* name, const char* lane, Clock::time_point begin) {
+  const auto start = trace_start_.load(std::memory_order_relaxed);
+  Slot().trace.Add({name, Name::Intern(lane).c_str(), Since(start, begin), Since(start, Clock::now()), 0, false});
+}
+
+void EngineCore::TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  const int64_t now = Since(trace_start_.load(std::memory_order_relaxed), Clock::now());
+  slot.trace.Add({op->extra.name, Name::Intern(worker ? worker->lane : "caller").c_str(), now, now, 0, true});
+}
+
+}  // namespace detail
+
+namespace {
+
+void PutString(std::ostream& out, const char* text) {
+  out << '"';
+  for (const char* c = text; *c; ++c) {
+    if (*c == '"' || *c == '\\') {
+      out << '\\' << *c;
+    } else if (static_cast<unsigned char>(*c) < 0x20) {
+      out << ' ';
+    } else {
+      out << *c;
+    }
+  }
+  out << '"';
+}
+
+}  // namespace
+
+std::string ChromeTraceJson(const std::vector<TraceEvent>& events) {
+  std::map<std::string, int> tracks;
+  std::ostringstream out;
+  out.precision(3);
+  out << std::fixed << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
+  const char* comma = "";
+  for (const TraceEvent& e : events) tracks.emplace(e.lane, 0);
+  int next = 1;
+  for (auto& [lane, track] : tracks) {
+    track = next++;
+    out << comma << "\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":" << track << ",\"args\":{\"name\":";
+    PutString(out, lane.c_str());
+    out << "}}";
+    comma = ",";
+  }
+  for (const TraceEvent& e : events) {
+    out << comma << "\n{\"ph\":\"X\",\"name\":";
+    PutString(out, *e.name ? e.name : "op");
+    out << ",\"pid\":1,\"tid\":" << tracks[e.lane] << ",\"ts\":" << static_cast<double>(e.begin_ns) / 1e3
+        << ",\"dur\":" << static_cast<double>(e.end_ns - e.begin_ns) / 1e3 << ",\"args\":{\"skipped\":"
+        << (e.skipped ? "true" : "false") << "}}";
+    comma = ",";
+  }
+  out << "\n]}\n";
+  return out.str();
+}
+
+}  // namespace engine
