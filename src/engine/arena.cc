@@ -21,65 +21,107 @@ Arena::Arena(size_t max_pending)
 
 Arena::~Arena() {
   for (const Slab& slab : slabs_) ::operator delete(slab.memory, std::align_val_t{64});
+  for (void* magazine : magazines_) ::operator delete(magazine);
 }
 
-FreeBlock* Arena::Take(uint32_t cls) {
-  MutexLock lock(mu_);
-  FreeBlock* magazine = depot_[cls];
-  if (magazine) {
-    depot_[cls] = magazine->next_magazine;
-  } else {
-    magazine = Carve(cls);
+Magazine* Arena::NewMagazine(uint32_t capacity) {
+  if (capacity == magazine_ && empty_) {
+    Magazine* m = empty_;
+    empty_ = m->next;
+    return m;
   }
-  if (cls >= kFirstOpClass) outstanding_.fetch_add(magazine_, std::memory_order_relaxed);
-  return magazine;
+  magazines_.reserve(magazines_.size() + 1);
+  auto* m = static_cast<Magazine*>(::operator new(sizeof(Magazine) + (capacity - 1) * sizeof(void*)));
+  magazines_.push_back(m);
+  m->next = nullptr;
+  m->count = 0;
+  m->capacity = capacity;
+  return m;
 }
 
-FreeBlock* Arena::Carve(uint32_t cls) {
-  FreeBlock* list = nullptr;
-  for (uint32_t n = 0; n < magazine_; ++n) {
-    if (FreeBlock* block = loose_[cls]) {
-      loose_[cls] = block->next;
-      --loose_count_[cls];
-      block->next = list;
-      list = block;
-      continue;
-    }
-    Slab& open = open_[cls];
-    const size_t size = size_t{64} * cls;
-    const auto per_slab = static_cast<uint32_t>(tuning::kSlabBytes / size);
-    if (!open.memory || open.blocks == per_slab) {
-      slabs_.reserve(slabs_.size() + 1);
-      open = {NewSlab(per_slab * size), cls, 0};
-      slabs_.push_back({open.memory, cls, per_slab});
-      slab_bytes_.fetch_add(per_slab * size, std::memory_order_relaxed);
-      slab_allocations_.fetch_add(1, std::memory_order_relaxed);
-    }
-    auto* block = reinterpret_cast<FreeBlock*>(open.memory + size * open.blocks++);
-    block->next = list;
-    list = block;
+void* Arena::Carve(uint32_t cls) {
+  if (!loose_[cls].empty()) {
+    void* block = loose_[cls].back();
+    loose_[cls].pop_back();
+    return block;
   }
-  return list;
+  Slab& open = open_[cls];
+  const size_t size = size_t{64} * cls;
+  const auto per_slab = static_cast<uint32_t>(tuning::kSlabBytes / size);
+  if (!open.memory || open.blocks == per_slab) {
+    slabs_.reserve(slabs_.size() + 1);
+    open = {NewSlab(per_slab * size), cls, 0};
+    slabs_.push_back({open.memory, cls, per_slab});
+    slab_bytes_.fetch_add(per_slab * size, std::memory_order_relaxed);
+    slab_allocations_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return open.memory + size * open.blocks++;
 }
 
-void Arena::Put(uint32_t cls, FreeBlock* magazine, uint32_t count) {
-  MutexLock lock(mu_);
-  if (cls >= kFirstOpClass) outstanding_.fetch_sub(count, std::memory_order_relaxed);
-  if (count == magazine_) {
-    magazine->next_magazine = depot_[cls];
-    depot_[cls] = magazine;
+Magazine* Arena::Full(uint32_t cls) {
+  if (Magazine* m = full_[cls]) {
+    full_[cls] = m->next;
+    return m;
+  }
+  Magazine* m = NewMagazine(magazine_);
+  // Taken from the end, so that blocks leave in the order of their addresses, which hardware prefetchers follow.
+  for (uint32_t i = magazine_; i-- > 0;) m->block[i] = Carve(cls);
+  m->count = magazine_;
+  return m;
+}
+
+void Arena::Keep(uint32_t cls, Magazine* m) {
+  if (m->capacity == magazine_ && m->count == magazine_) {
+    m->next = full_[cls];
+    full_[cls] = m;
     return;
   }
-  while (magazine) {
-    FreeBlock* next = magazine->next;
-    magazine->next = loose_[cls];
-    loose_[cls] = magazine;
-    magazine = next;
-    if (++loose_count_[cls] < magazine_) continue;
-    loose_[cls]->next_magazine = depot_[cls];
-    depot_[cls] = std::exchange(loose_[cls], nullptr);
-    loose_count_[cls] = 0;
+  loose_[cls].insert(loose_[cls].end(), m->block, m->block + m->count);
+  m->count = 0;
+  if (m->capacity == magazine_) {
+    m->next = empty_;
+    empty_ = m;
+  } else {
+    std::erase(magazines_, static_cast<void*>(m));
+    ::operator delete(m);
   }
+}
+
+Magazine* Arena::TakeFull(uint32_t cls, Magazine* empty) {
+  MutexLock lock(mu_);
+  Magazine* m = Full(cls);
+  if (cls >= kFirstOpClass) outstanding_.fetch_add(m->count, std::memory_order_relaxed);
+  if (empty) Keep(cls, empty);
+  return m;
+}
+
+Magazine* Arena::TakeEmpty(uint32_t cls, Magazine* full) {
+  MutexLock lock(mu_);
+  if (full) {
+    if (cls >= kFirstOpClass) outstanding_.fetch_sub(full->count, std::memory_order_relaxed);
+    Keep(cls, full);
+  }
+  return NewMagazine(magazine_);
+}
+
+void Arena::Put(uint32_t cls, Magazine* m) {
+  MutexLock lock(mu_);
+  if (cls >= kFirstOpClass) outstanding_.fetch_sub(m->count, std::memory_order_relaxed);
+  Keep(cls, m);
+}
+
+Magazine* Arena::Enlarge(uint32_t cls, Magazine* old, uint32_t n) {
+  MutexLock lock(mu_);
+  const uint32_t have = old ? old->count : 0;
+  Magazine* m = NewMagazine(std::max(n, have) + magazine_);
+  while (m->count < n - std::min(n, have)) m->block[m->count++] = Carve(cls);
+  if (cls >= kFirstOpClass) outstanding_.fetch_add(m->count, std::memory_order_relaxed);
+  if (!old) return m;
+  std::copy(old->block, old->block + have, m->block + m->count);
+  m->count += have;
+  old->count = 0;
+  Keep(cls, old);
+  return m;
 }
 
 void Arena::ForEachBlock(uint32_t from, const std::function<void(void*)>& visit) {
@@ -92,40 +134,42 @@ void Arena::ForEachBlock(uint32_t from, const std::function<void(void*)>& visit)
 
 void BlockCache::Refill(uint32_t cls) {
   Loaded& l = loaded_[cls];
-  l.list = l.spare ? std::exchange(l.spare, nullptr) : arena_.Take(cls);
-  l.count = arena_.magazine();
-}
-
-void BlockCache::MakeRoom(uint32_t cls) {
-  Loaded& l = loaded_[cls];
-  if (l.count > arena_.magazine()) {  // grown for an op with very many reads
-    arena_.Put(cls, l.list, l.count);
-  } else if (l.spare) {
-    arena_.Put(cls, std::exchange(l.spare, l.list), arena_.magazine());
+  if (l.spare && l.spare->count) {
+    std::swap(l.now, l.spare);
   } else {
-    l.spare = l.list;
+    l.now = arena_.TakeFull(cls, l.now);
   }
-  l.list = nullptr;
-  l.count = 0;
 }
 
-void BlockCache::Grow(uint32_t cls) {
+Magazine* BlockCache::MakeRoom(uint32_t cls) {
   Loaded& l = loaded_[cls];
-  FreeBlock* more = l.spare ? std::exchange(l.spare, nullptr) : arena_.Take(cls);
-  FreeBlock* last = more;
-  while (last->next) last = last->next;
-  last->next = l.list;
-  l.list = more;
-  l.count += arena_.magazine();
+  if (l.now && l.spare && l.spare->count == 0) {
+    std::swap(l.now, l.spare);
+  } else {
+    Magazine* full = std::exchange(l.spare, l.now);
+    l.now = arena_.TakeEmpty(cls, full);
+  }
+  return l.now;
+}
+
+void BlockCache::Enlarge(uint32_t cls, uint32_t n) {
+  Loaded& l = loaded_[cls];
+  if (n <= arena_.magazine()) {  // as Refill, but what is left stays as the spare
+    if (!l.spare || l.spare->count < n) {
+      if (l.spare) arena_.Put(cls, l.spare);
+      l.spare = arena_.TakeFull(cls, nullptr);
+    }
+    std::swap(l.now, l.spare);
+  } else {
+    l.now = arena_.Enlarge(cls, l.now, n);
+  }
 }
 
 void BlockCache::Flush() {
   for (uint32_t cls = 0; cls < kClasses; ++cls) {
     Loaded& l = loaded_[cls];
-    if (l.spare) arena_.Put(cls, std::exchange(l.spare, nullptr), arena_.magazine());
-    if (l.list) arena_.Put(cls, l.list, l.count);
-    l.list = nullptr;
-    l.count = 0;
+    for (Magazine** m : {&l.now, &l.spare})
+      if (*m) arena_.Put(cls, std::exchange(*m, nullptr));
   }
 }
 

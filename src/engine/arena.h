@@ -4,9 +4,11 @@
 // finished with it -> depot. Nothing returns to the system before the engine goes, and a block keeps its class, so
 // memory is type-stable: a stale look at a recycled op reads an op.
 //
+// A magazine is an array of pointers and not a list through the blocks: the thread that takes a block would otherwise
+// wait for the cache line that the finishing thread wrote last. So it only writes the block, and prefetches.
+//
 // Threads:   Arena is thread-safe (one mutex, taken once a magazine). A BlockCache belongs to one thread at a time.
-// Ownership: caches hold blocks of the arena and give them back with Flush.
-// Back-pressure: op blocks that are out of the depot are the credits of the soft bound (backpressure.cc).
+// Ownership: caches hold magazines of the arena and give them back with Flush.
 #pragma once
 
 #include <array>
@@ -21,16 +23,18 @@
 
 namespace engine::detail {
 
-struct FreeBlock {
-  FreeBlock* next;
-  FreeBlock* next_magazine;  // of the first block of a magazine in the depot
-};
-
 // Size class c holds blocks of 64*c bytes. Larger ones come from operator new.
 inline constexpr uint32_t kClasses = 17;
 inline constexpr uint32_t ClassOf(size_t bytes) { return static_cast<uint32_t>((bytes + 63) / 64); }
 inline constexpr uint32_t kGroupClass = 1;
 inline constexpr uint32_t kFirstOpClass = 2;
+
+struct Magazine {
+  Magazine* next;
+  uint32_t count;
+  uint32_t capacity;
+  void* block[1];  // `capacity` of them
+};
 
 class Arena {
  public:
@@ -39,17 +43,21 @@ class Arena {
   Arena(const Arena&) = delete;
 
   uint32_t magazine() const { return magazine_; }
-  // A list of magazine() blocks. Counts as that many pending if `ops`.
-  FreeBlock* Take(uint32_t cls) EXCLUDES(mu_);
-  void Put(uint32_t cls, FreeBlock* magazine, uint32_t count) EXCLUDES(mu_);
+  // Exchanges an empty magazine (or none) for a full one, and a full one for an empty one. Op blocks that leave the
+  // depot count as outstanding.
+  Magazine* TakeFull(uint32_t cls, Magazine* empty) EXCLUDES(mu_);
+  Magazine* TakeEmpty(uint32_t cls, Magazine* full) EXCLUDES(mu_);
+  // Gives back a magazine with any count.
+  void Put(uint32_t cls, Magazine* magazine) EXCLUDES(mu_);
+  // A magazine of a larger capacity, with all blocks of `magazine` (which goes back) and at least `n` in all.
+  Magazine* Enlarge(uint32_t cls, Magazine* magazine, uint32_t n) EXCLUDES(mu_);
 
   // Op blocks handed out; what sits in caches is included.
   size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
-  void AddLarge(int64_t blocks) { outstanding_.fetch_add(blocks, std::memory_order_relaxed); }
+  void AddLarge(int64_t blocks) { outstanding_.fetch_add(static_cast<size_t>(blocks), std::memory_order_relaxed); }
 
   // Visits every block of the classes [from, kClasses) ever carved. The caller knows which are in use.
   void ForEachBlock(uint32_t from, const std::function<void(void*)>& visit) EXCLUDES(mu_);
-
   void LockForFork() ACQUIRE(mu_) { mu_.Lock(); }
   void UnlockForFork() RELEASE(mu_) { mu_.Unlock(); }
 
@@ -62,15 +70,19 @@ class Arena {
     uint32_t cls;
     uint32_t blocks;
   };
-  FreeBlock* Carve(uint32_t cls) REQUIRES(mu_);
+  Magazine* NewMagazine(uint32_t capacity) REQUIRES(mu_);
+  Magazine* Full(uint32_t cls) REQUIRES(mu_);
+  void* Carve(uint32_t cls) REQUIRES(mu_);
+  void Keep(uint32_t cls, Magazine* magazine) REQUIRES(mu_);
 
   const uint32_t magazine_;
   Mutex mu_;
-  std::array<FreeBlock*, kClasses> depot_ GUARDED_BY(mu_){};  // whole magazines, linked by next_magazine
-  std::array<FreeBlock*, kClasses> loose_ GUARDED_BY(mu_){};  // blocks of broken magazines
-  std::array<uint32_t, kClasses> loose_count_ GUARDED_BY(mu_){};
-  std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};          // slab being carved; blocks = carved so far
+  std::array<Magazine*, kClasses> full_ GUARDED_BY(mu_){};
+  Magazine* empty_ GUARDED_BY(mu_) = nullptr;
+  std::array<std::vector<void*>, kClasses> loose_ GUARDED_BY(mu_);  // blocks of magazines that came back broken
+  std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};               // slab being carved; blocks = carved so far
   std::vector<Slab> slabs_ GUARDED_BY(mu_);
+  std::vector<void*> magazines_ GUARDED_BY(mu_);  // all of them, for the end
   // relaxed: a soft bound and statistics; the mutex orders the blocks themselves.
   std::atomic<size_t> outstanding_{0};
   std::atomic<uint64_t> slab_bytes_{0};
@@ -82,38 +94,42 @@ class BlockCache {
  public:
   explicit BlockCache(Arena& arena) : arena_(arena) {}
 
+  // Null where Get would have to go further than the loaded magazine.
+  [[gnu::always_inline]] void* TryGet(uint32_t cls) {
+    Magazine* m = loaded_[cls].now;
+    if (!m || m->count == 0) return nullptr;
+    const uint32_t left = --m->count;
+    if (left >= tuning::kPrefetchBlocks) __builtin_prefetch(m->block[left - tuning::kPrefetchBlocks], 1);
+    return m->block[left];
+  }
   void* Get(uint32_t cls) {
-    Loaded& l = loaded_[cls];
-    if (!l.list) [[unlikely]] Refill(cls);
-    FreeBlock* block = l.list;
-    l.list = block->next;
-    --l.count;
-    return block;
+    if (void* block = TryGet(cls)) [[likely]] return block;
+    Refill(cls);
+    return TryGet(cls);
   }
-  void Return(uint32_t cls, void* memory) {
-    Loaded& l = loaded_[cls];
-    if (l.count >= arena_.magazine()) [[unlikely]] MakeRoom(cls);
-    auto* block = static_cast<FreeBlock*>(memory);
-    block->next = l.list;
-    l.list = block;
-    ++l.count;
+  [[gnu::always_inline]] void Return(uint32_t cls, void* block) {
+    Magazine* m = loaded_[cls].now;
+    if (!m || m->count >= m->capacity) [[unlikely]] m = MakeRoom(cls);
+    m->block[m->count++] = block;
   }
-  bool Empty(uint32_t cls) const { return !loaded_[cls].list && !loaded_[cls].spare; }
-  // At least `n` blocks of `cls` in the loaded list: the next n Gets cannot fail.
+  bool Empty(uint32_t cls) const {
+    const Loaded& l = loaded_[cls];
+    return !(l.now && l.now->count) && !(l.spare && l.spare->count);
+  }
+  // At least `n` blocks of `cls` in the loaded magazine: the next n Gets cannot fail.
   void Reserve(uint32_t cls, uint32_t n) {
-    while (loaded_[cls].count < n) [[unlikely]] Grow(cls);
+    if (Magazine* m = loaded_[cls].now; !m || m->count < n) [[unlikely]] Enlarge(cls, n);
   }
   void Flush();
 
  private:
   struct Loaded {
-    FreeBlock* list = nullptr;
-    FreeBlock* spare = nullptr;  // a full magazine, or none
-    uint32_t count = 0;
+    Magazine* now = nullptr;
+    Magazine* spare = nullptr;
   };
   void Refill(uint32_t cls);
-  void MakeRoom(uint32_t cls);
-  void Grow(uint32_t cls);
+  Magazine* MakeRoom(uint32_t cls);
+  void Enlarge(uint32_t cls, uint32_t n);
 
   Arena& arena_;
   std::array<Loaded, kClasses> loaded_{};

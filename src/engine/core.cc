@@ -13,8 +13,6 @@ uint64_t EngineCore::NewId() {
 EngineCore::EngineCore(EngineOptions options)
     : options_(std::move(options)),
       id_(NewId()),
-      policy_(options_.policy),
-      raise_at_push_(options_.policy_options.raise_at_push),
       ops_(options_.max_pending),
       vars_(size_t{1} << 16),
       liveness_(std::make_shared<Liveness>()) {
@@ -23,6 +21,7 @@ EngineCore::EngineCore(EngineOptions options)
     liveness_->core = this;
   }
   MakePools();
+  SetPolicy(options_.policy, options_.policy_options);
   EnlistForFork();
   StartAllThreads();
 }
@@ -53,6 +52,8 @@ void EngineCore::SetPolicy(Policy policy, PolicyOptions options) {
     throw UsageError("raise_at_push belongs to the policy 'naive'; under 'threaded' the push has long returned");
   raise_at_push_.store(options.raise_at_push, std::memory_order_relaxed);
   policy_.store(policy, std::memory_order_relaxed);
+  default_pool_.store(options_.workers == 0 || policy == Policy::kNaive ? kCallerPool : kDefaultPool,
+                      std::memory_order_relaxed);
 }
 
 EngineStats EngineCore::stats() {

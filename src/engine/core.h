@@ -32,6 +32,9 @@ inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and eve
 inline constexpr uint8_t kIoPool = 2;
 inline constexpr uint8_t kFirstNamedPool = 3;
 
+// EngineCore::sole_pusher_ when several slots have pushed, or the slot that alone has.
+inline ThreadSlot* const kManyPushers = reinterpret_cast<ThreadSlot*>(1);
+
 // What a waiting thread sleeps on. Lives in the closure of the wait op, whose block the waiter pins.
 struct WaitNode {
   // 0 pending -> (waiter) kParked -> (completer) kDone; (waiter gives up) kAbandoned. kDrive: look at the caller pool.
@@ -74,6 +77,10 @@ class EngineCore {
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
   OpRecord* Dispatch(Pass& pass, Worker* worker);
+  void Complete(Pass& pass, OpRecord* op) {
+    // relaxed: learning late that there are many pushers is harmless (dependency.h).
+    Protocol::Complete(pass, op, sole_pusher_.load(std::memory_order_relaxed) != kManyPushers);
+  }
   void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
   static bool Cancelled(OpRecord* op);
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
@@ -103,10 +110,17 @@ class EngineCore {
   void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
 
   // --- threads.cc
-  ThreadSlot& Slot();             // of the calling thread; made on its first call
+  ThreadSlot& Slot() {            // of the calling thread; made on its first call
+    if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]] return *t_slot;
+    return FindSlot();
+  }
   ThreadSlot* TakeSlot();
   void ReturnSlot(ThreadSlot* slot);
-  uint8_t PoolIndex(const Placement& place);
+  uint8_t PoolIndex(const Placement& place) {
+    if (place.kind == Placement::Kind::kDefault) [[likely]] return default_pool_.load(std::memory_order_relaxed);
+    return LanePoolIndex(place);
+  }
+  uint8_t LanePoolIndex(const Placement& place);
   class Pool& pool(uint8_t index) { return *pools_[index].load(std::memory_order_acquire); }
   bool HasPool(uint8_t index) const { return pools_[index].load(std::memory_order_acquire) != nullptr; }
   void Stop();
@@ -177,7 +191,7 @@ class EngineCore {
 
   // execute.cc
   ErrorRecord* BeforeRun(OpRecord* op);
-  ErrorRecord* RunBody(OpRecord* op, ThreadSlot& slot, Worker* worker);
+  OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
   ErrorRecord* FirstPoison(OpRecord* op);
   void SetPoison(VarCore* var, ErrorRecord* error);
@@ -230,6 +244,8 @@ class EngineCore {
   std::atomic<uint8_t> epoch_{0};      // parity; relaxed at the push, see drain.cc
   std::atomic<uint32_t> draining_{0};  // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
   std::atomic<uint32_t> gate_{0};      // push gate, see gate.h
+  std::atomic<ThreadSlot*> sole_pusher_{nullptr};
+  std::atomic<uint8_t> default_pool_{kDefaultPool};  // where Cpu() goes under the present policy
   std::atomic<Policy> policy_{Policy::kThreaded};
   std::atomic<bool> raise_at_push_{false};
   std::atomic<bool> caller_pool_used_{false};

@@ -11,6 +11,11 @@
 //            way on all the Vars they share. Visiting Vars in sorted order without holding them would not do.
 // Errors:    Register can refuse a deleted Var, and then has changed nothing. Nothing else can fail.
 //
+// Exclusive: as long as one thread alone has ever pushed (the caller sees to it, gate.h), tails need no lock, because
+// only that thread changes them: completers then leave tails alone and only mark their link DONE, and the next push
+// finds a finished writer there. That saves a read-modify-write an access and keeps the tail's line with the pusher.
+// Once a second thread pushes, `exclusive` is false for good; a completer may learn of it late, which is harmless.
+//
 // Env provides: Atomic<T>; OpExtra, PusherExtra, CompleterExtra (production fields that share our cache lines);
 // Ctx, a thread's context; TakeGroup<Group>(ctx), DropGroup(ctx, group), Recycle(ctx, op), OnReady(ctx, op),
 // ExtraPins(op), SpinOnLock(round), and `kMutant`, Mutant::kNone in production.
@@ -19,6 +24,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+
+// The steps below are each a handful of instructions in one hot function; a call costs as much as the step.
+#define ENGINE_INLINE [[gnu::always_inline]] inline
 
 namespace engine::detail {
 
@@ -90,7 +98,8 @@ struct Dependency {
 
   struct alignas(64) Op {
     Atomic<uint32_t> wait;  // grants still missing
-    Atomic<uint32_t> pins;  // who may still look at the block: its completer, and per write a pusher that saw it
+    Atomic<uint32_t> pins;  // who may still look at the block: one a write (its completer, or a pusher that saw it
+                            // unfinished), or one if it writes nothing; and Env::ExtraPins
     [[no_unique_address]] typename Env::OpExtra extra;
     uint16_t n_access;
     bool keeps_version;  // takes Update accesses without making a version (waits to write, error clearing)
@@ -104,11 +113,10 @@ struct Dependency {
   // Afterwards the op may run, complete and be recycled at any moment, unless kReady is returned: then every access
   // is granted, nobody else knows it, and starting it is the caller's business.
   enum class Result { kReady, kPending, kDeletedVar };
-  static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused) {
+  ENGINE_INLINE static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused, bool exclusive = false) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
     op->wait.store(n + bias, std::memory_order_relaxed);
-    uint32_t pins = Env::kMutant != Mutant::kDoneBeforeIdle;
 
     constexpr uint32_t kOnStack = 16;
     Seen on_stack[kOnStack];
@@ -118,9 +126,9 @@ struct Dependency {
       on_heap = std::make_unique_for_overwrite<Seen[]>(n);
       seen = on_heap.get();
     }
-
-    for (uint32_t i = 0; i < n; ++i) pins += !access[i].read();
-    op->pins.store(pins + Env::ExtraPins(op), std::memory_order_relaxed);
+    uint32_t writes = 0;
+    for (uint32_t i = 0; i < n; ++i) writes += !access[i].read();
+    op->pins.store((writes ? writes : 1) + Env::ExtraPins(op), std::memory_order_relaxed);
     const auto early = [&](uint32_t i) {  // mutants only: publishes one Var while others are not yet held
       Lock(access[i].var, &seen[i].old);
       Enter(ctx, access[i], op, seen[i]);
@@ -137,10 +145,15 @@ struct Dependency {
       }
       if (Env::kMutant == Mutant::kOrderSwapOnOneVar && i == n - 1) continue;
       Access& a = access[i];
-      Lock(a.var, &seen[i].old);
+      if (exclusive) {
+        // relaxed: we wrote it ourselves; what a finished writer did comes with its kDone.
+        seen[i].old = a.var->tail.load(std::memory_order_relaxed);
+      } else {
+        Lock(a.var, &seen[i].old);
+      }
       if (a.var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
         *refused = &a;
-        for (uint32_t k = i + 1; k-- > 0;) Unlock(access[k].var, seen[k].old);
+        for (uint32_t k = i + 1; !exclusive && k-- > 0;) Unlock(access[k].var, seen[k].old);
         return Result::kDeletedVar;
       }
     }
@@ -164,24 +177,30 @@ struct Dependency {
 
   // The op has run (or failed, or was skipped) and its Vars' poison is set: releases its accesses and the block.
   // Ops that become ready go to Env::OnReady.
-  static void Complete(Ctx& ctx, Op* op) {
+  ENGINE_INLINE static void Complete(Ctx& ctx, Op* op, bool exclusive = false) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
-    for (uint32_t i = 0; i < n; ++i) {
-      // release: publishes the value and the poison of this version. Partner: the acquire load in a wait.
-      if (!access[i].read()) access[i].var->settled.store(access[i].version(), std::memory_order_release);
-    }
-    uint32_t drop = Env::kMutant != Mutant::kDoneBeforeIdle;
+    uint32_t writes = 0;
     for (uint32_t i = 0; i < n; ++i) {
       Access& a = access[i];
       if (a.read()) {
         LeaveGroup(ctx, reinterpret_cast<Group*>(a.link.load(std::memory_order_relaxed)));
       } else {
-        drop += LeaveWrite(ctx, a);
+        ++writes;
+        // release: publishes the value and the poison of this version. Partner: the acquire load in Settled.
+        a.var->settled.store(a.version(), std::memory_order_release);
       }
     }
-    if (Env::kMutant == Mutant::kDoneBeforeIdle && drop == 0) return;
-    DropPins(ctx, op, drop);
+    if (!writes) return DropPins(ctx, op, 1);
+    // Each write's pin is ours until it is left to a pusher, and with the last of them the block.
+    const bool deletes = op->deletes;
+    uint32_t drop = 0;
+    for (uint32_t i = 0; writes; ++i) {
+      if (access[i].read()) continue;
+      --writes;
+      drop += deletes ? 1 : LeaveWrite(ctx, access[i], exclusive);  // nothing comes behind a deletion
+    }
+    if (drop) DropPins(ctx, op, drop);
   }
 
   // Releases one awaited grant that is not an access: a held op's start.
@@ -189,7 +208,7 @@ struct Dependency {
     if (GrantMany(op, 1)) Env::OnReady(ctx, op);
   }
 
-  static void DropPins(Ctx& ctx, Op* op, uint32_t n) {
+  ENGINE_INLINE static void DropPins(Ctx& ctx, Op* op, uint32_t n) {
     // acquire: sees the last exchange that others made on our links. Partner: their release below. A count that is
     // all ours needs no read-modify-write.
     if (op->pins.load(std::memory_order_acquire) == n ||
@@ -204,19 +223,24 @@ struct Dependency {
     return settled >= var->pushed.load(std::memory_order_relaxed);
   }
 
-  static void Lock(Var* var, uintptr_t* old) {
+  ENGINE_INLINE static void Lock(Var* var, uintptr_t* old) {
     // acquire: what the last holder wrote under the lock. Partner: the release store in Unlock, and the release
     // of tail -> idle in LeaveWrite. An exchange that finds kLocked has changed nothing.
     *old = var->tail.exchange(kLocked, std::memory_order_acquire);
-    for (uint32_t round = 0; *old == kLocked; ++round) {
-      Env::SpinOnLock(round);
-      if (var->tail.load(std::memory_order_relaxed) != kLocked)
-        *old = var->tail.exchange(kLocked, std::memory_order_acquire);
-    }
+    if (*old == kLocked) [[unlikely]] *old = LockHeld(var);
   }
-  static void Unlock(Var* var, uintptr_t tail) { var->tail.store(tail, std::memory_order_release); }
+  ENGINE_INLINE static void Unlock(Var* var, uintptr_t tail) { var->tail.store(tail, std::memory_order_release); }
 
  private:
+  [[gnu::noinline]] static uintptr_t LockHeld(Var* var) {
+    for (uint32_t round = 0;; ++round) {
+      Env::SpinOnLock(round);
+      if (var->tail.load(std::memory_order_relaxed) == kLocked) continue;
+      const uintptr_t old = var->tail.exchange(kLocked, std::memory_order_acquire);
+      if (old != kLocked) return old;
+    }
+  }
+
   struct Seen {
     uintptr_t old;     // tail before us
     uintptr_t now;     // tail that we publish
@@ -224,7 +248,7 @@ struct Dependency {
   };
 
   // Under LOCK: takes the version, enters or opens a group, and prepares the tail to publish.
-  static void Enter(Ctx& ctx, Access& a, Op* op, Seen& seen) {
+  ENGINE_INLINE static void Enter(Ctx& ctx, Access& a, Op* op, Seen& seen) {
     Var* const v = a.var;
     a.op = op;
     const uint64_t pushed = v->pushed.load(std::memory_order_relaxed);
@@ -257,7 +281,7 @@ struct Dependency {
   }
 
   // Published: joins the queue behind what was there. Returns whether the access is granted at once.
-  static bool Link(Ctx& ctx, Access& a, Seen& seen) {
+  ENGINE_INLINE static bool Link(Ctx& ctx, Access& a, Seen& seen) {
     const uintptr_t old = seen.old;
     if (a.read()) {
       if (old == 0 || (seen.now & kOpen)) return true;
@@ -272,17 +296,17 @@ struct Dependency {
   }
 
   // Hangs `me` behind a writer; true if the writer had gone already.
-  static bool Follow(Ctx& ctx, Access* writer, uintptr_t me) {
+  ENGINE_INLINE static bool Follow(Ctx& ctx, Access* writer, uintptr_t me) {
     // acquire: the writer's effects. Partner: the release exchange to kDone in LeaveWrite. release: our block.
     // Partner: the acquire load of the link there. Finding kDone needs no exchange, nobody else comes.
     if (writer->link.load(std::memory_order_acquire) != kDone &&
         writer->link.exchange(me, std::memory_order_acq_rel) != kDone)
       return false;
-    DropPins(ctx, writer->op, 1);
+    if constexpr (Env::kMutant != Mutant::kMissingPin) DropPins(ctx, writer->op, 1);
     return true;
   }
 
-  static bool JoinWaiters(Access& a, Group* g) {
+  [[gnu::noinline]] static bool JoinWaiters(Access& a, Group* g) {
     uintptr_t head = g->waiters.load(std::memory_order_acquire);
     for (;;) {
       if (head == kGranted) {
@@ -298,7 +322,7 @@ struct Dependency {
   }
 
   // Returns whether the group's readers have all gone, and frees it then.
-  static bool CloseGroup(Ctx& ctx, Group* g, Access& a, uint64_t entered) {
+  ENGINE_INLINE static bool CloseGroup(Ctx& ctx, Group* g, Access& a, uint64_t entered) {
     const auto n = static_cast<int64_t>(entered);
     g->successor = &a;
     if constexpr (Env::kMutant == Mutant::kMissingCloseBias) {
@@ -313,7 +337,7 @@ struct Dependency {
     return true;
   }
 
-  static void LeaveGroup(Ctx& ctx, Group* g) {
+  ENGINE_INLINE static void LeaveGroup(Ctx& ctx, Group* g) {
     // release: our reads are over. acquire: `successor` and the other readers' ends. Partners: CloseGroup, and this
     // line in the other readers. A count of 1 means closed and only we are left: no read-modify-write.
     if (g->count.load(std::memory_order_acquire) == 1 || g->count.fetch_sub(1, std::memory_order_acq_rel) == 1) {
@@ -323,24 +347,26 @@ struct Dependency {
     }
   }
 
-  // Returns 1 if the pin of this write is ours to drop, 0 if a pusher that saw us will.
-  static uint32_t LeaveWrite(Ctx& ctx, Access& a) {
+  // Returns 1 if the pin of this write is ours to drop, 0 if a pusher that sees us will.
+  ENGINE_INLINE static uint32_t LeaveWrite(Ctx& ctx, Access& a, bool exclusive) {
+    constexpr uint32_t kLeft = Env::kMutant == Mutant::kMissingPin ? 1 : 0;
     // acquire: the successor's block. Partner: the release exchange in Follow.
     uintptr_t next = a.link.load(std::memory_order_acquire);
     if (!next) {
+      uintptr_t me = reinterpret_cast<uintptr_t>(&a);
       if constexpr (Env::kMutant == Mutant::kDoneBeforeIdle) {
         next = a.link.exchange(kDone, std::memory_order_acq_rel);
-        uintptr_t me = reinterpret_cast<uintptr_t>(&a);
         if (!next)
           return a.var->tail.compare_exchange_strong(me, 0, std::memory_order_acq_rel, std::memory_order_relaxed);
       } else {
-        uintptr_t me = reinterpret_cast<uintptr_t>(&a);
         // release: our effects, to whoever finds the Var idle. Partner: the acquire in Lock. Idle comes before DONE:
         // once DONE is out, a pusher may drop the pin, the block be recycled, and `me` be the tail of a new op.
-        if (a.var->tail.compare_exchange_strong(me, 0, std::memory_order_release, std::memory_order_relaxed))
+        if (!exclusive &&
+            a.var->tail.compare_exchange_strong(me, 0, std::memory_order_release, std::memory_order_relaxed))
           return 1;
+        // release: our effects. Partner: the acquire in Follow.
         next = a.link.exchange(kDone, std::memory_order_acq_rel);
-        if (!next) return Env::kMutant == Mutant::kMissingPin;
+        if (!next) return kLeft;
       }
     }
     if (next & kGroup) {
@@ -352,7 +378,7 @@ struct Dependency {
   }
 
   // Opens the group: grants everyone who waits in it. Returns whether `own` was among them (it always is).
-  static bool GrantGroup(Ctx& ctx, Group* g, Access* own) {
+  [[gnu::noinline]] static bool GrantGroup(Ctx& ctx, Group* g, Access* own) {
     uintptr_t list = Env::kMutant == Mutant::kDroppedGrant
                          ? g->waiters.load(std::memory_order_acquire)
                          : g->waiters.exchange(kGranted, std::memory_order_acq_rel);
@@ -371,13 +397,13 @@ struct Dependency {
     return found;
   }
 
-  static void Grant(Ctx& ctx, Op* op) {
+  ENGINE_INLINE static void Grant(Ctx& ctx, Op* op) {
     if (GrantMany(op, 1)) Env::OnReady(ctx, op);
   }
 
   // acq_rel: every granter's past reaches the op's body. The last grant needs no read-modify-write: a count that is
   // all ours cannot be changed by anybody else.
-  static bool GrantMany(Op* op, uint32_t n) {
+  ENGINE_INLINE static bool GrantMany(Op* op, uint32_t n) {
     if (op->wait.load(std::memory_order_acquire) == n) return true;
     return op->wait.fetch_sub(n, std::memory_order_acq_rel) == n;
   }

@@ -33,66 +33,73 @@ void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
 
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
-  ErrorRecord* error = nullptr;
-  if ((op->extra.flags & kScoped) || poisoned_.load(std::memory_order_relaxed)) [[unlikely]]
-    error = BeforeRun(op);
-  if (error) [[unlikely]] {
-    slot.skipped.Add();
-    if (tracing_.load(std::memory_order_relaxed)) TraceSkip(slot, op, worker);
-    if (op->extra.closure->destroy) op->extra.closure->destroy(op->closure());
-    if (op->extra.flags & kAsyncOp) {
-      Pass pass{&slot};
-      Protocol::DropPins(pass, op, 1);
-    }
-    return Finish(slot, op, error, worker);
-  }
-  const bool async = op->extra.flags & kAsyncOp;
-  error = RunBody(op, slot, worker);
-  ThreadSlot* now = &slot;
-  if (t_role_lent) [[unlikely]] {  // the body waited, and a stand-in has our role and slot
-    now = &Slot();
-    worker = nullptr;
-  }
-  if (error && raised) *raised = error->Retain();
-  if (!async) return Finish(*now, op, error, worker);
-  Pass pass{now};
-  Protocol::DropPins(pass, op, 1);  // the body is over; its completion may have been called long ago
-  return nullptr;
-}
-
-// Runs and destroys the closure. For asynchronous ops the error, if any, has gone to the completion.
-ErrorRecord* EngineCore::RunBody(OpRecord* op, ThreadSlot& slot, Worker* worker) {
+  if ((op->extra.flags & (kScoped | kAsyncOp)) | poisoned_.load(std::memory_order_relaxed) |
+      tracing_.load(std::memory_order_relaxed)) [[unlikely]]
+    return ExecuteWatched(slot, op, worker, raised);
   RunFrame frame{this, op, t_frame};
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);
   const ClosureType* type = op->extra.closure;
   ErrorRecord* error = nullptr;
-  const bool traced = tracing_.load(std::memory_order_relaxed);
-  const auto begin = traced ? Clock::now() : Clock::time_point{};
-  const char* lane = worker ? worker->lane.c_str() : "caller";
-  if (op->extra.flags & kAsyncOp) {
-    const char* name = op->extra.name;
-    Completion done = NewCompletion(slot, op);
-    op->extra.state.store(OpState::kAsync, std::memory_order_relaxed);
-    Completion ours = done;
-    try {
-      type->run(op->closure(), ctx, &done);
-    } catch (...) {
-      ours.Fail(std::current_exception());
-    }
-    if (type->destroy) type->destroy(op->closure());
-    if (traced) TraceRun(name, lane, begin);
-  } else {
-    try {
-      type->run(op->closure(), ctx, nullptr);
-    } catch (...) {
-      error = ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception());
-    }
-    if (traced) TraceRun(op->extra.name, lane, begin);
-    if (type->destroy) type->destroy(op->closure());
+  try {
+    type->run(op->closure(), ctx, nullptr);
+  } catch (...) {
+    error = ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception());
+    if (raised) *raised = error->Retain();
   }
+  if (type->destroy) type->destroy(op->closure());
   t_frame = frame.outer;
-  return error;
+  // The body may have waited; a stand-in has our role and slot then.
+  if (t_role_lent) [[unlikely]] return Finish(Slot(), op, error, nullptr);
+  return Finish(slot, op, error, worker);
+}
+
+// As Execute, where there is an error to inherit, a scope, a completion or a trace.
+OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  const bool async = op->extra.flags & kAsyncOp;
+  const ClosureType* type = op->extra.closure;
+  ErrorRecord* error = BeforeRun(op);
+  if (error) {
+    slot.skipped.Add();
+    if (tracing_.load(std::memory_order_relaxed)) TraceSkip(slot, op, worker);
+    if (type->destroy) type->destroy(op->closure());
+    if (async) {
+      Pass pass{&slot};
+      Protocol::DropPins(pass, op, 1);
+    }
+    if (raised) *raised = error->Retain();
+    return Finish(slot, op, error, worker);
+  }
+  const auto begin = tracing_.load(std::memory_order_relaxed) ? Clock::now() : Clock::time_point{};
+  const char* const name = op->extra.name;
+  const char* const lane = worker ? worker->lane.c_str() : "caller";
+  RunFrame frame{this, op, t_frame};
+  t_frame = &frame;
+  RunContext ctx(this, op, worker ? worker->index : -1);
+  // Of an asynchronous op the error goes to its completion, which may settle it before the body returns; a pin keeps
+  // the block, and `ours` the completion, until we are done.
+  Completion ours = async ? NewCompletion(slot, op) : Completion();
+  if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
+  try {
+    Completion theirs = ours;
+    type->run(op->closure(), ctx, &theirs);
+  } catch (...) {
+    if (async) {
+      ours.Fail(std::current_exception());
+    } else {
+      error = ErrorRecord::NewRoot(name, op->site(), std::current_exception());
+      if (raised) *raised = error->Retain();
+    }
+  }
+  if (type->destroy) type->destroy(op->closure());
+  t_frame = frame.outer;
+  if (begin != Clock::time_point{}) TraceRun(name, lane, begin);
+  ThreadSlot& now = t_role_lent ? Slot() : slot;
+  if (!async) return Finish(now, op, error, t_role_lent ? nullptr : worker);
+  ours = Completion();
+  Pass pass{&now};
+  Protocol::DropPins(pass, op, 1);
+  return nullptr;
 }
 
 // The error that an op inherits instead of running, counted; null: it runs.
@@ -158,10 +165,12 @@ OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error,
   if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]] SettlePoison(op, error);
   if (op->extra.flags & kScoped) [[unlikely]] op->scope().~ScopePtr();
   const uint8_t epoch = op->extra.epoch;
+  // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
-  Protocol::Complete(pass, op);
+  Complete(pass, op);
   slot.completed[epoch].AddRelease();
-  OpRecord* next = Dispatch(pass, worker);
+  OpRecord* next = pass.ready ? Dispatch(pass, worker) : nullptr;
   // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
   LightFence();
   if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
@@ -217,11 +226,12 @@ void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
 void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   Access& a = op->accesses()[0];
   VarCore* var = CoreOf(a.var);
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   if (op->extra.flags & kWaitOp) {
     auto* node = static_cast<WaitNode*>(op->closure());
     ErrorRecord* poison = var->completer.poison.load(std::memory_order_relaxed);
     node->error = poison ? poison->Retain() : nullptr;
-    Protocol::Complete(pass, op);  // the waiter's pin keeps the block
+    Complete(pass, op);  // the waiter's pin keeps the block
     // release: the error, and the end of our look at the block. Partner: the acquire loads in wait.cc.
     const uint32_t was = node->word.exchange(WaitNode::kDone, std::memory_order_acq_rel);
     if (was == WaitNode::kParked) FutexWake(node->word, 1);  // only its address: the block may be gone
@@ -231,7 +241,7 @@ void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
     return;
   }
   if (poisoned_.load(std::memory_order_relaxed)) SetPoison(var, nullptr);
-  Protocol::Complete(pass, op);
+  Complete(pass, op);
 }
 
 Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {

@@ -9,16 +9,23 @@
 
 namespace engine::detail {
 
+// The gate also knows who pushes: while one slot alone has ever pushed, its registrations are exclusive. The first push
+// of a second slot ends that for good, with the gate closed, so that no exclusive registration is in progress.
 class PushGate {
  public:
   PushGate(EngineCore& core, ThreadSlot& slot) : slot_(slot) {
     slot_.pushing.store(1, std::memory_order_relaxed);
     LightFence();
     if (core.gate_.load(std::memory_order_acquire) != 0) [[unlikely]] WaitUntilOpen(core);
+    ThreadSlot* sole = core.sole_pusher_.load(std::memory_order_relaxed);
+    if (sole != &slot && sole != kManyPushers) [[unlikely]] sole = NewPusher(core);
+    exclusive_ = sole == &slot;
   }
   // release: the registration is whole. Partner: the acquire load in Close.
   ~PushGate() { slot_.pushing.store(0, std::memory_order_release); }
   PushGate(const PushGate&) = delete;
+
+  bool exclusive() const { return exclusive_; }
 
   // No push is in progress from Close until Open. Nestable; each Close needs its Open.
   static void Close(EngineCore& core);
@@ -26,7 +33,9 @@ class PushGate {
 
  private:
   void WaitUntilOpen(EngineCore& core);
+  ThreadSlot* NewPusher(EngineCore& core);
   ThreadSlot& slot_;
+  bool exclusive_;
 };
 
 }  // namespace engine::detail

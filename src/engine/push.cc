@@ -28,7 +28,7 @@ struct Named {
 
 // Sorts by Var and merges what names one Var several times: twice Read or twice Write stay, anything else updates.
 // Works on the accesses in place; their other fields are not set yet.
-uint32_t SortAndMerge(Access* a, uint32_t n) {
+ENGINE_INLINE uint32_t SortAndMerge(Access* a, uint32_t n) {
   const auto put = [](Access& to, Named from) {
     to.var = from.var;
     to.word = from.word;
@@ -83,7 +83,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
 }
 
 // Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups.
-OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t n) {
+ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t n) {
   const OpDesc& desc = *request.desc;
   if (n > Protocol::kMaxAccesses)
     throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) +
@@ -92,16 +92,22 @@ OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, ui
   const uint16_t flags = request.flags | (desc.run_always ? kRunAlways : 0) | (scope ? kScoped : 0);
 
   const uint8_t pool_index = PoolIndex(desc.place);
-  const size_t extras = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & kAsyncOp ? sizeof(void*) : 0);
-  const size_t align = std::max<size_t>(8, request.closure.type->align);
-  const size_t closure_at = (extras + align - 1) / align * align;
+  size_t closure_at = 0;
+  if (flags & (kScoped | kAsyncOp)) [[unlikely]] {
+    closure_at = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & kAsyncOp ? sizeof(void*) : 0);
+    const size_t align = std::max<size_t>(8, request.closure.type->align);
+    closure_at = (closure_at + align - 1) & ~(align - 1);
+  }
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + request.closure.type->size;
   uint32_t cls = ClassOf(bytes);
 
   void* memory = nullptr;
   if (cls < kClasses) [[likely]] {
-    if (slot.cache.Empty(cls) && !MakeRoom(slot, request.may_wait)) return nullptr;
-    memory = slot.cache.Get(cls);
+    memory = slot.cache.TryGet(cls);
+    if (!memory) [[unlikely]] {
+      if (slot.cache.Empty(cls) && !MakeRoom(slot, request.may_wait)) return nullptr;
+      memory = slot.cache.Get(cls);
+    }
   } else {
     if (!MakeRoom(slot, request.may_wait)) return nullptr;
     cls = 0;
@@ -172,7 +178,7 @@ bool EngineCore::Push(const PushRequest& request, OpRecord** held) {
   return true;
 }
 
-void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias) {
+ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias) {
   Pass pass{&slot};
   Access* refused = nullptr;
   Protocol::Result result;
@@ -187,7 +193,7 @@ void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias)
     op->extra.epoch = epoch;
     slot.pushed[epoch].Add();
     op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-    result = Protocol::Register(pass, op, bias, &refused);
+    result = Protocol::Register(pass, op, bias, &refused, gate.exclusive());
     if (result == Protocol::Result::kDeletedVar) [[unlikely]] slot.pushed[epoch].Add(uint64_t{0} - 1);
   }
   if (pass.ready) Dispatch(pass, nullptr);
@@ -267,7 +273,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, OpRecord* op) {
   {
     PushGate gate(*this, slot);
     op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-    result = Protocol::Register(pass, op, 0, &refused);
+    result = Protocol::Register(pass, op, 0, &refused, gate.exclusive());
   }
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);

@@ -1,4 +1,5 @@
 // The end of an engine: drain, join, report. And of what outlives it.
+#include <algorithm>
 #include <cstdio>
 
 #include "engine_thread.h"
@@ -10,7 +11,8 @@ namespace engine::detail {
 bool EngineCore::Drain() {
   if (WaitAll(Clock::now() + options_.drain_timeout, false)) return true;
   const auto cause = std::make_exception_ptr(ShutdownError("the engine was shut down before the Completion was called"));
-  const auto give_up = Clock::now() + options_.drain_timeout;
+  // Long enough for what has not even started to get there, however short the timeout.
+  const auto give_up = Clock::now() + std::max<Clock::duration>(options_.drain_timeout, std::chrono::seconds(1));
   do {
     FailPendingCompletions(cause);  // again: what they release may wait for completions itself
     if (WaitAll(Clock::now() + std::chrono::milliseconds(20), false)) return true;

@@ -39,6 +39,10 @@ struct alignas(64) ThreadSlot {
   bool taken = false;  // under EngineCore::slots_mu_
 };
 
+// The slot that this thread used last, and of which engine.
+extern thread_local constinit uint64_t t_engine_id;
+extern thread_local constinit ThreadSlot* t_slot;
+
 // One frame for each op body on this thread's stack, innermost first: waits look through them.
 struct RunFrame {
   EngineCore* core;

@@ -8,6 +8,9 @@
 
 namespace engine::detail {
 
+thread_local constinit uint64_t t_engine_id = 0;
+thread_local constinit ThreadSlot* t_slot = nullptr;
+
 namespace {
 
 // What this thread has in each engine. The current one is cached for the push path.
@@ -28,8 +31,6 @@ struct SlotTable {
   }
 };
 
-thread_local constinit uint64_t t_engine_id = 0;
-thread_local constinit ThreadSlot* t_slot = nullptr;
 thread_local SlotTable t_table;
 thread_local constinit void* t_thread = nullptr;  // EngineThread of the engine that runs this thread
 
@@ -55,11 +56,6 @@ void SetThreadUp(const PoolOptions& options, const std::string& name, int index)
 }
 
 }  // namespace
-
-ThreadSlot& EngineCore::Slot() {
-  if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]] return *t_slot;
-  return FindSlot();
-}
 
 ThreadSlot& EngineCore::FindSlot() {
   const uint64_t id = id_.load(std::memory_order_relaxed);
@@ -116,10 +112,10 @@ Pool* EngineCore::MakePool(uint8_t index, PoolOptions options, int intra_op) {
 }
 
 // Lazily made placements: the I/O pool and the copy lanes. Copy lanes are told apart by kind and device.
-uint8_t EngineCore::PoolIndex(const Placement& place) {
+uint8_t EngineCore::LanePoolIndex(const Placement& place) {
   switch (place.kind) {
     case Placement::Kind::kDefault:
-      return options_.workers == 0 || policy() == Policy::kNaive ? kCallerPool : kDefaultPool;
+      break;
     case Placement::Kind::kPool:
       if (place.index >= kMaxPools || !HasPool(static_cast<uint8_t>(place.index)))
         throw UsageError("a placement names pool " + std::to_string(place.index) + ", which this engine does not have");
