@@ -9,7 +9,7 @@
 namespace engine {
 
 Operator::State::~State() {
-  if (type->destroy) type->destroy(closure.get());
+  if (type && type->destroy) type->destroy(closure.get());  // no type: refused while it was made
 }
 
 namespace detail {
@@ -50,9 +50,9 @@ std::shared_ptr<Operator::State> EngineCore::NewOperator(const PushRequest& requ
   keep(desc.writes, "writes", state->writes);
   PoolIndex(desc.place);  // refuses an unknown pool here rather than at the first push
   if (desc.cancel) state->scope = *desc.cancel;
-  state->type = request.closure.type;
-  state->closure = std::make_unique<std::byte[]>(state->type->size);
+  state->closure = std::make_unique<std::byte[]>(request.closure.type->size);
   request.closure.type->construct(state->closure.get(), request.closure.object);
+  state->type = request.closure.type;  // from here on there is something to destroy
   return state;
 }
 

@@ -159,9 +159,9 @@ void Pool::Sleep(Worker& worker) {
   HeavyFence();  // partner: LightFence in Notify, and the announcement of waiters for room or for a drain
   core_.NoteIdle();
   worker.sleeps.Add();
-  while (!HasReady() && !stopping()) {
+  while ((!HasReady() || LeftToOthers()) && !stopping()) {
     if (worker.asleep.load(std::memory_order_acquire) == 0) return;
-    FutexWait(worker.asleep, 1);
+    if (!SleepOnce(worker)) break;
   }
   MutexLock lock(mu_);
   const auto at = std::find(sleeping_.begin(), sleeping_.end(), &worker);
@@ -170,6 +170,48 @@ void Pool::Sleep(Worker& worker) {
   worker.asleep.store(0, std::memory_order_relaxed);
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   searchers_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+// With the caller asleep. The last one to fall asleep sees everybody asleep, and leaves nothing.
+bool Pool::LeftToOthers() const {
+  return tiny_.load(std::memory_order_relaxed) && sleepers_.load(std::memory_order_seq_cst) < workers_.size();
+}
+
+uint64_t Pool::ProgressMark() const {
+  uint64_t mark = 0;
+  for (const auto& w : workers_) mark += w->slot->completed[0].Read() + w->slot->completed[1].Read();
+  return mark;
+}
+
+// One sleep, timed for the sentinel. False if the sentinel found the others stuck, and work.
+bool Pool::SleepOnce(Worker& worker) {
+  Worker* none = nullptr;
+  if (!LeftToOthers() || !sentinel_.compare_exchange_strong(none, &worker, std::memory_order_relaxed)) {
+    FutexWait(worker.asleep, 1);
+    return true;
+  }
+  const uint64_t mark = ProgressMark();
+  FutexWait(worker.asleep, 1, Clock::now() + std::chrono::microseconds(tuning::kSentinelMicros));
+  sentinel_.store(nullptr, std::memory_order_relaxed);
+  if (ProgressMark() != mark) return true;
+  tiny_.store(false, std::memory_order_relaxed);
+  return !HasReady();
+}
+
+bool Pool::NoteMean(std::chrono::nanoseconds took, uint32_t ops) {
+  const bool tiny = took.count() < static_cast<int64_t>(ops) * tuning::kTinyOpNanos;
+  if (tiny != tiny_.load(std::memory_order_relaxed)) tiny_.store(tiny, std::memory_order_relaxed);
+  if (!tiny) {
+    if (sleepers_.load(std::memory_order_relaxed) != 0 && HasReady()) Notify();  // what posts left undone meanwhile
+    return false;
+  }
+  return sleepers_.load(std::memory_order_relaxed) + 1 < workers_.size();
+}
+
+void Pool::Retire(Worker& worker) {
+  searchers_.fetch_add(1, std::memory_order_seq_cst);
+  Sleep(worker);
+  searchers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 void Pool::WakeOne() {

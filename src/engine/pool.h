@@ -4,6 +4,10 @@
 // posts an op publishes it, LightFence(), and looks for sleepers. One of the two sees the other, so no wake is lost.
 // A post wakes a sleeper only if nobody is searching: a searcher will find the op, or, having missed it, find it when
 // it looks once more after announcing. A searcher that finds an op and leaves more behind wakes the next one.
+// Tiny ops: where ops take less than waking a worker for them gains, one awake worker is faster than two. Workers
+// measure a mean over some ops now and then; while it is tiny, posts wake nobody as long as somebody is awake, and
+// all but one go to sleep. One of the sleepers, the sentinel, looks again after a moment: if the awake ones have not
+// moved since, an op was long after all, and the regime ends. With nobody awake a post always wakes.
 // The checker runs this protocol as a model (tests/checker/sleep_wake_test.cc).
 //
 // Threads: Post by any thread with its slot; Next by the worker's thread.
@@ -46,12 +50,18 @@ class Pool {
   // Sees to it that somebody will look at what was Put. One call serves many puts.
   void Notify() {
     LightFence();
-    if (sleepers_.load(std::memory_order_relaxed) != 0 && searchers_.load(std::memory_order_relaxed) == 0)
-      [[unlikely]] WakeOne();
+    const uint32_t asleep = sleepers_.load(std::memory_order_relaxed);
+    if (asleep == 0 || searchers_.load(std::memory_order_relaxed) != 0) return;
+    if (tiny_.load(std::memory_order_relaxed) && asleep < workers_.size()) return;
+    WakeOne();
   }
 
   // The next op for `worker`, or null when the pool stops. Blocks. `fair`: looks at other threads' queues first.
   OpRecord* Next(Worker& worker, bool fair);
+  // What `ops` ops of a worker took, overhead included. True if the worker should make room for the others.
+  bool NoteMean(std::chrono::nanoseconds took, uint32_t ops);
+  // Goes to sleep although there may be work, if somebody else is awake to do it.
+  void Retire(Worker& worker);
   // Whatever can be taken without blocking by a thread that is no worker; null if nothing.
   OpRecord* TryTake();
   bool HasReady() const;
@@ -83,6 +93,9 @@ class Pool {
   OpRecord* TakeFromWorkers(Worker& worker, int level);
   OpRecord* Search(Worker& worker);
   void Sleep(Worker& worker) EXCLUDES(mu_);
+  bool LeftToOthers() const;
+  bool SleepOnce(Worker& worker);
+  uint64_t ProgressMark() const;
   void WakeOne() EXCLUDES(mu_);
   void Wake(Worker& worker);
 
@@ -100,6 +113,9 @@ class Pool {
   // change followed by HeavyFence where it promises to look again.
   alignas(64) std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> searchers_{0};
+  // relaxed: both only choose who sleeps how long; a stale value costs a moment.
+  std::atomic<bool> tiny_{false};
+  std::atomic<Worker*> sentinel_{nullptr};
   alignas(64) Mutex mu_;
   std::vector<Worker*> sleeping_ GUARDED_BY(mu_);
   std::vector<std::unique_ptr<QueueList>> lists_ GUARDED_BY(mu_);

@@ -231,7 +231,18 @@ void EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   }
   OpRecord* next = nullptr;
   bool fair = false;
+  uint32_t measured = 0;
+  Clock::time_point since{};
+  const bool several = pool.workers().size() > 1;
   for (uint32_t run = 0; !t_role_lent; ++run) {
+    if (several && measured++ % tuning::kMeasuredOps == 0) {
+      const auto now = Clock::now();
+      if (measured > 1 && pool.NoteMean(now - since, tuning::kMeasuredOps)) {
+        if (next) pool.Put(*worker.slot, std::exchange(next, nullptr));
+        pool.Retire(worker);
+      }
+      since = measured > 1 ? Clock::now() : now;
+    }
     if (next && (run >= tuning::kInlineRun || pool.stopping())) {  // let others have a turn
       pool.Put(*worker.slot, next);
       next = nullptr;
@@ -239,7 +250,9 @@ void EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     }
     if (!next) {
       run = 0;
+      const uint64_t sleeps = worker.sleeps.Read();
       next = pool.Next(worker, fair);
+      if (worker.sleeps.Read() != sleeps) measured = 0;  // the time asleep is nobody's op
       fair = false;
       if (!next) break;
     }

@@ -21,6 +21,12 @@ inline constexpr uint32_t kPrefetchBlocks = 4;
 // Pauses between two looks of an idle worker: lets a pusher get ahead by some ops, so that the queue's line does not
 // change cores for each of them.
 inline constexpr uint32_t kIdlePauses = 16;
+// Ops of which a worker takes the mean: a clock read of about 25 ns is then under half a nanosecond an op.
+inline constexpr uint32_t kMeasuredOps = 64;
+// Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first.
+inline constexpr int64_t kTinyOpNanos = 200;
+// How long the sentinel trusts a tiny regime: bounds what a long op among tiny ones can delay.
+inline constexpr int64_t kSentinelMicros = 250;
 // A push blocked at the soft bound goes on when this part of the bound is free again: one sleep for many ops.
 inline constexpr size_t kRefillDivisor = 2;
 // Rounds of pausing, then of yielding, of a pusher that finds a tail locked, before it sleeps.
