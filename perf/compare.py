@@ -7,7 +7,6 @@ BUILD is a build tree configured with ENGINE_BUILD_PERF=ON. Standard library onl
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -60,15 +59,13 @@ def main() -> int:
     )
     unknown = set(args.peers) - set(plan.CONTENDERS)
     if unknown:
-        print(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(plan.CONTENDERS)}", file=sys.stderr)
+        print(f"no such peer: {', '.join(sorted(unknown))}; there are: {'; '.join(plan.CONTENDERS)}", file=sys.stderr)
         return 2
     if not any((settings.runners / c.binary).exists() for c in plan.CONTENDERS.values()):
         print(f"no runner in {settings.runners}: configure with -DENGINE_BUILD_PERF=ON and build", file=sys.stderr)
         return 2
     header = machine.header(args.build, HERE, args.workers, settings.rounds)
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
-    if header["load_at_start"] > 0.5 * (os.cpu_count() or 1):
-        print("The machine is busy: only the ratios mean anything, and they less than usual.\n")
     rows = run(args, settings)
     if args.json:
         args.json.write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from pathlib import Path
 
 
@@ -31,6 +32,19 @@ def _compiler(build: Path) -> str:
     return _say(found.group(1), "--version").partition("\n")[0] if found else ""
 
 
+def busy(seconds: float = 0.2) -> float:
+    """Share of the cores that is busy now. Asked while all runners are stopped: what it sees is other people's work."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all; idle and waiting for a disk
+
+    all_before, idle_before = ticks()
+    time.sleep(seconds)
+    all_after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(1, all_after - all_before)
+
+
 def header(build: Path, source: Path, workers: int, rounds: int) -> dict:
     commit = _say("git", "rev-parse", "HEAD", cwd=source)
     return {
@@ -41,7 +55,7 @@ def header(build: Path, source: Path, workers: int, rounds: int) -> dict:
         "compiler": _compiler(build),
         "commit": commit + (" and changes" if commit and _say("git", "status", "--porcelain", cwd=source) else ""),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "load_at_start": os.getloadavg()[0],
+        "busy_before": round(busy(1.0), 2),
         "workers": workers,
         "rounds": rounds,
     }

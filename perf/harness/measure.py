@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import machine
 from .plan import CONTENDERS, Case, Group
 from .process import Runner
 
@@ -31,6 +32,7 @@ class Result:
     n: int = 0
     rounds: list[dict] = field(default_factory=list)
     skip: str = ""
+    busy: float = 0.0  # what else the machine was doing, at the worst of the looks taken around the rounds
 
     def values(self, metric: str) -> list[float | None]:
         return [figures.get(metric) for figures in self.rounds]
@@ -82,6 +84,7 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
         if not case.fresh:  # memory of the full size is touched before anything counts
             runner.ask(case.name, results[name].n, settings.timeout)
     names = list(runners)
+    busy = machine.busy()
     for i in range(settings.rounds):
         turn = i % len(names) if names else 0
         for name in names[turn:] + names[:turn]:
@@ -92,10 +95,13 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
             if case.fresh:
                 runners[name].close()
             if "skip" in answer:
-                result.skip = answer["skip"]
+                result.skip = answer["skip"] + (f", in round {i + 1}" if i else "")
             else:
                 result.rounds.append(answer)
         _progress(f"{group.name} {case.name}: round {i + 1} of {settings.rounds}")
+    busy = max(busy, machine.busy())
+    for result in results.values():
+        result.busy = busy
     _progress("")
     return results
 

@@ -59,6 +59,7 @@ def _row(metric: str, ours: Result | None, name: str | None, peer: Result | None
         "n": peer.n if peer else ours.n,
         "ours_n": ours.n if ours else 0,
         "rounds": len((peer or ours).rounds),
+        "others_busy": (peer or ours).busy,
     }
 
 
@@ -71,6 +72,9 @@ def _number(value: float) -> str:
 def table(group: Group, case: Case, results: dict[str, Result]) -> str:
     """One line a contender, the best first; ratios are against ours, above 1 where ours is better."""
     lines = [f"{group.name} / {case.name}: {case.title}; {case.metric}"]
+    busy = max((r.busy for r in results.values()), default=0)
+    if busy > 0.1:
+        lines.append(f"  (the machine was {busy:.0%} busy with other work: judge nothing by this)")
     if all(r.skip for r in results.values()):
         return f"{lines[0]}: nothing to run ({results[group.ours].skip})"
     ours = results.get(group.ours)
@@ -79,9 +83,9 @@ def table(group: Group, case: Case, results: dict[str, Result]) -> str:
         text = f"  {name:18} {_number(median):>8}  [{_number(low)}, {_number(high)}]"
         ratio = paired_ratio(ours.values(case.metric), result.values(case.metric)) if ours and ours.rounds else None
         if name != group.ours and ratio:
-            text = f"{text:52}x{ratio['ratio']:.2f} [{ratio['ci'][0]:.2f}, {ratio['ci'][1]:.2f}]"
+            text = f"{text:46} x{ratio['ratio']:.2f} [{ratio['ci'][0]:.2f}, {ratio['ci'][1]:.2f}]"
         extra = [f"{metric} {_number(s[0])}" for metric in case.beside if (s := _summary(result, metric))]
         extra.append(f"n {result.n:,}")
-        lines.append(f"{text:74}{', '.join(extra)}")
+        lines.append(f"{text:76} {', '.join(extra)}")
     lines += [f"  {name:18}        -  {r.skip}" for name, r in results.items() if r.skip]
     return "\n".join(lines)

@@ -140,10 +140,12 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   liveness_->core = this;
   tracing_ = false;
   sole_pusher_ = nullptr;
+  threads_lost_ = false;
   PoisonPendingAfterFork();
   roles_ = 0;
   MakePools();
   threads_lost_ = !stopped_;
+  t_engine_id = 0;  // the walk may have taken a slot: the next call looks for it again, and starts the threads
 }
 
 void EngineCore::PoisonPendingAfterFork() {

@@ -59,13 +59,15 @@ void SetThreadUp(const PoolOptions& options, const std::string& name, int index)
 
 ThreadSlot& EngineCore::FindSlot() {
   const uint64_t id = id_.load(std::memory_order_relaxed);
+  bool found = false;
   for (SlotEntry& e : t_table.entries) {
     if (e.id != id) continue;
     t_engine_id = id;
     t_slot = e.slot;
-    return *t_slot;
+    found = true;
+    break;
   }
-  Remember({id, TakeSlot(), liveness_});
+  if (!found) Remember({id, TakeSlot(), liveness_});
   if (threads_lost_.exchange(false, std::memory_order_acq_rel)) StartAllThreads();  // first use after a fork
   return *t_slot;
 }

@@ -1,0 +1,1 @@
+#include "engine/c_api.h"  // first and alone: the header is C++ as well

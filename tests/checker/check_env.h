@@ -1,0 +1,51 @@
+// CheckEnv: the Env under which the dependency protocol is explored. What the protocol asks for goes to a Host.
+#pragma once
+
+#include <cstdint>
+
+#include "checked_atomic.h"
+#include "dependency.h"
+
+namespace checker {
+
+class Host {
+ public:
+  virtual void* TakeGroup() = 0;
+  virtual void DropGroup(void* group) = 0;
+  virtual void Recycle(void* op) = 0;
+  virtual void OnReady(void* op) = 0;
+  virtual uint32_t ExtraPins(const void* op) = 0;
+  virtual void SpinOnLock() = 0;
+
+  static inline Host* current = nullptr;
+
+ protected:
+  ~Host() = default;
+};
+
+template <engine::detail::Mutant M>
+struct CheckEnv {
+  static constexpr engine::detail::Mutant kMutant = M;
+
+  template <class T>
+  using Atomic = CheckedAtomic<T>;
+  struct Ctx {};
+  struct OpExtra {
+    uint32_t id;
+  };
+  struct PusherExtra {};
+  struct CompleterExtra {};
+
+  template <class Group>
+  static Group* TakeGroup(Ctx&) {
+    return static_cast<Group*>(Host::current->TakeGroup());
+  }
+  static void DropGroup(Ctx&, void* group) { Host::current->DropGroup(group); }
+  static void Recycle(Ctx&, void* op) { Host::current->Recycle(op); }
+  static void OnReady(Ctx&, void* op) { Host::current->OnReady(op); }
+  static uint32_t ExtraPins(const void* op) { return Host::current->ExtraPins(op); }
+  static void SpinOnLock(uint32_t) { Host::current->SpinOnLock(); }
+  static void Prefetch(const void*) {}
+};
+
+}  // namespace checker

@@ -1,0 +1,63 @@
+// What a push can be besides a set of accesses: deletion, held and asynchronous ops, ops that make no version; and
+// the look at Settled that a wait begins with.
+#include <gtest/gtest.h>
+
+#include "check.h"
+#include "report.h"
+
+namespace checker {
+namespace {
+
+void Holds(const char* text) { ReportHolds(Check(Scenario(text)), text); }
+
+TEST(Deletion, ClosesTheVar) {
+  Holds("del:Wx");
+  Holds("del:Wx, Wx");
+  Holds("Rx, del:Wx | Rx");
+  Holds("Wx, del:Wx | Wx, Rx");
+}
+TEST(Deletion, ARefusedPushLeavesItsOtherVarsAlone) {
+  Holds("del:Wy | Wx Wy | Wx");
+  Holds("del:Wy | Rx Wy | Rx, Wx");
+  Holds("del:Wz, Wx | Rx Wy Rz | Wx Ry");
+}
+TEST(Deletion, ARefusedPushMeetsFinishingWrites) {
+  Holds("Wx, del:Wy | Wx Wy, Wx");
+  Holds("Wx Wy, del:Wy | Wx Wy, Rx");
+  Holds("del:Wx | Wx | Rx, Wx");
+}
+TEST(Deletion, OfTwoVarsOneDeletionWins) { Holds("del:Wx | del:Wx | Rx"); }
+
+TEST(HeldOp, StartsOnlyWhenReleased) {
+  Holds("held:none");
+  Holds("held:Wx");
+  Holds("held:Wx, Wx");
+  Holds("held:Wx Ry, Rx Wy | Rx");
+  Holds("held:Rx, Wx | held:Wx");
+}
+TEST(EmptyOp, IsReadyAtOnce) { Holds("none, Wx | none"); }
+
+TEST(AsyncOp, KeepsItsBlockUntilItsBodyIsOver) {
+  Holds("async:Wx, Wx");
+  Holds("async:Rx, Wx | Rx");
+  Holds("async:Wx, Wx | Wx");
+  Holds("async:none, async:held:Wx, Rx");
+}
+
+TEST(KeptVersion, IsSeenByTheReadersBehind) {
+  Holds("Wx, keep:Ux, Rx");
+  Holds("keep:Ux, Rx | Wx");
+  Holds("Wx Ry, keep:Ux Uy | Rx, Wy");
+}
+
+TEST(Settled, IsTrueOnlyWhenEveryEarlierWriteHasEnded) {
+  Holds("Wx, settled:x");
+  Holds("Wx, settled:x | Wx, settled:x");
+  Holds("Wx, Wx | Wx | settled:x");
+  Holds("Wx Wy, Rx | settled:y, settled:x");
+  Holds("Rx, keep:Wx, settled:x | Wx");
+  Holds("Wx, del:Wx | settled:x | Wx");
+}
+
+}  // namespace
+}  // namespace checker

@@ -1,0 +1,56 @@
+// Each fault that dependency.h can carry is found, in a scenario that holds without it, and for the expected reason.
+#include <gtest/gtest.h>
+
+#include "check.h"
+#include "report.h"
+
+namespace checker {
+namespace {
+
+using engine::detail::Mutant;
+
+void IsCaught(Mutant mutant, const char* text, const char* rule) {
+  const Scenario scenario(text);
+  ReportHolds(Check(scenario), text);
+  ReportCaught(Check(scenario, mutant), rule, text);
+}
+
+constexpr char kTwoWays[] = "ordered one way on one Var and the other way on another";
+constexpr char kUsedFreedOp[] = "use after free: an op's block";
+
+TEST(DependencyProtocol, MutantSortedWithoutHoldingIsCaught) {
+  IsCaught(Mutant::kSortedWithoutHolding, "Wx Wy | Wx Wy", kTwoWays);
+}
+TEST(DependencyProtocol, MutantOrderSwapOnOneVarIsCaught) {
+  IsCaught(Mutant::kOrderSwapOnOneVar, "Wx Wy | Wx Wy", kTwoWays);
+}
+TEST(DependencyProtocol, MutantLinkBeforePublishIsCaught) {
+  IsCaught(Mutant::kLinkBeforePublish, "Wx, Wx", "a finished write hangs on its Var");
+}
+// The block of a finished write is pushed again as the new tail, and the old completer makes that tail idle.
+TEST(DependencyProtocol, MutantDoneBeforeIdleIsCaught) {
+  IsCaught(Mutant::kDoneBeforeIdle, "Wx, Wx | Wx", "an op was recycled before it ended");
+}
+TEST(DependencyProtocol, MutantMissingPinIsCaught) { IsCaught(Mutant::kMissingPin, "Wx, Wx", kUsedFreedOp); }
+TEST(DependencyProtocol, MutantMissingCloseBiasIsCaught) {
+  IsCaught(Mutant::kMissingCloseBias, "Rx | Wx", "use after free: a group");
+  IsCaught(Mutant::kMissingCloseBias, "Rx | Rx | Wx", "an op became ready before an op ahead of it");
+}
+TEST(DependencyProtocol, MutantDroppedGrantIsCaught) {
+  IsCaught(Mutant::kDroppedGrant, "Wx, Rx | Rx", "deadlock: an op never became ready");
+}
+// The next faults are the caller's: nothing in the protocol completes an op twice, or knows who pushes.
+TEST(DependencyProtocol, MutantDoubleCompletionIsCaught) {
+  ReportHolds(Check(Scenario("Wx")), "Wx");
+  ReportCaught(Check(Scenario("twice:Wx")), "use after free", "twice:Wx");
+}
+TEST(DependencyProtocol, MutantSecondPusherDoesNotWaitIsCaught) {
+  Scenario scenario("Wx, Wx | Wx");
+  scenario.exclusive = true;
+  ReportHolds(Check(scenario), scenario.text);
+  scenario.open_gate = true;
+  ReportCaught(Check(scenario), "deadlock: an op never became ready", scenario.text);
+}
+
+}  // namespace
+}  // namespace checker

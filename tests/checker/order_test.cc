@@ -1,0 +1,100 @@
+// Order, versions and recycling: writes, readers between them, and overlapping sets of Vars.
+#include <gtest/gtest.h>
+
+#include "check.h"
+#include "report.h"
+
+namespace checker {
+namespace {
+
+void Holds(const char* text) { ReportHolds(Check(Scenario(text)), text); }
+void HoldsExclusive(const char* text) {
+  Scenario scenario(text);
+  scenario.exclusive = true;
+  ReportHolds(Check(scenario), std::string(text) + "   (a sole pusher locks nothing)");
+}
+void HoldsFine(const char* text) {
+  Scenario scenario(text);
+  scenario.fine = true;
+  ReportHolds(Check(scenario), std::string(text) + "   (fine)");
+}
+void HoldsSpinning(const char* text) {
+  Scenario scenario(text);
+  scenario.spins = true;
+  ReportHolds(Check(scenario), std::string(text) + "   (spinning on locked tails)");
+}
+
+TEST(OneVar, WritesFormAChain) {
+  Holds("Wx");
+  Holds("Wx, Wx");
+  Holds("Wx, Wx | Wx");
+  Holds("Wx | Wx | Wx, Wx");
+}
+TEST(OneVar, FiveWritesShareRecycledBlocks) { Holds("Wx, Wx, Wx | Wx, Wx"); }
+TEST(OneVar, ReadersRunTogetherBetweenWrites) {
+  Holds("Wx | Rx | Rx");
+  Holds("Wx, Rx | Rx, Wx");
+  Holds("Rx, Wx, Rx | Rx");
+  Holds("Wx, Rx | Wx, Rx");
+}
+TEST(OneVar, GroupsAreRecycledWhileOthersJoin) {
+  Holds("Wx, Rx, Wx | Rx, Wx");
+  Holds("Wx | Rx, Wx | Rx");
+  Holds("Wx, Rx | Rx | Rx");
+}
+
+// Completers mark their link done and leave the tail alone, until a second pusher comes, and some of them for longer.
+TEST(SolePusher, LocksNothing) {
+  HoldsExclusive("Wx, Wx, Wx");
+  HoldsExclusive("Wx, Rx, Rx, Wx");
+  HoldsExclusive("Wx Ry, Rx Wy, Wx Wy");
+  HoldsExclusive("Wx, settled:x, Wx | settled:x");
+  HoldsExclusive("Wx Wy, del:Wy, Wx Wy, Rx");
+}
+TEST(SolePusher, GivesWayToASecondOne) {
+  HoldsExclusive("Wx, Wx | Wx");
+  HoldsExclusive("Wx | Wx, Wx");
+  HoldsExclusive("Wx, Rx | Rx, Wx");
+  HoldsExclusive("Wx Wy, Rx Wy | Wx Ry");
+  HoldsExclusive("Wx | Wx | Rx, Wx");
+  HoldsExclusive("Wx Wy | del:Wy | Wx Wy");
+}
+
+TEST(ManyVars, OverlappingPushesAreOrderedOneWay) {
+  Holds("Wx Wy | Wx Wy");
+  Holds("Wx Ry | Rx Wy");
+  Holds("Wx Wy | Wx Wy | Wx Wy");
+  Holds("Rx Ry | Wx Ry | Rx Wy");
+}
+TEST(ManyVars, OverlapsFormARing) {
+  Holds("Wx Ry | Wy Rz | Rx Wz");
+  Holds("Wx Wy | Wy Wz | Wx Wz");
+  Holds("Wx Ry, Wx | Wy Rz | Rx Wz");
+}
+TEST(ManyVars, ReadersOfThreeVarsMeetWriters) { Holds("Rx Ry Rz | Wx Wy Wz | Wx Ry Rz"); }
+TEST(ManyVars, UpdatesAreWrites) { Holds("Ux Ry, Rx Uy | Ux Uy"); }
+TEST(ManyVars, OpsOfOnePusherKeepTheirOrder) {
+  Holds("Wx, Rx Wy | Wx Ry");
+  Holds("Wx Wy, Wx Wy | Wx Wy");
+  Holds("Rx Ry, Wx Ry | Rx Wy, Rx");
+}
+
+// The plain fields (`entered`, `successor`, `op`, versions) are written where nobody can look at them yet.
+TEST(PlainFields, AreWrittenInTime) {
+  HoldsFine("Wx, Wx | Wx");
+  HoldsFine("Rx | Wx, Rx");
+  HoldsFine("Wx, Rx | Rx");
+  HoldsFine("Wx Ry | Rx Wy");
+  HoldsFine("del:Wy | Rx Wy | Wx");
+}
+
+TEST(Lock, APusherSpinsOnALockedTail) {
+  HoldsSpinning("Wx, Wx | Wx");
+  HoldsSpinning("Wx | Wx | Wx");
+  HoldsSpinning("Wx Ry | Rx Wy");
+  HoldsSpinning("Wx, Rx | Rx, Wx");
+  HoldsSpinning("del:Wx | Wx Wy | Ry");
+}
+
+}  // namespace
+}  // namespace checker

@@ -1,0 +1,72 @@
+// Scenario: which threads push which ops. Written as text, so that a test shows all of it in a line.
+//
+//   "Wx Ry, Rx | del:Wx | settled:x"
+//
+// `|` separates pushing threads, `,` what one thread does in turn, blanks the accesses of one op. An access is a
+// mode, R, U or W, and a Var: x, y or z. `none` is an op without accesses. Before an op:
+//   del:    it ends the Var that it writes
+//   held:   it is registered with a bias that another thread releases later
+//   async:  it is completed while its body may still look at it
+//   keep:   it makes no version
+//   twice:  it is, wrongly, completed twice
+// Instead of an op, `settled:x` is a look at Settled(x).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dependency.h"
+
+namespace checker {
+
+inline constexpr int kMaxOps = 6;
+inline constexpr int kMaxVars = 3;
+inline constexpr int kMaxPushers = 3;
+
+struct AccessSpec {
+  int var;
+  engine::detail::Mode mode;
+  bool read() const { return mode == engine::detail::Mode::kRead; }
+};
+
+struct OpSpec {
+  std::string text;
+  std::vector<AccessSpec> accesses;  // sorted by Var
+  bool deletes = false;
+  bool held = false;
+  bool async = false;
+  bool keeps_version = false;
+  bool twice = false;
+
+  const AccessSpec* Find(int var) const;
+  bool makes_version(const AccessSpec& access) const { return !access.read() && !keeps_version; }
+};
+bool Conflict(const OpSpec& a, const OpSpec& b);
+bool ConflictOn(int var, const OpSpec& a, const OpSpec& b);
+
+struct Item {
+  enum Kind { kPush, kLookSettled } kind;
+  int index;  // op or Var
+};
+
+struct Scenario {
+  explicit Scenario(std::string_view text);
+
+  std::string text;
+  std::vector<OpSpec> ops;
+  std::vector<std::vector<Item>> pushers;
+  int vars = 0;
+  size_t most_accesses = 0;
+  int reads = 0;           // accesses, of all ops
+  bool looks_settled = false;
+  bool exclusive = false;  // as long as one pusher alone has pushed, its pushes lock nothing
+  bool open_gate = false;  // a fault: the second pusher does not wait for an exclusive push in progress
+  bool fine = false;       // points after accesses too, so that what is not atomic is a step of its own
+  bool spins = false;      // run the spin loop on a locked tail, instead of blocking at its first exchange
+};
+
+inline char VarName(int var) { return static_cast<char>('x' + var); }
+
+}  // namespace checker
