@@ -135,6 +135,15 @@ EngineStatus KeepCurrentException(const char* function) noexcept {
   }
 }
 
+void RefuseNull(const char* what) { throw UsageError(std::string(what) + " is null"); }
+
+void RefuseCount(int64_t count, const char* what) {
+  if (count < 0) throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count));
+  throw UsageError("the array of " + std::to_string(count) + " " + what + " is null");
+}
+
+void RefuseHandle(const void* handle, const char* kind) { throw UsageError(WhyRefused(handle, kind)); }
+
 std::string WhyRefused(const void* handle, const char* kind) {
   std::string text = std::string("the ") + kind;
   return handle ? text + " handle is not live: it was freed, or never was one" : text + " handle is null";

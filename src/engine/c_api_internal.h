@@ -71,18 +71,20 @@ inline EngineSite ToC(Site site) noexcept { return {site.file, site.line}; }
 
 // ---- arguments
 
+// The refusals stand apart from the checks, which are on the path of every push.
+[[noreturn, gnu::cold]] void RefuseNull(const char* what);                       // "the result is null"
+[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);       // negative, or without an array
+[[noreturn, gnu::cold]] void RefuseHandle(const void* handle, const char* kind);  // null, or not live
+
 template <class T>
 T& Required(T* pointer, const char* what) {
-  if (!pointer) throw UsageError(std::string(what) + " is null");
+  if (!pointer) RefuseNull(what);
   return *pointer;
 }
 
 // `count` as a size, after checking that `array` can hold it.
 inline size_t CheckedCount(int64_t count, const void* array, const char* what) {
-  if (count < 0) throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count));
-  if (count > 0 && !array) {
-    throw UsageError("the array of " + std::to_string(count) + " " + what + " is null");
-  }
+  if (count < 0 || (count > 0 && !array)) RefuseCount(count, what);
   return static_cast<size_t>(count);
 }
 
@@ -197,7 +199,7 @@ Handle FromBits(uint64_t bits) noexcept {
   return reinterpret_cast<Handle>(bits);
 }
 
-// "the engine is null", "the variable is not live: ..."
+// "the engine handle is null", "the variable handle is not live: ..."
 std::string WhyRefused(const void* handle, const char* kind);
 
 template <class Handle, class... Args>
@@ -209,15 +211,13 @@ Handle NewHandle(Args&&... args) {
 template <class Handle>
 auto& Live(Handle handle) {
   auto* object = HandleKind<Handle>::table.Peek(ToBits(handle));
-  if (!object) throw UsageError(WhyRefused(handle, HandleKind<Handle>::kName));
+  if (!object) RefuseHandle(handle, HandleKind<Handle>::kName);
   return *object;
 }
 
 template <class Handle>
 void FreeHandle(Handle handle) {
-  if (!HandleKind<Handle>::table.Release(ToBits(handle))) {
-    throw UsageError(WhyRefused(handle, HandleKind<Handle>::kName));
-  }
+  if (!HandleKind<Handle>::table.Release(ToBits(handle))) RefuseHandle(handle, HandleKind<Handle>::kName);
 }
 
 // ---- between ops and engines (c_api_ops.cc)

@@ -80,15 +80,17 @@ class VarList {
     VarRef* const first = data_ + size_;
     for (size_t i = 0; i < vars.size(); ++i) {
       const Var* var = HandleKind<EngineVar>::table.Peek(ToBits(vars[i]));
-      if (!var) {
-        throw UsageError(std::string(role) + "[" + std::to_string(i) + "]: " + WhyRefused(vars[i], "variable"));
-      }
+      if (!var) Refuse(role, i, vars[i]);
       ::new (static_cast<void*>(data_ + size_++)) VarRef(*var);
     }
     return {first, vars.size()};
   }
 
  private:
+  [[noreturn, gnu::cold]] static void Refuse(const char* role, size_t index, EngineVar var) {
+    throw UsageError(std::string(role) + "[" + std::to_string(index) + "]: " + WhyRefused(var, "variable"));
+  }
+
   static constexpr size_t kInline = 16;
   alignas(VarRef) std::byte inline_[kInline * sizeof(VarRef)];
   std::unique_ptr<std::byte[]> heap_;
@@ -140,6 +142,7 @@ class Description {
  private:
   const EngineOpDesc& Read(const EngineOpDesc& given) {
     if (given.struct_size == sizeof(EngineOpDesc)) return given;
+    copy_ = {};
     ReadStruct(given, copy_, "EngineOpDesc");
     return copy_;
   }
@@ -150,7 +153,7 @@ class Description {
     throw UsageError(Where() + e.what());
   }
 
-  EngineOpDesc copy_ = {};
+  EngineOpDesc copy_;  // used if the caller's struct has another size
   const EngineOpDesc& op_;
   VarList refs_;
   Site site_;
@@ -186,7 +189,7 @@ EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) no
     // Our own reference: another thread may use the same one by mistake.
     CompletionSlot* slot = table.Retain(ToBits(handle));
     if (!slot) {
-      if (!handle) throw UsageError(WhyRefused(handle, "completion"));
+      if (!handle) RefuseHandle(handle, "completion");
       throw CompletionError(std::string(function) + ": the completion was used up already, or never was one");
     }
     struct GiveUp {
@@ -371,7 +374,7 @@ EngineStatus EngineCompletionFail(EngineCompletion done, int32_t code, const cha
 
 EngineStatus EngineCompletionRetain(EngineCompletion done) {
   return Guard(__func__, [&] {
-    if (!HandleKind<EngineCompletion>::table.Retain(ToBits(done))) throw UsageError(WhyRefused(done, "completion"));
+    if (!HandleKind<EngineCompletion>::table.Retain(ToBits(done))) RefuseHandle(done, "completion");
   });
 }
 

@@ -64,6 +64,7 @@ class EngineCore {
   };
   // False: would have to wait. `held` receives the op of a hold.
   bool Push(const PushRequest& request, OpRecord** held = nullptr);
+  void PushSync(const OpDesc& desc, ClosureRef fn, Site site);  // the common case of it, for the compiler to narrow
   void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
   void ReleaseHeld(OpRecord* op) noexcept;
@@ -76,6 +77,7 @@ class EngineCore {
   // A counted copy of its error goes to `raised`, if given.
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
+  OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* Dispatch(Pass& pass, Worker* worker);
   void Complete(Pass& pass, OpRecord* op) {
     // relaxed: learning late that there are many pushers is harmless (dependency.h).
@@ -172,6 +174,7 @@ class EngineCore {
   ~EngineCore();
 
   // push.cc
+  bool PushInline(const PushRequest& request, OpRecord** held = nullptr);
   OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t most_accesses);
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
@@ -194,9 +197,11 @@ class EngineCore {
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
   ErrorRecord* FirstPoison(OpRecord* op);
+  static void PrefetchFollower(OpRecord* op);
   void SetPoison(VarCore* var, ErrorRecord* error);
   void RunInternal(Pass& pass, OpRecord* op);
   void RecycleRecord(ThreadSlot& slot, OpRecord* op);
+  void RecycleOther(OpRecord* op);  // a deletion, or a block from operator new
 
   // wait.cc
   ErrorRecord* TakeError(OpRecord* op);
@@ -223,6 +228,7 @@ class EngineCore {
   // shutdown.cc
   void Unobserved(const OpError& error);
   void ReportUnseen();
+  bool SettleAll(Clock::time_point deadline);
   bool Drain();
   void JoinEverything();
 
@@ -297,6 +303,15 @@ class EngineCore {
   // Never destroyed before the core: threads that end after the engine ask through it whether it is still there.
   std::shared_ptr<struct Liveness> liveness_;
 };
+
+inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
+  // relaxed: the watchdog's look is ordered by the push gate; everyone else is done with the op.
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  if (op->extra.size_class == 0) [[unlikely]] return RecycleOther(op);
+  slot.cache.Return(op->extra.size_class, op);
+}
+
+inline void ProductionEnv::RecycleRecord(Pass& pass, OpRecord* op) { pass.slot->core->RecycleRecord(*pass.slot, op); }
 
 // Lets a thread that ends give its slot back only to an engine that is still there.
 struct Liveness {

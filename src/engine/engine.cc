@@ -87,6 +87,7 @@ void Engine::Delete(Var& var) {
 }
 
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  if (how == How::kSync) return core_->PushSync(desc, fn, site);
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {

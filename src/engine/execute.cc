@@ -16,19 +16,32 @@ void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
   pass.last_ready = op;
 }
 
-void ProductionEnv::RecycleRecord(Pass& pass, OpRecord* op) { pass.slot->core->RecycleRecord(*pass.slot, op); }
+void EngineCore::RecycleOther(OpRecord* op) {
+  if (op->extra.flags & kDeleteOp) return ReleaseVarCore(CoreOf(op->accesses()[0].var));
+  ops_.AddLarge(-1);
+  ::operator delete(op, std::align_val_t{64});
+}
 
-void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
-  // relaxed: the watchdog's look is ordered by the push gate; everyone else is done with the op.
+ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]] SettlePoison(op, error);
+  if (op->extra.flags & kScoped) [[unlikely]] op->scope().~ScopePtr();
+  const uint8_t epoch = op->extra.epoch;
+  // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
-  if (op->extra.flags & kDeleteOp) {
-    ReleaseVarCore(CoreOf(op->accesses()[0].var));
-  } else if (op->extra.size_class) {
-    slot.cache.Return(op->extra.size_class, op);
-  } else {
-    ops_.AddLarge(-1);
-    ::operator delete(op, std::align_val_t{64});
-  }
+  Pass pass{&slot};
+  Complete(pass, op);
+  slot.completed[epoch].AddRelease();
+  OpRecord* next = pass.ready ? Dispatch(pass, worker) : nullptr;
+  // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
+    NoteDrain(epoch);
+  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]] NoteRoom(slot, worker);
+  return next;
+}
+
+OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  return FinishInline(slot, op, error, worker);
 }
 
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
@@ -51,7 +64,7 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
   t_frame = frame.outer;
   // The body may have waited; a stand-in has our role and slot then.
   if (t_role_lent) [[unlikely]] return Finish(Slot(), op, error, nullptr);
-  return Finish(slot, op, error, worker);
+  return FinishInline(slot, op, error, worker);
 }
 
 // As Execute, where there is an error to inherit, a scope, a completion or a trace.
@@ -161,22 +174,14 @@ void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
   error->Release();
 }
 
-OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]] SettlePoison(op, error);
-  if (op->extra.flags & kScoped) [[unlikely]] op->scope().~ScopePtr();
-  const uint8_t epoch = op->extra.epoch;
-  // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
-  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
-  Pass pass{&slot};
-  Complete(pass, op);
-  slot.completed[epoch].AddRelease();
-  OpRecord* next = pass.ready ? Dispatch(pass, worker) : nullptr;
-  // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
-  LightFence();
-  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
-    NoteDrain(epoch);
-  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]] NoteRoom(slot, worker);
-  return next;
+// In a chain the next op's block is known only when this one ends. Fetching the one after it meanwhile hides one of two
+// line transfers.
+void EngineCore::PrefetchFollower(OpRecord* op) {
+  if (op->n_access == 0 || op->accesses()[0].read()) return;
+  const uintptr_t link = op->accesses()[0].link.load(std::memory_order_relaxed);
+  if (link & Protocol::kBits || !link) return;
+  PrefetchToWrite(reinterpret_cast<const void*>(link));
+  PrefetchToWrite(reinterpret_cast<const void*>(link - sizeof(OpRecord)));  // its header, if it is the first access
 }
 
 // Starts what became ready. A worker keeps the earliest of its own pool for itself, the rest is posted.
@@ -207,7 +212,10 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker) {
     posted = true;
   }
   if (posted) worker->pool->Notify();
-  if (next) pass.slot->inlined.Add();
+  if (next) {
+    pass.slot->inlined.Add();
+    PrefetchFollower(next);
+  }
   return next;
 }
 

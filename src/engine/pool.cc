@@ -31,14 +31,6 @@ void Pool::ListQueue(ThreadSlot& slot) {
   queues_.store(lists_.back().get(), std::memory_order_release);
 }
 
-void Pool::Put(ThreadSlot& slot, OpRecord* op) {
-  if (!slot.queues[index_]) [[unlikely]] ListQueue(slot);
-  const uint32_t bit = 1u << op->extra.level;
-  if (!(levels_used_.load(std::memory_order_relaxed) & bit)) [[unlikely]]
-    levels_used_.fetch_or(bit, std::memory_order_relaxed);
-  slot.queues[index_]->level[op->extra.level].Push(op);
-}
-
 OpRecord* Pool::TakeShared(Worker& worker, int level) {
   const auto& queues = queues_.load(std::memory_order_acquire)->queues;
   const auto n = static_cast<uint32_t>(queues.size());

@@ -46,7 +46,13 @@ class Pool {
   ~Pool();
 
   // Puts a ready op in the slot's queue, without waking.
-  void Put(ThreadSlot& slot, OpRecord* op);
+  void Put(ThreadSlot& slot, OpRecord* op) {
+    if (!slot.queues[index_]) [[unlikely]] ListQueue(slot);
+    const uint32_t bit = 1u << op->extra.level;
+    if (!(levels_used_.load(std::memory_order_relaxed) & bit)) [[unlikely]]
+      levels_used_.fetch_or(bit, std::memory_order_relaxed);
+    slot.queues[index_]->level[op->extra.level].Push(op);
+  }
   // Sees to it that somebody will look at what was Put. One call serves many puts.
   void Notify() {
     LightFence();

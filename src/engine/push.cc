@@ -166,23 +166,10 @@ void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
   RecycleRecord(slot, op);
 }
 
-bool EngineCore::Push(const PushRequest& request, OpRecord** held) {
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(nullptr, nullptr);
-  ThreadSlot& slot = Slot();
-  const OpDesc& desc = *request.desc;
-  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
-  OpRecord* op = NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
-  if (!op) return false;
-  if (request.hold) *held = op;
-  RegisterAndStart(slot, op, request.hold ? 1 : 0);
-  return true;
-}
-
 ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias) {
   Pass pass{&slot};
   Access* refused = nullptr;
   Protocol::Result result;
-  const bool at_once = op->extra.pool == kCallerPool && policy() == Policy::kNaive && bias == 0;
   {
     PushGate gate(*this, slot);
     // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
@@ -196,12 +183,16 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
     result = Protocol::Register(pass, op, bias, &refused, gate.exclusive());
     if (result == Protocol::Result::kDeletedVar) [[unlikely]] slot.pushed[epoch].Add(uint64_t{0} - 1);
   }
-  if (pass.ready) Dispatch(pass, nullptr);
+  if (pass.ready) [[unlikely]] Dispatch(pass, nullptr);
   if (result == Protocol::Result::kDeletedVar) [[unlikely]]
     RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
   if (result != Protocol::Result::kReady) return;
   op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
-  if (at_once) {
+  if (op->extra.pool == kDefaultPool) [[likely]] {
+    class Pool& target = pool(kDefaultPool);
+    target.Put(slot, op);  // once it is in a queue it may run and be gone
+    target.Notify();
+  } else if (op->extra.pool == kCallerPool && policy() == Policy::kNaive) {
     RunAtPush(slot, op);
   } else {
     Post(slot, op);
@@ -220,6 +211,23 @@ void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
   const OpError error = raised->Show();
   raised->Release();
   throw error;
+}
+
+ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, OpRecord** held) {
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(nullptr, nullptr);
+  ThreadSlot& slot = Slot();
+  const OpDesc& desc = *request.desc;
+  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
+  OpRecord* op = NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
+  if (!op) return false;
+  if (request.hold) *held = op;
+  RegisterAndStart(slot, op, request.hold ? 1 : 0);
+  return true;
+}
+
+bool EngineCore::Push(const PushRequest& request, OpRecord** held) { return PushInline(request, held); }
+void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
+  PushInline({.desc = &desc, .closure = fn, .site = site});
 }
 
 void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
@@ -303,6 +311,7 @@ void EngineCore::DeleteVar(VarCore* var) {
   OpRecord* op = &var->delete_op;
   op->extra.name = "delete";
   op->extra.flags = kDeleteOp;
+  op->extra.size_class = 0;
   op->extra.pool = kDefaultPool;
   op->extra.level = kNormalLevel;
   op->keeps_version = true;

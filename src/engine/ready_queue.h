@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/op.h"
+#include "sync.h"
 #include "tuning.h"
 
 namespace engine::detail {
@@ -23,7 +24,7 @@ namespace engine::detail {
 class ReadyDeque {
  public:
   // The release store of the tail publishes the ops. Partner: the acquire loads in Available and Pop's thieves.
-  void Push(OpRecord* op) {
+  [[gnu::always_inline]] void Push(OpRecord* op) {
     const int64_t t = tail_.load(std::memory_order_relaxed);
     Buffer* b = buffer_.load(std::memory_order_relaxed);
     if (!b || t - head_seen_ >= b->capacity) [[unlikely]] b = MakeRoom(t, b);
@@ -76,8 +77,8 @@ class ReadyDeque {
       Buffer* b = buffer_.load(std::memory_order_acquire);
       const auto n = static_cast<uint32_t>(t - h < most ? t - h : most);
       for (uint32_t i = 0; i < n; ++i) out[i] = b->at(h + i).load(std::memory_order_relaxed);
-      for (uint32_t i = 0; i < tuning::kPrefetchAhead; ++i)
-        __builtin_prefetch(b->at(h + n + i).load(std::memory_order_relaxed), 1);
+      for (uint32_t i = n == 1 ? tuning::kPrefetchAhead - 1 : 0; i < tuning::kPrefetchAhead; ++i)
+        PrefetchBlock(b->at(h + n + i).load(std::memory_order_relaxed));  // a stale pointer fetches in vain
       if (head_.compare_exchange_weak(h, h + n, std::memory_order_acq_rel, std::memory_order_acquire)) return n;
     }
   }
@@ -98,7 +99,7 @@ class ReadyDeque {
     std::unique_ptr<std::atomic<OpRecord*>[]> slots;
   };
 
-  Buffer* MakeRoom(int64_t t, Buffer* b) {
+  [[gnu::noinline]] Buffer* MakeRoom(int64_t t, Buffer* b) {
     // acquire: the takers have read the slots that we overwrite. Partner: their exchange of head.
     head_seen_ = head_.load(std::memory_order_acquire);
     if (b && t - head_seen_ < b->capacity) return b;

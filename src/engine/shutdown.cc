@@ -7,15 +7,25 @@
 
 namespace engine::detail {
 
-// True when every op has settled. Completions that do not come within drain_timeout fail with ShutdownError.
+// True when every op has settled, those too that ops push while we wait: each of these falls into a later epoch than
+// the op that pushed it, so one WaitAll does not cover them. Nobody else pushes any more, so no pending op stays none.
+bool EngineCore::SettleAll(Clock::time_point deadline) {
+  do {
+    if (!WaitAll(deadline, false)) return false;
+    if (Pending() == 0) return true;
+  } while (Clock::now() < deadline);
+  return false;
+}
+
+// Completions that do not come within drain_timeout fail with ShutdownError.
 bool EngineCore::Drain() {
-  if (WaitAll(Clock::now() + options_.drain_timeout, false)) return true;
+  if (SettleAll(Clock::now() + options_.drain_timeout)) return true;
   const auto cause = std::make_exception_ptr(ShutdownError("the engine was shut down before the Completion was called"));
   // Long enough for what has not even started to get there, however short the timeout.
   const auto give_up = Clock::now() + std::max<Clock::duration>(options_.drain_timeout, std::chrono::seconds(1));
   do {
     FailPendingCompletions(cause);  // again: what they release may wait for completions itself
-    if (WaitAll(Clock::now() + std::chrono::milliseconds(20), false)) return true;
+    if (SettleAll(Clock::now() + std::chrono::milliseconds(20))) return true;
   } while (Clock::now() < give_up);
   return false;
 }

@@ -76,6 +76,20 @@ inline void Pause() noexcept {
 #endif
 }
 
+// Fetches a line to be written: owned, not shared, so that the store does not wait a second time.
+inline void PrefetchToWrite(const void* at) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#else
+  __builtin_prefetch(at, 1);
+#endif
+}
+// An op's first two lines: header, and first accesses or closure.
+inline void PrefetchBlock(const void* block) noexcept {
+  PrefetchToWrite(block);
+  PrefetchToWrite(static_cast<const char*>(block) + 64);
+}
+
 // A counter written by one thread and read by any: no read-modify-write. relaxed: readers sum snapshots; where
 // more is needed, the place that reads says what orders it.
 class OwnedCounter {

@@ -17,7 +17,7 @@ inline constexpr uint32_t kTakeBatch = 32;
 // How far ahead of the op taken its successors in the queue are prefetched.
 inline constexpr uint32_t kPrefetchAhead = 4;
 // How far ahead of the block taken the next ones of the magazine are prefetched for writing.
-inline constexpr uint32_t kPrefetchBlocks = 4;
+inline constexpr uint32_t kPrefetchBlocks = 6;
 // Pauses between two looks of an idle worker: lets a pusher get ahead by some ops, so that the queue's line does not
 // change cores for each of them.
 inline constexpr uint32_t kIdlePauses = 16;
