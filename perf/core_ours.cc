@@ -25,7 +25,7 @@ engine::EngineOptions Options(const Config& config) {
 class Ours {
  public:
   explicit Ours(const Config& config) : naive_(config.variant == "naive"), engine_(Options(config)) {
-    for (VarId v = 0; v < kVars; ++v) vars_.push_back(engine_.NewVar());
+    for (VarId v = 0; v < kAllVars; ++v) vars_.push_back(engine_.NewVar());
   }
 
   std::string WhyNot(std::string_view name) const {

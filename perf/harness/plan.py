@@ -73,6 +73,7 @@ THROUGHPUT = tuple(
     Case(name, title, beside=("wakeups_per_op", "rerun_ns_per_op"))
     for name, title in (
         ("a_independent", "independent ops, no Vars"),
+        ("a_own_var", "independent ops, each updates a Var of its own"),
         ("b_chain", "chain: each op updates one Var"),
         ("c_fan", "1 writer, then 100 readers, of one Var"),
         ("d_dag", "random DAG: 2 reads, 1 update of 1,000 Vars"),

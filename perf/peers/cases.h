@@ -175,6 +175,7 @@ Answer RunCase(Backend& backend, std::string_view name, std::size_t n) {
   using std::chrono::milliseconds;
   if (std::string why = backend.WhyNot(name); !why.empty()) return Answer::Skip(std::move(why));
   if (name == kIndependent) return Throughput(backend, n, [n](auto&& push) { Independent(push, n); });
+  if (name == kOwnVar) return Throughput(backend, n, [n](auto&& push) { OwnVar(push, n); });
   if (name == kChain) return Throughput(backend, n, [n](auto&& push) { Chain(push, n); });
   if (name == kFanOut) return Throughput(backend, n, [n](auto&& push) { Fan(push, n); });
   if (name == kRandomDag) {

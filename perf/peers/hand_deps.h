@@ -12,7 +12,7 @@ namespace perf {
 template <class Task>
 class HandDeps {
  public:
-  HandDeps() : vars_(kVars) {}
+  HandDeps() : vars_(kAllVars) {}
 
   // Appends to `before` all tasks that the op must wait for. One task may appear twice, through two Vars.
   template <std::size_t R, std::size_t U>

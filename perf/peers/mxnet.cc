@@ -118,7 +118,7 @@ class MxNet {
   bool naive_;
   Context cpu_;
   Api api_{};
-  std::array<Array, kVars> arrays_{};
+  std::array<Array, kAllVars> arrays_{};
 };
 
 }  // namespace

@@ -84,7 +84,7 @@ class OmpDepend {
  private:
   int team_;
   int workers_;
-  char vars_[kVars] = {};
+  char vars_[kAllVars] = {};
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 // `CASE N`; the answer is one line of JSON: {"ns_per_op": 123.4, ...} or {"skip": "reason"}. It ends at end of input.
 //
 // A contender is a Backend:
-//   Backend(const Config&)           creates the pool and kVars variables
+//   Backend(const Config&)           creates the pool and kAllVars variables
 //   void Push(Op<R, U>)              one operation, ordered by its Vars
 //   void PushBlocked(VarId, Gate&)   one that updates the Var, and only once the gate is open
 //   void WaitAll(), void Wait(VarId)

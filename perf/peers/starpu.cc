@@ -31,9 +31,9 @@ class StarPu {
     setenv("STARPU_SILENT", "1", 1);
     setenv("STARPU_NCPU", std::to_string(config.workers).c_str(), 1);
     if (starpu_init(nullptr) != 0) throw std::runtime_error("starpu_init failed");
-    values_.resize(kVars);
-    handles_.resize(kVars);
-    for (VarId v = 0; v < kVars; ++v) {
+    values_.resize(kAllVars);
+    handles_.resize(kAllVars);
+    for (VarId v = 0; v < kAllVars; ++v) {
       starpu_variable_data_register(&handles_[v], STARPU_MAIN_RAM, reinterpret_cast<uintptr_t>(&values_[v]),
                                     sizeof(values_[v]));
     }

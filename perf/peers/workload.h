@@ -14,6 +14,7 @@ namespace perf {
 using VarId = std::uint32_t;
 
 inline constexpr VarId kVars = 1000;        // what the random programs touch
+inline constexpr VarId kAllVars = 20'000;   // what exists: more than any contender lets wait at once
 inline constexpr std::size_t kFan = 1 + 100;  // one writer, then its readers
 inline constexpr int kPushers = 4;          // threads of the multi-pusher cases
 
@@ -60,10 +61,16 @@ inline Dag MakeDag(std::size_t n, VarId first = 0, VarId count = kVars, std::uin
   return dag;
 }
 
-// The four programs. `push` is called with each operation in program order.
+// The programs. `push` is called with each operation in program order.
 template <class Push>
 void Independent(Push&& push, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) push(Free{});
+}
+
+// Independent as well, but every one names a Var: nothing is saved by having no accesses at all.
+template <class Push>
+void OwnVar(Push&& push, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) push(Writer{{}, {static_cast<VarId>(i % kAllVars)}});
 }
 
 template <class Push>
@@ -89,6 +96,7 @@ void RandomDag(Push&& push, const Dag& dag) {
 
 // Names of the cases, as the driver asks for them.
 inline constexpr std::string_view kIndependent = "a_independent";
+inline constexpr std::string_view kOwnVar = "a_own_var";
 inline constexpr std::string_view kChain = "b_chain";
 inline constexpr std::string_view kFanOut = "c_fan";
 inline constexpr std::string_view kRandomDag = "d_dag";
