@@ -329,7 +329,8 @@ ENGINE_API EngineStatus EngineContextVersion(const EngineContext* context, Engin
 /* 1 once the op's cancel scope was cancelled, else 0. */
 ENGINE_API EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled);
 /* Runs fn(arg, begin, end) over [0, n) in pieces of at least `grain` (0: 1) on the pool's threads and returns when
- * all are done. A piece that returns nonzero ends it with ENGINE_E_BODY; pieces that have not started may be left out. */
+ * all are done. A piece that returns nonzero ends it with ENGINE_E_BODY; pieces that have not started may be left
+ * out. */
 typedef int32_t (*EngineRangeFn)(void* arg, int64_t begin, int64_t end);
 ENGINE_API EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t grain, EngineRangeFn fn,
                                                  void* arg);

@@ -119,16 +119,15 @@ class Operator {
   std::shared_ptr<State> state_;
 };
 
-// HeldOp: an op whose place in the order is taken and whose start waits for Release(). Released when dropped.
+// HeldOp: an op whose place in the order is taken and whose start waits for Release(). Released when dropped,
+// and by the engine's shutdown.
 class HeldOp {
  public:
   HeldOp() noexcept = default;
-  HeldOp(HeldOp&& other) noexcept
-      : core_(std::exchange(other.core_, nullptr)), op_(std::exchange(other.op_, nullptr)) {}
+  HeldOp(HeldOp&& other) noexcept : claim_(std::exchange(other.claim_, nullptr)) {}
   HeldOp& operator=(HeldOp&& other) noexcept {
     Release();
-    core_ = std::exchange(other.core_, nullptr);
-    op_ = std::exchange(other.op_, nullptr);
+    claim_ = std::exchange(other.claim_, nullptr);
     return *this;
   }
   ~HeldOp() { Release(); }
@@ -136,8 +135,7 @@ class HeldOp {
 
  private:
   friend class Engine;
-  detail::EngineCore* core_ = nullptr;
-  detail::OpRecord* op_ = nullptr;
+  detail::CompletionState* claim_ = nullptr;
 };
 
 class Engine final : public Submitter {

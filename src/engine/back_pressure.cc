@@ -64,8 +64,7 @@ void EngineCore::WakeRoom() {
 
 void EngineCore::NoteIdle() {
   if (room_waiters_.load(std::memory_order_relaxed)) WakeRoom();
-  const uint32_t draining = draining_.load(std::memory_order_relaxed);
-  if (draining) NoteDrain(static_cast<uint8_t>(draining - 1));
+  if (draining_.load(std::memory_order_relaxed)) NoteDrain();
 }
 
 }  // namespace engine::detail

@@ -1,4 +1,5 @@
 #include "completion_state.h"
+#include "gate.h"
 
 namespace engine {
 
@@ -16,7 +17,6 @@ Completion::~Completion() {
     core->FinishAsync(state_->op, std::make_exception_ptr(CompletionError(
                                       "its Completion was dropped without being called")));
   core->FreeCompletion(state_);
-  core->Release();
 }
 
 std::exception_ptr Completion::Unspecified() {
@@ -37,7 +37,7 @@ void Completion::Finish(std::exception_ptr cause) {
 
 namespace detail {
 
-Completion EngineCore::NewCompletion(ThreadSlot& slot, OpRecord* op) {
+CompletionState* EngineCore::NewCompletion(ThreadSlot& slot, OpRecord* op) {
   auto* state = ::new (slot.cache.Get(kGroupClass)) CompletionState;
   state->core = this;
   state->op = op;
@@ -45,12 +45,13 @@ Completion EngineCore::NewCompletion(ThreadSlot& slot, OpRecord* op) {
   state->site = op->site();
   Retain();
   op->completion() = state;
-  return Completion(state);
+  return state;
 }
 
 void EngineCore::FreeCompletion(CompletionState* state) {
-  if (phase_.load(std::memory_order_acquire) == Phase::kClosed) return;  // its memory goes with the engine's
-  Slot().cache.Return(kGroupClass, state);
+  // Once the engine has closed, the memory goes with it.
+  if (phase_.load(std::memory_order_acquire) != Phase::kClosed) Slot().cache.Return(kGroupClass, state);
+  Release();
 }
 
 // On whatever thread called: settles the op and posts what it released, and runs none of it.
@@ -68,6 +69,20 @@ void EngineCore::ReportLate(const char* op, Site site, std::exception_ptr cause)
     errors_.Add(error);
   }
   error->Release();
+}
+
+// At shutdown: starts what is still held. The gate is closed meanwhile, so that no block is filled anew.
+void EngineCore::ReleaseAllHeld() {
+  std::vector<CompletionState*> claims;
+  PushGate::Close(*this);
+  ops_.ForEachBlock(kFirstOpClass, [&](void* block) {
+    auto* op = static_cast<OpRecord*>(block);
+    if (op->extra.state.load(std::memory_order_acquire) == OpState::kWaiting && (op->extra.flags & kHeldOp) &&
+        op->completion()->op == op)
+      claims.push_back(op->completion());
+  });
+  PushGate::Open(*this);
+  for (CompletionState* claim : claims) ReleaseHeld(claim);
 }
 
 // At shutdown: fails what still waits for a completion. A state whose op ended meanwhile has `called` set, and a

@@ -58,16 +58,15 @@ class EngineCore {
     const OpDesc* desc;
     ClosureRef closure;
     Site site;
-    uint16_t flags = 0;       // kAsyncOp
+    uint16_t flags = 0;       // kAsyncOp, kHeldOp
     bool may_wait = true;     // false: TryPush
-    bool hold = false;
   };
-  // False: would have to wait. `held` receives the op of a hold.
-  bool Push(const PushRequest& request, OpRecord** held = nullptr);
+  // False: would have to wait. `held` receives the claim of a held op.
+  bool Push(const PushRequest& request, CompletionState** held = nullptr);
   void PushSync(const OpDesc& desc, ClosureRef fn, Site site);  // the common case of it, for the compiler to narrow
   void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
-  void ReleaseHeld(OpRecord* op) noexcept;
+  void ReleaseHeld(CompletionState* claim);
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
   void PushClear(VarRef var, Site site);
@@ -80,8 +79,8 @@ class EngineCore {
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* Dispatch(Pass& pass, Worker* worker);
   void Complete(Pass& pass, OpRecord* op) {
-    // relaxed: learning late that there are many pushers is harmless (dependency.h).
-    Protocol::Complete(pass, op, sole_pusher_.load(std::memory_order_relaxed) != kManyPushers);
+    // Learning late that there are many pushers is harmless (dependency.h). acquire: learning it is not early either.
+    Protocol::Complete(pass, op, sole_pusher_.load(std::memory_order_acquire) != kManyPushers);
   }
   void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
   static bool Cancelled(OpRecord* op);
@@ -101,13 +100,14 @@ class EngineCore {
 
   // --- drain.cc
   bool WaitAll(Clock::time_point deadline, bool report);
-  void NoteDrain(uint8_t epoch);  // a completer met the epoch that a WaitAll waits for
+  void NoteDrain();  // a completer met the epoch that a WaitAll waits for
 
   // --- completion.cc
-  Completion NewCompletion(ThreadSlot& slot, OpRecord* op);
+  CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op);  // with one count
   void FinishAsync(OpRecord* op, std::exception_ptr cause);
   void FreeCompletion(CompletionState* state);
   friend class engine::Completion;
+  void ReleaseAllHeld();
   size_t FailPendingCompletions(const std::exception_ptr& cause);
   void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
 
@@ -174,7 +174,7 @@ class EngineCore {
   ~EngineCore();
 
   // push.cc
-  bool PushInline(const PushRequest& request, OpRecord** held = nullptr);
+  bool PushInline(const PushRequest& request, CompletionState** held = nullptr);
   OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t most_accesses);
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);

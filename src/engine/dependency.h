@@ -118,58 +118,32 @@ struct Dependency {
     Access* const access = op->accesses();
     op->wait.store(n + bias, std::memory_order_relaxed);
 
-    constexpr uint32_t kOnStack = 16;
-    Seen on_stack[kOnStack];
-    std::unique_ptr<Seen[]> on_heap;
-    Seen* seen = on_stack;
-    if (n > kOnStack) [[unlikely]] {
-      on_heap = std::make_unique_for_overwrite<Seen[]>(n);
-      seen = on_heap.get();
-    }
     uint32_t writes = 0;
-    for (uint32_t i = 0; i < n; ++i) writes += !access[i].read();
-    op->pins.store((writes ? writes : 1) + Env::ExtraPins(op), std::memory_order_relaxed);
-    const auto early = [&](uint32_t i) {  // mutants only: publishes one Var while others are not yet held
-      Lock(access[i].var, &seen[i].old);
-      Enter(ctx, access[i], op, seen[i]);
-      Unlock(access[i].var, seen[i].now);
-    };
-    if constexpr (Env::kMutant == Mutant::kOrderSwapOnOneVar)
-      if (n > 0) early(n - 1);
-
-    // 1. Lock every tail in address order. The linearization point is the moment when all are held.
     for (uint32_t i = 0; i < n; ++i) {
-      if constexpr (Env::kMutant == Mutant::kSortedWithoutHolding) {
-        early(i);
-        continue;
-      }
-      if (Env::kMutant == Mutant::kOrderSwapOnOneVar && i == n - 1) continue;
-      Access& a = access[i];
-      if (exclusive) {
-        // relaxed: we wrote it ourselves; what a finished writer did comes with its kDone.
-        seen[i].old = a.var->tail.load(std::memory_order_relaxed);
-      } else {
-        Lock(a.var, &seen[i].old);
-      }
-      if (a.var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
-        *refused = &a;
-        for (uint32_t k = i + 1; !exclusive && k-- > 0;) Unlock(access[k].var, seen[k].old);
+      writes += !access[i].read();
+      if (exclusive && access[i].var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
+        *refused = &access[i];
         return Result::kDeletedVar;
       }
     }
-    // 2. Publish every new tail; that store also unlocks. Until here nobody has seen the op.
-    const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding ? 0
-                          : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
-                                                                                : n;
-    for (uint32_t i = 0; i < held; ++i) Enter(ctx, access[i], op, seen[i]);
-    if constexpr (Env::kMutant != Mutant::kLinkBeforePublish)
-      for (uint32_t i = 0; i < held; ++i) Unlock(access[i].var, seen[i].now);
-    // 3. Link to what was there before, and count what is granted at once.
+    op->pins.store((writes ? writes : 1) + Env::ExtraPins(op), std::memory_order_relaxed);
     uint32_t granted = 0;
-    for (uint32_t i = 0; i < n; ++i) granted += Link(ctx, access[i], seen[i]);
-    if constexpr (Env::kMutant == Mutant::kLinkBeforePublish)
-      for (uint32_t i = 0; i < n; ++i) Unlock(access[i].var, seen[i].now);
-    // 4. Nobody else grants an op whose accesses were all granted here.
+    if (exclusive) {
+      // Nobody else pushes, so there is nothing to hold: each access in turn.
+      for (uint32_t i = 0; i < n; ++i) {
+        Access& a = access[i];
+        Seen seen;
+        seen.entered = 0;
+        // relaxed: we wrote it ourselves; what a finished writer did comes with its kDone.
+        seen.old = a.var->tail.load(std::memory_order_relaxed);
+        Enter(ctx, a, op, seen);
+        Unlock(a.var, seen.now);
+        granted += Link(ctx, a, seen);
+      }
+    } else if (!RegisterHolding(ctx, op, refused, granted)) {
+      return Result::kDeletedVar;
+    }
+    // Nobody else grants an op whose accesses were all granted here.
     if (granted == n && bias == 0) return Result::kReady;
     if (granted && GrantMany(op, granted)) return Result::kReady;
     return Result::kPending;
@@ -247,7 +221,56 @@ struct Dependency {
     uint64_t entered;  // readers of the group that we close
   };
 
-  // Under LOCK: takes the version, enters or opens a group, and prepares the tail to publish.
+  // Two-phase: locks every tail, publishes, links. False for a deleted Var, with nothing changed.
+  static bool RegisterHolding(Ctx& ctx, Op* op, Access** refused, uint32_t& granted) {
+    const uint32_t n = op->n_access;
+    Access* const access = op->accesses();
+    constexpr uint32_t kOnStack = 16;
+    Seen on_stack[kOnStack];
+    std::unique_ptr<Seen[]> on_heap;
+    Seen* seen = on_stack;
+    if (n > kOnStack) [[unlikely]] {
+      on_heap = std::make_unique_for_overwrite<Seen[]>(n);
+      seen = on_heap.get();
+    }
+    const auto early = [&](uint32_t i) {  // mutants only: publishes one Var while others are not yet held
+      Lock(access[i].var, &seen[i].old);
+      Enter(ctx, access[i], op, seen[i]);
+      Unlock(access[i].var, seen[i].now);
+    };
+    if constexpr (Env::kMutant == Mutant::kOrderSwapOnOneVar)
+      if (n > 0) early(n - 1);
+
+    // 1. Lock every tail in address order. The linearization point is the moment when all are held.
+    for (uint32_t i = 0; i < n; ++i) {
+      if constexpr (Env::kMutant == Mutant::kSortedWithoutHolding) {
+        early(i);
+        continue;
+      }
+      if (Env::kMutant == Mutant::kOrderSwapOnOneVar && i == n - 1) continue;
+      Access& a = access[i];
+      Lock(a.var, &seen[i].old);
+      if (a.var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
+        *refused = &a;
+        for (uint32_t k = i + 1; k-- > 0;) Unlock(access[k].var, seen[k].old);
+        return false;
+      }
+    }
+    // 2. Publish every new tail; that store also unlocks. Until here nobody has seen the op.
+    const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding ? 0
+                          : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
+                                                                                : n;
+    for (uint32_t i = 0; i < held; ++i) Enter(ctx, access[i], op, seen[i]);
+    if constexpr (Env::kMutant != Mutant::kLinkBeforePublish)
+      for (uint32_t i = 0; i < held; ++i) Unlock(access[i].var, seen[i].now);
+    // 3. Link to what was there before, and count what is granted at once.
+    for (uint32_t i = 0; i < n; ++i) granted += Link(ctx, access[i], seen[i]);
+    if constexpr (Env::kMutant == Mutant::kLinkBeforePublish)
+      for (uint32_t i = 0; i < n; ++i) Unlock(access[i].var, seen[i].now);
+    return true;
+  }
+
+  // Under LOCK, or exclusive: takes the version, enters or opens a group, and prepares the tail to publish.
   ENGINE_INLINE static void Enter(Ctx& ctx, Access& a, Op* op, Seen& seen) {
     Var* const v = a.var;
     a.op = op;

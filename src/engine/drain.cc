@@ -3,8 +3,9 @@
 // Each op carries the parity of the epoch that it was pushed in, and is counted by its pusher's slot and by its
 // completer's. WaitAll needs all epochs up to the present one to be over. It waits for the one before, if that still
 // runs, then flips: later pushes fall into the next epoch and cannot hold it up. At most two epochs are alive, so a
-// parity is enough. A push that read the epoch just before a flip may be counted under the same parity two epochs
-// later: it overlaps the WaitAll, so either is right. Concurrent calls share flips.
+// parity is enough. A push that read the epoch just before a flip may be counted under its parity after that parity was
+// seen drained. It overlaps that WaitAll, so either is right there; a later one waits for both parities before it flips.
+// Concurrent calls share flips.
 //
 // Lost wakes: a waiter announces the parity in draining_, HeavyFence(), sums. A completer counts, LightFence(), looks
 // at draining_. It tells the waiter when the op that it runs next is not of that epoch, and before it sleeps; an op
@@ -37,8 +38,13 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
       bool moved = false;
       for (;;) {
         if (drained_before_ > upto) break;
-        if (drained_before_ == epoch_number_) {  // nothing older runs: flip, and wait for what was the present
-          ++epoch_number_;
+        if (drained_before_ == epoch_number_) {
+          // Nothing older runs, but for stragglers counted late under the parity that comes next: they go first.
+          const uint8_t next = (epoch_number_ + 1) & 1;
+          draining_.store(1u + next, std::memory_order_relaxed);
+          HeavyFence();
+          if (!Drained(next)) break;
+          ++epoch_number_;  // flip, and wait for what was the present
           epoch_.store(epoch_number_ & 1, std::memory_order_relaxed);
           draining_.store(1 + (drained_before_ & 1), std::memory_order_relaxed);
           HeavyFence();
@@ -66,7 +72,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   return true;
 }
 
-void EngineCore::NoteDrain(uint8_t) {
+void EngineCore::NoteDrain() {
   drain_seq_.fetch_add(1, std::memory_order_release);
   FutexWake(drain_seq_, kEveryone);
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "core.h"
+#include "completion_state.h"
 #include "options.h"
 
 namespace engine {
@@ -46,8 +46,11 @@ CancelScope::Guard::Guard(CancelScope& scope) noexcept : outer_(std::exchange(de
 CancelScope::Guard::~Guard() { detail::t_scope = outer_; }
 
 void HeldOp::Release() noexcept {
-  if (!core_) return;
-  std::exchange(core_, nullptr)->ReleaseHeld(std::exchange(op_, nullptr));
+  if (!claim_) return;
+  detail::CompletionState* claim = std::exchange(claim_, nullptr);
+  detail::EngineCore* core = claim->core;
+  core->ReleaseHeld(claim);
+  core->FreeCompletion(claim);
 }
 
 // --- RunContext
@@ -58,7 +61,10 @@ void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(si
 const char* RunContext::name() const noexcept { return op_->extra.name; }
 uint64_t RunContext::version(VarRef var) const {
   if (const detail::Access* a = EngineCore::FindAccess(op_, var.core())) return a->version();
-  throw UsageError("op '" + std::string(op_->extra.name) + "' asks for the version of a Var that it does not name");
+  const char* var_name = var.core() ? detail::VarName(var.core()) : "null";
+  throw UsageError("op '" + std::string(op_->extra.name) + "' pushed at " + op_->extra.file + ":" +
+                   std::to_string(op_->extra.line) + " asks for the version of Var '" + var_name +
+                   "', which it does not name");
 }
 bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
 
@@ -94,11 +100,9 @@ bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site 
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how), .may_wait = false});
 }
 HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-  detail::OpRecord* op = nullptr;
-  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how), .hold = true}, &op);
+  const auto flags = static_cast<uint16_t>(Flags(how) | detail::kHeldOp);
   HeldOp held;
-  held.core_ = core_;
-  held.op_ = op;
+  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags}, &held.claim_);
   return held;
 }
 Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {

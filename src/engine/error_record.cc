@@ -44,7 +44,9 @@ ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr 
 }
 
 void ErrorRecord::ChainTo(ErrorRecord* poison) {
-  if (poison && !first) first = poison->root->Retain();
+  if (!poison || first) return;
+  ErrorRecord* origin = poison->root->first ? poison->root->first : poison->root;  // so that no chain of roots grows
+  first = origin->Retain();
 }
 
 ErrorRecord* ErrorRecord::Hop(const char* op_name, Site op_site) {

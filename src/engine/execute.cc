@@ -35,7 +35,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
   LightFence();
   if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
-    NoteDrain(epoch);
+    NoteDrain();
   if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]] NoteRoom(slot, worker);
   return next;
 }
@@ -91,7 +91,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   RunContext ctx(this, op, worker ? worker->index : -1);
   // Of an asynchronous op the error goes to its completion, which may settle it before the body returns; a pin keeps
   // the block, and `ours` the completion, until we are done.
-  Completion ours = async ? NewCompletion(slot, op) : Completion();
+  Completion ours = async ? Completion(NewCompletion(slot, op)) : Completion();
   if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
   try {
     Completion theirs = ours;

@@ -41,7 +41,7 @@ enum OpFlags : uint16_t {
   kDeleteOp = 1 << 5,    // internal: ends its Var; embedded in it
   kOperatorOp = 1 << 6,  // the closure is a counted pointer to an Operator
   kWaitPin = 1 << 7,     // the waiter holds a pin
-  kRaise = 1 << 8,       // naive with raise_at_push: the pusher wants the error
+  kHeldOp = 1 << 8,      // starts when its claim, a CompletionState extra, is taken
   kInternal = kWaitOp | kClearOp | kDeleteOp,
 };
 

@@ -114,8 +114,13 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
   searchers_.fetch_add(1, std::memory_order_seq_cst);
   for (;;) {
     if (OpRecord* op = Search(worker)) {
-      // A searcher that found something wakes the next one if it leaves more behind: posts relied on it.
-      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && HasReady()) Notify();
+      // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. The fence's
+      // partner is the one in Notify: a post that saw us searching has been published by then.
+      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 &&
+          sleepers_.load(std::memory_order_relaxed) != 0) {
+        HeavyFence();
+        if (HasReady()) Notify();
+      }
       return op;
     }
     Sleep(worker);
@@ -215,14 +220,11 @@ void Pool::WakeOne() {
     sleeping_.pop_back();
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     searchers_.fetch_add(1, std::memory_order_seq_cst);  // on its behalf, so that no second one is woken meanwhile
+    // Under the lock: outside, the worker could wake by itself and sleep again, and this store would end that sleep.
+    worker->asleep.store(0, std::memory_order_release);
   }
   wakeups_.fetch_add(1, std::memory_order_relaxed);
-  Wake(*worker);
-}
-
-void Pool::Wake(Worker& worker) {
-  worker.asleep.store(0, std::memory_order_release);
-  FutexWake(worker.asleep, 1);
+  FutexWake(worker->asleep, 1);
 }
 
 void Pool::StopWorkers() {
@@ -234,8 +236,9 @@ void Pool::StopWorkers() {
     all.swap(sleeping_);
     sleepers_.fetch_sub(static_cast<uint32_t>(all.size()), std::memory_order_seq_cst);
     searchers_.fetch_add(static_cast<uint32_t>(all.size()), std::memory_order_seq_cst);
+    for (Worker* w : all) w->asleep.store(0, std::memory_order_release);
   }
-  for (Worker* w : all) Wake(*w);
+  for (Worker* w : all) FutexWake(w->asleep, 1);
 }
 
 void Pool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {

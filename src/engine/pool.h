@@ -103,7 +103,6 @@ class Pool {
   bool SleepOnce(Worker& worker);
   uint64_t ProgressMark() const;
   void WakeOne() EXCLUDES(mu_);
-  void Wake(Worker& worker);
 
   EngineCore& core_;
   const uint8_t index_;

@@ -5,7 +5,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "core.h"
+#include "completion_state.h"
 #include "gate.h"
 
 namespace engine::detail {
@@ -93,8 +93,8 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
 
   const uint8_t pool_index = PoolIndex(desc.place);
   size_t closure_at = 0;
-  if (flags & (kScoped | kAsyncOp)) [[unlikely]] {
-    closure_at = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & kAsyncOp ? sizeof(void*) : 0);
+  if (flags & (kScoped | kAsyncOp | kHeldOp)) [[unlikely]] {
+    closure_at = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & (kAsyncOp | kHeldOp) ? sizeof(void*) : 0);
     const size_t align = std::max<size_t>(8, request.closure.type->align);
     closure_at = (closure_at + align - 1) & ~(align - 1);
   }
@@ -213,24 +213,26 @@ void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
   throw error;
 }
 
-ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, OpRecord** held) {
+ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, CompletionState** held) {
   if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(nullptr, nullptr);
   ThreadSlot& slot = Slot();
   const OpDesc& desc = *request.desc;
   const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
   OpRecord* op = NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
   if (!op) return false;
-  if (request.hold) *held = op;
-  RegisterAndStart(slot, op, request.hold ? 1 : 0);
+  if (request.flags & kHeldOp) [[unlikely]] *held = NewCompletion(slot, op);
+  RegisterAndStart(slot, op, request.flags & kHeldOp ? 1 : 0);
   return true;
 }
 
-bool EngineCore::Push(const PushRequest& request, OpRecord** held) { return PushInline(request, held); }
+bool EngineCore::Push(const PushRequest& request, CompletionState** held) { return PushInline(request, held); }
 void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
   PushInline({.desc = &desc, .closure = fn, .site = site});
 }
 
 void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
+  LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
+  if (draining_.load(std::memory_order_relaxed)) NoteDrain();
   const std::string where = Where(op->extra.name, op->site());
   DropUnregistered(slot, op);
   throw UsageError(where + " names Var '" + var_name + "', which was deleted");
@@ -243,9 +245,11 @@ void EngineCore::RefusePushes(ThreadSlot* slot, OpRecord* op) {
   throw UsageError("push after shutdown: the engine takes no more ops");
 }
 
-void EngineCore::ReleaseHeld(OpRecord* op) noexcept {
+// Whoever claims the op first starts it: its HeldOp, or a shutdown.
+void EngineCore::ReleaseHeld(CompletionState* claim) {
+  if (claim->called.exchange(1, std::memory_order_acq_rel) != 0) return;
   Pass pass{&Slot()};
-  Protocol::ReleaseBias(pass, op);
+  Protocol::ReleaseBias(pass, claim->op);
   Dispatch(pass, nullptr);
 }
 

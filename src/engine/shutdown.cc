@@ -38,9 +38,10 @@ void EngineCore::Shutdown() {
   PushGate::Close(*this);  // pushes in progress are registered now, later ones see the phase
   PushGate::Open(*this);
   Start();
+  ReleaseAllHeld();
   if (!Drain()) {
-    // A body that never returns, or a held op that nobody released: its thread cannot be taken away. The engine's
-    // memory stays for it, and the process may end.
+    // A body that never returns: its thread cannot be taken away. The engine's memory stays for it, and the process
+    // may end.
     Retain();
     MutexLock threads(threads_mu_);
     for (auto& t : threads_)

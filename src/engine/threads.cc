@@ -119,7 +119,7 @@ uint8_t EngineCore::LanePoolIndex(const Placement& place) {
     case Placement::Kind::kDefault:
       break;
     case Placement::Kind::kPool:
-      if (place.index >= kMaxPools || !HasPool(static_cast<uint8_t>(place.index)))
+      if (place.index < kFirstNamedPool || place.index >= next_pool_)
         throw UsageError("a placement names pool " + std::to_string(place.index) + ", which this engine does not have");
       return static_cast<uint8_t>(place.index);
     case Placement::Kind::kIo:
