@@ -79,6 +79,9 @@ class EngineCore {
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* Dispatch(Pass& pass, Worker* worker);
   void Complete(Pass& pass, OpRecord* op) {
+    // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
+    // look is ordered by the push gate.
+    op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
     // Learning late that there are many pushers is harmless (dependency.h). acquire: learning it is not early either.
     Protocol::Complete(pass, op, sole_pusher_.load(std::memory_order_acquire) != kManyPushers);
   }
@@ -221,7 +224,7 @@ class EngineCore {
   void StartThreads(class Pool& pool);
   void StartAllThreads();
   void ThreadMain(EngineThread& thread);
-  void PlayRole(EngineThread& thread, Worker& worker);
+  bool PlayRole(EngineThread& thread, Worker& worker);
   void JoinRoles();
   void JoinIdle() EXCLUDES(threads_mu_);
 
@@ -305,8 +308,6 @@ class EngineCore {
 };
 
 inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
-  // relaxed: the watchdog's look is ordered by the push gate; everyone else is done with the op.
-  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   if (op->extra.size_class == 0) [[unlikely]] return RecycleOther(op);
   slot.cache.Return(op->extra.size_class, op);
 }

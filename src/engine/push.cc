@@ -163,6 +163,7 @@ void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
   if (op->extra.closure && op->extra.closure->destroy) op->extra.closure->destroy(op->closure());
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   op->extra.flags = 0;
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   RecycleRecord(slot, op);
 }
 

@@ -205,8 +205,9 @@ void EngineCore::ThreadMain(EngineThread& thread) {
     while ((command = thread.command.load(std::memory_order_acquire)) == EngineThread::kIdle)
       FutexWait(thread.command, EngineThread::kIdle);
     if (command == EngineThread::kExit) break;
+    bool role_is_back = false;
     if (command == EngineThread::kPlay) {
-      PlayRole(thread, *thread.role);
+      role_is_back = PlayRole(thread, *thread.role);
     } else {
       Park(thread.drive_until, kNever, true);
     }
@@ -215,11 +216,15 @@ void EngineCore::ThreadMain(EngineThread& thread) {
     idle_.push_back(&thread);
     idle_changed_.fetch_add(1, std::memory_order_release);  // partner: the wait for all threads in shutdown.cc
     FutexWake(idle_changed_, kEveryone);
+    if (!role_is_back) continue;
+    playing_.fetch_sub(1, std::memory_order_acq_rel);  // listed as idle by now, for whoever stops and joins
+    FutexWake(playing_, kEveryone);
   }
   for (const auto& [options, index] : thread.hooks) options->on_end(index);
 }
 
-void EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
+// True when the pool stopped and the role is back; false when a stand-in has it.
+bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   const uint64_t id = id_.load(std::memory_order_relaxed);
   class Pool& pool = *worker.pool;
   const PoolOptions& options = pool.options();
@@ -260,15 +265,14 @@ void EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     }
     next = Execute(*worker.slot, next, &worker);
   }
-  if (t_role_lent) {
-    t_role_lent = false;
+  const bool lent = std::exchange(t_role_lent, false);
+  if (lent) {
     ReturnSlot(&Slot());
   } else {
     worker.slot->cache.Flush();
-    playing_.fetch_sub(1, std::memory_order_acq_rel);
-    FutexWake(playing_, kEveryone);
   }
   ForgetSlot(id);
+  return !lent;
 }
 
 void EngineCore::ForgetSlot(uint64_t id) {

@@ -116,6 +116,7 @@ class Arena {
     PoisonOp(op);
     const size_t room = (block_bytes_ - sizeof(Op)) / sizeof(Access);
     for (size_t k = 0; k < room; ++k) PoisonAccess(op->accesses() + k);
+    op->n_access = static_cast<uint16_t>(room);  // whoever still goes through the accesses comes to a poisoned one
   }
   void PoisonGroup(int i) {
     group(i)->count.poke(kJunk);

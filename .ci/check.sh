@@ -1,0 +1,200 @@
+#!/usr/bin/env bash
+# The checks of `./run check [NAME...]`: one result line each, with its time; the last line is the verdict. Logs stay in
+# build-check/logs. A check that cannot run fails the verdict, except where it needs something optional.
+set -u -o pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
+. .ci/lib.sh
+TREES=build-check
+LOGS=$TREES/logs
+CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
+CHECKS='format includes environment headers c_header cuda thread_safety build checker docs instructions
+warnings_clang warnings_gcc asan tsan soak'
+
+# What the result line says behind the time. A check sets it.
+NOTE=
+NOT_RUN=77  # returned by a check that lacks what it needs
+OPTIONAL=78 # likewise, where nobody has to have it
+
+need() { packages "$@" || { NOTE='not installed: '$(missing_packages "$@"); return 1; }; }
+
+# --- the sources
+
+check_format() {
+  need 'clang-format-16 has clang-format-16' || return $NOT_RUN
+  local differ
+  NOTE="$(.ci/sources.sh | wc -l) files"
+  differ=$(.ci/sources.sh | xargs -P "$JOBS" -n 8 clang-format-16 --dry-run 2>&1 |
+    sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: .*/\1/p' | sort -u)
+  [ -n "$differ" ] || return 0
+  say "$differ"
+  NOTE="$(say "$differ" | wc -l) of $NOTE differ; ./run format"
+  return 1
+}
+
+check_includes() {
+  python_ready && "$VENV_PYTHON" .ci/includes.py
+}
+
+check_environment() {
+  local found
+  found=$(grep -rnE '\b(secure_)?getenv\b|\benviron\b|putenv|setenv' include src python --include='*.h' --include='*.cc' \
+    --include='*.cu' --include='*.py' | grep -v '^src/engine/options\.cc:')
+  [ -z "$found" ] || { say "$found"; NOTE='the environment is read outside EngineOptions::FromEnv'; return 1; }
+  # In options.cc: by the helper above FromEnv and by FromEnv itself.
+  [ "$(sed -n '/^EngineOptions EngineOptions::FromEnv/,/^}/!p' src/engine/options.cc | grep -c getenv)" -le 1 ]
+}
+
+check_headers() {
+  need "$NEEDS_BUILD" 'clang-16 has clang++-16' || return $NOT_RUN
+  local header compiler bad=0 count=0
+  for header in include/engine/*.h; do
+    header=${header#include/}
+    count=$((count + 1))
+    for compiler in g++ clang++-16; do
+      printf '#include <%s>\n#include <%s>\n' "$header" "$header" |
+        $compiler -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -fsyntax-only -x c++ - ||
+        { say "$header does not compile alone with $compiler"; bad=1; }
+    done
+  done
+  NOTE="$count headers, g++ and clang++-16"
+  return $bad
+}
+
+check_c_header() {
+  need "$NEEDS_BUILD" 'clang-16 has clang-16' || return $NOT_RUN
+  local compiler
+  for compiler in gcc clang-16; do
+    echo '#include <engine/c_api.h>' |
+      $compiler -std=c11 -Wall -Wextra -Wpedantic -Wstrict-prototypes -Werror -Iinclude -fsyntax-only -x c - || return 1
+  done
+  NOTE='C11, gcc and clang-16'
+}
+
+check_cuda() {
+  local sources
+  sources=$(.ci/sources.sh | grep -E '\.cuh?$|/device/cuda\.cc$')
+  [ -n "$sources" ] || { NOTE='no CUDA sources yet'; return 0; }
+  has nvcc || { NOTE='no nvcc'; return $OPTIONAL; }
+  local source
+  for source in $sources; do
+    nvcc -std=c++20 -Iinclude -Isrc/engine -x cu -c "$source" -o "$TREES/cuda.o" || return 1
+  done
+  NOTE="$(echo "$sources" | wc -l) sources compiled"
+}
+
+# Clang's thread-safety analysis is on in every Clang build, so warnings_clang is where the sources pass it. This is the
+# other half: with the same macros it refuses an unlocked access.
+check_thread_safety() {
+  need "$NEEDS_BUILD" 'clang-16 has clang++-16' || return $NOT_RUN
+  local good='int Get() { MutexLock lock(mu); return x; }' bad='int Get() { return x; }' body
+  for body in "$good" "$bad"; do
+    printf '%s\n' '#include "sync.h"' 'using namespace engine::detail;' \
+      "struct S { Mutex mu; int x GUARDED_BY(mu) = 0; $body };" 'int Use(S& s) { return s.Get(); }' |
+      clang++-16 -std=c++20 -Isrc/engine -Wthread-safety -Werror -fsyntax-only -x c++ - 2>/dev/null
+    [ $? = "$([ "$body" = "$good" ] && echo 0 || echo 1)" ] || { NOTE='locked and unlocked are not told apart'; return 1; }
+  done
+  grep -q -- '-Wthread-safety' CMakeLists.txt || { NOTE='CMakeLists.txt does not turn it on'; return 1; }
+  NOTE='an unlocked access is refused; the sources pass it in warnings_clang'
+}
+
+# --- builds
+
+check_build() { build_tested; }
+
+# tree NAME [CMake options]: configures and builds build-check/NAME.
+tree() {
+  local name=$1
+  shift
+  configure "$TREES/$name" -DENGINE_BUILD_TESTS=ON "$@" && cmake --build "$TREES/$name" -j "$JOBS"
+}
+
+check_warnings_gcc() {
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" && python_ready || return $NOT_RUN
+  tree gcc -DENGINE_WERROR=ON -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
+}
+
+check_warnings_clang() {
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" && python_ready || return $NOT_RUN
+  tree clang "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DENGINE_WERROR=ON -DENGINE_BUILD_PYTHON=ON \
+    -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
+}
+
+# sanitized NAME SANITIZER FLAGS: the fast tests under a sanitizer.
+sanitized() {
+  local name=$1 sanitizer=$2 flags=$3 fixed=()
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
+  tree "$name" "${CLANG[@]}" -DENGINE_SANITIZE="$sanitizer" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" "-DENGINE_TEST_FOLDERS=engine;stress;c_api" || return 1
+  # The sanitizers' shadow memory does not fit every random address layout.
+  setarch -R true 2>/dev/null && fixed=(setarch -R)
+  local log=$LOGS/$name.ctest
+  "${fixed[@]}" ctest --test-dir "$TREES/$name" --output-on-failure --no-tests=error -LE 'slow|soak' -j "$JOBS" | tee "$log"
+  local status=${PIPESTATUS[0]}
+  NOTE=$(grep 'tests passed' "$log")
+  return "$status"
+}
+
+check_asan() {
+  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    sanitized asan address,undefined -fno-sanitize-recover=undefined
+}
+check_tsan() { TSAN_OPTIONS=second_deadlock_stack=1 sanitized tsan thread ''; }
+
+# --- in the tree that ./run test builds
+
+# ctest_part PATTERN...: part of the C++ tests.
+ctest_part() {
+  local log=$LOGS/part.ctest
+  ctest --test-dir "$BUILD" --output-on-failure --no-tests=error "$@" | tee "$log"
+  local status=${PIPESTATUS[0]}
+  NOTE=$(grep -E 'tests passed|^No tests' "$log")
+  return "$status"
+}
+
+check_checker() { build_tested && ctest_part -R '^checker\.' -j "$JOBS"; }
+check_soak() { build_tested && ctest_part -L soak; }
+
+check_docs() {
+  build_tested && with_engine "$VENV_PYTHON" .ci/docs.py --build "$BUILD" | tee "$LOGS/docs.out" || return 1
+  NOTE=$(tail -n 1 "$LOGS/docs.out")
+}
+
+check_instructions() {
+  need "$NEEDS_BUILD" 'valgrind has valgrind' || return $NOT_RUN
+  build_tested && .ci/instructions.sh | tee "$LOGS/instructions.out" || return 1
+  NOTE=$(tail -n 1 "$LOGS/instructions.out")
+}
+
+# --- running them
+
+[ "${1:-}" != --list ] || { printf '%s\n' $CHECKS; exit 0; }
+for name in "$@"; do
+  [[ " $(echo $CHECKS) " == *" $name "* ]] || die "no check '$name'; there are: $(echo $CHECKS)"
+done
+
+mkdir -p "$LOGS"
+failed=() count=0
+for name in ${*:-$CHECKS}; do
+  NOTE=
+  begin=$SECONDS
+  count=$((count + 1))
+  "check_$name" >"$LOGS/$name.log" 2>&1
+  status=$?
+  case $status in
+    0) word=ok ;;
+    "$NOT_RUN") word='NOT RUN' ;;
+    "$OPTIONAL") word='left out' ;;
+    *) word=FAILED ;;
+  esac
+  printf '%-9s %-15s %4d s  %s\n' "$word" "$name" $((SECONDS - begin)) "$NOTE"
+  case $word in
+    FAILED) failed+=("$name"); tail -n 30 "$LOGS/$name.log" | sed 's/^/    /' ;;
+    'NOT RUN') failed+=("$name (not run)"); tail -n 5 "$LOGS/$name.log" | sed 's/^/    /' ;;
+  esac
+done
+if [ ${#failed[@]} = 0 ]; then
+  say "run check: PASSED in $SECONDS s: $count checks"
+else
+  say "run check: FAILED in $SECONDS s: $(printf '%s, ' "${failed[@]}" | sed 's/, $//') of $count checks; logs in $LOGS"
+  exit 1
+fi

@@ -1,0 +1,130 @@
+# What ./run and the checks share. Sourced by bash with the repository root as the working directory.
+
+say() { printf '%s\n' "$*"; }
+die() { say "run: $*" >&2; exit 1; }
+has() { command -v "$1" >/dev/null 2>&1; }
+header() { echo "#include <$1>" | g++ -E -x c++ - >/dev/null 2>&1; }
+
+JOBS=$(nproc)
+BUILD=build
+VENV_PYTHON=.venv/bin/python
+
+# --- system packages: Debian's name, then a test that succeeds if it is there
+
+NEEDS_BUILD='
+g++           has g++
+cmake         has cmake
+ninja-build   has ninja
+libtbb-dev    header tbb/version.h'
+NEEDS_TESTS='
+libgtest-dev  header gtest/gtest.h
+pkg-config    has pkg-config'
+NEEDS_PYTHON='
+python3-venv  find_python
+python3-dev   find_python'
+NEEDS_CHECK='
+clang-16            has clang++-16
+libclang-rt-16-dev  ls /usr/lib/llvm-16/lib/clang/16*/lib/linux/libclang_rt.tsan-*.a
+clang-format-16     has clang-format-16
+valgrind            has valgrind'
+# Peers of ./run perf: one that cannot be had is left out of the comparison.
+NEEDS_PEERS='
+clang-14       has clang++-14
+libomp-14-dev  test -e /usr/lib/llvm-14/lib/libomp.so
+pkg-config     has pkg-config
+libstarpu-dev  pkg-config --exists starpu-1.3
+libquadmath0   ls /usr/lib/*/libquadmath.so.0'
+
+missing_packages() {
+  local package check
+  printf '%s\n' "$@" | while read -r package check; do
+    [ -z "$package" ] || eval "$check" >/dev/null 2>&1 || say "$package"
+  done | sort -u | paste -sd' '
+}
+
+# Installs what these tables name and the machine lacks. Fails, saying what to install, where it may not.
+packages() {
+  local missing sudo=''
+  missing=$(missing_packages "$@")
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    if has sudo && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then sudo=sudo; else sudo=none; fi
+  fi
+  if [ "$sudo" = none ] || ! has apt-get; then
+    say "run: this machine lacks $missing; as root: apt-get install $missing" >&2
+    return 1
+  fi
+  say "-- installing $missing"
+  # shellcheck disable=SC2086
+  $sudo apt-get -qq update >/dev/null &&
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $missing >/dev/null
+  missing=$(missing_packages "$@")
+  [ -z "$missing" ] || { say "run: could not install $missing" >&2; return 1; }
+}
+
+# --- Python
+
+# A Python that can make a virtual environment and compile an extension: prints its path.
+find_python() {
+  local python
+  for python in python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10; do
+    "$python" - 2>/dev/null <<'PY' && return
+import ensurepip, os, sys, sysconfig, venv
+if sys.version_info < (3, 10) or not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    sys.exit(1)
+print(sys.executable)
+PY
+  done
+  return 1
+}
+
+PYTHON_PACKAGES='numpy tqdm matplotlib pytest nanobind>=3.1 scikit-build-core>=0.11 threadpoolctl'
+PYTHON_MODULES='numpy tqdm matplotlib pytest nanobind scikit_build_core threadpoolctl'
+
+# .venv with the Python packages of the project.
+python_ready() {
+  packages "$NEEDS_BUILD" "$NEEDS_PYTHON" || return 1
+  if ! "$VENV_PYTHON" -m pip --version >/dev/null 2>&1; then
+    local python
+    python=$(find_python) || return 1
+    say "-- making .venv with $python"
+    rm -rf .venv
+    "$python" -m venv .venv || return 1
+  fi
+  "$VENV_PYTHON" - $PYTHON_MODULES 2>/dev/null <<'PY' && return 0
+import importlib.util, sys
+sys.exit(any(importlib.util.find_spec(name) is None for name in sys.argv[1:]))
+PY
+  say "-- installing Python packages into .venv: $PYTHON_PACKAGES"
+  # shellcheck disable=SC2086
+  "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check $PYTHON_PACKAGES
+}
+
+# --- builds
+
+# configure FOLDER [CMake options]: RelWithDebInfo unless said otherwise. A tree of another checkout is started anew.
+configure() {
+  local folder=$1 home
+  shift
+  if [ -e "$folder/CMakeCache.txt" ]; then
+    home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
+    [ "$home" = "$PWD" ] && grep -q '^CMAKE_GENERATOR:INTERNAL=Ninja$' "$folder/CMakeCache.txt" ||
+      rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  fi
+  cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" >"$folder.configure.log" 2>&1 &&
+    mv "$folder.configure.log" "$folder/configure.log" && return 0
+  cat "$folder.configure.log"
+  rm -f "$folder.configure.log"
+  return 1
+}
+
+# The tree of the tests and the Python package.
+build_tested() {
+  packages "$NEEDS_BUILD" "$NEEDS_TESTS" && python_ready || return 1
+  say "-- building the library, its tests and the Python extension in $BUILD"
+  configure "$BUILD" -DENGINE_BUILD_TESTS=ON -DENGINE_BUILD_PYTHON=ON -DENGINE_BUILD_PERF=OFF -DENGINE_WERROR=OFF \
+    -DENGINE_SANITIZE= -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" && cmake --build "$BUILD" -j "$JOBS"
+}
+
+# with_engine COMMAND...: with the built Python package on the path.
+with_engine() { PYTHONPATH="$PWD/$BUILD/python${PYTHONPATH:+:$PYTHONPATH}" "$@"; }

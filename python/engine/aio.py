@@ -1,0 +1,92 @@
+"""asyncio: awaiting Vars and Values. One wake-up of the loop serves every op that has finished meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .errors import OpError
+
+if TYPE_CHECKING:
+    from .values import Value
+
+
+class _Mailbox:
+    """What has finished and which future of the loop waits for it. Filled by workers, emptied by the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._lock = threading.Lock()
+        self._finished: list[tuple[asyncio.Future[Any], _core.Var, list[Any]]] = []
+
+    def post(self, future: asyncio.Future[Any], settled: _core.Var, data: list[Any]) -> None:
+        with self._lock:
+            first = not self._finished
+            self._finished.append((future, settled, data))
+        loop = self._loop()
+        if first and loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+    def _deliver(self) -> None:
+        with self._lock:
+            finished, self._finished = self._finished, []
+        for future, settled, data in finished:
+            if future.done():
+                continue  # cancelled meanwhile
+            try:
+                settled.wait()  # has settled: raises what failed, or returns at once
+            except (StopIteration, StopAsyncIteration) as error:
+                wrapped = OpError(f"the op raised {type(error).__name__}, which a future cannot carry")
+                wrapped.__cause__ = error
+                future.set_exception(wrapped)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(data[0] if data else None)
+
+
+_mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = weakref.WeakKeyDictionary()
+
+
+async def _settled(var: _core.Var, take: Any) -> Any:
+    """Waits in order behind the writes of ``var`` pushed so far; the result is what ``take()`` gives right then."""
+    loop, engine = asyncio.get_running_loop(), var.engine
+    if engine.workers == 0:  # ops run inside waits, so somebody has to wait
+        await loop.run_in_executor(None, var.wait)
+        return take()
+    mailbox = _mailboxes.get(loop)
+    if mailbox is None:
+        mailbox = _mailboxes.setdefault(loop, _Mailbox(loop))
+    future, data = loop.create_future(), list[Any]()
+    # Two ops. The first reads `var` at this place in the order, so it takes the data before a later op changes it; if
+    # `var` is poisoned it is skipped and hands the error on to `settled`. The second tells the loop in either case.
+    # On the I/O pool, where busy compute workers don't delay them and no policy makes the push wait.
+    settled = _core.Var("await", engine)
+    engine.push(
+        lambda: data.append(take()), reads=[var], writes=[settled], name="await", place=_core.io(), priority=2
+    )
+    engine.push(
+        lambda: mailbox.post(future, settled, data),
+        reads=[settled],
+        run_always=True,
+        name="awaited",
+        place=_core.io(),
+        priority=2,
+    )
+    return await future
+
+
+async def of_value(value: Value[Any]) -> Any:
+    """Awaits a Value."""
+    return await _settled(value.var, lambda: value._data)
+
+
+async def of_var(var: _core.Var) -> None:
+    """Awaits a Var."""
+    await _settled(var, lambda: None)

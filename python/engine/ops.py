@@ -1,0 +1,177 @@
+"""Ops: functions that become asynchronous. Arguments that are Values are read when the op runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable, Iterable, overload
+
+from . import _core
+from .errors import UsageError
+from .values import UNSET, Value
+
+
+class Op:
+    """A function whose calls are pushed to the engine. Made by ``engine.op``.
+
+    A call returns at once: a new Value (a tuple of them for ``outputs`` above one, None for none). It is pushed on
+    the engine of its first Value. Arguments that are Values, and Values inside lists, tuples and dicts that are
+    arguments, reach the function as their data. TypeError if an argument named in ``updates`` is no Value.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], updates: tuple[str, ...], outputs: int, options: dict[str, Any]
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn, self._outputs, self._options = fn, outputs, options
+        self._name = options.pop("name") or getattr(fn, "__name__", type(fn).__name__)
+        self._signature = inspect.signature(fn) if updates else None
+        self._updates = updates
+        for name in updates:
+            if self._signature is None or name not in self._signature.parameters:
+                raise UsageError(f"op '{self._name}': updates names '{name}', which is no parameter of it")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        updated = self._updated(args, kwargs) if self._updates else ()
+        found: list[Value[Any]] = []
+        for arg in args:
+            _collect(arg, found)
+        for arg in kwargs.values():
+            _collect(arg, found)
+        engine = found[0].var.engine if found else _core.default()
+        outputs: list[Value[Any]] = [Value(UNSET, _core.Var(self._name, engine)) for _ in range(self._outputs)]
+        engine.push(
+            _Call(self, args, kwargs, outputs),
+            reads=[v.var for v in found if not any(v is u for u in updated)],
+            updates=[v.var for v in updated],
+            writes=[v.var for v in outputs],
+            name=self._name,
+            **self._options,
+        )
+        if self._outputs == 1:
+            return outputs[0]
+        return tuple(outputs) or None
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)  # so that methods can be ops
+
+    def __repr__(self) -> str:
+        return f"<engine.op {self._name}>"
+
+    def _updated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value[Any]]:
+        assert self._signature is not None
+        bound = self._signature.bind(*args, **kwargs)
+        updated = [bound.arguments.get(name) for name in self._updates]
+        for name, given in zip(self._updates, updated):
+            if not isinstance(given, Value):
+                raise TypeError(
+                    f"op '{self._name}': it updates '{name}', which is a {type(given).__name__}; a Value is expected"
+                )
+        return updated  # type: ignore[return-value]
+
+
+class _Call:
+    """One pushed call: what the engine runs."""
+
+    __slots__ = ("_op", "_args", "_kwargs", "_outputs")
+
+    def __init__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Value[Any]]) -> None:
+        self._op, self._args, self._kwargs, self._outputs = op, args, kwargs, outputs
+
+    def __call__(self) -> None:
+        args = [_data(arg) for arg in self._args]
+        kwargs = {name: _data(arg) for name, arg in self._kwargs.items()}
+        result = self._op._fn(*args, **kwargs)
+        outputs = self._outputs
+        if len(outputs) > 1:
+            if not isinstance(result, (tuple, list)) or len(result) != len(outputs):
+                raise TypeError(
+                    f"op '{self._op._name}' returned {_shape(result)}; {len(outputs)} outputs are expected"
+                )
+        elif outputs:
+            result = (result,)
+        elif result is not None:
+            raise TypeError(
+                f"op '{self._op._name}' returned {_shape(result)} although it only updates; say outputs=1"
+            )
+        for output, data in zip(outputs, result or ()):
+            output._data = _fresh(data, args, kwargs)
+
+
+def _collect(arg: Any, found: list[Value[Any]]) -> None:
+    if isinstance(arg, Value):
+        found.append(arg)
+    elif type(arg) in (list, tuple):
+        for item in arg:
+            _collect(item, found)
+    elif type(arg) is dict:
+        for item in arg.values():
+            _collect(item, found)
+
+
+def _data(arg: Any) -> Any:
+    if isinstance(arg, Value):
+        return arg._data
+    if type(arg) in (list, tuple):
+        return type(arg)(_data(item) for item in arg)
+    if type(arg) is dict:
+        return {key: _data(item) for key, item in arg.items()}
+    return arg
+
+
+def _fresh(data: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Outputs are new: an array that is, or looks into, an argument's memory is copied.
+
+    Otherwise an op that updates the argument would change the output too, and nothing would order the two.
+    """
+    if not hasattr(data, "__array_interface__") or not hasattr(data, "copy"):
+        return data
+    import numpy as np
+
+    if isinstance(data, np.ndarray):
+        for arg in (*args, *kwargs.values()):
+            if isinstance(arg, np.ndarray) and np.may_share_memory(data, arg):
+                return data.copy()
+    return data
+
+
+def _shape(result: Any) -> str:
+    kind = type(result).__name__
+    return f"a {kind} of {len(result)}" if isinstance(result, (tuple, list)) else f"a {kind}"
+
+
+@overload
+def op(fn: Callable[..., Any]) -> Op: ...
+@overload
+def op(
+    *,
+    updates: str | Iterable[str] = (),
+    outputs: int | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    place: _core.Placement | str | None = None,
+    run_always: bool = False,
+) -> Callable[[Callable[..., Any]], Op]: ...
+def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: Any = None, **options: Any) -> Any:
+    """Makes a function an op: ``@engine.op``, or ``@engine.op(updates="w")`` for one that changes arguments in place.
+
+    ``updates``: parameter names, in a list or with commas. ``outputs``: how many new Values a call returns (one; none
+    for an op that updates). ``name``, ``priority``, ``place``, ``run_always``: as for ``engine.push``.
+    What the function raises comes back wherever its outputs, or what it updates, are waited for.
+    """
+    unknown = set(options) - {"priority", "place", "run_always"}
+    if unknown:
+        raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, priority, place, run_always are "
+                        "allowed")  # fmt: skip
+    if fn is None:
+        return functools.partial(op, updates=updates, outputs=outputs, name=name, **options)
+    if not callable(fn):
+        raise TypeError(f"op: a {type(fn).__name__} is no function")
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError(f"op: '{fn.__name__}' is a coroutine function; push_async runs what completes later")
+    names = tuple(n.strip() for n in updates.split(",")) if isinstance(updates, str) else tuple(updates)
+    if outputs is None:
+        outputs = 0 if names else 1
+    if not isinstance(outputs, int) or outputs < 0:
+        raise TypeError(f"op '{getattr(fn, '__name__', fn)}': outputs is {outputs!r}; a count is expected")
+    return Op(fn, names, outputs, {"name": name, **options})

@@ -1,0 +1,14 @@
+// Bindings: what each file of this folder adds to the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "handle.h"
+
+namespace engine_python {
+
+void BindVar(nanobind::module_& m);
+nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
+void BindExit(nanobind::module_& m);
+
+}  // namespace engine_python

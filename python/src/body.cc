@@ -1,0 +1,83 @@
+#include "body.h"
+
+#include <string>
+
+#include "failure.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+thread_local engine::RunContext* current = nullptr;
+
+struct CurrentScope {
+  explicit CurrentScope(engine::RunContext* context) : outer(std::exchange(current, context)) {}
+  ~CurrentScope() { current = outer; }
+  engine::RunContext* outer;
+};
+
+// Calls fn(args...), drops it, and throws PyFailure for what it raised. GIL held.
+void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
+  nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
+  fn.Clear();  // here, so that what it owned is gone before anybody who waits for the op goes on
+  if (result.is_valid() && PyCoro_CheckExact(result.ptr())) {
+    // Nobody would ever await it. Closing it spares the warning that says so less clearly.
+    nb::object closed = nb::steal(PyObject_CallMethod(result.ptr(), "close", nullptr));
+    PyErr_Format(PyExc_TypeError, "op '%s' is a coroutine function; push a plain function, or push_async one that calls done()",
+                 name.c_str());
+    result.reset();
+  }
+  if (!result.is_valid()) throw PyFailure::Fetch();
+}
+
+}  // namespace
+
+engine::RunContext* CurrentBody() noexcept { return current; }
+
+void SyncBody::operator()(engine::RunContext& context) {
+  PythonScope python;
+  CurrentScope scope(&context);
+  DropDeferred();
+  Call(fn_, name_, nullptr, 0);
+}
+
+void AsyncBody::operator()(engine::RunContext& context, engine::Completion done) {
+  PythonScope python;
+  CurrentScope scope(&context);
+  DropDeferred();
+  nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
+  PyObject* args[] = {handle.ptr()};
+  Call(fn_, name_, args, 1);
+}
+
+void Done::CallOnce() {
+  if (called_) RaiseError("CompletionError", std::string("done of op '") + name_.c_str() + "' was called twice");
+  called_ = true;
+}
+
+void Done::Succeed() {
+  CallOnce();
+  completion_();
+}
+
+void Done::Fail(nb::handle exception) {
+  if (!PyExceptionInstance_Check(exception.ptr())) {
+    RaiseTypeError(std::string("done.fail of op '") + name_.c_str() + "': exception is a " +
+                   Py_TYPE(exception.ptr())->tp_name + "; an exception object is expected");
+  }
+  CallOnce();
+  completion_.Fail(std::make_exception_ptr(PyFailure(exception.ptr())));
+}
+
+void BindBody(nb::module_& m) {
+  nb::class_<Done>(m, "Done", "How an asynchronous op says that it has finished: call it once, on any thread.")
+      .def("__call__", &Done::Succeed, "The op has succeeded. A second call raises CompletionError.")
+      .def("fail", &Done::Fail, nb::arg("exception").none(), nb::sig("def fail(self, exception: BaseException) -> None"),
+           "The op has failed with `exception`, which waits will raise. A second call raises CompletionError.");
+  m.def(
+      "cancelled", [] { return current && current->cancelled(); },
+      "True in the body of an op whose CancelScope was cancelled: long bodies may look and stop early.");
+}
+
+}  // namespace engine_python

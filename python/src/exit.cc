@@ -1,0 +1,54 @@
+// Exit: the end of the interpreter, and the child of a fork.
+#include <cstdio>
+
+#include <unistd.h>
+
+#include "bindings.h"
+#include "failure.h"
+#include "gil.h"
+#include "site.h"
+#include "wait.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+// Registered with atexit: shuts every engine down while Python still runs, so that no thread of ours asks for the GIL
+// of an interpreter that is being taken apart. Ctrl-C here means that the user won't wait: then the process ends at
+// once, because threads that are inside a body can be neither joined nor left alone.
+void ShutDownAll() {
+  if (Leaving()) return;
+  for (const StatePtr& state : LiveStates()) {
+    try {
+      Interruptible([state] { state->engine.Shutdown(); });
+      state->shut_down = true;
+    } catch (nb::python_error& error) {
+      const bool interrupted = error.matches(PyExc_KeyboardInterrupt);
+      error.restore();
+      PyErr_Print();
+      if (interrupted) {
+        std::fputs("engine: interrupted while ops were pending; leaving without them\n", stderr);
+        std::fflush(nullptr);
+        _exit(130);
+      }
+    }
+  }
+  Leave();
+}
+
+}  // namespace
+
+void BindExit(nb::module_& m) {
+  m.def("_configure",
+        [](nb::handle errors, nb::handle package_folder, unsigned long main_thread) {
+          SetErrorsModule(errors.ptr());
+          SetPackageFolder(Text(package_folder, "package_folder"));
+          SetMainThread(main_thread);
+        },
+        nb::sig("def _configure(errors: object, package_folder: str, main_thread: int) -> None"));
+  m.def("_shut_down_all", &ShutDownAll);
+  m.def("_after_fork_in_child", &AfterForkInChild);
+}
+
+}  // namespace engine_python

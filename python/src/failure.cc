@@ -1,0 +1,121 @@
+#include "failure.h"
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "engine/error.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+PyObject* errors = nullptr;  // never dropped: needed until the very end of the process
+
+nb::object ErrorClass(const char* name) { return nb::handle(errors).attr(name); }
+
+// "ValueError: text (body.py:3 in load)"; never fails.
+std::string Describe(PyObject* exception) {
+  nb::object text = nb::steal(PyObject_CallMethod(errors, "describe", "O", exception));
+  const char* utf8 = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
+  if (utf8) return utf8;
+  PyErr_Clear();
+  return Py_TYPE(exception)->tp_name;
+}
+
+nb::object PathOf(const engine::OpError& error) {
+  nb::list path;
+  for (const auto& hop : error.path()) {
+    path.append(nb::make_tuple(hop.op.c_str(), hop.site.file, hop.site.line));
+  }
+  return path;
+}
+
+// The class of engine.errors for an exception that the engine made itself; "OpError" for what C++ bodies threw.
+const char* ClassNameOf(const std::exception& error) {
+  if (dynamic_cast<const engine::UsageError*>(&error)) return "UsageError";
+  if (dynamic_cast<const engine::BackPressureError*>(&error)) return "BackPressureError";
+  if (dynamic_cast<const engine::CancelledError*>(&error)) return "CancelledError";
+  if (dynamic_cast<const engine::ShutdownError*>(&error)) return "ShutdownError";
+  if (dynamic_cast<const engine::ForkedWhilePending*>(&error)) return "ForkedWhilePending";
+  if (dynamic_cast<const engine::CompletionError*>(&error)) return "CompletionError";
+  if (dynamic_cast<const engine::OpError*>(&error)) return "OpError";
+  if (dynamic_cast<const engine::Error*>(&error)) return "Error";
+  return "OpError";
+}
+
+nb::object FromOpError(const engine::OpError& error) {
+  const nb::object path = PathOf(error);
+  const char* name = "OpError";
+  std::string text = error.what();
+  try {
+    if (error.cause()) std::rethrow_exception(error.cause());
+  } catch (const PyFailure& failure) {
+    return nb::handle(errors).attr("at_wait")(nb::handle(failure.get()), error.op().c_str(), error.site().file,
+                                              error.site().line, path);
+  } catch (const std::exception& cause) {
+    name = ClassNameOf(cause);
+    text = cause.what();
+  } catch (...) {
+    text = "an exception that is no std::exception";
+  }
+  return nb::handle(errors).attr("from_engine")(ErrorClass(name), text.c_str(), error.op().c_str(),
+                                                error.site().file, error.site().line, path);
+}
+
+nb::object Convert(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const engine::OpError& error) {
+    return FromOpError(error);
+  } catch (const PyFailure& failure) {
+    return nb::borrow(failure.get());
+  } catch (nb::python_error& error) {
+    return nb::borrow(error.value());
+  } catch (const std::bad_alloc&) {
+    return nb::handle(PyExc_MemoryError)();
+  } catch (const std::exception& error) {
+    return ErrorClass(ClassNameOf(error))(error.what());
+  } catch (...) {
+    return ErrorClass("Error")("an exception that is no std::exception");
+  }
+}
+
+}  // namespace
+
+PyFailure::PyFailure(PyObject* raised)
+    : exception_(std::make_shared<const PyRef>(PyRef::Borrow(raised))),
+      text_(std::make_shared<const std::string>(Describe(raised))) {}
+
+PyFailure PyFailure::Fetch() {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (trace) PyException_SetTraceback(value, trace);
+  nb::object owned_type = nb::steal(type), owned_value = nb::steal(value), owned_trace = nb::steal(trace);
+  return PyFailure(value);
+}
+
+void SetErrorsModule(PyObject* module) { errors = Py_NewRef(module); }
+
+PyObject* ToPython(const std::exception_ptr& thrown) { return Convert(thrown).release().ptr(); }
+
+void Raise(const std::exception_ptr& thrown) {
+  nb::object exception = Convert(thrown);
+  // Also takes the traceback that the exception brings, and chains what is being handled as its context.
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw nb::python_error();
+}
+
+void RaiseError(const char* name, const std::string& text) {
+  PyErr_SetString(ErrorClass(name).ptr(), text.c_str());
+  throw nb::python_error();
+}
+
+void RaiseTypeError(const std::string& text) {
+  PyErr_SetString(PyExc_TypeError, text.c_str());
+  throw nb::python_error();
+}
+
+}  // namespace engine_python

@@ -1,0 +1,154 @@
+#include "gil.h"
+
+#include <atomic>
+#include <chrono>
+#include <new>
+#include <thread>
+
+#include "engine/error.h"
+
+namespace engine_python {
+namespace {
+
+struct Dropped {
+  PyObject* object;
+  Dropped* next;
+};
+std::atomic<Dropped*> dropped{nullptr};
+std::atomic<bool> drop_scheduled{false};  // a pending call of the interpreter will drain the queue
+
+std::atomic<bool> leaving{false};
+std::atomic<int> without_gil{0};      // threads inside WithoutGil
+std::atomic<int> helpers{0};          // threads that hold an Away
+thread_local int without_gil_here = 0;  // of these, this thread (nested: a wait that runs ops that wait)
+std::atomic<unsigned long> main_thread{0};
+
+// The thread state that PythonScope made for a thread of the engine; deleted when the thread ends, which is before
+// the interpreter does, because engines are shut down at exit.
+struct OwnedThreadState {
+  PyThreadState* state = nullptr;
+  ~OwnedThreadState() { Release(); }
+  void Release() {
+    if (!state || Leaving()) return;
+    PyEval_RestoreThread(std::exchange(state, nullptr));
+    DropDeferred();
+    PyGILState_Release(PyGILState_UNLOCKED);  // the partner of the Ensure that made it
+  }
+};
+thread_local OwnedThreadState owned;
+
+int DropFromMainLoop(void*) {
+  DropDeferred();
+  return 0;
+}
+
+}  // namespace
+
+PyRef PyRef::Borrow(PyObject* object) noexcept {
+  PyRef ref;
+  Py_XINCREF(object);
+  ref.object_ = object;
+  return ref;
+}
+
+PyRef::~PyRef() {
+  if (!object_) return;
+  auto* node = new (std::nothrow) Dropped{object_, dropped.load(std::memory_order_relaxed)};
+  if (!node) return;  // out of memory: leaking one reference is the least harm
+  // release: publishes the node. Partner: the acquire in DropDeferred.
+  while (!dropped.compare_exchange_weak(node->next, node, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+  // The next push, body or wait drains the queue; for a program that does none of these, the main loop will.
+  if (!Leaving() && !drop_scheduled.exchange(true, std::memory_order_relaxed)) {
+    if (Py_AddPendingCall(&DropFromMainLoop, nullptr) != 0) drop_scheduled.store(false, std::memory_order_relaxed);
+  }
+}
+
+void DropDeferred() noexcept {
+  drop_scheduled.store(false, std::memory_order_relaxed);  // relaxed: at worst one needless pending call
+  if (!dropped.load(std::memory_order_relaxed)) return;
+  Dropped* node = dropped.exchange(nullptr, std::memory_order_acquire);
+  if (!node) return;
+  PyObject *type, *value, *trace;  // destructors must not see, or disturb, an exception in flight
+  PyErr_Fetch(&type, &value, &trace);
+  while (node) {
+    Dropped* next = node->next;
+    Py_DECREF(node->object);
+    delete node;
+    node = next;
+  }
+  PyErr_Restore(type, value, trace);
+}
+
+PythonScope::PythonScope() : exit_(Exit::kNothing) {
+  if (Leaving()) throw engine::ShutdownError("the Python interpreter is exiting");
+  if (PyGILState_Check()) return;  // a body that runs inside a call that kept the GIL
+  if (owned.state) {
+    PyEval_RestoreThread(owned.state);
+    exit_ = Exit::kSave;
+    return;
+  }
+  const bool foreign = PyGILState_GetThisThreadState() == nullptr;
+  state_ = PyGILState_Ensure();
+  exit_ = foreign ? Exit::kSave : Exit::kRelease;
+  if (foreign) owned.state = PyThreadState_Get();
+}
+
+PythonScope::~PythonScope() {
+  if (exit_ == Exit::kSave) PyEval_SaveThread();
+  if (exit_ == Exit::kRelease) PyGILState_Release(state_);
+}
+
+PyThreadState* detail::EnterWithoutGil() {
+  if (Leaving()) throw engine::ShutdownError("the Python interpreter is exiting");
+  without_gil.fetch_add(1, std::memory_order_relaxed);  // relaxed: Leave reads it under the GIL that we still hold
+  ++without_gil_here;
+  return PyEval_SaveThread();
+}
+
+void detail::ExitWithoutGil(PyThreadState* state) {
+  PyEval_RestoreThread(state);
+  --without_gil_here;
+  without_gil.fetch_sub(1, std::memory_order_relaxed);
+  DropDeferred();
+}
+
+Away::Away() noexcept { helpers.fetch_add(1, std::memory_order_relaxed); }
+Away::~Away() {
+  if (counts_) helpers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Leave() {
+  // From CPython 3.9 to 3.13 a thread that asks for the GIL of an ending interpreter is unwound through our frames,
+  // which ends the process with an abort. So everybody comes back first, and nobody leaves again.
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto wait_while = [&](auto&& busy) {
+    while (busy() && std::chrono::steady_clock::now() < limit) {
+      PyThreadState* state = PyEval_SaveThread();
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      PyEval_RestoreThread(state);
+    }
+  };
+  wait_while([] { return helpers.load(std::memory_order_relaxed) > 0; });
+  DropDeferred();
+  leaving.store(true, std::memory_order_relaxed);
+  wait_while([] { return without_gil.load(std::memory_order_relaxed) > without_gil_here; });
+}
+
+bool Leaving() noexcept { return leaving.load(std::memory_order_relaxed); }
+
+void AfterForkInChild() noexcept {
+  without_gil.store(without_gil_here, std::memory_order_relaxed);
+  helpers.store(0, std::memory_order_relaxed);
+  drop_scheduled.store(false, std::memory_order_relaxed);
+  SetMainThread(PyThread_get_thread_ident());
+}
+
+void ForgetThread() { owned.Release(); }
+
+void SetMainThread(unsigned long ident) noexcept { main_thread.store(ident, std::memory_order_relaxed); }
+
+// relaxed: set while one thread runs, at import or in the child of a fork.
+bool OnMainThread() noexcept { return PyThread_get_thread_ident() == main_thread.load(std::memory_order_relaxed); }
+
+}  // namespace engine_python

@@ -1,0 +1,105 @@
+#include "handle.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "body.h"
+#include "failure.h"
+#include "gil.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+StatePtr& Default() {
+  static auto* state = new StatePtr;  // never destroyed: exit shuts it down, later threads may still look
+  return *state;
+}
+
+std::vector<std::weak_ptr<EngineState>>& Registry() {
+  static auto* states = new std::vector<std::weak_ptr<EngineState>>;
+  return *states;
+}
+
+// Draining waits for bodies that need the GIL, so whoever drops the last handle must let it go.
+void Destroy(EngineState* state) {
+  if (Leaving()) {
+    if (!state->shut_down) return;  // its threads can't be joined any more: leak it
+    delete state;
+  } else if (CurrentBody()) {
+    // On a worker, perhaps one of its own, which can't join itself. Exit waits for this thread.
+    std::thread([state, away = Away()] {
+      delete state;
+      ForgetThread();
+    }).detach();
+  } else if (PyGILState_Check()) {
+    WithoutGil([&] { delete state; });
+  } else {
+    delete state;
+  }
+}
+
+}  // namespace
+
+StatePtr NewState(engine::EngineOptions options) {
+  EngineState* made = nullptr;
+  try {
+    WithoutGil([&] { made = new EngineState(std::move(options)); });
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+  StatePtr state(made, &Destroy);
+  auto& registry = Registry();
+  std::erase_if(registry, [](const auto& weak) { return weak.expired(); });
+  registry.push_back(state);
+  return state;
+}
+
+StatePtr DefaultState() {
+  if (!Default()) {
+    engine::EngineOptions options;
+    try {
+      options = engine::EngineOptions::FromEnv();
+    } catch (...) {
+      Raise(std::current_exception());
+    }
+    const bool naive = options.policy == engine::Policy::kNaive;
+    StatePtr made = NewState(std::move(options));
+    made->naive = naive;
+    made->policy_name = naive ? "naive" : "threaded";
+    if (!Default()) Default() = made;  // another thread may have been first while the GIL was free
+  }
+  return Default();
+}
+
+bool HasDefaultState() { return Default() != nullptr; }
+void SetDefaultState(StatePtr state) { Default() = std::move(state); }
+
+std::vector<StatePtr> LiveStates() {
+  std::vector<StatePtr> live;
+  for (const auto& weak : Registry()) {
+    if (auto state = weak.lock()) live.push_back(std::move(state));
+  }
+  return live;
+}
+
+nb::object FindVar(nb::handle object) {
+  if (nb::isinstance<PyVar>(object)) return nb::borrow(object);
+  nb::object inner = nb::steal(PyObject_GetAttrString(object.ptr(), "var"));
+  if (inner.is_valid() && nb::isinstance<PyVar>(inner)) return inner;
+  PyErr_Clear();
+  return {};
+}
+
+void RaiseNoVar(nb::handle object, const std::string& what) {
+  RaiseTypeError(what + " is a " + Py_TYPE(object.ptr())->tp_name + "; a Var or a Value is expected");
+}
+
+StatePtr EngineOf(const PyVar& var) {
+  StatePtr state = var.engine.lock();
+  if (!state) RaiseError("ShutdownError", std::string("the engine of Var '") + var.var.name() + "' is gone");
+  return state;
+}
+
+}  // namespace engine_python

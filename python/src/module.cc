@@ -1,0 +1,20 @@
+// The extension module engine._core. Its functions are the package's; the package adds what is easier in Python.
+#include <nanobind/nanobind.h>
+
+#include "bindings.h"
+#include "body.h"
+#include "cancel.h"
+#include "engine/engine.h"
+#include "push.h"
+
+NB_MODULE(_core, m) {
+  using namespace engine_python;
+  nanobind::set_leak_warnings(false);  // Vars of a program's globals outlive the module; that is no leak
+  m.attr("__version__") = engine::Version();
+  BindCancel(m);
+  BindVar(m);
+  auto engine_class = BindEngine(m);
+  BindBody(m);
+  BindPush(m, engine_class);
+  BindExit(m);
+}

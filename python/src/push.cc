@@ -1,0 +1,182 @@
+#include "push.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "body.h"
+#include "cancel.h"
+#include "failure.h"
+#include "gil.h"
+#include "site.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+// The Vars of one role. Counted, because a Value's Var could die between the look and the push.
+std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where& at) {
+  std::vector<engine::Var> vars;
+  if (given.is_none()) return vars;
+  if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
+  if (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var")) {
+    vars.push_back(VarOf(given, [&] { return at.Text() + role; }).var);
+    return vars;
+  }
+  nb::object items = nb::steal(PySequence_Fast(given.ptr(), ""));
+  if (!items.is_valid()) {
+    PyErr_Clear();
+    RaiseTypeError(at.Text() + role + " is a " + Py_TYPE(given.ptr())->tp_name +
+                   "; Vars, Values or a list of them are expected");
+  }
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(items.ptr());
+  vars.reserve(size);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+    if (nb::isinstance<PyVar>(item)) {
+      vars.push_back(nb::inst_ptr<PyVar>(item)->var);
+    } else {
+      vars.push_back(VarOf(item, [&] { return at.Text() + role + "[" + std::to_string(i) + "]"; }).var);
+    }
+  }
+  return vars;
+}
+
+int PriorityOf(nb::handle given, const Where& at) {
+  if (!PyLong_Check(given.ptr())) {
+    RaiseTypeError(at.Text() + "priority is a " + Py_TYPE(given.ptr())->tp_name + "; an int is expected");
+  }
+  int overflow = 0;
+  long value = PyLong_AsLongAndOverflow(given.ptr(), &overflow);
+  if (overflow) value = overflow < 0 ? engine::kMinPriority : engine::kMaxPriority;
+  return static_cast<int>(std::clamp<long>(value, engine::kMinPriority, engine::kMaxPriority));
+}
+
+template <class Body>
+void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
+  engine::Engine& eng = state->engine;
+  constexpr bool kAsync = std::is_same_v<Body, AsyncBody>;
+  // A push is shorter than giving the GIL away and getting it back, and never waits for a body: so it keeps the GIL,
+  // unless the queue is full or ops run inside their push.
+  if (!state->naive) {
+    bool pushed;
+    if constexpr (kAsync) {
+      pushed = eng.TryPushAsync(desc, std::move(body), site);
+    } else {
+      pushed = eng.TryPush(desc, std::move(body), site);
+    }
+    if (pushed) return;
+  }
+  WithoutGil([&] {
+    if constexpr (kAsync) {
+      eng.PushAsync(desc, std::move(body), site);
+    } else {
+      eng.Push(desc, std::move(body), site);
+    }
+  });
+}
+
+struct PushArgs {
+  nb::handle fn, reads, updates, writes, priority, name, place, run_always, cancel;
+};
+
+// Validates, then pushes on `state`; `async` bodies are called with a Done. Raises Python exceptions only.
+void Push(const StatePtr& state, const PushArgs& args, bool async) {
+  const char* verb = async ? "push_async" : "push";
+  const engine::Site site = CallerSite();
+  if (!PyCallable_Check(args.fn.ptr())) {
+    RaiseTypeError(Where{verb, {}, site}.Text() + "fn is a " + Py_TYPE(args.fn.ptr())->tp_name +
+                   "; a callable is expected");
+  }
+  const Where at{verb, OpName(args.name, args.fn, {verb, {}, site}), site};
+  const auto reads = VarsOf(args.reads, "reads", at);
+  const auto updates = VarsOf(args.updates, "updates", at);
+  const auto writes = VarsOf(args.writes, "writes", at);
+  const int run_always = PyObject_IsTrue(args.run_always.ptr());
+  if (run_always < 0) throw nb::python_error();
+  nb::object scope = ScopeFor(args.cancel, at);
+  const engine::OpDesc desc{.name = at.name,
+                            .reads = reads,
+                            .updates = updates,
+                            .writes = writes,
+                            .place = PlaceOf(state, args.place, at),
+                            .priority = PriorityOf(args.priority, at),
+                            .run_always = run_always != 0,
+                            .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
+  try {
+    if (async) {
+      Submit(state, desc, AsyncBody(args.fn.ptr(), at.name), site);
+    } else {
+      Submit(state, desc, SyncBody(args.fn.ptr(), at.name), site);
+    }
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+  DropDeferred();
+}
+
+// The parameters of all four functions, in Python's words.
+#define ENGINE_PUSH_PARAMETERS                                                                                  \
+  "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, "    \
+  "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None) -> None"
+
+// Binds `name` as a function of the module (the default engine) and as a method of Engine.
+template <bool kAsync>
+void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const char* function, const char* method,
+              const char* doc) {
+  const auto run = [](const StatePtr& state, nb::handle fn, nb::handle reads, nb::handle updates, nb::handle writes,
+                      nb::handle priority, nb::handle op_name, nb::handle place, nb::handle run_always,
+                      nb::handle cancel) {
+    Push(state, {fn, reads, updates, writes, priority, op_name, place, run_always, cancel}, kAsync);
+  };
+  const auto bind = [&](auto&& add, auto&& body, const char* signature) {
+    add(name, body, nb::arg("fn").none(), nb::arg("reads").none() = nb::tuple(), nb::arg("updates").none() = nb::tuple(),
+        nb::arg("writes").none() = nb::tuple(), nb::kw_only(), nb::arg("priority").none() = 0, nb::arg("name") = nb::none(),
+        nb::arg("place") = nb::none(), nb::arg("run_always").none() = false, nb::arg("cancel") = nb::none(),
+        nb::sig(signature), doc);
+  };
+  using H = nb::handle;
+  bind([&](auto&&... a) { m.def(a...); },
+       [run](H fn, H r, H u, H w, H p, H n, H pl, H al, H c) { run(DefaultState(), fn, r, u, w, p, n, pl, al, c); },
+       function);
+  bind([&](auto&&... a) { cls.def(a...); },
+       [run](PyEngine& self, H fn, H r, H u, H w, H p, H n, H pl, H al, H c) {
+         run(self.state, fn, r, u, w, p, n, pl, al, c);
+       },
+       method);
+}
+
+}  // namespace
+
+engine::Placement PlaceOf(const StatePtr& state, nb::handle place, const Where& at) {
+  if (place.is_none()) return engine::Cpu();
+  if (nb::isinstance<engine::Placement>(place)) return *nb::inst_ptr<engine::Placement>(place);
+  if (!PyUnicode_Check(place.ptr())) {
+    RaiseTypeError(at.Text() + "place is a " + Py_TYPE(place.ptr())->tp_name +
+                   "; engine.io(), engine.pool(name), \"io\" or the name of a pool is expected");
+  }
+  const std::string name = Text(place, "place");
+  if (name == "io") return engine::Io();
+  try {
+    return state->engine.Pool(name);
+  } catch (const engine::Error& error) {
+    RaiseError("UsageError", at.Text() + "place: " + error.what());
+  }
+}
+
+void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
+  BindVerb<false>(
+      m, cls, "push", "def push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,
+      "def push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,
+      "Runs fn() on a worker once every earlier op on the same Vars allows it; returns at once (with the queue full,\n"
+      "when there is room). `reads` are looked at, `updates` changed, `writes` replaced. Any thread, ops included.\n"
+      "What fn raises comes back at waits for what it updates or writes; its result is ignored.\n"
+      "Raises TypeError or UsageError, with the op's name and the line of the push; nothing was pushed then.");
+  BindVerb<true>(
+      m, cls, "push_async", "def push_async(fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
+      "def push_async(self, fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
+      "As push, but the op ends when done() or done.fail(exception) is called, on any thread, before or after\n"
+      "fn(done) returns. A done that is dropped uncalled fails the op with CompletionError.");
+}
+
+}  // namespace engine_python

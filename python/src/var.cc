@@ -1,0 +1,77 @@
+// The binding of Var.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "bindings.h"
+#include "failure.h"
+#include "handle.h"
+#include "site.h"
+#include "wait.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+PyVar NewVar(nb::handle name, nb::handle engine) {
+  const std::string text = name.is_none() ? std::string() : Text(name, "Var: name");
+  StatePtr state;
+  if (engine.is_none()) {
+    state = DefaultState();
+  } else if (nb::isinstance<PyEngine>(engine)) {
+    state = nb::inst_ptr<PyEngine>(engine)->state;
+  } else {
+    RaiseTypeError(std::string("Var: engine is a ") + Py_TYPE(engine.ptr())->tp_name + "; an Engine is expected");
+  }
+  try {
+    return {state->engine.NewVar(text), state};
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+}
+
+}  // namespace
+
+void BindVar(nb::module_& m) {
+  nb::class_<PyVar>(m, "Var", nb::is_weak_referenceable(),
+                    "What ops are ordered by: a name for some data, which it doesn't hold. Counted: the last reference to\n"
+                    "go ends the variable behind the ops that are pending on it. Any thread may use it.")
+      .def(
+          "__init__", [](PyVar* self, nb::handle name, nb::handle engine) { new (self) PyVar(NewVar(name, engine)); },
+          nb::arg("name") = nb::none(), nb::arg("engine") = nb::none(),
+          nb::sig("def __init__(self, name: str | None = None, engine: Engine | None = None) -> None"))
+      .def_prop_ro("name", [](const PyVar& self) { return std::string(self.var.name()); })
+      .def_prop_ro(
+          "version", [](const PyVar& self) { return self.var.version(); },
+          "Writes completed so far; failed and skipped ones count.")
+      .def_prop_ro(
+          "engine", [](const PyVar& self) { return PyEngine{EngineOf(self)}; },
+          "The engine it belongs to. ShutdownError if that is gone.")
+      .def(
+          "wait", [](const PyVar& self, nb::handle timeout) { return WaitVar(self, TimeoutOf(timeout)); },
+          nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> bool"),
+          "Waits until every write pushed so far has finished; False after `timeout` seconds. Gives the GIL up; Ctrl-C\n"
+          "works. Raises what the failed op raised, with a note that says which op and where it was pushed; as often as\n"
+          "asked. Inside an op, waiting for a Var of that op is refused (UsageError).")
+      .def(
+          "wait_to_write", [](const PyVar& self) { WaitToWrite(self); },
+          "Waits for writers and readers: afterwards the caller may reuse what the Var stands for.")
+      .def(
+          "__await__",
+          [](nb::handle self) { return nb::module_::import_("engine.aio").attr("of_var")(self).attr("__await__")(); },
+          nb::sig("def __await__(self) -> Generator[object, None, None]"), "As wait, for a coroutine.")
+      .def("__eq__",
+           [](const PyVar& self, nb::handle other) {
+             return nb::isinstance<PyVar>(other) && nb::inst_ptr<PyVar>(other)->var == self.var;
+           },
+           nb::arg("other").none(), nb::sig("def __eq__(self, other: object) -> bool"))
+      .def("__hash__",
+           [](const PyVar& self) {
+             return static_cast<Py_hash_t>(reinterpret_cast<uintptr_t>(engine::VarRef(self.var).core()) >> 4);
+           })
+      .def("__repr__", [](const PyVar& self) {
+        return std::string("Var('") + self.var.name() + "', version=" + std::to_string(self.var.version()) + ")";
+      });
+}
+
+}  // namespace engine_python

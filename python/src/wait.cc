@@ -1,0 +1,192 @@
+#include "wait.h"
+
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "body.h"
+#include "failure.h"
+#include "gil.h"
+#include "site.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+using Nanoseconds = std::chrono::nanoseconds;
+constexpr auto kSlice = std::chrono::milliseconds(50);  // how long Ctrl-C may go unnoticed
+
+Nanoseconds Duration(double seconds) {
+  constexpr double kLongest = 3e8;  // ten years; keeps clock arithmetic from overflowing
+  return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(std::min(seconds, kLongest)));
+}
+
+void CheckSignals() {
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+struct Job {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;       // guarded by mutex, as the rest
+  bool abandoned = false;
+  std::exception_ptr thrown;
+};
+
+// True where a signal handler can run here, and nobody else waits for this thread's op.
+bool MustWatchSignals() { return OnMainThread() && !CurrentBody(); }
+
+// True where waits run ops on the waiting thread.
+bool RunsOps(const EngineState& state) { return state.naive || state.engine.workers() == 0; }
+
+// The part of a wait that the main thread does itself, looking for signals after each slice: one slice, because a
+// helper thread costs more than most waits take; all of them where the wait runs ops, which shall stay on the thread
+// that waits. Null: not ready yet, go on in one piece. `timeout` shrinks by what was waited.
+template <class Wait>
+std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>* timeout, const Wait& wait) {
+  if (!MustWatchSignals()) return {};
+  do {
+    const bool last = *timeout && Duration(**timeout) <= kSlice;
+    const Nanoseconds slice = last ? Duration(**timeout) : Nanoseconds(kSlice);
+    bool ready = false;
+    const auto begin = std::chrono::steady_clock::now();
+    WithoutGil([&] { ready = wait(slice); });
+    if (ready) return true;
+    CheckSignals();
+    if (last) return false;
+    if (*timeout) **timeout -= std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  } while (RunsOps(state));
+  return {};
+}
+
+}  // namespace
+
+std::optional<double> TimeoutOf(nb::handle given) {
+  if (given.is_none()) return {};
+  const double seconds = PyFloat_AsDouble(given.ptr());
+  if (seconds == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    RaiseTypeError(std::string("timeout is a ") + Py_TYPE(given.ptr())->tp_name + "; seconds or None are expected");
+  }
+  if (std::isnan(seconds)) RaiseError("UsageError", "timeout is not a number");
+  return std::max(seconds, 0.0);
+}
+
+void Interruptible(std::function<void()> block, std::function<void(std::exception_ptr)> late) {
+  std::exception_ptr thrown;
+  if (!MustWatchSignals()) {
+    try {
+      WithoutGil(block);
+    } catch (...) {
+      Raise(std::current_exception());
+    }
+    return;
+  }
+  auto job = std::make_shared<Job>();
+  Away away;
+  // The helper waits in one piece, as the engine wants it: a wait cut into slices would start over each time, and a
+  // thread that keeps pushing could hold it up for ever.
+  std::thread([job, away = std::move(away), block = std::move(block), late = std::move(late)]() mutable {
+    std::exception_ptr error;
+    try {
+      block();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    block = nullptr;
+    ForgetThread();  // with zero workers, bodies have run here
+    std::unique_lock lock(job->mutex);
+    if (job->abandoned && late) late(error);
+    job->thrown = std::move(error);
+    job->done = true;
+    job->ended.notify_all();
+  }).detach();
+  try {
+    for (bool done = false; !done;) {
+      WithoutGil([&] {
+        std::unique_lock lock(job->mutex);
+        done = job->ended.wait_for(lock, kSlice, [&] { return job->done; });
+      });
+      if (done) break;
+      CheckSignals();
+    }
+  } catch (...) {
+    std::unique_lock lock(job->mutex);
+    job->abandoned = true;
+    throw;
+  }
+  if (job->thrown) Raise(job->thrown);
+}
+
+bool WaitVar(const PyVar& var, std::optional<double> timeout) {
+  const StatePtr state = EngineOf(var);
+  const engine::Site site = CallerSite();
+  try {
+    // Most waits find their Var ready: then the GIL is kept. Not where this call may run ops or lend a worker.
+    if (!RunsOps(*state) && !CurrentBody() && state->engine.WaitFor(var.var, Nanoseconds(0), site)) return true;
+    if (timeout && *timeout <= 0) {
+      bool ready = false;
+      WithoutGil([&] { ready = state->engine.WaitFor(var.var, Nanoseconds(0), site); });
+      return ready;
+    }
+    const auto wait = [&](Nanoseconds most) { return state->engine.WaitFor(var.var, most, site); };
+    if (const auto ready = WaitInSlices(*state, &timeout, wait)) return *ready;
+  } catch (const nb::python_error&) {
+    throw;
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+  auto ready = std::make_shared<bool>(true);
+  Interruptible([state, held = var.var, timeout, site, ready] {
+    if (timeout) {
+      *ready = state->engine.WaitFor(held, Duration(*timeout), site);
+    } else {
+      state->engine.Wait(held, site);
+    }
+  });
+  return *ready;
+}
+
+void WaitToWrite(const PyVar& var) {
+  const StatePtr state = EngineOf(var);
+  Interruptible([state, held = var.var, site = CallerSite()] { state->engine.WaitToWrite(held, site); });
+}
+
+bool WaitAll(const StatePtr& state, std::optional<double> timeout) {
+  if (!state->orphans.empty()) {
+    const std::exception_ptr orphan = state->orphans.front();
+    state->orphans.erase(state->orphans.begin());
+    Raise(orphan);
+  }
+  // Errors that an abandoned wait takes from the engine are kept for the next one: none may get lost.
+  const auto late = [state](std::exception_ptr error) {
+    if (!error || Leaving()) return;
+    PythonScope python;  // the GIL guards the list
+    state->orphans.push_back(std::move(error));
+  };
+  try {
+    const auto wait = [&](Nanoseconds most) { return state->engine.WaitAllFor(most); };
+    if (const auto done = WaitInSlices(*state, &timeout, wait)) return *done;
+  } catch (const nb::python_error&) {
+    throw;
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+  auto ready = std::make_shared<bool>(false);
+  Interruptible(
+      [state, timeout, ready] {
+        if (timeout) {
+          *ready = state->engine.WaitAllFor(Duration(*timeout));
+        } else {
+          state->engine.WaitAll();
+          *ready = true;
+        }
+      },
+      late);
+  return *ready;
+}
+
+}  // namespace engine_python

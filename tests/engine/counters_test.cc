@@ -1,0 +1,147 @@
+// What the counters prove: no malloc and no slab in steady state, few wakes; and that they add up.
+// A binary of its own, because it replaces the allocation functions of libc.
+#include <cstdlib>
+
+#include "support/engine_test.h"
+
+namespace {
+std::atomic<uint64_t> g_allocations{0};
+}
+
+#if !defined(ENGINE_UNDER_TSAN) && !defined(ENGINE_UNDER_ASAN)
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void* malloc(size_t n) {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_malloc(n);
+}
+void* calloc(size_t n, size_t size) {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_calloc(n, size);
+}
+void* realloc(void* p, size_t n) {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_realloc(p, n);
+}
+void* aligned_alloc(size_t align, size_t n) {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_memalign(align, n);
+}
+}
+#endif
+
+namespace engine::test {
+namespace {
+
+WITH_ALL_WORKERS(CountersTest);
+
+EngineOptions Bounded(int workers) {
+  EngineOptions o = Quiet(workers);
+  o.max_pending = 512;
+  return o;
+}
+
+template <class F>
+uint64_t AllocationsOf(F&& f) {
+  const uint64_t before = g_allocations;
+  f();
+  return g_allocations - before;
+}
+
+TEST_P(CountersTest, NoMallocAndNoSlabInSteadyState) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
+  EXPECT_GT(AllocationsOf([&] { Engine counted(Bounded(workers())); }), 10u);  // they are counted at all
+  Engine eng(Bounded(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  Operator op = eng.NewOperator({.name = "op", .reads = {a}, .updates = {c}}, [] {});
+  int x = 0;
+  const auto program = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      eng.Push({.name = "write", .writes = {a}}, [&x] { ++x; });
+      eng.Push({.name = "read", .reads = {a, b}, .writes = {c}}, [&x] { (void)x; });
+      eng.PushAsync({.updates = {b}, .priority = 1}, [](RunContext&, Completion done) { done(); });
+      eng.Push(op);
+      { HeldOp held = eng.PushHeld({.reads = {c}}, [] {}); }
+      if (i % 16 == 0) eng.Wait(c);
+      if (i % 64 == 0) {
+        eng.WaitToWrite(a);
+        eng.WaitFor(b, 1ns);
+        Var temp = eng.NewVar();
+        eng.Push({.writes = {temp}}, [] {});
+      }
+    }
+    eng.WaitAll();
+  };
+  program(5000);  // queues grow to what the bound needs
+  const uint64_t slabs = eng.stats().slab_allocations;
+  // A queue may meet a new maximum now and then; a malloc an op would be some ten thousands.
+  EXPECT_LE(AllocationsOf([&] { program(5000); }), 24u);
+  EXPECT_LE(eng.stats().slab_allocations, slabs + 1);
+}
+
+TEST_P(CountersTest, CountersAddUp) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  for (int i = 0; i < 10; ++i) eng.Push({.updates = {a}}, [] {});
+  Fail(eng, b);
+  for (int i = 0; i < 5; ++i) eng.Push({.updates = {b}}, [] {});
+  eng.Wait(a);
+  eng.ClearError(a);
+  EXPECT_THROW(eng.WaitAll(), OpError);
+  const EngineStats s = eng.stats();
+  EXPECT_EQ(s.pushed, 16u);
+  EXPECT_EQ(s.completed, 16u);
+  EXPECT_EQ(s.skipped, 5u);
+  EXPECT_EQ(s.unseen_errors, 0u);
+  EXPECT_EQ(s.spare_threads, 0u);
+  EXPECT_GT(s.slab_bytes, 0u);
+  EXPECT_GT(s.slab_allocations, 0u);
+}
+
+TEST(CountersWakeTest, ChainOfOpsWakesOneWorkerForManyOps) {
+  Engine eng(Quiet(4));
+  Var a = eng.NewVar("a");
+  HeldOp held = HoldWrite(eng, a);
+  for (int i = 0; i < 2000; ++i) eng.Push({.updates = {a}}, [] {});
+  const uint64_t before = eng.stats().wakeups;
+  held.Release();
+  eng.Wait(a);
+  const EngineStats s = eng.stats();
+  EXPECT_LE(s.wakeups - before, 40u);
+  EXPECT_GE(s.inlined, 1500u);
+}
+
+TEST(CountersWakeTest, WorkersWithoutWorkSleep) {
+  Engine eng(Quiet(2));
+  Var a = eng.NewVar("a");
+  for (int i = 0; i < 50; ++i) {
+    eng.Push({.updates = {a}}, [] {});
+    eng.Wait(a);
+  }
+  const EngineStats s = eng.stats();
+  EXPECT_LE(s.wakeups, 150u);
+  EXPECT_LE(s.sleeps, 200u);
+}
+
+TEST(CountersSizeTest, PendingOpWithFourVarsTakesAtMost256Bytes) {
+  EngineOptions o = Quiet(1);
+  o.max_pending = 1 << 20;
+  Engine eng(o);
+  Var a = eng.NewVar(), b = eng.NewVar(), c = eng.NewVar(), d = eng.NewVar();
+  HeldOp held = HoldWrite(eng, a);
+  const uint64_t before = eng.stats().slab_bytes;
+  constexpr int kOps = 20'000;
+  int64_t sum = 0;
+  for (int64_t i = 0; i < kOps; ++i)
+    eng.Push({.updates = {a, b, c, d}}, [&sum, x = i, y = i, z = i] { sum += x + y + z; });
+  const double bytes = static_cast<double>(eng.stats().slab_bytes - before) / kOps;
+  EXPECT_LE(bytes, 256 * 1.03);  // and what is left of the last slab
+  held.Release();
+  eng.Wait(a);
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,201 @@
+// Contract 8: fork. The parent goes on; the child starts empty, with what had finished.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+// Runs `body` in a child; true if it returned true there, in time.
+template <class F>
+testing::AssertionResult InChild(F&& body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(30);
+    int code = 1;
+    try {
+      code = body() ? 0 : 2;
+    } catch (const std::exception& e) {
+      fprintf(stderr, "child: %s\n", e.what());
+      code = 3;
+    }
+    _exit(code);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "the child ended with "
+                                     << (WIFSIGNALED(status) ? "signal " : "status ")
+                                     << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+class ForkTest : public WorkersTest {
+ protected:
+  void SetUp() override {
+    if (kUnderTsan) GTEST_SKIP() << "ThreadSanitizer does not support threads made in a fork child";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, ForkTest, testing::Values(0, 1, 2, 4, 8),
+                         [](const auto& instance) { return std::to_string(instance.param); });
+
+TEST_P(ForkTest, ChildPushesAndWaitsWithNewThreads) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  int x = 1;
+  eng.Push({.writes = {a}}, [&] { x = 2; });
+  eng.Wait(a);
+  EXPECT_TRUE(InChild([&] {
+    Var b = eng.NewVar("b");
+    for (int i = 0; i < 100; ++i) eng.Push({.updates = {a}, .writes = {b}}, [&] { ++x; });
+    eng.Wait(b);
+    eng.WaitAll();
+    return x == 102 && a.version() == 101 && b.version() == 100;
+  }));
+  eng.Push({.updates = {a}}, [&] { ++x; });
+  eng.Wait(a);
+  EXPECT_EQ(x, 3);
+}
+
+TEST_P(ForkTest, VarsWithPendingWritesArePoisonedInTheChildOnly) {
+  Engine eng(Quiet(workers()));
+  Var pending = eng.NewVar("pending"), done = eng.NewVar("done"), only_read = eng.NewVar("only_read");
+  eng.Push({.writes = {done}}, [] {});
+  eng.Wait(done);
+  HeldOp writer = HoldWrite(eng, pending), reader = HoldRead(eng, only_read);
+  EXPECT_TRUE(InChild([&] {
+    const OpError e = ErrorOf([&] { eng.Wait(pending); });
+    eng.Wait(done);
+    eng.WaitToWrite(only_read);
+    bool ok = CausedBy<ForkedWhilePending>(e);
+    eng.Push({.writes = {pending, only_read}}, [] {});
+    eng.Wait(pending);
+    eng.Wait(only_read);
+    return ok && only_read.version() == 1 && done.version() == 1;
+  }));
+  writer.Release();
+  reader.Release();
+  eng.Wait(pending);
+  eng.WaitAll();
+  EXPECT_EQ(pending.version(), 1u);
+}
+
+TEST_P(ForkTest, DoesNotWaitForRunningOps) {
+  if (!workers()) GTEST_SKIP() << "no op runs beside the thread that forks";
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  Gate started, gate;
+  eng.Push({.writes = {a}}, [&] {
+    started.Open();
+    gate.Wait();
+  });
+  started.Wait();
+  EXPECT_TRUE(InChild([&] { return CausedBy<ForkedWhilePending>(ErrorOf([&] { eng.Wait(a); })); }));
+  gate.Open();
+  eng.Wait(a);
+}
+
+TEST_P(ForkTest, WhileOtherThreadsPush) {
+  EngineOptions o = Quiet(workers());
+  o.max_pending = 64;
+  Engine eng(o);
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&] {
+      while (!stop) {
+        eng.Push({.reads = {b}, .updates = {a}}, [] {});
+        eng.TryPush({.reads = {a}, .updates = {b}}, [] {});
+        Var c = eng.NewVar();
+        eng.Push({.writes = {c}}, [] {});
+      }
+    });
+  for (int i = 0; i < (kSanitized ? 5 : 15); ++i)
+    EXPECT_TRUE(InChild([&] {
+      eng.Push({.writes = {a, b}}, [] {});
+      eng.Wait(a);
+      eng.WaitAll();
+      return true;
+    })) << i;
+  stop = true;
+  for (auto& t : threads) t.join();
+  eng.WaitAll();
+}
+
+TEST_P(ForkTest, PendingErrorsDoNotEndTheFork) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  Fail(eng, a, "from before");
+  EXPECT_TRUE(InChild([&] {
+    try {
+      eng.Wait(a);
+    } catch (const OpError&) {
+      eng.WaitAll();  // the parent reports what the parent has not seen
+      return true;
+    }
+    return false;
+  }));
+  EXPECT_TRUE(Has(ErrorOf([&] { eng.WaitAll(); }).what(), "from before"));
+}
+
+TEST_P(ForkTest, ChildOfAChildWorksToo) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  EXPECT_TRUE(InChild([&] {
+    eng.Push({.writes = {a}}, [] {});
+    eng.Wait(a);
+    return static_cast<bool>(InChild([&] {
+      eng.Push({.updates = {a}}, [] {});
+      eng.Wait(a);
+      return a.version() == 2;
+    }));
+  }));
+}
+
+TEST_P(ForkTest, EngineIsDestroyedInTheChild) {
+  auto eng = std::make_unique<Engine>(Quiet(workers()));
+  Var a = eng->NewVar("a"), dropped = eng->NewVar("dropped");
+  HeldOp held = HoldWrite(*eng, a);
+  eng->Push({.updates = {a, dropped}}, [] {});
+  dropped = Var();
+  EXPECT_TRUE(InChild([&] {
+    eng.reset();
+    return true;
+  }));
+  held.Release();
+  eng->WaitAll();
+}
+
+TEST_P(ForkTest, StoppedEngineStaysStopped) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  eng.Stop();
+  EXPECT_TRUE(InChild([&] {
+    eng.Push({.writes = {a}}, [] {});
+    eng.Start();
+    eng.Wait(a);
+    return true;
+  }));
+  eng.Start();
+  eng.Push({.writes = {a}}, [] {});
+  eng.Wait(a);
+}
+
+TEST_P(ForkTest, InsideAnOp) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  bool child_was_fine = false;
+  eng.Push({.writes = {a}}, [&] {
+    child_was_fine = static_cast<bool>(InChild([&] {
+      Var c = eng.NewVar("c");
+      eng.Push({.writes = {c}}, [] {});
+      return true;
+    }));
+  });
+  eng.Wait(a);
+  EXPECT_TRUE(child_was_fine);
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,99 @@
+// Trace: every op that ran or was skipped while it was on, with its lane and its times. It changes nothing.
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+WITH_ALL_WORKERS(TraceTest);
+
+TEST_P(TraceTest, HoldsEachOpOnceWithItsLaneAndTimes) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  eng.Push({.name = "before"}, [] {});
+  eng.WaitAll();
+  eng.StartTrace();
+  for (int i = 0; i < 20; ++i) eng.Push({.name = "work", .updates = {a}}, [] {});
+  eng.Push({.name = "io", .updates = {a}, .place = Io()}, [] {});
+  eng.Push({.name = "bad", .writes = {b}}, [] { throw 1; });
+  eng.Push({.name = "skipped", .reads = {b}}, [] {});
+  eng.PushAsync({.name = "async", .updates = {a}}, [](RunContext&, Completion done) { done(); });
+  EXPECT_THROW(eng.WaitAll(), OpError);
+  const std::vector<TraceEvent> events = eng.StopTrace();
+  eng.Push({.name = "after"}, [] {});
+  eng.WaitAll();
+  int work = 0, others = 0;
+  for (const TraceEvent& e : events) {
+    const std::string name = e.name, lane = e.lane;
+    EXPECT_LE(0, e.begin_ns);
+    EXPECT_LE(e.begin_ns, e.end_ns);
+    EXPECT_EQ(e.skipped, name == "skipped") << name;
+    if (name == "io") {
+      EXPECT_EQ(lane.substr(0, 3), "io/");
+    } else {
+      EXPECT_EQ(lane.substr(0, 3), workers() ? "cpu" : "cal") << name;
+    }
+    if (name == "async") continue;  // its body may return, and be recorded, after its completion has let us go on
+    ++(name == "work" ? work : others);
+  }
+  EXPECT_EQ(work, 20);
+  EXPECT_EQ(others, 3);
+}
+
+TEST_P(TraceTest, OrderedOpsDoNotOverlap) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  eng.StartTrace();
+  for (int i = 0; i < 200; ++i) eng.Push({.name = "step", .updates = {a}}, [] {});
+  eng.WaitAll();
+  std::vector<TraceEvent> events = eng.StopTrace();
+  ASSERT_EQ(events.size(), 200u);
+  std::sort(events.begin(), events.end(), [](const auto& x, const auto& y) { return x.begin_ns < y.begin_ns; });
+  for (size_t i = 1; i < events.size(); ++i) EXPECT_LE(events[i - 1].end_ns, events[i].begin_ns);
+}
+
+TEST_P(TraceTest, MayBeStartedAgainAndWhileOpsRun) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  std::atomic<bool> stop{false};
+  std::thread pusher([&] {
+    while (!stop) eng.Push({.name = "step", .updates = {a}}, [] {});
+  });
+  for (int i = 0; i < 20; ++i) {
+    eng.StartTrace();
+    eng.WaitAll();
+    eng.StopTrace();
+  }
+  stop = true;
+  pusher.join();
+  eng.WaitAll();
+  eng.StartTrace();
+  EXPECT_TRUE(eng.StopTrace().empty());
+}
+
+TEST(TraceJsonTest, IsWellFormedAndEscapesNames) {
+  const std::vector<TraceEvent> events = {{"plain", "cpu/0", 1000, 3000, 1, false},
+                                          {"with \"quotes\" and \\ and \n", "io/1", 0, 10, 2, true}};
+  const std::string json = ChromeTraceJson(events);
+  EXPECT_TRUE(Has(json, "\"plain\""));
+  EXPECT_TRUE(Has(json, "cpu/0"));
+  EXPECT_TRUE(Has(json, "with \\\"quotes\\\" and \\\\ and "));
+  EXPECT_EQ(json.find('\n' + std::string("\",")), json.npos);
+  int depth = 0;
+  bool text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (text && json[i] == '\\') {
+      ++i;
+    } else if (json[i] == '"') {
+      text = !text;
+    } else if (!text) {
+      depth += json[i] == '{' || json[i] == '[';
+      depth -= json[i] == '}' || json[i] == ']';
+      EXPECT_GE(depth, 0);
+    }
+  }
+  EXPECT_FALSE(text);
+  EXPECT_EQ(depth, 0);
+}
+
+}  // namespace
+}  // namespace engine::test

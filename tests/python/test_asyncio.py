@@ -1,0 +1,163 @@
+"""Awaiting Values and Vars."""
+
+import asyncio
+import threading
+
+import pytest
+
+import engine
+from conftest import PATIENCE
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, PATIENCE))
+
+
+def test_awaiting_gives_the_value_and_does_not_block_the_loop(gate):
+    @engine.op
+    def slow():
+        gate()
+        return 3
+
+    async def main():
+        v = slow()
+        asyncio.get_running_loop().call_soon(gate.open)  # runs only if the loop is free
+        return await v
+
+    assert run(main()) == 3
+
+
+def test_awaiting_raises_what_the_op_raised():
+    @engine.op
+    def bad():
+        raise KeyError("k")
+
+    async def main():
+        with pytest.raises(KeyError) as error:
+            await bad()
+        assert "op 'bad' pushed at" in error.value.__notes__[0]
+        with pytest.raises(engine.OpError):
+            await stop()
+
+    @engine.op
+    def stop():
+        raise StopIteration
+
+    run(main())
+
+
+def test_awaiting_takes_the_value_at_its_place_in_the_order(gate):
+    counter = engine.value([0])
+
+    @engine.op(updates="c")
+    def bump(c):
+        c[0] += 1
+
+    @engine.op
+    def snapshot(c):
+        gate()
+        return c[0]
+
+    async def main():
+        seen = snapshot(counter)
+        bump(counter)
+        gate.open()
+        return await seen, (await counter)[0]
+
+    assert run(main()) == (0, 1)
+
+
+def test_awaiting_a_var():
+    async def main():
+        v = engine.Var("v")
+        engine.push(lambda: None, writes=[v])
+        await v
+        return v.version
+
+    assert run(main()) == 1
+
+
+def test_many_results_wake_the_loop_once(gate):
+    @engine.op
+    def number(i):
+        gate()
+        return i
+
+    async def main():
+        loop, wakeups = asyncio.get_running_loop(), []
+        original = loop.call_soon_threadsafe
+        tasks = [asyncio.ensure_future(awaited(number(i))) for i in range(200)]
+        await asyncio.sleep(0)
+        loop.call_soon_threadsafe = lambda *a, **k: (wakeups.append(1), original(*a, **k))[1]
+        gate.open()
+        done = threading.Event()
+        engine.push(done.set)
+        engine.wait_all(PATIENCE)  # the loop stands still while all of them finish
+        results = await asyncio.gather(*tasks)
+        return results, len(wakeups)
+
+    async def awaited(v):
+        return await v
+
+    results, wakeups = run(main())
+    assert results == list(range(200))
+    assert wakeups == 1
+
+
+def test_cancelling_an_await_leaves_the_op_alone(gate):
+    @engine.op
+    def slow():
+        gate()
+        return 3
+
+    async def main():
+        v = slow()
+
+        async def awaited():
+            return await v
+
+        task = asyncio.ensure_future(awaited())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.open()
+        return await v
+
+    assert run(main()) == 3
+
+
+def test_a_loop_that_closes_first_harms_nobody(gate):
+    @engine.op
+    def slow():
+        gate()
+
+    async def main():
+        asyncio.ensure_future(awaited(slow()))
+        await asyncio.sleep(0)
+
+    async def awaited(v):
+        await v
+
+    asyncio.run(main())
+    gate.open()
+    engine.wait_all(PATIENCE)
+
+
+@pytest.mark.parametrize("policy", ["threaded", "naive"])
+def test_an_async_op_completed_by_the_loop_itself(policy):
+    async def main():
+        v, loop = engine.Var("v"), asyncio.get_running_loop()
+        with engine.policy(policy):
+            engine.push_async(lambda done: loop.call_soon_threadsafe(done), writes=[v])
+            await v
+
+    run(main())
+
+
+def test_awaiting_with_no_workers():
+    async def main():
+        with engine.Engine(workers=0) as none:
+            return await engine.value(5, engine=none)
+
+    assert run(main()) == 5

@@ -1,0 +1,138 @@
+"""References die when they should, on threads that may drop them, and thread states stay."""
+
+import gc
+import threading
+import weakref
+
+import engine
+from conftest import PATIENCE
+
+
+class Thing:
+    pass
+
+
+def collected(ref):
+    """True once ``ref`` is dead; what died on a worker is dropped by the next push or wait."""
+    for _ in range(100):
+        engine.push(lambda: None)
+        try:
+            engine.wait_all()
+        except Exception:
+            pass  # what the test made fail on purpose
+        gc.collect()
+        if ref() is None:
+            return True
+    return False
+
+
+def test_a_callable_is_dropped_before_its_op_ends():
+    v, thing = engine.Var("v"), Thing()
+    gone = weakref.ref(thing)
+    engine.push(lambda held=thing: None, writes=[v])
+    del thing
+    v.wait()
+    assert gone() is None
+
+
+def test_a_skipped_callable_is_dropped():
+    v, thing = engine.Var("v"), Thing()
+    gone = weakref.ref(thing)
+    engine.push(lambda: 1 / 0, writes=[v])
+    engine.push(lambda held=thing: None, reads=[v])
+    del thing
+    engine.push(lambda: None, writes=[v])
+    assert collected(gone)
+
+
+def test_an_exception_is_dropped_when_its_var_is_cleared():
+    class Mine(Exception):
+        pass
+
+    v, seen = engine.Var("v"), []
+
+    def body():
+        error = Mine()
+        seen.append(weakref.ref(error))
+        raise error
+
+    engine.push(body, writes=[v])
+    try:
+        v.wait()
+    except Mine:
+        pass
+    engine.push(lambda: None, writes=[v])
+    assert collected(seen[0])
+
+
+def test_a_destructor_may_use_the_engine():
+    class Pushes:
+        def __del__(self):
+            engine.push(dropped.set)
+
+    dropped, v = threading.Event(), engine.Var("v")
+    engine.push(lambda held=Pushes(): None, writes=[v])
+    assert v.wait() and dropped.wait(PATIENCE)
+    dropped.clear()
+    engine.push(lambda: 1 / 0, writes=[v])
+    engine.push(lambda held=Pushes(): None, reads=[v])
+    engine.push(lambda: None, writes=[v])
+    v.wait()
+    engine.push(lambda: None)
+    assert dropped.wait(PATIENCE)
+
+
+def test_thread_local_data_lasts_from_op_to_op():
+    local, seen = threading.local(), []
+
+    def body():
+        local.count = getattr(local, "count", 0) + 1
+        seen.append(local.count)
+
+    with engine.Engine(workers=1) as one:
+        for _ in range(10):
+            one.push(body)
+        one.wait_all()
+    assert seen == list(range(1, 11))
+
+
+def test_thread_local_data_dies_with_the_worker():
+    local, thing = threading.local(), Thing()
+    gone = weakref.ref(thing)
+    holder = [thing]
+    del thing
+    with engine.Engine(workers=1) as one:
+        one.push(lambda: setattr(local, "thing", holder.pop()))
+        one.wait_all()
+        assert gone() is not None
+    gc.collect()
+    assert gone() is None
+
+
+def test_vars_may_die_on_any_thread_with_ops_pending(gate):
+    v = engine.Var("v")
+    engine.push(gate, writes=[v])
+    engine.push(lambda: None, updates=[v])
+    del v
+    gate.open()
+    threads = [threading.Thread(target=lambda: [engine.Var(str(i)) for i in range(100)]) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(PATIENCE)
+    assert engine.wait_all()
+
+
+def test_memory_does_not_grow_with_the_number_of_ops():
+    v = engine.Var("v")
+
+    def many():
+        for _ in range(20000):
+            engine.push(int, updates=[v])
+        v.wait()
+
+    many()
+    before = engine.stats()["slab_bytes"]
+    for _ in range(5):
+        many()
+    assert engine.stats()["slab_bytes"] <= before * 1.5 + (1 << 20)

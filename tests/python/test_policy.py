@@ -1,0 +1,95 @@
+"""Policies change where and when an op runs, never what comes out."""
+
+import threading
+
+import pytest
+
+import engine
+
+
+@pytest.fixture(autouse=True)
+def restore():
+    yield
+    engine.set_policy("threaded")
+
+
+def test_naive_runs_each_op_inside_its_push():
+    v, where = engine.Var("v"), []
+    with engine.policy("naive"):
+        engine.push(lambda: where.append(threading.current_thread()), writes=[v])
+        assert where == [threading.current_thread()]
+
+
+def test_naive_ops_whose_inputs_are_not_there_yet_run_in_a_later_wait(gate):
+    v, w, seen = engine.Var("v"), engine.Var("w"), []
+    engine.push(gate, writes=[v])
+    gate.wait_until_entered()
+    with engine.policy("naive"):
+        engine.push(lambda: seen.append(1), reads=[v], writes=[w])
+        assert seen == []
+    threading.Thread(target=gate.open).start()
+    assert w.wait() and seen == [1]
+
+
+def test_raise_at_push_shows_the_error_where_it_was_pushed_and_poisons():
+    v = engine.Var("v")
+
+    def body():
+        raise ValueError("here")
+
+    with engine.policy("naive", raise_at_push=True):
+        with pytest.raises(ValueError, match="here"):
+            engine.push(body, writes=[v])
+    with pytest.raises(ValueError, match="here"):
+        v.wait()
+
+
+def test_without_raise_at_push_errors_wait_for_the_wait():
+    v = engine.Var("v")
+    with engine.policy("naive"):
+        engine.push(lambda: 1 / 0, writes=[v])
+    with pytest.raises(ZeroDivisionError):
+        v.wait()
+
+
+def test_set_policy_returns_the_previous_and_the_context_restores_it():
+    assert engine.set_policy("naive", raise_at_push=True) == ("threaded", False)
+    with engine.policy("threaded"):
+        assert engine.default().policy == ("threaded", False)
+    assert engine.default().policy == ("naive", True)
+    assert engine.set_policy("threaded") == ("naive", True)
+
+
+def test_a_refused_policy_changes_nothing():
+    with pytest.raises(engine.UsageError):
+        engine.set_policy("fast")
+    with pytest.raises(engine.UsageError):
+        engine.set_policy("threaded", raise_at_push=True)
+    assert engine.default().policy == ("threaded", False)
+
+
+def test_policies_come_with_help():
+    assert all(isinstance(text, str) and text for text in engine.policies().values())
+
+
+@pytest.mark.parametrize("policy", ["threaded", "naive"])
+def test_results_and_errors_are_the_same_under_every_policy(policy):
+    results = []
+    with engine.policy(policy):
+        a, b = engine.value([1], "a"), engine.value([2], "b")
+
+        @engine.op(updates="to")
+        def add(to, other):
+            if other[0] > 100:
+                raise OverflowError(other[0])
+            to[0] += other[0]
+
+        for _ in range(20):
+            add(a, b)
+            add(b, a)
+    for v in (a, b):
+        try:
+            results.append(v.get())
+        except OverflowError as error:
+            results.append((error.args, error.__notes__[0].split(" pushed")[0]))
+    assert results == [((144,), "engine: op 'add'")] * 2 or results == [((233,), "engine: op 'add'")] * 2

@@ -1,0 +1,61 @@
+"""Traces: what ran, where and when."""
+
+import json
+import threading
+
+import pytest
+
+import engine
+
+
+def test_a_trace_names_every_op_and_its_lane(tmp_path):
+    with engine.trace(tmp_path / "t.json") as trace:
+        v = engine.Var("v")
+        for _ in range(3):
+            engine.push(lambda: None, updates=[v], name="work")
+        engine.push(lambda: None, updates=[v], name="disk", place=engine.io())
+        engine.wait_all()
+    work = [e for e in trace.events if e.name == "work"]
+    assert len(work) == 3 and all(e.lane.startswith("cpu/") and 0 <= e.begin_ns <= e.end_ns for e in work)
+    assert [e.lane.split("/")[0] for e in trace.events if e.name == "disk"] == ["io"]
+    assert all(a.end_ns <= b.begin_ns for a, b in zip(work, work[1:]))
+    events = json.loads((tmp_path / "t.json").read_text())
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    assert sum(e.get("name") == "work" for e in events) >= 3
+
+
+def test_skipped_ops_are_marked():
+    with engine.trace() as trace:
+        v = engine.Var("v")
+        engine.push(lambda: 1 / 0, writes=[v], name="fails")
+        engine.push(lambda: None, reads=[v], name="skipped")
+        with pytest.raises(ZeroDivisionError):
+            v.wait()
+        engine.wait_all()
+    assert {e.name: e.skipped for e in trace.events if e.name in ("fails", "skipped")} == {
+        "fails": False,
+        "skipped": True,
+    }
+
+
+def test_nothing_is_waited_for(gate):
+    with engine.trace() as trace:
+        engine.push(gate, name="running")
+        gate.wait_until_entered()
+    assert "running" not in [e.name for e in trace.events]
+
+
+def test_traces_end_when_the_block_raises():
+    with pytest.raises(KeyError):
+        with engine.trace():
+            raise KeyError
+    with engine.trace():
+        pass
+
+
+def test_an_engine_of_ones_own_can_be_traced():
+    with engine.Engine(workers=1) as eng:
+        with engine.trace(engine=eng) as trace:
+            eng.push(threading.get_ident, name="mine")
+            eng.wait_all()
+    assert "mine" in [e.name for e in trace.events]

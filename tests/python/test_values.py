@@ -1,0 +1,202 @@
+"""engine.op and engine.value: calls return at once, order comes from the data, results are new."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import engine
+from conftest import PATIENCE, line_of
+
+
+@engine.op
+def dense(x, w):
+    return x @ w
+
+
+@engine.op(updates="w")
+def sgd(w, g, rate):
+    w -= rate * g
+
+
+def test_a_call_returns_a_value_at_once(gate):
+    @engine.op
+    def slow():
+        gate()
+        return 3
+
+    v = slow()
+    assert isinstance(v, engine.Value) and not v.wait(0)
+    gate.open()
+    assert v.get() == 3
+
+
+def test_a_step_gives_what_numpy_gives():
+    x, w, g = np.arange(6.0).reshape(2, 3), np.ones((3, 2)), np.full((3, 2), 0.5)
+    xv, wv = engine.value(x), engine.value(w.copy())
+    before = dense(xv, wv)
+    sgd(wv, g, 0.1)
+    after = dense(xv, wv)
+    assert np.array_equal(before, x @ w)
+    assert np.array_equal(np.asarray(after), x @ (w - 0.1 * g))
+    assert wv.var.version == 1
+
+
+def test_an_update_waits_for_earlier_readers(gate):
+    @engine.op
+    def read(w):
+        gate()
+        return w.copy()
+
+    w = engine.value(np.zeros(3))
+    seen = read(w)
+    sgd(w, np.ones(3), 1.0)
+    gate.open()
+    assert np.array_equal(seen, np.zeros(3)) and np.array_equal(w, -np.ones(3))
+
+
+def test_several_outputs_come_as_a_tuple():
+    @engine.op(outputs=2)
+    def split(x):
+        return x[:1], x[1:]
+
+    first, rest = split(engine.value([1, 2, 3]))
+    assert (first.get(), rest.get()) == ([1], [2, 3])
+
+
+def test_an_op_that_updates_may_have_outputs_too():
+    @engine.op(updates="total", outputs=1)
+    def add(total, x):
+        total += x
+        return float(total[0])
+
+    total = engine.value(np.zeros(1))
+    assert [add(total, 2).get(), add(total, 3).get()] == [2, 5]
+
+
+def test_values_inside_containers_are_read():
+    @engine.op
+    def add(items, more):
+        return sum(items) + sum(more.values())
+
+    one, two = engine.value(1), engine.value(2)
+    assert add([one, two, 3], more={"a": two}).get() == 8
+
+
+def test_an_output_never_shares_memory_with_an_argument():
+    for fn in (lambda x: x, lambda x: x[1:], lambda x: x.T):
+        x = engine.value(np.arange(4.0))
+        out = engine.op(fn, name="view")(x) if False else engine.op(fn)(x)
+        sgd(x, np.ones(4), 1.0)
+        assert np.array_equal(out.get(), fn(np.arange(4.0)))
+
+
+def test_methods_can_be_ops():
+    class Model:
+        scale = 3
+
+        @engine.op
+        def run(self, x):
+            return self.scale * x
+
+    assert Model().run(engine.value(2)).get() == 6
+
+
+def test_errors_arrive_where_the_result_is_used_and_name_the_call():
+    x = engine.value(np.ones(2))
+    y = dense(x, np.ones((3, 3)))  # called here
+    z = dense(y, np.ones(3))
+    file, line = line_of("called here")
+    for use in (z.get, lambda: np.asarray(z), z.wait):
+        with pytest.raises(ValueError) as error:
+            use()
+        assert f"op 'dense' pushed at {file}:{line}" in error.value.__notes__[-1]
+
+
+def test_updates_must_be_parameters():
+    with pytest.raises(engine.UsageError, match="'op_name'.*'weights'|'fn'.*'weights'"):
+
+        @engine.op(updates="weights")
+        def fn(w):
+            pass
+
+
+def test_what_is_updated_must_be_a_value():
+    with pytest.raises(TypeError, match="op 'sgd': it updates 'w', which is a ndarray; a Value is expected"):
+        sgd(np.ones(3), 1, 1)
+
+
+def test_calls_with_wrong_arguments_are_refused_where_that_is_known():
+    with pytest.raises(TypeError):
+        sgd(engine.value(1))
+    with pytest.raises(TypeError, match="'prio' is unknown"):
+        engine.op(prio=3)
+    with pytest.raises(TypeError, match="no function"):
+        engine.op(3)
+    with pytest.raises(TypeError, match="Value already"):
+        engine.value(engine.value(3))
+
+
+def test_a_result_of_the_wrong_shape_fails_the_op():
+    @engine.op(outputs=2)
+    def pair():
+        return 1, 2, 3
+
+    first, second = pair()
+    for v in (first, second):
+        with pytest.raises(TypeError, match="op 'pair' returned a tuple of 3; 2 outputs are expected"):
+            v.get()
+
+
+def test_a_lost_result_fails_the_op():
+    @engine.op(updates="w")
+    def careless(w):
+        return w + 1
+
+    w = engine.value(1)
+    careless(w)
+    with pytest.raises(TypeError, match="although it only updates"):
+        w.get()
+
+
+def test_coroutine_functions_are_refused():
+    with pytest.raises(TypeError, match="coroutine"):
+
+        @engine.op
+        async def fn():
+            pass
+
+
+def test_get_times_out(gate):
+    @engine.op
+    def slow():
+        gate()
+
+    with pytest.raises(TimeoutError):
+        slow().get(0.01)
+
+
+def test_array_conversion_follows_numpy():
+    v = engine.value(np.arange(3))
+    assert np.asarray(v) is v.get()
+    assert np.asarray(v, dtype=float).dtype == float
+    assert np.array(v) is not v.get()
+
+
+def test_values_of_another_engine_run_there():
+    with engine.Engine(workers=1, thread_name="other") as other:
+        v = dense(engine.value(np.ones((1, 1)), engine=other), np.ones((1, 1)))
+        assert v.var.engine == other
+        assert np.array_equal(v, [[1.0]])
+        with pytest.raises(engine.UsageError):
+            dense(v, engine.value(np.ones((1, 1))))
+
+
+def test_values_can_be_used_from_many_threads():
+    total, threads = engine.value(np.zeros(1)), []
+    for _ in range(4):
+        threads.append(threading.Thread(target=lambda: [sgd(total, -np.ones(1), 1.0) for _ in range(100)]))
+        threads[-1].start()
+    for t in threads:
+        t.join(PATIENCE)
+    assert total.get()[0] == 400
