@@ -105,7 +105,7 @@ check_build() { build_tested; }
 tree() {
   local name=$1
   shift
-  configure "$TREES/$name" -DENGINE_BUILD_TESTS=ON "$@" && cmake --build "$TREES/$name" -j "$JOBS"
+  configure "$TREES/$name" -DENGINE_BUILD_TESTS=ON "$@" && cmake --build "$TREES/$name" -j "$JOBS" -- -k 0  # all errors, not only the first
 }
 
 check_warnings_gcc() {
@@ -172,6 +172,11 @@ for name in "$@"; do
   [[ " $(echo $CHECKS) " == *" $name "* ]] || die "no check '$name'; there are: $(echo $CHECKS)"
 done
 
+# What of a failed check's log is worth showing: the compiler's errors, or else the end.
+excerpt() {
+  { grep -E ' (fatal )?error: |FAILED\b' "$1" | head -n 20 | grep . || tail -n 20 "$1"; } | sed 's/^/    /'
+}
+
 mkdir -p "$LOGS"
 failed=() count=0
 for name in ${*:-$CHECKS}; do
@@ -188,8 +193,8 @@ for name in ${*:-$CHECKS}; do
   esac
   printf '%-9s %-15s %4d s  %s\n' "$word" "$name" $((SECONDS - begin)) "$NOTE"
   case $word in
-    FAILED) failed+=("$name"); tail -n 30 "$LOGS/$name.log" | sed 's/^/    /' ;;
-    'NOT RUN') failed+=("$name (not run)"); tail -n 5 "$LOGS/$name.log" | sed 's/^/    /' ;;
+    FAILED) failed+=("$name"); excerpt "$LOGS/$name.log" ;;
+    'NOT RUN') failed+=("$name (not run)"); excerpt "$LOGS/$name.log" ;;
   esac
 done
 if [ ${#failed[@]} = 0 ]; then

@@ -44,7 +44,8 @@ if option == "--update":
 before = record.get(compiler)
 if before is None:
     print(*(f"{name}: {count}" for name, count in now.items()), sep="\n")
-    sys.exit(f"no record for {compiler}: .ci/instructions.sh --update makes one")
+    print(f"no record for {compiler}: .ci/instructions.sh --update makes one")
+    sys.exit(1)
 grown = 0
 for name, count in now.items():
     change = 100 * (count / before[name] - 1)

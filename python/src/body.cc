@@ -24,7 +24,8 @@ void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
   if (result.is_valid() && PyCoro_CheckExact(result.ptr())) {
     // Nobody would ever await it. Closing it spares the warning that says so less clearly.
     nb::object closed = nb::steal(PyObject_CallMethod(result.ptr(), "close", nullptr));
-    PyErr_Format(PyExc_TypeError, "op '%s' is a coroutine function; push a plain function, or push_async one that calls done()",
+    PyErr_Format(PyExc_TypeError,
+                 "op '%s' is a coroutine function; push a plain function, or push_async one that calls done()",
                  name.c_str());
     result.reset();
   }
@@ -73,7 +74,8 @@ void Done::Fail(nb::handle exception) {
 void BindBody(nb::module_& m) {
   nb::class_<Done>(m, "Done", "How an asynchronous op says that it has finished: call it once, on any thread.")
       .def("__call__", &Done::Succeed, "The op has succeeded. A second call raises CompletionError.")
-      .def("fail", &Done::Fail, nb::arg("exception").none(), nb::sig("def fail(self, exception: BaseException) -> None"),
+      .def("fail", &Done::Fail, nb::arg("exception").none(),
+           nb::sig("def fail(self, exception: BaseException) -> None"),
            "The op has failed with `exception`, which waits will raise. A second call raises CompletionError.");
   m.def(
       "cancelled", [] { return current && current->cancelled(); },

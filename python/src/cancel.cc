@@ -44,12 +44,13 @@ void BindCancel(nb::module_& m) {
       .def(nb::init<>())
       .def("cancel", &engine::CancelScope::Cancel, "Skips what has not started. Cannot be undone.")
       .def_prop_ro("cancelled", &engine::CancelScope::cancelled, "True after cancel().")
-      .def("__enter__",
-           [](nb::object self) {
-             SetOpenScopes(OpenScopes() + nb::make_tuple(self));
-             return self;
-           },
-           nb::sig("def __enter__(self) -> CancelScope"))
+      .def(
+          "__enter__",
+          [](nb::object self) {
+            SetOpenScopes(OpenScopes() + nb::make_tuple(self));
+            return self;
+          },
+          nb::sig("def __enter__(self) -> CancelScope"))
       .def(
           "__exit__",
           [](nb::handle, nb::args) {

@@ -40,13 +40,14 @@ void ShutDownAll() {
 }  // namespace
 
 void BindExit(nb::module_& m) {
-  m.def("_configure",
-        [](nb::handle errors, nb::handle package_folder, unsigned long main_thread) {
-          SetErrorsModule(errors.ptr());
-          SetPackageFolder(Text(package_folder, "package_folder"));
-          SetMainThread(main_thread);
-        },
-        nb::sig("def _configure(errors: object, package_folder: str, main_thread: int) -> None"));
+  m.def(
+      "_configure",
+      [](nb::handle errors, nb::handle package_folder, unsigned long main_thread) {
+        SetErrorsModule(errors.ptr());
+        SetPackageFolder(Text(package_folder, "package_folder"));
+        SetMainThread(main_thread);
+      },
+      nb::sig("def _configure(errors: object, package_folder: str, main_thread: int) -> None"));
   m.def("_shut_down_all", &ShutDownAll);
   m.def("_after_fork_in_child", &AfterForkInChild);
 }

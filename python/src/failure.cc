@@ -60,8 +60,8 @@ nb::object FromOpError(const engine::OpError& error) {
   } catch (...) {
     text = "an exception that is no std::exception";
   }
-  return nb::handle(errors).attr("from_engine")(ErrorClass(name), text.c_str(), error.op().c_str(),
-                                                error.site().file, error.site().line, path);
+  return nb::handle(errors).attr("from_engine")(ErrorClass(name), text.c_str(), error.op().c_str(), error.site().file,
+                                                error.site().line, path);
 }
 
 nb::object Convert(const std::exception_ptr& thrown) {

@@ -18,7 +18,7 @@ namespace engine_python {
 class PyFailure : public std::exception {
  public:
   explicit PyFailure(PyObject* raised);  // GIL held
-  static PyFailure Fetch();                 // the error indicator, which it clears. GIL held
+  static PyFailure Fetch();              // the error indicator, which it clears. GIL held
   PyObject* get() const noexcept { return exception_->get(); }
   const char* what() const noexcept override { return text_->c_str(); }
 
@@ -36,6 +36,5 @@ PyObject* ToPython(const std::exception_ptr& thrown);
 // Throws the class `name` of engine.errors, or TypeError.
 [[noreturn]] void RaiseError(const char* name, const std::string& text);
 [[noreturn]] void RaiseTypeError(const std::string& text);
-
 
 }  // namespace engine_python

@@ -18,8 +18,8 @@ std::atomic<Dropped*> dropped{nullptr};
 std::atomic<bool> drop_scheduled{false};  // a pending call of the interpreter will drain the queue
 
 std::atomic<bool> leaving{false};
-std::atomic<int> without_gil{0};      // threads inside WithoutGil
-std::atomic<int> helpers{0};          // threads that hold an Away
+std::atomic<int> without_gil{0};        // threads inside WithoutGil
+std::atomic<int> helpers{0};            // threads that hold an Away
 thread_local int without_gil_here = 0;  // of these, this thread (nested: a wait that runs ops that wait)
 std::atomic<unsigned long> main_thread{0};
 

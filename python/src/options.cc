@@ -27,8 +27,8 @@ Int IntOf(nb::handle given, const char* key, Int least, Int most = std::numeric_
   if (overflow) PyErr_Clear();
   const bool too_much = std::cmp_greater(value, most);
   if (overflow || std::cmp_less(value, least) || too_much) {
-    RaiseError("UsageError", what + " is " + nb::str(given).c_str() + "; at least " +
-                                 std::to_string(least) + " and at most " + std::to_string(most) + " is expected");
+    RaiseError("UsageError", what + " is " + nb::str(given).c_str() + "; at least " + std::to_string(least) +
+                                 " and at most " + std::to_string(most) + " is expected");
   }
   return static_cast<Int>(value);
 }
@@ -81,11 +81,16 @@ engine::PoolOptions PoolOf(const std::string& name, nb::handle given) {
   }
   for (auto [key, value] : nb::borrow<nb::dict>(given)) {
     const std::string field = Text(key, "init: pools: key");
-    if (field == "threads") pool.threads = IntOf<int>(value, "pools: threads", 1);
-    else if (field == "cpus") pool.cpus = CpusOf(value, "pools: cpus");
-    else if (field == "on_start") pool.on_start = WorkerHook(value, "pools: on_start");
-    else if (field == "on_end") pool.on_end = WorkerHook(value, "pools: on_end");
-    else RaiseTypeError("init: pools: '" + field + "' is unknown; threads, cpus, on_start, on_end are allowed");
+    if (field == "threads")
+      pool.threads = IntOf<int>(value, "pools: threads", 1);
+    else if (field == "cpus")
+      pool.cpus = CpusOf(value, "pools: cpus");
+    else if (field == "on_start")
+      pool.on_start = WorkerHook(value, "pools: on_start");
+    else if (field == "on_end")
+      pool.on_end = WorkerHook(value, "pools: on_end");
+    else
+      RaiseTypeError("init: pools: '" + field + "' is unknown; threads, cpus, on_start, on_end are allowed");
   }
   return pool;
 }
@@ -105,7 +110,8 @@ const std::map<std::string, Setter>& Setters() {
       {"pools",
        [](O o, H v) {
          if (!PyDict_Check(v.ptr())) RaiseTypeError("init: pools is no dict; {name: threads} is expected");
-         for (auto [name, pool] : nb::borrow<nb::dict>(v)) o.pools.push_back(PoolOf(Text(name, "init: pool name"), pool));
+         for (auto [name, pool] : nb::borrow<nb::dict>(v))
+           o.pools.push_back(PoolOf(Text(name, "init: pool name"), pool));
        }},
       {"thread_name", [](O o, H v) { o.thread_name = Text(v, "init: thread_name"); }},
       {"max_pending", [](O o, H v) { o.max_pending = IntOf<size_t>(v, "max_pending", 1); }},
@@ -116,9 +122,8 @@ const std::map<std::string, Setter>& Setters() {
       {"stall_timeout", [](O o, H v) { o.stall_timeout = SecondsOf<milliseconds>(v, "stall_timeout"); }},
       {"on_stall",
        [](O o, H v) {
-         o.on_stall = HookOf<std::string_view>(v, "on_stall", [](std::string_view report) {
-           return nb::object(nb::str(report.data(), report.size()));
-         });
+         o.on_stall = HookOf<std::string_view>(
+             v, "on_stall", [](std::string_view report) { return nb::object(nb::str(report.data(), report.size())); });
        }},
       {"on_unobserved",
        [](O o, H v) {

@@ -116,8 +116,8 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
 }
 
 // The parameters of all four functions, in Python's words.
-#define ENGINE_PUSH_PARAMETERS                                                                                  \
-  "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, "    \
+#define ENGINE_PUSH_PARAMETERS                                                                               \
+  "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, " \
   "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None) -> None"
 
 // Binds `name` as a function of the module (the default engine) and as a method of Engine.
@@ -130,10 +130,10 @@ void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const
     Push(state, {fn, reads, updates, writes, priority, op_name, place, run_always, cancel}, kAsync);
   };
   const auto bind = [&](auto&& add, auto&& body, const char* signature) {
-    add(name, body, nb::arg("fn").none(), nb::arg("reads").none() = nb::tuple(), nb::arg("updates").none() = nb::tuple(),
-        nb::arg("writes").none() = nb::tuple(), nb::kw_only(), nb::arg("priority").none() = 0, nb::arg("name") = nb::none(),
-        nb::arg("place") = nb::none(), nb::arg("run_always").none() = false, nb::arg("cancel") = nb::none(),
-        nb::sig(signature), doc);
+    add(name, body, nb::arg("fn").none(), nb::arg("reads").none() = nb::tuple(),
+        nb::arg("updates").none() = nb::tuple(), nb::arg("writes").none() = nb::tuple(), nb::kw_only(),
+        nb::arg("priority").none() = 0, nb::arg("name") = nb::none(), nb::arg("place") = nb::none(),
+        nb::arg("run_always").none() = false, nb::arg("cancel") = nb::none(), nb::sig(signature), doc);
   };
   using H = nb::handle;
   bind([&](auto&&... a) { m.def(a...); },

@@ -33,9 +33,10 @@ PyVar NewVar(nb::handle name, nb::handle engine) {
 }  // namespace
 
 void BindVar(nb::module_& m) {
-  nb::class_<PyVar>(m, "Var", nb::is_weak_referenceable(),
-                    "What ops are ordered by: a name for some data, which it doesn't hold. Counted: the last reference to\n"
-                    "go ends the variable behind the ops that are pending on it. Any thread may use it.")
+  nb::class_<PyVar>(
+      m, "Var", nb::is_weak_referenceable(),
+      "What ops are ordered by: a name for some data, which it doesn't hold. Counted: the last reference to\n"
+      "go ends the variable behind the ops that are pending on it. Any thread may use it.")
       .def(
           "__init__", [](PyVar* self, nb::handle name, nb::handle engine) { new (self) PyVar(NewVar(name, engine)); },
           nb::arg("name") = nb::none(), nb::arg("engine") = nb::none(),
@@ -50,8 +51,10 @@ void BindVar(nb::module_& m) {
       .def(
           "wait", [](const PyVar& self, nb::handle timeout) { return WaitVar(self, TimeoutOf(timeout)); },
           nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> bool"),
-          "Waits until every write pushed so far has finished; False after `timeout` seconds. Gives the GIL up; Ctrl-C\n"
-          "works. Raises what the failed op raised, with a note that says which op and where it was pushed; as often as\n"
+          "Waits until every write pushed so far has finished; False after `timeout` seconds. Gives the GIL up; "
+          "Ctrl-C\n"
+          "works. Raises what the failed op raised, with a note that says which op and where it was pushed; as often "
+          "as\n"
           "asked. Inside an op, waiting for a Var of that op is refused (UsageError).")
       .def(
           "wait_to_write", [](const PyVar& self) { WaitToWrite(self); },
@@ -60,11 +63,12 @@ void BindVar(nb::module_& m) {
           "__await__",
           [](nb::handle self) { return nb::module_::import_("engine.aio").attr("of_var")(self).attr("__await__")(); },
           nb::sig("def __await__(self) -> Generator[object, None, None]"), "As wait, for a coroutine.")
-      .def("__eq__",
-           [](const PyVar& self, nb::handle other) {
-             return nb::isinstance<PyVar>(other) && nb::inst_ptr<PyVar>(other)->var == self.var;
-           },
-           nb::arg("other").none(), nb::sig("def __eq__(self, other: object) -> bool"))
+      .def(
+          "__eq__",
+          [](const PyVar& self, nb::handle other) {
+            return nb::isinstance<PyVar>(other) && nb::inst_ptr<PyVar>(other)->var == self.var;
+          },
+          nb::arg("other").none(), nb::sig("def __eq__(self, other: object) -> bool"))
       .def("__hash__",
            [](const PyVar& self) {
              return static_cast<Py_hash_t>(reinterpret_cast<uintptr_t>(engine::VarRef(self.var).core()) >> 4);

@@ -31,7 +31,7 @@ void CheckSignals() {
 struct Job {
   std::mutex mutex;
   std::condition_variable ended;
-  bool done = false;       // guarded by mutex, as the rest
+  bool done = false;  // guarded by mutex, as the rest
   bool abandoned = false;
   std::exception_ptr thrown;
 };

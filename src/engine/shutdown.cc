@@ -126,11 +126,17 @@ void EngineCore::FreeVar(VarCore* var) {
 
 void RetainVar(VarCore* var) noexcept { var->completer.refs.fetch_add(1, std::memory_order_relaxed); }
 
+// The last handle starts the deletion while it still counts: once our count is gone the Var may be gone, too, or be
+// another one already. A count of 2 is the engine's and ours, so nobody else can copy or drop a handle then.
 void ReleaseVar(VarCore* var) noexcept {
-  const uint32_t before = var->completer.refs.fetch_sub(1, std::memory_order_acq_rel);
-  EngineCore* core = var->pusher.core;
-  if (before == 2 && var->completer.deleting.exchange(1, std::memory_order_acq_rel) == 0) core->DeleteVar(var);
-  if (before == 1) core->FreeVar(var);
+  EngineCore* const core = var->pusher.core;
+  uint32_t refs = var->completer.refs.load(std::memory_order_acquire);
+  while (refs > 2) {
+    // acq_rel: whoever drops the last handle sees what the others did.
+    if (var->completer.refs.compare_exchange_weak(refs, refs - 1, std::memory_order_acq_rel)) return;
+  }
+  if (refs == 2 && var->completer.deleting.exchange(1, std::memory_order_acq_rel) == 0) core->DeleteVar(var);
+  if (var->completer.refs.fetch_sub(1, std::memory_order_acq_rel) == 1) core->FreeVar(var);
 }
 
 uint64_t VarVersion(const VarCore* var) noexcept { return var->settled.load(std::memory_order_acquire); }

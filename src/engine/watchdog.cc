@@ -1,7 +1,9 @@
 // Describing what is stuck, and the thread that does so by itself after a time without progress.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <sstream>
+#include <vector>
 
 #include "core.h"
 #include "gate.h"
@@ -9,8 +11,31 @@
 namespace engine::detail {
 namespace {
 
-void Put(std::ostream& out, OpRecord* op) {
-  out << "'" << (*op->extra.name ? op->extra.name : "unnamed") << "' (" << op->extra.file << ":" << op->extra.line << ")";
+struct PendingOp {
+  const char* name;
+  Site site;
+  OpState state;
+  std::vector<Protocol::Var*> vars;
+};
+
+void Put(std::ostream& out, const PendingOp& op) {
+  out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line << ")";
+}
+
+// What the block says, if it holds a pending op from the first look to the last. With the gate closed nothing becomes
+// pending; an op may end, and its block be filled again for a push that waits at the gate, but then it is free at the
+// last look, and what was copied is dropped unseen. (A data race by the letter, as in a sequence lock.)
+bool Copy(OpRecord* op, PendingOp* copy) {
+  copy->state = op->extra.state.load(std::memory_order_acquire);
+  if (copy->state == OpState::kFree) return false;
+  copy->name = op->extra.name;
+  copy->site = op->site();
+  const size_t room = op->extra.size_class ? (size_t{64} * op->extra.size_class - sizeof(OpRecord)) / sizeof(Access) : 0;
+  const size_t n = std::min<size_t>(op->n_access, room);
+  copy->vars.clear();
+  for (size_t i = 0; i < n; ++i) copy->vars.push_back(op->accesses()[i].var);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return op->extra.state.load(std::memory_order_relaxed) != OpState::kFree;
 }
 
 const char* StateText(OpState state) {
@@ -26,34 +51,33 @@ const char* StateText(OpState state) {
 
 }  // namespace
 
-// The gate is closed, so no block is filled while we read. One may end meanwhile: its fields stay readable, and the
-// report is then one op too long.
+// Vars may be gone by the time that they are printed: their memory stays what it is.
 std::string EngineCore::DescribePending() {
   constexpr size_t kMost = 32;
   struct Use {
-    std::vector<OpRecord*> owners, waiters;
+    std::vector<const PendingOp*> owners, waiters;
   };
-  std::vector<OpRecord*> pending;
+  std::vector<PendingOp> pending;
   PushGate::Close(*this);
+  PendingOp copy;
   ops_.ForEachBlock(kFirstOpClass, [&](void* block) {
-    auto* op = static_cast<OpRecord*>(block);
-    if (op->extra.state.load(std::memory_order_acquire) != OpState::kFree) pending.push_back(op);
+    if (Copy(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
   });
+  PushGate::Open(*this);
   std::map<Protocol::Var*, Use> uses;
   std::ostringstream out;
   out << pending.size() << " ops are pending (waits included)\n";
   size_t listed = 0;
-  for (OpRecord* op : pending) {
-    const OpState state = op->extra.state.load(std::memory_order_acquire);
-    const bool owns = state != OpState::kWaiting;
-    for (uint32_t i = 0; i < op->n_access; ++i) {
-      Use& use = uses[op->accesses()[i].var];
-      (owns ? use.owners : use.waiters).push_back(op);
+  for (const PendingOp& op : pending) {
+    const bool owns = op.state != OpState::kWaiting;
+    for (Protocol::Var* var : op.vars) {
+      Use& use = uses[var];
+      (owns ? use.owners : use.waiters).push_back(&op);
     }
     if (!owns || ++listed > kMost) continue;
     out << "  op ";
     Put(out, op);
-    out << " " << StateText(state) << "\n";
+    out << " " << StateText(op.state) << "\n";
   }
   if (listed > kMost) out << "  and " << listed - kMost << " more that have started or could\n";
   size_t vars = 0;
@@ -62,12 +86,12 @@ std::string EngineCore::DescribePending() {
     if (++vars > kMost) continue;
     out << "  Var '" << (*var->pusher.name ? var->pusher.name : "unnamed") << "' version "
         << var->settled.load(std::memory_order_acquire) << " of " << var->pushed.load(std::memory_order_relaxed);
-    const auto list = [&](const char* text, const std::vector<OpRecord*>& ops) {
+    const auto list = [&](const char* text, const std::vector<const PendingOp*>& ops) {
       if (ops.empty()) return;
       out << text;
       for (size_t i = 0; i < ops.size() && i < 4; ++i) {
         if (i) out << ", ";
-        Put(out, ops[i]);
+        Put(out, *ops[i]);
       }
       if (ops.size() > 4) out << " and " << ops.size() - 4 << " more";
     };
@@ -76,7 +100,6 @@ std::string EngineCore::DescribePending() {
     out << "\n";
   }
   if (vars > kMost) out << "  and " << vars - kMost << " more blocked Vars\n";
-  PushGate::Open(*this);
   return out.str();
 }
 
