@@ -3,6 +3,8 @@
 // Soft: a push from outside waits while max_pending ops are pending, but only while some op is ready or running:
 // what waits for completions of its own pusher must not stop it. Checked when a thread's block cache is empty, so a
 // bound may be exceeded by a magazine a thread. Hard: any push beyond throws.
+#include <sched.h>
+
 #include "core.h"
 
 namespace engine::detail {
@@ -38,8 +40,13 @@ void EngineCore::WaitForRoom(ThreadSlot& slot) {
     const uint32_t seq = room_seq_.load(std::memory_order_acquire);
     if (Pending() <= enough) break;
     if (DriveOne()) continue;
-    if (!ProgressIsPossible()) break;
-    FutexWait(room_seq_, seq);
+    if (ProgressIsPossible()) {
+      FutexWait(room_seq_, seq);
+    } else if (PushInProgress()) {
+      sched_yield();  // it may be about to post the op that all others wait for; nobody will wake us if it is not
+    } else {
+      break;
+    }
   }
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -48,6 +55,13 @@ bool EngineCore::ProgressIsPossible() {
   bool possible = false;
   ForEachPool([&](class Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
   return possible;
+}
+
+bool EngineCore::PushInProgress() {
+  MutexLock lock(slots_mu_);
+  for (const auto& s : slots_)
+    if (s->pushing.load(std::memory_order_acquire)) return true;
+  return false;
 }
 
 void EngineCore::NoteRoom(ThreadSlot& slot, Worker* worker) {

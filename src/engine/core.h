@@ -191,6 +191,7 @@ class EngineCore {
   bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
   void WaitForRoom(ThreadSlot& slot);
   bool ProgressIsPossible();
+  bool PushInProgress();
   uint64_t Pending();
   void NoteRoom(ThreadSlot& slot, Worker* worker);  // an op ended while a push waits for room
   void WakeRoom();

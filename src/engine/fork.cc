@@ -16,9 +16,9 @@ namespace engine::detail {
 
 void PushGate::WaitUntilOpen(EngineCore& core) {
   for (;;) {
-    slot_.pushing.store(0, std::memory_order_release);
+    slot_->pushing.store(0, std::memory_order_release);
     for (uint32_t n; (n = core.gate_.load(std::memory_order_acquire)) != 0;) FutexWait(core.gate_, n);
-    slot_.pushing.store(1, std::memory_order_relaxed);
+    slot_->pushing.store(1, std::memory_order_relaxed);
     LightFence();
     if (core.gate_.load(std::memory_order_acquire) == 0) return;
   }
@@ -28,14 +28,14 @@ void PushGate::WaitUntilOpen(EngineCore& core) {
 ThreadSlot* PushGate::NewPusher(EngineCore& core) {
   for (;;) {
     ThreadSlot* sole = nullptr;
-    if (core.sole_pusher_.compare_exchange_strong(sole, &slot_, std::memory_order_relaxed)) return &slot_;
+    if (core.sole_pusher_.compare_exchange_strong(sole, slot_, std::memory_order_relaxed)) return slot_;
     if (sole == kManyPushers) return sole;
-    slot_.pushing.store(0, std::memory_order_release);
+    slot_->pushing.store(0, std::memory_order_release);
     Close(core);
     // relaxed: Open's release and the acquire of the gate carry it to every later push.
     core.sole_pusher_.store(kManyPushers, std::memory_order_relaxed);
     Open(core);
-    slot_.pushing.store(1, std::memory_order_relaxed);
+    slot_->pushing.store(1, std::memory_order_relaxed);
     LightFence();
     if (core.gate_.load(std::memory_order_acquire) != 0) WaitUntilOpen(core);
   }

@@ -13,16 +13,20 @@ namespace engine::detail {
 // of a second slot ends that for good, with the gate closed, so that no exclusive registration is in progress.
 class PushGate {
  public:
-  PushGate(EngineCore& core, ThreadSlot& slot) : slot_(slot) {
-    slot_.pushing.store(1, std::memory_order_relaxed);
+  PushGate(EngineCore& core, ThreadSlot& slot) : slot_(&slot) {
+    slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
     if (core.gate_.load(std::memory_order_acquire) != 0) [[unlikely]] WaitUntilOpen(core);
     ThreadSlot* sole = core.sole_pusher_.load(std::memory_order_relaxed);
     if (sole != &slot && sole != kManyPushers) [[unlikely]] sole = NewPusher(core);
     exclusive_ = sole == &slot;
   }
-  // release: the registration is whole. Partner: the acquire load in Close.
-  ~PushGate() { slot_.pushing.store(0, std::memory_order_release); }
+  ~PushGate() { Leave(); }
+  // release: the registration is whole. Partner: the acquire load in Close. Once: an op that runs at its push may lend
+  // the slot to another thread.
+  void Leave() {
+    if (slot_) std::exchange(slot_, nullptr)->pushing.store(0, std::memory_order_release);
+  }
   PushGate(const PushGate&) = delete;
 
   bool exclusive() const { return exclusive_; }
@@ -34,7 +38,7 @@ class PushGate {
  private:
   void WaitUntilOpen(EngineCore& core);
   ThreadSlot* NewPusher(EngineCore& core);
-  ThreadSlot& slot_;
+  ThreadSlot* slot_;
   bool exclusive_;
 };
 

@@ -170,30 +170,33 @@ void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
 ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias) {
   Pass pass{&slot};
   Access* refused = nullptr;
-  Protocol::Result result;
-  {
-    PushGate gate(*this, slot);
-    // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
-    if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(&slot, op);
-    // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
-    // complete it; the grant edges carry the count to whoever counts the completion.
-    const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
-    op->extra.epoch = epoch;
-    slot.pushed[epoch].Add();
-    op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-    result = Protocol::Register(pass, op, bias, &refused, gate.exclusive());
-    if (result == Protocol::Result::kDeletedVar) [[unlikely]] slot.pushed[epoch].Add(uint64_t{0} - 1);
+  PushGate gate(*this, slot);
+  // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(&slot, op);
+  // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
+  // complete it; the grant edges carry the count to whoever counts the completion.
+  const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
+  op->extra.epoch = epoch;
+  slot.pushed[epoch].Add();
+  op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+  const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, gate.exclusive());
+  if (result == Protocol::Result::kReady) {
+    op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
+    if (op->extra.pool == kDefaultPool) [[likely]] {
+      class Pool& target = pool(kDefaultPool);
+      target.Put(slot, op);  // once it is in a queue it may run and be gone
+      target.Notify();
+      op = nullptr;
+    }
   }
+  gate.Leave();  // after the op is in a queue: a push that waits for room counts on what is in the gate
   if (pass.ready) [[unlikely]] Dispatch(pass, nullptr);
-  if (result == Protocol::Result::kDeletedVar) [[unlikely]]
+  if (result == Protocol::Result::kPending || !op) return;
+  if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
+    slot.pushed[epoch].Add(uint64_t{0} - 1);
     RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
-  if (result != Protocol::Result::kReady) return;
-  op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
-  if (op->extra.pool == kDefaultPool) [[likely]] {
-    class Pool& target = pool(kDefaultPool);
-    target.Put(slot, op);  // once it is in a queue it may run and be gone
-    target.Notify();
-  } else if (op->extra.pool == kCallerPool && policy() == Policy::kNaive) {
+  }
+  if (op->extra.pool == kCallerPool && policy() == Policy::kNaive) {
     RunAtPush(slot, op);
   } else {
     Post(slot, op);

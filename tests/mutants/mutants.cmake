@@ -17,7 +17,7 @@ engine_mutant(dropped_driver_wake wait.cc "Workers/CompletionTest.CalledOnAForei
   "")
 engine_mutant(lost_unseen_error execute.cc "Workers/UnseenErrorsTest.*"
   "errors_.Add(error);"
-  ";")
+  "(void)0;")
 engine_mutant(last_listed_error execute.cc "Workers/ErrorsTest.OfSeveral*"
   "a.listed() >= listed"
   "(first && a.listed() < listed)")
