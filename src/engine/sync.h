@@ -87,7 +87,8 @@ inline void PrefetchToWrite(const void* at) noexcept {
 // An op's first two lines: header, and first accesses or closure.
 inline void PrefetchBlock(const void* block) noexcept {
   PrefetchToWrite(block);
-  PrefetchToWrite(static_cast<const char*>(block) + 64);
+  // As a number: the block may be null, and a prefetch of a wrong address is nothing.
+  PrefetchToWrite(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block) + 64));
 }
 
 // A counter written by one thread and read by any: no read-modify-write. relaxed: readers sum snapshots; where

@@ -76,10 +76,17 @@ TEST_P(CountersTest, NoMallocAndNoSlabInSteadyState) {
     eng.WaitAll();
   };
   program(5000);  // queues grow to what the bound needs
-  const uint64_t slabs = eng.stats().slab_allocations;
-  // A queue may meet a new maximum now and then; a malloc an op would be some ten thousands.
-  EXPECT_LE(AllocationsOf([&] { program(5000); }), 24u);
-  EXPECT_LE(eng.stats().slab_allocations, slabs + 1);
+  // On a busy machine a thread that was held up may make a queue or a cache meet a new maximum; that ends by itself.
+  // A malloc an op would be ten thousands, each time.
+  uint64_t mallocs = 0, slabs = 0;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const uint64_t before = eng.stats().slab_allocations;
+    mallocs = AllocationsOf([&] { program(5000); });
+    slabs = eng.stats().slab_allocations - before;
+    if (mallocs <= 8 && slabs == 0) break;
+  }
+  EXPECT_LE(mallocs, 8u);
+  EXPECT_EQ(slabs, 0u);
 }
 
 TEST_P(CountersTest, CountersAddUp) {
