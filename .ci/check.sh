@@ -136,11 +136,12 @@ sanitized() {
   return "$status"
 }
 
+SYMBOLS=external_symbolizer_path=/usr/lib/llvm-16/bin/llvm-symbolizer
 check_asan() {
-  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1 UBSAN_OPTIONS=print_stacktrace=1 \
+  ASAN_OPTIONS=$SYMBOLS:detect_stack_use_after_return=1:strict_init_order=1 UBSAN_OPTIONS=$SYMBOLS:print_stacktrace=1 \
     sanitized asan address,undefined -fno-sanitize-recover=undefined
 }
-check_tsan() { TSAN_OPTIONS=second_deadlock_stack=1 sanitized tsan thread ''; }
+check_tsan() { TSAN_OPTIONS=$SYMBOLS:second_deadlock_stack=1 sanitized tsan thread ''; }
 
 # --- in the tree that ./run test builds
 
@@ -176,7 +177,7 @@ done
 
 # What of a failed check's log is worth showing: the compiler's errors, or else the end.
 excerpt() {
-  { grep -E ' (fatal )?error: |FAILED\b' "$1" | head -n 20 | grep . || tail -n 20 "$1"; } | sed 's/^/    /'
+  { grep -E '(fatal|runtime)? error: |(ERROR|WARNING): [A-Z][a-z]+Sanitizer|FAILED\b|\*\*\*Failed' "$1" | head -n 20 | grep . || tail -n 20 "$1"; } | sed 's/^/    /'
 }
 
 mkdir -p "$LOGS"

@@ -25,6 +25,7 @@ python3-dev   find_python'
 NEEDS_CHECK='
 clang-16            has clang++-16
 libclang-rt-16-dev  ls /usr/lib/llvm-16/lib/clang/16*/lib/linux/libclang_rt.tsan-*.a
+llvm-16             test -x /usr/lib/llvm-16/bin/llvm-symbolizer
 clang-format-16     has clang-format-16
 valgrind            has valgrind'
 # Peers of ./run perf: one that cannot be had is left out of the comparison.
