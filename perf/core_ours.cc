@@ -47,9 +47,7 @@ class Ours {
     engine_.Push({.name = "1w1r", .reads = {vars_[op.reads[0]]}, .updates = {vars_[op.updates[0]]}}, [] { Body(); });
   }
   void Push(const DagOp& op) {
-    engine_.Push({.name = "1w2r",
-                  .reads = {vars_[op.reads[0]], vars_[op.reads[1]]},
-                  .updates = {vars_[op.updates[0]]}},
+    engine_.Push({.name = "1w2r", .reads = {vars_[op.reads[0]], vars_[op.reads[1]]}, .updates = {vars_[op.updates[0]]}},
                  [] { Body(); });
   }
   void PushBlocked(VarId v, Gate& gate) {

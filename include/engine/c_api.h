@@ -96,9 +96,9 @@ typedef struct EngineHop {
 /* What is known about a failed op. Made by the library: struct_size says how much of it is there. */
 typedef struct EngineOpError {
   size_t struct_size;
-  const char* text;  /* all of it, for people */
-  const char* op;    /* name of the op that failed first */
-  EngineSite site;   /* where it was pushed */
+  const char* text;   /* all of it, for people */
+  const char* op;     /* name of the op that failed first */
+  EngineSite site;    /* where it was pushed */
   EngineStatus cause; /* ENGINE_E_BODY, ENGINE_E_EXCEPTION, ... */
   int32_t code;       /* ENGINE_E_BODY: the status that its function returned or its completion was failed with */
   const char* cause_text;
@@ -163,15 +163,15 @@ typedef struct EngineConfig {
   void* on_start_arg;
   EngineWorkerHook on_end;
   void* on_end_arg;
-  const char* thread_name; /* prefix of the threads' names */
-  const char* policy;      /* a name that EnginePolicyAt gives */
-  uint32_t policy_flags;   /* ENGINE_POLICY_... */
-  uint32_t reserved;       /* 0 */
-  int64_t max_pending;     /* soft bound: outside pushes wait */
-  int64_t hard_max_pending; /* hard bound: pushes are refused with ENGINE_E_BACKPRESSURE */
-  int64_t spin_us;          /* longest idle spin; 0: none */
-  int64_t drain_timeout_ms; /* at shutdown, for completions that never come */
-  int64_t stall_timeout_ms; /* watchdog; 0: none */
+  const char* thread_name;   /* prefix of the threads' names */
+  const char* policy;        /* a name that EnginePolicyAt gives */
+  uint32_t policy_flags;     /* ENGINE_POLICY_... */
+  uint32_t reserved;         /* 0 */
+  int64_t max_pending;       /* soft bound: outside pushes wait */
+  int64_t hard_max_pending;  /* hard bound: pushes are refused with ENGINE_E_BACKPRESSURE */
+  int64_t spin_us;           /* longest idle spin; 0: none */
+  int64_t drain_timeout_ms;  /* at shutdown, for completions that never come */
+  int64_t stall_timeout_ms;  /* watchdog; 0: none */
   EngineReportHook on_stall; /* null: stderr */
   void* on_stall_arg;
   EngineErrorHook on_unobserved; /* errors that nobody waited for, at shutdown; null: stderr */

@@ -34,29 +34,29 @@ namespace engine {
 struct PoolOptions {
   std::string name;
   int threads = 1;
-  std::vector<int> cpus = {};                      // affinity: thread i runs on cpus[i % size]; empty: anywhere
-  std::function<void(int worker)> on_start = {};   // runs on each worker before its first op
-  std::function<void(int worker)> on_end = {};     // runs on each worker after its last op
+  std::vector<int> cpus = {};                     // affinity: thread i runs on cpus[i % size]; empty: anywhere
+  std::function<void(int worker)> on_start = {};  // runs on each worker before its first op
+  std::function<void(int worker)> on_end = {};    // runs on each worker after its last op
 };
 
 struct EngineOptions {
-  int workers = -1;       // of the default pool; -1: one a core; 0: ops run inside waits, bounded pushes and drain
-  int intra_op_threads = -1;  // of a pool's ParallelFor arena; -1: as many as the pool has workers
-  int io_threads = 4;     // of the I/O pool, made on first use
-  std::vector<int> cpus = {};                     // affinity of the default pool
+  int workers = -1;            // of the default pool; -1: one a core; 0: ops run inside waits, bounded pushes and drain
+  int intra_op_threads = -1;   // of a pool's ParallelFor arena; -1: as many as the pool has workers
+  int io_threads = 4;          // of the I/O pool, made on first use
+  std::vector<int> cpus = {};  // affinity of the default pool
   std::function<void(int worker)> on_start = {};  // hooks of the default pool
   std::function<void(int worker)> on_end = {};
   std::vector<PoolOptions> pools = {};
   std::string thread_name = "engine";  // prefix of the threads' names, at most 9 characters are shown
 
-  size_t max_pending = 16384;        // soft: an outside push waits while more are pending and any can make progress
-  size_t hard_max_pending = size_t{1} << 26;  // any push beyond throws BackPressureError
-  int max_spare_threads = 64;        // stand-ins for workers whose op waits; beyond it such a wait throws
-  std::chrono::microseconds spin{20};           // longest idle spin of a worker or waiter before it sleeps; 0: none
+  size_t max_pending = 16384;  // soft: an outside push waits while more are pending and any can make progress
+  size_t hard_max_pending = size_t{1} << 26;       // any push beyond throws BackPressureError
+  int max_spare_threads = 64;                      // stand-ins for workers whose op waits; beyond it such a wait throws
+  std::chrono::microseconds spin{20};              // longest idle spin of a worker or waiter before it sleeps; 0: none
   std::chrono::milliseconds drain_timeout{30000};  // at shutdown, for completions that never come; then ShutdownError
-  std::chrono::milliseconds stall_timeout{0};   // watchdog: report after this long without progress; 0: no watchdog
-  std::function<void(std::string_view report)> on_stall = {};        // default: writes to stderr
-  std::function<void(const OpError& error)> on_unobserved = {};      // default: writes to stderr
+  std::chrono::milliseconds stall_timeout{0};      // watchdog: report after this long without progress; 0: no watchdog
+  std::function<void(std::string_view report)> on_stall = {};    // default: writes to stderr
+  std::function<void(const OpError& error)> on_unobserved = {};  // default: writes to stderr
   Policy policy = Policy::kThreaded;
   PolicyOptions policy_options = {};
 
@@ -67,15 +67,15 @@ struct EngineOptions {
 
 // Counters since the engine was made; summed over threads, so a snapshot is not one instant.
 struct EngineStats {
-  uint64_t pushed = 0;       // ops accepted, internal ones (waits, deletions) left out
-  uint64_t completed = 0;    // ops settled: ran, failed, skipped or cancelled
-  uint64_t skipped = 0;      // of these, skipped because of an error or a cancel
-  uint64_t inlined = 0;      // run straight after the op that released them, without a queue
-  uint64_t stolen = 0;       // taken from another worker
-  uint64_t wakeups = 0;      // futex wakes of workers
-  uint64_t sleeps = 0;       // times a worker went to sleep
-  uint64_t spare_threads = 0;  // stand-in threads alive
-  uint64_t slab_bytes = 0;   // memory taken for ops, groups and Vars; returned when the engine goes
+  uint64_t pushed = 0;            // ops accepted, internal ones (waits, deletions) left out
+  uint64_t completed = 0;         // ops settled: ran, failed, skipped or cancelled
+  uint64_t skipped = 0;           // of these, skipped because of an error or a cancel
+  uint64_t inlined = 0;           // run straight after the op that released them, without a queue
+  uint64_t stolen = 0;            // taken from another worker
+  uint64_t wakeups = 0;           // futex wakes of workers
+  uint64_t sleeps = 0;            // times a worker went to sleep
+  uint64_t spare_threads = 0;     // stand-in threads alive
+  uint64_t slab_bytes = 0;        // memory taken for ops, groups and Vars; returned when the engine goes
   uint64_t slab_allocations = 0;  // times that memory was taken from the system
   uint64_t unseen_errors = 0;
   uint64_t backpressure_waits = 0;

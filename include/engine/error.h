@@ -71,10 +71,10 @@ class OpError : public Error {
   OpError(const std::string& what, std::string op, Site site, std::vector<Hop> path, std::exception_ptr cause)
       : Error(what), op_(std::move(op)), site_(site), path_(std::move(path)), cause_(std::move(cause)) {}
 
-  const std::string& op() const noexcept { return op_; }            // name of the op that failed first
-  Site site() const noexcept { return site_; }                      // where that op was pushed
-  const std::vector<Hop>& path() const noexcept { return path_; }   // skipped ops that passed it on (16 kept)
-  std::exception_ptr cause() const noexcept { return cause_; }      // what its body threw
+  const std::string& op() const noexcept { return op_; }           // name of the op that failed first
+  Site site() const noexcept { return site_; }                     // where that op was pushed
+  const std::vector<Hop>& path() const noexcept { return path_; }  // skipped ops that passed it on (16 kept)
+  std::exception_ptr cause() const noexcept { return cause_; }     // what its body threw
   [[noreturn]] void RethrowCause() const { std::rethrow_exception(cause_); }
 
  private:

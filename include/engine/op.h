@@ -82,8 +82,8 @@ struct OpDesc {
   VarSet updates = {};
   VarSet writes = {};
   Placement place = {};
-  int priority = 0;          // higher first among ready ops; clamped to [kMinPriority, kMaxPriority]
-  bool run_always = false;   // runs even when an input is poisoned, and when cancelled (MXNet: kNoSkip)
+  int priority = 0;               // higher first among ready ops; clamped to [kMinPriority, kMaxPriority]
+  bool run_always = false;        // runs even when an input is poisoned, and when cancelled (MXNet: kNoSkip)
   CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
 };
 inline constexpr int kMinPriority = -2;
@@ -158,9 +158,8 @@ struct ClosureTraits {  // Arg: F& (copied) or F&& (moved)
     }
   }
   static constexpr bool kTrivial = kFitsInline<F> && std::is_trivially_destructible_v<F>;
-  static constexpr ClosureType kType{kFitsInline<F> ? sizeof(F) : sizeof(F*),
-                                     kFitsInline<F> ? alignof(F) : alignof(F*), &Construct, &Run,
-                                     kTrivial ? nullptr : &Destroy};
+  static constexpr ClosureType kType{kFitsInline<F> ? sizeof(F) : sizeof(F*), kFitsInline<F> ? alignof(F) : alignof(F*),
+                                     &Construct, &Run, kTrivial ? nullptr : &Destroy};
 };
 
 }  // namespace detail

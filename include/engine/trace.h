@@ -10,12 +10,12 @@
 namespace engine {
 
 struct TraceEvent {
-  const char* name;   // of the op (static)
-  const char* lane;   // thread name: "cpu/0", "io/1", "caller"
-  int64_t begin_ns;   // since StartTrace
+  const char* name;  // of the op (static)
+  const char* lane;  // thread name: "cpu/0", "io/1", "caller"
+  int64_t begin_ns;  // since StartTrace
   int64_t end_ns;
-  uint64_t op;        // push number, unique within the engine's thread
-  bool skipped;       // passed an error on without running
+  uint64_t op;   // push number, unique within the engine's thread
+  bool skipped;  // passed an error on without running
 };
 
 // Chrome trace-event JSON (opens in Perfetto and chrome://tracing): one track a lane.

@@ -79,8 +79,7 @@ class VarSet {
 #pragma GCC diagnostic pop
   VarSet(const Var& var) noexcept : data_(reinterpret_cast<const VarRef*>(&var)), size_(1) {}
   VarSet(std::span<const VarRef> vars) noexcept : data_(vars.data()), size_(vars.size()) {}
-  VarSet(std::span<const Var> vars) noexcept
-      : data_(reinterpret_cast<const VarRef*>(vars.data())), size_(vars.size()) {
+  VarSet(std::span<const Var> vars) noexcept : data_(reinterpret_cast<const VarRef*>(vars.data())), size_(vars.size()) {
     static_assert(sizeof(Var) == sizeof(VarRef) && alignof(Var) == alignof(VarRef));
   }
   template <class Range>

@@ -100,7 +100,8 @@ class MxNet {
     if (bulk_) {
       api_.push_sync(RunSync, nullptr, nullptr, &cpu_, reads.data(), R, updates.data(), U, nullptr, 0, nullptr);
     } else {
-      api_.push_async(RunAsync, nullptr, nullptr, &cpu_, reads.data(), R, updates.data(), U, nullptr, 0, nullptr, false);
+      api_.push_async(RunAsync, nullptr, nullptr, &cpu_, reads.data(), R, updates.data(), U, nullptr, 0, nullptr,
+                      false);
     }
   }
   void PushBlocked(VarId v, Gate& gate) {

@@ -13,10 +13,10 @@ namespace perf {
 
 using VarId = std::uint32_t;
 
-inline constexpr VarId kVars = 1000;        // what the random programs touch
-inline constexpr VarId kAllVars = 20'000;   // what exists: more than any contender lets wait at once
+inline constexpr VarId kVars = 1000;          // what the random programs touch
+inline constexpr VarId kAllVars = 20'000;     // what exists: more than any contender lets wait at once
 inline constexpr std::size_t kFan = 1 + 100;  // one writer, then its readers
-inline constexpr int kPushers = 4;          // threads of the multi-pusher cases
+inline constexpr int kPushers = 4;            // threads of the multi-pusher cases
 
 // One operation: how many Vars it touches is part of its type, because OpenMP needs its clauses at compile time.
 template <std::size_t R, std::size_t U>

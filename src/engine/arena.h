@@ -103,13 +103,15 @@ class BlockCache {
     return m->block[left];
   }
   void* Get(uint32_t cls) {
-    if (void* block = TryGet(cls)) [[likely]] return block;
+    if (void* block = TryGet(cls)) [[likely]]
+      return block;
     Refill(cls);
     return TryGet(cls);
   }
   [[gnu::always_inline]] void Return(uint32_t cls, void* block) {
     Magazine* m = loaded_[cls].now;
-    if (!m || m->count >= m->capacity) [[unlikely]] m = MakeRoom(cls);
+    if (!m || m->count >= m->capacity) [[unlikely]]
+      m = MakeRoom(cls);
     m->block[m->count++] = block;
   }
   bool Empty(uint32_t cls) const {
@@ -118,7 +120,8 @@ class BlockCache {
   }
   // At least `n` blocks of `cls` in the loaded magazine: the next n Gets cannot fail.
   void Reserve(uint32_t cls, uint32_t n) {
-    if (Magazine* m = loaded_[cls].now; !m || m->count < n) [[unlikely]] Enlarge(cls, n);
+    if (Magazine* m = loaded_[cls].now; !m || m->count < n) [[unlikely]]
+      Enlarge(cls, n);
   }
   void Flush();
 

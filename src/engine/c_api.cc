@@ -172,9 +172,8 @@ int32_t EngineCApiVersion(void) { return ENGINE_C_API_VERSION; }
 // ---- engines
 
 EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size) {
-  return Guard(__func__, [&] {
-    WriteStruct(ToConfig({}), Required(config, "the config"), struct_size, "EngineConfig");
-  });
+  return Guard(__func__,
+               [&] { WriteStruct(ToConfig({}), Required(config, "the config"), struct_size, "EngineConfig"); });
 }
 
 EngineStatus EngineConfigFromEnv(EngineConfig* config, size_t struct_size) {

@@ -72,8 +72,8 @@ inline EngineSite ToC(Site site) noexcept { return {site.file, site.line}; }
 // ---- arguments
 
 // The refusals stand apart from the checks, which are on the path of every push.
-[[noreturn, gnu::cold]] void RefuseNull(const char* what);                       // "the result is null"
-[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);       // negative, or without an array
+[[noreturn, gnu::cold]] void RefuseNull(const char* what);                        // "the result is null"
+[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);        // negative, or without an array
 [[noreturn, gnu::cold]] void RefuseHandle(const void* handle, const char* kind);  // null, or not live
 
 template <class T>

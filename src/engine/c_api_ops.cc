@@ -163,8 +163,8 @@ class Description {
 // Takes the parameter, checks the call, and hands `submit(engine, description, closure)` what it needs. Whatever is
 // refused, the closure dies here, and with it the parameter, before the error's text is kept.
 template <class Closure, class Submit>
-EngineStatus Pushing(const char* function, EngineHandle engine, const EngineOpDesc* op,
-                     typename Closure::Function fn, void* param, EngineDeleter deleter, Submit&& submit) noexcept {
+EngineStatus Pushing(const char* function, EngineHandle engine, const EngineOpDesc* op, typename Closure::Function fn,
+                     void* param, EngineDeleter deleter, Submit&& submit) noexcept {
   return Guard(function, [&]() -> EngineStatus {
     Closure closure{engine, fn, {param, deleter}};
     Engine& live = Live(engine);
@@ -326,15 +326,13 @@ EngineStatus EngineContextWorker(const EngineContext* context, int32_t* worker) 
 }
 
 EngineStatus EngineContextVersion(const EngineContext* context, EngineVar var, uint64_t* version) {
-  return Guard(__func__, [&] {
-    Required(version, "the result") = Required(context, "the context").run.version(Live(var));
-  });
+  return Guard(__func__,
+               [&] { Required(version, "the result") = Required(context, "the context").run.version(Live(var)); });
 }
 
 EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled) {
-  return Guard(__func__, [&] {
-    Required(cancelled, "the result") = Required(context, "the context").run.cancelled() ? 1 : 0;
-  });
+  return Guard(__func__,
+               [&] { Required(cancelled, "the result") = Required(context, "the context").run.cancelled() ? 1 : 0; });
 }
 
 EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t grain, EngineRangeFn fn, void* arg) {
@@ -355,9 +353,7 @@ EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t
 }
 
 EngineStatus EngineOpSetError(EngineContext* context, const char* message) {
-  return Guard(__func__, [&] {
-    Required(context, "the context").error = &Required(message, "the message");
-  });
+  return Guard(__func__, [&] { Required(context, "the context").error = &Required(message, "the message"); });
 }
 
 // ---- completions
@@ -367,9 +363,8 @@ EngineStatus EngineCompletionDone(EngineCompletion done) {
 }
 
 EngineStatus EngineCompletionFail(EngineCompletion done, int32_t code, const char* message) {
-  return Ending(__func__, done, [=](engine::Completion& completion) {
-    completion.Fail(BodyError(code, message ? message : ""));
-  });
+  return Ending(__func__, done,
+                [=](engine::Completion& completion) { completion.Fail(BodyError(code, message ? message : "")); });
 }
 
 EngineStatus EngineCompletionRetain(EngineCompletion done) {

@@ -14,8 +14,8 @@ Completion::~Completion() {
   if (!state_ || state_->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   detail::EngineCore* core = state_->core;
   if (state_->called.exchange(1, std::memory_order_acq_rel) == 0)
-    core->FinishAsync(state_->op, std::make_exception_ptr(CompletionError(
-                                      "its Completion was dropped without being called")));
+    core->FinishAsync(state_->op,
+                      std::make_exception_ptr(CompletionError("its Completion was dropped without being called")));
   core->FreeCompletion(state_);
 }
 
@@ -56,8 +56,7 @@ void EngineCore::FreeCompletion(CompletionState* state) {
 
 // On whatever thread called: settles the op and posts what it released, and runs none of it.
 void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
-  ErrorRecord* error =
-      cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
+  ErrorRecord* error = cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
   Finish(Slot(), op, error, nullptr);
 }
 

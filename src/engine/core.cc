@@ -30,7 +30,10 @@ void EngineCore::MakePools() {
   MutexLock lock(pools_mu_);
   for (auto& p : pools_) p.store(nullptr, std::memory_order_relaxed);
   MakePool(kDefaultPool,
-           {.name = "cpu", .threads = options_.workers, .cpus = options_.cpus, .on_start = options_.on_start,
+           {.name = "cpu",
+            .threads = options_.workers,
+            .cpus = options_.cpus,
+            .on_start = options_.on_start,
             .on_end = options_.on_end},
            options_.intra_op_threads);
   MakePool(kCallerPool, {.name = "caller", .threads = 0}, options_.intra_op_threads);

@@ -6,8 +6,8 @@
 //   completion.cc asynchronous ops                                   watchdog.cc  reports of what is stuck
 // Counted: by the Engine handle, each live Var, and each Completion, so that all of these may outlive the engine.
 //
-// Lock order: none of these locks is held while another of this class is taken, except slots_mu_ before an Arena's.
-// No lock is held while user code runs.
+// Lock order: drain_mu_ or pools_mu_, then threads_mu_, then slots_mu_, then an Arena's; at fork, the Arena of the Vars
+// before slots_mu_, with the push gate closed. No lock is held while user code runs.
 #pragma once
 
 #include <array>
@@ -58,8 +58,8 @@ class EngineCore {
     const OpDesc* desc;
     ClosureRef closure;
     Site site;
-    uint16_t flags = 0;       // kAsyncOp, kHeldOp
-    bool may_wait = true;     // false: TryPush
+    uint16_t flags = 0;    // kAsyncOp, kHeldOp
+    bool may_wait = true;  // false: TryPush
   };
   // False: would have to wait. `held` receives the claim of a held op.
   bool Push(const PushRequest& request, CompletionState** held = nullptr);
@@ -94,9 +94,9 @@ class EngineCore {
   // --- wait.cc
   enum class WaitKind { kRead, kWrite };
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
-  void NoteIdle();                // a worker is about to sleep: waiters for room and drains look again
-  bool DriveOne();                // runs one op of the caller pool on this thread, unless it is inside an op
-  void WakeDriver();              // the caller pool has work
+  void NoteIdle();    // a worker is about to sleep: waiters for room and drains look again
+  bool DriveOne();    // runs one op of the caller pool on this thread, unless it is inside an op
+  void WakeDriver();  // the caller pool has work
   // Waits until `word` is kDone, driving and sleeping; false at the deadline.
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, bool may_drive);
   void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
@@ -115,14 +115,16 @@ class EngineCore {
   void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
 
   // --- threads.cc
-  ThreadSlot& Slot() {            // of the calling thread; made on its first call
-    if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]] return *t_slot;
+  ThreadSlot& Slot() {  // of the calling thread; made on its first call
+    if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]]
+      return *t_slot;
     return FindSlot();
   }
   ThreadSlot* TakeSlot();
   void ReturnSlot(ThreadSlot* slot);
   uint8_t PoolIndex(const Placement& place) {
-    if (place.kind == Placement::Kind::kDefault) [[likely]] return default_pool_.load(std::memory_order_relaxed);
+    if (place.kind == Placement::Kind::kDefault) [[likely]]
+      return default_pool_.load(std::memory_order_relaxed);
     return LanePoolIndex(place);
   }
   uint8_t LanePoolIndex(const Placement& place);
@@ -153,6 +155,13 @@ class EngineCore {
   void MakePools() EXCLUDES(pools_mu_);
   void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Release();
+  // Keeps the core while a call is inside it: an op that the call drives may destroy the engine.
+  struct Hold {
+    explicit Hold(EngineCore* held) : core(held) { core->Retain(); }
+    ~Hold() { core->Release(); }
+    Hold(const Hold&) = delete;
+    EngineCore* core;
+  };
   void ReleaseVarCore(VarCore* var);  // its deletion has completed: drops the engine's count
 
   // --- fork.cc, watchdog.cc
@@ -301,7 +310,7 @@ class EngineCore {
 
   // Watchdog.
   std::thread watchdog_;
-  std::atomic<uint32_t> watchdog_stop_{0};  // futex word
+  std::atomic<uint32_t> watchdog_stop_{0};        // futex word
   std::atomic<Clock::time_point> trace_start_{};  // relaxed: written before tracing_ is released
 
   // Never destroyed before the core: threads that end after the engine ask through it whether it is still there.
@@ -309,7 +318,8 @@ class EngineCore {
 };
 
 inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
-  if (op->extra.size_class == 0) [[unlikely]] return RecycleOther(op);
+  if (op->extra.size_class == 0) [[unlikely]]
+    return RecycleOther(op);
   slot.cache.Return(op->extra.size_class, op);
 }
 
@@ -327,7 +337,7 @@ namespace engine {
 
 struct Operator::State {
   detail::EngineCore* core;
-  OpDesc desc;  // without its sets, which point into the vectors below
+  OpDesc desc;                              // without its sets, which point into the vectors below
   std::vector<Var> reads, updates, writes;  // keeps the Vars alive
   std::optional<CancelScope> scope;
   uint16_t flags;

@@ -87,8 +87,8 @@ struct Dependency {
   struct alignas(64) Var {
     // Pushers' line.
     Atomic<uintptr_t> tail{0};
-    Atomic<uint64_t> pushed{0};  // version after all pushed writes; written under LOCK, read by waits
-    uint64_t entered = 0;        // readers in the open group; under LOCK
+    Atomic<uint64_t> pushed{0};   // version after all pushed writes; written under LOCK, read by waits
+    uint64_t entered = 0;         // readers in the open group; under LOCK
     Atomic<uint32_t> deleted{0};  // under LOCK; nothing may come behind the deletion
     [[no_unique_address]] typename Env::PusherExtra pusher;
     // Completers' line.
@@ -185,8 +185,7 @@ struct Dependency {
   ENGINE_INLINE static void DropPins(Ctx& ctx, Op* op, uint32_t n) {
     // acquire: sees the last exchange that others made on our links. Partner: their release below. A count that is
     // all ours needs no read-modify-write.
-    if (op->pins.load(std::memory_order_acquire) == n ||
-        op->pins.fetch_sub(n, std::memory_order_acq_rel) == n)
+    if (op->pins.load(std::memory_order_acquire) == n || op->pins.fetch_sub(n, std::memory_order_acq_rel) == n)
       Env::Recycle(ctx, op);
   }
 
@@ -201,7 +200,8 @@ struct Dependency {
     // acquire: what the last holder wrote under the lock. Partner: the release store in Unlock, and the release
     // of tail -> idle in LeaveWrite. An exchange that finds kLocked has changed nothing.
     *old = var->tail.exchange(kLocked, std::memory_order_acquire);
-    if (*old == kLocked) [[unlikely]] *old = LockHeld(var);
+    if (*old == kLocked) [[unlikely]]
+      *old = LockHeld(var);
   }
   ENGINE_INLINE static void Unlock(Var* var, uintptr_t tail) { var->tail.store(tail, std::memory_order_release); }
 
@@ -257,7 +257,7 @@ struct Dependency {
       }
     }
     // 2. Publish every new tail; that store also unlocks. Until here nobody has seen the op.
-    const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding ? 0
+    const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding         ? 0
                           : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
                                                                                 : n;
     for (uint32_t i = 0; i < held; ++i) Enter(ctx, access[i], op, seen[i]);
@@ -402,9 +402,8 @@ struct Dependency {
 
   // Opens the group: grants everyone who waits in it. Returns whether `own` was among them (it always is).
   [[gnu::noinline]] static bool GrantGroup(Ctx& ctx, Group* g, Access* own) {
-    uintptr_t list = Env::kMutant == Mutant::kDroppedGrant
-                         ? g->waiters.load(std::memory_order_acquire)
-                         : g->waiters.exchange(kGranted, std::memory_order_acq_rel);
+    uintptr_t list = Env::kMutant == Mutant::kDroppedGrant ? g->waiters.load(std::memory_order_acquire)
+                                                           : g->waiters.exchange(kGranted, std::memory_order_acq_rel);
     if constexpr (Env::kMutant == Mutant::kDroppedGrant) g->waiters.store(kGranted, std::memory_order_release);
     bool found = false;
     while (list) {

@@ -26,6 +26,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   for (const RunFrame* f = t_frame; f; f = f->outer)
     if (f->core == this)
       throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) + "' would wait for itself");
+  const Hold hold(this);
   uint64_t upto;
   {
     MutexLock lock(drain_mu_);

@@ -107,8 +107,8 @@ ErrorRecord* ErrorLedger::TakeUnseen() {
     r->Release();
   }
   if (dropped_ == 0) return nullptr;
-  const std::string text = std::to_string(std::exchange(dropped_, 0)) + " further errors that nobody waited for; only " +
-                           std::to_string(kKept) + " are kept whole";
+  const std::string text = std::to_string(std::exchange(dropped_, 0)) +
+                           " further errors that nobody waited for; only " + std::to_string(kKept) + " are kept whole";
   return ErrorRecord::NewRoot("", {}, std::make_exception_ptr(Error(text)));
 }
 

@@ -24,12 +24,12 @@ struct ErrorRecord {
   std::atomic<uint32_t> refs{1};
   // relaxed: decides only whether WaitAll still reports it; showing an error twice would be harmless.
   std::atomic<bool> seen{false};
-  std::exception_ptr cause;  // of a root
-  ErrorRecord* root = this;  // counted unless this
+  std::exception_ptr cause;       // of a root
+  ErrorRecord* root = this;       // counted unless this
   ErrorRecord* before = nullptr;  // counted; the hop (or root) that it came from
   ErrorRecord* first = nullptr;   // counted; of a root: the error that its op ran in spite of
   uint32_t hops = 0;
-  bool cancelled = false;         // asked for, so not reported as unseen
+  bool cancelled = false;  // asked for, so not reported as unseen
   const char* op = "";
   Site site;
 

@@ -23,8 +23,10 @@ void EngineCore::RecycleOther(OpRecord* op) {
 }
 
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]] SettlePoison(op, error);
-  if (op->extra.flags & kScoped) [[unlikely]] op->scope().~ScopePtr();
+  if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]]
+    SettlePoison(op, error);
+  if (op->extra.flags & kScoped) [[unlikely]]
+    op->scope().~ScopePtr();
   const uint8_t epoch = op->extra.epoch;
   // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
@@ -36,7 +38,8 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   LightFence();
   if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
     NoteDrain();
-  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]] NoteRoom(slot, worker);
+  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]]
+    NoteRoom(slot, worker);
   return next;
 }
 
@@ -63,7 +66,8 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
   if (type->destroy) type->destroy(op->closure());
   t_frame = frame.outer;
   // The body may have waited; a stand-in has our role and slot then.
-  if (t_role_lent) [[unlikely]] return Finish(Slot(), op, error, nullptr);
+  if (t_role_lent) [[unlikely]]
+    return Finish(Slot(), op, error, nullptr);
   return FinishInline(slot, op, error, worker);
 }
 
@@ -184,7 +188,8 @@ void EngineCore::PrefetchFollower(OpRecord* op) {
   PrefetchToWrite(reinterpret_cast<const void*>(link - sizeof(OpRecord)));  // its header, if it is the first access
 }
 
-// Starts what became ready. A worker keeps the earliest of its own pool for itself, the rest is posted.
+// Starts what became ready. A worker keeps the last one of its own pool for itself, the rest is posted: the readers of a
+// group are granted latest first, so the last is the earliest, and its own queue then gives the next earliest.
 OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker) {
   OpRecord* next = nullptr;
   bool posted = false;

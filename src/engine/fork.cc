@@ -157,8 +157,9 @@ void EngineCore::PoisonPendingAfterFork() {
     const uint64_t pushed = var->pushed.load(std::memory_order_relaxed);
     if (var->settled.load(std::memory_order_relaxed) < pushed) {
       if (!error)
-        error = ErrorRecord::NewRoot("", {}, std::make_exception_ptr(ForkedWhilePending(
-                                                 "a write was pending when the process forked; the parent has it")));
+        error = ErrorRecord::NewRoot("", {},
+                                     std::make_exception_ptr(ForkedWhilePending(
+                                         "a write was pending when the process forked; the parent has it")));
       SetPoison(var, error);
     }
     var->settled.store(pushed, std::memory_order_relaxed);

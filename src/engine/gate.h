@@ -16,9 +16,11 @@ class PushGate {
   PushGate(EngineCore& core, ThreadSlot& slot) : slot_(&slot) {
     slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
-    if (core.gate_.load(std::memory_order_acquire) != 0) [[unlikely]] WaitUntilOpen(core);
+    if (core.gate_.load(std::memory_order_acquire) != 0) [[unlikely]]
+      WaitUntilOpen(core);
     ThreadSlot* sole = core.sole_pusher_.load(std::memory_order_relaxed);
-    if (sole != &slot && sole != kManyPushers) [[unlikely]] sole = NewPusher(core);
+    if (sole != &slot && sole != kManyPushers) [[unlikely]]
+      sole = NewPusher(core);
     exclusive_ = sole == &slot;
   }
   ~PushGate() { Leave(); }

@@ -33,8 +33,8 @@ struct Pass {
 enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync };
 
 enum OpFlags : uint16_t {
-  kAsyncOp = 1 << 0,     // ends by its Completion; has a CompletionState extra
-  kScoped = 1 << 1,      // has a cancel scope extra
+  kAsyncOp = 1 << 0,  // ends by its Completion; has a CompletionState extra
+  kScoped = 1 << 1,   // has a cancel scope extra
   kRunAlways = 1 << 2,
   kWaitOp = 1 << 3,      // internal: signals a WaitNode, runs wherever it is granted
   kClearOp = 1 << 4,     // internal: clears the poison of its Var
@@ -46,7 +46,7 @@ enum OpFlags : uint16_t {
 };
 
 struct OpExtra {
-  OpRecord* next = nullptr;           // in a list of ready ops
+  OpRecord* next = nullptr;  // in a list of ready ops
   const ClosureType* closure = nullptr;
   const char* name = "";
   const char* file = "";
@@ -54,10 +54,10 @@ struct OpExtra {
   uint16_t flags = 0;
   uint8_t pool = 0;
   uint8_t level = 0;
-  uint8_t size_class = 0;             // 0: from operator new
-  uint8_t closure_offset = 0;         // in 8 bytes, behind the accesses
-  uint8_t epoch = 0;                  // parity of the WaitAll epoch that it was pushed in
-  std::atomic<OpState> state;         // not initialised: a recycled block says kFree until it is registered
+  uint8_t size_class = 0;      // 0: from operator new
+  uint8_t closure_offset = 0;  // in 8 bytes, behind the accesses
+  uint8_t epoch = 0;           // parity of the WaitAll epoch that it was pushed in
+  std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
 };
 
 struct PusherExtra {

@@ -57,7 +57,8 @@ std::shared_ptr<Operator::State> EngineCore::NewOperator(const PushRequest& requ
 }
 
 void EngineCore::PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site) {
-  if (!state) throw UsageError("an empty Operator was pushed at " + std::string(site.file) + ":" + std::to_string(site.line));
+  if (!state)
+    throw UsageError("an empty Operator was pushed at " + std::string(site.file) + ":" + std::to_string(site.line));
   if (state->core != this)
     throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + site.file + ":" +
                      std::to_string(site.line) + " belongs to another engine");

@@ -60,7 +60,8 @@ EngineOptions CheckedOptions(EngineOptions o) {
     throw UsageError(std::string("EngineOptions::") + field + " = " + std::to_string(value) + "; allowed: " + allowed);
   };
   if (o.workers < -1 || o.workers > 4096) refuse("workers", o.workers, "-1 (one a core), 0 to 4096");
-  if (o.intra_op_threads < -1 || o.intra_op_threads > 4096) refuse("intra_op_threads", o.intra_op_threads, "-1 to 4096");
+  if (o.intra_op_threads < -1 || o.intra_op_threads > 4096)
+    refuse("intra_op_threads", o.intra_op_threads, "-1 to 4096");
   if (o.io_threads < 1 || o.io_threads > 4096) refuse("io_threads", o.io_threads, "1 to 4096");
   if (o.max_pending < 1) refuse("max_pending", o.max_pending, "1 and more");
   if (o.hard_max_pending < o.max_pending) refuse("hard_max_pending", o.hard_max_pending, "max_pending and more");

@@ -109,15 +109,15 @@ bool Pool::Quiet() const {
 }
 
 OpRecord* Pool::Next(Worker& worker, bool fair) {
-  if (stopping()) [[unlikely]] return nullptr;
+  if (stopping()) [[unlikely]]
+    return nullptr;
   if (OpRecord* op = Find(worker, fair)) return op;
   searchers_.fetch_add(1, std::memory_order_seq_cst);
   for (;;) {
     if (OpRecord* op = Search(worker)) {
       // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. The fence's
       // partner is the one in Notify: a post that saw us searching has been published by then.
-      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 &&
-          sleepers_.load(std::memory_order_relaxed) != 0) {
+      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0) {
         HeavyFence();
         if (HasReady()) Notify();
       }

@@ -32,7 +32,7 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;  // "cpu/0"
+  std::string lane;   // "cpu/0"
   uint32_t turn = 0;  // where the next look starts
   std::vector<OpRecord*> batch;
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
@@ -47,7 +47,8 @@ class Pool {
 
   // Puts a ready op in the slot's queue, without waking.
   void Put(ThreadSlot& slot, OpRecord* op) {
-    if (!slot.queues[index_]) [[unlikely]] ListQueue(slot);
+    if (!slot.queues[index_]) [[unlikely]]
+      ListQueue(slot);
     const uint32_t bit = 1u << op->extra.level;
     if (!(levels_used_.load(std::memory_order_relaxed) & bit)) [[unlikely]]
       levels_used_.fetch_or(bit, std::memory_order_relaxed);
@@ -74,7 +75,7 @@ class Pool {
   // No ready op, and every worker asleep: nothing here will make progress by itself.
   bool Quiet() const;
 
-  void StopWorkers();   // every Next returns null until RestartWorkers
+  void StopWorkers();  // every Next returns null until RestartWorkers
   void RestartWorkers() { stopping_.store(false, std::memory_order_relaxed); }
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
   // Ops of several priorities were put: successors must queue up instead of running at once.

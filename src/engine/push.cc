@@ -86,8 +86,8 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
 ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t n) {
   const OpDesc& desc = *request.desc;
   if (n > Protocol::kMaxAccesses)
-    throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) +
-                     " Vars; the most is " + std::to_string(Protocol::kMaxAccesses));
+    throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) + " Vars; the most is " +
+                     std::to_string(Protocol::kMaxAccesses));
   const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
   const uint16_t flags = request.flags | (desc.run_always ? kRunAlways : 0) | (scope ? kScoped : 0);
 
@@ -135,7 +135,8 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     const auto add = [&](const VarSet& set, Mode mode) {
       for (const VarRef& var : set) {
         VarCore* core = var.core();
-        if (!core || core->pusher.core != this) [[unlikely]] CheckVar(core, ModeName(mode), x.name, request.site);
+        if (!core || core->pusher.core != this) [[unlikely]]
+          CheckVar(core, ModeName(mode), x.name, request.site);
         access[count].var = core;
         access[count].word = uint64_t{count} << 2 | static_cast<uint64_t>(mode);
         ++count;
@@ -172,7 +173,8 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   Access* refused = nullptr;
   PushGate gate(*this, slot);
   // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(&slot, op);
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]]
+    RefusePushes(&slot, op);
   // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
   // complete it; the grant edges carry the count to whoever counts the completion.
   const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
@@ -190,7 +192,8 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
     }
   }
   gate.Leave();  // after the op is in a queue: a push that waits for room counts on what is in the gate
-  if (pass.ready) [[unlikely]] Dispatch(pass, nullptr);
+  if (pass.ready) [[unlikely]]
+    Dispatch(pass, nullptr);
   if (result == Protocol::Result::kPending || !op) return;
   if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
     slot.pushed[epoch].Add(uint64_t{0} - 1);
@@ -218,13 +221,15 @@ void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
 }
 
 ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, CompletionState** held) {
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]] RefusePushes(nullptr, nullptr);
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]]
+    RefusePushes(nullptr, nullptr);
   ThreadSlot& slot = Slot();
   const OpDesc& desc = *request.desc;
   const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
   OpRecord* op = NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
   if (!op) return false;
-  if (request.flags & kHeldOp) [[unlikely]] *held = NewCompletion(slot, op);
+  if (request.flags & kHeldOp) [[unlikely]]
+    *held = NewCompletion(slot, op);
   RegisterAndStart(slot, op, request.flags & kHeldOp ? 1 : 0);
   return true;
 }

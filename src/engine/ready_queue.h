@@ -27,7 +27,8 @@ class ReadyDeque {
   [[gnu::always_inline]] void Push(OpRecord* op) {
     const int64_t t = tail_.load(std::memory_order_relaxed);
     Buffer* b = buffer_.load(std::memory_order_relaxed);
-    if (!b || t - head_seen_ >= b->capacity) [[unlikely]] b = MakeRoom(t, b);
+    if (!b || t - head_seen_ >= b->capacity) [[unlikely]]
+      b = MakeRoom(t, b);
     b->at(t).store(op, std::memory_order_relaxed);
     tail_.store(t + 1, std::memory_order_release);
   }
@@ -57,8 +58,7 @@ class ReadyDeque {
     Buffer* b = buffer_.load(std::memory_order_acquire);
     OpRecord* op = b->at(h).load(std::memory_order_relaxed);
     // The claim. A failed one means that somebody else took it; the slot's content is then not ours to read.
-    if (!head_.compare_exchange_strong(h, h + 1, std::memory_order_seq_cst, std::memory_order_relaxed))
-      return nullptr;
+    if (!head_.compare_exchange_strong(h, h + 1, std::memory_order_seq_cst, std::memory_order_relaxed)) return nullptr;
     return op;
   }
 
@@ -83,9 +83,7 @@ class ReadyDeque {
     }
   }
 
-  bool Empty() const {
-    return head_.load(std::memory_order_acquire) >= tail_.load(std::memory_order_acquire);
-  }
+  bool Empty() const { return head_.load(std::memory_order_acquire) >= tail_.load(std::memory_order_acquire); }
   int64_t Size() const {
     const int64_t n = tail_.load(std::memory_order_acquire) - head_.load(std::memory_order_acquire);
     return n > 0 ? n : 0;
@@ -123,8 +121,9 @@ class ReadyDeque {
 inline constexpr int kLevels = kMaxPriority - kMinPriority + 1;
 inline constexpr int kNormalLevel = kMaxPriority;  // level 0 is the most urgent
 constexpr uint8_t LevelOf(int priority) {
-  return static_cast<uint8_t>(kMaxPriority -
-                              (priority < kMinPriority ? kMinPriority : priority > kMaxPriority ? kMaxPriority : priority));
+  return static_cast<uint8_t>(kMaxPriority - (priority < kMinPriority   ? kMinPriority
+                                              : priority > kMaxPriority ? kMaxPriority
+                                                                        : priority));
 }
 
 struct ReadyQueue {

@@ -20,7 +20,8 @@ bool EngineCore::SettleAll(Clock::time_point deadline) {
 // Completions that do not come within drain_timeout fail with ShutdownError.
 bool EngineCore::Drain() {
   if (SettleAll(Clock::now() + options_.drain_timeout)) return true;
-  const auto cause = std::make_exception_ptr(ShutdownError("the engine was shut down before the Completion was called"));
+  const auto cause =
+      std::make_exception_ptr(ShutdownError("the engine was shut down before the Completion was called"));
   // Long enough for what has not even started to get there, however short the timeout.
   const auto give_up = Clock::now() + std::max<Clock::duration>(options_.drain_timeout, std::chrono::seconds(1));
   do {
@@ -46,7 +47,8 @@ void EngineCore::Shutdown() {
     MutexLock threads(threads_mu_);
     for (auto& t : threads_)
       if (t->thread.joinable()) t->thread.detach();
-    auto cause = std::make_exception_ptr(ShutdownError(std::to_string(Pending()) + " ops did not end within twice drain_timeout"));
+    auto cause = std::make_exception_ptr(
+        ShutdownError(std::to_string(Pending()) + " ops did not end within twice drain_timeout"));
     Unobserved(OpError("shutdown gave up: " + DescribeException(cause), "", {}, {}, cause));
     ReportUnseen();
     return;
@@ -58,8 +60,8 @@ void EngineCore::Shutdown() {
 
 // For a destructor on one of our own threads: it cannot throw, and cannot wait.
 void EngineCore::ShutdownElsewhere() {
-  auto cause = std::make_exception_ptr(UsageError(
-      "an engine was destroyed on one of its own threads; another thread finishes its shutdown"));
+  auto cause = std::make_exception_ptr(
+      UsageError("an engine was destroyed on one of its own threads; another thread finishes its shutdown"));
   Unobserved(OpError(DescribeException(cause), "", {}, {}, cause));
   Retain();
   std::thread([this] {

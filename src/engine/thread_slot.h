@@ -24,7 +24,7 @@ struct alignas(64) ThreadSlot {
   ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars) : core(engine_core), cache(ops), var_cache(vars) {}
 
   EngineCore* const core;
-  BlockCache cache;      // ops and groups
+  BlockCache cache;  // ops and groups
   BlockCache var_cache;
   Worker* worker = nullptr;
   std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by pool; the pools list them too

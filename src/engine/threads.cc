@@ -116,8 +116,7 @@ Pool* EngineCore::MakePool(uint8_t index, PoolOptions options, int intra_op) {
 // Lazily made placements: the I/O pool and the copy lanes. Copy lanes are told apart by kind and device.
 uint8_t EngineCore::LanePoolIndex(const Placement& place) {
   switch (place.kind) {
-    case Placement::Kind::kDefault:
-      break;
+    case Placement::Kind::kDefault: break;
     case Placement::Kind::kPool:
       if (place.index < kFirstNamedPool || place.index >= next_pool_)
         throw UsageError("a placement names pool " + std::to_string(place.index) + ", which this engine does not have");
@@ -126,8 +125,7 @@ uint8_t EngineCore::LanePoolIndex(const Placement& place) {
       if (!HasPool(kIoPool)) MakeLane(kIoPool, {.name = "io", .threads = options_.io_threads});
       return kIoPool;
     case Placement::Kind::kCopyIn:
-    case Placement::Kind::kCopyOut:
-      break;
+    case Placement::Kind::kCopyOut: break;
   }
   constexpr uint16_t kDevices = 8;
   if (place.index >= kDevices)

@@ -84,8 +84,8 @@ std::string ChromeTraceJson(const std::vector<TraceEvent>& events) {
     out << comma << "\n{\"ph\":\"X\",\"name\":";
     PutString(out, *e.name ? e.name : "op");
     out << ",\"pid\":1,\"tid\":" << tracks[e.lane] << ",\"ts\":" << static_cast<double>(e.begin_ns) / 1e3
-        << ",\"dur\":" << static_cast<double>(e.end_ns - e.begin_ns) / 1e3 << ",\"args\":{\"skipped\":"
-        << (e.skipped ? "true" : "false") << "}}";
+        << ",\"dur\":" << static_cast<double>(e.end_ns - e.begin_ns) / 1e3
+        << ",\"args\":{\"skipped\":" << (e.skipped ? "true" : "false") << "}}";
     comma = ",";
   }
   out << "\n]}\n";

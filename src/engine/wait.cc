@@ -41,6 +41,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   }
   if (kind == WaitKind::kRead && Protocol::Settled(core) && !poisoned_.load(std::memory_order_relaxed)) return true;
 
+  const Hold hold(this);
   ThreadSlot& slot = Slot();
   const Mode mode = kind == WaitKind::kRead ? Mode::kRead : Mode::kUpdate;
   OpRecord* op = NewInternal(slot, var, mode, kWaitOp | kWaitPin, site);

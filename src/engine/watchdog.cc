@@ -30,7 +30,8 @@ bool Copy(OpRecord* op, PendingOp* copy) {
   if (copy->state == OpState::kFree) return false;
   copy->name = op->extra.name;
   copy->site = op->site();
-  const size_t room = op->extra.size_class ? (size_t{64} * op->extra.size_class - sizeof(OpRecord)) / sizeof(Access) : 0;
+  const size_t room =
+      op->extra.size_class ? (size_t{64} * op->extra.size_class - sizeof(OpRecord)) / sizeof(Access) : 0;
   const size_t n = std::min<size_t>(op->n_access, room);
   copy->vars.clear();
   for (size_t i = 0; i < n; ++i) copy->vars.push_back(op->accesses()[i].var);
@@ -126,8 +127,8 @@ void EngineCore::WatchdogMain() {
     }
     if (reported || Clock::now() - since < options_.stall_timeout) continue;
     reported = true;
-    const std::string report = "engine: no progress for " + std::to_string(options_.stall_timeout.count()) + " ms; " +
-                               DescribePending();
+    const std::string report =
+        "engine: no progress for " + std::to_string(options_.stall_timeout.count()) + " ms; " + DescribePending();
     if (options_.on_stall) {
       try {
         options_.on_stall(report);

@@ -19,7 +19,8 @@ typedef struct TestCase {
 } TestCase;
 
 #define TEST(name) static void name(void)
-#define CASE(name) {#name, name}
+#define CASE(name) \
+  { #name, name }
 
 extern const TestCase kEngineTests[], kVarTests[], kPushTests[], kRefusalTests[], kErrorTests[], kAsyncTests[],
     kContextTests[], kSetupTests[];
@@ -44,7 +45,8 @@ typedef struct Gate {
   pthread_cond_t changed;
   int open;
 } Gate;
-#define GATE_INIT {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}
+#define GATE_INIT \
+  { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 }
 void GateOpen(Gate* gate);
 void GateWait(Gate* gate);
 

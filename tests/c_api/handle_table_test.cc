@@ -83,7 +83,6 @@ TEST(HandleTable, HandlesAreDistinctOverChunks) {
 
 TEST(HandleTable, ThreadsNeverShareASlotAndStaleHandlesStayDead) {
   static Table table;
-  std::atomic<int> alive{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {

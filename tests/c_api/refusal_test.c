@@ -152,9 +152,7 @@ TEST(NegativeTimeoutsAreRefused) {
   OK(EngineDestroy(engine));
 }
 
-const TestCase kRefusalTests[] = {CASE(NullArraysWithCountZeroAreFine),
-                                  CASE(ImpossibleDescriptionsAreRefusedAndNamed),
-                                  CASE(NullFunctionsAndResultsAreRefused),
-                                  CASE(NullHandlesAreRefusedEverywhere),
-                                  CASE(NegativeTimeoutsAreRefused),
-                                  {NULL, NULL}};
+const TestCase kRefusalTests[] = {
+    CASE(NullArraysWithCountZeroAreFine),    CASE(ImpossibleDescriptionsAreRefusedAndNamed),
+    CASE(NullFunctionsAndResultsAreRefused), CASE(NullHandlesAreRefusedEverywhere),
+    CASE(NegativeTimeoutsAreRefused),        {NULL, NULL}};

@@ -23,14 +23,14 @@ struct Model {
   Rules::State rules;
   SlotPool<kMaxOps> blocks;
   SlotPool<kMaxGroups> groups;
-  uint8_t block_of[kMaxOps];                  // + 1
+  uint8_t block_of[kMaxOps];  // + 1
   uint8_t groups_taken[kMaxOps];
-  uint8_t pushing[kMaxPushers];               // op + 1 that a pusher registers
-  uint8_t holder[kMaxVars];                   // thread + 1 that holds the tail
-  uint8_t last_tail[Explorer::kMaxThreads];   // Var that a thread touched last, for its spin loop
+  uint8_t pushing[kMaxPushers];              // op + 1 that a pusher registers
+  uint8_t holder[kMaxVars];                  // thread + 1 that holds the tail
+  uint8_t last_tail[Explorer::kMaxThreads];  // Var that a thread touched last, for its spin loop
   bool any_refused;
-  uint8_t sole_pusher;                        // pusher + 1 that alone has pushed, 0, or kManyPushers
-  bool exclusive_push[kMaxPushers];           // a pusher registers without locks
+  uint8_t sole_pusher;               // pusher + 1 that alone has pushed, 0, or kManyPushers
+  bool exclusive_push[kMaxPushers];  // a pusher registers without locks
 };
 
 inline constexpr uint8_t kManyPushers = 255;

@@ -19,22 +19,14 @@ Outcome Run(const Scenario& scenario) {
 
 Outcome Check(const Scenario& scenario, Mutant mutant) {
   switch (mutant) {
-    case Mutant::kNone:
-      return Run<Mutant::kNone>(scenario);
-    case Mutant::kSortedWithoutHolding:
-      return Run<Mutant::kSortedWithoutHolding>(scenario);
-    case Mutant::kLinkBeforePublish:
-      return Run<Mutant::kLinkBeforePublish>(scenario);
-    case Mutant::kDoneBeforeIdle:
-      return Run<Mutant::kDoneBeforeIdle>(scenario);
-    case Mutant::kMissingPin:
-      return Run<Mutant::kMissingPin>(scenario);
-    case Mutant::kMissingCloseBias:
-      return Run<Mutant::kMissingCloseBias>(scenario);
-    case Mutant::kDroppedGrant:
-      return Run<Mutant::kDroppedGrant>(scenario);
-    case Mutant::kOrderSwapOnOneVar:
-      return Run<Mutant::kOrderSwapOnOneVar>(scenario);
+    case Mutant::kNone: return Run<Mutant::kNone>(scenario);
+    case Mutant::kSortedWithoutHolding: return Run<Mutant::kSortedWithoutHolding>(scenario);
+    case Mutant::kLinkBeforePublish: return Run<Mutant::kLinkBeforePublish>(scenario);
+    case Mutant::kDoneBeforeIdle: return Run<Mutant::kDoneBeforeIdle>(scenario);
+    case Mutant::kMissingPin: return Run<Mutant::kMissingPin>(scenario);
+    case Mutant::kMissingCloseBias: return Run<Mutant::kMissingCloseBias>(scenario);
+    case Mutant::kDroppedGrant: return Run<Mutant::kDroppedGrant>(scenario);
+    case Mutant::kOrderSwapOnOneVar: return Run<Mutant::kOrderSwapOnOneVar>(scenario);
   }
   return {};
 }

@@ -46,17 +46,17 @@ class DrainModel final : public Program {
  private:
   using ByParity = std::array<StoreBuffer, 2>;
   struct alignas(8) State {
-    std::array<ByParity, kMaxPushers> pushed;   // by the thread that pushes
-    std::array<ByParity, kMaxOps> completed;    // by the thread that completes: one an op
-    std::array<uint8_t, 2> refused;             // pushed by the thread that is refused
-    std::array<uint8_t, kMaxOps> parity;        // of each op
+    std::array<ByParity, kMaxPushers> pushed;  // by the thread that pushes
+    std::array<ByParity, kMaxOps> completed;   // by the thread that completes: one an op
+    std::array<uint8_t, 2> refused;            // pushed by the thread that is refused
+    std::array<uint8_t, kMaxOps> parity;       // of each op
     uint8_t epoch;
     uint8_t draining;  // 1 + parity that is waited for
     uint8_t noted;
     uint8_t locked;
     uint8_t returned;  // masks of ops
     uint8_t ended;
-    uint8_t waited;    // calls that returned
+    uint8_t waited;  // calls that returned
   };
 
   void Step(const char* what, int op = 0);

@@ -27,9 +27,7 @@ TEST(WaitAll, WaitsForEveryPushThatHadReturned) {
 }
 TEST(WaitAll, CallsOverlap) { ReportHolds(Explore({.pushes = {1, 1}, .waits = 2})); }
 
-TEST(WaitAll, ARefusedPushTakesItsCountBack) {
-  ReportHolds(Explore({.pushes = {1}, .waits = 1, .refusal = true}));
-}
+TEST(WaitAll, ARefusedPushTakesItsCountBack) { ReportHolds(Explore({.pushes = {1}, .waits = 1, .refusal = true})); }
 
 TEST(WaitAll, MutantOneParityMissesAStraggler) {
   ExpectCaught({.pushes = {1}, .waits = 2}, DrainFault::kOneParity, kTooEarly);

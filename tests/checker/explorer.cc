@@ -201,14 +201,9 @@ void Explorer::Print(std::ostream& out) const {
     out << program_.NameOf(e);
     const std::string before = program_.ValueOf(e, e.before);
     switch (e.kind) {
-      case AccessKind::kLoad:
-        out << " is " << before << '\n';
-        break;
-      case AccessKind::kFailedCompareExchange:
-        out << " is " << before << ", not what was expected\n";
-        break;
-      default:
-        out << ": " << before << " -> " << program_.ValueOf(e, e.after) << '\n';
+      case AccessKind::kLoad: out << " is " << before << '\n'; break;
+      case AccessKind::kFailedCompareExchange: out << " is " << before << ", not what was expected\n"; break;
+      default: out << ": " << before << " -> " << program_.ValueOf(e, e.after) << '\n';
     }
   }
 }
@@ -217,8 +212,6 @@ void Explorer::Print(std::ostream& out) const {
 
 void Program::BeforeAccess(const void*, AccessKind, uint64_t) { Explorer::current().Point(); }
 
-std::string Program::ValueOf(const Event&, uint64_t value) const {
-  return std::to_string(static_cast<int64_t>(value));
-}
+std::string Program::ValueOf(const Event&, uint64_t value) const { return std::to_string(static_cast<int64_t>(value)); }
 
 }  // namespace checker

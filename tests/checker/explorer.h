@@ -23,8 +23,8 @@ namespace checker {
 struct Outcome {
   uint64_t states = 0;
   uint64_t steps = 0;
-  uint64_t ends = 0;      // distinct states in which nothing can run any more
-  size_t deepest = 0;     // steps on the longest path
+  uint64_t ends = 0;   // distinct states in which nothing can run any more
+  size_t deepest = 0;  // steps on the longest path
   double seconds = 0;
   std::string violation;  // the rule that was broken first; empty if none
   std::string trace;      // how it came to that, a line an access

@@ -46,8 +46,14 @@ void Fiber::Prepare(Body body, void* argument) {
   Clear();
   // As checker_switch leaves it: r15 r14 r13 r12 rbx rbp, return address. One word more: the ABI wants the stack
   // 16-byte aligned at the call in checker_enter.
-  void* frame[] = {nullptr, nullptr, nullptr, argument, reinterpret_cast<void*>(body), nullptr,
-                   reinterpret_cast<void*>(&checker_enter), nullptr};
+  void* frame[] = {nullptr,
+                   nullptr,
+                   nullptr,
+                   argument,
+                   reinterpret_cast<void*>(body),
+                   nullptr,
+                   reinterpret_cast<void*>(&checker_enter),
+                   nullptr};
   sp_ = stack_ + kStackBytes - sizeof(frame) - 8;
   std::memcpy(sp_, frame, sizeof(frame));
 }

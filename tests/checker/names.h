@@ -22,20 +22,13 @@ class Names {
   std::string Word(const Event& e) const {
     const Place place = arena_.Find(e.where);
     switch (place.kind) {
-      case Kind::kTail:
-        return Var(place.index) + ".tail";
-      case Kind::kPushed:
-        return Var(place.index) + ".pushed";
-      case Kind::kDeleted:
-        return Var(place.index) + ".deleted";
-      case Kind::kSettled:
-        return Var(place.index) + ".settled";
-      case Kind::kGroup:
-        return Group(place.index) + (IsCount(e.where, place.index) ? ".count" : ".waiters");
-      case Kind::kBlock:
-        return Block(e, place.index) + BlockField(e, place.index);
-      default:
-        return "poison";
+      case Kind::kTail: return Var(place.index) + ".tail";
+      case Kind::kPushed: return Var(place.index) + ".pushed";
+      case Kind::kDeleted: return Var(place.index) + ".deleted";
+      case Kind::kSettled: return Var(place.index) + ".settled";
+      case Kind::kGroup: return Group(place.index) + (IsCount(e.where, place.index) ? ".count" : ".waiters");
+      case Kind::kBlock: return Block(e, place.index) + BlockField(e, place.index);
+      default: return "poison";
     }
   }
 

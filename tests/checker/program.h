@@ -19,7 +19,7 @@ struct Event {
   const void* where = nullptr;   // the word accessed
   uint64_t before = 0;           // its value, or the remark's number
   uint64_t after = 0;
-  uint64_t tag = 0;              // whatever the program needs to name things as they were then
+  uint64_t tag = 0;  // whatever the program needs to name things as they were then
   AccessKind kind = AccessKind::kLoad;
   uint8_t thread = 0;
 };

@@ -17,9 +17,9 @@ class Rules {
   // Part of the explored state, hence plain bytes. Masks have a bit an op, or a Var.
   struct State {
     struct OpState {
-      uint8_t entered;       // Vars on which it has taken its place
-      uint8_t behind;        // ops in its way that have not ended
-      bool returned;         // its push has
+      uint8_t entered;  // Vars on which it has taken its place
+      uint8_t behind;   // ops in its way that have not ended
+      bool returned;    // its push has
       bool ready;
       bool ended;
       bool refused;

@@ -59,7 +59,7 @@ struct Scenario {
   std::vector<std::vector<Item>> pushers;
   int vars = 0;
   size_t most_accesses = 0;
-  int reads = 0;           // accesses, of all ops
+  int reads = 0;  // accesses, of all ops
   bool looks_settled = false;
   bool exclusive = false;  // as long as one pusher alone has pushed, its pushes lock nothing
   bool open_gate = false;  // a fault: the second pusher does not wait for an exclusive push in progress

@@ -138,8 +138,7 @@ void SleepWakeModel::Sleep(int worker) {
   };
   if (!Has(SleepFault::kSearcherUntilAsleep)) stop_searching();
   if (!Has(SleepFault::kNoHeavyFence)) HeavyFence();
-  const bool found =
-      !Has(SleepFault::kNoSecondLook) && Look(&SleepWakeModel::HasReady, "sees an op", "sees no op");
+  const bool found = !Has(SleepFault::kNoSecondLook) && Look(&SleepWakeModel::HasReady, "sees an op", "sees no op");
   if (Has(SleepFault::kSearcherUntilAsleep)) stop_searching();
   if (!found) {
     Explorer::current().PauseWhile<uint8_t>(&s_.asleep[worker], 1);

@@ -17,17 +17,17 @@ namespace checker {
 
 enum class SleepFault {
   kNone,
-  kNoSecondLook,        // sleeps without looking once more after the announcement: a dropped wake
-  kNoHeavyFence,        // looks once more without emptying the posters' store buffers
-  kSearcherUntilAsleep, // stops counting as a searcher only after the second look
-  kNobodyPassesOn,      // the last searcher leaves more behind and wakes nobody
-  kPassesOnUnfenced,    // looks for more without emptying the posters' store buffers
-  kWokenOutsideLock,    // a woken worker's flag is cleared after the lock that chose it was released
+  kNoSecondLook,         // sleeps without looking once more after the announcement: a dropped wake
+  kNoHeavyFence,         // looks once more without emptying the posters' store buffers
+  kSearcherUntilAsleep,  // stops counting as a searcher only after the second look
+  kNobodyPassesOn,       // the last searcher leaves more behind and wakes nobody
+  kPassesOnUnfenced,     // looks for more without emptying the posters' store buffers
+  kWokenOutsideLock,     // a woken worker's flag is cleared after the lock that chose it was released
 };
 
 struct SleepScenario {
   int posters = 1;
-  int posts = 1;        // of each poster
+  int posts = 1;  // of each poster
   int workers = 2;
   bool ops_meet = false;  // an op ends only when all ops run: there must be a worker for each
   SleepFault fault = SleepFault::kNone;

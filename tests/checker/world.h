@@ -53,10 +53,8 @@ class World final : public Program, private Host {
   void BeforeAccess(const void* word, AccessKind kind, uint64_t desired) override {
     const Place place = arena_.Find(word);
     switch (place.kind) {
-      case Kind::kTail:
-        return BeforeTail(place.index, kind, desired);
-      case Kind::kPushed:
-        return BeforePushed(place.index, kind);
+      case Kind::kTail: return BeforeTail(place.index, kind, desired);
+      case Kind::kPushed: return BeforePushed(place.index, kind);
       case Kind::kDeleted:
         if (!Holds(place.index)) Fail("`deleted` was touched without holding the tail");
         return;
@@ -71,10 +69,8 @@ class World final : public Program, private Host {
         if (!model_.groups.private_to(place.index, self())) explorer().Point();
         if (!model_.groups.MayTouch(place.index, self())) Fail("use after free: a group");
         return;
-      case Kind::kPoison:
-        Fail("use after free: a pointer out of a freed block or group");
-      case Kind::kNowhere:
-        Fail("a wild pointer");
+      case Kind::kPoison: Fail("use after free: a pointer out of a freed block or group");
+      case Kind::kNowhere: Fail("a wild pointer");
     }
   }
 
@@ -263,8 +259,7 @@ class World final : public Program, private Host {
   }
   void Recycle(void* op) override {
     const Place place = arena_.Find(op);
-    if (place.kind != Kind::kBlock || !model_.blocks.MayTouch(place.index, self()))
-      Fail("a block was recycled twice");
+    if (place.kind != Kind::kBlock || !model_.blocks.MayTouch(place.index, self())) Fail("a block was recycled twice");
     const int id = model_.blocks.owner(place.index);
     explorer().Remark("is recycled", static_cast<uint64_t>(id));
     if (!model_.rules.op[id].ended) Fail("an op was recycled before it ended");
@@ -290,9 +285,7 @@ class World final : public Program, private Host {
   uint32_t ExtraPins(const void* op) override {
     return scenario_.ops[static_cast<const Op*>(op)->extra.id].async ? 1 : 0;
   }
-  void SpinOnLock() override {
-    explorer().PauseWhile(arena_.var(model_.last_tail[self()])->tail.word(), D::kLocked);
-  }
+  void SpinOnLock() override { explorer().PauseWhile(arena_.var(model_.last_tail[self()])->tail.word(), D::kLocked); }
 
   const Scenario& scenario_;
   Arena<D> arena_;

@@ -64,7 +64,9 @@ TEST_P(CountersTest, NoMallocAndNoSlabInSteadyState) {
       eng.Push({.name = "read", .reads = {a, b}, .writes = {c}}, [&x] { (void)x; });
       eng.PushAsync({.updates = {b}, .priority = 1}, [](RunContext&, Completion done) { done(); });
       eng.Push(op);
-      { HeldOp held = eng.PushHeld({.reads = {c}}, [] {}); }
+      {
+        HeldOp held = eng.PushHeld({.reads = {c}}, [] {});
+      }
       if (i % 16 == 0) eng.Wait(c);
       if (i % 64 == 0) {
         eng.WaitToWrite(a);

@@ -25,8 +25,7 @@ testing::AssertionResult InChild(F&& body) {
   int status = 0;
   waitpid(pid, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "the child ended with "
-                                     << (WIFSIGNALED(status) ? "signal " : "status ")
+  return testing::AssertionFailure() << "the child ended with " << (WIFSIGNALED(status) ? "signal " : "status ")
                                      << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 

@@ -24,7 +24,9 @@ TEST_P(HeldOpsTest, DroppingReleases) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");
   bool ran = false;
-  { HeldOp held = eng.PushHeld({.writes = {a}}, [&] { ran = true; }); }
+  {
+    HeldOp held = eng.PushHeld({.writes = {a}}, [&] { ran = true; });
+  }
   eng.Wait(a);
   EXPECT_TRUE(ran);
 }

@@ -168,8 +168,7 @@ TEST_P(MxnetTest, DestroyingAnEngineRunsAllThatWasQueued) {
   {
     Engine eng(Quiet(workers()));
     Var a = eng.NewVar("a"), b = eng.NewVar("b");
-    for (int i = 0; i < 1000; ++i)
-      eng.Push({.reads = {a}, .updates = {b}}, [&ran, kept] { ++ran; });
+    for (int i = 0; i < 1000; ++i) eng.Push({.reads = {a}, .updates = {b}}, [&ran, kept] { ++ran; });
   }
   EXPECT_EQ(ran, 1000);
   EXPECT_EQ(kept.use_count(), 1);

@@ -35,9 +35,7 @@ Meaning MeaningOf(EngineOptions options, uint64_t seed, bool traced) {
       if (fails) throw std::runtime_error("failure of op " + std::to_string(i));
     };
     switch (random.Below(8)) {
-      case 0:
-        eng.ClearError(vars[u]);
-        break;
+      case 0: eng.ClearError(vars[u]); break;
       case 1:
         eng.PushAsync({.name = name, .reads = {vars[r]}, .updates = {vars[u]}, .writes = {vars[w]}},
                       [body](RunContext&, Completion done) {
@@ -45,9 +43,7 @@ Meaning MeaningOf(EngineOptions options, uint64_t seed, bool traced) {
                         done();
                       });
         break;
-      case 2:
-        eng.Push({.name = name, .writes = {vars[w]}}, [&x, w, i] { x[w] = i; });
-        break;
+      case 2: eng.Push({.name = name, .writes = {vars[w]}}, [&x, w, i] { x[w] = i; }); break;
       case 3:
         if (random.OneIn(4)) {
           eng.Push({.name = name, .updates = {vars[u]}, .cancel = &cancelled}, body);

@@ -81,8 +81,7 @@ TEST(PrioritiesOrderTest, ConflictsOutweighPriorities) {
   Engine eng(Quiet(4));
   Var a = eng.NewVar("a");
   std::vector<int> seen;
-  for (int i = 0; i < 500; ++i)
-    eng.Push({.updates = {a}, .priority = i % 5 - 2}, [&, i] { seen.push_back(i); });
+  for (int i = 0; i < 500; ++i) eng.Push({.updates = {a}, .priority = i % 5 - 2}, [&, i] { seen.push_back(i); });
   eng.Wait(a);
   for (int i = 0; i < 500; ++i) ASSERT_EQ(seen[static_cast<size_t>(i)], i);
 }

@@ -1,7 +1,7 @@
 // Contract 8: the process ends, whatever its engines are doing. Each test is a process of its own.
+#include <unistd.h>
 #include <csignal>
 #include <cstdlib>
-#include <unistd.h>
 
 #include "support/engine_test.h"
 

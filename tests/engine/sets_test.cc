@@ -116,8 +116,7 @@ TEST(SetsRefusalTest, RefusedPushChangesNothing) {
   auto alive = std::make_shared<int>(1);
   std::weak_ptr<int> closure = alive;
   const uint64_t pushed = eng.stats().pushed;
-  for (int i = 0; i < 100; ++i)
-    EXPECT_THROW(eng.Push({.reads = {a}, .writes = {stale}}, [alive] {}), UsageError);
+  for (int i = 0; i < 100; ++i) EXPECT_THROW(eng.Push({.reads = {a}, .writes = {stale}}, [alive] {}), UsageError);
   alive.reset();
   EXPECT_TRUE(closure.expired());
   EXPECT_EQ(eng.stats().pushed, pushed);

@@ -87,8 +87,7 @@ TEST_P(WaitingTest, WaitAllCoversEveryPushThatReturned) {
   for (int i = 0; i < 10; ++i) vars.push_back(eng.NewVar());
   std::atomic<int> ran{0};
   for (int round = 1; round <= 20; ++round) {
-    for (int i = 0; i < 100; ++i)
-      eng.Push({.updates = {vars[static_cast<size_t>(i % 10)]}}, [&] { ++ran; });
+    for (int i = 0; i < 100; ++i) eng.Push({.updates = {vars[static_cast<size_t>(i % 10)]}}, [&] { ++ran; });
     eng.WaitAll();
     ASSERT_EQ(ran, round * 100);
   }

@@ -33,7 +33,7 @@ std::vector<size_t> SomeVars(Random& random, size_t vars, uint64_t most) {
 
 Step RandomStep(Random& random, size_t vars, int number) {
   Step s;
-  constexpr Step::Kind kKinds[] = {Step::kPush, Step::kPush, Step::kPush,  Step::kAsync, Step::kOperator,
+  constexpr Step::Kind kKinds[] = {Step::kPush, Step::kPush,  Step::kPush, Step::kAsync,         Step::kOperator,
                                    Step::kHeld, Step::kClear, Step::kWait, Step::kDeleteAndRenew};
   s.kind = kKinds[random.Below(9)];
   if (s.kind >= Step::kWait && !random.OneIn(6)) s.kind = Step::kPush;
@@ -121,7 +121,7 @@ class Programs {
     const Name name = Name::Intern(s.name);
     CancelScope* const scope = s.cancelled ? &cancelled_ : nullptr;
 #define DESC \
-  {.name = name, .reads = reads, .updates = updates, .writes = writes, .run_always = s.always, .cancel = scope}
+  { .name = name, .reads = reads, .updates = updates, .writes = writes, .run_always = s.always, .cancel = scope }
     switch (s.kind) {
       case Step::kPush: eng_.Push(DESC, body); break;
       case Step::kAsync:

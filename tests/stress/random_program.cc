@@ -9,8 +9,7 @@ namespace {
 class Completers {
  public:
   Completers() {
-    for (int i = 0; i < 2; ++i)
-      threads_.emplace_back([this] { Main(); });
+    for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { Main(); });
   }
   ~Completers() {
     {
@@ -49,7 +48,8 @@ class Completers {
 
 class Program {
  public:
-  Program(const Shape& shape, uint64_t seed) : shape_(shape), seed_(seed), oracle_(shape.vars + kTemps), eng_(Options()) {
+  Program(const Shape& shape, uint64_t seed)
+      : shape_(shape), seed_(seed), oracle_(shape.vars + kTemps), eng_(Options()) {
     for (uint32_t v = 0; v < shape.vars; ++v) vars_.push_back(eng_.NewVar("v" + std::to_string(v)));
     cancelled_.Cancel();
   }
@@ -61,7 +61,8 @@ class Program {
     while (!Settled()) {
     }
     const EngineStats s = eng_.stats();
-    if (s.pushed != s.completed) return "pushed " + std::to_string(s.pushed) + ", completed " + std::to_string(s.completed);
+    if (s.pushed != s.completed)
+      return "pushed " + std::to_string(s.pushed) + ", completed " + std::to_string(s.completed);
     return oracle_.Check();
   }
 
@@ -174,18 +175,20 @@ class Program {
     const int priority = random.OneIn(4) ? static_cast<int>(random.Below(5)) - 2 : 0;
     const bool always = shape_.fails && random.OneIn(8);
     CancelScope* const scope = shape_.fails && random.OneIn(30) ? &cancelled_ : nullptr;
-#define DESC \
-  {.name = "op", .reads = sets->reads, .updates = sets->updates, .writes = sets->writes, .place = place, \
-   .priority = priority, .run_always = always, .cancel = scope}
+#define DESC                 \
+  {.name = "op",             \
+   .reads = sets->reads,     \
+   .updates = sets->updates, \
+   .writes = sets->writes,   \
+   .place = place,           \
+   .priority = priority,     \
+   .run_always = always,     \
+   .cancel = scope}
     record->push_begin = oracle_.Tick();
     switch (random.Below(10)) {
       case 0:
-      case 1:
-        eng_.PushAsync(DESC, async);
-        break;
-      case 2:
-        held.push_back(eng_.PushHeld(DESC, body));
-        break;
+      case 1: eng_.PushAsync(DESC, async); break;
+      case 2: held.push_back(eng_.PushHeld(DESC, body)); break;
       case 3: {
         Operator op = eng_.NewOperator(DESC, body);
         eng_.Push(op);
@@ -200,8 +203,7 @@ class Program {
       case 5:
         if (shape_.fails) eng_.ClearError(vars_[random.Below(shape_.vars)]);
         [[fallthrough]];
-      default:
-        eng_.Push(DESC, body);
+      default: eng_.Push(DESC, body);
     }
 #undef DESC
     record->push_end = oracle_.Tick();
@@ -245,9 +247,8 @@ Shape RandomShape(Random& random) {
 
 std::string Describe(const Shape& s) {
   return "workers " + std::to_string(s.workers) + ", pushers " + std::to_string(s.pushers) + ", ops " +
-         std::to_string(s.ops) + ", vars " + std::to_string(s.vars) + ", max_pending " +
-         std::to_string(s.max_pending) + (s.policy == Policy::kNaive ? ", naive" : "") + (s.fails ? ", fails" : "") +
-         (s.nested ? ", nested" : "");
+         std::to_string(s.ops) + ", vars " + std::to_string(s.vars) + ", max_pending " + std::to_string(s.max_pending) +
+         (s.policy == Policy::kNaive ? ", naive" : "") + (s.fails ? ", fails" : "") + (s.nested ? ", nested" : "");
 }
 
 std::string RunProgram(const Shape& shape, uint64_t seed) { return Program(shape, seed).Run(); }

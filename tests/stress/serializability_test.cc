@@ -24,7 +24,8 @@ INSTANTIATE_TEST_SUITE_P(Workers, PushersTest,
 TEST_P(PushersTest, ContendedVarsStayOrdered) {
   const auto [workers, pushers] = GetParam();
   for (uint32_t vars : {1u, 3u}) {
-    const Shape shape{.workers = workers, .pushers = pushers, .ops = (kSanitized ? 1500 : 10000) / pushers, .vars = vars};
+    const Shape shape{
+        .workers = workers, .pushers = pushers, .ops = (kSanitized ? 1500 : 10000) / pushers, .vars = vars};
     Watchdog watchdog(SeedLine() + ": " + Describe(shape), 120);
     EXPECT_EQ(RunProgram(shape, Seed()), "") << SeedLine() << ": " << Describe(shape);
   }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "support/sanitizers.h"
 #include "stress/watchdog.h"
+#include "support/sanitizers.h"
 
 namespace {
 

@@ -24,11 +24,17 @@ struct StallEnv {
   struct CompleterExtra {};
   static constexpr detail::Mutant kMutant = detail::Mutant::kNone;
   template <class Op>
-  static uint32_t ExtraPins(const Op*) { return 0; }
+  static uint32_t ExtraPins(const Op*) {
+    return 0;
+  }
   template <class Op>
-  static void OnReady(Ctx& ctx, Op*) { ++ctx.ready; }
+  static void OnReady(Ctx& ctx, Op*) {
+    ++ctx.ready;
+  }
   template <class Op>
-  static void Recycle(Ctx& ctx, Op*) { ++ctx.recycled; }
+  static void Recycle(Ctx& ctx, Op*) {
+    ++ctx.recycled;
+  }
   template <class Group>
   static Group* TakeGroup(Ctx& ctx) {
     if (ctx.stall) {
@@ -38,7 +44,9 @@ struct StallEnv {
     return new Group;
   }
   template <class Group>
-  static void DropGroup(Ctx&, Group* group) { delete group; }
+  static void DropGroup(Ctx&, Group* group) {
+    delete group;
+  }
   static void SpinOnLock(uint32_t) { std::this_thread::yield(); }
 };
 

@@ -91,9 +91,9 @@ class WorkersTest : public testing::TestWithParam<int> {
  protected:
   int workers() const { return GetParam(); }
 };
-#define WITH_ALL_WORKERS(suite)                                                      \
-  class suite : public ::engine::test::WorkersTest {};                               \
-  INSTANTIATE_TEST_SUITE_P(Workers, suite, testing::Values(0, 1, 2, 4, 8),           \
+#define WITH_ALL_WORKERS(suite)                                            \
+  class suite : public ::engine::test::WorkersTest {};                     \
+  INSTANTIATE_TEST_SUITE_P(Workers, suite, testing::Values(0, 1, 2, 4, 8), \
                            [](const auto& instance) { return std::to_string(instance.param); })
 
 }  // namespace engine::test
