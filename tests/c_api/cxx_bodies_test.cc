@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/c_api.h"
+#include "support/sanitizers.h"
 
 namespace {
 
@@ -66,9 +67,7 @@ TEST_F(CxxBodies, AsyncBodyThatThrowsFailsTheOpAndGivesItsReferenceUp) {
 }
 
 TEST_F(CxxBodies, ParallelForRethrowsIntoAStatus) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "oneTBB's library is not instrumented";
-#endif
+  if (engine::test::kUnderTsan) GTEST_SKIP() << "oneTBB's library is not instrumented";
   const EngineSyncFn body = [](EngineContext* context, void*) -> int32_t {
     const EngineRangeFn piece = [](void*, int64_t, int64_t) -> int32_t { throw std::runtime_error("bad piece"); };
     EXPECT_EQ(EngineContextParallelFor(context, 10, 1, piece, nullptr), ENGINE_E_EXCEPTION);
