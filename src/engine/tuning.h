@@ -26,7 +26,7 @@ inline constexpr uint32_t kMeasuredOps = 64;
 // Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first.
 inline constexpr int64_t kTinyOpNanos = 200;
 // How long the sentinel trusts a tiny regime: bounds what a long op among tiny ones can delay.
-inline constexpr int64_t kSentinelMicros = 250;
+inline constexpr int64_t kSentinelMicros = 1000;
 // A push blocked at the soft bound goes on when this part of the bound is free again: one sleep for many ops.
 inline constexpr size_t kRefillDivisor = 2;
 // Rounds of pausing, then of yielding, of a pusher that finds a tail locked, before it sleeps.
