@@ -71,6 +71,7 @@ struct EngineStats {
   uint64_t completed = 0;         // ops settled: ran, failed, skipped or cancelled
   uint64_t skipped = 0;           // of these, skipped because of an error or a cancel
   uint64_t inlined = 0;           // run straight after the op that released them, without a queue
+  uint64_t dispatches = 0;        // runs of ops: a bulk is one, unless it was split; any other op is one
   uint64_t stolen = 0;            // taken from another worker
   uint64_t wakeups = 0;           // futex wakes of workers
   uint64_t sleeps = 0;            // times a worker went to sleep
@@ -136,6 +137,53 @@ class HeldOp {
  private:
   friend class Engine;
   detail::CompletionState* claim_ = nullptr;
+};
+
+// HeldOps: ops that take their places in the order as they are pushed, and start together, one after another on one
+// thread: one dispatch. Merges no accesses, so order, errors, names and waits are those of each op. `bulk.h` adds when
+// to let go; what anybody waits for or pushes behind is let go by the engine itself. Source: MXNet's bulk, which merges
+// accesses and thereby hides ops from other threads.
+//
+// Threads: Push by one thread, Release by any. Outlives the engine safely.
+class HeldOps {
+ public:
+  explicit HeldOps(Engine& engine);
+  ~HeldOps();  // releases
+  HeldOps(const HeldOps&) = delete;
+  HeldOps& operator=(const HeldOps&) = delete;
+
+  // How many ops are held now, this one included; 0: somebody needed it, and all have been released.
+  template <detail::SyncBody F>
+  uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
+    return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);
+  }
+  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
+  void Release() noexcept;
+
+ private:
+  friend class detail::EngineCore;
+  detail::EngineCore* core_;                        // counted
+  std::atomic<detail::HeldChain*> chain_{nullptr};  // the last one opened; written by the pushing thread
+  uint64_t ticket_ = 0;
+};
+
+// Redirect: while it lives, what this thread pushes to `engine` (synchronous or asynchronous ops; not TryPush, held ops
+// or Operators) goes to `to` instead: how bulk and capture stand in front of an engine. The innermost one counts.
+class Redirect {
+ public:
+  Redirect(Engine& engine, Submitter& to) noexcept;
+  ~Redirect();
+  Redirect(const Redirect&) = delete;
+  Redirect& operator=(const Redirect&) = delete;
+
+  // Where this thread's pushes to `engine` go; null: to the engine itself.
+  static Submitter* Of(const Engine& engine) noexcept;
+
+ private:
+  friend class Engine;
+  Engine* const engine_;
+  Submitter* const to_;
+  Redirect* const outer_;
 };
 
 class Engine final : public Submitter {
@@ -218,6 +266,7 @@ class Engine final : public Submitter {
   std::string DescribePending() const;
 
  private:
+  friend class HeldOps;
   void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
   HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);

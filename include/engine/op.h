@@ -29,6 +29,7 @@ class Engine;
 
 namespace detail {
 class EngineCore;
+struct HeldChain;
 struct OpRecord;
 }  // namespace detail
 

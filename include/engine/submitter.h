@@ -46,6 +46,10 @@ class Submitter {
  protected:
   enum class How : uint8_t { kSync, kAsync };
   ~Submitter() = default;
+  // For decorators: hands an op on.
+  static void Forward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+    to.Submit(desc, fn, how, site);
+  }
   virtual void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) = 0;
 };
 

@@ -124,10 +124,10 @@ Magazine* Arena::Enlarge(uint32_t cls, Magazine* old, uint32_t n) {
   return m;
 }
 
-void Arena::ForEachBlock(uint32_t from, const std::function<void(void*)>& visit) {
+void Arena::ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*)>& visit) {
   MutexLock lock(mu_);
   for (const Slab& slab : slabs_) {
-    if (slab.cls < from) continue;
+    if (slab.cls < from || slab.cls >= to) continue;
     for (uint32_t i = 0; i < slab.blocks; ++i) visit(slab.memory + size_t{64} * slab.cls * i);
   }
 }

@@ -56,8 +56,8 @@ class Arena {
   size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
   void AddLarge(int64_t blocks) { outstanding_.fetch_add(static_cast<size_t>(blocks), std::memory_order_relaxed); }
 
-  // Visits every block of the classes [from, kClasses) ever carved. The caller knows which are in use.
-  void ForEachBlock(uint32_t from, const std::function<void(void*)>& visit) EXCLUDES(mu_);
+  // Visits every block of the classes [from, to) ever carved. The caller knows which are in use.
+  void ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*)>& visit) EXCLUDES(mu_);
   void LockForFork() ACQUIRE(mu_) { mu_.Lock(); }
   void UnlockForFork() RELEASE(mu_) { mu_.Unlock(); }
 

@@ -36,6 +36,7 @@ void EngineCore::WaitForRoom(ThreadSlot& slot) {
   // LightFence in Finish, behind its count.
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
   HeavyFence();
+  ReleaseAllChains();  // one that is appended to later sees room_waiters_
   for (;;) {
     const uint32_t seq = room_seq_.load(std::memory_order_acquire);
     if (Pending() <= enough) break;

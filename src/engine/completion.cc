@@ -74,7 +74,7 @@ void EngineCore::ReportLate(const char* op, Site site, std::exception_ptr cause)
 void EngineCore::ReleaseAllHeld() {
   std::vector<CompletionState*> claims;
   PushGate::Close(*this);
-  ops_.ForEachBlock(kFirstOpClass, [&](void* block) {
+  ops_.ForEachBlock(kFirstOpClass, kClasses, [&](void* block) {
     auto* op = static_cast<OpRecord*>(block);
     if (op->extra.state.load(std::memory_order_acquire) == OpState::kWaiting && (op->extra.flags & kHeldOp) &&
         op->completion()->op == op)
@@ -88,7 +88,7 @@ void EngineCore::ReleaseAllHeld() {
 // recycled one belongs to an op that waits too.
 size_t EngineCore::FailPendingCompletions(const std::exception_ptr& cause) {
   std::vector<CompletionState*> waiting;
-  ops_.ForEachBlock(kFirstOpClass, [&](void* block) {
+  ops_.ForEachBlock(kFirstOpClass, kClasses, [&](void* block) {
     auto* op = static_cast<OpRecord*>(block);
     if (op->extra.state.load(std::memory_order_acquire) == OpState::kAsync) waiting.push_back(op->completion());
   });

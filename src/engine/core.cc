@@ -63,13 +63,16 @@ EngineStats EngineCore::stats() {
   EngineStats out;
   {
     MutexLock lock(slots_mu_);
+    uint64_t merged = 0;
     for (const auto& s : slots_) {
       out.completed += s->completed[0].Read() + s->completed[1].Read();
       out.skipped += s->skipped.Read();
       out.inlined += s->inlined.Read();
+      merged += s->merged.Read();
       out.stolen += s->stolen.Read();
       out.backpressure_waits += s->backpressure_waits.Read();
     }
+    out.dispatches = out.completed - merged;
     for (const auto& s : slots_) out.pushed += s->pushed[0].Read() + s->pushed[1].Read();
   }
   ForEachPool([&](class Pool& p) {

@@ -67,6 +67,16 @@ class EngineCore {
   void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
   void ReleaseHeld(CompletionState* claim);
+
+  // --- held_chain.cc
+  uint32_t PushChained(const PushRequest& request, HeldOps& held);
+  void ReleaseChain(HeldChain* chain);
+  void ReleaseAllChains();
+  // After a registration: starts what it queued behind.
+  void ReleaseNeeded(ThreadSlot& slot) {
+    if (!slot.needed.empty()) [[unlikely]]
+      ReleaseNeededSlow(slot);
+  }
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
   void PushClear(VarRef var, Site site);
@@ -77,7 +87,7 @@ class EngineCore {
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
-  OpRecord* Dispatch(Pass& pass, Worker* worker);
+  OpRecord* Dispatch(Pass& pass, Worker* worker, const OpRecord* keep = nullptr);
   void Complete(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
     // look is ordered by the push gate.
@@ -188,6 +198,8 @@ class EngineCore {
   // push.cc
   bool PushInline(const PushRequest& request, CompletionState** held = nullptr);
   OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t most_accesses);
+  OpRecord* NewChained(ThreadSlot& slot, const PushRequest& request);
+  void RegisterChained(ThreadSlot& slot, OpRecord* op);
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias);
@@ -195,6 +207,13 @@ class EngineCore {
   void RegisterInternal(ThreadSlot& slot, OpRecord* op);
   [[noreturn]] void RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name);
   void RefusePushes(ThreadSlot* slot, OpRecord* op);
+
+  // held_chain.cc
+  uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
+  OpRecord* StartNext(Pass& pass, HeldChain& chain);
+  void LeaveChain(OpRecord* op);
+  void ReleaseNeededSlow(ThreadSlot& slot);
+  void ForgetChains();
 
   // back_pressure.cc
   bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
@@ -268,6 +287,7 @@ class EngineCore {
   std::atomic<Policy> policy_{Policy::kThreaded};
   std::atomic<bool> raise_at_push_{false};
   std::atomic<bool> caller_pool_used_{false};
+  std::atomic<bool> chains_used_{false};  // sticky; relaxed: whoever must see it is behind a HeavyFence
   enum class Phase : uint8_t { kOpen, kDraining, kClosed };
   std::atomic<Phase> phase_{Phase::kOpen};
 

@@ -18,7 +18,10 @@
 //
 // Env provides: Atomic<T>; OpExtra, PusherExtra, CompleterExtra (production fields that share our cache lines);
 // Ctx, a thread's context; TakeGroup<Group>(ctx), DropGroup(ctx, group), Recycle(ctx, op), OnReady(ctx, op),
-// ExtraPins(op), SpinOnLock(round), and `kMutant`, Mutant::kNone in production.
+// ExtraPins(op), SpinOnLock(round), and `kMutant`, Mutant::kNone in production. For ops that are held together (bulk):
+// Holder(op), what holds it back or held it once, or null, asked by who has the op; HolderAtTail(op), the same of another's
+// op that has one and is pinned; and Need(ctx, holder): an op that `holder` does not hold was registered behind one that
+// it does. A tail says whether it leads to such an op, so that others pay a bit test.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +45,7 @@ enum class Mutant {
   kMissingCloseBias,      // readers count from the entered ones, so zero can come before the close
   kDroppedGrant,          // forget a waiting reader that joined while the group was being granted
   kOrderSwapOnOneVar,     // publish the last Var before locking the others
+  kForgottenHolder,       // a reader that joins a group does not learn who holds the write before it
 };
 
 template <class Env>
@@ -52,12 +56,13 @@ struct Dependency {
   struct Op;
   struct Var;
 
-  // Tail and link words. Tail: 0 idle | kLocked | Access* (a writer) | Group* | kGroup [| kOpen].
-  // kOpen: the group was seen granted, so that later readers need not look at it.
+  // Tail and link words. Tail: 0 idle | kLocked | Access* (a writer) [| kHeld] | Group* | kGroup [| kOpen] [| kHeld].
+  // kOpen: the group was seen granted, so that later readers need not look at it. kHeld: there is a holder to look at.
   static constexpr uintptr_t kLocked = 1;
   static constexpr uintptr_t kGroup = 2;
   static constexpr uintptr_t kOpen = 4;
-  static constexpr uintptr_t kBits = 7;
+  static constexpr uintptr_t kHeld = 8;
+  static constexpr uintptr_t kBits = 15;
   static constexpr uintptr_t kDone = 1;     // in a writer's link: finished, whoever comes is granted at once
   static constexpr uintptr_t kGranted = 1;  // in Group::waiters
 
@@ -80,9 +85,12 @@ struct Dependency {
   // only then can the count meet zero, so a group never hands out its write too early.
   struct alignas(64) Group {
     Atomic<int64_t> count{0};
-    Atomic<uintptr_t> waiters{0};  // list of waiting readers' accesses, or kGranted
-    Access* successor = nullptr;   // written by the closer before its add, read by whoever meets zero
+    Atomic<uintptr_t> waiters{0};   // list of waiting readers' accesses, or kGranted
+    Access* successor = nullptr;    // written by the closer before its add, read by whoever meets zero
+    void* holder = nullptr;         // under LOCK: of its readers; kSeveral if they have more than one
+    void* holder_before = nullptr;  // under LOCK: of the write that it waits for
   };
+  static inline void* const kSeveral = reinterpret_cast<void*>(1);
 
   struct alignas(64) Var {
     // Pushers' line.
@@ -172,7 +180,7 @@ struct Dependency {
     for (uint32_t i = 0; writes; ++i) {
       if (access[i].read()) continue;
       --writes;
-      drop += deletes ? 1 : LeaveWrite(ctx, access[i], exclusive);  // nothing comes behind a deletion
+      drop += deletes ? 1 : LeaveWrite(ctx, op, access[i], exclusive);  // nothing comes behind a deletion
     }
     if (drop) DropPins(ctx, op, drop);
   }
@@ -282,7 +290,9 @@ struct Dependency {
       v->pushed.store(version, std::memory_order_relaxed);
       if (op->deletes) v->deleted.store(1, std::memory_order_relaxed);
       seen.entered = v->entered;
-      seen.now = reinterpret_cast<uintptr_t>(&a);
+      seen.now = TailOf(op, a);
+      if (seen.old & kHeld) [[unlikely]]
+        NoteHeld(ctx, a, op, seen);
       return;
     }
     a.set_version(pushed);
@@ -292,6 +302,8 @@ struct Dependency {
       seen.now = seen.old;
       if (!(seen.old & kOpen) && g->waiters.load(std::memory_order_acquire) == kGranted) seen.now |= kOpen;
       a.link.store(reinterpret_cast<uintptr_t>(g), std::memory_order_relaxed);
+      if ((seen.old & kHeld) || Env::Holder(op)) [[unlikely]]
+        NoteHeld(ctx, a, op, seen);
       return;
     }
     v->entered = 1;
@@ -301,6 +313,37 @@ struct Dependency {
     g->waiters.store(granted ? kGranted : reinterpret_cast<uintptr_t>(&a), std::memory_order_relaxed);
     a.link.store(granted ? reinterpret_cast<uintptr_t>(g) : 0, std::memory_order_relaxed);
     seen.now = reinterpret_cast<uintptr_t>(g) | kGroup | (granted ? kOpen : 0);
+    if ((seen.old & kHeld) || Env::Holder(op)) [[unlikely]]
+      NoteHeld(ctx, a, op, seen);
+  }
+
+  // What the tail says while this write is the last access.
+  ENGINE_INLINE static uintptr_t TailOf(Op* op, Access& a) {
+    return reinterpret_cast<uintptr_t>(&a) | (Env::Holder(op) ? kHeld : 0);
+  }
+
+  // Under LOCK, or exclusive: where ops are held, notes in the group who holds its readers and what it waits for, and
+  // tells whose ops we queue behind. The write at the tail is pinned by it, so its block can be looked at. A holder seen
+  // here may have let go long ago: Need must bear that.
+  [[gnu::noinline]] static void NoteHeld(Ctx& ctx, Access& a, Op* op, Seen& seen) {
+    void* const mine = Env::Holder(op);
+    const auto need = [&](void* holder) {
+      if (holder && holder != mine && !op->deletes) Env::Need(ctx, holder);  // nobody waits for a deletion
+    };
+    if (seen.old & kGroup) {
+      Group* const g = GroupOf(seen.old);
+      if constexpr (Env::kMutant != Mutant::kForgottenHolder)
+        if (!((seen.old | seen.now) & kOpen)) need(g->holder_before);
+      if (!a.read()) return need(g->holder);
+    } else if (seen.old) {
+      void* const before = seen.old & kHeld ? Env::HolderAtTail(AccessOf(seen.old)->op) : nullptr;
+      need(before);
+      if (!a.read()) return;
+      GroupOf(seen.now)->holder_before = before;
+    }
+    Group* const g = GroupOf(seen.now);
+    if (mine) g->holder = g->holder && g->holder != mine ? kSeveral : mine;
+    seen.now |= kHeld;
   }
 
   // Published: joins the queue behind what was there. Returns whether the access is granted at once.
@@ -310,12 +353,12 @@ struct Dependency {
       if (old == 0 || (seen.now & kOpen)) return true;
       if (old & kGroup) return JoinWaiters(a, GroupOf(old));
       Group* g = GroupOf(seen.now);
-      if (!Follow(ctx, reinterpret_cast<Access*>(old), seen.now & ~kOpen)) return false;
+      if (!Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(g) | kGroup)) return false;
       return GrantGroup(ctx, g, &a);  // the writer had gone: we open the group, for those who joined it too
     }
     if (old == 0) return true;
     if (old & kGroup) return CloseGroup(ctx, GroupOf(old), a, seen.entered);
-    return Follow(ctx, reinterpret_cast<Access*>(old), reinterpret_cast<uintptr_t>(&a));
+    return Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(&a));
   }
 
   // Hangs `me` behind a writer; true if the writer had gone already.
@@ -371,12 +414,12 @@ struct Dependency {
   }
 
   // Returns 1 if the pin of this write is ours to drop, 0 if a pusher that sees us will.
-  ENGINE_INLINE static uint32_t LeaveWrite(Ctx& ctx, Access& a, bool exclusive) {
+  ENGINE_INLINE static uint32_t LeaveWrite(Ctx& ctx, Op* op, Access& a, bool exclusive) {
     constexpr uint32_t kLeft = Env::kMutant == Mutant::kMissingPin ? 1 : 0;
     // acquire: the successor's block. Partner: the release exchange in Follow.
     uintptr_t next = a.link.load(std::memory_order_acquire);
     if (!next) {
-      uintptr_t me = reinterpret_cast<uintptr_t>(&a);
+      uintptr_t me = TailOf(op, a);
       if constexpr (Env::kMutant == Mutant::kDoneBeforeIdle) {
         next = a.link.exchange(kDone, std::memory_order_acq_rel);
         if (!next)
@@ -431,6 +474,7 @@ struct Dependency {
   }
 
   static Group* GroupOf(uintptr_t word) { return reinterpret_cast<Group*>(word & ~kBits); }
+  static Access* AccessOf(uintptr_t word) { return reinterpret_cast<Access*>(word & ~kBits); }
 };
 
 }  // namespace engine::detail

@@ -92,7 +92,25 @@ void Engine::Delete(Var& var) {
   var = Var();
 }
 
+// --- Redirect
+
+namespace {
+thread_local constinit Redirect* t_redirect = nullptr;
+}
+
+Redirect::Redirect(Engine& engine, Submitter& to) noexcept
+    : engine_(&engine), to_(&to), outer_(std::exchange(t_redirect, this)) {}
+Redirect::~Redirect() { t_redirect = outer_; }
+
+Submitter* Redirect::Of(const Engine& engine) noexcept {
+  for (const Redirect* r = t_redirect; r; r = r->outer_)
+    if (r->engine_ == &engine) return r->to_;
+  return nullptr;
+}
+
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  if (t_redirect) [[unlikely]]
+    if (Submitter* to = Redirect::Of(*this)) return Forward(*to, desc, fn, how, site);
   if (how == How::kSync) return core_->PushSync(desc, fn, site);
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
 }

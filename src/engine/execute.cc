@@ -23,17 +23,22 @@ void EngineCore::RecycleOther(OpRecord* op) {
 }
 
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  HeldChain* chain = nullptr;
+  if (op->extra.flags & (kScoped | kInChain | kForgotten)) [[unlikely]] {
+    if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+    if (op->extra.flags & kForgotten) return nullptr;
+    if ((op->extra.flags & kInChain) && op->extra.more_behind) chain = op->chain();
+  }
   if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]]
     SettlePoison(op, error);
-  if (op->extra.flags & kScoped) [[unlikely]]
-    op->scope().~ScopePtr();
   const uint8_t epoch = op->extra.epoch;
   // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
   Complete(pass, op);
+  const OpRecord* const chained = chain ? StartNext(pass, *chain) : nullptr;
   slot.completed[epoch].AddRelease();
-  OpRecord* next = pass.ready ? Dispatch(pass, worker) : nullptr;
+  OpRecord* next = pass.ready ? Dispatch(pass, worker, chained) : nullptr;
   // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
   LightFence();
   if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
@@ -190,7 +195,8 @@ void EngineCore::PrefetchFollower(OpRecord* op) {
 
 // Starts what became ready. A worker keeps the last one of its own pool for itself, the rest is posted: the readers of a
 // group are granted latest first, so the last is the earliest, and its own queue then gives the next earliest.
-OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker) {
+// `keep`, the next of a chain, comes last and runs next if it is ready.
+OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep) {
   OpRecord* next = nullptr;
   bool posted = false;
   while (OpRecord* op = pass.ready) {
@@ -211,7 +217,10 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker) {
     }
     next = op;
   }
-  if (next && worker->pool->mixed_levels()) [[unlikely]] {  // a more urgent op may be waiting in the queues
+  if (next && next == keep) {
+    pass.slot->merged.Add();
+    next->extra.merged = true;
+  } else if (next && worker->pool->mixed_levels()) [[unlikely]] {  // a more urgent op may be waiting in the queues
     worker->pool->Put(*pass.slot, next);
     next = nullptr;
     posted = true;

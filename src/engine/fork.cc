@@ -115,7 +115,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   vars_.UnlockForFork();
   id_.store(NewId(), std::memory_order_relaxed);
   for (RunFrame* f = t_frame; f; f = f->outer)
-    if (f->core == this) f->op->n_access = 0;  // fork inside an op: the child's end of it touches no Var
+    if (f->core == this) f->op->extra.flags |= kForgotten;  // fork inside an op: its end here touches no Var
   Renew(ops_, options_.max_pending);
   Renew(errors_);
   Renew(slots_mu_);
@@ -142,6 +142,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   sole_pusher_ = nullptr;
   threads_lost_ = false;
   PoisonPendingAfterFork();
+  ForgetChains();
   roles_ = 0;
   MakePools();
   threads_lost_ = !stopped_;
@@ -151,7 +152,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
 void EngineCore::PoisonPendingAfterFork() {
   ErrorRecord* error = nullptr;
   std::vector<VarCore*> deleted;
-  vars_.ForEachBlock(kVarClass, [&](void* block) {
+  vars_.ForEachBlock(kVarClass, kVarClass + 1, [&](void* block) {
     auto* var = static_cast<VarCore*>(block);
     if (var->pusher.core != this) return;
     const uint64_t pushed = var->pushed.load(std::memory_order_relaxed);

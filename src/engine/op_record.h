@@ -21,6 +21,7 @@ namespace engine::detail {
 class EngineCore;
 struct CompletionState;
 struct ErrorRecord;
+struct HeldChain;
 struct ThreadSlot;
 
 // A thread's context of one pass through the protocol: its slot, and the ops that became ready, linked by `next`.
@@ -42,7 +43,10 @@ enum OpFlags : uint16_t {
   kOperatorOp = 1 << 6,  // the closure is a counted pointer to an Operator
   kWaitPin = 1 << 7,     // the waiter holds a pin
   kHeldOp = 1 << 8,      // starts when its claim, a CompletionState extra, is taken
+  kInChain = 1 << 9,     // is held, or was, by a chain, a HeldChain extra
+  kForgotten = 1 << 10,  // in a fork's child, which its body runs in: its Vars are not its own any more
   kInternal = kWaitOp | kClearOp | kDeleteOp,
+  kPointerExtra = kAsyncOp | kHeldOp | kInChain,
 };
 
 struct OpExtra {
@@ -57,6 +61,8 @@ struct OpExtra {
   uint8_t size_class = 0;      // 0: from operator new
   uint8_t closure_offset = 0;  // in 8 bytes, behind the accesses
   uint8_t epoch = 0;           // parity of the WaitAll epoch that it was pushed in
+  bool more_behind = false;    // kInChain: when it ends, the next of its chain starts. Written by who holds it back
+  bool merged = false;         // kInChain: runs straight after the one before it
   std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
 };
 
@@ -84,6 +90,12 @@ struct ProductionEnv {
   static uint32_t ExtraPins(const Op* op) {
     return (op->extra.flags & (kAsyncOp | kWaitPin)) ? 1 : 0;  // async: until its body returns; waits: the waiter
   }
+  template <class Op>
+  static void* Holder(Op* op) {
+    return op->extra.flags & kInChain ? HolderAtTail(op) : nullptr;
+  }
+  static void* HolderAtTail(void* op);
+  static void Need(Pass& pass, void* holder);
   template <class Op>
   static void OnReady(Pass& pass, Op* op) {
     AddReady(pass, static_cast<OpRecord*>(op));
@@ -116,10 +128,11 @@ using ScopePtr = std::shared_ptr<std::atomic<bool>>;
 struct OpRecord : Protocol::Op {
   std::byte* extras() { return reinterpret_cast<std::byte*>(accesses() + n_access); }
   void* closure() { return extras() + size_t{8} * extra.closure_offset; }
-  // Extras, in this order, present as the flags say: scope, completion (not counted; set while the body runs).
-  ScopePtr& scope() { return *reinterpret_cast<ScopePtr*>(extras()); }
-  CompletionState*& completion() {
-    return *reinterpret_cast<CompletionState**>(extras() + (extra.flags & kScoped ? sizeof(ScopePtr) : 0));
+  // Extras, in this order, present as the flags say: completion (not counted; set while the body runs) or chain; scope.
+  CompletionState*& completion() { return *reinterpret_cast<CompletionState**>(extras()); }
+  HeldChain*& chain() { return *reinterpret_cast<HeldChain**>(extras()); }
+  ScopePtr& scope() {
+    return *reinterpret_cast<ScopePtr*>(extras() + (extra.flags & kPointerExtra ? sizeof(void*) : 0));
   }
   Name name() const { return Name::FromStatic(extra.name); }
   Site site() const { return {extra.file, extra.line}; }
@@ -133,6 +146,8 @@ struct alignas(64) VarCore : Protocol::Var {
 };
 static_assert(sizeof(VarCore) <= 256);
 inline constexpr uint32_t kVarClass = sizeof(VarCore) / 64;
+
+inline void* ProductionEnv::HolderAtTail(void* op) { return static_cast<OpRecord*>(op)->chain(); }
 
 inline VarCore* CoreOf(Protocol::Var* var) { return static_cast<VarCore*>(var); }
 

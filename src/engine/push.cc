@@ -93,8 +93,8 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
 
   const uint8_t pool_index = PoolIndex(desc.place);
   size_t closure_at = 0;
-  if (flags & (kScoped | kAsyncOp | kHeldOp)) [[unlikely]] {
-    closure_at = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & (kAsyncOp | kHeldOp) ? sizeof(void*) : 0);
+  if (flags & (kScoped | kPointerExtra)) [[unlikely]] {
+    closure_at = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & kPointerExtra ? sizeof(void*) : 0);
     const size_t align = std::max<size_t>(8, request.closure.type->align);
     closure_at = (closure_at + align - 1) & ~(align - 1);
   }
@@ -148,15 +148,14 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     if (count > 1) count = SortAndMerge(access, count);
     op->n_access = static_cast<uint16_t>(count);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
+    x.flags = flags;
     if (scope) ::new (&op->scope()) ScopePtr(*scope);
-    x.flags = flags & kScoped;
     request.closure.type->construct(op->closure(), request.closure.object);
   } catch (...) {
     x.closure = nullptr;
     DropUnregistered(slot, op);
     throw;
   }
-  x.flags = flags;
   return op;
 }
 
@@ -231,6 +230,7 @@ ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, Completion
   if (request.flags & kHeldOp) [[unlikely]]
     *held = NewCompletion(slot, op);
   RegisterAndStart(slot, op, request.flags & kHeldOp ? 1 : 0);
+  ReleaseNeeded(slot);
   return true;
 }
 
@@ -238,6 +238,16 @@ bool EngineCore::Push(const PushRequest& request, CompletionState** held) { retu
 void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
   PushInline({.desc = &desc, .closure = fn, .site = site});
 }
+
+// For held_chain.cc: the two halves of a push, with a lock between them.
+OpRecord* EngineCore::NewChained(ThreadSlot& slot, const PushRequest& request) {
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]]
+    RefusePushes(nullptr, nullptr);
+  const OpDesc& desc = *request.desc;
+  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
+  return NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
+}
+void EngineCore::RegisterChained(ThreadSlot& slot, OpRecord* op) { RegisterAndStart(slot, op, 1); }
 
 void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
   LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
@@ -298,6 +308,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, OpRecord* op) {
   }
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);
+  ReleaseNeeded(slot);
   if (result == Protocol::Result::kDeletedVar) RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
 }
 

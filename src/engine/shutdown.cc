@@ -40,6 +40,7 @@ void EngineCore::Shutdown() {
   PushGate::Open(*this);
   Start();
   ReleaseAllHeld();
+  ReleaseAllChains();
   if (!Drain()) {
     // A body that never returns: its thread cannot be taken away. The engine's memory stays for it, and the process
     // may end.

@@ -28,13 +28,14 @@ struct alignas(64) ThreadSlot {
   BlockCache var_cache;
   Worker* worker = nullptr;
   std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by pool; the pools list them too
+  std::vector<HeldChain*> needed;  // what the registration in progress queued behind, to be released after it
 
   // The push gate's light side, see gate.h.
   alignas(64) std::atomic<uint32_t> pushing{0};
   // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sum in drain.cc.
   OwnedCounter pushed[2];
   OwnedCounter completed[2];
-  OwnedCounter skipped, inlined, stolen, backpressure_waits;
+  OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
   TraceRing trace;
   bool taken = false;  // under EngineCore::slots_mu_
 };

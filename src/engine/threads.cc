@@ -248,7 +248,8 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
       }
       since = measured > 1 ? Clock::now() : now;
     }
-    if (next && (run >= tuning::kInlineRun || pool.stopping())) {  // let others have a turn
+    const bool merged = next && (next->extra.flags & kInChain) && next->extra.merged;
+    if (next && ((run >= tuning::kInlineRun && !merged) || pool.stopping())) {  // let others have a turn
       pool.Put(*worker.slot, next);
       next = nullptr;
       fair = true;

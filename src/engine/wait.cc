@@ -49,7 +49,11 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   RegisterInternal(slot, op);
   EngineThread* driver = nullptr;
   try {
-    if (inside && node->word.load(std::memory_order_acquire) != WaitNode::kDone) driver = LendRole();
+    if (inside && node->word.load(std::memory_order_acquire) != WaitNode::kDone) {
+      for (const RunFrame* f = t_frame; f; f = f->outer)
+        if (f->core == this && (f->op->extra.flags & kInChain)) LeaveChain(f->op);
+      driver = LendRole();
+    }
   } catch (...) {
     if (!Abandon(op))
       if (ErrorRecord* error = TakeError(op)) error->Release();

@@ -61,7 +61,7 @@ std::string EngineCore::DescribePending() {
   std::vector<PendingOp> pending;
   PushGate::Close(*this);
   PendingOp copy;
-  ops_.ForEachBlock(kFirstOpClass, [&](void* block) {
+  ops_.ForEachBlock(kFirstOpClass, kClasses, [&](void* block) {
     if (Copy(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
   });
   PushGate::Open(*this);

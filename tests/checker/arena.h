@@ -31,6 +31,8 @@ struct Model {
   bool any_refused;
   uint8_t sole_pusher;               // pusher + 1 that alone has pushed, 0, or kManyPushers
   bool exclusive_push[kMaxPushers];  // a pusher registers without locks
+  bool joined[kMaxOps];              // is held in its pusher's bulk
+  bool needed[kMaxPushers];          // the bulk of a pusher is, by an op in registration or behind it
 };
 
 inline constexpr uint8_t kManyPushers = 255;

@@ -27,6 +27,7 @@ Outcome Check(const Scenario& scenario, Mutant mutant) {
     case Mutant::kMissingCloseBias: return Run<Mutant::kMissingCloseBias>(scenario);
     case Mutant::kDroppedGrant: return Run<Mutant::kDroppedGrant>(scenario);
     case Mutant::kOrderSwapOnOneVar: return Run<Mutant::kOrderSwapOnOneVar>(scenario);
+    case Mutant::kForgottenHolder: return Run<Mutant::kForgottenHolder>(scenario);
   }
   return {};
 }

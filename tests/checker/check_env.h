@@ -16,6 +16,8 @@ class Host {
   virtual void OnReady(void* op) = 0;
   virtual uint32_t ExtraPins(const void* op) = 0;
   virtual void SpinOnLock() = 0;
+  virtual void* Holder(const void* op) = 0;
+  virtual void Need(void* holder) = 0;
 
   static inline Host* current = nullptr;
 
@@ -44,6 +46,9 @@ struct CheckEnv {
   static void Recycle(Ctx&, void* op) { Host::current->Recycle(op); }
   static void OnReady(Ctx&, void* op) { Host::current->OnReady(op); }
   static uint32_t ExtraPins(const void* op) { return Host::current->ExtraPins(op); }
+  static void* Holder(const void* op) { return Host::current->Holder(op); }
+  static void* HolderAtTail(const void* op) { return Host::current->Holder(op); }
+  static void Need(Ctx&, void* holder) { Host::current->Need(holder); }
   static void SpinOnLock(uint32_t) { Host::current->SpinOnLock(); }
   static void Prefetch(const void*) {}
 };

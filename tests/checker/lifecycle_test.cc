@@ -35,6 +35,25 @@ TEST(HeldOp, StartsOnlyWhenReleased) {
   Holds("held:Wx Ry, Rx Wy | Rx");
   Holds("held:Rx, Wx | held:Wx");
 }
+TEST(Bulk, IsReleasedWhenAnOpOutsideItComesBehind) {
+  Holds("bulk:Wx");
+  Holds("bulk:Wx, bulk:Wx, bulk:Rx, bulk:Wx");
+  Holds("bulk:Wx, Wx");
+  Holds("bulk:Wx | Rx | Wx");
+  Holds("bulk:Wx | Rx, Rx");
+  Holds("bulk:Rx | Wx");
+  Holds("bulk:Wx, bulk:Rx | Rx | Wx");
+  Holds("bulk:Rx | bulk:Rx | Wx");
+  Holds("bulk:Wx | bulk:Wx | Wx");
+  Holds("bulk:Wx, bulk:Ry Wx | bulk:Wy, bulk:Ux");
+  Holds("bulk:Wx | del:Wx");
+}
+TEST(Bulk, IsReleasedWhenOnePusherHasBoth) {
+  Scenario scenario("bulk:Wx, bulk:Rx, Rx, Wx");
+  scenario.exclusive = true;
+  ReportHolds(Check(scenario), scenario.text);
+}
+
 TEST(EmptyOp, IsReadyAtOnce) { Holds("none, Wx | none"); }
 
 TEST(AsyncOp, KeepsItsBlockUntilItsBodyIsOver) {

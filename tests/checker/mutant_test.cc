@@ -39,6 +39,9 @@ TEST(DependencyProtocol, MutantMissingCloseBiasIsCaught) {
 TEST(DependencyProtocol, MutantDroppedGrantIsCaught) {
   IsCaught(Mutant::kDroppedGrant, "Wx, Rx | Rx", "deadlock: an op never became ready");
 }
+TEST(DependencyProtocol, MutantForgottenHolderIsCaught) {
+  IsCaught(Mutant::kForgottenHolder, "bulk:Wx, bulk:Rx, Rx", "deadlock: an op never became ready");
+}
 // The next faults are the caller's: nothing in the protocol completes an op twice, or knows who pushes.
 TEST(DependencyProtocol, MutantDoubleCompletionIsCaught) {
   ReportHolds(Check(Scenario("Wx")), "Wx");

@@ -44,7 +44,7 @@ class Rules {
   const char* Ready(int op, const uint64_t* versions);
   const char* Ended(int op);
   const char* LookedSettled(int var, bool settled);
-  const char* AtRest() const;
+  const char* AtRest(uint8_t held) const;  // mask of ops that need not have started
 
  private:
   bool OrderHasCycleThrough(int op) const;

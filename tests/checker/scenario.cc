@@ -46,6 +46,8 @@ OpSpec ParseOp(std::string_view text) {
       op.deletes = true;
     } else if (word == "held") {
       op.held = true;
+    } else if (word == "bulk") {
+      op.bulk = true;
     } else if (word == "async") {
       op.async = true;
     } else if (word == "keep") {
@@ -94,7 +96,8 @@ Scenario::Scenario(std::string_view described) : text(described) {
         continue;
       }
       items.push_back({Item::kPush, static_cast<int>(ops.size())});
-      const OpSpec& op = ops.emplace_back(ParseOp(item));
+      OpSpec& op = ops.emplace_back(ParseOp(item));
+      op.pusher = static_cast<int>(pushers.size()) - 1;
       most_accesses = std::max(most_accesses, op.accesses.size());
       for (const AccessSpec& access : op.accesses) {
         vars = std::max(vars, access.var + 1);

@@ -6,6 +6,8 @@
 // mode, R, U or W, and a Var: x, y or z. `none` is an op without accesses. Before an op:
 //   del:    it ends the Var that it writes
 //   held:   it is registered with a bias that another thread releases later
+//   bulk:   it is registered with a bias, held together with the other such ops of its thread; these are released when
+//           an op was registered that needs them, and never otherwise
 //   async:  it is completed while its body may still look at it
 //   keep:   it makes no version
 //   twice:  it is, wrongly, completed twice
@@ -36,6 +38,8 @@ struct OpSpec {
   std::vector<AccessSpec> accesses;  // sorted by Var
   bool deletes = false;
   bool held = false;
+  bool bulk = false;
+  int pusher = 0;
   bool async = false;
   bool keeps_version = false;
   bool twice = false;

@@ -40,13 +40,21 @@ class World final : public Program, private Host {
       const std::string name = "op" + std::to_string(id);
       completer_[id] = explorer().AddThread(name + "'s completer", [this, op] { CompleterMain(op, true); });
       if (spec.async) body_[id] = explorer().AddThread(name + "'s body", [this, op] { BodyMain(op); });
-      if (spec.held) releaser_[id] = explorer().AddThread(name + "'s releaser", [this, op] { ReleaserMain(op); });
+      if (spec.held || spec.bulk)
+        releaser_[id] = explorer().AddThread(name + "'s releaser", [this, op] { ReleaserMain(op); });
       if (spec.twice) second_[id] = explorer().AddThread(name + " again", [this, op] { CompleterMain(op, false); });
     }
   }
 
   const char* AtRest() override {
-    if (const char* broken = rules_.AtRest()) return broken;
+    // What nobody needs may stay held, and only that and deletions behind it: nobody waits for these.
+    bool any_held = false;
+    for (const bool joined : model_.joined) any_held |= joined;
+    uint8_t held = 0;
+    for (size_t k = 0; k < scenario_.ops.size(); ++k)
+      held |= static_cast<uint8_t>(uint32_t{model_.joined[k] || (any_held && scenario_.ops[k].deletes)} << k);
+    if (const char* broken = rules_.AtRest(held)) return broken;
+    if (held) return nullptr;
     return CheckLeftovers<D>(arena_, scenario_.exclusive);
   }
 
@@ -191,7 +199,7 @@ class World final : public Program, private Host {
     typename CheckEnv<M>::Ctx ctx;
     typename D::Access* refused = nullptr;
     model_.pushing[pusher] = static_cast<uint8_t>(id + 1);
-    const auto result = D::Register(ctx, op, spec.held ? 1 : 0, &refused, model_.exclusive_push[pusher]);
+    const auto result = D::Register(ctx, op, spec.held || spec.bulk ? 1 : 0, &refused, model_.exclusive_push[pusher]);
     model_.pushing[pusher] = 0;
     model_.exclusive_push[pusher] = false;
 
@@ -209,13 +217,22 @@ class World final : public Program, private Host {
                       static_cast<uint64_t>(id));
     Keep(rules_.Returned(id));
     if (result == D::Result::kReady) {
-      if (spec.held) Fail("a held op was started by its push");
+      if (spec.held || spec.bulk) Fail("a held op was started by its push");
       PublishMine();
       BecomeReady(op);
     }
-    if (spec.held) {
-      PublishMine();
-      explorer().Start(releaser_[id]);
+    if (spec.held || spec.bulk) PublishMine();
+    if (spec.held) explorer().Start(releaser_[id]);
+    if (spec.bulk) model_.joined[id] = true;
+    ReleaseNeeded();
+  }
+
+  // Members of a bulk that was needed once are released as they come, as a chain is that was released in between.
+  void ReleaseNeeded() {
+    for (size_t k = 0; k < scenario_.ops.size(); ++k) {
+      if (!model_.joined[k] || !model_.needed[scenario_.ops[k].pusher]) continue;
+      model_.joined[k] = false;
+      explorer().Start(releaser_[k]);
     }
   }
 
@@ -284,6 +301,19 @@ class World final : public Program, private Host {
   }
   uint32_t ExtraPins(const void* op) override {
     return scenario_.ops[static_cast<const Op*>(op)->extra.id].async ? 1 : 0;
+  }
+  // A bulk has the address of a byte of its own.
+  void* Holder(const void* op) override {
+    const uint32_t id = static_cast<const Op*>(op)->extra.id;
+    if (id >= scenario_.ops.size()) Fail("use after free: who holds a freed op was asked");
+    return scenario_.ops[id].bulk ? &model_.needed[scenario_.ops[id].pusher] : nullptr;
+  }
+  void Need(void* holder) override {
+    if (holder == D::kSeveral) {
+      for (bool& needed : model_.needed) needed = true;
+    } else {
+      *static_cast<bool*>(holder) = true;
+    }
   }
   void SpinOnLock() override { explorer().PauseWhile(arena_.var(model_.last_tail[self()])->tail.word(), D::kLocked); }
 

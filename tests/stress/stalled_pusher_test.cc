@@ -47,6 +47,9 @@ struct StallEnv {
   static void DropGroup(Ctx&, Group* group) {
     delete group;
   }
+  static void* Holder(const void*) { return nullptr; }
+  static void* HolderAtTail(const void*) { return nullptr; }
+  static void Need(Ctx&, void*) {}
   static void SpinOnLock(uint32_t) { std::this_thread::yield(); }
 };
 

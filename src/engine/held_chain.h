@@ -1,0 +1,52 @@
+// HeldChain: ops whose places in the order are taken, and which start together, one after another on one thread.
+// What bulk is made of; the core knows no more of it.
+//
+// A member is registered like any op, with one more grant to wait for, which the chain gives: to the first member when
+// the chain is released, to each later one when the one before it has ended (or, waiting inside its body, lends its
+// worker away). So a chain adds edges that point the way in which its owner pushed, and no other. A member that still
+// waits for an op outside splits the run: whoever grants it last starts it, and the chain goes on from there.
+//
+// Nobody may be kept waiting by a chain that is still open. Whoever registers an op behind a member, other than in the
+// same chain, finds the chain there (Dependency::NoteHeld) and releases it after its registration. WaitAll, a push
+// that waits for room, and shutdown release them all.
+//
+// Threads:   one owner appends; anybody releases.
+// Ownership: blocks of the Vars' arena, of a size of their own, so that a stale pointer always leads to a chain. At
+//            worst it releases one early that had been taken anew, which costs a dispatch.
+// Order:     `lock`, before a tail; nothing else is taken under it but what a registration takes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "op_record.h"
+
+namespace engine::detail {
+
+struct alignas(64) HeldChain {
+  // Held by its owner for the time of a registration. acquire/release: all that follows. Survives recycling.
+  std::atomic<uint32_t> lock{0};
+  uint32_t count = 0;   // members appended since it was opened; 0: closed
+  uint64_t ticket = 0;  // moves with each opening: an owner recognizes its own
+  // Open: the members, linked by extra.next. Released: those that have not started, by whoever runs the chain.
+  OpRecord* first = nullptr;
+  OpRecord* last = nullptr;
+};
+inline constexpr uint32_t kChainClass = sizeof(HeldChain) / 64;
+static_assert(kChainClass != kVarClass);
+
+// Spins: an owner appends in the time of a push.
+class ChainLock {
+ public:
+  explicit ChainLock(HeldChain& chain) : chain_(chain) {
+    for (uint32_t round = 0; chain_.lock.exchange(1, std::memory_order_acquire); ++round)
+      ProductionEnv::SpinOnLock(round);
+  }
+  ~ChainLock() { chain_.lock.store(0, std::memory_order_release); }
+  ChainLock(const ChainLock&) = delete;
+
+ private:
+  HeldChain& chain_;
+};
+
+}  // namespace engine::detail

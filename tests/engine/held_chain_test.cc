@@ -1,0 +1,282 @@
+// HeldOps: members start together, one after another; nobody is ever kept waiting by ops that are still held.
+#include <latch>
+
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+WITH_ALL_WORKERS(HeldChainTest);
+
+// A thread that pushes behind, waits, or does anything else that must not be kept waiting.
+template <class F>
+void Elsewhere(F&& f) {
+  std::thread thread(std::forward<F>(f));
+  thread.join();
+}
+
+TEST_P(HeldChainTest, StartsNothingUntilReleased) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  std::vector<int> seen;
+  HeldOps held(eng);
+  EXPECT_EQ(held.Push({.updates = {a}}, [&] { seen.push_back(1); }), 1u);
+  EXPECT_EQ(held.Push({.updates = {a}}, [&] { seen.push_back(2); }), 2u);
+  EXPECT_EQ(eng.stats().completed, 0u);
+  held.Release();
+  held.Release();
+  eng.Wait(a);
+  EXPECT_EQ(seen, (std::vector<int>{1, 2}));
+  EXPECT_EQ(held.Push({.updates = {a}}, [&] { seen.push_back(3); }), 1u) << "a chain of its own";
+  held.Release();
+  eng.Wait(a);
+  EXPECT_EQ(seen.size(), 3u);
+}
+
+TEST_P(HeldChainTest, AWaitOfAnyThreadReleasesWhatItNeeds) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOps held(eng);
+  bool ran = false;
+  held.Push({.writes = {a}}, [&] { ran = true; });
+  held.Push({.reads = {a}, .writes = {b}}, [] {});
+  Elsewhere([&] { eng.Wait(b); });
+  EXPECT_TRUE(ran);
+}
+
+TEST_P(HeldChainTest, AWaitForSomethingElseReleasesNothing) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOps held(eng);
+  held.Push({.writes = {a}}, [] {});
+  eng.Push({.writes = {b}}, [] {});
+  eng.Wait(b);
+  EXPECT_EQ(held.Push({.writes = {a}}, [] {}), 2u);
+}
+
+TEST_P(HeldChainTest, WaitToWriteReleasesHeldReaders) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  HeldOps held(eng);
+  bool ran = false;
+  held.Push({.reads = {a}}, [&] { ran = true; });
+  Elsewhere([&] { eng.WaitToWrite(a); });
+  EXPECT_TRUE(ran);
+}
+
+TEST_P(HeldChainTest, APushBehindReleases) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  HeldOps held(eng);
+  held.Push({.writes = {a}}, [] {});
+  held.Push({.reads = {a}, .writes = {b}}, [] {});
+  // The readers of a Var are behind its held writer; a wait for c comes through an op that is not held.
+  Elsewhere([&] { eng.Push({.reads = {b}, .writes = {c}}, [] {}); });
+  Elsewhere([&] { eng.Wait(c); });
+}
+
+TEST_P(HeldChainTest, ChainsOfTwoThreadsReleaseEachOther) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOps first(eng), second(eng);
+  first.Push({.writes = {a}}, [] {});
+  Elsewhere([&] {
+    second.Push({.reads = {a}, .writes = {b}}, [] {});
+    EXPECT_EQ(second.Push({.updates = {b}}, [] {}), 2u) << "its own members do not release it";
+  });
+  Elsewhere([&] { eng.Wait(b); });
+}
+
+TEST_P(HeldChainTest, HeldReadersOfSeveralChainsAreAllReleased) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  std::vector<std::unique_ptr<HeldOps>> readers;
+  std::atomic<int> ran{0};
+  for (int i = 0; i < 3; ++i) {
+    readers.push_back(std::make_unique<HeldOps>(eng));
+    readers.back()->Push({.reads = {a}}, [&] { ++ran; });
+  }
+  eng.Push({.writes = {a}}, [] {});
+  eng.Wait(a);
+  EXPECT_EQ(ran, 3);
+}
+
+TEST_P(HeldChainTest, WaitAllReleasesAll) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOps first(eng), second(eng);
+  first.Push({.writes = {a}}, [] {});
+  second.Push({.writes = {b}}, [] {});
+  Elsewhere([&] { eng.WaitAll(); });
+  EXPECT_EQ(eng.stats().completed, 2u);
+}
+
+TEST_P(HeldChainTest, ShutdownReleasesAllAndOutlivesTheEngine) {
+  auto eng = std::make_unique<Engine>(Quiet(workers()));
+  Var a = eng->NewVar("a");
+  bool ran = false;
+  HeldOps held(*eng);
+  held.Push({.writes = {a}}, [&] { ran = true; });
+  eng->Shutdown();
+  EXPECT_TRUE(ran);
+  EXPECT_THROW(held.Push({.writes = {a}}, [] {}), UsageError);
+  eng.reset();
+  held.Release();
+}
+
+TEST_P(HeldChainTest, AMemberThatWaitsForAnOpOutsideSplitsTheRun) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  HeldOp outside = HoldWrite(eng, b);
+  HeldOps held(eng);
+  bool last = false;
+  held.Push({.writes = {a}}, [] {});
+  held.Push({.reads = {b}, .writes = {c}}, [] {});
+  held.Push({.updates = {c}}, [&] { last = true; });
+  held.Release();
+  eng.Wait(a);
+  EXPECT_FALSE(Done(eng, c));
+  outside.Release();
+  eng.Wait(c);
+  EXPECT_TRUE(last);
+}
+
+TEST_P(HeldChainTest, AMemberMayWaitForALaterOne) {
+  if (workers() == 0) GTEST_SKIP() << "nobody would run the later one while a caller's thread waits inside an op";
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  std::latch pushed(1);
+  HeldOps held(eng);
+  held.Push({.writes = {a}}, [&] {
+    pushed.wait();
+    eng.Wait(b);
+  });
+  held.Push({.writes = {b}}, [] {});
+  held.Release();
+  pushed.count_down();
+  eng.Wait(a);
+}
+
+TEST_P(HeldChainTest, AFailureSkipsOnlyWhatDependsOnIt) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  HeldOps held(eng);
+  bool unrelated = false;
+  held.Push({.name = "bad", .writes = {a}}, [] { throw std::runtime_error("planted"); });
+  held.Push({.name = "after", .reads = {a}, .writes = {b}}, [] { FAIL() << "must be skipped"; });
+  held.Push({.name = "other", .writes = {c}}, [&] { unrelated = true; });
+  held.Release();
+  eng.Wait(c);
+  EXPECT_TRUE(unrelated);
+  try {
+    eng.Wait(b);
+    FAIL() << "the error was lost";
+  } catch (const OpError& e) {
+    EXPECT_EQ(e.op(), "bad");
+  }
+}
+
+TEST_P(HeldChainTest, CancelledMembersAreSkipped) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  CancelScope scope;
+  HeldOps held(eng);
+  held.Push({.writes = {a}, .cancel = &scope}, [] { FAIL() << "must be skipped"; });
+  bool ran = false;
+  held.Push({.writes = {b}}, [&] { ran = true; });
+  scope.Cancel();
+  eng.Wait(b);
+  EXPECT_TRUE(ran);
+}
+
+TEST_P(HeldChainTest, DeletingAVarInBetweenCutsNothing) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  HeldOps held(eng);
+  {
+    Var temporary = eng.NewVar("temporary");
+    held.Push({.writes = {temporary}}, [] {});
+    held.Push({.reads = {temporary}, .writes = {a}}, [] {});
+  }
+  EXPECT_EQ(held.Push({.updates = {a}}, [] {}), 3u);
+  eng.Wait(a);
+}
+
+TEST_P(HeldChainTest, ARefusedPushLeavesTheOthersHeld) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), gone = eng.NewVar("gone");
+  Var copy = gone;
+  eng.Delete(gone);
+  HeldOps held(eng);
+  EXPECT_THROW(held.Push({.writes = {copy}}, [] {}), UsageError);
+  EXPECT_EQ(held.Push({.writes = {a}}, [] {}), 1u);
+  EXPECT_THROW(held.Push({.writes = {copy}}, [] {}), UsageError);
+  EXPECT_EQ(held.Push({.writes = {a}}, [] {}), 2u);
+}
+
+TEST_P(HeldChainTest, APushThatWaitsForRoomReleases) {
+  EngineOptions options = Quiet(workers());
+  options.max_pending = 64;
+  Engine eng(options);
+  Var a = eng.NewVar("a");
+  HeldOps held(eng);
+  for (int i = 0; i < 1000; ++i) held.Push({.updates = {a}}, [] {});
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), 1000u);
+}
+
+TEST(HeldChainDispatches, AChainIsOne) {
+  Engine eng(Quiet(1));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOps held(eng);
+  for (int bulk = 0; bulk < 10; ++bulk) {
+    for (int i = 0; i < 99; ++i) held.Push({.updates = {i % 3 ? a : b}}, [] {});
+    held.Release();
+    eng.Wait(a);
+    eng.Wait(b);
+  }
+  EXPECT_EQ(eng.stats().dispatches, 10u);
+  EXPECT_EQ(eng.stats().completed, 990u);
+}
+
+TEST(HeldChainDispatches, TakesNoMemoryInTheSteadyState) {
+  Engine eng(Quiet(1));
+  Var a = eng.NewVar("a");
+  HeldOps held(eng);
+  const auto some = [&] {
+    HeldOp first = HoldWrite(eng, a);  // all of them are pending at once, every time
+    for (int i = 0; i < 3000; ++i)
+      if (held.Push({.updates = {a}}, [] {}) == 15) held.Release();
+    first.Release();
+    eng.WaitAll();
+  };
+  some();
+  const uint64_t before = eng.stats().slab_allocations;
+  some();
+  EXPECT_EQ(eng.stats().slab_allocations, before);
+}
+
+TEST(Redirected, PushesGoToTheDecoratorAndOnlyOfThisThread) {
+  Engine eng(Quiet(1));
+  Engine other(Quiet(1));
+  Var a = eng.NewVar("a"), b = other.NewVar("b");
+  struct Recorder final : Submitter {
+    int seen = 0;
+    void Submit(const OpDesc&, detail::ClosureRef, How, Site) override { ++seen; }
+  } recorder;
+  {
+    Redirect redirect(eng, recorder);
+    eng.Push({.writes = {a}}, [] { FAIL() << "recorded, not run"; });
+    other.Push({.writes = {b}}, [] {});
+    Elsewhere([&] { eng.Push({.writes = {a}}, [] {}); });
+    EXPECT_EQ(Redirect::Of(eng), &recorder);
+    EXPECT_EQ(Redirect::Of(other), nullptr);
+  }
+  eng.Push({.writes = {a}}, [] {});
+  eng.WaitAll();
+  EXPECT_EQ(recorder.seen, 1);
+  EXPECT_EQ(a.version(), 2u);
+}
+
+}  // namespace
+}  // namespace engine::test
