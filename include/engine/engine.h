@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/device.h"
 #include "engine/error.h"
 #include "engine/op.h"
 #include "engine/policy.h"
@@ -47,6 +48,9 @@ struct EngineOptions {
   std::function<void(int worker)> on_start = {};  // hooks of the default pool
   std::function<void(int worker)> on_end = {};
   std::vector<PoolOptions> pools = {};
+  // Device i is Gpu(i). Empty: the CUDA devices of the machine, each made on first use.
+  std::vector<std::shared_ptr<Device>> devices = {};
+  int streams_per_device = 4;  // that ops without a lane of their own are spread over; 1: everything in push order
   std::string thread_name = "engine";  // prefix of the threads' names, at most 9 characters are shown
 
   size_t max_pending = 16384;  // soft: an outside push waits while more are pending and any can make progress
@@ -80,6 +84,18 @@ struct EngineStats {
   uint64_t slab_allocations = 0;  // times that memory was taken from the system
   uint64_t unseen_errors = 0;
   uint64_t backpressure_waits = 0;
+};
+
+// What was asked of the devices by the engine itself, since it was made. Bodies ask for more.
+struct DeviceStats {
+  uint64_t issued = 0;   // ops whose order is on a device
+  uint64_t retired = 0;  // of these, known to have ended
+  uint64_t records = 0;
+  uint64_t waits = 0;         // of one stream for another
+  uint64_t waits_elided = 0;  // that were implied by what the stream is behind already
+  uint64_t events = 0;        // made; they are used again
+  uint64_t queries = 0;
+  uint64_t lanes = 0;
 };
 
 // CancelScope: ops pushed under it that have not started when Cancel() is called are skipped with CancelledError.
@@ -257,6 +273,9 @@ class Engine final : public Submitter {
   Placement Pool(std::string_view name) const;
   int workers() const noexcept;
   EngineStats stats() const;
+  DeviceStats device_stats() const;
+  // Device i, as Gpu(i) uses it. Throws UsageError if there is none.
+  Device& device(int index) const;
 
   void StartTrace();
   std::vector<TraceEvent> StopTrace();

@@ -21,11 +21,17 @@
 
 #include "engine/var.h"
 
+struct CUstream_st;  // cudaStream_t points to it
+
 namespace engine {
 
 class CancelScope;
 class Completion;
+class Device;
 class Engine;
+template <class Tag>
+struct DeviceHandle;
+using Stream = DeviceHandle<struct StreamTag>;
 
 namespace detail {
 class EngineCore;
@@ -63,19 +69,28 @@ struct Site {
   static Site At(Name file, uint32_t line) noexcept { return {file.c_str(), line}; }
 };
 
-// Placement: which threads run an op. Named pools: Engine::Pool("name").
+// Placement: which threads run an op, and on what. Named pools: Engine::Pool("name").
 struct Placement {
-  enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut };
+  enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu };
   Kind kind = Kind::kDefault;
-  uint16_t index = 0;  // of the pool, or of the device that a copy lane serves
+  uint16_t index = 0;        // of the pool, or of the device
+  uint8_t lane = kAnyLane;   // kGpu: a lane of its own, or whichever suits
+  static constexpr uint8_t kAnyLane = 0xff;
 };
 // The default CPU pool.
 constexpr Placement Cpu() noexcept { return {}; }
 // Threads of their own for work that blocks; never takes a compute worker.
 constexpr Placement Io() noexcept { return {Placement::Kind::kIo, 0}; }
-// Ordered copy lanes, one thread each, made on first use: to and from device `device`.
+// Ordered copy lanes, one thread and one stream each, made on first use: to and from device `device`. Where the engine
+// has no such device they are threads all the same.
 constexpr Placement CopyIn(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyIn, device}; }
 constexpr Placement CopyOut(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyOut, device}; }
+// A device: the body issues work on ctx.stream() and does not wait for it. The op is over for device ops when it is
+// issued, for the host when the device has done it. `lane` asks for a stream by number (stages, communicators); otherwise
+// the op goes where its producer went, or to the stream with the least to do (EngineOptions::streams_per_device).
+constexpr Placement Gpu(uint16_t device = 0, uint8_t lane = Placement::kAnyLane) noexcept {
+  return {Placement::Kind::kGpu, device, lane};
+}
 
 struct OpDesc {
   Name name = {};
@@ -104,6 +119,16 @@ class RunContext {
   uint64_t version(VarRef var) const;
   // True once the op's cancel scope was cancelled: long bodies may look at it and stop early.
   bool cancelled() const noexcept;
+
+  // On a device (Gpu, CopyIn, CopyOut); elsewhere they throw UsageError.
+  // Where the op's work goes; all that it must come behind is in front of it already.
+  Stream stream() const;
+  Device& device() const;
+  // The stream as CUDA knows it. Throws UsageError on a device of another kind.
+  CUstream_st* cuda_stream() const;
+  // True for ops on a device: whoever needs the result waits for it, so the body must not synchronize. (MXNet asks this
+  // of bulked ops only.)
+  bool defer_sync() const noexcept;
 
  private:
   friend class detail::EngineCore;

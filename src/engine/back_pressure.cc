@@ -40,6 +40,7 @@ void EngineCore::WaitForRoom(ThreadSlot& slot) {
   for (;;) {
     const uint32_t seq = room_seq_.load(std::memory_order_acquire);
     if (Pending() <= enough) break;
+    if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->Kick();
     if (DriveOne()) continue;
     if (ProgressIsPossible()) {
       FutexWait(room_seq_, seq);
@@ -53,7 +54,7 @@ void EngineCore::WaitForRoom(ThreadSlot& slot) {
 }
 
 bool EngineCore::ProgressIsPossible() {
-  bool possible = false;
+  bool possible = devices_->Busy();
   ForEachPool([&](class Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
   return possible;
 }

@@ -57,7 +57,11 @@ void EngineCore::FreeCompletion(CompletionState* state) {
 // On whatever thread called: settles the op and posts what it released, and runs none of it.
 void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   ErrorRecord* error = cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
-  Finish(Slot(), op, error, nullptr);
+  if (op->extra.flags & kDeviceOp) {
+    devices_->FinishAsync(Slot(), op, error);
+  } else {
+    Finish(Slot(), op, error, nullptr);
+  }
 }
 
 void EngineCore::ReportLate(const char* op, Site site, std::exception_ptr cause) {

@@ -15,6 +15,7 @@ EngineCore::EngineCore(EngineOptions options)
       id_(NewId()),
       ops_(options_.max_pending),
       vars_(size_t{1} << 16),
+      devices_(std::make_unique<Devices>(*this, options_)),
       liveness_(std::make_shared<Liveness>()) {
   {
     MutexLock lock(liveness_->mu);

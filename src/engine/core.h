@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "device/devices.h"
 #include "error_record.h"
 #include "op_record.h"
 #include "pool.h"
@@ -31,6 +32,9 @@ inline constexpr uint8_t kDefaultPool = 0;
 inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
 inline constexpr uint8_t kIoPool = 2;
 inline constexpr uint8_t kFirstNamedPool = 3;
+// Pools of devices, from the end: copy lanes, and before them one issuer a device.
+inline constexpr uint8_t kFirstCopyPool = kMaxPools - 2 * kMaxDevices;
+inline constexpr uint8_t kFirstDevicePool = kFirstCopyPool - kMaxDevices;
 
 // EngineCore::sole_pusher_ when several slots have pushed, or the slot that alone has.
 inline ThreadSlot* const kManyPushers = reinterpret_cast<ThreadSlot*>(1);
@@ -117,12 +121,19 @@ class EngineCore {
 
   // --- completion.cc
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op);  // with one count
+  Completion NewCompletionOf(ThreadSlot& slot, OpRecord* op) { return Completion(NewCompletion(slot, op)); }
   void FinishAsync(OpRecord* op, std::exception_ptr cause);
   void FreeCompletion(CompletionState* state);
   friend class engine::Completion;
   void ReleaseAllHeld();
   size_t FailPendingCompletions(const std::exception_ptr& cause);
   void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
+
+  // --- device/
+  Devices& devices() const { return *devices_; }
+  bool HostWaits() const {  // for everything, or for room
+    return draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed);
+  }
 
   // --- threads.cc
   ThreadSlot& Slot() {  // of the calling thread; made on its first call
@@ -192,6 +203,7 @@ class EngineCore {
 
  private:
   friend struct ProductionEnv;
+  friend class Devices;
   friend class PushGate;
   ~EngineCore();
 
@@ -221,6 +233,7 @@ class EngineCore {
   bool ProgressIsPossible();
   bool PushInProgress();
   uint64_t Pending();
+  void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
   void NoteRoom(ThreadSlot& slot, Worker* worker);  // an op ended while a push waits for room
   void WakeRoom();
 
@@ -248,6 +261,7 @@ class EngineCore {
   void ForgetSlot(uint64_t id);
   class Pool* MakePool(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(pools_mu_);
   void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(pools_mu_);
+  void PlaceOnDevice(OpRecord* op, const Placement& place);
   EngineThread* TakeIdleThread(bool stand_in) EXCLUDES(threads_mu_);
   void Command(EngineThread& thread, uint32_t command, Worker* role);
   void StartThreads(class Pool& pool);
@@ -279,6 +293,7 @@ class EngineCore {
   // relaxed loads everywhere: a failing op raises it before it releases its Vars, and that order carries it.
   std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
   std::atomic<bool> tracing_{false};
+  std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
   std::atomic<uint8_t> epoch_{0};      // parity; relaxed at the push, see drain.cc
   std::atomic<uint32_t> draining_{0};  // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
   std::atomic<uint32_t> gate_{0};      // push gate, see gate.h
@@ -302,6 +317,8 @@ class EngineCore {
   mutable Mutex pools_mu_;
   std::vector<std::unique_ptr<class Pool>> pools_made_ GUARDED_BY(pools_mu_);
   std::atomic<uint8_t> next_pool_{kFirstNamedPool};
+  std::atomic<uint64_t> device_pools_{0};  // bit: its ops go to a device; set before the pool is there
+  std::unique_ptr<Devices> devices_;
 
   Mutex threads_mu_;
   std::vector<std::unique_ptr<EngineThread>> threads_ GUARDED_BY(threads_mu_);

@@ -62,6 +62,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
       if (drained_before_ > upto) break;
     }
     ReleaseAllChains();  // behind the HeavyFence: a chain that is appended to later sees draining_
+    if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->Kick();
     if (DriveOne()) continue;
     if (!SleepListed({&drain_seq_, true}, seq, deadline, true)) return false;
   }

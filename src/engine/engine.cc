@@ -67,6 +67,30 @@ uint64_t RunContext::version(VarRef var) const {
                    "', which it does not name");
 }
 bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
+bool RunContext::defer_sync() const noexcept { return op_->extra.flags & detail::kDeviceOp; }
+
+namespace {
+[[noreturn]] void NotOnDevice(const detail::OpRecord* op, const char* what) {
+  throw UsageError("op '" + std::string(op->extra.name) + "' pushed at " + op->extra.file + ":" +
+                   std::to_string(op->extra.line) + " asks for its " + what +
+                   ", but is not placed on a device (Gpu, CopyIn or CopyOut of one that the engine has)");
+}
+}  // namespace
+
+Stream RunContext::stream() const {
+  if (!defer_sync()) NotOnDevice(op_, "stream");
+  return core_->devices().lane(op_->extra.lane).stream;
+}
+Device& RunContext::device() const {
+  if (!defer_sync()) NotOnDevice(op_, "device");
+  return *core_->devices().lane(op_->extra.lane).device->device;
+}
+CUstream_st* RunContext::cuda_stream() const {
+  const Stream own = stream();
+  if (void* native = device().NativeStream(own)) return static_cast<CUstream_st*>(native);
+  throw UsageError("op '" + std::string(op_->extra.name) + "' asks for its CUDA stream, but runs on a device of kind '" +
+                   device().info().kind + "'");
+}
 
 // --- Engine
 
@@ -149,6 +173,8 @@ Policy Engine::policy() const noexcept { return core_->policy(); }
 Placement Engine::Pool(std::string_view name) const { return core_->NamedPool(name); }
 int Engine::workers() const noexcept { return core_->options().workers; }
 EngineStats Engine::stats() const { return core_->stats(); }
+DeviceStats Engine::device_stats() const { return core_->devices().stats(); }
+Device& Engine::device(int index) const { return *core_->devices().Get(static_cast<uint32_t>(index)).device; }
 void Engine::StartTrace() { core_->StartTrace(); }
 std::vector<TraceEvent> Engine::StopTrace() { return core_->StopTrace(); }
 std::string Engine::DescribePending() const { return core_->DescribePending(); }

@@ -48,6 +48,14 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   return next;
 }
 
+// An op on a device has retired, long after it was released.
+void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
+  slot.completed[epoch].AddRelease();
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) == 1u + epoch) NoteDrain();
+  if (room_waiters_.load(std::memory_order_relaxed)) NoteRoom(slot, nullptr);
+}
+
 OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   return FinishInline(slot, op, error, worker);
 }
@@ -55,7 +63,7 @@ OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error,
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
   if ((op->extra.flags & (kScoped | kAsyncOp)) | poisoned_.load(std::memory_order_relaxed) |
-      tracing_.load(std::memory_order_relaxed)) [[unlikely]]
+      tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]
     return ExecuteWatched(slot, op, worker, raised);
   RunFrame frame{this, op, t_frame};
   t_frame = &frame;
@@ -76,8 +84,10 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
   return FinishInline(slot, op, error, worker);
 }
 
-// As Execute, where there is an error to inherit, a scope, a completion or a trace.
+// As Execute, where there is a device, an error to inherit, a scope, a completion or a trace.
 OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  if (op->extra.flags & kDeviceOp) return devices_->Execute(slot, op, worker);
+  if (has_devices_.load(std::memory_order_relaxed) && !devices_->MayRunOnHost(op)) return nullptr;
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
   ErrorRecord* error = BeforeRun(op);
@@ -248,6 +258,8 @@ void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
 void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   Access& a = op->accesses()[0];
   VarCore* var = CoreOf(a.var);
+  if (has_devices_.load(std::memory_order_relaxed) && !(op->extra.flags & kDeleteOp) && !devices_->MayRunOnHost(op))
+    return;  // its end comes with that of the device work
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   if (op->extra.flags & kWaitOp) {
     auto* node = static_cast<WaitNode*>(op->closure());

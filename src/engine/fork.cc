@@ -143,6 +143,9 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   threads_lost_ = false;
   PoisonPendingAfterFork();
   ForgetChains();
+  (void)devices_.release();  // its locks and threads are the parent's
+  devices_ = std::make_unique<Devices>(*this, options_, has_devices_.exchange(false));
+  device_pools_ = 0;
   roles_ = 0;
   MakePools();
   threads_lost_ = !stopped_;
@@ -156,7 +159,9 @@ void EngineCore::PoisonPendingAfterFork() {
     auto* var = static_cast<VarCore*>(block);
     if (var->pusher.core != this) return;
     const uint64_t pushed = var->pushed.load(std::memory_order_relaxed);
-    if (var->settled.load(std::memory_order_relaxed) < pushed) {
+    // relaxed: this is the only thread. The points are not freed: a lock of theirs may have been held.
+    const VarPoints* points = var->completer.points.exchange(nullptr, std::memory_order_relaxed);
+    if (var->settled.load(std::memory_order_relaxed) < pushed || (points && devices_->Unretired(*points))) {
       if (!error)
         error = ErrorRecord::NewRoot("", {},
                                      std::make_exception_ptr(ForkedWhilePending(

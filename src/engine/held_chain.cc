@@ -106,6 +106,7 @@ OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& chain) {
 void EngineCore::LeaveChain(OpRecord* op) {
   if (!op->extra.more_behind) return;
   op->extra.more_behind = false;
+  if (op->extra.flags & kDeviceOp) devices_->EndRun(devices_->lane(op->extra.lane));
   Pass pass{&Slot()};
   StartNext(pass, *op->chain());
   Dispatch(pass, nullptr);

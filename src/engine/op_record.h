@@ -4,7 +4,8 @@
 // An op with four accesses and 56 bytes of closure and extras is 256 bytes.
 //
 // States:  kFree -> kWaiting (registered) -> kReady (queued or about to run) -> kRunning [-> kAsync, body over,
-//          completion pending] -> kFree. Skipped ops go kReady -> kRunning like any other. Transitions are made by the
+//          completion pending] [-> kIssued, on a device] -> kFree. A host op behind device work: kReady -> kBehindDevice
+//          -> kReady. Skipped ops go kReady -> kRunning like any other. Transitions are made by the
 //          thread that holds the op at that moment; the watchdog only reads them.
 #pragma once
 
@@ -22,6 +23,7 @@ class EngineCore;
 struct CompletionState;
 struct ErrorRecord;
 struct HeldChain;
+struct VarPoints;
 struct ThreadSlot;
 
 // A thread's context of one pass through the protocol: its slot, and the ops that became ready, linked by `next`.
@@ -31,7 +33,7 @@ struct Pass {
   OpRecord* last_ready = nullptr;
 };
 
-enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync };
+enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync, kBehindDevice, kIssued };
 
 enum OpFlags : uint16_t {
   kAsyncOp = 1 << 0,  // ends by its Completion; has a CompletionState extra
@@ -45,6 +47,7 @@ enum OpFlags : uint16_t {
   kHeldOp = 1 << 8,      // starts when its claim, a CompletionState extra, is taken
   kInChain = 1 << 9,     // is held, or was, by a chain, a HeldChain extra
   kForgotten = 1 << 10,  // in a fork's child, which its body runs in: its Vars are not its own any more
+  kDeviceOp = 1 << 11,   // issued to a device; its block stays until it has retired
   kInternal = kWaitOp | kClearOp | kDeleteOp,
   kPointerExtra = kAsyncOp | kHeldOp | kInChain,
 };
@@ -63,8 +66,14 @@ struct OpExtra {
   uint8_t epoch = 0;           // parity of the WaitAll epoch that it was pushed in
   bool more_behind = false;    // kInChain: when it ends, the next of its chain starts. Written by who holds it back
   bool merged = false;         // kInChain: runs straight after the one before it
+  uint8_t device = 0;          // kDeviceOp
+  uint8_t asked_lane = 0;      // kDeviceOp: a number, Placement::kAnyLane, or one of those below
+  uint8_t lane = 0;            // kDeviceOp: the lane that it is on
   std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
 };
+
+inline constexpr uint8_t kCopyInLane = 0xfe;
+inline constexpr uint8_t kCopyOutLane = 0xfd;
 
 struct PusherExtra {
   EngineCore* core = nullptr;
@@ -75,6 +84,7 @@ struct CompleterExtra {
   std::atomic<ErrorRecord*> poison{nullptr};  // counted; changed by whoever holds the write access
   std::atomic<uint32_t> refs{1};              // handles + 1 for the engine until the deletion has completed
   std::atomic<uint32_t> deleting{0};
+  std::atomic<VarPoints*> points{nullptr};  // where device work on it stands; null: there was none
 };
 
 struct ProductionEnv {
@@ -88,7 +98,8 @@ struct ProductionEnv {
 
   template <class Op>
   static uint32_t ExtraPins(const Op* op) {
-    return (op->extra.flags & (kAsyncOp | kWaitPin)) ? 1 : 0;  // async: until its body returns; waits: the waiter
+    // async: until its body returns; waits: the waiter; on a device: until it has retired
+    return ((op->extra.flags & (kAsyncOp | kWaitPin)) ? 1 : 0) + ((op->extra.flags & kDeviceOp) ? 1 : 0);
   }
   template <class Op>
   static void* Holder(Op* op) {

@@ -128,6 +128,11 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
   op->keeps_version = false;
   op->deletes = false;
+  uint16_t device_flag = 0;
+  if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1)) [[unlikely]] {
+    PlaceOnDevice(op, desc.place);
+    device_flag = kDeviceOp;
+  }
 
   Access* access = op->accesses();
   uint32_t count = 0;
@@ -148,7 +153,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     if (count > 1) count = SortAndMerge(access, count);
     op->n_access = static_cast<uint16_t>(count);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
-    x.flags = flags;
+    x.flags = flags | device_flag;
     if (scope) ::new (&op->scope()) ScopePtr(*scope);
     request.closure.type->construct(op->closure(), request.closure.object);
   } catch (...) {

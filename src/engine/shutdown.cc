@@ -83,10 +83,11 @@ void EngineCore::JoinEverything() {
     JoinRoles();
     {
       MutexLock lock(threads_mu_);
-      if (threads_.empty()) return;
+      if (threads_.empty()) break;
     }
     FutexWait(idle_changed_, changed);
   }
+  devices_->Close();
 }
 
 void EngineCore::Unobserved(const OpError& error) {
@@ -122,6 +123,7 @@ void EngineCore::FreeVar(VarCore* var) {
     poison->Release();
     poisoned_.fetch_sub(1, std::memory_order_relaxed);
   }
+  delete var->completer.points.load(std::memory_order_acquire);
   var->pusher.core = nullptr;  // what the fork child's walk over Vars looks at
   Slot().var_cache.Return(kVarClass, var);
   Release();

@@ -113,7 +113,7 @@ Pool* EngineCore::MakePool(uint8_t index, PoolOptions options, int intra_op) {
   return pool;
 }
 
-// Lazily made placements: the I/O pool and the copy lanes. Copy lanes are told apart by kind and device.
+// Lazily made placements: the I/O pool, and what belongs to devices, told apart by kind and device.
 uint8_t EngineCore::LanePoolIndex(const Placement& place) {
   switch (place.kind) {
     case Placement::Kind::kDefault: break;
@@ -125,16 +125,35 @@ uint8_t EngineCore::LanePoolIndex(const Placement& place) {
       if (!HasPool(kIoPool)) MakeLane(kIoPool, {.name = "io", .threads = options_.io_threads});
       return kIoPool;
     case Placement::Kind::kCopyIn:
-    case Placement::Kind::kCopyOut: break;
+    case Placement::Kind::kCopyOut:
+    case Placement::Kind::kGpu: break;
   }
-  constexpr uint16_t kDevices = 8;
-  if (place.index >= kDevices)
-    throw UsageError("a copy lane of device " + std::to_string(place.index) + "; the most is " +
-                     std::to_string(kDevices - 1));
+  if (place.index >= kMaxDevices)
+    throw UsageError("a placement on device " + std::to_string(place.index) + "; the most is " +
+                     std::to_string(kMaxDevices - 1));
+  const bool compute = place.kind == Placement::Kind::kGpu;
   const bool in = place.kind == Placement::Kind::kCopyIn;
-  const auto index = static_cast<uint8_t>(kMaxPools - 1 - 2 * place.index - (in ? 0 : 1));
-  if (!HasPool(index)) MakeLane(index, {.name = (in ? "copy_in" : "copy_out") + std::to_string(place.index)});
+  if (compute && place.lane != Placement::kAnyLane && place.lane >= kMaxLanes)
+    throw UsageError("lane " + std::to_string(place.lane) + " of device " + std::to_string(place.index) +
+                     "; the most is " + std::to_string(kMaxLanes - 1));
+  const auto index =
+      static_cast<uint8_t>(compute ? kFirstDevicePool + place.index : kFirstCopyPool + 2 * place.index + (in ? 0 : 1));
+  if (HasPool(index)) return index;
+  if (compute || devices_->Has(place.index)) {
+    devices_->Get(place.index);  // throws if there is none
+    // relaxed, both: whoever can name the pool is behind its release store in MakePool.
+    has_devices_.store(true, std::memory_order_relaxed);
+    device_pools_.fetch_or(uint64_t{1} << index, std::memory_order_relaxed);
+  }
+  MakeLane(index, {.name = (compute ? "gpu" : in ? "copy_in" : "copy_out") + std::to_string(place.index)});
   return index;
+}
+
+void EngineCore::PlaceOnDevice(OpRecord* op, const Placement& place) {
+  op->extra.device = static_cast<uint8_t>(place.index);
+  op->extra.asked_lane = place.kind == Placement::Kind::kCopyIn    ? kCopyInLane
+                         : place.kind == Placement::Kind::kCopyOut ? kCopyOutLane
+                                                                   : place.lane;
 }
 
 void EngineCore::MakeLane(uint8_t index, PoolOptions options) {

@@ -39,7 +39,10 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
       throw UsageError("op '" + std::string(f->op->extra.name) + "' waits for Var '" + core->pusher.name +
                        "', which it names itself, at " + site.file + ":" + std::to_string(site.line));
   }
-  if (kind == WaitKind::kRead && Protocol::Settled(core) && !poisoned_.load(std::memory_order_relaxed)) return true;
+  if (kind == WaitKind::kRead && Protocol::Settled(core) && !poisoned_.load(std::memory_order_relaxed)) {
+    VarPoints* points = core->completer.points.load(std::memory_order_acquire);
+    if (!points || devices_->PollWrite(*points, inside ? std::chrono::nanoseconds{0} : options_.spin)) return true;
+  }
 
   const Hold hold(this);
   ThreadSlot& slot = Slot();

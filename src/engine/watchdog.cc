@@ -45,6 +45,8 @@ const char* StateText(OpState state) {
     case OpState::kReady: return "is ready, not started";
     case OpState::kRunning: return "is running";
     case OpState::kAsync: return "awaits its Completion";
+    case OpState::kBehindDevice: return "waits for work on a device to end";
+    case OpState::kIssued: return "is issued to a device, and has not ended there";
     case OpState::kFree: break;
   }
   return "";

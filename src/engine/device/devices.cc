@@ -1,0 +1,117 @@
+#include "devices.h"
+
+#include <algorithm>
+
+#include "../core.h"
+
+namespace engine::detail {
+
+Devices::Devices(EngineCore& core, const EngineOptions& options, bool lost_by_fork)
+    : core_(core), options_(options), lost_by_fork_(lost_by_fork) {}
+
+Devices::~Devices() {
+  for (auto& d : devices_)
+    if (ErrorRecord* lost = d->lost.load(std::memory_order_acquire)) lost->Release();
+}
+
+void Devices::Close() {
+  if (thread_.joinable()) {
+    stop_.store(true, std::memory_order_release);
+    Kick();
+    thread_.join();
+  }
+  MutexLock making(make_mu_);
+  for (auto& on : lanes_made_) {
+    MutexLock lock(on->mu);
+    // A lost device is asked for nothing more; its handles go with it.
+    if (on->device->lost.load(std::memory_order_acquire)) continue;
+    Device& device = *on->device->device;
+    for (const LaneRecord& r : on->records) (void)device.DestroyEvent(r.event);
+    for (const Event event : on->spare_events) (void)device.DestroyEvent(event);
+    on->records.clear();
+    on->spare_events.clear();
+    (void)device.DestroyStream(on->stream);
+  }
+}
+
+bool Devices::Has(uint32_t index) const {
+  if (!options_.devices.empty()) return index < options_.devices.size();
+  static const int cuda = CudaDeviceCount();
+  return static_cast<int>(index) < cuda;
+}
+
+DeviceState& Devices::Get(uint32_t index) {
+  if (index < kMaxDevices)
+    if (DeviceState* made = by_index_[index].load(std::memory_order_acquire)) return *made;
+  MutexLock lock(make_mu_);
+  if (index >= kMaxDevices)
+    throw UsageError("device " + std::to_string(index) + "; the most is " + std::to_string(kMaxDevices - 1));
+  if (DeviceState* made = by_index_[index].load(std::memory_order_relaxed)) return *made;
+  if (lost_by_fork_) throw UsageError("the engine's devices are lost in a fork's child: make an engine there");
+  auto state = std::make_unique<DeviceState>();
+  if (!options_.devices.empty()) {
+    if (index >= options_.devices.size())
+      throw UsageError("no device " + std::to_string(index) + ": EngineOptions::devices has " +
+                       std::to_string(options_.devices.size()));
+    state->device = options_.devices[index];
+  } else {
+    try {
+      state->device = MakeCudaDevice(static_cast<int>(index));
+    } catch (const DeviceError& e) {
+      throw UsageError("no device " + std::to_string(index) + ": " + e.what());
+    }
+  }
+  state->index = index;
+  state->streams = static_cast<uint32_t>(options_.streams_per_device);
+  devices_.push_back(std::move(state));
+  // The thread comes with the first device.
+  if (!thread_.joinable()) thread_ = std::thread([this] { ThreadMain(); });
+  DeviceState* made = devices_.back().get();
+  by_index_[index].store(made, std::memory_order_release);
+  return *made;
+}
+
+Lane& Devices::LaneOf(std::atomic<Lane*>& place, DeviceState& device, const std::string& name, bool shared) {
+  if (Lane* made = place.load(std::memory_order_acquire)) return *made;
+  MutexLock lock(make_mu_);
+  if (Lane* made = place.load(std::memory_order_relaxed)) return *made;
+  const uint32_t id = n_lanes_.load(std::memory_order_relaxed);
+  if (id == kMaxLanes)
+    throw UsageError("a lane more than an engine can have; the most is " + std::to_string(kMaxLanes));
+  auto on = std::make_unique<Lane>();
+  on->device = &device;
+  on->id = id;
+  on->shared = shared;
+  on->name = "gpu" + std::to_string(device.index) + "/" + name;
+  if (DeviceStatus s = device.device->CreateStream(0, &on->stream); !s.ok()) throw DeviceError(std::move(s));
+  lanes_made_.push_back(std::move(on));
+  Lane* made = lanes_made_.back().get();
+  lanes_[id].store(made, std::memory_order_release);
+  n_lanes_.store(id + 1, std::memory_order_release);
+  place.store(made, std::memory_order_release);
+  return *made;
+}
+
+bool Devices::Unretired(const VarPoints& points) const {
+  const auto open = [&](const OrderPoint& p) { return p.seq && !lanes_[p.lane].load()->Retired(p.seq); };
+  return open(points.write) || std::any_of(points.reads.begin(), points.reads.end(), open);
+}
+
+DeviceStats Devices::stats() const {
+  DeviceStats out;
+  const auto read = [](const std::atomic<uint64_t>& n) { return n.load(std::memory_order_relaxed); };
+  out.records = read(records_);
+  out.waits = read(waits_);
+  out.waits_elided = read(elided_);
+  out.events = read(events_made_);
+  out.queries = read(queries_);
+  for (uint32_t i = 0; i < lanes(); ++i) {
+    const Lane& on = *lanes_[i].load(std::memory_order_acquire);
+    out.retired += on.retired.load(std::memory_order_acquire);
+    out.issued += on.issued.load(std::memory_order_acquire);
+  }
+  out.lanes = lanes();
+  return out;
+}
+
+}  // namespace engine::detail

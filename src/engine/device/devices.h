@@ -1,0 +1,123 @@
+// Devices: the device side of one engine: its devices, their lanes, and the thread that learns what has retired.
+//
+//   issue.cc    an op's way onto a lane: choose the lane, wait for other lanes, run the body, record
+//   retire.cc   host ops and waits behind device work; polling; the retirement thread
+//   lost.cc     a device that is lost: what had been issued fails, Vars are poisoned
+//
+// Two milestones. Issued: the order of the op is on the device; the protocol releases its Vars then. Retired: the host
+// knows that it ended; then its closure is destroyed, it counts as completed, and what waits on the host goes on.
+//
+// Threads:   any. Lock order: make_mu, then a lane's mu, then nothing of the core's.
+// Errors:    DeviceError, in the ops concerned; see lost.cc.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "lane.h"
+
+namespace engine::detail {
+
+class EngineCore;
+struct Pass;
+struct ThreadSlot;
+struct VarCore;
+struct Worker;
+
+struct DeviceState {
+  std::shared_ptr<Device> device;
+  uint32_t index = 0;
+  uint32_t streams = 1;               // lanes for compute, made on first use
+  std::atomic<ErrorRecord*> lost{};   // counted; set once. release: `good` of its lanes. Partner: acquire loads
+  std::array<std::atomic<Lane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
+  std::atomic<Lane*> copy_in{}, copy_out{};
+};
+
+class Devices {
+ public:
+  Devices(EngineCore& core, const EngineOptions& options, bool lost_by_fork = false);
+  ~Devices();
+
+  // The device of a placement, made on first use where the options gave none. Throws UsageError.
+  DeviceState& Get(uint32_t index) EXCLUDES(make_mu_);
+
+  bool Has(uint32_t index) const;  // whether Get would find one
+  void Close();                    // nothing is pending any more: ends the thread, gives streams and events back
+
+  // --- issue.cc
+  OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker);
+  void FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
+  // The run of a chain ended, or was left, with members issued since the last record.
+  void EndRun(Lane& lane);
+
+  // --- retire.cc
+  // Whether a host op may run: all device work on its Vars that it must come behind has retired. If not, the op will
+  // be started again when more has. Passes the error of lost lanes to the Vars.
+  bool MayRunOnHost(OpRecord* op);
+  // For a wait, before it sleeps: true if the Var's last write has retired, looking for at most `most`.
+  bool PollWrite(VarPoints& points, std::chrono::nanoseconds most);
+  bool Busy() const;  // something issued has not retired
+  void Kick();        // a host waiter came: polls at the pace of waiters from now on
+  bool Unretired(const VarPoints& points) const NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
+
+  // --- lost.cc
+  void Lose(DeviceState& device, const DeviceStatus& why);
+
+  DeviceStats stats() const;
+  Lane& lane(uint32_t id) { return *lanes_[id].load(std::memory_order_acquire); }
+  uint32_t lanes() const { return n_lanes_.load(std::memory_order_acquire); }
+
+ private:
+  friend class DeviceMemoryPool;
+  struct Need {  // of an op or a run: per lane, the number that it must come behind
+    std::array<uint64_t, kMaxLanes> seq{};
+    uint32_t lanes = 0;  // mask
+    void Add(OrderPoint p) {
+      if (p.seq == 0) return;
+      lanes |= 1u << p.lane;
+      seq[p.lane] = std::max(seq[p.lane], p.seq);
+    }
+  };
+  Lane& LaneOf(std::atomic<Lane*>& place, DeviceState& device, const std::string& name, bool shared) EXCLUDES(make_mu_);
+  Lane& Choose(DeviceState& device, OpRecord* op);
+  static void AddNeeds(OpRecord* op, Need* need);
+  DeviceStatus Order(Lane& lane, const Need& need);
+  DeviceStatus RecordLocked(Lane& lane) REQUIRES(lane.mu);
+  OpRecord* Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
+  OpRecord* Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
+  static VarPoints& PointsOf(VarCore* var);
+
+  enum class Polled { kNothing, kRunning, kAwaited, kRetired };
+  Polled Poll(Lane& lane) EXCLUDES(lane.mu);
+  bool AwaitRetired(Lane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
+  void PassLostToVars(OpRecord* op);
+  void RetireUpTo(Lane& lane, uint64_t seq) EXCLUDES(lane.mu);
+  void ThreadMain();
+
+  EngineCore& core_;
+  const EngineOptions& options_;
+  const bool lost_by_fork_;
+  Mutex make_mu_;
+  std::vector<std::unique_ptr<DeviceState>> devices_ GUARDED_BY(make_mu_);
+  std::vector<std::unique_ptr<Lane>> lanes_made_ GUARDED_BY(make_mu_);
+  std::array<std::atomic<DeviceState*>, kMaxDevices> by_index_{};
+  std::array<std::atomic<Lane*>, kMaxLanes> lanes_{};
+  std::atomic<uint32_t> n_lanes_{0};
+
+  // Futex word of the retirement thread: kAsleep without work, kDozing on a timer, kAwake while somebody waits.
+  enum : uint32_t { kAsleep, kDozing, kAwake };
+  std::atomic<uint32_t> pace_{kAsleep};
+  std::atomic<uint32_t> nap_{0};  // futex word that nobody changes
+  std::atomic<bool> stop_{false};
+  Mutex lost_mu_;
+  std::atomic<bool> any_lost_{false};
+  std::atomic<uint32_t> awaiting_{0};  // ops parked behind lanes
+  std::thread thread_;
+
+  // relaxed: counters.
+  std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0};
+};
+
+}  // namespace engine::detail

@@ -1,0 +1,327 @@
+// An op's way onto a device: choose its lane, come behind what it must, run its body, which issues the work, and record.
+//
+// Order: what must be waited for is gathered from the points of the op's Vars, and of the members behind it in its chain
+// as far as they are known, so that a bulk waits once for each lane. Left out is what the lane is behind already, what
+// has retired, and what the wait for another lane brings along: the rest is the least that orders the op.
+#include <algorithm>
+
+#include "../completion_state.h"
+#include "../held_chain.h"
+#include "../pool.h"
+#include "devices.h"
+
+namespace engine::detail {
+namespace {
+
+thread_local Device* t_current_device = nullptr;
+
+void Raise(LaneClock& to, const LaneClock& by) {
+  for (uint32_t i = 0; i < kMaxLanes; ++i) to[i] = std::max(to[i], by[i]);
+}
+
+}  // namespace
+
+VarPoints& Devices::PointsOf(VarCore* var) {
+  std::atomic<VarPoints*>& place = var->completer.points;
+  VarPoints* points = place.load(std::memory_order_acquire);
+  if (points) return *points;
+  auto made = std::make_unique<VarPoints>();
+  // Readers of one Var may be the first together. release: the points. Partner: the acquire loads of this field.
+  if (place.compare_exchange_strong(points, made.get(), std::memory_order_acq_rel)) return *made.release();
+  return *points;
+}
+
+void Devices::AddNeeds(OpRecord* op, Need* need) {
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
+    if (!points) continue;
+    MutexLock lock(points->mu);
+    need->Add(points->write);
+    if (a.read()) continue;
+    for (const OrderPoint& p : points->reads) need->Add(p);
+  }
+}
+
+// The lane whose newest op this one follows, else the one with the least on it.
+Lane& Devices::Choose(DeviceState& device, OpRecord* op) {
+  const uint32_t asked = op->extra.asked_lane;
+  if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", false);
+  if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", false);
+  if (asked != Placement::kAnyLane) return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    VarPoints* points = CoreOf(op->accesses()[i].var)->completer.points.load(std::memory_order_acquire);
+    if (!points) continue;
+    MutexLock lock(points->mu);
+    if (points->write.seq == 0) continue;
+    Lane& producer = lane(points->write.lane);
+    if (producer.device == &device && producer.shared && producer.issued.load(std::memory_order_relaxed) == points->write.seq)
+      return producer;
+  }
+  uint32_t best = 0;
+  uint64_t least = ~uint64_t{0};
+  for (uint32_t i = 0; i < device.streams; ++i) {
+    const Lane* l = device.compute[i].load(std::memory_order_acquire);
+    const uint64_t load =
+        l ? l->issued.load(std::memory_order_relaxed) - l->retired.load(std::memory_order_relaxed) : 0;
+    if (load < least) {
+      least = load;
+      best = i;
+    }
+  }
+  return LaneOf(device.compute[best], device, std::to_string(best), true);
+}
+
+// Has later work of `lane` come behind `need`. On failure nothing was lost: the op has not run.
+DeviceStatus Devices::Order(Lane& to, const Need& need) {
+  uint32_t open = need.lanes & ~(1u << to.id);
+  if (!open) return {};
+  {
+    MutexLock lock(to.mu);
+    for (uint32_t m = open; m; m &= m - 1) {
+      const auto i = static_cast<uint32_t>(__builtin_ctz(m));
+      if (to.clock[i] >= need.seq[i]) open &= ~(1u << i);
+    }
+  }
+  const auto asked = static_cast<uint32_t>(__builtin_popcount(need.lanes & ~(1u << to.id)));
+  struct Found {
+    uint64_t seq;
+    LaneClock clock;
+  };
+  std::array<Found, kMaxLanes> found;
+  for (uint32_t m = open; m; m &= m - 1) {
+    const auto i = static_cast<uint32_t>(__builtin_ctz(m));
+    Lane& from = lane(i);
+    DeviceStatus status;
+    {
+      MutexLock lock(from.mu);
+      if (from.Retired(need.seq[i])) {
+        open &= ~(1u << i);
+        continue;
+      }
+      auto at = std::find_if(from.records.begin(), from.records.end(),
+                             [&](const LaneRecord& r) { return r.seq >= need.seq[i]; });
+      if (at == from.records.end()) {
+        status = RecordLocked(from);  // in the middle of a run that others issue
+        at = from.records.end() - 1;
+      }
+      if (status.ok()) found[i] = {at->seq, at->clock};
+    }
+    if (!status.ok()) {
+      Lose(*from.device, status);
+      return status;
+    }
+  }
+  // What one of them brings along need not be waited for.
+  for (uint32_t m = open; m; m &= m - 1) {
+    const auto i = static_cast<uint32_t>(__builtin_ctz(m));
+    for (uint32_t k = open & ~(1u << i); k; k &= k - 1) {
+      if (found[static_cast<uint32_t>(__builtin_ctz(k))].clock[i] < need.seq[i]) continue;
+      open &= ~(1u << i);
+      break;
+    }
+  }
+  LaneClock behind{};
+  for (uint32_t m = open; m; m &= m - 1) {
+    const auto i = static_cast<uint32_t>(__builtin_ctz(m));
+    Lane& from = lane(i);
+    DeviceStatus status;
+    {
+      MutexLock lock(from.mu);  // its event is not used anew meanwhile
+      const auto at = std::find_if(from.records.begin(), from.records.end(),
+                                   [&](const LaneRecord& r) { return r.seq >= found[i].seq; });
+      if (at == from.records.end() || from.Retired(found[i].seq)) continue;
+      status = to.device->device->Wait(to.stream, at->event);
+    }
+    if (!status.ok()) return status;
+    waits_.fetch_add(1, std::memory_order_relaxed);
+    Raise(behind, found[i].clock);
+    behind[i] = std::max(behind[i], found[i].seq);
+  }
+  elided_.fetch_add(asked - static_cast<uint32_t>(__builtin_popcount(open)), std::memory_order_relaxed);
+  MutexLock lock(to.mu);
+  Raise(to.clock, behind);
+  return {};
+}
+
+// An event behind all that is issued on the lane.
+DeviceStatus Devices::RecordLocked(Lane& lane) {
+  Device& device = *lane.device->device;
+  Event event;
+  if (!lane.spare_events.empty()) {
+    event = lane.spare_events.back();
+    lane.spare_events.pop_back();
+  } else {
+    if (DeviceStatus s = device.CreateEvent(&event); !s.ok()) return s;
+    events_made_.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (DeviceStatus s = device.Record(event, lane.stream); !s.ok()) return s;
+  records_.fetch_add(1, std::memory_order_relaxed);
+  lane.records.push_back({lane.issued.load(std::memory_order_relaxed), event, lane.clock});
+  // Partner: the retirement thread, which says that it sleeps before it looks at `issued` once more.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  uint32_t asleep = kAsleep;
+  if (pace_.load(std::memory_order_relaxed) == kAsleep && pace_.compare_exchange_strong(asleep, kDozing))
+    FutexWake(pace_, 1);
+  return {};
+}
+
+OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  DeviceState& device = *by_index_[op->extra.device].load(std::memory_order_acquire);
+  ErrorRecord* error = nullptr;
+  if (any_lost_.load(std::memory_order_acquire)) {
+    PassLostToVars(op);
+    if (ErrorRecord* lost = device.lost.load(std::memory_order_acquire))
+      if (!(error = core_.BeforeRun(op))) error = lost->Hop(op->extra.name, op->site());
+  }
+  if (!error) error = core_.BeforeRun(op);
+  if (error) return Refuse(slot, op, error, worker);
+
+  Need need;
+  AddNeeds(op, &need);
+  for (uint32_t m = need.lanes; m; m &= m - 1) {
+    const auto i = static_cast<uint32_t>(__builtin_ctz(m));
+    // Events do not cross devices: the host sees to that order.
+    if (lane(i).device == &device) continue;
+    if (worker && worker->run_lane) EndRun(*worker->run_lane);
+    if (AwaitRetired(lane(i), need.seq[i], op)) return nullptr;
+  }
+  Lane* on = nullptr;
+  try {
+    const bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane;
+    on = in_run ? worker->run_lane : &Choose(device, op);
+    if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
+      for (OpRecord* member = op->chain()->first; member;
+           member = member->extra.more_behind ? member->extra.next : nullptr)
+        if (member->extra.device == op->extra.device) AddNeeds(member, &need);
+    for (uint32_t m = need.lanes; m; m &= m - 1) {
+      const auto i = static_cast<uint32_t>(__builtin_ctz(m));
+      if (lane(i).device != &device) need.lanes &= ~(1u << i);  // a later member's: it will await them itself
+    }
+    if (t_current_device != device.device.get()) {
+      if (DeviceStatus s = device.device->MakeCurrent(); !s.ok()) throw DeviceError(std::move(s));
+      t_current_device = device.device.get();
+    }
+    if (DeviceStatus s = Order(*on, need); !s.ok()) {
+      if (s.sticky()) Lose(device, s);
+      throw DeviceError(std::move(s));
+    }
+  } catch (...) {
+    return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
+  }
+  if (worker) worker->run_lane = on;
+  op->extra.lane = static_cast<uint8_t>(on->id);
+
+  const bool async = op->extra.flags & kAsyncOp;
+  const ClosureType* type = op->extra.closure;
+  const bool tracing = core_.tracing_.load(std::memory_order_relaxed);
+  const auto begin = tracing ? Clock::now() : Clock::time_point{};
+  const char* const name = op->extra.name;
+  RunFrame frame{&core_, op, t_frame};
+  t_frame = &frame;
+  RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
+  Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
+  if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
+  try {
+    if (async) {
+      Completion theirs = ours;
+      type->run(op->closure(), ctx, &theirs);
+    } else {
+      type->run(op->closure(), ctx, nullptr);
+    }
+    // What the body launched without looking.
+    if (DeviceStatus s = device.device->TakeLastError(); !s.ok()) {
+      if (s.sticky()) Lose(device, s);
+      throw DeviceError(std::move(s));
+    }
+  } catch (...) {
+    if (async) {
+      ours.Fail(std::current_exception());
+    } else {
+      error = ErrorRecord::NewRoot(name, op->site(), std::current_exception());
+    }
+  }
+  t_frame = frame.outer;
+  if (tracing) core_.TraceRun(name, on->name.c_str(), begin);
+  ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
+  if (!async) return Settle(now, op, error, t_role_lent ? nullptr : worker);
+  ours = Completion();
+  if (type->destroy) type->destroy(op->closure());  // what it launched is over when its Completion is called
+  Pass pass{&now};
+  Protocol::DropPins(pass, op, 1);
+  return nullptr;
+}
+
+void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) { Settle(slot, op, error, nullptr); }
+
+// Not issued: it ends on the host.
+OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  const ClosureType* type = op->extra.closure;
+  slot.skipped.Add(!error->IsRoot() || error->cancelled);
+  if (core_.tracing_.load(std::memory_order_relaxed)) core_.TraceSkip(slot, op, worker);
+  if (type->destroy) type->destroy(op->closure());
+  if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane) EndRun(*worker->run_lane);
+  Pass pass{&slot};
+  Protocol::DropPins(pass, op, op->extra.flags & kAsyncOp ? 2 : 1);
+  return core_.Finish(slot, op, error, worker);
+}
+
+// Issued: gives the op its number and its Vars its point, then releases it. Its block stays until it retires.
+OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  Lane& on = lane(op->extra.lane);
+  const bool in_chain = op->extra.flags & kInChain;
+  HeldChain* const chain = in_chain && op->extra.more_behind ? op->chain() : nullptr;
+  uint64_t seq;
+  DeviceStatus recorded;
+  {
+    MutexLock lock(on.mu);
+    seq = on.issued.load(std::memory_order_relaxed) + 1;
+    on.clock[on.id] = seq;
+    op->extra.next = nullptr;
+    (on.first ? on.last->extra.next : on.first) = op;
+    on.last = op;
+    on.issued.store(seq, std::memory_order_release);
+    if (!chain) recorded = RecordLocked(on);
+  }
+  if (!recorded.ok()) Lose(*on.device, recorded);
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    VarPoints& points = PointsOf(CoreOf(a.var));
+    MutexLock lock(points.mu);
+    if (!a.read()) {
+      points.write = {seq, on.id};
+      points.reads.clear();
+      continue;
+    }
+    const auto at = std::find_if(points.reads.begin(), points.reads.end(),
+                                 [&](const OrderPoint& p) { return p.lane == on.id; });
+    if (at != points.reads.end()) {
+      at->seq = seq;
+    } else {
+      points.reads.push_back({seq, on.id});
+    }
+  }
+  if (error || core_.poisoned_.load(std::memory_order_relaxed)) core_.SettlePoison(op, error);
+  if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+  Pass pass{&slot};
+  core_.Complete(pass, op);
+  const OpRecord* const chained = chain ? core_.StartNext(pass, *chain) : nullptr;
+  OpRecord* const next = pass.ready ? core_.Dispatch(pass, worker, chained) : nullptr;
+  // release: our last look at the block. Partner: the acquire in RetireUpTo, which stops at an op that does not say so.
+  op->extra.state.store(OpState::kIssued, std::memory_order_release);
+  if (chain && next != chained) EndRun(on);
+  return next;
+}
+
+void Devices::EndRun(Lane& on) {
+  DeviceStatus status;
+  {
+    MutexLock lock(on.mu);
+    const uint64_t recorded =
+        on.records.empty() ? on.retired.load(std::memory_order_relaxed) : on.records.back().seq;
+    if (recorded < on.issued.load(std::memory_order_relaxed)) status = RecordLocked(on);
+  }
+  if (!status.ok()) Lose(*on.device, status);
+}
+
+}  // namespace engine::detail

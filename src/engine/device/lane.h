@@ -1,0 +1,68 @@
+// Lane: one stream, what was issued on it, and what of that is known to have ended.
+//
+// Every op on the lane takes the next sequence number. `issued` numbers are ordered on the device; `retired` ones have
+// ended, and the host knows. In between stand records: events, each with the number it covers and the lane's clock then,
+// that is, what of every lane the work in front of it has waited for. A lane that must come behind a point waits for the
+// earliest record that covers it, unless its own clock says that it does already.
+//
+// Threads:   one issuer at a time for ops; anybody under `mu` for the rest: records on demand, polls, waits of others.
+// Ownership: the Devices own lanes and events. Ops issued are pinned here until they retire.
+// Order:     mu; two lanes' at once only as (waiting lane, lane waited for), and never the other way round at the same
+//            time, because only an issuer holds its own (see Order in issue.cc).
+// Errors:    a lane of a lost device issues nothing more; numbers beyond `good` have failed.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/device.h"
+#include "order_point.h"
+
+namespace engine::detail {
+
+struct ErrorRecord;
+struct OpRecord;
+struct DeviceState;
+
+using LaneClock = std::array<uint64_t, kMaxLanes>;  // by lane: the number up to which its work is in front of ours
+
+struct LaneRecord {
+  uint64_t seq;
+  Event event;
+  LaneClock clock;
+};
+
+struct Lane {
+  DeviceState* device = nullptr;
+  uint32_t id = 0;
+  std::string name;  // "gpu0/1", "gpu0/copy_in"
+  bool shared = false;  // ops may be put here that ask for no lane
+  Stream stream;
+
+  // release by the issuer, behind the launch: partner, whoever picks a lane or a point by it.
+  std::atomic<uint64_t> issued{0};
+  // release: what retired work did is visible. Partner: the acquire loads of those that need not wait any more.
+  std::atomic<uint64_t> retired{0};
+  // Numbers above it failed; all ones while the device lives. Written before `retired` jumps to the end.
+  std::atomic<uint64_t> good{~uint64_t{0}};
+
+  Mutex mu;
+  LaneClock clock GUARDED_BY(mu){};
+  std::deque<LaneRecord> records GUARDED_BY(mu);  // by seq, not retired
+  OpRecord* first GUARDED_BY(mu) = nullptr;       // issued and not retired, by number, linked by extra.next
+  OpRecord* last GUARDED_BY(mu) = nullptr;
+  struct Awaiting {
+    uint64_t seq;
+    OpRecord* op;  // granted, and started when the lane has retired seq
+  };
+  std::vector<Awaiting> awaiting GUARDED_BY(mu);
+  uint64_t issued_before GUARDED_BY(mu) = 0;  // when the retirement thread last looked
+  std::vector<Event> spare_events GUARDED_BY(mu);  // whose records have all retired
+
+  bool Retired(uint64_t seq) const { return retired.load(std::memory_order_acquire) >= seq; }
+  bool Failed(uint64_t seq) const { return seq > good.load(std::memory_order_acquire); }
+};
+
+}  // namespace engine::detail

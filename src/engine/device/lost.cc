@@ -1,0 +1,66 @@
+// A device that is lost: no further call is made on it. What was issued and had not retired fails with it, all by one
+// error that names the ops; its Vars are poisoned when somebody looks at them: a point beyond the last good number of its
+// lane says so. What is pushed to the device later is skipped with the same error.
+#include <string>
+
+#include "../core.h"
+#include "devices.h"
+
+namespace engine::detail {
+
+void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
+  std::string text;
+  uint64_t count = 0;
+  std::vector<Lane*> of_device;
+  for (uint32_t i = 0; i < lanes(); ++i)
+    if (lane(i).device == &state) of_device.push_back(&lane(i));
+  for (Lane* on : of_device) {
+    MutexLock lock(on->mu);
+    if (!on->first) continue;
+    const auto describe = [&](const OpRecord* op) {
+      return "'" + std::string(*op->extra.name ? op->extra.name : "an unnamed op") + "' (" + op->extra.file + ":" +
+             std::to_string(op->extra.line) + ")";
+    };
+    const uint64_t n = on->issued.load(std::memory_order_relaxed) - on->retired.load(std::memory_order_relaxed);
+    count += n;
+    text += (text.empty() ? "" : "; ") + on->name + ": " + describe(on->first);
+    if (n > 1) text += " to " + describe(on->last);
+  }
+  const DeviceInfo& info = state.device->info();
+  text = "device " + std::to_string(state.index) + " (" + info.kind + ") was lost: " + why.text() + "; " +
+         std::to_string(count) + " ops were issued and had not ended" + (text.empty() ? "" : ": " + text);
+  auto cause = std::make_exception_ptr(DeviceError(DeviceStatus::Fail(why.code(), true, why.native_code(), text)));
+  ErrorRecord* error = ErrorRecord::NewRoot("", {}, cause);
+  {
+    MutexLock lock(lost_mu_);
+    if (state.lost.load(std::memory_order_relaxed)) {
+      error->Release();  // others saw it, too
+      return;
+    }
+    for (Lane* on : of_device) {
+      MutexLock lane_lock(on->mu);
+      on->good.store(on->retired.load(std::memory_order_relaxed), std::memory_order_release);
+    }
+    // release: `good` of its lanes. A lane that is made later has `good` 0 from the start.
+    state.lost.store(error, std::memory_order_release);
+    any_lost_.store(true, std::memory_order_release);
+  }
+  core_.errors_.Add(error);
+  Kick();  // the thread retires what is left
+}
+
+// Turns the loss of a lane into the poison of the Vars that the op names, so that all that follows is as usual.
+void Devices::PassLostToVars(OpRecord* op) {
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
+    if (!points) continue;
+    MutexLock lock(points->mu);
+    const OrderPoint write = points->write;
+    if (write.seq == 0 || !lane(write.lane).Failed(write.seq)) continue;
+    points->write = {};
+    core_.SetPoison(CoreOf(a.var), lane(write.lane).device->lost.load(std::memory_order_acquire));
+  }
+}
+
+}  // namespace engine::detail

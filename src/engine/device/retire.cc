@@ -1,0 +1,239 @@
+// Retirement: the host learns what has ended on the device.
+//
+// One thread for all lanes. It sleeps without work (kAsleep); looks every now and then while something runs that nobody
+// awaits, so that closures go and pins are dropped (kDozing); and looks often while a host waiter exists (kAwake): an op
+// or wait parked behind a lane, WaitAll, a push without room. It asks about awaited events only, or the oldest and the
+// newest where nobody awaits a certain one. Host callbacks are not used: they cost tens of microseconds and never come
+// once the context is in error.
+//
+// A wait that finds its Var's last write issued looks at the event itself for as long as it may spin (PollWrite), so that
+// the common short wait needs no other thread.
+#include <sys/prctl.h>
+
+#include <algorithm>
+
+#include "devices.h"
+#include "../engine_thread.h"
+
+namespace engine::detail {
+
+// True: parked until the lane has retired `seq`.
+bool Devices::AwaitRetired(Lane& on, uint64_t seq, OpRecord* op) {
+  if (on.Retired(seq)) return false;
+  {
+    MutexLock lock(on.mu);
+    if (on.Retired(seq)) return false;
+    // Whoever retires it may start and end it at once: nothing of it is touched after the unlock.
+    op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
+    on.awaiting.push_back({seq, op});
+    awaiting_.fetch_add(1);  // seq_cst, before Kick. Partner: the look behind kDozing in ThreadMain
+  }
+  Kick();
+  return true;
+}
+
+bool Devices::MayRunOnHost(OpRecord* op) {
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
+    if (!points) continue;
+    OrderPoint open;
+    {
+      MutexLock lock(points->mu);
+      const auto look = [&](const OrderPoint& p) {
+        if (p.seq && !lane(p.lane).Retired(p.seq)) open = p;
+      };
+      look(points->write);
+      if (!a.read())
+        for (const OrderPoint& p : points->reads) look(p);
+    }
+    if (open.seq && AwaitRetired(lane(open.lane), open.seq, op)) return false;
+  }
+  if (any_lost_.load(std::memory_order_acquire)) PassLostToVars(op);
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
+    if (!points || a.read()) continue;
+    MutexLock lock(points->mu);  // all of it is over, and we are alone
+    points->write = {};
+    points->reads.clear();
+  }
+  return true;
+}
+
+bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
+  OrderPoint write;
+  {
+    MutexLock lock(points.mu);
+    write = points.write;
+  }
+  if (write.seq == 0) return true;
+  Lane& on = lane(write.lane);
+  Clock::time_point until{};
+  for (;;) {
+    if (on.Retired(write.seq)) return !on.Failed(write.seq);
+    if (most.count() == 0) return false;
+    {
+      MutexLock lock(on.mu);
+      const auto at = std::find_if(on.records.begin(), on.records.end(),
+                                   [&](const LaneRecord& r) { return r.seq >= write.seq; });
+      if (at == on.records.end()) return on.Retired(write.seq) && !on.Failed(write.seq);
+      queries_.fetch_add(1, std::memory_order_relaxed);
+      const DeviceStatus status = on.device->device->Query(at->event);
+      if (status.ok()) return true;  // the thread finds it, too, and does the rest
+      if (status.failed()) return false;
+    }
+    const auto now = Clock::now();
+    if (until == Clock::time_point{}) until = now + most;
+    if (now >= until) return false;
+    Pause();
+  }
+}
+
+// Detaches what has retired up to `seq`, then does what waited for it.
+void Devices::RetireUpTo(Lane& on, uint64_t seq) {
+  OpRecord* list = nullptr;
+  std::vector<OpRecord*> started;
+  {
+    MutexLock lock(on.mu);
+    uint64_t retired = on.retired.load(std::memory_order_relaxed);
+    OpRecord* last = nullptr;
+    // acquire: the issuer has let go of the block. Partner: the release in Settle. One that has not yet is for later.
+    for (OpRecord* op = on.first; op && retired < seq && op->extra.state.load(std::memory_order_acquire) == OpState::kIssued;
+         op = op->extra.next) {
+      if (!list) list = op;
+      last = op;
+      ++retired;
+    }
+    if (last) {
+      on.first = last->extra.next;
+      last->extra.next = nullptr;
+    }
+    while (!on.records.empty() && on.records.front().seq <= retired) {
+      on.spare_events.push_back(on.records.front().event);
+      on.records.pop_front();
+    }
+    on.retired.store(retired, std::memory_order_release);
+    const auto open = std::stable_partition(on.awaiting.begin(), on.awaiting.end(),
+                                            [&](const Lane::Awaiting& w) { return w.seq <= retired; });
+    for (auto w = on.awaiting.begin(); w != open; ++w) started.push_back(w->op);
+    awaiting_.fetch_sub(static_cast<uint32_t>(open - on.awaiting.begin()), std::memory_order_relaxed);
+    on.awaiting.erase(on.awaiting.begin(), open);
+  }
+  ThreadSlot& slot = core_.Slot();
+  Pass pass{&slot};
+  while (OpRecord* op = list) {
+    list = op->extra.next;
+    const uint8_t epoch = op->extra.epoch;
+    const ClosureType* type = op->extra.closure;
+    if (type->destroy && !(op->extra.flags & kAsyncOp)) type->destroy(op->closure());
+    op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+    Protocol::DropPins(pass, op, 1);
+    core_.NoteCompleted(slot, epoch);
+  }
+  for (OpRecord* op : started) ProductionEnv::AddReady(pass, op);
+  core_.Dispatch(pass, nullptr);
+}
+
+Devices::Polled Devices::Poll(Lane& on) {
+  uint64_t ended = 0;
+  bool awaited = core_.HostWaits();
+  DeviceStatus status;
+  if (on.device->lost.load(std::memory_order_acquire)) {
+    ended = on.issued.load(std::memory_order_acquire);
+    if (ended == on.retired.load(std::memory_order_acquire)) return Polled::kNothing;
+  } else {
+    MutexLock lock(on.mu);
+    const uint64_t issued = on.issued.load(std::memory_order_relaxed);
+    if (on.retired.load(std::memory_order_relaxed) == issued) return Polled::kNothing;
+    uint64_t oldest = on.records.empty() ? 0 : on.records.front().seq;
+    uint64_t newest = on.records.empty() ? 0 : on.records.back().seq;
+    if (!on.awaiting.empty()) {
+      awaited = true;
+      const auto by_seq = [](const Lane::Awaiting& a, const Lane::Awaiting& b) { return a.seq < b.seq; };
+      const auto [least, most] = std::minmax_element(on.awaiting.begin(), on.awaiting.end(), by_seq);
+      oldest = least->seq;
+      newest = most->seq;
+    }
+    // In the middle of a run its record is still to come, unless a member of it takes its time.
+    const uint64_t recorded = on.records.empty() ? 0 : on.records.back().seq;
+    if (recorded < issued && issued == on.issued_before && (newest > recorded || on.records.empty())) {
+      status = RecordLocked(on);
+      if (on.awaiting.empty()) oldest = newest = issued;
+    }
+    on.issued_before = issued;
+    const auto ready = [&](uint64_t seq) REQUIRES(on.mu) {
+      const auto at = std::find_if(on.records.begin(), on.records.end(), [&](const auto& r) { return r.seq >= seq; });
+      if (at == on.records.end()) return false;
+      queries_.fetch_add(1, std::memory_order_relaxed);
+      DeviceStatus s = on.device->device->Query(at->event);
+      if (s.failed()) status = s;
+      if (s.ok()) ended = at->seq;
+      return s.ok();
+    };
+    if (status.ok() && oldest && ready(oldest) && newest != oldest) ready(newest);
+  }
+  if (!status.ok()) {
+    Lose(*on.device, status);
+    return Polled::kRetired;
+  }
+  if (!ended) return awaited ? Polled::kAwaited : Polled::kRunning;
+  RetireUpTo(on, ended);
+  return Polled::kRetired;
+}
+
+bool Devices::Busy() const {
+  for (uint32_t i = 0; i < lanes(); ++i) {
+    const Lane& l = *lanes_[i].load(std::memory_order_acquire);
+    if (l.issued.load(std::memory_order_seq_cst) != l.retired.load(std::memory_order_acquire)) return true;
+  }
+  return false;
+}
+
+void Devices::Kick() {
+  if (pace_.exchange(kAwake) != kAwake) FutexWake(pace_, 1);
+}
+
+void Devices::ThreadMain() {
+  pthread_setname_np(pthread_self(), "engine/retire");
+  prctl(PR_SET_TIMERSLACK, 1);  // its naps are shorter than the usual slack
+  const auto spin = core_.options().spin;
+  auto doze = tuning::kDozeShortest;
+  Clock::time_point awake_since{};
+  while (!stop_.load(std::memory_order_acquire)) {
+    Polled best = Polled::kNothing;
+    for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i)));
+    switch (best) {
+      case Polled::kRetired:
+        doze = tuning::kDozeShortest;
+        awake_since = {};
+        break;
+      case Polled::kAwaited: {
+        pace_.store(kAwake);
+        const auto now = Clock::now();
+        if (awake_since == Clock::time_point{}) awake_since = now;
+        if (now - awake_since < spin) {
+          for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
+        } else {
+          FutexWait(nap_, 0, now + tuning::kAwaitNap);
+        }
+        break;
+      }
+      case Polled::kRunning:
+        awake_since = {};
+        pace_.store(kDozing);
+        if (core_.HostWaits() || awaiting_.load()) break;  // Partner: Kick, behind the announcement
+        FutexWait(pace_, kDozing, Clock::now() + doze);
+        doze = std::min(doze * 2, tuning::kDozeLongest);
+        break;
+      case Polled::kNothing:
+        awake_since = {};
+        // seq_cst, then a look. Partner: the fence in RecordLocked.
+        pace_.store(kAsleep);
+        if (!Busy() && !stop_.load(std::memory_order_acquire)) FutexWait(pace_, kAsleep);
+        break;
+    }
+  }
+}
+
+}  // namespace engine::detail

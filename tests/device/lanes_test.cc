@@ -1,0 +1,229 @@
+// Ops on a device: ordered there, over for the host when they retire, and never a synchronization that nobody asked for.
+#include <numeric>
+
+#include "device_test.h"
+
+namespace engine::test {
+namespace {
+
+TEST(Lanes, OpsOfOneVarRunInOrder) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  std::vector<int> seen;
+  for (int i = 0; i < 100; ++i) rig.Push({.updates = {a}}, [&, i] { seen.push_back(i); });
+  rig.eng().Wait(a);
+  ASSERT_EQ(seen.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(seen[i], i);
+  EXPECT_EQ(rig.eng().device_stats().lanes, 1u) << "each follows its producer's lane";
+  EXPECT_EQ(rig.eng().device_stats().waits, 0u);
+}
+
+TEST(Lanes, ADeviceOpIsIssuedBeforeItsProducerEnds) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  rig.PushHeldKernel({.writes = {a}});
+  rig.Push({.reads = {a}, .writes = {b}});
+  rig.Push({.updates = {b}});
+  rig.WaitIssued();
+  EXPECT_EQ(rig.eng().device_stats().issued, 3u);
+  EXPECT_EQ(rig.eng().device_stats().retired, 0u);
+  EXPECT_FALSE(rig.eng().WaitFor(b, 0s));
+}
+
+TEST(Lanes, AHostOpWaitsForRetirement) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  const uint64_t hold = rig.PushHeldKernel({.writes = {a}});
+  std::atomic<bool> ran{false};
+  rig.eng().Push({.reads = {a}, .writes = {b}}, [&] { ran = true; });
+  EXPECT_FALSE(rig.eng().WaitFor(b, 0s));
+  EXPECT_FALSE(ran);
+  rig.device().Release(hold);
+  rig.eng().Wait(b);
+  EXPECT_TRUE(ran);
+}
+
+TEST(Lanes, AHostWriterWaitsForDeviceReaders) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  rig.eng().Push({.writes = {a}}, [] {});
+  const uint64_t hold = rig.PushHeldKernel({.reads = {a}});
+  std::atomic<bool> ran{false};
+  rig.eng().Push({.writes = {a}}, [&] { ran = true; });
+  EXPECT_FALSE(rig.eng().WaitFor(a, 0s));
+  EXPECT_FALSE(ran);
+  rig.device().Release(hold);
+  rig.eng().Wait(a);
+  EXPECT_TRUE(ran);
+}
+
+TEST(Lanes, WaitToWriteWaitsForDeviceReaders) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  const uint64_t hold = rig.PushHeldKernel({.reads = {a}});
+  rig.eng().Wait(a);  // nothing was written
+  std::thread later([&] { rig.device().Release(hold); });
+  rig.eng().WaitToWrite(a);
+  EXPECT_EQ(rig.eng().device_stats().retired, 1u);
+  later.join();
+}
+
+TEST(Lanes, TheHostNeverSynchronizes) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  for (int i = 0; i < 300; ++i) {
+    rig.Push({.updates = {a}});
+    rig.Push({.reads = {a}, .updates = {b}});
+    if (i % 50 == 0) rig.eng().Wait(b);
+  }
+  rig.eng().WaitAll();
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kSynchronize], 0u);
+}
+
+TEST(Lanes, WaitAllCoversTheDevice) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  std::atomic<int> ran{0};
+  for (int i = 0; i < 50; ++i) rig.Push({.writes = {a}}, [&] { ++ran; });
+  rig.eng().WaitAll();
+  EXPECT_EQ(ran, 50);
+  EXPECT_EQ(rig.eng().stats().completed, 50u);
+}
+
+TEST(Lanes, AClosureLivesUntilItsOpHasRetired) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  auto buffer = std::make_shared<int>(7);
+  const uint64_t hold = rig.PushHeldKernel({.writes = {a}});
+  rig.Push({.updates = {a}}, [kept = buffer] { EXPECT_EQ(*kept, 7); });
+  rig.WaitIssued();
+  EXPECT_GT(buffer.use_count(), 1);
+  rig.device().Release(hold);
+  rig.eng().WaitAll();
+  EXPECT_EQ(buffer.use_count(), 1);
+}
+
+TEST(Lanes, IndependentChainsGetLanesOfTheirOwn) {
+  Rig rig;
+  std::vector<Var> vars;
+  for (int i = 0; i < 4; ++i) vars.push_back(rig.eng().NewVar());
+  for (Var& v : vars) rig.PushHeldKernel({.writes = {v}});
+  for (int round = 0; round < 10; ++round)
+    for (Var& v : vars) rig.Push({.updates = {v}});
+  rig.WaitIssued();
+  EXPECT_EQ(rig.eng().device_stats().lanes, 4u);
+  EXPECT_EQ(rig.eng().device_stats().waits, 0u) << "each chain stays on its lane";
+}
+
+TEST(Lanes, AnAskedLaneIsKept) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  std::vector<Stream> streams(3);
+  rig.eng().Push({.writes = {a}, .place = Gpu(0, 2)}, [&](RunContext& ctx) { streams[0] = ctx.stream(); });
+  rig.eng().Push({.reads = {a}, .place = Gpu(0, 5)}, [&](RunContext& ctx) { streams[1] = ctx.stream(); });
+  rig.eng().Push({.updates = {a}, .place = Gpu(0, 2)}, [&](RunContext& ctx) { streams[2] = ctx.stream(); });
+  rig.eng().WaitAll();
+  EXPECT_EQ(streams[0], streams[2]);
+  EXPECT_FALSE(streams[0] == streams[1]);
+}
+
+TEST(Lanes, CopiesHaveLanesOfTheirOwn) {
+  Rig rig;
+  Var host = rig.eng().NewVar("host"), in = rig.eng().NewVar("in"), out = rig.eng().NewVar("out");
+  std::vector<int> from(64), to(64);
+  std::iota(from.begin(), from.end(), 0);
+  void* memory = nullptr;
+  const size_t bytes = from.size() * sizeof(int);
+  const auto must = [](const DeviceStatus& s) {
+    if (!s.ok()) throw DeviceError(s);
+  };
+  rig.eng().Push({.name = "in", .reads = {host}, .writes = {in}, .place = CopyIn(0)}, [&](RunContext& ctx) {
+    must(ctx.device().Allocate(bytes, ctx.stream(), &memory));
+    must(ctx.device().CopyIn(memory, from.data(), bytes, ctx.stream()));
+  });
+  rig.Push({.name = "double", .updates = {in}}, [&] {
+    for (size_t i = 0; i < from.size(); ++i) static_cast<int*>(memory)[i] *= 2;
+  });
+  rig.eng().Push({.name = "out", .reads = {in}, .writes = {out}, .place = CopyOut(0)}, [&](RunContext& ctx) {
+    must(ctx.device().CopyOut(to.data(), memory, bytes, ctx.stream()));
+  });
+  rig.eng().Wait(out);
+  EXPECT_EQ(to[63], 126);
+  EXPECT_EQ(rig.eng().device_stats().lanes, 3u);
+  EXPECT_EQ(rig.eng().device_stats().waits, 2u);
+}
+
+TEST(Lanes, AnAsynchronousOpIsOverWhenItsCompletionIsCalled) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  Completion done;
+  Gate called;
+  rig.eng().PushAsync({.writes = {a}, .place = Gpu(0)}, [&](RunContext& ctx, Completion c) {
+    rig.Launch(ctx, "kernel");
+    done = std::move(c);
+    called.Open();
+  });
+  rig.Push({.reads = {a}, .writes = {b}});
+  called.Wait();
+  EXPECT_FALSE(rig.eng().WaitFor(b, 0s));
+  done();
+  rig.eng().Wait(b);
+}
+
+TEST(Lanes, WorkOnTwoDevicesIsOrderedByTheHost) {
+  Rig rig({}, 1, 2, 2);
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  std::vector<int> seen;
+  for (int i = 0; i < 20; ++i) {
+    rig.Push({.writes = {a}, .place = Gpu(0)}, [&, i] { seen.push_back(2 * i); });
+    rig.Push({.reads = {a}, .writes = {b}, .place = Gpu(1)}, [&, i] { seen.push_back(2 * i + 1); });
+  }
+  rig.eng().WaitAll();
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(seen[i], i);
+}
+
+TEST(Lanes, APushThatWaitsForRoomGoesOnWhenTheDeviceEnds) {
+  SoftwareDeviceOptions device;
+  auto software = MakeSoftwareDevice(device);
+  EngineOptions options = Quiet(1);
+  options.devices = {software};
+  options.max_pending = 64;
+  Engine eng(options);
+  Var a = eng.NewVar("a");
+  for (int i = 0; i < 2000; ++i)
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [&](RunContext& ctx) {
+      const DeviceStatus s = software->Launch(ctx.stream(), "k", std::chrono::nanoseconds(1), [] {});
+      if (!s.ok()) throw DeviceError(s);
+    });
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), 2000u);
+  EXPECT_GT(eng.stats().backpressure_waits, 0u);
+}
+
+TEST(Lanes, TheContextKnowsWhereItRuns) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  rig.eng().Push({.writes = {a}}, [](RunContext& ctx) {
+    EXPECT_FALSE(ctx.defer_sync());
+    EXPECT_THROW((void)ctx.stream(), UsageError);
+    EXPECT_THROW((void)ctx.device(), UsageError);
+  });
+  rig.eng().Push({.updates = {a}, .place = Gpu(0)}, [](RunContext& ctx) {
+    EXPECT_TRUE(ctx.defer_sync());
+    EXPECT_TRUE(static_cast<bool>(ctx.stream()));
+    EXPECT_THROW((void)ctx.cuda_stream(), UsageError) << "not a CUDA device";
+  });
+  rig.eng().Wait(a);
+}
+
+TEST(Lanes, AnUnknownDeviceIsRefusedAtThePush) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  EXPECT_THROW(rig.Push({.writes = {a}, .place = Gpu(3)}), UsageError);
+  EXPECT_THROW(rig.Push({.writes = {a}, .place = Gpu(99)}), UsageError);
+  EXPECT_THROW(rig.Push({.writes = {a}, .place = Gpu(0, 77)}), UsageError);
+  EXPECT_EQ(rig.eng().stats().pushed, 0u);
+}
+
+}  // namespace
+}  // namespace engine::test
