@@ -96,6 +96,10 @@ struct DeviceStats {
   uint64_t events = 0;        // made; they are used again
   uint64_t queries = 0;
   uint64_t lanes = 0;
+  uint64_t graph_captures = 0;  // of bulks, see GraphKey
+  uint64_t graph_instantiations = 0;
+  uint64_t graph_updates = 0;  // nodes, or whole executables, that got new params
+  uint64_t graph_launches = 0;
 };
 
 // CancelScope: ops pushed under it that have not started when Cancel() is called are skipped with CancelledError.

@@ -92,6 +92,15 @@ constexpr Placement Gpu(uint16_t device = 0, uint8_t lane = Placement::kAnyLane)
   return {Placement::Kind::kGpu, device, lane};
 }
 
+// What a device op is, for bulks that come again: members of equal kinds in equal order are one structure, which the
+// engine launches as a graph once it has seen it often enough. From then on the body runs only when params change.
+// So the body must issue the same calls for the same kind and params, and do nothing else.
+struct GraphKey {
+  uint64_t kind = 0;      // operator, launch shape, types: everything but pointers and scalars. 0: never in a graph
+  uint64_t params = 0;    // of pointers and scalars: a hash, or a version that moves with them
+  bool one_call = false;  // the body issues exactly one kernel or copy: it can be given new params alone
+};
+
 struct OpDesc {
   Name name = {};
   VarSet reads = {};
@@ -101,6 +110,7 @@ struct OpDesc {
   int priority = 0;               // higher first among ready ops; clamped to [kMinPriority, kMaxPriority]
   bool run_always = false;        // runs even when an input is poisoned, and when cancelled (MXNet: kNoSkip)
   CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
+  GraphKey graph = {};            // device ops only
 };
 inline constexpr int kMinPriority = -2;
 inline constexpr int kMaxPriority = 2;

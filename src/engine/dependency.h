@@ -213,6 +213,8 @@ struct Dependency {
   }
   ENGINE_INLINE static void Unlock(Var* var, uintptr_t tail) { var->tail.store(tail, std::memory_order_release); }
 
+  static Group* GroupOf(uintptr_t word) { return reinterpret_cast<Group*>(word & ~kBits); }
+
  private:
   [[gnu::noinline]] static uintptr_t LockHeld(Var* var) {
     for (uint32_t round = 0;; ++round) {
@@ -473,7 +475,6 @@ struct Dependency {
     return op->wait.fetch_sub(n, std::memory_order_acq_rel) == n;
   }
 
-  static Group* GroupOf(uintptr_t word) { return reinterpret_cast<Group*>(word & ~kBits); }
   static Access* AccessOf(uintptr_t word) { return reinterpret_cast<Access*>(word & ~kBits); }
 };
 

@@ -79,6 +79,8 @@ namespace {
 
 Stream RunContext::stream() const {
   if (!defer_sync()) NotOnDevice(op_, "stream");
+  for (const detail::RunFrame* f = detail::t_frame; f; f = f->outer)
+    if (f->op == op_ && f->stream) return f->stream;  // captured
   return core_->devices().lane(op_->extra.lane).stream;
 }
 Device& RunContext::device() const {

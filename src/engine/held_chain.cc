@@ -66,7 +66,7 @@ uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, ui
     return 0;
   }
   op->chain() = &chain;
-  op->extra.more_behind = op->extra.merged = false;
+  op->extra.more_behind = op->extra.merged = op->extra.replayed = false;
   RegisterChained(slot, op);  // throws for a deleted Var, and has changed nothing then
   if (chain.last) {
     chain.last->extra.more_behind = true;

@@ -48,6 +48,7 @@ enum OpFlags : uint16_t {
   kInChain = 1 << 9,     // is held, or was, by a chain, a HeldChain extra
   kForgotten = 1 << 10,  // in a fork's child, which its body runs in: its Vars are not its own any more
   kDeviceOp = 1 << 11,   // issued to a device; its block stays until it has retired
+  kCapturable = 1 << 12,  // on a device, with a GraphKey extra
   kInternal = kWaitOp | kClearOp | kDeleteOp,
   kPointerExtra = kAsyncOp | kHeldOp | kInChain,
 };
@@ -69,6 +70,7 @@ struct OpExtra {
   uint8_t device = 0;          // kDeviceOp
   uint8_t asked_lane = 0;      // kDeviceOp: a number, Placement::kAnyLane, or one of those below
   uint8_t lane = 0;            // kDeviceOp: the lane that it is on
+  bool replayed = false;       // kInChain: a graph has been launched in place of its body
   std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
 };
 
@@ -139,11 +141,17 @@ using ScopePtr = std::shared_ptr<std::atomic<bool>>;
 struct OpRecord : Protocol::Op {
   std::byte* extras() { return reinterpret_cast<std::byte*>(accesses() + n_access); }
   void* closure() { return extras() + size_t{8} * extra.closure_offset; }
-  // Extras, in this order, present as the flags say: completion (not counted; set while the body runs) or chain; scope.
+  // Extras, in this order, present as the flags say: completion (not counted; set while the body runs) or chain; scope;
+  // graph key.
   CompletionState*& completion() { return *reinterpret_cast<CompletionState**>(extras()); }
   HeldChain*& chain() { return *reinterpret_cast<HeldChain**>(extras()); }
   ScopePtr& scope() {
     return *reinterpret_cast<ScopePtr*>(extras() + (extra.flags & kPointerExtra ? sizeof(void*) : 0));
+  }
+  GraphKey& graph() { return *reinterpret_cast<GraphKey*>(extras() + ExtraBytes(extra.flags & ~kCapturable)); }
+  static size_t ExtraBytes(uint32_t flags) {
+    return (flags & kPointerExtra ? sizeof(void*) : 0) + (flags & kScoped ? sizeof(ScopePtr) : 0) +
+           (flags & kCapturable ? sizeof(GraphKey) : 0);
   }
   Name name() const { return Name::FromStatic(extra.name); }
   Site site() const { return {extra.file, extra.line}; }

@@ -89,14 +89,15 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) + " Vars; the most is " +
                      std::to_string(Protocol::kMaxAccesses));
   const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
-  const uint16_t flags = request.flags | (desc.run_always ? kRunAlways : 0) | (scope ? kScoped : 0);
+  uint16_t flags = request.flags | (desc.run_always ? kRunAlways : 0) | (scope ? kScoped : 0);
 
   const uint8_t pool_index = PoolIndex(desc.place);
+  if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1)) [[unlikely]]
+    flags |= desc.graph.kind && !(flags & kAsyncOp) ? kDeviceOp | kCapturable : kDeviceOp;
   size_t closure_at = 0;
-  if (flags & (kScoped | kPointerExtra)) [[unlikely]] {
-    closure_at = (flags & kScoped ? sizeof(ScopePtr) : 0) + (flags & kPointerExtra ? sizeof(void*) : 0);
+  if (flags & (kScoped | kPointerExtra | kDeviceOp)) [[unlikely]] {
     const size_t align = std::max<size_t>(8, request.closure.type->align);
-    closure_at = (closure_at + align - 1) & ~(align - 1);
+    closure_at = (OpRecord::ExtraBytes(flags) + align - 1) & ~(align - 1);
   }
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + request.closure.type->size;
   uint32_t cls = ClassOf(bytes);
@@ -128,11 +129,8 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
   op->keeps_version = false;
   op->deletes = false;
-  uint16_t device_flag = 0;
-  if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1)) [[unlikely]] {
+  if (flags & kDeviceOp) [[unlikely]]
     PlaceOnDevice(op, desc.place);
-    device_flag = kDeviceOp;
-  }
 
   Access* access = op->accesses();
   uint32_t count = 0;
@@ -153,8 +151,10 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     if (count > 1) count = SortAndMerge(access, count);
     op->n_access = static_cast<uint16_t>(count);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
-    x.flags = flags | device_flag;
+    x.flags = flags;
     if (scope) ::new (&op->scope()) ScopePtr(*scope);
+    if (flags & kCapturable) [[unlikely]]
+      op->graph() = desc.graph;
     request.closure.type->construct(op->closure(), request.closure.object);
   } catch (...) {
     x.closure = nullptr;

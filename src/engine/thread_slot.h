@@ -49,6 +49,7 @@ struct RunFrame {
   EngineCore* core;
   OpRecord* op;
   RunFrame* outer;
+  Stream stream = {};  // of a body that is captured; else its lane's is the one
 };
 extern thread_local constinit RunFrame* t_frame;
 // Set while the body that runs on this thread has lent the thread's role to a stand-in.

@@ -41,4 +41,13 @@ inline constexpr std::chrono::microseconds kDozeLongest{16000};
 // And while somebody does, beyond the spin: the most that a waiter may learn late, besides its own wake.
 inline constexpr std::chrono::microseconds kAwaitNap{20};
 
+// Bulks as graphs: eager runs before a capture (as the page on bulk asks); executables of one structure, for as many lanes
+// as usually run one; memory and structures kept; param changes after which a structure that changes in three of four runs
+// is left eager, because a capture costs about what issuing does.
+inline constexpr uint64_t kGraphWarmUps = 2;
+inline constexpr size_t kGraphExecs = 4;
+inline constexpr size_t kGraphBytes = size_t{256} << 20;
+inline constexpr size_t kGraphKeys = 1024;
+inline constexpr uint64_t kGraphTrials = 16;
+
 }  // namespace engine::detail::tuning

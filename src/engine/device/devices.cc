@@ -3,8 +3,12 @@
 #include <algorithm>
 
 #include "../core.h"
+#include "bulk_graphs.h"
 
 namespace engine::detail {
+
+DeviceState::DeviceState() = default;
+DeviceState::~DeviceState() = default;
 
 Devices::Devices(EngineCore& core, const EngineOptions& options, bool lost_by_fork)
     : core_(core), options_(options), lost_by_fork_(lost_by_fork) {}
@@ -21,6 +25,7 @@ void Devices::Close() {
     thread_.join();
   }
   MutexLock making(make_mu_);
+  for (auto& d : devices_) d->graphs->Close();
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
     // A lost device is asked for nothing more; its handles go with it.
@@ -63,6 +68,7 @@ DeviceState& Devices::Get(uint32_t index) {
   }
   state->index = index;
   state->streams = static_cast<uint32_t>(options_.streams_per_device);
+  state->graphs = std::make_unique<BulkGraphs>(*this, *state);
   devices_.push_back(std::move(state));
   // The thread comes with the first device.
   if (!thread_.joinable()) thread_ = std::thread([this] { ThreadMain(); });
@@ -105,6 +111,10 @@ DeviceStats Devices::stats() const {
   out.waits_elided = read(elided_);
   out.events = read(events_made_);
   out.queries = read(queries_);
+  out.graph_captures = read(graph_captures_);
+  out.graph_instantiations = read(graph_instantiations_);
+  out.graph_updates = read(graph_updates_);
+  out.graph_launches = read(graph_launches_);
   for (uint32_t i = 0; i < lanes(); ++i) {
     const Lane& on = *lanes_[i].load(std::memory_order_acquire);
     out.retired += on.retired.load(std::memory_order_acquire);

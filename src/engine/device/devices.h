@@ -26,6 +26,8 @@ struct ThreadSlot;
 struct VarCore;
 struct Worker;
 
+class BulkGraphs;
+
 struct DeviceState {
   std::shared_ptr<Device> device;
   uint32_t index = 0;
@@ -33,6 +35,9 @@ struct DeviceState {
   std::atomic<ErrorRecord*> lost{};   // counted; set once. release: `good` of its lanes. Partner: acquire loads
   std::array<std::atomic<Lane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
   std::atomic<Lane*> copy_in{}, copy_out{};
+  std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
+  DeviceState();
+  ~DeviceState();
 };
 
 class Devices {
@@ -70,7 +75,7 @@ class Devices {
   uint32_t lanes() const { return n_lanes_.load(std::memory_order_acquire); }
 
  private:
-  friend class DeviceMemoryPool;
+  friend class BulkGraphs;
   struct Need {  // of an op or a run: per lane, the number that it must come behind
     std::array<uint64_t, kMaxLanes> seq{};
     uint32_t lanes = 0;  // mask
@@ -86,6 +91,7 @@ class Devices {
   DeviceStatus Order(Lane& lane, const Need& need);
   DeviceStatus RecordLocked(Lane& lane) REQUIRES(lane.mu);
   OpRecord* Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
+  OpRecord* SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker);
   OpRecord* Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   static VarPoints& PointsOf(VarCore* var);
 
@@ -118,6 +124,7 @@ class Devices {
 
   // relaxed: counters.
   std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0};
+  std::atomic<uint64_t> graph_captures_{0}, graph_instantiations_{0}, graph_updates_{0}, graph_launches_{0};
 };
 
 }  // namespace engine::detail

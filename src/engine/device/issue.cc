@@ -8,7 +8,7 @@
 #include "../completion_state.h"
 #include "../held_chain.h"
 #include "../pool.h"
-#include "devices.h"
+#include "bulk_graphs.h"
 
 namespace engine::detail {
 namespace {
@@ -176,6 +176,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   }
   if (!error) error = core_.BeforeRun(op);
   if (error) return Refuse(slot, op, error, worker);
+  if ((op->extra.flags & kInChain) && op->extra.replayed) return SettleReplayed(slot, op, *worker);
 
   Need need;
   AddNeeds(op, &need);
@@ -187,6 +188,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     if (AwaitRetired(lane(i), need.seq[i], op)) return nullptr;
   }
   Lane* on = nullptr;
+  bool graph_may_suit = false;
   try {
     const bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane;
     on = in_run ? worker->run_lane : &Choose(device, op);
@@ -194,9 +196,13 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       for (OpRecord* member = op->chain()->first; member;
            member = member->extra.more_behind ? member->extra.next : nullptr)
         if (member->extra.device == op->extra.device) AddNeeds(member, &need);
+    graph_may_suit = !in_run && (op->extra.flags & kCapturable) && worker &&
+                     !core_.poisoned_.load(std::memory_order_relaxed) && BulkGraphs::Suits(op);
     for (uint32_t m = need.lanes; m; m &= m - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctz(m));
-      if (lane(i).device != &device) need.lanes &= ~(1u << i);  // a later member's: it will await them itself
+      if (lane(i).device == &device) continue;
+      need.lanes &= ~(1u << i);  // a later member's: it will await them itself
+      graph_may_suit &= lane(i).Retired(need.seq[i]);
     }
     if (t_current_device != device.device.get()) {
       if (DeviceStatus s = device.device->MakeCurrent(); !s.ok()) throw DeviceError(std::move(s));
@@ -210,6 +216,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
   }
   if (worker) worker->run_lane = on;
+  if (graph_may_suit && device.graphs->Launch(*on, op)) return SettleReplayed(slot, op, *worker);
   op->extra.lane = static_cast<uint8_t>(on->id);
 
   const bool async = op->extra.flags & kAsyncOp;
@@ -250,6 +257,14 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   Pass pass{&now};
   Protocol::DropPins(pass, op, 1);
   return nullptr;
+}
+
+// A graph stands for the body.
+OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker) {
+  op->extra.lane = static_cast<uint8_t>(worker.run_lane->id);
+  if (core_.tracing_.load(std::memory_order_relaxed))
+    core_.TraceRun(op->extra.name, worker.run_lane->name.c_str(), Clock::now());
+  return Settle(slot, op, nullptr, &worker);
 }
 
 void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) { Settle(slot, op, error, nullptr); }

@@ -1,0 +1,288 @@
+#include "bulk_graphs.h"
+
+#include <algorithm>
+
+#include "../core.h"
+#include "../held_chain.h"
+
+namespace engine::detail {
+namespace {
+
+OpRecord* NextOf(OpRecord* head, OpRecord* op) {
+  if (!op->extra.more_behind) return nullptr;
+  return op == head ? op->chain()->first : op->extra.next;
+}
+
+uint64_t Mix(uint64_t hash, uint64_t word) {
+  hash ^= word + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
+  return hash * 0xbf58476d1ce4e5b9;
+}
+
+// A write of the run, or its head's accesses, as seen on the way through the members.
+struct LastOnVar {
+  Protocol::Var* var;
+  Access* write;               // the run's last, or null
+  Protocol::Group* group;      // of the run's readers behind it, or null
+  uint32_t readers;            // of the run in that group
+};
+
+// Whether the grants that a member still misses all come from members before it.
+bool CannotSplit(OpRecord* head) {
+  std::vector<LastOnVar> vars;
+  const auto find = [&](Protocol::Var* var) -> LastOnVar& {
+    for (LastOnVar& v : vars)
+      if (v.var == var) return v;
+    return vars.emplace_back(LastOnVar{var, nullptr, nullptr, 0});
+  };
+  for (OpRecord* op = head; op; op = NextOf(head, op)) {
+    uint32_t from_run = 0;
+    for (uint32_t i = 0; i < op->n_access; ++i) {
+      Access& a = op->accesses()[i];
+      LastOnVar& last = find(a.var);
+      // acquire: a successor's block. Partner: the release exchange in Follow.
+      const uintptr_t link = last.write ? last.write->link.load(std::memory_order_acquire) : 0;
+      if (a.read()) {
+        Protocol::Group* group = nullptr;
+        if (last.write && last.write->version() == a.version() && (link & Protocol::kGroup)) {
+          group = Protocol::GroupOf(link);  // it waits in there, for that write
+          ++from_run;
+        } else if (!last.write) {
+          group = Protocol::GroupOf(a.link.load(std::memory_order_relaxed));  // granted, or the count below will not fit
+        }
+        last.readers = group && group == last.group ? last.readers + 1 : 1;
+        last.group = group;
+        continue;
+      }
+      if (last.group) {
+        // Behind a group: one grant, of the run if all who are still in it are. acquire: the closer's add before.
+        if (last.group->successor == &a &&
+            last.group->count.load(std::memory_order_acquire) == static_cast<int64_t>(last.readers))
+          ++from_run;
+      } else if (link == reinterpret_cast<uintptr_t>(&a)) {
+        ++from_run;
+      }
+      last = {a.var, &a, nullptr, 0};
+    }
+    // acquire: who granted. The rest of the grants have been given; one is the chain's own.
+    if (op != head && op->wait.load(std::memory_order_acquire) != from_run + 1) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool BulkGraphs::Suits(OpRecord* head) {
+  if (!(head->extra.flags & kInChain) || !head->extra.more_behind) return false;
+  for (OpRecord* op = head; op; op = NextOf(head, op)) {
+    constexpr uint16_t kNeeded = kDeviceOp | kCapturable;
+    if ((op->extra.flags & kNeeded) != kNeeded || op->extra.device != head->extra.device ||
+        op->extra.asked_lane != head->extra.asked_lane || EngineCore::Cancelled(op))
+      return false;
+  }
+  return CannotSplit(head);
+}
+
+uint64_t BulkGraphs::KeyOf(OpRecord* head) {
+  uint64_t key = 0;
+  for (OpRecord* op = head; op; op = NextOf(head, op)) key = Mix(key, op->graph().kind);
+  return key;
+}
+
+// A status that says something went wrong; a sticky one ends the device.
+bool BulkGraphs::Failed(const DeviceStatus& status) {
+  if (!status.failed()) return false;
+  if (status.sticky()) devices_.Lose(device_, status);
+  return true;
+}
+
+bool BulkGraphs::Busy(const Exec& exec, const Lane& on) const {
+  return exec.last.seq && exec.last.lane != on.id && !devices_.lane(exec.last.lane).Retired(exec.last.seq);
+}
+
+// The body, with its work going to the capture.
+void BulkGraphs::RunBody(OpRecord* op) {
+  RunFrame frame{&devices_.core_, op, t_frame, capture_};
+  t_frame = &frame;
+  op->extra.lane = lane_;
+  RunContext ctx = EngineCore::MakeContext(&devices_.core_, op, 0);
+  try {
+    op->extra.closure->run(op->closure(), ctx, nullptr);
+  } catch (...) {
+    t_frame = frame.outer;
+    throw;
+  }
+  t_frame = frame.outer;
+}
+
+bool BulkGraphs::CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node) {
+  Device& device = *device_.device;
+  if (Failed(device.BeginCapture(capture_))) return false;
+  bool good = true;
+  try {
+    RunBody(op);
+    good = !Failed(device.LastNode(capture_, node));
+  } catch (...) {
+    good = false;
+  }
+  good &= !Failed(device.EndCapture(capture_, graph));
+  if (!good) (void)device.TakeLastError();
+  return good;
+}
+
+bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
+  Device& device = *device_.device;
+  if (Failed(device.BeginCapture(capture_))) return false;
+  bool good = true;
+  try {
+    for (OpRecord* op = head; op && good; op = NextOf(head, op)) {
+      RunBody(op);
+      Member member{op->graph().params, {}};
+      if (op->graph().one_call) good = !Failed(device.LastNode(capture_, &member.node));
+      out->members.push_back(member);
+    }
+  } catch (...) {  // it will say so again when it runs for real
+    good = false;
+  }
+  good &= !Failed(device.EndCapture(capture_, &out->graph));
+  if (!good) (void)device.TakeLastError();
+  ++devices_.graph_captures_;
+  return good;
+}
+
+// Gives the executable the parameters of this run.
+bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
+  Device& device = *device_.device;
+  std::vector<std::pair<size_t, OpRecord*>> changed;
+  bool by_node = true;
+  size_t i = 0;
+  for (OpRecord* op = head; op; op = NextOf(head, op), ++i) {
+    if (exec.members[i].params == op->graph().params) continue;
+    changed.emplace_back(i, op);
+    by_node &= static_cast<bool>(exec.members[i].node) && op->graph().one_call;
+  }
+  if (changed.empty()) return true;
+  if (++entry.changes > tuning::kGraphTrials && entry.changes * 4 > entry.runs * 3 && !by_node) return false;
+  if (by_node) {
+    for (auto& [at, op] : changed) {
+      DeviceGraph graph;
+      DeviceGraphNode from;
+      bool good = CaptureOne(op, &graph, &from);
+      if (good) good = !Failed(device.UpdateNode(exec.exec, exec.members[at].node, from));
+      if (graph) (void)device.DestroyGraph(graph);
+      if (!good) return false;
+      exec.members[at].params = op->graph().params;
+      ++devices_.graph_updates_;
+    }
+    return true;
+  }
+  Exec anew;
+  if (!Capture(head, &anew)) return false;
+  const DeviceStatus updated = device.Update(exec.exec, anew.graph);
+  if (updated.ok()) {
+    ++devices_.graph_updates_;
+    // The executable's nodes stay those of the graph that it was made of.
+    for (size_t k = 0; k < exec.members.size(); ++k) exec.members[k].params = anew.members[k].params;
+    (void)device.DestroyGraph(anew.graph);
+    return true;
+  }
+  (void)device.TakeLastError();
+  if (updated.code() != DeviceCode::kGraphUpdateFailed && Failed(updated)) {
+    (void)device.DestroyGraph(anew.graph);
+    return false;
+  }
+  if (Failed(device.Instantiate(anew.graph, &anew.exec, &anew.bytes))) {
+    (void)device.DestroyGraph(anew.graph);
+    return false;
+  }
+  ++devices_.graph_instantiations_;
+  bytes_ += anew.bytes;
+  anew.last = exec.last;
+  Destroy(exec);
+  exec = std::move(anew);
+  return true;
+}
+
+bool BulkGraphs::Launch(Lane& on, OpRecord* head) {
+  Device& device = *device_.device;
+  lane_ = static_cast<uint8_t>(on.id);
+  const uint64_t key = KeyOf(head);
+  Entry& entry = entries_[key];
+  if (entry.runs++ == 0) {
+    by_use_.push_front(key);
+    entry.used = by_use_.begin();
+  } else {
+    by_use_.splice(by_use_.begin(), by_use_, entry.used);
+  }
+  if (entry.eager || entry.runs <= tuning::kGraphWarmUps) return false;
+  if (!capture_ && Failed(device.CreateStream(0, &capture_))) return false;
+
+  // The same parameters and free; else free; else one more; else any.
+  Exec* exec = nullptr;
+  for (Exec& e : entry.execs) {
+    if (Busy(e, on)) continue;
+    size_t i = 0;
+    bool same = true;
+    for (OpRecord* op = head; op && same; op = NextOf(head, op), ++i) same = e.members[i].params == op->graph().params;
+    if (!exec || same) exec = &e;
+    if (same) break;
+  }
+  bool ready;
+  if (exec || entry.execs.size() == tuning::kGraphExecs) {
+    if (!exec) exec = &entry.execs[entry.runs % entry.execs.size()];
+    ready = Adapt(entry, *exec, head);
+  } else {
+    Exec made;
+    ready = Capture(head, &made) && !Failed(device.Instantiate(made.graph, &made.exec, &made.bytes));
+    if (ready) {
+      ++devices_.graph_instantiations_;
+      bytes_ += made.bytes;
+      entry.execs.push_back(std::move(made));
+      exec = &entry.execs.back();
+    } else if (made.graph) {
+      (void)device.DestroyGraph(made.graph);
+    }
+  }
+  if (!ready || Failed(device.Launch(exec->exec, on.stream))) {
+    (void)device.TakeLastError();
+    entry.eager = true;
+    for (Exec& e : entry.execs) Destroy(e);
+    entry.execs.clear();
+    return false;
+  }
+  ++devices_.graph_launches_;
+  uint64_t members = 0;
+  for (OpRecord* op = head; op; op = NextOf(head, op)) {
+    op->extra.replayed = true;
+    ++members;
+  }
+  exec->last = {on.issued.load(std::memory_order_relaxed) + members, on.id};
+  Evict();
+  return true;
+}
+
+void BulkGraphs::Destroy(Exec& exec) {
+  bytes_ -= exec.bytes;
+  if (exec.exec) (void)device_.device->DestroyGraphExec(exec.exec);
+  if (exec.graph) (void)device_.device->DestroyGraph(exec.graph);
+}
+
+// By measured bytes, the longest unused first; of a device that does not know bytes, by number.
+void BulkGraphs::Evict() {
+  while (by_use_.size() > 1 && (bytes_ > tuning::kGraphBytes || entries_.size() > tuning::kGraphKeys)) {
+    const auto oldest = entries_.find(by_use_.back());
+    for (Exec& e : oldest->second.execs) Destroy(e);
+    entries_.erase(oldest);
+    by_use_.pop_back();
+  }
+}
+
+void BulkGraphs::Close() {
+  if (device_.lost.load(std::memory_order_acquire)) return;
+  for (auto& [key, entry] : entries_)
+    for (Exec& e : entry.execs) Destroy(e);
+  entries_.clear();
+  by_use_.clear();
+  if (capture_) (void)device_.device->DestroyStream(capture_);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,81 @@
+// BulkGraphs: bulks that come again and again, launched as one graph instead of member by member.
+//
+// A run of a chain can be replayed if every member says what it is (OpDesc::graph), nothing is poisoned or cancelled,
+// and it cannot split: each grant that a member still misses comes from a member before it (CannotSplit reads that off
+// the protocol's links). Then all that it must come behind is known when it starts, and one launch stands for the bodies.
+// Members are settled one after another as ever, so order, points, names and waits stay per op.
+//
+// Key: the members' kinds and the device. Parameters: their params. Of one key: the first runs are eager (kWarmUps:
+// libraries set themselves up, modules load); then it is captured, on a stream of its own, in thread-local mode, with
+// all outside waits resolved before. After that
+//   the same parameters          launch
+//   others, one call a member    capture those members alone, give their nodes the new parameters, launch
+//   others                       capture all of it, update the executable; if the device refuses, instantiate anew
+// An executable never overlaps itself, so up to kMostExecs of a key are kept for runs on several lanes. A capture that
+// fails is ended, its error taken, and the key stays eager; so does one that is updated more often than it pays.
+//
+// Threads:   one issuer of the device at a time; not thread-safe. Ownership: of graphs and executables; destroyed at Close.
+// Errors:    none of its own: whatever fails, the run is eager, and the stats say so. A sticky error loses the device.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "devices.h"
+
+namespace engine::detail {
+
+class BulkGraphs {
+ public:
+  BulkGraphs(Devices& devices, DeviceState& device) : devices_(devices), device_(device) {}
+
+  // For the head of a run, all of whose outside work is in front of `on`: launches the members as a graph. False: they
+  // are to run one by one.
+  bool Launch(Lane& on, OpRecord* head);
+  void Close();
+
+  // Whether the run that `head` starts can be one graph.
+  static bool Suits(OpRecord* head);
+
+ private:
+  struct Member {
+    uint64_t params;
+    DeviceGraphNode node;  // null: more than one call
+  };
+  struct Exec {
+    DeviceGraph graph;  // owns the nodes
+    DeviceGraphExec exec;
+    std::vector<Member> members;
+    size_t bytes = 0;
+    OrderPoint last;  // launch
+  };
+  struct Entry {
+    uint64_t runs = 0;
+    uint64_t changes = 0;  // runs that found other parameters
+    bool eager = false;    // for good
+    std::vector<Exec> execs;
+    std::list<uint64_t>::iterator used;
+  };
+
+  static uint64_t KeyOf(OpRecord* head);
+  bool Busy(const Exec& exec, const Lane& on) const;
+  bool Capture(OpRecord* head, Exec* out);
+  bool CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node);
+  bool Adapt(Entry& entry, Exec& exec, OpRecord* head);
+  void RunBody(OpRecord* op);
+  bool Failed(const DeviceStatus& status);
+  void Destroy(Exec& exec);
+  void Evict();
+
+  Devices& devices_;
+  DeviceState& device_;
+  Stream capture_;  // made on first use
+  uint8_t lane_ = 0;  // of the run at hand
+  std::unordered_map<uint64_t, Entry> entries_;
+  std::list<uint64_t> by_use_;  // newest first
+  size_t bytes_ = 0;
+};
+
+}  // namespace engine::detail
