@@ -34,7 +34,7 @@ struct alignas(64) Worker {
   ThreadSlot* slot = nullptr;
   std::string lane;   // "cpu/0"
   uint32_t turn = 0;  // where the next look starts
-  struct Lane* run_lane = nullptr;  // of a device's issuer: that it issued on last
+  struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
   std::vector<OpRecord*> batch;
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};

@@ -10,14 +10,14 @@
 namespace engine::test {
 
 struct Rig {
-  explicit Rig(SoftwareDeviceOptions device_options = {}, int workers = 1, int streams = 4, int devices = 1) {
-    for (int i = 0; i < devices; ++i) {
+  explicit Rig(SoftwareDeviceOptions device_options = {}, int workers = 1, int streams = 4, int n_devices = 1) {
+    for (int i = 0; i < n_devices; ++i) {
       device_options.ordinal = i;
-      this->devices.push_back(MakeSoftwareDevice(device_options));
+      devices.push_back(MakeSoftwareDevice(device_options));
     }
     EngineOptions options = Quiet(workers);
     options.streams_per_device = streams;
-    options.devices.assign(this->devices.begin(), this->devices.end());
+    options.devices.assign(devices.begin(), devices.end());
     options.drain_timeout = std::chrono::milliseconds(500);
     engine = std::make_unique<Engine>(options);
   }

@@ -150,7 +150,7 @@ TEST(Lanes, CopiesHaveLanesOfTheirOwn) {
   rig.eng().Wait(out);
   EXPECT_EQ(to[63], 126);
   EXPECT_EQ(rig.eng().device_stats().lanes, 3u);
-  EXPECT_EQ(rig.eng().device_stats().waits, 2u);
+  EXPECT_LE(rig.eng().device_stats().waits, 2u) << "none for what has ended already";
 }
 
 TEST(Lanes, AnAsynchronousOpIsOverWhenItsCompletionIsCalled) {

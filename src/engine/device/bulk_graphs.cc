@@ -1,9 +1,9 @@
-#include "bulk_graphs.h"
+#include "device/bulk_graphs.h"
 
 #include <algorithm>
 
-#include "../core.h"
-#include "../held_chain.h"
+#include "core.h"
+#include "held_chain.h"
 
 namespace engine::detail {
 namespace {
@@ -95,7 +95,7 @@ bool BulkGraphs::Failed(const DeviceStatus& status) {
   return true;
 }
 
-bool BulkGraphs::Busy(const Exec& exec, const Lane& on) const {
+bool BulkGraphs::Busy(const Exec& exec, const DeviceLane& on) const {
   return exec.last.seq && exec.last.lane != on.id && !devices_.lane(exec.last.lane).Retired(exec.last.seq);
 }
 
@@ -202,7 +202,7 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
   return true;
 }
 
-bool BulkGraphs::Launch(Lane& on, OpRecord* head) {
+bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   Device& device = *device_.device;
   lane_ = static_cast<uint8_t>(on.id);
   const uint64_t key = KeyOf(head);

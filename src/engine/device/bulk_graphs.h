@@ -23,7 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "devices.h"
+#include "device/devices.h"
 
 namespace engine::detail {
 
@@ -33,7 +33,7 @@ class BulkGraphs {
 
   // For the head of a run, all of whose outside work is in front of `on`: launches the members as a graph. False: they
   // are to run one by one.
-  bool Launch(Lane& on, OpRecord* head);
+  bool Launch(DeviceLane& on, OpRecord* head);
   void Close();
 
   // Whether the run that `head` starts can be one graph.
@@ -60,7 +60,7 @@ class BulkGraphs {
   };
 
   static uint64_t KeyOf(OpRecord* head);
-  bool Busy(const Exec& exec, const Lane& on) const;
+  bool Busy(const Exec& exec, const DeviceLane& on) const;
   bool Capture(OpRecord* head, Exec* out);
   bool CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node);
   bool Adapt(Entry& entry, Exec& exec, OpRecord* head);

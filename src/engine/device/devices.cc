@@ -1,9 +1,9 @@
-#include "devices.h"
+#include "device/devices.h"
 
 #include <algorithm>
 
-#include "../core.h"
-#include "bulk_graphs.h"
+#include "core.h"
+#include "device/bulk_graphs.h"
 
 namespace engine::detail {
 
@@ -77,21 +77,21 @@ DeviceState& Devices::Get(uint32_t index) {
   return *made;
 }
 
-Lane& Devices::LaneOf(std::atomic<Lane*>& place, DeviceState& device, const std::string& name, bool shared) {
-  if (Lane* made = place.load(std::memory_order_acquire)) return *made;
+DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared) {
+  if (DeviceLane* made = place.load(std::memory_order_acquire)) return *made;
   MutexLock lock(make_mu_);
-  if (Lane* made = place.load(std::memory_order_relaxed)) return *made;
+  if (DeviceLane* made = place.load(std::memory_order_relaxed)) return *made;
   const uint32_t id = n_lanes_.load(std::memory_order_relaxed);
   if (id == kMaxLanes)
     throw UsageError("a lane more than an engine can have; the most is " + std::to_string(kMaxLanes));
-  auto on = std::make_unique<Lane>();
+  auto on = std::make_unique<DeviceLane>();
   on->device = &device;
   on->id = id;
   on->shared = shared;
   on->name = "gpu" + std::to_string(device.index) + "/" + name;
   if (DeviceStatus s = device.device->CreateStream(0, &on->stream); !s.ok()) throw DeviceError(std::move(s));
   lanes_made_.push_back(std::move(on));
-  Lane* made = lanes_made_.back().get();
+  DeviceLane* made = lanes_made_.back().get();
   lanes_[id].store(made, std::memory_order_release);
   n_lanes_.store(id + 1, std::memory_order_release);
   place.store(made, std::memory_order_release);
@@ -116,7 +116,7 @@ DeviceStats Devices::stats() const {
   out.graph_updates = read(graph_updates_);
   out.graph_launches = read(graph_launches_);
   for (uint32_t i = 0; i < lanes(); ++i) {
-    const Lane& on = *lanes_[i].load(std::memory_order_acquire);
+    const DeviceLane& on = *lanes_[i].load(std::memory_order_acquire);
     out.retired += on.retired.load(std::memory_order_acquire);
     out.issued += on.issued.load(std::memory_order_acquire);
   }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "lane.h"
+#include "device/lane.h"
 
 namespace engine::detail {
 
@@ -33,8 +33,8 @@ struct DeviceState {
   uint32_t index = 0;
   uint32_t streams = 1;               // lanes for compute, made on first use
   std::atomic<ErrorRecord*> lost{};   // counted; set once. release: `good` of its lanes. Partner: acquire loads
-  std::array<std::atomic<Lane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
-  std::atomic<Lane*> copy_in{}, copy_out{};
+  std::array<std::atomic<DeviceLane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
+  std::atomic<DeviceLane*> copy_in{}, copy_out{};
   std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
   DeviceState();
   ~DeviceState();
@@ -55,7 +55,7 @@ class Devices {
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker);
   void FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   // The run of a chain ended, or was left, with members issued since the last record.
-  void EndRun(Lane& lane);
+  void EndRun(DeviceLane& lane);
 
   // --- retire.cc
   // Whether a host op may run: all device work on its Vars that it must come behind has retired. If not, the op will
@@ -71,7 +71,7 @@ class Devices {
   void Lose(DeviceState& device, const DeviceStatus& why);
 
   DeviceStats stats() const;
-  Lane& lane(uint32_t id) { return *lanes_[id].load(std::memory_order_acquire); }
+  DeviceLane& lane(uint32_t id) { return *lanes_[id].load(std::memory_order_acquire); }
   uint32_t lanes() const { return n_lanes_.load(std::memory_order_acquire); }
 
  private:
@@ -85,21 +85,21 @@ class Devices {
       seq[p.lane] = std::max(seq[p.lane], p.seq);
     }
   };
-  Lane& LaneOf(std::atomic<Lane*>& place, DeviceState& device, const std::string& name, bool shared) EXCLUDES(make_mu_);
-  Lane& Choose(DeviceState& device, OpRecord* op);
+  DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared) EXCLUDES(make_mu_);
+  DeviceLane& Choose(DeviceState& device, OpRecord* op);
   static void AddNeeds(OpRecord* op, Need* need);
-  DeviceStatus Order(Lane& lane, const Need& need);
-  DeviceStatus RecordLocked(Lane& lane) REQUIRES(lane.mu);
+  DeviceStatus Order(DeviceLane& lane, const Need& need);
+  DeviceStatus RecordLocked(DeviceLane& lane) REQUIRES(lane.mu);
   OpRecord* Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker);
   OpRecord* Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   static VarPoints& PointsOf(VarCore* var);
 
   enum class Polled { kNothing, kRunning, kAwaited, kRetired };
-  Polled Poll(Lane& lane) EXCLUDES(lane.mu);
-  bool AwaitRetired(Lane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
+  Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
+  bool AwaitRetired(DeviceLane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
   void PassLostToVars(OpRecord* op);
-  void RetireUpTo(Lane& lane, uint64_t seq) EXCLUDES(lane.mu);
+  void RetireUpTo(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
   void ThreadMain();
 
   EngineCore& core_;
@@ -107,9 +107,9 @@ class Devices {
   const bool lost_by_fork_;
   Mutex make_mu_;
   std::vector<std::unique_ptr<DeviceState>> devices_ GUARDED_BY(make_mu_);
-  std::vector<std::unique_ptr<Lane>> lanes_made_ GUARDED_BY(make_mu_);
+  std::vector<std::unique_ptr<DeviceLane>> lanes_made_ GUARDED_BY(make_mu_);
   std::array<std::atomic<DeviceState*>, kMaxDevices> by_index_{};
-  std::array<std::atomic<Lane*>, kMaxLanes> lanes_{};
+  std::array<std::atomic<DeviceLane*>, kMaxLanes> lanes_{};
   std::atomic<uint32_t> n_lanes_{0};
 
   // Futex word of the retirement thread: kAsleep without work, kDozing on a timer, kAwake while somebody waits.

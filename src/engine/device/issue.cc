@@ -5,10 +5,10 @@
 // has retired, and what the wait for another lane brings along: the rest is the least that orders the op.
 #include <algorithm>
 
-#include "../completion_state.h"
-#include "../held_chain.h"
-#include "../pool.h"
-#include "bulk_graphs.h"
+#include "completion_state.h"
+#include "held_chain.h"
+#include "pool.h"
+#include "device/bulk_graphs.h"
 
 namespace engine::detail {
 namespace {
@@ -44,7 +44,7 @@ void Devices::AddNeeds(OpRecord* op, Need* need) {
 }
 
 // The lane whose newest op this one follows, else the one with the least on it.
-Lane& Devices::Choose(DeviceState& device, OpRecord* op) {
+DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   const uint32_t asked = op->extra.asked_lane;
   if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", false);
   if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", false);
@@ -54,14 +54,14 @@ Lane& Devices::Choose(DeviceState& device, OpRecord* op) {
     if (!points) continue;
     MutexLock lock(points->mu);
     if (points->write.seq == 0) continue;
-    Lane& producer = lane(points->write.lane);
+    DeviceLane& producer = lane(points->write.lane);
     if (producer.device == &device && producer.shared && producer.issued.load(std::memory_order_relaxed) == points->write.seq)
       return producer;
   }
   uint32_t best = 0;
   uint64_t least = ~uint64_t{0};
   for (uint32_t i = 0; i < device.streams; ++i) {
-    const Lane* l = device.compute[i].load(std::memory_order_acquire);
+    const DeviceLane* l = device.compute[i].load(std::memory_order_acquire);
     const uint64_t load =
         l ? l->issued.load(std::memory_order_relaxed) - l->retired.load(std::memory_order_relaxed) : 0;
     if (load < least) {
@@ -73,7 +73,7 @@ Lane& Devices::Choose(DeviceState& device, OpRecord* op) {
 }
 
 // Has later work of `lane` come behind `need`. On failure nothing was lost: the op has not run.
-DeviceStatus Devices::Order(Lane& to, const Need& need) {
+DeviceStatus Devices::Order(DeviceLane& to, const Need& need) {
   uint32_t open = need.lanes & ~(1u << to.id);
   if (!open) return {};
   {
@@ -91,7 +91,7 @@ DeviceStatus Devices::Order(Lane& to, const Need& need) {
   std::array<Found, kMaxLanes> found;
   for (uint32_t m = open; m; m &= m - 1) {
     const auto i = static_cast<uint32_t>(__builtin_ctz(m));
-    Lane& from = lane(i);
+    DeviceLane& from = lane(i);
     DeviceStatus status;
     {
       MutexLock lock(from.mu);
@@ -124,7 +124,7 @@ DeviceStatus Devices::Order(Lane& to, const Need& need) {
   LaneClock behind{};
   for (uint32_t m = open; m; m &= m - 1) {
     const auto i = static_cast<uint32_t>(__builtin_ctz(m));
-    Lane& from = lane(i);
+    DeviceLane& from = lane(i);
     DeviceStatus status;
     {
       MutexLock lock(from.mu);  // its event is not used anew meanwhile
@@ -145,7 +145,7 @@ DeviceStatus Devices::Order(Lane& to, const Need& need) {
 }
 
 // An event behind all that is issued on the lane.
-DeviceStatus Devices::RecordLocked(Lane& lane) {
+DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
   Device& device = *lane.device->device;
   Event event;
   if (!lane.spare_events.empty()) {
@@ -187,7 +187,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     if (worker && worker->run_lane) EndRun(*worker->run_lane);
     if (AwaitRetired(lane(i), need.seq[i], op)) return nullptr;
   }
-  Lane* on = nullptr;
+  DeviceLane* on = nullptr;
   bool graph_may_suit = false;
   try {
     const bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane;
@@ -283,7 +283,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
 
 // Issued: gives the op its number and its Vars its point, then releases it. Its block stays until it retires.
 OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  Lane& on = lane(op->extra.lane);
+  DeviceLane& on = lane(op->extra.lane);
   const bool in_chain = op->extra.flags & kInChain;
   HeldChain* const chain = in_chain && op->extra.more_behind ? op->chain() : nullptr;
   uint64_t seq;
@@ -328,7 +328,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   return next;
 }
 
-void Devices::EndRun(Lane& on) {
+void Devices::EndRun(DeviceLane& on) {
   DeviceStatus status;
   {
     MutexLock lock(on.mu);

@@ -1,4 +1,4 @@
-// Lane: one stream, what was issued on it, and what of that is known to have ended.
+// DeviceLane: one stream, what was issued on it, and what of that is known to have ended.
 //
 // Every op on the lane takes the next sequence number. `issued` numbers are ordered on the device; `retired` ones have
 // ended, and the host knows. In between stand records: events, each with the number it covers and the lane's clock then,
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "engine/device.h"
-#include "order_point.h"
+#include "device/order_point.h"
 
 namespace engine::detail {
 
@@ -34,7 +34,7 @@ struct LaneRecord {
   LaneClock clock;
 };
 
-struct Lane {
+struct DeviceLane {
   DeviceState* device = nullptr;
   uint32_t id = 0;
   std::string name;  // "gpu0/1", "gpu0/copy_in"

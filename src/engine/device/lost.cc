@@ -3,18 +3,18 @@
 // lane says so. What is pushed to the device later is skipped with the same error.
 #include <string>
 
-#include "../core.h"
-#include "devices.h"
+#include "core.h"
+#include "device/devices.h"
 
 namespace engine::detail {
 
 void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
   std::string text;
   uint64_t count = 0;
-  std::vector<Lane*> of_device;
+  std::vector<DeviceLane*> of_device;
   for (uint32_t i = 0; i < lanes(); ++i)
     if (lane(i).device == &state) of_device.push_back(&lane(i));
-  for (Lane* on : of_device) {
+  for (DeviceLane* on : of_device) {
     MutexLock lock(on->mu);
     if (!on->first) continue;
     const auto describe = [&](const OpRecord* op) {
@@ -37,7 +37,7 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
       error->Release();  // others saw it, too
       return;
     }
-    for (Lane* on : of_device) {
+    for (DeviceLane* on : of_device) {
       MutexLock lane_lock(on->mu);
       on->good.store(on->retired.load(std::memory_order_relaxed), std::memory_order_release);
     }

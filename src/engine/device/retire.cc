@@ -12,13 +12,13 @@
 
 #include <algorithm>
 
-#include "devices.h"
-#include "../engine_thread.h"
+#include "device/devices.h"
+#include "engine_thread.h"
 
 namespace engine::detail {
 
 // True: parked until the lane has retired `seq`.
-bool Devices::AwaitRetired(Lane& on, uint64_t seq, OpRecord* op) {
+bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
   if (on.Retired(seq)) return false;
   {
     MutexLock lock(on.mu);
@@ -68,7 +68,7 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
     write = points.write;
   }
   if (write.seq == 0) return true;
-  Lane& on = lane(write.lane);
+  DeviceLane& on = lane(write.lane);
   Clock::time_point until{};
   for (;;) {
     if (on.Retired(write.seq)) return !on.Failed(write.seq);
@@ -91,7 +91,7 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
 }
 
 // Detaches what has retired up to `seq`, then does what waited for it.
-void Devices::RetireUpTo(Lane& on, uint64_t seq) {
+void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   OpRecord* list = nullptr;
   std::vector<OpRecord*> started;
   {
@@ -115,7 +115,7 @@ void Devices::RetireUpTo(Lane& on, uint64_t seq) {
     }
     on.retired.store(retired, std::memory_order_release);
     const auto open = std::stable_partition(on.awaiting.begin(), on.awaiting.end(),
-                                            [&](const Lane::Awaiting& w) { return w.seq <= retired; });
+                                            [&](const DeviceLane::Awaiting& w) { return w.seq <= retired; });
     for (auto w = on.awaiting.begin(); w != open; ++w) started.push_back(w->op);
     awaiting_.fetch_sub(static_cast<uint32_t>(open - on.awaiting.begin()), std::memory_order_relaxed);
     on.awaiting.erase(on.awaiting.begin(), open);
@@ -135,7 +135,7 @@ void Devices::RetireUpTo(Lane& on, uint64_t seq) {
   core_.Dispatch(pass, nullptr);
 }
 
-Devices::Polled Devices::Poll(Lane& on) {
+Devices::Polled Devices::Poll(DeviceLane& on) {
   uint64_t ended = 0;
   bool awaited = core_.HostWaits();
   DeviceStatus status;
@@ -150,7 +150,7 @@ Devices::Polled Devices::Poll(Lane& on) {
     uint64_t newest = on.records.empty() ? 0 : on.records.back().seq;
     if (!on.awaiting.empty()) {
       awaited = true;
-      const auto by_seq = [](const Lane::Awaiting& a, const Lane::Awaiting& b) { return a.seq < b.seq; };
+      const auto by_seq = [](const DeviceLane::Awaiting& a, const DeviceLane::Awaiting& b) { return a.seq < b.seq; };
       const auto [least, most] = std::minmax_element(on.awaiting.begin(), on.awaiting.end(), by_seq);
       oldest = least->seq;
       newest = most->seq;
@@ -184,7 +184,7 @@ Devices::Polled Devices::Poll(Lane& on) {
 
 bool Devices::Busy() const {
   for (uint32_t i = 0; i < lanes(); ++i) {
-    const Lane& l = *lanes_[i].load(std::memory_order_acquire);
+    const DeviceLane& l = *lanes_[i].load(std::memory_order_acquire);
     if (l.issued.load(std::memory_order_seq_cst) != l.retired.load(std::memory_order_acquire)) return true;
   }
   return false;

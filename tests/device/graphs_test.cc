@@ -1,0 +1,211 @@
+// Bulks that come again are launched as graphs: the same results, order, names and counts, and no body is run.
+#include "device_test.h"
+
+namespace engine::test {
+namespace {
+
+// A model of four layers in place on a software device: each member is one kernel with a scalar.
+struct Model {
+  explicit Model(Rig& r, int members = 4) : rig(r), held(r.eng()), values(static_cast<size_t>(members), 0) {
+    for (int i = 0; i <= members; ++i) vars.push_back(r.eng().NewVar());
+  }
+  // `one_call` false: as if the body made several calls.
+  void Step(int scalar, bool one_call = true) {
+    for (size_t i = 0; i + 1 < vars.size(); ++i) {
+      held.Push({.name = "layer",
+                 .reads = {vars[i]},
+                 .writes = {vars[i + 1]},
+                 .place = Gpu(0),
+                 .graph = {.kind = 100 + i, .params = static_cast<uint64_t>(scalar), .one_call = one_call}},
+                [this, i, scalar](RunContext& ctx) {
+                  ++bodies;
+                  rig.Launch(ctx, "layer", [this, i, scalar] { values[i] = scalar + (i ? values[i - 1] : 0); });
+                });
+    }
+    held.Release();
+  }
+  void Check(int scalar) {
+    rig.eng().WaitAll();
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], scalar * static_cast<int>(i + 1));
+  }
+  Rig& rig;
+  HeldOps held;
+  std::vector<Var> vars;
+  std::vector<int> values;
+  std::atomic<int> bodies{0};
+};
+
+TEST(DeviceGraphs, AfterTwoEagerRunsOneIsCapturedAndLaterOnesAreLaunched) {
+  Rig rig;
+  Model model(rig);
+  for (int run = 0; run < 10; ++run) {
+    model.Step(3);
+    model.Check(3);
+    std::fill(model.values.begin(), model.values.end(), 0);
+  }
+  EXPECT_EQ(model.bodies, 12) << "two eager runs and the capture";
+  const DeviceStats stats = rig.eng().device_stats();
+  EXPECT_EQ(stats.graph_instantiations, 1u);
+  EXPECT_EQ(stats.graph_launches, 8u);
+  EXPECT_EQ(stats.graph_updates, 0u);
+  EXPECT_EQ(stats.issued, 40u);
+  EXPECT_EQ(rig.eng().stats().dispatches, 10u);
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kRecord], 10u);
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kSynchronize], 0u);
+}
+
+TEST(DeviceGraphs, ChangedParamsUpdateTheNodes) {
+  Rig rig;
+  Model model(rig);
+  for (int run = 0; run < 20; ++run) {
+    model.Step(run / 5);
+    model.Check(run / 5);
+  }
+  const DeviceStats stats = rig.eng().device_stats();
+  EXPECT_EQ(stats.graph_instantiations, 1u);
+  EXPECT_EQ(stats.graph_updates, 3u * 4);
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kUpdateNode], 12u);
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kUpdate], 0u);
+}
+
+TEST(DeviceGraphs, BodiesOfSeveralCallsAreCapturedAnewAndTheExecutableUpdated) {
+  Rig rig;
+  Model model(rig);
+  for (int run = 0; run < 20; ++run) {
+    model.Step(run / 5, false);
+    model.Check(run / 5);
+  }
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kUpdate], 3u);
+  EXPECT_EQ(rig.eng().device_stats().graph_instantiations, 1u);
+}
+
+TEST(DeviceGraphs, StructureThatAlwaysChangesIsLeftEager) {
+  Rig rig;
+  Model model(rig);
+  for (int run = 0; run < 60; ++run) {
+    model.Step(run, false);
+    model.Check(run);
+  }
+  const uint64_t captures = rig.eng().device_stats().graph_captures;
+  EXPECT_LT(captures, 30u);
+  for (int run = 60; run < 80; ++run) {
+    model.Step(run, false);
+    model.Check(run);
+  }
+  EXPECT_EQ(rig.eng().device_stats().graph_captures, captures);
+}
+
+TEST(DeviceGraphs, ALaunchWaitsForWhatItsMembersNeedFromOtherLanes) {
+  Rig rig;
+  Model model(rig);
+  Var other = rig.eng().NewVar("other");
+  for (int run = 0; run < 6; ++run) {
+    model.Step(1);
+    model.Check(1);
+  }
+  std::atomic<bool> before{false};
+  const uint64_t hold = rig.PushHeldKernel({.writes = {model.vars[0]}, .place = Gpu(0, 9)});
+  rig.Push({.updates = {model.vars[0]}, .place = Gpu(0, 9)}, [&] { before = true; });
+  std::fill(model.values.begin(), model.values.end(), 0);
+  model.Step(1);
+  EXPECT_FALSE(rig.eng().WaitFor(model.vars.back(), 0s));
+  EXPECT_EQ(model.values[0], 0);
+  rig.device().Release(hold);
+  model.Check(1);
+  EXPECT_TRUE(before);
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 5u);
+}
+
+TEST(DeviceGraphs, ARunThatCouldSplitIsEager) {
+  Rig rig;
+  Model model(rig);
+  for (int run = 0; run < 5; ++run) {
+    model.Step(1);
+    model.Check(1);
+  }
+  const uint64_t launches = rig.eng().device_stats().graph_launches;
+  // A reader from outside of a Var that a member in the middle writes.
+  HeldOp reader = rig.eng().PushHeld({.reads = {model.vars[3]}}, [] {});
+  model.Step(2);
+  rig.eng().Wait(model.vars[1]);
+  EXPECT_FALSE(rig.eng().WaitFor(model.vars[3], 0s));
+  reader.Release();
+  model.Check(2);
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, launches);
+}
+
+TEST(DeviceGraphs, ReadersInsideTheRunDoNotKeepItFromBeingOne) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), c = rig.eng().NewVar("c");
+  HeldOps held(rig.eng());
+  const auto kernel = [&](RunContext& ctx) { rig.Launch(ctx, "k"); };
+  for (int run = 0; run < 6; ++run) {
+    held.Push({.writes = {a}, .place = Gpu(0), .graph = {.kind = 1}}, kernel);
+    held.Push({.reads = {a}, .writes = {b}, .place = Gpu(0), .graph = {.kind = 2}}, kernel);
+    held.Push({.reads = {a, b}, .writes = {c}, .place = Gpu(0), .graph = {.kind = 3}}, kernel);
+    held.Push({.reads = {c}, .updates = {a}, .place = Gpu(0), .graph = {.kind = 4}}, kernel);
+    held.Release();
+    rig.eng().WaitAll();
+  }
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 4u);
+}
+
+TEST(DeviceGraphs, AMemberWithoutAKeyKeepsTheBulkEager) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  HeldOps held(rig.eng());
+  const auto kernel = [&](RunContext& ctx) { rig.Launch(ctx, "k"); };
+  for (int run = 0; run < 6; ++run) {
+    held.Push({.updates = {a}, .place = Gpu(0), .graph = {.kind = 1}}, kernel);
+    held.Push({.updates = {a}, .place = Gpu(0)}, kernel);
+    held.Release();
+    rig.eng().Wait(a);
+  }
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 0u);
+}
+
+// Whatever fails on the way to a graph, the bulk runs eagerly and its key stays eager; nothing is lost.
+class GraphCallFails : public testing::TestWithParam<DeviceCall> {};
+
+TEST_P(GraphCallFails, AndTheBulkRunsEagerly) {
+  Rig rig;
+  Model model(rig);
+  rig.device().FailCall(GetParam(), 1, DeviceCode::kCaptureInvalidated, false);
+  for (int run = 0; run < 10; ++run) {
+    model.Step(run, GetParam() == DeviceCall::kUpdateNode);
+    model.Check(run);
+  }
+  EXPECT_LT(rig.eng().device_stats().graph_launches, 8u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, GraphCallFails,
+                         testing::Values(DeviceCall::kBeginCapture, DeviceCall::kEndCapture, DeviceCall::kInstantiate,
+                                         DeviceCall::kUpdate, DeviceCall::kUpdateNode, DeviceCall::kLaunchGraph),
+                         [](const auto& p) { return std::string(DeviceCallName(p.param)); });
+
+TEST(DeviceGraphs, ABodyThatAllocatesCannotBeCaptured) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  HeldOps held(rig.eng());
+  int ran = 0;
+  const auto body = [&](RunContext& ctx) {
+    void* memory = nullptr;
+    DeviceStatus s = ctx.device().Allocate(64, ctx.stream(), &memory);
+    if (!s.ok()) throw DeviceError(s);
+    s = ctx.device().Free(memory, ctx.stream());
+    if (!s.ok()) throw DeviceError(s);
+    ++ran;
+  };
+  for (int run = 0; run < 6; ++run) {
+    held.Push({.updates = {a}, .place = Gpu(0), .graph = {.kind = 1}}, body);
+    held.Push({.updates = {a}, .place = Gpu(0), .graph = {.kind = 1}}, body);
+    held.Release();
+    rig.eng().Wait(a);
+  }
+  EXPECT_EQ(ran, 12);
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 0u);
+  EXPECT_EQ(rig.eng().device_stats().graph_captures, 1u) << "it is not tried again";
+}
+
+}  // namespace
+}  // namespace engine::test
