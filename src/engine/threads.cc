@@ -269,6 +269,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     }
     const bool merged = next && (next->extra.flags & kInChain) && next->extra.merged;
     if (next && ((run >= tuning::kInlineRun && !merged) || pool.stopping())) {  // let others have a turn
+      if (merged && worker.run_lane) devices_->EndRun(*worker.run_lane);
       pool.Put(*worker.slot, next);
       next = nullptr;
       fair = true;

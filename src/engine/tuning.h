@@ -41,6 +41,9 @@ inline constexpr std::chrono::microseconds kDozeLongest{16000};
 // And while somebody does, beyond the spin: the most that a waiter may learn late, besides its own wake.
 inline constexpr std::chrono::microseconds kAwaitNap{20};
 
+// How long a run that is awaited may go on before its record. Records of runs come at their ends; only a body that
+// blocks on something else than the engine is caught by this.
+inline constexpr std::chrono::milliseconds kRunPatience{20};
 // Bulks as graphs: eager runs before a capture (as the page on bulk asks); executables of one structure, for as many lanes
 // as usually run one; memory and structures kept; param changes after which a structure that changes in three of four runs
 // is left eager, because a capture costs about what issuing does.

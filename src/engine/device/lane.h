@@ -58,7 +58,8 @@ struct DeviceLane {
     OpRecord* op;  // granted, and started when the lane has retired seq
   };
   std::vector<Awaiting> awaiting GUARDED_BY(mu);
-  uint64_t issued_before GUARDED_BY(mu) = 0;  // when the retirement thread last looked
+  uint64_t unrecorded GUARDED_BY(mu) = 0;  // that the retirement thread found issued and not recorded, since when
+  Clock::time_point unrecorded_since GUARDED_BY(mu){};
   std::vector<Event> spare_events GUARDED_BY(mu);  // whose records have all retired
 
   bool Retired(uint64_t seq) const { return retired.load(std::memory_order_acquire) >= seq; }

@@ -157,11 +157,16 @@ Devices::Polled Devices::Poll(DeviceLane& on) {
     }
     // In the middle of a run its record is still to come, unless a member of it takes its time.
     const uint64_t recorded = on.records.empty() ? 0 : on.records.back().seq;
-    if (recorded < issued && issued == on.issued_before && (newest > recorded || on.records.empty())) {
-      status = RecordLocked(on);
-      if (on.awaiting.empty()) oldest = newest = issued;
+    if (recorded < issued && (newest > recorded || on.records.empty())) {
+      const auto now = Clock::now();
+      if (on.unrecorded != issued) {
+        on.unrecorded = issued;
+        on.unrecorded_since = now;
+      } else if (now - on.unrecorded_since > tuning::kRunPatience) {
+        status = RecordLocked(on);
+        if (on.awaiting.empty()) oldest = newest = issued;
+      }
     }
-    on.issued_before = issued;
     const auto ready = [&](uint64_t seq) REQUIRES(on.mu) {
       const auto at = std::find_if(on.records.begin(), on.records.end(), [&](const auto& r) { return r.seq >= seq; });
       if (at == on.records.end()) return false;
