@@ -163,7 +163,7 @@ class Device {
 
   // Capture, in thread-local mode: until EndCapture, work on `stream` is noted instead of run, and so is work on
   // streams that wait for an event recorded in the capture; these join back by an event that `stream` waits for.
-  // Meanwhile this thread may not synchronize, query or allocate; other threads may. EndCapture ends the capture
+  // Meanwhile this thread may not synchronize, query or touch pinned allocations; others may. EndCapture ends the capture
   // whatever it returns, except kCaptureWrongThread and kCaptureUnmatched. Without success there is no graph.
   virtual DeviceStatus BeginCapture(Stream stream) = 0;
   virtual DeviceStatus EndCapture(Stream stream, DeviceGraph* graph) = 0;

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
@@ -33,6 +34,7 @@ class CAPABILITY("mutex") Mutex {
   void Unlock() RELEASE() { mu_.unlock(); }
 
  private:
+  friend class CondVar;
   std::mutex mu_;
 };
 
@@ -44,6 +46,20 @@ class SCOPED_CAPABILITY MutexLock {
 
  private:
   Mutex& mu_;
+};
+
+// For what is not on the push path. Wakes early; callers loop.
+class CondVar {
+ public:
+  void Wait(Mutex& mu) REQUIRES(mu) {
+    std::unique_lock<std::mutex> held(mu.mu_, std::adopt_lock);
+    changed_.wait(held);
+    held.release();
+  }
+  void NotifyAll() { changed_.notify_all(); }
+
+ private:
+  std::condition_variable changed_;
 };
 
 using Clock = std::chrono::steady_clock;

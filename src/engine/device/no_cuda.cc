@@ -3,8 +3,9 @@
 
 namespace engine {
 namespace {
-constexpr const char* kWhy = "this build has no CUDA backend: it was configured without the CUDA toolkit "
-                             "(install it and configure with -DENGINE_CUDA=ON, which says what is missing)";
+constexpr const char* kWhy =
+    "this build has no CUDA backend: it was configured without the CUDA toolkit "
+    "(install it and configure with -DENGINE_CUDA=ON, which says what is missing)";
 }  // namespace
 
 int CudaDeviceCount(std::string* why) {
