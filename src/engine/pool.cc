@@ -97,9 +97,11 @@ OpRecord* Pool::TryTake() {
 }
 
 bool Pool::HasReady() const {
-  for (const ReadyQueue* q : queues_.load(std::memory_order_acquire)->queues)
-    for (const ReadyDeque& d : q->level)
-      if (!d.Empty()) return true;
+  const uint32_t used = levels_used_.load(std::memory_order_acquire);
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  for (uint32_t levels = used; levels; levels &= levels - 1)
+    for (const ReadyQueue* q : queues)
+      if (!q->level[__builtin_ctz(levels)].Empty()) return true;
   return false;
 }
 
@@ -115,12 +117,11 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
   searchers_.fetch_add(1, std::memory_order_seq_cst);
   for (;;) {
     if (OpRecord* op = Search(worker)) {
-      // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. The fence's
-      // partner is the one in Notify: a post that saw us searching has been published by then.
-      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0) {
-        HeavyFence();
-        if (HasReady()) Notify();
-      }
+      // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. seq_cst:
+      // partner is the fence in Notify; a post that saw us searching is seen here.
+      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0 &&
+          HasReady())
+        Notify();
       return op;
     }
     Sleep(worker);
@@ -136,8 +137,9 @@ OpRecord* Pool::Search(Worker& worker) {
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
   if (spin_.count() == 0 || !last_awake) return Find(worker, true);
   const auto until = Clock::now() + spin_;
-  for (;;) {
+  for (uint32_t round = 0;; ++round) {
     for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
+    LetOthersRun(round);
     if (OpRecord* op = Find(worker, true)) return op;
     if (stopping() || Clock::now() >= until) return nullptr;
   }

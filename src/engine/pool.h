@@ -58,9 +58,11 @@ class Pool {
   void Notify() {
     LightFence();
     const uint32_t asleep = sleepers_.load(std::memory_order_relaxed);
-    if (asleep == 0 || searchers_.load(std::memory_order_relaxed) != 0) return;
+    if (asleep == 0) return;
     if (tiny_.load(std::memory_order_relaxed) && asleep < workers_.size()) return;
-    WakeOne();
+    // A searcher is relied on only once it must see what was put. Partner: the seq_cst subtraction in Next.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (searchers_.load(std::memory_order_relaxed) == 0) WakeOne();
   }
 
   // The next op for `worker`, or null when the pool stops. Blocks. `fair`: looks at other threads' queues first.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+
+#include "tuning.h"
 
 #if defined(__clang__)
 #define ENGINE_TSA(x) __attribute__((x))
@@ -74,6 +77,12 @@ inline void Pause() noexcept {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// For a loop that waits for another thread, once a round: that thread may have been put on our core, where it runs only
+// when we let it.
+inline void LetOthersRun(uint32_t round) noexcept {
+  if (round >= tuning::kRoundsAlone) sched_yield();
 }
 
 // Fetches a line to be written: owned, not shared, so that the store does not wait a second time.

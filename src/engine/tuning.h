@@ -21,6 +21,8 @@ inline constexpr uint32_t kPrefetchBlocks = 6;
 // Pauses between two looks of an idle worker: lets a pusher get ahead by some ops, so that the queue's line does not
 // change cores for each of them.
 inline constexpr uint32_t kIdlePauses = 16;
+// Rounds of such looks before each is followed by a yield: as long as a hand-over between two cores takes.
+inline constexpr uint32_t kRoundsAlone = 1;
 // Ops of which a worker takes the mean: a clock read of about 25 ns is then under half a nanosecond an op.
 inline constexpr uint32_t kMeasuredOps = 64;
 // Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first.
