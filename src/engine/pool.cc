@@ -115,31 +115,33 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
     return nullptr;
   if (OpRecord* op = Find(worker, fair)) return op;
   searchers_.fetch_add(1, std::memory_order_seq_cst);
-  for (;;) {
-    if (OpRecord* op = Search(worker)) {
-      // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. seq_cst:
-      // partner is the fence in Notify; a post that saw us searching is seen here.
-      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0 &&
-          HasReady())
-        Notify();
-      return op;
-    }
+  OpRecord* op = Search(worker);
+  while (!op) {
     Sleep(worker);
     if (stopping()) {
       searchers_.fetch_sub(1, std::memory_order_seq_cst);
       return nullptr;
     }
+    op = Find(worker, true);
+    if (!op) op = Search(worker);
   }
+  // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. seq_cst: partner
+  // is the fence in Notify; a post that saw us searching is seen here.
+  if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0 &&
+      HasReady())
+    Notify();
+  return op;
 }
 
 OpRecord* Pool::Search(Worker& worker) {
   // Only the last one awake spins: its sleep is the one that costs the next push a wake.
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
   if (spin_.count() == 0 || !last_awake) return Find(worker, true);
+  SpinPlaces& places = core_.spin_places();
+  SpinPlaces::Note(places.searcher);
   const auto until = Clock::now() + spin_;
   for (uint32_t round = 0;; ++round) {
-    for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
-    LetOthersRun(round);
+    SpinRound(round, places.waiter, [] { return false; });
     if (OpRecord* op = Find(worker, true)) return op;
     if (stopping() || Clock::now() >= until) return nullptr;
   }

@@ -79,10 +79,28 @@ inline void Pause() noexcept {
 #endif
 }
 
-// For a loop that waits for another thread, once a round: that thread may have been put on our core, where it runs only
-// when we let it.
-inline void LetOthersRun(uint32_t round) noexcept {
-  if (round >= tuning::kRoundsAlone) sched_yield();
+// Where a worker that looks for ops and a thread that waits for one spin: by turns, if the kernel has put both on one core.
+struct SpinPlaces {
+  // relaxed: hints, which only choose how to spend the time. Written only where they change, since both look at them.
+  std::atomic<int> searcher{-1};
+  std::atomic<int> waiter{-1};
+  static void Note(std::atomic<int>& place) {
+    if (const int here = sched_getcpu(); place.load(std::memory_order_relaxed) != here)
+      place.store(here, std::memory_order_relaxed);
+  }
+};
+
+// One round of a spin: a few pauses with a look after each, then others may run on our core, at once if the thread that
+// we wait for is known to be there. True if a look was.
+template <class Look>
+bool SpinRound(uint32_t round, const std::atomic<int>& other, Look&& look) {
+  const bool together = other.load(std::memory_order_relaxed) == sched_getcpu();
+  for (uint32_t i = 0; i < tuning::kIdlePauses && !together; ++i) {
+    Pause();
+    if (look()) return true;
+  }
+  if (together || round >= tuning::kRoundsAlone) sched_yield();
+  return look();
 }
 
 // Fetches a line to be written: owned, not shared, so that the store does not wait a second time.

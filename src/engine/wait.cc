@@ -15,19 +15,15 @@ namespace engine::detail {
 namespace {
 
 template <class Condition>
-bool SpinUntil(Condition condition, std::chrono::nanoseconds most) {
+bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& places) {
   if (condition()) return true;
   if (most.count() == 0) return false;
+  SpinPlaces::Note(places.waiter);
   const auto until = Clock::now() + most;
   uint32_t round = 0;
-  do {
-    for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) {
-      Pause();
-      if (condition()) return true;
-    }
-    LetOthersRun(round++);
-  } while (Clock::now() < until);
-  return false;
+  while (!SpinRound(round++, places.searcher, condition))
+    if (Clock::now() >= until) return false;
+  return true;
 }
 
 }  // namespace
@@ -46,7 +42,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   // The common case needs no op: the writes settle while we look, and nothing is poisoned.
   const bool may_spin = !inside && !caller_pool_used_.load(std::memory_order_relaxed);
   const auto spin = may_spin ? std::chrono::nanoseconds(options_.spin) : std::chrono::nanoseconds{0};
-  if (kind == WaitKind::kRead && SpinUntil([&] { return Protocol::Settled(core); }, spin) &&
+  if (kind == WaitKind::kRead && SpinUntil([&] { return Protocol::Settled(core); }, spin, spin_places_) &&
       !poisoned_.load(std::memory_order_relaxed))
     return true;
 
@@ -92,7 +88,7 @@ bool EngineCore::Abandon(OpRecord* op) {
 bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, bool may_drive) {
   const bool driven = caller_pool_used_.load(std::memory_order_relaxed);
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
-  if (SpinUntil(done, driven ? std::chrono::nanoseconds{0} : options_.spin)) return true;
+  if (SpinUntil(done, driven ? std::chrono::nanoseconds{0} : options_.spin, spin_places_)) return true;
   bool in_time = true;
   while (in_time && !done()) {
     if (may_drive && DriveOne()) continue;
