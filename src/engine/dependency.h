@@ -149,6 +149,16 @@ struct Dependency {
     return Result::kPending;
   }
 
+  // Of an op that is granted and about to run: fetches what its end will write, again all at once.
+  ENGINE_INLINE static void PrefetchEnd(Op* op) {
+    Access* const access = op->accesses();
+    for (uint32_t i = 0; i < op->n_access; ++i) {
+      const void* line = &access[i].var->settled;
+      if (access[i].read()) line = GroupOf(access[i].link.load(std::memory_order_relaxed));
+      Env::Prefetch(line);
+    }
+  }
+
   // The op has run (or failed, or was skipped) and its Vars' poison is set: releases its accesses and the block.
   // Ops that become ready go to Env::OnReady.
   ENGINE_INLINE static void Complete(Ctx& ctx, Op* op, bool exclusive = false) {
@@ -194,6 +204,14 @@ struct Dependency {
   static bool Settled(const Var* var) {
     const uint64_t settled = var->settled.load(std::memory_order_acquire);
     return settled >= var->pushed.load(std::memory_order_relaxed);
+  }
+
+  // Before a push that will register behind what the tail names now: fetches what it will touch there, so that the lines
+  // of several Vars come at once and not each after the one before.
+  ENGINE_INLINE static void PrefetchTail(const Var* var, Mode mode) {
+    const uintptr_t tail = var->tail.load(std::memory_order_relaxed);
+    if ((tail & kOpen) && mode == Mode::kRead) return;  // joins without a look
+    Env::Prefetch(reinterpret_cast<const void*>(tail & ~kBits));
   }
 
   ENGINE_INLINE static void Lock(Var* var, uintptr_t* old) {

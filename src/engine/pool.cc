@@ -113,7 +113,10 @@ bool Pool::Quiet() const {
 OpRecord* Pool::Next(Worker& worker, bool fair) {
   if (stopping()) [[unlikely]]
     return nullptr;
-  if (OpRecord* op = Find(worker, fair)) return op;
+  if (OpRecord* op = Find(worker, fair)) {
+    ++worker.found;
+    return op;
+  }
   searchers_.fetch_add(1, std::memory_order_seq_cst);
   OpRecord* op = Search(worker);
   while (!op) {
@@ -140,8 +143,12 @@ OpRecord* Pool::Search(Worker& worker) {
   SpinPlaces& places = core_.spin_places();
   SpinPlaces::Note(places.searcher);
   const auto until = Clock::now() + spin_;
+  // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
+  uint32_t pauses =
+      std::clamp(std::exchange(worker.found, 0) * tuning::kPausesPerOp, tuning::kIdlePauses, tuning::kMostPauses);
   for (uint32_t round = 0;; ++round) {
-    SpinRound(round, places.waiter, [] { return false; });
+    SpinRound(round, pauses, places.waiter, [] { return false; });
+    pauses = tuning::kIdlePauses;
     if (OpRecord* op = Find(worker, true)) return op;
     if (stopping() || Clock::now() >= until) return nullptr;
   }

@@ -32,9 +32,9 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;   // "cpu/0"
-  uint32_t turn = 0;  // where the next look starts
-  std::vector<OpRecord*> batch;
+  std::string lane;    // "cpu/0"
+  uint32_t turn = 0;   // where the next look starts
+  uint32_t found = 0;  // ops since it last found nothing
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;

@@ -137,6 +137,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
         VarCore* core = var.core();
         if (!core || core->pusher.core != this) [[unlikely]]
           CheckVar(core, ModeName(mode), x.name, request.site);
+        Protocol::PrefetchTail(core, mode);
         access[count].var = core;
         access[count].word = uint64_t{count} << 2 | static_cast<uint64_t>(mode);
         ++count;

@@ -93,9 +93,9 @@ struct SpinPlaces {
 // One round of a spin: a few pauses with a look after each, then others may run on our core, at once if the thread that
 // we wait for is known to be there. True if a look was.
 template <class Look>
-bool SpinRound(uint32_t round, const std::atomic<int>& other, Look&& look) {
+bool SpinRound(uint32_t round, uint32_t pauses, const std::atomic<int>& other, Look&& look) {
   const bool together = other.load(std::memory_order_relaxed) == sched_getcpu();
-  for (uint32_t i = 0; i < tuning::kIdlePauses && !together; ++i) {
+  for (uint32_t i = 0; i < pauses && !together; ++i) {
     Pause();
     if (look()) return true;
   }
@@ -111,11 +111,13 @@ inline void PrefetchToWrite(const void* at) noexcept {
   __builtin_prefetch(at, 1);
 #endif
 }
-// An op's first two lines: header, and first accesses or closure.
-inline void PrefetchBlock(const void* block) noexcept {
-  PrefetchToWrite(block);
+// The first lines of a block of so many, at most three: an op's header and first accesses, or closure.
+inline void PrefetchBlock(const void* block, uint32_t lines = 2) noexcept {
   // As a number: the block may be null, and a prefetch of a wrong address is nothing.
-  PrefetchToWrite(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block) + 64));
+  const auto at = reinterpret_cast<uintptr_t>(block);
+  PrefetchToWrite(block);
+  if (lines > 1) PrefetchToWrite(reinterpret_cast<const void*>(at + 64));
+  if (lines > 2) PrefetchToWrite(reinterpret_cast<const void*>(at + 128));
 }
 
 // A counter written by one thread and read by any: no read-modify-write. relaxed: readers sum snapshots; where

@@ -261,6 +261,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
       fair = false;
       if (!next) break;
     }
+    Protocol::PrefetchEnd(next);
     next = Execute(*worker.slot, next, &worker);
   }
   const bool lent = std::exchange(t_role_lent, false);

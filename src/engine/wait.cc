@@ -21,7 +21,7 @@ bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& p
   SpinPlaces::Note(places.waiter);
   const auto until = Clock::now() + most;
   uint32_t round = 0;
-  while (!SpinRound(round++, places.searcher, condition))
+  while (!SpinRound(round++, tuning::kIdlePauses, places.searcher, condition))
     if (Clock::now() >= until) return false;
   return true;
 }
