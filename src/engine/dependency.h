@@ -63,7 +63,7 @@ struct Dependency {
 
   // One (op, Var, mode), 32 bytes, embedded in the op's block.
   struct Access {
-    Atomic<uintptr_t> link;  // writer: successor (Access* or Group*|kGroup) or kDone; reader: next waiter, then group
+    Atomic<uintptr_t> link;  // writer: successor (Op* or Group*|kGroup) or kDone; reader: next waiter, then group
     Var* var;
     Op* op;
     uint64_t word;  // version << 16 | place in the caller's listing << 2 | mode
@@ -81,7 +81,7 @@ struct Dependency {
   struct alignas(64) Group {
     Atomic<int64_t> count{0};
     Atomic<uintptr_t> waiters{0};  // list of waiting readers' accesses, or kGranted
-    Access* successor = nullptr;   // written by the closer before its add, read by whoever meets zero
+    Op* successor = nullptr;       // written by the closer before its add, read by whoever meets zero
   };
 
   struct alignas(64) Var {
@@ -333,7 +333,7 @@ struct Dependency {
     }
     if (old == 0) return true;
     if (old & kGroup) return CloseGroup(ctx, GroupOf(old), a, seen.entered);
-    return Follow(ctx, reinterpret_cast<Access*>(old), reinterpret_cast<uintptr_t>(&a));
+    return Follow(ctx, reinterpret_cast<Access*>(old), reinterpret_cast<uintptr_t>(a.op));
   }
 
   // Hangs `me` behind a writer; true if the writer had gone already.
@@ -365,7 +365,7 @@ struct Dependency {
   // Returns whether the group's readers have all gone, and frees it then.
   ENGINE_INLINE static bool CloseGroup(Ctx& ctx, Group* g, Access& a, uint64_t entered) {
     const auto n = static_cast<int64_t>(entered);
-    g->successor = &a;
+    g->successor = a.op;
     if constexpr (Env::kMutant == Mutant::kMissingCloseBias) {
       if (g->count.fetch_add(n - 1, std::memory_order_acq_rel) + n - 1 != 0) return false;
     } else {
@@ -382,9 +382,9 @@ struct Dependency {
     // release: our reads are over. acquire: `successor` and the other readers' ends. Partners: CloseGroup, and this
     // line in the other readers. A count of 1 means closed and only we are left: no read-modify-write.
     if (g->count.load(std::memory_order_acquire) == 1 || g->count.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      Access* successor = g->successor;
+      Op* successor = g->successor;
       Env::DropGroup(ctx, g);
-      Grant(ctx, successor->op);
+      Grant(ctx, successor);
     }
   }
 
@@ -413,7 +413,7 @@ struct Dependency {
     if (next & kGroup) {
       GrantGroup(ctx, GroupOf(next), nullptr);
     } else {
-      Grant(ctx, reinterpret_cast<Access*>(next)->op);
+      Grant(ctx, reinterpret_cast<Op*>(next));
     }
     return 1;
   }
