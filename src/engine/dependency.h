@@ -108,8 +108,8 @@ struct Dependency {
     Access* accesses() { return reinterpret_cast<Access*>(this + 1); }
   };
 
-  // Accesses must be sorted by Var address, each Var once, `n_access` of them initialised but for link and version;
-  // `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
+  // Accesses must be sorted by Var address, or in any order where exclusive; each Var once; `n_access` of them
+  // initialised but for link and version. `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
   // Afterwards the op may run, complete and be recycled at any moment, unless kReady is returned: then every access
   // is granted, nobody else knows it, and starting it is the caller's business.
   enum class Result { kReady, kPending, kDeletedVar };
@@ -212,6 +212,8 @@ struct Dependency {
     const uintptr_t tail = var->tail.load(std::memory_order_relaxed);
     if ((tail & kOpen) && mode == Mode::kRead) return;  // joins without a look
     Env::Prefetch(reinterpret_cast<const void*>(tail & ~kBits));
+    // A finished writer's header, where it is one of the first accesses: its pin will be ours to drop.
+    if (!(tail & kGroup)) Env::Prefetch(reinterpret_cast<const void*>((tail & ~kBits) - sizeof(Op)));
   }
 
   ENGINE_INLINE static void Lock(Var* var, uintptr_t* old) {
