@@ -206,9 +206,13 @@ bool Pool::SleepOnce(Worker& worker) {
   return !HasReady();
 }
 
-bool Pool::NoteMean(std::chrono::nanoseconds took, uint32_t ops) {
-  const bool tiny = took.count() < static_cast<int64_t>(ops) * tuning::kTinyOpNanos;
-  if (tiny != tiny_.load(std::memory_order_relaxed)) tiny_.store(tiny, std::memory_order_relaxed);
+bool Pool::NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops) {
+  const int64_t limit = static_cast<int64_t>(ops) * tuning::kTinyOpNanos;
+  const bool was_tiny = tiny_.load(std::memory_order_relaxed);
+  // A mean just above the limit is a preemption as a rule, often by the sentinel: it takes two to end the regime.
+  const bool doubted = std::exchange(worker.doubts, took.count() >= limit);
+  const bool tiny = took.count() < (was_tiny && !doubted ? tuning::kDoubtfulMeans * limit : limit);
+  if (tiny != was_tiny) tiny_.store(tiny, std::memory_order_relaxed);
   if (!tiny) {
     if (sleepers_.load(std::memory_order_relaxed) != 0 && HasReady()) Notify();  // what posts left undone meanwhile
     return false;

@@ -32,9 +32,10 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;    // "cpu/0"
-  uint32_t turn = 0;   // where the next look starts
-  uint32_t found = 0;  // ops since it last found nothing
+  std::string lane;     // "cpu/0"
+  uint32_t turn = 0;    // where the next look starts
+  uint32_t found = 0;   // ops since it last found nothing
+  bool doubts = false;  // that ops are still tiny: the last mean was not
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;
@@ -68,7 +69,7 @@ class Pool {
   // The next op for `worker`, or null when the pool stops. Blocks. `fair`: looks at other threads' queues first.
   OpRecord* Next(Worker& worker, bool fair);
   // What `ops` ops of a worker took, overhead included. True if the worker should make room for the others.
-  bool NoteMean(std::chrono::nanoseconds took, uint32_t ops);
+  bool NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops);
   // Goes to sleep although there may be work, if somebody else is awake to do it.
   void Retire(Worker& worker);
   // Whatever can be taken without blocking by a thread that is no worker; null if nothing.

@@ -31,6 +31,8 @@ inline constexpr uint32_t kRoundsAlone = 1;
 inline constexpr uint32_t kMeasuredOps = 64;
 // Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first.
 inline constexpr int64_t kTinyOpNanos = 200;
+// Up to so many times that, a first mean is doubted. `./run perf core --only c_fan`: 50 ns an op without.
+inline constexpr int64_t kDoubtfulMeans = 8;
 // How long the sentinel trusts a tiny regime: bounds what a long op among tiny ones can delay.
 inline constexpr int64_t kSentinelMicros = 1000;
 // A push blocked at the soft bound goes on when this part of the bound is free again: one sleep for many ops.
