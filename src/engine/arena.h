@@ -99,7 +99,7 @@ class BlockCache {
     Magazine* m = loaded_[cls].now;
     if (!m || m->count == 0) return nullptr;
     const uint32_t left = --m->count;
-    if (left >= tuning::kPrefetchBlocks) PrefetchBlock(m->block[left - tuning::kPrefetchBlocks]);
+    if (left >= tuning::kPrefetchBlocks) PrefetchBlock(m->block[left - tuning::kPrefetchBlocks], cls);
     return m->block[left];
   }
   void* Get(uint32_t cls) {

@@ -115,6 +115,8 @@ class EngineCore {
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, bool may_drive);
   void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
 
+  SpinPlaces& spin_places() { return spin_places_; }
+
   // --- drain.cc
   bool WaitAll(Clock::time_point deadline, bool report);
   void NoteDrain();  // a completer met the epoch that a WaitAll waits for
@@ -334,6 +336,7 @@ class EngineCore {
   Mutex parked_mu_;
   std::vector<ParkedWaiter*> parked_ GUARDED_BY(parked_mu_);
   std::atomic<uint32_t> parked_count_{0};
+  SpinPlaces spin_places_;
 
   // WaitAll.
   Mutex drain_mu_;

@@ -68,7 +68,7 @@ struct Dependency {
 
   // One (op, Var, mode), 32 bytes, embedded in the op's block.
   struct Access {
-    Atomic<uintptr_t> link;  // writer: successor (Access* or Group*|kGroup) or kDone; reader: next waiter, then group
+    Atomic<uintptr_t> link;  // writer: successor (Op* or Group*|kGroup) or kDone; reader: next waiter, then group
     Var* var;
     Op* op;
     uint64_t word;  // version << 16 | place in the caller's listing << 2 | mode
@@ -86,7 +86,7 @@ struct Dependency {
   struct alignas(64) Group {
     Atomic<int64_t> count{0};
     Atomic<uintptr_t> waiters{0};   // list of waiting readers' accesses, or kGranted
-    Access* successor = nullptr;    // written by the closer before its add, read by whoever meets zero
+    Op* successor = nullptr;        // written by the closer before its add, read by whoever meets zero
     void* holder = nullptr;         // under LOCK: of its readers; kSeveral if they have more than one
     void* holder_before = nullptr;  // under LOCK: of the write that it waits for
   };
@@ -116,8 +116,8 @@ struct Dependency {
     Access* accesses() { return reinterpret_cast<Access*>(this + 1); }
   };
 
-  // Accesses must be sorted by Var address, each Var once, `n_access` of them initialised but for link and version;
-  // `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
+  // Accesses must be sorted by Var address, or in any order where exclusive; each Var once; `n_access` of them
+  // initialised but for link and version. `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
   // Afterwards the op may run, complete and be recycled at any moment, unless kReady is returned: then every access
   // is granted, nobody else knows it, and starting it is the caller's business.
   enum class Result { kReady, kPending, kDeletedVar };
@@ -155,6 +155,16 @@ struct Dependency {
     if (granted == n && bias == 0) return Result::kReady;
     if (granted && GrantMany(op, granted)) return Result::kReady;
     return Result::kPending;
+  }
+
+  // Of an op that is granted and about to run: fetches what its end will write, again all at once.
+  ENGINE_INLINE static void PrefetchEnd(Op* op) {
+    Access* const access = op->accesses();
+    for (uint32_t i = 0; i < op->n_access; ++i) {
+      const void* line = &access[i].var->settled;
+      if (access[i].read()) line = GroupOf(access[i].link.load(std::memory_order_relaxed));
+      Env::Prefetch(line);
+    }
   }
 
   // The op has run (or failed, or was skipped) and its Vars' poison is set: releases its accesses and the block.
@@ -203,6 +213,19 @@ struct Dependency {
     const uint64_t settled = var->settled.load(std::memory_order_acquire);
     return settled >= var->pushed.load(std::memory_order_relaxed);
   }
+
+  // Before a push that will register behind what the tail names now: fetches what it will touch there, so that the lines
+  // of several Vars come at once and not each after the one before.
+  ENGINE_INLINE static void PrefetchTail(const Var* var, Mode mode) {
+    const uintptr_t tail = var->tail.load(std::memory_order_relaxed);
+    if ((tail & kOpen) && mode == Mode::kRead) return;  // joins without a look
+    Env::Prefetch(reinterpret_cast<const void*>(tail & ~kBits));
+    // A finished writer's header, where it is one of the first accesses: its pin will be ours to drop.
+    if (!(tail & kGroup)) Env::Prefetch(reinterpret_cast<const void*>((tail & ~kBits) - sizeof(Op)));
+  }
+
+  // A hint: the last op pushed on it is held, or was. relaxed: whoever acts on it pushes, and then sees for sure.
+  static bool BehindHeld(const Var* var) { return var->tail.load(std::memory_order_relaxed) & kHeld; }
 
   ENGINE_INLINE static void Lock(Var* var, uintptr_t* old) {
     // acquire: what the last holder wrote under the lock. Partner: the release store in Unlock, and the release
@@ -360,7 +383,7 @@ struct Dependency {
     }
     if (old == 0) return true;
     if (old & kGroup) return CloseGroup(ctx, GroupOf(old), a, seen.entered);
-    return Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(&a));
+    return Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(a.op));
   }
 
   // Hangs `me` behind a writer; true if the writer had gone already.
@@ -392,7 +415,7 @@ struct Dependency {
   // Returns whether the group's readers have all gone, and frees it then.
   ENGINE_INLINE static bool CloseGroup(Ctx& ctx, Group* g, Access& a, uint64_t entered) {
     const auto n = static_cast<int64_t>(entered);
-    g->successor = &a;
+    g->successor = a.op;
     if constexpr (Env::kMutant == Mutant::kMissingCloseBias) {
       if (g->count.fetch_add(n - 1, std::memory_order_acq_rel) + n - 1 != 0) return false;
     } else {
@@ -409,9 +432,9 @@ struct Dependency {
     // release: our reads are over. acquire: `successor` and the other readers' ends. Partners: CloseGroup, and this
     // line in the other readers. A count of 1 means closed and only we are left: no read-modify-write.
     if (g->count.load(std::memory_order_acquire) == 1 || g->count.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      Access* successor = g->successor;
+      Op* successor = g->successor;
       Env::DropGroup(ctx, g);
-      Grant(ctx, successor->op);
+      Grant(ctx, successor);
     }
   }
 
@@ -440,7 +463,7 @@ struct Dependency {
     if (next & kGroup) {
       GrantGroup(ctx, GroupOf(next), nullptr);
     } else {
-      Grant(ctx, reinterpret_cast<Access*>(next)->op);
+      Grant(ctx, reinterpret_cast<Op*>(next));
     }
     return 1;
   }

@@ -7,6 +7,9 @@ thread_local constinit RunFrame* t_frame = nullptr;
 thread_local constinit bool t_role_lent = false;
 
 void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
+  // It is likely to run next; its header has just been touched.
+  PrefetchToWrite(op->accesses());
+  if (op->n_access > 2) PrefetchToWrite(op->accesses() + 2);
   op->extra.next = nullptr;
   if (pass.last_ready) {
     pass.last_ready->extra.next = op;
@@ -199,8 +202,7 @@ void EngineCore::PrefetchFollower(OpRecord* op) {
   if (op->n_access == 0 || op->accesses()[0].read()) return;
   const uintptr_t link = op->accesses()[0].link.load(std::memory_order_relaxed);
   if (link & Protocol::kBits || !link) return;
-  PrefetchToWrite(reinterpret_cast<const void*>(link));
-  PrefetchToWrite(reinterpret_cast<const void*>(link - sizeof(OpRecord)));  // its header, if it is the first access
+  PrefetchBlock(reinterpret_cast<const void*>(link));
 }
 
 // Starts what became ready. A worker keeps the last one of its own pool for itself, the rest is posted: the readers of a

@@ -130,6 +130,7 @@ struct ProductionEnv {
   static void* TakeGroupBlock(Pass& pass);
   static void DropGroupBlock(Pass& pass, void* group);
   static void SpinOnLock(uint32_t round);
+  static void Prefetch(const void* line) { PrefetchToWrite(line); }
 };
 
 using Protocol = Dependency<ProductionEnv>;

@@ -97,9 +97,11 @@ OpRecord* Pool::TryTake() {
 }
 
 bool Pool::HasReady() const {
-  for (const ReadyQueue* q : queues_.load(std::memory_order_acquire)->queues)
-    for (const ReadyDeque& d : q->level)
-      if (!d.Empty()) return true;
+  const uint32_t used = levels_used_.load(std::memory_order_acquire);
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  for (uint32_t levels = used; levels; levels &= levels - 1)
+    for (const ReadyQueue* q : queues)
+      if (!q->level[__builtin_ctz(levels)].Empty()) return true;
   return false;
 }
 
@@ -111,33 +113,42 @@ bool Pool::Quiet() const {
 OpRecord* Pool::Next(Worker& worker, bool fair) {
   if (stopping()) [[unlikely]]
     return nullptr;
-  if (OpRecord* op = Find(worker, fair)) return op;
+  if (OpRecord* op = Find(worker, fair)) {
+    ++worker.found;
+    return op;
+  }
   searchers_.fetch_add(1, std::memory_order_seq_cst);
-  for (;;) {
-    if (OpRecord* op = Search(worker)) {
-      // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. The fence's
-      // partner is the one in Notify: a post that saw us searching has been published by then.
-      if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0) {
-        HeavyFence();
-        if (HasReady()) Notify();
-      }
-      return op;
-    }
+  OpRecord* op = Search(worker);
+  while (!op) {
     Sleep(worker);
     if (stopping()) {
       searchers_.fetch_sub(1, std::memory_order_seq_cst);
       return nullptr;
     }
+    op = Find(worker, true);
+    if (!op) op = Search(worker);
   }
+  // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. seq_cst: partner
+  // is the fence in Notify; a post that saw us searching is seen here.
+  if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0 &&
+      HasReady())
+    Notify();
+  return op;
 }
 
 OpRecord* Pool::Search(Worker& worker) {
   // Only the last one awake spins: its sleep is the one that costs the next push a wake.
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
   if (spin_.count() == 0 || !last_awake) return Find(worker, true);
+  SpinPlaces& places = core_.spin_places();
+  SpinPlaces::Note(places.searcher);
   const auto until = Clock::now() + spin_;
-  for (;;) {
-    for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
+  // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
+  uint32_t pauses =
+      std::clamp(std::exchange(worker.found, 0) * tuning::kPausesPerOp, tuning::kIdlePauses, tuning::kMostPauses);
+  for (uint32_t round = 0;; ++round) {
+    SpinRound(round, pauses, places.waiter, [] { return false; });
+    pauses = tuning::kIdlePauses;
     if (OpRecord* op = Find(worker, true)) return op;
     if (stopping() || Clock::now() >= until) return nullptr;
   }
@@ -195,9 +206,13 @@ bool Pool::SleepOnce(Worker& worker) {
   return !HasReady();
 }
 
-bool Pool::NoteMean(std::chrono::nanoseconds took, uint32_t ops) {
-  const bool tiny = took.count() < static_cast<int64_t>(ops) * tuning::kTinyOpNanos;
-  if (tiny != tiny_.load(std::memory_order_relaxed)) tiny_.store(tiny, std::memory_order_relaxed);
+bool Pool::NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops) {
+  const int64_t limit = static_cast<int64_t>(ops) * tuning::kTinyOpNanos;
+  const bool was_tiny = tiny_.load(std::memory_order_relaxed);
+  // A mean just above the limit is a preemption as a rule, often by the sentinel: it takes two to end the regime.
+  const bool doubted = std::exchange(worker.doubts, took.count() >= limit);
+  const bool tiny = took.count() < (was_tiny && !doubted ? tuning::kDoubtfulMeans * limit : limit);
+  if (tiny != was_tiny) tiny_.store(tiny, std::memory_order_relaxed);
   if (!tiny) {
     if (sleepers_.load(std::memory_order_relaxed) != 0 && HasReady()) Notify();  // what posts left undone meanwhile
     return false;

@@ -32,10 +32,11 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;   // "cpu/0"
-  uint32_t turn = 0;  // where the next look starts
+  std::string lane;     // "cpu/0"
+  uint32_t turn = 0;    // where the next look starts
+  uint32_t found = 0;   // ops since it last found nothing
+  bool doubts = false;  // that ops are still tiny: the last mean was not
   struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
-  std::vector<OpRecord*> batch;
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;
@@ -59,15 +60,17 @@ class Pool {
   void Notify() {
     LightFence();
     const uint32_t asleep = sleepers_.load(std::memory_order_relaxed);
-    if (asleep == 0 || searchers_.load(std::memory_order_relaxed) != 0) return;
+    if (asleep == 0) return;
     if (tiny_.load(std::memory_order_relaxed) && asleep < workers_.size()) return;
-    WakeOne();
+    // A searcher is relied on only once it must see what was put. Partner: the seq_cst subtraction in Next.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (searchers_.load(std::memory_order_relaxed) == 0) WakeOne();
   }
 
   // The next op for `worker`, or null when the pool stops. Blocks. `fair`: looks at other threads' queues first.
   OpRecord* Next(Worker& worker, bool fair);
   // What `ops` ops of a worker took, overhead included. True if the worker should make room for the others.
-  bool NoteMean(std::chrono::nanoseconds took, uint32_t ops);
+  bool NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops);
   // Goes to sleep although there may be work, if somebody else is awake to do it.
   void Retire(Worker& worker);
   // Whatever can be taken without blocking by a thread that is no worker; null if nothing.

@@ -26,9 +26,20 @@ struct Named {
   uint64_t word;
 };
 
-// Sorts by Var and merges what names one Var several times: twice Read or twice Write stay, anything else updates.
-// Works on the accesses in place; their other fields are not set yet.
-ENGINE_INLINE uint32_t SortAndMerge(Access* a, uint32_t n) {
+// Up to so many distinct Vars stay as they were listed, and are sorted only where a push has to hold them all: ops of
+// one kind then look alike from access to access, which branch predictors reward.
+constexpr uint32_t kFewVars = 4;
+
+ENGINE_INLINE bool FewAndDistinct(const Access* a, uint32_t n) {
+  if (n > kFewVars) return false;
+  for (uint32_t i = 1; i < n; ++i)
+    for (uint32_t k = 0; k < i; ++k)
+      if (a[i].var == a[k].var) return false;
+  return true;
+}
+
+// Sorts by Var. Works on the accesses in place; their other fields are not set yet.
+ENGINE_INLINE void Sort(Access* a, uint32_t n) {
   const auto put = [](Access& to, Named from) {
     to.var = from.var;
     to.word = from.word;
@@ -46,6 +57,10 @@ ENGINE_INLINE uint32_t SortAndMerge(Access* a, uint32_t n) {
       if (k != i) put(a[k], one);
     }
   }
+}
+
+// Of sorted ones, merges what names one Var several times: twice Read or twice Write stay, anything else updates.
+uint32_t Merge(Access* a, uint32_t n) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < n; ++i) {
     if (kept > 0 && a[kept - 1].var == a[i].var) {
@@ -54,7 +69,8 @@ ENGINE_INLINE uint32_t SortAndMerge(Access* a, uint32_t n) {
       const uint64_t mode = (word & 3) == (a[i].word & 3) ? word & 3 : static_cast<uint64_t>(Mode::kUpdate);
       word = listed << 2 | mode;
     } else {
-      if (kept != i) put(a[kept], {a[i].var, a[i].word});
+      a[kept].var = a[i].var;
+      a[kept].word = a[i].word;
       ++kept;
     }
   }
@@ -140,6 +156,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
         VarCore* core = var.core();
         if (!core || core->pusher.core != this) [[unlikely]]
           CheckVar(core, ModeName(mode), x.name, request.site);
+        Protocol::PrefetchTail(core, mode);
         access[count].var = core;
         access[count].word = uint64_t{count} << 2 | static_cast<uint64_t>(mode);
         ++count;
@@ -148,7 +165,10 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     add(desc.reads, Mode::kRead);
     add(desc.updates, Mode::kUpdate);
     add(desc.writes, Mode::kWrite);
-    if (count > 1) count = SortAndMerge(access, count);
+    if (count > 1 && !FewAndDistinct(access, count)) {
+      Sort(access, count);
+      count = Merge(access, count);
+    }
     op->n_access = static_cast<uint16_t>(count);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
     x.flags = flags;
@@ -185,6 +205,7 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+  if (!gate.exclusive() && op->n_access <= kFewVars) Sort(op->accesses(), op->n_access);
   const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, gate.exclusive());
   if (result == Protocol::Result::kReady) {
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+
+#include "tuning.h"
 
 #if defined(__clang__)
 #define ENGINE_TSA(x) __attribute__((x))
@@ -92,6 +95,30 @@ inline void Pause() noexcept {
 #endif
 }
 
+// Where a worker that looks for ops and a thread that waits for one spin: by turns, if the kernel has put both on one core.
+struct SpinPlaces {
+  // relaxed: hints, which only choose how to spend the time. Written only where they change, since both look at them.
+  std::atomic<int> searcher{-1};
+  std::atomic<int> waiter{-1};
+  static void Note(std::atomic<int>& place) {
+    if (const int here = sched_getcpu(); place.load(std::memory_order_relaxed) != here)
+      place.store(here, std::memory_order_relaxed);
+  }
+};
+
+// One round of a spin: a few pauses with a look after each, then others may run on our core, at once if the thread that
+// we wait for is known to be there. True if a look was.
+template <class Look>
+bool SpinRound(uint32_t round, uint32_t pauses, const std::atomic<int>& other, Look&& look) {
+  const bool together = other.load(std::memory_order_relaxed) == sched_getcpu();
+  for (uint32_t i = 0; i < pauses && !together; ++i) {
+    Pause();
+    if (look()) return true;
+  }
+  if (together || round >= tuning::kRoundsAlone) sched_yield();
+  return look();
+}
+
 // Fetches a line to be written: owned, not shared, so that the store does not wait a second time.
 inline void PrefetchToWrite(const void* at) noexcept {
 #if defined(__x86_64__)
@@ -100,11 +127,13 @@ inline void PrefetchToWrite(const void* at) noexcept {
   __builtin_prefetch(at, 1);
 #endif
 }
-// An op's first two lines: header, and first accesses or closure.
-inline void PrefetchBlock(const void* block) noexcept {
-  PrefetchToWrite(block);
+// The first lines of a block of so many, at most three: an op's header and first accesses, or closure.
+inline void PrefetchBlock(const void* block, uint32_t lines = 2) noexcept {
   // As a number: the block may be null, and a prefetch of a wrong address is nothing.
-  PrefetchToWrite(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block) + 64));
+  const auto at = reinterpret_cast<uintptr_t>(block);
+  PrefetchToWrite(block);
+  if (lines > 1) PrefetchToWrite(reinterpret_cast<const void*>(at + 64));
+  if (lines > 2) PrefetchToWrite(reinterpret_cast<const void*>(at + 128));
 }
 
 // A counter written by one thread and read by any: no read-modify-write. relaxed: readers sum snapshots; where

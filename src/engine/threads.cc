@@ -261,7 +261,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   for (uint32_t run = 0; !t_role_lent; ++run) {
     if (several && measured++ % tuning::kMeasuredOps == 0) {
       const auto now = Clock::now();
-      if (measured > 1 && pool.NoteMean(now - since, tuning::kMeasuredOps)) {
+      if (measured > 1 && pool.NoteMean(worker, now - since, tuning::kMeasuredOps)) {
         if (next) pool.Put(*worker.slot, std::exchange(next, nullptr));
         pool.Retire(worker);
       }
@@ -282,6 +282,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
       fair = false;
       if (!next) break;
     }
+    Protocol::PrefetchEnd(next);
     next = Execute(*worker.slot, next, &worker);
   }
   const bool lent = std::exchange(t_role_lent, false);

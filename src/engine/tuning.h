@@ -19,13 +19,21 @@ inline constexpr uint32_t kTakeBatch = 32;
 inline constexpr uint32_t kPrefetchAhead = 4;
 // How far ahead of the block taken the next ones of the magazine are prefetched for writing.
 inline constexpr uint32_t kPrefetchBlocks = 6;
-// Pauses between two looks of an idle worker: lets a pusher get ahead by some ops, so that the queue's line does not
-// change cores for each of them.
+// Pauses between two looks of an idle worker or waiter.
 inline constexpr uint32_t kIdlePauses = 16;
+// Pauses for each op of the run that has just ended, and at most (some 4 us): lets a pusher get ahead by some ops, so that
+// the lines of the queue and of the Vars do not change cores for each of them. `./run perf core --only a_own_var`: 72 ns
+// an op without, 56 with.
+inline constexpr uint32_t kPausesPerOp = 8;
+inline constexpr uint32_t kMostPauses = 200;
+// Rounds of such looks before each is followed by a yield: as long as a hand-over between two cores takes.
+inline constexpr uint32_t kRoundsAlone = 1;
 // Ops of which a worker takes the mean: a clock read of about 25 ns is then under half a nanosecond an op.
 inline constexpr uint32_t kMeasuredOps = 64;
 // Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first.
 inline constexpr int64_t kTinyOpNanos = 200;
+// Up to so many times that, a first mean is doubted. `./run perf core --only c_fan`: 50 ns an op without.
+inline constexpr int64_t kDoubtfulMeans = 8;
 // How long the sentinel trusts a tiny regime: bounds what a long op among tiny ones can delay.
 inline constexpr int64_t kSentinelMicros = 1000;
 // A push blocked at the soft bound goes on when this part of the bound is free again: one sleep for many ops.

@@ -1,7 +1,8 @@
 // Waiting for a Var, and driving the ops that only waiters run.
 //
-// A wait that cannot be answered by two loads pushes an internal op that reads (or, for WaitToWrite, updates) the
-// Var, and parks on a word in that op's block, which it pins. Giving up leaves the pin to the op.
+// A wait that cannot be answered by two loads, for the length of a spin, pushes an internal op that reads (or, for
+// WaitToWrite, updates) the Var, and parks on a word in that op's block, which it pins. Giving up leaves the pin to the
+// op.
 //
 // Parking outside an op: the thread also drives the caller pool (naive ops, and everything with zero workers). It is
 // listed while it sleeps, so that whoever posts there can wake one driver. Inside an op nothing is driven: no op
@@ -13,17 +14,16 @@
 namespace engine::detail {
 namespace {
 
-bool SpinUntil(const std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds most) {
-  if (word.load(std::memory_order_acquire) == value) return true;
+template <class Condition>
+bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& places) {
+  if (condition()) return true;
   if (most.count() == 0) return false;
+  SpinPlaces::Note(places.waiter);
   const auto until = Clock::now() + most;
-  do {
-    for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) {
-      Pause();
-      if (word.load(std::memory_order_acquire) == value) return true;
-    }
-  } while (Clock::now() < until);
-  return false;
+  uint32_t round = 0;
+  while (!SpinRound(round++, tuning::kIdlePauses, places.searcher, condition))
+    if (Clock::now() >= until) return false;
+  return true;
 }
 
 }  // namespace
@@ -39,9 +39,14 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
       throw UsageError("op '" + std::string(f->op->extra.name) + "' waits for Var '" + core->pusher.name +
                        "', which it names itself, at " + site.file + ":" + std::to_string(site.line));
   }
-  if (kind == WaitKind::kRead && Protocol::Settled(core) && !poisoned_.load(std::memory_order_relaxed)) {
+  // The common case needs no op: the writes settle while we look, and nothing is poisoned.
+  // Not behind ops that are held: it is the op that has them released.
+  const bool may_spin = !inside && !caller_pool_used_.load(std::memory_order_relaxed) && !Protocol::BehindHeld(core);
+  const auto spin = may_spin ? std::chrono::nanoseconds(options_.spin) : std::chrono::nanoseconds{0};
+  if (kind == WaitKind::kRead && SpinUntil([&] { return Protocol::Settled(core); }, spin, spin_places_) &&
+      !poisoned_.load(std::memory_order_relaxed)) {
     VarPoints* points = core->completer.points.load(std::memory_order_acquire);
-    if (!points || devices_->PollWrite(*points, inside ? std::chrono::nanoseconds{0} : options_.spin)) return true;
+    if (!points || devices_->PollWrite(*points, spin)) return true;
   }
 
   const Hold hold(this);
@@ -89,9 +94,10 @@ bool EngineCore::Abandon(OpRecord* op) {
 
 bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, bool may_drive) {
   const bool driven = caller_pool_used_.load(std::memory_order_relaxed);
-  if (SpinUntil(word, WaitNode::kDone, driven ? std::chrono::nanoseconds{0} : options_.spin)) return true;
+  const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
+  if (SpinUntil(done, driven ? std::chrono::nanoseconds{0} : options_.spin, spin_places_)) return true;
   bool in_time = true;
-  while (in_time && word.load(std::memory_order_acquire) != WaitNode::kDone) {
+  while (in_time && !done()) {
     if (may_drive && DriveOne()) continue;
     uint32_t was = WaitNode::kPending;
     if (!word.compare_exchange_strong(was, WaitNode::kParked, std::memory_order_acq_rel)) break;
@@ -102,7 +108,7 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, b
     }
   }
   if (may_drive && driven && pool(kCallerPool).HasReady()) WakeDriver();  // somebody else's turn
-  return word.load(std::memory_order_acquire) == WaitNode::kDone;
+  return done();
 }
 
 // One sleep, listed as a driver meanwhile. False at the deadline.

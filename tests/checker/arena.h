@@ -123,11 +123,11 @@ class Arena {
   void PoisonGroup(int i) {
     group(i)->count.poke(kJunk);
     group(i)->waiters.poke(reinterpret_cast<uintptr_t>(&poison_.access));
-    group(i)->successor = &poison_.access;
+    group(i)->successor = &poison_.op;
   }
   Group* FillGroup(int i) {
     Group* const g = ::new (group(i)) Group;
-    g->successor = &poison_.access;  // so that a write handed out too early shows
+    g->successor = &poison_.op;  // so that a write handed out too early shows
     return g;
   }
 

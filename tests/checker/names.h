@@ -72,6 +72,7 @@ class Names {
     const void* const p = reinterpret_cast<const void*>(value & ~uint64_t{D::kBits});
     const Place place = arena_.Find(p);
     if (place.kind == Kind::kGroup) return Group(place.index) + (value & D::kOpen ? " open" : "");
+    if (place.kind == Kind::kBlock && p == arena_.block(place.index)) return Block(e, place.index);
     if (place.kind == Kind::kBlock) return Block(e, place.index) + AccessName(e, place.index, p);
     return place.kind == Kind::kPoison ? "poison" : "a wild pointer";
   }

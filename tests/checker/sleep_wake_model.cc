@@ -79,9 +79,13 @@ void SleepWakeModel::PosterMain(int poster) {
   }
 }
 
-// The light fence is nothing at run time: the post may still be in the buffer.
+// The light fence is nothing at run time: the post may still be in the buffer when it looks for sleepers.
 void SleepWakeModel::Notify(int poster) {
   if (!Look(&SleepWakeModel::HasSleepers, "sees a sleeper", "sees no sleeper")) return;
+  if (poster != kNoPoster && !Has(SleepFault::kReliesUnfenced)) {
+    Step("full fence");
+    s_.posted[poster].Flush();
+  }
   if (!Look(&SleepWakeModel::HasSearchers, "sees a searcher", "sees no searcher")) WakeOne(poster);
 }
 
@@ -117,10 +121,7 @@ void SleepWakeModel::Search(int worker) {
   Step("stops searching");
   Count(s_.searchers, -1);
   if (s_.searchers != 0 || Has(SleepFault::kNobodyPassesOn)) return;
-  if (!Has(SleepFault::kPassesOnUnfenced)) {
-    if (!Look(&SleepWakeModel::HasSleepers, "sees a sleeper", "sees no sleeper")) return;  // nobody to pass it on to
-    HeavyFence();  // a post that relied on us may sit in its poster's buffer still
-  }
+  if (!Look(&SleepWakeModel::HasSleepers, "sees a sleeper", "sees no sleeper")) return;  // nobody to pass it on to
   if (Look(&SleepWakeModel::HasReady, "sees more", "sees no more")) Notify(kNoPoster);
 }
 

@@ -1,10 +1,9 @@
 // SleepWakeModel: how the workers of a pool go to sleep and are woken, as in src/engine/pool.cc.
 //
-//   poster   publishes an op; light fence; if somebody sleeps and nobody searches, wakes one
+//   poster   publishes an op; light fence; if somebody sleeps: full fence, and if nobody searches, wakes one
 //   worker   finds nothing: searching; finds nothing again: announces its sleep, no longer searching, heavy fence,
 //            looks once more, sleeps. A woken worker counts as searching from the moment it is chosen. The last
-//            searcher that finds something passes the search on: if somebody sleeps, heavy fence, looks for more,
-//            wakes one
+//            searcher that finds something passes the search on: if somebody sleeps, looks for more, wakes one
 //
 // The end of a run is a state in which nobody can move: then every op must have been taken, and the counts be right.
 #pragma once
@@ -21,7 +20,7 @@ enum class SleepFault {
   kNoHeavyFence,         // looks once more without emptying the posters' store buffers
   kSearcherUntilAsleep,  // stops counting as a searcher only after the second look
   kNobodyPassesOn,       // the last searcher leaves more behind and wakes nobody
-  kPassesOnUnfenced,     // looks for more without emptying the posters' store buffers
+  kReliesUnfenced,       // a poster relies on a searcher that may not see its op yet
   kWokenOutsideLock,     // a woken worker's flag is cleared after the lock that chose it was released
 };
 

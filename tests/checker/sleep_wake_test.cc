@@ -49,8 +49,8 @@ TEST(SleepWake, MutantSearcherUntilAsleepIsCaught) {
 TEST(SleepWake, MutantNobodyPassesTheSearchOnIsCaught) {
   ExpectCaught({.posters = 1, .posts = 2, .workers = 2, .ops_meet = true}, SleepFault::kNobodyPassesOn, kLost);
 }
-TEST(SleepWake, MutantPassesTheSearchOnUnfencedIsCaught) {
-  ExpectCaught({.posters = 1, .posts = 2, .workers = 2, .ops_meet = true}, SleepFault::kPassesOnUnfenced, kLost);
+TEST(SleepWake, MutantReliesOnASearcherUnfencedIsCaught) {
+  ExpectCaught({.posters = 1, .posts = 2, .workers = 2, .ops_meet = true}, SleepFault::kReliesUnfenced, kLost);
 }
 // A waker that is slow to clear the flag hits the worker's next sleep, which then ends without being uncounted.
 TEST(SleepWake, MutantWokenOutsideTheLockIsCaught) {

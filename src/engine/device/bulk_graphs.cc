@@ -55,10 +55,10 @@ bool CannotSplit(OpRecord* head) {
       }
       if (last.group) {
         // Behind a group: one grant, of the run if all who are still in it are. acquire: the closer's add before.
-        if (last.group->successor == &a &&
+        if (last.group->successor == op &&
             last.group->count.load(std::memory_order_acquire) == static_cast<int64_t>(last.readers))
           ++from_run;
-      } else if (link == reinterpret_cast<uintptr_t>(&a)) {
+      } else if (link == reinterpret_cast<uintptr_t>(op)) {
         ++from_run;
       }
       last = {a.var, &a, nullptr, 0};
