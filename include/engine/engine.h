@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine/device.h"
+#include "engine/device_memory.h"
 #include "engine/error.h"
 #include "engine/op.h"
 #include "engine/policy.h"
@@ -95,6 +96,7 @@ struct DeviceStats {
   uint64_t waits_elided = 0;  // that were implied by what the stream is behind already
   uint64_t events = 0;        // made; they are used again
   uint64_t queries = 0;
+  uint64_t host_syncs = 0;  // where memory ran out; nowhere else
   uint64_t lanes = 0;
   uint64_t graph_captures = 0;  // of bulks, see GraphKey
   uint64_t graph_instantiations = 0;

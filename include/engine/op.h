@@ -28,6 +28,7 @@ namespace engine {
 class CancelScope;
 class Completion;
 class Device;
+class DeviceMemory;
 class Engine;
 template <class Tag>
 struct DeviceHandle;
@@ -136,6 +137,13 @@ class RunContext {
   Device& device() const;
   // The stream as CUDA knows it. Throws UsageError on a device of another kind.
   CUstream_st* cuda_stream() const;
+  // Memory of the device, or of the host where the device reaches it, from the engine's pools (device_memory.h).
+  // Usable by this op at once, and by ops behind it.
+  DeviceMemory Allocate(size_t bytes);
+  DeviceMemory AllocatePinned(size_t bytes);
+  // What this op's lane keeps under `key`, made by `make` on first use and destroyed with the engine: handles of
+  // libraries that want one a stream (cublas.h, cudnn.h).
+  void* LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&));
   // True for ops on a device: whoever needs the result waits for it, so the body must not synchronize. (MXNet asks this
   // of bulked ops only.)
   bool defer_sync() const noexcept;

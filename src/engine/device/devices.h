@@ -24,11 +24,16 @@ class EngineCore;
 struct Pass;
 struct ThreadSlot;
 struct VarCore;
+// Set while this thread destroys the closures of ops that have retired.
+extern thread_local constinit bool t_retiring;
 struct Worker;
 
 class BulkGraphs;
+class Devices;
+class MemoryPool;
 
 struct DeviceState {
+  Devices* devices = nullptr;
   std::shared_ptr<Device> device;
   uint32_t index = 0;
   uint32_t streams = 1;               // lanes for compute, made on first use
@@ -36,6 +41,7 @@ struct DeviceState {
   std::array<std::atomic<DeviceLane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
   std::atomic<DeviceLane*> copy_in{}, copy_out{};
   std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
+  std::shared_ptr<MemoryPool> memory, pinned;
   DeviceState();
   ~DeviceState();
 };
@@ -49,7 +55,7 @@ class Devices {
   DeviceState& Get(uint32_t index) EXCLUDES(make_mu_);
 
   bool Has(uint32_t index) const;  // whether Get would find one
-  void Close();                    // nothing is pending any more: ends the thread, gives streams and events back
+  void Close();  // nothing is pending any more: ends the thread, gives streams and events back
 
   // --- issue.cc
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker);
@@ -67,6 +73,13 @@ class Devices {
   void Kick();        // a host waiter came: polls at the pace of waiters from now on
   bool Unretired(const VarPoints& points) const NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
 
+  // --- memory.cc
+  // The host waits for all that is issued. Where memory ran out.
+  DeviceStatus Synchronize(DeviceState& device);
+  DeviceStatus Synchronize(DeviceLane& lane);
+  // Behind what work may still use something that is given back here and now.
+  void PointsNow(const DeviceState& device, std::vector<OrderPoint>* points);
+
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
 
@@ -76,6 +89,7 @@ class Devices {
 
  private:
   friend class BulkGraphs;
+  friend class MemoryPool;
   struct Need {  // of an op or a run: per lane, the number that it must come behind
     std::array<uint64_t, kMaxLanes> seq{};
     uint32_t lanes = 0;  // mask
@@ -123,7 +137,7 @@ class Devices {
   std::thread thread_;
 
   // relaxed: counters.
-  std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0};
+  std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_syncs_{0};
   std::atomic<uint64_t> graph_captures_{0}, graph_instantiations_{0}, graph_updates_{0}, graph_launches_{0};
 };
 

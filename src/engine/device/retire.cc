@@ -17,6 +17,8 @@
 
 namespace engine::detail {
 
+thread_local constinit bool t_retiring = false;
+
 // True: parked until the lane has retired `seq`.
 bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
   if (on.Retired(seq)) return false;
@@ -122,6 +124,7 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   }
   ThreadSlot& slot = core_.Slot();
   Pass pass{&slot};
+  const bool outer = std::exchange(t_retiring, true);
   while (OpRecord* op = list) {
     list = op->extra.next;
     const uint8_t epoch = op->extra.epoch;
@@ -131,6 +134,7 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     Protocol::DropPins(pass, op, 1);
     core_.NoteCompleted(slot, epoch);
   }
+  t_retiring = outer;
   for (OpRecord* op : started) ProductionEnv::AddReady(pass, op);
   core_.Dispatch(pass, nullptr);
 }
