@@ -42,7 +42,7 @@ class DeviceMemory {
   ~DeviceMemory() { Reset(); }
   void Reset() noexcept;
 
-  void* data() const noexcept;   // null when empty
+  void* data() const noexcept;    // null when empty
   size_t bytes() const noexcept;  // at least what was asked for
   explicit operator bool() const noexcept { return block_ != nullptr; }
 

@@ -74,8 +74,8 @@ struct Site {
 struct Placement {
   enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu };
   Kind kind = Kind::kDefault;
-  uint16_t index = 0;        // of the pool, or of the device
-  uint8_t lane = kAnyLane;   // kGpu: a lane of its own, or whichever suits
+  uint16_t index = 0;       // of the pool, or of the device
+  uint8_t lane = kAnyLane;  // kGpu: a lane of its own, or whichever suits
   static constexpr uint8_t kAnyLane = 0xff;
 };
 // The default CPU pool.

@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine.h"
 #include "device/devices.h"
+#include "engine/engine.h"
 #include "error_record.h"
 #include "op_record.h"
 #include "pool.h"
@@ -296,9 +296,9 @@ class EngineCore {
   std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
   std::atomic<bool> tracing_{false};
   std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
-  std::atomic<uint8_t> epoch_{0};      // parity; relaxed at the push, see drain.cc
-  std::atomic<uint32_t> draining_{0};  // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
-  std::atomic<uint32_t> gate_{0};      // push gate, see gate.h
+  std::atomic<uint8_t> epoch_{0};         // parity; relaxed at the push, see drain.cc
+  std::atomic<uint32_t> draining_{0};     // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
+  std::atomic<uint32_t> gate_{0};         // push gate, see gate.h
   std::atomic<ThreadSlot*> sole_pusher_{nullptr};
   std::atomic<uint8_t> default_pool_{kDefaultPool};  // where Cpu() goes under the present policy
   std::atomic<Policy> policy_{Policy::kThreaded};

@@ -90,8 +90,8 @@ Device& RunContext::device() const {
 CUstream_st* RunContext::cuda_stream() const {
   const Stream own = stream();
   if (void* native = device().NativeStream(own)) return static_cast<CUstream_st*>(native);
-  throw UsageError("op '" + std::string(op_->extra.name) + "' asks for its CUDA stream, but runs on a device of kind '" +
-                   device().info().kind + "'");
+  throw UsageError("op '" + std::string(op_->extra.name) +
+                   "' asks for its CUDA stream, but runs on a device of kind '" + device().info().kind + "'");
 }
 
 // --- Engine

@@ -32,10 +32,10 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;     // "cpu/0"
-  uint32_t turn = 0;    // where the next look starts
-  uint32_t found = 0;   // ops since it last found nothing
-  bool doubts = false;  // that ops are still tiny: the last mean was not
+  std::string lane;                       // "cpu/0"
+  uint32_t turn = 0;                      // where the next look starts
+  uint32_t found = 0;                     // ops since it last found nothing
+  bool doubts = false;                    // that ops are still tiny: the last mean was not
   struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};

@@ -177,7 +177,8 @@ TEST(LaneLocals, AreMadeOnceForEachLaneAndGoWithTheEngine) {
     std::vector<void*> seen;
     for (int i = 0; i < 6; ++i)
       rig.eng().Push({.updates = {a}, .place = Gpu(0, static_cast<uint8_t>(i % 2))}, [&](RunContext& ctx) {
-        seen.push_back(ctx.LaneLocal(&key, [](RunContext&) -> std::shared_ptr<void> { return std::make_shared<Handle>(); }));
+        seen.push_back(
+            ctx.LaneLocal(&key, [](RunContext&) -> std::shared_ptr<void> { return std::make_shared<Handle>(); }));
       });
     rig.eng().WaitAll();
     EXPECT_EQ(alive, 2);

@@ -32,7 +32,8 @@ void Devices::Close() {
     on->locals.clear();  // they may give memory back
   }
   for (auto& d : devices_) {
-    const auto own = std::find_if(lanes_made_.begin(), lanes_made_.end(), [&](auto& on) { return on->device == d.get(); });
+    const auto own =
+        std::find_if(lanes_made_.begin(), lanes_made_.end(), [&](auto& on) { return on->device == d.get(); });
     const Stream stream = own == lanes_made_.end() ? Stream{} : (*own)->stream;
     d->memory->Close(stream);
     d->pinned->Close(stream);
@@ -91,7 +92,8 @@ DeviceState& Devices::Get(uint32_t index) {
   return *made;
 }
 
-DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared) {
+DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name,
+                            bool shared) {
   if (DeviceLane* made = place.load(std::memory_order_acquire)) return *made;
   MutexLock lock(make_mu_);
   if (DeviceLane* made = place.load(std::memory_order_relaxed)) return *made;

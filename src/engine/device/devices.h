@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine.h"
 #include "device/lane.h"
+#include "engine/engine.h"
 
 namespace engine::detail {
 
@@ -36,8 +36,8 @@ struct DeviceState {
   Devices* devices = nullptr;
   std::shared_ptr<Device> device;
   uint32_t index = 0;
-  uint32_t streams = 1;               // lanes for compute, made on first use
-  std::atomic<ErrorRecord*> lost{};   // counted; set once. release: `good` of its lanes. Partner: acquire loads
+  uint32_t streams = 1;              // lanes for compute, made on first use
+  std::atomic<ErrorRecord*> lost{};  // counted; set once. release: `good` of its lanes. Partner: acquire loads
   std::array<std::atomic<DeviceLane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
   std::atomic<DeviceLane*> copy_in{}, copy_out{};
   std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
@@ -55,7 +55,7 @@ class Devices {
   DeviceState& Get(uint32_t index) EXCLUDES(make_mu_);
 
   bool Has(uint32_t index) const;  // whether Get would find one
-  void Close();  // nothing is pending any more: ends the thread, gives streams and events back
+  void Close();                    // nothing is pending any more: ends the thread, gives streams and events back
 
   // --- issue.cc
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker);
@@ -99,7 +99,8 @@ class Devices {
       seq[p.lane] = std::max(seq[p.lane], p.seq);
     }
   };
-  DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared) EXCLUDES(make_mu_);
+  DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared)
+      EXCLUDES(make_mu_);
   DeviceLane& Choose(DeviceState& device, OpRecord* op);
   static void AddNeeds(OpRecord* op, Need* need);
   DeviceStatus Order(DeviceLane& lane, const Need& need);

@@ -13,13 +13,13 @@
 #pragma once
 
 #include <array>
-#include <memory>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/device.h"
 #include "device/order_point.h"
+#include "engine/device.h"
 
 namespace engine::detail {
 
@@ -38,7 +38,7 @@ struct LaneRecord {
 struct DeviceLane {
   DeviceState* device = nullptr;
   uint32_t id = 0;
-  std::string name;  // "gpu0/1", "gpu0/copy_in"
+  std::string name;     // "gpu0/1", "gpu0/copy_in"
   bool shared = false;  // ops may be put here that ask for no lane
   Stream stream;
 

@@ -154,6 +154,7 @@ DeviceMemory MemoryPool::Take(size_t bytes, DeviceLane& on) {
     if (attempt == 1 && done.ok()) done = devices.Synchronize(on);  // what was just freed is free then
     if (!done.ok()) throw DeviceError(std::move(done));
     (void)device_->TrimPool(0);
+    (void)device_->TakeLastError();  // dealt with here: the op's own check must not find it
     s = Create(size, on.stream, block.get());
   }
   if (!s.ok()) {
@@ -196,9 +197,8 @@ void MemoryPool::DropFree(Stream stream) {
     MutexLock lock(mu_);
     for (auto& [size, blocks] : free_) {
       const auto unused = std::stable_partition(blocks.begin(), blocks.end(), [&](const MemoryBlock* b) REQUIRES(mu_) {
-        return !std::all_of(b->behind.begin(), b->behind.end(), [&](const OrderPoint& p) REQUIRES(mu_) {
-          return devices_->lane(p.lane).Retired(p.seq);
-        });
+        return !std::all_of(b->behind.begin(), b->behind.end(),
+                            [&](const OrderPoint& p) REQUIRES(mu_) { return devices_->lane(p.lane).Retired(p.seq); });
       });
       dropped.insert(dropped.end(), unused, blocks.end());
       blocks.erase(unused, blocks.end());

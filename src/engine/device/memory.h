@@ -46,7 +46,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   std::map<size_t, std::vector<MemoryBlock*>> free_ GUARDED_BY(mu_);
   Devices* devices_ GUARDED_BY(mu_);  // null once closed
   bool lost_ = false;                 // the device was, when it was closed
-  DeviceState* const state_;             // looked at while open only
+  DeviceState* const state_;          // looked at while open only
   const std::shared_ptr<Device> device_;
   const bool pinned_;
   std::atomic<size_t> bytes_{0};  // relaxed: a statistic

@@ -77,8 +77,8 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
     if (most.count() == 0) return false;
     {
       MutexLock lock(on.mu);
-      const auto at = std::find_if(on.records.begin(), on.records.end(),
-                                   [&](const LaneRecord& r) { return r.seq >= write.seq; });
+      const auto at =
+          std::find_if(on.records.begin(), on.records.end(), [&](const LaneRecord& r) { return r.seq >= write.seq; });
       if (at == on.records.end()) return on.Retired(write.seq) && !on.Failed(write.seq);
       queries_.fetch_add(1, std::memory_order_relaxed);
       const DeviceStatus status = on.device->device->Query(at->event);
@@ -101,7 +101,8 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     uint64_t retired = on.retired.load(std::memory_order_relaxed);
     OpRecord* last = nullptr;
     // acquire: the issuer has let go of the block. Partner: the release in Settle. One that has not yet is for later.
-    for (OpRecord* op = on.first; op && retired < seq && op->extra.state.load(std::memory_order_acquire) == OpState::kIssued;
+    for (OpRecord* op = on.first;
+         op && retired < seq && op->extra.state.load(std::memory_order_acquire) == OpState::kIssued;
          op = op->extra.next) {
       if (!list) list = op;
       last = op;
