@@ -244,6 +244,8 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       throw DeviceError(std::move(s));
     }
   } catch (...) {
+    // This op's, whether or not the body threw because of it: not to be found behind the next one.
+    if (DeviceStatus s = device.device->TakeLastError(); s.sticky()) Lose(device, s);
     if (async) {
       ours.Fail(std::current_exception());
     } else {
