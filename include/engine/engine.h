@@ -174,13 +174,21 @@ class HeldOps {
   HeldOps(const HeldOps&) = delete;
   HeldOps& operator=(const HeldOps&) = delete;
 
-  // How many ops are held now, this one included; 0: somebody needed it, and all have been released.
+  // How many ops are held now, this one included; 0: none, because somebody needed it and all have been released, or
+  // because the policy (naive) runs each op inside its push.
   template <detail::SyncBody F>
   uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
-  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
+  // For decorators, closures erased. kNoRoom: nothing was pushed, and `may_wait` forbade to wait at the soft bound.
+  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
+  static constexpr uint32_t kNoRoom = UINT32_MAX;
+  // Releases, then pushes an op that is not held, whatever Redirect says. False: no room, as above.
+  enum class Apart : uint8_t { kSync, kAsync };
+  bool PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait = true);
   void Release() noexcept;
+  bool of(const Engine& engine) const noexcept;  // whether they are this engine's
+  bool closed() const noexcept;                  // whether that engine takes no more ops
 
  private:
   friend class detail::EngineCore;
@@ -189,11 +197,13 @@ class HeldOps {
   uint64_t ticket_ = 0;
 };
 
-// Redirect: while it lives, what this thread pushes to `engine` (synchronous or asynchronous ops; not TryPush, held ops
-// or Operators) goes to `to` instead: how bulk and capture stand in front of an engine. The innermost one counts.
+// Redirect: while it lives, what this thread pushes to `engine` (Push, TryPush and their asynchronous forms; not held ops
+// or Operators) goes to `to` instead: how bulk and capture stand in front of an engine. The innermost one counts, but
+// one that `yields` (bulk) only where no other is. Ends on its thread, in any order; may outlive the engine.
 class Redirect {
  public:
-  Redirect(Engine& engine, Submitter& to) noexcept;
+  enum class Rank : uint8_t { kFirst, kYields };
+  Redirect(Engine& engine, Submitter& to, Rank rank = Rank::kFirst) noexcept;
   ~Redirect();
   Redirect(const Redirect&) = delete;
   Redirect& operator=(const Redirect&) = delete;
@@ -203,9 +213,10 @@ class Redirect {
 
  private:
   friend class Engine;
-  Engine* const engine_;
+  detail::EngineCore* const core_;  // names the engine, and is no longer looked at than that; not counted
   Submitter* const to_;
-  Redirect* const outer_;
+  const Rank rank_;
+  Redirect* outer_;
 };
 
 class Engine final : public Submitter {
@@ -220,16 +231,6 @@ class Engine final : public Submitter {
   Var NewVar(std::string_view name = {});
   // Ends the variable now, behind the ops pending on it: other handles of it are refused from here on.
   void Delete(Var& var);
-
-  // As Push / PushAsync, but returns false instead of waiting at the soft bound.
-  template <detail::SyncBody F>
-  bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
-  }
-  template <detail::AsyncBody F>
-  bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
-  }
 
   using Submitter::Push;
   template <detail::SyncBody F>
@@ -292,8 +293,9 @@ class Engine final : public Submitter {
 
  private:
   friend class HeldOps;
+  friend class Redirect;
   void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
-  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
+  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
   Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
   static uint16_t Flags(How how);

@@ -196,6 +196,7 @@ class EngineCore {
   EngineStats stats();
   const EngineOptions& options() const { return options_; }
   Policy policy() const { return policy_.load(std::memory_order_relaxed); }
+  bool closed() const { return phase_.load(std::memory_order_relaxed) == Phase::kClosed; }
   void SetPolicy(Policy policy, PolicyOptions options);
   Placement NamedPool(std::string_view name) const;
   void StartTrace();

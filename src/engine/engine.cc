@@ -124,14 +124,22 @@ namespace {
 thread_local constinit Redirect* t_redirect = nullptr;
 }
 
-Redirect::Redirect(Engine& engine, Submitter& to) noexcept
-    : engine_(&engine), to_(&to), outer_(std::exchange(t_redirect, this)) {}
-Redirect::~Redirect() { t_redirect = outer_; }
+Redirect::Redirect(Engine& engine, Submitter& to, Rank rank) noexcept
+    : core_(engine.core_), to_(&to), rank_(rank), outer_(std::exchange(t_redirect, this)) {}
+Redirect::~Redirect() {
+  Redirect** at = &t_redirect;
+  while (*at != this) at = &(*at)->outer_;
+  *at = outer_;
+}
 
 Submitter* Redirect::Of(const Engine& engine) noexcept {
-  for (const Redirect* r = t_redirect; r; r = r->outer_)
-    if (r->engine_ == &engine) return r->to_;
-  return nullptr;
+  Submitter* yielding = nullptr;
+  for (const Redirect* r = t_redirect; r; r = r->outer_) {
+    if (r->core_ != engine.core_) continue;
+    if (r->rank_ == Rank::kFirst) return r->to_;
+    if (!yielding) yielding = r->to_;
+  }
+  return yielding;
 }
 
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
@@ -141,6 +149,8 @@ void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site sit
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  if (t_redirect) [[unlikely]]
+    if (Submitter* to = Redirect::Of(*this)) return TryForward(*to, desc, fn, how, site);
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how), .may_wait = false});
 }
 HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
