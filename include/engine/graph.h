@@ -36,7 +36,8 @@ struct PlanOptions;
 
 namespace detail {
 struct Kernel;
-struct NodeFrame;
+struct PlanNode;
+struct RunState;
 }  // namespace detail
 
 // A value of one graph: an input of it, or an output of one of its nodes.
@@ -112,9 +113,12 @@ class NodeContext : public RunContext {
 
  private:
   friend class detail::EngineCore;
-  using RunContext::RunContext;
+  NodeContext(detail::EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept
+      : RunContext(core, op, worker), run_(run) {}
   [[noreturn]] void WrongInput(size_t input, const std::type_info& wanted);
   void CheckTake(size_t input) const;
+  detail::RunState* run_;
+  const detail::PlanNode* node_ = nullptr;
 };
 
 namespace detail {
@@ -149,7 +153,9 @@ struct KernelBody {
 class Graph {
  public:
   Graph();
+  Graph(const Graph&);  // shares the kernels
   Graph(Graph&&) noexcept;
+  Graph& operator=(const Graph&);
   Graph& operator=(Graph&&) noexcept;
   ~Graph();
 
@@ -171,8 +177,8 @@ class Graph {
   }
   // A node of another graph with its kernel, effects and description, over values of this one.
   NodeId AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs);
-  // All nodes of a plan's graph, over values of this one; returns the values that are its outputs.
-  std::vector<ValueId> AddPlan(const Plan& plan, std::span<const ValueId> inputs);
+  // All nodes of another graph (a plan's: Plan::graph), over values of this one; returns what its outputs are here.
+  std::vector<ValueId> AddGraph(const Graph& inner, std::span<const ValueId> inputs);
   // `before` ends before `after` starts, whatever they touch.
   void Order(NodeId before, NodeId after);
   // Marks a value as a result of a run, in the order of the calls.
@@ -230,7 +236,7 @@ class Graph {
   std::vector<ValueInfo> values_;
   std::vector<ValueId> inputs_;
   std::vector<ValueId> outputs_;
-  std::vector<Edge> orders_;
+  std::vector<Edge> orders_;  // as given
 };
 
 // Capture: records pushes into a graph instead of running them. The bodies must be able to run more than once.

@@ -26,6 +26,7 @@ namespace engine {
 class CancelScope;
 class Completion;
 class Engine;
+class NodeContext;
 
 namespace detail {
 class EngineCore;
@@ -106,6 +107,7 @@ class RunContext {
 
  private:
   friend class detail::EngineCore;
+  friend class NodeContext;
   RunContext(detail::EngineCore* core, detail::OpRecord* op, int worker) noexcept
       : core_(core), op_(op), worker_(worker) {}
   detail::EngineCore* core_;

@@ -24,8 +24,8 @@ namespace engine {
 
 // What a scheduler decides, by node as recorded. Pure data; empty vectors leave it to the plan.
 struct Schedule {
-  std::vector<double> rank;     // ready nodes with the highest rank first; must not grow along a dependency
-  std::vector<uint32_t> batch;  // nodes of one number run one after the other as one task; must not form a cycle
+  std::vector<double> rank = {};     // ready nodes with the highest rank first; must not grow along a dependency
+  std::vector<uint32_t> batch = {};  // nodes of one number run one after the other as one task; must not form a cycle
 };
 
 struct PlanOptions {
@@ -62,20 +62,20 @@ class DeadlineError : public Error {
 
 namespace detail {
 struct PlanCore;
-struct RunFrameCore;
+struct RunState;
 }  // namespace detail
 
 // Run: a run in flight, and its outputs.
 class Run {
  public:
   Run() noexcept = default;
-  Run(Run&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  Run(Run&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
   Run& operator=(Run&& other) noexcept {
-    std::swap(frame_, other.frame_);
+    std::swap(state_, other.state_);
     return *this;
   }
   ~Run();
-  explicit operator bool() const noexcept { return frame_ != nullptr; }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
 
   bool done() const;
   // Waits until every node has settled; throws the OpError of the failed node that was recorded first, each time
@@ -95,8 +95,8 @@ class Run {
 
  private:
   friend class Plan;
-  explicit Run(detail::RunFrameCore* counted) noexcept : frame_(counted) {}
-  detail::RunFrameCore* frame_ = nullptr;
+  explicit Run(detail::RunState* counted) noexcept : state_(counted) {}
+  detail::RunState* state_ = nullptr;
 };
 
 class Plan {

@@ -34,10 +34,6 @@ Name Name::Intern(std::string_view text) {
 
 // --- cancel scopes
 
-namespace detail {
-extern thread_local constinit CancelScope* t_scope;
-}
-
 CancelScope::CancelScope() : cancelled_(std::make_shared<std::atomic<bool>>(false)) {}
 // relaxed: a flag that is looked at when an op starts; it publishes nothing.
 void CancelScope::Cancel() noexcept { cancelled_->store(true, std::memory_order_relaxed); }
@@ -56,7 +52,7 @@ void HeldOp::Release() noexcept {
 // --- RunContext
 
 void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
-  core_->pool(op_->extra.pool).ParallelFor(n, grain, body);
+  core_->pool(op_->extra.pool).ParallelFor(n, grain, body, op_->extra.intra_op);
 }
 const char* RunContext::name() const noexcept { return op_->extra.name; }
 uint64_t RunContext::version(VarRef var) const {
@@ -126,8 +122,8 @@ void Engine::ClearError(VarRef var, Site site) { core_->PushClear(var, site); }
 void Engine::Stop() { core_->Stop(); }
 void Engine::Start() { core_->Start(); }
 void Engine::Shutdown() { core_->Shutdown(); }
-void Engine::SetPolicy(Policy policy, PolicyOptions options) { core_->SetPolicy(policy, options); }
-Policy Engine::policy() const noexcept { return core_->policy(); }
+void Engine::SetPolicy(const PolicyChoice& choice) { core_->SetPolicy(choice); }
+PolicyChoice Engine::policy_choice() const { return detail::ChoiceOf(core_->Stamp()); }
 Placement Engine::Pool(std::string_view name) const { return core_->NamedPool(name); }
 int Engine::workers() const noexcept { return core_->options().workers; }
 EngineStats Engine::stats() const { return core_->stats(); }

@@ -42,7 +42,13 @@ enum OpFlags : uint16_t {
   kOperatorOp = 1 << 6,  // the closure is a counted pointer to an Operator
   kWaitPin = 1 << 7,     // the waiter holds a pin
   kHeldOp = 1 << 8,      // starts when its claim, a CompletionState extra, is taken
+  kRunOp = 1 << 9,      // a run of a plan, on all its Vars (plan_run.cc)
+  kShareOp = 1 << 10,   // ready tasks of a run, handed to a worker; touches no Var
+  kTicketOp = 1 << 11,  // a node or task of a run that ends elsewhere; touches no Var
+  kAtPush = 1 << 12,    // policy naive or inline: runs on its pusher's thread
+  kRaise = 1 << 13,     // and throws there
   kInternal = kWaitOp | kClearOp | kDeleteOp,
+  kPlanOp = kRunOp | kShareOp | kTicketOp,
 };
 
 struct OpExtra {
@@ -54,9 +60,10 @@ struct OpExtra {
   uint16_t flags = 0;
   uint8_t pool = 0;
   uint8_t level = 0;
-  uint8_t size_class = 0;      // 0: from operator new
+  uint8_t size_class = 0;      // 0: embedded in its Var; from kLargeClass on: large (arena.h)
   uint8_t closure_offset = 0;  // in 8 bytes, behind the accesses
   uint8_t epoch = 0;           // parity of the WaitAll epoch that it was pushed in
+  uint16_t intra_op = 0;       // most threads of its ParallelFor; 0: as many as its pool says
   std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
 };
 
@@ -82,7 +89,8 @@ struct ProductionEnv {
 
   template <class Op>
   static uint32_t ExtraPins(const Op* op) {
-    return (op->extra.flags & (kAsyncOp | kWaitPin)) ? 1 : 0;  // async: until its body returns; waits: the waiter
+    // async: until its body returns; waits: the waiter; runs: until all nodes have settled
+    return (op->extra.flags & (kAsyncOp | kWaitPin | kRunOp)) ? 1 : 0;
   }
   template <class Op>
   static void OnReady(Pass& pass, Op* op) {

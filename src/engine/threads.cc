@@ -248,7 +248,8 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
       }
       since = measured > 1 ? Clock::now() : now;
     }
-    if (next && (run >= tuning::kInlineRun || pool.stopping())) {  // let others have a turn
+    if (next && (run >= tuning::kInlineRun || worker.turn_over || pool.stopping())) {  // let others have a turn
+      worker.turn_over = false;
       pool.Put(*worker.slot, next);
       next = nullptr;
       fair = true;

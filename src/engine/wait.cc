@@ -65,6 +65,18 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   throw shown;
 }
 
+// A run that goes on here when `word` says so. Where there is no stand-in left, nobody takes our role meanwhile.
+void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
+  if (SpinUntil(word, WaitNode::kDone, options_.spin)) return;
+  EngineThread* driver = nullptr;
+  try {
+    driver = LendRole();
+  } catch (const UsageError&) {
+  }
+  Park(word, kNever, false);
+  EndDriving(driver);
+}
+
 // The wait is over: its result, counted, and the end of the pin.
 ErrorRecord* EngineCore::TakeError(OpRecord* op) {
   ErrorRecord* error = static_cast<WaitNode*>(op->closure())->error;
