@@ -87,6 +87,7 @@ class EngineCore {
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
+  OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
   OpRecord* Dispatch(Pass& pass, Worker* worker);
   void Complete(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
@@ -220,6 +221,7 @@ class EngineCore {
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias);
+  void StartRecord(ThreadSlot& slot, OpRecord* op);
   void RunAtPush(ThreadSlot& slot, OpRecord* op);
   void DriveLeftOver();
   void RegisterInternal(ThreadSlot& slot, OpRecord* op);

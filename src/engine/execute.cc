@@ -23,7 +23,7 @@ void EngineCore::RecycleOther(OpRecord* op) {
 }
 
 // An op of this epoch has ended: starts what it released, and tells who waits for ends.
-ENGINE_INLINE OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
+ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
   slot.completed[epoch].AddRelease();
   OpRecord* next = pass.ready ? Dispatch(pass, worker) : nullptr;
   // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
@@ -45,9 +45,12 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
   Complete(pass, op);
-  return CountEnd(slot, pass, epoch, worker);
+  return CountEndInline(slot, pass, epoch, worker);
 }
 
+OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
+  return CountEndInline(slot, pass, epoch, worker);
+}
 OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   return FinishInline(slot, op, error, worker);
 }

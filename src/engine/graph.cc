@@ -13,13 +13,6 @@ namespace engine {
 
 using detail::Quote;
 
-namespace detail {
-
-std::string Quote(Name name) { return *name.c_str() ? "'" + std::string(name.c_str()) + "'" : "(unnamed)"; }
-std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
-
-}  // namespace detail
-
 Graph::Graph() = default;
 Graph::Graph(const Graph&) = default;
 Graph::Graph(Graph&&) noexcept = default;

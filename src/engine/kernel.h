@@ -33,8 +33,9 @@ struct Kernel {
   void Free() { ::operator delete(memory, std::align_val_t{type->align}); }
 };
 
-std::string Quote(Name name);  // 'name', or (unnamed)
+// Parts of messages.
+inline std::string Quote(Name name) { return *name.c_str() ? "'" + std::string(name.c_str()) + "'" : "(unnamed)"; }
+inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 std::string TypeText(const std::type_info* type);
-std::string At(Site site);
 
 }  // namespace engine::detail

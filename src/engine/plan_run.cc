@@ -89,7 +89,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   run->refs.store(2, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
-    RegisterAndStart(slot, op, 0);
+    StartRecord(slot, op);
   } catch (...) {  // refused: nothing has begun
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
     run->refs.store(1, std::memory_order_relaxed);

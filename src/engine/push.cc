@@ -219,6 +219,8 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   }
 }
 
+void EngineCore::StartRecord(ThreadSlot& slot, OpRecord* op) { RegisterAndStart(slot, op, 0); }
+
 // naive, inline: on the pusher's thread, inside the push.
 void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
   ErrorRecord* raised = nullptr;
