@@ -86,8 +86,7 @@ class alignas(64) Value {
 
  private:
   template <class T>
-  static constexpr bool kFits =
-      sizeof(T) <= kInline && alignof(T) <= 16 && std::is_nothrow_move_constructible_v<T>;
+  static constexpr bool kFits = sizeof(T) <= kInline && alignof(T) <= 16 && std::is_nothrow_move_constructible_v<T>;
   template <class T>
   struct Ops {
     static void Move(void* to, void* from) noexcept {
@@ -108,8 +107,9 @@ class alignas(64) Value {
     }
   };
   template <class T>
-  static constexpr detail::ValueType kType{
-      &typeid(T), &Ops<T>::Move, kFits<T> && std::is_trivially_destructible_v<T> ? nullptr : &Ops<T>::Destroy, !kFits<T>};
+  static constexpr detail::ValueType kType{&typeid(T), &Ops<T>::Move,
+                                           kFits<T>&& std::is_trivially_destructible_v<T> ? nullptr : &Ops<T>::Destroy,
+                                           !kFits<T>};
 
   void Adopt(Value& other) noexcept {
     type_ = std::exchange(other.type_, nullptr);

@@ -229,7 +229,7 @@ class EngineCore {
   void RefusePushes(ThreadSlot* slot, OpRecord* op);
 
   // plan_run.cc
-  uint32_t BeginRun(ThreadSlot& slot, RunState& run);
+  void BeginRun(RunState& run);
   OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
   OpRecord* FinishRun(ThreadSlot& slot, RunState& run, Worker* worker);
   OpRecord* NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index);

@@ -39,14 +39,15 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     n.ends = at(node_ends);
     if (i < layout.order.size()) {
       const Graph::Node& node = graph.nodes()[layout.order[i]];
-      n.type = node.kernel->type;
+      n.run = node.kernel->type->run;
       n.closure = node.kernel->memory;
       n.name = node.name.c_str();
       n.file = node.site.file;
       n.line = node.site.line;
       n.recorded = layout.order[i];
-      n.flags = static_cast<uint8_t>((node.async ? PlanNode::kAsync : 0) | (node.run_always ? PlanNode::kRunAlways : 0) |
-                                     (node.cancelled ? PlanNode::kScoped : 0));
+      n.flags =
+          static_cast<uint8_t>((node.async ? PlanNode::kAsync : 0) | (node.run_always ? PlanNode::kRunAlways : 0) |
+                               (node.cancelled ? PlanNode::kScoped : 0));
       for (ValueId v : node.inputs) node_inputs.push_back(v.index);
       for (ValueId v : node.outputs) node_outputs.push_back(v.index);
       for (const Effect& e : node.effects) node_effects.push_back({place.at(VarRef(e.var).core()), e.role});
@@ -78,6 +79,8 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     tasks.push_back(task);
   }
   std::reverse(sources.begin(), sources.end());
+  // Other placements come first of all: a run posts them before it works itself.
+  std::stable_partition(sources.begin(), sources.end(), [&](uint32_t t) { return tasks[t].pool == kDefaultPool; });
   counters = layout.counters;
 
   single_use.resize(graph.values().size());

@@ -19,7 +19,7 @@ namespace engine::detail {
 
 struct alignas(64) PlanNode {
   enum Flags : uint8_t { kAsync = 1, kRunAlways = 2, kScoped = 4, kWatched = kAsync | kScoped };
-  const ClosureType* type;
+  void (*run)(void* closure, RunContext& ctx, Completion* done);
   void* closure;
   const char* name;
   const char* file;
@@ -105,10 +105,10 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::vector<uint32_t> node_outputs;
   std::vector<PlanEffect> node_effects;
   std::vector<PlanLayout::End> node_ends;
-  std::vector<uint32_t> counters;     // initial counts
-  std::vector<uint32_t> left_over;    // values that no node ends: outputs, unused inputs
-  std::vector<bool> single_use;       // values that their one consumer may take
-  std::vector<std::vector<uint32_t>> awaited;  // by task: tickets to await before it, in an in-order run
+  std::vector<uint32_t> counters;                          // initial counts
+  std::vector<uint32_t> left_over;                         // values that no node ends: outputs, unused inputs
+  std::vector<bool> single_use;                            // values that their one consumer may take
+  std::vector<std::vector<uint32_t>> awaited;              // by task: tickets to await before it, in an in-order run
   std::vector<std::shared_ptr<std::atomic<bool>>> scopes;  // by node
   uint32_t tickets = 0;
   uint32_t remaining = 0;   // initial
@@ -118,8 +118,9 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
     VarCore* var;
     uint64_t word;
   };
-  std::vector<AccessTemplate> accesses;  // sorted by address, as a registration wants them; the run's own Var comes last
-  std::vector<uint32_t> access_of;       // by Var
+  std::vector<AccessTemplate>
+      accesses;                     // sorted by address, as a registration wants them; the run's own Var comes last
+  std::vector<uint32_t> access_of;  // by Var
   uint32_t reads = 0;
   // relaxed: what a task took lately; only decides whether sharing pays. 0: not known.
   mutable std::atomic<int64_t> task_nanos{0};

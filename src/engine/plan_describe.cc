@@ -81,7 +81,8 @@ std::string Plan::Dot() const {
     for (uint32_t consumer : value.consumers) out << "  in" << i << " -> n" << consumer << ";\n";
   }
   for (const Graph::Edge& e : graph.Edges())
-    out << "  n" << e.from << " -> n" << e.to << (e.kind == Graph::Edge::Kind::kValue ? "" : " [style=dashed]") << ";\n";
+    out << "  n" << e.from << " -> n" << e.to << (e.kind == Graph::Edge::Kind::kValue ? "" : " [style=dashed]")
+        << ";\n";
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     out << "  out" << i << " [shape=ellipse];\n";
     const uint32_t producer = graph.values()[graph.outputs()[i].index].producer;

@@ -24,7 +24,7 @@ void Replay::RunAll() {
       core_.Post(slot(), ticket);
       continue;
     }
-    for (uint32_t n = task.first; n < task.end - task.async; ++n) Run(n);
+    RunTask(task);
     if (task.async) run_.tickets[task.ticket] = Launch(t, task.end - 1);
   }
   for (uint32_t i = 0; i < plan_.tickets; ++i) Await(run_.tickets[i]);
@@ -35,7 +35,7 @@ void Replay::RunTicket() {
   auto& ticket = *static_cast<PlanTicket*>(op_->closure());
   const uint32_t number = ticket.task;
   const PlanTask& task = plan_.tasks[number];
-  for (uint32_t n = task.first; n < task.end - task.async; ++n) Run(n);
+  RunTask(task);
   if (!task.async) return Signal(ticket);
   if (Launch(number, task.end - 1, op_)) return;
   ticket.node = kNone;  // skipped, and settled

@@ -99,8 +99,8 @@ std::vector<uint32_t> Batches(const Graph& graph, const Schedule& schedule) {
     const uint32_t head = first.emplace(schedule.batch[n], n).first->second;
     const Graph::Node &a = graph.nodes()[head], &b = graph.nodes()[n];
     if (head != n && (a.async || b.async || !SamePlace(a, b)))
-      throw UsageError("Schedule::batch puts node " + std::to_string(n) + " " + Quote(b.name) + " in one batch with node " +
-                       std::to_string(head) + " " + Quote(a.name) +
+      throw UsageError("Schedule::batch puts node " + std::to_string(n) + " " + Quote(b.name) +
+                       " in one batch with node " + std::to_string(head) + " " + Quote(a.name) +
                        "; nodes of a batch share their placement, and asynchronous nodes are alone");
     task[n] = head;
   }

@@ -15,8 +15,8 @@ inline constexpr uint32_t kNone = UINT32_MAX;
 
 struct PlanLayout {
   struct Task {
-    uint32_t first, end;                // nodes, by position
-    std::vector<uint32_t> successors;   // the one to run next comes last
+    uint32_t first, end;               // nodes, by position
+    std::vector<uint32_t> successors;  // the one to run next comes last
     uint32_t predecessors = 0;
   };
   // The last use of a value or Var: after it the value is destroyed, the Var released. With several nodes that may be
@@ -27,13 +27,13 @@ struct PlanLayout {
   };
   static constexpr uint32_t kVarEnd = uint32_t{1} << 31;
 
-  std::vector<uint32_t> order;          // position -> node as recorded
+  std::vector<uint32_t> order;  // position -> node as recorded
   std::vector<Task> tasks;
-  std::vector<std::vector<End>> ends;   // by position
-  std::vector<uint32_t> counters;       // initial counts: of tasks with several predecessors first, then of ends
-  std::vector<uint32_t> task_counter;   // by task; kNone
-  std::vector<Var> vars;                // that the graph names
-  std::vector<Role> modes;              // of a whole run, by place in `vars`
+  std::vector<std::vector<End>> ends;  // by position
+  std::vector<uint32_t> counters;      // initial counts: of tasks with several predecessors first, then of ends
+  std::vector<uint32_t> task_counter;  // by task; kNone
+  std::vector<Var> vars;               // that the graph names
+  std::vector<Role> modes;             // of a whole run, by place in `vars`
 };
 
 // Throws UsageError for a cycle, and for a schedule that does not fit.

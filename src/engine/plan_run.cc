@@ -22,8 +22,8 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Graph::ValueInfo& info = plan.graph.values()[wanted[i].index];
     if (!info.type || (inputs[i].type() && *inputs[i].type() == *info.type)) continue;
-    throw UsageError(PlanText(plan, site) + ": input " + std::to_string(i) + " " + Quote(info.name) + " must be of type " +
-                     TypeText(info.type) + " and is " + TypeText(inputs[i].type()));
+    throw UsageError(PlanText(plan, site) + ": input " + std::to_string(i) + " " + Quote(info.name) +
+                     " must be of type " + TypeText(info.type) + " and is " + TypeText(inputs[i].type()));
   }
   if (plan.options.static_shape) plan.shape_checked.store(true, std::memory_order_relaxed);
 }
@@ -106,29 +106,17 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   return run;
 }
 
-// All Vars are granted: their errors are now known. Returns the tasks to begin with.
-uint32_t EngineCore::BeginRun(ThreadSlot& slot, RunState& run) {
+// All Vars are granted: their errors are now known.
+void EngineCore::BeginRun(RunState& run) {
   const PlanCore& plan = *run.owner;
-  if (poisoned_.load(std::memory_order_relaxed)) [[unlikely]] {
-    for (size_t v = 0; v < plan.vars.size(); ++v) {
-      ErrorRecord* poison = CoreOf(VarRef(plan.vars[v]).core())->completer.poison.load(std::memory_order_relaxed);
-      if (!poison) continue;
-      run.errors[plan.graph.values().size() + v] = poison->Retain();
-      run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
-    }
+  if (!poisoned_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  for (size_t v = 0; v < plan.vars.size(); ++v) {
+    ErrorRecord* poison = CoreOf(VarRef(plan.vars[v]).core())->completer.poison.load(std::memory_order_relaxed);
+    if (!poison) continue;
+    run.errors[plan.graph.values().size() + v] = poison->Retain();
+    run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
   }
-  uint32_t head = kNone;
-  if (run.in_order) return head;
-  for (const uint32_t source : plan.sources) {
-    const uint8_t pool = plan.tasks[source].pool;
-    if (pool != kDefaultPool) {
-      PostShare(slot, run, source, kNone, pool);
-      continue;
-    }
-    run.next[source] = head;
-    head = source;
-  }
-  return head;
 }
 
 OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker) {
@@ -142,12 +130,13 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
       replay.RunTicket();
       return nullptr;
     }
-    const uint32_t head = flags & kRunOp ? BeginRun(slot, run) : static_cast<PlanShare*>(op->closure())->head;
+    if (flags & kRunOp) BeginRun(run);
     if (run.in_order) {
       replay.RunAll();
       ended = run.owner->remaining;
     } else {
-      ended = replay.RunReady(head);
+      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // none: of a run that begins
+      ended = replay.RunReady(head, flags & kRunOp ? static_cast<uint32_t>(run.owner->sources.size()) : 0);
       handed = replay.handed();
     }
   }

@@ -94,7 +94,8 @@ void CheckPolicy(const PolicyChoice& choice) {
   const PolicyOptions& o = choice.options;
   std::map<std::string, std::string> text;  // what is not as it is by default
   if (o.raise_at_push) text["raise_at_push"] = "true";
-  if (o.intra_op_threads != PolicyOptions().intra_op_threads) text["intra_op_threads"] = std::to_string(o.intra_op_threads);
+  if (o.intra_op_threads != PolicyOptions().intra_op_threads)
+    text["intra_op_threads"] = std::to_string(o.intra_op_threads);
   if (!text.empty()) {
     MakePolicy(PolicyName(choice.policy), text);
   } else {

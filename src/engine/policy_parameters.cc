@@ -65,10 +65,10 @@ PolicyValues Parse(const std::map<std::string, std::string>& text) {
   return parameters.Values();
 }
 
-#define ENGINE_REGISTER_POLICY(number, key, Parameters)                                   \
-  DMLC_REGISTRY_REGISTER(PolicyEntry, PolicyEntry, key)                                   \
-      .set_policy(number)                                                                 \
-      .set_body(&Parse<Parameters>)                                                       \
+#define ENGINE_REGISTER_POLICY(number, key, Parameters) \
+  DMLC_REGISTRY_REGISTER(PolicyEntry, PolicyEntry, key) \
+      .set_policy(number)                               \
+      .set_body(&Parse<Parameters>)                     \
       .add_arguments(Parameters::__FIELDS__())
 
 ENGINE_REGISTER_POLICY(0, threaded, ThreadedParameters).describe("ready ops go to the pool's workers (the default)");

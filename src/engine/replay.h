@@ -18,11 +18,13 @@ class Replay {
   Replay(const Replay&) = delete;
 
   // Runs tasks that are ready, and those that become ready, until none is left here. Returns how many ended.
-  uint32_t RunReady(uint32_t head);
+  // `sources`: so many of the plan's first tasks are ready as well.
+  uint32_t RunReady(uint32_t head, uint32_t sources);
   // Runs every task in the plan's order; other placements and asynchronous nodes are awaited where they are needed.
   void RunAll();
   // Runs the nodes of the ticket's task, on its own placement.
   void RunTicket();
+  void RunTask(const PlanTask& task);  // its synchronous nodes
   // After an asynchronous node: its outcome (consumes the count), and what becomes ready. On any thread.
   void Settle(uint32_t node, ErrorRecord* error);
   void ReleaseSuccessors(const PlanTask& task);
@@ -34,34 +36,33 @@ class Replay {
   ThreadSlot& slot() { return t_role_lent ? core_.Slot() : slot_; }
 
  private:
-  void Run(uint32_t node);
-  void RunWatched(uint32_t node);
+  void Run(const PlanNode& node);
+  [[gnu::noinline]] void RunWatched(uint32_t node);
   // Launches the asynchronous node. Its ticket may be gone when this returns; null: it was skipped, and is settled.
   OpRecord* Launch(uint32_t task, uint32_t node, OpRecord* ticket = nullptr);
   OpRecord* NewTicket(uint32_t task, uint32_t node, uint16_t flags);
   void Await(OpRecord*& ticket);
-  void Name(const PlanNode& node);
+  // For whoever asks what runs here: the watchdog, RunContext::name.
+  void Name(const PlanNode& node) { op_->extra.name = node.name; }
   ErrorRecord* SkippedBy(const PlanNode& node, uint32_t index);
   void Fail(const PlanNode& node, ErrorRecord* error);
   void EndUses(uint32_t node);
   void ReleaseVar(uint32_t var);
   bool Down(uint32_t counter);
   bool Arrive(uint32_t task);
-  void Push(uint32_t task) {
-    run_.next[task] = top_;
-    top_ = task;
-    ++depth_;
+  void Keep(uint32_t task) {
+    run_.next[task] = kept_;
+    kept_ = task;
   }
-  uint32_t Pop() {
-    const uint32_t task = top_;
-    if (task != kNone) {
-      top_ = run_.next[task];
-      --depth_;
-    }
-    return task;
-  }
-  void Share();
-  void Measure(uint32_t ended);
+  // Ready tasks of this thread, linked through RunState::next, the latest on top; below them lie the plan's sources.
+  struct Stack {
+    uint32_t top;
+    uint32_t depth;
+    uint32_t sources;
+  };
+  Stack Share(Stack stack);
+  Stack Measure(Stack stack);
+  uint32_t Link(Stack& stack, uint32_t count);
   uint8_t PoolOf(const PlanTask& task) const { return task.pool == kDefaultPool ? run_.home : task.pool; }
 
   EngineCore& core_;
@@ -73,10 +74,9 @@ class Replay {
   RunFrame frame_;
   NodeContext ctx_;
   const bool traced_;
-  bool atomic_;              // other threads may be at the run's counters
+  bool atomic_;  // other threads may be at the run's counters
   bool may_share_ = false;
-  uint32_t top_ = kNone;     // our ready tasks, linked through RunState::next; the top runs first
-  uint32_t depth_ = 0;
+  uint32_t kept_ = kNone;  // tasks for HandOver
   Clock::time_point began_;
   Clock::time_point measured_;
   OpRecord* handed_ = nullptr;

@@ -99,7 +99,7 @@ void Replay::RunWatched(uint32_t index) {
   const auto begin = traced_ || timed ? Clock::now() : Clock::time_point{};
   EngineCore::SetNode(ctx_, node);
   try {
-    node.type->run(node.closure, ctx_, nullptr);
+    node.run(node.closure, ctx_, nullptr);
   } catch (...) {
     error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
   }
@@ -135,7 +135,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   Completion ours = core_.StartCompletion(slot(), ticket);
   try {
     Completion theirs = ours;
-    node.type->run(node.closure, ctx_, &theirs);
+    node.run(node.closure, ctx_, &theirs);
   } catch (...) {
     ours.Fail(std::current_exception());
   }

@@ -35,8 +35,8 @@ inline constexpr uint32_t kLockYields = 16;
 // Nodes looked at, for each node of a graph, in search of edges that follow from others. `perf plans`: d_dag, 4,096 nodes
 // compiles in a few milliseconds, and what is left costs one counter decrement.
 inline constexpr uint32_t kReductionVisits = 256;
-// Tasks of a run between two looks at the clock: 25 ns each, so under 1 ns a task.
-inline constexpr uint32_t kReplayMeasured = 32;
+// Tasks of a run between two looks at the clock: 25 ns each, so about 0.2 ns a task.
+inline constexpr uint32_t kReplayMeasured = 128;
 // Below this mean a task is not worth giving to an idle worker: the counters' lines would move for less than they save.
 inline constexpr int64_t kSharedTaskNanos = 300;
 // How long a run keeps a worker while other ops are ready there.

@@ -11,7 +11,8 @@ TEST(CaptureTest, RecordsWhatAnOpSays) {
   Graph graph;
   Capture capture(graph);
   CancelScope scope;
-  capture.Push({.name = "sync", .reads = {a}, .writes = {b}, .place = CopyIn(1), .priority = -1, .run_always = true}, [] {});
+  capture.Push({.name = "sync", .reads = {a}, .writes = {b}, .place = CopyIn(1), .priority = -1, .run_always = true},
+               [] {});
   {
     const auto guard = scope.Enter();
     capture.PushAsync({.name = "async", .updates = {a}}, [](RunContext&, Completion done) { done(); });

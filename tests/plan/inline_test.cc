@@ -59,11 +59,10 @@ TEST_P(InlineTest, ManyThreadsRunOnePlanEachOnItsOwn) {
   const ValueId x = graph.Input<int>("x");
   ValueId value = x;
   for (int i = 0; i < 30; ++i)
-    value = graph.Add({.name = "n", .inputs = {value}, .outputs = 1, .reads = {weights}}, [](NodeContext& ctx) {
-      ctx.Return(0, ctx.In<int>(0) + 1);
-    })[0];
-  const NodeId who = graph.Add({.name = "who", .outputs = 1},
-                               [](NodeContext& ctx) { ctx.Return(0, std::this_thread::get_id()); });
+    value = graph.Add({.name = "n", .inputs = {value}, .outputs = 1, .reads = {weights}},
+                      [](NodeContext& ctx) { ctx.Return(0, ctx.In<int>(0) + 1); })[0];
+  const NodeId who =
+      graph.Add({.name = "who", .outputs = 1}, [](NodeContext& ctx) { ctx.Return(0, std::this_thread::get_id()); });
   graph.Output(value);
   graph.Output(who[0]);
   const Plan plan = graph.Compile(eng);

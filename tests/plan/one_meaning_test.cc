@@ -165,11 +165,9 @@ TEST_P(PlanMeaningTest, ValuesAreWhatTheExpressionSays) {
       const size_t a = random.Below(values.size()), b = random.Below(values.size());
       uses.emplace_back(a, b);
       const bool async = random.OneIn(8);
-      const NodeDesc desc{.name = "mix", .inputs = {values[a], values[b]}, .outputs = 1,
-                          .place = random.OneIn(10) ? Io() : Cpu()};
-      const auto mix = [](NodeContext& ctx) {
-        ctx.Return(0, ctx.In<uint64_t>(0) * 31 + ctx.In<uint64_t>(1));
-      };
+      const NodeDesc desc{
+          .name = "mix", .inputs = {values[a], values[b]}, .outputs = 1, .place = random.OneIn(10) ? Io() : Cpu()};
+      const auto mix = [](NodeContext& ctx) { ctx.Return(0, ctx.In<uint64_t>(0) * 31 + ctx.In<uint64_t>(1)); };
       const NodeId node = async ? graph.AddAsync(desc,
                                                  [mix](NodeContext& ctx, Completion done) {
                                                    mix(ctx);

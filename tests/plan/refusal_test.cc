@@ -36,7 +36,8 @@ TEST_F(RefusalTest, StaticShapeChecksOnce) {
 }
 
 TEST_F(RefusalTest, CycleIsNamed) {
-  const NodeId a = graph.Add({.name = "a"}, [] {}), b = graph.Add({.name = "b"}, [] {}), c = graph.Add({.name = "c"}, [] {});
+  const NodeId a = graph.Add({.name = "a"}, [] {}), b = graph.Add({.name = "b"}, [] {}),
+               c = graph.Add({.name = "c"}, [] {});
   graph.Order(a, b);
   graph.Order(b, c);
   graph.Order(c, b);
@@ -111,7 +112,8 @@ TEST_F(RefusalTest, NodeThatWaitsForItsOwnRunsVar) {
 }
 
 TEST_F(RefusalTest, SchedulesThatDoNotFit) {
-  const NodeId a = graph.Add({.name = "a"}, [] {}), b = graph.Add({.name = "b"}, [] {}), c = graph.Add({.name = "c"}, [] {});
+  const NodeId a = graph.Add({.name = "a"}, [] {}), b = graph.Add({.name = "b"}, [] {}),
+               c = graph.Add({.name = "c"}, [] {});
   graph.Order(a, b);
   graph.Order(b, c);
   EXPECT_TRUE(Has(RefusalOf([&] { graph.Compile(eng, {.schedule = {.rank = {1.0}}}); }), "rank has 1 entries"));

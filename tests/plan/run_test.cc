@@ -124,9 +124,8 @@ TEST_P(RunTest, TheOnlyUserMayTakeAValue) {
   Engine eng(Quiet(workers()));
   Graph graph;
   const ValueId x = graph.Input<std::unique_ptr<int>>("x");
-  const NodeId take = graph.Add({.name = "take", .inputs = {x}, .outputs = 1}, [](NodeContext& ctx) {
-    ctx.Return(0, ctx.Take<std::unique_ptr<int>>(0));
-  });
+  const NodeId take = graph.Add({.name = "take", .inputs = {x}, .outputs = 1},
+                                [](NodeContext& ctx) { ctx.Return(0, ctx.Take<std::unique_ptr<int>>(0)); });
   graph.Output(take[0]);
   const Plan plan = graph.Compile(eng);
   Value inputs[] = {std::make_unique<int>(5)};
@@ -137,9 +136,8 @@ TEST_P(RunTest, StaticAllocKeepsAddresses) {
   Engine eng(Quiet(workers()));
   using Buffer = std::vector<double>;
   Graph graph;
-  const NodeId fill = graph.Add({.name = "fill", .outputs = 1}, [](NodeContext& ctx) {
-    ctx.Reuse<Buffer>(0).assign(1000, 1.0);
-  });
+  const NodeId fill =
+      graph.Add({.name = "fill", .outputs = 1}, [](NodeContext& ctx) { ctx.Reuse<Buffer>(0).assign(1000, 1.0); });
   const NodeId sum = graph.Add({.name = "address", .inputs = {fill[0]}, .outputs = 1}, [](NodeContext& ctx) {
     ctx.Return(0, static_cast<const void*>(ctx.In<Buffer>(0).data()));
   });
