@@ -273,8 +273,14 @@ class Engine final : public Submitter {
   // Refused (UsageError) on one of its own workers. Idempotent.
   void Shutdown();
 
-  void SetPolicy(Policy policy, PolicyOptions options = {});
-  Policy policy() const noexcept;
+  // Of all later pushes that are not under a scope.
+  void SetPolicy(const PolicyChoice& choice);
+  void SetPolicy(Policy policy, PolicyOptions options = {}) { SetPolicy(PolicyChoice{policy, options}); }
+  // Of this thread's pushes, until the guard goes; scopes nest.
+  [[nodiscard]] PolicyScope EnterPolicy(const PolicyChoice& choice) { return PolicyScope(core_, choice); }
+  // What a push of this thread would be stamped with.
+  PolicyChoice policy_choice() const;
+  Policy policy() const { return policy_choice().policy; }
 
   // The placement of a named pool; throws UsageError listing the pools there are.
   Placement Pool(std::string_view name) const;
@@ -294,11 +300,12 @@ class Engine final : public Submitter {
  private:
   friend class HeldOps;
   friend class Redirect;
+  friend class Graph;
   void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
   Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
-  static uint16_t Flags(How how);
+  static uint32_t Flags(How how);
 
   detail::EngineCore* core_;
 };

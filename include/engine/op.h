@@ -30,6 +30,7 @@ class Completion;
 class Device;
 class DeviceMemory;
 class Engine;
+class NodeContext;
 template <class Tag>
 struct DeviceHandle;
 using Stream = DeviceHandle<struct StreamTag>;
@@ -150,6 +151,7 @@ class RunContext {
 
  private:
   friend class detail::EngineCore;
+  friend class NodeContext;
   RunContext(detail::EngineCore* core, detail::OpRecord* op, int worker) noexcept
       : core_(core), op_(op), worker_(worker) {}
   detail::EngineCore* core_;

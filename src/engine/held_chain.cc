@@ -15,7 +15,7 @@ HeldOps::~HeldOps() {
 }
 
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  if (core_->policy() == Policy::kNaive) [[unlikely]]
+  if (desc.place.kind == Placement::Kind::kDefault && core_->Stamp().policy != Policy::kThreaded) [[unlikely]]
     return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
   return core_->PushChained(
       {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *this);
@@ -23,7 +23,7 @@ uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site sit
 
 bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait) {
   Release();
-  const uint16_t flags = how == Apart::kAsync ? detail::kAsyncOp : 0;
+  const uint32_t flags = how == Apart::kAsync ? detail::kAsyncOp : 0u;
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags, .may_wait = may_wait});
 }
 
