@@ -27,6 +27,9 @@ if grep -v '@@ENGINE_[0-9]' "$work/versioned"; then complain "these C functions 
   grep -vE '^ENGINE_[0-9.]+$' |
   grep -vE '^(typeinfo for|typeinfo name for|vtable for) engine::[A-Za-z]+$' |
   grep -vE '^engine::(Engine|EngineOptions|CancelScope|HeldOp|Completion|Name|RunContext|Submitter)::' |
+  grep -vE '^engine::(Device|DeviceCounts|DeviceError|DeviceObserver|DeviceStatus)::' |
+  grep -vE '^engine::Software(Costs|Device|Kernel)::' |
+  grep -vE '^engine::(CudaDeviceCount|DeviceCallName|DeviceCodeName|MakeCudaDevice|MakeSoftwareDevice)\(' |
   grep -vE '^engine::(Version|Policies|PolicyByName|ChromeTraceJson)(\[abi:[a-z0-9]+\])?\(' |
   grep -vE '^engine::detail::(RetainVar|ReleaseVar|VarVersion|VarName)\(' >"$work/others" || true
 if [ -s "$work/others" ]; then
