@@ -29,7 +29,7 @@ class Engine;
 
 namespace detail {
 class EngineCore;
-struct HeldChain;
+struct HeldOwner;
 struct OpRecord;
 }  // namespace detail
 
