@@ -1,7 +1,8 @@
 // This engine on the cases of peers/, and its one-thread floors.
 // Threads:   `workers` of the engine's own; the pushing thread is not one of them.
 // Variants:  "" the defaults; "naive" runs each op inside its push; "unbounded" lifts the soft bound on pending ops,
-//            without which a push waits while the gate of bytes_pending is shut.
+//            without which a push waits while the gate of bytes_pending is shut; "bulk15" pushes in bulks of 15.
+#include <engine/bulk.h>
 #include <engine/engine.h>
 #include <pthread.h>
 
@@ -25,12 +26,14 @@ engine::EngineOptions Options(const Config& config) {
 class Ours {
  public:
   explicit Ours(const Config& config) : naive_(config.variant == "naive"), engine_(Options(config)) {
+    if (config.variant == "bulk15") engine::SetBulkSize(engine_, 15);
     for (VarId v = 0; v < kAllVars; ++v) vars_.push_back(engine_.NewVar());
   }
 
   std::string WhyNot(std::string_view name) const {
     if (naive_ && name == kBytesPending) return "the naive policy runs each op inside its push";
     if (!naive_ && name.starts_with("floor_")) return "floors are measured with the naive policy";
+    if (naive_ && name.starts_with("bulk_")) return "the naive policy has no bulk";
     return {};
   }
 
@@ -61,6 +64,7 @@ class Ours {
     if (name == "floor_1w") return Floor(n, Writer{{}, {0}});
     if (name == "floor_1w1r") return Floor(n, Op<1, 1>{{1}, {0}});
     if (name == "floor_1w2r") return Floor(n, DagOp{{1, 2}, {0}});
+    if (name == "bulk_closures") return BulkOfClosures(n);
     return Answer::Skip("no such case");
   }
 
@@ -86,6 +90,52 @@ class Ours {
     }
     engine_.WaitAll();
     return {{{"ns_per_op", Quantile(ops, 0.5)},
+             {"mutex_pair_ns", Quantile(pairs, 0.5)},
+             {"ratio_to_mutex_pair", Quantile(ratios, 0.5)}},
+            {}};
+  }
+
+  // What an op of a bulk costs above its registration, on one thread: a chain of closures in bulks of 15 is pushed and
+  // run by the wait (an engine without workers), next to the same chain that is only registered, because its first op is
+  // held back, and to an uncontended mutex pair. Small batches: both stay in the cache, as a pipeline's do.
+  Answer BulkOfClosures(std::size_t n) {
+    constexpr std::size_t kBatch = 240;
+    engine::Engine eng({.workers = 0});
+    engine::Var var = eng.NewVar(), gate = eng.NewVar();
+    std::vector<double> registered, above, bulked, pairs, ratios;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    const auto push = [&] {
+      for (std::size_t i = 0; i < kBatch; ++i) eng.Push({.name = "closure", .updates = {var}}, [] { Body(); });
+    };
+    for (std::size_t batch = 0; batch < std::max<std::size_t>(n / kBatch, 20); ++batch) {
+      const auto start = Clock::now();
+      {
+        const engine::Bulk bulk(eng, 15);
+        push();
+      }
+      eng.Wait(var);
+      const auto middle = Clock::now();
+      engine::HeldOp first = eng.PushHeld({.name = "held", .updates = {var}}, [] {});
+      const auto from = Clock::now();
+      push();
+      const auto to = Clock::now();
+      first.Release();
+      eng.Wait(var);
+      const auto locking = Clock::now();
+      for (std::size_t i = 0; i < kBatch; ++i) {
+        pthread_mutex_lock(&mutex);
+        pthread_mutex_unlock(&mutex);
+      }
+      const double pair = NsBetween(locking, Clock::now()) / kBatch;
+      bulked.push_back(NsBetween(start, middle) / kBatch);
+      registered.push_back(NsBetween(from, to) / kBatch);
+      above.push_back(bulked.back() - registered.back());
+      pairs.push_back(pair);
+      ratios.push_back(above.back() / pair);
+    }
+    return {{{"ns_above_registration", Quantile(above, 0.5)},
+             {"registration_ns", Quantile(registered, 0.5)},
+             {"ns_per_op", Quantile(bulked, 0.5)},
              {"mutex_pair_ns", Quantile(pairs, 0.5)},
              {"ratio_to_mutex_pair", Quantile(ratios, 0.5)}},
             {}};

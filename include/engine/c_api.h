@@ -51,7 +51,7 @@ extern "C" {
 
 /* ---- Status and errors ---------------------------------------------------------------------------------------- */
 
-#define ENGINE_C_API_VERSION 1 /* grows by one with every addition */
+#define ENGINE_C_API_VERSION 2 /* grows by one with every addition */
 
 typedef int32_t EngineStatus;
 enum {
@@ -318,6 +318,12 @@ ENGINE_API EngineStatus EngineOperatorPush(EngineHandle engine, EngineOperator o
 ENGINE_API EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, int32_t priority,
                                                    EngineSite site);
 ENGINE_API EngineStatus EngineOperatorFree(EngineOperator op);
+
+/* The calling thread's bulk size on `engine`: synchronous ops that it pushes from now on (EnginePush, EngineTryPush) start
+ * together, up to `size` as one dispatch; 0 and 1: each by itself, as at first. Changes speed only: order, errors, names
+ * and waits stay those of each op, and what anybody waits for is started at once (see bulk.h). The size before goes to
+ * `previous`, which may be null. A negative size, or one above 1048576, is refused. */
+ENGINE_API EngineStatus EngineSetBulkSize(EngineHandle engine, int32_t size, int32_t* previous);
 
 /* ---- Inside a body -------------------------------------------------------------------------------------------- */
 

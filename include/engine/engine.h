@@ -192,9 +192,9 @@ class HeldOps {
 
  private:
   friend class detail::EngineCore;
-  detail::EngineCore* core_;                        // counted
-  std::atomic<detail::HeldChain*> chain_{nullptr};  // the last one opened; written by the pushing thread
-  uint64_t ticket_ = 0;
+  detail::EngineCore* core_;  // counted
+  detail::HeldOwner* owner_;  // in the core's list of all that may hold ops
+  uint64_t ticket_ = 0;       // of the chain that it opened last
 };
 
 // Redirect: while it lives, what this thread pushes to `engine` (Push, TryPush and their asynchronous forms; not held ops

@@ -37,7 +37,7 @@ using Stream = DeviceHandle<struct StreamTag>;
 
 namespace detail {
 class EngineCore;
-struct HeldChain;
+struct HeldOwner;
 struct OpRecord;
 }  // namespace detail
 

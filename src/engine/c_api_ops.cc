@@ -2,6 +2,7 @@
 #include <new>
 
 #include "c_api_internal.h"
+#include "engine/bulk.h"
 
 namespace engine::capi {
 namespace {
@@ -313,6 +314,13 @@ EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, 
 
 EngineStatus EngineOperatorFree(EngineOperator op) {
   return Guard(__func__, [&] { FreeHandle(op); });
+}
+
+EngineStatus EngineSetBulkSize(EngineHandle engine, int32_t size, int32_t* previous) {
+  return Guard(__func__, [&] {
+    const int before = engine::SetBulkSize(Live(engine), size);
+    if (previous) *previous = before;
+  });
 }
 
 // ---- inside a body

@@ -22,6 +22,7 @@
 #include "device/devices.h"
 #include "engine/plan.h"
 #include "error_record.h"
+#include "held_chain.h"
 #include "op_record.h"
 #include "pool.h"
 #include "thread_slot.h"
@@ -83,6 +84,8 @@ class EngineCore {
 
   // --- held_chain.cc
   uint32_t PushChained(const PushRequest& request, HeldOps& held);
+  HeldOwner* NewOwner() EXCLUDES(owners_mu_);
+  void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
   void ReleaseChain(HeldChain* chain);
   void ReleaseAllChains();
   // After a registration: starts what it queued behind.
@@ -350,7 +353,6 @@ class EngineCore {
   std::atomic<uint8_t> default_pool_{kDefaultPool};  // of policies that use workers; the caller pool if there are none
   std::atomic<PolicyStamp> policy_{PolicyStamp{}};
   std::atomic<bool> caller_pool_used_{false};
-  std::atomic<bool> chains_used_{false};  // sticky; relaxed: whoever must see it is behind a HeavyFence
   enum class Phase : uint8_t { kOpen, kDraining, kClosed };
   std::atomic<Phase> phase_{Phase::kOpen};
 
@@ -377,6 +379,10 @@ class EngineCore {
   std::atomic<bool> threads_lost_{false};  // by a fork; made anew on first use
   bool stopped_ GUARDED_BY(pools_mu_) = false;
   Mutex shutdown_mu_;
+
+  Mutex owners_mu_;
+  std::deque<HeldOwner> owners_ GUARDED_BY(owners_mu_);
+  std::vector<HeldOwner*> free_owners_ GUARDED_BY(owners_mu_);
 
   // Waiters that can drive the caller pool.
   Mutex parked_mu_;

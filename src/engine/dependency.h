@@ -20,8 +20,8 @@
 // Ctx, a thread's context; TakeGroup<Group>(ctx), DropGroup(ctx, group), Recycle(ctx, op), OnReady(ctx, op),
 // ExtraPins(op), SpinOnLock(round), and `kMutant`, Mutant::kNone in production. For ops that are held together (bulk):
 // Holder(op), what holds it back or held it once, or null, asked by who has the op; HolderAtTail(op), the same of another's
-// op that has one and is pinned; and Need(ctx, holder): an op that `holder` does not hold was registered behind one that
-// it does. A tail says whether it leads to such an op, so that others pay a bit test.
+// op that has one and is pinned; Holds(holder), false once it has let go of all that it held when asked; and Need(ctx,
+// holder): an op that `holder` does not hold was registered behind one that it does. A tail says whether it leads to such an op, so that others pay a bit test.
 #pragma once
 
 #include <cstddef>
@@ -361,7 +361,8 @@ struct Dependency {
   [[gnu::noinline]] static void NoteHeld(Ctx& ctx, Access& a, Op* op, Seen& seen) {
     void* const mine = Env::Holder(op);
     const auto need = [&](void* holder) {
-      if (holder && holder != mine && !op->deletes) Env::Need(ctx, holder);  // nobody waits for a deletion
+      if (holder && holder != mine && !op->deletes && Holds(holder))
+        Env::Need(ctx, holder);  // nobody waits for a deletion
     };
     if (seen.old & kGroup) {
       Group* const g = GroupOf(seen.old);
@@ -375,9 +376,11 @@ struct Dependency {
       GroupOf(seen.now)->holder_before = before;
     }
     Group* const g = GroupOf(seen.now);
-    if (mine) g->holder = g->holder && g->holder != mine ? kSeveral : mine;
+    if (mine) g->holder = g->holder && g->holder != mine && Holds(g->holder) ? kSeveral : mine;
     seen.now |= kHeld;
   }
+
+  static bool Holds(void* holder) { return holder == kSeveral || Env::Holds(holder); }
 
   // Published: joins the queue behind what was there. Returns whether the access is granted at once.
   ENGINE_INLINE static bool Link(Ctx& ctx, Access& a, Seen& seen) {

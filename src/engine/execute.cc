@@ -231,6 +231,10 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
       continue;
     }
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
+    if (op == keep && !worker && op->extra.pool == kCallerPool) {  // driven: the driver goes on with its chain
+      next = op;
+      continue;
+    }
     if (!worker || op->extra.pool != worker->pool->index()) {
       Post(*pass.slot, op);
       continue;

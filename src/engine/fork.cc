@@ -98,9 +98,11 @@ void EngineCore::BeforeFork() NO_THREAD_SAFETY_ANALYSIS {
   PushGate::Close(*this);
   vars_.LockForFork();
   slots_mu_.Lock();
+  owners_mu_.Lock();
 }
 
 void EngineCore::AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS {
+  owners_mu_.Unlock();
   slots_mu_.Unlock();
   vars_.UnlockForFork();
   PushGate::Open(*this);
@@ -140,6 +142,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Renew(parked_);
   Renew(drain_mu_);
   Renew(shutdown_mu_);
+  Renew(owners_mu_);
   Renew(watchdog_);
   playing_ = 0;
   parked_count_ = 0;

@@ -7,10 +7,12 @@ namespace engine {
 HeldOps::HeldOps(Engine& engine) : core_(engine.core_) {
   core_->Retain();
   core_->Slot();  // made before the thread-locals of an owner whose end releases, so that it goes after them
+  owner_ = core_->NewOwner();
 }
 
 HeldOps::~HeldOps() {
   Release();
+  core_->FreeOwner(owner_);
   core_->Release();
 }
 
@@ -31,7 +33,7 @@ bool HeldOps::of(const Engine& engine) const noexcept { return core_ == engine.c
 bool HeldOps::closed() const noexcept { return core_->closed(); }
 
 void HeldOps::Release() noexcept {
-  if (detail::HeldChain* chain = chain_.load(std::memory_order_acquire)) core_->ReleaseChain(chain);
+  if (detail::HeldChain* chain = owner_->chain.load(std::memory_order_acquire)) core_->ReleaseChain(chain);
 }
 
 namespace detail {
@@ -44,20 +46,22 @@ uint32_t EngineCore::PushChained(const PushRequest& request, HeldOps& held) {
   ThreadSlot& slot = Slot();
   OpRecord* op = NewChained(slot, request);
   if (!op) return HeldOps::kNoRoom;
-  HeldChain* chain = held.chain_.load(std::memory_order_relaxed);
+  HeldChain* chain = held.owner_->chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
   if (chain) count = Append(slot, op, *chain, &held.ticket_, false);
   if (count == 0) {  // none yet, or released: its block may be another owner's by now
     chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
-    if (!chains_used_.load(std::memory_order_relaxed)) chains_used_.store(true, std::memory_order_relaxed);
+    // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
+    // the block. Partners: the acquire loads in Release and ReleaseAllChains.
+    held.owner_->chain.store(chain, std::memory_order_release);
     try {
       count = Append(slot, op, *chain, &held.ticket_, true);
     } catch (...) {
+      chain->open.store(false, std::memory_order_relaxed);
+      held.owner_->chain.store(nullptr, std::memory_order_relaxed);
       slot.var_cache.Return(kChainClass, chain);
       throw;
     }
-    // release: the chain as it was opened. Partner: the acquire in Release.
-    held.chain_.store(chain, std::memory_order_release);
   }
   ReleaseNeeded(slot);
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
@@ -78,6 +82,7 @@ uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, ui
     *ticket = ++chain.ticket;
     chain.first = chain.last = nullptr;
     chain.count = 0;
+    chain.open.store(true, std::memory_order_relaxed);
   } else if (chain.count == 0 || chain.ticket != *ticket) {
     return 0;
   }
@@ -95,10 +100,12 @@ uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, ui
 }
 
 void EngineCore::ReleaseChain(HeldChain* chain) {
+  if (!ProductionEnv::Holds(chain)) return;
   {
     ChainLock lock(*chain);
     if (chain->count == 0) return;
     chain->count = 0;
+    chain->open.store(false, std::memory_order_relaxed);
   }
   Pass pass{&Slot()};
   StartNext(pass, *chain);
@@ -143,11 +150,27 @@ void EngineCore::ReleaseNeededSlow(ThreadSlot& slot) {
 }
 
 void EngineCore::ReleaseAllChains() {
-  if (!chains_used_.load(std::memory_order_relaxed)) return;
   std::vector<HeldChain*> chains;
-  vars_.ForEachBlock(kChainClass, kChainClass + 1,
-                     [&](void* block) { chains.push_back(static_cast<HeldChain*>(block)); });
+  {
+    MutexLock lock(owners_mu_);
+    for (const HeldOwner& owner : owners_)
+      if (HeldChain* chain = owner.chain.load(std::memory_order_acquire)) chains.push_back(chain);
+  }
   for (HeldChain* chain : chains) ReleaseChain(chain);
+}
+
+HeldOwner* EngineCore::NewOwner() {
+  MutexLock lock(owners_mu_);
+  if (free_owners_.empty()) return &owners_.emplace_back();
+  HeldOwner* owner = free_owners_.back();
+  free_owners_.pop_back();
+  return owner;
+}
+
+void EngineCore::FreeOwner(HeldOwner* owner) {
+  MutexLock lock(owners_mu_);
+  owner->chain.store(nullptr, std::memory_order_relaxed);
+  free_owners_.push_back(owner);
 }
 
 // In a fork's child: what was held is lost with everything else that was pending.
@@ -155,6 +178,7 @@ void EngineCore::ForgetChains() {
   vars_.ForEachBlock(kChainClass, kChainClass + 1, [&](void* block) {
     auto* chain = static_cast<HeldChain*>(block);
     chain->lock.store(0, std::memory_order_relaxed);
+    chain->open.store(false, std::memory_order_relaxed);
     chain->count = 0;
   });
 }

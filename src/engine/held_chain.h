@@ -26,12 +26,21 @@ namespace engine::detail {
 struct alignas(64) HeldChain {
   // Held by its owner for the time of a registration. acquire/release: all that follows. Survives recycling.
   std::atomic<uint32_t> lock{0};
+  // Members may be held. Set before the first takes its place, cleared when they are released. relaxed: whoever finds a
+  // member at a tail has it from the tail's lock, and sees no older value than that.
+  std::atomic<bool> open{false};
   uint32_t count = 0;   // members appended since it was opened; 0: closed
   uint64_t ticket = 0;  // moves with each opening: an owner recognizes its own
   // Open: the members, linked by extra.next. Released: those that have not started, by whoever runs the chain.
-  OpRecord* first = nullptr;
   OpRecord* last = nullptr;
+  alignas(64) OpRecord* first = nullptr;  // a line of the thread that runs the chain, while others look at `open`
 };
+
+// One for each HeldOps, so that all chains that may be open are found: the last that it opened. Kept by the engine.
+struct HeldOwner {
+  std::atomic<HeldChain*> chain{nullptr};  // written by the pushing thread; release: the chain's block
+};
+
 inline constexpr uint32_t kChainClass = sizeof(HeldChain) / 64;
 static_assert(kChainClass != kVarClass);
 
@@ -48,5 +57,9 @@ class ChainLock {
  private:
   HeldChain& chain_;
 };
+
+inline bool ProductionEnv::Holds(void* holder) {
+  return static_cast<HeldChain*>(holder)->open.load(std::memory_order_relaxed);
+}
 
 }  // namespace engine::detail

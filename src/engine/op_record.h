@@ -116,6 +116,7 @@ struct ProductionEnv {
     return op->extra.flags & kInChain ? HolderAtTail(op) : nullptr;
   }
   static void* HolderAtTail(void* op);
+  static bool Holds(void* holder);
   static void Need(Pass& pass, void* holder);
   template <class Op>
   static void OnReady(Pass& pass, Op* op) {

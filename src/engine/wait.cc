@@ -168,7 +168,7 @@ bool EngineCore::DriveOne() {
     if (f->core == this) return false;
   OpRecord* op = pool(kCallerPool).TryTake();
   if (!op) return false;
-  Execute(Slot(), op, nullptr);
+  while (op) op = Execute(Slot(), op, nullptr);  // a chain goes on
   return true;
 }
 

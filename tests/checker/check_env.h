@@ -17,6 +17,7 @@ class Host {
   virtual uint32_t ExtraPins(const void* op) = 0;
   virtual void SpinOnLock() = 0;
   virtual void* Holder(const void* op) = 0;
+  virtual bool Holds(void* holder) = 0;
   virtual void Need(void* holder) = 0;
 
   static inline Host* current = nullptr;
@@ -48,6 +49,7 @@ struct CheckEnv {
   static uint32_t ExtraPins(const void* op) { return Host::current->ExtraPins(op); }
   static void* Holder(const void* op) { return Host::current->Holder(op); }
   static void* HolderAtTail(const void* op) { return Host::current->Holder(op); }
+  static bool Holds(void* holder) { return Host::current->Holds(holder); }
   static void Need(Ctx&, void* holder) { Host::current->Need(holder); }
   static void SpinOnLock(uint32_t) { Host::current->SpinOnLock(); }
   static void Prefetch(const void*) {}

@@ -308,6 +308,7 @@ class World final : public Program, private Host {
     if (id >= scenario_.ops.size()) Fail("use after free: who holds a freed op was asked");
     return scenario_.ops[id].bulk ? &model_.needed[scenario_.ops[id].pusher] : nullptr;
   }
+  bool Holds(void* holder) override { return !*static_cast<bool*>(holder); }
   void Need(void* holder) override {
     if (holder == D::kSeveral) {
       for (bool& needed : model_.needed) needed = true;

@@ -1,6 +1,9 @@
 #include "random_program.h"
 
 #include <deque>
+#include <optional>
+
+#include "engine/bulk.h"
 
 namespace engine::test {
 namespace {
@@ -125,7 +128,13 @@ class Program {
   void Pusher(int thread) {
     Random random(seed_ * 131 + static_cast<uint64_t>(thread));
     std::deque<HeldOp> held;
+    SetBulkSize(eng_, shape_.bulk);  // never set back: the thread's end releases
+    std::optional<Bulk> scope;
     for (int i = 0; i < shape_.ops; ++i) {
+      if (shape_.bulk > 1 && random.OneIn(50)) {
+        scope.reset();
+        if (random.OneIn(2)) scope.emplace(eng_, static_cast<int>(random.Below(20)));
+      }
       One(random, held);
       if (held.size() > 4 || (!held.empty() && random.OneIn(8))) held.pop_front();
       // A thread that waits must not hold an op that the wait may be for.
@@ -248,7 +257,8 @@ Shape RandomShape(Random& random) {
 std::string Describe(const Shape& s) {
   return "workers " + std::to_string(s.workers) + ", pushers " + std::to_string(s.pushers) + ", ops " +
          std::to_string(s.ops) + ", vars " + std::to_string(s.vars) + ", max_pending " + std::to_string(s.max_pending) +
-         (s.policy == Policy::kNaive ? ", naive" : "") + (s.fails ? ", fails" : "") + (s.nested ? ", nested" : "");
+         (s.policy == Policy::kNaive ? ", naive" : "") + (s.fails ? ", fails" : "") + (s.nested ? ", nested" : "") +
+         (s.bulk ? ", bulk " + std::to_string(s.bulk) : "");
 }
 
 std::string RunProgram(const Shape& shape, uint64_t seed) { return Program(shape, seed).Run(); }

@@ -1,0 +1,465 @@
+// Bulk: what it merges, what ends it, and that nobody can tell but by the number of dispatches.
+#include "engine/bulk.h"
+
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+WITH_ALL_WORKERS(BulkTest);
+
+template <class F>
+void Elsewhere(F&& f) {
+  std::thread thread(std::forward<F>(f));
+  thread.join();
+}
+
+bool Started(const Engine& eng, uint64_t ops) { return eng.stats().completed >= ops; }
+
+TEST_P(BulkTest, HoldsUntilTheScopeEnds) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  std::vector<int> seen;
+  {
+    Bulk bulk(eng);
+    for (int i = 0; i < 5; ++i) eng.Push({.updates = {a}}, [&seen, i] { seen.push_back(i); });
+    bulk.Push({.updates = {a}}, [&] { seen.push_back(5); });
+    EXPECT_EQ(eng.stats().pushed, 6u);
+    EXPECT_FALSE(Started(eng, 1));
+  }
+  eng.Wait(a);
+  EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(BulkCounters, AThousandOpsInBulksOf15Are67DispatchesAndAThousandNames) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(1));
+  Var a = eng.NewVar("a");
+  eng.StartTrace();
+  {
+    Bulk bulk(eng);
+    for (int i = 0; i < 1000; ++i) eng.Push({.name = Name::Intern("op" + std::to_string(i)), .updates = {a}}, [] {});
+  }
+  eng.Wait(a);
+  const auto events = eng.StopTrace();
+  ASSERT_EQ(events.size(), 1000u);
+  for (size_t i = 0; i < 1000; ++i) EXPECT_EQ(std::string(events[i].name), "op" + std::to_string(i));
+  EXPECT_EQ(eng.stats().dispatches, 67u);
+  EXPECT_EQ(eng.stats().completed, 1000u);
+}
+
+TEST(BulkCounters, IndependentOpsOfABulkAreOneDispatchToo) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(4));
+  {
+    Bulk bulk(eng, 64);
+    for (int i = 0; i < 64; ++i) eng.Push({.name = "free"}, [] {});
+  }
+  eng.WaitAll();
+  EXPECT_EQ(eng.stats().dispatches, 1u);
+}
+
+TEST_P(BulkTest, OfOneOrNoneHoldsNothing) {
+  const SilenceByHand silence;
+  for (int limit : {0, 1}) {
+    Engine eng(Quiet(workers()));
+    Var a = eng.NewVar("a");
+    const Bulk bulk(eng, limit);
+    for (int i = 0; i < 10; ++i) eng.Push({.updates = {a}}, [] {});
+    EXPECT_FALSE(SilenceByHand().Tick()) << "no bulk is open";
+    eng.Wait(a);
+    EXPECT_EQ(eng.stats().dispatches, 10u);
+  }
+}
+
+TEST_P(BulkTest, TheNaivePolicyRunsEachOpInItsPush) {
+  EngineOptions options = Quiet(workers());
+  options.policy = Policy::kNaive;
+  Engine eng(options);
+  Var a = eng.NewVar("a");
+  const Bulk bulk(eng);
+  for (int i = 0; i < 3; ++i) {
+    bool ran = false;
+    eng.Push({.updates = {a}}, [&] { ran = true; });
+    EXPECT_TRUE(ran);
+  }
+}
+
+TEST_P(BulkTest, AChangeToTheNaivePolicyEndsTheBulk) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  const Bulk bulk(eng);
+  eng.Push({.writes = {a}}, [] {});
+  eng.SetPolicy(Policy::kNaive);
+  bool ran = false;
+  eng.Push({.writes = {b}}, [&] { ran = true; });
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(SilenceByHand().Tick());
+}
+
+// --- what ends a bulk
+
+TEST_P(BulkTest, AnotherPlacementOrPriorityEndsIt) {
+  SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  const OpDesc ends[] = {{.name = "lane", .place = CopyIn()}, {.name = "urgent", .priority = 1}};
+  for (const OpDesc& other : ends) {
+    const uint64_t before = eng.stats().dispatches;
+    {
+      Bulk bulk(eng);
+      for (int i = 0; i < 3; ++i) eng.Push({.name = "first"}, [] {});
+      for (int i = 0; i < 3; ++i) eng.Push(other, [] {});
+      eng.Push({.name = "third"}, [] {});
+    }
+    eng.WaitAll();
+    EXPECT_EQ(eng.stats().dispatches - before, 3u) << other.name.c_str();
+  }
+}
+
+TEST_P(BulkTest, PrioritiesBeyondTheLastLevelAreOfThatLevel) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  {
+    Bulk bulk(eng);
+    for (int priority : {kMaxPriority, 100, 7}) eng.Push({.priority = priority}, [] {});
+  }
+  eng.WaitAll();
+  EXPECT_EQ(eng.stats().dispatches, 1u);
+}
+
+TEST_P(BulkTest, AnOpThatCannotBeBulkedEndsItAndStartsByItself) {
+  SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  const Bulk bulk(eng);
+  for (const bool async : {true, false}) {
+    eng.Push({.updates = {a}}, [] {});
+    EXPECT_TRUE(silence.Tick());
+    if (async) {
+      eng.PushAsync({}, [](RunContext&, Completion done) { done(); });
+    } else {
+      eng.Push({.place = Io()}, [] {});
+    }
+    EXPECT_FALSE(silence.Tick()) << "nothing is held any more";
+  }
+}
+
+TEST_P(BulkTest, AMillisecondOfSilenceEndsIt) {
+  SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  const Bulk bulk(eng);
+  EXPECT_FALSE(silence.Tick());
+  eng.Push({.updates = {a}}, [] {});
+  EXPECT_TRUE(silence.Tick());  // seen for the first time
+  eng.Push({.updates = {a}}, [] {});
+  EXPECT_TRUE(silence.Tick());  // moved
+  EXPECT_FALSE(Started(eng, 1));
+  EXPECT_TRUE(silence.Tick());  // silent: released
+  EXPECT_FALSE(silence.Tick()) << "the clock may sleep";
+  if (workers() > 0)
+    while (!Started(eng, 2)) std::this_thread::yield();  // without anybody's wait
+  eng.Push({.updates = {a}}, [] {});
+  EXPECT_TRUE(silence.Tick()) << "open again";
+  EXPECT_TRUE(silence.Tick());
+  EXPECT_FALSE(silence.Tick());
+  eng.Wait(a);
+  EXPECT_EQ(eng.stats().dispatches, 2u);
+}
+
+TEST(BulkClock, ReleasesByItselfAgainAndAgain) {
+  Engine eng(Quiet(2));
+  Var a = eng.NewVar("a");
+  const Bulk bulk(eng);
+  for (uint64_t i = 1; i <= 3; ++i) {  // between two of them the clock goes to sleep
+    eng.Push({.updates = {a}}, [] {});
+    while (!Started(eng, i)) std::this_thread::yield();
+  }
+}
+
+TEST_P(BulkTest, ShutdownReleasesTheBulksOfAllThreads) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  const Bulk bulk(eng);
+  eng.Push({.writes = {a}}, [] {});
+  Gate pushed, over;
+  std::thread other([&] {
+    const Bulk theirs(eng);
+    eng.Push({.writes = {b}}, [] {});
+    pushed.Open();
+    over.Wait();
+  });
+  pushed.Wait();
+  eng.Shutdown();
+  EXPECT_EQ(eng.stats().completed, 2u);
+  over.Open();
+  other.join();
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.writes = {a}}, [] {}); }), "after shutdown"));
+}
+
+TEST_P(BulkTest, MayOutliveItsEngineAndIsNotTakenForThatOfTheNextOne) {
+  const SilenceByHand silence;
+  std::optional<Engine> eng(std::in_place, Quiet(workers()));
+  const Bulk bulk(*eng);
+  eng->Push({}, [] {});
+  eng.emplace(Quiet(workers()));  // at the same address
+  bool ran = false;
+  eng->Push({}, [&] { ran = true; });
+  eng->WaitAll();
+  EXPECT_TRUE(ran);
+}
+
+// --- nobody else can tell
+
+TEST_P(BulkTest, EveryKindOfWaitOfAnyThreadSeesEverything) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  const Bulk bulk(eng, 1000);
+  int x = 0;
+  const std::function<void()> waits[] = {[&] { eng.Wait(a); }, [&] { eng.WaitToWrite(a); }, [&] { eng.WaitAll(); },
+                                         [&] { EXPECT_TRUE(eng.WaitFor(a, 1h)); },
+                                         [&] { EXPECT_TRUE(eng.WaitAllFor(1h)); }};
+  int expected = 0;
+  for (const auto& wait : waits) {
+    for (const bool here : {true, false}) {
+      eng.Push({.updates = {a}}, [&] { ++x; });
+      eng.Push({.updates = {a}}, [&] { ++x; });
+      expected += 2;
+      here ? wait() : Elsewhere(wait);
+      EXPECT_EQ(x, expected);
+    }
+  }
+}
+
+TEST_P(BulkTest, APushBehindAMemberByAnotherThreadReleases) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  const Bulk bulk(eng);
+  int x = 0, y = 0;
+  eng.Push({.writes = {a}}, [&] { x = 7; });
+  Elsewhere([&] { eng.Push({.reads = {a}, .writes = {b}}, [&] { y = x; }); });
+  Elsewhere([&] { eng.Wait(b); });
+  EXPECT_EQ(y, 7);
+}
+
+TEST_P(BulkTest, BulksOfManyThreadsOverSharedVarsFinishAndKeepPushOrder) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  int64_t x = 0, y = 0;
+  constexpr int kEach = kSanitized ? 300 : 3000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      const Bulk bulk(eng, 2 + 7 * t);
+      for (int i = 0; i < kEach; ++i) eng.Push({.updates = {t % 2 ? a : b, t % 2 ? b : a}}, [&] { ++x, ++y; });
+    });
+  for (auto& t : threads) t.join();
+  eng.Wait(a);
+  EXPECT_EQ(x, 4 * kEach);
+  EXPECT_EQ(y, 4 * kEach);
+}
+
+TEST_P(BulkTest, AFailureSkipsOnlyWhatDependsOnIt) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  bool other = false;
+  {
+    const Bulk bulk(eng);
+    eng.Push({.name = "bad", .writes = {a}}, [] { throw std::runtime_error("planted"); });
+    eng.Push({.name = "behind", .reads = {a}, .writes = {b}}, [] { FAIL() << "must be skipped"; });
+    eng.Push({.name = "other", .writes = {c}}, [&] { other = true; });
+  }
+  eng.Wait(c);
+  EXPECT_TRUE(other);
+  const OpError error = ErrorOf([&] { eng.Wait(b); });
+  EXPECT_EQ(error.op(), "bad");
+  ASSERT_EQ(error.path().size(), 1u);
+  EXPECT_EQ(error.path()[0].op, "behind");
+}
+
+TEST_P(BulkTest, DeletingATemporaryCutsNothing) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  {
+    Bulk bulk(eng, 30);
+    for (int i = 0; i < 10; ++i) {
+      Var temporary = eng.NewVar("temporary");
+      eng.Push({.writes = {temporary}}, [] {});
+      eng.Push({.reads = {temporary}, .updates = {a}}, [] {});
+      if (i % 2) eng.Delete(temporary);
+    }
+  }
+  eng.Wait(a);
+  EXPECT_EQ(eng.stats().dispatches, 1u);
+}
+
+TEST_P(BulkTest, CancelScopesSkipMembersThatHaveNotStarted) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  CancelScope scope;
+  bool ran = false;
+  {
+    const Bulk bulk(eng);
+    {
+      const auto guard = scope.Enter();
+      eng.Push({.writes = {a}}, [] { FAIL() << "cancelled"; });
+    }
+    eng.Push({.writes = {b}}, [&] { ran = true; });
+    scope.Cancel();
+  }
+  eng.Wait(b);
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(CausedBy<CancelledError>(ErrorOf([&] { eng.Wait(a); })));
+}
+
+TEST_P(BulkTest, AMemberMayWaitForALaterOneAndPushIntoABulkOfItsOwn) {
+  if (workers() == 0) GTEST_SKIP() << "nobody would run the later one while a caller's thread waits inside an op";
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  Gate pushed;
+  {
+    const Bulk bulk(eng);
+    eng.Push({.writes = {a}}, [&] {
+      pushed.Wait();
+      const Bulk inner(eng);
+      eng.Push({.reads = {b}, .writes = {c}}, [] {});
+      eng.Wait(c);
+    });
+    eng.Push({.writes = {b}}, [] {});
+  }
+  pushed.Open();
+  eng.Wait(a);
+}
+
+// --- scopes, verbs, refusals
+
+TEST_P(BulkTest, ScopesNestAndTheInnermostTakesTheOps) {
+  SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  {
+    Bulk outer(eng);
+    eng.Push({.updates = {a}}, [] {});
+    {
+      const Bulk inner(eng, 2);
+      eng.Push({.updates = {b}}, [] {});
+      eng.Push({.updates = {b}}, [] {});
+      eng.Push({.updates = {b}}, [] {});
+    }
+    eng.Push({.updates = {a}}, [] {});
+    eng.Wait(b);
+    {
+      const Bulk off(eng, 0);
+      eng.Push({.updates = {b}}, [] {});
+    }
+    eng.Wait(b);
+    EXPECT_EQ(eng.stats().dispatches, 3u);
+  }
+  eng.Wait(a);
+  EXPECT_EQ(eng.stats().dispatches, 4u);
+}
+
+TEST_P(BulkTest, TryPushIsBulkedAndStillRefusesToWait) {
+  const SilenceByHand silence;
+  EngineOptions options = Quiet(workers());
+  options.max_pending = 1;
+  Engine eng(options);
+  Var a = eng.NewVar("a");
+  HeldOp first = HoldWrite(eng, a);
+  bool refused = false;
+  {
+    const Bulk bulk(eng);
+    for (int i = 0; i < 1000 && !refused; ++i) refused = !eng.TryPush({.updates = {a}}, [] {});
+  }
+  EXPECT_TRUE(refused);
+  first.Release();
+  eng.Wait(a);
+  Engine wide(Quiet(workers()));
+  Var b = wide.NewVar("b");
+  {
+    const Bulk bulk(wide);
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(wide.TryPush({.updates = {b}}, [] {}));
+  }
+  wide.Wait(b);
+  EXPECT_EQ(wide.stats().dispatches, 1u);
+}
+
+TEST_P(BulkTest, OperatorsAndHeldOpsGoToTheEngineAndLeaveTheBulkAlone) {
+  SilenceByHand silence;
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  Operator op = eng.NewOperator({.updates = {b}}, [] {});
+  const Bulk bulk(eng);
+  eng.Push({.updates = {a}}, [] {});
+  eng.Push(op);
+  eng.PushHeld({.updates = {b}}, [] {}).Release();
+  eng.Wait(b);
+  EXPECT_TRUE(silence.Tick()) << "the bulk is still open";
+  eng.Push({.updates = {b}}, [] {});  // behind the operator, in the bulk
+  eng.Wait(b);
+  EXPECT_EQ(b.version(), 3u);
+}
+
+TEST_P(BulkTest, ACaptureTakesThePushesFirst) {
+  Engine eng(Quiet(workers()));
+  struct Recorder final : Submitter {
+    int seen = 0;
+    void Submit(const OpDesc&, detail::ClosureRef, How, Site) override { ++seen; }
+  } recorder;
+  const Redirect capture(eng, recorder);
+  const Bulk bulk(eng);
+  eng.Push({}, [] { FAIL() << "recorded, not run"; });
+  EXPECT_TRUE(eng.TryPush({}, [] { FAIL() << "recorded, not run"; }));
+  EXPECT_EQ(recorder.seen, 2);
+}
+
+TEST_P(BulkTest, ARefusedPushLeavesTheBulkAsItWas) {
+  SilenceByHand silence;
+  Engine eng(Quiet(workers())), other(Quiet(1));
+  Var a = eng.NewVar("a"), foreign = other.NewVar("foreign");
+  {
+    const Bulk bulk(eng);
+    eng.Push({.updates = {a}}, [] {});
+    EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.name = "op", .updates = {foreign}}, [] {}); }), "another engine"));
+    eng.Push({.updates = {a}}, [] {});
+  }
+  eng.Wait(a);
+  EXPECT_EQ(eng.stats().dispatches, 1u);
+}
+
+TEST_P(BulkTest, LimitsThatMakeNoSenseAreRefused) {
+  Engine eng(Quiet(workers()));
+  for (const int limit : {-1, kMaxBulkSize + 1}) {
+    const std::string refusal = RefusalOf([&] { Bulk bulk(eng, limit); });
+    EXPECT_TRUE(Has(refusal, std::to_string(limit)));
+    EXPECT_TRUE(Has(refusal, std::to_string(kMaxBulkSize)));
+  }
+}
+
+TEST(BulkCounters, TakesNoMemoryInTheSteadyState) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(1));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  const auto some = [&] {
+    HeldOp first = HoldWrite(eng, a);  // all of them are pending at once, every time
+    {
+      const Bulk bulk(eng);
+      for (int i = 0; i < 3000; ++i) eng.Push({.reads = {b}, .updates = {a}}, [] {});
+    }
+    first.Release();
+    eng.WaitAll();
+  };
+  some();
+  const uint64_t before = eng.stats().slab_allocations;
+  some();
+  EXPECT_EQ(eng.stats().slab_allocations, before);
+}
+
+}  // namespace
+}  // namespace engine::test
