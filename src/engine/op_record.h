@@ -68,9 +68,9 @@ struct OpExtra {
   uint32_t flags = 0;
   uint8_t pool = 0;
   uint8_t level = 0;
-  uint8_t size_class = 0;      // 0: embedded in its Var; from kLargeClass on: large (arena.h)
-  uint8_t closure_offset = 0;  // in 8 bytes, behind the accesses
-  uint8_t epoch = 0;           // parity of the WaitAll epoch that it was pushed in
+  uint8_t size_class = 0;        // 0: embedded in its Var; from kLargeClass on: large (arena.h)
+  uint8_t closure_offset = 0;    // in 8 bytes, behind the accesses
+  uint8_t epoch = 0;             // parity of the WaitAll epoch that it was pushed in
   bool more_behind : 1 = false;  // kInChain: when it ends, the next of its chain starts. Written by who holds it back
   bool merged : 1 = false;       // kInChain: runs straight after the one before it
   bool replayed : 1 = false;     // kInChain: a graph has been launched in place of its body
@@ -78,7 +78,7 @@ struct OpExtra {
   uint8_t asked_lane = 0;        // kDeviceOp: a number, Placement::kAnyLane, or one of those below
   uint8_t lane = 0;              // kDeviceOp: the lane that it is on
   uint8_t intra_op = 0;          // most threads of its ParallelFor; 0: as many as its pool says
-  std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
+  std::atomic<OpState> state;    // not initialised: a recycled block says kFree until it is registered
 };
 
 inline constexpr uint8_t kCopyInLane = 0xfe;

@@ -50,6 +50,7 @@ struct StallEnv {
   static void* Holder(const void*) { return nullptr; }
   static void* HolderAtTail(const void*) { return nullptr; }
   static void Need(Ctx&, void*) {}
+  static bool Holds(void*) { return false; }
   static void SpinOnLock(uint32_t) { std::this_thread::yield(); }
 };
 
