@@ -62,6 +62,15 @@ CONTENDERS = {
     "mxnet": Contender("mxnet"),
     "mxnet bulk 15": Contender("mxnet", ("--variant", "bulk15")),
     "mxnet naive": Contender("mxnet", NAIVE),
+    "stage": Contender("stages"),
+    "hand-written queue": Contender("stages", ("--variant", "queue")),
+    "no stage": Contender("stages", ("--variant", "serial")),
+    "engine.staged": Contender("stages_python"),
+    "queue.Queue": Contender("stages_python", ("--variant", "queue")),
+    "no stage in Python": Contender("stages_python", ("--variant", "serial")),
+    "DataLoader": Contender("stages_python", ("--variant", "loader0")),
+    "DataLoader, 1 worker": Contender("stages_python", ("--variant", "loader1")),
+    "DataLoader, 2 workers": Contender("stages_python", ("--variant", "loader2")),
 }
 
 PEERS = (
@@ -113,8 +122,47 @@ REPLAYS = tuple(
         ("d_dag", "random DAG: 2 reads, 1 update of 1,000 Vars"),
     )
 )
+# What a stage adds when there is nothing to overlap; then pipelines whose best is the slower of their two sides.
+HANDOVER = (
+    Case("handover", "one thread hands items to itself", n=2_000_000),
+    Case("stream", "an empty source on a thread, nothing to compute", n=1_000_000, quick_n=100_000),
+)
+LOADS = (
+    ("wait_half", "input waited for, half of compute"),
+    ("parse_half", "input parsed, half of compute"),
+    ("parse_most", "input parsed, 0.9 of compute"),
+    ("parse_more", "input parsed, 1.2 of compute"),
+    ("copy_half", "input copied, half of compute"),
+    ("all_even", "waited for, parsed and copied, 0.8 of compute"),
+    ("autotuned", "input parsed, 0.8 of compute, capacity from 1 by autotune"),
+)
+PIPELINES = tuple(
+    Case(f"{load}_{jitter}", f"{title}; jitter {jitter} %", "over_best", 1500, 300, False,
+         beside=("step_us", "stage_us", "compute_us", "capacity"))
+    for load, title in LOADS
+    for jitter in (0, 50, 100)
+)
+IN_PYTHON = (
+    Case("py_handover", "one thread hands items to itself", n=500_000, quick_n=100_000),
+    *(
+        Case(f"py_{load}", title, "step_us", n, n // 4, False, True, beside=("first_ms", "grown_mb"))
+        for load, title, n in (
+            ("wait", "input waited for, 2 ms; 2 ms of compute", 600),
+            ("parse", "CSV parsed by Python, 0.6 ms; 1.5 ms of compute", 600),
+            ("copy", "4 MiB copied, 2 ms; 2 ms of compute", 600),
+            ("mixed", "waited for, parsed and copied, 2 ms; 2.5 ms of compute", 600),
+            ("stream", "an empty source, nothing to compute", 100_000),
+        )
+    ),
+)
 
 SUITES = {
+    "stages": (
+        Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
+        Group("python", "engine.staged",
+              ("queue.Queue", "no stage in Python", "DataLoader", "DataLoader, 1 worker", "DataLoader, 2 workers"),
+              IN_PYTHON),
+    ),
     "core": (
         Group("peers", "ours", PEERS, THROUGHPUT + REST),
         Group("modes", "ours", ("ours, 1 worker", "ours, unbounded"), THROUGHPUT),

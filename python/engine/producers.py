@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any
+from typing import Any, Callable
 
 from . import _core
 from .sources import Source, nbytes
@@ -21,8 +21,9 @@ class Run:
 
     def __init__(self, area: _core.StagingArea, source: Source, closed: _Types, ignored: _Types, sized: bool) -> None:
         self.area, self.source, self.closed, self.ignored = area, source, closed, ignored
-        self.sized = sized  # capacity_bytes needs to know how large items are
-        self.pulling: Any = threading.Lock() if source.pull else contextlib.nullcontext()
+        # Only capacity_bytes needs to know how large items are.
+        self._hand_over: Callable[[int, Any], None] = self._put_sized if sized else area.put
+        self.pulling = threading.Lock()
         self.threads: list[threading.Thread] = []
 
     def spawn(self) -> None:
@@ -34,37 +35,61 @@ class Run:
     def _produce(self) -> None:
         self.area.enter()
         try:
-            while self._produce_one():
-                pass
+            if self.source.pull is None:
+                self._make_items()
+            else:
+                self._pull_items(self.source.pull)
         finally:
             self.area.leave()
 
-    def _produce_one(self) -> bool:
-        area, (pull, make, _) = self.area, self.source
-        item = None
-        with self.pulling:  # the ticket too, so that tickets are in the order of the source
-            ticket = area.begin()
-            if ticket >= 0 and pull is not None:
-                try:
-                    item = pull()
-                except BaseException as error:
-                    self._settle(ticket, error, pulled=False)
-                    return True
-        if ticket < 0:
+    def _make_items(self) -> None:
+        begin, make, hand_over = self.area.begin, self.source.make, self._hand_over
+        assert make is not None
+        while (ticket := begin()) != _OVER:
             if ticket == _SPAWN:
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # no more threads to be had: only autotune asks, it does without
-                    self.spawn()
-            return ticket != _OVER
-        if make is not None:
+                self._spawn_another()
+                continue
             try:
-                item = make(item)
+                item = make(None)
             except BaseException as error:
                 self._settle(ticket, error, pulled=True)
-                return True
-        area.put(ticket, item, nbytes(item) if self.sized else 0)
-        return True
+                continue
+            hand_over(ticket, item)
+            item = None  # it may have been taken: not kept alive by this frame
+
+    def _pull_items(self, pull: Callable[[], Any]) -> None:
+        begin, make, hand_over = self.area.begin, self.source.make, self._hand_over
+        pulling, item = self.pulling, None
+        while True:
+            with pulling:  # the ticket too, so that tickets are in the order of the source
+                ticket = begin()
+                if ticket >= 0:
+                    try:
+                        item = pull()
+                    except BaseException as error:
+                        self._settle(ticket, error, pulled=False)
+                        continue
+            if ticket == _OVER:
+                return
+            if ticket == _SPAWN:
+                self._spawn_another()
+                continue
+            if make is not None:
+                try:
+                    item = make(item)
+                except BaseException as error:
+                    self._settle(ticket, error, pulled=True)
+                    item = None
+                    continue
+            hand_over(ticket, item)
+            item = None
+
+    def _put_sized(self, ticket: int, item: Any) -> None:
+        self.area.put(ticket, item, nbytes(item))
+
+    def _spawn_another(self) -> None:
+        with contextlib.suppress(RuntimeError):  # no more threads to be had: only autotune asks, it does without
+            self.spawn()
 
     def _settle(self, ticket: int, error: BaseException, pulled: bool) -> None:
         # An iterator says StopIteration when it ends, whatever closed_exception_types is.

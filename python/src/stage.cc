@@ -222,7 +222,7 @@ void BindStage(nb::module_& m) {
           nb::arg("take_timeout_millis"), nb::arg("ignored_budget"), nb::arg("use_pool"), nb::arg("pool"),
           nb::arg("stream"), nb::arg("autotune"), nb::arg("max_capacity"), nb::arg("max_threads"))
       .def("begin", &Begin, "A ticket, or -1: end this producer, or -2: start one more, then call again.")
-      .def("put", &Put, nb::arg("ticket"), nb::arg("item").none(), nb::arg("bytes"),
+      .def("put", &Put, nb::arg("ticket"), nb::arg("item").none(), nb::arg("bytes") = 0,
            "Hands an item over and waits for room if there is none.")
       .def(
           "skip",
@@ -250,7 +250,8 @@ void BindStage(nb::module_& m) {
             nb::object item = Take(self, timeout);
             return item.is_valid() ? item : end;
           },
-          nb::arg("timeout"), nb::arg("end"), nb::sig("def take(self, timeout: float | None, end: Any) -> Any"),
+          nb::arg("timeout").none(), nb::arg("end").none(),
+          nb::sig("def take(self, timeout: float | None, end: Any) -> Any"),
           "The next item, or `end`. Waits; Ctrl-C works. TimeoutError after `timeout` seconds.")
       .def("close", [](const PyArea& self) { Raising(*self.state, [&] { self.state->area.Close(); }); })
       .def("cancel", [](const PyArea& self) { Raising(*self.state, [&] { self.state->area.Cancel(); }); })

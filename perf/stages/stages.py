@@ -1,0 +1,197 @@
+"""Stages in Python: ours, queue.Queue with a thread, and PyTorch's DataLoader, on the same endless sources.
+
+Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. Variants: ours, queue, serial, loader0,
+loader1, loader2 (DataLoader with as many worker processes)."""
+
+import argparse
+import csv
+import ctypes
+import io
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+ROWS = ["%d,%f,%d,text-%d" % (i, i / 7, i * i, i) for i in range(600)]
+SQUARE = np.ones((220, 220), np.float32)
+
+
+def wait():
+    """Input that is waited for: 2 ms."""
+    time.sleep(0.002)
+    return np.zeros(16, np.float32)
+
+
+def parse():
+    """Input that is parsed by Python code, which holds the GIL."""
+    return [(int(a), float(b), int(c), d) for a, b, c, d in csv.reader(io.StringIO("\n".join(ROWS)))]
+
+
+SOURCE = np.zeros(1 << 20, np.float32)
+
+
+def copy():
+    """Input that is moved: 4 MiB, twice."""
+    return SOURCE.copy() + 1
+
+
+def mixed():
+    time.sleep(0.0007)
+    return parse(), SOURCE[: 1 << 18].copy()
+
+
+def nothing():
+    return None
+
+
+def compute(micros):
+    """A step of NumPy calls that release the GIL, for about that long."""
+    until = time.perf_counter() + micros / 1e6
+    while time.perf_counter() < until:
+        SQUARE @ SQUARE
+
+
+CASES = {  # source, microseconds of compute
+    "py_wait": (wait, 2000),
+    "py_parse": (parse, 1500),
+    "py_copy": (copy, 2000),
+    "py_mixed": (mixed, 2500),
+    "py_stream": (nothing, 0),
+}
+
+
+def items(source):
+    while True:
+        yield source()
+
+
+def opened(variant, source, capacity=8):
+    """The contender's iterator over the source, and how to end it."""
+    if variant == "serial":
+        return items(source), lambda: None
+    if variant == "ours":
+        import engine
+
+        stage = engine.staged(items(source), capacity=capacity)
+        return stage, stage.cancel
+    if variant == "queue":
+        buffer, over = queue.Queue(capacity), threading.Event()
+
+        def produce():
+            for item in items(source):
+                buffer.put(item)
+                if over.is_set():
+                    return
+
+        threading.Thread(target=produce, daemon=True).start()
+
+        def end():
+            over.set()
+            try:
+                while True:
+                    buffer.get_nowait()
+            except queue.Empty:
+                pass
+
+        return items(buffer.get), end
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return items(source)
+
+    workers = int(variant.removeprefix("loader"))
+    options = {"prefetch_factor": max(1, capacity // workers)} if workers else {}
+    iterator = iter(DataLoader(Endless(), batch_size=None, num_workers=workers, **options))
+    return iterator, getattr(iterator, "_shutdown_workers", lambda: None)
+
+
+def memory():
+    """Of this process and its children, in MB; what they share counts once."""
+    total = 0
+    for pid in [str(os.getpid()), *open(f"/proc/self/task/{os.getpid()}/children").read().split()]:
+        rollup = open(f"/proc/{pid}/smaps_rollup").read()
+        total += int(rollup.split("Pss:")[1].split()[0])
+    return total * 1024 / 1e6
+
+
+def pipeline(variant, name, n):
+    source, micros = CASES[name]
+    if variant == "ours":
+        import engine  # noqa: F401
+    before = memory()
+    begin = time.perf_counter()
+    iterator, end = opened(variant, source)
+    next(iterator)
+    first = time.perf_counter() - begin
+    for _ in range(n // 10):
+        next(iterator)
+        compute(micros)
+    begin = time.perf_counter()
+    for _ in range(n):
+        next(iterator)
+        compute(micros)
+    step = (time.perf_counter() - begin) / n
+    figures = {"step_us": step * 1e6, "first_ms": first * 1e3, "grown_mb": memory() - before}
+    end()
+    return figures
+
+
+def handover(variant, n):
+    """One thread hands an item to itself: what a hand-over costs when nobody waits."""
+    item = object()
+    if variant == "queue":
+        buffer = queue.Queue(8)
+        begin = time.perf_counter()
+        for _ in range(n):
+            buffer.put(item)
+            buffer.get()
+    elif variant == "ours":
+        import engine
+
+        stage = engine.staged(lambda: None, capacity=8)
+        area = stage._area
+        start, put, take = area.begin, area.put, area.take
+        begin = time.perf_counter()
+        for _ in range(n):
+            put(start(), item)
+            take(None, None)
+    else:
+        return {"skip": "hands nothing over"}
+    return {"ns_per_op": (time.perf_counter() - begin) / n * 1e9}
+
+
+def answer(variant, name, n):
+    if variant.startswith("loader"):
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            return {"skip": "PyTorch is not installed"}
+    if name == "py_handover":
+        return handover(variant, n)
+    return pipeline(variant, name, n) if name in CASES else {"skip": "no such case"}
+
+
+def main():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # not left behind stopped, if the driver dies
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--variant", default="ours")
+    args, _ = parser.parse_known_args()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        name, n = line.split()
+        try:
+            result = answer(args.variant, name, int(n))
+        except Exception as error:
+            result = {"skip": f"{type(error).__name__}: {error}"}
+        print(json.dumps(result), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
