@@ -39,12 +39,14 @@ class Group:
 
 UNBOUNDED = ("--variant", "unbounded")
 NAIVE = ("--variant", "naive")
+BULK15 = ("--variant", "bulk15")
 
 CONTENDERS = {
     "ours": Contender("ours", in_case={"bytes_pending": UNBOUNDED}),
     "ours, 1 worker": Contender("ours", workers=1),
     "ours, unbounded": Contender("ours", UNBOUNDED),
     "ours, naive": Contender("ours", NAIVE),
+    "ours, bulk 15": Contender("ours", BULK15),
     "taskflow dynamic": Contender("taskflow_dynamic"),
     "taskflow graph": Contender("taskflow_graph"),
     "tbb task_group": Contender("tbb_task_group"),
@@ -53,7 +55,7 @@ CONTENDERS = {
     "libomp depend": Contender("libomp"),
     "starpu": Contender("starpu"),
     "mxnet": Contender("mxnet"),
-    "mxnet bulk 15": Contender("mxnet", ("--variant", "bulk15")),
+    "mxnet bulk 15": Contender("mxnet", BULK15),
     "mxnet naive": Contender("mxnet", NAIVE),
 }
 
@@ -95,7 +97,17 @@ FLOORS = tuple(
     for shape in ("1w", "1w1r", "1w2r")
 )
 
+CLOSURES = (
+    Case("bulk_closures", "one thread: an op of a bulk above its registration, in a chain of closures",
+         "ratio_to_mutex_pair", quick_n=100_000, scaled=False,
+         beside=("ns_above_registration", "registration_ns", "ns_per_op", "mutex_pair_ns")),
+)
+
 SUITES = {
+    "bulk": (
+        Group("bulk", "ours, bulk 15", ("mxnet bulk 15", "ours"), THROUGHPUT[2:]),
+        Group("closures", "ours", (), CLOSURES),
+    ),
     "core": (
         Group("peers", "ours", PEERS, THROUGHPUT + REST),
         Group("modes", "ours", ("ours, 1 worker", "ours, unbounded"), THROUGHPUT),

@@ -42,6 +42,7 @@ from ._core import (
     push,
     push_async,
 )
+from .bulk import bulk, set_bulk_size
 from .defaults import (
     clear_error,
     describe_pending,
@@ -72,8 +73,8 @@ from .values import Value, value
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
     "ForkedWhilePending", "Op", "OpError", "Placement", "ShutdownError", "Trace", "TraceEvent", "UsageError", "Value",
-    "Var", "__version__", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default", "describe_pending",
-    "init", "io", "op", "policies", "policy", "pool", "push", "push_async", "set_policy", "start", "stats", "stop",
+    "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default", "describe_pending",
+    "init", "io", "op", "policies", "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy", "start", "stats", "stop",
     "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 
