@@ -296,20 +296,6 @@ TEST(ShutdownReleasesItsOwnHeldOps) {
   OK(EngineDestroy(other));
 }
 
-const TestCase kPushTests[] = {CASE(ConflictingOpsRunInTheOrderOfTheirPushes),
-                               CASE(WriterWaitsForEarlierReadersAndReadersRunTogether),
-                               CASE(RepeatedVarsCountOnce),
-                               CASE(OpsMayNameManyVars),
-                               CASE(BlockingIoRunsBesideABusyWorker),
-                               CASE(HigherPriorityRunsFirstAmongReadyOps),
-                               CASE(HeldOpKeepsItsPlaceAndStartsWhenReleased),
-                               CASE(OperatorIsPushedOftenAndDeletedOnce),
-                               CASE(TryPushThatSaysNoLeavesTheParameterToTheCaller),
-                               CASE(HardBoundRefusesNestedPushesToo),
-                               CASE(DeleterRunsOnceHoweverTheOpEnds),
-                               CASE(ShutdownReleasesItsOwnHeldOps),
-                               {NULL, NULL}};
-
 TEST(BulksAreOneDispatchAndHideNothing) {
   EngineHandle engine = NewEngine(1);
   EngineVar a = NewVar(engine, "a");
@@ -336,3 +322,18 @@ TEST(BulksAreOneDispatchAndHideNothing) {
   OK(EngineVarFree(a));
   OK(EngineDestroy(engine));
 }
+
+const TestCase kPushTests[] = {CASE(ConflictingOpsRunInTheOrderOfTheirPushes),
+                               CASE(WriterWaitsForEarlierReadersAndReadersRunTogether),
+                               CASE(RepeatedVarsCountOnce),
+                               CASE(BulksAreOneDispatchAndHideNothing),
+                               CASE(OpsMayNameManyVars),
+                               CASE(BlockingIoRunsBesideABusyWorker),
+                               CASE(HigherPriorityRunsFirstAmongReadyOps),
+                               CASE(HeldOpKeepsItsPlaceAndStartsWhenReleased),
+                               CASE(OperatorIsPushedOftenAndDeletedOnce),
+                               CASE(TryPushThatSaysNoLeavesTheParameterToTheCaller),
+                               CASE(HardBoundRefusesNestedPushesToo),
+                               CASE(DeleterRunsOnceHoweverTheOpEnds),
+                               CASE(ShutdownReleasesItsOwnHeldOps),
+                               {NULL, NULL}};
