@@ -40,9 +40,6 @@ engine_mutant(needed_chain_not_released held_chain.cc "Workers/HeldChainTest.AWa
 engine_mutant(chain_not_left_by_a_wait held_chain.cc "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1"
   "  if (!op->extra.more_behind) return;"
   "  if (op) return;")
-engine_mutant(failure_ends_the_chain held_chain.cc "Workers/HeldChainTest.APushThatWaitsForRoom*"
-  "if (draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed) |"
-  "if (room_waiters_.load(std::memory_order_relaxed) > 100u |")
 engine_mutant(several_holders_not_released held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
   "      ReleaseAllChains();"
   "      (void)0;")
