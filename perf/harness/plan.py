@@ -39,6 +39,7 @@ class Group:
 
 UNBOUNDED = ("--variant", "unbounded")
 NAIVE = ("--variant", "naive")
+BULK15 = ("--variant", "bulk15")
 
 CONTENDERS = {
     "ours": Contender("ours", in_case={"bytes_pending": UNBOUNDED}),
@@ -52,6 +53,7 @@ CONTENDERS = {
     "loop": Contender("plans", ("--variant", "loop")),
     "taskflow graph, 1 worker": Contender("taskflow_graph", workers=1),
     "tbb flow graph, 1 thread": Contender("tbb_flow", ("--variant", "alone"), workers=1),
+    "ours, bulk 15": Contender("ours", BULK15),
     "taskflow dynamic": Contender("taskflow_dynamic"),
     "taskflow graph": Contender("taskflow_graph"),
     "tbb task_group": Contender("tbb_task_group"),
@@ -60,7 +62,7 @@ CONTENDERS = {
     "libomp depend": Contender("libomp"),
     "starpu": Contender("starpu"),
     "mxnet": Contender("mxnet"),
-    "mxnet bulk 15": Contender("mxnet", ("--variant", "bulk15")),
+    "mxnet bulk 15": Contender("mxnet", BULK15),
     "mxnet naive": Contender("mxnet", NAIVE),
     "stage": Contender("stages"),
     "hand-written queue": Contender("stages", ("--variant", "queue")),
@@ -156,12 +158,22 @@ IN_PYTHON = (
     ),
 )
 
+CLOSURES = (
+    Case("bulk_closures", "one thread: an op of a bulk above its registration, in a chain of closures",
+         "ratio_to_mutex_pair", quick_n=100_000, scaled=False,
+         beside=("ns_above_registration", "registration_ns", "ns_per_op", "mutex_pair_ns")),
+)
+
 SUITES = {
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
         Group("python", "engine.staged",
               ("queue.Queue", "no stage in Python", "DataLoader", "DataLoader, 1 worker", "DataLoader, 2 workers"),
               IN_PYTHON),
+    ),
+    "bulk": (
+        Group("bulk", "ours, bulk 15", ("mxnet bulk 15", "ours"), THROUGHPUT[2:]),
+        Group("closures", "ours", (), CLOSURES),
     ),
     "core": (
         Group("peers", "ours", PEERS, THROUGHPUT + REST),

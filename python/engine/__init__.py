@@ -42,6 +42,7 @@ from ._core import (
     push,
     push_async,
 )
+from .bulk import bulk, set_bulk_size
 from .defaults import (
     clear_error,
     describe_pending,
@@ -73,9 +74,11 @@ from .values import Value, value
 
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
-    "ForkedWhilePending", "Op", "OpError", "Placement", "PrefetchHook", "ShutdownError", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError", "Value",
-    "Var", "__version__", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default", "describe_pending",
-    "init", "io", "make_prefetch_hook", "op", "policies", "policy", "pool", "push", "push_async", "set_policy", "stage_pool", "stage_pools", "staged", "start", "stats", "stop",
+    "ForkedWhilePending", "Op", "OpError", "Placement", "PrefetchHook", "ShutdownError", "Stage", "StageTimeoutError",
+    "Trace", "TraceEvent", "UsageError", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in",
+    "copy_out", "cpu", "default", "describe_pending", "init", "io", "make_prefetch_hook", "op", "policies", "policy",
+    "pool", "push", "push_async", "set_bulk_size", "set_policy", "stage_pool", "stage_pools", "staged", "start", "stats",
+    "stop",
     "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 

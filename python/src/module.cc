@@ -18,5 +18,6 @@ NB_MODULE(_core, m) {
   BindBody(m);
   BindPush(m, engine_class);
   BindStage(m);
+  BindBulk(engine_class);
   BindExit(m);
 }

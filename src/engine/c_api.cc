@@ -260,7 +260,8 @@ EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters) {
                                  .slab_bytes = stats.slab_bytes,
                                  .slab_allocations = stats.slab_allocations,
                                  .unseen_errors = stats.unseen_errors,
-                                 .backpressure_waits = stats.backpressure_waits};
+                                 .backpressure_waits = stats.backpressure_waits,
+                                 .dispatches = stats.dispatches};
     WriteStruct(read, result, result.struct_size, "EngineCounters");
   });
 }

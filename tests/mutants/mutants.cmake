@@ -34,3 +34,31 @@ engine_mutant(unbounded_pending back_pressure.cc "Workers/BackPressureTest.Pendi
 engine_mutant(fork_without_poison fork.cc "Workers/ForkTest.VarsWithPending*"
   "      SetPoison(var, error);"
   "")
+engine_mutant(needed_chain_not_released held_chain.cc "Workers/HeldChainTest.AWaitOfAnyThread*"
+  "  for (HeldChain* chain : needed) {"
+  "  for (HeldChain* chain : std::vector<HeldChain*>()) {")
+engine_mutant(chain_not_left_by_a_wait held_chain.cc "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1"
+  "  if (!op->extra.more_behind) return;"
+  "  if (op) return;")
+engine_mutant(several_holders_not_released held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
+  "      ReleaseAllChains();"
+  "      (void)0;")
+engine_mutant(chain_of_the_naive_policy held_chain.cc "Workers/BulkTest.TheNaive*"
+  "if (core_->policy() == Policy::kNaive) [[unlikely]]"
+  "if (false)")
+engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
+  "if (!Same(desc.place, place_) || priority != priority_) Release();"
+  "")
+engine_mutant(bulk_without_limit bulk/bulk.cc "BulkCounters.AThousand*"
+  "if (held >= limit_) Release();"
+  "")
+engine_mutant(bulk_never_opened bulk/bulk.cc "BulkClock.*"
+  "    Opened();"
+  "")
+engine_mutant(silence_that_never_ends bulk/silence.cc "Workers/BulkTest.AMillisecond*"
+  "for (const auto& bulk : silent) bulk->ops.Release();"
+  "")
+engine_mutant(silence_too_early bulk/silence.cc "Workers/BulkTest.AMillisecond*"
+  "        bulk->seen = mark;
+        continue;"
+  "        bulk->seen = mark;")
