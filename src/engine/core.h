@@ -260,7 +260,8 @@ class EngineCore {
 
   // held_chain.cc
   uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
-  OpRecord* StartNext(Pass& pass, HeldChain& chain);
+  OpRecord* StartNext(Pass& pass, HeldChain& released);
+  HeldChain* SplitOff(Pass& pass, HeldChain& chain);
   void LeaveChain(OpRecord* op);
   void ReleaseNeededSlow(ThreadSlot& slot);
   void ForgetChains();

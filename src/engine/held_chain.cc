@@ -1,5 +1,9 @@
 #include "held_chain.h"
 
+#include <array>
+#include <unordered_map>
+#include <utility>
+
 #include "core.h"
 
 namespace engine {
@@ -86,7 +90,7 @@ uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, ui
   } else if (chain.count == 0 || chain.ticket != *ticket) {
     return 0;
   }
-  op->chain() = &chain;
+  std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);  // published by the registration
   op->extra.more_behind = op->extra.merged = op->extra.replayed = false;
   RegisterChained(slot, op);  // throws for a deleted Var, and has changed nothing then
   if (chain.last) {
@@ -112,17 +116,97 @@ void EngineCore::ReleaseChain(HeldChain* chain) {
   Dispatch(pass, nullptr);
 }
 
-// Gives the next member its start. The chain's block goes with the last: nobody looks at it after that but through stale
-// pointers. The member is ours alone until then.
-OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& chain) {
-  OpRecord* const op = chain.first;
-  if (op->extra.more_behind) {
-    chain.first = op->extra.next;
-  } else {
-    pass.slot->var_cache.Return(kChainClass, &chain);
+// Gives the next member its start; returns it. The chain's block goes with the last: nobody looks at it after that but
+// through stale pointers. Members are ours alone until then.
+OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& released) {
+  for (HeldChain* chain = &released;;) {
+    OpRecord* const op = chain->first;
+    // acquire: the last granters, as in GrantMany. More than our own grant is missing: it waits for an op outside.
+    HeldChain* const others =
+        op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr;
+    if (op->extra.more_behind) {
+      chain->first = op->extra.next;
+    } else {
+      pass.slot->var_cache.Return(kChainClass, chain);
+    }
+    Protocol::ReleaseBias(pass, op);
+    if (!others) return op;
+    chain = others;
   }
-  Protocol::ReleaseBias(pass, op);
-  return op;
+}
+
+namespace {
+
+// What the blocked member and those that depend on it touch. Few Vars as a rule; many are looked up.
+class Touched {
+ public:
+  bool OrdersBehind(OpRecord* op) const {
+    for (uint32_t i = 0; i < op->n_access; ++i) {
+      const Access& a = op->accesses()[i];
+      const bool* wrote = Find(a.var);
+      if (wrote && (*wrote || !a.read())) return true;
+    }
+    return false;
+  }
+  void Add(OpRecord* op) {
+    for (uint32_t i = 0; i < op->n_access; ++i) {
+      const Access& a = op->accesses()[i];
+      if (bool* wrote = const_cast<bool*>(Find(a.var))) {
+        *wrote |= !a.read();
+      } else if (count_ < kFew) {
+        few_[count_++] = {a.var, !a.read()};
+      } else {
+        many_[a.var] = !a.read();
+      }
+    }
+  }
+
+ private:
+  const bool* Find(const Protocol::Var* var) const {
+    for (uint32_t i = count_; i-- > 0;)
+      if (few_[i].first == var) return &few_[i].second;
+    const auto at = many_.find(var);
+    return at == many_.end() ? nullptr : &at->second;
+  }
+  static constexpr uint32_t kFew = 16;
+  uint32_t count_ = 0;
+  std::array<std::pair<const Protocol::Var*, bool>, kFew> few_;
+  std::unordered_map<const Protocol::Var*, bool> many_;
+};
+
+}  // namespace
+
+// Leaves in the chain its first member and what depends on it; returns a chain of the others, or null.
+HeldChain* EngineCore::SplitOff(Pass& pass, HeldChain& chain) {
+  OpRecord* last_kept = chain.first;
+  Touched touched;
+  touched.Add(last_kept);
+  OpRecord* last_other = nullptr;
+  HeldChain* others = nullptr;
+  bool more = last_kept->extra.more_behind;
+  for (OpRecord* op = last_kept->extra.next; more; op = last_kept->extra.next) {
+    more = op->extra.more_behind;
+    OpRecord* const after = op->extra.next;
+    if (touched.OrdersBehind(op)) {
+      touched.Add(op);
+      last_kept = op;
+      continue;
+    }
+    last_kept->extra.next = after;
+    last_kept->extra.more_behind = more;
+    if (!others) {
+      others = static_cast<HeldChain*>(pass.slot->var_cache.Get(kChainClass));
+      others->first = op;
+    } else {
+      last_other->extra.next = op;
+      last_other->extra.more_behind = true;
+    }
+    last_other = op;
+    op->extra.more_behind = false;
+    // relaxed: whoever looks finds one of two chains that are both released.
+    std::atomic_ref(op->chain()).store(others, std::memory_order_relaxed);
+  }
+  return others;
 }
 
 // The op on this thread has a member behind it and will not end soon: it leaves its chain, which goes on elsewhere.

@@ -3,8 +3,11 @@
 //
 // A member is registered like any op, with one more grant to wait for, which the chain gives: to the first member when
 // the chain is released, to each later one when the one before it has ended (or, waiting inside its body, lends its
-// worker away). So a chain adds edges that point the way in which its owner pushed, and no other. A member that still
-// waits for an op outside splits the run: whoever grants it last starts it, and the chain goes on from there.
+// worker away). So a chain adds edges that point the way in which its owner pushed, and no other.
+// A member that still waits for an op outside when its turn comes splits the chain: it keeps the members that depend on
+// it, and whoever grants it last starts it; the others go on at once as a chain of their own. Hence no member is ever
+// kept waiting by one that it does not depend on: what it waits for outside may wait for the member, in ways that the
+// engine cannot see (a body that calls a Completion, a thread that releases a HeldOp after a wait).
 //
 // Nobody may be kept waiting by a chain that is still open. Whoever registers an op behind a member, other than in the
 // same chain, finds the chain there (Dependency::NoteHeld) and releases it after its registration. WaitAll, a push

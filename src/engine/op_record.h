@@ -176,7 +176,10 @@ struct alignas(64) VarCore : Protocol::Var {
 static_assert(sizeof(VarCore) <= 256);
 inline constexpr uint32_t kVarClass = sizeof(VarCore) / 64;
 
-inline void* ProductionEnv::HolderAtTail(void* op) { return static_cast<OpRecord*>(op)->chain(); }
+// relaxed: a chain, whichever (held_chain.cc).
+inline void* ProductionEnv::HolderAtTail(void* op) {
+  return std::atomic_ref(static_cast<OpRecord*>(op)->chain()).load(std::memory_order_relaxed);
+}
 
 inline VarCore* CoreOf(Protocol::Var* var) { return static_cast<VarCore*>(var); }
 

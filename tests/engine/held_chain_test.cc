@@ -141,6 +141,67 @@ TEST_P(HeldChainTest, AMemberThatWaitsForAnOpOutsideSplitsTheRun) {
   EXPECT_TRUE(last);
 }
 
+// What it waits for may itself wait for a member behind it.
+TEST_P(HeldChainTest, AMemberThatWaitsOutsideHoldsBackOnlyWhatDependsOnIt) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  HeldOp outside = HoldWrite(eng, a);
+  HeldOps held(eng);
+  std::vector<int> after_a;
+  held.Push({.updates = {a}}, [&] { after_a.push_back(1); });
+  held.Push({.updates = {b}}, [] {});
+  held.Push({.updates = {a}}, [&] { after_a.push_back(2); });
+  held.Push({.reads = {b}, .writes = {c}}, [] {});
+  held.Push({.reads = {a, c}}, [&] { after_a.push_back(3); });
+  held.Release();
+  eng.Wait(c);
+  EXPECT_TRUE(after_a.empty());
+  outside.Release();
+  eng.WaitAll();
+  EXPECT_EQ(after_a, (std::vector<int>{1, 2, 3}));
+}
+
+TEST_P(HeldChainTest, AMembersBodyMayEndWhatAnEarlierMemberWaitsFor) {
+  Engine eng(Quiet(workers()));
+  Var received = eng.NewVar("received"), sent = eng.NewVar("sent");
+  Completion arrived;
+  Gate started;
+  eng.PushAsync({.name = "receive", .writes = {received}}, [&](RunContext&, Completion done) {
+    arrived = std::move(done);
+    started.Open();
+  });
+  HeldOps held(eng);
+  bool used = false;
+  held.Push({.name = "use", .reads = {received}}, [&] { used = true; });
+  held.Push({.name = "send", .writes = {sent}}, [&] {
+    started.Wait();
+    arrived();
+  });
+  held.Release();
+  eng.WaitAll();
+  EXPECT_TRUE(used);
+}
+
+TEST_P(HeldChainTest, ManyVarsOfABlockedMemberAreAllLookedAt) {
+  Engine eng(Quiet(workers()));
+  std::vector<Var> vars;
+  for (int i = 0; i < 100; ++i) vars.push_back(eng.NewVar());
+  Var free = eng.NewVar("free");
+  HeldOp outside = HoldWrite(eng, vars[0]);
+  HeldOps held(eng);
+  std::vector<int> order;
+  held.Push({.updates = vars}, [&] { order.push_back(0); });
+  for (int i = 1; i < 100; ++i) held.Push({.updates = {vars[static_cast<size_t>(i)]}}, [&, i] { order.push_back(i); });
+  held.Push({.writes = {free}}, [] {});
+  held.Release();
+  eng.Wait(free);
+  EXPECT_TRUE(order.empty());
+  outside.Release();
+  eng.WaitAll();
+  EXPECT_EQ(order.size(), 100u);
+  EXPECT_EQ(order[0], 0);
+}
+
 TEST_P(HeldChainTest, AMemberMayWaitForALaterOne) {
   if (workers() == 0) GTEST_SKIP() << "nobody would run the later one while a caller's thread waits inside an op";
   Engine eng(Quiet(workers()));
