@@ -89,6 +89,7 @@ TEST(StagePoolTest, CancelReachesWhoWaitsForAPlace) {
 }
 
 TEST(StagePoolTest, ParallelForRunsOverAllOfItAndHandsErrorsOn) {
+  if (kUnderTsan) GTEST_SKIP() << "oneTBB is not instrumented";
   const int pool = Pool("intra", 1, 2);
   Stage<int> stage(On(pool), [] {
     std::atomic<int> sum{0};
