@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -27,12 +28,20 @@ using std::chrono::steady_clock;
 
 constexpr auto kSlice = std::chrono::milliseconds(50);   // how long Ctrl-C may go unnoticed
 constexpr auto kExitPatience = std::chrono::seconds(2);  // how long exit waits for sources to return
+constexpr auto kLongTake =
+    std::chrono::microseconds(200);  // waits shorter than this are not worth a hand-over of the GIL
+constexpr auto kHandOver = std::chrono::microseconds(200);
 constexpr int64_t kOver = -1, kSpawn = -2;
 
 struct Area {
   explicit Area(engine::StageOptions options) : area(std::move(options)) {}
   StagingArea area;
-  int producers = 0;  // inside their loops; guarded by the GIL
+  // Guarded by the GIL.
+  int producers = 0;  // inside their loops
+  int takers = 0;     // that sleep in Take
+  steady_clock::time_point taking_since{};
+  // Takes that have ended. release, with the acquire in LetTakerRun: nothing but the order of the two.
+  std::atomic<uint32_t> taken{0};
 };
 using AreaPtr = std::shared_ptr<Area>;
 
@@ -112,12 +121,42 @@ int64_t Begin(const PyArea& self) {
   });
 }
 
+// A producer begins. Whoever started it waits for the GIL to go on to its first take, and would wait a switch interval.
+void Enter(const PyArea& self) {
+  const AreaPtr state = self.state;
+  ++state->producers;
+  if (!Leaving()) WithoutGil([] { std::this_thread::sleep_for(kHandOver / 2); });
+}
+
+// A consumer that has waited long and was just woken wants the GIL, which a producer of pure Python would keep for a whole
+// switch interval (5 ms): lets go of it until the consumer asks for it, or for kHandOver at most.
+void LetTakerRun(Area& area, uint32_t before) {
+  const auto now = steady_clock::now();
+  if (now - area.taking_since < kLongTake || Leaving()) return;
+  WithoutGil([&] {
+    while (area.taken.load(std::memory_order_acquire) == before && steady_clock::now() < now + kHandOver) {
+      std::this_thread::yield();
+    }
+  });
+}
+
 void Put(const PyArea& self, uint64_t ticket, nb::handle item, size_t bytes) {
   const AreaPtr state = self.state;
   Raising(*state, [&] {
+    const uint32_t before = state->taken.load(std::memory_order_relaxed);  // relaxed: a stale count costs one kHandOver
     if (!state->area.Put(ticket, ItemOf(item, bytes))) WithoutGil([&] { state->area.AwaitRoom(ticket); });
+    if (state->takers > 0) LetTakerRun(*state, before);
   });
 }
+
+struct Leaver {
+  int& count;
+  ~Leaver() { --count; }
+};
+struct Counted {
+  std::atomic<uint32_t>& count;
+  ~Counted() { count.fetch_add(1, std::memory_order_release); }
+};
 
 // The item, or null at the end. TimeoutError after `timeout` seconds.
 nb::object Take(const PyArea& self, std::optional<double> timeout) {
@@ -130,10 +169,16 @@ nb::object Take(const PyArea& self, std::optional<double> timeout) {
       const auto until = timeout ? began + std::chrono::duration_cast<steady_clock::duration>(
                                                std::chrono::duration<double>(std::min(*timeout, 3e8)))
                                  : StagingArea::kNever;
+      state->taking_since = began;
+      ++state->takers;
+      const Leaver leaver{state->takers};
       const bool watch_signals = OnMainThread() && !CurrentBody();
       do {
         const auto most = watch_signals ? std::min(until, steady_clock::now() + kSlice) : until;
-        WithoutGil([&] { taken = state->area.Take(&item, most, began); });
+        WithoutGil([&] {
+          const Counted counted{state->taken};
+          taken = state->area.Take(&item, most, began);
+        });
         if (taken == StagingArea::Taken::kTimeout && PyErr_CheckSignals() != 0) throw nb::python_error();
       } while (taken == StagingArea::Taken::kTimeout && steady_clock::now() < until);
     }
@@ -256,7 +301,7 @@ void BindStage(nb::module_& m) {
       .def("close", [](const PyArea& self) { Raising(*self.state, [&] { self.state->area.Close(); }); })
       .def("cancel", [](const PyArea& self) { Raising(*self.state, [&] { self.state->area.Cancel(); }); })
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, Any]"))
-      .def("enter", [](const PyArea& self) { ++self.state->producers; })
+      .def("enter", &Enter)
       .def("leave", [](const PyArea& self) { --self.state->producers; })
       .def_prop_ro("producers", [](const PyArea& self) { return self.state->producers; })
       .def_prop_ro("name", [](const PyArea& self) { return self.state->area.options().name; });

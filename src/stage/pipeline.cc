@@ -1,6 +1,7 @@
 // Pipeline: a StagingArea with threads that run a source.
 #include <pthread.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <string>
 #include <system_error>
@@ -24,7 +25,8 @@ struct Run {
   std::condition_variable ended;
   int live STAGE_TSA(guarded_by(mu)) = 0;
   std::vector<std::thread> threads STAGE_TSA(guarded_by(mu));
-  bool started STAGE_TSA(guarded_by(mu)) = false;
+  // Set with mu held. release, with the acquire in Start: whoever sees it need not take the lock.
+  std::atomic<bool> started{false};
 };
 
 void Produce(const std::shared_ptr<Run>& run);
@@ -41,9 +43,9 @@ void Spawn(const std::shared_ptr<Run>& run) STAGE_TSA(requires_capability(run->m
 }
 
 void Start(const std::shared_ptr<Run>& run) {
+  if (run->started.load(std::memory_order_acquire)) return;
   detail::StageLock lock(run->mu);
-  if (run->started) return;
-  run->started = true;
+  if (run->started.exchange(true, std::memory_order_acq_rel)) return;
   for (int i = 0; i < run->area.options().num_threads; ++i) Spawn(run);
 }
 
@@ -123,7 +125,7 @@ void Join(Run& run) {
   for (;;) {
     {
       detail::StageLock lock(run.mu);
-      run.started = true;  // nobody starts it any more
+      run.started.store(true, std::memory_order_release);  // nobody starts it any more
       threads.swap(run.threads);
     }
     if (threads.empty()) return;

@@ -192,18 +192,22 @@ def test_each_item_goes_to_one_client_and_all_see_the_end():
 
 
 def test_more_clients_than_said_are_refused(gate):
-    stage = engine.staged(lambda: gate(), name="rows")
-    thread = threading.Thread(target=lambda: next(stage))
-    thread.start()
-    gate.wait_until_entered()
-    with pytest.raises(engine.UsageError, match=r"stage 'rows': more than num_clients \(1\)"):
-        while True:
-            try:
-                stage.take(timeout=0.001)
-            except TimeoutError:
-                pass
-    gate.open()
-    thread.join(PATIENCE)
+    stage, refused, taken = engine.staged(lambda: gate(), name="rows"), [], []
+
+    def consume():
+        try:
+            taken.append(next(stage))
+        except engine.UsageError as error:
+            refused.append(str(error))
+            gate.open()
+
+    threads = [threading.Thread(target=consume) for _ in range(2)]  # whoever comes second is refused
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert taken == [None] and len(refused) == 1
+    assert refused[0].startswith("stage 'rows': more than num_clients (1)")
 
 
 def test_cancel_wakes_a_consumer_while_the_source_blocks(gate):

@@ -165,24 +165,25 @@ TEST(StageTest, EachItemGoesToOneClientAndAllSeeTheEnd) {
 
 TEST(StageTest, MoreClientsThanSaidAreRefused) {
   Gate gate;
-  Counter inside;
-  Stage<int> stage({.name = "rows"}, [&] { return inside.Add(), gate.Wait(), 1; });
-  std::thread first([&] { EXPECT_EQ(stage.Take(), 1); });
-  inside.WaitFor(1);
-  // The first consumer may not wait yet: the second finds nothing for as long as it takes to be refused.
-  std::string refusal;
-  while (refusal.empty()) {
-    try {
-      std::optional<int> item;
-      stage.TakeFor(&item, 1ms);
-    } catch (const UsageError& error) {
-      refusal = error.what();
-    }
+  Slot<std::string> refusal;
+  Stage<int> stage({.name = "rows"}, [&] { return gate.Wait(), 1; });
+  std::atomic<int> taken{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 2; ++i) {  // whoever comes second is refused
+    clients.emplace_back([&] {
+      try {
+        taken += *stage.Take();
+      } catch (const UsageError& error) {
+        refusal.Put(error.what());
+      }
+    });
   }
-  EXPECT_TRUE(Has(refusal, "stage 'rows'"));
-  EXPECT_TRUE(Has(refusal, "num_clients (1)"));
+  const std::string text = refusal.Take();
+  EXPECT_TRUE(Has(text, "stage 'rows'"));
+  EXPECT_TRUE(Has(text, "num_clients (1)"));
   gate.Open();
-  first.join();
+  for (auto& client : clients) client.join();
+  EXPECT_EQ(taken, 1);
 }
 
 TEST(StageTest, CancelWakesTheConsumerWhileTheSourceBlocks) {

@@ -1,0 +1,277 @@
+#include "partition.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <stdexcept>
+
+namespace engine::detail {
+namespace {
+
+using Node = StepGraph::Node;
+using Role = StepGraph::Role;
+constexpr uint32_t kNobody = UINT32_MAX;
+
+class Partitioner {
+ public:
+  Partitioner(const StepGraph& graph, const HandOverCost& cost) : graph_(graph), cost_(cost) {
+    Check();
+    FindReach();
+  }
+
+  Cut Best() {
+    std::vector<bool> most = Largest();
+    MakeGroups(most);
+    Cut best = Describe(std::vector<bool>(graph_.nodes.size(), false));
+    const auto consider = [&](const std::vector<bool>& staged) {
+      Cut cut = Describe(staged);
+      if (Better(cut, best)) best = std::move(cut);
+    };
+    if (groups_.size() <= kExhaustive) {
+      Every(consider);
+    } else {
+      Prefixes(consider);
+    }
+    Improve(best);
+    std::set<uint32_t> chosen(best.staged.begin(), best.staged.end());
+    for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!reasons_[n].empty()) {
+        best.rejected.push_back({n, reasons_[n]});
+      } else if (!chosen.contains(n)) {
+        best.left_over.push_back(n);
+      }
+    }
+    return best;
+  }
+
+ private:
+  static constexpr size_t kExhaustive = 12;  // groups: at most 4096 sets are looked at
+
+  void Check() {
+    producer_.assign(graph_.values.size(), kNobody);
+    const auto check = [](uint32_t index, size_t size, const Node& node, const char* what) {
+      if (index >= size) throw std::invalid_argument("node '" + node.name + "' names a " + what + " that is not there");
+    };
+    for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      for (uint32_t v : node.outputs) {
+        check(v, graph_.values.size(), node, "value");
+        producer_[v] = n;
+      }
+      for (uint32_t v : node.inputs) {
+        check(v, graph_.values.size(), node, "value");
+      }
+      for (uint32_t m : node.after) check(m, n, node, "node before it");
+      for (const auto& effect : node.effects) check(effect.var, graph_.vars.size(), node, "Var");
+    }
+    for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+      for (uint32_t v : graph_.nodes[n].inputs) {
+        if (producer_[v] == kNobody || producer_[v] < n) continue;
+        throw std::invalid_argument("node '" + graph_.nodes[n].name + "' reads a value that is made after it");
+      }
+    }
+  }
+
+  // Downstream of a source: what does not depend on the data has nothing to run ahead of.
+  void FindReach() {
+    reaches_.assign(graph_.nodes.size(), false);
+    constant_.assign(graph_.nodes.size(), false);
+    for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      const auto made_by = [&](const auto& which) {
+        return [&](uint32_t v) { return producer_[v] != kNobody && which[producer_[v]]; };
+      };
+      reaches_[n] = node.source || std::any_of(node.inputs.begin(), node.inputs.end(), made_by(reaches_));
+      constant_[n] = !node.source && node.effects.empty() && node.after.empty() &&
+                     std::all_of(node.inputs.begin(), node.inputs.end(), made_by(constant_));
+    }
+  }
+
+  std::string Name(uint32_t n) const { return "'" + graph_.nodes[n].name + "'"; }
+
+  // Why node n may not be staged while `staged` is; empty if it may.
+  std::string Objection(uint32_t n, const std::vector<bool>& staged) const {
+    const Node& node = graph_.nodes[n];
+    if (node.target) return "is a marked target";
+    if (node.collective) return "is a collective: every process must run it in the same order";
+    if (!reaches_[n]) return "does not depend on the source";
+    for (uint32_t v : node.inputs) {
+      const uint32_t from = producer_[v];
+      if (from == kNobody) return "reads '" + graph_.values[v].name + "', which each step is given";
+      if (!staged[from] && !constant_[from]) return "needs " + Name(from) + ", which is not staged";
+    }
+    for (uint32_t before : node.after) {
+      if (!staged[before]) return "comes after " + Name(before) + ", which is not staged";
+    }
+    for (const auto& mine : node.effects) {
+      for (uint32_t m = 0; m < graph_.nodes.size(); ++m) {
+        if (staged[m] || m == n) continue;
+        for (const auto& other : graph_.nodes[m].effects) {
+          if (other.var != mine.var || (mine.role == Role::kRead && other.role == Role::kRead)) continue;
+          const std::string var = "'" + graph_.vars[mine.var] + "'";
+          return mine.role == Role::kRead ? "reads Var " + var + ", which " + Name(m) + " changes"
+                                          : "changes Var " + var + ", which " + Name(m) + " touches";
+        }
+      }
+    }
+    return "";
+  }
+
+  // Takes nodes out until nobody objects: the largest legal set, since what objects now objects to smaller sets too.
+  std::vector<bool> Largest() {
+    std::vector<bool> staged(graph_.nodes.size(), true);
+    reasons_.assign(graph_.nodes.size(), "");
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+        if (!staged[n]) continue;
+        reasons_[n] = Objection(n, staged);
+        if (reasons_[n].empty()) continue;
+        staged[n] = false;
+        changed = true;
+      }
+    }
+    return staged;
+  }
+
+  // Nodes that share a Var which one of them changes are staged together or not at all.
+  void MakeGroups(const std::vector<bool>& most) {
+    std::vector<uint32_t> root(graph_.nodes.size());
+    for (uint32_t n = 0; n < root.size(); ++n) root[n] = n;
+    const auto find = [&](uint32_t n) {
+      while (root[n] != n) n = root[n];
+      return n;
+    };
+    for (uint32_t a = 0; a < root.size(); ++a) {
+      for (uint32_t b = 0; b < a; ++b) {
+        if (!most[a] || !most[b]) continue;
+        for (const auto& x : graph_.nodes[a].effects) {
+          for (const auto& y : graph_.nodes[b].effects) {
+            if (x.var == y.var && (x.role != Role::kRead || y.role != Role::kRead)) root[find(a)] = find(b);
+          }
+        }
+      }
+    }
+    std::map<uint32_t, std::vector<uint32_t>> by_root;
+    for (uint32_t n = 0; n < root.size(); ++n) {
+      if (most[n]) by_root[find(n)].push_back(n);
+    }
+    for (auto& [first, group] : by_root) groups_.push_back(std::move(group));
+    std::sort(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) { return a.back() < b.back(); });
+  }
+
+  bool Legal(const std::vector<bool>& staged) const {
+    for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (staged[n] && !Objection(n, staged).empty()) return false;
+    }
+    return true;
+  }
+
+  template <class F>
+  void Every(const F& consider) const {
+    for (uint64_t set = 1; set < uint64_t{1} << groups_.size(); ++set) {
+      std::vector<bool> staged(graph_.nodes.size(), false);
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        if (set >> g & 1) Put(staged, g, true);
+      }
+      if (Legal(staged)) consider(staged);
+    }
+  }
+
+  template <class F>
+  void Prefixes(const F& consider) const {
+    std::vector<bool> staged(graph_.nodes.size(), false);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      Put(staged, g, true);
+      if (Legal(staged)) consider(staged);
+    }
+  }
+
+  // Moves single groups over the cut while that helps.
+  void Improve(Cut& best) const {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        std::vector<bool> staged(graph_.nodes.size(), false);
+        for (uint32_t n : best.staged) staged[n] = true;
+        Put(staged, g, !staged[groups_[g].front()]);
+        if (!Legal(staged)) continue;
+        Cut cut = Describe(staged);
+        if (!Better(cut, best)) continue;
+        best = std::move(cut);
+        changed = true;
+      }
+    }
+  }
+
+  void Put(std::vector<bool>& staged, size_t group, bool where) const {
+    for (uint32_t n : groups_[group]) staged[n] = where;
+  }
+
+  static bool Better(const Cut& a, const Cut& b) {
+    if (a.step_seconds != b.step_seconds) return a.step_seconds < b.step_seconds;
+    return a.bytes < b.bytes;
+  }
+
+  Cut Describe(const std::vector<bool>& staged) const {
+    Cut cut;
+    std::set<uint32_t> crossing;
+    for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      cut.serial_seconds += node.seconds;
+      (staged[n] ? cut.stage_seconds : cut.main_seconds) += node.seconds;
+      if (staged[n]) {
+        cut.staged.push_back(n);
+        for (uint32_t v : node.outputs) {
+          if (graph_.values[v].fetched) crossing.insert(v);
+        }
+      } else {
+        for (uint32_t v : node.inputs) {
+          if (producer_[v] != kNobody && staged[producer_[v]]) crossing.insert(v);
+        }
+      }
+    }
+    cut.boundary.assign(crossing.begin(), crossing.end());
+    for (uint32_t v : cut.boundary) cut.bytes += graph_.values[v].bytes;
+    if (!cut.staged.empty()) {
+      cut.stage_seconds += cost_.seconds + cost_.seconds_per_byte * static_cast<double>(cut.bytes);
+      cut.main_seconds += cost_.seconds;
+    }
+    cut.step_seconds = std::max(cut.stage_seconds, cut.main_seconds);
+    return cut;
+  }
+
+  const StepGraph& graph_;
+  const HandOverCost cost_;
+  std::vector<uint32_t> producer_;  // of each value
+  std::vector<bool> reaches_, constant_;
+  std::vector<std::string> reasons_;
+  std::vector<std::vector<uint32_t>> groups_;
+};
+
+std::string Seconds(double seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.4g ms", seconds * 1e3);
+  return text;
+}
+
+}  // namespace
+
+Cut Partition(const StepGraph& graph, const HandOverCost& cost) { return Partitioner(graph, cost).Best(); }
+
+std::string Explain(const StepGraph& graph, const Cut& cut) {
+  std::string text;
+  const auto name = [&](uint32_t n) { return graph.nodes[n].name; };
+  if (cut.staged.empty()) text += "nothing is staged: no cut is faster than the step as it is\n";
+  for (uint32_t n : cut.staged) text += "staged " + name(n) + "\n";
+  for (uint32_t n : cut.left_over) text += "left in the step " + name(n) + ": the step is no slower with it\n";
+  for (const auto& rejected : cut.rejected) text += "not staged " + name(rejected.node) + ": " + rejected.reason + "\n";
+  for (uint32_t v : cut.boundary) {
+    text += "handed over " + graph.values[v].name + ": " + std::to_string(graph.values[v].bytes) + " bytes\n";
+  }
+  return text + "predicted " + Seconds(cut.step_seconds) + " a step (stage " + Seconds(cut.stage_seconds) + ", rest " +
+         Seconds(cut.main_seconds) + "), without a stage " + Seconds(cut.serial_seconds) + "\n";
+}
+
+}  // namespace engine::detail
