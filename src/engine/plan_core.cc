@@ -64,9 +64,8 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     task.first = from.first;
     task.end = from.end;
     task.successors = at(successors);
-    successors.insert(successors.end(), from.successors.begin(), from.successors.end());
+    for (const uint32_t s : from.successors) successors.push_back({s, layout.task_counter[s]});
     task.successors_end = at(successors);
-    task.counter = layout.task_counter[i];
     task.predecessors = from.predecessors;
     task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->PoolIndex(last.place);
     task.async = last.async;
