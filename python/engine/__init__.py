@@ -30,6 +30,9 @@ from ._core import (
     Done,
     Engine,
     Placement,
+    Plan,
+    PolicyBlock,
+    Run,
     Var,
     __version__,
     cancelled,
@@ -65,15 +68,18 @@ from .errors import (
     ShutdownError,
     UsageError,
 )
+from .explanation import Explanation, explain
+from .graphs import Hybrid, graph, hybridize
 from .ops import Op, op
 from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
 
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
-    "ForkedWhilePending", "Op", "OpError", "Placement", "ShutdownError", "Trace", "TraceEvent", "UsageError", "Value",
+    "Explanation", "ForkedWhilePending", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock", "Run",
+    "ShutdownError", "Trace", "TraceEvent", "UsageError", "Value",
     "Var", "__version__", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default", "describe_pending",
-    "init", "io", "op", "policies", "policy", "pool", "push", "push_async", "set_policy", "start", "stats", "stop",
+    "explain", "graph", "hybridize", "init", "io", "op", "policies", "policy", "pool", "push", "push_async", "set_policy", "start", "stats", "stop",
     "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ namespace engine_python {
 
 void BindVar(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
+void BindGraph(nanobind::module_& m);
 void BindExit(nanobind::module_& m);
 
 }  // namespace engine_python

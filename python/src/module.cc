@@ -16,5 +16,6 @@ NB_MODULE(_core, m) {
   auto engine_class = BindEngine(m);
   BindBody(m);
   BindPush(m, engine_class);
+  BindGraph(m);
   BindExit(m);
 }
