@@ -79,7 +79,8 @@ __all__ = [
     "Explanation", "ForkedWhilePending", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock", "Run",
     "ShutdownError", "Trace", "TraceEvent", "UsageError", "Value",
     "Var", "__version__", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default", "describe_pending",
-    "explain", "graph", "hybridize", "init", "io", "op", "policies", "policy", "pool", "push", "push_async", "set_policy", "start", "stats", "stop",
+    "explain", "graph", "hybridize", "init", "io", "op", "policies", "policy", "pool", "push", "push_async",
+    "set_policy", "start", "stats", "stop",
     "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 

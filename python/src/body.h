@@ -39,8 +39,7 @@ class AsyncBody {
 // NodeBody: a callable that a plan calls in every run, with the node's input values; what it returns are the outputs.
 class NodeBody {
  public:
-  NodeBody(PyObject* fn, engine::Name name, size_t outputs)
-      : fn_(PyRef::Borrow(fn)), name_(name), outputs_(outputs) {}
+  NodeBody(PyObject* fn, engine::Name name, size_t outputs) : fn_(PyRef::Borrow(fn)), name_(name), outputs_(outputs) {}
   void operator()(engine::NodeContext& context);
 
  private:

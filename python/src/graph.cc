@@ -77,8 +77,8 @@ std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std
   });
 }
 
-PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, int priority,
-            nb::handle cancel, std::optional<double> deadline, bool timed) {
+PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, int priority, nb::handle cancel,
+            std::optional<double> deadline, bool timed) {
   const engine::Site site = CallerSite();
   const StatePtr state = self.engine.lock();
   if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
@@ -113,8 +113,8 @@ nb::list Nodes(const PyPlan& self) {
       effects.append(nb::make_tuple(e.var.name(), e.role == engine::Role::kRead     ? "reads"
                                                   : e.role == engine::Role::kUpdate ? "updates"
                                                                                     : "writes"));
-    out.append(nb::make_tuple(node.name.c_str(), std::string(node.site.file) + ":" + std::to_string(node.site.line),
-                              effects));
+    out.append(
+        nb::make_tuple(node.name.c_str(), std::string(node.site.file) + ":" + std::to_string(node.site.line), effects));
   }
   return out;
 }
@@ -125,7 +125,8 @@ void BindGraph(nb::module_& m) {
   nb::class_<engine::Graph>(m, "Graph", "A recorded program. engine.graph makes one from a function.")
       .def(nb::init<>())
       .def(
-          "input", [](engine::Graph& self, nb::handle name) {
+          "input",
+          [](engine::Graph& self, nb::handle name) {
             return self.Input(OpName(name, name, {"input", {}, {}})).index;
           },
           nb::arg("name"), nb::sig("def input(self, name: str) -> int"), "A value that each run is given.")
@@ -145,7 +146,8 @@ void BindGraph(nb::module_& m) {
       .def(
           "output", [](engine::Graph& self, uint32_t value) { Translated([&] { self.Output({value}); }); },
           nb::arg("value"), "Marks a value as a result of a run.")
-      .def_prop_ro("size", [](const engine::Graph& self) { return self.nodes().size(); }, "How many nodes it has.")
+      .def_prop_ro(
+          "size", [](const engine::Graph& self) { return self.nodes().size(); }, "How many nodes it has.")
       .def(
           "compile",
           [](const engine::Graph& self, const PyEngine& engine, nb::handle name, bool static_alloc, bool static_shape) {
@@ -161,8 +163,7 @@ void BindGraph(nb::module_& m) {
 
   // Marks this thread: its pushes go into the graph. Returns what was marked before, as a number for `record`.
   m.def(
-      "record",
-      [](std::optional<engine::Graph*> graph) { recording = graph ? *graph : nullptr; },
+      "record", [](std::optional<engine::Graph*> graph) { recording = graph ? *graph : nullptr; },
       nb::arg("graph").none(), nb::sig("def record(graph: Graph | None) -> None"),
       "This thread's pushes are recorded in `graph` from now on; None: they are pushed.");
 
@@ -175,25 +176,37 @@ void BindGraph(nb::module_& m) {
            "Starts a run and returns at once. `deadline`: seconds from now after which nodes that have not begun are\n"
            "skipped. `timed`: Run.times tells afterwards when each node ran.")
       .def_prop_ro("name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); })
-      .def_prop_ro("edges", [](const PyPlan& self) {
-        std::vector<std::pair<uint32_t, uint32_t>> edges;
-        for (const auto& e : self.plan.graph().Edges()) edges.emplace_back(e.from, e.to);
-        return edges;
-      }, nb::sig("def edges(self) -> list[tuple[int, int]]"), "Dependencies between nodes, by number.")
+      .def_prop_ro(
+          "edges",
+          [](const PyPlan& self) {
+            std::vector<std::pair<uint32_t, uint32_t>> edges;
+            for (const auto& e : self.plan.graph().Edges()) edges.emplace_back(e.from, e.to);
+            return edges;
+          },
+          nb::sig("def edges(self) -> list[tuple[int, int]]"), "Dependencies between nodes, by number.")
       .def_prop_ro("nodes", &Nodes, nb::sig("def nodes(self) -> list[tuple[str, str, list[tuple[str, str]]]]"),
                    "(name, where it was recorded, [(Var, role)]) of each node.")
-      .def_prop_ro("tasks", [](const PyPlan& self) {
-        std::vector<std::vector<uint32_t>> tasks;
-        for (const auto& task : self.plan.tasks()) tasks.push_back(task.nodes);
-        return tasks;
-      }, nb::sig("def tasks(self) -> list[list[int]]"), "Nodes that are run in a go, in topological order.")
-      .def("describe", [](const PyPlan& self) { return self.plan.Describe(); }, "One line a task.")
-      .def("dot", [](const PyPlan& self) { return self.plan.Dot(); }, "The graph in Graphviz's language.");
+      .def_prop_ro(
+          "tasks",
+          [](const PyPlan& self) {
+            std::vector<std::vector<uint32_t>> tasks;
+            for (const auto& task : self.plan.tasks()) tasks.push_back(task.nodes);
+            return tasks;
+          },
+          nb::sig("def tasks(self) -> list[list[int]]"), "Nodes that are run in a go, in topological order.")
+      .def(
+          "describe", [](const PyPlan& self) { return self.plan.Describe(); }, "One line a task.")
+      .def(
+          "dot", [](const PyPlan& self) { return self.plan.Dot(); }, "The graph in Graphviz's language.");
 
   nb::class_<PyRun>(m, "Run", nb::is_weak_referenceable(), "A run in flight, and its outputs.")
       .def_prop_ro("done", [](const PyRun& self) { return self.run.done(); })
-      .def_prop_ro("var", [](const PyRun& self) { return PyVar{self.run.var(), self.engine}; },
-                   "Written by the run when it ends; for as long as this object lives.")
+      .def_prop_ro(
+          "var",
+          [](const PyRun& self) {
+            return PyVar{self.run.var(), self.engine};
+          },
+          "Written by the run when it ends; for as long as this object lives.")
       .def(
           "output",
           [](PyRun& self, size_t index) {
@@ -201,13 +214,16 @@ void BindGraph(nb::module_& m) {
             return Translated([&] { return nb::borrow(self.run.Output<PyRef>(index).get()); });
           },
           nb::arg("index"), nb::sig("def output(self, index: int) -> Any"), "An output, once the run has ended.")
-      .def_prop_ro("times", [](const PyRun& self) {
-        std::vector<std::tuple<int64_t, int64_t, int>> out;
-        if (self.run.done())
-          for (const auto& t : self.times) out.emplace_back(t.begin, t.end, t.worker);
-        return out;
-      }, nb::sig("def times(self) -> list[tuple[int, int, int]]"),
-                   "(begin, end, worker) of each node in nanoseconds; of a run that was started `timed` and has ended.");
+      .def_prop_ro(
+          "times",
+          [](const PyRun& self) {
+            std::vector<std::tuple<int64_t, int64_t, int>> out;
+            if (self.run.done())
+              for (const auto& t : self.times) out.emplace_back(t.begin, t.end, t.worker);
+            return out;
+          },
+          nb::sig("def times(self) -> list[tuple[int, int, int]]"),
+          "(begin, end, worker) of each node in nanoseconds; of a run that was started `timed` and has ended.");
 }
 
 }  // namespace engine_python

@@ -67,8 +67,14 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
                             .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
   try {
     if (recording) {
-      engine::NodeDesc node{.name = at.name, .reads = reads, .updates = updates, .writes = writes, .place = desc.place,
-                            .priority = desc.priority, .run_always = desc.run_always, .cancel = desc.cancel};
+      engine::NodeDesc node{.name = at.name,
+                            .reads = reads,
+                            .updates = updates,
+                            .writes = writes,
+                            .place = desc.place,
+                            .priority = desc.priority,
+                            .run_always = desc.run_always,
+                            .cancel = desc.cancel};
       if (async) {
         recording->AddAsync(node, AsyncNodeBody(args.fn.ptr(), at.name), site);
       } else {

@@ -86,7 +86,7 @@ class Arena {
   std::array<std::vector<void*>, kClasses> loose_ GUARDED_BY(mu_);  // blocks of magazines that came back broken
   std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};               // slab being carved; blocks = carved so far
   std::vector<Slab> slabs_ GUARDED_BY(mu_);
-  std::vector<void*> magazines_ GUARDED_BY(mu_);  // all of them, for the end
+  std::vector<void*> magazines_ GUARDED_BY(mu_);              // all of them, for the end
   std::array<std::vector<void*>, 48> large_ GUARDED_BY(mu_);  // free ones, by logarithm of their size
   // relaxed: a soft bound and statistics; the mutex orders the blocks themselves.
   std::atomic<size_t> outstanding_{0};

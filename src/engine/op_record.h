@@ -42,11 +42,11 @@ enum OpFlags : uint16_t {
   kOperatorOp = 1 << 6,  // the closure is a counted pointer to an Operator
   kWaitPin = 1 << 7,     // the waiter holds a pin
   kHeldOp = 1 << 8,      // starts when its claim, a CompletionState extra, is taken
-  kRunOp = 1 << 9,      // a run of a plan, on all its Vars (plan_run.cc)
-  kShareOp = 1 << 10,   // ready tasks of a run, handed to a worker; touches no Var
-  kTicketOp = 1 << 11,  // a node or task of a run that ends elsewhere; touches no Var
-  kAtPush = 1 << 12,    // policy naive or inline: runs on its pusher's thread
-  kRaise = 1 << 13,     // and throws there
+  kRunOp = 1 << 9,       // a run of a plan, on all its Vars (plan_run.cc)
+  kShareOp = 1 << 10,    // ready tasks of a run, handed to a worker; touches no Var
+  kTicketOp = 1 << 11,   // a node or task of a run that ends elsewhere; touches no Var
+  kAtPush = 1 << 12,     // policy naive or inline: runs on its pusher's thread
+  kRaise = 1 << 13,      // and throws there
   kInternal = kWaitOp | kClearOp | kDeleteOp,
   kPlanOp = kRunOp | kShareOp | kTicketOp,
 };

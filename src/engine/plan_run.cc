@@ -30,7 +30,8 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
 
 }  // namespace
 
-RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) {
+RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site,
+                               bool may_wait) {
   if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
   CheckInputs(plan, inputs, site);
   if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())

@@ -33,8 +33,8 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;   // "cpu/0"
-  uint32_t turn = 0;  // where the next look starts
+  std::string lane;        // "cpu/0"
+  uint32_t turn = 0;       // where the next look starts
   bool turn_over = false;  // what runs next goes to the queue instead, so that others have a turn
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};
