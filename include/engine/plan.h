@@ -46,7 +46,7 @@ struct NodeTime {
 
 struct RunOptions {
   std::optional<Policy> policy = {};  // none: the calling thread's scope, or the engine's
-  int priority = 0;                   // of the whole run among ready ops
+  std::optional<int> priority = {};   // of the whole run among ready ops; none: the highest of its nodes'
   CancelScope* cancel = nullptr;  // none: the calling thread's scope. Nodes not begun are skipped with CancelledError
   // Nodes that have not begun at this time are skipped with DeadlineError.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();

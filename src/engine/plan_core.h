@@ -117,6 +117,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::vector<std::shared_ptr<std::atomic<bool>>> scopes;  // by node
   uint32_t tickets = 0;
   uint32_t remaining = 0;   // initial
+  int priority = 0;         // the highest of its nodes'
   bool concurrent = false;  // has tasks of other placements: counters are atomic from the start
   std::vector<Var> vars;
   struct AccessTemplate {

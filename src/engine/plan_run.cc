@@ -58,7 +58,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   x.line = site.line;
   x.flags = static_cast<uint16_t>(kRunOp | (scope ? kScoped : 0) | (stamp.policy != Policy::kThreaded ? kAtPush : 0));
   x.pool = HomePool(stamp);
-  x.level = LevelOf(options.priority);
+  x.level = LevelOf(options.priority.value_or(plan.priority));
   x.intra_op = stamp.policy == Policy::kInline ? stamp.intra_op : 0;
   x.size_class = static_cast<uint8_t>(cls);
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
