@@ -51,7 +51,7 @@ extern "C" {
 
 /* ---- Status and errors ---------------------------------------------------------------------------------------- */
 
-#define ENGINE_C_API_VERSION 1 /* grows by one with every addition */
+#define ENGINE_C_API_VERSION 2 /* grows by one with every addition */
 
 typedef int32_t EngineStatus;
 enum {
@@ -126,6 +126,9 @@ typedef struct EngineOperatorOpaque* EngineOperator;
 typedef struct EngineHeldOpaque* EngineHeld;
 typedef struct EngineCompletionOpaque* EngineCompletion;
 typedef struct EngineCancelScopeOpaque* EngineCancelScope;
+typedef struct EngineGraphOpaque* EngineGraph;
+typedef struct EnginePlanOpaque* EnginePlan;
+typedef struct EngineRunOpaque* EngineRun;
 typedef struct EngineContext EngineContext; /* what a body asks while it runs; an address, valid inside the body */
 
 /* ---- Engine --------------------------------------------------------------------------------------------------- */
@@ -318,6 +321,35 @@ ENGINE_API EngineStatus EngineOperatorPush(EngineHandle engine, EngineOperator o
 ENGINE_API EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, int32_t priority,
                                                    EngineSite site);
 ENGINE_API EngineStatus EngineOperatorFree(EngineOperator op);
+
+/* ---- Graphs and plans ----------------------------------------------------------------------------------------- */
+
+/* A graph records pushes instead of running them; a plan runs them again and again, as one op on all their Vars.
+ * See graph.h and plan.h. Recorded functions must be able to run more than once, and concurrently with themselves; their
+ * deleters run when the graph and its plans are gone. A graph is used by one thread at a time. */
+ENGINE_API EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph);
+ENGINE_API EngineStatus EngineGraphPush(EngineGraph graph, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                                        EngineDeleter deleter);
+ENGINE_API EngineStatus EngineGraphPushAsync(EngineGraph graph, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                             EngineDeleter deleter);
+/* The op recorded as number `before` (from 0) ends before number `after` starts. A cycle is refused by EngineGraphCompile. */
+ENGINE_API EngineStatus EngineGraphOrder(EngineGraph graph, uint32_t before, uint32_t after);
+/* `name` may be null. The graph may be used and compiled again. */
+ENGINE_API EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan* plan);
+ENGINE_API EngineStatus EngineGraphFree(EngineGraph graph);
+
+/* Starts a run and returns at once. `policy`: null is that of the engine. Runs may overlap as far as their Vars allow. `run` may
+ * be null: then the Vars, or EngineWaitAll, tell how it went. */
+ENGINE_API EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run);
+/* One line a task, and the graph in Graphviz's language. */
+ENGINE_API EngineStatus EnginePlanDescribe(EnginePlan plan, char** text);
+ENGINE_API EngineStatus EnginePlanDot(EnginePlan plan, char** text);
+ENGINE_API EngineStatus EnginePlanFree(EnginePlan plan);
+/* Waits until every op of the run has settled; ENGINE_E_OP if one failed, the one that was recorded first. */
+ENGINE_API EngineStatus EngineRunWait(EngineRun run, EngineSite site);
+ENGINE_API EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site);
+/* Gives the handle up; the run goes on. */
+ENGINE_API EngineStatus EngineRunFree(EngineRun run);
 
 /* ---- Inside a body -------------------------------------------------------------------------------------------- */
 

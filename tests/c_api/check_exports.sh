@@ -26,9 +26,9 @@ if grep -v '@@ENGINE_[0-9]' "$work/versioned"; then complain "these C functions 
 "$nm" -DC --defined-only "$library" | cut -d' ' -f3- | sed 's/@@ENGINE_.*//' | grep -v '^Engine' | sort -u |
   grep -vE '^ENGINE_[0-9.]+$' |
   grep -vE '^(typeinfo for|typeinfo name for|vtable for) engine::[A-Za-z]+$' |
-  grep -vE '^engine::(Engine|EngineOptions|CancelScope|HeldOp|Completion|Name|RunContext|Submitter)::' |
-  grep -vE '^engine::(Version|Policies|PolicyByName|ChromeTraceJson)(\[abi:[a-z0-9]+\])?\(' |
-  grep -vE '^engine::detail::(RetainVar|ReleaseVar|VarVersion|VarName)\(' >"$work/others" || true
+  grep -vE '^engine::(Engine|EngineOptions|CancelScope|HeldOp|Completion|Name|RunContext|Submitter|Graph|Capture|NodeContext|Plan|PolicyScope|Run)::' |
+  grep -vE '^engine::(Version|Policies|PolicyByName|PolicyName|MakePolicy|CheckPolicy|ChromeTraceJson)(\[abi:[a-z0-9]+\])?\(' |
+  grep -vE '^engine::detail::(RetainVar|ReleaseVar|VarVersion|VarName|ThrowWrongType)\(' >"$work/others" || true
 if [ -s "$work/others" ]; then
   cat "$work/others" >&2
   complain "these are exported and belong to no public interface"

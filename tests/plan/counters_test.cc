@@ -47,11 +47,12 @@ TEST_P(PlanCountersTest, ARunAllocatesNothingAfterWarmUp) {
   const ValueId x = graph.Input<int>("x");
   std::vector<ValueId> values{x};
   for (size_t i = 0; i < 60; ++i) {
+    const std::vector<Var> reads{vars[i / 3]}, updates{vars[i]};  // named: a VarSet is a view
     const NodeDesc desc{.name = "n",
                         .inputs = {values[i / 2]},
                         .outputs = 1,
-                        .reads = {vars[i / 3]},
-                        .updates = {vars[i]},
+                        .reads = reads,
+                        .updates = updates,
                         .place = i % 10 == 9 ? Io() : Cpu()};
     const auto add = [](NodeContext& ctx) { ctx.Return(0, ctx.In<int>(0) + 1); };
     values.push_back((i % 7 == 6 ? graph.AddAsync(desc,
