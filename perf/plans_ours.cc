@@ -1,7 +1,8 @@
 // This engine's plans on the replay cases of peers/.
 // Threads:   `workers` of the engine's own; the thread that starts runs is not one of them, but under "inline" it alone.
 // Variants:  "" edges as the peers get them; "vars" the same program captured, with a Var for each that it names, which
-//            orders the runs among other ops as well; "inline" the policy; "loop" no engine: the kernels called in a row.
+//            orders the runs among other ops as well; "inline" the policy; "waits" each run is waited for before the next one
+//            starts; "loop" no engine: the kernels called in a row.
 #include <engine/plan.h>
 
 #include <functional>
@@ -44,7 +45,6 @@ class Plans {
   void WaitAll() { engine_.WaitAll(); }
   void Wait(VarId) {}
 
-  // A run is waited for before the next one starts: no two overlap.
   void Rerun() {
     if (variant_ == "loop") {
       for (const auto& kernel : kernels_) kernel();
@@ -52,6 +52,20 @@ class Plans {
     }
     if (!plan_) plan_ = graph_.Compile(engine_);
     plan_.Start().Wait();
+  }
+  // Two runs are in flight, as in a training loop that does not look at each step's result; "waits": one.
+  void RerunMany(std::size_t runs) {
+    if (variant_ == "loop" || variant_ == "waits") {
+      for (std::size_t i = 0; i < runs; ++i) Rerun();
+      return;
+    }
+    engine::Run before;
+    for (std::size_t i = 0; i < runs; ++i) {
+      engine::Run next = plan_.Start();
+      if (before) before.Wait();
+      before = std::move(next);
+    }
+    before.Wait();
   }
   void Clear() {
     kernels_.clear();

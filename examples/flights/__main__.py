@@ -28,6 +28,7 @@ except ImportError:
 
 import data  # noqa: E402
 import engine  # noqa: E402
+import policies  # noqa: E402
 import serial  # noqa: E402
 import through_engine  # noqa: E402
 
@@ -103,6 +104,8 @@ def main():
             print(f"epoch {epoch + 1}: loss {loss:.4f} test AUC {auc:.4f} serial {plain:.2f} s engine {ours:.2f} s")
     pairs = zip(trainers["serial"].model.arrays(), trainers["engine"].model.arrays())
     same = same and all(np.array_equal(a.view(np.uint32), b.view(np.uint32)) for a, b in pairs)
+
+    same = policies.table(source, test, args.limit, epochs[0][2]) and same
 
     ratios = sorted(plain / ours for plain, ours, _, _ in epochs)
     speed = sum(e[0] for e in epochs) / sum(e[1] for e in epochs)

@@ -2,7 +2,8 @@
 
 A Var stands for each buffer that kernels share. Nothing below says what may run beside what: the engine finds that
 lookups of four tables, both chunks of a step, weight updates and the reading and parsing of later chunks overlap, and
-that a step's first layer waits for the update of the step before.
+that a step's first layer waits for the update of the step before. The training step is hybridized: recorded once, then
+replayed as a plan whose Vars order it among the rest.
 """
 
 import collections
@@ -30,6 +31,7 @@ class WorkVars:
 
     def __init__(self, layers, shard):
         var = lambda name: engine.Var(f"{name}.{shard}")
+        self.chunk, self.next_rows = var("chunk"), None  # the chunk of the step to come
         self.rows = var("rows")  # also stands for the cut of all buffers to this chunk's rows
         self.x = [var(f"x{v}") for v in range(model.VECTORS)]
         self.dx = [var(f"dx{v}") for v in range(model.VECTORS)]
@@ -62,10 +64,20 @@ class ThroughEngine:
         self.inputs = [Input(slot) for slot in range(AHEAD * serial.SHARDS)]
         self.testers = [(model.Work(self.model), engine.Var(f"tester{i}")) for i in range(2)]
         self.total = engine.Var("total")
+        self.steps = {}  # by number of chunks
         self.loss, self.rows, self.scores = 0.0, 0, []
 
     def epoch(self, epoch, progress=lambda: None):
         """Returns (mean training loss, test AUC)."""
+        loss = self.train(epoch, progress)
+        self.scores = [None] * len(self.test.pieces)
+        for i, piece in enumerate(self.test.pieces):
+            self.predict(i, piece)
+        engine.wait(*(busy for _, busy in self.testers))
+        return loss, model.auc(self.test.late, np.concatenate(self.scores))
+
+    def train(self, epoch, progress=lambda: None):
+        """Returns the mean training loss."""
         self.loss, self.rows = 0.0, 0
         running = collections.deque()
         fetched = 0
@@ -76,16 +88,26 @@ class ThroughEngine:
                     self.fetch(self.input(fetched, shard), chunk)
                 fetched += 1
             for shard in range(len(chunks)):
-                self.step_gradient(shard, self.input(k, shard))
-            self.update(len(chunks))
+                self.hand_over(shard, self.input(k, shard))
+            self.step(len(chunks))()
             running.append(self.tally(len(chunks), progress))
             if len(running) > AHEAD:
                 running.popleft().wait()  # keeps the queue short; the engine would also do with all of it at once
-        self.scores = [None] * len(self.test.pieces)
-        for i, piece in enumerate(self.test.pieces):
-            self.predict(i, piece)
-        engine.wait(self.total, *(busy for _, busy in self.testers))
-        return self.loss / self.rows, model.auc(self.test.late, np.concatenate(self.scores))
+        engine.wait(self.total)
+        return self.loss / self.rows
+
+    def step(self, shards):
+        """The training step on so many chunks: its pushes are recorded once, and replayed at every later call."""
+        if shards not in self.steps:
+
+            @engine.hybridize
+            def training_step():
+                for shard in range(shards):
+                    self.step_gradient(shard)
+                self.update(shards)
+
+            self.steps[shards] = training_step
+        return self.steps[shards]
 
     def input(self, step, shard):
         return self.inputs[step * serial.SHARDS % len(self.inputs) + shard]
@@ -100,13 +122,22 @@ class ThroughEngine:
         engine.push(read, writes=[slot.text_var], place=engine.io())
         engine.push(parse, reads=[slot.text_var], writes=[slot.rows_var])
 
-    def step_gradient(self, shard, slot):
+    def hand_over(self, shard, slot):
+        """Puts a parsed chunk where the step looks for it: what is recorded names the same Vars every time."""
+        v = self.vars[shard]
+
+        def take():
+            v.next_rows = slot.rows
+
+        engine.push(take, reads=[slot.rows_var], writes=[v.chunk], priority=1)
+
+    def step_gradient(self, shard):
         m, work, v = self.model, self.works[shard], self.vars[shard]
 
         def op(name, kernel, *args, reads=(), **sets):
             engine.push(lambda: kernel(*args), name=name, reads=[v.rows, *reads], priority=1, **sets)
 
-        engine.push(lambda: work.begin(slot.rows), name="begin", reads=[slot.rows_var], writes=[v.rows], priority=1)
+        engine.push(lambda: work.begin(v.next_rows), name="begin", reads=[v.chunk], writes=[v.rows], priority=1)
         for t, table in enumerate(self.tables):
             op("lookup", model.lookup, m, work, t, reads=[table], writes=[v.x[1 + t]])
         for i in model.BOTTOM_LAYERS:

@@ -126,6 +126,9 @@ typedef struct EngineOperatorOpaque* EngineOperator;
 typedef struct EngineHeldOpaque* EngineHeld;
 typedef struct EngineCompletionOpaque* EngineCompletion;
 typedef struct EngineCancelScopeOpaque* EngineCancelScope;
+typedef struct EngineGraphOpaque* EngineGraph;
+typedef struct EnginePlanOpaque* EnginePlan;
+typedef struct EngineRunOpaque* EngineRun;
 typedef struct EngineContext EngineContext; /* what a body asks while it runs; an address, valid inside the body */
 
 /* ---- Engine --------------------------------------------------------------------------------------------------- */
@@ -325,6 +328,35 @@ ENGINE_API EngineStatus EngineOperatorFree(EngineOperator op);
  * and waits stay those of each op, and what anybody waits for is started at once (see bulk.h). The size before goes to
  * `previous`, which may be null. A negative size, or one above 1048576, is refused. */
 ENGINE_API EngineStatus EngineSetBulkSize(EngineHandle engine, int32_t size, int32_t* previous);
+
+/* ---- Graphs and plans ----------------------------------------------------------------------------------------- */
+
+/* A graph records pushes instead of running them; a plan runs them again and again, as one op on all their Vars.
+ * See graph.h and plan.h. Recorded functions must be able to run more than once, and concurrently with themselves; their
+ * deleters run when the graph and its plans are gone. A graph is used by one thread at a time. */
+ENGINE_API EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph);
+ENGINE_API EngineStatus EngineGraphPush(EngineGraph graph, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                                        EngineDeleter deleter);
+ENGINE_API EngineStatus EngineGraphPushAsync(EngineGraph graph, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                             EngineDeleter deleter);
+/* The op recorded as number `before` (from 0) ends before number `after` starts. A cycle is refused by EngineGraphCompile. */
+ENGINE_API EngineStatus EngineGraphOrder(EngineGraph graph, uint32_t before, uint32_t after);
+/* `name` may be null. The graph may be used and compiled again. */
+ENGINE_API EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan* plan);
+ENGINE_API EngineStatus EngineGraphFree(EngineGraph graph);
+
+/* Starts a run and returns at once. `policy`: null is that of the engine. Runs may overlap as far as their Vars allow. `run` may
+ * be null: then the Vars, or EngineWaitAll, tell how it went. */
+ENGINE_API EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run);
+/* One line a task, and the graph in Graphviz's language. */
+ENGINE_API EngineStatus EnginePlanDescribe(EnginePlan plan, char** text);
+ENGINE_API EngineStatus EnginePlanDot(EnginePlan plan, char** text);
+ENGINE_API EngineStatus EnginePlanFree(EnginePlan plan);
+/* Waits until every op of the run has settled; ENGINE_E_OP if one failed, the one that was recorded first. */
+ENGINE_API EngineStatus EngineRunWait(EngineRun run, EngineSite site);
+ENGINE_API EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site);
+/* Gives the handle up; the run goes on. */
+ENGINE_API EngineStatus EngineRunFree(EngineRun run);
 
 /* ---- Inside a body -------------------------------------------------------------------------------------------- */
 

@@ -46,7 +46,7 @@ struct NodeTime {
 
 struct RunOptions {
   std::optional<Policy> policy = {};  // none: the calling thread's scope, or the engine's
-  int priority = 0;                   // of the whole run among ready ops
+  std::optional<int> priority = {};   // of the whole run among ready ops; none: the highest of its nodes'
   CancelScope* cancel = nullptr;  // none: the calling thread's scope. Nodes not begun are skipped with CancelledError
   // Nodes that have not begun at this time are skipped with DeadlineError.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
@@ -78,6 +78,9 @@ class Run {
   explicit operator bool() const noexcept { return state_ != nullptr; }
 
   bool done() const;
+  // Written by the run when it ends: what reads it comes after the run, and inherits its error. For as long as the Run
+  // lives; its frame is another run's afterwards.
+  const Var& var() const;
   // Waits until every node has settled; throws the OpError of the failed node that was recorded first, each time
   // afresh. Inside an op as Engine::Wait; refused if the run needs a Var that the waiting op itself holds.
   void Wait(Site site = std::source_location::current());
@@ -113,6 +116,10 @@ class Plan {
   // a deleted Var, options that cannot be honoured; BackPressureError.
   engine::Run Start(std::span<Value> inputs = {}, const RunOptions& options = {},
                     Site site = std::source_location::current()) const;
+
+  // As Start, but returns an empty Run, and leaves the inputs, instead of waiting at the soft bound of pending ops.
+  engine::Run TryStart(std::span<Value> inputs = {}, const RunOptions& options = {},
+                       Site site = std::source_location::current()) const;
 
   // The same program under another schedule.
   Plan With(Schedule schedule) const;

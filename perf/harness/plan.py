@@ -48,6 +48,7 @@ CONTENDERS = {
     "ours, naive": Contender("ours", NAIVE),
     "plan": Contender("plans"),
     "plan, 1 worker": Contender("plans", workers=1),
+    "plan, each waited for": Contender("plans", ("--variant", "waits")),
     "plan with Vars": Contender("plans", ("--variant", "vars")),
     "plan inline": Contender("plans", ("--variant", "inline")),
     "loop": Contender("plans", ("--variant", "loop")),
@@ -184,6 +185,6 @@ SUITES = {
     "plans": (
         Group("one worker", "plan, 1 worker", ("taskflow graph, 1 worker", "tbb flow graph, 1 thread"), REPLAYS),
         Group("all workers", "plan", ("taskflow graph", "tbb flow graph"), REPLAYS),
-        Group("modes", "plan inline", ("loop", "plan", "plan with Vars"), REPLAYS),
+        Group("modes", "plan inline", ("loop", "plan", "plan, each waited for", "plan with Vars"), REPLAYS),
     ),
 }

@@ -30,6 +30,9 @@ from ._core import (
     Done,
     Engine,
     Placement,
+    Plan,
+    PolicyBlock,
+    Run,
     Var,
     __version__,
     cancelled,
@@ -67,6 +70,8 @@ from .errors import (
     StageTimeoutError,
     UsageError,
 )
+from .explanation import Explanation, explain
+from .graphs import Hybrid, graph, hybridize
 from .ops import Op, op
 from .stages import PrefetchHook, Stage, make_prefetch_hook, stage_pool, stage_pools, staged
 from .tracing import Trace, TraceEvent, trace
@@ -74,12 +79,12 @@ from .values import Value, value
 
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
-    "ForkedWhilePending", "Op", "OpError", "Placement", "PrefetchHook", "ShutdownError", "Stage", "StageTimeoutError",
-    "Trace", "TraceEvent", "UsageError", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in",
-    "copy_out", "cpu", "default", "describe_pending", "init", "io", "make_prefetch_hook", "op", "policies", "policy",
-    "pool", "push", "push_async", "set_bulk_size", "set_policy", "stage_pool", "stage_pools", "staged", "start", "stats",
-    "stop",
-    "trace", "value", "wait", "wait_all",
+    "Explanation", "ForkedWhilePending", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock",
+    "PrefetchHook", "Run", "ShutdownError", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError",
+    "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default",
+    "describe_pending", "explain", "graph", "hybridize", "init", "io", "make_prefetch_hook", "op", "policies",
+    "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy", "stage_pool", "stage_pools", "staged",
+    "start", "stats", "stop", "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, Iterator, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from . import _core
 
@@ -49,22 +48,18 @@ def clear_error(var: VarLike) -> None:
     _core.default().clear_error(var)
 
 
-def set_policy(name: str, *, raise_at_push: bool = False) -> tuple[str, bool]:
-    """ "threaded" or "naive" (each op runs inside its push). For pushes from now on; returns the previous policy.
+def set_policy(name: str, **parameters: bool | int) -> tuple[str, dict[str, bool | int]]:
+    """Who runs what: ``set_policy("inline", intra_op_threads=2)``; ``engine.policies()`` lists what there is.
 
-    ``raise_at_push``: under "naive", a failing op raises where it was pushed too. UsageError for an unknown name.
+    For pushes from now on that are in no ``policy`` block; returns what was in force, as (name, parameters).
+    UsageError, with what is allowed, for an unknown name or parameter or a value out of range.
     """
-    return _core.default().set_policy(name, raise_at_push=raise_at_push)
+    return _core.default().set_policy(name, **parameters)
 
 
-@contextlib.contextmanager
-def policy(name: str, *, raise_at_push: bool = False) -> Iterator[None]:
-    """``with engine.policy("naive"):`` sets the policy for the block, for every thread that pushes meanwhile."""
-    previous, raised = set_policy(name, raise_at_push=raise_at_push)
-    try:
-        yield
-    finally:
-        set_policy(previous, raise_at_push=raised)
+def policy(name: str, **parameters: bool | int) -> _core.PolicyBlock:
+    """``with engine.policy("inline"):`` is the policy of what this thread pushes in the block. Blocks nest."""
+    return _core.default().policy_block(name, **parameters)
 
 
 def stop() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, overload
 
 from . import _core
 from .errors import UsageError
+from .graphs import Recorder
 from .values import UNSET, Value
 
 
@@ -38,19 +39,36 @@ class Op:
             _collect(arg, found)
         for arg in kwargs.values():
             _collect(arg, found)
+        if recorder := Recorder.current():
+            outputs = recorder.call(
+                self._name, self._run, args, kwargs, found, list(updated), self._outputs, self._options
+            )
+            return outputs[0] if self._outputs == 1 else tuple(outputs) or None
         engine = found[0].var.engine if found else _core.default()
-        outputs: list[Value[Any]] = [Value(UNSET, _core.Var(self._name, engine)) for _ in range(self._outputs)]
+        made: list[Value[Any]] = [Value(UNSET, _core.Var(self._name, engine)) for _ in range(self._outputs)]
         engine.push(
-            _Call(self, args, kwargs, outputs),
+            _Call(self, args, kwargs, made),
             reads=[v.var for v in found if not any(v is u for u in updated)],
             updates=[v.var for v in updated],
-            writes=[v.var for v in outputs],
+            writes=[v.var for v in made],
             name=self._name,
             **self._options,
         )
         if self._outputs == 1:
-            return outputs[0]
-        return tuple(outputs) or None
+            return made[0]
+        return tuple(made) or None
+
+    def _run(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """The function on data; its outputs, checked."""
+        result = self._fn(*args, **kwargs)
+        if self._outputs > 1:
+            if not isinstance(result, (tuple, list)) or len(result) != self._outputs:
+                raise TypeError(f"op '{self._name}' returned {_shape(result)}; {self._outputs} outputs are expected")
+        elif self._outputs:
+            result = (result,)
+        elif result is not None:
+            raise TypeError(f"op '{self._name}' returned {_shape(result)} although it only updates; say outputs=1")
+        return tuple(_fresh(data, args, kwargs) for data in result or ())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)  # so that methods can be ops
@@ -81,21 +99,8 @@ class _Call:
     def __call__(self) -> None:
         args = [_data(arg) for arg in self._args]
         kwargs = {name: _data(arg) for name, arg in self._kwargs.items()}
-        result = self._op._fn(*args, **kwargs)
-        outputs = self._outputs
-        if len(outputs) > 1:
-            if not isinstance(result, (tuple, list)) or len(result) != len(outputs):
-                raise TypeError(
-                    f"op '{self._op._name}' returned {_shape(result)}; {len(outputs)} outputs are expected"
-                )
-        elif outputs:
-            result = (result,)
-        elif result is not None:
-            raise TypeError(
-                f"op '{self._op._name}' returned {_shape(result)} although it only updates; say outputs=1"
-            )
-        for output, data in zip(outputs, result or ()):
-            output._data = _fresh(data, args, kwargs)
+        for output, data in zip(self._outputs, self._op._run(args, kwargs)):
+            output._data = data
 
 
 def _collect(arg: Any, found: list[Value[Any]]) -> None:

@@ -10,6 +10,7 @@ namespace engine_python {
 void BindVar(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
 void BindBulk(nanobind::class_<PyEngine>& cls);
+void BindGraph(nanobind::module_& m);
 void BindExit(nanobind::module_& m);
 
 }  // namespace engine_python

@@ -1,6 +1,7 @@
 #include "body.h"
 
 #include <string>
+#include <vector>
 
 #include "failure.h"
 
@@ -17,10 +18,8 @@ struct CurrentScope {
   engine::RunContext* outer;
 };
 
-// Calls fn(args...), drops it, and throws PyFailure for what it raised. GIL held.
-void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
-  nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
-  fn.Clear();  // here, so that what it owned is gone before anybody who waits for the op goes on
+// What fn(args...) returned; throws PyFailure for what it raised. GIL held.
+nb::object Checked(nb::object result, engine::Name name) {
   if (result.is_valid() && PyCoro_CheckExact(result.ptr())) {
     // Nobody would ever await it. Closing it spares the warning that says so less clearly.
     nb::object closed = nb::steal(PyObject_CallMethod(result.ptr(), "close", nullptr));
@@ -30,6 +29,14 @@ void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
     result.reset();
   }
   if (!result.is_valid()) throw PyFailure::Fetch();
+  return result;
+}
+
+// Calls fn(args...) and drops it.
+void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
+  nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
+  fn.Clear();  // here, so that what it owned is gone before anybody who waits for the op goes on
+  Checked(std::move(result), name);
 }
 
 }  // namespace
@@ -50,6 +57,34 @@ void AsyncBody::operator()(engine::RunContext& context, engine::Completion done)
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
   Call(fn_, name_, args, 1);
+}
+
+void NodeBody::operator()(engine::NodeContext& context) {
+  PythonScope python;
+  CurrentScope scope(&context);
+  DropDeferred();
+  const size_t count = context.inputs();
+  PyObject* few[8];
+  std::vector<PyObject*> many(count > 8 ? count : 0);
+  PyObject** args = count > 8 ? many.data() : few;
+  for (size_t i = 0; i < count; ++i) args[i] = context.In<PyRef>(i).get();
+  nb::object result = Checked(nb::steal(PyObject_Vectorcall(fn_.get(), args, count, nullptr)), name_);
+  if (outputs_ == 0) return;
+  if (!PyTuple_Check(result.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(result.ptr())) != outputs_) {
+    PyErr_Format(PyExc_TypeError, "node '%s' must return a tuple of %zu", name_.c_str(), outputs_);
+    throw PyFailure::Fetch();
+  }
+  for (size_t i = 0; i < outputs_; ++i)
+    context.Return(i, PyRef::Borrow(PyTuple_GET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i))));
+}
+
+void AsyncNodeBody::operator()(engine::NodeContext& context, engine::Completion done) {
+  PythonScope python;
+  CurrentScope scope(&context);
+  DropDeferred();
+  nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
+  PyObject* args[] = {handle.ptr()};
+  Checked(nb::steal(PyObject_Vectorcall(fn_.get(), args, 1, nullptr)), name_);
 }
 
 void Done::CallOnce() {

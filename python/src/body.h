@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "engine/error.h"
+#include "engine/graph.h"
 #include "engine/op.h"
 #include "gil.h"
 
@@ -29,6 +30,29 @@ class AsyncBody {
  public:
   AsyncBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), name_(name) {}
   void operator()(engine::RunContext& context, engine::Completion done);
+
+ private:
+  PyRef fn_;
+  engine::Name name_;
+};
+
+// NodeBody: a callable that a plan calls in every run, with the node's input values; what it returns are the outputs.
+class NodeBody {
+ public:
+  NodeBody(PyObject* fn, engine::Name name, size_t outputs) : fn_(PyRef::Borrow(fn)), name_(name), outputs_(outputs) {}
+  void operator()(engine::NodeContext& context);
+
+ private:
+  PyRef fn_;
+  engine::Name name_;
+  size_t outputs_;
+};
+
+// The same for a callable that is given a Done; such a node has no values.
+class AsyncNodeBody {
+ public:
+  AsyncNodeBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), name_(name) {}
+  void operator()(engine::NodeContext& context, engine::Completion done);
 
  private:
   PyRef fn_;

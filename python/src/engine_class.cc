@@ -2,6 +2,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+#include <memory>
+
 #include "bindings.h"
 #include "failure.h"
 #include "gil.h"
@@ -24,11 +27,31 @@ void Blocking(F&& fn) {
   }
 }
 
-const char* NameOf(engine::Policy policy) {
-  for (const auto& info : engine::Policies()) {
-    if (info.policy == policy) return info.name.data();
+// {"raise_at_push": True} as text, which is how policies take their parameters from front ends.
+engine::PolicyChoice ChoiceFrom(nb::handle name, nb::handle parameters) {
+  std::map<std::string, std::string> text;
+  for (auto [key, value] : nb::borrow<nb::dict>(parameters)) {
+    const std::string field = Text(key, "set_policy: parameter");
+    if (PyBool_Check(value.ptr())) {
+      text[field] = value.ptr() == Py_True ? "true" : "false";
+    } else {
+      text[field] = nb::str(value).c_str();
+    }
   }
-  return "?";
+  const std::string policy = Text(name, "set_policy: name");
+  try {
+    return engine::MakePolicy(policy, text);
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+}
+
+nb::tuple TupleOf(const engine::PolicyChoice& choice) {
+  nb::dict parameters;
+  const engine::PolicyOptions& o = choice.options;
+  if (choice.policy == engine::Policy::kNaive) parameters["raise_at_push"] = o.raise_at_push;
+  if (choice.policy == engine::Policy::kInline) parameters["intra_op_threads"] = o.intra_op_threads;
+  return nb::make_tuple(std::string(engine::PolicyName(choice.policy)), parameters);
 }
 
 StatePtr NewFrom(nb::handle keywords) {
@@ -40,36 +63,41 @@ StatePtr NewFrom(nb::handle keywords) {
   }
   options = OptionsFrom(keywords, std::move(options));
   const engine::Policy policy = options.policy;
-  const bool raise_at_push = options.policy_options.raise_at_push;
   StatePtr state = NewState(std::move(options));
-  state->naive = policy == engine::Policy::kNaive;
-  state->policy_name = NameOf(policy);
-  state->raise_at_push = raise_at_push;
+  state->naive = policy != engine::Policy::kThreaded;
   return state;
 }
 
-nb::tuple PolicyOf(const PyEngine& self) { return nb::make_tuple(self.state->policy_name, self.state->raise_at_push); }
+nb::tuple PolicyOf(const PyEngine& self) { return TupleOf(self.state->engine.policy_choice()); }
 
-nb::tuple SetPolicy(const PyEngine& self, nb::handle name, bool raise_at_push) {
+nb::tuple SetPolicy(const PyEngine& self, nb::handle name, nb::kwargs parameters) {
+  const engine::PolicyChoice choice = ChoiceFrom(name, parameters);
   nb::tuple previous = PolicyOf(self);
   EngineState& state = *self.state;
-  try {
-    const engine::Policy policy = engine::PolicyByName(Text(name, "set_policy: name"));
-    // Pushes read `naive` under the GIL; while either policy may be in force they must give it up.
-    const bool naive = policy == engine::Policy::kNaive;
-    if (naive) state.naive = true;
-    WithoutGil([&] { state.engine.SetPolicy(policy, {.raise_at_push = raise_at_push}); });
-    state.naive = naive;
-    state.policy_name = NameOf(policy);
-    state.raise_at_push = raise_at_push;
-  } catch (const nb::python_error&) {
-    throw;
-  } catch (...) {
-    const std::exception_ptr thrown = std::current_exception();
-    state.naive = state.policy_name == "naive";
-    Raise(thrown);
-  }
+  // Pushes read `naive` under the GIL; while either policy may be in force they must give it up.
+  state.naive = true;
+  Blocking([&] { state.engine.SetPolicy(choice); });
+  state.naive = choice.policy != engine::Policy::kThreaded;
   return previous;
+}
+
+// `with engine.policy(...)`: of the thread that enters it.
+struct PolicyBlock {
+  StatePtr state;
+  engine::PolicyChoice choice;
+  std::unique_ptr<engine::PolicyScope> scope;
+  unsigned long thread = 0;
+};
+
+void EnterBlock(PolicyBlock& self) {
+  if (self.scope) RaiseError("UsageError", "engine.policy: this block was entered already");
+  self.thread = PyThread_get_thread_ident();
+  self.scope.reset(new engine::PolicyScope(self.state->engine.EnterPolicy(self.choice)));
+}
+void ExitBlock(PolicyBlock& self, nb::args) {
+  if (self.scope && self.thread != PyThread_get_thread_ident())
+    RaiseError("UsageError", "engine.policy: the block ends on another thread than it was entered on");
+  self.scope.reset();
 }
 
 nb::dict Stats(const PyEngine& self) {
@@ -132,6 +160,10 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
   m.def("copy_in", &engine::CopyIn, nb::arg("device") = 0, "The ordered copy lane to a device: one thread.");
   m.def("copy_out", &engine::CopyOut, nb::arg("device") = 0, "The ordered copy lane from a device: one thread.");
 
+  nb::class_<PolicyBlock>(m, "PolicyBlock", "What engine.policy(...) returns: a block with a policy of its own.")
+      .def("__enter__", &EnterBlock, nb::sig("def __enter__(self) -> None"))
+      .def("__exit__", &ExitBlock, nb::sig("def __exit__(self, *exc: object) -> None"));
+
   nb::class_<PyEngine> cls(m, "Engine", nb::is_weak_referenceable(),
                            "Runs pushed callables, each as soon as its Vars allow. Takes the keywords of engine.init.\n"
                            "Several may coexist; the functions of the module use one that is made on first use.");
@@ -152,13 +184,20 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           },
           nb::arg("var").none(), nb::sig("def clear_error(self, var: VarLike) -> None"),
           "Clears the error of a Var in order, keeping its value and version.")
-      .def("set_policy", &SetPolicy, nb::arg("name").none(), nb::kw_only(), nb::arg("raise_at_push") = false,
-           nb::sig("def set_policy(self, name: str, *, raise_at_push: bool = False) -> tuple[str, bool]"),
-           "\"threaded\": ready ops go to the workers; \"naive\": each op runs inside its push, for debugging, and "
-           "with\n"
-           "`raise_at_push` raises there too. For pushes from now on; returns the previous (name, raise_at_push).\n"
-           "UsageError, listing what there is, for an unknown name.")
-      .def_prop_ro("policy", &PolicyOf, nb::sig("def policy(self) -> tuple[str, bool]"), "(name, raise_at_push).")
+      .def("set_policy", &SetPolicy, nb::arg("name").none(), nb::arg("parameters"),
+           nb::sig("def set_policy(self, name: str, **parameters: bool | int) -> tuple[str, dict[str, bool | int]]"),
+           "Who runs what, for all later pushes that are under no `policy` block: see engine.policies(). Returns what\n"
+           "was in force. UsageError, with what is allowed, for an unknown name or parameter or a value out of range.")
+      .def(
+          "policy_block",
+          [](const PyEngine& self, nb::handle name, nb::kwargs parameters) {
+            return PolicyBlock{self.state, ChoiceFrom(name, parameters), nullptr, 0};
+          },
+          nb::arg("name").none(), nb::arg("parameters"),
+          nb::sig("def policy_block(self, name: str, **parameters: bool | int) -> PolicyBlock"),
+          "For `with`: the policy of what this thread pushes in the block.")
+      .def_prop_ro("policy", &PolicyOf, nb::sig("def policy(self) -> tuple[str, dict[str, bool | int]]"),
+                   "(name, parameters): what a push of this thread would get.")
       .def(
           "stop", [](const PyEngine& self) { Interruptible([state = self.state] { state->engine.Stop(); }); },
           "Workers finish what they are running and end; pushes queue up. May be repeated.")
@@ -212,11 +251,17 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
       "policies",
       [] {
         nb::dict out;
-        for (const auto& info : engine::Policies())
-          out[nb::str(info.name.data(), info.name.size())] = nb::str(info.help.data(), info.help.size());
+        for (const auto& info : engine::Policies()) {
+          nb::dict parameters, policy;
+          for (const auto& p : info.parameters) parameters[p.name.c_str()] = p.type + ": " + p.help;
+          policy["help"] = info.help;
+          policy["parameters"] = parameters;
+          out[info.name.c_str()] = policy;
+        }
         return out;
       },
-      nb::sig("def policies() -> dict[str, str]"), "The policies that set_policy knows, with their help.");
+      nb::sig("def policies() -> dict[str, dict[str, Any]]"),
+      "The policies that set_policy knows: their help, and their parameters with types, ranges and defaults.");
   m.def(
       "init",
       [](nb::kwargs options) {

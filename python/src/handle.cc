@@ -64,10 +64,9 @@ StatePtr DefaultState() {
     } catch (...) {
       Raise(std::current_exception());
     }
-    const bool naive = options.policy == engine::Policy::kNaive;
+    const bool naive = options.policy != engine::Policy::kThreaded;
     StatePtr made = NewState(std::move(options));
     made->naive = naive;
-    made->policy_name = naive ? "naive" : "threaded";
     if (!Default()) Default() = made;  // another thread may have been first while the GIL was free
   }
   return Default();

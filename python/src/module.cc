@@ -19,5 +19,6 @@ NB_MODULE(_core, m) {
   BindPush(m, engine_class);
   BindStage(m);
   BindBulk(engine_class);
+  BindGraph(m);
   BindExit(m);
 }

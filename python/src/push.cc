@@ -14,51 +14,13 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// The Vars of one role. Counted, because a Value's Var could die between the look and the push.
-std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where& at) {
-  std::vector<engine::Var> vars;
-  if (given.is_none()) return vars;
-  if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
-  if (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var")) {
-    vars.push_back(VarOf(given, [&] { return at.Text() + role; }).var);
-    return vars;
-  }
-  nb::object items = nb::steal(PySequence_Fast(given.ptr(), ""));
-  if (!items.is_valid()) {
-    PyErr_Clear();
-    RaiseTypeError(at.Text() + role + " is a " + Py_TYPE(given.ptr())->tp_name +
-                   "; Vars, Values or a list of them are expected");
-  }
-  const Py_ssize_t size = PySequence_Fast_GET_SIZE(items.ptr());
-  vars.reserve(size);
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
-    if (nb::isinstance<PyVar>(item)) {
-      vars.push_back(nb::inst_ptr<PyVar>(item)->var);
-    } else {
-      vars.push_back(VarOf(item, [&] { return at.Text() + role + "[" + std::to_string(i) + "]"; }).var);
-    }
-  }
-  return vars;
-}
-
-int PriorityOf(nb::handle given, const Where& at) {
-  if (!PyLong_Check(given.ptr())) {
-    RaiseTypeError(at.Text() + "priority is a " + Py_TYPE(given.ptr())->tp_name + "; an int is expected");
-  }
-  int overflow = 0;
-  long value = PyLong_AsLongAndOverflow(given.ptr(), &overflow);
-  if (overflow) value = overflow < 0 ? engine::kMinPriority : engine::kMaxPriority;
-  return static_cast<int>(std::clamp<long>(value, engine::kMinPriority, engine::kMaxPriority));
-}
-
 template <class Body>
 void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
   engine::Engine& eng = state->engine;
   constexpr bool kAsync = std::is_same_v<Body, AsyncBody>;
   // A push is shorter than giving the GIL away and getting it back, and never waits for a body: so it keeps the GIL,
   // unless the queue is full or ops run inside their push.
-  if (!state->naive) {
+  if (!state->naive && eng.policy() == engine::Policy::kThreaded) {
     bool pushed;
     if constexpr (kAsync) {
       pushed = eng.TryPushAsync(desc, std::move(body), site);
@@ -104,7 +66,21 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
                             .run_always = run_always != 0,
                             .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
   try {
-    if (async) {
+    if (recording) {
+      engine::NodeDesc node{.name = at.name,
+                            .reads = reads,
+                            .updates = updates,
+                            .writes = writes,
+                            .place = desc.place,
+                            .priority = desc.priority,
+                            .run_always = desc.run_always,
+                            .cancel = desc.cancel};
+      if (async) {
+        recording->AddAsync(node, AsyncNodeBody(args.fn.ptr(), at.name), site);
+      } else {
+        recording->Add(node, NodeBody(args.fn.ptr(), at.name, 0), site);
+      }
+    } else if (async) {
       Submit(state, desc, AsyncBody(args.fn.ptr(), at.name), site);
     } else {
       Submit(state, desc, SyncBody(args.fn.ptr(), at.name), site);
@@ -147,6 +123,45 @@ void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const
 }
 
 }  // namespace
+
+thread_local engine::Graph* recording = nullptr;
+
+std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where& at) {
+  std::vector<engine::Var> vars;
+  if (given.is_none()) return vars;
+  if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
+  if (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var")) {
+    vars.push_back(VarOf(given, [&] { return at.Text() + role; }).var);
+    return vars;
+  }
+  nb::object items = nb::steal(PySequence_Fast(given.ptr(), ""));
+  if (!items.is_valid()) {
+    PyErr_Clear();
+    RaiseTypeError(at.Text() + role + " is a " + Py_TYPE(given.ptr())->tp_name +
+                   "; Vars, Values or a list of them are expected");
+  }
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(items.ptr());
+  vars.reserve(size);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+    if (nb::isinstance<PyVar>(item)) {
+      vars.push_back(nb::inst_ptr<PyVar>(item)->var);
+    } else {
+      vars.push_back(VarOf(item, [&] { return at.Text() + role + "[" + std::to_string(i) + "]"; }).var);
+    }
+  }
+  return vars;
+}
+
+int PriorityOf(nb::handle given, const Where& at) {
+  if (!PyLong_Check(given.ptr())) {
+    RaiseTypeError(at.Text() + "priority is a " + Py_TYPE(given.ptr())->tp_name + "; an int is expected");
+  }
+  int overflow = 0;
+  long value = PyLong_AsLongAndOverflow(given.ptr(), &overflow);
+  if (overflow) value = overflow < 0 ? engine::kMinPriority : engine::kMaxPriority;
+  return static_cast<int>(std::clamp<long>(value, engine::kMinPriority, engine::kMaxPriority));
+}
 
 engine::Placement PlaceOf(const StatePtr& state, nb::handle place, const Where& at) {
   if (place.is_none()) return engine::Cpu();

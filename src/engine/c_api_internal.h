@@ -14,7 +14,7 @@
 
 #include "c_api_handles.h"
 #include "engine/c_api.h"
-#include "engine/engine.h"
+#include "engine/plan.h"
 
 namespace engine::capi {
 
@@ -147,6 +147,11 @@ struct HeldSlot {
   HeldOp op;
   std::atomic<uint64_t> engine{0};  // release: publishes `op`, which is assigned once. Partner: ReleaseHeldOps
 };
+struct GraphSlot {
+  explicit GraphSlot(EngineHandle its_engine) noexcept : engine(its_engine) {}
+  EngineHandle engine;
+  Graph graph;
+};
 struct CompletionSlot {
   explicit CompletionSlot(Completion completion) noexcept : done(std::move(completion)) {}
   Completion done;
@@ -186,6 +191,19 @@ struct HandleKind<EngineCompletion> : HandleKindOf<CompletionSlot, 5> {
 template <>
 struct HandleKind<EngineCancelScope> : HandleKindOf<CancelScope, 6> {
   static constexpr const char* kName = "cancel scope";
+};
+
+template <>
+struct HandleKind<EngineGraph> : HandleKindOf<GraphSlot, 7> {
+  static constexpr const char* kName = "graph";
+};
+template <>
+struct HandleKind<EnginePlan> : HandleKindOf<Plan, 8> {
+  static constexpr const char* kName = "plan";
+};
+template <>
+struct HandleKind<EngineRun> : HandleKindOf<Run, 9> {
+  static constexpr const char* kName = "run";
 };
 
 static_assert(sizeof(void*) == 8, "a handle's 64 bits travel in a pointer");

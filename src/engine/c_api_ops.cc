@@ -284,6 +284,28 @@ EngineStatus EngineHeldRelease(EngineHeld held) {
   return Guard(__func__, [&] { FreeHandle(held); });
 }
 
+// ---- graphs: the same ops, recorded
+
+EngineStatus EngineGraphPush(EngineGraph graph, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                             EngineDeleter deleter) {
+  const GraphSlot* slot = HandleKind<EngineGraph>::table.Peek(ToBits(graph));
+  return Pushing<SyncClosure>(__func__, slot ? slot->engine : nullptr, op, fn, param, deleter,
+                              [=](auto&, auto& d, auto& closure) {
+                                engine::Capture(Live(graph).graph).Push(d.desc(), std::move(closure), d.site());
+                                return ENGINE_OK;
+                              });
+}
+
+EngineStatus EngineGraphPushAsync(EngineGraph graph, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                  EngineDeleter deleter) {
+  const GraphSlot* slot = HandleKind<EngineGraph>::table.Peek(ToBits(graph));
+  return Pushing<AsyncClosure>(__func__, slot ? slot->engine : nullptr, op, fn, param, deleter,
+                               [=](auto&, auto& d, auto& closure) {
+                                 engine::Capture(Live(graph).graph).PushAsync(d.desc(), std::move(closure), d.site());
+                                 return ENGINE_OK;
+                               });
+}
+
 // ---- operators
 
 EngineStatus EngineOperatorNew(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,

@@ -120,7 +120,7 @@ class EngineCore {
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
 
   // --- plan_run.cc, plan_in_order.cc: runs of plans
-  RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site);
+  RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait);
   OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
   void FinishTicket(OpRecord* op, ErrorRecord* error);
   void DropRun(RunState& run);

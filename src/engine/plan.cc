@@ -64,8 +64,14 @@ Run::~Run() {
   if (state_) state_->core->DropRun(*state_);
 }
 bool Run::done() const { return state_ && detail::Protocol::Settled(VarRef(state_->done).core()); }
+const Var& Run::var() const {
+  if (!state_) throw UsageError("an empty Run has no Var");
+  return state_->done;
+}
 void Run::Wait(Site site) {
   if (!state_) throw UsageError("Wait of an empty Run at " + detail::At(site));
+  // Also inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
+  if (done() && !VarRef(state_->done).core()->completer.poison.load(std::memory_order_relaxed)) return;
   if (!done()) state_->core->CheckRunWait(*state_, site);
   state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
 }
@@ -99,7 +105,12 @@ Plan::~Plan() = default;
 engine::Run Plan::Start(std::span<Value> inputs, const RunOptions& options, Site site) const {
   if (!core_) throw UsageError("Start of an empty Plan at " + detail::At(site));
   const EngineCore::Hold hold(core_->core);
-  return engine::Run(core_->core->StartRun(*core_, inputs, options, site));
+  return engine::Run(core_->core->StartRun(*core_, inputs, options, site, true));
+}
+engine::Run Plan::TryStart(std::span<Value> inputs, const RunOptions& options, Site site) const {
+  if (!core_) throw UsageError("TryStart of an empty Plan at " + detail::At(site));
+  const EngineCore::Hold hold(core_->core);
+  return engine::Run(core_->core->StartRun(*core_, inputs, options, site, false));
 }
 
 Plan Plan::With(Schedule schedule) const {

@@ -28,6 +28,9 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     throw UsageError("the graph names " + std::to_string(layout.vars.size()) + " Vars; the most is " +
                      std::to_string(Protocol::kMaxAccesses - 1));
 
+  priority = graph.nodes().empty() ? 0 : kMinPriority;
+  for (const Graph::Node& node : graph.nodes()) priority = std::max(priority, node.priority);
+
   std::unordered_map<VarCore*, uint32_t> place;
   for (uint32_t v = 0; v < layout.vars.size(); ++v) place.emplace(VarRef(layout.vars[v]).core(), v);
   const auto at = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
@@ -64,9 +67,8 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     task.first = from.first;
     task.end = from.end;
     task.successors = at(successors);
-    successors.insert(successors.end(), from.successors.begin(), from.successors.end());
+    for (const uint32_t s : from.successors) successors.push_back({s, layout.task_counter[s]});
     task.successors_end = at(successors);
-    task.counter = layout.task_counter[i];
     task.predecessors = from.predecessors;
     task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->PoolIndex(last.place);
     task.async = last.async;

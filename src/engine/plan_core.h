@@ -34,13 +34,18 @@ static_assert(sizeof(PlanNode) == 64);
 struct PlanTask {
   uint32_t first, end;  // nodes
   uint32_t successors, successors_end;
-  uint32_t counter;  // kNone: at most one predecessor
   uint32_t predecessors;
   uint32_t ticket;  // kNone, or its place among the tasks that an in-order run does not finish on the spot
   uint8_t pool;     // kDefaultPool: as the run's policy says
   bool async;       // its last node is
 };
-static_assert(sizeof(PlanTask) == 32);
+static_assert(sizeof(PlanTask) <= 32);
+
+// An edge. The counter lies here, so that a task is looked at only when it is ready.
+struct PlanSuccessor {
+  uint32_t task;
+  uint32_t counter;  // kNone: the only edge to it
+};
 
 struct PlanEffect {
   uint32_t var;
@@ -89,7 +94,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   RunState* TakeFrame();
   void ReturnFrame(RunState* run);  // everything in it is as TakeFrame promises it
   std::unique_ptr<RunState> NewFrame();
-  std::span<const uint32_t> SuccessorsOf(const PlanTask& task) const {
+  std::span<const PlanSuccessor> SuccessorsOf(const PlanTask& task) const {
     return {successors.data() + task.successors, successors.data() + task.successors_end};
   }
 
@@ -99,7 +104,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
 
   std::vector<PlanNode> nodes;  // in topological order, and one more that ends the lists
   std::vector<PlanTask> tasks;
-  std::vector<uint32_t> successors;
+  std::vector<PlanSuccessor> successors;
   std::vector<uint32_t> sources;      // tasks without predecessors; the one to run first comes last
   std::vector<uint32_t> node_inputs;  // values
   std::vector<uint32_t> node_outputs;
@@ -112,6 +117,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::vector<std::shared_ptr<std::atomic<bool>>> scopes;  // by node
   uint32_t tickets = 0;
   uint32_t remaining = 0;   // initial
+  int priority = 0;         // the highest of its nodes'
   bool concurrent = false;  // has tasks of other placements: counters are atomic from the start
   std::vector<Var> vars;
   struct AccessTemplate {

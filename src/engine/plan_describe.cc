@@ -38,7 +38,7 @@ std::vector<Plan::Task> Plan::tasks() const {
     Task t;
     for (uint32_t n = task.first; n < task.end; ++n) t.nodes.push_back(core_->nodes[n].recorded);
     const auto successors = core_->SuccessorsOf(task);
-    t.successors.assign(successors.begin(), successors.end());
+    for (const auto& s : successors) t.successors.push_back(s.task);
     t.predecessors = task.predecessors;
     out.push_back(std::move(t));
   }
@@ -59,7 +59,7 @@ std::string Plan::Describe() const {
     if (!place.empty()) out << " on " << place;
     if (task.async) out << " (asynchronous)";
     const auto successors = plan.SuccessorsOf(task);
-    for (size_t i = 0; i < successors.size(); ++i) out << (i ? ", " : " -> ") << successors[i];
+    for (size_t i = 0; i < successors.size(); ++i) out << (i ? ", " : " -> ") << successors[i].task;
     out << "\n";
   }
   return out.str();

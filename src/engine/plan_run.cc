@@ -30,7 +30,8 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
 
 }  // namespace
 
-RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site) {
+RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site,
+                               bool may_wait) {
   if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
   CheckInputs(plan, inputs, site);
   if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
@@ -45,7 +46,8 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
   ThreadSlot& slot = Slot();
   uint32_t cls = ClassOf(bytes);
-  if (cls >= kClasses || slot.cache.Empty(cls)) MakeRoom(slot, true);
+  // Null: would have to wait.
+  if ((cls >= kClasses || slot.cache.Empty(cls)) && !MakeRoom(slot, may_wait)) return nullptr;
   slot.cache.Reserve(kGroupClass, plan.reads);
   RunState* run = plan.TakeFrame();
   auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : ops_.TakeLarge(bytes, &cls));
@@ -56,7 +58,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   x.line = site.line;
   x.flags = kRunOp | (scope ? kScoped : 0u) | (stamp.policy != Policy::kThreaded ? kAtPush : 0u);
   x.pool = HomePool(stamp);
-  x.level = LevelOf(options.priority);
+  x.level = LevelOf(options.priority.value_or(plan.priority));
   x.intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
   x.size_class = static_cast<uint8_t>(cls);
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);

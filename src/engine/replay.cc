@@ -21,24 +21,6 @@ Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker,
   t_frame = &frame_;
 }
 
-// relaxed stores and loads: while `atomic_` is false nobody else is there; handing a share to a queue publishes them.
-// acq_rel: who arrives last sees what the others did. A count of one is ours alone to take.
-bool Replay::Down(uint32_t counter) {
-  std::atomic<uint32_t>& count = run_.counters[counter];
-  const uint32_t left = count.load(std::memory_order_acquire);
-  if (left == 1 || (atomic_ && count.fetch_sub(1, std::memory_order_acq_rel) == 1)) {
-    count.store(plan_.counters[counter], std::memory_order_relaxed);  // for the frame's next run
-    return true;
-  }
-  if (!atomic_) count.store(left - 1, std::memory_order_relaxed);
-  return false;
-}
-
-inline bool Replay::Arrive(uint32_t task) {
-  const uint32_t counter = plan_.tasks[task].counter;
-  return counter == kNone || Down(counter);
-}
-
 inline void Replay::Run(const PlanNode& node) {
   Name(node);
   if ((node.flags & PlanNode::kWatched) | run_.watch.load(std::memory_order_relaxed) | traced_) [[unlikely]]
@@ -61,7 +43,7 @@ void Replay::RunTask(const PlanTask& task) {
 uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
   const PlanNode* const nodes = plan_.nodes.data();
   const PlanTask* const tasks = plan_.tasks.data();
-  const uint32_t* const successors = plan_.successors.data();
+  const PlanSuccessor* const successors = plan_.successors.data();
   uint32_t* const links = run_.next;
   class Pool& pool = core_.pool(op_->extra.pool);
   const uint8_t here = op_->extra.pool;
@@ -108,10 +90,11 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
         }
       }
     } else {
-      for (const uint32_t *s = successors + task.successors, *end = successors + task.successors_end; s != end; ++s) {
+      const PlanSuccessor* const end = successors + task.successors_end;
+      for (const PlanSuccessor* s = successors + task.successors; s != end; ++s) {
         if (!Arrive(*s)) continue;
-        if (elsewhere && PoolOf(tasks[*s]) != here) [[unlikely]] {
-          core_.PostShare(slot(), run_, *s, kNone, PoolOf(tasks[*s]));
+        if (elsewhere && PoolOf(tasks[s->task]) != here) [[unlikely]] {
+          core_.PostShare(slot(), run_, s->task, kNone, PoolOf(tasks[s->task]));
           continue;
         }
         if (next != kNone) {
@@ -119,7 +102,7 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
           stack.top = next;
           ++stack.depth;
         }
-        next = *s;
+        next = s->task;
       }
     }
     if (t_role_lent) [[unlikely]] {
@@ -207,12 +190,13 @@ void Replay::HandOver() {
 }
 
 void Replay::ReleaseSuccessors(const PlanTask& task) {
-  for (const uint32_t s : plan_.SuccessorsOf(task)) {
-    if (!Arrive(s)) continue;
-    if (PoolOf(plan_.tasks[s]) == run_.home) {
-      Keep(s);
+  for (const PlanSuccessor& edge : plan_.SuccessorsOf(task)) {
+    if (!Arrive(edge)) continue;
+    const uint8_t pool = PoolOf(plan_.tasks[edge.task]);
+    if (pool == run_.home) {
+      Keep(edge.task);
     } else {
-      core_.PostShare(slot(), run_, s, kNone, PoolOf(plan_.tasks[s]));
+      core_.PostShare(slot(), run_, edge.task, kNone, pool);
     }
   }
 }

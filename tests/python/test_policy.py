@@ -53,26 +53,58 @@ def test_without_raise_at_push_errors_wait_for_the_wait():
 
 
 def test_set_policy_returns_the_previous_and_the_context_restores_it():
-    assert engine.set_policy("naive", raise_at_push=True) == ("threaded", False)
-    with engine.policy("threaded"):
-        assert engine.default().policy == ("threaded", False)
-    assert engine.default().policy == ("naive", True)
-    assert engine.set_policy("threaded") == ("naive", True)
+    naive = ("naive", {"raise_at_push": True})
+    assert engine.set_policy("naive", raise_at_push=True) == ("threaded", {})
+    with engine.policy("inline", intra_op_threads=2):
+        assert engine.default().policy == ("inline", {"intra_op_threads": 2})
+        with engine.policy("threaded"):
+            assert engine.default().policy == ("threaded", {})
+    assert engine.default().policy == naive
+    assert engine.set_policy("threaded") == naive
+
+
+def test_a_policy_block_is_of_its_thread():
+    seen = []
+    with engine.policy("inline"):
+        other = threading.Thread(target=lambda: seen.append(engine.default().policy[0]))
+        other.start()
+        other.join()
+    assert seen == ["threaded"]
+    block = engine.policy("naive")
+    with block, pytest.raises(engine.UsageError, match="entered already"):
+        block.__enter__()
+    assert engine.default().policy[0] == "threaded"
+
+
+def test_inline_runs_a_push_on_the_calling_thread():
+    v, where = engine.Var("v"), []
+    with engine.policy("inline"):
+        engine.push(lambda: where.append(threading.current_thread()), writes=[v])
+    assert where == [threading.current_thread()]
 
 
 def test_a_refused_policy_changes_nothing():
-    with pytest.raises(engine.UsageError):
-        engine.set_policy("fast")
-    with pytest.raises(engine.UsageError):
-        engine.set_policy("threaded", raise_at_push=True)
-    assert engine.default().policy == ("threaded", False)
+    for name, parameters, allowed in [
+        ("fast", {}, "'threaded', 'inline', 'naive'"),
+        ("threaded", {"raise_at_push": True}, "it belongs to 'naive'"),
+        ("inline", {"intra_op_threads": 0}, "exceed bound"),
+        ("inline", {"intra_op_threads": "some"}, "expect int"),
+        ("naive", {"raise_at_puhs": True}, "it takes raise_at_push: boolean"),
+    ]:
+        with pytest.raises(engine.UsageError, match=allowed):
+            engine.set_policy(name, **parameters)
+        with pytest.raises(engine.UsageError, match=allowed):
+            engine.policy(name, **parameters)
+    assert engine.default().policy == ("threaded", {})
 
 
-def test_policies_come_with_help():
-    assert all(isinstance(text, str) and text for text in engine.policies().values())
+def test_policies_come_with_help_and_parameters():
+    for policy in engine.policies().values():
+        assert policy["help"] and all(": " in text for text in policy["parameters"].values())
+    assert engine.policies()["inline"]["parameters"]["intra_op_threads"].startswith("int, optional, default='1'")
 
 
-@pytest.mark.parametrize("policy", ["threaded", "naive"])
+@pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])
 def test_results_and_errors_are_the_same_under_every_policy(policy):
     results = []
     with engine.policy(policy):

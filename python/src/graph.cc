@@ -1,0 +1,229 @@
+// The bindings of Graph, Plan and Run: what engine.graph and engine.hybridize are made of.
+//
+// Threads:   the GIL guards a graph. Start gives it up where nodes may run inside the call, or the call may wait.
+// Ownership: values are Python references, which may die on any thread (gil.h).
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "bindings.h"
+#include "body.h"
+#include "cancel.h"
+#include "engine/plan.h"
+#include "failure.h"
+#include "gil.h"
+#include "push.h"
+#include "site.h"
+#include "wait.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+struct PyPlan {
+  engine::Plan plan;
+  std::weak_ptr<EngineState> engine;
+};
+
+// A run in flight. The times that it fills must outlive it, so that dropping one that has them waits.
+struct PyRun {
+  engine::Run run;
+  std::weak_ptr<EngineState> engine;
+  std::vector<engine::NodeTime> times;
+  PyRun() = default;
+  PyRun(PyRun&&) = default;
+  ~PyRun() {
+    if (times.empty() || run.done()) return;
+    try {
+      WithoutGil([&] { run.Wait(); });
+    } catch (...) {  // said by whoever waits for what it wrote
+    }
+  }
+};
+
+// `f`, with what it throws raised in Python.
+template <class F>
+auto Translated(F&& f) {
+  try {
+    return f();
+  } catch (const nb::python_error&) {
+    throw;
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+}
+
+std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std::vector<uint32_t>& inputs,
+                                  uint32_t outputs, nb::handle reads, nb::handle updates, nb::handle name,
+                                  nb::handle engine, nb::handle place, nb::handle priority, bool run_always) {
+  const engine::Site site = CallerSite();
+  const Where at{"record", OpName(name, fn, {"record", {}, site}), site};
+  const auto r = VarsOf(reads, "reads", at), u = VarsOf(updates, "updates", at);
+  engine::NodeDesc desc{.name = at.name, .outputs = outputs, .reads = r, .updates = u};
+  for (const uint32_t input : inputs) desc.inputs.push_back({input});
+  desc.place = PlaceOf(nb::inst_ptr<PyEngine>(engine)->state, place, at);
+  desc.priority = PriorityOf(priority, at);
+  desc.run_always = run_always;
+  nb::object scope = ScopeFor(nb::none(), at);
+  desc.cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr;
+  return Translated([&] {
+    const engine::NodeId node = graph.Add(desc, NodeBody(fn.ptr(), at.name, outputs), site);
+    return std::pair(node.index, node.first_output);
+  });
+}
+
+PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, std::optional<int> priority, nb::handle cancel,
+            std::optional<double> deadline, bool timed) {
+  const engine::Site site = CallerSite();
+  const StatePtr state = self.engine.lock();
+  if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
+  PyRun out;
+  out.engine = self.engine;
+  engine::RunOptions options;
+  options.priority = priority;
+  nb::object scope = ScopeFor(cancel, {"start", self.plan.options().name, site});
+  options.cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr;
+  if (deadline)
+    options.deadline = std::chrono::steady_clock::now() +
+                       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(*deadline));
+  if (timed) out.times.resize(self.plan.graph().nodes().size());
+  options.times = out.times;
+  std::vector<engine::Value> values;
+  for (nb::handle input : inputs) values.emplace_back(PyRef::Borrow(input.ptr()));
+  Translated([&] {
+    if (policy) options.policy = engine::PolicyByName(*policy);
+    const engine::Policy used = options.policy.value_or(state->engine.policy());
+    if (!state->naive && used == engine::Policy::kThreaded) out.run = self.plan.TryStart(values, options, site);
+    if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
+  });
+  DropDeferred();
+  return out;
+}
+
+nb::list Nodes(const PyPlan& self) {
+  nb::list out;
+  for (const auto& node : self.plan.graph().nodes()) {
+    nb::list effects;
+    for (const auto& e : node.effects)
+      effects.append(nb::make_tuple(e.var.name(), e.role == engine::Role::kRead     ? "reads"
+                                                  : e.role == engine::Role::kUpdate ? "updates"
+                                                                                    : "writes"));
+    out.append(
+        nb::make_tuple(node.name.c_str(), std::string(node.site.file) + ":" + std::to_string(node.site.line), effects));
+  }
+  return out;
+}
+
+}  // namespace
+
+void BindGraph(nb::module_& m) {
+  nb::class_<engine::Graph>(m, "Graph", "A recorded program. engine.graph makes one from a function.")
+      .def(nb::init<>())
+      .def(
+          "input",
+          [](engine::Graph& self, nb::handle name) {
+            return self.Input(OpName(name, name, {"input", {}, {}})).index;
+          },
+          nb::arg("name"), nb::sig("def input(self, name: str) -> int"), "A value that each run is given.")
+      .def("add", &Add, nb::arg("fn"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("reads"), nb::arg("updates"),
+           nb::kw_only(), nb::arg("name"), nb::arg("engine"), nb::arg("place") = nb::none(), nb::arg("priority") = 0,
+           nb::arg("run_always") = false,
+           nb::sig("def add(self, fn: Callable[..., object], inputs: list[int], outputs: int, reads: Vars, "
+                   "updates: Vars, *, name: str, engine: Engine, place: Placement | str | None = None, "
+                   "priority: int = 0, run_always: bool = False) -> tuple[int, int]"),
+           "Adds a node: fn(*input values) -> a tuple of `outputs` values. Returns (node, first output).")
+      .def(
+          "order",
+          [](engine::Graph& self, uint32_t before, uint32_t after) {
+            Translated([&] { self.Order({before, 0, 0}, {after, 0, 0}); });
+          },
+          nb::arg("before"), nb::arg("after"), "One node ends before another starts.")
+      .def(
+          "output", [](engine::Graph& self, uint32_t value) { Translated([&] { self.Output({value}); }); },
+          nb::arg("value"), "Marks a value as a result of a run.")
+      .def_prop_ro(
+          "size", [](const engine::Graph& self) { return self.nodes().size(); }, "How many nodes it has.")
+      .def(
+          "compile",
+          [](const engine::Graph& self, const PyEngine& engine, nb::handle name, bool static_alloc, bool static_shape) {
+            engine::PlanOptions options{.name = OpName(name, name, {"compile", {}, {}}),
+                                        .static_alloc = static_alloc,
+                                        .static_shape = static_shape};
+            return Translated([&] { return PyPlan{self.Compile(engine.state->engine, options), engine.state}; });
+          },
+          nb::arg("engine"), nb::kw_only(), nb::arg("name") = "plan", nb::arg("static_alloc") = false,
+          nb::arg("static_shape") = false,
+          nb::sig("def compile(self, engine: Engine, *, name: str = 'plan', static_alloc: bool = False, "
+                  "static_shape: bool = False) -> Plan"));
+
+  // Marks this thread: its pushes go into the graph. Returns what was marked before, as a number for `record`.
+  m.def(
+      "record", [](std::optional<engine::Graph*> graph) { recording = graph ? *graph : nullptr; },
+      nb::arg("graph").none(), nb::sig("def record(graph: Graph | None) -> None"),
+      "This thread's pushes are recorded in `graph` from now on; None: they are pushed.");
+
+  nb::class_<PyPlan>(m, "Plan", "A graph made ready to run, as often and as concurrently as one likes.")
+      .def("start", &Start, nb::arg("inputs") = nb::make_tuple(), nb::kw_only(), nb::arg("policy") = nb::none(),
+           nb::arg("priority") = nb::none(), nb::arg("cancel") = nb::none(), nb::arg("deadline") = nb::none(),
+           nb::arg("timed") = false,
+           nb::sig("def start(self, inputs: Sequence[object] = (), *, policy: str | None = None, priority: int | None = None, "
+                   "cancel: CancelScope | None = None, deadline: float | None = None, timed: bool = False) -> Run"),
+           "Starts a run and returns at once. `deadline`: seconds from now after which nodes that have not begun are\n"
+           "skipped. `timed`: Run.times tells afterwards when each node ran.")
+      .def_prop_ro("name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); })
+      .def_prop_ro(
+          "edges",
+          [](const PyPlan& self) {
+            std::vector<std::pair<uint32_t, uint32_t>> edges;
+            for (const auto& e : self.plan.graph().Edges()) edges.emplace_back(e.from, e.to);
+            return edges;
+          },
+          nb::sig("def edges(self) -> list[tuple[int, int]]"), "Dependencies between nodes, by number.")
+      .def_prop_ro("nodes", &Nodes, nb::sig("def nodes(self) -> list[tuple[str, str, list[tuple[str, str]]]]"),
+                   "(name, where it was recorded, [(Var, role)]) of each node.")
+      .def_prop_ro(
+          "tasks",
+          [](const PyPlan& self) {
+            std::vector<std::vector<uint32_t>> tasks;
+            for (const auto& task : self.plan.tasks()) tasks.push_back(task.nodes);
+            return tasks;
+          },
+          nb::sig("def tasks(self) -> list[list[int]]"), "Nodes that are run in a go, in topological order.")
+      .def(
+          "describe", [](const PyPlan& self) { return self.plan.Describe(); }, "One line a task.")
+      .def(
+          "dot", [](const PyPlan& self) { return self.plan.Dot(); }, "The graph in Graphviz's language.");
+
+  nb::class_<PyRun>(m, "Run", nb::is_weak_referenceable(), "A run in flight, and its outputs.")
+      .def_prop_ro("done", [](const PyRun& self) { return self.run.done(); })
+      .def_prop_ro(
+          "var",
+          [](const PyRun& self) {
+            return PyVar{self.run.var(), self.engine};
+          },
+          "Written by the run when it ends; for as long as this object lives.")
+      .def(
+          "output",
+          [](PyRun& self, size_t index) {
+            if (!self.run.done()) WaitVar({self.run.var(), self.engine}, TimeoutOf(nb::none()));  // gives the GIL up
+            return Translated([&] { return nb::borrow(self.run.Output<PyRef>(index).get()); });
+          },
+          nb::arg("index"), nb::sig("def output(self, index: int) -> Any"), "An output, once the run has ended.")
+      .def_prop_ro(
+          "times",
+          [](const PyRun& self) {
+            std::vector<std::tuple<int64_t, int64_t, int>> out;
+            if (self.run.done())
+              for (const auto& t : self.times) out.emplace_back(t.begin, t.end, t.worker);
+            return out;
+          },
+          nb::sig("def times(self) -> list[tuple[int, int, int]]"),
+          "(begin, end, worker) of each node in nanoseconds; of a run that was started `timed` and has ended.");
+}
+
+}  // namespace engine_python

@@ -1,0 +1,64 @@
+// The C API's graphs, plans and runs; what is recorded is in c_api_ops.cc.
+#include "c_api_internal.h"
+
+using namespace engine::capi;  // NOLINT: this file defines its C face
+using engine::UsageError;
+
+EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph) {
+  return Guard(__func__, [&] {
+    EngineGraph& result = Required(graph, "the result");
+    Live(engine);
+    result = NewHandle<EngineGraph>(engine);
+  });
+}
+
+EngineStatus EngineGraphOrder(EngineGraph graph, uint32_t before, uint32_t after) {
+  return Guard(__func__, [&] { Live(graph).graph.Order({before, 0, 0}, {after, 0, 0}); });
+}
+
+EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan* plan) {
+  return Guard(__func__, [&] {
+    EnginePlan& result = Required(plan, "the result");
+    const GraphSlot& slot = Live(graph);
+    engine::PlanOptions options;
+    if (name) options.name = InternText(name);
+    result = NewHandle<EnginePlan>(slot.graph.Compile(Live(slot.engine), options));
+  });
+}
+
+EngineStatus EngineGraphFree(EngineGraph graph) {
+  return Guard(__func__, [&] { FreeHandle(graph); });
+}
+
+EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run) {
+  return Guard(__func__, [&] {
+    const engine::Plan live = Live(plan);  // counted: the handle may be freed meanwhile
+    engine::RunOptions options;
+    if (policy) options.policy = engine::PolicyByName(policy);
+    engine::Run started = live.Start({}, options, ToSite(site));
+    if (run) *run = NewHandle<EngineRun>(std::move(started));
+  });
+}
+
+EngineStatus EnginePlanDescribe(EnginePlan plan, char** text) {
+  return Guard(__func__, [&] { Required(text, "the result") = NewText(Live(plan).Describe()); });
+}
+EngineStatus EnginePlanDot(EnginePlan plan, char** text) {
+  return Guard(__func__, [&] { Required(text, "the result") = NewText(Live(plan).Dot()); });
+}
+EngineStatus EnginePlanFree(EnginePlan plan) {
+  return Guard(__func__, [&] { FreeHandle(plan); });
+}
+
+EngineStatus EngineRunWait(EngineRun run, EngineSite site) {
+  return Guard(__func__, [&] { Live(run).Wait(ToSite(site)); });
+}
+EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site) {
+  return Guard(__func__, [&] {
+    if (timeout_ns < 0) throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns");
+    return Live(run).WaitFor(std::chrono::nanoseconds(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
+  });
+}
+EngineStatus EngineRunFree(EngineRun run) {
+  return Guard(__func__, [&] { FreeHandle(run); });
+}

@@ -1,0 +1,249 @@
+"""Hybridized functions give what they give eagerly, and say what cannot be replayed."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import engine
+
+
+@engine.op
+def dense(x, w):
+    return x @ w
+
+
+@engine.op(updates="w")
+def descend(w, g, rate):
+    w -= rate * g
+
+
+@engine.op(outputs=2)
+def parts(x):
+    return x + 1, x * 2
+
+
+@pytest.fixture(autouse=True)
+def restore():
+    yield
+    engine.set_policy("threaded")
+
+
+def training(weights):
+    def step(x, *, rate):
+        y = dense(x, weights)
+        a, b = parts(y)
+        descend(weights, dense(x, a), rate)
+        return {"y": y, "both": [a, b]}
+
+    return step
+
+
+@pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])
+def test_replays_give_what_eager_calls_give(rng, policy):
+    start = np.array([[rng.random() for _ in range(3)] for _ in range(3)])
+    batches = [np.array([[rng.random() for _ in range(3)] for _ in range(3)]) for _ in range(12)]
+    eager, hybrid = engine.value(start.copy()), engine.value(start.copy())
+    plain, step = training(eager), engine.hybridize(training(hybrid))
+    with engine.policy(policy):
+        expected = [plain(engine.value(b), rate=0.01) for b in batches]
+        given = [step(b, rate=0.01) for b in batches]  # runs overlap as far as the weights allow
+        for e, g in zip(expected, given):
+            assert np.array_equal(e["y"].get(), g["y"].get())
+            assert all(np.array_equal(p.get(), q.get()) for p, q in zip(e["both"], g["both"]))
+        assert np.array_equal(eager.get(), hybrid.get())
+    assert step.plan is not None and len(step.plan.nodes) == 4
+
+
+def test_the_first_call_records_and_later_ones_do_not_run_the_function():
+    calls, w = [], engine.value(np.ones(2))
+
+    @engine.hybridize
+    def step(x):
+        calls.append(1)
+        descend(w, x, 1.0)
+
+    for _ in range(5):
+        assert step(np.ones(2)) is None
+    assert calls == [1] and w.get().tolist() == [-4, -4]
+
+
+def test_pushes_are_recorded_with_their_vars(gate):
+    v, seen = engine.Var("v"), []
+
+    @engine.hybridize
+    def step():
+        engine.push(lambda: seen.append(1), updates=[v])
+        engine.push_async(lambda done: (seen.append(2), done()), updates=[v])
+
+    engine.push(gate, writes=[v])
+    for _ in range(3):
+        step()
+    engine.push(lambda: seen.append(3), reads=[v])
+    assert seen == []
+    gate.open()
+    engine.wait_all()
+    assert seen == [1, 2] * 3 + [3]
+
+
+def test_results_go_into_eager_ops_and_keep_their_run():
+    @engine.hybridize
+    def twice(x):
+        return parts(x)[1]
+
+    total = dense(twice(np.eye(2)), twice(np.eye(2)))
+    assert total.get().tolist() == [[4, 0], [0, 4]]
+
+
+def test_values_changed_in_place_are_ordered_after_their_earlier_readers():
+    @engine.hybridize
+    def step(x):
+        a, _ = parts(x)
+        before = dense(a, a)
+        descend(a, a, 1.0)
+        return before, a
+
+    for _ in range(20):
+        before, after = step(np.eye(2))
+        assert before.get().tolist() == [[5, 4], [4, 5]] and after.get().tolist() == [[0, 0], [0, 0]]
+
+
+def test_errors_show_the_op_and_poison_what_it_updates():
+    w, fails = engine.value(np.ones(1)), [True]
+
+    @engine.op(updates="w")
+    def broken(w):
+        if fails[0]:
+            raise KeyError("broken")
+
+    @engine.hybridize
+    def step(x):
+        y = parts(x)[0]
+        broken(w)
+        return y, dense(w, w)
+
+    y, z = step(np.ones(1))
+    with pytest.raises(KeyError, match="broken"):
+        w.get()
+    with pytest.raises(KeyError):
+        z.get()
+    fails[0] = False
+    engine.clear_error(w)
+    assert step(np.ones(1))[0].get().tolist() == [2]
+
+
+def test_waits_and_decisions_while_recording_are_refused():
+    for use in (lambda t: t.get(), bool, np.asarray, len):
+
+        @engine.hybridize
+        def step(x, use=use):
+            use(parts(x)[0])
+
+        with pytest.raises(engine.UsageError, match="while the function is recorded"):
+            step(np.ones(2))
+        assert parts(engine.value(np.ones(1)))[0].get().tolist() == [2]  # recording has ended
+
+    with pytest.raises(engine.UsageError, match="calls no op"):
+        engine.hybridize(lambda x: x)(1)
+
+
+def test_calls_that_do_not_match_the_recording_are_refused():
+    w = engine.value(np.ones(2))
+
+    @engine.hybridize
+    def step(weights, x):
+        descend(weights, x, 1.0)
+
+    step(w, np.ones(2))
+    with pytest.raises(engine.UsageError, match="2 arguments"):
+        step(w)
+    with pytest.raises(engine.UsageError, match="argument 1 of 'step' was a ndarray .* is a list"):
+        step(w, [1, 1])
+    with pytest.raises(engine.UsageError, match="another object now"):
+        step(engine.value(np.ones(2)), np.ones(2))
+    assert w.get().tolist() == [0, 0]
+
+
+def test_a_name_bound_anew_is_refused_unless_shapes_are_static():
+    w = engine.value(np.ones(2))
+
+    def body(x):
+        descend(w, x, 1.0)
+
+    step, trusting = engine.hybridize(body), engine.hybridize(body, static_shape=True)
+    step(np.ones(2))
+    trusting(np.ones(2))
+    first, w = w, engine.value(np.ones(2))
+    with pytest.raises(engine.UsageError, match="variable 'w' of 'body'"):
+        step(np.ones(2))
+    trusting(np.ones(2))
+    assert first.get().tolist() == [-2, -2] and w.get().tolist() == [1, 1]
+
+
+def test_inline_runs_on_the_calling_thread_of_each_client():
+    seen = []
+
+    @engine.op
+    def who(x):
+        seen.append(threading.current_thread())
+        return x
+
+    step = engine.hybridize(lambda x: who(who(x)))
+    step.record(0)
+
+    def client():
+        with engine.policy("inline"):
+            for i in range(20):
+                assert step(i).get() == i
+
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(seen) == 160 and len(set(seen)) == 4
+
+
+def test_graph_records_without_running_and_nests():
+    ran = []
+    note = engine.op(lambda x: ran.append(x) or x)
+    inner = engine.hybridize(lambda x: note(note(x)))
+    plan = engine.graph(lambda x: note(inner(x)), 0)
+    assert ran == [] and [name for name, _, _ in plan.nodes] == ["<lambda>"] * 3
+    run = plan.start([7])
+    assert run.output(0) == 7 and ran == [7, 7, 7] and run.done
+    with pytest.raises(engine.UsageError, match="takes 1 inputs and was given 0"):
+        plan.start()
+
+
+def test_cancel_deadline_and_policy_of_one_run():
+    scope = engine.CancelScope()
+    plan = engine.graph(parts, 1)
+    scope.cancel()
+    with pytest.raises(engine.CancelledError):
+        plan.start([1], cancel=scope).output(0)
+    with pytest.raises(engine.Error, match="deadline"):
+        plan.start([1], deadline=0.0).output(0)
+    assert plan.start([1], policy="inline", priority=2).done
+    with pytest.raises(engine.UsageError, match="no policy named 'fast'"):
+        plan.start([1], policy="fast")
+
+
+def test_explain_tells_costs_slack_and_the_critical_path(tmp_path):
+    @engine.hybridize
+    def step(x):
+        a, b = parts(x)
+        return dense(dense(a, b), a)
+
+    with pytest.raises(engine.UsageError, match="not recorded yet"):
+        engine.explain(step)
+    step(np.eye(2))
+    assert "no costs" in str(engine.explain(step)) and "digraph" in engine.explain(step).dot
+    step.profile(np.eye(2))
+    told = engine.explain(step)
+    assert told.path == [0, 1, 2] and told.critical <= told.work + 1e-12
+    assert told.bound <= told.makespan * (1 + 1e-9)
+    assert "critical path" in str(told) and str(told).count(" *") == 3
+    pytest.importorskip("matplotlib")
+    told.picture(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
