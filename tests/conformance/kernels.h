@@ -1,0 +1,16 @@
+// The kernels of the conformance suite on CUDA. Each function launches one and says whether that went well.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace engine::test {
+
+cudaError_t LaunchSet(cudaStream_t stream, int32_t* to, int count, int32_t value);
+cudaError_t LaunchAxpy(cudaStream_t stream, int32_t* y, const int32_t* x, int32_t a, int count);
+cudaError_t LaunchSpin(cudaStream_t stream, int64_t nanoseconds);
+// Ends when *flag is no longer 0, which the host writes; after 20 s in any case.
+cudaError_t LaunchHold(cudaStream_t stream, const volatile int32_t* flag);
+
+}  // namespace engine::test
