@@ -15,7 +15,8 @@ NEEDS_BUILD='
 g++           has g++
 cmake         has cmake
 ninja-build   has ninja
-libtbb-dev    header tbb/version.h'
+libtbb-dev    header tbb/version.h
+libdmlc-dev   header dmlc/parameter.h'
 NEEDS_TESTS='
 libgtest-dev  header gtest/gtest.h
 pkg-config    has pkg-config'

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine/device.h"
+#include "engine/device_memory.h"
 #include "engine/error.h"
 #include "engine/op.h"
 #include "engine/policy.h"
@@ -96,6 +97,7 @@ struct DeviceStats {
   uint64_t events = 0;        // made; they are used again
   uint64_t queries = 0;
   uint64_t host_waits = 0;  // times that a host op or a wait had to be put aside until a device got there
+  uint64_t host_syncs = 0;  // where memory ran out; nowhere else
   uint64_t lanes = 0;
   uint64_t graph_captures = 0;  // of bulks, see GraphKey
   uint64_t graph_instantiations = 0;
@@ -173,13 +175,21 @@ class HeldOps {
   HeldOps(const HeldOps&) = delete;
   HeldOps& operator=(const HeldOps&) = delete;
 
-  // How many ops are held now, this one included; 0: somebody needed it, and all have been released.
+  // How many ops are held now, this one included; 0: none, because somebody needed it and all have been released, or
+  // because the policy (naive) runs each op inside its push.
   template <detail::SyncBody F>
   uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
-  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
+  // For decorators, closures erased. kNoRoom: nothing was pushed, and `may_wait` forbade to wait at the soft bound.
+  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
+  static constexpr uint32_t kNoRoom = UINT32_MAX;
+  // Releases, then pushes an op that is not held, whatever Redirect says. False: no room, as above.
+  enum class Apart : uint8_t { kSync, kAsync };
+  bool PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait = true);
   void Release() noexcept;
+  bool of(const Engine& engine) const noexcept;  // whether they are this engine's
+  bool closed() const noexcept;                  // whether that engine takes no more ops
 
  private:
   friend class detail::EngineCore;
@@ -188,11 +198,13 @@ class HeldOps {
   uint64_t ticket_ = 0;
 };
 
-// Redirect: while it lives, what this thread pushes to `engine` (synchronous or asynchronous ops; not TryPush, held ops
-// or Operators) goes to `to` instead: how bulk and capture stand in front of an engine. The innermost one counts.
+// Redirect: while it lives, what this thread pushes to `engine` (Push, TryPush and their asynchronous forms; not held ops
+// or Operators) goes to `to` instead: how bulk and capture stand in front of an engine. The innermost one counts, but
+// one that `yields` (bulk) only where no other is. Ends on its thread, in any order; may outlive the engine.
 class Redirect {
  public:
-  Redirect(Engine& engine, Submitter& to) noexcept;
+  enum class Rank : uint8_t { kFirst, kYields };
+  Redirect(Engine& engine, Submitter& to, Rank rank = Rank::kFirst) noexcept;
   ~Redirect();
   Redirect(const Redirect&) = delete;
   Redirect& operator=(const Redirect&) = delete;
@@ -202,9 +214,10 @@ class Redirect {
 
  private:
   friend class Engine;
-  Engine* const engine_;
+  detail::EngineCore* const core_;  // names the engine, and is no longer looked at than that; not counted
   Submitter* const to_;
-  Redirect* const outer_;
+  const Rank rank_;
+  Redirect* outer_;
 };
 
 class Engine final : public Submitter {
@@ -219,16 +232,6 @@ class Engine final : public Submitter {
   Var NewVar(std::string_view name = {});
   // Ends the variable now, behind the ops pending on it: other handles of it are refused from here on.
   void Delete(Var& var);
-
-  // As Push / PushAsync, but returns false instead of waiting at the soft bound.
-  template <detail::SyncBody F>
-  bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
-  }
-  template <detail::AsyncBody F>
-  bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
-  }
 
   using Submitter::Push;
   template <detail::SyncBody F>
@@ -271,8 +274,14 @@ class Engine final : public Submitter {
   // Refused (UsageError) on one of its own workers. Idempotent.
   void Shutdown();
 
-  void SetPolicy(Policy policy, PolicyOptions options = {});
-  Policy policy() const noexcept;
+  // Of all later pushes that are not under a scope.
+  void SetPolicy(const PolicyChoice& choice);
+  void SetPolicy(Policy policy, PolicyOptions options = {}) { SetPolicy(PolicyChoice{policy, options}); }
+  // Of this thread's pushes, until the guard goes; scopes nest.
+  [[nodiscard]] PolicyScope EnterPolicy(const PolicyChoice& choice) { return PolicyScope(core_, choice); }
+  // What a push of this thread would be stamped with.
+  PolicyChoice policy_choice() const;
+  Policy policy() const { return policy_choice().policy; }
 
   // The placement of a named pool; throws UsageError listing the pools there are.
   Placement Pool(std::string_view name) const;
@@ -291,11 +300,13 @@ class Engine final : public Submitter {
 
  private:
   friend class HeldOps;
+  friend class Redirect;
+  friend class Graph;
   void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
-  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
+  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
   Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
-  static uint16_t Flags(How how);
+  static uint32_t Flags(How how);
 
   detail::EngineCore* core_;
 };

@@ -28,7 +28,9 @@ namespace engine {
 class CancelScope;
 class Completion;
 class Device;
+class DeviceMemory;
 class Engine;
+class NodeContext;
 template <class Tag>
 struct DeviceHandle;
 using Stream = DeviceHandle<struct StreamTag>;
@@ -73,8 +75,8 @@ struct Site {
 struct Placement {
   enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu };
   Kind kind = Kind::kDefault;
-  uint16_t index = 0;        // of the pool, or of the device
-  uint8_t lane = kAnyLane;   // kGpu: a lane of its own, or whichever suits
+  uint16_t index = 0;       // of the pool, or of the device
+  uint8_t lane = kAnyLane;  // kGpu: a lane of its own, or whichever suits
   static constexpr uint8_t kAnyLane = 0xff;
 };
 // The default CPU pool.
@@ -136,12 +138,20 @@ class RunContext {
   Device& device() const;
   // The stream as CUDA knows it. Throws UsageError on a device of another kind.
   CUstream_st* cuda_stream() const;
+  // Memory of the device, or of the host where the device reaches it, from the engine's pools (device_memory.h).
+  // Usable by this op at once, and by ops behind it.
+  DeviceMemory Allocate(size_t bytes);
+  DeviceMemory AllocatePinned(size_t bytes);
+  // What this op's lane keeps under `key`, made by `make` on first use and destroyed with the engine: handles of
+  // libraries that want one a stream (cublas.h, cudnn.h).
+  void* LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&));
   // True for ops on a device: whoever needs the result waits for it, so the body must not synchronize. (MXNet asks this
   // of bulked ops only.)
   bool defer_sync() const noexcept;
 
  private:
   friend class detail::EngineCore;
+  friend class NodeContext;
   RunContext(detail::EngineCore* core, detail::OpRecord* op, int worker) noexcept
       : core_(core), op_(op), worker_(worker) {}
   detail::EngineCore* core_;

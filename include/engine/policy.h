@@ -1,32 +1,85 @@
 // Policy: who runs what, when. A policy changes speed and thread, never results.
 //
 // A policy governs the default CPU pool only: the I/O, named and copy placements keep their threads.
-// It is stamped on an op at its push.
+// It is stamped on an op at its push: the pushing thread's scope (Engine::EnterPolicy), else the engine's (SetPolicy).
+// Under `inline` and `naive` an op whose inputs are not done is queued, and run by its thread's next push, by any thread
+// that waits, or by a drain.
+//
+// Threads: pure functions.
+// Errors:  UsageError for an unknown name, an unknown parameter, a value out of range or a combination that cannot be
+//          honoured; it says what is allowed.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <map>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace engine {
 
 enum class Policy : uint8_t {
   kThreaded,  // ready ops go to the pool's workers
+  kInline,    // everything on the calling thread, for serving (DeepRec's inline executor)
   kNaive,     // each op runs inside its push when its inputs are done, for debugging (MXNet's NaiveEngine)
 };
 
 struct PolicyOptions {
   bool raise_at_push = false;  // naive only: a failing op throws where it was pushed, and poisons as usual
+  int intra_op_threads = 1;    // inline only: most threads of one ParallelFor; with more than 1, callers share them
 };
 
-// What `SetPolicy` accepts by name, with help for people.
+// A policy with its parameters, as `SetPolicy` and scopes take it.
+struct PolicyChoice {
+  Policy policy = Policy::kThreaded;
+  PolicyOptions options = {};
+};
+
+// What there is, from the one place where policies and parameters are declared.
+struct PolicyParameter {
+  std::string name;
+  std::string type;  // with its range and default
+  std::string help;
+};
 struct PolicyInfo {
   Policy policy;
-  std::string_view name;
-  std::string_view help;
+  std::string name;
+  std::string help;
+  std::vector<PolicyParameter> parameters;
 };
-std::span<const PolicyInfo> Policies() noexcept;
-// Throws UsageError, naming what is allowed.
+const std::vector<PolicyInfo>& Policies();
+std::string_view PolicyName(Policy policy);
 Policy PolicyByName(std::string_view name);
+// From text, as front ends have it: MakePolicy("inline", {{"intra_op_threads", "2"}}).
+PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::string>& parameters = {});
+// Throws if the options have what the policy does not take, or a value out of range.
+void CheckPolicy(const PolicyChoice& choice);
+
+namespace detail {
+class EngineCore;
+struct PolicyStamp {  // what is decided at a push
+  Policy policy = Policy::kThreaded;
+  bool raise = false;
+  uint16_t intra_op = 1;
+};
+struct PolicyScopeLink {
+  EngineCore* core;
+  PolicyStamp stamp;
+  PolicyScopeLink* outer;
+};
+}  // namespace detail
+
+// PolicyScope: the policy of what this thread pushes to one engine, until the guard goes (Engine::EnterPolicy).
+class PolicyScope {
+ public:
+  PolicyScope(const PolicyScope&) = delete;
+  PolicyScope& operator=(const PolicyScope&) = delete;
+  ~PolicyScope();
+
+ private:
+  friend class Engine;
+  PolicyScope(detail::EngineCore* core, const PolicyChoice& choice);
+  detail::PolicyScopeLink link_;
+};
 
 }  // namespace engine

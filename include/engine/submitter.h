@@ -42,6 +42,15 @@ class Submitter {
   void PushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     Submit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
   }
+  // As Push / PushAsync, but returns false instead of waiting at the soft bound.
+  template <detail::SyncBody F>
+  bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
+    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+  }
+  template <detail::AsyncBody F>
+  bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
+    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
+  }
 
  protected:
   enum class How : uint8_t { kSync, kAsync };
@@ -50,7 +59,15 @@ class Submitter {
   static void Forward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
     to.Submit(desc, fn, how, site);
   }
+  static bool TryForward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+    return to.TrySubmit(desc, fn, how, site);
+  }
   virtual void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) = 0;
+  // Those that never wait need not say it twice.
+  virtual bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+    Submit(desc, fn, how, site);
+    return true;
+  }
 };
 
 }  // namespace engine

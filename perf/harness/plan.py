@@ -45,6 +45,13 @@ CONTENDERS = {
     "ours, 1 worker": Contender("ours", workers=1),
     "ours, unbounded": Contender("ours", UNBOUNDED),
     "ours, naive": Contender("ours", NAIVE),
+    "plan": Contender("plans"),
+    "plan, 1 worker": Contender("plans", workers=1),
+    "plan with Vars": Contender("plans", ("--variant", "vars")),
+    "plan inline": Contender("plans", ("--variant", "inline")),
+    "loop": Contender("plans", ("--variant", "loop")),
+    "taskflow graph, 1 worker": Contender("taskflow_graph", workers=1),
+    "tbb flow graph, 1 thread": Contender("tbb_flow", ("--variant", "alone"), workers=1),
     "taskflow dynamic": Contender("taskflow_dynamic"),
     "taskflow graph": Contender("taskflow_graph"),
     "tbb task_group": Contender("tbb_task_group"),
@@ -95,11 +102,28 @@ FLOORS = tuple(
     for shape in ("1w", "1w1r", "1w2r")
 )
 
+REPLAYS = tuple(
+    Case(f"replay_{program}", f"4,096 nodes, replayed: {title}")
+    for program, title in (
+        ("grid", "64 x 64 grid, each after its left and upper neighbour"),
+        ("a_independent", "independent"),
+        ("a_own_var", "independent, each with a Var of its own"),
+        ("b_chain", "chain"),
+        ("c_fan", "1 writer, then 100 readers, repeated"),
+        ("d_dag", "random DAG: 2 reads, 1 update of 1,000 Vars"),
+    )
+)
+
 SUITES = {
     "core": (
         Group("peers", "ours", PEERS, THROUGHPUT + REST),
         Group("modes", "ours", ("ours, 1 worker", "ours, unbounded"), THROUGHPUT),
         Group("naive", "ours, naive", ("mxnet naive",), THROUGHPUT),
         Group("floor", "ours, naive", (), FLOORS),
+    ),
+    "plans": (
+        Group("one worker", "plan, 1 worker", ("taskflow graph, 1 worker", "tbb flow graph, 1 thread"), REPLAYS),
+        Group("all workers", "plan", ("taskflow graph", "tbb flow graph"), REPLAYS),
+        Group("modes", "plan inline", ("loop", "plan", "plan with Vars"), REPLAYS),
     ),
 }

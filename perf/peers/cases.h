@@ -170,6 +170,38 @@ Answer ManyPushers(Backend& backend, std::size_t n, bool overlap) {
   }
 }
 
+// The graph of `program` is built and run once; then as many reruns as make n operations are timed.
+template <class Backend, class Program>
+Answer Replays(Backend& backend, std::size_t n, Program&& program) {
+  Answer answer;
+  const std::size_t runs = std::max<std::size_t>(1, n / kGraphNodes);
+  InSession(backend, [&] {
+    program([&](const auto& op) { backend.Push(op); });
+    backend.Rerun();
+    const Meter meter;
+    if constexpr (requires { backend.RerunMany(runs); }) {
+      backend.RerunMany(runs);
+    } else {
+      for (std::size_t i = 0; i < runs; ++i) backend.Rerun();
+    }
+    answer = meter.Stop(runs * kGraphNodes);
+    Clear(backend);
+  });
+  return answer;
+}
+
+template <class Backend>
+Answer ReplayCase(Backend& backend, std::string_view program, std::size_t n) {
+  if (program == kGrid) return Replays(backend, n, [](auto&& push) { Grid(push); });
+  if (program == kIndependent) return Replays(backend, n, [](auto&& push) { Independent(push, kGraphNodes); });
+  if (program == kOwnVar) return Replays(backend, n, [](auto&& push) { OwnVar(push, kGraphNodes); });
+  if (program == kChain) return Replays(backend, n, [](auto&& push) { Chain(push, kGraphNodes); });
+  if (program == kFanOut) return Replays(backend, n, [](auto&& push) { Fan(push, kGraphNodes); });
+  if (program != kRandomDag) return Answer::Skip("no such graph");
+  const Dag dag = MakeDag(kGraphNodes);
+  return Replays(backend, n, [&](auto&& push) { RandomDag(push, dag); });
+}
+
 template <class Backend>
 Answer RunCase(Backend& backend, std::string_view name, std::size_t n) {
   using std::chrono::milliseconds;
@@ -188,6 +220,9 @@ Answer RunCase(Backend& backend, std::string_view name, std::size_t n) {
   if (name == kBytesPending) return BytesPending(backend, n);
   if (name == kDisjoint) return ManyPushers(backend, n, false);
   if (name == kOverlap) return ManyPushers(backend, n, true);
+  if constexpr (requires { backend.Rerun(); }) {
+    if (name.starts_with(kReplay)) return ReplayCase(backend, name.substr(kReplay.size()), n);
+  }
   if constexpr (requires { backend.Extra(name, n); }) return backend.Extra(name, n);
   return Answer::Skip("no such case");
 }

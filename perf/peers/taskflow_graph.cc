@@ -33,6 +33,7 @@ class TaskflowGraph {
   void Wait(VarId) { Rerun(); }
 
   void Rerun() { executor_.run(graph_).wait(); }
+  void RerunMany(std::size_t runs) { executor_.run_n(graph_, runs).wait(); }
   void Clear() {
     deps_.Clear();
     graph_.clear();

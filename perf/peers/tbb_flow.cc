@@ -20,8 +20,8 @@ using Node = tbb::flow::continue_node<tbb::flow::continue_msg>;
 class TbbFlow {
  public:
   explicit TbbFlow(const Config& config)
-      : threads_(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(config.Team())),
-        arena_(config.Team(), 1) {
+      : threads_(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(Threads(config))),
+        arena_(Threads(config), 1) {
     Clear();
   }
 
@@ -63,6 +63,9 @@ class TbbFlow {
   }
 
  private:
+  // Variant "alone": the calling thread, and nobody else.
+  static int Threads(const Config& config) { return config.variant == "alone" ? 1 : config.Team(); }
+
   template <class AnyOp, class F>
   void Add(const AnyOp& op, F&& body) {
     Node& node = nodes_.emplace_back(*graph_, body);

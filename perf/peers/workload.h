@@ -94,6 +94,24 @@ void RandomDag(Push&& push, const Dag& dag) {
   for (const DagOp& op : dag) push(op);
 }
 
+// A square of operations, each after the one to its left and the one above it.
+inline constexpr VarId kGridSide = 64;
+template <class Push>
+void Grid(Push&& push) {
+  const auto at = [](VarId x, VarId y) { return y * kGridSide + x; };
+  for (VarId y = 0; y < kGridSide; ++y) {
+    for (VarId x = 0; x < kGridSide; ++x) {
+      if (x > 0 && y > 0) {
+        push(DagOp{{at(x - 1, y), at(x, y - 1)}, {at(x, y)}});
+      } else if (x > 0 || y > 0) {
+        push(Op<1, 1>{{x > 0 ? at(x - 1, y) : at(x, y - 1)}, {at(x, y)}});
+      } else {
+        push(Writer{{}, {at(x, y)}});
+      }
+    }
+  }
+}
+
 // Names of the cases, as the driver asks for them.
 inline constexpr std::string_view kIndependent = "a_independent";
 inline constexpr std::string_view kOwnVar = "a_own_var";
@@ -106,5 +124,9 @@ inline constexpr std::string_view kRoundtripCold = "roundtrip_cold";
 inline constexpr std::string_view kBytesPending = "bytes_pending";
 inline constexpr std::string_view kDisjoint = "pushers4_disjoint";
 inline constexpr std::string_view kOverlap = "pushers4_overlap";
+// Replays of a graph of kGraphNodes operations that was built before the clock starts: "replay_" and the program.
+inline constexpr std::size_t kGraphNodes = std::size_t{kGridSide} * kGridSide;
+inline constexpr std::string_view kReplay = "replay_";
+inline constexpr std::string_view kGrid = "grid";
 
 }  // namespace perf

@@ -63,17 +63,19 @@ from .errors import (
     ForkedWhilePending,
     OpError,
     ShutdownError,
+    StageTimeoutError,
     UsageError,
 )
 from .ops import Op, op
+from .stages import PrefetchHook, Stage, make_prefetch_hook, stage_pool, stage_pools, staged
 from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
 
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
-    "ForkedWhilePending", "Op", "OpError", "Placement", "ShutdownError", "Trace", "TraceEvent", "UsageError", "Value",
+    "ForkedWhilePending", "Op", "OpError", "Placement", "PrefetchHook", "ShutdownError", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError", "Value",
     "Var", "__version__", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default", "describe_pending",
-    "init", "io", "op", "policies", "policy", "pool", "push", "push_async", "set_policy", "start", "stats", "stop",
+    "init", "io", "make_prefetch_hook", "op", "policies", "policy", "pool", "push", "push_async", "set_policy", "stage_pool", "stage_pools", "staged", "start", "stats", "stop",
     "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 

@@ -53,6 +53,10 @@ class CancelledError(OpError):
     """The op's CancelScope was cancelled before it started."""
 
 
+class StageTimeoutError(Error, TimeoutError):
+    """An item waited too long for room in its stage, or a consumer too long for an item."""
+
+
 class ShutdownError(OpError):
     """The engine was shut down before the op could finish."""
 
@@ -122,8 +126,12 @@ def at_wait(
     exception: BaseException, op: str, file: str, line: int, path: list[tuple[str, str, int]]
 ) -> BaseException:
     """What a wait raises for an op whose body raised ``exception``. Called by the extension."""
+    return noted(exception, _story(op, file, line, path))
+
+
+def noted(exception: BaseException, note: str) -> BaseException:
+    """A copy of ``exception`` to be raised once, with ``note`` added. Called by the extension."""
     copy = copy_exception(exception)
-    note = _story(op, file, line, path)
     if copy is exception:
         # Shared between waits: at least begin with the body's frames and say it once.
         if note in getattr(exception, "__notes__", ()):

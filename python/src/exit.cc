@@ -7,6 +7,7 @@
 #include "failure.h"
 #include "gil.h"
 #include "site.h"
+#include "stage.h"
 #include "wait.h"
 
 namespace nb = nanobind;
@@ -34,6 +35,7 @@ void ShutDownAll() {
       }
     }
   }
+  CancelStages();  // last, because ops that were pending may have taken from them
   Leave();
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "engine/error.h"
+#include "engine/stage_options.h"
 
 namespace nb = nanobind;
 
@@ -40,6 +41,7 @@ const char* ClassNameOf(const std::exception& error) {
   if (dynamic_cast<const engine::ShutdownError*>(&error)) return "ShutdownError";
   if (dynamic_cast<const engine::ForkedWhilePending*>(&error)) return "ForkedWhilePending";
   if (dynamic_cast<const engine::CompletionError*>(&error)) return "CompletionError";
+  if (dynamic_cast<const engine::StageTimeoutError*>(&error)) return "StageTimeoutError";
   if (dynamic_cast<const engine::OpError*>(&error)) return "OpError";
   if (dynamic_cast<const engine::Error*>(&error)) return "Error";
   return "OpError";
@@ -82,6 +84,12 @@ nb::object Convert(const std::exception_ptr& thrown) {
   }
 }
 
+[[noreturn]] void RaiseObject(const nb::object& exception) {
+  // Also takes the traceback that the exception brings, and chains what is being handled as its context.
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw nb::python_error();
+}
+
 }  // namespace
 
 PyFailure::PyFailure(PyObject* raised)
@@ -101,11 +109,10 @@ void SetErrorsModule(PyObject* module) { errors = Py_NewRef(module); }
 
 PyObject* ToPython(const std::exception_ptr& thrown) { return Convert(thrown).release().ptr(); }
 
-void Raise(const std::exception_ptr& thrown) {
-  nb::object exception = Convert(thrown);
-  // Also takes the traceback that the exception brings, and chains what is being handled as its context.
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
-  throw nb::python_error();
+void Raise(const std::exception_ptr& thrown) { RaiseObject(Convert(thrown)); }
+
+void RaiseWithNote(const PyFailure& failure, const std::string& note) {
+  RaiseObject(nb::handle(errors).attr("noted")(nb::handle(failure.get()), note.c_str()));
 }
 
 void RaiseError(const char* name, const std::string& text) {

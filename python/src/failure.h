@@ -33,6 +33,8 @@ void SetErrorsModule(PyObject* module);
 [[noreturn]] void Raise(const std::exception_ptr& thrown);
 // The same as a new reference, not raised.
 PyObject* ToPython(const std::exception_ptr& thrown);
+// Throws nb::python_error with a copy of what `failure` holds, and `note` added to it. GIL held.
+[[noreturn]] void RaiseWithNote(const PyFailure& failure, const std::string& note);
 // Throws the class `name` of engine.errors, or TypeError.
 [[noreturn]] void RaiseError(const char* name, const std::string& text);
 [[noreturn]] void RaiseTypeError(const std::string& text);

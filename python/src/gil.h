@@ -19,6 +19,11 @@ class PyRef {
  public:
   PyRef() noexcept = default;
   static PyRef Borrow(PyObject* object) noexcept;  // GIL held
+  static PyRef Steal(PyObject* object) noexcept {
+    PyRef ref;
+    ref.object_ = object;
+    return ref;
+  }
   PyRef(PyRef&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   PyRef& operator=(PyRef&& other) noexcept {
     std::swap(object_, other.object_);

@@ -6,6 +6,7 @@
 #include "cancel.h"
 #include "engine/engine.h"
 #include "push.h"
+#include "stage.h"
 
 NB_MODULE(_core, m) {
   using namespace engine_python;
@@ -16,5 +17,6 @@ NB_MODULE(_core, m) {
   auto engine_class = BindEngine(m);
   BindBody(m);
   BindPush(m, engine_class);
+  BindStage(m);
   BindExit(m);
 }

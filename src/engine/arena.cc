@@ -1,6 +1,7 @@
 #include "arena.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -22,6 +23,31 @@ Arena::Arena(size_t max_pending)
 Arena::~Arena() {
   for (const Slab& slab : slabs_) ::operator delete(slab.memory, std::align_val_t{64});
   for (void* magazine : magazines_) ::operator delete(magazine);
+  for (const auto& blocks : large_)
+    for (void* block : blocks) ::operator delete(block, std::align_val_t{64});
+}
+
+void* Arena::TakeLarge(size_t bytes, uint32_t* cls) {
+  const auto log = static_cast<uint32_t>(std::bit_width(bytes - 1));
+  *cls = kLargeClass + log;
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  {
+    MutexLock lock(mu_);
+    if (!large_[log].empty()) {
+      void* block = large_[log].back();
+      large_[log].pop_back();
+      return block;
+    }
+  }
+  void* block = ::operator new(size_t{1} << log, std::align_val_t{64});
+  std::memset(block, 0, 64);  // state 0 reads as free
+  return block;
+}
+
+void Arena::ReturnLarge(uint32_t cls, void* block) {
+  outstanding_.fetch_sub(1, std::memory_order_relaxed);
+  MutexLock lock(mu_);
+  large_[cls - kLargeClass].push_back(block);
 }
 
 Magazine* Arena::NewMagazine(uint32_t capacity) {

@@ -23,11 +23,13 @@
 
 namespace engine::detail {
 
-// Size class c holds blocks of 64*c bytes. Larger ones come from operator new.
+// Size class c holds blocks of 64*c bytes.
 inline constexpr uint32_t kClasses = 17;
 inline constexpr uint32_t ClassOf(size_t bytes) { return static_cast<uint32_t>((bytes + 63) / 64); }
 inline constexpr uint32_t kGroupClass = 1;
 inline constexpr uint32_t kFirstOpClass = 2;
+// Class kLargeClass + n holds blocks of 2^n bytes, for ops with many Vars.
+inline constexpr uint32_t kLargeClass = 0x80;
 
 struct Magazine {
   Magazine* next;
@@ -54,7 +56,9 @@ class Arena {
 
   // Op blocks handed out; what sits in caches is included.
   size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
-  void AddLarge(int64_t blocks) { outstanding_.fetch_add(static_cast<size_t>(blocks), std::memory_order_relaxed); }
+  // A block too large for the classes, in a class of its own; kept for the next one when it comes back.
+  void* TakeLarge(size_t bytes, uint32_t* cls) EXCLUDES(mu_);
+  void ReturnLarge(uint32_t cls, void* block) EXCLUDES(mu_);
 
   // Visits every block of the classes [from, to) ever carved. The caller knows which are in use.
   void ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*)>& visit) EXCLUDES(mu_);
@@ -83,6 +87,7 @@ class Arena {
   std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};               // slab being carved; blocks = carved so far
   std::vector<Slab> slabs_ GUARDED_BY(mu_);
   std::vector<void*> magazines_ GUARDED_BY(mu_);  // all of them, for the end
+  std::array<std::vector<void*>, 48> large_ GUARDED_BY(mu_);  // free ones, by logarithm of their size
   // relaxed: a soft bound and statistics; the mutex orders the blocks themselves.
   std::atomic<size_t> outstanding_{0};
   std::atomic<uint64_t> slab_bytes_{0};

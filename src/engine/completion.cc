@@ -57,6 +57,7 @@ void EngineCore::FreeCompletion(CompletionState* state) {
 // On whatever thread called: settles the op and posts what it released, and runs none of it.
 void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   ErrorRecord* error = cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
+  if (op->extra.flags & kTicketOp) return FinishTicket(op, error);
   if (op->extra.flags & kDeviceOp) {
     devices_->FinishAsync(Slot(), op, error);
   } else {

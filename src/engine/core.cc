@@ -22,7 +22,7 @@ EngineCore::EngineCore(EngineOptions options)
     liveness_->core = this;
   }
   MakePools();
-  SetPolicy(options_.policy, options_.policy_options);
+  SetPolicy({options_.policy, options_.policy_options});
   EnlistForFork();
   StartAllThreads();
 }
@@ -39,6 +39,7 @@ void EngineCore::MakePools() {
            options_.intra_op_threads);
   MakePool(kCallerPool, {.name = "caller", .threads = 0}, options_.intra_op_threads);
   caller_pool_used_ = options_.workers == 0;
+  default_pool_.store(options_.workers == 0 ? kCallerPool : kDefaultPool, std::memory_order_relaxed);
   next_pool_ = kFirstNamedPool;
   for (const PoolOptions& named : options_.pools) MakePool(next_pool_++, named, options_.intra_op_threads);
 }
@@ -51,13 +52,10 @@ EngineCore::~EngineCore() {
 
 Var EngineCore::AdoptVar(VarCore* counted) { return Var(counted); }
 
-void EngineCore::SetPolicy(Policy policy, PolicyOptions options) {
-  if (options.raise_at_push && policy != Policy::kNaive)
-    throw UsageError("raise_at_push belongs to the policy 'naive'; under 'threaded' the push has long returned");
-  raise_at_push_.store(options.raise_at_push, std::memory_order_relaxed);
-  policy_.store(policy, std::memory_order_relaxed);
-  default_pool_.store(options_.workers == 0 || policy == Policy::kNaive ? kCallerPool : kDefaultPool,
-                      std::memory_order_relaxed);
+void EngineCore::SetPolicy(const PolicyChoice& choice) {
+  const PolicyStamp stamp = StampOf(choice);
+  // relaxed: any push that overlaps may be stamped with either.
+  policy_.store(stamp, std::memory_order_relaxed);
 }
 
 EngineStats EngineCore::stats() {

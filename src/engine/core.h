@@ -19,14 +19,18 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine.h"
 #include "device/devices.h"
+#include "engine/plan.h"
 #include "error_record.h"
 #include "op_record.h"
 #include "pool.h"
 #include "thread_slot.h"
 
 namespace engine::detail {
+
+struct PlanCore;
+struct PlanNode;
+struct RunState;
 
 inline constexpr uint8_t kDefaultPool = 0;
 inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
@@ -47,6 +51,11 @@ struct WaitNode {
   ErrorRecord* error = nullptr;  // counted; published by the release of kDone
 };
 
+extern thread_local constinit CancelScope* t_scope;       // this thread's current one
+extern thread_local constinit PolicyScopeLink* t_policy;  // this thread's innermost scope
+PolicyStamp StampOf(const PolicyChoice& choice);          // checked
+PolicyChoice ChoiceOf(PolicyStamp stamp);
+
 // A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
 struct ParkedWaiter {
   std::atomic<uint32_t>* word;
@@ -62,7 +71,7 @@ class EngineCore {
     const OpDesc* desc;
     ClosureRef closure;
     Site site;
-    uint16_t flags = 0;    // kAsyncOp, kHeldOp
+    uint32_t flags = 0;    // kAsyncOp, kHeldOp
     bool may_wait = true;  // false: TryPush
   };
   // False: would have to wait. `held` receives the claim of a held op.
@@ -91,6 +100,8 @@ class EngineCore {
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
+  OpRecord* CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
+  OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker, const OpRecord* chained);
   OpRecord* Dispatch(Pass& pass, Worker* worker, const OpRecord* keep = nullptr);
   void Complete(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
@@ -105,9 +116,17 @@ class EngineCore {
   static Access* FindAccess(OpRecord* op, const VarCore* var);
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
 
+  // --- plan_run.cc, plan_in_order.cc: runs of plans
+  RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site);
+  OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
+  void FinishTicket(OpRecord* op, ErrorRecord* error);
+  void DropRun(RunState& run);
+  void CheckRunWait(const RunState& run, Site site) const;
+
   // --- wait.cc
   enum class WaitKind { kRead, kWrite };
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
+  void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
   void NoteIdle();    // a worker is about to sleep: waiters for room and drains look again
   bool DriveOne();    // runs one op of the caller pool on this thread, unless it is inside an op
   void WakeDriver();  // the caller pool has work
@@ -172,6 +191,7 @@ class EngineCore {
   void ShutdownElsewhere();
   void FreeVar(VarCore* var);
   static Var AdoptVar(VarCore* counted);
+  static const ScopePtr& ScopeOf(const CancelScope& scope) { return scope.cancelled_; }
   static uint64_t NewId();
   void EnlistForFork();
   void DelistForFork();
@@ -195,8 +215,14 @@ class EngineCore {
 
   EngineStats stats();
   const EngineOptions& options() const { return options_; }
-  Policy policy() const { return policy_.load(std::memory_order_relaxed); }
-  void SetPolicy(Policy policy, PolicyOptions options);
+  bool closed() const { return phase_.load(std::memory_order_relaxed) == Phase::kClosed; }
+  // What a push of this thread is stamped with. relaxed: a policy publishes nothing.
+  PolicyStamp Stamp() const {
+    if (t_policy) [[unlikely]]
+      return ScopedStamp();
+    return policy_.load(std::memory_order_relaxed);
+  }
+  void SetPolicy(const PolicyChoice& choice);
   Placement NamedPool(std::string_view name) const;
   void StartTrace();
   std::vector<TraceEvent> StopTrace();
@@ -204,20 +230,27 @@ class EngineCore {
   void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker);
 
  private:
+  friend class Replay;
   friend struct ProductionEnv;
   friend class Devices;
   friend class PushGate;
   ~EngineCore();
 
-  // push.cc
+  // policy.cc, push.cc
+  PolicyStamp ScopedStamp() const;
+  uint8_t HomePool(PolicyStamp stamp) const {
+    return stamp.policy == Policy::kThreaded ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
+  }
   bool PushInline(const PushRequest& request, CompletionState** held = nullptr);
   OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t most_accesses);
   OpRecord* NewChained(ThreadSlot& slot, const PushRequest& request);
   void RegisterChained(ThreadSlot& slot, OpRecord* op);
-  OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site);
+  OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias);
+  void StartRecord(ThreadSlot& slot, OpRecord* op);
   void RunAtPush(ThreadSlot& slot, OpRecord* op);
+  void DriveLeftOver();
   void RegisterInternal(ThreadSlot& slot, OpRecord* op);
   [[noreturn]] void RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name);
   void RefusePushes(ThreadSlot* slot, OpRecord* op);
@@ -228,6 +261,20 @@ class EngineCore {
   void LeaveChain(OpRecord* op);
   void ReleaseNeededSlow(ThreadSlot& slot);
   void ForgetChains();
+  // plan_run.cc
+  void BeginRun(RunState& run);
+  OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
+  OpRecord* FinishRun(ThreadSlot& slot, RunState& run, Worker* worker);
+  OpRecord* NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index);
+  void RecyclePlanOp(ThreadSlot& slot, OpRecord* op);
+  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index);
+  void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
+  Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
+  void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
+  static NodeContext MakeNodeContext(EngineCore& core, OpRecord* op, int worker, RunState& run);
+  static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
+  bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
+  void NoteError(ErrorRecord* root) { errors_.Add(root); }
 
   // back_pressure.cc
   bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
@@ -296,13 +343,12 @@ class EngineCore {
   std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
   std::atomic<bool> tracing_{false};
   std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
-  std::atomic<uint8_t> epoch_{0};      // parity; relaxed at the push, see drain.cc
-  std::atomic<uint32_t> draining_{0};  // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
-  std::atomic<uint32_t> gate_{0};      // push gate, see gate.h
+  std::atomic<uint8_t> epoch_{0};         // parity; relaxed at the push, see drain.cc
+  std::atomic<uint32_t> draining_{0};     // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
+  std::atomic<uint32_t> gate_{0};         // push gate, see gate.h
   std::atomic<ThreadSlot*> sole_pusher_{nullptr};
-  std::atomic<uint8_t> default_pool_{kDefaultPool};  // where Cpu() goes under the present policy
-  std::atomic<Policy> policy_{Policy::kThreaded};
-  std::atomic<bool> raise_at_push_{false};
+  std::atomic<uint8_t> default_pool_{kDefaultPool};  // of policies that use workers; the caller pool if there are none
+  std::atomic<PolicyStamp> policy_{PolicyStamp{}};
   std::atomic<bool> caller_pool_used_{false};
   std::atomic<bool> chains_used_{false};  // sticky; relaxed: whoever must see it is behind a HeavyFence
   enum class Phase : uint8_t { kOpen, kDraining, kClosed };
@@ -358,7 +404,8 @@ class EngineCore {
 };
 
 inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
-  if (op->extra.size_class == 0) [[unlikely]]
+  // 0, which wraps: embedded; from kLargeClass on: large.
+  if (static_cast<uint8_t>(op->extra.size_class - 1) >= kClasses) [[unlikely]]
     return RecycleOther(op);
   slot.cache.Return(op->extra.size_class, op);
 }
@@ -380,7 +427,7 @@ struct Operator::State {
   OpDesc desc;                              // without its sets, which point into the vectors below
   std::vector<Var> reads, updates, writes;  // keeps the Vars alive
   std::optional<CancelScope> scope;
-  uint16_t flags;
+  uint32_t flags;
   const detail::ClosureType* type = nullptr;
   std::unique_ptr<std::byte[]> closure;
   ~State();

@@ -195,6 +195,14 @@ struct Dependency {
     if (drop) DropPins(ctx, op, drop);
   }
 
+  // Releases one access of an op that goes on: what Complete does for all of them. Each access once; a pin of the op's
+  // own (Env::ExtraPins) keeps the block until DropPins.
+  static void CompleteOne(Ctx& ctx, Op* op, Access& a, bool exclusive = false) {
+    if (a.read()) return LeaveGroup(ctx, reinterpret_cast<Group*>(a.link.load(std::memory_order_relaxed)));
+    a.var->settled.store(a.version(), std::memory_order_release);  // as in Complete
+    if (LeaveWrite(ctx, op, a, exclusive)) DropPins(ctx, op, 1);
+  }
+
   // Releases one awaited grant that is not an access: a held op's start.
   static void ReleaseBias(Ctx& ctx, Op* op) {
     if (GrantMany(op, 1)) Env::OnReady(ctx, op);

@@ -34,10 +34,6 @@ Name Name::Intern(std::string_view text) {
 
 // --- cancel scopes
 
-namespace detail {
-extern thread_local constinit CancelScope* t_scope;
-}
-
 CancelScope::CancelScope() : cancelled_(std::make_shared<std::atomic<bool>>(false)) {}
 // relaxed: a flag that is looked at when an op starts; it publishes nothing.
 void CancelScope::Cancel() noexcept { cancelled_->store(true, std::memory_order_relaxed); }
@@ -56,7 +52,7 @@ void HeldOp::Release() noexcept {
 // --- RunContext
 
 void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
-  core_->pool(op_->extra.pool).ParallelFor(n, grain, body);
+  core_->pool(op_->extra.pool).ParallelFor(n, grain, body, op_->extra.intra_op);
 }
 const char* RunContext::name() const noexcept { return op_->extra.name; }
 uint64_t RunContext::version(VarRef var) const {
@@ -90,8 +86,8 @@ Device& RunContext::device() const {
 CUstream_st* RunContext::cuda_stream() const {
   const Stream own = stream();
   if (void* native = device().NativeStream(own)) return static_cast<CUstream_st*>(native);
-  throw UsageError("op '" + std::string(op_->extra.name) + "' asks for its CUDA stream, but runs on a device of kind '" +
-                   device().info().kind + "'");
+  throw UsageError("op '" + std::string(op_->extra.name) +
+                   "' asks for its CUDA stream, but runs on a device of kind '" + device().info().kind + "'");
 }
 
 // --- Engine
@@ -124,14 +120,22 @@ namespace {
 thread_local constinit Redirect* t_redirect = nullptr;
 }
 
-Redirect::Redirect(Engine& engine, Submitter& to) noexcept
-    : engine_(&engine), to_(&to), outer_(std::exchange(t_redirect, this)) {}
-Redirect::~Redirect() { t_redirect = outer_; }
+Redirect::Redirect(Engine& engine, Submitter& to, Rank rank) noexcept
+    : core_(engine.core_), to_(&to), rank_(rank), outer_(std::exchange(t_redirect, this)) {}
+Redirect::~Redirect() {
+  Redirect** at = &t_redirect;
+  while (*at != this) at = &(*at)->outer_;
+  *at = outer_;
+}
 
 Submitter* Redirect::Of(const Engine& engine) noexcept {
-  for (const Redirect* r = t_redirect; r; r = r->outer_)
-    if (r->engine_ == &engine) return r->to_;
-  return nullptr;
+  Submitter* yielding = nullptr;
+  for (const Redirect* r = t_redirect; r; r = r->outer_) {
+    if (r->core_ != engine.core_) continue;
+    if (r->rank_ == Rank::kFirst) return r->to_;
+    if (!yielding) yielding = r->to_;
+  }
+  return yielding;
 }
 
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
@@ -141,10 +145,12 @@ void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site sit
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  if (t_redirect) [[unlikely]]
+    if (Submitter* to = Redirect::Of(*this)) return TryForward(*to, desc, fn, how, site);
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how), .may_wait = false});
 }
 HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-  const auto flags = static_cast<uint16_t>(Flags(how) | detail::kHeldOp);
+  const auto flags = Flags(how) | detail::kHeldOp;
   HeldOp held;
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags}, &held.claim_);
   return held;
@@ -156,7 +162,7 @@ Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how
 }
 void Engine::Push(const Operator& op, Site site) { core_->PushOperator(op.state_, nullptr, site); }
 void Engine::Push(const Operator& op, int priority, Site site) { core_->PushOperator(op.state_, &priority, site); }
-uint16_t Engine::Flags(How how) { return how == How::kAsync ? uint16_t{detail::kAsyncOp} : uint16_t{0}; }
+uint32_t Engine::Flags(How how) { return how == How::kAsync ? uint32_t{detail::kAsyncOp} : 0; }
 
 void Engine::Wait(VarRef var, Site site) { core_->Wait(var, WaitKind::kRead, detail::kNever, site); }
 bool Engine::WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site) {
@@ -170,8 +176,8 @@ void Engine::ClearError(VarRef var, Site site) { core_->PushClear(var, site); }
 void Engine::Stop() { core_->Stop(); }
 void Engine::Start() { core_->Start(); }
 void Engine::Shutdown() { core_->Shutdown(); }
-void Engine::SetPolicy(Policy policy, PolicyOptions options) { core_->SetPolicy(policy, options); }
-Policy Engine::policy() const noexcept { return core_->policy(); }
+void Engine::SetPolicy(const PolicyChoice& choice) { core_->SetPolicy(choice); }
+PolicyChoice Engine::policy_choice() const { return detail::ChoiceOf(core_->Stamp()); }
 Placement Engine::Pool(std::string_view name) const { return core_->NamedPool(name); }
 int Engine::workers() const noexcept { return core_->options().workers; }
 EngineStats Engine::stats() const { return core_->stats(); }

@@ -1,5 +1,6 @@
 // Running an op, settling it, and starting what it released.
 #include "core.h"
+#include "plan_core.h"
 
 namespace engine::detail {
 
@@ -21,8 +22,21 @@ void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
 
 void EngineCore::RecycleOther(OpRecord* op) {
   if (op->extra.flags & kDeleteOp) return ReleaseVarCore(CoreOf(op->accesses()[0].var));
-  ops_.AddLarge(-1);
-  ::operator delete(op, std::align_val_t{64});
+  ops_.ReturnLarge(op->extra.size_class, op);
+}
+
+// An op of this epoch has ended: starts what it released, `chained` straight after it, and tells who waits for ends.
+ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker,
+                                                   const OpRecord* chained) {
+  slot.completed[epoch].AddRelease();
+  OpRecord* next = pass.ready ? Dispatch(pass, worker, chained) : nullptr;
+  // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
+    NoteDrain();
+  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]]
+    NoteRoom(slot, worker);
+  return next;
 }
 
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
@@ -40,15 +54,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   Pass pass{&slot};
   Complete(pass, op);
   const OpRecord* const chained = chain ? StartNext(pass, *chain) : nullptr;
-  slot.completed[epoch].AddRelease();
-  OpRecord* next = pass.ready ? Dispatch(pass, worker, chained) : nullptr;
-  // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
-  LightFence();
-  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
-    NoteDrain();
-  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]]
-    NoteRoom(slot, worker);
-  return next;
+  return CountEndInline(slot, pass, epoch, worker, chained);
 }
 
 // An op on a device has retired, long after it was released.
@@ -59,27 +65,31 @@ void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
   if (room_waiters_.load(std::memory_order_relaxed)) NoteRoom(slot, nullptr);
 }
 
+OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
+  return CountEndInline(slot, pass, epoch, worker, nullptr);
+}
 OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   return FinishInline(slot, op, error, worker);
 }
 
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
-  if ((op->extra.flags & (kScoped | kAsyncOp)) | poisoned_.load(std::memory_order_relaxed) |
+  if ((op->extra.flags & (kScoped | kAsyncOp | kPlanOp)) | poisoned_.load(std::memory_order_relaxed) |
       tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]
     return ExecuteWatched(slot, op, worker, raised);
   RunFrame frame{this, op, t_frame};
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);
   const ClosureType* type = op->extra.closure;
+  void* const closure = op->closure();  // a fork inside the body takes the accesses away, by whose number it is found
   ErrorRecord* error = nullptr;
   try {
-    type->run(op->closure(), ctx, nullptr);
+    type->run(closure, ctx, nullptr);
   } catch (...) {
     error = ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception());
     if (raised) *raised = error->Retain();
   }
-  if (type->destroy) type->destroy(op->closure());
+  if (type->destroy) type->destroy(closure);
   t_frame = frame.outer;
   // The body may have waited; a stand-in has our role and slot then.
   if (t_role_lent) [[unlikely]]
@@ -91,6 +101,7 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
 OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   if (op->extra.flags & kDeviceOp) return devices_->Execute(slot, op, worker);
   if (has_devices_.load(std::memory_order_relaxed) && !devices_->MayRunOnHost(op)) return nullptr;
+  if (op->extra.flags & kPlanOp) return ExecutePlan(slot, op, worker);
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
   ErrorRecord* error = BeforeRun(op);
@@ -151,6 +162,7 @@ ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
 }
 
 bool EngineCore::Cancelled(OpRecord* op) {
+  if (op->extra.flags & (kShareOp | kTicketOp)) op = RunOf(op)->op;
   return (op->extra.flags & kScoped) && op->scope()->load(std::memory_order_relaxed);
 }
 
@@ -281,6 +293,7 @@ void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
 }
 
 Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {
+  if (op->extra.flags & (kShareOp | kTicketOp)) op = RunOf(op)->op;  // the run's Vars are its nodes'
   for (uint32_t i = 0; i < op->n_access; ++i)
     if (op->accesses()[i].var == var) return &op->accesses()[i];
   return nullptr;

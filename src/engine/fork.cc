@@ -11,6 +11,7 @@
 
 #include "engine_thread.h"
 #include "gate.h"
+#include "plan_core.h"
 
 namespace engine::detail {
 
@@ -111,11 +112,21 @@ static void Renew(T& object, Args&&... args) {
   ::new (static_cast<void*>(&object)) T(std::forward<Args>(args)...);
 }
 
+// A fork inside an op: the child's end of it touches no Var. A run's other threads are gone: it never ends.
+static void Orphan(OpRecord* op) {
+  if (op->extra.flags & kPlanOp) {
+    RunOf(op)->forked = true;
+    RunOf(op)->remaining += uint32_t{1} << 30;
+  } else {
+    op->extra.flags |= kForgotten;
+  }
+}
+
 void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   vars_.UnlockForFork();
   id_.store(NewId(), std::memory_order_relaxed);
   for (RunFrame* f = t_frame; f; f = f->outer)
-    if (f->core == this) f->op->extra.flags |= kForgotten;  // fork inside an op: its end here touches no Var
+    if (f->core == this) Orphan(f->op);
   Renew(ops_, options_.max_pending);
   Renew(errors_);
   Renew(slots_mu_);

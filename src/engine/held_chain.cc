@@ -4,16 +4,31 @@
 
 namespace engine {
 
-HeldOps::HeldOps(Engine& engine) : core_(engine.core_) { core_->Retain(); }
+HeldOps::HeldOps(Engine& engine) : core_(engine.core_) {
+  core_->Retain();
+  core_->Slot();  // made before the thread-locals of an owner whose end releases, so that it goes after them
+}
 
 HeldOps::~HeldOps() {
   Release();
   core_->Release();
 }
 
-uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  return core_->PushChained({.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain}, *this);
+uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
+  if (desc.place.kind == Placement::Kind::kDefault && core_->Stamp().policy != Policy::kThreaded) [[unlikely]]
+    return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
+  return core_->PushChained(
+      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *this);
 }
+
+bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait) {
+  Release();
+  const uint32_t flags = how == Apart::kAsync ? detail::kAsyncOp : 0u;
+  return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags, .may_wait = may_wait});
+}
+
+bool HeldOps::of(const Engine& engine) const noexcept { return core_ == engine.core_; }
+bool HeldOps::closed() const noexcept { return core_->closed(); }
 
 void HeldOps::Release() noexcept {
   if (detail::HeldChain* chain = chain_.load(std::memory_order_acquire)) core_->ReleaseChain(chain);
@@ -28,6 +43,7 @@ void ProductionEnv::Need(Pass& pass, void* holder) { pass.slot->needed.push_back
 uint32_t EngineCore::PushChained(const PushRequest& request, HeldOps& held) {
   ThreadSlot& slot = Slot();
   OpRecord* op = NewChained(slot, request);
+  if (!op) return HeldOps::kNoRoom;
   HeldChain* chain = held.chain_.load(std::memory_order_relaxed);
   uint32_t count = 0;
   if (chain) count = Append(slot, op, *chain, &held.ticket_, false);

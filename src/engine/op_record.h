@@ -35,21 +35,27 @@ struct Pass {
 
 enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync, kBehindDevice, kIssued };
 
-enum OpFlags : uint16_t {
+enum OpFlags : uint32_t {
   kAsyncOp = 1 << 0,  // ends by its Completion; has a CompletionState extra
   kScoped = 1 << 1,   // has a cancel scope extra
   kRunAlways = 1 << 2,
-  kWaitOp = 1 << 3,      // internal: signals a WaitNode, runs wherever it is granted
-  kClearOp = 1 << 4,     // internal: clears the poison of its Var
-  kDeleteOp = 1 << 5,    // internal: ends its Var; embedded in it
-  kOperatorOp = 1 << 6,  // the closure is a counted pointer to an Operator
-  kWaitPin = 1 << 7,     // the waiter holds a pin
-  kHeldOp = 1 << 8,      // starts when its claim, a CompletionState extra, is taken
-  kInChain = 1 << 9,     // is held, or was, by a chain, a HeldChain extra
-  kForgotten = 1 << 10,  // in a fork's child, which its body runs in: its Vars are not its own any more
-  kDeviceOp = 1 << 11,   // issued to a device; its block stays until it has retired
+  kWaitOp = 1 << 3,       // internal: signals a WaitNode, runs wherever it is granted
+  kClearOp = 1 << 4,      // internal: clears the poison of its Var
+  kDeleteOp = 1 << 5,     // internal: ends its Var; embedded in it
+  kOperatorOp = 1 << 6,   // the closure is a counted pointer to an Operator
+  kWaitPin = 1 << 7,      // the waiter holds a pin
+  kHeldOp = 1 << 8,       // starts when its claim, a CompletionState extra, is taken
+  kInChain = 1 << 9,      // is held, or was, by a chain, a HeldChain extra
+  kForgotten = 1 << 10,   // in a fork's child, which its body runs in: its Vars are not its own any more
+  kDeviceOp = 1 << 11,    // issued to a device; its block stays until it has retired
   kCapturable = 1 << 12,  // on a device, with a GraphKey extra
+  kRunOp = 1 << 13,       // a run of a plan, on all its Vars (plan_run.cc)
+  kShareOp = 1 << 14,     // ready tasks of a run, handed to a worker; touches no Var
+  kTicketOp = 1 << 15,    // a node or task of a run that ends elsewhere; touches no Var
+  kAtPush = 1 << 16,      // policy naive or inline: runs on its pusher's thread
+  kRaise = 1 << 17,       // and throws there
   kInternal = kWaitOp | kClearOp | kDeleteOp,
+  kPlanOp = kRunOp | kShareOp | kTicketOp,
   kPointerExtra = kAsyncOp | kHeldOp | kInChain,
 };
 
@@ -59,18 +65,19 @@ struct OpExtra {
   const char* name = "";
   const char* file = "";
   uint32_t line = 0;
-  uint16_t flags = 0;
+  uint32_t flags = 0;
   uint8_t pool = 0;
   uint8_t level = 0;
-  uint8_t size_class = 0;      // 0: from operator new
+  uint8_t size_class = 0;      // 0: embedded in its Var; from kLargeClass on: large (arena.h)
   uint8_t closure_offset = 0;  // in 8 bytes, behind the accesses
   uint8_t epoch = 0;           // parity of the WaitAll epoch that it was pushed in
-  bool more_behind = false;    // kInChain: when it ends, the next of its chain starts. Written by who holds it back
-  bool merged = false;         // kInChain: runs straight after the one before it
-  uint8_t device = 0;          // kDeviceOp
-  uint8_t asked_lane = 0;      // kDeviceOp: a number, Placement::kAnyLane, or one of those below
-  uint8_t lane = 0;            // kDeviceOp: the lane that it is on
-  bool replayed = false;       // kInChain: a graph has been launched in place of its body
+  bool more_behind : 1 = false;  // kInChain: when it ends, the next of its chain starts. Written by who holds it back
+  bool merged : 1 = false;       // kInChain: runs straight after the one before it
+  bool replayed : 1 = false;     // kInChain: a graph has been launched in place of its body
+  uint8_t device = 0;            // kDeviceOp
+  uint8_t asked_lane = 0;        // kDeviceOp: a number, Placement::kAnyLane, or one of those below
+  uint8_t lane = 0;              // kDeviceOp: the lane that it is on
+  uint8_t intra_op = 0;          // most threads of its ParallelFor; 0: as many as its pool says
   std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
 };
 
@@ -100,8 +107,9 @@ struct ProductionEnv {
 
   template <class Op>
   static uint32_t ExtraPins(const Op* op) {
-    // async: until its body returns; waits: the waiter; on a device: until it has retired
-    return ((op->extra.flags & (kAsyncOp | kWaitPin)) ? 1 : 0) + ((op->extra.flags & kDeviceOp) ? 1 : 0);
+    // async: until its body returns; waits: the waiter; runs: until all nodes have settled; on a device: until it has
+    // retired
+    return ((op->extra.flags & (kAsyncOp | kWaitPin | kRunOp)) ? 1 : 0) + ((op->extra.flags & kDeviceOp) ? 1 : 0);
   }
   template <class Op>
   static void* Holder(Op* op) {

@@ -22,12 +22,6 @@ bool ReadInt(const char* name, int64_t least, int64_t most, int64_t* value) {
   return true;
 }
 
-constexpr PolicyInfo kPolicies[] = {
-    {Policy::kThreaded, "threaded", "ready ops go to the pool's workers (the default)"},
-    {Policy::kNaive, "naive",
-     "each op runs inside its push once its inputs are done, for debugging; raise_at_push=true throws there"},
-};
-
 }  // namespace
 
 EngineOptions EngineOptions::FromEnv() {
@@ -40,17 +34,6 @@ EngineOptions EngineOptions::FromEnv() {
   if (ReadInt("ENGINE_STALL_TIMEOUT_MS", 0, int64_t{1} << 40, &v)) o.stall_timeout = std::chrono::milliseconds(v);
   if (const char* policy = std::getenv("ENGINE_POLICY")) o.policy = PolicyByName(policy);
   return o;
-}
-
-std::span<const PolicyInfo> Policies() noexcept { return kPolicies; }
-
-Policy PolicyByName(std::string_view name) {
-  std::string known;
-  for (const PolicyInfo& p : kPolicies) {
-    if (p.name == name) return p.policy;
-    known += (known.empty() ? "'" : ", '") + std::string(p.name) + "'";
-  }
-  throw UsageError("no policy named '" + std::string(name) + "'; the policies are " + known);
 }
 
 namespace detail {

@@ -256,12 +256,18 @@ void Pool::StopWorkers() {
   for (Worker* w : all) FutexWake(w->asleep, 1);
 }
 
-void Pool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
+void Pool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body, int most) {
+  const int threads = most > 0 ? most : intra_op_threads_;
+  if (most == 1) {  // no arena, no lock
+    if (n > 0) body(0, n);
+    return;
+  }
   IntraOp* intra_op = nullptr;
   {
     MutexLock lock(mu_);
-    if (!intra_op_) intra_op_ = std::make_unique<IntraOp>(intra_op_threads_);
-    intra_op = intra_op_.get();
+    std::unique_ptr<IntraOp>& made = intra_op_[threads];
+    if (!made) made = std::make_unique<IntraOp>(threads);
+    intra_op = made.get();
   }
   intra_op->For(n, grain, body);
 }

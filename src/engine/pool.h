@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -32,11 +33,12 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;     // "cpu/0"
-  uint32_t turn = 0;    // where the next look starts
-  uint32_t found = 0;   // ops since it last found nothing
-  bool doubts = false;  // that ops are still tiny: the last mean was not
+  std::string lane;                       // "cpu/0"
+  uint32_t turn = 0;                      // where the next look starts
+  uint32_t found = 0;                     // ops since it last found nothing
+  bool doubts = false;                    // that ops are still tiny: the last mean was not
   struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
+  bool turn_over = false;                 // what runs next goes to the queue instead, so that others have a turn
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;
@@ -76,6 +78,10 @@ class Pool {
   // Whatever can be taken without blocking by a thread that is no worker; null if nothing.
   OpRecord* TryTake();
   bool HasReady() const;
+  // A worker sleeps or searches. relaxed: a look that misses one costs a moment.
+  bool WantsWork() const {
+    return (sleepers_.load(std::memory_order_relaxed) | searchers_.load(std::memory_order_relaxed)) != 0 && !stopping();
+  }
   // No ready op, and every worker asleep: nothing here will make progress by itself.
   bool Quiet() const;
 
@@ -85,7 +91,8 @@ class Pool {
   // Ops of several priorities were put: successors must queue up instead of running at once.
   bool mixed_levels() const { return levels_used_.load(std::memory_order_relaxed) & ~(1u << kNormalLevel); }
 
-  void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) EXCLUDES(mu_);
+  // `most` threads; 0: as many as the options say.
+  void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body, int most) EXCLUDES(mu_);
 
   EngineCore& core() const { return core_; }
   uint8_t index() const { return index_; }
@@ -129,7 +136,7 @@ class Pool {
   alignas(64) Mutex mu_;
   std::vector<Worker*> sleeping_ GUARDED_BY(mu_);
   std::vector<std::unique_ptr<QueueList>> lists_ GUARDED_BY(mu_);
-  std::unique_ptr<IntraOp> intra_op_ GUARDED_BY(mu_);
+  std::map<int, std::unique_ptr<IntraOp>> intra_op_ GUARDED_BY(mu_);  // by number of threads
   std::atomic<uint64_t> wakeups_{0};
 };
 

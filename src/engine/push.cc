@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "completion_state.h"
 #include "gate.h"
@@ -105,11 +104,22 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) + " Vars; the most is " +
                      std::to_string(Protocol::kMaxAccesses));
   const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
-  uint16_t flags = request.flags | (desc.run_always ? kRunAlways : 0) | (scope ? kScoped : 0);
+  uint32_t flags = request.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
 
-  const uint8_t pool_index = PoolIndex(desc.place);
-  if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1)) [[unlikely]]
-    flags |= desc.graph.kind && !(flags & kAsyncOp) ? kDeviceOp | kCapturable : kDeviceOp;
+  uint8_t pool_index;
+  uint8_t intra_op = 0;
+  if (desc.place.kind == Placement::Kind::kDefault) [[likely]] {
+    const PolicyStamp stamp = Stamp();
+    pool_index = HomePool(stamp);
+    if (stamp.policy != Policy::kThreaded) [[unlikely]] {
+      flags |= kAtPush | (stamp.raise ? kRaise : 0u);
+      intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
+    }
+  } else {
+    pool_index = PoolIndex(desc.place);
+    if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1)) [[unlikely]]
+      flags |= desc.graph.kind && !(flags & kAsyncOp) ? kDeviceOp | kCapturable : kDeviceOp;
+  }
   size_t closure_at = 0;
   if (flags & (kScoped | kPointerExtra | kDeviceOp)) [[unlikely]] {
     const size_t align = std::max<size_t>(8, request.closure.type->align);
@@ -127,10 +137,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     }
   } else {
     if (!MakeRoom(slot, request.may_wait)) return nullptr;
-    cls = 0;
-    memory = ::operator new(bytes, std::align_val_t{64});
-    std::memset(memory, 0, sizeof(OpRecord));
-    ops_.AddLarge(1);
+    memory = ops_.TakeLarge(bytes, &cls);
   }
   auto* op = static_cast<OpRecord*>(memory);
   OpExtra& x = op->extra;
@@ -141,6 +148,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   x.flags = 0;
   x.pool = pool_index;
   x.level = LevelOf(desc.priority);
+  x.intra_op = intra_op;
   x.size_class = static_cast<uint8_t>(cls);
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
   op->keeps_version = false;
@@ -202,6 +210,7 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
   // complete it; the grant edges carry the count to whoever counts the completion.
   const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
+  const bool at_push = op->extra.flags & kAtPush;  // once it is registered it may run and be gone
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
@@ -219,30 +228,40 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   gate.Leave();  // after the op is in a queue: a push that waits for room counts on what is in the gate
   if (pass.ready) [[unlikely]]
     Dispatch(pass, nullptr);
-  if (result == Protocol::Result::kPending || !op) return;
+  if (result == Protocol::Result::kPending || !op) {
+    if (result == Protocol::Result::kPending && at_push) [[unlikely]]
+      DriveLeftOver();
+    return;
+  }
   if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
     slot.pushed[epoch].Add(uint64_t{0} - 1);
     RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
   }
-  if (op->extra.pool == kCallerPool && policy() == Policy::kNaive) {
+  if (at_push) {
     RunAtPush(slot, op);
   } else {
     Post(slot, op);
   }
 }
 
-// naive: on the pusher's thread, inside the push.
+void EngineCore::StartRecord(ThreadSlot& slot, OpRecord* op) { RegisterAndStart(slot, op, 0); }
+
+// naive, inline: on the pusher's thread, inside the push.
 void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
   ErrorRecord* raised = nullptr;
-  Execute(slot, op, nullptr, raise_at_push_.load(std::memory_order_relaxed) ? &raised : nullptr);
-  // What it released, and what this thread's earlier pushes left.
-  if (!t_frame && pool(kCallerPool).HasReady())
-    while (DriveOne()) {
-    }
+  Execute(slot, op, nullptr, op->extra.flags & kRaise ? &raised : nullptr);
+  DriveLeftOver();
   if (!raised) return;
   const OpError error = raised->Show();
   raised->Release();
   throw error;
+}
+
+// What this thread's earlier pushes left, and what they released.
+void EngineCore::DriveLeftOver() {
+  if (t_frame || !pool(kCallerPool).HasReady()) return;
+  while (DriveOne()) {
+  }
 }
 
 ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, CompletionState** held) {
@@ -300,7 +319,7 @@ void EngineCore::ReleaseHeld(CompletionState* claim) {
 
 // --- internal ops: exempt from the bounds, never counted, run wherever they are granted.
 
-OpRecord* EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint16_t flags, Site site) {
+OpRecord* EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site) {
   const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
   auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
   OpExtra& x = op->extra;

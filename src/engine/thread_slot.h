@@ -30,6 +30,15 @@ struct alignas(64) ThreadSlot {
   std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by pool; the pools list them too
   std::vector<HeldChain*> needed;  // what the registration in progress queued behind, to be released after it
 
+  // What this thread made ready for the pool has been taken.
+  bool NothingQueued(uint8_t pool) const {
+    const ReadyQueue* queue = queues[pool].get();
+    if (!queue) return true;
+    for (const ReadyDeque& deque : queue->level)
+      if (!deque.Empty()) return false;
+    return true;
+  }
+
   // The push gate's light side, see gate.h.
   alignas(64) std::atomic<uint32_t> pushing{0};
   // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sum in drain.cc.

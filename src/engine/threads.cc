@@ -268,7 +268,9 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
       since = measured > 1 ? Clock::now() : now;
     }
     const bool merged = next && (next->extra.flags & kInChain) && next->extra.merged;
-    if (next && ((run >= tuning::kInlineRun && !merged) || pool.stopping())) {  // let others have a turn
+    // Let others have a turn.
+    if (next && ((run >= tuning::kInlineRun && !merged) || worker.turn_over || pool.stopping())) {
+      worker.turn_over = false;
       if (merged && worker.run_lane) devices_->EndRun(*worker.run_lane);
       pool.Put(*worker.slot, next);
       next = nullptr;
@@ -301,6 +303,8 @@ void EngineCore::ForgetSlot(uint64_t id) {
 }
 
 EngineCore::EngineThread* EngineCore::LendRole() {
+  for (const RunFrame* f = t_frame; f; f = f->outer)
+    if (f->core == this && (f->op->extra.flags & kInChain)) LeaveChain(f->op);
   Worker* role = Slot().worker;
   bool drives = false;
   for (const RunFrame* f = t_frame; f; f = f->outer) drives |= f->core == this && f->op->extra.pool == kCallerPool;

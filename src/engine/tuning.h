@@ -41,6 +41,15 @@ inline constexpr size_t kRefillDivisor = 2;
 // Rounds of pausing, then of yielding, of a pusher that finds a tail locked, before it sleeps.
 inline constexpr uint32_t kLockPauses = 64;
 inline constexpr uint32_t kLockYields = 16;
+// Nodes looked at, for each node of a graph, in search of edges that follow from others. `perf plans`: d_dag, 4,096 nodes
+// compiles in a few milliseconds, and what is left costs one counter decrement.
+inline constexpr uint32_t kReductionVisits = 256;
+// Tasks of a run between two looks at the clock: 25 ns each, so about 0.2 ns a task.
+inline constexpr uint32_t kReplayMeasured = 128;
+// Below this mean a task is not worth giving to an idle worker: the counters' lines would move for less than they save.
+inline constexpr int64_t kSharedTaskNanos = 300;
+// How long a run keeps a worker while other ops are ready there.
+inline constexpr int64_t kRunTurnMicros = 1000;
 
 // How often the retirement thread looks while nobody waits for the device; doubled while nothing ends. At the shortest it
 // takes under 1 % of a core.

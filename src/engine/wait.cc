@@ -58,8 +58,6 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   EngineThread* driver = nullptr;
   try {
     if (inside && node->word.load(std::memory_order_acquire) != WaitNode::kDone) {
-      for (const RunFrame* f = t_frame; f; f = f->outer)
-        if (f->core == this && (f->op->extra.flags & kInChain)) LeaveChain(f->op);
       driver = LendRole();
     }
   } catch (...) {
@@ -75,6 +73,19 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   const OpError shown = error->Show();
   error->Release();
   throw shown;
+}
+
+// A run that goes on here when `word` says so. Where there is no stand-in left, nobody takes our role meanwhile.
+void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
+  const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
+  if (SpinUntil(done, options_.spin, spin_places_)) return;
+  EngineThread* driver = nullptr;
+  try {
+    driver = LendRole();
+  } catch (const UsageError&) {
+  }
+  Park(word, kNever, false);
+  EndDriving(driver);
 }
 
 // The wait is over: its result, counted, and the end of the pin.

@@ -28,7 +28,8 @@ TEST(CudaDevice, AMissingOneIsNamedWithTheReason) {
     FAIL() << "there is no device " << count;
   } catch (const DeviceError& error) {
     EXPECT_EQ(error.status().code(), DeviceCode::kNoDevice);
-    EXPECT_NE(std::string(error.what()).find("cuda device " + std::to_string(count)), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cuda device " + std::to_string(count)), std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
   }
 }

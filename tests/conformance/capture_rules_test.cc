@@ -182,7 +182,8 @@ TEST_P(CaptureRules, OtherThreadsGoOnMeanwhile) {
 TEST_P(CaptureRules, AnEventOfACaptureIsGoodAgainOnceItIsRecordedOutside) {
   const Stream stream = NewStream();
   const Event event = NewEvent();
-  EXPECT_OK(device_->DestroyGraph(Captured(stream, [&] { EXPECT_OK(device_->Record(event, stream)); })));
+  const DeviceGraph graph = Captured(stream, [&] { EXPECT_OK(device_->Record(event, stream)); });
+  EXPECT_OK(device_->DestroyGraph(graph));
   EXPECT_OK(device_->Record(event, stream));
   EXPECT_OK(device_->Synchronize(event));
 }

@@ -9,18 +9,18 @@
 
 namespace engine::test {
 
-#define EXPECT_OK(call)                                                       \
-  do {                                                                        \
-    const ::engine::DeviceStatus expect_ok_status = (call);                   \
+#define EXPECT_OK(call)                                                             \
+  do {                                                                              \
+    const ::engine::DeviceStatus expect_ok_status = (call);                         \
     EXPECT_TRUE(expect_ok_status.ok()) << #call << ": " << expect_ok_status.text(); \
   } while (0)
-#define EXPECT_CODE(wanted, call)                                                                                \
-  do {                                                                                                           \
-    const ::engine::DeviceStatus expect_code_status = (call);                                                    \
-    EXPECT_STREQ(::engine::DeviceCodeName(::engine::DeviceCode::wanted),                                         \
-                 ::engine::DeviceCodeName(expect_code_status.code()))                                            \
-        << #call << ": " << expect_code_status.text();                                                           \
-    EXPECT_FALSE(expect_code_status.sticky()) << #call << ": " << expect_code_status.text();                     \
+#define EXPECT_CODE(wanted, call)                                                            \
+  do {                                                                                       \
+    const ::engine::DeviceStatus expect_code_status = (call);                                \
+    EXPECT_STREQ(::engine::DeviceCodeName(::engine::DeviceCode::wanted),                     \
+                 ::engine::DeviceCodeName(expect_code_status.code()))                        \
+        << #call << ": " << expect_code_status.text();                                       \
+    EXPECT_FALSE(expect_code_status.sticky()) << #call << ": " << expect_code_status.text(); \
   } while (0)
 
 std::vector<Backend> Backends();

@@ -9,7 +9,8 @@ class SoftwareUnderTest final : public DeviceUnderTest {
   Device& device() override { return *device_; }
   DeviceStatus Set(Stream stream, int32_t* to, int count, int32_t value) override {
     const size_t bytes = sizeof(int32_t) * static_cast<size_t>(count);
-    return device_->Launch(stream, {"set", std::chrono::microseconds(2),
+    return device_->Launch(stream, {"set",
+                                    std::chrono::microseconds(2),
                                     [=] {
                                       for (int i = 0; i < count; ++i) to[i] = value;
                                     },
@@ -17,7 +18,8 @@ class SoftwareUnderTest final : public DeviceUnderTest {
   }
   DeviceStatus Axpy(Stream stream, int32_t* y, const int32_t* x, int32_t a, int count) override {
     const size_t bytes = sizeof(int32_t) * static_cast<size_t>(count);
-    return device_->Launch(stream, {"axpy", std::chrono::microseconds(3),
+    return device_->Launch(stream, {"axpy",
+                                    std::chrono::microseconds(3),
                                     [=] {
                                       for (int i = 0; i < count; ++i) y[i] += a * x[i];
                                     },

@@ -25,7 +25,9 @@ TEST(DeviceBulk, OneRecordAndOneDispatchEach) {
   EXPECT_EQ(rig.device().counts()[DeviceCall::kLaunch], 1000u);
   EXPECT_EQ(rig.device().counts()[DeviceCall::kSynchronize], 0u);
   const auto events = rig.eng().StopTrace();
-  EXPECT_EQ(std::count_if(events.begin(), events.end(), [](const TraceEvent& e) { return e.name == std::string("member"); }), 1000);
+  EXPECT_EQ(
+      std::count_if(events.begin(), events.end(), [](const TraceEvent& e) { return e.name == std::string("member"); }),
+      1000);
 }
 
 TEST(DeviceBulk, WaitsOnceForEachLane) {
@@ -40,7 +42,8 @@ TEST(DeviceBulk, WaitsOnceForEachLane) {
   rig.PushHeldKernel({.writes = {x}, .place = Gpu(0, 7)});
   rig.PushHeldKernel({.writes = {y}, .place = Gpu(0, 8)});
   HeldOps held(rig.eng());
-  for (Var& v : in) held.Push({.reads = {v}, .updates = {z}, .place = Gpu(0, 0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+  for (Var& v : in)
+    held.Push({.reads = {v}, .updates = {z}, .place = Gpu(0, 0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
   held.Push({.reads = {x, y}, .updates = {z}, .place = Gpu(0, 0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
   held.Release();
   rig.WaitIssued();
@@ -51,10 +54,10 @@ TEST(DeviceBulk, AWaitThatAnotherBringsAlongIsElided) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), c = rig.eng().NewVar("c");
   rig.PushHeldKernel({.writes = {a}, .place = Gpu(0, 0)});
-  rig.Push({.reads = {a}, .writes = {b}, .place = Gpu(0, 1)});              // waits for lane 0
-  rig.Push({.reads = {a, b}, .writes = {c}, .place = Gpu(0, 2)});           // for lane 1, which brings lane 0
-  rig.Push({.reads = {a, b}, .updates = {c}, .place = Gpu(0, 2)});          // for nothing
-  rig.Push({.reads = {c}, .updates = {a}, .place = Gpu(0, 0)});             // for lane 2, which brings lane 1
+  rig.Push({.reads = {a}, .writes = {b}, .place = Gpu(0, 1)});      // waits for lane 0
+  rig.Push({.reads = {a, b}, .writes = {c}, .place = Gpu(0, 2)});   // for lane 1, which brings lane 0
+  rig.Push({.reads = {a, b}, .updates = {c}, .place = Gpu(0, 2)});  // for nothing
+  rig.Push({.reads = {c}, .updates = {a}, .place = Gpu(0, 0)});     // for lane 2, which brings lane 1
   rig.WaitIssued();
   EXPECT_EQ(rig.device().counts()[DeviceCall::kWait], 3u);
   EXPECT_EQ(rig.eng().device_stats().waits, 3u);

@@ -29,15 +29,17 @@ struct Rig {
   Engine& eng() { return *engine; }
 
   // An op of one kernel.
-  void Push(OpDesc desc, std::function<void()> body = [] {}) {
+  void Push(
+      OpDesc desc, std::function<void()> body = [] {}) {
     if (desc.place.kind == Placement::Kind::kDefault) desc.place = Gpu(0);
     eng().Push(desc, [this, name = std::string(desc.name.c_str()), body = std::move(body)](RunContext& ctx) {
       Launch(ctx, name, body);
     });
   }
-  void Launch(RunContext& ctx, const std::string& name, std::function<void()> body = [] {}) {
-    const DeviceStatus status =
-        static_cast<SoftwareDevice&>(ctx.device()).Launch(ctx.stream(), name, std::chrono::microseconds(1), std::move(body));
+  void Launch(
+      RunContext& ctx, const std::string& name, std::function<void()> body = [] {}) {
+    const DeviceStatus status = static_cast<SoftwareDevice&>(ctx.device())
+                                    .Launch(ctx.stream(), name, std::chrono::microseconds(1), std::move(body));
     if (!status.ok()) throw DeviceError(status);
   }
   // An op of one kernel that ends when the hold is released, at the latest when the rig goes.
@@ -46,8 +48,7 @@ struct Rig {
     Gate issued;
     uint64_t hold = 0;
     eng().Push(desc, [&](RunContext& ctx) {
-      const DeviceStatus status =
-          static_cast<SoftwareDevice&>(ctx.device()).LaunchHeld(ctx.stream(), "held", &hold);
+      const DeviceStatus status = static_cast<SoftwareDevice&>(ctx.device()).LaunchHeld(ctx.stream(), "held", &hold);
       if (!status.ok()) throw DeviceError(status);
       issued.Open();
     });

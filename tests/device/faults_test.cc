@@ -84,7 +84,8 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
     for (int i = 0; i < 6; ++i) {
       rig.Push({.updates = {a}, .place = Gpu(0, 0)}, [&] { ++ran; });
       rig.Push({.reads = {a}, .updates = {b}, .place = Gpu(0, 1)}, [&] { ++ran; });
-      held.Push({.reads = {b}, .updates = {c}, .place = Gpu(0, 2)}, [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ++ran; }); });
+      held.Push({.reads = {b}, .updates = {c}, .place = Gpu(0, 2)},
+                [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ++ran; }); });
       if (i % 3 == 2) held.Release();
     }
     held.Release();
@@ -116,7 +117,8 @@ INSTANTIATE_TEST_SUITE_P(Calls, EachCallFails,
                                                           DeviceCall::kCreateStream),
                                           testing::Bool()),
                          [](const auto& p) {
-                           return std::string(DeviceCallName(std::get<0>(p.param))) + (std::get<1>(p.param) ? "Sticky" : "Once");
+                           return std::string(DeviceCallName(std::get<0>(p.param))) +
+                                  (std::get<1>(p.param) ? "Sticky" : "Once");
                          });
 
 TEST(DeviceFaults, AKernelThatNeverEndsIsNamed) {

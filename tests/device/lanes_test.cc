@@ -144,9 +144,8 @@ TEST(Lanes, CopiesHaveLanesOfTheirOwn) {
   rig.Push({.name = "double", .updates = {in}}, [&] {
     for (size_t i = 0; i < from.size(); ++i) static_cast<int*>(memory)[i] *= 2;
   });
-  rig.eng().Push({.name = "out", .reads = {in}, .writes = {out}, .place = CopyOut(0)}, [&](RunContext& ctx) {
-    must(ctx.device().CopyOut(to.data(), memory, bytes, ctx.stream()));
-  });
+  rig.eng().Push({.name = "out", .reads = {in}, .writes = {out}, .place = CopyOut(0)},
+                 [&](RunContext& ctx) { must(ctx.device().CopyOut(to.data(), memory, bytes, ctx.stream())); });
   rig.eng().Wait(out);
   EXPECT_EQ(to[63], 126);
   EXPECT_EQ(rig.eng().device_stats().lanes, 3u);

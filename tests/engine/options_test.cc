@@ -77,7 +77,7 @@ TEST(OptionsTest, BadEnvironmentIsRefusedWithWhatIsAllowed) {
     EXPECT_TRUE(Has(text, "[-1, 4096]"));
   }
   Env policy("ENGINE_POLICY", "fastest");
-  EXPECT_TRUE(Has(RefusalOf([] { EngineOptions::FromEnv(); }), "'threaded', 'naive'"));
+  EXPECT_TRUE(Has(RefusalOf([] { EngineOptions::FromEnv(); }), "'threaded', 'inline', 'naive'"));
 }
 
 TEST(OptionsTest, PoliciesAreListedWithHelp) {

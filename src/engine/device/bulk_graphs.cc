@@ -21,9 +21,9 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 // A write of the run, or its head's accesses, as seen on the way through the members.
 struct LastOnVar {
   Protocol::Var* var;
-  Access* write;               // the run's last, or null
-  Protocol::Group* group;      // of the run's readers behind it, or null
-  uint32_t readers;            // of the run in that group
+  Access* write;           // the run's last, or null
+  Protocol::Group* group;  // of the run's readers behind it, or null
+  uint32_t readers;        // of the run in that group
 };
 
 // Whether the grants that a member still misses all come from members before it.
@@ -47,7 +47,8 @@ bool CannotSplit(OpRecord* head) {
           group = Protocol::GroupOf(link);  // it waits in there, for that write
           ++from_run;
         } else if (!last.write) {
-          group = Protocol::GroupOf(a.link.load(std::memory_order_relaxed));  // granted, or the count below will not fit
+          group =
+              Protocol::GroupOf(a.link.load(std::memory_order_relaxed));  // granted, or the count below will not fit
         }
         last.readers = group && group == last.group ? last.readers + 1 : 1;
         last.group = group;

@@ -71,7 +71,7 @@ class BulkGraphs {
 
   Devices& devices_;
   DeviceState& device_;
-  Stream capture_;  // made on first use
+  Stream capture_;    // made on first use
   uint8_t lane_ = 0;  // of the run at hand
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first

@@ -4,6 +4,7 @@
 
 #include "core.h"
 #include "device/bulk_graphs.h"
+#include "device/memory.h"
 
 namespace engine::detail {
 
@@ -26,6 +27,17 @@ void Devices::Close() {
   }
   MutexLock making(make_mu_);
   for (auto& d : devices_) d->graphs->Close();
+  for (auto& on : lanes_made_) {
+    MutexLock lock(on->mu);
+    on->locals.clear();  // they may give memory back
+  }
+  for (auto& d : devices_) {
+    const auto own =
+        std::find_if(lanes_made_.begin(), lanes_made_.end(), [&](auto& on) { return on->device == d.get(); });
+    const Stream stream = own == lanes_made_.end() ? Stream{} : (*own)->stream;
+    d->memory->Close(stream);
+    d->pinned->Close(stream);
+  }
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
     // A lost device is asked for nothing more; its handles go with it.
@@ -68,7 +80,10 @@ DeviceState& Devices::Get(uint32_t index) {
   }
   state->index = index;
   state->streams = static_cast<uint32_t>(options_.streams_per_device);
+  state->devices = this;
   state->graphs = std::make_unique<BulkGraphs>(*this, *state);
+  state->memory = std::make_shared<MemoryPool>(*this, *state, false);
+  state->pinned = std::make_shared<MemoryPool>(*this, *state, true);
   devices_.push_back(std::move(state));
   // The thread comes with the first device.
   if (!thread_.joinable()) thread_ = std::thread([this] { ThreadMain(); });
@@ -77,7 +92,8 @@ DeviceState& Devices::Get(uint32_t index) {
   return *made;
 }
 
-DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared) {
+DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name,
+                            bool shared) {
   if (DeviceLane* made = place.load(std::memory_order_acquire)) return *made;
   MutexLock lock(make_mu_);
   if (DeviceLane* made = place.load(std::memory_order_relaxed)) return *made;
@@ -121,6 +137,7 @@ DeviceStats Devices::stats() const {
     out.retired += on.retired.load(std::memory_order_acquire);
     out.issued += on.issued.load(std::memory_order_acquire);
   }
+  out.host_syncs = read(host_syncs_);
   out.lanes = lanes();
   return out;
 }

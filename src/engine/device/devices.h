@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine.h"
 #include "device/lane.h"
+#include "engine/engine.h"
 
 namespace engine::detail {
 
@@ -24,18 +24,24 @@ class EngineCore;
 struct Pass;
 struct ThreadSlot;
 struct VarCore;
+// Set while this thread destroys the closures of ops that have retired.
+extern thread_local constinit bool t_retiring;
 struct Worker;
 
 class BulkGraphs;
+class Devices;
+class MemoryPool;
 
 struct DeviceState {
+  Devices* devices = nullptr;
   std::shared_ptr<Device> device;
   uint32_t index = 0;
-  uint32_t streams = 1;               // lanes for compute, made on first use
-  std::atomic<ErrorRecord*> lost{};   // counted; set once. release: `good` of its lanes. Partner: acquire loads
+  uint32_t streams = 1;              // lanes for compute, made on first use
+  std::atomic<ErrorRecord*> lost{};  // counted; set once. release: `good` of its lanes. Partner: acquire loads
   std::array<std::atomic<DeviceLane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
   std::atomic<DeviceLane*> copy_in{}, copy_out{};
   std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
+  std::shared_ptr<MemoryPool> memory, pinned;
   DeviceState();
   ~DeviceState();
 };
@@ -67,6 +73,13 @@ class Devices {
   void Kick();        // a host waiter came: polls at the pace of waiters from now on
   bool Unretired(const VarPoints& points) const NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
 
+  // --- memory.cc
+  // The host waits for all that is issued. Where memory ran out.
+  DeviceStatus Synchronize(DeviceState& device);
+  DeviceStatus Synchronize(DeviceLane& lane);
+  // Behind what work may still use something that is given back here and now.
+  void PointsNow(const DeviceState& device, std::vector<OrderPoint>* points);
+
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
 
@@ -76,6 +89,7 @@ class Devices {
 
  private:
   friend class BulkGraphs;
+  friend class MemoryPool;
   struct Need {  // of an op or a run: per lane, the number that it must come behind
     std::array<uint64_t, kMaxLanes> seq{};
     uint32_t lanes = 0;  // mask
@@ -85,7 +99,8 @@ class Devices {
       seq[p.lane] = std::max(seq[p.lane], p.seq);
     }
   };
-  DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared) EXCLUDES(make_mu_);
+  DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared)
+      EXCLUDES(make_mu_);
   DeviceLane& Choose(DeviceState& device, OpRecord* op);
   static void AddNeeds(OpRecord* op, Need* need);
   DeviceStatus Order(DeviceLane& lane, const Need& need);
@@ -123,7 +138,7 @@ class Devices {
   std::thread thread_;
 
   // relaxed: counters.
-  std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_waits_{0};
+  std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_syncs_{0}, host_waits_{0};
   std::atomic<uint64_t> graph_captures_{0}, graph_instantiations_{0}, graph_updates_{0}, graph_launches_{0};
 };
 

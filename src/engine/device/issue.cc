@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "completion_state.h"
+#include "device/bulk_graphs.h"
 #include "held_chain.h"
 #include "pool.h"
-#include "device/bulk_graphs.h"
 
 namespace engine::detail {
 namespace {
@@ -48,14 +48,16 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   const uint32_t asked = op->extra.asked_lane;
   if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", false);
   if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", false);
-  if (asked != Placement::kAnyLane) return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
+  if (asked != Placement::kAnyLane)
+    return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
   for (uint32_t i = 0; i < op->n_access; ++i) {
     VarPoints* points = CoreOf(op->accesses()[i].var)->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
     MutexLock lock(points->mu);
     if (points->write.seq == 0) continue;
     DeviceLane& producer = lane(points->write.lane);
-    if (producer.device == &device && producer.shared && producer.issued.load(std::memory_order_relaxed) == points->write.seq)
+    if (producer.device == &device && producer.shared &&
+        producer.issued.load(std::memory_order_relaxed) == points->write.seq)
       return producer;
   }
   uint32_t best = 0;
@@ -242,6 +244,8 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       throw DeviceError(std::move(s));
     }
   } catch (...) {
+    // This op's, whether or not the body threw because of it: not to be found behind the next one.
+    if (DeviceStatus s = device.device->TakeLastError(); s.sticky()) Lose(device, s);
     if (async) {
       ours.Fail(std::current_exception());
     } else {
@@ -308,8 +312,8 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
       points.reads.clear();
       continue;
     }
-    const auto at = std::find_if(points.reads.begin(), points.reads.end(),
-                                 [&](const OrderPoint& p) { return p.lane == on.id; });
+    const auto at =
+        std::find_if(points.reads.begin(), points.reads.end(), [&](const OrderPoint& p) { return p.lane == on.id; });
     if (at != points.reads.end()) {
       at->seq = seq;
     } else {
@@ -332,8 +336,7 @@ void Devices::EndRun(DeviceLane& on) {
   DeviceStatus status;
   {
     MutexLock lock(on.mu);
-    const uint64_t recorded =
-        on.records.empty() ? on.retired.load(std::memory_order_relaxed) : on.records.back().seq;
+    const uint64_t recorded = on.records.empty() ? on.retired.load(std::memory_order_relaxed) : on.records.back().seq;
     if (recorded < on.issued.load(std::memory_order_relaxed)) status = RecordLocked(on);
   }
   if (!status.ok()) Lose(*on.device, status);

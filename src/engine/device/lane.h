@@ -14,11 +14,12 @@
 
 #include <array>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/device.h"
 #include "device/order_point.h"
+#include "engine/device.h"
 
 namespace engine::detail {
 
@@ -37,7 +38,7 @@ struct LaneRecord {
 struct DeviceLane {
   DeviceState* device = nullptr;
   uint32_t id = 0;
-  std::string name;  // "gpu0/1", "gpu0/copy_in"
+  std::string name;     // "gpu0/1", "gpu0/copy_in"
   bool shared = false;  // ops may be put here that ask for no lane
   Stream stream;
 
@@ -60,6 +61,8 @@ struct DeviceLane {
   std::vector<Awaiting> awaiting GUARDED_BY(mu);
   uint64_t unrecorded GUARDED_BY(mu) = 0;  // that the retirement thread found issued and not recorded, since when
   Clock::time_point unrecorded_since GUARDED_BY(mu){};
+  // What bodies keep with the lane: handles of libraries. By key, made on first use.
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> locals GUARDED_BY(mu);
   std::vector<Event> spare_events GUARDED_BY(mu);  // whose records have all retired
 
   bool Retired(uint64_t seq) const { return retired.load(std::memory_order_acquire) >= seq; }

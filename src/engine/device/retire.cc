@@ -17,6 +17,8 @@
 
 namespace engine::detail {
 
+thread_local constinit bool t_retiring = false;
+
 // True: parked until the lane has retired `seq`.
 bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
   if (on.Retired(seq)) return false;
@@ -76,8 +78,8 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
     if (most.count() == 0) return false;
     {
       MutexLock lock(on.mu);
-      const auto at = std::find_if(on.records.begin(), on.records.end(),
-                                   [&](const LaneRecord& r) { return r.seq >= write.seq; });
+      const auto at =
+          std::find_if(on.records.begin(), on.records.end(), [&](const LaneRecord& r) { return r.seq >= write.seq; });
       if (at == on.records.end()) return on.Retired(write.seq) && !on.Failed(write.seq);
       queries_.fetch_add(1, std::memory_order_relaxed);
       const DeviceStatus status = on.device->device->Query(at->event);
@@ -100,7 +102,8 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     uint64_t retired = on.retired.load(std::memory_order_relaxed);
     OpRecord* last = nullptr;
     // acquire: the issuer has let go of the block. Partner: the release in Settle. One that has not yet is for later.
-    for (OpRecord* op = on.first; op && retired < seq && op->extra.state.load(std::memory_order_acquire) == OpState::kIssued;
+    for (OpRecord* op = on.first;
+         op && retired < seq && op->extra.state.load(std::memory_order_acquire) == OpState::kIssued;
          op = op->extra.next) {
       if (!list) list = op;
       last = op;
@@ -123,6 +126,7 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   }
   ThreadSlot& slot = core_.Slot();
   Pass pass{&slot};
+  const bool outer = std::exchange(t_retiring, true);
   while (OpRecord* op = list) {
     list = op->extra.next;
     const uint8_t epoch = op->extra.epoch;
@@ -132,6 +136,7 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     Protocol::DropPins(pass, op, 1);
     core_.NoteCompleted(slot, epoch);
   }
+  t_retiring = outer;
   for (OpRecord* op : started) ProductionEnv::AddReady(pass, op);
   core_.Dispatch(pass, nullptr);
 }

@@ -1,0 +1,143 @@
+// Plan: a graph made ready to run. Immutable and re-entrant: any number of runs at once, each with a frame of its own.
+//
+//   engine::Run run = plan.Start(inputs, {.priority = 1});   // returns at once
+//   Tensor y = run.Take<Tensor>(0);                          // waits; throws OpError if the run failed
+//
+// To the engine a run is one op on the plan's Vars, whatever number of nodes it has: it takes its place in the order at
+// Start, begins when all its Vars are granted, and releases each Var after the last node that needs it.
+// A run counts as one write of each Var that it changes.
+//
+// Threads:   Start on any thread, inside ops too. A Run is used by one thread at a time.
+// Ownership: plans, runs and frames may outlive the graph; a run that is dropped goes on, and its errors are reported by WaitAll.
+//            Frames come from the plan's pool: after warm-up a run allocates nothing.
+// Errors:    per node, as for ops (error.h): a node that throws poisons its outputs and the Vars that it would have
+//            written; nodes that read these are skipped; the others run. The plan may be run again.
+// Source:    MXNet's CachedOp (hybridize) and Taskflow's run; each run's order is that of the recorded versions.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "engine/graph.h"
+
+namespace engine {
+
+// What a scheduler decides, by node as recorded. Pure data; empty vectors leave it to the plan.
+struct Schedule {
+  std::vector<double> rank = {};     // ready nodes with the highest rank first; must not grow along a dependency
+  std::vector<uint32_t> batch = {};  // nodes of one number run one after the other as one task; must not form a cycle
+};
+
+struct PlanOptions {
+  Name name = "plan";
+  // Values keep their place and their object from run to run of a frame (NodeContext::Reuse): stable addresses.
+  bool static_alloc = false;
+  // Inputs are trusted to be of the types that the first run brought: checked once instead of at each Start.
+  bool static_shape = false;
+  Schedule schedule = {};
+};
+
+// When and where a node ran; nanoseconds of the steady clock. begin == end == 0: it was skipped.
+struct NodeTime {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int worker = -1;  // -1: a caller's thread
+};
+
+struct RunOptions {
+  std::optional<Policy> policy = {};  // none: the calling thread's scope, or the engine's
+  int priority = 0;                   // of the whole run among ready ops
+  CancelScope* cancel = nullptr;  // none: the calling thread's scope. Nodes not begun are skipped with CancelledError
+  // Nodes that have not begun at this time are skipped with DeadlineError.
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  // Filled by the run, by node as recorded; it must be as long as the graph and live until the run has ended.
+  std::span<NodeTime> times = {};
+};
+
+// Cause of nodes that came too late.
+class DeadlineError : public Error {
+ public:
+  using Error::Error;
+};
+
+namespace detail {
+struct PlanCore;
+struct RunState;
+}  // namespace detail
+
+// Run: a run in flight, and its outputs.
+class Run {
+ public:
+  Run() noexcept = default;
+  Run(Run&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Run& operator=(Run&& other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Run();
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+  bool done() const;
+  // Waits until every node has settled; throws the OpError of the failed node that was recorded first, each time
+  // afresh. Inside an op as Engine::Wait; refused if the run needs a Var that the waiting op itself holds.
+  void Wait(Site site = std::source_location::current());
+  bool WaitFor(std::chrono::nanoseconds timeout, Site site = std::source_location::current());
+  // Output by position. Waits first.
+  Value& Output(size_t output, Site site = std::source_location::current());
+  template <class T>
+  T& Output(size_t output, Site site = std::source_location::current()) {
+    return Output(output, site).template Get<T>();
+  }
+  template <class T>
+  T Take(size_t output, Site site = std::source_location::current()) {
+    return Output(output, site).template Take<T>();
+  }
+
+ private:
+  friend class Plan;
+  explicit Run(detail::RunState* counted) noexcept : state_(counted) {}
+  detail::RunState* state_ = nullptr;
+};
+
+class Plan {
+ public:
+  Plan() noexcept = default;
+  Plan(const Plan&) = default;
+  Plan(Plan&&) = default;
+  Plan& operator=(const Plan&) = default;
+  Plan& operator=(Plan&&) = default;
+  ~Plan();
+  explicit operator bool() const noexcept { return core_ != nullptr; }
+
+  // Starts a run. The inputs are moved from, unless the call is refused: UsageError for a wrong number or type of inputs,
+  // a deleted Var, options that cannot be honoured; BackPressureError.
+  engine::Run Start(std::span<Value> inputs = {}, const RunOptions& options = {},
+                    Site site = std::source_location::current()) const;
+
+  // The same program under another schedule.
+  Plan With(Schedule schedule) const;
+
+  // --- what it is
+
+  // Nodes are grouped in tasks: a chain or a batch, which one thread runs in a go. Both are in topological order.
+  struct Task {
+    std::vector<uint32_t> nodes;       // as recorded
+    std::vector<uint32_t> successors;  // tasks, after transitive reduction
+    uint32_t predecessors = 0;
+  };
+  const Graph& graph() const noexcept;
+  const PlanOptions& options() const noexcept;
+  std::vector<Task> tasks() const;
+  size_t edges() const noexcept;     // between tasks
+  size_t counters() const noexcept;  // 4-byte counters of a frame: tasks with several predecessors, shared last uses
+  size_t frames() const noexcept;    // made so far: the most runs that were alive at once
+  // As text: one line a task; as DOT: nodes, effects and dependencies.
+  std::string Describe() const;
+  std::string Dot() const;
+
+ private:
+  friend class Graph;
+  std::shared_ptr<detail::PlanCore> core_;
+};
+
+}  // namespace engine

@@ -1,0 +1,118 @@
+// StageOptions: what a stage is asked to do, what it counts, and what it says when something goes wrong.
+//
+// Names and defaults are DeepRec's (tf.staged), except that an item which finds no room in time is an error unless
+// `on_timeout` says otherwise. What cannot be honoured is refused with UsageError when the stage is made.
+//
+// Threads: plain values. Errors: see the classes below.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+
+namespace engine {
+
+// A source says with it that there is no more data. Also the default of closed_exception_types.
+class EndOfData : public Error {
+ public:
+  EndOfData() : Error("end of data") {}
+  using Error::Error;
+};
+// An item waited too long for room, or a consumer for an item. The text names the stage and what holds it up.
+class StageTimeoutError : public Error {
+ public:
+  using Error::Error;
+};
+
+// True for the exceptions that it stands for.
+using ExceptionFilter = std::function<bool(const std::exception_ptr&)>;
+template <class... E>
+ExceptionFilter AnyOf() {
+  return []([[maybe_unused]] const std::exception_ptr& thrown) {
+    [[maybe_unused]] const auto is = [&]<class T>(T*) {
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const T&) {
+        return true;
+      } catch (...) {
+        return false;
+      }
+    };
+    return (is(static_cast<E*>(nullptr)) || ...);
+  };
+}
+
+enum class OnTimeout : uint8_t {
+  kError,  // the stream fails with StageTimeoutError, after the items before it
+  kDrop,   // the item is dropped and counted (DeepRec)
+};
+
+struct StageOptions {
+  std::string name = {};  // in errors and thread names; empty: generated
+  size_t capacity = 1;    // items buffered
+  size_t capacity_bytes =
+      0;                // bytes buffered, as the source reports them; one item more where its turn has come; 0: any
+  int num_threads = 1;  // producer threads
+  int num_clients = 1;  // consumers that may wait at once; each item goes to one of them
+  bool ordered = true;  // items keep the source's order; false: the order in which they are finished
+
+  std::chrono::milliseconds timeout_millis{300000};  // longest a finished item waits for room while nothing is taken
+  OnTimeout on_timeout = OnTimeout::kError;
+  std::chrono::milliseconds take_timeout_millis{0};  // longest a consumer waits for an item; 0: as long as it takes
+
+  ExceptionFilter closed_exception_types = AnyOf<EndOfData>();  // end the stream, after what was made before
+  ExceptionFilter ignored_exception_types = AnyOf<>();          // skip the item and count it
+  int ignored_budget = 100;  // ignored in a row; the next is unexpected. Beyond the eighth a growing pause (1 ms … 1 s)
+
+  bool use_stage_subgraph_thread_pool = false;  // run on the pool MakeStagePool made as number ...
+  int stage_subgraph_thread_pool_id = 0;        // ... this; refused if there is none
+  int stage_subgraph_stream_id = 0;             // device lane of the stage, 0 … StageLanes() - 1; 0: the main one
+
+  bool autotune = false;      // grow capacity and threads while consumers wait
+  size_t max_capacity = 256;  // how far autotune may go; capacity_bytes bounds it too
+  int max_threads = 0;        // likewise; 0: one a core
+};
+
+// A snapshot. Counters start with the run; a restart starts them anew.
+struct StageStats {
+  uint64_t delivered = 0;   // items handed to consumers
+  uint64_t position = 0;    // items of the source that are done with: what a resumed run has to leave out
+  uint64_t begun = 0;       // items that producers have begun
+  size_t fill = 0;          // items buffered now
+  size_t fill_bytes = 0;    // their bytes
+  size_t waiting = 0;       // finished items that wait for room now, each with its producer
+  size_t capacity = 0;      // as autotune left it
+  int threads = 0;          // likewise
+  uint64_t drops = 0;       // items dropped after timeout_millis
+  uint64_t skipped = 0;     // items skipped because of an ignored exception
+  uint64_t discarded = 0;   // items finished behind the end, a failure or a cancel, and thrown away
+  uint64_t room_waits = 0;  // times that a finished item found no room
+  std::chrono::nanoseconds producer_wait{0};  // spent in these, summed over producers
+  std::chrono::nanoseconds consumer_wait{0};  // spent waiting for items, summed over consumers
+};
+
+// A named pool for stages: at most inter_op_threads_num of the producers of all its stages run at once; what waits for
+// room, or takes from another stage, does not count. ParallelFor in its sources uses intra_op_threads_num threads.
+struct StagePoolOptions {
+  std::string global_name;
+  int inter_op_threads_num = 1;
+  int intra_op_threads_num = 1;
+};
+// Makes a pool for the life of the process and returns its number: 0, 1, … Throws UsageError if the name is taken.
+int MakeStagePool(StagePoolOptions options);
+// The pools there are, by number.
+std::vector<StagePoolOptions> StagePools();
+// How many device lanes a stage may choose from: multi_stream_num. 1 where there is no device.
+int StageLanes() noexcept;
+
+// Runs body(begin, end) over [0, n) in pieces of at least `grain`, with the intra-op threads of the pool that the calling
+// producer runs on; outside of pools on the calling thread alone. The first exception of a piece is rethrown.
+void StageParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
+
+}  // namespace engine

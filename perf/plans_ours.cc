@@ -1,0 +1,83 @@
+// This engine's plans on the replay cases of peers/.
+// Threads:   `workers` of the engine's own; the thread that starts runs is not one of them, but under "inline" it alone.
+// Variants:  "" edges as the peers get them; "vars" the same program captured, with a Var for each that it names, which
+//            orders the runs among other ops as well; "inline" the policy; "loop" no engine: the kernels called in a row.
+#include <engine/plan.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "peers/hand_deps.h"
+#include "peers/runner.h"
+
+namespace {
+
+using namespace perf;
+
+class Plans {
+ public:
+  explicit Plans(const Config& config) : variant_(config.variant), engine_(Options(config)) {
+    for (VarId v = 0; v < kAllVars; ++v) vars_.push_back(engine_.NewVar());
+  }
+
+  std::string WhyNot(std::string_view name) const {
+    return name.starts_with(kReplay) ? std::string() : "plans are measured by their replay";
+  }
+
+  template <std::size_t R, std::size_t U>
+  void Push(const Op<R, U>& op) {
+    if (variant_ == "loop") return kernels_.push_back([] { Body(); });
+    if (variant_ == "vars") {
+      std::vector<engine::Var> reads, updates;
+      for (const VarId v : op.reads) reads.push_back(vars_[v]);
+      for (const VarId v : op.updates) updates.push_back(vars_[v]);
+      return engine::Capture(graph_).Push({.name = "node", .reads = reads, .updates = updates}, [] { Body(); });
+    }
+    const engine::NodeId node = graph_.Add({.name = "node"}, [] { Body(); });
+    before_.clear();
+    deps_.Collect(op, before_);
+    for (const engine::NodeId& earlier : before_) graph_.Order(earlier, node);
+    deps_.Record(op, node);
+  }
+  void PushBlocked(VarId, Gate&) {}
+  void WaitAll() { engine_.WaitAll(); }
+  void Wait(VarId) {}
+
+  // A run is waited for before the next one starts: no two overlap.
+  void Rerun() {
+    if (variant_ == "loop") {
+      for (const auto& kernel : kernels_) kernel();
+      return;
+    }
+    if (!plan_) plan_ = graph_.Compile(engine_);
+    plan_.Start().Wait();
+  }
+  void Clear() {
+    kernels_.clear();
+    plan_ = {};
+    graph_ = {};
+    deps_.Clear();
+  }
+
+ private:
+  static engine::EngineOptions Options(const Config& config) {
+    engine::EngineOptions options;
+    options.workers = config.workers;
+    if (config.variant == "inline") options.policy = engine::Policy::kInline;
+    return options;
+  }
+
+  const std::string variant_;
+  engine::Engine engine_;
+  std::vector<engine::Var> vars_;  // before the engine goes, so do its handles
+  engine::Graph graph_;
+  engine::Plan plan_;
+  std::vector<engine::NodeId> before_;
+  HandDeps<engine::NodeId> deps_;
+  std::vector<std::function<void()>> kernels_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) { return perf::Main<Plans>(argc, argv); }

@@ -1,0 +1,138 @@
+"""Sources: what a stage reads, from the structure that the program wrote down.
+
+Its iterators are advanced together, by one producer at a time and in order: that is ``pull``. Its callables turn what
+was pulled into the item, several producers at once: that is ``make``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Iterable, NamedTuple
+
+from .errors import UsageError
+
+Build = Callable[[list[Any], dict[str, Any]], Any]
+
+
+class Source(NamedTuple):
+    """What the producers of one run share."""
+
+    pull: Callable[[], Any] | None
+    make: Callable[[Any], Any] | None
+    once: str | None  # what in it cannot begin again
+
+
+class _Compiler:
+    def __init__(self, feed_dict: dict[str, Any]) -> None:
+        self.pulls: list[Callable[[], Any]] = []
+        self.once: str | None = None
+        self.feeds: dict[str, Callable[[list[Any]], Any]] = {}
+        self.used: set[str] = set()
+        for name, value in feed_dict.items():
+            if not isinstance(name, str):
+                raise TypeError(f"staged: feed_dict has the key {name!r}; names of parameters are expected")
+            self.feeds[name] = self._feed(name, value)
+
+    def _feed(self, name: str, value: Any) -> Callable[[list[Any]], Any]:
+        if hasattr(value, "__next__"):
+            at = self._iterator(value, f"feed_dict[{name!r}]")
+            return lambda raw: raw[at]
+        if callable(value):
+            return lambda raw: value()
+        return lambda raw: value
+
+    def _iterator(self, source: Iterable[Any], path: str) -> int:
+        iterator = iter(source)
+        if iterator is source and self.once is None:
+            self.once = f"{path} is a {type(source).__name__}"
+        self.pulls.append(iterator.__next__)
+        return len(self.pulls) - 1
+
+    def build(self, node: Any, path: str) -> Build:
+        """How the part ``node`` of an item is made from what was pulled and what is fed."""
+        if node is None:
+            return lambda raw, fed: None
+        if isinstance(node, dict):
+            parts = {key: self.build(value, f"{path}[{key!r}]") for key, value in node.items()}
+            return lambda raw, fed: {key: part(raw, fed) for key, part in parts.items()}
+        if isinstance(node, (list, tuple)):
+            items = [self.build(value, f"{path}[{i}]") for i, value in enumerate(node)]
+            kind: Any = type(node)
+            if hasattr(node, "_fields"):
+                return lambda raw, fed: kind(*[part(raw, fed) for part in items])
+            return lambda raw, fed: kind([part(raw, fed) for part in items])
+        if hasattr(node, "__iter__") and not isinstance(node, (str, bytes)):
+            at = self._iterator(node, path)
+            return lambda raw, fed: raw[at]
+        if callable(node):
+            return self._call(node, path)
+        raise TypeError(
+            f"staged: {path} is a {type(node).__name__}; an iterator, iterable or callable, or a list, tuple or dict "
+            "of them, or None in one, is expected"
+        )
+
+    def _call(self, fn: Callable[..., Any], path: str) -> Build:
+        try:
+            parameters = inspect.signature(fn).parameters.values()
+        except (TypeError, ValueError):  # built-ins need not have one
+            parameters = {}.values()
+        given, any_name = [], False
+        for p in parameters:
+            if p.kind is p.VAR_KEYWORD:
+                any_name = True
+            elif p.name in self.feeds and p.kind is not p.VAR_POSITIONAL:
+                given.append((p.name, p.kind is p.POSITIONAL_ONLY))
+            elif p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
+                raise UsageError(
+                    f"staged: parameter '{p.name}' of {path} ({getattr(fn, '__name__', fn)}) is not in feed_dict"
+                )
+        if any_name:
+            given = [(name, False) for name in self.feeds]
+        self.used |= {name for name, _ in given}
+        positional = [name for name, by_place in given if by_place]
+        named = [name for name, by_place in given if not by_place]
+        return lambda raw, fed: fn(*[fed[n] for n in positional], **{n: fed[n] for n in named})
+
+
+def compile_source(features: Any, feed_dict: dict[str, Any]) -> Source:
+    """Checks ``features`` and ``feed_dict`` and begins their iterators. TypeError or UsageError says what is wrong."""
+    compiler = _Compiler(feed_dict)
+    build = compiler.build(features, "features")
+    unused = [name for name in compiler.feeds if name not in compiler.used]
+    if unused:
+        raise UsageError(f"staged: feed_dict names '{unused[0]}', which is a parameter of no callable in features")
+    pulls, feeds = compiler.pulls, compiler.feeds
+    if not pulls and not _has_callable(features):
+        raise UsageError("staged: features has no source in it, so it would give the same item for ever")
+    if len(pulls) == 1 and not feeds and not isinstance(features, (dict, list, tuple)):
+        return Source(pulls[0], None, compiler.once)
+
+    def pull() -> list[Any]:
+        return [next_item() for next_item in pulls]
+
+    def make(raw: list[Any]) -> Any:
+        return build(raw, {name: feed(raw) for name, feed in feeds.items()})
+
+    return Source(pull if pulls else None, make, compiler.once)
+
+
+def _has_callable(node: Any) -> bool:
+    if isinstance(node, dict):
+        return any(map(_has_callable, node.values()))
+    if isinstance(node, (list, tuple)):
+        return any(map(_has_callable, node))
+    return node is not None
+
+
+def nbytes(item: Any) -> int:
+    """How many bytes an item holds: of arrays, bytes and strings, in any nesting; small objects count as 64."""
+    size = getattr(item, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(item, (bytes, bytearray, str)):
+        return len(item)
+    if isinstance(item, dict):
+        return sum(map(nbytes, item.values()))
+    if isinstance(item, (list, tuple)):
+        return sum(map(nbytes, item))
+    return 64

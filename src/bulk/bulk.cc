@@ -1,0 +1,81 @@
+#include "engine/bulk.h"
+
+#include <algorithm>
+#include <string>
+
+#include "state.h"
+
+namespace engine {
+namespace {
+
+uint32_t CheckedLimit(int limit) {
+  if (limit < 0 || limit > kMaxBulkSize)
+    throw UsageError("a bulk of " + std::to_string(limit) + " ops was asked for; 0 (no bulk) to " +
+                     std::to_string(kMaxBulkSize) + " are allowed");
+  return static_cast<uint32_t>(limit);
+}
+
+bool Same(const Placement& a, const Placement& b) { return a.kind == b.kind && a.index == b.index; }
+
+}  // namespace
+
+Bulk::Bulk(Engine& engine, int limit)
+    : limit_(CheckedLimit(limit)),
+      state_(std::make_shared<State>(engine)),
+      redirect_(engine, *this, Redirect::Rank::kYields) {}
+
+Bulk::~Bulk() {
+  Release();
+  // In a fork's child the parent's watcher may be locked for ever, and nobody looks through it.
+  if (state_->silence == &bulk::Silence::Get()) state_->silence->Unwatch(state_.get());
+}
+
+void Bulk::Release() noexcept {
+  const uint64_t mark = state_->mark.load(std::memory_order_relaxed);
+  if (!(mark & 1)) return;
+  state_->mark.store(mark + 1, std::memory_order_relaxed);
+  state_->ops.Release();
+}
+
+void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) { Put(desc, fn, how, site, true); }
+bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  return Put(desc, fn, how, site, false);
+}
+
+bool Bulk::Put(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bool may_wait) {
+  State& state = *state_;
+  if (how == How::kAsync || limit_ < 2 || desc.place.kind == Placement::Kind::kIo) {
+    Release();
+    const auto apart = how == How::kAsync ? HeldOps::Apart::kAsync : HeldOps::Apart::kSync;
+    return state.ops.PushApart(desc, fn, apart, site, may_wait);
+  }
+  const int priority = std::clamp(desc.priority, kMinPriority, kMaxPriority);
+  if (!Same(desc.place, place_) || priority != priority_) Release();
+  const uint32_t held = state.ops.PushErased(desc, fn, site, may_wait);
+  if (held == HeldOps::kNoRoom) return false;
+  // A push that waits for room may run ops on this thread, which may push through us: only now is it known what is held.
+  place_ = desc.place;
+  priority_ = priority;
+  const uint64_t mark = (state.mark.load(std::memory_order_relaxed) | 1) + 1;
+  if (held == 0) {
+    state.mark.store(mark, std::memory_order_relaxed);
+  } else if (held == 1) {
+    state.mark.store(mark + 1, std::memory_order_seq_cst);
+    Opened();
+  } else {
+    state.mark.store(mark + 1, std::memory_order_relaxed);
+    if (held >= limit_) Release();
+  }
+  return true;
+}
+
+void Bulk::Opened() {
+  bulk::Silence& silence = bulk::Silence::Get();
+  if (state_->silence != &silence) [[unlikely]] {
+    silence.Watch(state_);
+    state_->silence = &silence;
+  }
+  silence.Opened();
+}
+
+}  // namespace engine

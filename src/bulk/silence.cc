@@ -1,0 +1,118 @@
+#include "silence.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "engine/bulk.h"
+
+namespace engine::bulk {
+namespace {
+
+// Never destroyed: its thread runs until the process ends.
+std::atomic<Silence*> g_silence{nullptr};
+
+}  // namespace
+
+Silence& Silence::Get() {
+  static const bool made = [] {
+    g_silence.store(new Silence, std::memory_order_release);
+    // In the child nobody else runs; the old one may be locked by a thread that is gone.
+    return pthread_atfork(nullptr, nullptr, [] { g_silence.store(new Silence, std::memory_order_release); }) == 0;
+  }();
+  (void)made;
+  return *g_silence.load(std::memory_order_acquire);
+}
+
+void Silence::Watch(std::shared_ptr<Watched> bulk) {
+  std::lock_guard lock(mu_);
+  watched_.push_back(std::move(bulk));
+}
+
+void Silence::Unwatch(const Watched* bulk) noexcept {
+  std::lock_guard lock(mu_);
+  std::erase_if(watched_, [&](const auto& w) { return w.get() == bulk; });
+}
+
+void Silence::Wake() {
+  std::lock_guard lock(mu_);
+  asleep_.store(false, std::memory_order_relaxed);
+  if (by_hand_) return;
+  if (!started_) {
+    // Signals are for the program's own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread([this] { Main(); }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    started_ = true;
+  }
+  changed_.notify_one();
+}
+
+bool Silence::AnyOpen() const {
+  return std::any_of(watched_.begin(), watched_.end(), [](const auto& w) {
+    const uint64_t mark = w->mark.load(std::memory_order_seq_cst);
+    return (mark & 1) && mark != w->seen + 1;  // seen + 1: released by us already
+  });
+}
+
+// `seen` is the odd mark of a bulk seen open, and one less, the even, once it was released.
+bool Silence::Tick() {
+  std::vector<std::shared_ptr<Watched>> silent;
+  bool open = false;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& bulk : watched_) {
+      const uint64_t mark = bulk->mark.load(std::memory_order_relaxed);
+      if (!(mark & 1) || mark == bulk->seen + 1) continue;
+      open = true;
+      if (mark != bulk->seen) {
+        bulk->seen = mark;
+        continue;
+      }
+      bulk->seen = mark - 1;
+      silent.push_back(bulk);
+    }
+  }
+  for (const auto& bulk : silent) bulk->ops.Release();
+  return open;
+}
+
+void Silence::Main() {
+  pthread_setname_np(pthread_self(), "engine-bulk");
+  std::unique_lock lock(mu_);
+  for (;;) {
+    lock.unlock();
+    const bool open = Tick();
+    lock.lock();
+    if (!open || by_hand_) {
+      // seq_cst, then a look at the marks. Partner: Opened.
+      asleep_.store(true, std::memory_order_seq_cst);
+      if (by_hand_ || !AnyOpen()) changed_.wait(lock, [&] { return !asleep_.load() && !by_hand_; });
+      asleep_.store(false, std::memory_order_relaxed);
+    }
+    const auto next = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+    changed_.wait_until(lock, next, [&] { return by_hand_; });
+  }
+}
+
+void Silence::ByHand(bool by_hand) {
+  std::lock_guard lock(mu_);
+  by_hand_ = by_hand;
+  asleep_.store(true, std::memory_order_seq_cst);  // the next opening wakes the thread
+  changed_.notify_one();
+}
+
+}  // namespace engine::bulk
+
+namespace engine {
+
+SilenceByHand::SilenceByHand() { bulk::Silence::Get().ByHand(true); }
+SilenceByHand::~SilenceByHand() { bulk::Silence::Get().ByHand(false); }
+bool SilenceByHand::Tick() { return bulk::Silence::Get().Tick(); }
+
+}  // namespace engine

@@ -1,0 +1,41 @@
+// Kernel: the body of a node, moved in once and run by every run of every plan that has the node.
+#pragma once
+
+#include <memory>
+#include <new>
+#include <string>
+
+#include "engine/graph.h"
+
+namespace engine::detail {
+
+struct Kernel {
+  explicit Kernel(ClosureRef ref)
+      : type(ref.type), memory(::operator new(ref.type->size, std::align_val_t{ref.type->align})) {
+    try {
+      type->construct(memory, ref.object);
+    } catch (...) {
+      Free();
+      throw;
+    }
+  }
+  ~Kernel() {
+    if (type->destroy) type->destroy(memory);
+    Free();
+  }
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  const ClosureType* const type;
+  void* const memory;
+
+ private:
+  void Free() { ::operator delete(memory, std::align_val_t{type->align}); }
+};
+
+// Parts of messages.
+inline std::string Quote(Name name) { return *name.c_str() ? "'" + std::string(name.c_str()) + "'" : "(unnamed)"; }
+inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
+std::string TypeText(const std::type_info* type);
+
+}  // namespace engine::detail

@@ -1,0 +1,122 @@
+// The public face of plans, runs and node contexts.
+#include "engine/plan.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+
+#include "core.h"
+#include "kernel.h"
+#include "plan_core.h"
+
+namespace engine {
+
+using detail::EngineCore;
+using WaitKind = EngineCore::WaitKind;
+
+namespace detail {
+
+std::string TypeText(const std::type_info* type) {
+  if (!type) return "nothing";
+  int status = 0;
+  char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
+  std::string text = std::string("'") + (name ? name : type->name()) + "'";
+  std::free(name);
+  return text;
+}
+
+void ThrowWrongType(const std::type_info& wanted, const std::type_info* held) {
+  throw UsageError("a value was asked for as " + TypeText(&wanted) + " and holds " + TypeText(held));
+}
+
+}  // namespace detail
+
+// --- NodeContext
+
+size_t NodeContext::inputs() const noexcept { return (node_ + 1)->inputs - node_->inputs; }
+size_t NodeContext::outputs() const noexcept { return (node_ + 1)->outputs - node_->outputs; }
+
+Value& NodeContext::In(size_t input) {
+  if (input >= inputs())
+    throw UsageError("node '" + std::string(node_->name) + "' asks for input " + std::to_string(input) + " of " +
+                     std::to_string(inputs()));
+  return run_->values[run_->owner->node_inputs[node_->inputs + input]];
+}
+Value& NodeContext::Out(size_t output) {
+  if (output >= outputs())
+    throw UsageError("node '" + std::string(node_->name) + "' sets output " + std::to_string(output) + " of " +
+                     std::to_string(outputs()));
+  return run_->values[run_->owner->node_outputs[node_->outputs + output]];
+}
+void NodeContext::WrongInput(size_t input, const std::type_info& wanted) {
+  throw UsageError("node '" + std::string(node_->name) + "' takes input " + std::to_string(input) + " as " +
+                   detail::TypeText(&wanted) + ", and it holds " + detail::TypeText(In(input).type()));
+}
+void NodeContext::CheckTake(size_t input) const {
+  if (input < inputs() && !run_->owner->single_use[run_->owner->node_inputs[node_->inputs + input]])
+    throw UsageError("node '" + std::string(node_->name) + "' may not take input " + std::to_string(input) +
+                     ": others use it, or it is an output of the graph");
+}
+
+// --- Run
+
+Run::~Run() {
+  if (state_) state_->core->DropRun(*state_);
+}
+bool Run::done() const { return state_ && detail::Protocol::Settled(VarRef(state_->done).core()); }
+void Run::Wait(Site site) {
+  if (!state_) throw UsageError("Wait of an empty Run at " + detail::At(site));
+  if (!done()) state_->core->CheckRunWait(*state_, site);
+  state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
+}
+bool Run::WaitFor(std::chrono::nanoseconds timeout, Site site) {
+  if (!state_) throw UsageError("WaitFor of an empty Run at " + detail::At(site));
+  if (!done()) state_->core->CheckRunWait(*state_, site);
+  const auto now = detail::Clock::now();
+  const auto deadline = timeout > detail::kNever - now ? detail::kNever : now + timeout;
+  return state_->core->Wait(state_->done, WaitKind::kRead, deadline, site);
+}
+Value& Run::Output(size_t output, Site site) {
+  Wait(site);
+  const auto& outputs = state_->owner->graph.outputs();
+  if (output >= outputs.size())
+    throw UsageError("output " + std::to_string(output) + " of plan " + detail::Quote(state_->owner->options.name) +
+                     ", which has " + std::to_string(outputs.size()) + ", asked for at " + detail::At(site));
+  return state_->values[outputs[output].index];
+}
+
+// --- Plan
+
+Plan Graph::Compile(Engine& eng, const PlanOptions& options) const {
+  Plan plan;
+  plan.core_ = std::make_shared<detail::PlanCore>(*eng.core_, *this, options);
+  return plan;
+}
+Plan Graph::Compile(Engine& eng) const { return Compile(eng, PlanOptions()); }
+
+Plan::~Plan() = default;
+
+engine::Run Plan::Start(std::span<Value> inputs, const RunOptions& options, Site site) const {
+  if (!core_) throw UsageError("Start of an empty Plan at " + detail::At(site));
+  const EngineCore::Hold hold(core_->core);
+  return engine::Run(core_->core->StartRun(*core_, inputs, options, site));
+}
+
+Plan Plan::With(Schedule schedule) const {
+  PlanOptions changed = core_->options;
+  changed.schedule = std::move(schedule);
+  Plan plan;
+  plan.core_ = std::make_shared<detail::PlanCore>(*core_->core, core_->graph, changed);
+  return plan;
+}
+
+const Graph& Plan::graph() const noexcept { return core_->graph; }
+const PlanOptions& Plan::options() const noexcept { return core_->options; }
+size_t Plan::edges() const noexcept { return core_->successors.size(); }
+size_t Plan::counters() const noexcept { return core_->counters.size(); }
+size_t Plan::frames() const noexcept {
+  detail::MutexLock lock(core_->frames_mu);
+  return core_->frames.size();
+}
+
+}  // namespace engine

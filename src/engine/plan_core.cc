@@ -1,0 +1,186 @@
+// Compiling a layout into arrays, and the pool of frames.
+#include "plan_core.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <unordered_map>
+
+#include "core.h"
+#include "kernel.h"
+
+namespace engine::detail {
+namespace {
+
+constexpr std::align_val_t kFrameAlign{64};
+
+size_t Rounded(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
+
+}  // namespace
+
+PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOptions& plan_options)
+    : core(&engine_core), graph(recorded), options(plan_options) {
+  const PlanLayout layout = LayOut(graph, options);
+  for (const Graph::Node& node : graph.nodes())
+    for (const Effect& effect : node.effects)
+      core->CheckVar(VarRef(effect.var).core(), "effects", node.name.c_str(), node.site);
+  if (layout.vars.size() + 1 > Protocol::kMaxAccesses)
+    throw UsageError("the graph names " + std::to_string(layout.vars.size()) + " Vars; the most is " +
+                     std::to_string(Protocol::kMaxAccesses - 1));
+
+  std::unordered_map<VarCore*, uint32_t> place;
+  for (uint32_t v = 0; v < layout.vars.size(); ++v) place.emplace(VarRef(layout.vars[v]).core(), v);
+  const auto at = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
+  for (uint32_t i = 0; i <= layout.order.size(); ++i) {
+    PlanNode n{};
+    n.inputs = at(node_inputs);
+    n.outputs = at(node_outputs);
+    n.effects = at(node_effects);
+    n.ends = at(node_ends);
+    if (i < layout.order.size()) {
+      const Graph::Node& node = graph.nodes()[layout.order[i]];
+      n.run = node.kernel->type->run;
+      n.closure = node.kernel->memory;
+      n.name = node.name.c_str();
+      n.file = node.site.file;
+      n.line = node.site.line;
+      n.recorded = layout.order[i];
+      n.flags =
+          static_cast<uint8_t>((node.async ? PlanNode::kAsync : 0) | (node.run_always ? PlanNode::kRunAlways : 0) |
+                               (node.cancelled ? PlanNode::kScoped : 0));
+      for (ValueId v : node.inputs) node_inputs.push_back(v.index);
+      for (ValueId v : node.outputs) node_outputs.push_back(v.index);
+      for (const Effect& e : node.effects) node_effects.push_back({place.at(VarRef(e.var).core()), e.role});
+      node_ends.insert(node_ends.end(), layout.ends[i].begin(), layout.ends[i].end());
+      scopes.push_back(node.cancelled);
+    }
+    nodes.push_back(n);
+  }
+  awaited.resize(layout.tasks.size());
+  for (uint32_t i = 0; i < layout.tasks.size(); ++i) {
+    const PlanLayout::Task& from = layout.tasks[i];
+    const Graph::Node& last = graph.nodes()[layout.order[from.end - 1]];
+    PlanTask task{};
+    task.first = from.first;
+    task.end = from.end;
+    task.successors = at(successors);
+    successors.insert(successors.end(), from.successors.begin(), from.successors.end());
+    task.successors_end = at(successors);
+    task.counter = layout.task_counter[i];
+    task.predecessors = from.predecessors;
+    task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->PoolIndex(last.place);
+    task.async = last.async;
+    concurrent |= task.pool != kDefaultPool;
+    task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNone;
+    if (task.ticket != kNone && !from.successors.empty())
+      awaited[*std::min_element(from.successors.begin(), from.successors.end())].push_back(task.ticket);
+    remaining += 1 + task.async;
+    if (from.predecessors == 0) sources.push_back(i);
+    tasks.push_back(task);
+  }
+  std::reverse(sources.begin(), sources.end());
+  // Other placements come first of all: a run posts them before it works itself.
+  std::stable_partition(sources.begin(), sources.end(), [&](uint32_t t) { return tasks[t].pool == kDefaultPool; });
+  counters = layout.counters;
+
+  single_use.resize(graph.values().size());
+  std::vector<uint32_t> named(graph.values().size());
+  for (const Graph::Node& node : graph.nodes())
+    for (ValueId v : node.inputs) ++named[v.index];
+  for (uint32_t v = 0; v < single_use.size(); ++v) single_use[v] = named[v] == 1;
+  for (ValueId v : graph.outputs()) single_use[v.index] = false;
+  std::vector<bool> ended(graph.values().size());
+  for (const PlanLayout::End& e : node_ends)
+    if (e.what < PlanLayout::kVarEnd) ended[e.what] = true;
+  for (uint32_t v = 0; v < ended.size(); ++v)
+    if (!ended[v]) left_over.push_back(v);
+
+  vars = layout.vars;
+  std::vector<uint32_t> sorted(vars.size());
+  std::iota(sorted.begin(), sorted.end(), 0u);
+  const auto core_of = [&](uint32_t v) { return VarRef(vars[v]).core(); };
+  std::sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) { return core_of(a) < core_of(b); });
+  access_of.resize(vars.size());
+  for (uint32_t i = 0; i < sorted.size(); ++i) {
+    access_of[sorted[i]] = i;
+    const Role mode = layout.modes[sorted[i]];
+    reads += mode == Role::kRead;
+    accesses.push_back({core_of(sorted[i]), uint64_t{i} << 2 | static_cast<uint64_t>(mode)});
+  }
+  static_assert(static_cast<int>(Role::kRead) == static_cast<int>(Mode::kRead) &&
+                static_cast<int>(Role::kUpdate) == static_cast<int>(Mode::kUpdate) &&
+                static_cast<int>(Role::kWrite) == static_cast<int>(Mode::kWrite));
+  core->Retain();
+}
+
+PlanCore::~PlanCore() {
+  {
+    MutexLock lock(frames_mu);
+    for (auto& frame : frames) std::destroy_n(frame->values, graph.values().size());
+    frames.clear();
+  }
+  vars.clear();
+  core->Release();
+}
+
+std::unique_ptr<RunState> PlanCore::NewFrame() {
+  auto run = std::make_unique<RunState>();
+  const size_t n_values = graph.values().size();
+  const size_t sizes[] = {n_values * sizeof(Value), counters.size() * sizeof(uint32_t), tasks.size() * sizeof(uint32_t),
+                          (n_values + vars.size()) * sizeof(ErrorRecord*), tickets * sizeof(OpRecord*)};
+  size_t bytes = 0;
+  for (size_t size : sizes) bytes += Rounded(size);
+  auto* memory = static_cast<std::byte*>(::operator new(std::max<size_t>(bytes, 64), kFrameAlign));
+  run->block = {memory, [](std::byte* p) { ::operator delete(p, kFrameAlign); }};
+  std::memset(memory, 0, bytes);
+  auto part = [&, i = size_t{0}]() mutable { return std::exchange(memory, memory + Rounded(sizes[i++])); };
+  run->values = reinterpret_cast<Value*>(part());
+  std::uninitialized_default_construct_n(run->values, n_values);
+  run->counters = reinterpret_cast<std::atomic<uint32_t>*>(part());
+  for (size_t i = 0; i < counters.size(); ++i) ::new (&run->counters[i]) std::atomic<uint32_t>(counters[i]);
+  run->next = reinterpret_cast<uint32_t*>(part());
+  run->errors = reinterpret_cast<ErrorRecord**>(part());
+  run->tickets = reinterpret_cast<OpRecord**>(part());
+  run->owner = this;
+  run->core = core;
+  run->done = EngineCore::AdoptVar(core->NewVar(options.name.c_str()));
+  return run;
+}
+
+RunState* PlanCore::TakeFrame() {
+  // Which place a thread looks at first: slots are lines apart, so their addresses tell threads apart.
+  const size_t start = reinterpret_cast<uintptr_t>(&core->Slot()) / sizeof(ThreadSlot);
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::atomic<RunState*>& place = places[(start + i) % places.size()].frame;
+    if (!place.load(std::memory_order_relaxed)) continue;
+    if (RunState* run = place.exchange(nullptr, std::memory_order_acquire)) return run;
+  }
+  {
+    MutexLock lock(frames_mu);
+    if (!spare.empty()) {
+      RunState* run = spare.back();
+      spare.pop_back();
+      return run;
+    }
+  }
+  auto made = NewFrame();
+  MutexLock lock(frames_mu);
+  spare.reserve(frames.size() + 1);  // so that returning cannot fail
+  frames.push_back(std::move(made));
+  return frames.back().get();
+}
+
+void PlanCore::ReturnFrame(RunState* run) {
+  const size_t start = reinterpret_cast<uintptr_t>(&core->Slot()) / sizeof(ThreadSlot);
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::atomic<RunState*>& place = places[(start + i) % places.size()].frame;
+    RunState* none = nullptr;
+    if (!place.load(std::memory_order_relaxed) &&
+        place.compare_exchange_strong(none, run, std::memory_order_release, std::memory_order_relaxed))
+      return;
+  }
+  MutexLock lock(frames_mu);
+  spare.push_back(run);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,154 @@
+// PlanCore: a plan's program, in arrays that a replay walks; RunState: the frame of one run.
+//
+// Threads:   a PlanCore is immutable but for its pool of frames. A RunState is used by the threads that run its tasks,
+//            each node's data by one of them at a time, as the edges say.
+// Ownership: a run in flight and its handle each count in `refs`; a run keeps its plan; the plan keeps its frames.
+// Counters:  a task with several predecessors has a 4-byte counter, which whoever arrives last sets back. As long as one
+//            thread alone runs the tasks, counting takes no read-modify-write; it becomes atomic before a second one joins.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "completion_state.h"
+#include "plan_layout.h"
+
+namespace engine::detail {
+
+struct alignas(64) PlanNode {
+  enum Flags : uint8_t { kAsync = 1, kRunAlways = 2, kScoped = 4, kWatched = kAsync | kScoped };
+  void (*run)(void* closure, RunContext& ctx, Completion* done);
+  void* closure;
+  const char* name;
+  const char* file;
+  uint32_t line;
+  uint32_t recorded;  // its number in the graph
+  // Where its lists begin; they end where the next node's begin.
+  uint32_t inputs, outputs, effects, ends;
+  uint8_t flags;
+};
+static_assert(sizeof(PlanNode) == 64);
+
+struct PlanTask {
+  uint32_t first, end;  // nodes
+  uint32_t successors, successors_end;
+  uint32_t counter;  // kNone: at most one predecessor
+  uint32_t predecessors;
+  uint32_t ticket;  // kNone, or its place among the tasks that an in-order run does not finish on the spot
+  uint8_t pool;     // kDefaultPool: as the run's policy says
+  bool async;       // its last node is
+};
+static_assert(sizeof(PlanTask) == 32);
+
+struct PlanEffect {
+  uint32_t var;
+  Role role;
+};
+
+struct RunState {
+  enum Watch : uint32_t { kErrors = 1, kCancel = 2, kDeadline = 4, kTimes = 8 };
+
+  std::shared_ptr<PlanCore> plan;  // while in use
+  PlanCore* owner = nullptr;
+  EngineCore* core = nullptr;
+  OpRecord* op = nullptr;
+  Var done;  // written by the run: what its handle waits for
+  Value* values = nullptr;
+  std::atomic<uint32_t>* counters = nullptr;
+  uint32_t* next = nullptr;        // by task: links of the lists of ready tasks
+  ErrorRecord** errors = nullptr;  // by value, then by Var; all null while `watch` has no kErrors
+  OpRecord** tickets = nullptr;    // in-order runs
+  uint8_t home = 0;                // the pool of what has no placement
+  bool in_order = false;
+  bool forked = false;  // in a child that was forked inside a node: the Vars are no longer ours
+  std::chrono::steady_clock::time_point deadline{};
+  std::span<NodeTime> times;
+  Site site;
+
+  // acq_rel: the last one out sees all that the others did. Between the handle and the run.
+  std::atomic<uint32_t> refs{0};
+  // relaxed loads in each node: whoever sets kErrors comes before those whom the error concerns, by the edges.
+  std::atomic<uint32_t> watch{0};
+  // Tasks not ended, asynchronous ones counted twice (body, completion). acq_rel: whoever takes it to zero ends the run
+  // and sees what all others did.
+  alignas(64) std::atomic<uint32_t> remaining{0};
+
+  Mutex mu;
+  ErrorRecord* first_error GUARDED_BY(mu) = nullptr;  // counted; of the failed node that was recorded first
+  uint32_t first_failed GUARDED_BY(mu) = kNone;
+
+  std::unique_ptr<std::byte[], void (*)(std::byte*)> block{nullptr, nullptr};
+};
+
+struct PlanCore : std::enable_shared_from_this<PlanCore> {
+  PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOptions& plan_options);
+  ~PlanCore();
+
+  RunState* TakeFrame();
+  void ReturnFrame(RunState* run);  // everything in it is as TakeFrame promises it
+  std::unique_ptr<RunState> NewFrame();
+  std::span<const uint32_t> SuccessorsOf(const PlanTask& task) const {
+    return {successors.data() + task.successors, successors.data() + task.successors_end};
+  }
+
+  EngineCore* const core;  // counted
+  const Graph graph;
+  const PlanOptions options;
+
+  std::vector<PlanNode> nodes;  // in topological order, and one more that ends the lists
+  std::vector<PlanTask> tasks;
+  std::vector<uint32_t> successors;
+  std::vector<uint32_t> sources;      // tasks without predecessors; the one to run first comes last
+  std::vector<uint32_t> node_inputs;  // values
+  std::vector<uint32_t> node_outputs;
+  std::vector<PlanEffect> node_effects;
+  std::vector<PlanLayout::End> node_ends;
+  std::vector<uint32_t> counters;                          // initial counts
+  std::vector<uint32_t> left_over;                         // values that no node ends: outputs, unused inputs
+  std::vector<bool> single_use;                            // values that their one consumer may take
+  std::vector<std::vector<uint32_t>> awaited;              // by task: tickets to await before it, in an in-order run
+  std::vector<std::shared_ptr<std::atomic<bool>>> scopes;  // by node
+  uint32_t tickets = 0;
+  uint32_t remaining = 0;   // initial
+  bool concurrent = false;  // has tasks of other placements: counters are atomic from the start
+  std::vector<Var> vars;
+  struct AccessTemplate {
+    VarCore* var;
+    uint64_t word;
+  };
+  std::vector<AccessTemplate>
+      accesses;                     // sorted by address, as a registration wants them; the run's own Var comes last
+  std::vector<uint32_t> access_of;  // by Var
+  uint32_t reads = 0;
+  // relaxed: what a task took lately; only decides whether sharing pays. 0: not known.
+  mutable std::atomic<int64_t> task_nanos{0};
+  // static_shape: the types that the first run brought. relaxed: set once to what every later run must bring.
+  mutable std::atomic<bool> shape_checked{false};
+
+  Mutex frames_mu;
+  std::vector<std::unique_ptr<RunState>> frames GUARDED_BY(frames_mu);  // all of them
+  std::vector<RunState*> spare GUARDED_BY(frames_mu);
+  struct alignas(64) Place {
+    // Exchanged: taking acquires, returning releases the frame's content.
+    std::atomic<RunState*> frame{nullptr};
+  };
+  std::array<Place, 16> places;  // free frames, a line each, so that threads that each run theirs share none
+};
+
+// What the closure of a plan's op begins with.
+struct PlanShare {  // of a run op, or a share: tasks handed to another worker
+  RunState* run;
+  uint32_t head = kNone;  // list of tasks by RunState::next
+};
+struct PlanTicket {  // an asynchronous node, or, in an in-order run, a task of another placement
+  RunState* run;
+  uint32_t task;
+  uint32_t node;                  // whose outcome is to be settled; kNone: all settled by who ran it
+  ErrorRecord* error = nullptr;   // counted; published by the release of kDone
+  std::atomic<uint32_t> word{0};  // a WaitNode's states
+};
+inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closure()); }
+
+}  // namespace engine::detail

@@ -1,0 +1,263 @@
+// A run from its start to its end: an op on the plan's Vars whose body is a replay, and the ops that carry its parts.
+#include <algorithm>
+
+#include "core.h"
+#include "gate.h"
+#include "kernel.h"
+#include "replay.h"
+
+namespace engine::detail {
+namespace {
+
+std::string PlanText(const PlanCore& plan, Site site) {
+  return "plan " + Quote(plan.options.name) + " started at " + At(site);
+}
+
+void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
+  const auto& wanted = plan.graph.inputs();
+  if (inputs.size() != wanted.size())
+    throw UsageError(PlanText(plan, site) + " takes " + std::to_string(wanted.size()) + " inputs and was given " +
+                     std::to_string(inputs.size()));
+  if (plan.shape_checked.load(std::memory_order_relaxed)) return;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Graph::ValueInfo& info = plan.graph.values()[wanted[i].index];
+    if (!info.type || (inputs[i].type() && *inputs[i].type() == *info.type)) continue;
+    throw UsageError(PlanText(plan, site) + ": input " + std::to_string(i) + " " + Quote(info.name) +
+                     " must be of type " + TypeText(info.type) + " and is " + TypeText(inputs[i].type()));
+  }
+  if (plan.options.static_shape) plan.shape_checked.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site) {
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
+  CheckInputs(plan, inputs, site);
+  if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
+    throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
+                     " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
+  PolicyStamp stamp = Stamp();
+  if (options.policy && *options.policy != stamp.policy) stamp = StampOf({*options.policy, {}});
+
+  const ScopePtr* scope = options.cancel ? &options.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
+  const auto n = static_cast<uint32_t>(plan.accesses.size() + 1);
+  const size_t closure_at = scope ? sizeof(ScopePtr) : 0;
+  const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
+  ThreadSlot& slot = Slot();
+  uint32_t cls = ClassOf(bytes);
+  if (cls >= kClasses || slot.cache.Empty(cls)) MakeRoom(slot, true);
+  slot.cache.Reserve(kGroupClass, plan.reads);
+  RunState* run = plan.TakeFrame();
+  auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : ops_.TakeLarge(bytes, &cls));
+  OpExtra& x = op->extra;
+  x.closure = nullptr;
+  x.name = plan.options.name.c_str();
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = kRunOp | (scope ? kScoped : 0u) | (stamp.policy != Policy::kThreaded ? kAtPush : 0u);
+  x.pool = HomePool(stamp);
+  x.level = LevelOf(options.priority);
+  x.intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = static_cast<uint8_t>(closure_at / 8);
+  op->keeps_version = false;
+  op->deletes = false;
+  op->n_access = static_cast<uint16_t>(n);
+  for (uint32_t i = 0; i + 1 < n; ++i) {
+    op->accesses()[i].var = plan.accesses[i].var;
+    op->accesses()[i].word = plan.accesses[i].word;
+  }
+  // Last, out of the order of addresses: nobody else pushes on it, so holding it cannot deadlock.
+  op->accesses()[n - 1].var = VarRef(run->done).core();
+  op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(Mode::kWrite);
+  if (scope) ::new (&op->scope()) ScopePtr(*scope);
+  ::new (op->closure()) PlanShare{run};
+
+  run->plan = plan.shared_from_this();
+  run->op = op;
+  run->home = x.pool;
+  run->in_order = stamp.policy != Policy::kThreaded;
+  run->deadline = options.deadline;
+  run->times = options.times;
+  std::fill(run->times.begin(), run->times.end(), NodeTime{});
+  uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
+  if (options.deadline != kNever) watch |= RunState::kDeadline;
+  if (!options.times.empty()) watch |= RunState::kTimes;
+  // relaxed stores: the registration publishes the frame to whoever begins the run.
+  run->watch.store(watch, std::memory_order_relaxed);
+  run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
+  run->refs.store(2, std::memory_order_relaxed);
+  for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
+  try {
+    StartRecord(slot, op);
+  } catch (...) {  // refused: nothing has begun
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
+    run->refs.store(1, std::memory_order_relaxed);
+    DropRun(*run);
+    throw;
+  }
+  if (!stamp.raise) return run;
+  try {
+    if (Protocol::Settled(VarRef(run->done).core())) Wait(run->done, WaitKind::kRead, kNever, site);
+  } catch (...) {
+    DropRun(*run);
+    throw;
+  }
+  return run;
+}
+
+// All Vars are granted: their errors are now known.
+void EngineCore::BeginRun(RunState& run) {
+  const PlanCore& plan = *run.owner;
+  if (!poisoned_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  for (size_t v = 0; v < plan.vars.size(); ++v) {
+    ErrorRecord* poison = CoreOf(VarRef(plan.vars[v]).core())->completer.poison.load(std::memory_order_relaxed);
+    if (!poison) continue;
+    run.errors[plan.graph.values().size() + v] = poison->Retain();
+    run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
+  }
+}
+
+OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  RunState& run = *RunOf(op);
+  const uint32_t flags = op->extra.flags;
+  OpRecord* handed = nullptr;
+  uint32_t ended = 0;
+  {
+    Replay replay(*this, slot, op, worker, run);
+    if (flags & kTicketOp) {
+      replay.RunTicket();
+      return nullptr;
+    }
+    if (flags & kRunOp) BeginRun(run);
+    if (run.in_order) {
+      replay.RunAll();
+      ended = run.owner->remaining;
+    } else {
+      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // none: of a run that begins
+      ended = replay.RunReady(head, flags & kRunOp ? static_cast<uint32_t>(run.owner->sources.size()) : 0);
+      handed = replay.handed();
+    }
+  }
+  ThreadSlot& now = t_role_lent ? Slot() : slot;
+  if (flags & kRunOp) {
+    ++ended;
+  } else {
+    RecyclePlanOp(now, op);
+  }
+  OpRecord* next = EndTasks(now, run, ended, t_role_lent ? nullptr : worker);
+  if (!handed) return next;
+  worker->turn_over = true;
+  return handed;
+}
+
+OpRecord* EngineCore::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker) {
+  if (run.remaining.fetch_sub(ended, std::memory_order_acq_rel) != ended) return nullptr;
+  return FinishRun(slot, run, worker);
+}
+
+OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker) {
+  OpRecord* op = run.op;
+  Access& done = op->accesses()[op->n_access - 1];
+  if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
+    const size_t n = run.owner->graph.values().size() + run.owner->vars.size();
+    for (size_t i = 0; i < n; ++i)
+      if (ErrorRecord* error = std::exchange(run.errors[i], nullptr)) error->Release();
+    MutexLock lock(run.mu);
+    SetPoison(CoreOf(done.var), run.first_error);
+    if (run.first_error) std::exchange(run.first_error, nullptr)->Release();
+    run.first_failed = kNone;
+  }
+  if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+  const uint8_t epoch = op->extra.epoch;
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  Pass pass{&slot};
+  const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
+  Protocol::CompleteOne(pass, op, done, exclusive);
+  Protocol::DropPins(pass, op, 1);
+  DropRun(run);  // before it is counted: after a drain the plan's frames are free
+  return CountEnd(slot, pass, epoch, worker);
+}
+
+// The last of the handle and the run. What is left in the frame goes, but for what static_alloc keeps.
+void EngineCore::DropRun(RunState& run) {
+  if (run.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const std::shared_ptr<PlanCore> plan = std::move(run.plan);
+  VarCore* done = VarRef(run.done).core();
+  if (done->completer.poison.load(std::memory_order_relaxed)) SetPoison(done, nullptr);
+  if (!plan->options.static_alloc)
+    for (const uint32_t v : plan->left_over) run.values[v].Reset();
+  plan->ReturnFrame(&run);
+}
+
+// --- the ops that carry parts of a run
+
+OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index) {
+  const size_t completion = flags & kAsyncOp ? sizeof(void*) : 0;
+  const uint32_t cls = ClassOf(sizeof(OpRecord) + completion + bytes);
+  auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
+  OpExtra& x = op->extra;
+  x.closure = nullptr;
+  x.name = run.owner->options.name.c_str();
+  x.file = "";
+  x.line = 0;
+  x.flags = flags;
+  x.pool = pool_index;
+  x.level = run.op->extra.level;
+  x.intra_op = run.op->extra.intra_op;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = static_cast<uint8_t>(completion / 8);
+  op->n_access = 0;
+  op->extra.state.store(OpState::kReady, std::memory_order_release);
+  return op;
+}
+
+void EngineCore::RecyclePlanOp(ThreadSlot& slot, OpRecord* op) {
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  slot.cache.Return(op->extra.size_class, op);
+}
+
+OpRecord* EngineCore::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index) {
+  OpRecord* op = NewPlanOp(slot, run, kShareOp, sizeof(PlanShare), pool_index);
+  ::new (op->closure()) PlanShare{&run, head};
+  return op;
+}
+
+void EngineCore::PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index) {
+  run.next[head] = rest;
+  Post(slot, NewShare(slot, run, head, pool_index));
+}
+
+Completion EngineCore::StartCompletion(ThreadSlot& slot, OpRecord* op) {
+  Completion completion(NewCompletion(slot, op));
+  op->extra.state.store(OpState::kAsync, std::memory_order_release);
+  return completion;
+}
+
+void EngineCore::ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access) {
+  Pass pass{&slot};
+  Protocol::CompleteOne(pass, op, access, sole_pusher_.load(std::memory_order_acquire) != kManyPushers);
+  if (pass.ready) Dispatch(pass, nullptr);
+}
+
+NodeContext EngineCore::MakeNodeContext(EngineCore& core, OpRecord* op, int worker, RunState& run) {
+  return {&core, op, worker, &run};
+}
+
+// A run that needs a Var which an op on this thread's stack holds would wait for that op.
+void EngineCore::CheckRunWait(const RunState& run, Site site) const {
+  for (const RunFrame* f = t_frame; f; f = f->outer) {
+    if (f->core != this) continue;
+    for (const auto& wanted : run.owner->accesses) {
+      const Access* held = FindAccess(f->op, wanted.var);
+      const bool reads = static_cast<Mode>(wanted.word & 3) == Mode::kRead;
+      if (held && !(held->read() && reads))
+        throw UsageError("op '" + std::string(f->op->extra.name) + "' waits at " + At(site) + " for a run of plan " +
+                         Quote(run.owner->options.name) + ", which needs Var '" + wanted.var->pusher.name +
+                         "' that the op itself holds");
+    }
+  }
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,85 @@
+// Replay: one thread's part in a run: it runs nodes, settles what they leave, and ends what nobody needs any more.
+//
+// Threads:   on one thread's stack. Threads of one run meet in its counters (plan_core.h) only.
+// Order:     a node's effects are published by the counter (or queue) through which its successor becomes ready.
+// Errors:    a node's failure is settled as an op's is (execute.cc), on the run's own record of its Vars; a Var gets
+//            its error when the run releases it.
+#pragma once
+
+#include "plan_core.h"
+
+namespace engine::detail {
+
+class Replay {
+ public:
+  // `op`: the run's own, or a share or ticket of it: it bears the name of the node that runs, for whoever asks.
+  Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker, RunState& run);
+  ~Replay() { t_frame = frame_.outer; }
+  Replay(const Replay&) = delete;
+
+  // Runs tasks that are ready, and those that become ready, until none is left here. Returns how many ended.
+  // `sources`: so many of the plan's first tasks are ready as well.
+  uint32_t RunReady(uint32_t head, uint32_t sources);
+  // Runs every task in the plan's order; other placements and asynchronous nodes are awaited where they are needed.
+  void RunAll();
+  // Runs the nodes of the ticket's task, on its own placement.
+  void RunTicket();
+  void RunTask(const PlanTask& task);  // its synchronous nodes
+  // After an asynchronous node: its outcome (consumes the count), and what becomes ready. On any thread.
+  void Settle(uint32_t node, ErrorRecord* error);
+  void ReleaseSuccessors(const PlanTask& task);
+  // What is left goes to the pools. Nothing of this object is used afterwards.
+  void HandOver();
+  // A share to run next instead, where this one had its turn; else null.
+  OpRecord* handed() const { return handed_; }
+  // The body may have waited: another thread has our role and slot then.
+  ThreadSlot& slot() { return t_role_lent ? core_.Slot() : slot_; }
+
+ private:
+  void Run(const PlanNode& node);
+  [[gnu::noinline]] void RunWatched(uint32_t node);
+  // Launches the asynchronous node. Its ticket may be gone when this returns; null: it was skipped, and is settled.
+  OpRecord* Launch(uint32_t task, uint32_t node, OpRecord* ticket = nullptr);
+  OpRecord* NewTicket(uint32_t task, uint32_t node, uint32_t flags);
+  void Await(OpRecord*& ticket);
+  // For whoever asks what runs here: the watchdog, RunContext::name.
+  void Name(const PlanNode& node) { op_->extra.name = node.name; }
+  ErrorRecord* SkippedBy(const PlanNode& node, uint32_t index);
+  void Fail(const PlanNode& node, ErrorRecord* error);
+  void EndUses(uint32_t node);
+  void ReleaseVar(uint32_t var);
+  bool Down(uint32_t counter);
+  bool Arrive(uint32_t task);
+  void Keep(uint32_t task) {
+    run_.next[task] = kept_;
+    kept_ = task;
+  }
+  // Ready tasks of this thread, linked through RunState::next, the latest on top; below them lie the plan's sources.
+  struct Stack {
+    uint32_t top;
+    uint32_t depth;
+    uint32_t sources;
+  };
+  Stack Share(Stack stack);
+  Stack Measure(Stack stack);
+  uint32_t Link(Stack& stack, uint32_t count);
+  uint8_t PoolOf(const PlanTask& task) const { return task.pool == kDefaultPool ? run_.home : task.pool; }
+
+  EngineCore& core_;
+  ThreadSlot& slot_;
+  OpRecord* const op_;
+  Worker* const worker_;
+  RunState& run_;
+  const PlanCore& plan_;
+  RunFrame frame_;
+  NodeContext ctx_;
+  const bool traced_;
+  bool atomic_;  // other threads may be at the run's counters
+  bool may_share_ = false;
+  uint32_t kept_ = kNone;  // tasks for HandOver
+  Clock::time_point began_;
+  Clock::time_point measured_;
+  OpRecord* handed_ = nullptr;
+};
+
+}  // namespace engine::detail

@@ -1,0 +1,166 @@
+#include "pool.h"
+
+#include <oneapi/tbb/blocked_range.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/task_arena.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <string>
+
+namespace engine {
+namespace detail {
+namespace {
+
+thread_local StagePool* current = nullptr;
+
+struct Registry {
+  struct Entry {
+    StagePoolOptions options;
+    std::shared_ptr<StagePool> pool;
+    uint32_t generation;
+  };
+  StageMutex mu;
+  std::vector<Entry> pools STAGE_TSA(guarded_by(mu));
+  // relaxed: changes while the child of a fork has one thread.
+  std::atomic<uint32_t> generation{0};
+};
+
+// Held over a fork, so that the child finds the list whole.
+void BeforeFork();
+void AfterForkInParent();
+void AfterForkInChild();
+
+Registry& Pools() {
+  static auto* registry = [] {
+    pthread_atfork(&BeforeFork, &AfterForkInParent, &AfterForkInChild);
+    return new Registry;  // never destroyed: threads may outlive main
+  }();
+  return *registry;
+}
+
+void BeforeFork() STAGE_TSA(no_thread_safety_analysis) { Pools().mu.Lock(); }
+void AfterForkInParent() STAGE_TSA(no_thread_safety_analysis) { Pools().mu.Unlock(); }
+void AfterForkInChild() STAGE_TSA(no_thread_safety_analysis) {
+  Pools().generation.fetch_add(1, std::memory_order_relaxed);
+  Pools().mu.Unlock();
+}
+
+}  // namespace
+
+struct StagePool::Arena {
+  explicit Arena(int threads) : arena(threads) {}
+  oneapi::tbb::task_arena arena;
+};
+
+StagePool::StagePool(StagePoolOptions options)
+    : options_(std::move(options)), arena_(std::make_unique<Arena>(options_.intra_op_threads_num)) {}
+StagePool::~StagePool() = default;
+
+StagePool* StagePool::Current() { return current; }
+
+bool StagePool::Enter(bool wait, const std::function<bool()>& give_up) {
+  StageLock lock(mu_);
+  while (taken_ >= options_.inter_op_threads_num) {
+    if (give_up() || !wait) return false;
+    ++waiting_;
+    changed_.wait(lock.native());
+    --waiting_;
+  }
+  if (give_up()) {
+    if (waiting_ > 0) changed_.notify_one();  // the wake that came to us is somebody else's
+    return false;
+  }
+  ++taken_;
+  current = this;
+  return true;
+}
+
+void StagePool::Leave() {
+  StageLock lock(mu_);
+  --taken_;
+  current = nullptr;
+  if (waiting_ > 0) changed_.notify_one();
+}
+
+void StagePool::Nudge() {
+  StageLock lock(mu_);
+  if (waiting_ > 0) changed_.notify_all();
+}
+
+void StagePool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
+  using Range = oneapi::tbb::blocked_range<size_t>;
+  arena_->arena.execute([&] {
+    oneapi::tbb::this_task_arena::isolate([&] {
+      oneapi::tbb::parallel_for(Range(0, n, std::max<size_t>(1, grain)),
+                                [&](const Range& r) { body(r.begin(), r.end()); });
+    });
+  });
+}
+
+uint32_t ForkGeneration() { return Pools().generation.load(std::memory_order_relaxed); }
+
+std::shared_ptr<StagePool> FindStagePool(int id, const std::string& label) {
+  Registry& registry = Pools();
+  StageLock lock(registry.mu);
+  const auto count = registry.pools.size();
+  if (id < 0 || static_cast<size_t>(id) >= count) {
+    std::string text = label + "stage_subgraph_thread_pool_id is " + std::to_string(id) + "; ";
+    if (count == 0) throw UsageError(text + "no stage pool has been made yet");
+    text += "the stage pools are";
+    for (size_t i = 0; i < count; ++i) {
+      text += (i ? ", " : " ") + std::to_string(i) + " ('" + registry.pools[i].options.global_name + "')";
+    }
+    throw UsageError(text);
+  }
+  auto& entry = registry.pools[static_cast<size_t>(id)];
+  const uint32_t generation = registry.generation.load(std::memory_order_relaxed);
+  if (entry.generation != generation) {
+    new std::shared_ptr<StagePool>(std::move(entry.pool));  // left alone: its lock may be held by a thread that is gone
+    entry.pool = std::make_shared<StagePool>(entry.options);
+    entry.generation = generation;
+  }
+  return entry.pool;
+}
+
+}  // namespace detail
+
+int MakeStagePool(StagePoolOptions options) {
+  const std::string label = "stage pool '" + options.global_name + "': ";
+  if (options.global_name.empty()) throw UsageError("stage pool: global_name is empty; a name is expected");
+  const auto check = [&](const char* field, int value) {
+    if (value < 1) throw UsageError(label + field + " is " + std::to_string(value) + "; at least 1 is expected");
+  };
+  check("inter_op_threads_num", options.inter_op_threads_num);
+  check("intra_op_threads_num", options.intra_op_threads_num);
+  auto& registry = detail::Pools();
+  detail::StageLock lock(registry.mu);
+  for (size_t i = 0; i < registry.pools.size(); ++i) {
+    if (registry.pools[i].options.global_name == options.global_name) {
+      throw UsageError(label + "the name is taken by stage pool " + std::to_string(i));
+    }
+  }
+  registry.pools.push_back(
+      {options, std::make_shared<detail::StagePool>(options), registry.generation.load(std::memory_order_relaxed)});
+  return static_cast<int>(registry.pools.size()) - 1;
+}
+
+std::vector<StagePoolOptions> StagePools() {
+  auto& registry = detail::Pools();
+  detail::StageLock lock(registry.mu);
+  std::vector<StagePoolOptions> all;
+  for (const auto& entry : registry.pools) all.push_back(entry.options);
+  return all;
+}
+
+void StageParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
+  if (detail::StagePool* pool = detail::StagePool::Current()) {
+    pool->ParallelFor(n, grain, body);
+  } else {
+    for (size_t begin = 0, step = std::max<size_t>(1, grain); begin < n; begin += step) {
+      body(begin, std::min(n, begin + step));
+    }
+  }
+}
+
+}  // namespace engine

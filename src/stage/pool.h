@@ -1,0 +1,69 @@
+// StagePool: how many producers may run at once, over all stages that share it; and their intra-op arena.
+//
+// A pool has places, not threads: each stage brings its own threads, and one of them holds a place from Begin until its
+// item is finished. A producer that waits for room, or takes from another stage, gives its place up meanwhile, so that
+// stages which feed each other on one pool cannot starve each other.
+//
+// Threads:   every method on any thread. Ownership: pools live as long as the process, and their stages share them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+
+#include "engine/staging_area.h"
+#include "sync.h"
+
+namespace engine::detail {
+
+class StagePool {
+ public:
+  explicit StagePool(StagePoolOptions options);
+  ~StagePool();
+
+  // Takes a place for the calling thread. False if `give_up()` is true, or if there is none and `wait` is false.
+  bool Enter(bool wait, const std::function<bool()>& give_up);
+  void Leave();
+  // Lets the waiters ask their give_up again.
+  void Nudge();
+  void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
+  const StagePoolOptions& options() const { return options_; }
+
+  // The pool in which the calling thread holds a place; null: none.
+  static StagePool* Current();
+
+  // Gives the calling thread's place up, from Begin on, while it waits for something else.
+  class Lend {
+   public:
+    Lend() = default;
+    void Begin() {
+      pool_ = Current();
+      if (pool_) pool_->Leave();
+    }
+    ~Lend() {
+      if (pool_) pool_->Enter(true, [] { return false; });
+    }
+    Lend(const Lend&) = delete;
+
+   private:
+    StagePool* pool_ = nullptr;
+  };
+
+ private:
+  struct Arena;
+  const StagePoolOptions options_;
+  StageMutex mu_;
+  std::condition_variable changed_;
+  int taken_ STAGE_TSA(guarded_by(mu_)) = 0;
+  int waiting_ STAGE_TSA(guarded_by(mu_)) = 0;
+  std::unique_ptr<Arena> arena_;
+};
+
+// Pool number `id`; UsageError, listing those there are, if there is none. After a fork the child's own.
+std::shared_ptr<StagePool> FindStagePool(int id, const std::string& label);
+
+// Changes in the child of a fork: what was made under another number has lost its threads.
+uint32_t ForkGeneration();
+
+}  // namespace engine::detail

@@ -1,0 +1,202 @@
+#include "stage_buffer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace engine::detail {
+
+StageBuffer::Slot& StageBuffer::Append(uint64_t ticket, uint64_t place) {
+  Slot& slot = slots_.emplace_back();
+  slot.ticket = ticket;
+  slot.place = place;
+  return slot;
+}
+
+size_t StageBuffer::IndexOf(uint64_t place) const {
+  const uint64_t guess = place - slots_.front().place;  // right unless something in between is gone
+  if (guess < slots_.size() && slots_[guess].place == place) return guess;
+  const auto found = std::lower_bound(slots_.begin(), slots_.end(), place,
+                                      [](const Slot& slot, uint64_t wanted) { return slot.place < wanted; });
+  return static_cast<size_t>(found - slots_.begin());
+}
+
+StageBuffer::Begun StageBuffer::Begin(uint64_t* ticket) {
+  if (stopped_) return Begun::kOver;
+  if (!HasPlace()) return Begun::kLater;
+  *ticket = begun_++;
+  ++making_;
+  if (limits_.ordered) Append(*ticket, *ticket);
+  return Begun::kItem;
+}
+
+bool StageBuffer::HasRoom(const Slot& slot) const {
+  if (&slot == &slots_.front()) return true;
+  const size_t kept_free = HeadIsReady() ? 0 : 1;
+  if (ready_ + kept_free >= limits_.capacity) return false;
+  return limits_.capacity_bytes == 0 || bytes_ + slot.item.bytes() <= limits_.capacity_bytes;
+}
+
+void StageBuffer::Enter(Slot& slot) {
+  slot.state = State::kReady;
+  ++ready_;
+  bytes_ += slot.item.bytes();
+}
+
+void StageBuffer::Discard(StageItem item) {
+  ++discarded_;
+  trash.push_back(std::move(item));
+}
+
+StageBuffer::Put StageBuffer::PutItem(uint64_t ticket, StageItem item, uint64_t* place) {
+  --making_;
+  *place = limits_.ordered ? ticket : places_;
+  if (cancelled_ || *place >= limit_) {
+    Discard(std::move(item));
+    return Put::kOver;
+  }
+  Slot& slot = limits_.ordered ? At(ticket) : Append(ticket, places_++);
+  slot.item = std::move(item);
+  if (HasRoom(slot)) {
+    Enter(slot);
+    if (!waiting_.empty() && &slot == &slots_.front()) progress_ = clock_.Now();
+    return Put::kReady;
+  }
+  slot.state = State::kWaiting;
+  slot.since = clock_.Now();
+  waiting_.push_back(*place);
+  return Put::kWaiting;
+}
+
+void StageBuffer::Skip(uint64_t ticket) {
+  --making_;
+  if (cancelled_ || (limits_.ordered && ticket >= limit_)) {
+    ++discarded_;
+    return;
+  }
+  ++skipped_;
+  if (limits_.ordered) {
+    Erase(ticket);
+    LetIn();
+  } else {
+    Done(ticket);
+  }
+}
+
+void StageBuffer::End(uint64_t ticket, bool exact) {
+  --making_;
+  stopped_ = true;
+  if (!limits_.ordered || cancelled_ || ticket >= limit_) return;
+  if (exact) {
+    LimitTo(ticket, nullptr);
+  } else {
+    Erase(ticket);
+    LetIn();
+  }
+}
+
+void StageBuffer::Fail(uint64_t ticket, std::exception_ptr error) {
+  --making_;
+  stopped_ = true;
+  LimitTo(limits_.ordered ? ticket : places_, std::move(error));
+}
+
+void StageBuffer::LimitTo(uint64_t place, std::exception_ptr error) {
+  if (cancelled_ || place >= limit_) return;
+  limit_ = place;
+  error_ = std::move(error);
+  while (!slots_.empty() && slots_.back().place >= place) {
+    Slot& slot = slots_.back();
+    if (slot.state == State::kReady) --ready_, bytes_ -= slot.item.bytes();
+    if (slot.state == State::kWaiting) LeaveWaiting(slot.place);
+    if (slot.state != State::kMaking) Discard(std::move(slot.item));  // else its producer will be told
+    slots_.pop_back();
+  }
+}
+
+bool StageBuffer::Waits(uint64_t place) const {
+  return std::find(waiting_.begin(), waiting_.end(), place) != waiting_.end();
+}
+
+void StageBuffer::LeaveWaiting(uint64_t place) {
+  std::erase(waiting_, place);
+  released.push_back(place);
+}
+
+StageBuffer::Time StageBuffer::RoomDeadline(uint64_t place) {
+  const Time from = HeadIsReady() ? std::max(At(place).since, progress_) : clock_.Now();
+  return from + limits_.timeout;
+}
+
+bool StageBuffer::Expired(uint64_t place) { return HeadIsReady() && RoomDeadline(place) <= clock_.Now(); }
+
+void StageBuffer::DropWaiting(uint64_t place) {
+  Slot& slot = At(place);
+  LeaveWaiting(place);
+  ++drops_;
+  trash.push_back(std::move(slot.item));
+  if (!limits_.ordered) Done(slot.ticket);
+  Erase(place);
+  LetIn();
+}
+
+void StageBuffer::FailWaiting(uint64_t place, std::exception_ptr error) {
+  stopped_ = true;
+  LimitTo(place, std::move(error));
+}
+
+bool StageBuffer::CanTake() const { return cancelled_ || HeadIsReady() || Ended(); }
+
+StageBuffer::Take StageBuffer::TakeItem(StageItem* item) {
+  if (cancelled_) return Take::kCancelled;
+  if (Ended()) return error_ ? Take::kFailed : Take::kEnd;
+  if (!HeadIsReady()) return Take::kEmpty;
+  Slot& slot = slots_.front();
+  *item = std::move(slot.item);
+  --ready_;
+  bytes_ -= item->bytes();
+  ++delivered_;
+  if (limits_.ordered) {
+    position_ = slot.ticket + 1;
+  } else {
+    Done(slot.ticket);
+  }
+  slots_.pop_front();
+  if (!waiting_.empty()) {
+    progress_ = clock_.Now();
+    LetIn();
+  }
+  return Take::kItem;
+}
+
+// Lets in what has room now.
+void StageBuffer::LetIn() {
+  while (!waiting_.empty()) {
+    Slot& slot = At(*std::min_element(waiting_.begin(), waiting_.end()));
+    if (!HasRoom(slot)) return;
+    Enter(slot);
+    LeaveWaiting(slot.place);
+  }
+}
+
+void StageBuffer::Done(uint64_t ticket) {
+  done_ahead_.insert(ticket);
+  while (!done_ahead_.empty() && *done_ahead_.begin() == position_) {
+    done_ahead_.erase(done_ahead_.begin());
+    ++position_;
+  }
+}
+
+void StageBuffer::Cancel() {
+  if (Ended()) return;  // some consumer may have seen it already; all see the same
+  stopped_ = true;
+  LimitTo(0, nullptr);
+  cancelled_ = true;
+}
+
+void StageBuffer::Grow(size_t capacity, size_t threads) {
+  limits_.capacity = capacity;
+  limits_.threads = threads;
+  LetIn();
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,362 @@
+#include "engine/staging_area.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "area_state.h"
+
+namespace engine {
+namespace detail {
+namespace {
+
+using Time = StagingArea::Time;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+
+Time After(milliseconds time) { return steady_clock::now() + time; }
+
+}  // namespace
+
+AreaState::AreaState(StageOptions given)
+    : options(Checked(std::move(given))),
+      label(StageLabel(options)),
+      buffer({.capacity = options.capacity,
+              .capacity_bytes = options.capacity_bytes,
+              .threads = static_cast<size_t>(options.num_threads),
+              .ordered = options.ordered,
+              .timeout = options.timeout_millis},
+             clock),
+      producers(options.num_threads) {
+  if (options.use_stage_subgraph_thread_pool) pool = FindStagePool(options.stage_subgraph_thread_pool_id, label);
+  if (options.autotune) {
+    tuning.emplace(Tuning{.tuner = Autotune({.max_capacity = options.max_capacity,
+                                             .capacity_bytes = options.capacity_bytes,
+                                             .max_threads = options.max_threads},
+                                            options.capacity, options.num_threads),
+                          .begin = steady_clock::now()});
+  }
+}
+
+void AreaState::CheckFork() const {
+  if (ForkGeneration() != generation) {
+    throw ForkedWhilePending(label + "its producers stayed in the process that forked; restart it to read here");
+  }
+}
+
+StageSleeper* AreaState::NewSleeper() {
+  if (idle.empty()) {
+    sleepers.push_back(std::make_unique<StageSleeper>());
+    return sleepers.back().get();
+  }
+  StageSleeper* sleeper = idle.back();
+  idle.pop_back();
+  sleeper->woken = false;
+  return sleeper;
+}
+
+void AreaState::Sleep(Visit& visit, Sleepers& list, Time deadline) {
+  StageSleeper* sleeper = NewSleeper();
+  list.push_back(sleeper);
+  if (deadline == StagingArea::kNever) {
+    while (!sleeper->woken) sleeper->cv.wait(visit.native());
+  } else {
+    while (!sleeper->woken && sleeper->cv.wait_until(visit.native(), deadline) != std::cv_status::timeout) {
+    }
+    if (!sleeper->woken) std::erase(list, sleeper);
+  }
+  idle.push_back(sleeper);
+}
+
+AreaState::Visit::Visit(AreaState& state) : state_(state), lock_(state.mu.native()) {}
+
+// Looks at what has changed: items or an end for takers, places for beginners, room for those who wait for it. One of
+// each kind is enough, because a woken thread ends its own visit here and wakes the next.
+AreaState::Visit::~Visit() STAGE_TSA(no_thread_safety_analysis) {
+  AreaState& s = state_;
+  constexpr int kMost = 6;
+  StageSleeper* wake[kMost];
+  int count = 0;
+  const auto first_of = [&](Sleepers& list) {
+    wake[count++] = list.front();
+    list.front()->woken = true;
+    list.erase(list.begin());
+  };
+  if (!s.takers.empty() && s.buffer.CanTake()) first_of(s.takers);
+  if (!s.beginners.empty() && (s.buffer.stopped() || s.buffer.HasPlace())) first_of(s.beginners);
+  for (const uint64_t place : s.buffer.released) {
+    const auto found = std::find_if(s.without_room.begin(), s.without_room.end(),
+                                    [&](const StageSleeper* sleeper) { return sleeper->place == place; });
+    if (found == s.without_room.end()) continue;
+    (*found)->woken = true;  // stays listed until its producer has seen it
+    if (count < kMost) {
+      wake[count++] = *found;
+    } else {
+      (*found)->cv.notify_one();
+    }
+  }
+  s.buffer.released.clear();
+  std::vector<StageItem> trash;
+  if (!s.buffer.trash.empty()) trash.swap(s.buffer.trash);
+  lock_.unlock();
+  for (int i = 0; i < count; ++i) wake[i]->cv.notify_one();
+}
+
+std::string AreaState::RoomStory(uint64_t ticket) const {
+  return label + "item " + std::to_string(ticket) + " waited " + Amount(options.timeout_millis) +
+         " for room, and nothing was taken: " + Amount(buffer.ready(), "item") + " of capacity " +
+         std::to_string(buffer.limits().capacity) + " buffered, " + std::to_string(buffer.delivered()) +
+         " delivered; take them, raise capacity or timeout_millis, or choose on_timeout drop";
+}
+
+std::string AreaState::TakeStory() const {
+  std::string text = label + "no item within " + Amount(options.take_timeout_millis) + ": ";
+  if (buffer.making() == 0) {
+    text += "no producer is making one";
+  } else {
+    text += "the source has not returned (" + Amount(buffer.making(), "item") + " in the making)";
+  }
+  return text + "; " + std::to_string(buffer.delivered()) + " delivered";
+}
+
+void AreaState::Tune() {
+  Tuning& t = *tuning;
+  if (++t.takes < t.tuner.window()) return;
+  const Time now = steady_clock::now();
+  const auto seconds = [](nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+  const size_t ready = buffer.ready();
+  t.tuner.Observe({.takes = t.takes,
+                   .seconds = seconds(now - t.begin),
+                   .consumer_wait = seconds(consumer_wait - t.consumer_wait),
+                   .producer_wait = seconds(producer_wait - t.producer_wait),
+                   .item_bytes = ready ? buffer.ready_bytes() / ready : 0});
+  buffer.Grow(t.tuner.capacity(), static_cast<size_t>(t.tuner.threads()));
+  t.takes = 0;
+  t.begin = now;
+  t.producer_wait = producer_wait;
+  t.consumer_wait = consumer_wait;
+}
+
+}  // namespace detail
+
+using detail::AreaState;
+using detail::StageBuffer;
+
+StagingArea::StagingArea(StageOptions options) : state_(std::make_unique<AreaState>(std::move(options))) {}
+
+StagingArea::~StagingArea() {
+  // In the child of a fork its lock may be held by a thread that is gone.
+  if (detail::ForkGeneration() != state_->generation) static_cast<void>(state_.release());
+}
+
+StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  // relaxed: see AreaState::over.
+  const auto give_up = [&s] { return s.over.load(std::memory_order_relaxed); };
+  for (;;) {
+    if (s.pool && !s.pool->Enter(until != kNow, give_up)) return give_up() ? Turn::kOver : Turn::kBusy;
+    AreaState::Visit visit(s);
+    const int threads = static_cast<int>(s.buffer.limits().threads);
+    Turn turn = Turn::kBusy;
+    if (s.buffer.stopped()) {
+      turn = Turn::kOver;
+    } else if (s.producers > threads) {
+      --s.producers;
+      turn = Turn::kOver;
+    } else if (s.producers < threads) {
+      ++s.producers;
+      turn = Turn::kSpawn;
+    } else if (s.not_before == kNow || std::chrono::steady_clock::now() >= s.not_before) {
+      s.not_before = kNow;
+      if (s.buffer.Begin(ticket) == StageBuffer::Begun::kItem) return Turn::kItem;
+    }
+    s.LeavePool();
+    if (turn != Turn::kBusy || until == kNow) return turn;
+    s.Sleep(visit, s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
+    if (until != kNever && std::chrono::steady_clock::now() >= until) until = kNow;
+  }
+}
+
+bool StagingArea::Put(uint64_t ticket, StageItem item) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  AreaState::Visit visit(s);
+  s.LeavePool();
+  s.Finished();
+  uint64_t place;
+  if (s.buffer.PutItem(ticket, std::move(item), &place) != StageBuffer::Put::kWaiting) return true;
+  ++s.room_waits;
+  detail::StageSleeper* sleeper = s.NewSleeper();
+  sleeper->ticket = ticket;
+  sleeper->place = place;
+  s.without_room.push_back(sleeper);
+  return false;
+}
+
+void StagingArea::AwaitRoom(uint64_t ticket) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  AreaState::Visit visit(s);
+  const auto found = std::find_if(s.without_room.begin(), s.without_room.end(),
+                                  [&](const detail::StageSleeper* sleeper) { return sleeper->ticket == ticket; });
+  if (found == s.without_room.end())
+    throw UsageError(s.label + "no item " + std::to_string(ticket) + " waits for room");
+  detail::StageSleeper* sleeper = *found;
+  if (!sleeper->woken) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (!sleeper->woken) {
+      sleeper->cv.wait_until(visit.native(), s.buffer.RoomDeadline(sleeper->place));
+      if (sleeper->woken || !s.buffer.Expired(sleeper->place)) continue;
+      if (s.options.on_timeout == OnTimeout::kDrop) {
+        s.buffer.DropWaiting(sleeper->place);
+      } else {
+        s.buffer.FailWaiting(sleeper->place, std::make_exception_ptr(StageTimeoutError(s.RoomStory(ticket))));
+      }
+      break;
+    }
+    s.producer_wait += std::chrono::steady_clock::now() - begin;
+  }
+  std::erase(s.without_room, sleeper);
+  s.idle.push_back(sleeper);
+}
+
+void StagingArea::Skip(uint64_t ticket, std::exception_ptr error) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  AreaState::Visit visit(s);
+  s.LeavePool();
+  constexpr int kFree = 8, kMostDoublings = 10;  // no pause for the first ones; then 1 ms, 2 ms, … 1 s
+  if (++s.ignored_in_a_row > s.options.ignored_budget) {
+    s.buffer.Fail(ticket, std::move(error));
+    return;
+  }
+  s.buffer.Skip(ticket);
+  const int beyond = s.ignored_in_a_row - kFree;
+  if (beyond > 0) {
+    s.not_before = detail::After(std::min(std::chrono::milliseconds(1 << std::min(beyond - 1, kMostDoublings)),
+                                          std::chrono::milliseconds(1000)));
+  }
+}
+
+void StagingArea::End(uint64_t ticket, bool exact) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  AreaState::Visit visit(s);
+  s.LeavePool();
+  s.buffer.End(ticket, exact);
+}
+
+void StagingArea::Fail(uint64_t ticket, std::exception_ptr error) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  AreaState::Visit visit(s);
+  s.LeavePool();
+  s.buffer.Fail(ticket, std::move(error));
+}
+
+void StagingArea::Settle(uint64_t ticket, std::exception_ptr error, bool exact) {
+  if (state_->options.closed_exception_types(error)) {
+    End(ticket, exact);
+  } else if (state_->options.ignored_exception_types(error)) {
+    Skip(ticket, std::move(error));
+  } else {
+    Fail(ticket, std::move(error));
+  }
+}
+
+StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  detail::StagePool::Lend lend;  // ends after the visit, whose lock it must not hold
+  AreaState::Visit visit(s);
+  Time begin{}, deadline = until;
+  const auto finish = [&]() STAGE_TSA(no_thread_safety_analysis) {
+    if (begin == Time{}) return;
+    s.consumer_wait += std::chrono::steady_clock::now() - begin;
+    --s.takers_inside;
+  };
+  for (;;) {
+    const StageBuffer::Take taken = s.buffer.TakeItem(item);
+    if (taken != StageBuffer::Take::kEmpty) finish();
+    switch (taken) {
+      case StageBuffer::Take::kItem:
+        if (s.tuning) s.Tune();
+        return Taken::kItem;
+      case StageBuffer::Take::kEnd: return Taken::kEnd;
+      case StageBuffer::Take::kFailed: std::rethrow_exception(s.buffer.error());
+      case StageBuffer::Take::kCancelled: throw CancelledError(s.label + "it was cancelled");
+      case StageBuffer::Take::kEmpty: break;
+    }
+    if (until == kNow) return Taken::kTimeout;
+    if (begin == Time{}) {
+      if (s.takers_inside == s.options.num_clients) {
+        throw UsageError(s.label + "more than num_clients (" + std::to_string(s.options.num_clients) +
+                         ") consumers wait for items at once");
+      }
+      ++s.takers_inside;
+      begin = std::chrono::steady_clock::now();
+      if (s.options.take_timeout_millis.count() > 0) {
+        deadline = std::min(until, (began == kNow ? begin : began) + s.options.take_timeout_millis);
+      }
+      lend.Begin();
+    } else if (std::chrono::steady_clock::now() >= deadline) {
+      finish();
+      if (deadline == until) return Taken::kTimeout;
+      throw StageTimeoutError(s.TakeStory());
+    }
+    s.Sleep(visit, s.takers, deadline);
+  }
+}
+
+void StagingArea::Close() {
+  AreaState& s = *state_;
+  s.CheckFork();
+  AreaState::Visit visit(s);
+  s.buffer.Close();
+}
+
+void StagingArea::Cancel() {
+  AreaState& s = *state_;
+  s.CheckFork();
+  // relaxed: Nudge's lock publishes it to those who wait in the pool.
+  s.over.store(true, std::memory_order_relaxed);
+  {
+    AreaState::Visit visit(s);
+    s.buffer.Cancel();
+  }
+  if (s.pool) s.pool->Nudge();
+}
+
+bool StagingArea::over() const {
+  const AreaState& s = *state_;
+  s.CheckFork();
+  detail::StageLock lock(s.mu);
+  return s.buffer.stopped();
+}
+
+StageStats StagingArea::stats() const {
+  const AreaState& s = *state_;
+  s.CheckFork();
+  detail::StageLock lock(s.mu);
+  const StageBuffer& b = s.buffer;
+  return {.delivered = b.delivered(),
+          .position = b.position(),
+          .begun = b.begun(),
+          .fill = b.ready(),
+          .fill_bytes = b.ready_bytes(),
+          .waiting = b.waiting(),
+          .capacity = b.limits().capacity,
+          .threads = static_cast<int>(b.limits().threads),
+          .drops = b.drops(),
+          .skipped = b.skipped(),
+          .discarded = b.discarded(),
+          .room_waits = s.room_waits,
+          .producer_wait = s.producer_wait,
+          .consumer_wait = s.consumer_wait};
+}
+
+const StageOptions& StagingArea::options() const { return state_->options; }
+const std::string& StagingArea::label() const { return state_->label; }
+
+}  // namespace engine

@@ -1,0 +1,115 @@
+// The policy inline on plans: one thread, whatever the nodes are; many threads at once.
+#include <algorithm>
+
+#include "engine/plan.h"
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+WITH_ALL_WORKERS(InlineTest);
+
+TEST_P(InlineTest, EveryNodeRunsOnTheCallingThreadAlsoAfterAsynchronousOnes) {
+  Engine eng(Quiet(workers()));
+  Graph graph;
+  std::vector<std::thread::id> threads;
+  std::thread completer;
+  const auto note = [&] { threads.push_back(std::this_thread::get_id()); };
+  const NodeId a = graph.Add({.name = "a"}, note);
+  const NodeId b = graph.AddAsync({.name = "b"}, [&](NodeContext&, Completion done) {
+    note();
+    completer = std::thread([done]() mutable { done(); });
+  });
+  const NodeId c = graph.Add({.name = "c"}, note);
+  const NodeId d = graph.Add({.name = "d"}, [&] {
+    note();
+    completer.join();
+  });
+  graph.Order(a, b);
+  graph.Order(b, d);
+  graph.Order(c, d);
+  const Plan plan = graph.Compile(eng);
+  for (int i = 0; i < 5; ++i) {
+    threads.clear();
+    engine::Run run = plan.Start({}, {.policy = Policy::kInline});
+    EXPECT_TRUE(run.done());  // nothing held it up, so it ran inside the call
+    EXPECT_EQ(threads, std::vector<std::thread::id>(4, std::this_thread::get_id()));
+  }
+}
+
+TEST_P(InlineTest, ARunThatMustWaitIsRunByTheWaiter) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  std::thread::id ran;
+  Graph graph;
+  Capture(graph).Push({.updates = {a}}, [&] { ran = std::this_thread::get_id(); });
+  const Plan plan = graph.Compile(eng);
+  HeldOp held = HoldWrite(eng, a);
+  engine::Run run = plan.Start({}, {.policy = Policy::kInline});
+  EXPECT_FALSE(run.done());
+  std::thread([&] { held.Release(); }).join();
+  run.Wait();
+  EXPECT_EQ(ran, std::this_thread::get_id());
+}
+
+TEST_P(InlineTest, ManyThreadsRunOnePlanEachOnItsOwn) {
+  Engine eng(Quiet(workers()));
+  Var weights = eng.NewVar("weights");
+  Graph graph;
+  const ValueId x = graph.Input<int>("x");
+  ValueId value = x;
+  for (int i = 0; i < 30; ++i)
+    value = graph.Add({.name = "n", .inputs = {value}, .outputs = 1, .reads = {weights}},
+                      [](NodeContext& ctx) { ctx.Return(0, ctx.In<int>(0) + 1); })[0];
+  const NodeId who =
+      graph.Add({.name = "who", .outputs = 1}, [](NodeContext& ctx) { ctx.Return(0, std::this_thread::get_id()); });
+  graph.Output(value);
+  graph.Output(who[0]);
+  const Plan plan = graph.Compile(eng);
+  std::vector<std::thread> clients;
+  std::atomic<int> wrong{0};
+  for (int c = 0; c < 8; ++c)
+    clients.emplace_back([&, c] {
+      const PolicyScope scope = eng.EnterPolicy({Policy::kInline});
+      for (int i = 0; i < 100; ++i) {
+        Value inputs[] = {1000 * c + i};
+        engine::Run run = plan.Start(inputs);
+        wrong += !run.done();
+        wrong += run.Take<int>(0) != 1000 * c + i + 30;
+        wrong += run.Take<std::thread::id>(1) != std::this_thread::get_id();
+      }
+    });
+  for (auto& c : clients) c.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(plan.frames(), 8u);
+}
+
+TEST_P(InlineTest, RunsInTheOrderInWhichItWasRecorded) {
+  Engine eng(Quiet(workers()));
+  std::vector<int> seen;
+  Graph graph;
+  for (int i = 0; i < 10; ++i) graph.Add({.name = "n"}, [&seen, i] { seen.push_back(i); });
+  graph.Compile(eng).Start({}, {.policy = Policy::kInline}).Wait();
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_EQ(seen.size(), 10u);
+}
+
+TEST_P(InlineTest, AsynchronousNodesOverlapEachOther) {
+  Engine eng(Quiet(workers()));
+  Graph graph;
+  Counter started;
+  std::vector<std::thread> completers(2);
+  for (auto& completer : completers)
+    graph.AddAsync({.name = "meet"}, [&](NodeContext&, Completion done) {
+      completer = std::thread([&started, done]() mutable {
+        started.Add();
+        started.WaitFor(2);
+        done();
+      });
+    });
+  graph.Compile(eng).Start({}, {.policy = Policy::kInline}).Wait();
+  for (auto& c : completers) c.join();
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,495 @@
+"""Stages: order, ends, errors, time-outs, clients, restarts, positions and counters."""
+
+import csv
+import os
+import random
+import signal
+import threading
+import time
+import traceback
+
+import pytest
+
+import engine
+from conftest import PATIENCE
+
+
+def counting(n, then=None):
+    yield from range(n)
+    if then is not None:
+        raise then
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_many_threads_make_what_one_would_make(threads):
+    stage = engine.staged(lambda x: x * x, feed_dict={"x": counting(200)}, capacity=3, num_threads=threads)
+    assert list(stage) == [x * x for x in range(200)]
+    assert next(stage, "end") == next(stage, "end") == "end"
+    assert stage.position == 200
+
+
+def test_unordered_loses_and_repeats_nothing():
+    stage = engine.staged(lambda x: x, feed_dict={"x": counting(200)}, capacity=3, num_threads=4, ordered=False)
+    assert sorted(stage) == list(range(200))
+
+
+def test_nothing_is_read_before_the_first_take():
+    read = []
+    stage = engine.staged(lambda: read.append(1) or len(read))
+    assert read == []
+    assert next(stage) == 1
+
+
+def test_start_and_the_prefetch_hook_read_ahead(gate):
+    stage = engine.staged(lambda: gate())
+    with engine.make_prefetch_hook():
+        gate.wait_until_entered()
+        gate.open()
+    with pytest.raises(engine.CancelledError):
+        list(stage)
+
+
+def test_an_error_comes_as_itself_after_the_items_before_it_and_stays():
+    class Broken(Exception):
+        pass
+
+    error = Broken("row 5", {"detail": 1})
+    stage = engine.staged(counting(5, then=error), capacity=2, name="rows")
+    assert [next(stage) for _ in range(5)] == list(range(5))
+    for _ in range(2):
+        with pytest.raises(Broken) as raised:
+            next(stage)
+        assert raised.value.args == ("row 5", {"detail": 1})
+        assert "counting" in "".join(traceback.format_tb(raised.value.__traceback__))
+        assert any("stage 'rows'" in note for note in raised.value.__notes__)
+    assert stage.position == 5
+
+
+def test_an_error_in_a_parallel_part_comes_in_its_place():
+    def work(x):
+        if x == 7:
+            raise LookupError(x)
+        return x
+
+    stage = engine.staged(work, feed_dict={"x": counting(100)}, capacity=4, num_threads=4)
+    assert [next(stage) for _ in range(7)] == list(range(7))
+    with pytest.raises(LookupError):
+        next(stage)
+
+
+def test_stop_iteration_that_is_no_end_does_not_look_like_one():
+    def work(x):
+        raise StopIteration
+
+    stage = engine.staged(work, feed_dict={"x": counting(3)}, closed_exception_types=(EOFError,))
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        next(stage)
+
+
+def test_closed_and_ignored_exceptions():
+    def work(x):
+        if x == 30:
+            raise EOFError
+        if x % 3 == 0:
+            raise KeyError(x)
+        return x
+
+    stage = engine.staged(
+        work, {"x": counting(100)}, closed_exception_types=EOFError, ignored_exception_types=(KeyError, OSError)
+    )
+    assert list(stage) == [x for x in range(30) if x % 3]
+    assert stage.stats()["skipped"] == 10
+
+
+def test_a_persistent_ignored_error_ends_as_itself():
+    calls = []
+
+    def work():
+        calls.append(1)
+        raise KeyError(len(calls))
+
+    stage = engine.staged(work, ignored_exception_types=KeyError, ignored_budget=3)
+    with pytest.raises(KeyError, match="4"):
+        next(stage)
+
+
+def test_iterators_in_a_structure_advance_together_and_end_together():
+    stage = engine.staged(
+        {"a": iter("xyz"), "b": [counting(10), None], "c": (lambda: "made",)}, capacity=2, num_threads=2
+    )
+    assert list(stage) == [{"a": c, "b": [i, None], "c": ("made",)} for i, c in enumerate("xyz")]
+
+
+def test_feeds_are_evaluated_once_an_item_and_shared():
+    asked = []
+
+    def clock():
+        asked.append(1)
+        return len(asked)
+
+    stage = engine.staged(
+        [lambda row, now: (row, now), lambda now, rate: now * rate],
+        feed_dict={"row": iter("abc"), "now": clock, "rate": 10},
+        num_threads=2,
+        capacity=4,
+    )
+    items = list(stage)
+    assert [row for (row, _), _ in items] == ["a", "b", "c"]
+    assert all(by_rate == 10 * now for (_, now), by_rate in items)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    "features, feed, message",
+    [
+        (3, {}, "features is a int"),
+        ("train.csv", {}, "features is a str"),
+        ([1, 2], {}, r"features\[0\] is a int"),
+        ({"a": None}, {}, "no source"),
+        (lambda x: x, {}, "parameter 'x'"),
+        (lambda: 1, {"x": 1}, "names 'x'"),
+        (lambda: 1, {3: 1}, "key 3"),
+    ],
+)
+def test_sources_that_make_no_sense_are_refused(features, feed, message):
+    with pytest.raises((TypeError, engine.UsageError), match=message):
+        engine.staged(features, feed)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"capacity": 0}, "capacity is 0"),
+        ({"capacity": 1.5}, "capacity is a float"),
+        ({"capacity_bytes": -1}, "capacity_bytes is -1"),
+        ({"num_threads": 0}, "num_threads is 0"),
+        ({"num_clients": 0}, "num_clients is 0"),
+        ({"num_clients": 2, "num_client": 3}, "num_client is 3"),
+        ({"timeout_millis": -1}, "timeout_millis is -1"),
+        ({"on_timeout": "retry"}, "on_timeout is 'retry'"),
+        ({"closed_exception_types": ("EOFError",)}, "closed_exception_types"),
+        ({"ignored_exception_types": [3]}, "ignored_exception_types"),
+        ({"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": 99}, "stage_subgraph_thread_pool_id is 99"),
+        ({"stage_subgraph_thread_pool_id": 1}, "needs use_stage_subgraph_thread_pool"),
+        ({"stage_subgraph_stream_id": 1}, "only 0, the main lane"),
+        ({"stage_subgraph_stream_id": -1}, "stage_subgraph_stream_id is -1"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_honoured_are_refused(options, message):
+    with pytest.raises((TypeError, engine.UsageError), match=message):
+        engine.staged(counting(3), **options)
+
+
+def test_each_item_goes_to_one_client_and_all_see_the_end():
+    stage, got = engine.staged(counting(300), capacity=2, num_client=3), [[], [], []]
+    threads = [threading.Thread(target=lambda mine=mine: mine.extend(stage)) for mine in got]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(PATIENCE)
+    assert all(mine == sorted(mine) for mine in got)
+    assert sorted(sum(got, [])) == list(range(300))
+
+
+def test_more_clients_than_said_are_refused(gate):
+    stage = engine.staged(lambda: gate(), name="rows")
+    thread = threading.Thread(target=lambda: next(stage))
+    thread.start()
+    gate.wait_until_entered()
+    with pytest.raises(engine.UsageError, match=r"stage 'rows': more than num_clients \(1\)"):
+        while True:
+            try:
+                stage.take(timeout=0.001)
+            except TimeoutError:
+                pass
+    gate.open()
+    thread.join(PATIENCE)
+
+
+def test_cancel_wakes_a_consumer_while_the_source_blocks(gate):
+    stage, seen = engine.staged(lambda: gate(), name="slow"), []
+
+    def consume():
+        try:
+            next(stage)
+        except engine.CancelledError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    gate.wait_until_entered()
+    stage.cancel()
+    stage.cancel()
+    thread.join(PATIENCE)
+    assert seen == ["stage 'slow': it was cancelled"]
+    assert not stage.join(0)
+    gate.open()
+    assert stage.join(PATIENCE)
+
+
+def test_close_delivers_what_was_begun_and_then_ends():
+    begun = threading.Semaphore(0)
+
+    def source():
+        for i in range(100):
+            begun.release()
+            yield i
+
+    stage = engine.staged(source())
+    stage.start()
+    for _ in range(2):
+        assert begun.acquire(timeout=PATIENCE)
+    stage.close()
+    stage.close()
+    assert list(stage) == [0, 1]
+
+
+def test_a_restart_shows_nothing_of_the_run_before():
+    stage = engine.staged(range(10), capacity=4, num_threads=2)
+    for _ in range(3):
+        assert [next(stage) for _ in range(3)] == [0, 1, 2]
+        stage.restart()
+    stage.restart(iter("ab"))
+    assert list(stage) == ["a", "b"]
+    with pytest.raises(engine.UsageError, match="features is a str_.*iterator, which cannot begin again"):
+        stage.restart()
+
+
+def test_no_room_in_time_is_an_error_that_names_the_stage():
+    stage = engine.staged(counting(100), timeout_millis=1, name="rows")
+    stage.start()
+    assert stage.join(PATIENCE)
+    assert next(stage) == 0
+    with pytest.raises(engine.StageTimeoutError, match="stage 'rows': item 1 waited 1 ms for room") as raised:
+        next(stage)
+    assert isinstance(raised.value, TimeoutError)
+
+
+def test_no_room_in_time_may_drop():
+    stage = engine.staged(counting(50), timeout_millis=0, on_timeout="drop")
+    stage.start()
+    assert stage.join(PATIENCE)
+    assert list(stage) == [0]
+    assert stage.stats()["drops"] == 49
+
+
+def test_a_source_that_blocks_for_ever_is_named(gate):
+    stage = engine.staged(lambda: gate(), take_timeout_millis=70, name="reader")
+    with pytest.raises(
+        engine.StageTimeoutError, match="stage 'reader': no item within 70 ms: the source has not returned"
+    ):
+        next(stage)
+    with pytest.raises(TimeoutError, match="reader"):
+        stage.take(timeout=0.01)
+    gate.open()
+    assert stage.take(PATIENCE) is None
+
+
+def test_bytes_bound_what_is_buffered():
+    made = threading.Semaphore(0)
+
+    def source():
+        for _ in range(100):
+            made.release()
+            yield {"x": bytes(1000)}
+
+    stage = engine.staged(source(), capacity=50, capacity_bytes=2500)
+    stage.start()
+    for _ in range(3):
+        assert made.acquire(timeout=PATIENCE)
+    while not stage.stats()["waiting"]:
+        time.sleep(0)
+    assert stage.stats()["fill"] == 2 and stage.stats()["fill_bytes"] == 2000
+    assert len(list(stage)) == 100
+
+
+def test_resuming_from_the_position_repeats_and_loses_nothing(rng):
+    rows, got, position, ended = list(range(100)), [], 0, False
+    while not ended:
+        with engine.staged(lambda x: x, {"x": iter(rows[position:])}, capacity=3, num_threads=3) as stage:
+            for _ in range(rng.randrange(1, 20)):
+                item = next(stage, None)
+                if item is None:
+                    ended = True
+                    break
+                got.append(item)
+            position += stage.position
+    assert got == rows
+
+
+def test_pools_bound_how_many_run_at_once():
+    pool = engine.stage_pool("two-of-python", inter_op_threads_num=2, intra_op_threads_num=3)
+    assert engine.stage_pools()[pool] == {
+        "global_name": "two-of-python", "inter_op_threads_num": 2, "intra_op_threads_num": 3
+    }  # fmt: skip
+    with pytest.raises(engine.UsageError, match="the name is taken"):
+        engine.stage_pool("two-of-python")
+    running, most, lock = [0], [0], threading.Lock()
+
+    def work(x):
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        time.sleep(0)
+        with lock:
+            running[0] -= 1
+        return x
+
+    options = {"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": pool, "num_threads": 3}
+    a = engine.staged(work, {"x": counting(100)}, capacity=4, **options)
+    b = engine.staged(work, {"x": a}, capacity=4, **options)
+    assert list(b) == list(range(100))
+    assert 1 <= most[0] <= 2
+
+
+def test_ctrl_c_ends_a_take_and_the_stage_goes_on(gate):
+    stage = engine.staged(lambda: gate())
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(stage)
+    gate.open()
+    assert stage.take(PATIENCE) is None
+
+
+def test_a_stage_that_is_forgotten_ends_its_producers():
+    for _ in range(3):
+        stage = engine.staged(lambda: 1, num_threads=2)
+        next(stage)
+        run = stage._run
+        del stage
+        for thread in run.threads:
+            thread.join(PATIENCE)
+        assert not any(thread.is_alive() for thread in run.threads)
+
+
+def test_items_that_nobody_takes_are_freed():
+    import gc
+    import weakref
+
+    class Item:
+        pass
+
+    refs = []
+
+    def source():
+        while True:
+            item = Item()
+            refs.append(weakref.ref(item))
+            yield item
+            del item
+
+    stage = engine.staged(source(), capacity=5)
+    next(stage)
+    stage.cancel()
+    assert stage.join(PATIENCE)
+    del stage
+    for _ in range(100):
+        gc.collect()
+        if not [r for r in refs if r() is not None]:
+            break
+    assert len(refs) >= 2 and not [r for r in refs if r() is not None]
+
+
+def test_a_take_inside_an_op_and_a_source_that_uses_the_engine():
+    v = engine.Var("v")
+
+    def source():
+        for i in range(20):
+            made = engine.Var("made")
+            engine.push(lambda: None, writes=[made])
+            made.wait()
+            yield i
+
+    stage, got = engine.staged(source(), capacity=2), []
+    for _ in range(20):
+        engine.push(lambda: got.append(next(stage)), updates=[v])
+    assert v.wait(PATIENCE) and got == list(range(20))
+
+
+def test_random_programs_see_what_a_loop_would_see(rng):
+    class Bad(Exception):
+        pass
+
+    for _ in range(60):
+        seed = rng.getrandbits(32)
+        print("program", seed)
+        r = random.Random(seed)
+        length, fails, closes = r.randrange(40), r.choice([None, r.randrange(40)]), r.choice([None, r.randrange(40)])
+        bad = set(r.sample(range(40), r.choice([0, 5])))
+
+        def work(x, bad=bad, fails=fails, closes=closes):
+            if x == fails:
+                raise LookupError(x)
+            if x == closes:
+                raise StopIteration
+            if x in bad:
+                raise Bad(x)
+            return x
+
+        def level(source, work=work, r=r):
+            return engine.staged(work, {"x": source}, capacity=r.randrange(1, 4), num_threads=r.randrange(1, 4),
+                                 ignored_exception_types=Bad)  # fmt: skip
+
+        expected, error = [], None
+        for x in range(length):
+            if x == fails:
+                error = x
+                break
+            if x == closes:
+                break
+            if x not in bad:
+                expected.append(x)
+        stage, got, seen = level(level(iter(range(length)))), [], None
+        try:
+            got.extend(stage)
+        except LookupError as raised:
+            seen = raised.args[0]
+        while (item := next(stage, None) if seen is None else None) is not None:
+            got.append(item)
+        assert (got[: len(expected)], seen) == (expected, error)
+
+
+def test_a_malformed_row_is_named_by_its_line(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("1,a\n2,b\nthree,c\n4,d\n")
+
+    def parse(row):
+        line, fields = row
+        try:
+            return int(fields[0]), fields[1]
+        except ValueError as error:
+            raise ValueError(f"{path.name}:{line}: {error}") from None
+
+    def rows():
+        with path.open(newline="") as file:
+            reader = csv.reader(file)
+            for fields in reader:
+                yield reader.line_num, fields
+
+    stage = engine.staged(parse, {"row": rows()}, num_threads=2)
+    assert [next(stage), next(stage)] == [(1, "a"), (2, "b")]
+    with pytest.raises(ValueError, match="rows.csv:3: invalid literal"):
+        next(stage)
+    ignoring = engine.staged(parse, {"row": rows()}, num_threads=2, ignored_exception_types=ValueError)
+    assert [key for key, _ in ignoring] == [1, 2, 4]
+
+
+def test_a_truncated_file_ends_with_its_own_error_after_what_was_whole(tmp_path):
+    import gzip
+
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%d\n" % random.randrange(10**9) for _ in range(20000)))[:-2000])
+
+    def rows():
+        with gzip.open(path, "rt") as file:
+            for line in file:
+                yield int(line)
+
+    alone = []
+    with pytest.raises(EOFError):
+        alone.extend(rows())  # extend keeps what came before
+    stage, got = engine.staged(rows(), capacity=10), []
+    with pytest.raises(EOFError, match="end-of-stream"):
+        for row in stage:
+            got.append(row)
+    assert got == alone and stage.position == len(got) > 0

@@ -1,0 +1,109 @@
+// Named stage pools: how many producers run at once, and who gives his place up.
+#include <atomic>
+
+#include "engine/stage.h"
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+int Pool(const char* name, int inter, int intra = 1) {
+  return MakeStagePool({.global_name = name, .inter_op_threads_num = inter, .intra_op_threads_num = intra});
+}
+StageOptions On(int pool, int threads = 1, size_t capacity = 1) {
+  return {.capacity = capacity,
+          .num_threads = threads,
+          .use_stage_subgraph_thread_pool = true,
+          .stage_subgraph_thread_pool_id = pool};
+}
+
+TEST(StagePoolTest, AMissingPoolIsRefusedWhenTheStageIsMade) {
+  Pool("present", 1);
+  const std::string text = RefusalOf([] { Stage<int>(On(1000), [] { return 1; }); });
+  EXPECT_TRUE(Has(text, "stage_subgraph_thread_pool_id is 1000; the stage pools are"));
+  EXPECT_TRUE(Has(text, "('present')"));
+  EXPECT_THROW(Stage<int>(On(-1), [] { return 1; }), UsageError);
+}
+
+TEST(StagePoolTest, PoolsAreRefusedWithoutANameTwiceOrWithoutThreads) {
+  Pool("twice", 2, 3);
+  EXPECT_TRUE(Has(RefusalOf([] { Pool("twice", 1); }), "'twice': the name is taken"));
+  EXPECT_TRUE(Has(RefusalOf([] { Pool("", 1); }), "global_name"));
+  EXPECT_TRUE(Has(RefusalOf([] { Pool("none", 0); }), "inter_op_threads_num is 0"));
+  EXPECT_TRUE(Has(RefusalOf([] { Pool("none", 1, 0); }), "intra_op_threads_num is 0"));
+  EXPECT_EQ(StagePools().back().intra_op_threads_num, 3);
+}
+
+TEST(StagePoolTest, NoMoreThanItsThreadsRunAtOnceOverAllItsStages) {
+  const int pool = Pool("two", 2);
+  std::atomic<int> running{0}, most{0};
+  const auto make = [&] {
+    const int now = ++running;
+    for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+    }
+    std::this_thread::yield();
+    --running;
+    return 1;
+  };
+  Stage<int> a(On(pool, 4, 4), make), b(On(pool, 4, 4), make);
+  for (int i = 0; i < 500; ++i) {
+    a.Take();
+    b.Take();
+  }
+  EXPECT_LE(most, 2);
+  EXPECT_GE(most, 1);
+}
+
+TEST(StagePoolTest, AProducerWithoutRoomGivesItsPlaceUp) {
+  const int pool = Pool("one", 1);
+  Counter full;
+  Stage<int> a(On(pool), [&] { return full.Add(), 1; }), b(On(pool), [] { return 2; });
+  a.Start();
+  full.WaitFor(2);  // nobody takes from it
+  EXPECT_EQ(b.Take(), 2);
+}
+
+TEST(StagePoolTest, StagesThatFeedEachOtherOnOnePlaceGoOn) {
+  const int pool = Pool("chain", 1);
+  Stage<int> rows(On(pool), [n = 0]() mutable { return n++; });
+  Stage<int> parsed(
+      On(pool, 2), [&] { return rows.Take(); }, [](int x) { return x; });
+  Stage<int> ready(
+      On(pool, 2), [&] { return parsed.Take(); }, [](int x) { return x; });
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(ready.Take(), i);
+  rows.Cancel();
+}
+
+TEST(StagePoolTest, CancelReachesWhoWaitsForAPlace) {
+  const int pool = Pool("held", 1);
+  Gate gate;
+  Counter inside;
+  Stage<int> holder(On(pool), [&] { return inside.Add(), gate.Wait(), 1; });
+  holder.Start();
+  inside.WaitFor(1);
+  Stage<int> waiter(On(pool), [] { return 2; });
+  waiter.Start();
+  waiter.Cancel();
+  EXPECT_TRUE(waiter.JoinFor(20s));
+  gate.Open();
+}
+
+TEST(StagePoolTest, ParallelForRunsOverAllOfItAndHandsErrorsOn) {
+  const int pool = Pool("intra", 1, 2);
+  Stage<int> stage(On(pool), [] {
+    std::atomic<int> sum{0};
+    StageParallelFor(1000, 10, [&](size_t begin, size_t end) { sum += static_cast<int>(end - begin); });
+    return sum.load();
+  });
+  EXPECT_EQ(stage.Take(), 1000);
+  Stage<int> failing({}, [] {
+    StageParallelFor(10, 3, [](size_t begin, size_t) {
+      if (begin == 9) throw std::out_of_range("piece");
+    });
+    return 1;
+  });
+  EXPECT_THROW(failing.Take(), std::out_of_range);
+}
+
+}  // namespace
+}  // namespace engine::test

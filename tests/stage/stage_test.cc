@@ -1,0 +1,386 @@
+// Stages with threads: who sees what, and who lets whom go.
+#include "engine/stage.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+#include "engine/engine.h"
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+using Taken = StagingArea::Taken;
+
+// 0, 1, … n - 1, then the end.
+auto Count(int n, int first = 0) {
+  return [next = first, n]() mutable -> std::optional<int> {
+    if (next == n) return {};
+    return next++;
+  };
+}
+const auto Same = [](int x) { return x; };
+
+template <class T>
+std::vector<T> Drain(Stage<T>& stage) {
+  std::vector<T> all;
+  while (auto item = stage.Take()) all.push_back(std::move(*item));
+  return all;
+}
+std::vector<int> UpTo(int n) {
+  std::vector<int> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+int Threads() { return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {})); }
+
+TEST(StageTest, ManyThreadsMakeWhatOneWouldMake) {
+  for (const int threads : {1, 2, 4, 8}) {
+    Stage<std::string> stage({.capacity = 3, .num_threads = threads}, Count(500), [](int x) {
+      if (x % 7 == 0) std::this_thread::yield();
+      return std::to_string(x);
+    });
+    std::vector<std::string> expected;
+    for (int i = 0; i < 500; ++i) expected.push_back(std::to_string(i));
+    EXPECT_EQ(Drain(stage), expected);
+    EXPECT_EQ(stage.Take(), std::nullopt);
+    EXPECT_EQ(stage.stats().position, 500u);
+  }
+}
+
+TEST(StageTest, UnorderedLosesAndRepeatsNothing) {
+  Stage<int> stage({.capacity = 3, .num_threads = 4, .ordered = false}, Count(500), Same);
+  std::vector<int> all = Drain(stage);
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, UpTo(500));
+  EXPECT_EQ(stage.stats().position, 500u);
+}
+
+TEST(StageTest, IndependentCallsAreAllDelivered) {
+  std::atomic<int> next{0};
+  Stage<int> stage({.capacity = 2, .num_threads = 4}, [&]() -> std::optional<int> {
+    const int mine = next++;
+    if (mine >= 300) return {};
+    return mine;
+  });
+  std::vector<int> all = Drain(stage);
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, UpTo(300));
+}
+
+TEST(StageTest, NothingIsReadBeforeTheFirstTakeAndNobodyHasToStartIt) {
+  std::atomic<int> read{0};
+  Stage<int> stage({}, [&] { return ++read; });
+  EXPECT_EQ(read, 0);
+  EXPECT_EQ(stage.Take(), 1);
+}
+
+TEST(StageTest, StartReadsAheadAsFarAsCapacityAndThreadsGo) {
+  Counter read;
+  Stage<int> stage({.capacity = 3, .num_threads = 2}, [&] { return read.Add(), 1; });
+  stage.Start();
+  stage.Start();
+  read.WaitFor(5);
+  EXPECT_EQ(stage.Take(), 1);
+  read.WaitFor(6);
+  stage.Cancel();
+  EXPECT_TRUE(stage.JoinFor(20s));
+  EXPECT_EQ(read.count(), 6);
+}
+
+TEST(StageTest, AnErrorComesAsItselfAfterTheItemsBeforeItAndStays) {
+  Stage<int> stage({.capacity = 4, .num_threads = 3}, Count(100), [](int x) {
+    if (x == 5) throw std::out_of_range("row 5");
+    return x;
+  });
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(stage.Take(), i);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Caught<std::out_of_range>([&] { stage.Take(); }, "the error").what(), std::string("row 5"));
+  }
+  EXPECT_EQ(stage.stats().position, 5u);
+}
+
+TEST(StageTest, AnErrorOfTheSerialPartToo) {
+  Stage<int> stage(
+      {.num_threads = 3},
+      [n = 0]() mutable {
+        if (n == 3) throw std::runtime_error("truncated");
+        return n++;
+      },
+      Same);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(stage.Take(), i);
+  EXPECT_THROW(stage.Take(), std::runtime_error);
+}
+
+TEST(StageTest, TheEndMayBeSaidByWhatMakesItemsAndIsExact) {
+  Stage<int> stage({.capacity = 8, .num_threads = 4}, Count(100), [](int x) {
+    if (x >= 10) throw EndOfData();
+    return x;
+  });
+  EXPECT_EQ(Drain(stage), UpTo(10));
+}
+
+TEST(StageTest, OtherTypesMayCloseAndBeIgnored) {
+  Stage<int> stage({.closed_exception_types = AnyOf<std::length_error>(),
+                    .ignored_exception_types = AnyOf<std::domain_error, std::range_error>()},
+                   Count(100), [](int x) {
+                     if (x == 50) throw std::length_error("over");
+                     if (x % 3 == 0) throw std::domain_error("bad");
+                     if (x % 3 == 1) throw std::range_error("bad");
+                     return x;
+                   });
+  std::vector<int> expected;
+  for (int i = 2; i < 50; i += 3) expected.push_back(i);
+  EXPECT_EQ(Drain(stage), expected);
+  EXPECT_EQ(stage.stats().skipped, 34u);
+}
+
+TEST(StageTest, APersistentIgnoredErrorEndsAsItselfWhenItsBudgetIsSpent) {
+  std::atomic<int> calls{0};
+  Stage<int> stage({.ignored_exception_types = AnyOf<std::domain_error>(), .ignored_budget = 9},
+                   [&]() -> int { throw std::domain_error("call " + std::to_string(++calls)); });
+  EXPECT_EQ(Caught<std::domain_error>([&] { stage.Take(); }, "the error").what(), std::string("call 10"));
+  EXPECT_EQ(stage.stats().skipped, 9u);
+}
+
+TEST(StageTest, EachItemGoesToOneClientAndAllSeeTheEnd) {
+  Stage<int> stage({.capacity = 2, .num_threads = 2, .num_clients = 4}, Count(400), Same);
+  std::array<std::vector<int>, 4> got;
+  std::vector<std::thread> clients;
+  for (auto& mine : got) clients.emplace_back([&] { mine = Drain(stage); });
+  for (auto& client : clients) client.join();
+  std::vector<int> all;
+  for (const auto& mine : got) {
+    EXPECT_TRUE(std::is_sorted(mine.begin(), mine.end()));
+    all.insert(all.end(), mine.begin(), mine.end());
+  }
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, UpTo(400));
+}
+
+TEST(StageTest, MoreClientsThanSaidAreRefused) {
+  Gate gate;
+  Counter inside;
+  Stage<int> stage({.name = "rows"}, [&] { return inside.Add(), gate.Wait(), 1; });
+  std::thread first([&] { EXPECT_EQ(stage.Take(), 1); });
+  inside.WaitFor(1);
+  // The first consumer may not wait yet: the second finds nothing for as long as it takes to be refused.
+  std::string refusal;
+  while (refusal.empty()) {
+    try {
+      std::optional<int> item;
+      stage.TakeFor(&item, 1ms);
+    } catch (const UsageError& error) {
+      refusal = error.what();
+    }
+  }
+  EXPECT_TRUE(Has(refusal, "stage 'rows'"));
+  EXPECT_TRUE(Has(refusal, "num_clients (1)"));
+  gate.Open();
+  first.join();
+}
+
+TEST(StageTest, CancelWakesTheConsumerWhileTheSourceBlocks) {
+  Gate gate;
+  Counter inside;
+  Stage<int> stage({.name = "slow"}, [&] { return inside.Add(), gate.Wait(), 1; });
+  std::thread consumer(
+      [&] { EXPECT_TRUE(Has(Caught<CancelledError>([&] { stage.Take(); }, "a cancel").what(), "stage 'slow'")); });
+  inside.WaitFor(1);
+  stage.Cancel();
+  stage.Cancel();
+  consumer.join();
+  EXPECT_THROW(stage.Take(), CancelledError);
+  EXPECT_FALSE(stage.JoinFor(0ns));
+  gate.Open();
+  EXPECT_TRUE(stage.JoinFor(20s));
+}
+
+TEST(StageTest, CloseDeliversWhatWasBegunAlsoWhatWaitsForRoom) {
+  Counter begun;
+  Stage<int> stage({.capacity = 1, .num_threads = 2}, Count(100), [&](int x) { return begun.Add(), x; });
+  stage.Start();
+  begun.WaitFor(3);  // one buffered, two with their producers
+  stage.Close();
+  stage.Close();
+  EXPECT_EQ(Drain(stage), UpTo(3));
+}
+
+TEST(StageTest, ShutdownNeedsNoMoreThanTheItemsInHand) {
+  const int before = Threads();
+  std::atomic<int> made{0};
+  int at_cancel;
+  {
+    Stage<int> stage({.capacity = 4, .num_threads = 4}, [&] { return made++; });
+    for (int i = 0; i < 100; ++i) stage.Take();
+    stage.Cancel();
+    at_cancel = made;
+  }
+  EXPECT_LE(made, at_cancel + 4);
+  EXPECT_EQ(Threads(), before);
+}
+
+TEST(StageTest, ARestartShowsNothingOfTheRunBefore) {
+  int run = 0;
+  Stage<int> stage({.capacity = 4, .num_threads = 1}, Count(10), Same);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(stage.Take(), 100 * run);
+    ++run;
+    stage.RestartWith(Count(100 * run + 10, 100 * run), Same);
+    EXPECT_EQ(stage.stats().delivered, 0u);
+  }
+  EXPECT_EQ(Drain(stage).size(), 10u);
+  stage.Restart();
+  EXPECT_EQ(Drain(stage).size(), 10u);
+}
+
+TEST(StageTest, NoRoomInTimeIsAnErrorThatNamesTheStageAndTheItem) {
+  Counter begun;
+  Stage<int> stage({.name = "rows", .timeout_millis = 1ms}, Count(100), [&](int x) { return begun.Add(), x; });
+  stage.Start();
+  EXPECT_TRUE(stage.JoinFor(20s));  // the failure ends the producer
+  EXPECT_EQ(stage.Take(), 0);
+  const std::string text = Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what();
+  EXPECT_TRUE(Has(text, "stage 'rows': item 1 waited 1 ms for room"));
+  EXPECT_TRUE(Has(text, "capacity 1"));
+}
+
+TEST(StageTest, NoRoomInTimeMayDropAndIsCounted) {
+  Counter begun;
+  Stage<int> stage({.timeout_millis = 0ms, .on_timeout = OnTimeout::kDrop}, Count(100),
+                   [&](int x) { return begun.Add(), x; });
+  stage.Start();
+  EXPECT_TRUE(stage.JoinFor(20s));
+  EXPECT_EQ(Drain(stage), UpTo(1));
+  EXPECT_EQ(stage.stats().drops, 99u);
+  EXPECT_EQ(begun.count(), 100);
+}
+
+TEST(StageTest, ASourceThatBlocksForEverIsNamed) {
+  Gate gate;
+  Stage<int> stage({.name = "reader", .take_timeout_millis = 1ms}, [&] { return gate.Wait(), 1; });
+  const std::string text = Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what();
+  EXPECT_TRUE(Has(text, "stage 'reader': no item within 1 ms"));
+  EXPECT_TRUE(Has(text, "the source has not returned"));
+  gate.Open();
+  std::optional<int> item;
+  while (stage.TakeFor(&item, 1ms) != Taken::kItem) {
+  }
+  EXPECT_EQ(item, 1);  // the wait was given up, not the stage
+}
+
+TEST(StageTest, AProducerWithoutRoomHoldsNoComputeWorker) {
+  Engine eng(Quiet(1));
+  Counter begun;
+  Stage<int> stage({}, [&] { return begun.Add(), 1; });
+  stage.Start();
+  begun.WaitFor(2);
+  Var v = eng.NewVar("v");
+  eng.Push({.writes = {v}}, [] {});
+  eng.Wait(v);
+}
+
+TEST(StageTest, AStageMayReadFromAStage) {
+  Stage<int> rows({.capacity = 2}, Count(200), Same);
+  Stage<int> parsed(
+      {.capacity = 2, .num_threads = 2}, [&] { return rows.Take(); }, [](int x) { return 2 * x; });
+  Stage<int> looked_up(
+      {.capacity = 2, .num_threads = 3}, [&] { return parsed.Take(); }, [](int x) { return x / 2; });
+  EXPECT_EQ(Drain(looked_up), UpTo(200));
+}
+
+TEST(StageTest, ItemsThatNobodyTakesAreDestroyed) {
+  const auto token = std::make_shared<int>(0);
+  for (const bool cancel : {true, false}) {
+    Counter begun;
+    Stage<std::shared_ptr<int>> stage({.capacity = 3, .num_threads = 2}, [&] { return begun.Add(), token; });
+    stage.Start();
+    begun.WaitFor(5);
+    stage.Take();
+    if (cancel) stage.Cancel();
+  }
+  EXPECT_EQ(token.use_count(), 1);
+}
+
+TEST(StageTest, CountersTellWhoWaits) {
+  Counter begun;
+  Stage<std::vector<char>> stage({.capacity = 2}, [&] { return begun.Add(), std::vector<char>(1000); });
+  stage.Start();
+  begun.WaitFor(3);
+  while (stage.stats().waiting == 0) std::this_thread::yield();
+  const StageStats stats = stage.stats();
+  EXPECT_EQ(stats.fill, 2u);
+  EXPECT_GE(stats.fill_bytes, 2000u);
+  EXPECT_EQ(stats.room_waits, 1u);
+  stage.Take();
+  begun.WaitFor(4);
+  EXPECT_GT(stage.stats().producer_wait.count(), 0);
+  EXPECT_EQ(stage.stats().consumer_wait.count(), 0);
+}
+
+TEST(StageTest, AutotuneGrowsWhileTheConsumerWaits) {
+  Stage<int> stage({.num_threads = 1, .autotune = true, .max_threads = 3}, [] { return 1; });
+  // The consumer does nothing but take: it waits, and the source never does for long.
+  while (stage.stats().threads == 1 && stage.stats().capacity == 1) stage.Take();
+}
+
+TEST(StageTest, OptionsThatCannotBeHonouredAreRefused) {
+  const auto refusal = [](StageOptions options) {
+    options.name = "bad";
+    return RefusalOf([&] { Stage<int>(options, [] { return 1; }); });
+  };
+  EXPECT_TRUE(Has(refusal({.capacity = 0}), "stage 'bad': capacity is 0"));
+  EXPECT_TRUE(Has(refusal({.num_threads = 0}), "num_threads is 0"));
+  EXPECT_TRUE(Has(refusal({.num_clients = -1}), "num_clients is -1"));
+  EXPECT_TRUE(Has(refusal({.timeout_millis = -1ms}), "timeout_millis is -1"));
+  EXPECT_TRUE(Has(refusal({.ignored_budget = -1}), "ignored_budget is -1"));
+  EXPECT_TRUE(Has(refusal({.stage_subgraph_thread_pool_id = 1}), "needs use_stage_subgraph_thread_pool"));
+  EXPECT_TRUE(Has(refusal({.stage_subgraph_stream_id = 1}), "stage_subgraph_stream_id is 1; without a device only 0"));
+}
+
+TEST(StageTest, InTheChildOfAForkItSaysWhereItsProducersAre) {
+  Counter begun;
+  Stage<int> stage({.name = "rows"}, Count(100), [&](int x) { return begun.Add(), x; });
+  EXPECT_EQ(stage.Take(), 0);
+  begun.WaitFor(2);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    int code = 1;
+    try {
+      stage.Take();
+    } catch (const ForkedWhilePending& error) {
+      code = std::string(error.what()).find("stage 'rows'") == 0 ? 0 : 2;
+    }
+    _exit(code);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(stage.Take(), 1);
+}
+
+TEST(StageTest, AChildMayReadAnew) {
+  if (kUnderTsan) GTEST_SKIP() << "ThreadSanitizer starts no threads in a forked child";
+  auto stage = std::make_unique<Stage<int>>(StageOptions{}, Count(5), Same);
+  EXPECT_EQ(stage->Take(), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    stage->RestartWith(Count(5), Same);
+    const bool good = Drain(*stage) == UpTo(5);
+    stage.reset();
+    _exit(good ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace engine::test
