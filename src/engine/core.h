@@ -84,11 +84,11 @@ class EngineCore {
   // --- held_chain.cc
   uint32_t PushChained(const PushRequest& request, HeldOps& held);
   void ReleaseChain(HeldChain* chain);
-  void ReleaseAllChains();
+  void ReleaseAllChains(const HeldChain* but = nullptr);
   // After a registration: starts what it queued behind.
-  void ReleaseNeeded(ThreadSlot& slot) {
+  void ReleaseNeeded(ThreadSlot& slot, const HeldChain* mine = nullptr) {
     if (!slot.needed.empty()) [[unlikely]]
-      ReleaseNeededSlow(slot);
+      ReleaseNeededSlow(slot, mine);
   }
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
@@ -259,7 +259,7 @@ class EngineCore {
   uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
   OpRecord* StartNext(Pass& pass, HeldChain& chain);
   void LeaveChain(OpRecord* op);
-  void ReleaseNeededSlow(ThreadSlot& slot);
+  void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
   void ForgetChains();
   // plan_run.cc
   void BeginRun(RunState& run);

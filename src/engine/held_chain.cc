@@ -59,7 +59,7 @@ uint32_t EngineCore::PushChained(const PushRequest& request, HeldOps& held) {
     // release: the chain as it was opened. Partner: the acquire in Release.
     held.chain_.store(chain, std::memory_order_release);
   }
-  ReleaseNeeded(slot);
+  ReleaseNeeded(slot, chain);
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in drain.cc and back_pressure.cc, which then look at all chains.
   LightFence();
@@ -128,12 +128,13 @@ void EngineCore::LeaveChain(OpRecord* op) {
   Dispatch(pass, nullptr);
 }
 
-void EngineCore::ReleaseNeededSlow(ThreadSlot& slot) {
+// `mine` goes on being held: its members may wait for each other.
+void EngineCore::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
   std::vector<HeldChain*> needed;
   needed.swap(slot.needed);  // a release may push
   for (HeldChain* chain : needed) {
     if (chain == Protocol::kSeveral) {
-      ReleaseAllChains();
+      ReleaseAllChains(mine);
     } else {
       ReleaseChain(chain);
     }
@@ -142,12 +143,13 @@ void EngineCore::ReleaseNeededSlow(ThreadSlot& slot) {
   if (slot.needed.empty()) slot.needed.swap(needed);  // keeps the memory
 }
 
-void EngineCore::ReleaseAllChains() {
+void EngineCore::ReleaseAllChains(const HeldChain* but) {
   if (!chains_used_.load(std::memory_order_relaxed)) return;
   std::vector<HeldChain*> chains;
   vars_.ForEachBlock(kChainClass, kChainClass + 1,
                      [&](void* block) { chains.push_back(static_cast<HeldChain*>(block)); });
-  for (HeldChain* chain : chains) ReleaseChain(chain);
+  for (HeldChain* chain : chains)
+    if (chain != but) ReleaseChain(chain);
 }
 
 // In a fork's child: what was held is lost with everything else that was pending.
