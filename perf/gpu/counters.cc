@@ -27,7 +27,8 @@ std::vector<Counter> Bulks(Target& target) {
   bulk.Release();
   rig.eng.WaitAll();
   const auto trace = rig.eng.StopTrace();
-  const auto named = std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
+  const auto named =
+      std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
   const DeviceCounts counts = rig.counts();
   return {{"dispatches", rig.eng.stats().dispatches, 67},
           {"records", counts[kRecord], 67},
@@ -154,7 +155,9 @@ std::vector<Counter> Graph(Target& target) {
   HeldOps bulk(rig.eng);
   const auto step = [&] {
     for (uint64_t i = 0; i < 1000; ++i)
-      rig.Push(bulk, {.name = "member", .updates = {a}, .place = Gpu(0), .graph = {.kind = 1 + i, .params = 1, .one_call = true}});
+      rig.Push(
+          bulk,
+          {.name = "member", .updates = {a}, .place = Gpu(0), .graph = {.kind = 1 + i, .params = 1, .one_call = true}});
     bulk.Release();
     rig.eng.WaitAll();
   };
@@ -164,7 +167,8 @@ std::vector<Counter> Graph(Target& target) {
   rig.eng.StartTrace();
   for (int i = 0; i < 5; ++i) step();
   const auto trace = rig.eng.StopTrace();
-  const auto named = std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
+  const auto named =
+      std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
   const DeviceCounts counts = rig.counts() - before;
   return {{"graph launches in 5 steps", counts[kLaunchGraph], 5},
           {"kernel launches by bodies", target.launches() - launches, 0},
@@ -184,7 +188,11 @@ std::vector<Counter> Params(Target& target) {
   const auto step = [&](uint64_t run) {
     for (uint64_t i = 0; i < 15; ++i) {
       const uint64_t params = i == run % 15 ? run : 0;
-      rig.Push(bulk, {.name = "member", .updates = {a}, .place = Gpu(0), .graph = {.kind = 1 + i, .params = params, .one_call = true}},
+      rig.Push(bulk,
+               {.name = "member",
+                .updates = {a},
+                .place = Gpu(0),
+                .graph = {.kind = 1 + i, .params = params, .one_call = true}},
                Nanos(params));
     }
     bulk.Release();

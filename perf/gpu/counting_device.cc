@@ -56,15 +56,15 @@ DeviceStatus CountingDevice::CopyWithin(void* to, const void* from, size_t bytes
 }
 
 // The rest is counted and passed on.
-#define COUNTED(method, call, parameters, arguments)        \
-  DeviceStatus CountingDevice::method parameters {          \
-    const HeapPause pause;                                  \
-    Count(DeviceCall::call);                                \
-    return inner_->method arguments;                        \
+#define COUNTED(method, call, parameters, arguments) \
+  DeviceStatus CountingDevice::method parameters {   \
+    const HeapPause pause;                           \
+    Count(DeviceCall::call);                         \
+    return inner_->method arguments;                 \
   }
 COUNTED(CreateStream, kCreateStream, (int priority, Stream* stream), (priority, stream))
 COUNTED(DestroyStream, kDestroyStream, (Stream stream), (stream))
-COUNTED(CreateEvent, kCreateEvent, (Event* event), (event))
+COUNTED(CreateEvent, kCreateEvent, (Event * event), (event))
 COUNTED(Wait, kWait, (Stream stream, Event event), (stream, event))
 COUNTED(Query, kQuery, (Event event), (event))
 COUNTED(Synchronize, kSynchronize, (Event event), (event))

@@ -61,8 +61,9 @@ class CudaTarget final : public Target {
   }
   void Release(uint64_t hold) override { __atomic_store_n(flags_ + hold, 1, __ATOMIC_RELEASE); }
   DeviceStatus SetSpin(DeviceGraphExec exec, DeviceGraphNode node, Nanos time) override {
-    return Checked("cudaGraphExecKernelNodeSetParams",
-                   SetSpinNode(static_cast<cudaGraphExec_t>(exec.raw), static_cast<cudaGraphNode_t>(node.raw), time.count()));
+    return Checked(
+        "cudaGraphExecKernelNodeSetParams",
+        SetSpinNode(static_cast<cudaGraphExec_t>(exec.raw), static_cast<cudaGraphNode_t>(node.raw), time.count()));
   }
   uint64_t launches() const override { return launches_.load(std::memory_order_relaxed); }
   uint64_t DriverMemory() override {
@@ -83,7 +84,8 @@ class CudaTarget final : public Target {
     spans_on_.store(false, std::memory_order_relaxed);
     std::vector<Stamp> stamps(spans_.size());
     if (!stamps.empty())
-      Must(Checked("cudaMemcpy", cudaMemcpy(stamps.data(), stamps_, stamps.size() * sizeof(Stamp), cudaMemcpyDeviceToHost)));
+      Must(Checked("cudaMemcpy",
+                   cudaMemcpy(stamps.data(), stamps_, stamps.size() * sizeof(Stamp), cudaMemcpyDeviceToHost)));
     for (size_t i = 0; i < spans_.size(); ++i) {
       spans_[i].start = stamps[i].start;
       spans_[i].end = stamps[i].end;

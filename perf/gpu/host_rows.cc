@@ -87,7 +87,9 @@ void HostRows(Suite& suite) {
          {std::tuple{"within the spin", Nanos(3'000), Limit{LimitKind::kRatio, 1.1}},
           std::tuple{"beyond the spin", Nanos(300'000), Limit{LimitKind::kDifference, 60}}}) {
       const Nanos after = delay;
-      suite.Measure({8, std::string("wake-up of a waiter, ") + name, "spinning on the event",
+      suite.Measure({8,
+                     std::string("wake-up of a waiter, ") + name,
+                     "spinning on the event",
                      {{"p50", "us", limit}, {"p99", "us", limit}},
                      [&] {
                        Releaser releaser(suite.target);
@@ -128,7 +130,10 @@ void HostRows(Suite& suite) {
     return (RetirementNanos() - before) / std::chrono::duration<double, std::nano>(SteadyClock::now() - begin).count();
   };
   const int bulks = suite.Count(1000);
-  suite.Measure({9, "retirement thread, 1,000 bulks a second", "", {{"share of a core", "", {LimitKind::kValue, 0.02}}},
+  suite.Measure({9,
+                 "retirement thread, 1,000 bulks a second",
+                 "",
+                 {{"share of a core", "", {LimitKind::kValue, 0.02}}},
                  [&] {
                    return Figures{share([&] {
                      auto next = SteadyClock::now();
@@ -144,7 +149,10 @@ void HostRows(Suite& suite) {
                  {}});
   rig.eng.WaitAll();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // its last look
-  suite.Measure({9, "retirement thread, idle", "", {{"share of a core", "", {LimitKind::kValue, 0}}},
+  suite.Measure({9,
+                 "retirement thread, idle",
+                 "",
+                 {{"share of a core", "", {LimitKind::kValue, 0}}},
                  [&] { return Figures{share([&] { std::this_thread::sleep_for(std::chrono::milliseconds(bulks)); })}; },
                  {}});
 }

@@ -13,7 +13,9 @@ namespace {
 using namespace engine::perf;
 
 int Usage(const char* problem) {
-  std::fprintf(stderr, "gpu_suite: %s; usage: gpu_suite --device software|cuda [--rounds N] [--quick] [--rows 1,2,...]\n", problem);
+  std::fprintf(stderr,
+               "gpu_suite: %s; usage: gpu_suite --device software|cuda [--rounds N] [--quick] [--rows 1,2,...]\n",
+               problem);
   return 2;
 }
 
@@ -21,8 +23,9 @@ void Count(Suite& suite) {
   for (const Scenario& scenario : Scenarios()) {
     if (!suite.Wants(scenario.row)) continue;
     for (const Counter& c : scenario.run(suite.target))
-      std::printf(R"({"type": "counter", "row": %d, "case": %s, "about": %s, "counter": %s, "got": %llu, "want": %llu})" "\n", scenario.row,
-                  Json(scenario.name).c_str(), Json(scenario.about).c_str(), Json(c.name).c_str(),
+      std::printf(R"({"type": "counter", "row": %d, "case": %s, "about": %s, "counter": %s, "got": %llu, "want": %llu})"
+                  "\n",
+                  scenario.row, Json(scenario.name).c_str(), Json(scenario.about).c_str(), Json(c.name).c_str(),
                   static_cast<unsigned long long>(c.got), static_cast<unsigned long long>(c.want));
     std::fflush(stdout);
   }
@@ -59,13 +62,17 @@ int main(int argc, char** argv) {
     std::unique_ptr<Target> target;
     if (device == "software") target = MakeSoftwareTarget();
     if (device == "cuda") target = MakeCudaTarget(&why);
-    if (!target) return Usage(device == "cuda" ? ("no cuda device: " + why).c_str() : ("no device '" + device + "'").c_str());
-    std::printf(R"({"type": "device", "kind": %s, "description": %s, "judged": %s})" "\n", Json(device).c_str(),
-                Json(target->device()->info().description).c_str(), target->judged() ? "true" : "false");
+    if (!target)
+      return Usage(device == "cuda" ? ("no cuda device: " + why).c_str() : ("no device '" + device + "'").c_str());
+    std::printf(R"({"type": "device", "kind": %s, "description": %s, "judged": %s})"
+                "\n",
+                Json(device).c_str(), Json(target->device()->info().description).c_str(),
+                target->judged() ? "true" : "false");
     Suite suite{*target, rounds, quick, only, {}};
     Count(suite);
     suite.Calibrate();
-    for (const auto rows : {SubmitRows, OverlapRows, HostRows, GraphRows, MemoryRows, TrainingRows, CollectiveRows}) rows(suite);
+    for (const auto rows : {SubmitRows, OverlapRows, HostRows, GraphRows, MemoryRows, TrainingRows, CollectiveRows})
+      rows(suite);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_suite: %s\n", error.what());
     return 1;

@@ -11,7 +11,8 @@ namespace engine::perf {
 class Mlp {
  public:
   static constexpr int kLayers = 4;
-  static constexpr Nanos kForward{30'000}, kLoss{20'000}, kInputGradient{30'000}, kWeightGradient{40'000}, kUpdate{20'000};
+  static constexpr Nanos kForward{30'000}, kLoss{20'000}, kInputGradient{30'000}, kWeightGradient{40'000},
+      kUpdate{20'000};
 
   explicit Mlp(Rig& rig) : rig_(rig), bulk_(rig.eng) {
     for (int i = 0; i <= kLayers; ++i) {
@@ -56,9 +57,13 @@ class Mlp {
       op(OpDesc{.name = "forward", .reads = {activation_[i - 1], weight_[i]}, .writes = {activation_[i]}}, kForward);
     op(OpDesc{.name = "loss", .reads = {activation_[kLayers]}, .writes = {gradient_[kLayers]}}, kLoss);
     for (size_t i = kLayers; i >= 1; --i) {
-      op(OpDesc{.name = "weight gradient", .reads = {activation_[i - 1], gradient_[i]}, .writes = {weight_gradient_[i]}},
-         kWeightGradient);
-      if (i > 1) op(OpDesc{.name = "input gradient", .reads = {gradient_[i], weight_[i]}, .writes = {gradient_[i - 1]}}, kInputGradient);
+      op(
+          OpDesc{
+              .name = "weight gradient", .reads = {activation_[i - 1], gradient_[i]}, .writes = {weight_gradient_[i]}},
+          kWeightGradient);
+      if (i > 1)
+        op(OpDesc{.name = "input gradient", .reads = {gradient_[i], weight_[i]}, .writes = {gradient_[i - 1]}},
+           kInputGradient);
     }
     for (size_t i = 1; i <= kLayers; ++i)
       op(OpDesc{.name = "update", .reads = {weight_gradient_[i]}, .updates = {weight_[i]}}, kUpdate);

@@ -23,17 +23,20 @@ struct RigOptions {
 class Rig {
  public:
   explicit Rig(Target& on, RigOptions options = {})
-      : target(on), counting(options.counted ? std::make_shared<CountingDevice>(on.device()) : nullptr),
+      : target(on),
+        counting(options.counted ? std::make_shared<CountingDevice>(on.device()) : nullptr),
         eng(Options(options)) {}
 
   DeviceCounts counts() const { return counting->counts(); }
 
   // An op of one kernel.
   void Push(const OpDesc& desc, Nanos time = {}) {
-    eng.Push(desc, [this, time, name = desc.name.c_str()](RunContext& ctx) { Must(target.Spin(ctx.stream(), time, name)); });
+    eng.Push(desc,
+             [this, time, name = desc.name.c_str()](RunContext& ctx) { Must(target.Spin(ctx.stream(), time, name)); });
   }
   void Push(HeldOps& bulk, const OpDesc& desc, Nanos time = {}) {
-    bulk.Push(desc, [this, time, name = desc.name.c_str()](RunContext& ctx) { Must(target.Spin(ctx.stream(), time, name)); });
+    bulk.Push(desc,
+              [this, time, name = desc.name.c_str()](RunContext& ctx) { Must(target.Spin(ctx.stream(), time, name)); });
   }
   // An op whose kernel ends when the returned hold is released; it has been issued by then.
   uint64_t PushHold(const OpDesc& desc) {

@@ -62,7 +62,9 @@ void Suite::Measure(const Case& measured) {
 }
 
 void Suite::Absent(int row, const std::string& why) {
-  std::printf(R"({"type": "absent", "row": %d, "why": %s})" "\n", row, Json(why).c_str());
+  std::printf(R"({"type": "absent", "row": %d, "why": %s})"
+              "\n",
+              row, Json(why).c_str());
 }
 
 void Suite::Timeline(int row, const std::string& name, const std::function<void()>& run) {
@@ -98,14 +100,17 @@ void Suite::Calibrate() {
       hand.Synchronize();
     }
     calibration[name] = Median(values);
-    std::printf(R"({"type": "calibration", "name": %s, "unit": %s, "values": %s})" "\n", Json(name).c_str(), Json(unit).c_str(),
-                List(values).c_str());
+    std::printf(R"({"type": "calibration", "name": %s, "unit": %s, "values": %s})"
+                "\n",
+                Json(name).c_str(), Json(unit).c_str(), List(values).c_str());
   };
   const auto each = [&](auto call) {
     return [&, call] {
-      return NanosOf([&] {
-        for (int i = 0; i < n; ++i) call();
-      }, n);
+      return NanosOf(
+          [&] {
+            for (int i = 0; i < n; ++i) call();
+          },
+          n);
     };
   };
   report("launch of an empty kernel", "ns", each([&] { hand.Spin(0); }));
@@ -116,14 +121,17 @@ void Suite::Calibrate() {
   report("synchronize an idle stream", "ns", each([&] { hand.Synchronize(); }));
   report("record", "ns", each([&] { Must(device.Record(hand.events[0], hand.streams[0])); }));
   report("wait of a stream for an event", "ns", each([&] { Must(device.Wait(hand.streams[1], hand.events[0])); }));
-  report("query", "ns", each([&] { Must(device.Query(hand.events[0]).failed() ? DeviceStatus::NotReady() : DeviceStatus()); }));
+  report("query", "ns",
+         each([&] { Must(device.Query(hand.events[0]).failed() ? DeviceStatus::NotReady() : DeviceStatus()); }));
   report("graph launch, one node", "ns", [&] { return NanosOf([&] { launches(one.exec); }, n / 10 + 1); });
   report("graph node", "ns", [&] {
     const auto timed = [&](DeviceGraphExec exec) {
-      return NanosOf([&] {
-        launches(exec);
-        hand.Synchronize();
-      }, n / 10 + 1);
+      return NanosOf(
+          [&] {
+            launches(exec);
+            hand.Synchronize();
+          },
+          n / 10 + 1);
     };
     return (timed(many.exec) - timed(one.exec)) / (nodes - 1);
   });

@@ -56,12 +56,12 @@ struct Suite {
 };
 
 // The rows of the table.
-void SubmitRows(Suite& suite);    // 1 to 3
-void OverlapRows(Suite& suite);   // 6, 7
-void HostRows(Suite& suite);      // 8, 9
-void GraphRows(Suite& suite);     // 10
-void MemoryRows(Suite& suite);    // 11
-void TrainingRows(Suite& suite);  // 12
+void SubmitRows(Suite& suite);      // 1 to 3
+void OverlapRows(Suite& suite);     // 6, 7
+void HostRows(Suite& suite);        // 8, 9
+void GraphRows(Suite& suite);       // 10
+void MemoryRows(Suite& suite);      // 11
+void TrainingRows(Suite& suite);    // 12
 void CollectiveRows(Suite& suite);  // 13
 
 std::string Json(const std::string& text);  // quoted
@@ -78,7 +78,9 @@ class Hand {
     for (const Stream s : streams) (void)device->DestroyStream(s);
   }
   Hand(const Hand&) = delete;
-  void Spin(size_t stream, Nanos time = {}, const char* name = "spin") { Must(target.Spin(streams[stream], time, name)); }
+  void Spin(size_t stream, Nanos time = {}, const char* name = "spin") {
+    Must(target.Spin(streams[stream], time, name));
+  }
   void Synchronize(size_t stream = 0) { Must(device->Synchronize(streams[stream])); }
 
   Target& target;

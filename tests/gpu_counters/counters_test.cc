@@ -46,7 +46,8 @@ TEST(LeastWaits, OfCasesCountedByHand) {
   EXPECT_EQ(LeastWaits({{0, {{0, 0}}}, {0, {{0, 0}}}}, 2, 1), 0u) << "one lane";
   EXPECT_EQ(LeastWaits({{0, {{0, 0}}}, {1, {{0, 0}}}}, 2, 1), 1u) << "two lanes";
   EXPECT_EQ(LeastWaits({{0, {{0, 0}}}, {1, {{0, 0}}}, {1, {{0, 0}}}}, 2, 1), 1u) << "behind it already";
-  EXPECT_EQ(LeastWaits({{0, {{0, 0}}}, {1, {{0, 1}}}, {2, {{0, 2}, {1, 2}}}}, 3, 3), 2u) << "one brings the other along";
+  EXPECT_EQ(LeastWaits({{0, {{0, 0}}}, {1, {{0, 1}}}, {2, {{0, 2}, {1, 2}}}}, 3, 3), 2u)
+      << "one brings the other along";
   EXPECT_EQ(LeastWaits({{0, {{0, 0}}}, {1, {{1, 1}}}, {2, {{0, 2}, {1, 2}}}}, 3, 3), 2u) << "not brought along";
   EXPECT_EQ(LeastWaits({{0, {{0, 1}}}, {1, {{0, 2}}}, {2, {{0, 0}}}}, 3, 3), 2u) << "a writer behind two readers";
 }
