@@ -96,6 +96,7 @@ struct DeviceStats {
   uint64_t waits_elided = 0;  // that were implied by what the stream is behind already
   uint64_t events = 0;        // made; they are used again
   uint64_t queries = 0;
+  uint64_t host_waits = 0;  // times that a host op or a wait had to be put aside until a device got there
   uint64_t host_syncs = 0;  // where memory ran out; nowhere else
   uint64_t lanes = 0;
   uint64_t graph_captures = 0;  // of bulks, see GraphKey

@@ -87,11 +87,11 @@ class EngineCore {
   HeldOwner* NewOwner() EXCLUDES(owners_mu_);
   void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
   void ReleaseChain(HeldChain* chain);
-  void ReleaseAllChains();
+  void ReleaseAllChains(const HeldChain* but = nullptr);
   // After a registration: starts what it queued behind.
-  void ReleaseNeeded(ThreadSlot& slot) {
+  void ReleaseNeeded(ThreadSlot& slot, const HeldChain* mine = nullptr) {
     if (!slot.needed.empty()) [[unlikely]]
-      ReleaseNeededSlow(slot);
+      ReleaseNeededSlow(slot, mine);
   }
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
@@ -263,7 +263,7 @@ class EngineCore {
   OpRecord* StartNext(Pass& pass, HeldChain& released);
   HeldChain* SplitOff(Pass& pass, HeldChain& chain);
   void LeaveChain(OpRecord* op);
-  void ReleaseNeededSlow(ThreadSlot& slot);
+  void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
   void ForgetChains();
   // plan_run.cc
   void BeginRun(RunState& run);

@@ -368,7 +368,11 @@ struct Dependency {
       Group* const g = GroupOf(seen.old);
       if constexpr (Env::kMutant != Mutant::kForgottenHolder)
         if (!((seen.old | seen.now) & kOpen)) need(g->holder_before);
-      if (!a.read()) return need(g->holder);
+      if (!a.read()) {
+        // Nobody is held who has left. acquire: as their leaving is seen anywhere else.
+        if (g->count.load(std::memory_order_acquire) == -static_cast<int64_t>(seen.entered)) return;
+        return need(g->holder);
+      }
     } else if (seen.old) {
       void* const before = seen.old & kHeld ? Env::HolderAtTail(AccessOf(seen.old)->op) : nullptr;
       need(before);

@@ -67,7 +67,7 @@ uint32_t EngineCore::PushChained(const PushRequest& request, HeldOps& held) {
       throw;
     }
   }
-  ReleaseNeeded(slot);
+  ReleaseNeeded(slot, chain);
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in drain.cc and back_pressure.cc, which then look at all chains.
   LightFence();
@@ -219,12 +219,13 @@ void EngineCore::LeaveChain(OpRecord* op) {
   Dispatch(pass, nullptr);
 }
 
-void EngineCore::ReleaseNeededSlow(ThreadSlot& slot) {
+// `mine` goes on being held: its members may wait for each other.
+void EngineCore::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
   std::vector<HeldChain*> needed;
   needed.swap(slot.needed);  // a release may push
   for (HeldChain* chain : needed) {
     if (chain == Protocol::kSeveral) {
-      ReleaseAllChains();
+      ReleaseAllChains(mine);
     } else {
       ReleaseChain(chain);
     }
@@ -233,14 +234,15 @@ void EngineCore::ReleaseNeededSlow(ThreadSlot& slot) {
   if (slot.needed.empty()) slot.needed.swap(needed);  // keeps the memory
 }
 
-void EngineCore::ReleaseAllChains() {
+void EngineCore::ReleaseAllChains(const HeldChain* but) {
   std::vector<HeldChain*> chains;
   {
     MutexLock lock(owners_mu_);
     for (const HeldOwner& owner : owners_)
       if (HeldChain* chain = owner.chain.load(std::memory_order_acquire)) chains.push_back(chain);
   }
-  for (HeldChain* chain : chains) ReleaseChain(chain);
+  for (HeldChain* chain : chains)
+    if (chain != but) ReleaseChain(chain);
 }
 
 HeldOwner* EngineCore::NewOwner() {

@@ -30,6 +30,42 @@ TEST(DeviceBulk, OneRecordAndOneDispatchEach) {
       1000);
 }
 
+// Readers in two bulks that have long ended are no reason to let go of the bulk of the next writer.
+TEST(DeviceBulk, AWriteBehindReadersOfEarlierBulksEndsNoBulk) {
+  Rig rig;
+  Var weight = rig.eng().NewVar("weight"), a = rig.eng().NewVar("a");
+  HeldOps held(rig.eng());
+  const auto kernel = [&](RunContext& ctx) { rig.Launch(ctx, "k"); };
+  for (int bulk = 0; bulk < 2; ++bulk) {
+    for (int i = 0; i < 2; ++i) held.Push({.reads = {weight}, .updates = {a}, .place = Gpu(0)}, kernel);
+    held.Release();
+  }
+  rig.eng().WaitAll();
+  for (uint32_t i = 1; i <= 5; ++i) EXPECT_EQ(held.Push({.updates = {weight}, .place = Gpu(0)}, kernel), i);
+  held.Release();
+  rig.eng().WaitAll();
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kRecord], 3u);
+}
+
+// The same while they run: the writer's own bulk need not go for their sake.
+TEST(DeviceBulk, AWriteBehindReadersThatRunEndsNoBulk) {
+  Rig rig;
+  Var weight = rig.eng().NewVar("weight"), a = rig.eng().NewVar("a");
+  HeldOp behind = rig.eng().PushHeld({.updates = {a}}, [] {});
+  rig.issued_elsewhere = 1;
+  HeldOps held(rig.eng());
+  const auto kernel = [&](RunContext& ctx) { rig.Launch(ctx, "k"); };
+  for (int bulk = 0; bulk < 2; ++bulk) {
+    held.Push({.reads = {weight, a}, .place = Gpu(0)}, kernel);
+    held.Push({.reads = {weight, a}, .place = Gpu(0)}, kernel);
+    held.Release();
+  }
+  for (uint32_t i = 1; i <= 5; ++i) EXPECT_EQ(held.Push({.updates = {weight}, .place = Gpu(0)}, kernel), i);
+  behind.Release();
+  held.Release();
+  rig.eng().WaitAll();
+}
+
 TEST(DeviceBulk, WaitsOnceForEachLane) {
   Rig rig;
   Var x = rig.eng().NewVar("x"), y = rig.eng().NewVar("y"), z = rig.eng().NewVar("z");

@@ -28,6 +28,7 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     // Whoever retires it may start and end it at once: nothing of it is touched after the unlock.
     op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
     on.awaiting.push_back({seq, op});
+    host_waits_.fetch_add(1, std::memory_order_relaxed);
     awaiting_.fetch_add(1);  // seq_cst, before Kick. Partner: the look behind kDozing in ThreadMain
   }
   Kick();

@@ -1,0 +1,282 @@
+#include "counters.h"
+
+#include <cstring>
+#include <set>
+
+#include "mlp.h"
+#include "order_model.h"
+#include "rig.h"
+
+namespace engine::perf {
+namespace {
+
+using enum DeviceCall;
+constexpr Nanos kShort{1000};
+
+// 1,000 ops of one Var in bulks of 15: 67 dispatches with one record each, and every op has its name in the trace.
+std::vector<Counter> Bulks(Target& target) {
+  Rig rig(target, {.counted = true});
+  Var a = rig.eng.NewVar("a");
+  const uint64_t launches = target.launches();
+  rig.eng.StartTrace();
+  HeldOps bulk(rig.eng);
+  for (int i = 0; i < 1000; ++i) {
+    rig.Push(bulk, {.name = "member", .updates = {a}, .place = Gpu(0)});
+    if (i % 15 == 14) bulk.Release();
+  }
+  bulk.Release();
+  rig.eng.WaitAll();
+  const auto trace = rig.eng.StopTrace();
+  const auto named =
+      std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
+  const DeviceCounts counts = rig.counts();
+  return {{"dispatches", rig.eng.stats().dispatches, 67},
+          {"records", counts[kRecord], 67},
+          {"waits", counts[kWait], 0},
+          {"launches", target.launches() - launches, 1000},
+          {"names in the trace", static_cast<uint64_t>(named), 1000},
+          {"synchronizations", counts[kSynchronize], 0},
+          {"records of an event in use", counts[kRecordPending], 0}};
+}
+
+// A step that has a host read, a pageable copy and two waits, while the device stands still: these and nothing else.
+std::vector<Counter> HostSynchronizations(Target& target) {
+  Rig rig(target, {.counted = true, .spin = std::chrono::microseconds(0)});
+  Device& device = *rig.counting;
+  Var a = rig.eng.NewVar("a"), b = rig.eng.NewVar("b"), host = rig.eng.NewVar("host"), in = rig.eng.NewVar("in");
+  std::vector<float> batch(1024, 1.0f);
+  std::vector<Counter> out;
+  for (int step = 0; step < 3; ++step) {
+    const DeviceCounts before = rig.counts();
+    const uint64_t waits = rig.eng.device_stats().host_waits;
+    rig.eng.Push({.name = "copy in", .writes = {in}, .place = CopyIn(0)}, [&](RunContext& ctx) {
+      void* memory = nullptr;
+      Must(device.Allocate(batch.size() * sizeof(float), ctx.stream(), &memory));
+      Must(device.CopyIn(memory, batch.data(), batch.size() * sizeof(float), ctx.stream(), MemoryKind::kPageable));
+      Must(device.Free(memory, ctx.stream()));
+    });
+    rig.eng.Wait(in);  // nothing to put aside: a pageable copy blocks by itself, but its free may be to come
+    const uint64_t for_copy = rig.eng.device_stats().host_waits - waits;
+    const uint64_t hold = rig.PushHold({.name = "held", .updates = {a}, .place = Gpu(0)});
+    HeldOps bulk(rig.eng);
+    for (int i = 0; i < 30; ++i) {
+      rig.Push(bulk, {.name = "kernel", .reads = {a}, .updates = {b}, .place = Gpu(0)}, kShort);
+      if (i % 15 == 14) bulk.Release();
+    }
+    rig.eng.Push({.name = "host read", .reads = {b}, .writes = {host}}, [] {});
+    const auto put_aside = [&] { return rig.eng.device_stats().host_waits - waits - for_copy; };
+    Rig::Until("the host read is put aside", [&] { return put_aside() >= 1; });
+    std::thread first([&] { rig.eng.Wait(b); });
+    std::thread second([&] { rig.eng.Wait(a); });
+    Rig::Until("both waits are put aside", [&] { return put_aside() >= 3; });
+    target.Release(hold);
+    first.join();
+    second.join();
+    rig.eng.WaitAll();
+    const std::string at = "step " + std::to_string(step) + ": ";
+    const DeviceCounts counts = rig.counts() - before;
+    out.push_back({at + "host waits (2 waits, 1 host read)", put_aside(), 3});
+    out.push_back({at + "pageable copies", counts[kPageableCopy], 1});
+    out.push_back({at + "synchronizations by the engine", counts[kSynchronize], 0});
+    out.push_back({at + "back-pressure", rig.eng.stats().backpressure_waits, 0});
+  }
+  return out;
+}
+
+// A pusher that is ahead of the device by its bound waits once, and needs no synchronization for it.
+std::vector<Counter> BackPressure(Target& target) {
+  constexpr size_t kBound = 64;
+  Rig rig(target, {.counted = true, .max_pending = kBound});
+  Var a = rig.eng.NewVar("a");
+  const uint64_t hold = rig.PushHold({.name = "held", .updates = {a}, .place = Gpu(0)});
+  std::thread release([&] {
+    Rig::Until("the pusher waits", [&] { return rig.eng.stats().backpressure_waits == 1; });
+    target.Release(hold);
+  });
+  while (rig.eng.stats().backpressure_waits == 0) rig.Push({.name = "kernel", .updates = a, .place = Gpu(0)}, kShort);
+  release.join();
+  rig.eng.WaitAll();
+  return {{"back-pressure waits", rig.eng.stats().backpressure_waits, 1},
+          {"synchronizations", rig.counts()[kSynchronize], 0},
+          {"records of an event in use", rig.counts()[kRecordPending], 0}};
+}
+
+// Random bulks on four lanes over a few Vars, the device held: the waits are the least that order them, and a second step
+// makes and takes nothing.
+std::vector<Counter> Lanes(Target& target) {
+  constexpr uint32_t kLanes = 4, kVars = 8, kBulks = 100;
+  Rig rig(target, {.counted = true});
+  std::vector<Var> vars, gates;
+  for (uint32_t i = 0; i < kVars; ++i) vars.push_back(rig.eng.NewVar());
+  for (uint32_t i = 0; i < kLanes; ++i) gates.push_back(rig.eng.NewVar());
+  const std::vector<ModelBulk> bulks = RandomBulks(17, kBulks, kLanes, kVars);
+  uint64_t members = 0;
+  for (const ModelBulk& b : bulks) members += b.members.size();
+  std::vector<Counter> out;
+  HeldOps bulk(rig.eng);
+  std::vector<uint64_t> holds(kLanes);
+  for (int step = 0; step < 3; ++step) {
+    const DeviceCounts before = rig.counts();
+    const uint64_t slabs = rig.eng.stats().slab_allocations;
+    const uint64_t pushed = rig.eng.stats().pushed;
+    for (uint32_t i = 0; i < kLanes; ++i)
+      holds[i] = rig.PushHold({.name = "held", .updates = {gates[i]}, .place = Gpu(0, static_cast<uint8_t>(i))});
+    for (const ModelBulk& b : bulks) {
+      for (const ModelOp& op : b.members) {
+        OpDesc desc{.name = "member", .place = Gpu(0, static_cast<uint8_t>(b.lane))};
+        desc.updates = vars[op.updates];
+        if (op.reads != op.updates) desc.reads = vars[op.reads];
+        rig.Push(bulk, desc, kShort);
+      }
+      bulk.Release();
+      rig.UntilIssued();  // else a bulk could begin before one that it needs in its middle, and be split there
+    }
+    const DeviceCounts counts = rig.counts() - before;
+    for (const uint64_t hold : holds) target.Release(hold);
+    rig.eng.WaitAll();
+    const std::string at = "step " + std::to_string(step) + ": ";
+    out.push_back({at + "ops", rig.eng.stats().pushed - pushed, members + kLanes});
+    out.push_back({at + "records", counts[kRecord], kBulks + kLanes});
+    out.push_back({at + "waits", counts[kWait], LeastWaits(bulks, kLanes, kVars)});
+    out.push_back({at + "synchronizations", counts[kSynchronize], 0});
+    out.push_back({at + "records of an event in use", counts[kRecordPending], 0});
+    if (step < 2) continue;  // blocks and events travel to where they are used
+    out.push_back({at + "events made", counts[kCreateEvent], 0});
+    out.push_back({at + "streams made", counts[kCreateStream], 0});
+    out.push_back({at + "slabs taken from the system", rig.eng.stats().slab_allocations - slabs, 0});
+  }
+  return out;
+}
+
+// A static bulk of 1,000 ops: after its warm-up one launch a step, and still every op in the trace.
+std::vector<Counter> Graph(Target& target) {
+  Rig rig(target, {.counted = true});
+  Var a = rig.eng.NewVar("a");
+  HeldOps bulk(rig.eng);
+  const auto step = [&] {
+    for (uint64_t i = 0; i < 1000; ++i)
+      rig.Push(
+          bulk,
+          {.name = "member", .updates = {a}, .place = Gpu(0), .graph = {.kind = 1 + i, .params = 1, .one_call = true}});
+    bulk.Release();
+    rig.eng.WaitAll();
+  };
+  for (int warm = 0; warm < 3; ++warm) step();
+  const DeviceCounts before = rig.counts();
+  const uint64_t launches = target.launches(), dispatches = rig.eng.stats().dispatches;
+  rig.eng.StartTrace();
+  for (int i = 0; i < 5; ++i) step();
+  const auto trace = rig.eng.StopTrace();
+  const auto named =
+      std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
+  const DeviceCounts counts = rig.counts() - before;
+  return {{"graph launches in 5 steps", counts[kLaunchGraph], 5},
+          {"kernel launches by bodies", target.launches() - launches, 0},
+          {"dispatches", rig.eng.stats().dispatches - dispatches, 5},
+          {"records", counts[kRecord], 5},
+          {"captures", counts[kBeginCapture], 0},
+          {"instantiations", counts[kInstantiate], 0},
+          {"names in the trace", static_cast<uint64_t>(named), 5000},
+          {"synchronizations", counts[kSynchronize], 0}};
+}
+
+// Parameters change every step, one member's: one node is updated, nothing is instantiated.
+std::vector<Counter> Params(Target& target) {
+  Rig rig(target, {.counted = true});
+  Var a = rig.eng.NewVar("a");
+  HeldOps bulk(rig.eng);
+  const auto step = [&](uint64_t run) {
+    for (uint64_t i = 0; i < 15; ++i) {
+      const uint64_t params = i == run % 15 ? run : 0;
+      rig.Push(bulk,
+               {.name = "member",
+                .updates = {a},
+                .place = Gpu(0),
+                .graph = {.kind = 1 + i, .params = params, .one_call = true}},
+               Nanos(params));
+    }
+    bulk.Release();
+    rig.eng.WaitAll();
+  };
+  for (uint64_t warm = 0; warm < 3; ++warm) step(0);
+  const DeviceCounts before = rig.counts();
+  for (uint64_t run = 1; run <= 40; ++run) step(run);
+  const DeviceCounts counts = rig.counts() - before;
+  // The member of the run before goes back to its old parameters.
+  return {{"instantiations", counts[kInstantiate], 0},
+          {"nodes updated", counts[kUpdateNode], 2 * 40 - 1},
+          {"graph launches", counts[kLaunchGraph], 40},
+          {"whole executables updated", counts[kUpdate], 0}};
+}
+
+// Memory allocated on one lane and freed on another: from the second step on the pool has it.
+std::vector<Counter> Memory(Target& target) {
+  Rig rig(target, {.counted = true});
+  Device& device = *rig.counting;
+  Var a = rig.eng.NewVar("a"), b = rig.eng.NewVar("b");
+  void* memory = nullptr;
+  uint64_t driver = 0;
+  DeviceCounts before;
+  for (int step = 0; step < 6; ++step) {
+    if (step == 1) {
+      driver = target.DriverMemory();
+      before = rig.counts();
+    }
+    for (int i = 0; i < 8; ++i) {
+      rig.eng.Push({.name = "allocate", .updates = {a}, .place = Gpu(0, 0)}, [&](RunContext& ctx) {
+        Must(device.Allocate(1 << 20, ctx.stream(), &memory));
+        Must(target.Spin(ctx.stream(), kShort));
+      });
+      rig.eng.Push({.name = "free", .updates = {a, b}, .place = Gpu(0, 1)}, [&](RunContext& ctx) {
+        Must(target.Spin(ctx.stream(), kShort));
+        Must(device.Free(memory, ctx.stream()));
+      });
+      rig.eng.WaitAll();  // the free was reached, and the engine knows: its events are free as well
+    }
+  }
+  const DeviceCounts counts = rig.counts() - before;
+  return {{"driver allocations in 40 pairs", target.DriverMemory() - driver, 0},
+          {"allocations from the pool", counts[kAllocate], 40},
+          {"events made", counts[kCreateEvent], 0},
+          {"synchronizations", counts[kSynchronize], 0}};
+}
+
+// A training step of the model of row 12 in bulks of 15.
+std::vector<Counter> MlpStep(Target& target) {
+  Rig rig(target, {.counted = true});
+  Mlp mlp(rig);
+  for (int warm = 0; warm < 2; ++warm) mlp.Step(15, false);
+  rig.eng.WaitAll();
+  const DeviceCounts before = rig.counts();
+  const uint64_t dispatches = rig.eng.stats().dispatches;
+  constexpr uint64_t kSteps = 4;
+  for (uint64_t i = 0; i < kSteps; ++i) {
+    mlp.Step(15, false);
+    rig.eng.WaitAll();
+  }
+  const DeviceCounts counts = rig.counts() - before;
+  const uint64_t bulks = kSteps * ((mlp.ops() + 14) / 15);
+  return {{"dispatches", rig.eng.stats().dispatches - dispatches, bulks},
+          {"records", counts[kRecord], bulks},
+          {"waits", counts[kWait], 0},
+          {"events made", counts[kCreateEvent], 0},
+          {"synchronizations", counts[kSynchronize], 0}};
+}
+
+}  // namespace
+
+const std::vector<Scenario>& Scenarios() {
+  static const std::vector<Scenario> all = {
+      {2, "static_bulk", "1,000 ops of a static bulk are one graph launch", Graph},
+      {4, "host_synchronizations", "the host waits for what was asked for, and for nothing else", HostSynchronizations},
+      {4, "back_pressure", "a pusher ahead of the device by its bound waits once", BackPressure},
+      {5, "bulks_of_15", "1,000 ops in bulks of 15", Bulks},
+      {5, "lanes", "100 random bulks on four lanes", Lanes},
+      {10, "params", "parameters change, structure does not", Params},
+      {11, "memory", "memory allocated on one lane and freed on another", Memory},
+      {12, "mlp_step", "a training step in bulks of 15", MlpStep},
+  };
+  return all;
+}
+
+}  // namespace engine::perf

@@ -1,0 +1,8 @@
+#include "target.h"
+
+namespace engine::perf {
+std::unique_ptr<AllReduce> MakeAllReduce(Target&, size_t, std::string* why) {
+  *why = "built without NCCL: no nccl.h or libnccl was found, or no CUDA toolkit";
+  return nullptr;
+}
+}  // namespace engine::perf

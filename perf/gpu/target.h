@@ -1,0 +1,69 @@
+// Target: a device under test, and what the suite needs of it beyond Device: kernels of a given length, kernels that are
+// held, the parameters of a node by hand, and when each kernel ran. One implementation a backend.
+//
+// Threads:   as Device. Spans are switched on and off while nothing runs.
+// Ownership: the device is shared with the engines that are made on it; engines go before the target.
+// Errors:    launches return a DeviceStatus; making a target throws DeviceError.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/software_device.h"
+
+namespace engine::perf {
+
+using Nanos = std::chrono::nanoseconds;
+
+// A kernel that ran. Times are the device's own, in ns; lanes are numbered as they appear.
+struct Span {
+  uint32_t lane;
+  std::string name;
+  int64_t start;
+  int64_t end;
+};
+
+class Target {
+ public:
+  virtual ~Target() = default;
+  virtual std::shared_ptr<Device> device() = 0;
+  // Whether times say something about a GPU. Those of the software device are told, and judged by nobody.
+  virtual bool judged() const = 0;
+
+  // One kernel of about `time`, its only parameter; 0: an empty one. `name`, a literal, is for the timeline.
+  virtual DeviceStatus Spin(Stream stream, Nanos time, const char* name = "spin") = 0;
+  // A kernel that ends when it is released.
+  virtual DeviceStatus Hold(Stream stream, uint64_t* hold) = 0;
+  virtual void Release(uint64_t hold) = 0;
+  // Gives a node that Spin made another time, as directly as the backend can: what is written by hand.
+  virtual DeviceStatus SetSpin(DeviceGraphExec exec, DeviceGraphNode node, Nanos time) = 0;
+
+  virtual uint64_t launches() const = 0;  // of Spin and Hold
+  // Grows whenever the memory pool had to ask the driver: calls, or bytes where calls cannot be seen.
+  virtual uint64_t DriverMemory() = 0;
+
+  virtual void StartSpans() = 0;
+  virtual std::vector<Span> StopSpans() = 0;
+};
+
+std::unique_ptr<Target> MakeSoftwareTarget(SoftwareDeviceOptions options = {});
+// Null, and `why` says what is missing, where there is no CUDA device or no kernels were built.
+std::unique_ptr<Target> MakeCudaTarget(std::string* why);
+
+// All-reduce of one communicator of one rank, on this device: what is measured is the way to the call, not the network.
+class AllReduce {
+ public:
+  virtual ~AllReduce() = default;
+  virtual DeviceStatus Run(Device& device, Stream stream) = 0;
+};
+std::unique_ptr<AllReduce> MakeAllReduce(Target& target, size_t floats, std::string* why);
+
+inline void Must(DeviceStatus status) {
+  if (!status.ok()) throw DeviceError(std::move(status));
+}
+
+}  // namespace engine::perf
