@@ -41,11 +41,14 @@ engine_mutant(chain_not_left_by_a_wait held_chain.cc "Workers/HeldChainTest.AMem
   "  if (!op->extra.more_behind) return;"
   "  if (op) return;")
 engine_mutant(several_holders_not_released held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
-  "      ReleaseAllChains();"
+  "      ReleaseAllChains(mine);"
   "      (void)0;")
 engine_mutant(chain_of_the_naive_policy held_chain.cc "Workers/BulkTest.TheNaive*"
-  "if (core_->policy() == Policy::kNaive) [[unlikely]]"
+  "if (desc.place.kind == Placement::Kind::kDefault && core_->Stamp().policy != Policy::kThreaded) [[unlikely]]"
   "if (false)")
+engine_mutant(blocked_member_holds_all_back held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
+  "op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr"
+  "nullptr")
 engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
   "if (!Same(desc.place, place_) || priority != priority_) Release();"
   "")
