@@ -49,8 +49,8 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
       n.line = node.site.line;
       n.recorded = layout.order[i];
       n.flags =
-          static_cast<uint8_t>((node.async ? PlanNode::kAsync : 0) | (node.run_always ? PlanNode::kRunAlways : 0) |
-                               (node.cancelled ? PlanNode::kScoped : 0));
+          static_cast<uint8_t>((node.async ? PlanNode::kEndsLater : 0) | (node.run_always ? PlanNode::kAlways : 0) |
+                               (node.cancelled ? PlanNode::kHasScope : 0));
       for (ValueId v : node.inputs) node_inputs.push_back(v.index);
       for (ValueId v : node.outputs) node_outputs.push_back(v.index);
       for (const Effect& e : node.effects) node_effects.push_back({place.at(VarRef(e.var).core()), e.role});

@@ -18,7 +18,7 @@
 namespace engine::detail {
 
 struct alignas(64) PlanNode {
-  enum Flags : uint8_t { kAsync = 1, kRunAlways = 2, kScoped = 4, kWatched = kAsync | kScoped };
+  enum Flags : uint8_t { kEndsLater = 1, kAlways = 2, kHasScope = 4, kWatched = kEndsLater | kHasScope };
   void (*run)(void* closure, RunContext& ctx, Completion* done);
   void* closure;
   const char* name;

@@ -11,7 +11,7 @@ namespace engine::detail {
 
 // Each policy's parameters, with types, ranges, defaults and help.
 struct ThreadedParameters : dmlc::Parameter<ThreadedParameters> {
-  DMLC_DECLARE_PARAMETER(ThreadedParameters) {}
+  DMLC_DECLARE_PARAMETER(ThreadedParameters) { (void)manager; }  // takes none
   PolicyValues Values() const { return {}; }
 };
 

@@ -19,7 +19,7 @@ void SetError(ErrorRecord*& at, ErrorRecord* error) {
 
 // Why the node does not run, counted; null: it runs.
 ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
-  if (node.flags & PlanNode::kRunAlways) return nullptr;
+  if (node.flags & PlanNode::kAlways) return nullptr;
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
   const Site site{node.file, node.line};
   const auto refuse = [&](auto cause) {
@@ -28,7 +28,7 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
     return error;
   };
   if (((watch & RunState::kCancel) && EngineCore::Cancelled(run_.op)) ||
-      ((node.flags & PlanNode::kScoped) && plan_.scopes[index]->load(std::memory_order_relaxed)))
+      ((node.flags & PlanNode::kHasScope) && plan_.scopes[index]->load(std::memory_order_relaxed)))
     return refuse(CancelledError("cancelled before it started"));
   if ((watch & RunState::kDeadline) && Clock::now() >= run_.deadline)
     return refuse(DeadlineError("the run's deadline passed before it started"));
@@ -48,7 +48,7 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
 void Replay::Fail(const PlanNode& node, ErrorRecord* error) {
   const size_t values = plan_.graph.values().size();
   run_.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
-  if (node.flags & PlanNode::kRunAlways) {
+  if (node.flags & PlanNode::kAlways) {
     for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
       if (plan_.node_effects[i].role != Role::kWrite)
         if (ErrorRecord* poison = run_.errors[values + plan_.node_effects[i].var]) {
