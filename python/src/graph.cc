@@ -77,8 +77,8 @@ std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std
   });
 }
 
-PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, std::optional<int> priority, nb::handle cancel,
-            std::optional<double> deadline, bool timed) {
+PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, std::optional<int> priority,
+            nb::handle cancel, std::optional<double> deadline, bool timed) {
   const engine::Site site = CallerSite();
   const StatePtr state = self.engine.lock();
   if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
@@ -171,7 +171,8 @@ void BindGraph(nb::module_& m) {
       .def("start", &Start, nb::arg("inputs") = nb::make_tuple(), nb::kw_only(), nb::arg("policy") = nb::none(),
            nb::arg("priority") = nb::none(), nb::arg("cancel") = nb::none(), nb::arg("deadline") = nb::none(),
            nb::arg("timed") = false,
-           nb::sig("def start(self, inputs: Sequence[object] = (), *, policy: str | None = None, priority: int | None = None, "
+           nb::sig("def start(self, inputs: Sequence[object] = (), *, policy: str | None = None, priority: int | None "
+                   "= None, "
                    "cancel: CancelScope | None = None, deadline: float | None = None, timed: bool = False) -> Run"),
            "Starts a run and returns at once. `deadline`: seconds from now after which nodes that have not begun are\n"
            "skipped. `timed`: Run.times tells afterwards when each node ran.")

@@ -138,7 +138,8 @@ class Devices {
   std::thread thread_;
 
   // relaxed: counters.
-  std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_syncs_{0}, host_waits_{0};
+  std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_syncs_{0},
+      host_waits_{0};
   std::atomic<uint64_t> graph_captures_{0}, graph_instantiations_{0}, graph_updates_{0}, graph_launches_{0};
 };
 
