@@ -89,7 +89,7 @@ struct EngineStats {
 
 // What was asked of the devices by the engine itself, since it was made. Bodies ask for more.
 struct DeviceStats {
-  uint64_t issued = 0;   // ops whose order is on a device
+  uint64_t issued = 0;   // ops whose order is on a device, and whose Vars have been released
   uint64_t retired = 0;  // of these, known to have ended
   uint64_t records = 0;
   uint64_t waits = 0;         // of one stream for another

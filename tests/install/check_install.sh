@@ -53,6 +53,15 @@ case $1 in
   headers)
     install_and_move
     for header in "$prefix"/include/engine/*.h; do
+      case $header in  # bridges to libraries that the engine itself does not need
+        */cublas.h) needs=cublas_v2.h ;;
+        */cudnn.h) needs=cudnn.h ;;
+        *) needs=cstddef ;;
+      esac
+      if ! echo "#include <$needs>" | "$CXX" -E -x c++ - >/dev/null 2>&1; then
+        echo "left out without $needs: $header"
+        continue
+      fi
       echo "alone: $header"
       echo "#include <engine/$(basename "$header")>" >"$work/alone.cc"
       "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/alone.cc"

@@ -135,7 +135,7 @@ DeviceStats Devices::stats() const {
   for (uint32_t i = 0; i < lanes(); ++i) {
     const DeviceLane& on = *lanes_[i].load(std::memory_order_acquire);
     out.retired += on.retired.load(std::memory_order_acquire);
-    out.issued += on.issued.load(std::memory_order_acquire);
+    out.issued += on.settled.load(std::memory_order_acquire);
   }
   out.host_syncs = read(host_syncs_);
   out.lanes = lanes();

@@ -329,6 +329,8 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   // release: our last look at the block. Partner: the acquire in RetireUpTo, which stops at an op that does not say so.
   op->extra.state.store(OpState::kIssued, std::memory_order_release);
   if (chain && next != chained) EndRun(on);
+  // release: for whoever waits by the stats until an op is issued. By two threads only where a stand-in issues, too.
+  on.settled.fetch_add(1, std::memory_order_release);
   return next;
 }
 

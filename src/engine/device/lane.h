@@ -44,6 +44,8 @@ struct DeviceLane {
 
   // release by the issuer, behind the launch: partner, whoever picks a lane or a point by it.
   std::atomic<uint64_t> issued{0};
+  // Issued ops that have been released, too; for the stats.
+  std::atomic<uint64_t> settled{0};
   // release: what retired work did is visible. Partner: the acquire loads of those that need not wait any more.
   std::atomic<uint64_t> retired{0};
   // Numbers above it failed; all ones while the device lives. Written before `retired` jumps to the end.
