@@ -1,6 +1,6 @@
 // Pushes ops with the naive policy on one thread, to be counted under callgrind: instructions.sh runs it with two N and
 // takes the difference, so that start-up and end cancel.
-//   instructions CASE N     CASE: 0, 1w, 1w1r, 1w2r (how many Vars an op writes and reads)
+//   instructions CASE N     CASE: 0, 1w, 1w1r, 1w2r (how many Vars an op writes and reads), operator (1w2r, registered)
 #include <engine/engine.h>
 
 #include <cstdio>
@@ -25,6 +25,9 @@ int main(int argc, char** argv) {
     for (int i = 0; i < n; ++i) eng.Push({.name = "op", .reads = {b}, .writes = {a}}, body);
   } else if (name == "1w2r") {
     for (int i = 0; i < n; ++i) eng.Push({.name = "op", .reads = {b, c}, .writes = {a}}, body);
+  } else if (name == "operator") {
+    const engine::Operator op = eng.NewOperator({.name = "op", .reads = {b, c}, .writes = {a}}, body);
+    for (int i = 0; i < n; ++i) eng.Push(op);
   } else {
     return 2;
   }

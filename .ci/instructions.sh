@@ -25,7 +25,7 @@ count() { # count CASE N: instructions of the whole run
 }
 
 counts=
-for name in 0 1w 1w1r 1w2r; do
+for name in 0 1w 1w1r 1w2r operator; do
   few=$(count $name $FEW)
   many=$(count $name $MANY)
   [ -n "$few" ] && [ -n "$many" ] || die "callgrind counted nothing for case $name"

@@ -245,7 +245,18 @@ class EngineCore {
     return stamp.policy == Policy::kThreaded ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
   }
   bool PushInline(const PushRequest& request, CompletionState** held = nullptr);
-  OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t most_accesses);
+  OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request);
+  void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
+  void MakeTemplate(Operator::State& state);
+  void PushTemplate(Operator::State& state, int priority, Site site);
+  struct Home {
+    uint8_t pool = 0;
+    uint8_t intra_op = 0;
+    uint32_t flags = 0;
+  };
+  Home HomeNow() const;
+  uint32_t ListInline(OpRecord* op, const OpDesc& desc, Site site) const;
+  uint32_t ListAccesses(OpRecord* op, const OpDesc& desc, Site site) const;
   OpRecord* NewChained(ThreadSlot& slot, const PushRequest& request);
   void RegisterChained(ThreadSlot& slot, OpRecord* op);
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
@@ -256,7 +267,12 @@ class EngineCore {
   void DriveLeftOver();
   void RegisterInternal(ThreadSlot& slot, OpRecord* op);
   [[noreturn]] void RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name);
-  void RefusePushes(ThreadSlot* slot, OpRecord* op);
+  void CheckMayPush() const {
+    if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]]
+      RefusePush();
+  }
+  bool MayPushLate() const;
+  [[noreturn]] static void RefusePush();
 
   // held_chain.cc
   uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
@@ -437,7 +453,16 @@ struct Operator::State {
   uint32_t flags;
   const detail::ClosureType* type = nullptr;
   std::unique_ptr<std::byte[]> closure;
+  // relaxed: each push is made through a handle that is dropped later, and that order carries it.
+  std::atomic<uint64_t> pushed{0};
+  detail::OwnedCounter pushed_alone;  // by the sole pusher
+  std::atomic<int64_t> left{0};       // minus those that have ended; once the last handle is gone, how many have not
+  // An op's block, as each push needs it, of so many bytes; 0: pushed like any op.
+  static constexpr size_t kMostAccesses = 16;
+  size_t bytes = 0;
+  alignas(64) std::byte block[sizeof(detail::OpRecord) + kMostAccesses * sizeof(detail::Access) + sizeof(void*)];
   ~State();
+  void End(int64_t n);
 };
 
 }  // namespace engine

@@ -116,8 +116,14 @@ struct Dependency {
     Access* accesses() { return reinterpret_cast<Access*>(this + 1); }
   };
 
+  // How many may look at a block, once it is registered. Set by the caller: it knows how many of the accesses are no reads.
+  static void SetPins(Op* op, uint32_t writes) {
+    op->pins.store((writes ? writes : 1) + Env::ExtraPins(op), std::memory_order_relaxed);
+  }
+
   // Accesses must be sorted by Var address, or in any order where exclusive; each Var once; `n_access` of them
-  // initialised but for link and version. `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
+  // initialised but for link and version; pins set. `bias` extra grants are awaited (1 for a held op). The ctx must hold
+  // as many free groups as the op has reads.
   // Afterwards the op may run, complete and be recycled at any moment, unless kReady is returned: then every access
   // is granted, nobody else knows it, and starting it is the caller's business.
   enum class Result { kReady, kPending, kDeletedVar };
@@ -126,28 +132,15 @@ struct Dependency {
     Access* const access = op->accesses();
     op->wait.store(n + bias, std::memory_order_relaxed);
 
-    uint32_t writes = 0;
-    for (uint32_t i = 0; i < n; ++i) {
-      writes += !access[i].read();
-      if (exclusive && access[i].var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
-        *refused = &access[i];
-        return Result::kDeletedVar;
-      }
-    }
-    op->pins.store((writes ? writes : 1) + Env::ExtraPins(op), std::memory_order_relaxed);
     uint32_t granted = 0;
     if (exclusive) {
+      for (uint32_t i = 0; i < n; ++i)
+        if (access[i].var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
+          *refused = &access[i];
+          return Result::kDeletedVar;
+        }
       // Nobody else pushes, so there is nothing to hold: each access in turn.
-      for (uint32_t i = 0; i < n; ++i) {
-        Access& a = access[i];
-        Seen seen;
-        seen.entered = 0;
-        // relaxed: we wrote it ourselves; what a finished writer did comes with its kDone.
-        seen.old = a.var->tail.load(std::memory_order_relaxed);
-        Enter(ctx, a, op, seen);
-        Unlock(a.var, seen.now);
-        granted += Link(ctx, a, seen);
-      }
+      for (uint32_t i = 0; i < n; ++i) granted += RegisterAlone(ctx, access[i], op);
     } else if (!RegisterHolding(ctx, op, refused, granted)) {
       return Result::kDeletedVar;
     }
@@ -173,25 +166,27 @@ struct Dependency {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
     uint32_t writes = 0;
-    for (uint32_t i = 0; i < n; ++i) {
-      Access& a = access[i];
-      if (a.read()) {
-        LeaveGroup(ctx, reinterpret_cast<Group*>(a.link.load(std::memory_order_relaxed)));
+    Access* last_write = nullptr;
+    for (Access* a = access; a != access + n; ++a) {
+      if (a->read()) {
+        LeaveGroup(ctx, reinterpret_cast<Group*>(a->link.load(std::memory_order_relaxed)));
       } else {
         ++writes;
+        last_write = a;
         // release: publishes the value and the poison of this version. Partner: the acquire load in Settled.
-        a.var->settled.store(a.version(), std::memory_order_release);
+        a->var->settled.store(a->version(), std::memory_order_release);
       }
     }
     if (!writes) return DropPins(ctx, op, 1);
+    if (op->deletes) return DropPins(ctx, op, writes);  // nothing comes behind a deletion
     // Each write's pin is ours until it is left to a pusher, and with the last of them the block.
-    const bool deletes = op->deletes;
     uint32_t drop = 0;
-    for (uint32_t i = 0; writes; ++i) {
-      if (access[i].read()) continue;
+    for (Access* a = access; writes > 1; ++a) {
+      if (a->read()) continue;
       --writes;
-      drop += deletes ? 1 : LeaveWrite(ctx, op, access[i], exclusive);  // nothing comes behind a deletion
+      drop += LeaveWrite(ctx, op, *a, exclusive);
     }
+    drop += LeaveWrite(ctx, op, *last_write, exclusive);
     if (drop) DropPins(ctx, op, drop);
   }
 
@@ -309,6 +304,25 @@ struct Dependency {
     if constexpr (Env::kMutant == Mutant::kLinkBeforePublish)
       for (uint32_t i = 0; i < n; ++i) Unlock(access[i].var, seen[i].now);
     return true;
+  }
+
+  // Exclusive: Enter, Unlock and Link in one. Returns whether the access is granted at once.
+  ENGINE_INLINE static bool RegisterAlone(Ctx& ctx, Access& a, Op* op) {
+    Var* const v = a.var;
+    Seen seen;
+    // relaxed: we wrote it ourselves; what a finished writer did comes with its kDone.
+    seen.old = v->tail.load(std::memory_order_relaxed);
+    if (a.read() && (seen.old & kBits) == (kGroup | kOpen) && !Env::Holder(op)) {
+      ++v->entered;
+      a.op = op;
+      a.set_version(v->pushed.load(std::memory_order_relaxed));
+      a.link.store(seen.old ^ (kGroup | kOpen), std::memory_order_relaxed);
+      return true;
+    }
+    seen.entered = 0;
+    Enter(ctx, a, op, seen);
+    Unlock(v, seen.now);
+    return Link(ctx, a, seen);
   }
 
   // Under LOCK, or exclusive: takes the version, enters or opens a group, and prepares the tail to publish.

@@ -15,30 +15,30 @@
 
 namespace engine::detail {
 
-void PushGate::WaitUntilOpen(EngineCore& core) {
+void PushGate::WaitUntilOpen(EngineCore& core, ThreadSlot& slot) {
   for (;;) {
-    slot_->pushing.store(0, std::memory_order_release);
+    slot.pushing.store(0, std::memory_order_release);
     for (uint32_t n; (n = core.gate_.load(std::memory_order_acquire)) != 0;) FutexWait(core.gate_, n);
-    slot_->pushing.store(1, std::memory_order_relaxed);
+    slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
     if (core.gate_.load(std::memory_order_acquire) == 0) return;
   }
 }
 
 // A slot that has not pushed before: it becomes the sole pusher, or ends the time of the one before.
-ThreadSlot* PushGate::NewPusher(EngineCore& core) {
+ThreadSlot* PushGate::NewPusher(EngineCore& core, ThreadSlot& slot) {
   for (;;) {
     ThreadSlot* sole = nullptr;
-    if (core.sole_pusher_.compare_exchange_strong(sole, slot_, std::memory_order_relaxed)) return slot_;
+    if (core.sole_pusher_.compare_exchange_strong(sole, &slot, std::memory_order_relaxed)) return &slot;
     if (sole == kManyPushers) return sole;
-    slot_->pushing.store(0, std::memory_order_release);
+    slot.pushing.store(0, std::memory_order_release);
     Close(core);
     // relaxed: Open's release and the acquire of the gate carry it to every later push.
     core.sole_pusher_.store(kManyPushers, std::memory_order_relaxed);
     Open(core);
-    slot_->pushing.store(1, std::memory_order_relaxed);
+    slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
-    if (core.gate_.load(std::memory_order_acquire) != 0) WaitUntilOpen(core);
+    if (core.gate_.load(std::memory_order_acquire) != 0) WaitUntilOpen(core, slot);
   }
 }
 
@@ -47,7 +47,7 @@ void PushGate::Close(EngineCore& core) {
   HeavyFence();
   MutexLock lock(core.slots_mu_);
   for (auto& slot : core.slots_) {
-    // acquire: the registration that has just ended. Partner: the release store in ~PushGate.
+    // acquire: the registration that has just ended. Partner: the release store in Leave.
     while (slot->pushing.load(std::memory_order_acquire) != 0) sched_yield();
   }
 }

@@ -13,35 +13,27 @@ namespace engine::detail {
 // of a second slot ends that for good, with the gate closed, so that no exclusive registration is in progress.
 class PushGate {
  public:
-  PushGate(EngineCore& core, ThreadSlot& slot) : slot_(&slot) {
+  // Returns whether the registration is exclusive. Each Enter needs its Leave.
+  [[nodiscard]] static bool Enter(EngineCore& core, ThreadSlot& slot) {
     slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
     if (core.gate_.load(std::memory_order_acquire) != 0) [[unlikely]]
-      WaitUntilOpen(core);
+      WaitUntilOpen(core, slot);
     ThreadSlot* sole = core.sole_pusher_.load(std::memory_order_relaxed);
-    if (sole != &slot && sole != kManyPushers) [[unlikely]]
-      sole = NewPusher(core);
-    exclusive_ = sole == &slot;
+    if (sole == &slot) [[likely]]
+      return true;
+    return sole != kManyPushers && NewPusher(core, slot) == &slot;
   }
-  ~PushGate() { Leave(); }
-  // release: the registration is whole. Partner: the acquire load in Close. Once: an op that runs at its push may lend
-  // the slot to another thread.
-  void Leave() {
-    if (slot_) std::exchange(slot_, nullptr)->pushing.store(0, std::memory_order_release);
-  }
-  PushGate(const PushGate&) = delete;
-
-  bool exclusive() const { return exclusive_; }
+  // release: the registration is whole. Partner: the acquire load in Close.
+  static void Leave(ThreadSlot& slot) { slot.pushing.store(0, std::memory_order_release); }
 
   // No push is in progress from Close until Open. Nestable; each Close needs its Open.
   static void Close(EngineCore& core);
   static void Open(EngineCore& core);
 
  private:
-  void WaitUntilOpen(EngineCore& core);
-  ThreadSlot* NewPusher(EngineCore& core);
-  ThreadSlot* slot_;
-  bool exclusive_;
+  static void WaitUntilOpen(EngineCore& core, ThreadSlot& slot);
+  static ThreadSlot* NewPusher(EngineCore& core, ThreadSlot& slot);
 };
 
 }  // namespace engine::detail

@@ -32,7 +32,7 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
 
 RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site,
                                bool may_wait) {
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
+  CheckMayPush();
   CheckInputs(plan, inputs, site);
   if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
@@ -72,6 +72,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   // Last, out of the order of addresses: nobody else pushes on it, so holding it cannot deadlock.
   op->accesses()[n - 1].var = VarRef(run->done).core();
   op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(Mode::kWrite);
+  Protocol::SetPins(op, n - plan.reads);
   if (scope) ::new (&op->scope()) ScopePtr(*scope);
   ::new (op->closure()) PlanShare{run};
 

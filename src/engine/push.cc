@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 
 #include "completion_state.h"
 #include "gate.h"
@@ -30,11 +31,16 @@ struct Named {
 constexpr uint32_t kFewVars = 4;
 
 ENGINE_INLINE bool FewAndDistinct(const Access* a, uint32_t n) {
-  if (n > kFewVars) return false;
-  for (uint32_t i = 1; i < n; ++i)
-    for (uint32_t k = 0; k < i; ++k)
-      if (a[i].var == a[k].var) return false;
-  return true;
+  static_assert(kFewVars == 4);
+  const auto differ = [a](uint32_t i, uint32_t k) { return a[i].var != a[k].var; };
+  switch (n) {
+    case 0:
+    case 1: return true;
+    case 2: return differ(0, 1);
+    case 3: return differ(0, 1) && differ(0, 2) && differ(1, 2);
+    case 4: return differ(0, 1) && differ(0, 2) && differ(1, 2) && differ(0, 3) && differ(1, 3) && differ(2, 3);
+    default: return false;
+  }
 }
 
 // Sorts by Var. Works on the accesses in place; their other fields are not set yet.
@@ -97,26 +103,76 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
                      " belongs to another engine");
 }
 
+// Lists the op's Vars in its block, each once. Returns how many it does not only read.
+ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc, Site site) const {
+  Access* const accesses = op->accesses();
+  Access* a = accesses;
+  uint64_t place = 0;
+  const auto add = [&](const VarSet& set, Mode mode) {
+    for (const VarRef& var : set) {
+      VarCore* core = var.core();
+      if (!core || core->pusher.core != this) [[unlikely]]
+        CheckVar(core, ModeName(mode), desc.name.c_str(), site);
+      Protocol::PrefetchTail(core, mode);
+      a->var = core;
+      a->word = place | static_cast<uint64_t>(mode);
+      place += 1 << 2;
+      ++a;
+    }
+  };
+  add(desc.reads, Mode::kRead);
+  add(desc.updates, Mode::kUpdate);
+  add(desc.writes, Mode::kWrite);
+  auto count = static_cast<uint32_t>(a - accesses);
+  auto writes = count - static_cast<uint32_t>(desc.reads.size());
+  if (!FewAndDistinct(accesses, count)) {
+    Sort(accesses, count);
+    count = Merge(accesses, count);
+    writes = static_cast<uint32_t>(
+        std::count_if(accesses, accesses + count, [](const Access& access) { return !access.read(); }));
+  }
+  op->n_access = static_cast<uint16_t>(count);
+  return writes;
+}
+
+uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc, Site site) const {
+  return ListInline(op, desc, site);
+}
+
+// Where the loaded magazine has none. Null: would have to wait.
+void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait) {
+  if (const auto small = static_cast<uint32_t>(*cls); *cls < kClasses)
+    return slot.cache.Empty(small) && !MakeRoom(slot, may_wait) ? nullptr : slot.cache.Get(small);
+  if (!MakeRoom(slot, may_wait)) return nullptr;
+  uint32_t large = 0;
+  void* const block = ops_.TakeLarge(bytes, &large);
+  *cls = large;
+  return block;
+}
+
+// Where this thread's policy puts ops of the default pool.
+ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
+  const PolicyStamp stamp = Stamp();
+  Home home{.pool = HomePool(stamp)};
+  if (stamp.policy != Policy::kThreaded) [[unlikely]] {
+    home.flags = kAtPush | (stamp.raise ? kRaise : 0u);
+    if (stamp.policy == Policy::kInline) home.intra_op = static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255));
+  }
+  return home;
+}
+
 // Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups.
-ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, uint32_t n) {
+ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request) {
   const OpDesc& desc = *request.desc;
-  if (n > Protocol::kMaxAccesses)
-    throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) + " Vars; the most is " +
-                     std::to_string(Protocol::kMaxAccesses));
   const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
   uint32_t flags = request.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
 
-  uint8_t pool_index;
-  uint8_t intra_op = 0;
+  Home home;
   if (desc.place.kind == Placement::Kind::kDefault) [[likely]] {
-    const PolicyStamp stamp = Stamp();
-    pool_index = HomePool(stamp);
-    if (stamp.policy != Policy::kThreaded) [[unlikely]] {
-      flags |= kAtPush | (stamp.raise ? kRaise : 0u);
-      intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
-    }
+    home = HomeNow();
+    flags |= home.flags;
   } else {
-    pool_index = PoolIndex(desc.place);
+    const uint8_t pool_index = home.pool = PoolIndex(desc.place);
     if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1))
         [[unlikely]]
       flags |= desc.graph.kind && !(flags & kAsyncOp) ? kDeviceOp | kCapturable : kDeviceOp;
@@ -126,19 +182,17 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     const size_t align = std::max<size_t>(8, request.closure.type->align);
     closure_at = (OpRecord::ExtraBytes(flags) + align - 1) & ~(align - 1);
   }
+  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + request.closure.type->size;
-  uint32_t cls = ClassOf(bytes);
+  size_t cls = (bytes + 63) / 64;
 
-  void* memory = nullptr;
-  if (cls < kClasses) [[likely]] {
-    memory = slot.cache.TryGet(cls);
-    if (!memory) [[unlikely]] {
-      if (slot.cache.Empty(cls) && !MakeRoom(slot, request.may_wait)) return nullptr;
-      memory = slot.cache.Get(cls);
-    }
-  } else {
-    if (!MakeRoom(slot, request.may_wait)) return nullptr;
-    memory = ops_.TakeLarge(bytes, &cls);
+  void* memory = cls < kClasses ? slot.cache.TryGet(static_cast<uint32_t>(cls)) : nullptr;
+  if (!memory) [[unlikely]] {
+    if (n > Protocol::kMaxAccesses)
+      throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) + " Vars; the most is " +
+                       std::to_string(Protocol::kMaxAccesses));
+    memory = TakeBlock(slot, bytes, &cls, request.may_wait);
+    if (!memory) return nullptr;
   }
   auto* op = static_cast<OpRecord*>(memory);
   OpExtra& x = op->extra;
@@ -147,9 +201,9 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   x.file = request.site.file;
   x.line = request.site.line;
   x.flags = 0;
-  x.pool = pool_index;
+  x.pool = home.pool;
   x.level = LevelOf(desc.priority);
-  x.intra_op = intra_op;
+  x.intra_op = home.intra_op;
   x.size_class = static_cast<uint8_t>(cls);
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
   op->keeps_version = false;
@@ -157,30 +211,11 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   if (flags & kDeviceOp) [[unlikely]]
     PlaceOnDevice(op, desc.place);
 
-  Access* access = op->accesses();
-  uint32_t count = 0;
   try {
-    const auto add = [&](const VarSet& set, Mode mode) {
-      for (const VarRef& var : set) {
-        VarCore* core = var.core();
-        if (!core || core->pusher.core != this) [[unlikely]]
-          CheckVar(core, ModeName(mode), x.name, request.site);
-        Protocol::PrefetchTail(core, mode);
-        access[count].var = core;
-        access[count].word = uint64_t{count} << 2 | static_cast<uint64_t>(mode);
-        ++count;
-      }
-    };
-    add(desc.reads, Mode::kRead);
-    add(desc.updates, Mode::kUpdate);
-    add(desc.writes, Mode::kWrite);
-    if (count > 1 && !FewAndDistinct(access, count)) {
-      Sort(access, count);
-      count = Merge(access, count);
-    }
-    op->n_access = static_cast<uint16_t>(count);
+    const uint32_t writes = ListInline(op, desc, request.site);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
     x.flags = flags;
+    Protocol::SetPins(op, writes);
     if (scope) ::new (&op->scope()) ScopePtr(*scope);
     if (flags & kCapturable) [[unlikely]]
       op->graph() = desc.graph;
@@ -204,10 +239,13 @@ void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
 ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias) {
   Pass pass{&slot};
   Access* refused = nullptr;
-  PushGate gate(*this, slot);
+  const bool exclusive = PushGate::Enter(*this, slot);
   // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]]
-    RefusePushes(&slot, op);
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]] {
+    PushGate::Leave(slot);
+    DropUnregistered(slot, op);
+    RefusePush();
+  }
   // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
   // complete it; the grant edges carry the count to whoever counts the completion.
   const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
@@ -215,8 +253,8 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-  if (!gate.exclusive() && op->n_access <= kFewVars) Sort(op->accesses(), op->n_access);
-  const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, gate.exclusive());
+  if (!exclusive && op->n_access <= kFewVars) Sort(op->accesses(), op->n_access);
+  const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, exclusive);
   if (result == Protocol::Result::kReady) {
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
     if (op->extra.pool == kDefaultPool) [[likely]] {
@@ -226,7 +264,7 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
       op = nullptr;
     }
   }
-  gate.Leave();  // after the op is in a queue: a push that waits for room counts on what is in the gate
+  PushGate::Leave(slot);  // after the op is in a queue: a push that waits for room counts on what is in the gate
   if (pass.ready) [[unlikely]]
     Dispatch(pass, nullptr);
   if (result == Protocol::Result::kPending || !op) {
@@ -266,12 +304,9 @@ void EngineCore::DriveLeftOver() {
 }
 
 ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, CompletionState** held) {
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]]
-    RefusePushes(nullptr, nullptr);
+  CheckMayPush();
   ThreadSlot& slot = Slot();
-  const OpDesc& desc = *request.desc;
-  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
-  OpRecord* op = NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
+  OpRecord* op = NewRecord(slot, request);
   if (!op) return false;
   if (request.flags & kHeldOp) [[unlikely]]
     *held = NewCompletion(slot, op);
@@ -285,13 +320,53 @@ void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
   PushInline({.desc = &desc, .closure = fn, .site = site});
 }
 
+void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  const auto* const from = std::launder(reinterpret_cast<OpRecord*>(state.block));
+  const Home home = HomeNow();
+  size_t cls = from->extra.size_class;
+  void* block = slot.cache.TryGet(static_cast<uint32_t>(cls));
+  if (!block) [[unlikely]]
+    block = TakeBlock(slot, state.bytes, &cls, true);
+  auto* const op = static_cast<OpRecord*>(block);
+  OpExtra& x = op->extra;
+  x.closure = from->extra.closure;
+  x.name = from->extra.name;
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = from->extra.flags | home.flags;
+  x.pool = home.pool;
+  x.level = LevelOf(priority);
+  x.intra_op = home.intra_op;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = 0;
+  op->keeps_version = false;
+  op->deletes = false;
+  const uint32_t n = op->n_access = from->n_access;
+  const Access* listed = reinterpret_cast<const Access*>(from + 1);
+  for (Access *a = op->accesses(), *end = a + n; a != end; ++a, ++listed) {
+    a->var = listed->var;
+    a->word = listed->word;
+    Protocol::PrefetchTail(a->var, a->mode());
+  }
+  op->pins.store(from->pins.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  *static_cast<Operator::State**>(op->closure()) = &state;
+  slot.cache.Reserve(kGroupClass, n);
+  // One slot alone is ever the sole pusher.
+  if (sole_pusher_.load(std::memory_order_relaxed) == &slot) [[likely]] {
+    state.pushed_alone.Add();
+  } else {
+    state.pushed.fetch_add(1, std::memory_order_relaxed);
+  }
+  RegisterAndStart(slot, op, 0);
+  ReleaseNeeded(slot);
+}
+
 // For held_chain.cc: the two halves of a push, with a lock between them.
 OpRecord* EngineCore::NewChained(ThreadSlot& slot, const PushRequest& request) {
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) [[unlikely]]
-    RefusePushes(nullptr, nullptr);
-  const OpDesc& desc = *request.desc;
-  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
-  return NewRecord(slot, request, static_cast<uint32_t>(std::min<size_t>(n, UINT32_MAX)));
+  CheckMayPush();
+  return NewRecord(slot, request);
 }
 void EngineCore::RegisterChained(ThreadSlot& slot, OpRecord* op) { RegisterAndStart(slot, op, 1); }
 
@@ -304,11 +379,10 @@ void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_n
 }
 
 // What running ops push while the engine drains is part of the program; anything else comes too late.
-void EngineCore::RefusePushes(ThreadSlot* slot, OpRecord* op) {
-  if (t_frame && t_frame->core == this && phase_.load(std::memory_order_relaxed) == Phase::kDraining) return;
-  if (op) DropUnregistered(*slot, op);
-  throw UsageError("push after shutdown: the engine takes no more ops");
+bool EngineCore::MayPushLate() const {
+  return t_frame && t_frame->core == this && phase_.load(std::memory_order_relaxed) == Phase::kDraining;
 }
+void EngineCore::RefusePush() { throw UsageError("push after shutdown: the engine takes no more ops"); }
 
 // Whoever claims the op first starts it: its HeldOp, or a shutdown.
 void EngineCore::ReleaseHeld(CompletionState* claim) {
@@ -338,6 +412,7 @@ OpRecord* EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint3
   op->n_access = 1;
   op->accesses()[0].var = var.core();
   op->accesses()[0].word = static_cast<uint64_t>(mode);
+  Protocol::SetPins(op, mode != Mode::kRead);
   if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
   if (flags & kWaitOp) ::new (op->closure()) WaitNode;
   return op;
@@ -346,12 +421,10 @@ OpRecord* EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint3
 void EngineCore::RegisterInternal(ThreadSlot& slot, OpRecord* op) {
   Pass pass{&slot};
   Access* refused = nullptr;
-  Protocol::Result result;
-  {
-    PushGate gate(*this, slot);
-    op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-    result = Protocol::Register(pass, op, 0, &refused, gate.exclusive());
-  }
+  const bool exclusive = PushGate::Enter(*this, slot);
+  op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+  const Protocol::Result result = Protocol::Register(pass, op, 0, &refused, exclusive);
+  PushGate::Leave(slot);
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);
   ReleaseNeeded(slot);
@@ -360,13 +433,13 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, OpRecord* op) {
 
 void EngineCore::PushClear(VarRef var, Site site) {
   CheckVar(var.core(), "argument", "clear_error", site);
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
+  CheckMayPush();
   ThreadSlot& slot = Slot();
   RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, kClearOp, site));
 }
 
 VarCore* EngineCore::NewVar(std::string_view name) {
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) RefusePushes(nullptr, nullptr);
+  CheckMayPush();
   auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
   var->pusher.core = this;
   var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
@@ -390,6 +463,7 @@ void EngineCore::DeleteVar(VarCore* var) {
   assert(op->accesses() == &var->delete_access);
   var->delete_access.var = var;
   var->delete_access.word = static_cast<uint64_t>(Mode::kUpdate);
+  Protocol::SetPins(op, 1);
   RegisterInternal(slot, op);
 }
 

@@ -4,6 +4,7 @@
 // Freed blocks and groups are poisoned: their pointers lead to a Var and an op that nobody may touch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -111,6 +112,9 @@ class Arena {
       op->accesses()[k].var = var(spec.accesses[k].var);
       op->accesses()[k].word = static_cast<uint64_t>(spec.accesses[k].mode) | k << 2;
     }
+    D::SetPins(op, static_cast<uint32_t>(std::count_if(spec.accesses.begin(), spec.accesses.end(), [](const auto& a) {
+                 return a.mode != engine::detail::Mode::kRead;
+               })));
     return op;
   }
   void PoisonBlock(int i) {
