@@ -61,24 +61,29 @@ class Ours {
 
   // Push, run and completion of one op on one thread, next to an uncontended mutex pair.
   Answer Extra(std::string_view name, std::size_t n) {
-    if (name == "floor_1w") return Floor(n, Writer{{}, {0}});
-    if (name == "floor_1w1r") return Floor(n, Op<1, 1>{{1}, {0}});
-    if (name == "floor_1w2r") return Floor(n, DagOp{{1, 2}, {0}});
+    if (name == "floor_1w") return Floor(n, [&] { Push(Writer{{}, {0}}); });
+    if (name == "floor_1w1r") return Floor(n, [&] { Push(Op<1, 1>{{1}, {0}}); });
+    if (name == "floor_1w2r") return Floor(n, [&] { Push(DagOp{{1, 2}, {0}}); });
+    if (name == "floor_operator") {
+      const engine::Operator op = engine_.NewOperator(
+          {.name = "1w2r", .reads = {vars_[1], vars_[2]}, .updates = {vars_[0]}}, [] { Body(); });
+      return Floor(n, [&] { engine_.Push(op); });
+    }
     if (name == "bulk_closures") return BulkOfClosures(n);
     return Answer::Skip("no such case");
   }
 
  private:
   // Batches of both take turns, so that the clock rate of the moment is the same for both.
-  template <class AnyOp>
-  Answer Floor(std::size_t n, const AnyOp& op) {
+  template <class PushOne>
+  Answer Floor(std::size_t n, const PushOne& push) {
     constexpr std::size_t kBatches = 50;
     const std::size_t size = n / kBatches;
     std::vector<double> ops, pairs, ratios;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     for (std::size_t batch = 0; batch < kBatches; ++batch) {
       const auto start = Clock::now();
-      for (std::size_t i = 0; i < size; ++i) Push(op);
+      for (std::size_t i = 0; i < size; ++i) push();
       const auto middle = Clock::now();
       for (std::size_t i = 0; i < size; ++i) {
         pthread_mutex_lock(&mutex);

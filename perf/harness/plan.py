@@ -109,9 +109,9 @@ REST = (
     Case("pushers4_overlap", "4 pushing threads, each d on the same 1,000 Vars"),
 )
 FLOORS = tuple(
-    Case(f"floor_{shape}", f"one thread: push, run and complete one op, {shape}", quick_n=100_000, scaled=False,
+    Case(f"floor_{shape}", f"one thread: push, run and complete one op, {shape.replace('operator', '1w2r, registered once')}", quick_n=100_000, scaled=False,
          beside=("mutex_pair_ns", "ratio_to_mutex_pair"))
-    for shape in ("1w", "1w1r", "1w2r")
+    for shape in ("1w", "1w1r", "1w2r", "operator")
 )
 
 REPLAYS = tuple(
