@@ -116,17 +116,18 @@ check_build() { build_tested; }
 tree() {
   local name=$1
   shift
-  configure "$TREES/$name" -DENGINE_BUILD_TESTS=ON "$@" && cmake --build "$TREES/$name" -j "$JOBS" -- -k 0  # all errors, not only the first
+  configure "$TREES/$name" "$@" && cmake --build "$TREES/$name" -j "$JOBS" -- -k 0  # all errors, not only the first
 }
 
+# The tests are left to clang: g++ has built them before, and their warnings were to be seen there.
 check_warnings_gcc() {
-  need "$NEEDS_BUILD" "$NEEDS_TESTS" && python_ready || return $NOT_RUN
-  tree gcc -DENGINE_WERROR=ON -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
+  need "$NEEDS_BUILD" && python_ready || return $NOT_RUN
+  tree gcc -DENGINE_BUILD_TESTS=OFF -DENGINE_WERROR=ON -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
 }
 
 check_warnings_clang() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" && python_ready || return $NOT_RUN
-  tree clang "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DENGINE_WERROR=ON -DENGINE_BUILD_PYTHON=ON \
+  tree clang -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DENGINE_WERROR=ON -DENGINE_BUILD_PYTHON=ON \
     -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
 }
 
@@ -134,7 +135,7 @@ check_warnings_clang() {
 sanitized() {
   local name=$1 sanitizer=$2 flags=$3 fixed=()
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
-  tree "$name" "${CLANG[@]}" -DENGINE_SANITIZE="$sanitizer" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  tree "$name" -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DENGINE_SANITIZE="$sanitizer" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -DCMAKE_C_STANDARD_LIBRARIES=-lstdc++ \
     "-DENGINE_TEST_FOLDERS=engine;stage;stress;c_api" || return 1  # the linker options: for programs in C

@@ -68,7 +68,8 @@ case $1 in
     done
     ;;
   add_subdirectory)
-    configure_and_build "$here/add_subdirectory" -DENGINE_SOURCE_DIR="$SOURCE_DIR"
+    # Debug: it compiles the engine once more.
+    configure_and_build "$here/add_subdirectory" -DENGINE_SOURCE_DIR="$SOURCE_DIR" -DCMAKE_BUILD_TYPE=Debug
     expect "C++ 42" "$work/build/use_cc"
     expect "C 42" "$work/build/use_c"
     ;;
