@@ -65,8 +65,8 @@ class Ours {
     if (name == "floor_1w1r") return Floor(n, [&] { Push(Op<1, 1>{{1}, {0}}); });
     if (name == "floor_1w2r") return Floor(n, [&] { Push(DagOp{{1, 2}, {0}}); });
     if (name == "floor_operator") {
-      const engine::Operator op = engine_.NewOperator(
-          {.name = "1w2r", .reads = {vars_[1], vars_[2]}, .updates = {vars_[0]}}, [] { Body(); });
+      const engine::Operator op =
+          engine_.NewOperator({.name = "1w2r", .reads = {vars_[1], vars_[2]}, .updates = {vars_[0]}}, [] { Body(); });
       return Floor(n, [&] { engine_.Push(op); });
     }
     if (name == "bulk_closures") return BulkOfClosures(n);

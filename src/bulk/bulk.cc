@@ -17,6 +17,8 @@ uint32_t CheckedLimit(int limit) {
 
 bool Same(const Placement& a, const Placement& b) { return a.kind == b.kind && a.index == b.index; }
 
+int Clamped(int priority) { return std::clamp(priority, kMinPriority, kMaxPriority); }
+
 }  // namespace
 
 Bulk::Bulk(Engine& engine, int limit)
@@ -49,22 +51,25 @@ bool Bulk::Put(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bo
     const auto apart = how == How::kAsync ? HeldOps::Apart::kAsync : HeldOps::Apart::kSync;
     return state.ops.PushApart(desc, fn, apart, site, may_wait);
   }
-  const int priority = std::clamp(desc.priority, kMinPriority, kMaxPriority);
-  if (!Same(desc.place, place_) || priority != priority_) Release();
+  if (!Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
+    if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();
+  }
   const uint32_t held = state.ops.PushErased(desc, fn, site, may_wait);
   if (held == HeldOps::kNoRoom) return false;
   // A push that waits for room may run ops on this thread, which may push through us: only now is it known what is held.
-  place_ = desc.place;
-  priority_ = priority;
   const uint64_t mark = (state.mark.load(std::memory_order_relaxed) | 1) + 1;
-  if (held == 0) {
-    state.mark.store(mark, std::memory_order_relaxed);
-  } else if (held == 1) {
-    state.mark.store(mark + 1, std::memory_order_seq_cst);
-    Opened();
-  } else {
+  if (held > 1) [[likely]] {
     state.mark.store(mark + 1, std::memory_order_relaxed);
     if (held >= limit_) Release();
+    return true;
+  }
+  place_ = desc.place;
+  priority_ = desc.priority;
+  if (held == 0) {
+    state.mark.store(mark, std::memory_order_relaxed);
+  } else {
+    state.mark.store(mark + 1, std::memory_order_seq_cst);
+    Opened();
   }
   return true;
 }

@@ -83,7 +83,7 @@ class EngineCore {
   void ReleaseHeld(CompletionState* claim);
 
   // --- held_chain.cc
-  uint32_t PushChained(const PushRequest& request, HeldOps& held);
+  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, bool may_wait, HeldOps& held);  // push.cc
   HeldOwner* NewOwner() EXCLUDES(owners_mu_);
   void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
   void ReleaseChain(HeldChain* chain);
@@ -257,8 +257,6 @@ class EngineCore {
   Home HomeNow() const;
   uint32_t ListInline(OpRecord* op, const OpDesc& desc, Site site) const;
   uint32_t ListAccesses(OpRecord* op, const OpDesc& desc, Site site) const;
-  OpRecord* NewChained(ThreadSlot& slot, const PushRequest& request);
-  void RegisterChained(ThreadSlot& slot, OpRecord* op);
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias);
@@ -275,6 +273,7 @@ class EngineCore {
   [[noreturn]] static void RefusePush();
 
   // held_chain.cc
+  uint32_t AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
   uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
   OpRecord* StartNext(Pass& pass, HeldChain& released);
   HeldChain* SplitOff(Pass& pass, HeldChain& chain);

@@ -338,7 +338,7 @@ struct Dependency {
       if (op->deletes) v->deleted.store(1, std::memory_order_relaxed);
       seen.entered = v->entered;
       seen.now = TailOf(op, a);
-      if (seen.old & kHeld) [[unlikely]]
+      if ((seen.old & kHeld) && !BehindOwn(op, seen.old)) [[unlikely]]
         NoteHeld(ctx, a, op, seen);
       return;
     }
@@ -367,6 +367,11 @@ struct Dependency {
   // What the tail says while this write is the last access.
   ENGINE_INLINE static uintptr_t TailOf(Op* op, Access& a) {
     return reinterpret_cast<uintptr_t>(&a) | (Env::Holder(op) ? kHeld : 0);
+  }
+
+  // A write that follows one of its own holder's: nothing to note.
+  ENGINE_INLINE static bool BehindOwn(Op* op, uintptr_t old) {
+    return !(old & kGroup) && Env::Holder(op) == Env::HolderAtTail(AccessOf(old)->op);
   }
 
   // Under LOCK, or exclusive: where ops are held, notes in the group who holds its readers and what it waits for, and

@@ -23,8 +23,7 @@ HeldOps::~HeldOps() {
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   if (desc.place.kind == Placement::Kind::kDefault && core_->Stamp().policy != Policy::kThreaded) [[unlikely]]
     return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
-  return core_->PushChained(
-      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *this);
+  return core_->PushChained(desc, fn, site, may_wait, *this);
 }
 
 bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait) {
@@ -44,64 +43,6 @@ namespace detail {
 
 // On the pass's slot: no pass grows, and where nothing is held nothing is looked at but the vector's ends.
 void ProductionEnv::Need(Pass& pass, void* holder) { pass.slot->needed.push_back(static_cast<HeldChain*>(holder)); }
-
-// Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-uint32_t EngineCore::PushChained(const PushRequest& request, HeldOps& held) {
-  ThreadSlot& slot = Slot();
-  OpRecord* op = NewChained(slot, request);
-  if (!op) return HeldOps::kNoRoom;
-  HeldChain* chain = held.owner_->chain.load(std::memory_order_relaxed);
-  uint32_t count = 0;
-  if (chain) count = Append(slot, op, *chain, &held.ticket_, false);
-  if (count == 0) {  // none yet, or released: its block may be another owner's by now
-    chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
-    // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
-    // the block. Partners: the acquire loads in Release and ReleaseAllChains.
-    held.owner_->chain.store(chain, std::memory_order_release);
-    try {
-      count = Append(slot, op, *chain, &held.ticket_, true);
-    } catch (...) {
-      chain->open.store(false, std::memory_order_relaxed);
-      held.owner_->chain.store(nullptr, std::memory_order_relaxed);
-      slot.var_cache.Return(kChainClass, chain);
-      throw;
-    }
-  }
-  ReleaseNeeded(slot, chain);
-  // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
-  // announcements in drain.cc and back_pressure.cc, which then look at all chains.
-  LightFence();
-  if (draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed) |
-      static_cast<uint32_t>(phase_.load(std::memory_order_relaxed) != Phase::kOpen)) [[unlikely]] {
-    ReleaseChain(chain);
-    return 0;
-  }
-  return count;
-}
-
-// 0: the chain is not (or no longer) the owner's, and the op not registered.
-uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open) {
-  ChainLock lock(chain);
-  if (open) {
-    *ticket = ++chain.ticket;
-    chain.first = chain.last = nullptr;
-    chain.count = 0;
-    chain.open.store(true, std::memory_order_relaxed);
-  } else if (chain.count == 0 || chain.ticket != *ticket) {
-    return 0;
-  }
-  std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);  // published by the registration
-  op->extra.more_behind = op->extra.merged = op->extra.replayed = false;
-  RegisterChained(slot, op);  // throws for a deleted Var, and has changed nothing then
-  if (chain.last) {
-    chain.last->extra.more_behind = true;
-    chain.last->extra.next = op;
-  } else {
-    chain.first = op;
-  }
-  chain.last = op;
-  return ++chain.count;
-}
 
 void EngineCore::ReleaseChain(HeldChain* chain) {
   if (!ProductionEnv::Holds(chain)) return;

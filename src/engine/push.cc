@@ -7,6 +7,7 @@
 
 #include "completion_state.h"
 #include "gate.h"
+#include "held_chain.h"
 
 namespace engine::detail {
 
@@ -363,12 +364,71 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   ReleaseNeeded(slot);
 }
 
-// For held_chain.cc: the two halves of a push, with a lock between them.
-OpRecord* EngineCore::NewChained(ThreadSlot& slot, const PushRequest& request) {
-  CheckMayPush();
-  return NewRecord(slot, request);
+// --- members of a chain (held_chain.h)
+
+// 0: the chain is not (or no longer) the owner's, and the op not registered.
+ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket,
+                                                bool open) {
+  ChainLock lock(chain);
+  if (open) {
+    *ticket = ++chain.ticket;
+    chain.first = chain.last = nullptr;
+    chain.count = 0;
+    chain.open.store(true, std::memory_order_relaxed);
+  } else if (chain.count == 0 || chain.ticket != *ticket) {
+    return 0;
+  }
+  std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);  // published by the registration
+  op->extra.more_behind = op->extra.merged = op->extra.replayed = false;
+  RegisterAndStart(slot, op, 1);  // throws for a deleted Var, and has changed nothing then
+  if (chain.last) {
+    chain.last->extra.more_behind = true;
+    chain.last->extra.next = op;
+  } else {
+    chain.first = op;
+  }
+  chain.last = op;
+  return ++chain.count;
 }
-void EngineCore::RegisterChained(ThreadSlot& slot, OpRecord* op) { RegisterAndStart(slot, op, 1); }
+
+uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open) {
+  return AppendInline(slot, op, chain, ticket, open);
+}
+
+// Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
+uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, bool may_wait, HeldOps& held) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  OpRecord* op = NewRecord(slot, {.desc = &desc, .closure = fn, .site = site, .flags = kInChain, .may_wait = may_wait});
+  if (!op) return HeldOps::kNoRoom;
+  HeldChain* chain = held.owner_->chain.load(std::memory_order_relaxed);
+  uint32_t count = 0;
+  if (chain) count = AppendInline(slot, op, *chain, &held.ticket_, false);
+  if (count == 0) {  // none yet, or released: its block may be another owner's by now
+    chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
+    // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
+    // the block. Partners: the acquire loads in Release and ReleaseAllChains.
+    held.owner_->chain.store(chain, std::memory_order_release);
+    try {
+      count = Append(slot, op, *chain, &held.ticket_, true);
+    } catch (...) {
+      chain->open.store(false, std::memory_order_relaxed);
+      held.owner_->chain.store(nullptr, std::memory_order_relaxed);
+      slot.var_cache.Return(kChainClass, chain);
+      throw;
+    }
+  }
+  ReleaseNeeded(slot, chain);
+  // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
+  // announcements in drain.cc and back_pressure.cc, which then look at all chains.
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed) |
+      static_cast<uint32_t>(phase_.load(std::memory_order_relaxed) != Phase::kOpen)) [[unlikely]] {
+    ReleaseChain(chain);
+    return 0;
+  }
+  return count;
+}
 
 void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
   LightFence();  // the count was taken back: a WaitAll that saw it in between must look again

@@ -50,7 +50,7 @@ engine_mutant(blocked_member_holds_all_back held_chain.cc "Workers/HeldChainTest
   "op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr"
   "nullptr")
 engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
-  "if (!Same(desc.place, place_) || priority != priority_) Release();"
+  "if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();"
   "")
 engine_mutant(bulk_without_limit bulk/bulk.cc "BulkCounters.AThousand*"
   "if (held >= limit_) Release();"
