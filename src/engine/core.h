@@ -26,6 +26,7 @@
 #include "op_record.h"
 #include "pool.h"
 #include "thread_slot.h"
+#include "turns.h"
 
 namespace engine::detail {
 
@@ -405,6 +406,7 @@ class EngineCore {
   std::vector<ParkedWaiter*> parked_ GUARDED_BY(parked_mu_);
   std::atomic<uint32_t> parked_count_{0};
   SpinPlaces spin_places_;
+  Turns turns_;
 
   // WaitAll.
   Mutex drain_mu_;

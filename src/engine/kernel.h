@@ -34,7 +34,11 @@ struct Kernel {
 };
 
 // Parts of messages.
-inline std::string Quote(Name name) { return *name.c_str() ? "'" + std::string(name.c_str()) + "'" : "(unnamed)"; }
+inline std::string Quote(Name name) {
+  if (!*name.c_str()) return "(unnamed)";
+  std::string text(1, '\'');  // appended to: a literal + std::string warns under g++ 12 (-Wrestrict, its PR 105651)
+  return text.append(name.c_str()).append(1, '\'');
+}
 inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 std::string TypeText(const std::type_info* type);
 

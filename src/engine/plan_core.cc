@@ -149,40 +149,44 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
   return run;
 }
 
+// Which place a thread looks at first: slots are lines apart, so their addresses tell threads apart.
+static size_t FirstPlace(EngineCore& core) { return reinterpret_cast<uintptr_t>(&core.Slot()) / sizeof(ThreadSlot); }
+
 RunState* PlanCore::TakeFrame() {
-  // Which place a thread looks at first: slots are lines apart, so their addresses tell threads apart.
-  const size_t start = reinterpret_cast<uintptr_t>(&core->Slot()) / sizeof(ThreadSlot);
-  for (size_t i = 0; i < places.size(); ++i) {
-    std::atomic<RunState*>& place = places[(start + i) % places.size()].frame;
-    if (!place.load(std::memory_order_relaxed)) continue;
-    if (RunState* run = place.exchange(nullptr, std::memory_order_acquire)) return run;
-  }
-  {
-    MutexLock lock(frames_mu);
-    if (!spare.empty()) {
-      RunState* run = spare.back();
-      spare.pop_back();
-      return run;
+  const size_t first = FirstPlace(*core);
+  for (Places* at = &places; at; at = at->more.load(std::memory_order_acquire)) {
+    for (size_t i = 0; i < at->place.size(); ++i) {
+      std::atomic<RunState*>& place = at->place[(first + i) % at->place.size()].frame;
+      if (!place.load(std::memory_order_relaxed)) continue;
+      if (RunState* run = place.exchange(nullptr, std::memory_order_acquire)) return run;
     }
   }
   auto made = NewFrame();
   MutexLock lock(frames_mu);
-  spare.reserve(frames.size() + 1);  // so that returning cannot fail
+  if (frames.size() == places.place.size() * (1 + more_places.size())) {
+    auto more = std::make_unique<Places>();
+    more_places.reserve(more_places.size() + 1);
+    frames.reserve(frames.size() + 1);
+    (more_places.empty() ? places : *more_places.back()).more.store(more.get(), std::memory_order_release);
+    more_places.push_back(std::move(more));
+  }
   frames.push_back(std::move(made));
   return frames.back().get();
 }
 
 void PlanCore::ReturnFrame(RunState* run) {
-  const size_t start = reinterpret_cast<uintptr_t>(&core->Slot()) / sizeof(ThreadSlot);
-  for (size_t i = 0; i < places.size(); ++i) {
-    std::atomic<RunState*>& place = places[(start + i) % places.size()].frame;
-    RunState* none = nullptr;
-    if (!place.load(std::memory_order_relaxed) &&
-        place.compare_exchange_strong(none, run, std::memory_order_release, std::memory_order_relaxed))
-      return;
+  const size_t first = FirstPlace(*core);
+  // Another round only if others filled every place that was free when we came by, and emptied one that was not.
+  for (Places* at = &places;; at = at->more.load(std::memory_order_acquire)) {
+    if (!at) at = &places;
+    for (size_t i = 0; i < at->place.size(); ++i) {
+      std::atomic<RunState*>& place = at->place[(first + i) % at->place.size()].frame;
+      RunState* none = nullptr;
+      if (!place.load(std::memory_order_relaxed) &&
+          place.compare_exchange_strong(none, run, std::memory_order_release, std::memory_order_relaxed))
+        return;
+    }
   }
-  MutexLock lock(frames_mu);
-  spare.push_back(run);
 }
 
 }  // namespace engine::detail

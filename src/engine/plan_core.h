@@ -128,19 +128,25 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
       accesses;                     // sorted by address, as a registration wants them; the run's own Var comes last
   std::vector<uint32_t> access_of;  // by Var
   uint32_t reads = 0;
-  // relaxed: what a task took lately; only decides whether sharing pays. 0: not known.
-  mutable std::atomic<int64_t> task_nanos{0};
+  // relaxed: what a task took lately; only decides whether sharing pays. 0: not known. A line of its own: each run writes it.
+  alignas(64) mutable std::atomic<int64_t> task_nanos{0};
   // static_shape: the types that the first run brought. relaxed: set once to what every later run must bring.
   mutable std::atomic<bool> shape_checked{false};
 
-  Mutex frames_mu;
-  std::vector<std::unique_ptr<RunState>> frames GUARDED_BY(frames_mu);  // all of them
-  std::vector<RunState*> spare GUARDED_BY(frames_mu);
   struct alignas(64) Place {
     // Exchanged: taking acquires, returning releases the frame's content.
     std::atomic<RunState*> frame{nullptr};
   };
-  std::array<Place, 16> places;  // free frames, a line each, so that threads that each run theirs share none
+  // Free frames, a line each, so that threads that each run theirs share none; at least as many places as frames, so that
+  // what comes back finds one. Only making a frame takes the lock.
+  struct Places {
+    std::array<Place, 16> place;
+    std::atomic<Places*> more{nullptr};  // release: they are empty. Partner: the acquire of who goes on to them.
+  };
+  Places places;
+  Mutex frames_mu;
+  std::vector<std::unique_ptr<RunState>> frames GUARDED_BY(frames_mu);     // all of them
+  std::vector<std::unique_ptr<Places>> more_places GUARDED_BY(frames_mu);  // behind `places`
 };
 
 // What the closure of a plan's op begins with.

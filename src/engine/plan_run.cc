@@ -39,6 +39,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   PolicyStamp stamp = Stamp();
   if (options.policy && *options.policy != stamp.policy) stamp = StampOf({*options.policy, {}});
+  if (stamp.policy == Policy::kInline) turns_.Take();
 
   const ScopePtr* scope = options.cancel ? &options.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
   const auto n = static_cast<uint32_t>(plan.accesses.size() + 1);
