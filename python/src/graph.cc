@@ -98,7 +98,7 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
   Translated([&] {
     if (policy) options.policy = engine::PolicyByName(*policy);
     const engine::Policy used = options.policy.value_or(state->engine.policy());
-    if (!state->naive && used == engine::Policy::kThreaded) out.run = self.plan.TryStart(values, options, site);
+    if (!state->naive && engine::UsesWorkers(used)) out.run = self.plan.TryStart(values, options, site);
     if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
   });
   DropDeferred();

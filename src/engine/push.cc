@@ -111,7 +111,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   if (desc.place.kind == Placement::Kind::kDefault) [[likely]] {
     const PolicyStamp stamp = Stamp();
     pool_index = HomePool(stamp);
-    if (stamp.policy != Policy::kThreaded) [[unlikely]] {
+    if (!UsesWorkers(stamp.policy)) [[unlikely]] {
       flags |= kAtPush | (stamp.raise ? kRaise : 0u);
       intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
     }
