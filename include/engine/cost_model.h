@@ -104,8 +104,9 @@ class CostModel {
     bool timed = false;   // End wants the nodes' times
   };
   struct Report {
+    enum class Outcome : uint8_t { kNotBegun, kFailed, kEnded };  // not begun: refused, or no room
+    Outcome outcome = Outcome::kNotBegun;
     int64_t nanos = 0;  // from when its Vars were granted until its last node ended
-    bool failed = true;
     std::span<const NodeTime> times = {};
   };
   virtual Step Begin(const Plan& plan, CostWindow window, uint64_t shape) = 0;

@@ -25,9 +25,9 @@ class Sweep {
         workers_(limits.workers),
         dispatch_(limits.dispatch),
         worth_(kWorth * limits.dispatch),
-        // Of the rounding of sums, which must not forbid what is just allowed.
-        longest_(std::max(std::accumulate(cost.begin(), cost.end(), 0.0) / limits.workers, critical.length) *
-                 (1 + 1e-9)),
+        // More by a rounding error: sums must not forbid what is just allowed.
+        longest_((1 + 1e-9) *
+                 std::max(std::accumulate(cost.begin(), cost.end(), 0.0) / limits.workers / 2, critical.length)),
         batch_(dag.size(), kNone),
         missing_(dag.predecessors),
         start_(dag.size(), 0),
@@ -194,6 +194,32 @@ std::vector<uint32_t> Batch(const Dag& dag, std::span<const double> cost, std::s
   for (double& c : dispatched) c += limits.dispatch;
   const Critical critical = FindCritical(dag, dispatched);
   return Sweep(dag, cost, critical, kind, limits).Run();
+}
+
+Contracted Contract(const Dag& dag, std::span<const double> cost, std::span<const uint32_t> batch) {
+  Contracted out;
+  out.task_of.resize(dag.size());
+  std::vector<uint32_t> number;
+  for (const uint32_t n : dag.order) {
+    if (number.size() <= batch[n]) number.resize(batch[n] + 1, kNone);
+    uint32_t& task = number[batch[n]];
+    if (task == kNone) {
+      task = static_cast<uint32_t>(out.cost.size());
+      out.cost.push_back(0);
+    }
+    out.task_of[n] = task;
+    out.cost[task] += cost[n];
+  }
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  for (uint32_t n = 0; n < dag.size(); ++n)
+    for (const uint32_t s : dag.After(n))
+      if (out.task_of[n] != out.task_of[s]) pairs.emplace_back(out.task_of[n], out.task_of[s]);
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  std::vector<Graph::Edge> edges;
+  for (const auto& [from, to] : pairs) edges.push_back({from, to, Graph::Edge::Kind::kOrder});
+  out.dag = Dag(static_cast<uint32_t>(out.cost.size()), edges);
+  return out;
 }
 
 }  // namespace engine::costmodel

@@ -7,26 +7,26 @@ namespace engine::costmodel {
 Guard::Turn Guard::Next() {
   const uint64_t id = turns_++;
   if (id / 2 >= pairs_.size()) pairs_.emplace_back();
-  return {id, (id % 2 == 0) != (id / 2 % 2 == 0)};
+  return {id, WithNew(id)};
 }
 
 void Guard::Add(uint64_t id, double nanos) {
   if (verdict_ != Verdict::kOpen) return;
   const uint64_t number = id / 2;
-  Pair& pair = pairs_[number];
-  const bool with_new = (id % 2 == 0) != (number % 2 == 0);
-  pair.nanos[with_new] = nanos;
-  if (pair.nanos[0] < 0 || pair.nanos[1] < 0 || number < kWarmUps) return;
-  if (pair.nanos[0] == 0 || pair.nanos[1] == 0) {
-    // Steps that always fail are not compared for ever; what is slower nobody can say then.
-    if (++failures_ >= kMostFailures) verdict_ = Verdict::kGoBack;
-    return;
-  }
-  ratios_.push_back(pair.nanos[1] / pair.nanos[0]);
-  old_.push_back(pair.nanos[0]);
-  new_.push_back(pair.nanos[1]);
+  double(&pair)[2] = pairs_[number].nanos;
+  pair[WithNew(id)] = nanos;
+  if (number < kWarmUps || pair[0] <= 0 || pair[1] <= 0) return;
+  ratios_.push_back(pair[1] / pair[0]);
+  old_.push_back(pair[0]);
+  new_.push_back(pair[1]);
   slower_ += ratios_.back() > 1;
   if (ratios_.size() == kPairs) Decide();
+}
+
+// Steps that always fail are not compared for ever; which way is slower nobody can say then.
+void Guard::Void(bool failed) {
+  failures_ += failed;
+  if (verdict_ == Verdict::kOpen && failures_ >= kMostFailures) verdict_ = Verdict::kGoBack;
 }
 
 void Guard::Decide() {

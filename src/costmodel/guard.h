@@ -25,8 +25,9 @@ class Guard {
   };
   // The next step's turn. Steps may overlap, and end in any order.
   Turn Next();
-  // `nanos`: how long it took; 0: it failed.
   void Add(uint64_t id, double nanos);
+  // It has no figure: it failed, or was not even begun.
+  void Void(bool failed);
 
   enum class Verdict : uint8_t { kOpen, kKeep, kGoBack };
   Verdict verdict() const { return verdict_; }
@@ -37,10 +38,11 @@ class Guard {
   uint32_t pairs() const { return static_cast<uint32_t>(ratios_.size()); }
 
  private:
+  static bool WithNew(uint64_t id) { return (id % 2 == 0) != (id / 2 % 2 == 0); }
   void Decide();
 
   struct Pair {
-    double nanos[2] = {-1, -1};  // old, new; -1: not there yet
+    double nanos[2] = {-1, -1};  // old, new; -1: none, or not yet
   };
   std::vector<Pair> pairs_;
   uint64_t turns_ = 0;

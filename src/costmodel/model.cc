@@ -46,6 +46,8 @@ double CostOf(Read&& read) {
   return EstimateOf(costs).nanos;
 }
 
+using Outcome = CostModel::Report::Outcome;
+
 std::string Rounded(double value, const char* format) {
   char text[32];
   std::snprintf(text, sizeof(text), format, value);
@@ -161,9 +163,12 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
   std::string failure;
   lock.unlock();
   try {
-    const Critical critical = FindCritical(dag_, cost);
     schedule.batch = Batch(dag_, cost, kind_, {dispatch, workers_});
-    schedule.rank = critical.rank;
+    // What is taken from the queue is a batch, and each costs a dispatch: these are the ranks that count.
+    Contracted tasks = Contract(dag_, cost, schedule.batch);
+    for (double& c : tasks.cost) c += dispatch;
+    const Critical critical = FindCritical(tasks.dag, tasks.cost);
+    for (const uint32_t task : tasks.task_of) schedule.rank.push_back(critical.rank[task]);
     scheduled = plan.With(schedule);
   } catch (const std::exception& error) {
     failure = error.what();
@@ -185,14 +190,18 @@ void Model::End(uint64_t ticket, const Report& report) noexcept {
   Shape& s = *told.shape;
   if (!told.compared) return Measured(s, report);
   if (s.state != State::kComparing) return;
-  s.guard.Add(told.turn, report.failed ? 0 : std::max<double>(1, static_cast<double>(report.nanos)));
+  if (report.outcome == Outcome::kEnded) {
+    s.guard.Add(told.turn, std::max<double>(1, static_cast<double>(report.nanos)));
+  } else {
+    s.guard.Void(report.outcome == Outcome::kFailed);
+  }
   if (s.guard.verdict() != Guard::Verdict::kOpen) Decided(s);
 }
 
 void Model::Measured(Shape& s, const Report& report) {
   --s.in_flight;
-  if (report.failed) {
-    ++s.failed;
+  if (report.outcome != Outcome::kEnded) {
+    s.failed += report.outcome == Outcome::kFailed;
     return;
   }
   for (uint32_t n = 0; n < report.times.size(); ++n) {

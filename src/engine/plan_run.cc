@@ -217,7 +217,9 @@ void EngineCore::ReportToModel(RunState& run) {
     MutexLock lock(run.mu);
     failed = run.first_error != nullptr;
   }
-  run.model->End(run.model_ticket, {.nanos = took.count(), .failed = failed, .times = run.times});
+  using Outcome = CostModel::Report::Outcome;
+  run.model->End(run.model_ticket,
+                 {.outcome = failed ? Outcome::kFailed : Outcome::kEnded, .nanos = took.count(), .times = run.times});
   run.model.reset();
   run.model_times.clear();
 }

@@ -19,25 +19,6 @@ std::vector<uint32_t> BatchOf(const Dag& dag, const std::vector<double>& cost, d
   return Batch(dag, cost, kind, {dispatch, workers});
 }
 
-// Batches as a graph; its order is shorter than it if there is a cycle.
-struct Contracted {
-  Contracted(const RandomDag& random, const std::vector<uint32_t>& batch) {
-    std::map<uint32_t, uint32_t> number;
-    for (const uint32_t b : batch) number.emplace(b, static_cast<uint32_t>(number.size()));
-    cost.resize(number.size());
-    for (size_t n = 0; n < batch.size(); ++n) cost[number[batch[n]]] += random.cost[n];
-    std::map<std::pair<uint32_t, uint32_t>, bool> seen;
-    Edges edges;
-    for (const auto& e : random.edges) {
-      const uint32_t from = number[batch[e.from]], to = number[batch[e.to]];
-      if (from != to && seen.emplace(std::pair(from, to), true).second) edges.push_back({from, to, kOrder});
-    }
-    dag = Dag(static_cast<uint32_t>(number.size()), edges);
-  }
-  Dag dag;
-  std::vector<double> cost;
-};
-
 TEST(CriticalTest, RanksAreExactAndTheBoundIsTheLargerOfTwo) {
   // a(1) -> b(5), c(2) -> d(1); e(3) alone
   const Edges edges{{0, 1, kOrder}, {0, 2, kOrder}, {1, 3, kOrder}, {2, 3, kOrder}};
@@ -133,7 +114,7 @@ TEST(BatchingTest, RandomBatchesMakeNoCycleAndDoNotLengthenThePath) {
     const int workers = random.OneIn(2) ? 150 : 1 + static_cast<int>(random.Below(8));
     const double dispatch = std::pow(10, static_cast<double>(random.Below(4)));
     const std::vector<uint32_t> batch = BatchOf(r.dag, r.cost, dispatch, workers);
-    const Contracted contracted(r, batch);
+    const Contracted contracted = Contract(r.dag, r.cost, batch);
     ASSERT_EQ(contracted.dag.order.size(), contracted.dag.size()) << "a cycle";
     // Paths count each task with its dispatch.
     std::vector<double> before = r.cost, after = contracted.cost;

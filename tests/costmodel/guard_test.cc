@@ -17,7 +17,11 @@ uint64_t Drive(Guard& guard, F&& of) {
   uint64_t steps = 0;
   for (; guard.verdict() == Verdict::kOpen && steps < 10000; ++steps) {
     const Guard::Turn turn = guard.Next();
-    guard.Add(turn.id, of(turn.with_new, steps));
+    if (const double nanos = of(turn.with_new, steps); nanos > 0) {
+      guard.Add(turn.id, nanos);
+    } else {
+      guard.Void(true);
+    }
   }
   return steps;
 }
@@ -60,7 +64,11 @@ TEST(GuardTest, FailedStepsDoNotCountAndOverlappingOnesEndInAnyOrder) {
     open.push_back(guard.Next());
     if (open.size() < 7) continue;
     const size_t at = random.Below(open.size());
-    guard.Add(open[at].id, random.OneIn(6) ? 0 : open[at].with_new ? 800 : 1000);
+    if (random.OneIn(6)) {
+      guard.Void(random.OneIn(2));
+    } else {
+      guard.Add(open[at].id, open[at].with_new ? 800 : 1000);
+    }
     open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
   }
   EXPECT_EQ(guard.verdict(), Verdict::kKeep);

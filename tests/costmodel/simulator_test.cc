@@ -38,8 +38,8 @@ TEST(RankQueueTest, IsASortedSet) {
   }
 }
 
-std::vector<uint32_t> Batches(const RandomDag& r, int workers, double dispatch) {
-  return Batch(r.dag, r.cost, std::vector<uint32_t>(r.dag.size(), 0), {dispatch, workers});
+Contracted Batches(const RandomDag& r, int workers, double dispatch) {
+  return Contract(r.dag, r.cost, Batch(r.dag, r.cost, std::vector<uint32_t>(r.dag.size(), 0), {dispatch, workers}));
 }
 
 TEST(SimulatorTest, SchedulesAreValidAndWithinTheBounds) {
@@ -50,8 +50,8 @@ TEST(SimulatorTest, SchedulesAreValidAndWithinTheBounds) {
     const int workers = 1 + static_cast<int>(random.Below(16));
     const Critical critical = FindCritical(r.dag, r.cost);
     std::vector<double> begin;
-    const Simulated alone = Simulate(r.dag, r.cost, critical.rank, {}, workers, 0, 0, &begin);
-    EXPECT_EQ(alone.tasks, r.dag.size());
+    const Simulated alone = Simulate(r.dag, r.cost, critical.rank, workers, 0, 0, &begin);
+    EXPECT_EQ(alone.ran, r.dag.size());
     for (const auto& e : r.edges) EXPECT_GE(begin[e.to], begin[e.from] + r.cost[e.from] - 1e-6);
     std::vector<std::pair<double, int>> changes;
     for (uint32_t n = 0; n < r.dag.size(); ++n) {
@@ -72,12 +72,11 @@ TEST(SimulatorTest, BatchesPayWhereADispatchCosts) {
   double with = 0, without = 0;
   for (int i = 0; i < 20; ++i) {
     const RandomDag r(random, 400, 2, 10);
-    const Critical critical = FindCritical(r.dag, r.cost);
-    const auto batch = Batches(r, 4, 200);
-    const Simulated merged = Simulate(r.dag, r.cost, critical.rank, batch, 4, 0, 200);
-    EXPECT_LT(merged.tasks, r.dag.size());
-    with += merged.makespan;
-    without += Simulate(r.dag, r.cost, critical.rank, {}, 4, 0, 200).makespan;
+    const Contracted tasks = Batches(r, 4, 200);
+    const Critical merged = FindCritical(tasks.dag, tasks.cost), alone = FindCritical(r.dag, r.cost);
+    EXPECT_LT(tasks.dag.size(), r.dag.size());
+    with += Simulate(tasks.dag, tasks.cost, merged.rank, 4, 0, 200).makespan;
+    without += Simulate(r.dag, r.cost, alone.rank, 4, 0, 200).makespan;
   }
   EXPECT_LT(with, without);
 }
@@ -85,11 +84,11 @@ TEST(SimulatorTest, BatchesPayWhereADispatchCosts) {
 TEST(SimulatorTest, IsDeterministic) {
   Random random(7);
   const RandomDag r(random, 2000, 3, 10);
-  const Critical critical = FindCritical(r.dag, r.cost);
-  const auto batch = Batches(r, 8, 50);
-  const Simulated first = Simulate(r.dag, r.cost, critical.rank, batch, 8, 20, 50);
+  const Contracted tasks = Batches(r, 8, 50);
+  const Critical critical = FindCritical(tasks.dag, tasks.cost);
+  const Simulated first = Simulate(tasks.dag, tasks.cost, critical.rank, 8, 20, 50);
   for (int i = 0; i < 3; ++i) {
-    const Simulated again = Simulate(r.dag, r.cost, critical.rank, batch, 8, 20, 50);
+    const Simulated again = Simulate(tasks.dag, tasks.cost, critical.rank, 8, 20, 50);
     EXPECT_EQ(again.makespan, first.makespan);
     EXPECT_EQ(again.queued, first.queued);
   }
@@ -98,8 +97,8 @@ TEST(SimulatorTest, IsDeterministic) {
 TEST(SimulatorTest, TheQueueIsTakenByOneAtATime) {
   const Dag dag(100, std::vector<Graph::Edge>{});
   const std::vector<double> cost(100, 1), rank(100, 1);
-  EXPECT_DOUBLE_EQ(Simulate(dag, cost, rank, {}, 100, 10).makespan, 1001);
-  EXPECT_DOUBLE_EQ(Simulate(dag, cost, rank, {}, 100, 0).makespan, 1);
+  EXPECT_DOUBLE_EQ(Simulate(dag, cost, rank, 100, 10).makespan, 1001);
+  EXPECT_DOUBLE_EQ(Simulate(dag, cost, rank, 100, 0).makespan, 1);
 }
 
 }  // namespace
