@@ -7,9 +7,13 @@ import serial
 import through_engine
 
 
+# Within the epoch: some steps before, some that are measured, and fifty that are compared.
+PARAMETERS = {"cost_model": {"start_step": 5, "stop_step": 15}}
+
+
 def measure(policy, source, test, limit, expected):
     """One line of the table, and whether the training loss is ``expected`` to the last bit."""
-    with engine.policy(policy):
+    with engine.policy(policy, **PARAMETERS.get(policy, {})):
         trainer = through_engine.ThroughEngine(source, test, limit)
         begin = time.perf_counter()
         loss = trainer.train(0)

@@ -201,7 +201,7 @@ ENGINE_API EngineStatus EngineDestroy(EngineHandle engine);
 ENGINE_API EngineStatus EngineStop(EngineHandle engine);
 ENGINE_API EngineStatus EngineStart(EngineHandle engine);
 
-/* Policies by name ("threaded", "naive"), for ops pushed from now on. */
+/* Policies by name ("threaded", "inline", "naive", "cost_model"), for ops pushed from now on. */
 ENGINE_API EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t flags);
 ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** name);
 /* The policies that there are: index 0 and up, ENGINE_E_USAGE past the last. `help` may be null. */

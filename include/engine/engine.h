@@ -64,9 +64,11 @@ struct EngineOptions {
   std::function<void(const OpError& error)> on_unobserved = {};  // default: writes to stderr
   Policy policy = Policy::kThreaded;
   PolicyOptions policy_options = {};
+  int start_step = 100;  // of cost_model, where its own parameters do not say
+  int stop_step = 200;
 
   // Defaults overridden by ENGINE_WORKERS, ENGINE_IO_THREADS, ENGINE_MAX_PENDING, ENGINE_SPIN_US, ENGINE_POLICY,
-  // ENGINE_STALL_TIMEOUT_MS. The only place of the library that reads the environment. Throws UsageError.
+  // ENGINE_STALL_TIMEOUT_MS, START_NODE_STATS_STEP, STOP_NODE_STATS_STEP (DeepRec's names). The only place of the library that reads the environment. Throws UsageError.
   static EngineOptions FromEnv();
 };
 

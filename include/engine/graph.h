@@ -74,7 +74,7 @@ struct NodeDesc {
   int priority = 0;
   bool run_always = false;
   CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
-  Name cost_key = {};             // nodes of one key share their measured cost; "": the name
+  Name cost_key = {};             // nodes of one key share their measured cost; "": a key of its own, from the name
 };
 
 // What a kernel sees. Values are this node's, by position.

@@ -41,7 +41,8 @@ struct PlanOptions {
 struct NodeTime {
   int64_t begin = 0;
   int64_t end = 0;
-  int worker = -1;  // -1: a caller's thread
+  int worker = -1;    // -1: a caller's thread
+  int64_t busy = -1;  // processor time of its thread meanwhile; of runs that a cost model measures, else -1
 };
 
 struct RunOptions {
@@ -52,6 +53,8 @@ struct RunOptions {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   // Filled by the run, by node as recorded; it must be as long as the graph and live until the run has ended.
   std::span<NodeTime> times = {};
+  // cost_model: runs of another shape class (sizes of what they are given) are measured and scheduled by themselves.
+  uint64_t shape = 0;
 };
 
 // Cause of nodes that came too late.
@@ -102,6 +105,8 @@ class Run {
   detail::RunState* state_ = nullptr;
 };
 
+class CostModel;
+
 class Plan {
  public:
   Plan() noexcept = default;
@@ -123,6 +128,8 @@ class Plan {
 
   // The same program under another schedule.
   Plan With(Schedule schedule) const;
+  // What the policy cost_model knows about this plan (cost_model.h); it is shared by copies of the plan.
+  std::shared_ptr<CostModel> cost_model() const;
 
   // --- what it is
 
@@ -144,6 +151,7 @@ class Plan {
 
  private:
   friend class Graph;
+  engine::Run StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const;
   std::shared_ptr<detail::PlanCore> core_;
 };
 

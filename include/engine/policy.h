@@ -19,14 +19,23 @@
 namespace engine {
 
 enum class Policy : uint8_t {
-  kThreaded,  // ready ops go to the pool's workers
-  kInline,    // everything on the calling thread, for serving (DeepRec's inline executor)
-  kNaive,     // each op runs inside its push when its inputs are done, for debugging (MXNet's NaiveEngine)
+  kThreaded,   // ready ops go to the pool's workers
+  kInline,     // everything on the calling thread, for serving (DeepRec's inline executor)
+  kNaive,      // each op runs inside its push when its inputs are done, for debugging (MXNet's NaiveEngine)
+  kCostModel,  // as threaded, but plans are measured, then scheduled by critical path (cost_model.h; DeepRec's)
 };
+
+// Whether ops and plans are spread over the workers, rather than run by their caller.
+constexpr bool UsesWorkers(Policy policy) noexcept {
+  return policy == Policy::kThreaded || policy == Policy::kCostModel;
+}
 
 struct PolicyOptions {
   bool raise_at_push = false;  // naive only: a failing op throws where it was pushed, and poisons as usual
   int intra_op_threads = 1;    // inline only: most threads of one ParallelFor; with more than 1, callers share them
+  // cost_model only: runs of a plan that are measured, [start_step, stop_step). -1: EngineOptions::start_step, stop_step.
+  int start_step = -1;
+  int stop_step = -1;
 };
 
 // A policy with its parameters, as `SetPolicy` and scopes take it.
@@ -57,11 +66,15 @@ void CheckPolicy(const PolicyChoice& choice);
 
 namespace detail {
 class EngineCore;
-struct PolicyStamp {  // what is decided at a push
-  Policy policy = Policy::kThreaded;
-  bool raise = false;
-  uint16_t intra_op = 1;
+struct PolicyStamp {  // what is decided at a push; one word, because engines keep theirs in an atomic
+  Policy policy : 2 = Policy::kThreaded;
+  bool raise : 1 = false;
+  uint16_t intra_op : 13 = 1;
+  uint64_t start_step : 24 = 0;
+  uint64_t stop_step : 24 = 0;
 };
+static_assert(sizeof(PolicyStamp) == 8);
+inline constexpr int kMostSteps = (1 << 24) - 1;
 struct PolicyScopeLink {
   EngineCore* core;
   PolicyStamp stamp;

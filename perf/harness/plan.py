@@ -55,6 +55,10 @@ CONTENDERS = {
     "taskflow graph, 1 worker": Contender("taskflow_graph", workers=1),
     "tbb flow graph, 1 thread": Contender("tbb_flow", ("--variant", "alone"), workers=1),
     "ours, bulk 15": Contender("ours", BULK15),
+    "cost_model": Contender("makespan_ours"),
+    "threaded": Contender("makespan_ours", ("--variant", "threaded")),
+    "taskflow makespan": Contender("makespan_taskflow"),
+    "tbb makespan": Contender("makespan_tbb"),
     "taskflow dynamic": Contender("taskflow_dynamic"),
     "taskflow graph": Contender("taskflow_graph"),
     "tbb task_group": Contender("tbb_task_group"),
@@ -165,6 +169,20 @@ CLOSURES = (
          beside=("ns_above_registration", "registration_ns", "ns_per_op", "mutex_pair_ns")),
 )
 
+# Graphs whose nodes take known times; `kept`: the share of the seeds in which the schedule was kept.
+MAKESPANS = tuple(
+    Case(f"{shape}_{grain}", f"{title}; nodes of about {grain} us", "over_best", n, n // 4, False,
+         beside=("over_bound", "step_us", "kept"))
+    for grain, n in ((50, 20), (5, 100))
+    for shape, title in (
+        ("dien", "a step of DIEN"),
+        ("fork_join", "8 times 15 nodes and a join"),
+        ("cholesky", "Cholesky of 8 x 8 tiles"),
+        ("lu", "LU of 6 x 6 tiles"),
+        ("layered", "random layers, costs over three decades"),
+    )
+)
+
 SUITES = {
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
@@ -181,6 +199,9 @@ SUITES = {
         Group("modes", "ours", ("ours, 1 worker", "ours, unbounded"), THROUGHPUT),
         Group("naive", "ours, naive", ("mxnet naive",), THROUGHPUT),
         Group("floor", "ours, naive", (), FLOORS),
+    ),
+    "policies": (
+        Group("makespan", "cost_model", ("threaded", "taskflow makespan", "tbb makespan"), MAKESPANS),
     ),
     "plans": (
         Group("one worker", "plan, 1 worker", ("taskflow graph, 1 worker", "tbb flow graph, 1 thread"), REPLAYS),

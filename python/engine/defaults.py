@@ -18,7 +18,7 @@ def init(**options: Any) -> None:
     workers (-1: one a core; 0: ops run inside waits), intra_op_threads, io_threads, cpus, pools ({name: threads} or
     {name: dict(threads=, cpus=, on_start=, on_end=)}), thread_name; max_pending, hard_max_pending, max_spare_threads;
     spin, drain_timeout, stall_timeout (seconds); on_start(worker), on_end(worker), on_stall(report),
-    on_unobserved(exception); policy, raise_at_push. Others keep the default, or what ENGINE_* variables say.
+    on_unobserved(exception); policy, raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
     """
     _core.init(**options)
 

@@ -13,16 +13,23 @@ from .graphs import Hybrid
 class Explanation:
     """What ``engine.explain`` returns: print it; ``dot`` is for Graphviz, ``picture(path)`` draws the timed run.
 
-    After ``step.profile(...)``: ``work`` (T1, the sum of the nodes' times) and ``critical`` (T-infinity, the longest
-    path) in seconds, ``path`` (nodes on it), ``makespan``, ``workers``, ``bound`` = max(T1 / workers, T-infinity).
+    After ``step.profile(...)``, or once the policy cost_model has measured: ``work`` (T1, the sum of the nodes' costs) and
+    ``critical`` (T-infinity, the longest path) in seconds, ``path`` (nodes on it), ``ranks``, ``makespan``, ``workers``,
+    ``bound`` = max(T1 / workers, T-infinity). ``model`` is what cost_model knows and does (Plan.cost_model), batches too.
     """
 
     def __init__(self, plan: _core.Plan, times: list[tuple[int, int, int]], workers: int) -> None:
         self.plan, self.times, self.workers = plan, times, max(1, workers)
         self.nodes, self.dot = plan.nodes, plan.dot()
-        self.costs = [(end - begin) / 1e9 for begin, end, _ in times]
+        self.model = plan.cost_model()
         self.path: list[int] = []
         if times:
+            self.costs = [(end - begin) / 1e9 for begin, end, _ in times]
+        else:
+            self.costs = self.model["costs"] if self.model["measured"] else []
+        if self.model["measured"]:
+            self.dot = self.model["dot"]
+        if self.costs:
             self._find_path()
 
     def _find_path(self) -> None:
@@ -35,30 +42,40 @@ class Explanation:
             self.ranks[n] = self.costs[n] + max((self.ranks[s] for s in follow[n]), default=0.0)
         self.work, self.critical = sum(self.costs), max(self.ranks, default=0.0)
         ran = [t for t in self.times if t[1]]
-        self.makespan = (max(t[1] for t in ran) - min(t[0] for t in ran)) / 1e9 if ran else 0.0
+        self.makespan = (max(t[1] for t in ran) - min(t[0] for t in ran)) / 1e9 if ran else self._step_time()
         self.bound = max(self.work / self.workers, self.critical)
         at = max(range(len(self.nodes)), key=lambda n: self.ranks[n], default=None)
         while at is not None:
             self.path.append(at)
             at = max(follow[at], key=lambda n: self.ranks[n], default=None)
 
+    def _step_time(self) -> float:
+        """As cost_model measured it: of the way of running that it chose."""
+        went_back = self.model["state"] == "went back"
+        return self.model["before"] if went_back or not self.model["after"] else self.model["after"]
+
     def __str__(self) -> str:
-        if not self.times:
+        if not self.costs:
             return self.plan.describe() + "  no costs: nothing was profiled; call .profile(...) once\n"
+        batches = self.model["batches"]
         lines = [
             self.plan.describe().splitlines()[0],
+            *([] if self.model["state"] == "not used" else [
+                f"  cost_model: {self.model['said']}",
+                "  pushed ops have no graph to rank, and run as under threaded",
+            ]),
             f"  work T1 {_ms(self.work)}, critical path {_ms(self.critical)}, bound on {self.workers} workers "
             f"{_ms(self.bound)}; the run took {_ms(self.makespan)}, {self.makespan / self.bound:.2f} of the bound"
             if self.bound
             else "  nothing ran",
-            f"  {'node':24} {'cost':>10} {'rank':>10} {'slack':>10}",
+            f"  {'node':24} {'cost':>10} {'rank':>10} {'slack':>10} {'batch':>6}",
         ]
         on_path = set(self.path)
         heads = self._earliest()
         for n, (name, _, _) in enumerate(self.nodes):
             slack = self.critical - heads[n] - self.ranks[n]
             mark = " *" if n in on_path else ""
-            lines.append(f"  {name:24} {_ms(self.costs[n]):>10} {_ms(self.ranks[n]):>10} {_ms(slack):>10}{mark}")
+            lines.append(f"  {name:24} {_ms(self.costs[n]):>10} {_ms(self.ranks[n]):>10} {_ms(slack):>10} {batches[n]:>6}{mark}")
         return "\n".join(lines) + "\n"
 
     def _earliest(self) -> list[float]:
@@ -99,7 +116,8 @@ def _ms(seconds: float) -> str:
 
 
 def explain(plan: Any) -> Explanation:
-    """What a hybridized function or a plan does; after ``step.profile(...)``, what each node cost and what that means."""
+    """What a hybridized function or a plan does; after ``step.profile(...)``, or under the policy cost_model, what each node
+    costs and what that means: ranks, slack, batches, the critical path, and how close a step comes to the bound."""
     if isinstance(plan, Hybrid):
         if plan.plan is None:
             raise UsageError(f"explain: {plan!r} was not recorded yet; call it, or .record(...) it")

@@ -50,6 +50,10 @@ nb::tuple TupleOf(const engine::PolicyChoice& choice) {
   nb::dict parameters;
   const engine::PolicyOptions& o = choice.options;
   if (choice.policy == engine::Policy::kNaive) parameters["raise_at_push"] = o.raise_at_push;
+  if (choice.policy == engine::Policy::kCostModel) {
+    parameters["start_step"] = o.start_step;
+    parameters["stop_step"] = o.stop_step;
+  }
   if (choice.policy == engine::Policy::kInline) parameters["intra_op_threads"] = o.intra_op_threads;
   return nb::make_tuple(std::string(engine::PolicyName(choice.policy)), parameters);
 }
@@ -64,7 +68,7 @@ StatePtr NewFrom(nb::handle keywords) {
   options = OptionsFrom(keywords, std::move(options));
   const engine::Policy policy = options.policy;
   StatePtr state = NewState(std::move(options));
-  state->naive = policy != engine::Policy::kThreaded;
+  state->naive = !engine::UsesWorkers(policy);
   return state;
 }
 
@@ -77,7 +81,7 @@ nb::tuple SetPolicy(const PyEngine& self, nb::handle name, nb::kwargs parameters
   // Pushes read `naive` under the GIL; while either policy may be in force they must give it up.
   state.naive = true;
   Blocking([&] { state.engine.SetPolicy(choice); });
-  state.naive = choice.policy != engine::Policy::kThreaded;
+  state.naive = !engine::UsesWorkers(choice.policy);
   return previous;
 }
 

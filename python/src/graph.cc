@@ -13,7 +13,7 @@
 #include "bindings.h"
 #include "body.h"
 #include "cancel.h"
-#include "engine/plan.h"
+#include "engine/cost_model.h"
 #include "failure.h"
 #include "gil.h"
 #include "push.h"
@@ -28,7 +28,20 @@ namespace {
 struct PyPlan {
   engine::Plan plan;
   std::weak_ptr<EngineState> engine;
+  mutable uint64_t shape = 0;  // class of the last run's arguments under cost_model; guarded by the GIL
 };
+
+// The shapes of what a run is given, as one number: the same in every process. Arguments without a shape count as nothing.
+uint64_t ShapeOf(nb::sequence inputs) {
+  uint64_t shape = 0;
+  for (nb::handle input : inputs) {
+    nb::object own = nb::getattr(input, "shape", nb::none());
+    const Py_hash_t hash = nb::isinstance<nb::tuple>(own) ? PyObject_Hash(own.ptr()) : 0;
+    if (hash == -1) PyErr_Clear();  // of things that have no hash
+    shape = shape * 1000003 + static_cast<uint64_t>(hash);
+  }
+  return shape;
+}
 
 // A run in flight. The times that it fills must outlive it, so that dropping one that has them waits.
 struct PyRun {
@@ -98,10 +111,39 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
   Translated([&] {
     if (policy) options.policy = engine::PolicyByName(*policy);
     const engine::Policy used = options.policy.value_or(state->engine.policy());
-    if (!state->naive && used == engine::Policy::kThreaded) out.run = self.plan.TryStart(values, options, site);
+    if (used == engine::Policy::kCostModel) options.shape = self.shape = ShapeOf(inputs);
+    if (!state->naive && engine::UsesWorkers(used)) out.run = self.plan.TryStart(values, options, site);
     if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
   });
   DropDeferred();
+  return out;
+}
+
+// What the policy cost_model knows, in seconds.
+nb::dict CostModel(const PyPlan& self) {
+  const engine::Explanation told = Translated([&] { return engine::Explain(self.plan, self.shape); });
+  static constexpr const char* kStates[] = {"not used", "waiting", "measuring", "comparing", "scheduled", "went back"};
+  nb::list costs, spreads, samples, batches, keys;
+  for (const auto& node : told.nodes) {
+    costs.append(node.cost.nanos / 1e9);
+    spreads.append(node.cost.spread / 1e9);
+    samples.append(node.cost.samples);
+    batches.append(node.batch);
+    keys.append(node.cost.key);
+  }
+  nb::dict out;
+  out["state"] = kStates[static_cast<int>(told.state)];
+  out["said"] = told.said;
+  out["keys"] = keys;
+  out["costs"] = costs;
+  out["spreads"] = spreads;
+  out["samples"] = samples;
+  out["batches"] = batches;
+  out["measured"] = told.work > 0;
+  out["dispatch"] = told.dispatch / 1e9;
+  out["before"] = told.before / 1e9;
+  out["after"] = told.after / 1e9;
+  out["dot"] = told.Dot();
   return out;
 }
 
@@ -195,6 +237,27 @@ void BindGraph(nb::module_& m) {
             return tasks;
           },
           nb::sig("def tasks(self) -> list[list[int]]"), "Nodes that are run in a go, in topological order.")
+      .def("cost_model", &CostModel, nb::sig("def cost_model(self) -> dict[str, Any]"),
+           "What the policy cost_model knows of the shapes that ran last; engine.explain shows it.")
+      .def(
+          "save_costs",
+          [](const PyPlan& self, nb::handle path) {
+            const std::string file = Text(nb::str(path), "save_costs: path");
+            Translated([&] { self.plan.cost_model()->Save(file); });
+          },
+          nb::arg("path"), nb::sig("def save_costs(self, path: object) -> None"),
+          "Writes what was measured under cost_model to a readable file.")
+      .def(
+          "load_costs",
+          [](const PyPlan& self, nb::handle path) {
+            const std::string file = Text(nb::str(path), "load_costs: path");
+            Translated([&] { self.plan.cost_model()->Load(file); });
+          },
+          nb::arg("path"), nb::sig("def load_costs(self, path: object) -> None"),
+          "Reads such a file: runs under cost_model need no window then. UsageError, with the line, if it is broken.")
+      .def(
+          "remeasure", [](const PyPlan& self) { self.plan.cost_model()->Remeasure(); },
+          "Forgets what was measured under cost_model; the window opens again, counted from now.")
       .def(
           "describe", [](const PyPlan& self) { return self.plan.Describe(); }, "One line a task.")
       .def(

@@ -64,7 +64,7 @@ StatePtr DefaultState() {
     } catch (...) {
       Raise(std::current_exception());
     }
-    const bool naive = options.policy != engine::Policy::kThreaded;
+    const bool naive = !engine::UsesWorkers(options.policy);
     StatePtr made = NewState(std::move(options));
     made->naive = naive;
     if (!Default()) Default() = made;  // another thread may have been first while the GIL was free

@@ -103,6 +103,8 @@ const std::map<std::string, Setter>& Setters() {
   static const auto* setters = new std::map<std::string, Setter>{
       {"workers", [](O o, H v) { o.workers = IntOf<int>(v, "workers", -1); }},
       {"intra_op_threads", [](O o, H v) { o.intra_op_threads = IntOf<int>(v, "intra_op_threads", -1); }},
+      {"start_step", [](O o, H v) { o.start_step = IntOf<int>(v, "start_step", 0); }},
+      {"stop_step", [](O o, H v) { o.stop_step = IntOf<int>(v, "stop_step", 1); }},
       {"io_threads", [](O o, H v) { o.io_threads = IntOf<int>(v, "io_threads", 1); }},
       {"cpus", [](O o, H v) { o.cpus = CpusOf(v, "cpus"); }},
       {"on_start", [](O o, H v) { o.on_start = WorkerHook(v, "on_start"); }},

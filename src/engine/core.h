@@ -30,6 +30,7 @@
 
 namespace engine::detail {
 
+struct ModelStep;
 struct PlanCore;
 struct PlanNode;
 struct RunState;
@@ -55,7 +56,6 @@ struct WaitNode {
 
 extern thread_local constinit CancelScope* t_scope;       // this thread's current one
 extern thread_local constinit PolicyScopeLink* t_policy;  // this thread's innermost scope
-PolicyStamp StampOf(const PolicyChoice& choice);          // checked
 PolicyChoice ChoiceOf(PolicyStamp stamp);
 
 // A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
@@ -121,7 +121,13 @@ class EngineCore {
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
 
   // --- plan_run.cc, plan_in_order.cc: runs of plans
-  RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait);
+  PolicyStamp RunStamp(const RunOptions& options) const {
+    const PolicyStamp stamp = Stamp();
+    if (!options.policy || *options.policy == stamp.policy) return stamp;
+    return StampOf({*options.policy, {}});
+  }
+  RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
+                     const ModelStep& step, Site site, bool may_wait);
   OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
   void FinishTicket(OpRecord* op, ErrorRecord* error);
   void DropRun(RunState& run);
@@ -226,6 +232,7 @@ class EngineCore {
       return ScopedStamp();
     return policy_.load(std::memory_order_relaxed);
   }
+  PolicyStamp StampOf(const PolicyChoice& choice) const;  // checked
   void SetPolicy(const PolicyChoice& choice);
   Placement NamedPool(std::string_view name) const;
   void StartTrace();
@@ -243,7 +250,7 @@ class EngineCore {
   // policy.cc, push.cc
   PolicyStamp ScopedStamp() const;
   uint8_t HomePool(PolicyStamp stamp) const {
-    return stamp.policy == Policy::kThreaded ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
+    return UsesWorkers(stamp.policy) ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
   }
   bool PushInline(const PushRequest& request, CompletionState** held = nullptr);
   OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request);
@@ -281,7 +288,9 @@ class EngineCore {
   void LeaveChain(OpRecord* op);
   void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
   void ForgetChains();
-  // plan_run.cc
+  // plan_run.cc, replay_ranked.cc
+  uint32_t AwaitReady(RunState& run, Worker& worker);
+  void ReportToModel(RunState& run);
   void BeginRun(RunState& run);
   OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
   OpRecord* FinishRun(ThreadSlot& slot, RunState& run, Worker* worker);

@@ -67,7 +67,7 @@ void AddEffect(std::vector<Effect>& effects, Effect effect) {
 NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, bool async, Site site) {
   Node node;
   node.name = desc.name;
-  node.cost_key = *desc.cost_key.c_str() ? desc.cost_key : desc.name;
+  node.cost_key = desc.cost_key;
   node.site = site;
   node.place = desc.place;
   node.priority = desc.priority;

@@ -21,7 +21,7 @@ HeldOps::~HeldOps() {
 }
 
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  if (desc.place.kind == Placement::Kind::kDefault && core_->Stamp().policy != Policy::kThreaded) [[unlikely]]
+  if (desc.place.kind == Placement::Kind::kDefault && !UsesWorkers(core_->Stamp().policy)) [[unlikely]]
     return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
   return core_->PushChained(desc, fn, site, may_wait, *this);
 }

@@ -33,6 +33,11 @@ EngineOptions EngineOptions::FromEnv() {
   if (ReadInt("ENGINE_SPIN_US", 0, 1'000'000, &v)) o.spin = std::chrono::microseconds(v);
   if (ReadInt("ENGINE_STALL_TIMEOUT_MS", 0, int64_t{1} << 40, &v)) o.stall_timeout = std::chrono::milliseconds(v);
   if (const char* policy = std::getenv("ENGINE_POLICY")) o.policy = PolicyByName(policy);
+  if (ReadInt("START_NODE_STATS_STEP", 0, detail::kMostSteps, &v)) o.start_step = static_cast<int>(v);
+  if (ReadInt("STOP_NODE_STATS_STEP", 0, detail::kMostSteps, &v)) o.stop_step = static_cast<int>(v);
+  if (o.start_step >= o.stop_step)
+    throw UsageError("START_NODE_STATS_STEP=" + std::to_string(o.start_step) + " and STOP_NODE_STATS_STEP=" +
+                     std::to_string(o.stop_step) + " (defaults 100 and 200): the first must be less than the second");
   return o;
 }
 
@@ -52,6 +57,10 @@ EngineOptions CheckedOptions(EngineOptions o) {
   if (o.spin.count() < 0) refuse("spin", o.spin.count(), "0 us and more");
   if (o.drain_timeout.count() < 0) refuse("drain_timeout", o.drain_timeout.count(), "0 ms and more");
   if (o.stall_timeout.count() < 0) refuse("stall_timeout", o.stall_timeout.count(), "0 (off) and more ms");
+  if (o.start_step < 0 || o.stop_step > kMostSteps || o.start_step >= o.stop_step)
+    throw UsageError("EngineOptions::start_step = " + std::to_string(o.start_step) +
+                     " and stop_step = " + std::to_string(o.stop_step) +
+                     "; allowed: 0 <= start_step < stop_step <= " + std::to_string(kMostSteps));
   if (o.pools.size() > 32) refuse("pools.size()", o.pools.size(), "at most 32");
   for (const PoolOptions& pool : o.pools) {
     if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name");

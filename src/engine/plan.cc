@@ -104,13 +104,42 @@ Plan::~Plan() = default;
 
 engine::Run Plan::Start(std::span<Value> inputs, const RunOptions& options, Site site) const {
   if (!core_) throw UsageError("Start of an empty Plan at " + detail::At(site));
-  const EngineCore::Hold hold(core_->core);
-  return engine::Run(core_->core->StartRun(*core_, inputs, options, site, true));
+  return StartRun(inputs, options, site, true);
 }
 engine::Run Plan::TryStart(std::span<Value> inputs, const RunOptions& options, Site site) const {
   if (!core_) throw UsageError("TryStart of an empty Plan at " + detail::At(site));
-  const EngineCore::Hold hold(core_->core);
-  return engine::Run(core_->core->StartRun(*core_, inputs, options, site, false));
+  return StartRun(inputs, options, site, false);
+}
+
+// Under cost_model the plan's model says which schedule this run is to have, and whether it wants to hear of it.
+engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const {
+  EngineCore& core = *core_->core;
+  const EngineCore::Hold hold(&core);
+  const detail::PolicyStamp stamp = core.RunStamp(options);
+  if (stamp.policy != Policy::kCostModel) [[likely]]
+    return engine::Run(core.StartRun(*core_, inputs, options, stamp, {}, site, may_wait));
+  const std::shared_ptr<CostModel> model = cost_model();
+  detail::ModelStep step;
+  static_cast<CostModel::Step&>(step) = model->Begin(
+      *this, {static_cast<uint32_t>(stamp.start_step), static_cast<uint32_t>(stamp.stop_step)}, options.shape);
+  if (step.ticket) step.model = model;
+  const Plan& chosen = step.plan ? step.plan : *this;
+  detail::RunState* run = nullptr;
+  try {
+    run = core.StartRun(*chosen.core_, inputs, options, stamp, step, site, may_wait);
+  } catch (...) {
+    if (step.ticket) model->End(step.ticket, {});
+    throw;
+  }
+  if (!run && step.ticket) model->End(step.ticket, {});  // there was no room
+  return engine::Run(run);
+}
+
+std::shared_ptr<CostModel> Plan::cost_model() const {
+  if (!core_) throw UsageError("an empty Plan has no cost model");
+  detail::MutexLock lock(core_->model_mu);
+  if (!core_->model) core_->model = CostModel::New(*this, std::max(1, core_->core->options().workers));
+  return core_->model;
 }
 
 Plan Plan::With(Schedule schedule) const {

@@ -84,6 +84,8 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   // Other placements come first of all: a run posts them before it works itself.
   std::stable_partition(sources.begin(), sources.end(), [&](uint32_t t) { return tasks[t].pool == kDefaultPool; });
   counters = layout.counters;
+  by_urgency = layout.by_urgency;
+  for (uint32_t i = 0; i < by_urgency.size(); ++i) tasks[by_urgency[i]].urgency = i;
 
   single_use.resize(graph.values().size());
   std::vector<uint32_t> named(graph.values().size());
@@ -128,8 +130,12 @@ PlanCore::~PlanCore() {
 std::unique_ptr<RunState> PlanCore::NewFrame() {
   auto run = std::make_unique<RunState>();
   const size_t n_values = graph.values().size();
-  const size_t sizes[] = {n_values * sizeof(Value), counters.size() * sizeof(uint32_t), tasks.size() * sizeof(uint32_t),
-                          (n_values + vars.size()) * sizeof(ErrorRecord*), tickets * sizeof(OpRecord*)};
+  const size_t sizes[] = {n_values * sizeof(Value),
+                          counters.size() * sizeof(uint32_t),
+                          tasks.size() * sizeof(uint32_t),
+                          (n_values + vars.size()) * sizeof(ErrorRecord*),
+                          tickets * sizeof(OpRecord*),
+                          RankQueue::WordsFor(static_cast<uint32_t>(by_urgency.size())) * sizeof(uint64_t)};
   size_t bytes = 0;
   for (size_t size : sizes) bytes += Rounded(size);
   auto* memory = static_cast<std::byte*>(::operator new(std::max<size_t>(bytes, 64), kFrameAlign));
@@ -143,6 +149,8 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
   run->next = reinterpret_cast<uint32_t*>(part());
   run->errors = reinterpret_cast<ErrorRecord**>(part());
   run->tickets = reinterpret_cast<OpRecord**>(part());
+  MutexLock lock(run->ready_mu);
+  run->ready = RankQueue(reinterpret_cast<uint64_t*>(part()), static_cast<uint32_t>(by_urgency.size()));
   run->owner = this;
   run->core = core;
   run->done = EngineCore::AdoptVar(core->NewVar(options.name.c_str()));

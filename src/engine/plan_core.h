@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "completion_state.h"
+#include "engine/cost_model.h"
+#include "engine/rank_queue.h"
 #include "plan_layout.h"
 
 namespace engine::detail {
@@ -35,9 +37,10 @@ struct PlanTask {
   uint32_t first, end;  // nodes
   uint32_t successors, successors_end;
   uint32_t predecessors;
-  uint32_t ticket;  // kNone, or its place among the tasks that an in-order run does not finish on the spot
-  uint8_t pool;     // kDefaultPool: as the run's policy says
-  bool async;       // its last node is
+  uint32_t ticket;   // kNone, or its place among the tasks that an in-order run does not finish on the spot
+  uint32_t urgency;  // of a ranked plan: 0 comes first
+  uint8_t pool;      // kDefaultPool: as the run's policy says
+  bool async;        // its last node is
 };
 static_assert(sizeof(PlanTask) <= 32);
 
@@ -53,7 +56,7 @@ struct PlanEffect {
 };
 
 struct RunState {
-  enum Watch : uint32_t { kErrors = 1, kCancel = 2, kDeadline = 4, kTimes = 8 };
+  enum Watch : uint32_t { kErrors = 1, kCancel = 2, kDeadline = 4, kTimes = 8, kBusy = 16 };
 
   std::shared_ptr<PlanCore> plan;  // while in use
   PlanCore* owner = nullptr;
@@ -72,6 +75,12 @@ struct RunState {
   std::span<NodeTime> times;
   Site site;
 
+  // Of a run that a cost model measures or compares; else null.
+  std::shared_ptr<CostModel> model;
+  uint64_t model_ticket = 0;
+  std::vector<NodeTime> model_times;  // `times`, where the caller asked for none
+  std::chrono::steady_clock::time_point began{};
+
   // acq_rel: the last one out sees all that the others did. Between the handle and the run.
   std::atomic<uint32_t> refs{0};
   // relaxed loads in each node: whoever sets kErrors comes before those whom the error concerns, by the edges.
@@ -79,6 +88,13 @@ struct RunState {
   // Tasks not ended, asynchronous ones counted twice (body, completion). acq_rel: whoever takes it to zero ends the run
   // and sees what all others did.
   alignas(64) std::atomic<uint32_t> remaining{0};
+
+  // Ranked plans: what is ready, for all workers of the run together, and how many of them look at it for work.
+  alignas(64) Mutex ready_mu;
+  RankQueue ready GUARDED_BY(ready_mu);
+  uint32_t idle GUARDED_BY(ready_mu) = 0;
+  // relaxed: how many are ready, for those who look; they lock before they take.
+  std::atomic<uint32_t> ready_count{0};
 
   Mutex mu;
   ErrorRecord* first_error GUARDED_BY(mu) = nullptr;  // counted; of the failed node that was recorded first
@@ -116,9 +132,10 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::vector<std::vector<uint32_t>> awaited;              // by task: tickets to await before it, in an in-order run
   std::vector<std::shared_ptr<std::atomic<bool>>> scopes;  // by node
   uint32_t tickets = 0;
-  uint32_t remaining = 0;   // initial
-  int priority = 0;         // the highest of its nodes'
-  bool concurrent = false;  // has tasks of other placements: counters are atomic from the start
+  uint32_t remaining = 0;            // initial
+  int priority = 0;                  // the highest of its nodes'
+  bool concurrent = false;           // has tasks of other placements: counters are atomic from the start
+  std::vector<uint32_t> by_urgency;  // tasks of a ranked plan, the most urgent first
   std::vector<Var> vars;
   struct AccessTemplate {
     VarCore* var;
@@ -132,6 +149,9 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   alignas(64) mutable std::atomic<int64_t> task_nanos{0};
   // static_shape: the types that the first run brought. relaxed: set once to what every later run must bring.
   mutable std::atomic<bool> shape_checked{false};
+
+  Mutex model_mu;
+  std::shared_ptr<CostModel> model GUARDED_BY(model_mu);  // made when it is first asked for
 
   struct alignas(64) Place {
     // Exchanged: taking acquires, returning releases the frame's content.
@@ -147,6 +167,11 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   Mutex frames_mu;
   std::vector<std::unique_ptr<RunState>> frames GUARDED_BY(frames_mu);     // all of them
   std::vector<std::unique_ptr<Places>> more_places GUARDED_BY(frames_mu);  // behind `places`
+};
+
+// What a cost model said at the start of a run; `model` only if it wants to hear of its end.
+struct ModelStep : CostModel::Step {
+  std::shared_ptr<CostModel> model;
 };
 
 // What the closure of a plan's op begins with.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <queue>
 #include <unordered_map>
@@ -218,14 +219,15 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
     std::sort(list.begin(), list.end());
     list.erase(std::unique(list.begin(), list.end()), list.end());
   }
+  const bool ranked = !schedule.rank.empty();
+  std::vector<double> rank(ranked ? heads.size() : 0, -std::numeric_limits<double>::infinity());
+  for (uint32_t n = 0; ranked && n < n_nodes; ++n) rank[task_of[n]] = std::max(rank[task_of[n]], schedule.rank[n]);
   const auto urgent = [&](uint32_t a, uint32_t b) {
     const Graph::Node &x = graph.nodes()[heads[a]], &y = graph.nodes()[heads[b]];
     if (x.priority != y.priority) return x.priority > y.priority;
-    if (!schedule.rank.empty() && schedule.rank[heads[a]] != schedule.rank[heads[b]])
-      return schedule.rank[heads[a]] > schedule.rank[heads[b]];
+    if (ranked && rank[a] != rank[b]) return rank[a] > rank[b];
     return a < b;
   };
-  const bool ranked = !schedule.rank.empty();
   const auto first = [&](uint32_t a, uint32_t b) { return ranked ? urgent(a, b) : a < b; };
   Lists after = Successors(before);
   const std::vector<uint32_t> order = Topological(before, after, first);
@@ -253,6 +255,13 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
       layout.task_counter.back() = static_cast<uint32_t>(layout.counters.size());
       layout.counters.push_back(layout.tasks.back().predecessors);
     }
+  }
+
+  if (ranked) {
+    std::vector<uint32_t> sorted(heads.size());
+    std::iota(sorted.begin(), sorted.end(), 0u);
+    std::sort(sorted.begin(), sorted.end(), urgent);
+    for (uint32_t task : sorted) layout.by_urgency.push_back(number[task]);
   }
 
   layout.ends.resize(n_nodes);

@@ -32,6 +32,7 @@ struct PlanLayout {
   std::vector<std::vector<End>> ends;  // by position
   std::vector<uint32_t> counters;      // initial counts: of tasks with several predecessors first, then of ends
   std::vector<uint32_t> task_counter;  // by task; kNone
+  std::vector<uint32_t> by_urgency;    // tasks, the most urgent first; empty: the schedule has no ranks
   std::vector<Var> vars;               // that the graph names
   std::vector<Role> modes;             // of a whole run, by place in `vars`
 };

@@ -30,15 +30,13 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
 
 }  // namespace
 
-RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site,
-                               bool may_wait) {
+RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
+                               const ModelStep& step, Site site, bool may_wait) {
   CheckMayPush();
   CheckInputs(plan, inputs, site);
   if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
-  PolicyStamp stamp = Stamp();
-  if (options.policy && *options.policy != stamp.policy) stamp = StampOf({*options.policy, {}});
   if (stamp.policy == Policy::kInline) turns_.Take();
 
   const ScopePtr* scope = options.cancel ? &options.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
@@ -57,7 +55,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   x.name = plan.options.name.c_str();
   x.file = site.file;
   x.line = site.line;
-  x.flags = kRunOp | (scope ? kScoped : 0u) | (stamp.policy != Policy::kThreaded ? kAtPush : 0u);
+  x.flags = kRunOp | (scope ? kScoped : 0u) | (UsesWorkers(stamp.policy) ? 0u : kAtPush);
   x.pool = HomePool(stamp);
   x.level = LevelOf(options.priority.value_or(plan.priority));
   x.intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
@@ -80,13 +78,21 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   run->plan = plan.shared_from_this();
   run->op = op;
   run->home = x.pool;
-  run->in_order = stamp.policy != Policy::kThreaded;
+  run->in_order = !UsesWorkers(stamp.policy);
   run->deadline = options.deadline;
   run->times = options.times;
+  if (step.model) [[unlikely]] {
+    run->model = step.model;
+    run->model_ticket = step.ticket;
+    if (step.timed && run->times.empty()) {
+      run->model_times.resize(plan.graph.nodes().size());
+      run->times = run->model_times;
+    }
+  }
   std::fill(run->times.begin(), run->times.end(), NodeTime{});
   uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
   if (options.deadline != kNever) watch |= RunState::kDeadline;
-  if (!options.times.empty()) watch |= RunState::kTimes;
+  if (!run->times.empty()) watch |= RunState::kTimes | (step.timed ? RunState::kBusy : 0u);
   // relaxed stores: the registration publishes the frame to whoever begins the run.
   run->watch.store(watch, std::memory_order_relaxed);
   run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
@@ -97,6 +103,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   } catch (...) {  // refused: nothing has begun
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
     run->refs.store(1, std::memory_order_relaxed);
+    run->model.reset();
     DropRun(*run);
     throw;
   }
@@ -113,6 +120,8 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
 // All Vars are granted: their errors are now known.
 void EngineCore::BeginRun(RunState& run) {
   const PlanCore& plan = *run.owner;
+  if (run.model) [[unlikely]]
+    run.began = Clock::now();
   if (!poisoned_.load(std::memory_order_relaxed)) [[likely]]
     return;
   for (size_t v = 0; v < plan.vars.size(); ++v) {
@@ -128,6 +137,7 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
   const uint32_t flags = op->extra.flags;
   OpRecord* handed = nullptr;
   uint32_t ended = 0;
+  bool ranked = false;
   {
     Replay replay(*this, slot, op, worker, run);
     if (flags & kTicketOp) {
@@ -135,12 +145,14 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
       return nullptr;
     }
     if (flags & kRunOp) BeginRun(run);
+    ranked = !run.in_order && !run.owner->by_urgency.empty() && worker && worker->pool->index() == run.home;
     if (run.in_order) {
       replay.RunAll();
       ended = run.owner->remaining;
     } else {
       const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // none: of a run that begins
-      ended = replay.RunReady(head, flags & kRunOp ? static_cast<uint32_t>(run.owner->sources.size()) : 0);
+      const uint32_t sources = flags & kRunOp ? static_cast<uint32_t>(run.owner->sources.size()) : 0;
+      ended = ranked ? replay.RunRanked(head, sources) : replay.RunReady(head, sources);
       handed = replay.handed();
     }
   }
@@ -149,6 +161,20 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
     ++ended;
   } else {
     RecyclePlanOp(now, op);
+  }
+  if (ranked && !handed && !t_role_lent) {
+    // Counted, for the run may end without us.
+    run.refs.fetch_add(1, std::memory_order_relaxed);
+    OpRecord* next = EndTasks(now, run, ended, worker);
+    if (!next) {
+      const uint32_t ready = AwaitReady(run, *worker);
+      if (ready != kNone) {
+        run.next[ready] = kNone;
+        next = NewShare(now, run, ready, run.home);
+      }
+    }
+    DropRun(run);
+    return next;
   }
   OpRecord* next = EndTasks(now, run, ended, t_role_lent ? nullptr : worker);
   if (!handed) return next;
@@ -164,6 +190,8 @@ OpRecord* EngineCore::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, 
 OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker) {
   OpRecord* op = run.op;
   Access& done = op->accesses()[op->n_access - 1];
+  if (run.model) [[unlikely]]
+    ReportToModel(run);
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
     const size_t n = run.owner->graph.values().size() + run.owner->vars.size();
     for (size_t i = 0; i < n; ++i)
@@ -182,6 +210,21 @@ OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker)
   Protocol::DropPins(pass, op, 1);
   DropRun(run);  // before it is counted: after a drain the plan's frames are free
   return CountEnd(slot, pass, epoch, worker);
+}
+
+// Before the run's end is published: afterwards the times are the caller's.
+void EngineCore::ReportToModel(RunState& run) {
+  const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - run.began);
+  bool failed;
+  {
+    MutexLock lock(run.mu);
+    failed = run.first_error != nullptr;
+  }
+  using Outcome = CostModel::Report::Outcome;
+  run.model->End(run.model_ticket,
+                 {.outcome = failed ? Outcome::kFailed : Outcome::kEnded, .nanos = took.count(), .times = run.times});
+  run.model.reset();
+  run.model_times.clear();
 }
 
 // The last of the handle and the run. What is left in the frame goes, but for what static_alloc keeps.

@@ -12,19 +12,47 @@ namespace detail {
 
 thread_local constinit PolicyScopeLink* t_policy = nullptr;
 
+namespace {
+
+void CheckWindow(int start, int stop) {
+  if (start < stop) return;
+  throw UsageError("policy 'cost_model': start_step = " + std::to_string(start) +
+                   " and stop_step = " + std::to_string(stop) +
+                   "; runs in [start_step, stop_step) are measured, so start_step must be less " +
+                   "than stop_step (where one is not given it is the engine's: 100 and 200, or what " +
+                   "START_NODE_STATS_STEP and STOP_NODE_STATS_STEP say)");
+}
+
+}  // namespace
+
 PolicyStamp EngineCore::ScopedStamp() const {
   for (const PolicyScopeLink* scope = t_policy; scope; scope = scope->outer)
     if (scope->core == this) return scope->stamp;
   return policy_.load(std::memory_order_relaxed);
 }
 
-PolicyStamp StampOf(const PolicyChoice& choice) {
+PolicyStamp EngineCore::StampOf(const PolicyChoice& choice) const {
   CheckPolicy(choice);
-  return {choice.policy, choice.options.raise_at_push, static_cast<uint16_t>(choice.options.intra_op_threads)};
+  PolicyStamp stamp{.policy = choice.policy,
+                    .raise = choice.options.raise_at_push,
+                    .intra_op = static_cast<uint16_t>(choice.options.intra_op_threads)};
+  if (choice.policy != Policy::kCostModel) return stamp;
+  const auto given = [](int value, int otherwise) { return value >= 0 ? value : otherwise; };
+  const int start = given(choice.options.start_step, options_.start_step);
+  const int stop = given(choice.options.stop_step, options_.stop_step);
+  CheckWindow(start, stop);
+  stamp.start_step = static_cast<uint64_t>(start);
+  stamp.stop_step = static_cast<uint64_t>(stop);
+  return stamp;
 }
 
 PolicyChoice ChoiceOf(PolicyStamp stamp) {
-  return {stamp.policy, {.raise_at_push = stamp.raise, .intra_op_threads = stamp.intra_op}};
+  PolicyChoice choice{stamp.policy, {.raise_at_push = stamp.raise, .intra_op_threads = stamp.intra_op}};
+  if (stamp.policy == Policy::kCostModel) {
+    choice.options.start_step = static_cast<int>(stamp.start_step);
+    choice.options.stop_step = static_cast<int>(stamp.stop_step);
+  }
+  return choice;
 }
 
 }  // namespace detail
@@ -84,7 +112,12 @@ PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::
   }
   try {
     const detail::PolicyValues values = detail::ParsePolicy(info.name, parameters);
-    return {info.policy, {.raise_at_push = values.raise_at_push, .intra_op_threads = values.intra_op_threads}};
+    if (values.start_step >= 0 && values.stop_step >= 0) detail::CheckWindow(values.start_step, values.stop_step);
+    return {info.policy,
+            {.raise_at_push = values.raise_at_push,
+             .intra_op_threads = values.intra_op_threads,
+             .start_step = values.start_step,
+             .stop_step = values.stop_step}};
   } catch (const std::invalid_argument& error) {
     throw UsageError("policy '" + info.name + "': " + error.what() + "\nit takes " + takes);
   }
@@ -96,6 +129,8 @@ void CheckPolicy(const PolicyChoice& choice) {
   if (o.raise_at_push) text["raise_at_push"] = "true";
   if (o.intra_op_threads != PolicyOptions().intra_op_threads)
     text["intra_op_threads"] = std::to_string(o.intra_op_threads);
+  if (o.start_step != PolicyOptions().start_step) text["start_step"] = std::to_string(o.start_step);
+  if (o.stop_step != PolicyOptions().stop_step) text["stop_step"] = std::to_string(o.stop_step);
   if (!text.empty()) {
     MakePolicy(PolicyName(choice.policy), text);
   } else {
@@ -104,7 +139,7 @@ void CheckPolicy(const PolicyChoice& choice) {
 }
 
 PolicyScope::PolicyScope(detail::EngineCore* core, const PolicyChoice& choice)
-    : link_{core, detail::StampOf(choice), detail::t_policy} {
+    : link_{core, core->StampOf(choice), detail::t_policy} {
   detail::t_policy = &link_;
 }
 PolicyScope::~PolicyScope() {

@@ -23,7 +23,7 @@ struct InlineParameters : dmlc::Parameter<InlineParameters> {
         .set_range(1, 4096)
         .describe("most threads of one ParallelFor; 1: the calling thread alone");
   }
-  PolicyValues Values() const { return {false, intra_op_threads}; }
+  PolicyValues Values() const { return {false, intra_op_threads, -1, -1}; }
 };
 
 struct NaiveParameters : dmlc::Parameter<NaiveParameters> {
@@ -33,12 +33,29 @@ struct NaiveParameters : dmlc::Parameter<NaiveParameters> {
         .set_default(false)
         .describe("a failing op throws where it was pushed, and poisons as usual");
   }
-  PolicyValues Values() const { return {raise_at_push, 1}; }
+  PolicyValues Values() const { return {raise_at_push, 1, -1, -1}; }
+};
+
+struct CostModelParameters : dmlc::Parameter<CostModelParameters> {
+  int start_step;
+  int stop_step;
+  DMLC_DECLARE_PARAMETER(CostModelParameters) {
+    DMLC_DECLARE_FIELD(start_step)
+        .set_default(-1)
+        .set_range(-1, (1 << 24) - 1)
+        .describe("first run of a plan that is measured; -1: the engine's, which is 100 unless it was told otherwise");
+    DMLC_DECLARE_FIELD(stop_step)
+        .set_default(-1)
+        .set_range(-1, (1 << 24) - 1)
+        .describe("first run that is not measured any more, more than start_step; -1: the engine's, 200");
+  }
+  PolicyValues Values() const { return {false, 1, start_step, stop_step}; }
 };
 
 DMLC_REGISTER_PARAMETER(ThreadedParameters);
 DMLC_REGISTER_PARAMETER(InlineParameters);
 DMLC_REGISTER_PARAMETER(NaiveParameters);
+DMLC_REGISTER_PARAMETER(CostModelParameters);
 
 using ParseText = std::function<PolicyValues(const std::map<std::string, std::string>&)>;
 struct PolicyEntry : dmlc::FunctionRegEntryBase<PolicyEntry, ParseText> {
@@ -76,6 +93,8 @@ ENGINE_REGISTER_POLICY(1, inline, InlineParameters)
     .describe("everything on the calling thread, for serving: plans run in a precomputed order without queues");
 ENGINE_REGISTER_POLICY(2, naive, NaiveParameters)
     .describe("each op runs inside its push once its inputs are done, for debugging");
+ENGINE_REGISTER_POLICY(3, cost_model, CostModelParameters)
+    .describe("as threaded, but plans are measured over some runs and then scheduled by their critical path");
 
 const PolicyEntry* Find(int policy) {
   for (const PolicyEntry* entry : dmlc::Registry<PolicyEntry>::List())

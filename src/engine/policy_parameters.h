@@ -24,6 +24,8 @@ struct DeclaredPolicy {
 struct PolicyValues {
   bool raise_at_push = false;
   int intra_op_threads = 1;
+  int start_step = -1;
+  int stop_step = -1;
 };
 
 std::vector<DeclaredPolicy> DeclaredPolicies();  // in the order of engine::Policy

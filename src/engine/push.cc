@@ -155,7 +155,7 @@ void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool ma
 ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
   const PolicyStamp stamp = Stamp();
   Home home{.pool = HomePool(stamp)};
-  if (stamp.policy != Policy::kThreaded) [[unlikely]] {
+  if (!UsesWorkers(stamp.policy)) [[unlikely]] {
     home.flags = kAtPush | (stamp.raise ? kRaise : 0u);
     if (stamp.policy == Policy::kInline) home.intra_op = static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255));
   }

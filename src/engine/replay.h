@@ -20,6 +20,9 @@ class Replay {
   // Runs tasks that are ready, and those that become ready, until none is left here. Returns how many ended.
   // `sources`: so many of the plan's first tasks are ready as well.
   uint32_t RunReady(uint32_t head, uint32_t sources);
+  // The same for a plan with ranks, together with all other workers of the run: the most urgent of all that is ready
+  // comes next (replay_ranked.cc).
+  uint32_t RunRanked(uint32_t head, uint32_t sources);
   // Runs every task in the plan's order; other placements and asynchronous nodes are awaited where they are needed.
   void RunAll();
   // Runs the nodes of the ticket's task, on its own placement.
@@ -75,6 +78,11 @@ class Replay {
     uint32_t sources;
   };
   Stack Share(Stack stack);
+  struct Taken {
+    uint32_t task;
+    uint32_t spare;  // for an idle worker
+  };
+  Taken Exchange(uint32_t list, bool spare);
   Stack Measure(Stack stack);
   uint32_t Link(Stack& stack, uint32_t count);
   uint8_t PoolOf(const PlanTask& task) const { return task.pool == kDefaultPool ? run_.home : task.pool; }

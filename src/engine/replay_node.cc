@@ -10,6 +10,13 @@ int64_t NanosOf(Clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
 }
 
+// What the processor did for this thread: neither waits nor preemptions are in it.
+int64_t ThreadNanos() {
+  timespec ts;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+  return ts.tv_sec * 1'000'000'000 + ts.tv_nsec;
+}
+
 void SetError(ErrorRecord*& at, ErrorRecord* error) {
   if (error) error->Retain();
   if (ErrorRecord* before = std::exchange(at, error)) before->Release();
@@ -89,7 +96,8 @@ void Replay::Settle(uint32_t index, ErrorRecord* error) {
 
 void Replay::RunWatched(uint32_t index) {
   const PlanNode& node = plan_.nodes[index];
-  const bool timed = run_.watch.load(std::memory_order_relaxed) & RunState::kTimes;
+  const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
+  const bool timed = watch & RunState::kTimes, busy = watch & RunState::kBusy;
   ErrorRecord* error = SkippedBy(node, index);
   if (error) {
     slot().skipped.Add();
@@ -97,13 +105,15 @@ void Replay::RunWatched(uint32_t index) {
     return Settle(index, error);
   }
   const auto begin = traced_ || timed ? Clock::now() : Clock::time_point{};
+  const int64_t before = busy ? ThreadNanos() : 0;
   EngineCore::SetNode(ctx_, node);
   try {
     node.run(node.closure, ctx_, nullptr);
   } catch (...) {
     error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
   }
-  if (timed) run_.times[node.recorded] = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1};
+  const int64_t worked = busy ? ThreadNanos() - before : -1;
+  if (timed) run_.times[node.recorded] = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1, worked};
   if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : "caller", begin);
   Settle(index, error);
 }
@@ -128,7 +138,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
     return nullptr;
   }
   if (run_.watch.load(std::memory_order_relaxed) & RunState::kTimes)
-    run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1};
+    run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1, -1};
   const auto begin = traced_ ? Clock::now() : Clock::time_point{};
   EngineCore::SetNode(ctx_, node);
   if (!ticket) ticket = NewTicket(task, index, kAsyncOp);

@@ -31,10 +31,26 @@
 
 namespace engine::detail {
 
+inline void Pause() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 class CAPABILITY("mutex") Mutex {
  public:
   void Lock() ACQUIRE() { mu_.lock(); }
   void Unlock() RELEASE() { mu_.unlock(); }
+  // For sections of some nanoseconds: whoever holds it is gone before a sleep would have begun.
+  void LockSoon() ACQUIRE() {
+    for (uint32_t i = 0; i < tuning::kLockPauses; ++i) {
+      if (mu_.try_lock()) return;
+      Pause();
+    }
+    mu_.lock();
+  }
 
  private:
   friend class CondVar;
@@ -46,6 +62,16 @@ class SCOPED_CAPABILITY MutexLock {
   explicit MutexLock(Mutex& mu) ACQUIRE(mu) : mu_(mu) { mu_.Lock(); }
   ~MutexLock() RELEASE() { mu_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
+
+ private:
+  Mutex& mu_;
+};
+
+class SCOPED_CAPABILITY ShortLock {
+ public:
+  explicit ShortLock(Mutex& mu) ACQUIRE(mu) : mu_(mu) { mu_.LockSoon(); }
+  ~ShortLock() RELEASE() { mu_.Unlock(); }
+  ShortLock(const ShortLock&) = delete;
 
  private:
   Mutex& mu_;
@@ -86,14 +112,6 @@ inline void FutexWake(std::atomic<uint32_t>& word, int count) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 inline constexpr int kEveryone = 0x7fffffff;
-
-inline void Pause() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Where a worker that looks for ops and a thread that waits for one spin: by turns, if the kernel has put both on one core.
 struct SpinPlaces {

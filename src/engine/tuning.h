@@ -48,6 +48,9 @@ inline constexpr uint32_t kReductionVisits = 256;
 inline constexpr uint32_t kReplayMeasured = 128;
 // Below this mean a task is not worth giving to an idle worker: the counters' lines would move for less than they save.
 inline constexpr int64_t kSharedTaskNanos = 300;
+// How long a worker of a ranked run that finds nothing ready looks for it before it goes to sleep, in spins
+// (EngineOptions::spin): a wake takes longer than the nodes that such a run is made of.
+inline constexpr int kRankedSpins = 5;
 // How long a run keeps a worker while other ops are ready there.
 inline constexpr int64_t kRunTurnMicros = 1000;
 

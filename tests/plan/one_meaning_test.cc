@@ -121,6 +121,8 @@ Meaning Replayed(int workers, Policy policy, uint64_t seed, uint64_t failures, b
   program.Push(capture, seed, kOps, failures);
   const Plan plan = graph.Compile(eng, {.schedule = schedule});
   if (traced) eng.StartTrace();
+  // Under cost_model: one step as compiled, one measured, then with and without the schedule.
+  if (policy == Policy::kCostModel) eng.SetPolicy(policy, {.start_step = 1, .stop_step = 2});
   for (int i = 0; i < kTimes; ++i) plan.Start({}, {.policy = policy});
   return program.Result();
 }
@@ -128,7 +130,8 @@ Meaning Replayed(int workers, Policy policy, uint64_t seed, uint64_t failures, b
 class PlanMeaningTest : public testing::TestWithParam<std::tuple<int, Policy>> {};
 INSTANTIATE_TEST_SUITE_P(All, PlanMeaningTest,
                          testing::Combine(testing::Values(0, 1, 2, 4, 8),
-                                          testing::Values(Policy::kThreaded, Policy::kInline, Policy::kNaive)),
+                                          testing::Values(Policy::kThreaded, Policy::kInline, Policy::kNaive,
+                                                          Policy::kCostModel)),
                          [](const auto& instance) {
                            return std::to_string(std::get<0>(instance.param)) + "_" +
                                   std::string(PolicyName(std::get<1>(instance.param)));

@@ -1,0 +1,91 @@
+// makespan: a runner of the suite `policies`. A contender is a Team:
+//   Team(const Config&, const Program&)   makes the graph; its node n calls Work(program.cost[n])
+//   void Prepare()                        what it needs before a step counts
+//   void Step()                           runs the graph once, and waits
+//   double Kept()                         optional: 1 if it runs as its policy wants
+// A case is SHAPE_MICROSECONDS. `over_best` is the median over the seeds of the median step over the best offline schedule of
+// the same costs, `over_bound` the same over max(T1 / m, T-infinity).
+#pragma once
+
+#include <memory>
+
+#include "../peers/runner.h"
+#include "programs.h"
+
+namespace perf {
+
+// Takes the time that it is told: it ends when the clock says so.
+inline void Work(double ns) {
+  for (const auto from = Clock::now(); NsBetween(from, Clock::now()) < ns;) {
+  }
+}
+
+template <class Team>
+class Makespan {
+ public:
+  explicit Makespan(const Config& config) : config_(config) {}
+
+  Answer Run(const std::string& name, std::size_t steps) {
+    const auto cut = name.rfind('_');
+    const std::string shape = name.substr(0, cut);
+    const double grain = 1000 * std::atof(name.c_str() + cut + 1);
+    std::vector<double> over_best, over_bound, step_us, kept;
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      Open& open = Get(name, shape, grain, seed);
+      std::vector<double> took;
+      for (std::size_t i = 0; i < steps; ++i) {
+        const auto from = Clock::now();
+        open.team->Step();
+        took.push_back(NsBetween(from, Clock::now()));
+      }
+      const double median = Quantile(took, 0.5);
+      over_best.push_back(median / open.best);
+      over_bound.push_back(median / open.bound);
+      step_us.push_back(median / 1000);
+      if constexpr (requires { open.team->Kept(); }) kept.push_back(open.team->Kept());
+    }
+    Answer answer{{{"over_best", Quantile(over_best, 0.5)},
+                   {"over_bound", Quantile(over_bound, 0.5)},
+                   {"step_us", Quantile(step_us, 0.5)}},
+                  {}};
+    double sum = 0;
+    for (const double k : kept) sum += k;
+    if (!kept.empty()) answer.figures.emplace_back("kept", sum / static_cast<double>(kept.size()));
+    return answer;
+  }
+
+ private:
+  static constexpr uint64_t kSeeds = 3;
+  struct Open {
+    Program program;
+    double best = 0, bound = 0;
+    std::unique_ptr<Team> team;
+  };
+  Open& Get(const std::string& name, const std::string& shape, double grain, uint64_t seed) {
+    Open& open = open_[name + '#' + std::to_string(seed)];
+    if (open.team) return open;
+    open.program = MakeProgram(shape, seed, grain);
+    open.best = BestOffline(open.program, config_.workers);
+    open.bound = engine::costmodel::FindCritical(open.program.ToDag(), open.program.cost).Bound(config_.workers);
+    open.team = std::make_unique<Team>(config_, open.program);
+    open.team->Prepare();
+    return open;
+  }
+  const Config config_;
+  std::map<std::string, Open> open_;
+};
+
+template <class Team>
+int MakespanMain(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  FILE* answers = TakeStdout();
+  Makespan<Team> makespan(ParseArgs(argc, argv));
+  std::string name;
+  for (std::size_t n = 0; std::cin >> name >> n;) {
+    std::fprintf(answers, "%s\n", ToJson(makespan.Run(name, n)).c_str());
+    std::fflush(answers);
+  }
+  return 0;
+}
+
+}  // namespace perf

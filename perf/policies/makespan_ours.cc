@@ -1,0 +1,51 @@
+// Plans under cost_model, or as the variant says: "threaded".
+#include <engine/cost_model.h>
+
+#include "makespan.h"
+
+namespace {
+
+using namespace perf;
+
+class Ours {
+ public:
+  Ours(const Config& config, const Program& program) : engine_(Engine(config)), variant_(config.variant) {
+    engine::Graph graph;
+    for (const double cost : program.cost) graph.Add({.name = "node"}, [cost] { Work(cost); });
+    for (const auto& e : program.edges) graph.Order({e.from, 0, 0}, {e.to, 0, 0});
+    plan_ = graph.Compile(*engine_);
+    if (variant_ == "threaded") return;
+    const double mean = engine::costmodel::FindCritical(program.ToDag(), program.cost).work;
+    // At least some steps, and no more than a second of them.
+    window_ = std::clamp(static_cast<int>(2e8 / mean), 10, 40);
+  }
+  void Prepare() {
+    if (variant_ == "threaded") {
+      for (int i = 0; i < 10; ++i) Step();
+      return;
+    }
+    engine_->SetPolicy(engine::Policy::kCostModel, {.start_step = 5, .stop_step = 5 + window_});
+    for (int i = 0; i < 1000 && State() != Scheduled::kScheduled && State() != Scheduled::kWentBack; ++i) Step();
+  }
+  void Step() { plan_.Start().Wait(); }
+  double Kept() const { return variant_ == "threaded" ? 1 : State() == Scheduled::kScheduled; }
+
+ private:
+  using Scheduled = engine::Explanation::State;
+  Scheduled State() const { return engine::Explain(plan_).state; }
+  // One for all programs: their workers would disturb each other.
+  static std::shared_ptr<engine::Engine> Engine(const Config& config) {
+    static std::weak_ptr<engine::Engine> shared;
+    auto engine = shared.lock();
+    if (!engine) shared = engine = std::make_shared<engine::Engine>(engine::EngineOptions{.workers = config.workers});
+    return engine;
+  }
+  std::shared_ptr<engine::Engine> engine_;
+  const std::string variant_;
+  engine::Plan plan_;
+  int window_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) { return perf::MakespanMain<Ours>(argc, argv); }

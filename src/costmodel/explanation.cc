@@ -1,0 +1,81 @@
+// Explanations for people.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+#include "engine/cost_model.h"
+
+namespace engine {
+namespace {
+
+std::string Micros(double nanos) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f us", nanos / 1e3);
+  return text;
+}
+
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string Explanation::Text() const {
+  std::ostringstream out;
+  out << "cost_model: " << said << "\n"
+      << "  " << nodes.size() << " nodes in " << tasks
+      << " tasks; pushed ops have no graph to rank, and run as under threaded\n";
+  if (work == 0) return out.str() + "  no costs: nothing was measured\n";
+  out << "  work T1 " << Micros(work) << ", critical path " << Micros(critical) << ", bound on " << workers
+      << " workers " << Micros(bound) << "; dispatch " << Micros(dispatch) << "\n";
+  if (before > 0) out << "  a step took " << Micros(before) << " as compiled";
+  if (after > 0) out << ", " << Micros(after) << " with the schedule";
+  if (before > 0) {
+    char ratio[32];
+    std::snprintf(ratio, sizeof(ratio), "%.2f", makespan() / bound);
+    out << "; makespan / bound " << ratio << "\n";
+  }
+  char line[160];
+  std::snprintf(line, sizeof(line), "  %-24s %12s %12s %12s %12s %6s\n", "node", "cost", "spread", "rank", "slack",
+                "batch");
+  out << line;
+  for (const Node& n : nodes) {
+    std::snprintf(line, sizeof(line), "  %-24.40s %12s %12s %12s %12s %6u%s\n", n.cost.key.c_str(),
+                  Micros(n.cost.nanos).c_str(), Micros(n.cost.spread).c_str(), Micros(n.rank).c_str(),
+                  Micros(n.slack).c_str(), n.batch, n.critical ? " *" : "");
+    out << line;
+  }
+  return out.str();
+}
+
+std::string Explanation::Dot() const {
+  std::ostringstream out;
+  out << "digraph plan {\n  rankdir=LR;\n  node [shape=box];\n";
+  std::map<uint32_t, std::vector<size_t>> batches;
+  for (size_t n = 0; n < nodes.size(); ++n) batches[nodes[n].batch].push_back(n);
+  for (const auto& [batch, members] : batches) {
+    const bool several = members.size() > 1;
+    if (several)
+      out << "  subgraph cluster_" << batch << " {\n    style=dashed;\n    label=\"batch " << batch << "\";\n";
+    for (const size_t n : members)
+      out << (several ? "    n" : "  n") << n << " [label=\"" << Escaped(nodes[n].name) << "\\n"
+          << Micros(nodes[n].cost.nanos) << "\\nrank " << Micros(nodes[n].rank) << "\""
+          << (nodes[n].critical ? ", color=red" : "") << "];\n";
+    if (several) out << "  }\n";
+  }
+  for (const Graph::Edge& e : edges) {
+    const auto at = std::find(path.begin(), path.end(), e.from);
+    const bool critical_edge = at != path.end() && at + 1 != path.end() && *(at + 1) == e.to;
+    out << "  n" << e.from << " -> n" << e.to << (critical_edge ? " [color=red]" : "") << ";\n";
+  }
+  out << "}\n";
+  return out.str();
+}
+
+}  // namespace engine

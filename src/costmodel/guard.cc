@@ -1,0 +1,40 @@
+#include "guard.h"
+
+#include "samples.h"
+
+namespace engine::costmodel {
+
+Guard::Turn Guard::Next() {
+  const uint64_t id = turns_++;
+  if (id / 2 >= pairs_.size()) pairs_.emplace_back();
+  return {id, WithNew(id)};
+}
+
+void Guard::Add(uint64_t id, double nanos) {
+  if (verdict_ != Verdict::kOpen) return;
+  const uint64_t number = id / 2;
+  double(&pair)[2] = pairs_[number].nanos;
+  pair[WithNew(id)] = nanos;
+  if (number < kWarmUps || pair[0] <= 0 || pair[1] <= 0) return;
+  ratios_.push_back(pair[1] / pair[0]);
+  old_.push_back(pair[0]);
+  new_.push_back(pair[1]);
+  slower_ += ratios_.back() > 1;
+  if (ratios_.size() == kPairs) Decide();
+}
+
+// Steps that always fail are not compared for ever; which way is slower nobody can say then.
+void Guard::Void(bool failed) {
+  failures_ += failed;
+  if (verdict_ == Verdict::kOpen && failures_ >= kMostFailures) verdict_ = Verdict::kGoBack;
+}
+
+void Guard::Decide() {
+  std::vector<double> sorted = ratios_;
+  ratio_ = EstimateOf(sorted).nanos;
+  before_ = EstimateOf(old_).nanos;
+  after_ = EstimateOf(new_).nanos;
+  verdict_ = ratio_ > kTolerance || slower_ > kMostInSigns ? Verdict::kGoBack : Verdict::kKeep;
+}
+
+}  // namespace engine::costmodel

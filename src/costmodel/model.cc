@@ -1,0 +1,327 @@
+#include "model.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <tuple>
+
+#include "batching.h"
+#include "cost_file.h"
+
+namespace engine {
+
+std::shared_ptr<CostModel> CostModel::New(const Plan& plan, int workers) {
+  return std::make_shared<costmodel::Model>(plan, workers);
+}
+
+namespace costmodel {
+namespace {
+
+using Edges = std::vector<Graph::Edge>;
+
+// Dependencies without those that follow from others, as the plan has them between its tasks and within its chains.
+Edges ReducedEdges(const Plan& plan) {
+  if (!plan.options().schedule.batch.empty()) return plan.graph().Edges();
+  Edges edges;
+  const std::vector<Plan::Task> tasks = plan.tasks();
+  for (const Plan::Task& task : tasks) {
+    for (size_t i = 1; i < task.nodes.size(); ++i)
+      edges.push_back({task.nodes[i - 1], task.nodes[i], Graph::Edge::Kind::kOrder});
+    for (const uint32_t s : task.successors)
+      edges.push_back({task.nodes.back(), tasks[s].nodes.front(), Graph::Edge::Kind::kOrder});
+  }
+  return edges;
+}
+
+template <class Read>
+double CostOf(Read&& read) {
+  std::vector<double> costs(33);
+  for (double& cost : costs) {
+    const auto from = std::chrono::steady_clock::now();
+    for (int i = 0; i < 4; ++i) read();
+    cost = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - from).count() / 4;
+  }
+  return EstimateOf(costs).nanos;
+}
+
+using Outcome = CostModel::Report::Outcome;
+
+std::string Rounded(double value, const char* format) {
+  char text[32];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
+}  // namespace
+
+Model::Model(const Plan& plan, int workers)
+    : workers_(workers), edges_(ReducedEdges(plan)), dag_(static_cast<uint32_t>(plan.graph().nodes().size()), edges_) {
+  const std::vector<Graph::Node>& nodes = plan.graph().nodes();
+  std::unordered_map<std::string, uint32_t> named, met, number;
+  for (const Graph::Node& node : nodes) ++named[node.name.c_str()];
+  std::map<std::tuple<Placement::Kind, uint32_t, int>, uint32_t> kinds;
+  for (const Graph::Node& node : nodes) {
+    std::string key = node.cost_key.c_str();
+    if (key.empty()) {
+      key = node.name.c_str();
+      if (named[key] > 1) {
+        const uint32_t nth = ++met[key];
+        key += '#' + std::to_string(nth);
+      }
+    }
+    const auto [at, fresh] = number.emplace(key, static_cast<uint32_t>(keys_.size()));
+    if (fresh) keys_.push_back(key);
+    key_of_.push_back(at->second);
+    const auto kind = kinds.emplace(std::tuple(node.place.kind, node.place.index, node.priority), kinds.size());
+    kind_.push_back(node.async ? kAlone : kind.first->second);
+    by_processor_.push_back(!node.async && node.place.kind == Placement::Kind::kDefault);
+  }
+  task_of_.resize(nodes.size());
+  const std::vector<Plan::Task> tasks = plan.tasks();
+  for (uint32_t t = 0; t < tasks.size(); ++t)
+    for (const uint32_t n : tasks[t].nodes) task_of_[n] = t;
+}
+
+std::shared_ptr<Model::Shape> Model::FindShape(uint64_t shape) {
+  const auto at = shapes_.find(shape);
+  if (at != shapes_.end()) return at->second;
+  if (shapes_.size() == kMostShapes) return nullptr;
+  auto made = std::make_shared<Shape>(keys_.size());
+  if (TakeLoaded(shape, *made)) made->steps = window_.stop;  // the window is behind it
+  return shapes_.emplace(shape, std::move(made)).first->second;
+}
+
+bool Model::TakeLoaded(uint64_t shape, Shape& into) const {
+  std::vector<Estimate> costs;
+  for (const std::string& key : keys_) {
+    const auto at = loaded_.find({shape, key});
+    if (at == loaded_.end()) return false;
+    costs.push_back({at->second.samples, at->second.nanos, at->second.spread});
+  }
+  into.costs = std::move(costs);
+  return true;
+}
+
+CostModel::Step Model::Issue(const std::shared_ptr<Shape>& shape, bool compared, uint64_t turn, bool timed) {
+  Step step{.ticket = next_ticket_++, .timed = timed};
+  tickets_.emplace(step.ticket, Ticket{shape, compared, turn});
+  return step;
+}
+
+CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape_class) {
+  std::unique_lock lock(mu_);
+  if (window != window_) {  // what was measured in another one does not hold here
+    window_ = window;
+    shapes_.clear();
+  }
+  const std::shared_ptr<Shape> shape = FindShape(shape_class);
+  if (!shape) {
+    ++crowded_out_;
+    return {};
+  }
+  Shape& s = *shape;
+  if (s.state == State::kWaiting || s.state == State::kMeasuring) {
+    const bool within = s.steps >= window.start && s.steps < window.stop;
+    s.steps += s.steps < window.stop;
+    if (s.steps <= window.start && !within) return {};
+    if (!s.building && (within || (s.costs.empty() && s.in_flight == 0 && s.durations.seen() == 0))) {
+      // Also past the window, as long as no run has told anything: a schedule made of nothing helps nobody.
+      s.state = State::kMeasuring;
+      ++s.in_flight;
+      if (clock_nanos_ == 0) {
+        clock_nanos_ = CostOf([] { (void)std::chrono::steady_clock::now(); });
+        processor_nanos_ = CostOf([] {
+          timespec ts;
+          clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+        });
+      }
+      return Issue(shape, false, 0, true);
+    }
+    if (s.in_flight != 0 || s.building) return {};  // still to come, or another thread is at it
+    Build(plan, s, lock);
+  }
+  if (s.state == State::kScheduled) return {.plan = s.scheduled};
+  if (s.state != State::kComparing) return {};
+  const Guard::Turn turn = s.guard.Next();
+  Step step = Issue(shape, true, turn.id, false);
+  if (turn.with_new) step.plan = s.scheduled;
+  return step;
+}
+
+// Outside the lock, for it takes long: other steps go on as before.
+void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock) {
+  s.building = true;
+  if (s.costs.empty())
+    for (const Samples& samples : s.samples) s.costs.push_back(samples.Tell());
+  s.dispatch = std::max(kLeastDispatch, s.dispatches.Tell().nanos);
+  const std::vector<double> cost = CostsOf(s.costs);
+  const double dispatch = s.dispatch;
+  Schedule schedule;
+  Plan scheduled;
+  std::string failure;
+  lock.unlock();
+  try {
+    schedule.batch = Batch(dag_, cost, kind_, {dispatch, workers_});
+    // What is taken from the queue is a batch, and each costs a dispatch: these are the ranks that count.
+    Contracted tasks = Contract(dag_, cost, schedule.batch);
+    for (double& c : tasks.cost) c += dispatch;
+    const Critical critical = FindCritical(tasks.dag, tasks.cost);
+    for (const uint32_t task : tasks.task_of) schedule.rank.push_back(critical.rank[task]);
+    scheduled = plan.With(schedule);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  lock.lock();
+  s.building = false;
+  s.schedule = std::move(schedule);
+  s.scheduled = std::move(scheduled);
+  s.state = failure.empty() ? State::kComparing : State::kWentBack;
+  if (!failure.empty()) s.said = "runs as compiled: the schedule could not be made: " + failure;
+}
+
+void Model::End(uint64_t ticket, const Report& report) noexcept {
+  std::lock_guard lock(mu_);
+  const auto at = tickets_.find(ticket);
+  if (at == tickets_.end()) return;
+  const Ticket told = std::move(at->second);
+  tickets_.erase(at);
+  Shape& s = *told.shape;
+  if (!told.compared) return Measured(s, report);
+  if (s.state != State::kComparing) return;
+  if (report.outcome == Outcome::kEnded) {
+    s.guard.Add(told.turn, std::max<double>(1, static_cast<double>(report.nanos)));
+  } else {
+    s.guard.Void(report.outcome == Outcome::kFailed);
+  }
+  if (s.guard.verdict() != Guard::Verdict::kOpen) Decided(s);
+}
+
+void Model::Measured(Shape& s, const Report& report) {
+  --s.in_flight;
+  if (report.outcome != Outcome::kEnded) {
+    s.failed += report.outcome == Outcome::kFailed;
+    return;
+  }
+  for (uint32_t n = 0; n < report.times.size(); ++n) {
+    const NodeTime& t = report.times[n];
+    if (t.begin == 0 || t.end == 0) continue;  // skipped
+    auto nanos = static_cast<double>(t.end - t.begin) - clock_nanos_;
+    if (by_processor_[n] && t.busy >= 0) nanos = std::min(nanos, static_cast<double>(t.busy) - processor_nanos_);
+    s.samples[key_of_[n]].Add(std::max(1.0, nanos));
+  }
+  if (const double dispatch = DispatchOf(dag_, report.times, task_of_, clock_nanos_); dispatch > 0)
+    s.dispatches.Add(dispatch);
+  s.durations.Add(static_cast<double>(report.nanos));
+}
+
+void Model::Decided(Shape& s) {
+  const bool kept = s.guard.verdict() == Guard::Verdict::kKeep;
+  s.state = kept ? State::kScheduled : State::kWentBack;
+  s.said = kept ? "scheduled by cost" : "went back, and runs as compiled";
+  if (s.guard.pairs() == 0) {
+    s.said += ": no pair of steps succeeded, so nothing shows that the schedule is better";
+  } else {
+    s.said += ": with the schedule a step took " + Rounded(s.guard.ratio(), "%.3f") + " of what it took without (" +
+              std::to_string(s.guard.pairs()) + " pairs, slower in " + std::to_string(s.guard.slower()) + ")";
+  }
+  if (!kept) s.scheduled = {};
+}
+
+std::vector<double> Model::CostsOf(const std::vector<Estimate>& costs) const {
+  std::vector<double> cost;
+  for (const uint32_t key : key_of_) cost.push_back(costs[key].nanos);
+  return cost;
+}
+
+std::vector<NodeCost> Model::Costs() const {
+  std::lock_guard lock(mu_);
+  std::vector<NodeCost> out;
+  for (const auto& [shape, s] : shapes_) {
+    for (size_t k = 0; k < keys_.size(); ++k) {
+      const Estimate told = s->costs.empty() ? s->samples[k].Tell() : s->costs[k];
+      if (told.samples != 0) out.push_back({keys_[k], shape, told.samples, told.nanos, told.spread});
+    }
+  }
+  return out;
+}
+
+void Model::Save(const std::string& path) const { WriteCosts(path, Costs()); }
+
+void Model::Load(const std::string& path) {
+  const std::vector<NodeCost> costs = ReadCosts(path);
+  const auto known = [&](const NodeCost& c) { return std::find(keys_.begin(), keys_.end(), c.key) != keys_.end(); };
+  if (std::none_of(costs.begin(), costs.end(), known))
+    throw UsageError("cost file '" + path + "': none of its " + std::to_string(costs.size()) +
+                     " keys is one of this plan's, of which the first is '" + (keys_.empty() ? "" : keys_[0]) + "'");
+  std::lock_guard lock(mu_);
+  for (const NodeCost& c : costs) loaded_[{c.shape, c.key}] = c;
+  shapes_.clear();
+}
+
+void Model::Remeasure() {
+  std::lock_guard lock(mu_);
+  loaded_.clear();
+  shapes_.clear();
+}
+
+Explanation Model::Explain(const Plan& plan, uint64_t shape_class) const {
+  std::lock_guard lock(mu_);
+  Explanation out;
+  out.workers = workers_;
+  out.edges = edges_;
+  for (const Graph::Node& node : plan.graph().nodes()) out.nodes.push_back({.name = node.name.c_str()});
+  for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].cost = {.key = keys_[key_of_[n]], .shape = shape_class};
+  const auto at = shapes_.find(shape_class);
+  out.tasks = static_cast<uint32_t>(plan.tasks().size());
+  for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].batch = task_of_[n];
+  if (at == shapes_.end()) {
+    out.said = crowded_out_ ? "not used, or one of too many shape classes, which run as compiled: the most is " +
+                                  std::to_string(kMostShapes)
+                            : "no run under cost_model yet";
+    return out;
+  }
+  const Shape& s = *at->second;
+  out.state = s.state;
+  out.said = s.said;
+  out.dispatch = s.dispatch;
+  if (s.state == State::kWaiting)
+    out.said = std::to_string(s.steps) + " steps; measures from step " + std::to_string(window_.start) + " to " +
+               std::to_string(window_.stop);
+  if (s.state == State::kMeasuring) {
+    out.said = "measuring: " + std::to_string(s.durations.seen()) + " steps of [" + std::to_string(window_.start) +
+               ", " + std::to_string(window_.stop) + ")";
+    if (s.failed) out.said += "; " + std::to_string(s.failed) + " failed and tell nothing";
+  }
+  if (s.state == State::kComparing) out.said = "comparing steps with and without the schedule";
+  std::vector<Estimate> costs = s.costs;
+  if (costs.empty())
+    for (const Samples& samples : s.samples) costs.push_back(samples.Tell());
+  const std::vector<double> cost = CostsOf(costs);
+  const Critical critical = FindCritical(dag_, cost);
+  out.work = critical.work;
+  out.critical = critical.length;
+  out.bound = critical.Bound(workers_);
+  if (critical.work > 0) out.path = critical.path;
+  for (uint32_t n = 0; n < out.nodes.size(); ++n) {
+    Explanation::Node& node = out.nodes[n];
+    const Estimate& told = costs[key_of_[n]];
+    node.cost.samples = told.samples;
+    node.cost.nanos = told.nanos;
+    node.cost.spread = told.spread;
+    node.rank = critical.rank[n];
+    node.slack = std::max(0.0, critical.slack[n]);
+  }
+  for (const uint32_t n : out.path) out.nodes[n].critical = true;
+  out.before = s.guard.pairs() ? s.guard.before() : s.durations.Tell().nanos;
+  out.after = s.guard.after();
+  if (s.state == State::kScheduled || s.state == State::kComparing) {
+    for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].batch = s.schedule.batch[n];
+    out.tasks = s.schedule.batch.empty() ? 0 : 1 + *std::max_element(s.schedule.batch.begin(), s.schedule.batch.end());
+  }
+  return out;
+}
+
+}  // namespace costmodel
+}  // namespace engine

@@ -1,0 +1,86 @@
+// Model: the CostModel of one plan. For each shape class: count steps, measure in the window, make a schedule, compare, decide.
+//
+// Threads:   one lock over all of it; a schedule is made outside, by the Start that comes first after the window.
+// Ownership: keeps the plan with the schedule, never the plan itself, which owns the model.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "engine/cost_model.h"
+#include "guard.h"
+#include "samples.h"
+
+namespace engine::costmodel {
+
+class Model final : public CostModel {
+ public:
+  // More shape classes than that run as compiled, and are told so by Explain.
+  static constexpr size_t kMostShapes = 16;
+  // Where nothing was dispatched while it was measured, or hardly: one lock, and lines that move between two cores.
+  static constexpr double kLeastDispatch = 100;
+
+  Model(const Plan& plan, int workers);
+
+  Explanation Explain(const Plan& plan, uint64_t shape) const override;
+  std::vector<NodeCost> Costs() const override;
+  void Save(const std::string& path) const override;
+  void Load(const std::string& path) override;
+  void Remeasure() override;
+  Step Begin(const Plan& plan, CostWindow window, uint64_t shape) override;
+  void End(uint64_t ticket, const Report& report) noexcept override;
+
+ private:
+  using State = Explanation::State;
+  struct Shape {
+    explicit Shape(size_t keys) : samples(keys) {}
+    State state = State::kWaiting;
+    bool building = false;
+    uint32_t steps = 0;
+    uint32_t in_flight = 0;        // measured runs that have not ended
+    uint32_t failed = 0;           // of those that have
+    std::vector<Samples> samples;  // by key
+    Samples dispatches, durations;
+    // Once the schedule is made.
+    std::vector<Estimate> costs;  // by key
+    double dispatch = 0;
+    Schedule schedule;
+    Plan scheduled;
+    Guard guard;
+    std::string said;
+  };
+  struct Ticket {
+    std::shared_ptr<Shape> shape;  // of before a Remeasure: nobody looks at it any more
+    bool compared;
+    uint64_t turn;
+  };
+
+  std::shared_ptr<Shape> FindShape(uint64_t shape);
+  bool TakeLoaded(uint64_t shape, Shape& into) const;
+  void Build(const Plan& plan, Shape& shape, std::unique_lock<std::mutex>& lock);
+  Step Issue(const std::shared_ptr<Shape>& shape, bool compared, uint64_t turn, bool timed);
+  void Measured(Shape& shape, const Report& report);
+  void Decided(Shape& shape);
+  std::vector<double> CostsOf(const std::vector<Estimate>& costs) const;
+
+  const int workers_;
+  // Of the graph, by node.
+  std::vector<std::string> keys_;
+  std::vector<uint32_t> key_of_, kind_, task_of_;
+  std::vector<char> by_processor_;  // measured by its thread's processor time
+  std::vector<Graph::Edge> edges_;  // reduced
+  const Dag dag_;
+
+  mutable std::mutex mu_;
+  CostWindow window_;
+  std::map<uint64_t, std::shared_ptr<Shape>> shapes_;
+  std::map<std::pair<uint64_t, std::string>, NodeCost> loaded_;
+  std::unordered_map<uint64_t, Ticket> tickets_;
+  uint64_t next_ticket_ = 1;
+  uint64_t crowded_out_ = 0;                      // steps of shape classes beyond the most
+  double clock_nanos_ = 0, processor_nanos_ = 0;  // what a reading costs; 0: nothing has been measured yet
+};
+
+}  // namespace engine::costmodel
