@@ -41,7 +41,8 @@ struct PlanOptions {
 struct NodeTime {
   int64_t begin = 0;
   int64_t end = 0;
-  int worker = -1;  // -1: a caller's thread
+  int worker = -1;     // -1: a caller's thread
+  uint64_t bytes = 0;  // of its outputs, as these say it (Value::bytes); of an asynchronous node 0
 };
 
 struct RunOptions {
@@ -87,6 +88,8 @@ class Run {
   bool WaitFor(std::chrono::nanoseconds timeout, Site site = std::source_location::current());
   // Output by position. Waits first.
   Value& Output(size_t output, Site site = std::source_location::current());
+  // As Output, but null for a value that a failed node should have made, and no error of the run.
+  Value* OutputIf(size_t output, Site site = std::source_location::current());
   template <class T>
   T& Output(size_t output, Site site = std::source_location::current()) {
     return Output(output, site).template Get<T>();

@@ -103,7 +103,12 @@ void Replay::RunWatched(uint32_t index) {
   } catch (...) {
     error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
   }
-  if (timed) run_.times[node.recorded] = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1};
+  if (timed) {
+    NodeTime& time = run_.times[node.recorded];
+    time = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1};
+    for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
+      time.bytes += run_.values[plan_.node_outputs[i]].bytes();
+  }
   if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : "caller", begin);
   Settle(index, error);
 }
@@ -128,7 +133,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
     return nullptr;
   }
   if (run_.watch.load(std::memory_order_relaxed) & RunState::kTimes)
-    run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1};
+    run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1, 0};
   const auto begin = traced_ ? Clock::now() : Clock::time_point{};
   EngineCore::SetNode(ctx_, node);
   if (!ticket) ticket = NewTicket(task, index, kAsyncOp);
