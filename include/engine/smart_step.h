@@ -89,8 +89,9 @@ class SmartStep {
   void Took(double seconds);
 
   // `given`: the inputs that no source gives, as the graph has them. If a call is refused, the item and they are kept.
-  Run StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site);
-  Run StartRest(StepItem& item, std::span<Value> given, const RunOptions& options, Site site);
+  // `may_wait`: false gives an empty Run, and keeps them, instead of waiting (Plan::TryStart).
+  Run StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait = true);
+  Run StartRest(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait = true);
   // As StartWhole, and waits. `source_seconds`: what it took to read the item.
   Run Profile(StepItem& item, std::span<Value> given, const RunOptions& options, double source_seconds, Site site);
 

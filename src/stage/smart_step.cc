@@ -156,8 +156,8 @@ struct SmartStep::State {
   }
 
   // Runs `plan` with what is in the item and with what is given, and keeps both if that is refused.
-  Run Start(const Plan& plan, StepItem& item, std::span<Value> given, const RunOptions& run, Site site,
-            bool by_place = false) {
+  Run Start(const Plan& plan, StepItem& item, std::span<Value> given, const RunOptions& run, Site site, bool by_place,
+            bool may_wait = true) {
     std::vector<Value*> from;
     if (by_place) {
       for (size_t p : place) from.push_back(p >= kGiven ? &given[p - kGiven] : &item.values[p]);
@@ -167,10 +167,15 @@ struct SmartStep::State {
     }
     std::vector<Value> inputs(from.size());
     for (size_t i = 0; i < from.size(); ++i) inputs[i] = std::move(*from[i]);
-    try {
-      return plan.Start(inputs, run, site);
-    } catch (...) {
+    const auto keep = [&] {
       for (size_t i = 0; i < from.size(); ++i) *from[i] = std::move(inputs[i]);
+    };
+    try {
+      Run started = may_wait ? plan.Start(inputs, run, site) : plan.TryStart(inputs, run, site);
+      if (!started) keep();
+      return started;
+    } catch (...) {
+      keep();
       throw;
     }
   }
@@ -200,7 +205,7 @@ struct SmartStep::State {
       if (i < item.values.size() && !missing) good.values.push_back(std::move(item.values[i]));
     }
     for (ValueId v : failed.AddGraph(plan.graph(), inputs)) failed.Output(v);
-    return Start(failed.Compile(eng, plan.options()), good, given, run, site);
+    return Start(failed.Compile(eng, plan.options()), good, given, run, site, false);
   }
 };
 
@@ -233,15 +238,16 @@ void SmartStep::Took(double seconds) {
   if (state_->guard) state_->guard->Observe(seconds);
 }
 
-Run SmartStep::StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site) {
+Run SmartStep::StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait) {
   state_->CheckCall(given, options);
-  return state_->Start(state_->whole, item, given, options, site, true);
+  return state_->Start(state_->whole, item, given, options, site, true, may_wait);
 }
 
-Run SmartStep::StartRest(StepItem& item, std::span<Value> given, const RunOptions& options, Site site) {
+Run SmartStep::StartRest(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait) {
   State& s = *state_;
   s.CheckCall(given, options);
-  return item.error ? s.StartFailed(s.rest, item, given, options, site) : s.Start(s.rest, item, given, options, site);
+  if (item.error) return s.StartFailed(s.rest, item, given, options, site);
+  return s.Start(s.rest, item, given, options, site, false, may_wait);
 }
 
 Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions& options, double source_seconds,

@@ -38,12 +38,14 @@ struct Step {
       // Vars 0 and 1 belong to the first half, the others to the second, but for some.
       uint32_t var = kVars;
       bool reads = false;
+      std::vector<Var> touched;
       if (random.OneIn(2)) {
         var = static_cast<uint32_t>(random.OneIn(5) ? random.Below(kVars)
                                     : n < count / 2 ? random.Below(2)
                                                     : 2 + random.Below(3));
         reads = random.OneIn(2);
-        (reads ? desc.reads : desc.updates) = {vars[var]};
+        touched = {vars[var]};
+        (reads ? desc.reads : desc.updates) = touched;
       }
       const bool fails = n == failing;
       nodes.push_back(graph.Add(desc, [this, n, var, reads, fails](NodeContext& ctx) {

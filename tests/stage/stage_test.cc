@@ -262,7 +262,10 @@ TEST(StageTest, NoRoomInTimeMayDropAndIsCounted) {
 
 TEST(StageTest, ASourceThatBlocksForEverIsNamed) {
   Gate gate;
-  Stage<int> stage({.name = "reader", .take_timeout_millis = 1ms}, [&] { return gate.Wait(), 1; });
+  Counter inside;
+  Stage<int> stage({.name = "reader", .take_timeout_millis = 1ms}, [&] { return inside.Add(), gate.Wait(), 1; });
+  stage.Start();
+  inside.WaitFor(1);
   const std::string text = Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what();
   EXPECT_TRUE(Has(text, "stage 'reader': no item within 1 ms"));
   EXPECT_TRUE(Has(text, "the source has not returned"));
