@@ -38,9 +38,12 @@ struct SmartStageOptions {
   bool stage_subgraph_on_cpu = false;  // nodes placed on a GPU stay in the step; copies to it (CopyIn) may be staged
   std::vector<uint32_t> targets = {};  // nodes that belong to the step (mark_target_node)
   std::vector<uint32_t> collectives = {};  // nodes that every process runs in the same order
-  int max_levels = 1;                      // stages one behind the other, each with threads of its own
-  int profile_steps = 8;                   // steps that are timed before the cut
-  int guard_steps = 16;                    // steps that are compared, each way and twice; 0: staged without a guard
+  // Vars that only input work uses: a random state, a counter, a vocabulary. Nodes that change other Vars stay in the step,
+  // because who looks at a Var between two steps must find what these steps left there.
+  std::vector<Var> input_state = {};
+  int max_levels = 1;     // stages one behind the other, each with threads of its own
+  int profile_steps = 8;  // steps that are timed before the cut
+  int guard_steps = 16;   // steps that are compared, each way and twice; 0: staged without a guard
 };
 
 // What the sources give to one step, on its way.

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import threading
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 from . import _core
 from .errors import CancelledError, StageTimeoutError, UsageError
@@ -25,7 +25,8 @@ class SmartStageOptions:
 
     ``graph``: the step itself, or None (DeepRec's field). ``do_smart_stage``: None does as ``engine.do_smart_stage`` or
     ``set_policy(..., smart_stage=)`` said last; on at first. ``stage_subgraph_on_cpu``: ops placed on a GPU stay in the
-    step. ``max_levels``: stages one behind the other. ``profile_steps``: how many are timed before the cut; 0: all that may
+    step. ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
+    change others stay in the step, so that who looks at these between two steps finds what the steps left. ``max_levels``: stages one behind the other. ``profile_steps``: how many are timed before the cut; 0: all that may
     be staged is. ``guard_steps``: how many are compared, each way and twice; 0: staged without a comparison.
     """
 
@@ -49,12 +50,13 @@ class SmartStageOptions:
     max_threads: int = 0
     do_smart_stage: bool | None = None
     stage_subgraph_on_cpu: bool | None = None
+    input_state: Sequence[Any] = ()
     max_levels: int = 1
     profile_steps: int = 8
     guard_steps: int = 16
 
 
-_OWN = {"graph", "do_smart_stage", "stage_subgraph_on_cpu", "max_levels", "profile_steps", "guard_steps"}
+_OWN = {"graph", "do_smart_stage", "stage_subgraph_on_cpu", "input_state", "max_levels", "profile_steps", "guard_steps"}
 _config = {"do_smart_stage": True, "stage_subgraph_on_cpu": False}
 
 
@@ -74,8 +76,9 @@ class _Reader:
     def __init__(self, source: Any, fn: Callable[..., Any], name: str) -> None:
         self.source, self.name, self.read = compile_source(source, {}), name, 0
         self.first: list[Any] = []  # the item by which the step was recorded
-        parameters = [p for p in _parameters(fn) if p.default is p.empty]
-        self.spreads = len(parameters) != 1  # a step of one parameter is given the item as it is
+        needed = [p for p in _parameters(fn) if p.default is p.empty]
+        # A step of one parameter is given the item as it is.
+        self.spreads = len(needed) != 1 or needed[0].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         self.shape: tuple[int, list[str]] = (0, [])  # of the items
 
     def item(self) -> Any:
@@ -157,8 +160,8 @@ class SmartStage:
 
     def __init__(self, step: Callable[..., Any], source: Any, options: SmartStageOptions) -> None:
         self._options = options
-        given = dataclasses.asdict(dataclasses.replace(options, graph=None))
-        self._staged = {key: value for key, value in given.items() if key not in _OWN}
+        fields = [field.name for field in dataclasses.fields(options) if field.name not in _OWN]
+        self._staged: dict[str, Any] = {name: getattr(options, name) for name in fields}
         self._staged["name"] = options.name or f"smart-stage-{next(_numbers)}"
         self._closed = _types("closed_exception_types", options.closed_exception_types)
         self._ignored = _types("ignored_exception_types", options.ignored_exception_types)
@@ -305,7 +308,8 @@ class SmartStage:
             hybrid.engine, hybrid.recorded, list(range(len(args) + len(kwargs))), name=self.name,
             capacity=options.capacity, num_threads=options.num_threads, stream=options.stage_subgraph_stream_id,
             judge=judge if judged else None, on=chosen("do_smart_stage"), on_cpu=chosen("stage_subgraph_on_cpu"),
-            targets=hybrid.targets, max_levels=options.max_levels, profile_steps=options.profile_steps,
+            targets=hybrid.targets,
+            input_state=[getattr(state, "var", state) for state in options.input_state], max_levels=options.max_levels, profile_steps=options.profile_steps,
             guard_steps=options.guard_steps)  # fmt: skip
 
     def _next_item(self, core: _core.SmartStep) -> tuple[_core.StepItem, bool, bool, float]:

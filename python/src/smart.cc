@@ -42,7 +42,8 @@ engine::ExceptionFilter FilterOf(nb::handle judge) {
 
 PySmartStep Make(const PyEngine& engine, const engine::Graph& graph, const std::vector<uint32_t>& sourced,
                  const std::string& name, size_t capacity, int num_threads, int stream, nb::handle judge, bool on,
-                 bool on_cpu, std::vector<uint32_t> targets, int max_levels, int profile_steps, int guard_steps) {
+                 bool on_cpu, std::vector<uint32_t> targets, nb::handle input_state, int max_levels, int profile_steps,
+                 int guard_steps) {
   engine::SmartStageOptions options{
       .stage = {.name = name, .capacity = capacity, .num_threads = num_threads, .stage_subgraph_stream_id = stream},
       .do_smart_stage = on,
@@ -51,6 +52,7 @@ PySmartStep Make(const PyEngine& engine, const engine::Graph& graph, const std::
       .max_levels = max_levels,
       .profile_steps = profile_steps,
       .guard_steps = guard_steps};
+  for (nb::handle var : input_state) options.input_state.push_back(nb::cast<const PyVar&>(var).var);
   if (!judge.is_none()) options.stage.ignored_exception_types = FilterOf(judge);
   std::vector<engine::ValueId> inputs;
   for (uint32_t index : sourced) inputs.push_back({index});
@@ -159,14 +161,16 @@ void BindSmart(nb::module_& m) {
              int stream, nb::handle judge, bool on, bool on_cpu, std::vector<uint32_t> targets, int max_levels,
              int profile_steps, int guard_steps) {
             new (self) PySmartStep(Make(engine, graph, sourced, name, capacity, num_threads, stream, judge, on, on_cpu,
-                                        std::move(targets), max_levels, profile_steps, guard_steps));
+                                        std::move(targets), input_state, max_levels, profile_steps, guard_steps));
           },
           nb::arg("engine"), nb::arg("graph"), nb::arg("sourced"), nb::kw_only(), nb::arg("name"), nb::arg("capacity"),
           nb::arg("num_threads"), nb::arg("stream"), nb::arg("judge").none(), nb::arg("on"), nb::arg("on_cpu"),
-          nb::arg("targets"), nb::arg("max_levels"), nb::arg("profile_steps"), nb::arg("guard_steps"),
+          nb::arg("targets"), nb::arg("input_state"), nb::arg("max_levels"), nb::arg("profile_steps"),
+          nb::arg("guard_steps"),
           nb::sig("def __init__(self, engine: Engine, graph: Graph, sourced: list[int], *, name: str, capacity: int, "
                   "num_threads: int, stream: int, judge: Callable[[BaseException], bool] | None, on: bool, "
-                  "on_cpu: bool, targets: list[int], max_levels: int, profile_steps: int, guard_steps: int) -> None"))
+                  "on_cpu: bool, targets: list[int], input_state: list[Var], max_levels: int, profile_steps: int, "
+                  "guard_steps: int) -> None"))
       .def_prop_ro("mode", &ModeName, "How the next step is to be run: profile, whole, halves or staged.")
       .def_prop_ro("levels", [](const PySmartStep& self) { return self.step->levels(); })
       .def(

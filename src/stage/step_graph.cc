@@ -24,6 +24,11 @@ std::string Kept(const Graph& graph, const Graph::Node& node, const SmartStageOp
     return "has neither a result that is used nor an effect: it runs for what nobody declared";
   if (options.stage_subgraph_on_cpu && node.place.kind == Placement::Kind::kGpu)
     return "is placed on a GPU, and stage_subgraph_on_cpu keeps the stage off it";
+  for (const Effect& e : node.effects)
+    if (e.role != Role::kRead &&
+        std::find(options.input_state.begin(), options.input_state.end(), e.var) == options.input_state.end())
+      return "changes Var '" + std::string(e.var.name()) +
+             "', which is no input_state: others may look at it between steps";
   return "";
 }
 

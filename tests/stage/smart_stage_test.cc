@@ -113,6 +113,29 @@ TEST(SmartStageTest, MarkedNodesAndCollectivesStay) {
   EXPECT_EQ(nodes[1].reason, "is a marked target");
 }
 
+TEST(SmartStageTest, OnlyStateOfTheInputIsChangedAhead) {
+  for (const bool own : {false, true}) {
+    Program p;
+    Var state = p.eng.NewVar("random");
+    std::atomic<int> draws{0};
+    Counter drawn;
+    const NodeId draw = p.graph.Add({.name = "draw", .inputs = {p.row}, .outputs = 1, .updates = {state}},
+                                    [&](NodeContext& ctx) { ctx.Return(0, ++draws), drawn.Add(); });
+    p.graph.Output(draw[0]);
+    SmartStageOptions options = AtOnce({.capacity = 2, .num_threads = 2});
+    if (own) options.input_state = {state};
+    SmartStage steps(p.eng, p.graph, p.Rows(50), options);
+    for (int i = 1; i <= 3; ++i) {
+      Value given[] = {2};
+      engine::Run run = steps.Next(given);
+      EXPECT_EQ(run.Take<int>(2), i);
+      EXPECT_TRUE(own || draws == i);
+    }
+    if (own) drawn.WaitFor(5);
+    EXPECT_EQ(steps.Explain().find("changes Var 'random', which is no input_state") == std::string::npos, own);
+  }
+}
+
 TEST(SmartStageTest, OnTheCpuNodesOfADeviceStay) {
   Engine eng(Quiet(1));
   Graph graph;
