@@ -30,6 +30,7 @@ import data  # noqa: E402
 import engine  # noqa: E402
 import policies  # noqa: E402
 import serial  # noqa: E402
+import staged  # noqa: E402
 import through_engine  # noqa: E402
 
 
@@ -62,8 +63,16 @@ class Clock:
 def timed(trainer, epoch, bar, who):
     if bar:
         bar.set_postfix_str(who)
+    counters = getattr(trainer, "counters", None)
+
+    def progress():
+        if bar:
+            if counters:
+                bar.set_postfix_str(f"{who}: {counters()}", refresh=False)
+            bar.update()
+
     begin = time.perf_counter()
-    loss, auc = trainer.epoch(epoch, bar.update if bar else lambda: None)
+    loss, auc = trainer.epoch(epoch, progress)
     return time.perf_counter() - begin, loss, auc
 
 
@@ -105,6 +114,7 @@ def main():
     pairs = zip(trainers["serial"].model.arrays(), trainers["engine"].model.arrays())
     same = same and all(np.array_equal(a.view(np.uint32), b.view(np.uint32)) for a, b in pairs)
 
+    staged.told(trainers["engine"].staged)
     same = policies.table(source, test, args.limit, epochs[0][2]) and same
 
     ratios = sorted(plain / ours for plain, ours, _, _ in epochs)

@@ -1,12 +1,13 @@
 """The same training through the engine: every kernel is an op, and the Vars it names are all the scheduling there is.
 
 A Var stands for each buffer that kernels share. Nothing below says what may run beside what: the engine finds that
-lookups of four tables, both chunks of a step, weight updates and the reading and parsing of later chunks overlap, and
-that a step's first layer waits for the update of the step before. The training step is hybridized: recorded once, then
-replayed as a plan whose Vars order it among the rest.
+lookups of four tables, both chunks of a step and weight updates overlap, and that a step's first layer waits for the update
+of the step before. The training step is hybridized: recorded once, then replayed as a plan whose Vars order it among the
+rest. SmartStage finds that reading and parsing the chunks does not depend on the model, and runs it ahead.
 """
 
 import collections
+import itertools
 
 import numpy as np
 
@@ -15,15 +16,25 @@ import engine
 import model
 import serial
 
-AHEAD = 4  # steps whose chunks are read and parsed before their turn
+AHEAD = 4  # steps that are pushed before the first of them has ended
+CUT = {"capacity": 2, "profile_steps": 4, "guard_steps": 5, "name": "flights"}
+CUT_QUICK = {**CUT, "profile_steps": 2, "guard_steps": 0}  # too few steps to compare
 
 
-class Input:
-    """A parsed chunk waiting for its step. A ring of them bounds how far reading runs ahead."""
+@engine.op
+def read(source, chunk):
+    return data.read(source, chunk)
 
-    def __init__(self, slot):
-        self.text = self.rows = None
-        self.text_var, self.rows_var = engine.Var(f"text{slot}"), engine.Var(f"rows{slot}")
+
+@engine.op
+def parse(source, text):
+    return data.parse(source, text)[0]
+
+
+@engine.op(updates="slot")
+def take(slot, rows):
+    """Puts a parsed chunk where the step looks for it."""
+    slot[0] = rows
 
 
 class WorkVars:
@@ -31,7 +42,8 @@ class WorkVars:
 
     def __init__(self, layers, shard):
         var = lambda name: engine.Var(f"{name}.{shard}")
-        self.chunk, self.next_rows = var("chunk"), None  # the chunk of the step to come
+        self.next_rows = [None]  # the chunk of the step to come
+        self.chunk = engine.value(self.next_rows, name=f"chunk.{shard}")
         self.rows = var("rows")  # also stands for the cut of all buffers to this chunk's rows
         self.x = [var(f"x{v}") for v in range(model.VECTORS)]
         self.dx = [var(f"dx{v}") for v in range(model.VECTORS)]
@@ -61,10 +73,14 @@ class ThroughEngine:
         self.vars = [WorkVars(len(self.model.layers), shard) for shard in range(serial.SHARDS)]
         self.layers = [engine.Var(f"layer{i}") for i in range(len(self.model.layers))]
         self.tables = [engine.Var(f"table.{name}") for name in data.TABLES]
-        self.inputs = [Input(slot) for slot in range(AHEAD * serial.SHARDS)]
         self.testers = [(model.Work(self.model), engine.Var(f"tester{i}")) for i in range(2)]
         self.total = engine.Var("total")
         self.steps = {}  # by number of chunks
+        cut = CUT_QUICK if limit else CUT
+        self.staged = engine.smart_stage(self.input_and_step, self.chunks(serial.SHARDS), **cut)
+        # An epoch that ends with a step of fewer chunks: too seldom to run ahead.
+        rest = source.chunks % serial.SHARDS if limit is None else limit % serial.SHARDS
+        self.whole = engine.smart_stage(self.input_and_step, self.chunks(rest), do_smart_stage=False)
         self.loss, self.rows, self.scores = 0.0, 0, []
 
     def epoch(self, epoch, progress=lambda: None):
@@ -80,16 +96,8 @@ class ThroughEngine:
         """Returns the mean training loss."""
         self.loss, self.rows = 0.0, 0
         running = collections.deque()
-        fetched = 0
-        steps = serial.epoch_order(self.source, epoch, self.limit)
-        for k, chunks in enumerate(steps):
-            while fetched < min(k + AHEAD, len(steps)):
-                for shard, chunk in enumerate(steps[fetched]):
-                    self.fetch(self.input(fetched, shard), chunk)
-                fetched += 1
-            for shard in range(len(chunks)):
-                self.hand_over(shard, self.input(k, shard))
-            self.step(len(chunks))()
+        for chunks in serial.epoch_order(self.source, epoch, self.limit):
+            (self.staged if len(chunks) == serial.SHARDS else self.whole).step()
             running.append(self.tally(len(chunks), progress))
             if len(running) > AHEAD:
                 running.popleft().wait()  # keeps the queue short; the engine would also do with all of it at once
@@ -109,27 +117,22 @@ class ThroughEngine:
             self.steps[shards] = training_step
         return self.steps[shards]
 
-    def input(self, step, shard):
-        return self.inputs[step * serial.SHARDS % len(self.inputs) + shard]
+    def chunks(self, count):
+        """The chunks of all steps that have so many, epoch after epoch."""
+        for epoch in itertools.count():
+            for chunks in serial.epoch_order(self.source, epoch, self.limit):
+                if len(chunks) == count:
+                    yield chunks.tolist()
 
-    def fetch(self, slot, chunk):
-        def read():
-            slot.text = data.read(self.source, chunk)
+    def input_and_step(self, *chunks):
+        for shard, chunk in enumerate(chunks):
+            take(self.vars[shard].chunk, parse(self.source, read(self.source, chunk)))
+        self.step(len(chunks))()
 
-        def parse():
-            slot.rows, _ = data.parse(self.source, slot.text)
-
-        engine.push(read, writes=[slot.text_var], place=engine.io())
-        engine.push(parse, reads=[slot.text_var], writes=[slot.rows_var])
-
-    def hand_over(self, shard, slot):
-        """Puts a parsed chunk where the step looks for it: what is recorded names the same Vars every time."""
-        v = self.vars[shard]
-
-        def take():
-            v.next_rows = slot.rows
-
-        engine.push(take, reads=[slot.rows_var], writes=[v.chunk], priority=1)
+    def counters(self):
+        """Beside the progress bar: how far input is ahead."""
+        stage = self.staged.stats()["stage"]
+        return f"{stage['fill']} steps of input ahead, waited {stage['consumer_wait']:.2f} s for it" if stage else "not staged"
 
     def step_gradient(self, shard):
         m, work, v = self.model, self.works[shard], self.vars[shard]
@@ -137,7 +140,7 @@ class ThroughEngine:
         def op(name, kernel, *args, reads=(), **sets):
             engine.push(lambda: kernel(*args), name=name, reads=[v.rows, *reads], priority=1, **sets)
 
-        engine.push(lambda: work.begin(v.next_rows), name="begin", reads=[v.chunk], writes=[v.rows], priority=1)
+        engine.push(lambda: work.begin(v.next_rows[0]), name="begin", reads=[v.chunk], writes=[v.rows], priority=1)
         for t, table in enumerate(self.tables):
             op("lookup", model.lookup, m, work, t, reads=[table], writes=[v.x[1 + t]])
         for i in model.BOTTOM_LAYERS:

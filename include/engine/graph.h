@@ -19,6 +19,7 @@
 // Errors:    UsageError for a value of another graph, a null Var, a wrong number of inputs; see Compile for the rest.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <typeinfo>
@@ -175,8 +176,9 @@ class Graph {
   NodeId AddAsync(const NodeDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return AddNode(desc, detail::RefClosure(detail::KernelBody<std::decay_t<F>>{std::forward<F>(fn)}), true, site);
   }
-  // A node of another graph with its kernel, effects and description, over values of this one.
-  NodeId AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs);
+  // A node of another graph with its kernel, effects and description, over values of this one; `place`: elsewhere.
+  NodeId AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs,
+                 std::optional<Placement> place = {});
   // All nodes of another graph (a plan's: Plan::graph), over values of this one; returns what its outputs are here.
   std::vector<ValueId> AddGraph(const Graph& inner, std::span<const ValueId> inputs);
   // `before` ends before `after` starts, whatever they touch.

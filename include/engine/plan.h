@@ -41,8 +41,9 @@ struct PlanOptions {
 struct NodeTime {
   int64_t begin = 0;
   int64_t end = 0;
-  int worker = -1;    // -1: a caller's thread
-  int64_t busy = -1;  // processor time of its thread meanwhile; of runs that a cost model measures, else -1
+  int worker = -1;     // -1: a caller's thread
+  int64_t busy = -1;   // processor time of its thread meanwhile; of runs that a cost model measures, else -1
+  uint64_t bytes = 0;  // of its outputs, as these say it (Value::bytes); of an asynchronous node 0
 };
 
 struct RunOptions {
@@ -90,6 +91,8 @@ class Run {
   bool WaitFor(std::chrono::nanoseconds timeout, Site site = std::source_location::current());
   // Output by position. Waits first.
   Value& Output(size_t output, Site site = std::source_location::current());
+  // As Output, but null for a value that a failed node should have made, and no error of the run.
+  Value* OutputIf(size_t output, Site site = std::source_location::current());
   template <class T>
   T& Output(size_t output, Site site = std::source_location::current()) {
     return Output(output, site).template Get<T>();

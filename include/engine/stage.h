@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "engine/staging_area.h"
+#include "engine/value.h"
 
 namespace engine {
 
@@ -32,20 +33,6 @@ struct StageSource {
   std::function<bool(StageItem*)> pull;
   std::function<bool(StageItem*)> make;  // turns what was pulled into the item
 };
-
-// What items of type T say about their size: their own bytes(), else the size of T.
-template <class T>
-size_t BytesOf(const T& value) {
-  if constexpr (requires {
-                  { value.bytes() } -> std::convertible_to<size_t>;
-                }) {
-    return value.bytes();
-  } else if constexpr (requires { value.size() * sizeof(*value.data()); }) {
-    return sizeof(T) + value.size() * sizeof(*value.data());
-  } else {
-    return sizeof(T);
-  }
-}
 
 template <class T>
 StageItem Box(T value) {

@@ -5,6 +5,7 @@
 // Errors:    asking for another type than the one held throws UsageError, which names both.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -19,8 +20,22 @@ struct ValueType {
   const std::type_info* info;
   void (*move)(void* to, void* from) noexcept;  // leaves nothing at `from`
   void (*destroy)(void* at) noexcept;           // null: nothing to do
+  size_t (*bytes)(const void* at);
   bool boxed;
 };
+// What an object says about its size: its own bytes(), else that of the elements it holds, else the size of its type.
+template <class T>
+size_t BytesOf(const T& object) {
+  if constexpr (requires {
+                  { object.bytes() } -> std::convertible_to<size_t>;
+                }) {
+    return object.bytes();
+  } else if constexpr (requires { object.size() * sizeof(*object.data()); }) {
+    return sizeof(T) + object.size() * sizeof(*object.data());
+  } else {
+    return sizeof(T);
+  }
+}
 [[noreturn]] void ThrowWrongType(const std::type_info& wanted, const std::type_info* held);
 }  // namespace detail
 
@@ -83,6 +98,8 @@ class alignas(64) Value {
   }
   explicit operator bool() const noexcept { return type_ != nullptr; }
   const std::type_info* type() const noexcept { return type_ ? type_->info : nullptr; }  // null: empty
+  // What the object says about its size (detail::BytesOf); 0: empty.
+  size_t bytes() const { return type_ ? type_->bytes(store_) : 0; }
 
  private:
   template <class T>
@@ -105,11 +122,18 @@ class alignas(64) Value {
         delete *std::launder(static_cast<T**>(at));
       }
     }
+    static size_t Bytes(const void* at) {
+      if constexpr (kFits<T>) {
+        return detail::BytesOf(*std::launder(static_cast<const T*>(at)));
+      } else {
+        return detail::BytesOf(**std::launder(static_cast<T* const*>(at)));
+      }
+    }
   };
   template <class T>
   static constexpr detail::ValueType kType{&typeid(T), &Ops<T>::Move,
                                            kFits<T>&& std::is_trivially_destructible_v<T> ? nullptr : &Ops<T>::Destroy,
-                                           !kFits<T>};
+                                           &Ops<T>::Bytes, !kFits<T>};
 
   void Adopt(Value& other) noexcept {
     type_ = std::exchange(other.type_, nullptr);

@@ -71,8 +71,9 @@ from .errors import (
     UsageError,
 )
 from .explanation import Explanation, explain
-from .graphs import Hybrid, graph, hybridize
+from .graphs import Hybrid, graph, hybridize, mark_target_node
 from .ops import Op, op
+from .smart import SmartStage, SmartStageOptions, do_smart_stage, smart_stage
 from .stages import PrefetchHook, Stage, make_prefetch_hook, stage_pool, stage_pools, staged
 from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
@@ -80,10 +81,11 @@ from .values import Value, value
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
     "Explanation", "ForkedWhilePending", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock",
-    "PrefetchHook", "Run", "ShutdownError", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError",
+    "PrefetchHook", "Run", "ShutdownError", "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace",
+    "TraceEvent", "UsageError",
     "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in", "copy_out", "cpu", "default",
-    "describe_pending", "explain", "graph", "hybridize", "init", "io", "make_prefetch_hook", "op", "policies",
-    "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy", "stage_pool", "stage_pools", "staged",
+    "describe_pending", "do_smart_stage", "explain", "graph", "hybridize", "init", "io", "make_prefetch_hook", "mark_target_node", "op", "policies",
+    "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy", "smart_stage", "stage_pool", "stage_pools", "staged",
     "start", "stats", "stop", "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 

@@ -48,13 +48,22 @@ def clear_error(var: VarLike) -> None:
     _core.default().clear_error(var)
 
 
-def set_policy(name: str, **parameters: bool | int) -> tuple[str, dict[str, bool | int]]:
+def set_policy(
+    name: str, *, smart_stage: bool | None = None, **parameters: bool | int
+) -> tuple[str, dict[str, bool | int]]:
     """Who runs what: ``set_policy("inline", intra_op_threads=2)``; ``engine.policies()`` lists what there is.
+
+    ``smart_stage``: whether steps are cut, under every policy; as ``engine.do_smart_stage``.
 
     For pushes from now on that are in no ``policy`` block; returns what was in force, as (name, parameters).
     UsageError, with what is allowed, for an unknown name or parameter or a value out of range.
     """
-    return _core.default().set_policy(name, **parameters)
+    before = _core.default().set_policy(name, **parameters)
+    if smart_stage is not None:
+        from .smart import do_smart_stage
+
+        do_smart_stage(smart_stage)
+    return before
 
 
 def policy(name: str, **parameters: bool | int) -> _core.PolicyBlock:

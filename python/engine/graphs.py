@@ -58,6 +58,8 @@ class Recorder:
         self.engine, self.graph = engine, _core.Graph()
         self.readers: dict[int, list[int]] = {}  # value -> nodes that read it
         self.states: dict[int, Value[Any]] = {}  # Values from outside that the program names, kept alive
+        self.makers: dict[int, int] = {}  # value -> node that makes it
+        self.targets: set[int] = set()  # nodes that were marked
 
     @classmethod
     def current(cls) -> Recorder | None:
@@ -104,6 +106,7 @@ class Recorder:
                 if reader != index:
                     self.graph.order(reader, index)
             v.index = first + outputs + i
+        self.makers.update({value: index for value in range(first, first + outputs + len(changed))})
         return [Traced(first + i, name) for i in range(outputs)]
 
 
@@ -207,6 +210,7 @@ class Hybrid:
             raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
         self._bound = list(_bindings(self._fn))
         self._kept = recorder.states
+        self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
         self.plan = recorder.graph.compile(
             engine, name=self._name, static_alloc=self._static_alloc, static_shape=self._static_shape
         )
@@ -270,6 +274,25 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
     if not callable(fn):
         raise TypeError(f"hybridize: a {type(fn).__name__} is no function")
     return Hybrid(fn, static_alloc, static_shape)
+
+
+def mark_target_node(values: Any) -> None:
+    """Inside a step that ``engine.smart_stage`` runs: the ops that made these Values belong to the step.
+
+    ``values``: a Value, or Values in lists, tuples or dicts. Where nothing is recorded nothing is staged, and so nothing is
+    to be marked. Source: DeepRec's tf.train.mark_target_node.
+    """
+    recorder = Recorder.current()
+
+    def mark(item: Any) -> Any:
+        if isinstance(item, Traced):
+            if recorder and item.index in recorder.makers:
+                recorder.targets.add(recorder.makers[item.index])
+        elif not isinstance(item, (Value, list, tuple, dict)):
+            raise TypeError(f"mark_target_node: a {type(item).__name__} is no Value")
+        return _mapped(item, mark)
+
+    mark(values)
 
 
 def graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> _core.Plan:

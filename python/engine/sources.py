@@ -96,6 +96,8 @@ class _Compiler:
 
 def compile_source(features: Any, feed_dict: dict[str, Any]) -> Source:
     """Checks ``features`` and ``feed_dict`` and begins their iterators. TypeError or UsageError says what is wrong."""
+    if isinstance(features, Source):
+        return features
     compiler = _Compiler(feed_dict)
     build = compiler.build(features, "features")
     unused = [name for name in compiler.feeds if name not in compiler.used]

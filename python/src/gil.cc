@@ -51,6 +51,39 @@ PyRef PyRef::Borrow(PyObject* object) noexcept {
   return ref;
 }
 
+namespace {
+
+size_t BytesOf(PyObject* object) {
+  if (PyObject* size = PyObject_GetAttrString(object, "nbytes")) {
+    const long long value = PyLong_Check(size) ? PyLong_AsLongLong(size) : -1;
+    Py_DECREF(size);
+    if (value >= 0) return static_cast<size_t>(value);
+  }
+  PyErr_Clear();
+  if (PyBytes_Check(object) || PyByteArray_Check(object) || PyUnicode_Check(object))
+    return static_cast<size_t>(PyObject_Length(object));
+  size_t sum = 0;
+  if (PyDict_Check(object)) {
+    PyObject* value;
+    for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &value);) sum += BytesOf(value);
+    return sum;
+  }
+  if (!PyList_Check(object) && !PyTuple_Check(object)) return 64;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) sum += BytesOf(PySequence_Fast_GET_ITEM(object, i));
+  return sum;
+}
+
+}  // namespace
+
+size_t PyRef::bytes() const noexcept {
+  try {
+    const PythonScope python;
+    return object_ ? BytesOf(object_) : 0;
+  } catch (const engine::ShutdownError&) {
+    return 0;
+  }
+}
+
 PyRef::~PyRef() {
   if (!object_) return;
   auto* node = new (std::nothrow) Dropped{object_, dropped.load(std::memory_order_relaxed)};

@@ -35,6 +35,8 @@ class PyRef {
   explicit operator bool() const noexcept { return object_ != nullptr; }
   // Drops the reference now. GIL held, and no engine code on this stack that minds Python code being run.
   void Clear() noexcept { Py_CLEAR(object_); }
+  // How large the object says it is, as engine.sources.nbytes counts. Takes the GIL; 0 once the interpreter is leaving.
+  size_t bytes() const noexcept;
 
  private:
   PyObject* object_ = nullptr;

@@ -17,6 +17,7 @@
 #include "failure.h"
 #include "gil.h"
 #include "push.h"
+#include "run.h"
 #include "site.h"
 #include "wait.h"
 
@@ -24,12 +25,6 @@ namespace nb = nanobind;
 
 namespace engine_python {
 namespace {
-
-struct PyPlan {
-  engine::Plan plan;
-  std::weak_ptr<EngineState> engine;
-  mutable uint64_t shape = 0;  // class of the last run's arguments under cost_model; guarded by the GIL
-};
 
 // The shapes of what a run is given, as one number: the same in every process. Arguments without a shape count as nothing.
 uint64_t ShapeOf(nb::sequence inputs) {
@@ -41,34 +36,6 @@ uint64_t ShapeOf(nb::sequence inputs) {
     shape = shape * 1000003 + static_cast<uint64_t>(hash);
   }
   return shape;
-}
-
-// A run in flight. The times that it fills must outlive it, so that dropping one that has them waits.
-struct PyRun {
-  engine::Run run;
-  std::weak_ptr<EngineState> engine;
-  std::vector<engine::NodeTime> times;
-  PyRun() = default;
-  PyRun(PyRun&&) = default;
-  ~PyRun() {
-    if (times.empty() || run.done()) return;
-    try {
-      WithoutGil([&] { run.Wait(); });
-    } catch (...) {  // said by whoever waits for what it wrote
-    }
-  }
-};
-
-// `f`, with what it throws raised in Python.
-template <class F>
-auto Translated(F&& f) {
-  try {
-    return f();
-  } catch (const nb::python_error&) {
-    throw;
-  } catch (...) {
-    Raise(std::current_exception());
-  }
 }
 
 std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std::vector<uint32_t>& inputs,

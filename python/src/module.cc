@@ -20,5 +20,6 @@ NB_MODULE(_core, m) {
   BindStage(m);
   BindBulk(engine_class);
   BindGraph(m);
+  BindSmart(m);
   BindExit(m);
 }

@@ -91,7 +91,8 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, bool async, S
   return Append(std::move(node), desc.inputs, desc.outputs);
 }
 
-NodeId Graph::AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs) {
+NodeId Graph::AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs,
+                      std::optional<Placement> place) {
   if (node >= from.nodes_.size())
     throw UsageError("AddCopy of node " + std::to_string(node) + " of a graph that has " +
                      std::to_string(from.nodes_.size()));
@@ -99,7 +100,9 @@ NodeId Graph::AddCopy(const Graph& from, uint32_t node, std::span<const ValueId>
   if (inputs.size() != source.inputs.size())
     throw UsageError("AddCopy of node " + Quote(source.name) + " with " + std::to_string(inputs.size()) +
                      " inputs; it has " + std::to_string(source.inputs.size()));
-  return Append(source, inputs, static_cast<uint32_t>(source.outputs.size()));
+  Node copy = source;
+  if (place) copy.place = *place;
+  return Append(std::move(copy), inputs, static_cast<uint32_t>(source.outputs.size()));
 }
 
 std::vector<ValueId> Graph::AddGraph(const Graph& inner, std::span<const ValueId> inputs) {

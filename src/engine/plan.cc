@@ -82,6 +82,14 @@ bool Run::WaitFor(std::chrono::nanoseconds timeout, Site site) {
   const auto deadline = timeout > detail::kNever - now ? detail::kNever : now + timeout;
   return state_->core->Wait(state_->done, WaitKind::kRead, deadline, site);
 }
+Value* Run::OutputIf(size_t output, Site site) {
+  try {
+    return &Output(output, site);
+  } catch (const OpError&) {
+    Value& value = state_->values[state_->owner->graph.outputs().at(output).index];
+    return value ? &value : nullptr;
+  }
+}
 Value& Run::Output(size_t output, Site site) {
   Wait(site);
   const auto& outputs = state_->owner->graph.outputs();

@@ -113,7 +113,12 @@ void Replay::RunWatched(uint32_t index) {
     error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
   }
   const int64_t worked = busy ? ThreadNanos() - before : -1;
-  if (timed) run_.times[node.recorded] = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1, worked};
+  if (timed) {
+    NodeTime& time = run_.times[node.recorded];
+    time = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1, worked};
+    for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
+      time.bytes += run_.values[plan_.node_outputs[i]].bytes();
+  }
   if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : "caller", begin);
   Settle(index, error);
 }

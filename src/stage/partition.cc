@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -20,10 +21,10 @@ class Partitioner {
     FindReach();
   }
 
-  Cut Best() {
+  Cut Find(Choice choice) {
     std::vector<bool> most = Largest();
-    MakeGroups(most);
-    Cut best = Describe(std::vector<bool>(graph_.nodes.size(), false));
+    if (choice == Choice::kBest) MakeGroups(most);
+    Cut best = Describe(choice == Choice::kBest ? std::vector<bool>(graph_.nodes.size(), false) : most);
     const auto consider = [&](const std::vector<bool>& staged) {
       Cut cut = Describe(staged);
       if (Better(cut, best)) best = std::move(cut);
@@ -62,7 +63,10 @@ class Partitioner {
       for (uint32_t v : node.inputs) {
         check(v, graph_.values.size(), node, "value");
       }
-      for (uint32_t m : node.after) check(m, n, node, "node before it");
+      for (uint32_t m : node.after) {
+        check(m, graph_.nodes.size(), node, "node before it");
+        if (m == n) throw std::invalid_argument("node '" + node.name + "' comes after itself");
+      }
       for (const auto& effect : node.effects) check(effect.var, graph_.vars.size(), node, "Var");
     }
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -95,6 +99,7 @@ class Partitioner {
     const Node& node = graph_.nodes[n];
     if (node.target) return "is a marked target";
     if (node.collective) return "is a collective: every process must run it in the same order";
+    if (!node.kept.empty()) return node.kept;
     if (!reaches_[n]) return "does not depend on the source";
     for (uint32_t v : node.inputs) {
       const uint32_t from = producer_[v];
@@ -217,12 +222,16 @@ class Partitioner {
   Cut Describe(const std::vector<bool>& staged) const {
     Cut cut;
     std::set<uint32_t> crossing;
+    double reading = 0;  // by one thread at a time
+    bool changes = false;
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
       cut.serial_seconds += node.seconds;
       (staged[n] ? cut.stage_seconds : cut.main_seconds) += node.seconds;
       if (staged[n]) {
         cut.staged.push_back(n);
+        if (node.source) reading += node.seconds;
+        for (const auto& effect : node.effects) changes |= effect.role != Role::kRead;
         for (uint32_t v : node.outputs) {
           if (graph_.values[v].fetched) crossing.insert(v);
         }
@@ -235,6 +244,7 @@ class Partitioner {
     cut.boundary.assign(crossing.begin(), crossing.end());
     for (uint32_t v : cut.boundary) cut.bytes += graph_.values[v].bytes;
     if (!cut.staged.empty()) {
+      if (!changes) cut.stage_seconds = std::max(reading, cut.stage_seconds / cost_.threads);
       cut.stage_seconds += cost_.seconds + cost_.seconds_per_byte * static_cast<double>(cut.bytes);
       cut.main_seconds += cost_.seconds;
     }
@@ -258,7 +268,59 @@ std::string Seconds(double seconds) {
 
 }  // namespace
 
-Cut Partition(const StepGraph& graph, const HandOverCost& cost) { return Partitioner(graph, cost).Best(); }
+Cut Partition(const StepGraph& graph, const HandOverCost& cost, Choice choice) {
+  return Partitioner(graph, cost).Find(choice);
+}
+
+std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut, int most) {
+  const std::vector<uint32_t>& all = cut.staged;
+  if (all.empty()) return {};
+  // May the next level begin at node all[i]? Not between two that share a Var which one changes, nor against an order.
+  std::vector<bool> may(all.size(), true);
+  const auto apart = [&](size_t a, size_t b) {  // a < b
+    for (size_t i = a + 1; i <= b; ++i) may[i] = false;
+  };
+  for (size_t b = 0; b < all.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      const Node &x = graph.nodes[all[a]], &y = graph.nodes[all[b]];
+      if (std::count(x.after.begin(), x.after.end(), all[b])) apart(a, b);
+      for (const auto& e : x.effects) {
+        for (const auto& f : y.effects) {
+          if (e.var == f.var && (e.role != Role::kRead || f.role != Role::kRead)) apart(a, b);
+        }
+      }
+    }
+  }
+  // best[k][i]: the slowest of k levels over the first i nodes, and where the last of them begins.
+  const size_t n = all.size(), levels = std::min(n, static_cast<size_t>(std::max(1, most)));
+  struct Best {
+    double seconds = std::numeric_limits<double>::infinity();
+    size_t begin = 0;
+  };
+  std::vector<std::vector<Best>> best(levels + 1, std::vector<Best>(n + 1));
+  best[0][0].seconds = 0;
+  for (size_t k = 1; k <= levels; ++k) {
+    for (size_t end = 1; end <= n; ++end) {
+      double last = 0;
+      for (size_t begin = end; begin-- > 0;) {
+        last += graph.nodes[all[begin]].seconds;
+        const double slowest = std::max(last, best[k - 1][begin].seconds);
+        if (may[begin] && slowest < best[k][end].seconds) best[k][end] = {slowest, begin};
+      }
+    }
+  }
+  size_t count = 1;
+  for (size_t k = 2; k <= levels; ++k) {
+    if (best[k][n].seconds < best[count][n].seconds) count = k;
+  }
+  std::vector<std::vector<uint32_t>> out(count);
+  for (size_t end = n; count > 0; --count) {
+    const size_t begin = best[count][end].begin;
+    out[count - 1].assign(all.begin() + static_cast<ptrdiff_t>(begin), all.begin() + static_cast<ptrdiff_t>(end));
+    end = begin;
+  }
+  return out;
+}
 
 std::string Explain(const StepGraph& graph, const Cut& cut) {
   std::string text;

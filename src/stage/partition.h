@@ -31,6 +31,7 @@ struct StepGraph {
     bool source = false;          // reads the data: where a stage may begin
     bool target = false;          // marked: belongs to the step
     bool collective = false;
+    std::string kept = {};  // another reason why it belongs to the step; empty: none
   };
   struct Value {
     std::string name;
@@ -45,6 +46,7 @@ struct StepGraph {
 struct HandOverCost {
   double seconds = 0;           // of an item, on both sides
   double seconds_per_byte = 0;  // of the boundary, on the stage's side
+  int threads = 1;              // of the stage; a stage that changes Vars, and its sources, take one
 };
 
 struct Cut {
@@ -62,8 +64,14 @@ struct Cut {
   double serial_seconds = 0;                   // without a cut
 };
 
+// The staged nodes in at most `most` levels that run one behind the other, each ahead of the next, so that the slowest is as
+// fast as can be; of those that are as fast, the fewest. Nodes that share a Var which one of them changes stay together.
+std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut, int most);
+
+enum class Choice : uint8_t { kBest, kLargest };  // kLargest: all that may be staged, whatever it costs
+
 // Throws std::invalid_argument for a graph whose numbers point nowhere.
-Cut Partition(const StepGraph& graph, const HandOverCost& cost);
+Cut Partition(const StepGraph& graph, const HandOverCost& cost, Choice choice = Choice::kBest);
 
 // What was staged, what was not and why, the boundary, and the predicted times; one line each.
 std::string Explain(const StepGraph& graph, const Cut& cut);

@@ -82,3 +82,33 @@ def test_files_through_pyarrow(tmp_path, suffix):
     read = list(load("parquet").staged_batches(path))
     for name, column in columns.items():
         assert np.array_equal(np.concatenate([batch[name] for batch in read]), column)
+
+
+@pytest.mark.parametrize("program", ["automatic", "extended"])
+@pytest.mark.parametrize("options", [{}, {"profile_steps": 0, "guard_steps": 0, "capacity": 3, "num_threads": 2},
+                                     {"do_smart_stage": False}])  # fmt: skip
+def test_the_programs_of_the_page_on_smart_stage(example, tmp_path, program, options):
+    path = tmp_path / "test_data.csv"
+    path.write_text(example.SAMPLE)
+    steps = getattr(load("smart"), program)(path, **options)
+    assert [target.get() for target in steps] == expected(example, example.SAMPLE.splitlines())
+
+
+def test_smart_stage_stages_all_but_the_target(example, tmp_path):
+    path = tmp_path / "test_data.csv"
+    path.write_text(example.SAMPLE)
+    steps = load("smart").automatic(path, profile_steps=0, guard_steps=0)
+    assert len(list(steps)) == 5
+    assert dict(steps.report["nodes"]) == {"decode_csv": "", "string_to_hash_bucket": "", "embedding_lookup": "",
+                                           "concat": "", "make_target": "is a marked target"}  # fmt: skip
+
+
+def test_smart_stage_prints_the_targets_and_why(run_python):
+    ended = run_python(f"import runpy; runpy.run_path({str(EXAMPLES / 'smart.py')!r}, run_name='__main__')")
+    assert ended.code == 0, ended
+    lines = ended.out.splitlines()
+    target = str([["1.0"] * 6, ["value-0", "value-1", "xxx"], ["value-0", "value-1", "xxx"]])
+    assert lines.count(target) == 2
+    assert "smart stage 'automatic': 4 of 5 nodes staged, in 1 level" in lines
+    assert "smart stage 'extended': 3 of 4 nodes staged, in 1 level" in lines
+    assert lines.count("not staged make_target: is a marked target") == 2

@@ -2,13 +2,13 @@
 // alone would see. Nothing may be lost, repeated or reordered, every error must come exactly where it belongs, and no
 // thread may be left.
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <set>
 
 #include "engine/stage.h"
 #include "support/engine_test.h"
 #include "support/seed.h"
+#include "support/threads.h"
 
 namespace engine::test {
 namespace {
@@ -173,8 +173,6 @@ void Check(const Program& p) {
   EXPECT_EQ(alive, 0);
 }
 
-int Threads() { return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {})); }
-
 TEST(RandomPipelineTest, SeesWhatOneThreadAloneWouldSee) {
   SCOPED_TRACE(SeedLine());
   Random seeds(Seed());
@@ -184,7 +182,7 @@ TEST(RandomPipelineTest, SeesWhatOneThreadAloneWouldSee) {
     SCOPED_TRACE("program " + std::to_string(i) + " of seed " + std::to_string(seed));
     Check(Make(seed));
   }
-  EXPECT_EQ(Threads(), before);
+  AwaitThreads(before);
 }
 
 // The same without order: the set is what matters, and what is resumed behind the position repeats and loses nothing.

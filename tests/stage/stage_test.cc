@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <filesystem>
 #include <numeric>
 #include <set>
 
 #include "engine/engine.h"
 #include "support/engine_test.h"
+#include "support/threads.h"
 
 namespace engine::test {
 namespace {
@@ -37,8 +37,6 @@ std::vector<int> UpTo(int n) {
   std::iota(all.begin(), all.end(), 0);
   return all;
 }
-int Threads() { return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {})); }
-
 TEST(StageTest, ManyThreadsMakeWhatOneWouldMake) {
   for (const int threads : {1, 2, 4, 8}) {
     Stage<std::string> stage({.capacity = 3, .num_threads = threads}, Count(500), [](int x) {
@@ -223,7 +221,7 @@ TEST(StageTest, ShutdownNeedsNoMoreThanTheItemsInHand) {
     at_cancel = made;
   }
   EXPECT_LE(made, at_cancel + 4);
-  EXPECT_EQ(Threads(), before);
+  AwaitThreads(before);
 }
 
 TEST(StageTest, ARestartShowsNothingOfTheRunBefore) {
@@ -264,7 +262,10 @@ TEST(StageTest, NoRoomInTimeMayDropAndIsCounted) {
 
 TEST(StageTest, ASourceThatBlocksForEverIsNamed) {
   Gate gate;
-  Stage<int> stage({.name = "reader", .take_timeout_millis = 1ms}, [&] { return gate.Wait(), 1; });
+  Counter inside;
+  Stage<int> stage({.name = "reader", .take_timeout_millis = 1ms}, [&] { return inside.Add(), gate.Wait(), 1; });
+  stage.Start();
+  inside.WaitFor(1);
   const std::string text = Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what();
   EXPECT_TRUE(Has(text, "stage 'reader': no item within 1 ms"));
   EXPECT_TRUE(Has(text, "the source has not returned"));

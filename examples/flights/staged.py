@@ -1,0 +1,26 @@
+"""What SmartStage made of the training step, and what that brought."""
+
+REASONS = 3  # shown of many
+
+
+def told(steps):
+    """Prints what was staged and why the rest was not, and the gain as the guard measured it; then ends the stage."""
+    report, stats = steps.report, steps.stats()
+    ahead = [name for name, reason in report["nodes"] if not reason]
+    kept = [(name, reason) for name, reason in report["nodes"] if reason]
+    print(f"demo: SmartStage runs {len(ahead)} of the step's {len(report['nodes'])} ops ahead: {', '.join(ahead) or 'none'}")
+    for name, reason in kept[:REASONS]:
+        print(f"      not {name}: {reason}")
+    if len(kept) > REASONS:
+        print(f"      and {len(kept) - REASONS} more of the model's ops")
+    for name, size in report["boundary"]:
+        print(f"      handed over {name}: {size / 1e6:.2f} MB a step")
+    print(f"      predicted {report['staged_seconds'] * 1e3:.1f} ms a step, {report['whole_seconds'] * 1e3:.1f} ms of work "
+          f"without; read {stats['read']} steps for {stats['position']} run")  # fmt: skip
+    whole, staged = report["measured_whole_seconds"], report["measured_staged_seconds"]
+    if whole and staged:
+        print(f"      measured {staged * 1e3:.1f} ms a step staged, {whole * 1e3:.1f} ms whole: {whole / staged:.2f}x, "
+              f"{'it stays staged' if report['on'] else 'so the stage was dropped'}")  # fmt: skip
+    else:
+        print("      too few steps to measure the gain")
+    steps.cancel()

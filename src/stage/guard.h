@@ -1,0 +1,46 @@
+// Guard: whether the first steps ran faster staged or whole. Pure: it is shown how long steps took.
+//
+// Rounds of both ways, so that a machine that gets slower or faster in between favours neither; of each way the best round
+// counts. The first steps of a turn are left out: a stage that has just begun has an empty buffer, and a buffer that was
+// filled before would flatter it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+namespace engine::detail {
+
+class Guard {
+ public:
+  // `warm_up`: steps until a stage runs evenly. steps == 0: no guard, staged from the beginning.
+  Guard(int warm_up, int steps) : warm_up_(warm_up), steps_(steps), turn_(steps > 0 ? 0 : kTurns) {}
+
+  bool on() const { return decided() ? steps_ == 0 || best_[1] < best_[0] : turn_ % 2 == 1; }
+  bool decided() const { return turn_ == kTurns; }
+  // A step took so long, on() or not.
+  void Observe(double seconds) {
+    if (decided()) return;
+    if (++seen_ > Skipped()) sum_ += seconds;
+    if (seen_ < Skipped() + steps_) return;
+    double& best = best_[turn_ % 2];
+    best = turn_ < 2 ? sum_ / steps_ : std::min(best, sum_ / steps_);
+    sum_ = 0;
+    seen_ = 0;
+    ++turn_;
+  }
+  // Of one step; 0: not measured.
+  double whole_seconds() const { return best_[0]; }
+  double staged_seconds() const { return best_[1]; }
+
+ private:
+  static constexpr int kTurns = 4;  // whole, staged, whole, staged
+  int Skipped() const { return turn_ % 2 == 1 ? warm_up_ : 1; }
+
+  int warm_up_, steps_;
+  int turn_;
+  int seen_ = 0;
+  double sum_ = 0;
+  std::array<double, 2> best_{};
+};
+
+}  // namespace engine::detail

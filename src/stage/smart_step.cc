@@ -1,0 +1,355 @@
+// SmartStep: profile, cut, guard; and the plans of a cut step.
+#include "engine/smart_step.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "engine/staging_area.h"
+#include "guard.h"
+#include "partition.h"
+#include "step_graph.h"
+
+namespace engine {
+namespace {
+
+using detail::Cut;
+
+// Of an item, on both sides: an uncontended hand-over and the start of a run (perf stages: `stream`, 2 µs in C++). Values
+// are moved, not copied, so bytes cost nothing here; they break ties.
+constexpr double kHandOver = 2e-6;
+
+// True if somebody gave a filter of his own.
+bool Changed(const ExceptionFilter& filter, const ExceptionFilter& usual) {
+  return filter.target_type() != usual.target_type();
+}
+
+double Median(std::vector<double> samples) {
+  if (samples.empty()) return 0;
+  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+std::string Millis(double seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.4g ms", seconds * 1e3);
+  return text;
+}
+
+StageOptions Named(StageOptions options) {
+  // The checks, and the generated name, are the staging area's.
+  const StagingArea checked(std::move(options));
+  return checked.options();
+}
+
+}  // namespace
+
+size_t StepItem::bytes() const {
+  size_t sum = 0;
+  for (const Value& value : values) sum += value.bytes();
+  return sum;
+}
+
+struct SmartStep::State {
+  State(Engine& engine, Graph step, std::vector<ValueId> from_sources, SmartStageOptions given)
+      : eng(engine), graph(std::move(step)), sourced(std::move(from_sources)), options(std::move(given)) {}
+
+  struct Level {
+    Plan plan;  // empty: it hands on what it gets
+    bool serial = false;
+  };
+
+  Engine& eng;
+  const Graph graph;
+  const std::vector<ValueId> sourced;
+  SmartStageOptions options;
+  bool judged = false;        // the filters apply to staged nodes
+  std::vector<size_t> place;  // of the graph's inputs: among the sourced, or kGiven + among the given
+  static constexpr size_t kGiven = size_t{1} << 32;
+  size_t givens = 0;
+
+  Plan whole;
+  detail::StepGraph costs;
+  std::vector<std::vector<double>> samples;  // of each node of `costs`
+  int profiled = 0;
+
+  std::optional<Cut> cut;
+  std::vector<Level> levels;
+  std::vector<ValueId> crossing;  // the last level's outputs, the rest's first inputs
+  Plan rest;
+  std::optional<detail::Guard> guard;
+
+  void Check() {
+    const std::string label = "smart stage '" + options.stage.name + "': ";
+    const auto refuse = [&](const std::string& what) { throw UsageError(label + what); };
+    if (options.graph && options.graph->nodes().size() != graph.nodes().size())
+      refuse("its option graph is another graph than its step's");
+    if (!options.stage.ordered)
+      refuse("ordered is false; steps keep the order of the source, so that results are the same");
+    if (sourced.empty()) refuse("no input of the step comes from a source, so there is nothing to run ahead");
+    if (options.max_levels < 1)
+      refuse("max_levels is " + std::to_string(options.max_levels) + "; at least 1 is expected");
+    if (options.profile_steps < 0 || options.guard_steps < 0)
+      refuse("profile_steps and guard_steps cannot be negative");
+    for (const auto* list : {&options.targets, &options.collectives})
+      for (uint32_t n : *list)
+        if (n >= graph.nodes().size())
+          refuse("node " + std::to_string(n) + " is marked, and the step has " + std::to_string(graph.nodes().size()));
+    for (size_t i = 0; i < sourced.size(); ++i) {
+      if (std::find(graph.inputs().begin(), graph.inputs().end(), sourced[i]) == graph.inputs().end())
+        refuse("a source gives a value that is no input of the step");
+      if (std::find(sourced.begin(), sourced.begin() + static_cast<ptrdiff_t>(i), sourced[i]) !=
+          sourced.begin() + static_cast<ptrdiff_t>(i))
+        refuse("two sources give the input '" + std::string(graph.values()[sourced[i].index].name.c_str()) + "'");
+    }
+    for (ValueId input : graph.inputs()) {
+      const auto found = std::find(sourced.begin(), sourced.end(), input);
+      place.push_back(found != sourced.end() ? static_cast<size_t>(found - sourced.begin()) : kGiven + givens++);
+    }
+  }
+
+  Name PlanName(const std::string& part) const { return Name::Intern(options.stage.name + " " + part); }
+
+  void MakeCut(detail::Choice choice) {
+    for (size_t n = 0; n < samples.size(); ++n) costs.nodes[n].seconds = Median(samples[n]);
+    samples.clear();
+    cut = Partition(costs, {.seconds = kHandOver, .threads = options.stage.num_threads}, choice);
+    if (cut->staged.empty()) return;
+    const size_t nodes = graph.nodes().size();
+    const auto levelled = Levels(costs, *cut, options.max_levels);
+    std::vector<bool> before(nodes, false), after(nodes, true);
+    crossing = sourced;
+    const int lane = options.stage.stage_subgraph_stream_id > 0 ? options.stage.stage_subgraph_stream_id : -1;
+    for (const auto& listed : levelled) {
+      std::vector<bool> part(nodes, false);
+      Level level;
+      bool any = false;
+      for (uint32_t n : listed) {
+        if (n == 0) continue;  // the source
+        any = part[n - 1] = before[n - 1] = true;
+        after[n - 1] = false;
+        for (const Effect& e : graph.nodes()[n - 1].effects) level.serial |= e.role != Role::kRead;
+      }
+      const auto out = detail::Crossing(graph, sourced, before, after);
+      if (any || out != crossing)
+        level.plan = detail::Segment(graph, part, crossing, out, lane).Compile(eng, {.name = PlanName("stage")});
+      crossing = out;
+      levels.push_back(std::move(level));
+    }
+    std::vector<ValueId> in = crossing;
+    for (size_t i = 0; i < place.size(); ++i)
+      if (place[i] >= kGiven) in.push_back(graph.inputs()[i]);
+    rest = detail::Segment(graph, after, in, graph.outputs(), -1).Compile(eng, {.name = PlanName("rest")});
+    // The buffers of all levels fill first, and each producer holds an item.
+    const size_t ahead = (options.stage.capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size();
+    guard.emplace(static_cast<int>(ahead) + 2, options.guard_steps);
+  }
+
+  void CheckCall(std::span<Value> given, const RunOptions& run) const {
+    if (!run.times.empty())
+      throw UsageError("RunOptions::times: the nodes of a step of '" + options.stage.name + "' run in several plans");
+    if (given.size() != givens)
+      throw UsageError("a step of '" + options.stage.name + "' is given " + std::to_string(given.size()) +
+                       " inputs; beside what its sources give it takes " + std::to_string(givens));
+  }
+
+  // Runs `plan` with what is in the item and with what is given, and keeps both if that is refused.
+  Run Start(const Plan& plan, StepItem& item, std::span<Value> given, const RunOptions& run, Site site, bool by_place,
+            bool may_wait = true) {
+    std::vector<Value*> from;
+    if (by_place) {
+      for (size_t p : place) from.push_back(p >= kGiven ? &given[p - kGiven] : &item.values[p]);
+    } else {
+      for (Value& value : item.values) from.push_back(&value);
+      for (Value& value : given) from.push_back(&value);
+    }
+    std::vector<Value> inputs(from.size());
+    for (size_t i = 0; i < from.size(); ++i) inputs[i] = std::move(*from[i]);
+    const auto keep = [&] {
+      for (size_t i = 0; i < from.size(); ++i) *from[i] = std::move(inputs[i]);
+    };
+    try {
+      Run started = may_wait ? plan.Start(inputs, run, site) : plan.TryStart(inputs, run, site);
+      if (!started) keep();
+      return started;
+    } catch (...) {
+      keep();
+      throw;
+    }
+  }
+
+  // As Start for an item that a staged node failed: what it should have made is poisoned with that error.
+  Run StartFailed(const Plan& plan, StepItem& item, std::span<Value> given, const RunOptions& run, Site site) {
+    NodeDesc desc{.name = "stage", .outputs = static_cast<uint32_t>(item.values.size())};
+    std::exception_ptr cause = item.error;
+    Site at = site;
+    try {
+      std::rethrow_exception(cause);
+    } catch (const OpError& error) {
+      desc.name = Name::Intern(error.op());
+      at = error.site();
+      cause = error.cause();
+    } catch (...) {
+    }
+    Graph failed;
+    const NodeId raise = failed.Add(
+        desc, [cause] { std::rethrow_exception(cause); }, at);
+    std::vector<ValueId> inputs;
+    StepItem good{.number = item.number};
+    for (ValueId v : plan.graph().inputs()) {
+      const size_t i = inputs.size();
+      const bool missing = i < item.values.size() && !item.values[i];
+      inputs.push_back(missing ? raise[static_cast<uint32_t>(i)] : failed.Input(plan.graph().values()[v.index].name));
+      if (i < item.values.size() && !missing) good.values.push_back(std::move(item.values[i]));
+    }
+    for (ValueId v : failed.AddGraph(plan.graph(), inputs)) failed.Output(v);
+    return Start(failed.Compile(eng, plan.options()), good, given, run, site, false);
+  }
+};
+
+SmartStep::SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, SmartStageOptions options)
+    : state_(std::make_unique<State>(eng, std::move(step), std::move(sourced), std::move(options))) {
+  State& s = *state_;
+  s.options.stage = Named(std::move(s.options.stage));
+  s.Check();
+  s.options.graph = nullptr;
+  s.judged = Changed(s.options.stage.closed_exception_types, StageOptions().closed_exception_types) ||
+             Changed(s.options.stage.ignored_exception_types, StageOptions().ignored_exception_types);
+  s.whole = s.graph.Compile(eng, {.name = s.PlanName("step")});
+  s.costs = detail::ToStepGraph(s.graph, s.sourced, s.options);
+  s.samples.resize(s.costs.nodes.size());
+  if (s.options.do_smart_stage && (s.judged || s.options.profile_steps == 0)) s.MakeCut(detail::Choice::kLargest);
+}
+
+SmartStep::~SmartStep() = default;
+
+SmartStep::Mode SmartStep::mode() const {
+  const State& s = *state_;
+  if (!s.options.do_smart_stage) return Mode::kWhole;
+  if (!s.cut) return Mode::kProfile;
+  if (s.cut->staged.empty()) return Mode::kWhole;
+  if (s.guard->on()) return Mode::kStaged;
+  return s.judged ? Mode::kHalves : Mode::kWhole;
+}
+
+void SmartStep::Took(double seconds) {
+  if (state_->guard) state_->guard->Observe(seconds);
+}
+
+Run SmartStep::StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait) {
+  state_->CheckCall(given, options);
+  return state_->Start(state_->whole, item, given, options, site, true, may_wait);
+}
+
+Run SmartStep::StartRest(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait) {
+  State& s = *state_;
+  s.CheckCall(given, options);
+  if (item.error) return s.StartFailed(s.rest, item, given, options, site);
+  return s.Start(s.rest, item, given, options, site, false, may_wait);
+}
+
+Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions& options, double source_seconds,
+                       Site site) {
+  State& s = *state_;
+  std::vector<NodeTime> times(s.graph.nodes().size());
+  RunOptions timed = options;
+  timed.times = times;
+  s.CheckCall(given, options);
+  Run run = s.Start(s.whole, item, given, timed, site, true);
+  try {
+    run.Wait(site);
+  } catch (const Error&) {  // whoever waits for the run is told again
+  }
+  if (s.profiled > 0 || s.options.profile_steps == 1) {  // the first step is slower than the others
+    s.samples[0].push_back(source_seconds);
+    for (size_t n = 0; n < times.size(); ++n) {
+      if (times[n].end == 0) continue;  // it was skipped
+      s.samples[n + 1].push_back(static_cast<double>(times[n].end - times[n].begin) * 1e-9);
+      const auto& outputs = s.graph.nodes()[n].outputs;
+      for (ValueId v : outputs) s.costs.values[v.index].bytes = times[n].bytes / outputs.size();
+    }
+  }
+  if (++s.profiled == s.options.profile_steps) s.MakeCut(detail::Choice::kBest);
+  return run;
+}
+
+size_t SmartStep::levels() const { return state_->levels.size(); }
+bool SmartStep::serial(size_t level) const { return state_->levels[level].serial; }
+
+void SmartStep::RunLevel(size_t level, StepItem& item) const {
+  State& s = *state_;
+  const Plan& plan = s.levels[level].plan;
+  if (!plan) return;
+  // On this thread: the stage's own, not the engine's workers.
+  const RunOptions options{.policy = Policy::kInline, .priority = {}};
+  const Site site = std::source_location::current();
+  Run run = item.error ? s.StartFailed(plan, item, {}, options, site) : plan.Start(item.values, options, site);
+  try {
+    run.Wait();
+  } catch (const OpError& error) {
+    if (s.judged && (s.options.stage.closed_exception_types(error.cause()) ||
+                     s.options.stage.ignored_exception_types(error.cause())))
+      error.RethrowCause();
+    item.error = std::current_exception();
+  }
+  item.values.resize(plan.graph().outputs().size());
+  for (size_t i = 0; i < item.values.size(); ++i) {
+    Value* made = run.OutputIf(i);
+    item.values[i] = made ? std::move(*made) : Value();
+  }
+}
+
+const SmartStageOptions& SmartStep::options() const { return state_->options; }
+
+SmartStageReport SmartStep::Report() const {
+  const State& s = *state_;
+  SmartStageReport out;
+  out.on = mode() == Mode::kStaged;
+  std::string head = "smart stage '" + s.options.stage.name + "': ";
+  if (!s.options.do_smart_stage) {
+    out.decided = true;
+    out.text = head + "off (do_smart_stage)\n";
+    return out;
+  }
+  if (!s.cut) {
+    out.text = head + "step " + std::to_string(s.profiled) + " of " + std::to_string(s.options.profile_steps) +
+               " that are timed before the cut\n";
+    return out;
+  }
+  const Cut& cut = *s.cut;
+  std::vector<std::string> reasons(s.graph.nodes().size(), "the step is no slower with it");
+  for (uint32_t n : cut.staged)
+    if (n > 0) reasons[n - 1].clear();
+  for (const auto& rejected : cut.rejected)
+    if (rejected.node > 0) reasons[rejected.node - 1] = rejected.reason;
+  for (size_t n = 0; n < reasons.size(); ++n) {
+    out.staged += reasons[n].empty();
+    out.nodes.push_back({s.costs.nodes[n + 1].name, std::move(reasons[n])});
+  }
+  for (ValueId v : s.crossing) out.boundary.push_back({s.costs.values[v.index].name, s.costs.values[v.index].bytes});
+  out.levels = s.levels.size();
+  out.stage_seconds = cut.stage_seconds;
+  out.rest_seconds = cut.main_seconds;
+  out.staged_seconds = cut.step_seconds;
+  out.whole_seconds = cut.serial_seconds;
+  out.decided = !s.guard || s.guard->decided();
+  out.text = head + std::to_string(out.staged) + " of " + std::to_string(out.nodes.size()) + " nodes staged, in " +
+             std::to_string(out.levels) + (out.levels == 1 ? " level\n" : " levels\n") + detail::Explain(s.costs, cut);
+  if (!s.guard) return out;
+  out.measured_whole_seconds = s.guard->whole_seconds();
+  out.measured_staged_seconds = s.guard->staged_seconds();
+  if (s.options.guard_steps == 0) {
+    out.text += "staged without a guard: nothing was compared\n";
+  } else if (!out.decided) {
+    out.text += "being compared: the first steps run whole and staged by turns\n";
+  } else {
+    out.text += "measured " + Millis(out.measured_staged_seconds) + " a step staged, " +
+                Millis(out.measured_whole_seconds) +
+                " whole: " + (out.on ? "it stays staged\n" : "the stage is dropped, the steps run whole\n");
+  }
+  return out;
+}
+
+}  // namespace engine

@@ -1,0 +1,282 @@
+"""SmartStage: what is staged and why, the same results whichever way steps run, ends, errors, positions, switches."""
+
+import threading
+
+import pytest
+
+import engine
+from conftest import PATIENCE
+
+AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
+NEVER = {"profile_steps": 0, "guard_steps": 10**6}  # cut, and never staged
+
+
+@engine.op
+def parse(row):
+    if row == "bad":
+        raise ValueError("malformed row in line 4")
+    return [float(x) for x in row.split(",")]
+
+
+@engine.op
+def look_up(table, row):
+    return [table[int(x) % len(table)] for x in row]
+
+
+@engine.op(updates="weights", outputs=1)
+def train(weights, row, rate=1.0):
+    weights[0] += rate * sum(row)
+    return weights[0]
+
+
+ROWS = [f"{i},{i + 1},{i * i}" for i in range(40)]
+
+
+class Model:
+    def __init__(self):
+        self.table = engine.value([0.5, 1.25, 7.0], name="table")
+        self.weights = engine.value([0.0], name="weights")
+
+    def step(self, row):
+        return train(self.weights, look_up(self.table, parse(row)))
+
+
+def losses(rows=ROWS, **options):
+    model = Model()
+    steps = engine.smart_stage(model.step, iter(rows), **options)
+    return [loss.get() for loss in steps], steps
+
+
+EXPECTED = losses(do_smart_stage=False)[0]
+
+
+@pytest.mark.parametrize("options", [{}, AT_ONCE, NEVER, {"capacity": 4, "num_threads": 3, "max_levels": 3, **AT_ONCE},
+                                     {"autotune": True, "profile_steps": 2, "guard_steps": 2}])  # fmt: skip
+def test_steps_are_the_same_whichever_way_they_run(options):
+    seen, steps = losses(**options)
+    assert seen == EXPECTED
+    assert steps.position == len(ROWS)
+    with pytest.raises(StopIteration):
+        next(steps)
+
+
+def test_explain_names_what_is_staged_and_why_the_rest_is_not():
+    steps = losses(name="rows", **AT_ONCE)[1]
+    text = steps.explain()
+    assert "smart stage 'rows': 2 of 3 nodes staged, in 1 level" in text
+    assert "staged parse\nstaged look_up\n" in text
+    assert steps.report["boundary"] == [("look_up", 0)]
+    assert ("parse", "") in steps.report["nodes"]
+
+
+def test_profile_measures_costs_and_bytes():
+    steps = losses(profile_steps=4, guard_steps=3)[1]
+    report = steps.report
+    assert report["decided"]
+    assert report["whole_seconds"] > 0
+    if report["levels"]:  # else the cut was not worth it here and now, and it says so
+        assert report["measured_whole_seconds"] > 0
+        assert report["boundary"][0][1] > 0
+    else:
+        assert "nothing is staged" in report["text"]
+
+
+def test_a_table_that_the_step_changes_is_not_read_ahead():
+    table = engine.value([0.0, 0.0, 0.0], name="table")
+
+    @engine.op(updates="table")
+    def bump(table, row):
+        table[int(row[0]) % 3] += 1
+
+    def step(row):
+        row = parse(row)
+        found = look_up(table, row)
+        bump(table, row)
+        return found
+
+    def run(**options):
+        table.get()[:] = [0.0] * 3
+        steps = engine.smart_stage(step, iter(ROWS), **options)
+        return [found.get() for found in steps], steps
+
+    staged, steps = run(capacity=8, **AT_ONCE)
+    assert staged == run(do_smart_stage=False)[0]
+    assert dict(steps.report["nodes"])["look_up"] == "reads Var 'table', which 'bump' changes"
+
+
+def test_marked_targets_stay():
+    model = Model()
+
+    def step(row):
+        found = look_up(model.table, parse(row))
+        engine.mark_target_node([found])
+        return found
+
+    steps = engine.smart_stage(step, iter(ROWS), **AT_ONCE)
+    assert len(list(steps)) == len(ROWS)
+    assert dict(steps.report["nodes"]) == {"parse": "", "look_up": "is a marked target"}
+    assert step("1,2").get() == [1.25, 7.0]  # outside of recordings there is nothing to mark
+    with pytest.raises(TypeError, match="mark_target_node: a str is no Value"):
+        engine.mark_target_node("parse")
+
+
+def test_several_sources_by_name_and_arguments_of_each_step():
+    model = Model()
+
+    def step(row, label, rate):
+        return train(model.weights, parse(row), rate), label
+
+    for options in (AT_ONCE, {"do_smart_stage": False}):
+        model.weights.get()[0] = 0.0
+        steps = engine.smart_stage(step, {"row": iter(ROWS), "label": iter(range(100, 200))}, **options)
+        for i in range(5):
+            loss, label = steps.step(rate=2.0)
+            assert label.get() == 100 + i
+        assert loss.get() == 2 * sum(sum(map(float, row.split(","))) for row in ROWS[:5])
+        with pytest.raises(engine.UsageError, match=r"\['rate'\] is expected"):
+            steps.step()
+        steps.cancel()
+
+
+def test_a_stage_by_hand_is_extended():
+    rows = engine.staged(iter(ROWS), capacity=3, name="by hand")
+    seen, steps = losses(rows, **AT_ONCE)
+    assert seen == EXPECTED
+    assert rows.stats()["delivered"] == len(ROWS)
+
+
+def test_a_recorded_function_as_a_source():
+    at = engine.value([0])
+
+    @engine.op(updates="at", outputs=1)
+    def read(at):
+        at[0] += 1
+        return ROWS[at[0] - 1]
+
+    @engine.hybridize
+    def reader():
+        return read(at)
+
+    steps = engine.smart_stage(Model().step, reader, **AT_ONCE)
+    assert [steps.step().get() for _ in range(5)] == EXPECTED[:5]
+    steps.cancel()
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, NEVER, {"do_smart_stage": False}])
+def test_an_op_that_raises_fails_its_step_and_no_other(options):
+    model = Model()
+    steps = engine.smart_stage(lambda row: look_up(model.table, parse(row)), iter(["1,2", "bad", "2"]), **options)
+    first, second, third = list(steps)
+    assert (first.get(), third.get()) == ([1.25, 7.0], [7.0])
+    with pytest.raises(ValueError, match="malformed row in line 4"):
+        second.get()
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, NEVER])
+def test_ignored_rows_are_left_out_and_counted(options):
+    rows = [*ROWS[:7], "bad", *ROWS[7:]]
+    seen, steps = losses(rows, ignored_exception_types=ValueError, capacity=2, **options)
+    assert seen == EXPECTED
+    assert steps.stats()["skipped"] == 1
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, {"do_smart_stage": False}])
+def test_a_truncated_file_comes_as_itself_after_the_steps_before_it(options):
+    def read():
+        yield from ROWS[:3]
+        raise EOFError("rows.csv ends in line 4, in the middle of a row")
+
+    steps = engine.smart_stage(Model().step, read(), capacity=8, **options)
+    assert [steps.step().get() for _ in range(3)] == EXPECTED[:3]
+    for _ in range(2):
+        with pytest.raises(EOFError, match="line 4"):
+            steps.step()
+
+
+@pytest.mark.parametrize("options", [AT_ONCE, {"do_smart_stage": False}])
+def test_a_source_that_blocks_for_ever_is_named_and_loses_nothing(gate, options):
+    def read():
+        yield ROWS[0]
+        gate()
+        yield ROWS[1]
+
+    steps = engine.smart_stage(Model().step, read(), take_timeout_millis=300, name="reader", **options)
+    assert steps.step().get() == EXPECTED[0]
+    gate.wait_until_entered()
+    with pytest.raises(engine.StageTimeoutError, match="stage 'reader': no item within 300 ms"):
+        while True:  # the first wait may have begun before
+            steps.step()
+    gate.open()
+    while True:
+        try:
+            assert steps.step().get() == EXPECTED[1]
+            break
+        except engine.StageTimeoutError:
+            pass
+
+
+def test_cancel_ends_a_waiting_step(gate):
+    def read():
+        yield ROWS[0]
+        gate()
+
+    steps = engine.smart_stage(Model().step, read(), **AT_ONCE)
+    steps.step().get()
+    caught = []
+
+    def ask():
+        try:
+            steps.step()
+        except BaseException as error:
+            caught.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    gate.wait_until_entered()
+    steps.cancel()
+    asking.join(PATIENCE)
+    assert isinstance(caught[0], engine.CancelledError)
+
+
+def test_resuming_from_the_position_repeats_and_loses_nothing():
+    for stop in (1, 5, 13):
+        model, seen, position = Model(), [], 0
+        while position < len(ROWS):
+            options = {"capacity": 3, "profile_steps": 2, "guard_steps": 2}
+            with engine.smart_stage(model.step, iter(ROWS[position:]), **options) as steps:
+                for _ in range(min(stop, len(ROWS) - position)):
+                    seen.append(steps.step().get())
+                position += steps.position
+        assert seen == EXPECTED
+
+
+def test_switches():
+    try:
+        engine.do_smart_stage(False)
+        assert losses(**AT_ONCE)[1].report["decided"] and "off" in losses(**AT_ONCE)[1].explain()
+        before = engine.set_policy("threaded", smart_stage=True)
+        assert before[0] == "threaded"
+        assert losses(**AT_ONCE)[1].report["on"]
+        assert not losses(do_smart_stage=False)[1].report["on"]
+    finally:
+        engine.do_smart_stage(True)
+
+
+@pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])
+def test_under_every_policy(policy):
+    with engine.policy(policy):
+        assert losses(capacity=3, **AT_ONCE)[0] == EXPECTED
+
+
+def test_what_cannot_be_honoured_is_refused():
+    step = Model().step
+    with pytest.raises(TypeError, match="'capacty' is unknown"):
+        engine.smart_stage(step, iter(ROWS), capacty=3)
+    with pytest.raises(engine.UsageError, match="capacity is 0"):
+        engine.smart_stage(step, iter(ROWS), capacity=0)
+    with pytest.raises(TypeError, match="a list is no function"):
+        engine.smart_stage(ROWS, step)
+    with pytest.raises(engine.UsageError, match="another function than its step"):
+        engine.smart_stage(step, iter(ROWS), engine.SmartStageOptions(graph=parse))
+    with pytest.raises(engine.UsageError, match="max_levels is 0"):
+        engine.smart_stage(step, iter(ROWS), max_levels=0).step()
