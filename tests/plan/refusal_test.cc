@@ -100,6 +100,7 @@ TEST_F(RefusalTest, WaitForARunThatNeedsOurVar) {
   eng.WaitAll();
   EXPECT_TRUE(Has(text, "op 'outer' waits"));
   EXPECT_TRUE(Has(text, "'inner', which needs Var 'a'"));
+  eng.Wait(a);                 // started inside: the wait for everything need not have meant it
   EXPECT_EQ(a.version(), 1u);  // the run itself went on
 }
 

@@ -60,11 +60,14 @@ struct Block {
   alignas(64) Protocol::Op op{};
   Protocol::Access access[2]{};
   Block(std::initializer_list<std::pair<Protocol::Var*, detail::Mode>> uses) {
+    uint32_t writes = 0;
     for (const auto& [var, mode] : uses) {
       access[op.n_access].var = var;
       access[op.n_access].word = uint64_t{op.n_access} << 2 | static_cast<uint64_t>(mode);
       ++op.n_access;
+      writes += mode != detail::Mode::kRead;
     }
+    Protocol::SetPins(&op, writes);
   }
 };
 
