@@ -26,6 +26,7 @@ class Ours {
     }
     engine_->SetPolicy(engine::Policy::kCostModel, {.start_step = 5, .stop_step = 5 + window_});
     for (int i = 0; i < 1000 && State() != Scheduled::kScheduled && State() != Scheduled::kWentBack; ++i) Step();
+    std::fprintf(stderr, "%s\n", engine::Explain(plan_).said.c_str());  // the log
   }
   void Step() { plan_.Start().Wait(); }
   double Kept() const { return variant_ == "threaded" ? 1 : State() == Scheduled::kScheduled; }
@@ -37,7 +38,10 @@ class Ours {
   static std::shared_ptr<engine::Engine> Engine(const Config& config) {
     static std::weak_ptr<engine::Engine> shared;
     auto engine = shared.lock();
-    if (!engine) shared = engine = std::make_shared<engine::Engine>(engine::EngineOptions{.workers = config.workers});
+    if (engine) return engine;
+    engine::EngineOptions options = engine::EngineOptions::FromEnv();
+    options.workers = config.workers;
+    shared = engine = std::make_shared<engine::Engine>(options);
     return engine;
   }
   std::shared_ptr<engine::Engine> engine_;
