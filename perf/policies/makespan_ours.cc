@@ -14,18 +14,15 @@ class Ours {
     for (const double cost : program.cost) graph.Add({.name = "node"}, [cost] { Work(cost); });
     for (const auto& e : program.edges) graph.Order({e.from, 0, 0}, {e.to, 0, 0});
     plan_ = graph.Compile(*engine_);
-    if (variant_ == "threaded") return;
-    const double mean = engine::costmodel::FindCritical(program.ToDag(), program.cost).work;
-    // At least some steps, and no more than a second of them.
-    window_ = std::clamp(static_cast<int>(2e8 / mean), 10, 40);
   }
   void Prepare() {
     if (variant_ == "threaded") {
       for (int i = 0; i < 10; ++i) Step();
       return;
     }
-    engine_->SetPolicy(engine::Policy::kCostModel, {.start_step = 5, .stop_step = 5 + window_});
+    engine_->SetPolicy(engine::Policy::kCostModel, {.start_step = 5, .stop_step = 35});
     for (int i = 0; i < 1000 && State() != Scheduled::kScheduled && State() != Scheduled::kWentBack; ++i) Step();
+    std::fprintf(stderr, "%s\n", engine::Explain(plan_).said.c_str());  // the log
   }
   void Step() { plan_.Start().Wait(); }
   double Kept() const { return variant_ == "threaded" ? 1 : State() == Scheduled::kScheduled; }
@@ -37,13 +34,15 @@ class Ours {
   static std::shared_ptr<engine::Engine> Engine(const Config& config) {
     static std::weak_ptr<engine::Engine> shared;
     auto engine = shared.lock();
-    if (!engine) shared = engine = std::make_shared<engine::Engine>(engine::EngineOptions{.workers = config.workers});
+    if (engine) return engine;
+    engine::EngineOptions options = engine::EngineOptions::FromEnv();
+    options.workers = config.workers;
+    shared = engine = std::make_shared<engine::Engine>(options);
     return engine;
   }
   std::shared_ptr<engine::Engine> engine_;
   const std::string variant_;
   engine::Plan plan_;
-  int window_ = 0;
 };
 
 }  // namespace

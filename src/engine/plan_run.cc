@@ -174,6 +174,7 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
       }
     }
     DropRun(run);
+    worker->lingers = !next;
     return next;
   }
   OpRecord* next = EndTasks(now, run, ended, t_role_lent ? nullptr : worker);

@@ -137,12 +137,13 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
 }
 
 OpRecord* Pool::Search(Worker& worker) {
-  // Only the last one awake spins: its sleep is the one that costs the next push a wake.
+  // Only the last one awake spins: its sleep is the one that costs the next push a wake. And who was in a ranked run.
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
-  if (spin_.count() == 0 || !last_awake) return Find(worker, true);
+  const bool lingers = std::exchange(worker.lingers, false);
+  if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);
   SpinPlaces& places = core_.spin_places();
   SpinPlaces::Note(places.searcher);
-  const auto until = Clock::now() + spin_;
+  const auto until = Clock::now() + (lingers ? tuning::kLingerSpins : 1) * spin_;
   // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
   uint32_t pauses =
       std::clamp(std::exchange(worker.found, 0) * tuning::kPausesPerOp, tuning::kIdlePauses, tuning::kMostPauses);

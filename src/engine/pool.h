@@ -38,7 +38,8 @@ struct alignas(64) Worker {
   uint32_t found = 0;                     // ops since it last found nothing
   bool doubts = false;                    // that ops are still tiny: the last mean was not
   struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
-  bool turn_over = false;                 // what runs next goes to the queue instead, so that others have a turn
+  bool lingers = false;    // its last op was of a ranked run, which many workers share: another may follow
+  bool turn_over = false;  // what runs next goes to the queue instead, so that others have a turn
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;

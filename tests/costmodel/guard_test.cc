@@ -40,6 +40,22 @@ TEST(GuardTest, KeepsWhatIsFasterAndGoesBackFromWhatIsSlower) {
   }
 }
 
+// What is in force after the comparison is not slower than what was before by more than the guard lets pass.
+TEST(GuardTest, ThePolicyNeverLeavesAPlanSlower) {
+  SCOPED_TRACE(test::SeedLine());
+  Random random(test::Seed());
+  for (int i = 0; i < 300; ++i) {
+    const double speed = 0.8 + 0.001 * static_cast<double>(random.Below(500));
+    Guard guard;
+    Drive(guard, [&](bool with_new, uint64_t) {
+      return (with_new ? speed : 1.0) * (1000 + static_cast<double>(random.Below(30)));
+    });
+    if (guard.verdict() == Verdict::kKeep) EXPECT_LT(speed, Guard::kTolerance + 0.03);
+    if (speed > Guard::kTolerance + 0.03) EXPECT_EQ(guard.verdict(), Verdict::kGoBack) << speed;
+    if (speed < 0.97) EXPECT_EQ(guard.verdict(), Verdict::kKeep) << speed;
+  }
+}
+
 TEST(GuardTest, DriftFallsOnBoth) {
   // Steps get slower all the time, whichever they are: nothing is held against the new schedule, which is 2 % faster.
   Guard guard;
