@@ -1,6 +1,6 @@
 """What is measured against what: contenders, cases, and the groups that bring them together. Data only."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,14 @@ CONTENDERS = {
     "plan with Vars": Contender("plans", ("--variant", "vars")),
     "plan inline": Contender("plans", ("--variant", "inline")),
     "loop": Contender("plans", ("--variant", "loop")),
+    "plan inline, static": Contender("plans", ("--variant", "inline_static")),
+    "inline": Contender("serving"),
+    "inline, with a Var": Contender("serving", ("--variant", "vars")),
+    "threaded": Contender("serving", ("--variant", "threaded")),
+    "kernels in a loop": Contender("serving", ("--variant", "loop")),
+    "onnxruntime sequential": Contender("onnxruntime", ("--variant", "sequential")),
+    "onnxruntime parallel": Contender("onnxruntime", ("--variant", "parallel")),
+    "onnxruntime parallel, spinning": Contender("onnxruntime", ("--variant", "parallel_spins")),
     "taskflow graph, 1 worker": Contender("taskflow_graph", workers=1),
     "tbb flow graph, 1 thread": Contender("tbb_flow", ("--variant", "alone"), workers=1),
     "ours, bulk 15": Contender("ours", BULK15),
@@ -129,6 +137,23 @@ REPLAYS = tuple(
         ("d_dag", "random DAG: 2 reads, 1 update of 1,000 Vars"),
     )
 )
+STARTS = (
+    Case("startup", "from Start until the outputs are there: a plan of one node with 8 inputs, 8 outputs and 8 Vars",
+         n=200_000, quick_n=20_000),
+)
+# The wide-and-deep model: how long an answer takes, and what it costs, by number of clients and by rate.
+SERVED = ("p50_us", "p90_us", "us_per_request", "cpu_us_per_request", "switches_per_request")
+CLOSED = tuple(
+    Case(f"closed_{clients}", f"{clients} clients, each asks again as soon as it was answered", "p99_us", 100_000, 10_000,
+         beside=SERVED)
+    for clients in (1, 2, 4, 8, 16, 32, 64)
+)
+OPEN = tuple(
+    Case(f"open_{rate}", f"{rate:,} requests a second, Poisson, 32 threads", "p99_us", rate * 2, rate // 2, False,
+         beside=SERVED)
+    for rate in (1000, 4000, 8000)
+)
+IDLE = (Case("idle", "processor time in the second after one request", "idle_cpu_us", 1, 1, False),)
 # What a stage adds when there is nothing to overlap; then pipelines whose best is the slower of their two sides.
 HANDOVER = (
     Case("handover", "one thread hands items to itself", n=2_000_000),
@@ -207,5 +232,13 @@ SUITES = {
         Group("one worker", "plan, 1 worker", ("taskflow graph, 1 worker", "tbb flow graph, 1 thread"), REPLAYS),
         Group("all workers", "plan", ("taskflow graph", "tbb flow graph"), REPLAYS),
         Group("modes", "plan inline", ("loop", "plan", "plan, each waited for", "plan with Vars"), REPLAYS),
+        Group("start", "plan inline, static", ("plan inline", "plan"), STARTS),
+    ),
+    "policies": (
+        Group("serving", "inline",
+              ("onnxruntime sequential", "onnxruntime parallel", "onnxruntime parallel, spinning", "threaded",
+               "inline, with a Var"),
+              CLOSED + OPEN + IDLE),
+        Group("overhead", "inline", ("kernels in a loop",), (replace(CLOSED[0], metric="p50_us", beside=("us_per_request",)),)),
     ),
 }

@@ -46,6 +46,7 @@ enum class Mutant {
   kDroppedGrant,          // forget a waiting reader that joined while the group was being granted
   kOrderSwapOnOneVar,     // publish the last Var before locking the others
   kForgottenHolder,       // a reader that joins a group does not learn who holds the write before it
+  kSettledLate,           // CompleteOne tells waits of the version after it has let the next write go
 };
 
 template <class Env>
@@ -194,8 +195,11 @@ struct Dependency {
   // own (Env::ExtraPins) keeps the block until DropPins.
   static void CompleteOne(Ctx& ctx, Op* op, Access& a, bool exclusive = false) {
     if (a.read()) return LeaveGroup(ctx, reinterpret_cast<Group*>(a.link.load(std::memory_order_relaxed)));
-    a.var->settled.store(a.version(), std::memory_order_release);  // as in Complete
-    if (LeaveWrite(ctx, op, a, exclusive)) DropPins(ctx, op, 1);
+    if constexpr (Env::kMutant != Mutant::kSettledLate)
+      a.var->settled.store(a.version(), std::memory_order_release);  // as in Complete
+    const uint32_t drop = LeaveWrite(ctx, op, a, exclusive);
+    if constexpr (Env::kMutant == Mutant::kSettledLate) a.var->settled.store(a.version(), std::memory_order_release);
+    if (drop) DropPins(ctx, op, 1);
   }
 
   // Releases one awaited grant that is not an access: a held op's start.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "plan_core.h"
+#include "replay_counter.h"
 
 namespace engine::detail {
 
@@ -51,20 +52,8 @@ class Replay {
   void Fail(const PlanNode& node, ErrorRecord* error);
   void EndUses(uint32_t node);
   void ReleaseVar(uint32_t var);
-  // relaxed stores and loads: while `atomic_` is false nobody else is there; handing a share to a queue publishes them.
-  // acq_rel: who arrives last sees what the others did. A count of one is ours alone to take.
   [[gnu::always_inline]] bool Down(uint32_t counter) {
-    std::atomic<uint32_t>& count = run_.counters[counter];
-    const uint32_t left = count.load(std::memory_order_acquire);
-    if (left != 1) {
-      if (!atomic_) {
-        count.store(left - 1, std::memory_order_relaxed);
-        return false;
-      }
-      if (count.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
-    }
-    count.store(plan_.counters[counter], std::memory_order_relaxed);  // for the frame's next run
-    return true;
+    return CountDown(run_.counters[counter], plan_.counters[counter], atomic_);
   }
   bool Arrive(const PlanSuccessor& edge) { return edge.counter == kNone || Down(edge.counter); }
   void Keep(uint32_t task) {

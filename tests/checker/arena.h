@@ -32,6 +32,7 @@ struct Model {
   bool any_refused;
   uint8_t sole_pusher;               // pusher + 1 that alone has pushed, 0, or kManyPushers
   bool exclusive_push[kMaxPushers];  // a pusher registers without locks
+  uint8_t parts_ended[kMaxOps];      // threads that have ended on their Var
   bool joined[kMaxOps];              // is held in its pusher's bulk
   bool needed[kMaxPushers];          // the bulk of a pusher is, by an op in registration or behind it
 };

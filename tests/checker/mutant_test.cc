@@ -42,10 +42,18 @@ TEST(DependencyProtocol, MutantDroppedGrantIsCaught) {
 TEST(DependencyProtocol, MutantForgottenHolderIsCaught) {
   IsCaught(Mutant::kForgottenHolder, "bulk:Wx, bulk:Rx, Rx", "deadlock: an op never became ready");
 }
+TEST(DependencyProtocol, MutantSettledLateIsCaught) {
+  IsCaught(Mutant::kSettledLate, "parts:Wx, Wx, settled:x", "settled != pushed at the end");
+}
 // The next faults are the caller's: nothing in the protocol completes an op twice, or knows who pushes.
 TEST(DependencyProtocol, MutantDoubleCompletionIsCaught) {
   ReportHolds(Check(Scenario("Wx")), "Wx");
   ReportCaught(Check(Scenario("twice:Wx")), "use after free", "twice:Wx");
+}
+// A run whose last write is left to others, and which still reads.
+TEST(DependencyProtocol, MutantRunWithoutAPinIsCaught) {
+  ReportHolds(Check(Scenario("parts:Wx Ry")), "parts:Wx Ry");
+  ReportCaught(Check(Scenario("parts:unpinned:Wx Ry")), "an op was recycled before it ended", "parts:unpinned:Wx Ry");
 }
 TEST(DependencyProtocol, MutantSecondPusherDoesNotWaitIsCaught) {
   Scenario scenario("Wx, Wx | Wx");

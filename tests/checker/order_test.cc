@@ -79,6 +79,19 @@ TEST(ManyVars, OpsOfOnePusherKeepTheirOrder) {
   Holds("Rx Ry, Wx Ry | Rx Wy, Rx");
 }
 
+// A plan's run, which always writes something (its own Var): each Var goes after its last use, and ops behind it go on, while the run still uses others.
+TEST(Runs, ReleaseTheirVarsOneByOne) {
+  Holds("parts:Wx Wy");
+  Holds("parts:Wx Wy, Wx, Wy");
+  Holds("parts:Wx Ry, parts:Rx Wy");
+  Holds("parts:Wx Ry, Rx | Wy");
+  Holds("parts:Wx Wy | Wx Wy");
+  Holds("parts:Rx Wy | Wx");
+  Holds("parts:Wx Wy, settled:x | settled:y");
+  HoldsExclusive("parts:Wx Ry, parts:Wx Wy");
+  HoldsExclusive("parts:Wx Wy, Wx | Wy");
+}
+
 // The plain fields (`entered`, `successor`, `op`, versions) are written where nobody can look at them yet.
 TEST(PlainFields, AreWrittenInTime) {
   HoldsFine("Wx, Wx | Wx");

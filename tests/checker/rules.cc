@@ -13,7 +13,7 @@ void Rules::Called(int op) {
     const State::OpState& other = s_.op[k];
     if (!other.returned || other.refused || !Conflict(spec, scenario_.ops[k])) continue;
     if (scenario_.ops[k].deletes) me.must_be_refused = true;
-    if (!other.ended) me.behind |= Bit(static_cast<int>(k));
+    if (InTheWay(static_cast<int>(k), op)) me.behind |= Bit(static_cast<int>(k));
   }
 }
 
@@ -24,7 +24,7 @@ const char* Rules::Entered(int op, int var) {
   if (v.deleted) return "an op took its place behind the deletion of its Var";
   for (size_t k = 0; k < scenario_.ops.size(); ++k) {
     const State::OpState& other = s_.op[k];
-    if ((other.entered & Bit(var)) && !other.ended && ConflictOn(var, spec, scenario_.ops[k]))
+    if ((other.entered & Bit(var)) && !(other.released & Bit(var)) && ConflictOn(var, spec, scenario_.ops[k]))
       me.behind |= Bit(static_cast<int>(k));
   }
   me.entered |= Bit(var);
@@ -59,6 +59,7 @@ const char* Rules::Refused(int op, int var) {
   if (!s_.var[var].deleted) return "a push was refused for a Var that is not deleted";
   if (me.entered) return "a refused push kept its place on a Var";
   me.returned = me.refused = me.ended = true;
+  me.released = UINT8_MAX;
   me.behind = 0;
   return nullptr;
 }
@@ -77,8 +78,7 @@ const char* Rules::Ready(int op, const uint64_t* versions) {
   }
   for (size_t k = 0; k < scenario_.ops.size(); ++k) {
     const State::OpState& other = s_.op[k];
-    if (other.ready && !other.ended && Conflict(spec, scenario_.ops[k]))
-      return "two ops in conflict may run at the same time";
+    if (other.ready && InTheWay(static_cast<int>(k), op)) return "two ops in conflict may run at the same time";
   }
   me.ready = true;
   return nullptr;
@@ -87,18 +87,35 @@ const char* Rules::Ready(int op, const uint64_t* versions) {
 const char* Rules::Ended(int op) {
   State::OpState& me = s_.op[op];
   if (!me.ready || me.ended) return "an op ended that was not running";
-  me.ended = true;
-  for (State::OpState& other : s_.op) other.behind &= static_cast<uint8_t>(~Bit(op));
   for (const AccessSpec& access : scenario_.ops[op].accesses)
-    s_.var[access.var].version += scenario_.ops[op].makes_version(access);
+    if (const char* broken = EndedOn(op, access.var)) return broken;
+  me.ended = true;
   return nullptr;
+}
+
+const char* Rules::EndedOn(int op, int var) {
+  State::OpState& me = s_.op[op];
+  const OpSpec& spec = scenario_.ops[op];
+  if (!me.ready || (me.released & Bit(var))) return "an op ended on a Var on which it was not running";
+  me.released |= Bit(var);
+  s_.var[var].version += spec.makes_version(*spec.Find(var));
+  for (size_t k = 0; k < scenario_.ops.size(); ++k)
+    if (!InTheWay(op, static_cast<int>(k))) s_.op[k].behind &= static_cast<uint8_t>(~Bit(op));
+  me.ended = me.released == me.entered;
+  return nullptr;
+}
+
+bool Rules::InTheWay(int op, int of) const {
+  for (int var = 0; var < kMaxVars; ++var)
+    if (!(s_.op[op].released & Bit(var)) && ConflictOn(var, scenario_.ops[op], scenario_.ops[of])) return true;
+  return false;
 }
 
 const char* Rules::LookedSettled(int var, bool settled) {
   if (!settled) return nullptr;
   for (size_t k = 0; k < scenario_.ops.size(); ++k) {
     const AccessSpec* const access = scenario_.ops[k].Find(var);
-    if (access && scenario_.ops[k].makes_version(*access) && s_.op[k].returned && !s_.op[k].ended)
+    if (access && scenario_.ops[k].makes_version(*access) && s_.op[k].returned && !(s_.op[k].released & Bit(var)))
       return "a Var was called settled before a write ended whose push had returned";
   }
   return nullptr;

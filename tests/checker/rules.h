@@ -17,9 +17,10 @@ class Rules {
   // Part of the explored state, hence plain bytes. Masks have a bit an op, or a Var.
   struct State {
     struct OpState {
-      uint8_t entered;  // Vars on which it has taken its place
-      uint8_t behind;   // ops in its way that have not ended
-      bool returned;    // its push has
+      uint8_t entered;   // Vars on which it has taken its place
+      uint8_t behind;    // ops in its way that have not ended there
+      uint8_t released;  // Vars on which it has ended
+      bool returned;     // its push has
       bool ready;
       bool ended;
       bool refused;
@@ -43,11 +44,13 @@ class Rules {
   // `versions`: of its accesses, in the order of its OpSpec.
   const char* Ready(int op, const uint64_t* versions);
   const char* Ended(int op);
+  const char* EndedOn(int op, int var);  // and goes on with its other Vars
   const char* LookedSettled(int var, bool settled);
   const char* AtRest(uint8_t held) const;  // mask of ops that need not have started
 
  private:
   bool OrderHasCycleThrough(int op) const;
+  bool InTheWay(int op, int of) const;  // in conflict on a Var on which it has not ended
 
   const Scenario& scenario_;
   State& s_;

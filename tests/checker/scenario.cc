@@ -52,6 +52,10 @@ OpSpec ParseOp(std::string_view text) {
       op.async = true;
     } else if (word == "keep") {
       op.keeps_version = true;
+    } else if (word == "parts") {
+      op.parts = true;
+    } else if (word == "unpinned") {
+      op.unpinned = true;
     } else if (word == "twice") {
       op.twice = true;
     } else {

@@ -10,6 +10,8 @@
 //           an op was registered that needs them, and never otherwise
 //   async:  it is completed while its body may still look at it
 //   keep:   it makes no version
+//   parts:  it releases its accesses one by one, each by a thread of its own, as a plan's run does
+//   unpinned: and has, wrongly, no pin of its own meanwhile
 //   twice:  it is, wrongly, completed twice
 // Instead of an op, `settled:x` is a look at Settled(x).
 #pragma once
@@ -42,6 +44,8 @@ struct OpSpec {
   int pusher = 0;
   bool async = false;
   bool keeps_version = false;
+  bool parts = false;
+  bool unpinned = false;
   bool twice = false;
 
   const AccessSpec* Find(int var) const;

@@ -42,6 +42,9 @@ class World final : public Program, private Host {
       if (spec.async) body_[id] = explorer().AddThread(name + "'s body", [this, op] { BodyMain(op); });
       if (spec.held || spec.bulk)
         releaser_[id] = explorer().AddThread(name + "'s releaser", [this, op] { ReleaserMain(op); });
+      for (size_t a = 0; spec.parts && a < spec.accesses.size(); ++a)
+        part_[id][a] = explorer().AddThread(name + "'s part with " + VarName(spec.accesses[a].var),
+                                            [this, op, a] { PartMain(op, a); });
       if (spec.twice) second_[id] = explorer().AddThread(name + " again", [this, op] { CompleterMain(op, false); });
     }
   }
@@ -246,6 +249,18 @@ class World final : public Program, private Host {
     typename CheckEnv<M>::Ctx ctx;
     D::Complete(ctx, BlockOf(id), exclusive);
   }
+  // One of several threads that end a run's last uses; the last of them ends the run.
+  void PartMain(int id, size_t access) {
+    const OpSpec& spec = scenario_.ops[id];
+    const bool exclusive = scenario_.exclusive && model_.sole_pusher != kManyPushers;
+    explorer().Pause();
+    explorer().Remark("ends on a Var", static_cast<uint64_t>(id));
+    Keep(rules_.EndedOn(id, spec.accesses[access].var));
+    typename CheckEnv<M>::Ctx ctx;
+    D::CompleteOne(ctx, BlockOf(id), BlockOf(id)->accesses()[access], exclusive);
+    explorer().Pause();
+    if (++model_.parts_ended[id] == spec.accesses.size() && !spec.unpinned) D::DropPins(ctx, BlockOf(id), 1);
+  }
   void BodyMain(int id) {
     typename CheckEnv<M>::Ctx ctx;
     D::DropPins(ctx, BlockOf(id), 1);
@@ -263,6 +278,10 @@ class World final : public Program, private Host {
     uint64_t versions[kMaxVars] = {};
     for (size_t i = 0; i < scenario_.ops[id].accesses.size(); ++i) versions[i] = op->accesses()[i].version();
     Keep(rules_.Ready(static_cast<int>(id), versions));
+    if (scenario_.ops[id].parts) {
+      for (size_t a = 0; a < scenario_.ops[id].accesses.size(); ++a) explorer().Start(part_[id][a]);
+      return;
+    }
     for (const int thread : {completer_[id], body_[id], second_[id]})
       if (thread) explorer().Start(thread);
   }
@@ -300,7 +319,8 @@ class World final : public Program, private Host {
     arena_.PoisonGroup(place.index);
   }
   uint32_t ExtraPins(const void* op) override {
-    return scenario_.ops[static_cast<const Op*>(op)->extra.id].async ? 1 : 0;
+    const OpSpec& spec = scenario_.ops[static_cast<const Op*>(op)->extra.id];
+    return spec.async || (spec.parts && !spec.unpinned) ? 1 : 0;
   }
   // A bulk has the address of a byte of its own.
   void* Holder(const void* op) override {
@@ -327,6 +347,7 @@ class World final : public Program, private Host {
   int body_[kMaxOps] = {};
   int releaser_[kMaxOps] = {};
   int second_[kMaxOps] = {};
+  int part_[kMaxOps][kMaxVars] = {};
 };
 
 }  // namespace checker

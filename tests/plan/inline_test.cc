@@ -1,5 +1,6 @@
 // The policy inline on plans: one thread, whatever the nodes are; many threads at once.
 #include <algorithm>
+#include <set>
 
 #include "engine/plan.h"
 #include "support/engine_test.h"
@@ -109,6 +110,50 @@ TEST_P(InlineTest, AsynchronousNodesOverlapEachOther) {
     });
   graph.Compile(eng).Start({}, {.policy = Policy::kInline}).Wait();
   for (auto& c : completers) c.join();
+}
+
+TEST_P(InlineTest, NodesHaveTheThreadsThatThePolicySays) {
+  Engine eng(Quiet(workers()));
+  Graph graph;
+  size_t pieces = 0;
+  std::set<std::thread::id> threads;
+  graph.Add({.name = "wide"}, [&](RunContext& ctx) {
+    ctx.ParallelFor(1000, 1, [&](size_t, size_t) {
+      ++pieces;
+      threads.insert(std::this_thread::get_id());
+    });
+  });
+  const Plan plan = graph.Compile(eng);
+  plan.Start({}, {.policy = Policy::kInline}).Wait();
+  EXPECT_EQ(pieces, 1u);
+  EXPECT_EQ(threads, std::set{std::this_thread::get_id()});
+}
+
+// DeepRec's inline executor runs the partitions of several devices one after the other.
+TEST_P(InlineTest, DeepRecRunsOtherPlacementsInTurn) {
+  Engine eng(Quiet(workers()));
+  Graph graph;
+  Counter started;
+  const auto meet = [&] {
+    started.Add();
+    started.WaitFor(2);
+  };
+  graph.Add({.name = "elsewhere", .place = Io()}, meet);
+  graph.Add({.name = "here"}, meet);
+  graph.Compile(eng).Start({}, {.policy = Policy::kInline}).Wait();
+}
+
+// DeepRec's keeps the first failure and loses the others.
+TEST_P(InlineTest, DeepRecLosesAllFailuresButTheFirst) {
+  Engine eng(Quiet(workers()));
+  Graph graph;
+  for (const char* what : {"one", "two"})
+    graph.Add({.name = Name::Intern(what)}, [what] { throw std::runtime_error(what); });
+  const Plan plan = graph.Compile(eng);
+  engine::Run run = plan.Start({}, {.policy = Policy::kInline});
+  EXPECT_TRUE(Has(ErrorOf([&] { run.Wait(); }).what(), "one"));
+  EXPECT_TRUE(Has(ErrorOf([&] { eng.WaitAll(); }).what(), "two"));
+  eng.WaitAll();
 }
 
 }  // namespace

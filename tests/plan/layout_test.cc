@@ -67,6 +67,16 @@ TEST_F(Layouts, ChainsBecomeOneTask) {
   EXPECT_TRUE(layout.counters.empty());  // every task has one predecessor
 }
 
+// MXNet's static CachedOp kept every op whose result leaves the graph out of its segments (its pull request 13890).
+TEST_F(Layouts, MxnetEndsSegmentsAtOutputs) {
+  ValueId value = graph.Input("x");
+  for (int i = 0; i < 5; ++i) {
+    value = graph.Add({.name = "n", .inputs = {value}, .outputs = 1}, [] {})[0];
+    graph.Output(value);
+  }
+  EXPECT_EQ(LayOut(graph, {}).tasks.size(), 1u);
+}
+
 TEST_F(Layouts, PlacementAsynchronousEndsAndPrioritiesBreakChains) {
   const NodeId a = Node();
   const NodeId b = graph.Add({.name = "io", .place = Io()}, [] {});

@@ -1,5 +1,6 @@
 // Contract 9 for plans: a random program leaves the same values, errors, paths and messages whether it is pushed, or captured
-// and run, under each policy, with overlapping runs and with any schedule.
+// and run, under each policy, in turns with pushes in bulks of each size, with overlapping runs and with any schedule.
+#include "engine/bulk.h"
 #include "engine/plan.h"
 #include "support/engine_test.h"
 #include "support/seed.h"
@@ -112,18 +113,55 @@ Meaning Eagerly(uint64_t seed, uint64_t failures) {
   return program.Result();
 }
 
+// Any ranks; and batches of neighbours, which cannot form a cycle.
+Schedule AnySchedule(const Graph& graph, uint64_t seed) {
+  Random random(seed);
+  Schedule schedule;
+  uint32_t batch = 0;
+  const Graph::Node* before = nullptr;
+  for (const Graph::Node& node : graph.nodes()) {
+    schedule.rank.push_back(static_cast<double>(random.Below(10)));
+    const bool joins = before && !before->async && !node.async && before->place.kind == node.place.kind;
+    batch += !joins || random.OneIn(3);
+    schedule.batch.push_back(batch);
+    before = &node;
+  }
+  return schedule;
+}
+
 // Runs are pushed without waiting, so that they overlap as far as their Vars allow.
-Meaning Replayed(int workers, Policy policy, uint64_t seed, uint64_t failures, bool traced, const Schedule& schedule) {
+Meaning Replayed(int workers, Policy policy, uint64_t seed, uint64_t failures, bool traced, bool scheduled) {
   Engine eng(Quiet(workers));
   Program program(eng);
   Graph graph;
   Capture capture(graph);
   program.Push(capture, seed, kOps, failures);
-  const Plan plan = graph.Compile(eng, {.schedule = schedule});
+  const Plan plan = graph.Compile(eng, {.schedule = scheduled ? AnySchedule(graph, seed) : Schedule()});
   if (traced) eng.StartTrace();
   // Under cost_model: one step as compiled, one measured, then with and without the schedule.
   if (policy == Policy::kCostModel) eng.SetPolicy(policy, {.start_step = 1, .stop_step = 2});
   for (int i = 0; i < kTimes; ++i) plan.Start({}, {.policy = policy});
+  return program.Result();
+}
+
+// Runs among eager ops of the same program, which are held in bulks when the run takes its place.
+Meaning InTurns(int workers, Policy policy, uint64_t seed, uint64_t failures, int bulk_size) {
+  Engine eng(Quiet(workers));
+  Program program(eng);
+  Graph graph;
+  Capture capture(graph);
+  program.Push(capture, seed, kOps, failures);
+  const Plan plan = graph.Compile(eng);
+  const PolicyScope scope = eng.EnterPolicy({policy});
+  Bulk bulk(eng, bulk_size);
+  for (int i = 0; i < kTimes; ++i) {
+    if (i % 2 == 0) {
+      program.Push(bulk, seed, kOps, failures);
+    } else {
+      plan.Start();
+    }
+  }
+  bulk.Release();
   return program.Result();
 }
 
@@ -144,12 +182,10 @@ TEST_P(PlanMeaningTest, CapturedProgramsMeanWhatTheyMeanEagerly) {
     SCOPED_TRACE(SeedLine() + ", program " + std::to_string(program));
     for (const uint64_t failures : {uint64_t{0}, uint64_t{12}}) {
       const Meaning reference = Eagerly(seed, failures);
-      EXPECT_EQ(Replayed(workers, policy, seed, failures, false, {}), reference);
-      EXPECT_EQ(Replayed(workers, policy, seed, failures, true, {}), reference);
-      Random random(seed);
-      Schedule schedule;
-      for (int i = 0; i < kOps; ++i) schedule.rank.push_back(static_cast<double>(random.Below(10)));
-      EXPECT_EQ(Replayed(workers, policy, seed, failures, false, schedule), reference);
+      EXPECT_EQ(Replayed(workers, policy, seed, failures, false, false), reference);
+      EXPECT_EQ(Replayed(workers, policy, seed, failures, true, false), reference);
+      EXPECT_EQ(Replayed(workers, policy, seed, failures, false, true), reference);
+      for (const int size : {1, 2, 15, 1000}) EXPECT_EQ(InTurns(workers, policy, seed, failures, size), reference);
     }
   }
 }
