@@ -174,6 +174,10 @@ PIPELINES = tuple(
     for load, title in LOADS
     for jitter in (0, 50, 100)
 )
+SMART = (
+    Case("smart", "SmartStage, guarded, over the whole step: 12 random steps in pairs", "over_whole", 15, 5, False,
+         beside=("low95", "high95", "steps_lost", "steps_staged", "best_over_whole")),
+)
 IN_PYTHON = (
     Case("py_handover", "one thread hands items to itself", n=500_000, quick_n=100_000),
     *(
@@ -211,6 +215,7 @@ MAKESPANS = tuple(
 SUITES = {
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
+        Group("smart", "stage", (), SMART),
         Group("python", "engine.staged",
               ("queue.Queue", "no stage in Python", "DataLoader", "DataLoader, 1 worker", "DataLoader, 2 workers"),
               IN_PYTHON),

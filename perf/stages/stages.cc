@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../peers/runner.h"
+#include "smart.h"
 
 namespace {
 
@@ -216,6 +217,7 @@ class Stages {
   Answer Run(std::string_view name, std::size_t n) const {
     if (name == "handover") return Handover(variant_, n);
     if (name == "stream") return Stream(variant_, n);
+    if (name == "smart") return variant_.empty() ? SmartPairs(n) : Answer::Skip("runs both ways in one process");
     for (const auto& [load_name, load] : Loads()) {
       if (load_name == name) return Pipeline(variant_, load, n);
     }

@@ -158,8 +158,8 @@ void BindSmart(nb::module_& m) {
           "__init__",
           [](PySmartStep* self, const PyEngine& engine, const engine::Graph& graph,
              const std::vector<uint32_t>& sourced, const std::string& name, size_t capacity, int num_threads,
-             int stream, nb::handle judge, bool on, bool on_cpu, std::vector<uint32_t> targets, int max_levels,
-             int profile_steps, int guard_steps) {
+             int stream, nb::handle judge, bool on, bool on_cpu, std::vector<uint32_t> targets, nb::handle input_state,
+             int max_levels, int profile_steps, int guard_steps) {
             new (self) PySmartStep(Make(engine, graph, sourced, name, capacity, num_threads, stream, judge, on, on_cpu,
                                         std::move(targets), input_state, max_levels, profile_steps, guard_steps));
           },

@@ -254,7 +254,8 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-  if (!exclusive && op->n_access <= kFewVars) Sort(op->accesses(), op->n_access);
+  // A run's are sorted, but for its own Var, which must stay the last: that is where its end looks for it.
+  if (!exclusive && op->n_access <= kFewVars && !(op->extra.flags & kRunOp)) Sort(op->accesses(), op->n_access);
   const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, exclusive);
   if (result == Protocol::Result::kReady) {
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);

@@ -94,7 +94,7 @@ TEST(SmartStageTest, SaysWhatIsStagedAndWhyTheRestIsNot) {
   p.Drain(steps);
   const std::string text = steps.Explain();
   for (const char* line : {"2 of 3 nodes staged, in 1 level", "staged parse", "staged look up", "handed over look up",
-                           "not staged step: reads 'rate', which each step is given", "without a guard"})
+                           "not staged step: changes Var 'weight', which is no input_state", "without a guard"})
     EXPECT_TRUE(Has(text, line)) << text;
   const SmartStageReport report = steps.Report();
   ASSERT_EQ(report.boundary.size(), 1u);
