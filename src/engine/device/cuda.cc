@@ -110,10 +110,9 @@ DeviceStatus CudaDevice::Copy(const char* call, void* to, const void* from, size
   if (pageable) {
     if (DeviceStatus bad = RefuseInCapture(call, "pageable memory in a capture", stream); !bad.ok()) return bad;
   }
-  DeviceStatus status = CudaStatus(call, cudaMemcpyAsync(to, from, bytes, direction, Native(stream)));
+  const DeviceStatus status = CudaStatus(call, cudaMemcpyAsync(to, from, bytes, direction, Native(stream)));
   // The runtime may return while a pageable copy in is still under way from its own buffer: make it one meaning.
-  if (status.ok() && pageable) status = Synchronize(stream);
-  return status;
+  return status.ok() && pageable ? Synchronize(stream) : status;
 }
 
 DeviceStatus CudaDevice::CopyIn(void* to, const void* from, size_t bytes, Stream stream, MemoryKind memory) {
