@@ -83,7 +83,7 @@ class EngineCore {
   void ReleaseHeld(CompletionState* claim);
 
   // --- held_chain.cc
-  uint32_t PushChained(const PushRequest& request, HeldOps& held);
+  uint32_t PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket);
   HeldOwner* NewOwner() EXCLUDES(owners_mu_);
   void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
   void ReleaseChain(HeldChain* chain);
@@ -123,6 +123,10 @@ class EngineCore {
   RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait);
   OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
   void FinishTicket(OpRecord* op, ErrorRecord* error);
+  void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
+  bool OnDevice(uint8_t pool_index) const {
+    return pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1);
+  }
   void DropRun(RunState& run);
   void CheckRunWait(const RunState& run, Site site) const;
 

@@ -24,7 +24,7 @@ uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site sit
   if (desc.place.kind == Placement::Kind::kDefault && core_->Stamp().policy != Policy::kThreaded) [[unlikely]]
     return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
   return core_->PushChained(
-      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *this);
+      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *owner_, &ticket_);
 }
 
 bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait) {
@@ -46,28 +46,29 @@ namespace detail {
 void ProductionEnv::Need(Pass& pass, void* holder) { pass.slot->needed.push_back(static_cast<HeldChain*>(holder)); }
 
 // Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-uint32_t EngineCore::PushChained(const PushRequest& request, HeldOps& held) {
+uint32_t EngineCore::PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
   ThreadSlot& slot = Slot();
   OpRecord* op = NewChained(slot, request);
   if (!op) return HeldOps::kNoRoom;
-  HeldChain* chain = held.owner_->chain.load(std::memory_order_relaxed);
+  HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
-  if (chain) count = Append(slot, op, *chain, &held.ticket_, false);
+  if (chain) count = Append(slot, op, *chain, ticket, false);
   if (count == 0) {  // none yet, or released: its block may be another owner's by now
     chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
     // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
     // the block. Partners: the acquire loads in Release and ReleaseAllChains.
-    held.owner_->chain.store(chain, std::memory_order_release);
+    owner.chain.store(chain, std::memory_order_release);
     try {
-      count = Append(slot, op, *chain, &held.ticket_, true);
+      count = Append(slot, op, *chain, ticket, true);
     } catch (...) {
       chain->open.store(false, std::memory_order_relaxed);
-      held.owner_->chain.store(nullptr, std::memory_order_relaxed);
+      owner.chain.store(nullptr, std::memory_order_relaxed);
       slot.var_cache.Return(kChainClass, chain);
       throw;
     }
   }
   ReleaseNeeded(slot, chain);
+  if (request.flags & kNodeOp) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in drain.cc and back_pressure.cc, which then look at all chains.
   LightFence();
@@ -235,14 +236,19 @@ void EngineCore::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
 }
 
 void EngineCore::ReleaseAllChains(const HeldChain* but) {
-  std::vector<HeldChain*> chains;
-  {
-    MutexLock lock(owners_mu_);
-    for (const HeldOwner& owner : owners_)
-      if (HeldChain* chain = owner.chain.load(std::memory_order_acquire)) chains.push_back(chain);
+  // A few at a time: nothing is allocated, and nothing released under the lock.
+  std::array<HeldChain*, 32> chains;
+  for (size_t from = 0, all = 1; from < all; from += chains.size()) {
+    size_t found = 0;
+    {
+      MutexLock lock(owners_mu_);
+      all = owners_.size();
+      for (size_t i = from; i < std::min(all, from + chains.size()); ++i)
+        if (HeldChain* chain = owners_[i].chain.load(std::memory_order_acquire)) chains[found++] = chain;
+    }
+    for (size_t i = 0; i < found; ++i)
+      if (chains[i] != but) ReleaseChain(chains[i]);
   }
-  for (HeldChain* chain : chains)
-    if (chain != but) ReleaseChain(chain);
 }
 
 HeldOwner* EngineCore::NewOwner() {

@@ -117,8 +117,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     }
   } else {
     pool_index = PoolIndex(desc.place);
-    if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1))
-        [[unlikely]]
+    if (OnDevice(pool_index)) [[unlikely]]
       flags |= desc.graph.kind && !(flags & kAsyncOp) ? kDeviceOp | kCapturable : kDeviceOp;
   }
   size_t closure_at = 0;
