@@ -138,7 +138,7 @@ sanitized() {
   tree "$name" -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DENGINE_SANITIZE="$sanitizer" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -DCMAKE_C_STANDARD_LIBRARIES=-lstdc++ \
-    "-DENGINE_TEST_FOLDERS=engine;stage;stress;c_api" || return 1  # the linker options: for programs in C
+    "-DENGINE_TEST_FOLDERS=engine;device;stage;stress;c_api" || return 1  # the linker options: for programs in C
   # The sanitizers' shadow memory does not fit every random address layout.
   setarch -R true 2>/dev/null && fixed=(setarch -R)
   local log=$LOGS/$name.ctest

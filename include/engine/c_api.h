@@ -179,6 +179,9 @@ typedef struct EngineConfig {
   void* on_stall_arg;
   EngineErrorHook on_unobserved; /* errors that nobody waited for, at shutdown; null: stderr */
   void* on_unobserved_arg;
+  const char* const* devices; /* device i of ENGINE_PLACE_GPU: "cuda", "cuda:1", "software" */
+  int32_t num_devices;        /* 0: the CUDA devices of the machine, each made on first use */
+  int32_t streams_per_device; /* that ops without a lane of their own are spread over */
 } EngineConfig;
 
 enum { ENGINE_POLICY_RAISE_AT_PUSH = 1 }; /* naive only: a push returns the ENGINE_E_OP of its own op */
@@ -209,14 +212,16 @@ ENGINE_API EngineStatus EnginePolicyAt(int32_t index, const char** name, const c
 
 typedef struct EnginePlacement {
   uint32_t kind;  /* ENGINE_PLACE_... */
-  uint32_t index; /* of the pool, or of the device that a copy lane serves */
+  uint32_t index; /* of the pool, or of the device */
 } EnginePlacement;
 enum {
   ENGINE_PLACE_CPU = 0,     /* the default pool */
   ENGINE_PLACE_POOL = 1,    /* a named pool: ask EnginePool */
   ENGINE_PLACE_IO = 2,      /* threads of their own for work that blocks */
   ENGINE_PLACE_COPY_IN = 3, /* ordered copy lanes, one thread each */
-  ENGINE_PLACE_COPY_OUT = 4
+  ENGINE_PLACE_COPY_OUT = 4,
+  ENGINE_PLACE_GPU =
+      5 /* a device: the body issues work on its stream and does not wait for it (EngineOpDesc.gpu_lane) */
 };
 /* The placement of a named pool. */
 ENGINE_API EngineStatus EnginePool(EngineHandle engine, const char* name, EnginePlacement* place);
@@ -241,6 +246,26 @@ typedef struct EngineCounters {
   uint64_t dispatches; /* runs of ops: a bulk is one, unless it was split */
 } EngineCounters;
 ENGINE_API EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters);
+
+/* What the engine asked of its devices since it was made (engine::DeviceStats). The caller sets struct_size. */
+typedef struct EngineDeviceCounters {
+  size_t struct_size;
+  uint64_t issued;  /* ops whose order is on a device */
+  uint64_t retired; /* of these, known to have ended */
+  uint64_t records;
+  uint64_t waits; /* of one stream for another */
+  uint64_t waits_elided;
+  uint64_t events;
+  uint64_t queries;
+  uint64_t host_waits; /* times that a host op or a wait was put aside until a device got there */
+  uint64_t host_syncs; /* where memory ran out; nowhere else */
+  uint64_t lanes;
+  uint64_t graph_captures;
+  uint64_t graph_instantiations;
+  uint64_t graph_updates;
+  uint64_t graph_launches;
+} EngineDeviceCounters;
+ENGINE_API EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* counters);
 
 ENGINE_API EngineStatus EngineTraceStart(EngineHandle engine);
 /* Ends the trace and gives it as Chrome trace-event JSON: into the file `path` unless that is null, and as text
@@ -285,9 +310,16 @@ typedef struct EngineOpDesc {
   uint32_t flags;           /* ENGINE_OP_... */
   uint32_t reserved;        /* 0 */
   EngineCancelScope cancel; /* null: the calling thread's current scope, if it has one */
+  uint64_t graph_kind;      /* on a device: what the op is, for bulks that become graphs (engine::GraphKey); 0: never */
+  uint64_t graph_params;    /* hash or version of its pointers and scalars */
+  uint32_t gpu_lane;      /* ENGINE_PLACE_GPU: 0: whichever stream suits; n: stream n - 1 of the device, as asked for */
+  uint32_t reserved_lane; /* 0 */
 } EngineOpDesc;
 
-enum { ENGINE_OP_RUN_ALWAYS = 1 }; /* runs even when an input is poisoned, and when cancelled */
+enum {
+  ENGINE_OP_RUN_ALWAYS = 1, /* runs even when an input is poisoned, and when cancelled */
+  ENGINE_OP_ONE_CALL = 2    /* with graph_kind: the body issues exactly one kernel or copy */
+};
 
 /* A synchronous body. Nonzero fails the op with that code, and with the text given to EngineOpSetError. */
 typedef int32_t (*EngineSyncFn)(EngineContext* context, void* param);
@@ -367,6 +399,10 @@ ENGINE_API EngineStatus EngineContextWorker(const EngineContext* context, int32_
 ENGINE_API EngineStatus EngineContextVersion(const EngineContext* context, EngineVar var, uint64_t* version);
 /* 1 once the op's cancel scope was cancelled, else 0. */
 ENGINE_API EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled);
+/* On a device: the body must not synchronize, whoever needs the result waits for it. 0 elsewhere. */
+ENGINE_API EngineStatus EngineContextDeferSync(const EngineContext* context, int32_t* defer);
+/* The op's stream, a cudaStream_t. Refused on a device of another kind, and off devices. */
+ENGINE_API EngineStatus EngineContextCudaStream(const EngineContext* context, void** stream);
 /* Runs fn(arg, begin, end) over [0, n) in pieces of at least `grain` (0: 1) on the pool's threads and returns when
  * all are done. A piece that returns nonzero ends it with ENGINE_E_BODY; pieces that have not started may be left
  * out. */

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/error.h"
@@ -32,6 +33,7 @@ enum class DeviceCode : uint8_t {
   kInvalidValue,
   kInvalidHandle,  // null, destroyed, or of another device
   kWrongMemory,    // debug checks: a host pointer where a device pointer belongs, or the other way round
+  kSyncInBody,     // debug checks: Synchronize in the body of an op on a device
   kOutOfMemory,
   kNoDevice,  // no such device, no driver, or a build without the backend
   kUnsupported,
@@ -191,7 +193,9 @@ class Device {
 
 // The CUDA devices of this machine; 0 without a driver or without the backend, and then `why` (may be null) says so.
 int CudaDeviceCount(std::string* why = nullptr);
-// Throws DeviceError (kNoDevice) that says what is missing. `check_pointers`: kWrongMemory is looked for.
+// Throws DeviceError (kNoDevice) that says what is missing. `check_pointers`: kWrongMemory and kSyncInBody are looked for.
 std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers = false);
+// By name, for those who cannot hold one: "cuda", "cuda:1", "software". UsageError for any other.
+std::shared_ptr<Device> MakeDevice(std::string_view name);
 
 }  // namespace engine

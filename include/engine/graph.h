@@ -76,6 +76,7 @@ struct NodeDesc {
   bool run_always = false;
   CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
   Name cost_key = {};             // nodes of one key share their measured cost; "": a key of its own, from the name
+  GraphKey graph = {};            // on a device, under PlanOptions::static_alloc: see plan.h
 };
 
 // What a kernel sees. Values are this node's, by position.
@@ -193,6 +194,7 @@ class Graph {
     Name cost_key;
     Site site;
     Placement place;
+    GraphKey graph;
     int priority = 0;
     bool async = false;
     bool run_always = false;

@@ -7,6 +7,11 @@
 // Start, begins when all its Vars are granted, and releases each Var after the last node that needs it.
 // A run counts as one write of each Var that it changes.
 //
+// Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk; what needs them comes when the device has done
+// them. With PlanOptions::static_alloc and a GraphKey on each of them it is launched as a graph from a frame's third run on:
+// the key then speaks of what the bodies do to the frame's values, whose objects stay (NodeContext::Reuse), and of nothing
+// that a run brings.
+//
 // Threads:   Start on any thread, inside ops too. A Run is used by one thread at a time.
 // Ownership: plans, runs and frames may outlive the graph; a run that is dropped goes on, and its errors are reported by WaitAll.
 //            Frames come from the plan's pool: after warm-up a run allocates nothing.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "engine/op.h"
 
 namespace engine {
 
@@ -73,6 +74,8 @@ struct StageOptions {
   bool use_stage_subgraph_thread_pool = false;  // run on the pool MakeStagePool made as number ...
   int stage_subgraph_thread_pool_id = 0;        // ... this; refused if there is none
   int stage_subgraph_stream_id = 0;             // device lane of the stage, 0 … StageLanes() - 1; 0: the main one
+  Engine* engine = nullptr;                     // whose device that is; it outlives the stage. Null: no device
+  int device = 0;                               // of that engine
 
   bool autotune = false;      // grow capacity and threads while consumers wait
   size_t max_capacity = 256;  // how far autotune may go; capacity_bytes bounds it too
@@ -109,7 +112,9 @@ int MakeStagePool(StagePoolOptions options);
 // The pools there are, by number.
 std::vector<StagePoolOptions> StagePools();
 // How many device lanes a stage may choose from: multi_stream_num. 1 where there is no device.
-int StageLanes() noexcept;
+int StageLanes(const Engine* engine = nullptr, int device = 0) noexcept;
+// Inside a source: where its stage's device work goes; what crosses to the device goes to CopyIn. Elsewhere the CPU.
+Placement StageLane() noexcept;
 
 // Runs body(begin, end) over [0, n) in pieces of at least `grain`, with the intra-op threads of the pool that the calling
 // producer runs on; outside of pools on the calling thread alone. The first exception of a piece is rethrown.

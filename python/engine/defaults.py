@@ -17,8 +17,9 @@ def init(**options: Any) -> None:
 
     workers (-1: one a core; 0: ops run inside waits), intra_op_threads, io_threads, cpus, pools ({name: threads} or
     {name: dict(threads=, cpus=, on_start=, on_end=)}), thread_name; max_pending, hard_max_pending, max_spare_threads;
-    spin, drain_timeout, stall_timeout (seconds); on_start(worker), on_end(worker), on_stall(report),
-    on_unobserved(exception); policy, raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
+    devices (["cuda:0"], ["software"]; else the CUDA devices of the machine), streams_per_device; spin, drain_timeout,
+    stall_timeout (seconds); on_start(worker), on_end(worker), on_stall(report), on_unobserved(exception);
+    policy, raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
     """
     _core.init(**options)
 
@@ -84,6 +85,11 @@ def start() -> None:
 def stats() -> dict[str, int]:
     """Counters since the engine was made: pushed, completed, skipped, stolen, wakeups, unseen_errors and more."""
     return _core.default().stats()
+
+
+def device_stats() -> dict[str, int]:
+    """What the engine asked of its devices since it was made: issued, retired, records, waits, graph_launches and more."""
+    return _core.default().device_stats()
 
 
 def pool(name: str) -> _core.Placement:

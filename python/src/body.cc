@@ -115,6 +115,22 @@ void BindBody(nb::module_& m) {
   m.def(
       "cancelled", [] { return current && current->cancelled(); },
       "True in the body of an op whose CancelScope was cancelled: long bodies may look and stop early.");
+  m.def(
+      "defer_sync", [] { return current && current->defer_sync(); },
+      "True in the body of an op on a device: it must not synchronize; whoever needs the result waits for it.");
+  m.def(
+      "cuda_stream",
+      [] {
+        if (!current) RaiseError("UsageError", "cuda_stream: asked for outside of an op");
+        try {
+          return reinterpret_cast<uintptr_t>(current->cuda_stream());
+        } catch (const engine::Error&) {
+          Raise(std::current_exception());
+        }
+      },
+      nb::sig("def cuda_stream() -> int"),
+      "The stream of the op that runs, as CUDA's address: torch.cuda.ExternalStream(engine.cuda_stream()).\n"
+      "UsageError outside of ops on CUDA devices.");
 }
 
 }  // namespace engine_python

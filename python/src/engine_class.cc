@@ -1,4 +1,5 @@
 // The binding of Engine: everything but pushes and Vars.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -125,6 +126,35 @@ nb::dict Stats(const PyEngine& self) {
   return out;
 }
 
+nb::dict DeviceStatsOf(const PyEngine& self) {
+  const engine::DeviceStats stats = self.state->engine.device_stats();
+  nb::dict out;
+#define ENGINE_STAT(field) out[#field] = stats.field
+  ENGINE_STAT(issued);
+  ENGINE_STAT(retired);
+  ENGINE_STAT(records);
+  ENGINE_STAT(waits);
+  ENGINE_STAT(waits_elided);
+  ENGINE_STAT(events);
+  ENGINE_STAT(queries);
+  ENGINE_STAT(host_waits);
+  ENGINE_STAT(host_syncs);
+  ENGINE_STAT(lanes);
+  ENGINE_STAT(graph_captures);
+  ENGINE_STAT(graph_instantiations);
+  ENGINE_STAT(graph_updates);
+  ENGINE_STAT(graph_launches);
+#undef ENGINE_STAT
+  return out;
+}
+
+engine::Placement GpuPlace(int device, std::optional<int> lane) {
+  if (device < 0 || device > UINT16_MAX || (lane && (*lane < 0 || *lane >= engine::Placement::kAnyLane)))
+    RaiseError("UsageError", "gpu: device " + std::to_string(device) +
+                                 (lane ? ", lane " + std::to_string(*lane) : std::string()) + "; both count from 0");
+  return engine::Gpu(static_cast<uint16_t>(device), lane ? static_cast<uint8_t>(*lane) : engine::Placement::kAnyLane);
+}
+
 // (Chrome JSON, [(name, lane, begin_ns, end_ns, op, skipped), ...])
 nb::tuple StopTrace(const PyEngine& self) {
   std::vector<engine::TraceEvent> events;
@@ -147,22 +177,29 @@ std::string DescribePending(const PyEngine& self) {
 }  // namespace
 
 nb::class_<PyEngine> BindEngine(nb::module_& m) {
-  nb::class_<engine::Placement>(m, "Placement", "Which threads run an op: engine.io(), engine.pool(name), copy lanes.")
+  nb::class_<engine::Placement>(m, "Placement",
+                                "Which threads run an op, or which device: engine.io(), pool(name), gpu(i).")
       .def(
           "__eq__",
           [](const engine::Placement& a, nb::handle other) {
             if (!nb::isinstance<engine::Placement>(other)) return false;
             const auto& b = *nb::inst_ptr<engine::Placement>(other);
-            return a.kind == b.kind && a.index == b.index;
+            return a.kind == b.kind && a.index == b.index && a.lane == b.lane;
           },
           nb::arg("other").none(), nb::sig("def __eq__(self, other: object) -> bool"))
-      .def("__hash__", [](const engine::Placement& a) { return static_cast<int>(a.kind) << 16 | a.index; });
+      .def("__hash__",
+           [](const engine::Placement& a) { return static_cast<int>(a.kind) << 24 | a.lane << 16 | a.index; });
   m.def(
       "cpu", [] { return engine::Cpu(); }, "The default CPU pool.");
   m.def(
       "io", [] { return engine::Io(); }, "Threads of their own for work that blocks; never takes a compute worker.");
   m.def("copy_in", &engine::CopyIn, nb::arg("device") = 0, "The ordered copy lane to a device: one thread.");
   m.def("copy_out", &engine::CopyOut, nb::arg("device") = 0, "The ordered copy lane from a device: one thread.");
+
+  m.def("gpu", &GpuPlace, nb::arg("device") = 0, nb::arg("lane") = nb::none(),
+        nb::sig("def gpu(device: int = 0, lane: int | None = None) -> Placement"),
+        "Device `device` of the engine. The op's body issues work on engine.cuda_stream() and does not wait for it.\n"
+        "`lane`: a stream of its own by number; else the one of what the op needs, or the one with the least to do.");
 
   nb::class_<PolicyBlock>(m, "PolicyBlock", "What engine.policy(...) returns: a block with a policy of its own.")
       .def("__enter__", &EnterBlock, nb::sig("def __enter__(self) -> None"))
@@ -228,6 +265,8 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           "The placement of a named pool. UsageError, listing the pools there are, for an unknown name.")
       .def_prop_ro("workers", [](const PyEngine& self) { return self.state->engine.workers(); })
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"), "Counters since the engine was made.")
+      .def("device_stats", &DeviceStatsOf, nb::sig("def device_stats(self) -> dict[str, int]"),
+           "What the engine asked of its devices since it was made; bodies ask for more.")
       .def("start_trace", [](const PyEngine& self) { Blocking([&] { self.state->engine.StartTrace(); }); })
       .def("stop_trace", &StopTrace,
            nb::sig("def stop_trace(self) -> tuple[str, list[tuple[str, str, int, int, int, bool]]]"),

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "engine/device.h"
 #include "failure.h"
 #include "gil.h"
 #include "site.h"
@@ -133,6 +134,12 @@ const std::map<std::string, Setter>& Setters() {
            return nb::steal(ToPython(std::make_exception_ptr(error)));
          });
        }},
+      {"devices",
+       [](O o, H v) {
+         for (nb::handle name : nb::iter(v))
+           o.devices.push_back(engine::MakeDevice(Text(name, "init: devices: a device's name")));
+       }},
+      {"streams_per_device", [](O o, H v) { o.streams_per_device = IntOf<int>(v, "streams_per_device", 1); }},
       {"policy", [](O o, H v) { o.policy = engine::PolicyByName(Text(v, "init: policy")); }},
       {"raise_at_push", [](O o, H v) { o.policy_options.raise_at_push = PyObject_IsTrue(v.ptr()) == 1; }},
   };

@@ -76,6 +76,7 @@ EngineConfig ToConfig(const EngineOptions& options) {
   config.spin_us = options.spin.count();
   config.drain_timeout_ms = options.drain_timeout.count();
   config.stall_timeout_ms = options.stall_timeout.count();
+  config.streams_per_device = options.streams_per_device;
   return config;
 }
 
@@ -101,6 +102,10 @@ EngineOptions ReadConfig(const EngineConfig* given) {
   options.spin = std::chrono::microseconds(NotNegative(config.spin_us, "spin_us"));
   options.drain_timeout = std::chrono::milliseconds(NotNegative(config.drain_timeout_ms, "drain_timeout_ms"));
   options.stall_timeout = std::chrono::milliseconds(NotNegative(config.stall_timeout_ms, "stall_timeout_ms"));
+  options.streams_per_device = config.streams_per_device;
+  const size_t devices = CheckedCount(config.num_devices, config.devices, "devices");
+  for (size_t i = 0; i < devices; ++i)
+    options.devices.push_back(engine::MakeDevice(&Required(config.devices[i], "a device's name")));
   if (config.on_stall) {
     options.on_stall = [hook = config.on_stall, arg = config.on_stall_arg](std::string_view report) {
       hook(arg, std::string(report).c_str());
@@ -263,6 +268,29 @@ EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters) {
                                  .backpressure_waits = stats.backpressure_waits,
                                  .dispatches = stats.dispatches};
     WriteStruct(read, result, result.struct_size, "EngineCounters");
+  });
+}
+
+EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* counters) {
+  return Guard(__func__, [&] {
+    EngineDeviceCounters& result = Required(counters, "the result");
+    const engine::DeviceStats stats = Live(engine).device_stats();
+    const EngineDeviceCounters read = {.struct_size = sizeof read,
+                                       .issued = stats.issued,
+                                       .retired = stats.retired,
+                                       .records = stats.records,
+                                       .waits = stats.waits,
+                                       .waits_elided = stats.waits_elided,
+                                       .events = stats.events,
+                                       .queries = stats.queries,
+                                       .host_waits = stats.host_waits,
+                                       .host_syncs = stats.host_syncs,
+                                       .lanes = stats.lanes,
+                                       .graph_captures = stats.graph_captures,
+                                       .graph_instantiations = stats.graph_instantiations,
+                                       .graph_updates = stats.graph_updates,
+                                       .graph_launches = stats.graph_launches};
+    WriteStruct(read, result, result.struct_size, "EngineDeviceCounters");
   });
 }
 

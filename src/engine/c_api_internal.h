@@ -99,6 +99,8 @@ template <>
 inline constexpr size_t kFirstSize<EngineOpDesc> = 96;
 template <>
 inline constexpr size_t kFirstSize<EngineCounters> = 104;
+template <>
+inline constexpr size_t kFirstSize<EngineDeviceCounters> = 120;
 
 template <class Struct>
 void CheckStructSize(size_t size, const char* what) {

@@ -99,15 +99,20 @@ class VarList {
   size_t size_ = 0;
 };
 
-Placement ToPlacement(EnginePlacement place) {
+Placement ToPlacement(EnginePlacement place, uint32_t gpu_lane) {
   static_assert(ENGINE_PLACE_CPU == static_cast<int>(Placement::Kind::kDefault) &&
                 ENGINE_PLACE_POOL == static_cast<int>(Placement::Kind::kPool) &&
                 ENGINE_PLACE_IO == static_cast<int>(Placement::Kind::kIo) &&
                 ENGINE_PLACE_COPY_IN == static_cast<int>(Placement::Kind::kCopyIn) &&
-                ENGINE_PLACE_COPY_OUT == static_cast<int>(Placement::Kind::kCopyOut));
-  if (place.kind > ENGINE_PLACE_COPY_OUT) throw UsageError("unknown placement kind " + std::to_string(place.kind));
+                ENGINE_PLACE_COPY_OUT == static_cast<int>(Placement::Kind::kCopyOut) &&
+                ENGINE_PLACE_GPU == static_cast<int>(Placement::Kind::kGpu));
+  if (place.kind > ENGINE_PLACE_GPU) throw UsageError("unknown placement kind " + std::to_string(place.kind));
   if (place.index > UINT16_MAX) throw UsageError("the placement's index is " + std::to_string(place.index));
-  return {static_cast<Placement::Kind>(place.kind), static_cast<uint16_t>(place.index)};
+  if (gpu_lane != 0 && place.kind != ENGINE_PLACE_GPU)
+    throw UsageError("gpu_lane is " + std::to_string(gpu_lane) + ", but the op is not placed on a GPU");
+  // The engine says which lanes there are; what does not fit the field is none of them either.
+  const auto lane = gpu_lane == 0 ? Placement::kAnyLane : static_cast<uint8_t>(std::min<uint32_t>(gpu_lane - 1, 0xfe));
+  return {static_cast<Placement::Kind>(place.kind), static_cast<uint16_t>(place.index), lane};
 }
 
 // An op's description in the C++ shape, valid for the length of the call.
@@ -120,11 +125,13 @@ class Description {
       desc_.reads = refs_.Append({op_.reads, static_cast<size_t>(op_.num_reads)}, "reads");
       desc_.updates = refs_.Append({op_.updates, static_cast<size_t>(op_.num_updates)}, "updates");
       desc_.writes = refs_.Append({op_.writes, static_cast<size_t>(op_.num_writes)}, "writes");
-      desc_.place = ToPlacement(op_.place);
+      desc_.place = ToPlacement(op_.place, op_.gpu_lane);
       desc_.priority = op_.priority;
-      if ((op_.flags & ~uint32_t{ENGINE_OP_RUN_ALWAYS}) != 0 || op_.reserved != 0) {
-        throw UsageError("unknown flags " + std::to_string(op_.flags | op_.reserved));
+      if (const uint32_t unknown =
+              (op_.flags & ~uint32_t{ENGINE_OP_RUN_ALWAYS | ENGINE_OP_ONE_CALL}) | op_.reserved | op_.reserved_lane) {
+        throw UsageError("unknown flags " + std::to_string(unknown));
       }
+      desc_.graph = {op_.graph_kind, op_.graph_params, (op_.flags & ENGINE_OP_ONE_CALL) != 0};
       desc_.run_always = (op_.flags & ENGINE_OP_RUN_ALWAYS) != 0;
       if (op_.cancel) desc_.cancel = &Live(op_.cancel);
     } catch (const UsageError& e) {
@@ -363,6 +370,15 @@ EngineStatus EngineContextVersion(const EngineContext* context, EngineVar var, u
 EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled) {
   return Guard(__func__,
                [&] { Required(cancelled, "the result") = Required(context, "the context").run.cancelled() ? 1 : 0; });
+}
+
+EngineStatus EngineContextDeferSync(const EngineContext* context, int32_t* defer) {
+  return Guard(__func__,
+               [&] { Required(defer, "the result") = Required(context, "the context").run.defer_sync() ? 1 : 0; });
+}
+
+EngineStatus EngineContextCudaStream(const EngineContext* context, void** stream) {
+  return Guard(__func__, [&] { Required(stream, "the result") = Required(context, "the context").run.cuda_stream(); });
 }
 
 EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t grain, EngineRangeFn fn, void* arg) {

@@ -84,7 +84,7 @@ class EngineCore {
   void ReleaseHeld(CompletionState* claim);
 
   // --- held_chain.cc
-  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, bool may_wait, HeldOps& held);  // push.cc
+  uint32_t PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket);  // push.cc
   HeldOwner* NewOwner() EXCLUDES(owners_mu_);
   void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
   void ReleaseChain(HeldChain* chain);
@@ -130,6 +130,10 @@ class EngineCore {
                      const ModelStep& step, Site site, bool may_wait);
   OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
   void FinishTicket(OpRecord* op, ErrorRecord* error);
+  void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
+  bool OnDevice(uint8_t pool_index) const {
+    return pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1);
+  }
   void DropRun(RunState& run);
   void CheckRunWait(const RunState& run, Site site) const;
 

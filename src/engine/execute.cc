@@ -292,12 +292,19 @@ void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
     Protocol::DropPins(pass, op, 1);  // the waiter left its pin to us
     return;
   }
-  if (poisoned_.load(std::memory_order_relaxed)) SetPoison(var, nullptr);
+  ErrorRecord* poison = nullptr;
+  OpRecord* const ticket = op->extra.flags & kSettleOp ? *static_cast<OpRecord**>(op->closure()) : nullptr;
+  if (poisoned_.load(std::memory_order_relaxed)) {
+    poison = ticket ? var->completer.poison.load(std::memory_order_relaxed) : nullptr;
+    if (poison) poison->Retain();
+    SetPoison(var, nullptr);
+  }
   Complete(pass, op);
+  if (ticket) FinishTicket(ticket, poison);
 }
 
 Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {
-  if (op->extra.flags & (kShareOp | kTicketOp)) op = RunOf(op)->op;  // the run's Vars are its nodes'
+  if (op->extra.flags & (kShareOp | kTicketOp | kNodeOp)) op = RunOf(op)->op;  // the run's Vars are its nodes'
   for (uint32_t i = 0; i < op->n_access; ++i)
     if (op->accesses()[i].var == var) return &op->accesses()[i];
   return nullptr;

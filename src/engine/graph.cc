@@ -70,6 +70,7 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, bool async, S
   node.cost_key = desc.cost_key;
   node.site = site;
   node.place = desc.place;
+  node.graph = desc.graph;
   node.priority = desc.priority;
   node.async = async;
   node.run_always = desc.run_always;
@@ -177,7 +178,8 @@ void Capture::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site si
                 .place = desc.place,
                 .priority = desc.priority,
                 .run_always = desc.run_always,
-                .cancel = desc.cancel};
+                .cancel = desc.cancel,
+                .graph = desc.graph};
   graph_.AddNode(node, fn, how == How::kAsync, site);
 }
 

@@ -23,7 +23,8 @@ HeldOps::~HeldOps() {
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   if (desc.place.kind == Placement::Kind::kDefault && !UsesWorkers(core_->Stamp().policy)) [[unlikely]]
     return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
-  return core_->PushChained(desc, fn, site, may_wait, *this);
+  return core_->PushChained(
+      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *owner_, &ticket_);
 }
 
 bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait) {
@@ -176,14 +177,19 @@ void EngineCore::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
 }
 
 void EngineCore::ReleaseAllChains(const HeldChain* but) {
-  std::vector<HeldChain*> chains;
-  {
-    MutexLock lock(owners_mu_);
-    for (const HeldOwner& owner : owners_)
-      if (HeldChain* chain = owner.chain.load(std::memory_order_acquire)) chains.push_back(chain);
+  // A few at a time: nothing is allocated, and nothing released under the lock.
+  std::array<HeldChain*, 32> chains;
+  for (size_t from = 0, all = 1; from < all; from += chains.size()) {
+    size_t found = 0;
+    {
+      MutexLock lock(owners_mu_);
+      all = owners_.size();
+      for (size_t i = from; i < std::min(all, from + chains.size()); ++i)
+        if (HeldChain* chain = owners_[i].chain.load(std::memory_order_acquire)) chains[found++] = chain;
+    }
+    for (size_t i = 0; i < found; ++i)
+      if (chains[i] != but) ReleaseChain(chains[i]);
   }
-  for (HeldChain* chain : chains)
-    if (chain != but) ReleaseChain(chain);
 }
 
 HeldOwner* EngineCore::NewOwner() {

@@ -54,7 +54,9 @@ enum OpFlags : uint32_t {
   kTicketOp = 1 << 15,    // a node or task of a run that ends elsewhere; touches no Var
   kAtPush = 1 << 16,      // policy naive or inline: runs on its pusher's thread
   kRaise = 1 << 17,       // and throws there
-  kInternal = kWaitOp | kClearOp | kDeleteOp,
+  kNodeOp = 1 << 18,      // a node of a run, on a device; its Vars are the run's
+  kSettleOp = 1 << 19,    // internal: behind nodes on a device, settles them
+  kInternal = kWaitOp | kClearOp | kDeleteOp | kSettleOp,
   kPlanOp = kRunOp | kShareOp | kTicketOp,
   kPointerExtra = kAsyncOp | kHeldOp | kInChain,
 };

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core.h"
+#include "device/order_point.h"
 #include "options.h"
 
 namespace engine {
@@ -57,6 +58,11 @@ EngineOptions CheckedOptions(EngineOptions o) {
   if (o.spin.count() < 0) refuse("spin", o.spin.count(), "0 us and more");
   if (o.drain_timeout.count() < 0) refuse("drain_timeout", o.drain_timeout.count(), "0 ms and more");
   if (o.stall_timeout.count() < 0) refuse("stall_timeout", o.stall_timeout.count(), "0 (off) and more ms");
+  if (o.streams_per_device < 1 || o.streams_per_device > static_cast<int>(kMaxLanes))
+    refuse("streams_per_device", o.streams_per_device, "1 to 32");
+  if (o.devices.size() > kMaxDevices) refuse("devices.size()", o.devices.size(), "at most 8");
+  for (size_t i = 0; i < o.devices.size(); ++i)
+    if (!o.devices[i]) throw UsageError("EngineOptions::devices[" + std::to_string(i) + "] is null");
   if (o.start_step < 0 || o.stop_step > kMostSteps || o.start_step >= o.stop_step)
     throw UsageError("EngineOptions::start_step = " + std::to_string(o.start_step) +
                      " and stop_step = " + std::to_string(o.stop_step) +

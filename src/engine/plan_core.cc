@@ -72,11 +72,19 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     task.predecessors = from.predecessors;
     task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->PoolIndex(last.place);
     task.async = last.async;
+    if (core->OnDevice(task.pool)) {
+      if (last.async)
+        throw UsageError("node " + Quote(last.name) + " added at " + At(last.site) +
+                         " is asynchronous and on a device; in a plan a node is one or the other");
+      task.pool = kDefaultPool;  // whoever comes to it pushes it there
+      task.async = from.end - from.first;
+      task.device = true;
+    }
     concurrent |= task.pool != kDefaultPool;
     task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNone;
     if (task.ticket != kNone && !from.successors.empty())
       awaited[*std::min_element(from.successors.begin(), from.successors.end())].push_back(task.ticket);
-    remaining += 1 + task.async;
+    remaining += task.async ? 2 : 1;
     if (from.predecessors == 0) sources.push_back(i);
     tasks.push_back(task);
   }
@@ -154,6 +162,11 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
   run->owner = this;
   run->core = core;
   run->done = EngineCore::AdoptVar(core->NewVar(options.name.c_str()));
+  run->lanes.resize(tickets);
+  for (const PlanTask& task : tasks)
+    if (task.device) run->lanes[task.ticket] = EngineCore::AdoptVar(core->NewVar(nodes[task.first].name));
+  static std::atomic<uint64_t> frames_made{0};  // relaxed: only that they differ
+  run->frame_key = frames_made.fetch_add(1, std::memory_order_relaxed) * 0xbf58476d1ce4e5b9;
   return run;
 }
 

@@ -37,10 +37,11 @@ struct PlanTask {
   uint32_t first, end;  // nodes
   uint32_t successors, successors_end;
   uint32_t predecessors;
-  uint32_t ticket;   // kNone, or its place among the tasks that an in-order run does not finish on the spot
-  uint32_t urgency;  // of a ranked plan: 0 comes first
-  uint8_t pool;      // kDefaultPool: as the run's policy says
-  bool async;        // its last node is
+  uint32_t ticket;      // kNone, or its place among the tasks that an in-order run does not finish on the spot
+  uint32_t urgency;     // of a ranked plan: 0 comes first
+  uint32_t async : 23;  // so many nodes at its end are not over when they have run: 1 if the last is asynchronous, on a device all
+  uint32_t device : 1;  // a bulk there (plan_device.cc)
+  uint32_t pool : 8;    // kDefaultPool: as the run's policy says
 };
 static_assert(sizeof(PlanTask) <= 32);
 
@@ -62,7 +63,9 @@ struct RunState {
   PlanCore* owner = nullptr;
   EngineCore* core = nullptr;
   OpRecord* op = nullptr;
-  Var done;  // written by the run: what its handle waits for
+  Var done;                // written by the run: what its handle waits for
+  std::vector<Var> lanes;  // by ticket: of device tasks, what orders their nodes
+  uint64_t frame_key = 0;  // no other frame's, ever
   Value* values = nullptr;
   std::atomic<uint32_t>* counters = nullptr;
   uint32_t* next = nullptr;        // by task: links of the lists of ready tasks

@@ -46,26 +46,29 @@ void Replay::Await(OpRecord*& op) {
   if (!op) return;
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
   core_.AwaitInside(ticket.word);
-  if (ticket.node != kNone) Settle(ticket.node, ticket.error);
+  if (ticket.node != kNone) SettleTicket(ticket);
   core_.RecyclePlanOp(slot(), std::exchange(op, nullptr));
 }
 
 void EngineCore::FinishTicket(OpRecord* op, ErrorRecord* error) {
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
   RunState& run = *ticket.run;
-  if (run.watch.load(std::memory_order_relaxed) & RunState::kTimes)
+  const PlanTask& task = run.owner->tasks[ticket.task];
+  if (!task.device && (run.watch.load(std::memory_order_relaxed) & RunState::kTimes))
     run.times[run.owner->nodes[ticket.node].recorded].end =
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
-  if (run.in_order) {
+  if (ticket.error && error) {
+    error->Release();  // a bulk that was cut short says why
+  } else if (error) {
     ticket.error = error;
-    return Signal(ticket);
   }
+  if (run.in_order) return Signal(ticket);
   ThreadSlot& slot = Slot();
   {
     Replay replay(*this, slot, op, nullptr, run);
-    replay.Settle(ticket.node, error);
-    replay.ReleaseSuccessors(run.owner->tasks[ticket.task]);
+    replay.SettleTicket(ticket);
+    replay.ReleaseSuccessors(task);
     replay.HandOver();
   }
   RecyclePlanOp(slot, op);

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <queue>
+#include <tuple>
 #include <unordered_map>
 
 #include "kernel.h"
@@ -74,7 +76,22 @@ void CheckSchedule(const Graph& graph, const Schedule& schedule) {
 }
 
 bool SamePlace(const Graph::Node& a, const Graph::Node& b) {
-  return a.place.kind == b.place.kind && a.place.index == b.place.index;
+  return a.place.kind == b.place.kind && a.place.index == b.place.index && a.place.lane == b.place.lane;
+}
+
+// Nodes on a GPU lane share a task with all nodes of that lane between the same changes of placement: no path leads out
+// of such a task and back, because each change counts one more.
+void JoinOnDevice(const Graph& graph, const Lists& predecessors, const std::vector<uint32_t>& order,
+                  std::vector<uint32_t>& task) {
+  std::vector<uint32_t> changes(order.size());
+  std::map<std::tuple<uint16_t, uint8_t, uint32_t>, uint32_t> first;
+  for (uint32_t n : order) {
+    const Graph::Node& node = graph.nodes()[n];
+    for (uint32_t p : predecessors[n])
+      changes[n] = std::max(changes[n], changes[p] + (SamePlace(graph.nodes()[p], node) ? 0 : 1));
+    if (node.place.kind == Placement::Kind::kGpu && !node.async)
+      task[n] = first.emplace(std::tuple(node.place.index, node.place.lane, changes[n]), n).first->second;
+  }
 }
 
 // Task of each node: a node joins its only predecessor's if it is that one's only successor. What is asynchronous ends
@@ -90,6 +107,7 @@ std::vector<uint32_t> Chains(const Graph& graph, const Lists& predecessors, cons
     if (successors[p].size() == 1 && !before.async && SamePlace(before, node) && before.priority == node.priority)
       task[n] = task[p];
   }
+  JoinOnDevice(graph, predecessors, order, task);
   return task;
 }
 

@@ -173,9 +173,8 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
     home = HomeNow();
     flags |= home.flags;
   } else {
-    const uint8_t pool_index = home.pool = PoolIndex(desc.place);
-    if (pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1))
-        [[unlikely]]
+    home.pool = PoolIndex(desc.place);
+    if (OnDevice(home.pool)) [[unlikely]]
       flags |= desc.graph.kind && !(flags & kAsyncOp) ? kDeviceOp | kCapturable : kDeviceOp;
   }
   size_t closure_at = 0;
@@ -397,29 +396,30 @@ uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, ui
 }
 
 // Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, bool may_wait, HeldOps& held) {
+uint32_t EngineCore::PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  OpRecord* op = NewRecord(slot, {.desc = &desc, .closure = fn, .site = site, .flags = kInChain, .may_wait = may_wait});
+  OpRecord* op = NewRecord(slot, request);
   if (!op) return HeldOps::kNoRoom;
-  HeldChain* chain = held.owner_->chain.load(std::memory_order_relaxed);
+  HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
-  if (chain) count = AppendInline(slot, op, *chain, &held.ticket_, false);
+  if (chain) count = AppendInline(slot, op, *chain, ticket, false);
   if (count == 0) {  // none yet, or released: its block may be another owner's by now
     chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
     // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
     // the block. Partners: the acquire loads in Release and ReleaseAllChains.
-    held.owner_->chain.store(chain, std::memory_order_release);
+    owner.chain.store(chain, std::memory_order_release);
     try {
-      count = Append(slot, op, *chain, &held.ticket_, true);
+      count = Append(slot, op, *chain, ticket, true);
     } catch (...) {
       chain->open.store(false, std::memory_order_relaxed);
-      held.owner_->chain.store(nullptr, std::memory_order_relaxed);
+      owner.chain.store(nullptr, std::memory_order_relaxed);
       slot.var_cache.Return(kChainClass, chain);
       throw;
     }
   }
   ReleaseNeeded(slot, chain);
+  if (request.flags & kNodeOp) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in drain.cc and back_pressure.cc, which then look at all chains.
   LightFence();

@@ -31,9 +31,13 @@ class Replay {
   void RunTask(const PlanTask& task);  // its synchronous nodes
   // After an asynchronous node: its outcome (consumes the count), and what becomes ready. On any thread.
   void Settle(uint32_t node, ErrorRecord* error);
+  // The same for what a ticket stands for.
+  void SettleTicket(const PlanTicket& ticket);
   void ReleaseSuccessors(const PlanTask& task);
   // What is left goes to the pools. Nothing of this object is used afterwards.
   void HandOver();
+  // The body of a node on a device (plan_device.cc).
+  static void IssueNode(RunState& run, uint32_t node, RunContext& ctx);
   // A share to run next instead, where this one had its turn; else null.
   OpRecord* handed() const { return handed_; }
   // The body may have waited: another thread has our role and slot then.
@@ -44,6 +48,10 @@ class Replay {
   [[gnu::noinline]] void RunWatched(uint32_t node);
   // Launches the asynchronous node. Its ticket may be gone when this returns; null: it was skipped, and is settled.
   OpRecord* Launch(uint32_t task, uint32_t node, OpRecord* ticket = nullptr);
+  OpRecord* LaunchOnDevice(uint32_t task);
+  void SettleBulk(const PlanTask& task, ErrorRecord* error);
+  bool HasFailed(const PlanNode& node) const;
+  void Note(const PlanNode& node, ErrorRecord* error);
   OpRecord* NewTicket(uint32_t task, uint32_t node, uint32_t flags);
   void Await(OpRecord*& ticket);
   // For whoever asks what runs here: the watchdog, RunContext::name.

@@ -81,9 +81,8 @@ void Replay::Fail(const PlanNode& node, ErrorRecord* error) {
   error->Release();
 }
 
-// The outcome of a node, and the end of what only it needed.
-void Replay::Settle(uint32_t index, ErrorRecord* error) {
-  const PlanNode& node = plan_.nodes[index];
+// The outcome of a node. Consumes the count of `error`.
+void Replay::Note(const PlanNode& node, ErrorRecord* error) {
   if (error) {
     Fail(node, error);
   } else if (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
@@ -91,7 +90,18 @@ void Replay::Settle(uint32_t index, ErrorRecord* error) {
       if (plan_.node_effects[i].role == Role::kWrite)
         SetError(run_.errors[plan_.graph.values().size() + plan_.node_effects[i].var], nullptr);
   }
+}
+
+// Its outcome, and the end of what only it needed.
+void Replay::Settle(uint32_t index, ErrorRecord* error) {
+  Note(plan_.nodes[index], error);
   EndUses(index);
+}
+
+void Replay::SettleTicket(const PlanTicket& ticket) {
+  const PlanTask& task = plan_.tasks[ticket.task];
+  if (task.device) return SettleBulk(task, ticket.error);
+  Settle(ticket.node, ticket.error);
 }
 
 void Replay::RunWatched(uint32_t index) {
@@ -134,6 +144,7 @@ OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
 }
 
 OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
+  if (plan_.tasks[task].device) return LaunchOnDevice(task);
   const PlanNode& node = plan_.nodes[index];
   Name(node);
   if (ErrorRecord* error = SkippedBy(node, index)) {

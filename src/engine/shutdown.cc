@@ -17,7 +17,7 @@ bool EngineCore::SettleAll(Clock::time_point deadline) {
   return false;
 }
 
-// Completions that do not come within drain_timeout fail with ShutdownError.
+// Completions that do not come within drain_timeout fail with ShutdownError; a device that is not done by then is lost.
 bool EngineCore::Drain() {
   if (SettleAll(Clock::now() + options_.drain_timeout)) return true;
   const auto cause =
@@ -26,6 +26,7 @@ bool EngineCore::Drain() {
   const auto give_up = Clock::now() + std::max<Clock::duration>(options_.drain_timeout, std::chrono::seconds(1));
   do {
     FailPendingCompletions(cause);  // again: what they release may wait for completions itself
+    devices_->LoseBusy();
     if (SettleAll(Clock::now() + std::chrono::milliseconds(20))) return true;
   } while (Clock::now() < give_up);
   return false;

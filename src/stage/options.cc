@@ -44,11 +44,12 @@ StageOptions Checked(StageOptions options) {
     refuse("stage_subgraph_thread_pool_id", std::to_string(options.stage_subgraph_thread_pool_id),
            "it needs use_stage_subgraph_thread_pool");
   }
-  if (options.stage_subgraph_stream_id < 0 || options.stage_subgraph_stream_id >= StageLanes()) {
-    const std::string most = std::to_string(StageLanes() - 1);
+  const int lanes = StageLanes(options.engine, options.device);
+  if (options.stage_subgraph_stream_id < 0 || options.stage_subgraph_stream_id >= lanes) {
+    const std::string most = std::to_string(lanes - 1);
     refuse("stage_subgraph_stream_id", std::to_string(options.stage_subgraph_stream_id),
-           StageLanes() == 1 ? "without a device only 0, the main lane, is there"
-                             : "0 … " + most + " is expected (multi_stream_num - 1)");
+           lanes == 1 ? "without a device only 0, the main lane, is there"
+                      : "0 … " + most + " is expected (multi_stream_num - 1)");
   }
   return options;
 }

@@ -88,7 +88,7 @@ void CountDelete(void* atomic_int_counter) { atomic_fetch_add((atomic_int*)atomi
 
 int main(int argc, char** argv) {
   const TestCase* tables[] = {kEngineTests, kSetupTests, kVarTests,     kPushTests, kRefusalTests,
-                              kErrorTests,  kAsyncTests, kContextTests, kPlanTests};
+                              kErrorTests,  kAsyncTests, kContextTests, kPlanTests, kGpuTests};
   int ran = 0;
   for (size_t t = 0; t < sizeof tables / sizeof tables[0]; ++t) {
     for (const TestCase* test = tables[t]; test->name; ++test) {

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include "device_test.h"
+#include "engine/device_memory.h"
 
 namespace engine::test {
 namespace {
@@ -84,8 +85,13 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
     for (int i = 0; i < 6; ++i) {
       rig.Push({.updates = {a}, .place = Gpu(0, 0)}, [&] { ++ran; });
       rig.Push({.reads = {a}, .updates = {b}, .place = Gpu(0, 1)}, [&] { ++ran; });
-      held.Push({.reads = {b}, .updates = {c}, .place = Gpu(0, 2)},
-                [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ++ran; }); });
+      held.Push({.reads = {b}, .updates = {c}, .place = Gpu(0, 2)}, [&](RunContext& ctx) {
+        DeviceMemory memory = ctx.Allocate(size_t{512} << i), staging = ctx.AllocatePinned(512);
+        const DeviceStatus copied =
+            ctx.device().CopyIn(memory.data(), staging.data(), 512, ctx.stream(), MemoryKind::kPinned);
+        if (!copied.ok()) throw DeviceError(copied);
+        rig.Launch(ctx, "k", [&] { ++ran; });
+      });
       if (i % 3 == 2) held.Release();
     }
     held.Release();
@@ -114,7 +120,8 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
 INSTANTIATE_TEST_SUITE_P(Calls, EachCallFails,
                          testing::Combine(testing::Values(DeviceCall::kRecord, DeviceCall::kWait, DeviceCall::kQuery,
                                                           DeviceCall::kLaunch, DeviceCall::kCreateEvent,
-                                                          DeviceCall::kCreateStream),
+                                                          DeviceCall::kCreateStream, DeviceCall::kAllocate,
+                                                          DeviceCall::kAllocatePinned, DeviceCall::kCopy),
                                           testing::Bool()),
                          [](const auto& p) {
                            return std::string(DeviceCallName(std::get<0>(p.param))) +
@@ -130,6 +137,158 @@ TEST(DeviceFaults, AKernelThatNeverEndsIsNamed) {
   const auto says = [&](const char* part) { return text.find(part) != text.npos; };
   while (!says("waits for work on a device") || !says("has not ended there")) text = rig.eng().DescribePending();
   EXPECT_NE(text.find("endless"), std::string::npos) << text;
+}
+
+TEST(DeviceFaults, TheWatchdogNamesAKernelThatNeverEnds) {
+  auto device = MakeSoftwareDevice();
+  Gate reported;
+  std::string report;
+  EngineOptions options = Quiet(1);
+  options.devices = {device};
+  options.stall_timeout = std::chrono::milliseconds(20);
+  options.on_stall = [&](std::string_view text) {
+    report = text;
+    reported.Open();
+  };
+  Engine eng(options);
+  Var a = eng.NewVar("a");
+  const uint64_t hold = device->HangKernel(1);
+  eng.Push({.name = "endless", .writes = {a}, .place = Gpu(0)}, [&](RunContext& ctx) {
+    if (DeviceStatus s = device->Launch(ctx.stream(), "k", std::chrono::nanoseconds(1), {}); !s.ok())
+      throw DeviceError(s);
+  });
+  reported.Wait();
+  EXPECT_NE(report.find("'endless'"), std::string::npos) << report;
+  EXPECT_NE(report.find("has not ended there"), std::string::npos) << report;
+  device->Release(hold);
+  eng.Wait(a);
+}
+
+// Shutdown in every state of an op: waiting, held, behind the device, issued, in a bulk, in a graph, asynchronous. It ends,
+// and every op settles.
+TEST(DeviceFaults, ShutdownEndsInEveryState) {
+  std::vector<std::string> unobserved;
+  for (const bool hangs : {false, true}) {
+    SCOPED_TRACE(hangs ? "a kernel never ends" : "the device ends");
+    auto device = MakeSoftwareDevice();
+    EngineOptions options = Quiet(1);
+    options.devices = {device};
+    options.drain_timeout = std::chrono::milliseconds(hangs ? 50 : 5000);
+    options.on_unobserved = [&](const OpError& error) { unobserved.push_back(error.what()); };
+    auto eng = std::make_unique<Engine>(options);
+    std::vector<Var> vars;
+    for (int i = 0; i < 4; ++i) vars.push_back(eng->NewVar());
+    const auto kernel = [&](RunContext& ctx) {
+      if (DeviceStatus s = device->Launch(ctx.stream(), "k", std::chrono::nanoseconds(1), {}); !s.ok())
+        throw DeviceError(s);
+    };
+    HeldOps bulk(*eng);
+    for (int run = 0; run < 4; ++run) {
+      for (uint64_t i = 0; i < 3; ++i)
+        bulk.Push({.updates = {vars[1]}, .place = Gpu(0), .graph = {.kind = 1 + i}}, kernel);
+      bulk.Release();
+      eng->WaitAll();
+    }
+    EXPECT_GT(eng->device_stats().graph_launches, 0u);
+    uint64_t hold = 0;
+    Gate issued;
+    eng->Push({.name = "held kernel", .updates = {vars[0]}, .place = Gpu(0, 1)}, [&](RunContext& ctx) {
+      EXPECT_TRUE(device->LaunchHeld(ctx.stream(), "held", &hold).ok());
+      issued.Open();
+    });
+    issued.Wait();
+    eng->Push({.name = "issued", .updates = {vars[0]}, .place = Gpu(0, 1)}, kernel);
+    eng->Push({.name = "another lane", .reads = {vars[0]}, .updates = {vars[2]}, .place = Gpu(0, 2)}, kernel);
+    eng->Push({.name = "behind the device", .reads = {vars[0]}, .updates = {vars[3]}}, [] {});
+    eng->PushAsync({.name = "asynchronous", .updates = {vars[2]}, .place = Gpu(0, 2)},
+                   [&](RunContext& ctx, Completion done) {
+                     kernel(ctx);
+                     done();
+                   });
+    for (uint64_t i = 0; i < 3; ++i)
+      bulk.Push({.reads = {vars[0]}, .updates = {vars[1]}, .place = Gpu(0), .graph = {.kind = 1 + i}}, kernel);
+    // `bulk` is open: its members are held.
+    if (!hangs) device->Release(hold);
+    eng->Shutdown();
+    EXPECT_EQ(eng->stats().completed, eng->stats().pushed);
+  }
+  // The device that never ended was lost, and somebody was told what had been on it.
+  ASSERT_FALSE(unobserved.empty());
+  EXPECT_NE(unobserved[0].find("shut down"), std::string::npos) << unobserved[0];
+  EXPECT_NE(unobserved[0].find("'held kernel'"), std::string::npos) << unobserved[0];
+}
+
+// A completion that is lost fails its op; the device's order is as if it had been called.
+TEST(DeviceFaults, ALostCompletionFailsItsOpAndTheLaneGoesOn) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  rig.eng().PushAsync({.name = "forgetful", .writes = {a}, .place = Gpu(0)},
+                      [&](RunContext& ctx, Completion) { rig.Launch(ctx, "k"); });
+  rig.Push({.name = "next", .updates = {b}});
+  rig.eng().Wait(b);
+  try {
+    rig.eng().Wait(a);
+    FAIL() << "the error was lost";
+  } catch (const OpError& e) {
+    EXPECT_EQ(e.op(), "forgetful");
+  }
+}
+
+TEST(DeviceFaults, HostPointersWhereDevicePointersBelongAreNamed) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  std::array<int, 4> host{}, other{};
+  rig.eng().Push({.name = "wrong", .writes = {a}, .place = CopyIn(0)}, [&](RunContext& ctx) {
+    if (DeviceStatus s = ctx.device().CopyIn(host.data(), other.data(), sizeof host, ctx.stream()); !s.ok())
+      throw DeviceError(s);
+  });
+  try {
+    rig.eng().Wait(a);
+    FAIL() << "a host pointer went for a device pointer";
+  } catch (const OpError& e) {
+    EXPECT_EQ(e.op(), "wrong");
+    EXPECT_NE(std::string(e.what()).find("kWrongMemory"), std::string::npos) << e.what();
+  }
+}
+
+// In a bulk that would be once a member.
+TEST(DeviceFaults, ABodyThatSynchronizesIsNamed) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  HeldOps bulk(rig.eng());
+  for (const char* name : {"good", "impatient"})
+    bulk.Push({.name = Name::Intern(name), .updates = {a}, .place = Gpu(0)}, [&, name](RunContext& ctx) {
+      rig.Launch(ctx, "k");
+      if (name[0] != 'i') return;
+      if (DeviceStatus s = ctx.device().Synchronize(ctx.stream()); !s.ok()) throw DeviceError(s);
+    });
+  bulk.Release();
+  try {
+    rig.eng().Wait(a);
+    FAIL() << "nobody noticed";
+  } catch (const OpError& e) {
+    EXPECT_EQ(e.op(), "impatient");
+    EXPECT_NE(std::string(e.what()).find("kSyncInBody"), std::string::npos) << e.what();
+  }
+  Stream own;
+  ASSERT_TRUE(rig.device().CreateStream(0, &own).ok());
+  EXPECT_TRUE(rig.device().Synchronize(own).ok()) << "outside of ops it is allowed";
+}
+
+TEST(DeviceFaults, AStreamThatIsNoneOfTheDevicesIsNamed) {
+  Rig rig({}, 1, 2, 2);
+  Var a = rig.eng().NewVar("a");
+  rig.eng().Push({.name = "astray", .writes = {a}, .place = Gpu(0)}, [&](RunContext&) {
+    if (DeviceStatus s = rig.device(0).Launch(Stream{}, "k", std::chrono::nanoseconds(1), {}); !s.ok())
+      throw DeviceError(s);
+  });
+  try {
+    rig.eng().Wait(a);
+    FAIL() << "work went to a stream that is none";
+  } catch (const OpError& e) {
+    EXPECT_EQ(e.op(), "astray");
+    EXPECT_NE(std::string(e.what()).find("stream"), std::string::npos) << e.what();
+  }
 }
 
 TEST(DeviceFaults, ShutdownWithWorkOnTheDeviceDrains) {

@@ -183,6 +183,17 @@ INSTANTIATE_TEST_SUITE_P(Calls, GraphCallFails,
                                          DeviceCall::kUpdate, DeviceCall::kUpdateNode, DeviceCall::kLaunchGraph),
                          [](const auto& p) { return std::string(DeviceCallName(p.param)); });
 
+// For good: the device is lost on the way to a graph, or with one on it.
+TEST_P(GraphCallFails, ForGoodAndNothingHangsOrIsLost) {
+  Rig rig;
+  Model model(rig);
+  rig.device().FailCall(GetParam(), 1, DeviceCode::kDeviceFault, true);
+  for (int run = 0; run < 8; ++run) model.Step(run / 4, GetParam() == DeviceCall::kUpdateNode);
+  EXPECT_THROW(rig.eng().Wait(model.vars.back()), OpError);
+  rig.eng().Push({.writes = {model.vars.back()}}, [] {});
+  rig.eng().Wait(model.vars.back());
+}
+
 TEST(DeviceGraphs, ABodyThatAllocatesCannotBeCaptured) {
   Rig rig;
   Var a = rig.eng().NewVar("a");

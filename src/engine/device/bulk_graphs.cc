@@ -18,21 +18,15 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
   return hash * 0xbf58476d1ce4e5b9;
 }
 
-// A write of the run, or its head's accesses, as seen on the way through the members.
-struct LastOnVar {
-  Protocol::Var* var;
-  Access* write;           // the run's last, or null
-  Protocol::Group* group;  // of the run's readers behind it, or null
-  uint32_t readers;        // of the run in that group
-};
+}  // namespace
 
 // Whether the grants that a member still misses all come from members before it.
-bool CannotSplit(OpRecord* head) {
-  std::vector<LastOnVar> vars;
+bool BulkGraphs::CannotSplit(OpRecord* head) {
+  seen_.clear();
   const auto find = [&](Protocol::Var* var) -> LastOnVar& {
-    for (LastOnVar& v : vars)
+    for (LastOnVar& v : seen_)
       if (v.var == var) return v;
-    return vars.emplace_back(LastOnVar{var, nullptr, nullptr, 0});
+    return seen_.emplace_back(LastOnVar{var, nullptr, nullptr, 0});
   };
   for (OpRecord* op = head; op; op = NextOf(head, op)) {
     uint32_t from_run = 0;
@@ -69,8 +63,6 @@ bool CannotSplit(OpRecord* head) {
   }
   return true;
 }
-
-}  // namespace
 
 bool BulkGraphs::Suits(OpRecord* head) {
   if (!(head->extra.flags & kInChain) || !head->extra.more_behind) return false;
@@ -153,25 +145,26 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
 // Gives the executable the parameters of this run.
 bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
   Device& device = *device_.device;
-  std::vector<std::pair<size_t, OpRecord*>> changed;
-  bool by_node = true;
+  bool changed = false, by_node = true;
   size_t i = 0;
   for (OpRecord* op = head; op; op = NextOf(head, op), ++i) {
     if (exec.members[i].params == op->graph().params) continue;
-    changed.emplace_back(i, op);
+    changed = true;
     by_node &= static_cast<bool>(exec.members[i].node) && op->graph().one_call;
   }
-  if (changed.empty()) return true;
+  if (!changed) return true;
   if (++entry.changes > tuning::kGraphTrials && entry.changes * 4 > entry.runs * 3 && !by_node) return false;
   if (by_node) {
-    for (auto& [at, op] : changed) {
+    i = 0;
+    for (OpRecord* op = head; op; op = NextOf(head, op), ++i) {
+      if (exec.members[i].params == op->graph().params) continue;
       DeviceGraph graph;
       DeviceGraphNode from;
       bool good = CaptureOne(op, &graph, &from);
-      if (good) good = !Failed(device.UpdateNode(exec.exec, exec.members[at].node, from));
+      if (good) good = !Failed(device.UpdateNode(exec.exec, exec.members[i].node, from));
       if (graph) (void)device.DestroyGraph(graph);
       if (!good) return false;
-      exec.members[at].params = op->graph().params;
+      exec.members[i].params = op->graph().params;
       ++devices_.graph_updates_;
     }
     return true;

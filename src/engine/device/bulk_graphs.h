@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "device/devices.h"
+#include "op_record.h"
 
 namespace engine::detail {
 
@@ -37,9 +38,16 @@ class BulkGraphs {
   void Close();
 
   // Whether the run that `head` starts can be one graph.
-  static bool Suits(OpRecord* head);
+  bool Suits(OpRecord* head);
 
  private:
+  // A write of the run, or its head's accesses, as seen on the way through the members.
+  struct LastOnVar {
+    Protocol::Var* var;
+    Access* write;           // the run's last, or null
+    Protocol::Group* group;  // of the run's readers behind it, or null
+    uint32_t readers;        // of the run in that group
+  };
   struct Member {
     uint64_t params;
     DeviceGraphNode node;  // null: more than one call
@@ -59,6 +67,7 @@ class BulkGraphs {
     std::list<uint64_t>::iterator used;
   };
 
+  bool CannotSplit(OpRecord* head);
   static uint64_t KeyOf(OpRecord* head);
   bool Busy(const Exec& exec, const DeviceLane& on) const;
   bool Capture(OpRecord* head, Exec* out);
@@ -71,8 +80,9 @@ class BulkGraphs {
 
   Devices& devices_;
   DeviceState& device_;
-  Stream capture_;    // made on first use
-  uint8_t lane_ = 0;  // of the run at hand
+  Stream capture_;               // made on first use
+  uint8_t lane_ = 0;             // of the run at hand
+  std::vector<LastOnVar> seen_;  // of one CannotSplit; kept for its memory
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first
   size_t bytes_ = 0;

@@ -1,6 +1,7 @@
 // The cuda backend: devices, streams, events, copies and memory. Captures and graphs: cuda_graph.cc.
 #include <cstdint>
 
+#include "device/body_scope.h"
 #include "device/cuda_device.h"
 
 namespace engine {
@@ -68,11 +69,13 @@ DeviceStatus CudaDevice::Query(Event event) {
 
 DeviceStatus CudaDevice::Synchronize(Event event) {
   if (DeviceStatus bad = RefuseNull("Synchronize", event, "the event"); !bad.ok()) return bad;
+  if (DeviceStatus bad = check_pointers_ ? BodyScope::RefuseSync("Synchronize") : DeviceStatus(); !bad.ok()) return bad;
   return CudaStatus("cudaEventSynchronize", cudaEventSynchronize(Native(event)));
 }
 
 DeviceStatus CudaDevice::Synchronize(Stream stream) {
   if (DeviceStatus bad = RefuseNull("Synchronize", stream, "the stream"); !bad.ok()) return bad;
+  if (DeviceStatus bad = check_pointers_ ? BodyScope::RefuseSync("Synchronize") : DeviceStatus(); !bad.ok()) return bad;
   return CudaStatus("cudaStreamSynchronize", cudaStreamSynchronize(Native(stream)));
 }
 
@@ -110,10 +113,9 @@ DeviceStatus CudaDevice::Copy(const char* call, void* to, const void* from, size
   if (pageable) {
     if (DeviceStatus bad = RefuseInCapture(call, "pageable memory in a capture", stream); !bad.ok()) return bad;
   }
-  DeviceStatus status = CudaStatus(call, cudaMemcpyAsync(to, from, bytes, direction, Native(stream)));
+  const DeviceStatus status = CudaStatus(call, cudaMemcpyAsync(to, from, bytes, direction, Native(stream)));
   // The runtime may return while a pageable copy in is still under way from its own buffer: make it one meaning.
-  if (status.ok() && pageable) status = Synchronize(stream);
-  return status;
+  return status.ok() && pageable ? CudaStatus(call, cudaStreamSynchronize(Native(stream))) : status;
 }
 
 DeviceStatus CudaDevice::CopyIn(void* to, const void* from, size_t bytes, Stream stream, MemoryKind memory) {

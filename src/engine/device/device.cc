@@ -1,7 +1,16 @@
-// What all devices share: the text of a status.
+// What all devices share: the text of a status, and their names.
 #include "engine/device.h"
 
+#include <charconv>
+
+#include "device/body_scope.h"
+#include "engine/software_device.h"
+
 namespace engine {
+
+namespace detail {
+thread_local constinit const char* BodyScope::op_ = nullptr;
+}
 
 Device::~Device() = default;
 
@@ -12,6 +21,7 @@ const char* DeviceCodeName(DeviceCode code) noexcept {
     case DeviceCode::kInvalidValue: return "kInvalidValue";
     case DeviceCode::kInvalidHandle: return "kInvalidHandle";
     case DeviceCode::kWrongMemory: return "kWrongMemory";
+    case DeviceCode::kSyncInBody: return "kSyncInBody";
     case DeviceCode::kOutOfMemory: return "kOutOfMemory";
     case DeviceCode::kNoDevice: return "kNoDevice";
     case DeviceCode::kUnsupported: return "kUnsupported";
@@ -31,6 +41,17 @@ const char* DeviceCodeName(DeviceCode code) noexcept {
     case DeviceCode::kUnknown: return "kUnknown";
   }
   return "no DeviceCode";
+}
+
+std::shared_ptr<Device> MakeDevice(std::string_view name) {
+  if (name == "software") return MakeSoftwareDevice();
+  if (name == "cuda") return MakeCudaDevice(0);
+  int ordinal = -1;
+  const std::string_view number = name.starts_with("cuda:") ? name.substr(5) : "";
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
+  if (number.empty() || error != std::errc{} || end != number.data() + number.size() || ordinal < 0)
+    throw UsageError("there is no device '" + std::string(name) + "'; \"cuda\", \"cuda:1\", \"software\" are known");
+  return MakeCudaDevice(ordinal);
 }
 
 std::string DeviceStatus::text() const {

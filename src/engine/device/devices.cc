@@ -43,9 +43,8 @@ void Devices::Close() {
     // A lost device is asked for nothing more; its handles go with it.
     if (on->device->lost.load(std::memory_order_acquire)) continue;
     Device& device = *on->device->device;
-    for (const LaneRecord& r : on->records) (void)device.DestroyEvent(r.event);
+    for (; !on->records.empty(); on->records.PopFront()) (void)device.DestroyEvent(on->records.front().event);
     for (const Event event : on->spare_events) (void)device.DestroyEvent(event);
-    on->records.clear();
     on->spare_events.clear();
     (void)device.DestroyStream(on->stream);
   }

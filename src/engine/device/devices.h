@@ -82,6 +82,7 @@ class Devices {
 
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
+  void LoseBusy();  // at shutdown: those on which something never ends
 
   DeviceStats stats() const;
   DeviceLane& lane(uint32_t id) { return *lanes_[id].load(std::memory_order_acquire); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "completion_state.h"
+#include "device/body_scope.h"
 #include "device/bulk_graphs.h"
 #include "held_chain.h"
 #include "pool.h"
@@ -101,11 +102,10 @@ DeviceStatus Devices::Order(DeviceLane& to, const Need& need) {
         open &= ~(1u << i);
         continue;
       }
-      auto at = std::find_if(from.records.begin(), from.records.end(),
-                             [&](const LaneRecord& r) { return r.seq >= need.seq[i]; });
-      if (at == from.records.end()) {
+      const LaneRecord* at = from.records.Covering(need.seq[i]);
+      if (!at) {
         status = RecordLocked(from);  // in the middle of a run that others issue
-        at = from.records.end() - 1;
+        if (status.ok()) at = &from.records.back();
       }
       if (status.ok()) found[i] = {at->seq, at->clock};
     }
@@ -130,9 +130,8 @@ DeviceStatus Devices::Order(DeviceLane& to, const Need& need) {
     DeviceStatus status;
     {
       MutexLock lock(from.mu);  // its event is not used anew meanwhile
-      const auto at = std::find_if(from.records.begin(), from.records.end(),
-                                   [&](const LaneRecord& r) { return r.seq >= found[i].seq; });
-      if (at == from.records.end() || from.Retired(found[i].seq)) continue;
+      const LaneRecord* at = from.records.Covering(found[i].seq);
+      if (!at || from.Retired(found[i].seq)) continue;
       status = to.device->device->Wait(to.stream, at->event);
     }
     if (!status.ok()) return status;
@@ -159,7 +158,7 @@ DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
   }
   if (DeviceStatus s = device.Record(event, lane.stream); !s.ok()) return s;
   records_.fetch_add(1, std::memory_order_relaxed);
-  lane.records.push_back({lane.issued.load(std::memory_order_relaxed), event, lane.clock});
+  lane.records.PushBack({lane.issued.load(std::memory_order_relaxed), event, lane.clock});
   // Partner: the retirement thread, which says that it sleeps before it looks at `issued` once more.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   uint32_t asleep = kAsleep;
@@ -199,7 +198,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
            member = member->extra.more_behind ? member->extra.next : nullptr)
         if (member->extra.device == op->extra.device) AddNeeds(member, &need);
     graph_may_suit = !in_run && (op->extra.flags & kCapturable) && worker &&
-                     !core_.poisoned_.load(std::memory_order_relaxed) && BulkGraphs::Suits(op);
+                     !core_.poisoned_.load(std::memory_order_relaxed) && device.graphs->Suits(op);
     for (uint32_t m = need.lanes; m; m &= m - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctz(m));
       if (lane(i).device == &device) continue;
@@ -232,6 +231,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
   if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
   try {
+    const BodyScope body(name);
     if (async) {
       Completion theirs = ours;
       type->run(op->closure(), ctx, &theirs);
@@ -338,7 +338,7 @@ void Devices::EndRun(DeviceLane& on) {
   DeviceStatus status;
   {
     MutexLock lock(on.mu);
-    const uint64_t recorded = on.records.empty() ? on.retired.load(std::memory_order_relaxed) : on.records.back().seq;
+    const uint64_t recorded = std::max(on.retired.load(std::memory_order_relaxed), on.records.newest());
     if (recorded < on.issued.load(std::memory_order_relaxed)) status = RecordLocked(on);
   }
   if (!status.ok()) Lose(*on.device, status);

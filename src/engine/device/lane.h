@@ -12,13 +12,11 @@
 // Errors:    a lane of a lost device issues nothing more; numbers beyond `good` have failed.
 #pragma once
 
-#include <array>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "device/order_point.h"
+#include "device/lane_records.h"
 #include "engine/device.h"
 
 namespace engine::detail {
@@ -26,14 +24,6 @@ namespace engine::detail {
 struct ErrorRecord;
 struct OpRecord;
 struct DeviceState;
-
-using LaneClock = std::array<uint64_t, kMaxLanes>;  // by lane: the number up to which its work is in front of ours
-
-struct LaneRecord {
-  uint64_t seq;
-  Event event;
-  LaneClock clock;
-};
 
 struct DeviceLane {
   DeviceState* device = nullptr;
@@ -53,8 +43,8 @@ struct DeviceLane {
 
   Mutex mu;
   LaneClock clock GUARDED_BY(mu){};
-  std::deque<LaneRecord> records GUARDED_BY(mu);  // by seq, not retired
-  OpRecord* first GUARDED_BY(mu) = nullptr;       // issued and not retired, by number, linked by extra.next
+  LaneRecords records GUARDED_BY(mu);        // not retired
+  OpRecord* first GUARDED_BY(mu) = nullptr;  // issued and not retired, by number, linked by extra.next
   OpRecord* last GUARDED_BY(mu) = nullptr;
   struct Awaiting {
     uint64_t seq;

@@ -49,6 +49,16 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
   Kick();  // the thread retires what is left
 }
 
+void Devices::LoseBusy() {
+  for (uint32_t i = 0; i < lanes(); ++i) {
+    DeviceLane& on = lane(i);
+    if (on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire)) continue;
+    if (on.device->lost.load(std::memory_order_acquire)) continue;
+    Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0,
+                                        "the engine was shut down, and it was not done within drain_timeout"));
+  }
+}
+
 // Turns the loss of a lane into the poison of the Vars that the op names, so that all that follows is as usual.
 void Devices::PassLostToVars(OpRecord* op) {
   for (uint32_t i = 0; i < op->n_access; ++i) {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "core.h"
+#include "device/body_scope.h"
 
 namespace engine {
 
@@ -61,6 +62,7 @@ DeviceStatus Devices::Synchronize(DeviceState& device) {
 DeviceStatus Devices::Synchronize(DeviceLane& on) {
   const uint64_t issued = on.issued.load(std::memory_order_acquire);
   host_syncs_.fetch_add(1, std::memory_order_relaxed);
+  const BodyScope ours(nullptr);
   DeviceStatus s = on.device->device->Synchronize(on.stream);
   if (s.ok()) RetireUpTo(on, issued);
   return s;

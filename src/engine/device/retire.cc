@@ -78,9 +78,8 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
     if (most.count() == 0) return false;
     {
       MutexLock lock(on.mu);
-      const auto at =
-          std::find_if(on.records.begin(), on.records.end(), [&](const LaneRecord& r) { return r.seq >= write.seq; });
-      if (at == on.records.end()) return on.Retired(write.seq) && !on.Failed(write.seq);
+      const LaneRecord* at = on.records.Covering(write.seq);
+      if (!at) return on.Retired(write.seq) && !on.Failed(write.seq);
       queries_.fetch_add(1, std::memory_order_relaxed);
       const DeviceStatus status = on.device->device->Query(at->event);
       if (status.ok()) return true;  // the thread finds it, too, and does the rest
@@ -96,7 +95,8 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
 // Detaches what has retired up to `seq`, then does what waited for it.
 void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   OpRecord* list = nullptr;
-  std::vector<OpRecord*> started;
+  ThreadSlot& slot = core_.Slot();
+  Pass started{&slot};
   {
     MutexLock lock(on.mu);
     uint64_t retired = on.retired.load(std::memory_order_relaxed);
@@ -115,16 +115,16 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     }
     while (!on.records.empty() && on.records.front().seq <= retired) {
       on.spare_events.push_back(on.records.front().event);
-      on.records.pop_front();
+      on.records.PopFront();
     }
     on.retired.store(retired, std::memory_order_release);
-    const auto open = std::stable_partition(on.awaiting.begin(), on.awaiting.end(),
-                                            [&](const DeviceLane::Awaiting& w) { return w.seq <= retired; });
-    for (auto w = on.awaiting.begin(); w != open; ++w) started.push_back(w->op);
-    awaiting_.fetch_sub(static_cast<uint32_t>(open - on.awaiting.begin()), std::memory_order_relaxed);
-    on.awaiting.erase(on.awaiting.begin(), open);
+    const size_t ended = std::erase_if(on.awaiting, [&](const DeviceLane::Awaiting& w) {
+      if (w.seq > retired) return false;
+      ProductionEnv::AddReady(started, w.op);
+      return true;
+    });
+    awaiting_.fetch_sub(static_cast<uint32_t>(ended), std::memory_order_relaxed);
   }
-  ThreadSlot& slot = core_.Slot();
   Pass pass{&slot};
   const bool outer = std::exchange(t_retiring, true);
   while (OpRecord* op = list) {
@@ -137,8 +137,8 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     core_.NoteCompleted(slot, epoch);
   }
   t_retiring = outer;
-  for (OpRecord* op : started) ProductionEnv::AddReady(pass, op);
   core_.Dispatch(pass, nullptr);
+  core_.Dispatch(started, nullptr);
 }
 
 Devices::Polled Devices::Poll(DeviceLane& on) {
@@ -153,7 +153,7 @@ Devices::Polled Devices::Poll(DeviceLane& on) {
     const uint64_t issued = on.issued.load(std::memory_order_relaxed);
     if (on.retired.load(std::memory_order_relaxed) == issued) return Polled::kNothing;
     uint64_t oldest = on.records.empty() ? 0 : on.records.front().seq;
-    uint64_t newest = on.records.empty() ? 0 : on.records.back().seq;
+    uint64_t newest = on.records.newest();
     if (!on.awaiting.empty()) {
       awaited = true;
       const auto by_seq = [](const DeviceLane::Awaiting& a, const DeviceLane::Awaiting& b) { return a.seq < b.seq; };
@@ -162,7 +162,7 @@ Devices::Polled Devices::Poll(DeviceLane& on) {
       newest = most->seq;
     }
     // In the middle of a run its record is still to come, unless a member of it takes its time.
-    const uint64_t recorded = on.records.empty() ? 0 : on.records.back().seq;
+    const uint64_t recorded = on.records.newest();
     if (recorded < issued && (newest > recorded || on.records.empty())) {
       const auto now = Clock::now();
       if (on.unrecorded != issued) {
@@ -174,8 +174,8 @@ Devices::Polled Devices::Poll(DeviceLane& on) {
       }
     }
     const auto ready = [&](uint64_t seq) REQUIRES(on.mu) {
-      const auto at = std::find_if(on.records.begin(), on.records.end(), [&](const auto& r) { return r.seq >= seq; });
-      if (at == on.records.end()) return false;
+      const LaneRecord* at = on.records.Covering(seq);
+      if (!at) return false;
       queries_.fetch_add(1, std::memory_order_relaxed);
       DeviceStatus s = on.device->device->Query(at->event);
       if (s.failed()) status = s;

@@ -2,6 +2,7 @@
 // graphs: software_graph.cc.
 #include <algorithm>
 
+#include "device/body_scope.h"
 #include "device/software_impl.h"
 
 namespace engine {
@@ -171,6 +172,8 @@ DeviceStatus SoftwareDeviceImpl::Synchronize(engine::Event event) {
     if (!awaited) return BadEvent("Synchronize", event);
     if (DeviceStatus bad = RefuseCaptured("Synchronize", *awaited); !bad.ok()) return bad;
     if (DeviceStatus bad = RefuseInCapture("Synchronize"); !bad.ok()) return bad;
+    if (options_.check_pointers)
+      if (DeviceStatus bad = BodyScope::RefuseSync("Synchronize"); !bad.ok()) return bad;
     until = awaited->marker;
     id = awaited->id;
   }
@@ -194,6 +197,8 @@ DeviceStatus SoftwareDeviceImpl::Synchronize(engine::Stream stream) {
     if (!awaited) return BadStream("Synchronize", stream);
     if (DeviceStatus bad = RefuseCapturing("Synchronize", *awaited); !bad.ok()) return bad;
     if (DeviceStatus bad = RefuseInCapture("Synchronize"); !bad.ok()) return bad;
+    if (options_.check_pointers)
+      if (DeviceStatus bad = BodyScope::RefuseSync("Synchronize"); !bad.ok()) return bad;
     event = next_event_++;
     until = Mark(awaited->lane, event);
   }

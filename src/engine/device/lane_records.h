@@ -1,0 +1,64 @@
+// LaneRecords: the events recorded on a lane and not known to be reached, by the number that each covers.
+//
+// A ring that grows to the most that ever stood in it, so that recording allocates nothing afterwards.
+//
+// Threads:   none of its own; the lane's mu. Order: numbers ascend. Errors: none.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "device/order_point.h"
+#include "engine/device.h"
+
+namespace engine::detail {
+
+using LaneClock = std::array<uint64_t, kMaxLanes>;  // by lane: the number up to which its work is in front of ours
+
+struct LaneRecord {
+  uint64_t seq;
+  Event event;
+  LaneClock clock;  // of the lane, when it was recorded
+};
+
+class LaneRecords {
+ public:
+  bool empty() const { return size_ == 0; }
+  const LaneRecord& front() const { return At(0); }
+  const LaneRecord& back() const { return At(size_ - 1); }
+  uint64_t newest() const { return empty() ? 0 : back().seq; }
+  void PushBack(const LaneRecord& record) {
+    if (size_ == ring_.size()) {
+      std::rotate(ring_.begin(), ring_.begin() + static_cast<ptrdiff_t>(first_), ring_.end());
+      first_ = 0;
+      ring_.resize(std::max<size_t>(8, 2 * ring_.size()));
+    }
+    ring_[(first_ + size_++) & (ring_.size() - 1)] = record;
+  }
+  void PopFront() {
+    first_ = (first_ + 1) & (ring_.size() - 1);
+    --size_;
+  }
+  // The earliest that covers `seq`; null if none does.
+  const LaneRecord* Covering(uint64_t seq) const {
+    if (newest() < seq || empty()) return nullptr;
+    size_t low = 0, high = size_ - 1;
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      if (At(middle).seq >= seq) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return &At(low);
+  }
+
+ private:
+  const LaneRecord& At(size_t i) const { return ring_[(first_ + i) & (ring_.size() - 1)]; }
+  std::vector<LaneRecord> ring_;  // a power of two long
+  size_t first_ = 0, size_ = 0;
+};
+
+}  // namespace engine::detail

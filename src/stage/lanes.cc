@@ -1,0 +1,37 @@
+// Device lanes of stages: the main one, number 0, is whichever suits the engine; the others are streams that nobody else
+// is given.
+
+#include "engine/engine.h"
+#include "engine/stage_options.h"
+#include "stage_lane.h"
+
+namespace engine {
+namespace {
+
+constexpr int kLanes = 8;           // besides the main one
+constexpr uint8_t kFirstLane = 16;  // of the device's; streams_per_device counts from 0
+
+thread_local Placement place;
+
+}  // namespace
+
+int StageLanes(const Engine* engine, int device) noexcept {
+  if (!engine) return 1;
+  try {
+    static_cast<void>(engine->device(device));
+  } catch (...) {
+    return 1;
+  }
+  return 1 + kLanes;
+}
+
+Placement StageLane() noexcept { return place; }
+
+void detail::EnterStageLane(const StageOptions& options) {
+  if (!options.engine || StageLanes(options.engine, options.device) == 1) return;
+  const auto device = static_cast<uint16_t>(options.device);
+  const int lane = options.stage_subgraph_stream_id;
+  place = lane == 0 ? Gpu(device) : Gpu(device, static_cast<uint8_t>(kFirstLane + lane - 1));
+}
+
+}  // namespace engine
