@@ -37,9 +37,10 @@ struct PlanTask {
   uint32_t first, end;  // nodes
   uint32_t successors, successors_end;
   uint32_t predecessors;
-  uint32_t ticket;      // kNone, or its place among the tasks that an in-order run does not finish on the spot
-  uint32_t urgency;     // of a ranked plan: 0 comes first
-  uint32_t async : 23;  // so many nodes at its end are not over when they have run: 1 if the last is asynchronous, on a device all
+  uint32_t ticket;   // kNone, or its place among the tasks that an in-order run does not finish on the spot
+  uint32_t urgency;  // of a ranked plan: 0 comes first
+  uint32_t
+      async : 23;  // so many nodes at its end are not over when they have run: 1 if the last is asynchronous, on a device all
   uint32_t device : 1;  // a bulk there (plan_device.cc)
   uint32_t pool : 8;    // kDefaultPool: as the run's policy says
 };
