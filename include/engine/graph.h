@@ -37,8 +37,22 @@ struct PlanOptions;
 
 namespace detail {
 struct Kernel;
-struct PlanNode;
 struct RunState;
+
+// What a plan's arrays say of a node; here because its kernel looks its values up.
+struct alignas(64) PlanNode {
+  enum Flags : uint8_t { kEndsLater = 1, kAlways = 2, kHasScope = 4, kWatched = kEndsLater | kHasScope };
+  void (*run)(void* closure, RunContext& ctx, Completion* done);
+  void* closure;
+  const char* name;
+  const char* file;
+  uint32_t line;
+  uint32_t recorded;  // its number in the graph
+  // Where its lists begin; they end where the next node's begin.
+  uint32_t inputs, outputs, effects, ends;
+  uint8_t flags;
+};
+static_assert(sizeof(PlanNode) == 64);
 }  // namespace detail
 
 // A value of one graph: an input of it, or an output of one of its nodes.
@@ -82,8 +96,12 @@ struct NodeDesc {
 // What a kernel sees. Values are this node's, by position.
 class NodeContext : public RunContext {
  public:
-  size_t inputs() const noexcept;
-  Value& In(size_t input);
+  size_t inputs() const noexcept { return (node_ + 1)->inputs - node_->inputs; }
+  Value& In(size_t input) {
+    if (input >= inputs()) [[unlikely]]
+      NoSuchInput(input);
+    return values_[input_list_[node_->inputs + input]];
+  }
   template <class T>
   T& In(size_t input) {
     if (T* held = In(input).template If<T>()) [[likely]]
@@ -98,9 +116,13 @@ class NodeContext : public RunContext {
     In(input).Reset();
     return taken;
   }
-  size_t outputs() const noexcept;
+  size_t outputs() const noexcept { return (node_ + 1)->outputs - node_->outputs; }
   // The place of an output. Under PlanOptions::static_alloc it still holds what the frame's run before left there.
-  Value& Out(size_t output);
+  Value& Out(size_t output) {
+    if (output >= outputs()) [[unlikely]]
+      NoSuchOutput(output);
+    return values_[output_list_[node_->outputs + output]];
+  }
   template <class T>
   void Return(size_t output, T&& object) {
     Out(output) = Value(std::forward<T>(object));
@@ -115,11 +137,15 @@ class NodeContext : public RunContext {
 
  private:
   friend class detail::EngineCore;
-  NodeContext(detail::EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept
-      : RunContext(core, op, worker), run_(run) {}
+  NodeContext(detail::EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept;
+  [[noreturn]] void NoSuchInput(size_t input) const;
+  [[noreturn]] void NoSuchOutput(size_t output) const;
   [[noreturn]] void WrongInput(size_t input, const std::type_info& wanted);
   void CheckTake(size_t input) const;
-  detail::RunState* run_;
+  detail::RunState* const run_;
+  Value* const values_;  // the run's
+  const uint32_t* const input_list_;
+  const uint32_t* const output_list_;
   const detail::PlanNode* node_ = nullptr;
 };
 

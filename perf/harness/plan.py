@@ -144,8 +144,8 @@ STARTS = (
 # The wide-and-deep model: how long an answer takes, and what it costs, by number of clients and by rate.
 SERVED = ("p50_us", "p90_us", "us_per_request", "cpu_us_per_request", "switches_per_request")
 CLOSED = tuple(
-    Case(f"closed_{clients}", f"{clients} clients, each asks again as soon as it was answered", "p99_us", 100_000, 10_000,
-         beside=SERVED)
+    Case(f"closed_{clients}", f"{clients} clients, each asks again as soon as it was answered", "p99_us", 100_000,
+         10_000, beside=SERVED)
     for clients in (1, 2, 4, 8, 16, 32, 64)
 )
 OPEN = tuple(
@@ -244,6 +244,7 @@ SUITES = {
               ("onnxruntime sequential", "onnxruntime parallel", "onnxruntime parallel, spinning", "threaded",
                "inline, with a Var"),
               CLOSED + OPEN + IDLE),
-        Group("overhead", "inline", ("kernels in a loop",), (replace(CLOSED[0], metric="p50_us", beside=("us_per_request",)),)),
+        Group("overhead", "inline", ("kernels in a loop",),
+              (replace(CLOSED[0], metric="p50_us", beside=("us_per_request",)),)),
     ),
 }

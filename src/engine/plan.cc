@@ -33,20 +33,19 @@ void ThrowWrongType(const std::type_info& wanted, const std::type_info* held) {
 
 // --- NodeContext
 
-size_t NodeContext::inputs() const noexcept { return (node_ + 1)->inputs - node_->inputs; }
-size_t NodeContext::outputs() const noexcept { return (node_ + 1)->outputs - node_->outputs; }
-
-Value& NodeContext::In(size_t input) {
-  if (input >= inputs())
-    throw UsageError("node '" + std::string(node_->name) + "' asks for input " + std::to_string(input) + " of " +
-                     std::to_string(inputs()));
-  return run_->values[run_->owner->node_inputs[node_->inputs + input]];
+NodeContext::NodeContext(EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept
+    : RunContext(core, op, worker),
+      run_(run),
+      values_(run->values),
+      input_list_(run->owner->node_inputs.data()),
+      output_list_(run->owner->node_outputs.data()) {}
+void NodeContext::NoSuchInput(size_t input) const {
+  throw UsageError("node '" + std::string(node_->name) + "' asks for input " + std::to_string(input) + " of " +
+                   std::to_string(inputs()));
 }
-Value& NodeContext::Out(size_t output) {
-  if (output >= outputs())
-    throw UsageError("node '" + std::string(node_->name) + "' sets output " + std::to_string(output) + " of " +
-                     std::to_string(outputs()));
-  return run_->values[run_->owner->node_outputs[node_->outputs + output]];
+void NodeContext::NoSuchOutput(size_t output) const {
+  throw UsageError("node '" + std::string(node_->name) + "' sets output " + std::to_string(output) + " of " +
+                   std::to_string(outputs()));
 }
 void NodeContext::WrongInput(size_t input, const std::type_info& wanted) {
   throw UsageError("node '" + std::string(node_->name) + "' takes input " + std::to_string(input) + " as " +

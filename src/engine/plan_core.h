@@ -19,20 +19,6 @@
 
 namespace engine::detail {
 
-struct alignas(64) PlanNode {
-  enum Flags : uint8_t { kEndsLater = 1, kAlways = 2, kHasScope = 4, kWatched = kEndsLater | kHasScope };
-  void (*run)(void* closure, RunContext& ctx, Completion* done);
-  void* closure;
-  const char* name;
-  const char* file;
-  uint32_t line;
-  uint32_t recorded;  // its number in the graph
-  // Where its lists begin; they end where the next node's begin.
-  uint32_t inputs, outputs, effects, ends;
-  uint8_t flags;
-};
-static_assert(sizeof(PlanNode) == 64);
-
 struct PlanTask {
   uint32_t first, end;  // nodes
   uint32_t successors, successors_end;
