@@ -33,20 +33,25 @@ class StageTimeoutError : public Error {
 
 // True for the exceptions that it stands for.
 using ExceptionFilter = std::function<bool(const std::exception_ptr&)>;
+namespace detail {
+template <class... E>
+struct IsAnyOf {
+  bool operator()([[maybe_unused]] const std::exception_ptr& thrown) const { return (Is<E>(thrown) || ...); }
+  template <class T>
+  static bool Is(const std::exception_ptr& thrown) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const T&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+};
+}  // namespace detail
 template <class... E>
 ExceptionFilter AnyOf() {
-  return []([[maybe_unused]] const std::exception_ptr& thrown) {
-    [[maybe_unused]] const auto is = [&]<class T>(T*) {
-      try {
-        std::rethrow_exception(thrown);
-      } catch (const T&) {
-        return true;
-      } catch (...) {
-        return false;
-      }
-    };
-    return (is(static_cast<E*>(nullptr)) || ...);
-  };
+  return detail::IsAnyOf<E...>();
 }
 
 enum class OnTimeout : uint8_t {

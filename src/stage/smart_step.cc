@@ -20,11 +20,6 @@ using detail::Cut;
 // are moved, not copied, so bytes cost nothing here; they break ties.
 constexpr double kHandOver = 2e-6;
 
-// True if somebody gave a filter of his own.
-bool Changed(const ExceptionFilter& filter, const ExceptionFilter& usual) {
-  return filter.target_type() != usual.target_type();
-}
-
 double Median(std::vector<double> samples) {
   if (samples.empty()) return 0;
   const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
@@ -215,8 +210,8 @@ SmartStep::SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, Smar
   s.options.stage = Named(std::move(s.options.stage));
   s.Check();
   s.options.graph = nullptr;
-  s.judged = Changed(s.options.stage.closed_exception_types, StageOptions().closed_exception_types) ||
-             Changed(s.options.stage.ignored_exception_types, StageOptions().ignored_exception_types);
+  s.judged = !s.options.stage.closed_exception_types.target<detail::IsAnyOf<EndOfData>>() ||
+             !s.options.stage.ignored_exception_types.target<detail::IsAnyOf<>>();
   s.whole = s.graph.Compile(eng, {.name = s.PlanName("step")});
   s.costs = detail::ToStepGraph(s.graph, s.sourced, s.options);
   s.samples.resize(s.costs.nodes.size());
