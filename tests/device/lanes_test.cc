@@ -1,7 +1,9 @@
 // Ops on a device: ordered there, over for the host when they retire, and never a synchronization that nobody asked for.
+#include <condition_variable>
 #include <numeric>
 
 #include "device_test.h"
+#include "support/seed.h"
 
 namespace engine::test {
 namespace {
@@ -179,6 +181,57 @@ TEST(Lanes, WorkOnTwoDevicesIsOrderedByTheHost) {
   }
   rig.eng().WaitAll();
   for (int i = 0; i < 40; ++i) EXPECT_EQ(seen[i], i);
+}
+
+// Two ranks whose collectives meet: each blocks its lane until the other rank has come to the same one. Any other order
+// than that of the pushes, on either rank, would never end.
+TEST(Lanes, CollectivesOfACommunicatorKeepThePushOrderOnEveryRank) {
+  constexpr int kCollectives = 40;
+  Rig rig({}, 2, 2, 2);
+  Random chance(Seed());
+  SCOPED_TRACE(SeedLine());
+  std::mutex mu;
+  std::condition_variable met;
+  std::array<int, 2> came{-1, -1};
+  std::array<std::vector<int>, 2> order;
+  std::array<Var, 2> communicator{rig.eng().NewVar("rank 0"), rig.eng().NewVar("rank 1")};
+  std::array<std::array<Var, 3>, 2> gradients;
+  for (auto& of_rank : gradients)
+    for (Var& v : of_rank) v = rig.eng().NewVar();
+  HeldOps bulk(rig.eng());
+  for (int i = 0; i < kCollectives; ++i)
+    for (uint16_t rank = 0; rank < 2; ++rank) {
+      const Var& gradient = gradients[rank][chance.Below(3)];
+      if (chance.OneIn(2))
+        rig.Push({.updates = gradient, .place = Gpu(rank), .priority = static_cast<int>(chance.Below(5)) - 2});
+      const std::array<VarRef, 2> touched{communicator[rank], gradient};
+      const OpDesc desc{.name = "all_reduce",
+                        .updates = std::span<const VarRef>(touched),
+                        .place = Gpu(rank, 7),
+                        .priority = static_cast<int>(chance.Below(5)) - 2};
+      const auto body = [&, i, rank](RunContext& ctx) {
+        rig.Launch(ctx, "all_reduce", [&, i, rank] {
+          std::unique_lock lock(mu);
+          order[rank].push_back(i);
+          came[rank] = i;
+          met.notify_all();
+          met.wait(lock, [&] { return came[1 - rank] >= i; });
+        });
+      };
+      if (chance.OneIn(3)) {
+        rig.eng().Push(desc, body);
+      } else {
+        bulk.Push(desc, body);
+        if (chance.OneIn(4)) bulk.Release();
+      }
+    }
+  bulk.Release();
+  rig.eng().WaitAll();
+  std::vector<int> pushed(kCollectives);
+  std::iota(pushed.begin(), pushed.end(), 0);
+  EXPECT_EQ(order[0], pushed);
+  EXPECT_EQ(order[1], pushed);
+  EXPECT_EQ(rig.device(0).counts()[DeviceCall::kSynchronize] + rig.device(1).counts()[DeviceCall::kSynchronize], 0u);
 }
 
 TEST(Lanes, APushThatWaitsForRoomGoesOnWhenTheDeviceEnds) {

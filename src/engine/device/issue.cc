@@ -193,12 +193,13 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   try {
     const bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane;
     on = in_run ? worker->run_lane : &Choose(device, op);
+    // Before the members' points are looked at: once nobody outside is missing, they are all there.
+    graph_may_suit = !in_run && (op->extra.flags & kCapturable) && worker &&
+                     !core_.poisoned_.load(std::memory_order_relaxed) && device.graphs->Suits(op);
     if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
       for (OpRecord* member = op->chain()->first; member;
            member = member->extra.more_behind ? member->extra.next : nullptr)
         if (member->extra.device == op->extra.device) AddNeeds(member, &need);
-    graph_may_suit = !in_run && (op->extra.flags & kCapturable) && worker &&
-                     !core_.poisoned_.load(std::memory_order_relaxed) && device.graphs->Suits(op);
     for (uint32_t m = need.lanes; m; m &= m - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctz(m));
       if (lane(i).device == &device) continue;
