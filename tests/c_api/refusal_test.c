@@ -61,8 +61,8 @@ TEST(ImpossibleDescriptionsAreRefusedAndNamed) {
   CheckRefusedPush(engine, &op, "65536");
   op = good, op.place.kind = ENGINE_PLACE_POOL, op.place.index = 60;
   CheckRefusedPush(engine, &op, "pool");
-  op = good, op.flags = 2;
-  CheckRefusedPush(engine, &op, "unknown flags 2");
+  op = good, op.flags = 8;
+  CheckRefusedPush(engine, &op, "unknown flags 8");
   op = good, op.reserved = 4;
   CheckRefusedPush(engine, &op, "unknown flags 4");
   op = good, op.cancel = scope;
