@@ -1,8 +1,8 @@
 // Guard: whether the first steps ran faster staged or whole. Pure: it is shown how long steps took.
 //
 // Rounds of both ways, so that a machine that gets slower or faster in between favours neither; of each way the best round
-// counts. The first steps of a turn are left out: a stage that has just begun has an empty buffer, and a buffer that was
-// filled before would flatter it.
+// counts. The first steps of each turn are left out: a stage that has just begun has an empty buffer, and a caller that does
+// not wait for each step first fills what it keeps in flight.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace engine::detail {
 
 class Guard {
  public:
-  // `warm_up`: steps until a stage runs evenly. steps == 0: no guard, staged from the beginning.
+  // `warm_up`: steps until either way runs evenly. steps == 0: no guard, staged from the beginning.
   Guard(int warm_up, int steps) : warm_up_(warm_up), steps_(steps), turn_(steps > 0 ? 0 : kTurns) {}
 
   bool on() const { return decided() ? steps_ == 0 || best_[1] < best_[0] : turn_ % 2 == 1; }
@@ -20,8 +20,8 @@ class Guard {
   // A step took so long, on() or not.
   void Observe(double seconds) {
     if (decided()) return;
-    if (++seen_ > Skipped()) sum_ += seconds;
-    if (seen_ < Skipped() + steps_) return;
+    if (++seen_ > warm_up_) sum_ += seconds;
+    if (seen_ < warm_up_ + steps_) return;
     double& best = best_[turn_ % 2];
     best = turn_ < 2 ? sum_ / steps_ : std::min(best, sum_ / steps_);
     sum_ = 0;
@@ -34,7 +34,6 @@ class Guard {
 
  private:
   static constexpr int kTurns = 4;  // whole, staged, whole, staged
-  int Skipped() const { return turn_ % 2 == 1 ? warm_up_ : 1; }
 
   int warm_up_, steps_;
   int turn_;
