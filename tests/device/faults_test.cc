@@ -85,7 +85,7 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
     for (int i = 0; i < 6; ++i) {
       rig.Push({.updates = {a}, .place = Gpu(0, 0)}, [&] { ++ran; });
       rig.Push({.reads = {a}, .updates = {b}, .place = Gpu(0, 1)}, [&] { ++ran; });
-      held.Push({.reads = {b}, .updates = {c}, .place = Gpu(0, 2)}, [&](RunContext& ctx) {
+      held.Push({.reads = {b}, .updates = {c}, .place = Gpu(0, 2)}, [&, i](RunContext& ctx) {
         DeviceMemory memory = ctx.Allocate(size_t{512} << i), staging = ctx.AllocatePinned(512);
         const DeviceStatus copied =
             ctx.device().CopyIn(memory.data(), staging.data(), 512, ctx.stream(), MemoryKind::kPinned);
