@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,9 @@ import threading
 import pytest
 
 import engine
+
+# A shell that starts us in the background has it ignored, for our children too; some tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PATIENCE = 20  # seconds; reached only when something hangs
 
