@@ -173,10 +173,9 @@ class SmartStage:
         self._lock, self._clients = threading.Lock(), threading.BoundedSemaphore(options.num_clients)
         self._pipeline: _Pipeline | None = None
         self._asked: Stage | None = None  # reads one item while somebody waits for it with a time-out
-        self._held: tuple[_core.StepItem, bool] | None = None  # its step was refused: it is the next
+        self._held: tuple[_core.StepItem, bool, bool] | None = None  # its step was refused: it is the next
         self._failure: BaseException | None = None
         self._ended = self._cancelled = False
-        self._began: float | None = None
         self._ignored_in_a_row = self._steps = self._position = self._skipped = 0
 
     @property
@@ -252,7 +251,7 @@ class SmartStage:
             raise self._failure
         if self._ended:
             raise StopIteration
-        now, seconds, as_planned = time.perf_counter(), 0.0, False
+        seconds = 0.0
         if self._core is None:
             self._core = self._record(given)
         core = self._core
@@ -261,13 +260,10 @@ class SmartStage:
             if missing or len(given) != len(self._given):
                 raise UsageError(f"smart stage '{self.name}': a step is given {list(given)}; {self._given} is expected, "
                                  "as in the first step")  # fmt: skip
-        if self._began is not None:
-            core.took(now - self._began)
-        self._began = None
         if self._held is None:
             item, halves, as_planned, seconds = self._next_item(core)
-            self._held = item, halves
-        item, halves = self._held
+            self._held = item, halves, as_planned
+        item, halves, as_planned = self._held
         values = [given[name] for name in self._given]
         mode = core.mode
         if halves:
@@ -280,7 +276,7 @@ class SmartStage:
         self._steps += 1
         self._position = item.number + 1
         if as_planned and mode != "profile":
-            self._began = now
+            core.started(run)
         return self._hybrid._rebuilt(self._hybrid._returned, run)
 
     def _record(self, given: dict[str, Any]) -> _core.SmartStep:

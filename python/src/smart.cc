@@ -176,7 +176,11 @@ void BindSmart(nb::module_& m) {
       .def(
           "serial", [](const PySmartStep& self, size_t level) { return self.step->serial(level); }, nb::arg("level"))
       .def(
-          "took", [](const PySmartStep& self, double seconds) { self.step->Took(seconds); }, nb::arg("seconds"))
+          "started",
+          [](const PySmartStep& self, const PyRun& run) {
+            if (self.step->comparing()) Translated([&] { WithoutGil([&] { self.step->Started(run.run); }); });
+          },
+          nb::arg("run"))
       .def("run_level", &RunLevel, nb::arg("level"), nb::arg("item"))
       .def("start", &Start, nb::arg("item"), nb::arg("given"), nb::arg("rest"),
            nb::sig("def start(self, item: StepItem, given: Sequence[object], rest: bool) -> Run"))

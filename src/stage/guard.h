@@ -1,33 +1,71 @@
-// Guard: whether the first steps ran faster staged or whole. Pure: it is shown how long steps took.
+// Guard: whether the first steps ran faster staged or whole. Pure: it is shown when steps ended.
 //
-// Rounds of both ways, so that a machine that gets slower or faster in between favours neither; of each way the best round
-// counts. The first steps of each turn are left out: a stage that has just begun has an empty buffer, and a caller that does
-// not wait for each step first fills what it keeps in flight.
+// Turns of both ways, twice, so that a machine that gets slower or faster in between favours neither; of each way the best
+// turn counts. What is measured is the time between the ends of two steps of a turn, for a caller may keep many in flight:
+// when it asks for a step says little. Left out are those before the first has ended, while steps of the turn before may be
+// in flight, as many again, and those that a stage has ready by then. Nobody waits: a turn goes on until the end that it
+// needs is known.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <vector>
+
+#include "sync.h"
 
 namespace engine::detail {
+
+// When the steps of one turn ended. Threads: any.
+class Ends {
+ public:
+  // Step `step` ended at `now`. The list is in the order of the starts: a step counts once all before it have ended.
+  void Add(size_t step, double now) {
+    StageLock lock(mu_);
+    if (ended_.size() <= step) ended_.resize(step + 1);
+    ended_[step] = true;
+    while (times_.size() < ended_.size() && ended_[times_.size()]) times_.push_back(now);
+  }
+  size_t count() const {
+    StageLock lock(mu_);
+    return times_.size();
+  }
+  // Of a step below count().
+  double operator[](size_t step) const {
+    StageLock lock(mu_);
+    return times_[step];
+  }
+
+ private:
+  mutable StageMutex mu_;
+  std::vector<bool> ended_ STAGE_TSA(guarded_by(mu_));
+  std::vector<double> times_ STAGE_TSA(guarded_by(mu_));
+};
 
 class Guard {
  public:
   // `warm_up`: steps until either way runs evenly. steps == 0: no guard, staged from the beginning.
-  Guard(int warm_up, int steps) : warm_up_(warm_up), steps_(steps), turn_(steps > 0 ? 0 : kTurns) {}
+  Guard(int warm_up, int steps)
+      : warm_up_(static_cast<size_t>(warm_up)), steps_(static_cast<size_t>(steps)), turn_(steps > 0 ? 0 : kTurns) {}
 
   bool on() const { return decided() ? steps_ == 0 || best_[1] < best_[0] : turn_ % 2 == 1; }
   bool decided() const { return turn_ == kTurns; }
-  // A step took so long, on() or not.
-  void Observe(double seconds) {
-    if (decided()) return;
-    if (++seen_ > warm_up_) sum_ += seconds;
-    if (seen_ < warm_up_ + steps_) return;
+  // Of this turn.
+  size_t started() const { return started_; }
+  // Another step was started, on() or not. `ends`: of this turn. True: the turn is over.
+  bool Started(const Ends& ends) {
+    ++started_;
+    if (first_ == 0 && ends.count() > 0) first_ = started_;
+    const size_t from = 2 * first_ + warm_up_;
+    if (first_ == 0 || ends.count() < from + steps_) return false;
+    const double seconds = (ends[from + steps_ - 1] - ends[from - 1]) / static_cast<double>(steps_);
     double& best = best_[turn_ % 2];
-    best = turn_ < 2 ? sum_ / steps_ : std::min(best, sum_ / steps_);
-    sum_ = 0;
-    seen_ = 0;
+    best = turn_ < 2 ? seconds : std::min(best, seconds);
     ++turn_;
+    Restart();
+    return true;
   }
+  // The turn begins anew: an end of it will not be known.
+  void Restart() { started_ = first_ = 0; }
   // Of one step; 0: not measured.
   double whole_seconds() const { return best_[0]; }
   double staged_seconds() const { return best_[1]; }
@@ -35,10 +73,10 @@ class Guard {
  private:
   static constexpr int kTurns = 4;  // whole, staged, whole, staged
 
-  int warm_up_, steps_;
+  size_t warm_up_, steps_;
   int turn_;
-  int seen_ = 0;
-  double sum_ = 0;
+  size_t started_ = 0;
+  size_t first_ = 0;  // how many were started when the first had ended; 0: it has not
   std::array<double, 2> best_{};
 };
 

@@ -53,12 +53,12 @@ struct SmartStage::State {
   detail::StageMutex next_mu;                                   // one Next at a time, so that steps start in order
   std::optional<StepItem> held STAGE_TSA(guarded_by(next_mu));  // its step was refused: it is the next
   bool held_is_staged STAGE_TSA(guarded_by(next_mu)) = false;
+  bool held_as_planned STAGE_TSA(guarded_by(next_mu)) = false;
   bool settled STAGE_TSA(guarded_by(next_mu)) = false;        // the report does not change any more
   std::exception_ptr failure STAGE_TSA(guarded_by(next_mu));  // what a source threw
   bool ended STAGE_TSA(guarded_by(next_mu)) = false;
   bool closing STAGE_TSA(guarded_by(next_mu)) = false;  // the pipeline delivers what it has begun, then goes
   int ignored_in_a_row STAGE_TSA(guarded_by(next_mu)) = 0;
-  Clock::time_point began STAGE_TSA(guarded_by(next_mu)){};  // the step before, if it is to be measured
 
   mutable detail::StageMutex mu;  // taken under next_mu, or alone
   std::unique_ptr<detail::SmartPipeline> pipeline STAGE_TSA(guarded_by(mu));
@@ -145,16 +145,8 @@ struct SmartStage::State {
     Pipeline();  // cancelled?
     if (failure) std::rethrow_exception(failure);
     if (ended) return {};
-    const auto now = Clock::now();
-    if (began != Clock::time_point{}) step.Took(Seconds(now - began));
-    began = {};
-    bool as_planned = false;
     double seconds = 0;
-    if (!held) {
-      bool staged = false;
-      held = NextItem(&as_planned, &staged, &seconds);
-      held_is_staged = staged;
-    }
+    if (!held) held = NextItem(&held_as_planned, &held_is_staged, &seconds);
     if (!held) {
       ended = true;
       return {};
@@ -165,7 +157,7 @@ struct SmartStage::State {
               : profile      ? step.Profile(*held, given, options, seconds, site)
                              : step.StartWhole(*held, given, options, site);
     held.reset();
-    if (as_planned && !profile) began = now;
+    if (held_as_planned && !profile) step.Started(run);
     std::optional<SmartStageReport> fresh;
     if (!settled) fresh = step.Report();
     detail::StageLock lock(mu);

@@ -2,7 +2,9 @@
 #include "engine/smart_step.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -75,6 +77,7 @@ struct SmartStep::State {
   std::vector<ValueId> crossing;  // the last level's outputs, the rest's first inputs
   Plan rest;
   std::optional<detail::Guard> guard;
+  std::shared_ptr<detail::Ends> ends;  // of the guard's turn
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
@@ -229,8 +232,26 @@ SmartStep::Mode SmartStep::mode() const {
   return s.judged ? Mode::kHalves : Mode::kWhole;
 }
 
-void SmartStep::Took(double seconds) {
-  if (state_->guard) state_->guard->Observe(seconds);
+bool SmartStep::comparing() const { return state_->guard && !state_->guard->decided(); }
+
+void SmartStep::Started(const Run& run) {
+  State& s = *state_;
+  if (!comparing()) return;
+  if (!s.ends) s.ends = std::make_shared<detail::Ends>();
+  const auto note = [ends = s.ends, step = s.guard->started()] {
+    ends->Add(step, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  };
+  bool over = false;
+  try {
+    // An Operator, because a bulk or a capture of the caller has nothing to do with it.
+    s.eng.Push(s.eng.NewOperator(
+        {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
+    over = s.guard->Started(*s.ends);
+  } catch (const Error&) {  // no more ops may be pushed, which is told to who pushes the next one that matters
+    s.guard->Restart();
+    over = true;
+  }
+  if (over) s.ends.reset();  // ops of the turn that are still on their way keep it
 }
 
 Run SmartStep::StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait) {

@@ -70,7 +70,7 @@ def test_explain_names_what_is_staged_and_why_the_rest_is_not():
 
 
 def test_profile_measures_costs_and_bytes():
-    steps = losses(profile_steps=4, guard_steps=3)[1]
+    steps = losses(ROWS * 5, profile_steps=4, guard_steps=3)[1]
     report = steps.report
     assert report["decided"]
     assert report["whole_seconds"] > 0

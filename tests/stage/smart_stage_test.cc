@@ -88,6 +88,65 @@ TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
   EXPECT_TRUE(Has(report.text, report.on ? "it stays staged" : "the stage is dropped"));
 }
 
+TEST(SmartStageTest, TheGuardWaitsForNoStep) {
+  Program p;
+  SmartStage steps(p.eng, p.graph, p.Rows(400), {.stage = {.num_threads = 1}, .profile_steps = 0, .guard_steps = 2});
+  std::vector<engine::Run> running;
+  const auto start = [&] {
+    Value given[] = {2};
+    return steps.Next(given);
+  };
+  {
+    // No step can end: the caller itself holds what they need, and asks for more of them, also inside an op.
+    HeldOp held = HoldWrite(p.eng, p.weight);
+    for (int i = 0; i < 20; ++i) running.push_back(start());
+    Var mine = p.eng.NewVar("mine");
+    p.eng.Push({.name = "inside", .updates = {p.weight}, .writes = {mine}}, [&] {
+      for (int i = 0; i < 20; ++i) running.push_back(start());
+    });
+    held.Release();
+    p.eng.Wait(mine);
+  }
+  EXPECT_EQ(steps.Report().measured_whole_seconds, 0);
+  while (engine::Run run = start()) {
+    running.push_back(std::move(run));
+    if (running.size() > 44) running[running.size() - 4].Wait();
+  }
+  std::vector<std::pair<int, int>> seen;
+  for (engine::Run& run : running) {
+    const int sum = run.Take<int>(0);
+    seen.emplace_back(sum, run.Take<int>(1));
+  }
+  EXPECT_EQ(seen, Program::Expected(400));
+  EXPECT_TRUE(steps.Report().decided);
+}
+
+TEST(SmartStageTest, AStepThatFailsWhileTheyAreComparedIsToldOnce) {
+  Log log;
+  Engine eng(Reporting(1, log));
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  const NodeId check = graph.Add({.name = "check", .inputs = {row}, .outputs = 1}, [](NodeContext& ctx) {
+    if (ctx.In<int>(0) == 5) throw std::domain_error("bad row");
+    ctx.Return(0, ctx.In<int>(0));
+  });
+  graph.Output(check[0]);
+  const auto next = [n = 0]() mutable { return n++; };
+  SmartStage steps(eng, graph, {SourceOf<int>("rows", row, next)}, {.profile_steps = 0, .guard_steps = 2});
+  int told = 0;
+  for (int i = 0; i < 200; ++i) {
+    engine::Run run = steps.Next();
+    try {
+      EXPECT_EQ(run.Take<int>(0), i);
+    } catch (const OpError&) {
+      ++told;
+    }
+  }
+  eng.WaitAll();
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(steps.Report().decided);
+}
+
 TEST(SmartStageTest, SaysWhatIsStagedAndWhyTheRestIsNot) {
   Program p;
   SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce());
