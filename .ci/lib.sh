@@ -120,11 +120,13 @@ configure() {
   return 1
 }
 
-# The tree of the tests and the Python package.
+# The tree of the tests and the Python package. ENGINE_WERROR=ON: warnings are errors (a developer's compiler may know more
+# of them than we do).
 build_tested() {
   packages "$NEEDS_BUILD" "$NEEDS_TESTS" && python_ready || return 1
   say "-- building the library, its tests and the Python extension in $BUILD"
-  configure "$BUILD" -DENGINE_BUILD_TESTS=ON -DENGINE_BUILD_PYTHON=ON -DENGINE_BUILD_PERF=OFF -DENGINE_WERROR=OFF \
+  configure "$BUILD" -DENGINE_BUILD_TESTS=ON -DENGINE_BUILD_PYTHON=ON -DENGINE_BUILD_PERF=OFF \
+    -DENGINE_WERROR="${ENGINE_WERROR:-OFF}" \
     -DENGINE_SANITIZE= -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" && cmake --build "$BUILD" -j "$JOBS"
 }
 

@@ -230,9 +230,6 @@ SUITES = {
         Group("naive", "ours, naive", ("mxnet naive",), THROUGHPUT),
         Group("floor", "ours, naive", (), FLOORS),
     ),
-    "policies": (
-        Group("makespan", "cost_model", ("threaded", "taskflow makespan", "tbb makespan"), MAKESPANS),
-    ),
     "plans": (
         Group("one worker", "plan, 1 worker", ("taskflow graph, 1 worker", "tbb flow graph, 1 thread"), REPLAYS),
         Group("all workers", "plan", ("taskflow graph", "tbb flow graph"), REPLAYS),
@@ -240,6 +237,7 @@ SUITES = {
         Group("start", "plan inline, static", ("plan inline", "plan"), STARTS),
     ),
     "policies": (
+        Group("makespan", "cost_model", ("threaded", "taskflow makespan", "tbb makespan"), MAKESPANS),
         Group("serving", "inline",
               ("onnxruntime sequential", "onnxruntime parallel", "onnxruntime parallel, spinning", "threaded",
                "inline, with a Var"),

@@ -142,7 +142,8 @@ class EngineCore {
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
   void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
   void NoteIdle();                                // a worker is about to sleep: waiters for room and drains look again
-  bool DriveOne();    // runs one op of the caller pool on this thread, unless it is inside an op
+  // Runs one op of the caller pool on this thread, unless it is inside an op. `epoch`: the parity that it was pushed in.
+  bool DriveOne(uint8_t* epoch = nullptr);
   void WakeDriver();  // the caller pool has work
   // Waits until `word` is kDone, driving and sleeping; false at the deadline.
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, bool may_drive);

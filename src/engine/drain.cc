@@ -33,6 +33,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
     upto = epoch_number_;
   }
   for (;;) {
+    uint8_t awaited, ran;  // parities
     const uint32_t seq = drain_seq_.load(std::memory_order_acquire);
     {
       MutexLock lock(drain_mu_);
@@ -60,10 +61,15 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
         FutexWake(drain_seq_, kEveryone);
       }
       if (drained_before_ > upto) break;
+      awaited = drained_before_ & 1;
     }
     ReleaseAllChains();  // behind the HeavyFence: a chain that is appended to later sees draining_
     if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->Kick();
-    if (DriveOne()) continue;
+    if (DriveOne(&ran)) {
+      while (ran == awaited && DriveOne(&ran)) {  // nothing can be over before these are
+      }
+      continue;
+    }
     if (!SleepListed({&drain_seq_, true}, seq, deadline, true)) return false;
   }
   if (!report) return true;

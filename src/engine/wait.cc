@@ -163,11 +163,12 @@ void EngineCore::WakeDriver() {
   }
 }
 
-bool EngineCore::DriveOne() {
+bool EngineCore::DriveOne(uint8_t* epoch) {
   for (const RunFrame* f = t_frame; f; f = f->outer)
     if (f->core == this) return false;
   OpRecord* op = pool(kCallerPool).TryTake();
   if (!op) return false;
+  if (epoch) *epoch = op->extra.epoch;
   while (op) op = Execute(Slot(), op, nullptr);  // a chain goes on
   return true;
 }

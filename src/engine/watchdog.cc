@@ -128,9 +128,10 @@ void EngineCore::WatchdogMain() {
       continue;
     }
     if (reported || Clock::now() - since < options_.stall_timeout) continue;
-    reported = true;
     const std::string report =
         "engine: no progress for " + std::to_string(options_.stall_timeout.count()) + " ms; " + DescribePending();
+    if (ProgressMark() != mark || Pending() == 0) continue;  // what it describes has moved on meanwhile
+    reported = true;
     if (options_.on_stall) {
       try {
         options_.on_stall(report);

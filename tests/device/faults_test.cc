@@ -77,10 +77,10 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
   const auto [call, sticky] = GetParam();
   for (uint64_t nth = 1; nth <= 12; ++nth) {
     SCOPED_TRACE("failing call " + std::to_string(nth));
+    std::atomic<int> ran{0};  // outlives the device: on one that was lost, kernels may end later than their ops
     Rig rig;
     Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), c = rig.eng().NewVar("c");
     rig.device().FailCall(call, nth, DeviceCode::kUnknown, sticky);
-    std::atomic<int> ran{0};
     HeldOps held(rig.eng());
     for (int i = 0; i < 6; ++i) {
       rig.Push({.updates = {a}, .place = Gpu(0, 0)}, [&] { ++ran; });
