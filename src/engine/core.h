@@ -153,7 +153,10 @@ class EngineCore {
 
   // --- drain.cc
   bool WaitAll(Clock::time_point deadline, bool report);
+  bool AllOverSoon();
+  bool WaitForEpochs(Clock::time_point deadline);
   void NoteDrain();  // a completer met the epoch that a WaitAll waits for
+  void TellDrain(Worker& worker, const OpRecord* next);  // what it has not told yet, unless `next` will
 
   // --- completion.cc
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op);  // with one count
@@ -427,6 +430,7 @@ class EngineCore {
   uint64_t epoch_number_ GUARDED_BY(drain_mu_) = 0;
   uint64_t drained_before_ GUARDED_BY(drain_mu_) = 0;  // epochs below are over
   std::atomic<uint32_t> drain_seq_{0};                 // futex word
+  std::atomic<uint32_t> drain_sleepers_{0};            // who sleeps on it
 
   // Back-pressure.
   std::atomic<uint32_t> room_waiters_{0};

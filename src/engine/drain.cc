@@ -7,10 +7,14 @@
 // seen drained. It overlaps that WaitAll, so either is right there; a later one waits for both parities before it flips.
 // Concurrent calls share flips.
 //
+// Most calls end without any of this: where nothing at all is pending within a spin, all pushes up to now are over.
+//
 // Lost wakes: a waiter announces the parity in draining_, HeavyFence(), sums. A completer counts, LightFence(), looks
-// at draining_. It tells the waiter when the op that it runs next is not of that epoch, and before it sleeps; an op
-// of the epoch that is still to run on some worker will tell later itself.
+// at draining_. It tells the waiter when the op that it runs next is not of that epoch, a worker also when its queue is
+// empty, and before it sleeps; an op of the epoch that is still to run on some worker will tell later itself. So a
+// waiter is woken for a run of ops, and not for each of them.
 #include "core.h"
+#include "pool.h"
 
 namespace engine::detail {
 
@@ -27,6 +31,26 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
     if (f->core == this)
       throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) + "' would wait for itself");
   const Hold hold(this);
+  ReleaseAllChains();
+  if (!AllOverSoon() && !WaitForEpochs(deadline)) return false;
+  if (!report) return true;
+  if (ErrorRecord* error = errors_.TakeUnseen()) {
+    const OpError shown = error->Show();
+    error->Release();
+    throw shown;
+  }
+  return true;
+}
+
+// Whether nothing is pending, within a spin: then no epoch has to end, and no completer is asked to tell.
+bool EngineCore::AllOverSoon() {
+  const bool may_spin = !caller_pool_used_.load(std::memory_order_relaxed) &&
+                        !(has_devices_.load(std::memory_order_relaxed) && devices_->Busy());
+  const auto over = [this] { return Drained(0) && Drained(1); };
+  return SpinUntil(over, may_spin ? options_.spin : std::chrono::nanoseconds{0}, spin_places_);
+}
+
+bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
   uint64_t upto;
   {
     MutexLock lock(drain_mu_);
@@ -56,11 +80,8 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
         draining_.store(0, std::memory_order_relaxed);
         moved = true;
       }
-      if (moved) {
-        drain_seq_.fetch_add(1, std::memory_order_release);
-        FutexWake(drain_seq_, kEveryone);
-      }
-      if (drained_before_ > upto) break;
+      if (moved) NoteDrain();
+      if (drained_before_ > upto) return true;
       awaited = drained_before_ & 1;
     }
     ReleaseAllChains();  // behind the HeavyFence: a chain that is appended to later sees draining_
@@ -70,20 +91,22 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
       }
       continue;
     }
-    if (!SleepListed({&drain_seq_, true}, seq, deadline, true)) return false;
+    // seq_cst, before the sleep looks at the word. Partner: NoteDrain, which changes the word before it looks at the count.
+    drain_sleepers_.fetch_add(1);
+    const bool in_time = SleepListed({&drain_seq_, true}, seq, deadline, true);
+    drain_sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    if (!in_time) return false;
   }
-  if (!report) return true;
-  if (ErrorRecord* error = errors_.TakeUnseen()) {
-    const OpError shown = error->Show();
-    error->Release();
-    throw shown;
-  }
-  return true;
 }
 
 void EngineCore::NoteDrain() {
-  drain_seq_.fetch_add(1, std::memory_order_release);
-  FutexWake(drain_seq_, kEveryone);
+  drain_seq_.fetch_add(1);  // seq_cst. Partner: the sleeper's count in WaitAll
+  if (drain_sleepers_.load()) FutexWake(drain_seq_, kEveryone);
+}
+
+void EngineCore::TellDrain(Worker& worker, const OpRecord* next) {
+  const uint8_t untold = std::exchange(worker.untold, 0);
+  if (untold && !(next && 1u + next->extra.epoch == untold)) NoteDrain();
 }
 
 }  // namespace engine::detail

@@ -32,8 +32,13 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
   OpRecord* next = pass.ready ? Dispatch(pass, worker, chained) : nullptr;
   // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
   LightFence();
-  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]]
-    NoteDrain();
+  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]] {
+    if (worker && !next) {
+      worker->untold = 1 + epoch;  // what its queue holds may be of that epoch, too
+    } else {
+      NoteDrain();
+    }
+  }
   if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]]
     NoteRoom(slot, worker);
   return next;

@@ -113,12 +113,15 @@ bool Pool::Quiet() const {
 OpRecord* Pool::Next(Worker& worker, bool fair) {
   if (stopping()) [[unlikely]]
     return nullptr;
-  if (OpRecord* op = Find(worker, fair)) {
+  OpRecord* op = Find(worker, fair);
+  if (worker.untold) [[unlikely]]
+    core_.TellDrain(worker, op);
+  if (op) {
     ++worker.found;
     return op;
   }
   searchers_.fetch_add(1, std::memory_order_seq_cst);
-  OpRecord* op = Search(worker);
+  op = Search(worker);
   while (!op) {
     Sleep(worker);
     if (stopping()) {

@@ -40,6 +40,7 @@ struct alignas(64) Worker {
   struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
   bool lingers = false;    // its last op was of a ranked run, which many workers share: another may follow
   bool turn_over = false;  // what runs next goes to the queue instead, so that others have a turn
+  uint8_t untold = 0;      // 1 + the parity of a last op whose end a WaitAll may wait for (drain.cc)
   // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;

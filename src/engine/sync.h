@@ -137,6 +137,19 @@ bool SpinRound(uint32_t round, uint32_t pauses, const std::atomic<int>& other, L
   return look();
 }
 
+// A waiter's spin. False if it took too long.
+template <class Condition>
+bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& places) {
+  if (condition()) return true;
+  if (most.count() == 0) return false;
+  SpinPlaces::Note(places.waiter);
+  const auto until = Clock::now() + most;
+  uint32_t round = 0;
+  while (!SpinRound(round++, tuning::kIdlePauses, places.searcher, condition))
+    if (Clock::now() >= until) return false;
+  return true;
+}
+
 // Fetches a line to be written: owned, not shared, so that the store does not wait a second time.
 inline void PrefetchToWrite(const void* at) noexcept {
 #if defined(__x86_64__)

@@ -291,6 +291,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   if (lent) {
     ReturnSlot(&Slot());
   } else {
+    TellDrain(worker, nullptr);
     worker.slot->cache.Flush();
   }
   ForgetSlot(id);

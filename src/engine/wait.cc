@@ -12,22 +12,6 @@
 #include "engine_thread.h"
 
 namespace engine::detail {
-namespace {
-
-template <class Condition>
-bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& places) {
-  if (condition()) return true;
-  if (most.count() == 0) return false;
-  SpinPlaces::Note(places.waiter);
-  const auto until = Clock::now() + most;
-  uint32_t round = 0;
-  while (!SpinRound(round++, tuning::kIdlePauses, places.searcher, condition))
-    if (Clock::now() >= until) return false;
-  return true;
-}
-
-}  // namespace
-
 bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site) {
   VarCore* core = var.core();
   CheckVar(core, "argument", "wait", site);

@@ -1,5 +1,7 @@
 // What the counters prove: no malloc and no slab in steady state, few wakes; and that they add up.
 // A binary of its own, because it replaces the allocation functions of libc.
+#include <sys/resource.h>
+
 #include <cstdlib>
 
 #include "support/engine_test.h"
@@ -121,6 +123,25 @@ TEST(CountersWakeTest, ChainOfOpsWakesOneWorkerForManyOps) {
   const EngineStats s = eng.stats();
   EXPECT_LE(s.wakeups - before, 40u);
   EXPECT_GE(s.inlined, 1500u);
+}
+
+TEST(CountersWakeTest, WaitAllIsWokenForARunOfOpsAndNotForEach) {
+  Engine eng(Quiet(1));
+  Gate announced;
+  eng.Push({.name = "gate"}, [&] { announced.Wait(); });
+  for (int i = 0; i < 1000; ++i) {
+    eng.Push({.name = "independent"}, [] {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(10);  // time enough to wake somebody
+      while (std::chrono::steady_clock::now() < end) {
+      }
+    });
+  }
+  rusage before, after;
+  getrusage(RUSAGE_THREAD, &before);
+  announced.Open();
+  eng.WaitAll();
+  getrusage(RUSAGE_THREAD, &after);
+  EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 50);
 }
 
 TEST(CountersWakeTest, WorkersWithoutWorkSleep) {
