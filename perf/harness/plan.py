@@ -115,6 +115,7 @@ REST = (
     Case("roundtrip_warm", "one op: push until its wait has returned, back to back", "trip_p50_us", 2000, 1000, False,
          beside=("trip_p99_us",)),
     Case("roundtrip_cold", "the same, after 50 ms of sleep", "trip_p50_us", 10, 5, False, beside=("trip_p99_us",)),
+    Case("steps_64", "steps of 64 independent updates, each waited for", beside=("wakeups_per_op",)),
     Case("bytes_pending", "memory of one op that is held back", "bytes_per_op", 200_000, 200_000, False, True,
          beside=("held",)),
     Case("pushers4_disjoint", "4 pushing threads, each d on 250 Vars of its own"),

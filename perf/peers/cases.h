@@ -107,6 +107,23 @@ Answer Roundtrip(Backend& backend, std::size_t n, std::chrono::milliseconds idle
   return {{{"trip_p50_us", Quantile(us, 0.5)}, {"trip_p99_us", Quantile(us, 0.99)}}, {}};
 }
 
+// Steps of a program: kStepOps independent updates, then a wait for all of them.
+template <class Backend>
+Answer Steps(Backend& backend, std::size_t n) {
+  Answer answer;
+  InSession(backend, [&] {
+    const std::size_t steps = std::max<std::size_t>(1, n / kStepOps);
+    const Meter meter;
+    for (std::size_t step = 0; step < steps; ++step) {
+      for (VarId v = 0; v < kStepOps; ++v) backend.Push(Writer{{}, {v}});
+      backend.WaitAll();
+    }
+    answer = meter.Stop(steps * kStepOps);
+    Clear(backend);
+  });
+  return answer;
+}
+
 // What the process grows by for each op of a chain whose first op is held back. The driver asks a fresh process, so
 // that no memory freed before is used again. With few ops, growth is what malloc handed out instead of pages.
 template <class Backend>
@@ -217,6 +234,10 @@ Answer RunCase(Backend& backend, std::string_view name, std::size_t n) {
   if (name == kPushLatency) return PushLatency(backend, n);
   if (name == kRoundtripWarm) return Roundtrip(backend, n, milliseconds(0));
   if (name == kRoundtripCold) return Roundtrip(backend, n, milliseconds(50));
+  if (name == kSteps) {
+    if constexpr (requires { backend.Rerun(); }) return Answer::Skip("its graph would be built anew for each step");
+    return Steps(backend, n);
+  }
   if (name == kBytesPending) return BytesPending(backend, n);
   if (name == kDisjoint) return ManyPushers(backend, n, false);
   if (name == kOverlap) return ManyPushers(backend, n, true);

@@ -16,6 +16,7 @@ using VarId = std::uint32_t;
 inline constexpr VarId kVars = 1000;          // what the random programs touch
 inline constexpr VarId kAllVars = 20'000;     // what exists: more than any contender lets wait at once
 inline constexpr std::size_t kFan = 1 + 100;  // one writer, then its readers
+inline constexpr VarId kStepOps = 64;         // of a step that is waited for
 inline constexpr int kPushers = 4;            // threads of the multi-pusher cases
 
 // One operation: how many Vars it touches is part of its type, because OpenMP needs its clauses at compile time.
@@ -121,6 +122,7 @@ inline constexpr std::string_view kRandomDag = "d_dag";
 inline constexpr std::string_view kPushLatency = "push_latency";
 inline constexpr std::string_view kRoundtripWarm = "roundtrip_warm";
 inline constexpr std::string_view kRoundtripCold = "roundtrip_cold";
+inline constexpr std::string_view kSteps = "steps_64";
 inline constexpr std::string_view kBytesPending = "bytes_pending";
 inline constexpr std::string_view kDisjoint = "pushers4_disjoint";
 inline constexpr std::string_view kOverlap = "pushers4_overlap";

@@ -155,7 +155,7 @@ class EngineCore {
   bool WaitAll(Clock::time_point deadline, bool report);
   bool AllOverSoon();
   bool WaitForEpochs(Clock::time_point deadline);
-  void NoteDrain();  // a completer met the epoch that a WaitAll waits for
+  void NoteDrain();                                      // a completer met the epoch that a WaitAll waits for
   void TellDrain(Worker& worker, const OpRecord* next);  // what it has not told yet, unless `next` will
 
   // --- completion.cc

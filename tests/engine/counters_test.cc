@@ -131,7 +131,8 @@ TEST(CountersWakeTest, WaitAllIsWokenForARunOfOpsAndNotForEach) {
   eng.Push({.name = "gate"}, [&] { announced.Wait(); });
   for (int i = 0; i < 1000; ++i) {
     eng.Push({.name = "independent"}, [] {
-      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(10);  // time enough to wake somebody
+      const auto end =
+          std::chrono::steady_clock::now() + std::chrono::microseconds(10);  // time enough to wake somebody
       while (std::chrono::steady_clock::now() < end) {
       }
     });
