@@ -70,10 +70,42 @@ class Ours {
       return Floor(n, [&] { engine_.Push(op); });
     }
     if (name == "bulk_closures") return BulkOfClosures(n);
+    if (name.starts_with(kAlone)) return Alone(name.substr(kAlone.size()), n);
     return Answer::Skip("no such case");
   }
 
  private:
+  static constexpr std::string_view kAlone = "alone_";
+
+  // The two sides of an op, one after the other on one thread (an engine without workers, whose ops run inside the wait),
+  // in batches that stay in the cache: what a pushing thread and a worker would have to do if no line moved between them.
+  Answer Alone(std::string_view program, std::size_t n) {
+    constexpr std::size_t kBatch = 404;  // four fans
+    Config config;
+    config.workers = 0;
+    Ours alone(config);
+    std::vector<double> pushed, ran;
+    const Dag dag = MakeDag(n);
+    for (std::size_t at = 0; at + kBatch <= n; at += kBatch) {
+      const auto push = [&](const auto& op) { alone.Push(op); };
+      const auto start = Clock::now();
+      if (program == kIndependent) Independent(push, kBatch);
+      if (program == kOwnVar)
+        for (std::size_t i = 0; i < kBatch; ++i) push(Writer{{}, {static_cast<VarId>((at + i) % kAllVars)}});
+      if (program == kChain) Chain(push, kBatch);
+      if (program == kFanOut) Fan(push, kBatch);
+      if (program == kRandomDag)
+        for (std::size_t i = 0; i < kBatch; ++i) push(dag[at + i]);
+      const auto middle = Clock::now();
+      alone.WaitAll();
+      pushed.push_back(NsBetween(start, middle) / kBatch);
+      ran.push_back(NsBetween(middle, Clock::now()) / kBatch);
+    }
+    if (pushed.empty()) return Answer::Skip("too few ops");
+    const double push = Quantile(pushed, 0.5), run = Quantile(ran, 0.5);
+    return {{{"ns_per_op", push + run}, {"push_ns", push}, {"run_ns", run}}, {}};
+  }
+
   // Batches of both take turns, so that the clock rate of the moment is the same for both.
   template <class PushOne>
   Answer Floor(std::size_t n, const PushOne& push) {

@@ -121,6 +121,11 @@ REST = (
     Case("pushers4_disjoint", "4 pushing threads, each d on 250 Vars of its own"),
     Case("pushers4_overlap", "4 pushing threads, each d on the same 1,000 Vars"),
 )
+ALONE = tuple(
+    Case(f"alone_{case.name}", f"both sides on one thread, in the cache: {case.title}", quick_n=100_000, scaled=False,
+         beside=("push_ns", "run_ns"))
+    for case in THROUGHPUT
+)
 FLOORS = tuple(
     Case(f"floor_{shape}", f"one thread: push, run and complete one op, {shape.replace('operator', '1w2r, registered once')}", quick_n=100_000, scaled=False,
          beside=("mutex_pair_ns", "ratio_to_mutex_pair"))
@@ -230,6 +235,7 @@ SUITES = {
         Group("modes", "ours", ("ours, 1 worker", "ours, unbounded"), THROUGHPUT),
         Group("naive", "ours, naive", ("mxnet naive",), THROUGHPUT),
         Group("floor", "ours, naive", (), FLOORS),
+        Group("alone", "ours", (), ALONE),
     ),
     "plans": (
         Group("one worker", "plan, 1 worker", ("taskflow graph, 1 worker", "tbb flow graph, 1 thread"), REPLAYS),
