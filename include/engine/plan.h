@@ -46,8 +46,9 @@ struct PlanOptions {
 struct NodeTime {
   int64_t begin = 0;
   int64_t end = 0;
-  int worker = -1;     // -1: a caller's thread
-  int64_t busy = -1;   // processor time of its thread meanwhile; of runs that a cost model measures, else -1
+  int worker = -1;     // -1: a caller's thread, or a device
+  int64_t busy = -1;   // processor time of its thread meanwhile, or time on the device; of runs that a cost model
+                       // measures, else -1
   uint64_t bytes = 0;  // of its outputs, as these say it (Value::bytes); of an asynchronous node 0
 };
 
@@ -146,6 +147,7 @@ class Plan {
     std::vector<uint32_t> nodes;       // as recorded
     std::vector<uint32_t> successors;  // tasks, after transitive reduction
     uint32_t predecessors = 0;
+    bool device = false;  // a bulk on a device
   };
   const Graph& graph() const noexcept;
   const PlanOptions& options() const noexcept;

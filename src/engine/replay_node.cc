@@ -99,8 +99,7 @@ void Replay::Settle(uint32_t index, ErrorRecord* error) {
 }
 
 void Replay::SettleTicket(const PlanTicket& ticket) {
-  const PlanTask& task = plan_.tasks[ticket.task];
-  if (task.device) return SettleBulk(task, ticket.error);
+  if (plan_.tasks[ticket.task].device) return SettleBulk(ticket);
   Settle(ticket.node, ticket.error);
 }
 
@@ -169,10 +168,11 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   return ticket;
 }
 
-void Replay::EndUses(uint32_t index) {
+void Replay::EndUses(uint32_t index, uint32_t which) {
   const PlanNode& node = plan_.nodes[index];
   for (uint32_t i = node.ends; i < (&node + 1)->ends; ++i) {
     const PlanLayout::End& end = plan_.node_ends[i];
+    if (!(which & (end.what < PlanLayout::kVarEnd ? kValueEnds : kVarEnds))) continue;
     if (end.counter != kNone && !Down(end.counter)) continue;
     if (end.what < PlanLayout::kVarEnd) {
       run_.values[end.what].Reset();

@@ -27,10 +27,12 @@ class CudaDevice final : public Device {
   DeviceStatus DestroyStream(Stream stream) override;
   void* NativeStream(Stream stream) const noexcept override { return stream.raw; }
   DeviceStatus CreateEvent(Event* event) override;
+  DeviceStatus CreateTimedEvent(Event* event) override;
   DeviceStatus DestroyEvent(Event event) override;
   DeviceStatus Record(Event event, Stream stream) override;
   DeviceStatus Wait(Stream stream, Event event) override;
   DeviceStatus Query(Event event) override;
+  DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) override;
   DeviceStatus Synchronize(Event event) override;
   DeviceStatus Synchronize(Stream stream) override;
   DeviceStatus CopyIn(void* to, const void* from, size_t bytes, Stream stream, MemoryKind memory) override;
@@ -54,6 +56,7 @@ class CudaDevice final : public Device {
   DeviceStatus DestroyGraphExec(DeviceGraphExec exec) override;
 
  private:
+  DeviceStatus NewEvent(unsigned flags, Event* event);
   DeviceStatus Copy(const char* call, void* to, const void* from, size_t bytes, Stream stream, cudaMemcpyKind direction,
                     MemoryKind host);
   DeviceStatus RefuseInCapture(const char* call, const char* what, Stream stream);

@@ -48,6 +48,14 @@ void Devices::Close() {
     on->spare_events.clear();
     (void)device.DestroyStream(on->stream);
   }
+  for (auto& d : devices_) {
+    MutexLock lock(d->timers_mu);
+    if (d->lost.load(std::memory_order_acquire)) continue;
+    for (const DeviceTimer& timer : d->spare_timers)
+      for (const Event event : {timer.begin, timer.end})
+        if (event) (void)d->device->DestroyEvent(event);
+    d->spare_timers.clear();
+  }
 }
 
 bool Devices::Has(uint32_t index) const {

@@ -62,7 +62,7 @@ DeviceStatus Devices::Synchronize(DeviceState& device) {
 DeviceStatus Devices::Synchronize(DeviceLane& on) {
   const uint64_t issued = on.issued.load(std::memory_order_acquire);
   host_syncs_.fetch_add(1, std::memory_order_relaxed);
-  const BodyScope ours(nullptr);
+  const BodyScope ours;
   DeviceStatus s = on.device->device->Synchronize(on.stream);
   if (s.ok()) RetireUpTo(on, issued);
   return s;
