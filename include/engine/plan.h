@@ -7,8 +7,8 @@
 // Start, begins when all its Vars are granted, and releases each Var after the last node that needs it.
 // A run counts as one write of each Var that it changes.
 //
-// Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk; what needs them comes when the device has done
-// them. With PlanOptions::static_alloc and a GraphKey on each of them it is launched as a graph from a frame's third run on:
+// Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk. Those behind it on a device, of this run or the
+// next, are ordered behind it there; what needs it on the host comes when the device has done it. With PlanOptions::static_alloc and a GraphKey on each of them it is launched as a graph from a frame's third run on:
 // the key then speaks of what the bodies do to the frame's values, whose objects stay (NodeContext::Reuse), and of nothing
 // that a run brings.
 //

@@ -247,7 +247,7 @@ TEST(DevicePlans, RandomProgramsGiveWhatALoopGives) {
       at[s.to] = 3 * at[s.to] + at[s.from] + s.c;
     };
     const auto push = [&](Submitter& to, const Step& s) {
-      OpDesc desc{.name = "step", .reads = {vars[s.from]}, .updates = {vars[s.to]}, .place = s.place};
+      OpDesc desc{.name = "step", .reads = vars[s.from], .updates = vars[s.to], .place = s.place};
       if (s.place.kind == Placement::Kind::kDefault) {
         to.Push(desc, [&x, s, apply] { apply(x, s); });
       } else {

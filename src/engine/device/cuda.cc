@@ -9,7 +9,8 @@
 namespace engine {
 namespace detail {
 
-CudaDevice::~CudaDevice() { (void)cudaMemPoolDestroy(pool_); }  // memory that is still in use keeps it alive
+// Memory that is still in use keeps the pool alive; also on a context that hangs this returns at once.
+CudaDevice::~CudaDevice() { (void)cudaMemPoolDestroy(pool_); }
 
 DeviceStatus CudaDevice::MakeCurrent() { return CudaStatus("cudaSetDevice", cudaSetDevice(info_.ordinal)); }
 
@@ -23,7 +24,8 @@ DeviceStatus CudaDevice::CreateStream(int priority, Stream* stream) {
                                   std::to_string(info_.greatest_priority) + " (first) and " +
                                   std::to_string(info_.least_priority) + " (last)");
   }
-  if (DeviceStatus bad = MakeCurrent(); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
   cudaStream_t made = nullptr;
   DeviceStatus status =
       CudaStatus("cudaStreamCreateWithPriority", cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, priority));
@@ -39,7 +41,8 @@ DeviceStatus CudaDevice::DestroyStream(Stream stream) {
 // BlockingSync: whoever synchronizes sleeps; spinning is the engine's own decision, by Query.
 DeviceStatus CudaDevice::NewEvent(unsigned flags, Event* event) {
   *event = {};
-  if (DeviceStatus bad = MakeCurrent(); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
   cudaEvent_t made = nullptr;
   DeviceStatus status =
       CudaStatus("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, flags | cudaEventBlockingSync));
@@ -166,7 +169,8 @@ DeviceStatus CudaDevice::TrimPool(size_t keep) {
 DeviceStatus CudaDevice::AllocatePinned(size_t bytes, void** memory) {
   *memory = nullptr;
   if (bytes == 0) return {};
-  if (DeviceStatus bad = MakeCurrent(); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
   return CudaStatus("cudaHostAlloc", cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
 }
 
@@ -207,7 +211,8 @@ std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers) {
                                          "cuda device " + std::to_string(ordinal) + ": there are " +
                                              std::to_string(count) + (why.empty() ? "" : "; " + why)));
   }
-  check("cudaSetDevice", cudaSetDevice(ordinal));
+  const detail::CurrentDevice current(ordinal);
+  if (!current.status().ok()) throw DeviceError(current.status());
   cudaDeviceProp properties{};
   check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, ordinal));
   DeviceInfo info{.kind = "cuda", .ordinal = ordinal, .description = {}};

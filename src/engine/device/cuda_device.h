@@ -1,7 +1,7 @@
 // CudaDevice: a device over the CUDA runtime. Handles are CUDA's own: a Stream's raw pointer is a cudaStream_t.
 //
-// Threads:   as Device; the runtime is thread-safe. Calls that work on the current device make this one current first,
-//            and leave it so.
+// Threads:   as Device; the runtime is thread-safe. Calls that work on the current device make this one current for their
+//            time; only MakeCurrent leaves it so.
 // Ownership: the memory pool is the device's own, so that the default pool of the process keeps its settings.
 // Errors:    codes by cuda_status.cc; the runtime's last error is cleared by each failed call, since it was reported.
 #pragma once
@@ -14,6 +14,27 @@ namespace engine::detail {
 
 // `call` failed with `error`. kOk and kNotReady pass through.
 DeviceStatus CudaStatus(const char* call, cudaError_t error);
+
+// Makes a device the thread's current one for as long as it lives: for calls that belong to whoever happens to make them,
+// a user's thread among them, whose own choice comes back.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int ordinal) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = ordinal;
+    if (before_ != ordinal) status_ = CudaStatus("cudaSetDevice", cudaSetDevice(ordinal));
+    changed_ = before_ != ordinal && status_.ok();
+  }
+  ~CurrentDevice() {
+    if (changed_) (void)CudaStatus("cudaSetDevice", cudaSetDevice(before_));
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  const DeviceStatus& status() const { return status_; }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  DeviceStatus status_;
+};
 
 class CudaDevice final : public Device {
  public:
