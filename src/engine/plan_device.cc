@@ -131,7 +131,7 @@ void Replay::SettleBulk(const PlanTicket& ticket) {
     const PlanNode& node = plan_.nodes[n];
     const bool pushed = n < ticket.node;
     if (error && (ticket.lost || !pushed) && !HasFailed(node))
-      Fail(node, error->Hop(node.name, {node.file, node.line}));
+      Fail(node, error->Hop(node.name, {node.file, node.line}), pushed);
     if (watch & RunState::kTimes) {
       NodeTime& time = run_.times[node.recorded];
       if (time.begin != 0) time.end = NowNanos();
@@ -145,10 +145,9 @@ void Replay::SettleBulk(const PlanTicket& ticket) {
 bool Replay::HasFailed(const PlanNode& node) const {
   if (!(run_.watch.load(std::memory_order_relaxed) & RunState::kErrors)) return false;
   for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
-    if (run_.errors[plan_.node_outputs[i]]) return true;
+    if (ErrorAt(plan_.node_outputs[i])) return true;
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-    if (plan_.node_effects[i].role != Role::kRead &&
-        run_.errors[plan_.graph.values().size() + plan_.node_effects[i].var])
+    if (plan_.node_effects[i].role != Role::kRead && ErrorAt(plan_.graph.values().size() + plan_.node_effects[i].var))
       return true;
   return false;
 }

@@ -64,7 +64,12 @@ class Replay {
   // For whoever asks what runs here: the watchdog, RunContext::name.
   void Name(const PlanNode& node) { op_->extra.name = node.name; }
   ErrorRecord* SkippedBy(const PlanNode& node, uint32_t index);
-  void Fail(const PlanNode& node, ErrorRecord* error);
+  void Fail(const PlanNode& node, ErrorRecord* error, bool late = false);
+  void KeepFirst(const PlanNode& node, ErrorRecord* error);
+  // acquire: the record. Partner: SetError.
+  ErrorRecord* ErrorAt(size_t place) const {
+    return std::atomic_ref(run_.errors[place]).load(std::memory_order_acquire);
+  }
   enum Ends : uint32_t { kValueEnds = 1, kVarEnds = 2 };
   void EndUses(uint32_t node, uint32_t which = kValueEnds | kVarEnds);
   void Release(const PlanSuccessor& edge);
