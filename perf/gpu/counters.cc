@@ -221,8 +221,8 @@ std::vector<Counter> StageLane(Target& target) {
     rig.Push({.name = "copy in", .writes = raw[b], .place = CopyIn(0)}, kShort);
     rig.Push({.name = "preprocess", .reads = raw[b], .writes = ready[b], .place = Gpu(0, 1)}, kShort);
     rig.Push({.name = "compute", .reads = ready[b], .updates = model, .place = Gpu(0, 0)}, kShort);
+    rig.UntilIssued();  // steps in order: another order of issue, which is as good, can imply more of the waits
   }
-  rig.UntilIssued();
   const DeviceCounts counts = rig.counts();
   target.Release(hold);
   rig.eng.WaitAll();

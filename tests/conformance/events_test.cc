@@ -62,7 +62,7 @@ TEST_P(Events, TimedEventsTellWhatLiesBetweenThem) {
   EXPECT_OK(device_->Elapsed(before, behind, &took));
   EXPECT_GT(took.count(), 0);
   EXPECT_CODE(kInvalidHandle, device_->Elapsed(before, untimed, &took));
-  EXPECT_OK(device_->TakeLastError());
+  (void)device_->TakeLastError();
   EXPECT_OK(device_->DestroyEvent(before));
   EXPECT_OK(device_->DestroyEvent(behind));
 }
