@@ -57,15 +57,16 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
   const int run_always = PyObject_IsTrue(args.run_always.ptr());
   if (run_always < 0) throw nb::python_error();
   nb::object scope = ScopeFor(args.cancel, at);
+  const engine::Placement place = PlaceOf(state, args.place, at);
   const engine::OpDesc desc{.name = at.name,
                             .reads = reads,
                             .updates = updates,
                             .writes = writes,
-                            .place = PlaceOf(state, args.place, at),
+                            .place = place,
                             .priority = PriorityOf(args.priority, at),
                             .run_always = run_always != 0,
                             .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr,
-                            .graph = GraphKeyOf(args.graph_key, PlaceOf(state, args.place, at), at)};
+                            .graph = GraphKeyOf(args.graph_key, place, at)};
   try {
     if (recording) {
       engine::NodeDesc node{.name = at.name,
