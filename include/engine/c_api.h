@@ -375,6 +375,19 @@ ENGINE_API EngineStatus EngineGraphPushAsync(EngineGraph graph, const EngineOpDe
 ENGINE_API EngineStatus EngineGraphOrder(EngineGraph graph, uint32_t before, uint32_t after);
 /* `name` may be null. The graph may be used and compiled again. */
 ENGINE_API EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan* plan);
+/* How a graph is compiled. A field left zero takes its default. */
+typedef struct EnginePlanOptions {
+  size_t struct_size;
+  const char* name;  /* null: "plan" */
+  uint32_t flags;    /* ENGINE_PLAN_... */
+  uint32_t reserved; /* 0 */
+} EnginePlanOptions;
+enum {
+  /* What the functions work on stays where it is from run to run: ops on one GPU lane that all have a graph_kind are then
+   * launched as one graph, from the third run on. */
+  ENGINE_PLAN_STATIC_ALLOC = 1
+};
+ENGINE_API EngineStatus EngineGraphCompileWith(EngineGraph graph, const EnginePlanOptions* options, EnginePlan* plan);
 ENGINE_API EngineStatus EngineGraphFree(EngineGraph graph);
 
 /* Starts a run and returns at once. `policy`: null is that of the engine. Runs may overlap as far as their Vars allow. `run` may

@@ -7,8 +7,9 @@
 //   plan.cost_model()->Save("costs.txt");        // and later, in another process: Load, which needs no window
 //
 // A step is a run of the plan under this policy, counted at its start; runs may overlap. In [start_step, stop_step) nodes are
-// timed: by the processor time of their thread, so that time blocked on a queue or a stage is not theirs; asynchronous
-// nodes and those on other placements by the clock. Then steps with and without the schedule take turns, and are
+// timed: by the processor time of their thread, so that time blocked on a queue or a stage is not theirs; those on a GPU by
+// events around what they issue, which are read when it has retired, so that nobody waits for them; asynchronous nodes
+// and those on other placements by the clock. Then steps with and without the schedule take turns, and are
 // compared in pairs. Outside these steps no clock is read. Ops that are pushed have no graph to rank: they run as
 // under `threaded`.
 //
@@ -52,6 +53,7 @@ struct Explanation {
     double slack = 0;    // how much later it could end without lengthening the critical path
     uint32_t batch = 0;  // nodes of one number run as one task
     bool critical = false;
+    bool device = false;  // the cost is time on a GPU
   };
   enum class State : uint8_t {
     kNotUsed,    // no run under the policy yet
@@ -68,7 +70,7 @@ struct Explanation {
   int workers = 1;
   double work = 0;      // T1: the sum of the costs
   double critical = 0;  // T-infinity: the longest path
-  double bound = 0;     // max(T1 / workers, T-infinity): no schedule is shorter
+  double bound = 0;     // max(T1 without GPU nodes / workers, T-infinity): no schedule is shorter
   double dispatch = 0;  // measured: from when a task and a worker are there until it runs
   double before = 0;    // median of the steps without the schedule, and with it; 0: not compared
   double after = 0;

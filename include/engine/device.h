@@ -16,6 +16,7 @@
 //            device is lost: every later call returns it as well. Null handles are refused, so stream 0 is never used.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -112,9 +113,10 @@ enum class MemoryKind : uint8_t { kUnknown, kDevice, kPinned, kPageable };
 struct DeviceInfo {
   std::string kind;  // "cuda", "software"
   int ordinal = 0;
-  std::string description;    // for people: "NVIDIA H200, 132 SMs, driver 13.0", "software, 8 threads"
-  int least_priority = 0;     // of streams; smaller numbers go first
-  int greatest_priority = 0;  // <= least_priority
+  std::string description;     // for people: "NVIDIA H200, 132 SMs, driver 13.0", "software, 8 threads"
+  int least_priority = 0;      // of streams; smaller numbers go first
+  int greatest_priority = 0;   // <= least_priority
+  std::string unchecked = {};  // debug checks that were asked for and cannot be made here, and why; else empty
 };
 
 class Device {
@@ -136,12 +138,17 @@ class Device {
   virtual void* NativeStream(Stream stream) const noexcept = 0;  // a cudaStream_t on cuda, else null
   // Events have no timing. Creating and destroying them is slow: keep them.
   virtual DeviceStatus CreateEvent(Event* event) = 0;
+  // One that notes when it is reached, for Elapsed; else like any other.
+  virtual DeviceStatus CreateTimedEvent(Event* event) = 0;
   virtual DeviceStatus DestroyEvent(Event event) = 0;
 
   virtual DeviceStatus Record(Event event, Stream stream) = 0;
   virtual DeviceStatus Wait(Stream stream, Event event) = 0;  // on the device: later work of the stream waits
   virtual DeviceStatus Query(Event event) = 0;                // ok, kNotReady or an error
-  virtual DeviceStatus Synchronize(Event event) = 0;          // blocks; sleeps rather than spins
+  // The device's time between the newest records of two timed events. Waits for nothing: kNotReady until both have been
+  // reached, kInvalidHandle if one was never recorded or has no timing.
+  virtual DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) = 0;
+  virtual DeviceStatus Synchronize(Event event) = 0;  // blocks; sleeps rather than spins
   virtual DeviceStatus Synchronize(Stream stream) = 0;
 
   // `memory` is of the host side. A pageable copy blocks the host until it is over, and is refused during capture.
@@ -193,8 +200,9 @@ class Device {
 
 // The CUDA devices of this machine; 0 without a driver or without the backend, and then `why` (may be null) says so.
 int CudaDeviceCount(std::string* why = nullptr);
-// Throws DeviceError (kNoDevice) that says what is missing. `check_pointers`: kWrongMemory and kSyncInBody are looked for.
-std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers = false);
+// Throws DeviceError (kNoDevice) that says what is missing. `debug_checks`: kWrongMemory and kSyncInBody are looked for, the
+// latter by CUPTI in the whole process (DeviceInfo::unchecked says if it cannot).
+std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool debug_checks = false);
 // By name, for those who cannot hold one: "cuda", "cuda:1", "software". UsageError for any other.
 std::shared_ptr<Device> MakeDevice(std::string_view name);
 

@@ -7,8 +7,8 @@
 // Start, begins when all its Vars are granted, and releases each Var after the last node that needs it.
 // A run counts as one write of each Var that it changes.
 //
-// Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk; what needs them comes when the device has done
-// them. With PlanOptions::static_alloc and a GraphKey on each of them it is launched as a graph from a frame's third run on:
+// Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk. Those behind it on a device, of this run or the
+// next, are ordered behind it there; what needs it on the host comes when the device has done it. With PlanOptions::static_alloc and a GraphKey on each of them it is launched as a graph from a frame's third run on:
 // the key then speaks of what the bodies do to the frame's values, whose objects stay (NodeContext::Reuse), and of nothing
 // that a run brings.
 //
@@ -46,8 +46,9 @@ struct PlanOptions {
 struct NodeTime {
   int64_t begin = 0;
   int64_t end = 0;
-  int worker = -1;     // -1: a caller's thread
-  int64_t busy = -1;   // processor time of its thread meanwhile; of runs that a cost model measures, else -1
+  int worker = -1;     // -1: a caller's thread, or a device
+  int64_t busy = -1;   // processor time of its thread meanwhile, or time on the device; of runs that a cost model
+                       // measures, else -1
   uint64_t bytes = 0;  // of its outputs, as these say it (Value::bytes); of an asynchronous node 0
 };
 
@@ -146,6 +147,7 @@ class Plan {
     std::vector<uint32_t> nodes;       // as recorded
     std::vector<uint32_t> successors;  // tasks, after transitive reduction
     uint32_t predecessors = 0;
+    bool device = false;  // a bulk on a device
   };
   const Graph& graph() const noexcept;
   const PlanOptions& options() const noexcept;

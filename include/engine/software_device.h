@@ -55,6 +55,7 @@ enum class DeviceCall : uint8_t {
   kUpdate,
   kUpdateNode,
   kLaunchGraph,
+  kElapsed,
   kRecordPending,  // records of an event whose record before had not been reached yet: someone may still want that one
   kCount,
 };

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "engine/plan.h"
 #include "heap.h"
 #include "mlp.h"
 #include "order_model.h"
@@ -156,6 +157,81 @@ std::vector<Counter> Lanes(Target& target) {
   return out;
 }
 
+// Runs of a plan on two lanes, behind a kernel that has not ended: they follow each other there, with two waits a run, for the
+// other lane and back from it.
+std::vector<Counter> PlanRuns(Target& target) {
+  constexpr uint64_t kRuns = 4;
+  Rig rig(target, {.counted = true});
+  const Var a = rig.eng.NewVar("a");
+  const auto body = [&target](RunContext& ctx) { Must(target.Spin(ctx.stream(), kShort, "node")); };
+  engine::Graph graph;
+  for (int i = 0; i < 3; ++i) graph.Add({.name = "node", .updates = {a}, .place = Gpu(0, 0)}, body);
+  graph.Add({.name = "node", .reads = {a}, .place = Gpu(0, 1)}, body);
+  const Plan plan = graph.Compile(rig.eng);
+  std::vector<Counter> out;
+  for (int step = 0; step < 4; ++step) {
+    const DeviceCounts before = rig.counts();
+    const uint64_t issued = rig.eng.device_stats().issued;
+    const uint64_t hold = rig.PushHold({.name = "held", .updates = {a}, .place = Gpu(0, 0)});
+    for (uint64_t run = 0; run < kRuns; ++run) plan.Start();
+    Rig::Until("all runs are issued", [&] { return rig.eng.device_stats().issued == issued + 1 + 4 * kRuns; });
+    const DeviceCounts counts = rig.counts() - before;
+    target.Release(hold);
+    rig.eng.WaitAll();
+    const std::string at = "step " + std::to_string(step) + ": ";
+    out.push_back({at + "records", counts[kRecord], 1 + 2 * kRuns});
+    out.push_back({at + "waits", counts[kWait], 2 * kRuns - 1});
+    out.push_back({at + "synchronizations", counts[kSynchronize], 0});
+    out.push_back({at + "records of an event in use", counts[kRecordPending], 0});
+    if (step >= 2) out.push_back({at + "events made", counts[kCreateEvent], 0});
+  }
+  return out;
+}
+
+// Four chains without a lane of their own: each stays on one of four, and nobody waits for anybody.
+std::vector<Counter> FourChains(Target& target) {
+  Rig rig(target, {.streams = 4, .counted = true});
+  std::vector<Var> chains;
+  std::vector<uint64_t> holds;
+  for (int i = 0; i < 4; ++i) chains.push_back(rig.eng.NewVar());
+  for (const Var& v : chains) holds.push_back(rig.PushHold({.name = "held", .updates = v, .place = Gpu(0)}));
+  for (int k = 0; k < 50; ++k)
+    for (const Var& v : chains) rig.Push({.name = "kernel", .updates = v, .place = Gpu(0)}, kShort);
+  rig.UntilIssued();
+  const DeviceCounts counts = rig.counts();
+  for (const uint64_t hold : holds) target.Release(hold);
+  rig.eng.WaitAll();
+  return {{"lanes", rig.eng.device_stats().lanes, 4},
+          {"waits", counts[kWait], 0},
+          {"records", counts[kRecord], 4 * 51},
+          {"synchronizations", counts[kSynchronize], 0}};
+}
+
+// Copy, preprocess, compute over two buffers, the copies held: a step waits for its own stages, and for those that used
+// its buffers two steps before.
+std::vector<Counter> StageLane(Target& target) {
+  constexpr uint64_t kSteps = 6;
+  Rig rig(target, {.counted = true});
+  const std::vector<Var> raw{rig.eng.NewVar("raw 0"), rig.eng.NewVar("raw 1")};
+  const std::vector<Var> ready{rig.eng.NewVar("ready 0"), rig.eng.NewVar("ready 1")};
+  const Var model = rig.eng.NewVar("model");
+  const uint64_t hold = rig.PushHold({.name = "held", .updates = {raw[0]}, .place = CopyIn(0)});
+  for (uint64_t k = 0; k < kSteps; ++k) {
+    const size_t b = k % 2;
+    rig.Push({.name = "copy in", .writes = raw[b], .place = CopyIn(0)}, kShort);
+    rig.Push({.name = "preprocess", .reads = raw[b], .writes = ready[b], .place = Gpu(0, 1)}, kShort);
+    rig.Push({.name = "compute", .reads = ready[b], .updates = model, .place = Gpu(0, 0)}, kShort);
+    rig.UntilIssued();  // steps in order: another order of issue, which is as good, can imply more of the waits
+  }
+  const DeviceCounts counts = rig.counts();
+  target.Release(hold);
+  rig.eng.WaitAll();
+  return {{"waits", counts[kWait], 2 * 2 + (kSteps - 2) * 4},
+          {"records", counts[kRecord], 1 + 3 * kSteps},
+          {"synchronizations", counts[kSynchronize], 0},
+          {"records of an event in use", counts[kRecordPending], 0}};
+}
+
 // A static bulk of 1,000 ops: after its warm-up one launch a step, and still every op in the trace.
 std::vector<Counter> Graph(Target& target) {
   Rig rig(target, {.counted = true});
@@ -287,6 +363,9 @@ const std::vector<Scenario>& Scenarios() {
       {4, "back_pressure", "a pusher ahead of the device by its bound waits once", BackPressure},
       {5, "bulks_of_15", "1,000 ops in bulks of 15", Bulks},
       {5, "lanes", "100 random bulks on four lanes", Lanes},
+      {5, "plan_runs", "runs of a plan follow each other on the device", PlanRuns},
+      {6, "four_chains", "four chains on four lanes", FourChains},
+      {7, "stage_lane", "copy in and preprocess beside compute", StageLane},
       {10, "params", "parameters change, structure does not", Params},
       {11, "memory", "memory allocated on one lane and freed on another", Memory},
       {12, "mlp_step", "a training step in bulks of 15", MlpStep},

@@ -65,6 +65,8 @@ DeviceStatus CountingDevice::CopyWithin(void* to, const void* from, size_t bytes
 COUNTED(CreateStream, kCreateStream, (int priority, Stream* stream), (priority, stream))
 COUNTED(DestroyStream, kDestroyStream, (Stream stream), (stream))
 COUNTED(CreateEvent, kCreateEvent, (Event * event), (event))
+COUNTED(CreateTimedEvent, kCreateEvent, (Event * event), (event))
+COUNTED(Elapsed, kElapsed, (Event from, Event to, std::chrono::nanoseconds* took), (from, to, took))
 COUNTED(Wait, kWait, (Stream stream, Event event), (stream, event))
 COUNTED(Query, kQuery, (Event event), (event))
 COUNTED(Synchronize, kSynchronize, (Event event), (event))

@@ -25,10 +25,12 @@ class CountingDevice final : public Device {
   DeviceStatus DestroyStream(Stream stream) override;
   void* NativeStream(Stream stream) const noexcept override { return inner_->NativeStream(stream); }
   DeviceStatus CreateEvent(Event* event) override;
+  DeviceStatus CreateTimedEvent(Event* event) override;
   DeviceStatus DestroyEvent(Event event) override;
   DeviceStatus Record(Event event, Stream stream) override;
   DeviceStatus Wait(Stream stream, Event event) override;
   DeviceStatus Query(Event event) override;
+  DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) override;
   DeviceStatus Synchronize(Event event) override;
   DeviceStatus Synchronize(Stream stream) override;
   DeviceStatus CopyIn(void* to, const void* from, size_t bytes, Stream stream, MemoryKind memory) override;

@@ -29,6 +29,7 @@ from ._core import (
     CancelScope,
     Done,
     Engine,
+    GraphKey,
     Placement,
     Plan,
     PolicyBlock,
@@ -84,7 +85,7 @@ from .values import Value, value
 
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
-    "Explanation", "ForkedWhilePending", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock",
+    "Explanation", "ForkedWhilePending", "GraphKey", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock",
     "PrefetchHook", "Run", "ShutdownError", "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace",
     "TraceEvent", "UsageError", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in",
     "copy_out", "cpu", "cuda_stream", "default", "defer_sync", "describe_pending", "device_stats", "do_smart_stage",

@@ -15,7 +15,7 @@ class Explanation:
 
     After ``step.profile(...)``, or once the policy cost_model has measured: ``work`` (T1, the sum of the nodes' costs) and
     ``critical`` (T-infinity, the longest path) in seconds, ``path`` (nodes on it), ``ranks``, ``makespan``, ``workers``,
-    ``bound`` = max(T1 / workers, T-infinity). ``model`` is what cost_model knows and does (Plan.cost_model), batches too.
+    ``bound`` = max(T1 / workers, T-infinity), T1 without the nodes on a GPU. ``model`` is what cost_model knows and does (Plan.cost_model), batches too.
     """
 
     def __init__(self, plan: _core.Plan, times: list[tuple[int, int, int]], workers: int) -> None:
@@ -43,7 +43,8 @@ class Explanation:
         self.work, self.critical = sum(self.costs), max(self.ranks, default=0.0)
         ran = [t for t in self.times if t[1]]
         self.makespan = (max(t[1] for t in ran) - min(t[0] for t in ran)) / 1e9 if ran else self._step_time()
-        self.bound = max(self.work / self.workers, self.critical)
+        here = sum(cost for cost, there in zip(self.costs, self.model["devices"]) if not there)
+        self.bound = max(here / self.workers, self.critical)
         at = max(range(len(self.nodes)), key=lambda n: self.ranks[n], default=None)
         while at is not None:
             self.path.append(at)
@@ -74,7 +75,7 @@ class Explanation:
         heads = self._earliest()
         for n, (name, _, _) in enumerate(self.nodes):
             slack = self.critical - heads[n] - self.ranks[n]
-            mark = " *" if n in on_path else ""
+            mark = (" on a GPU" if self.model["devices"][n] else "") + (" *" if n in on_path else "")
             lines.append(f"  {name:24} {_ms(self.costs[n]):>10} {_ms(self.ranks[n]):>10} {_ms(slack):>10} {batches[n]:>6}{mark}")
         return "\n".join(lines) + "\n"
 

@@ -156,18 +156,19 @@ def op(
     priority: int = 0,
     place: _core.Placement | str | None = None,
     run_always: bool = False,
+    graph_key: _core.GraphKey | None = None,
 ) -> Callable[[Callable[..., Any]], Op]: ...
 def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: Any = None, **options: Any) -> Any:
     """Makes a function an op: ``@engine.op``, or ``@engine.op(updates="w")`` for one that changes arguments in place.
 
     ``updates``: parameter names, in a list or with commas. ``outputs``: how many new Values a call returns (one; none
-    for an op that updates). ``name``, ``priority``, ``place``, ``run_always``: as for ``engine.push``.
+    for an op that updates). ``name``, ``priority``, ``place``, ``run_always``, ``graph_key``: as for ``engine.push``.
     What the function raises comes back wherever its outputs, or what it updates, are waited for.
     """
-    unknown = set(options) - {"priority", "place", "run_always"}
+    unknown = set(options) - {"priority", "place", "run_always", "graph_key"}
     if unknown:
-        raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, priority, place, run_always are "
-                        "allowed")  # fmt: skip
+        raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, priority, place, run_always, "
+                        "graph_key are allowed")  # fmt: skip
     if fn is None:
         return functools.partial(op, updates=updates, outputs=outputs, name=name, **options)
     if not callable(fn):

@@ -39,7 +39,7 @@ void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine
 }
 
 struct PushArgs {
-  nb::handle fn, reads, updates, writes, priority, name, place, run_always, cancel;
+  nb::handle fn, reads, updates, writes, priority, name, place, run_always, cancel, graph_key;
 };
 
 // Validates, then pushes on `state`; `async` bodies are called with a Done. Raises Python exceptions only.
@@ -57,14 +57,16 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
   const int run_always = PyObject_IsTrue(args.run_always.ptr());
   if (run_always < 0) throw nb::python_error();
   nb::object scope = ScopeFor(args.cancel, at);
+  const engine::Placement place = PlaceOf(state, args.place, at);
   const engine::OpDesc desc{.name = at.name,
                             .reads = reads,
                             .updates = updates,
                             .writes = writes,
-                            .place = PlaceOf(state, args.place, at),
+                            .place = place,
                             .priority = PriorityOf(args.priority, at),
                             .run_always = run_always != 0,
-                            .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
+                            .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr,
+                            .graph = GraphKeyOf(args.graph_key, place, at)};
   try {
     if (recording) {
       engine::NodeDesc node{.name = at.name,
@@ -74,7 +76,8 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
                             .place = desc.place,
                             .priority = desc.priority,
                             .run_always = desc.run_always,
-                            .cancel = desc.cancel};
+                            .cancel = desc.cancel,
+                            .graph = desc.graph};
       if (async) {
         recording->AddAsync(node, AsyncNodeBody(args.fn.ptr(), at.name), site);
       } else {
@@ -94,7 +97,8 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
 // The parameters of all four functions, in Python's words.
 #define ENGINE_PUSH_PARAMETERS                                                                               \
   "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, " \
-  "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None) -> None"
+  "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None, "      \
+  "graph_key: GraphKey | None = None) -> None"
 
 // Binds `name` as a function of the module (the default engine) and as a method of Engine.
 template <bool kAsync>
@@ -102,22 +106,25 @@ void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const
               const char* doc) {
   const auto run = [](const StatePtr& state, nb::handle fn, nb::handle reads, nb::handle updates, nb::handle writes,
                       nb::handle priority, nb::handle op_name, nb::handle place, nb::handle run_always,
-                      nb::handle cancel) {
-    Push(state, {fn, reads, updates, writes, priority, op_name, place, run_always, cancel}, kAsync);
+                      nb::handle cancel, nb::handle graph_key) {
+    Push(state, {fn, reads, updates, writes, priority, op_name, place, run_always, cancel, graph_key}, kAsync);
   };
   const auto bind = [&](auto&& add, auto&& body, const char* signature) {
     add(name, body, nb::arg("fn").none(), nb::arg("reads").none() = nb::tuple(),
         nb::arg("updates").none() = nb::tuple(), nb::arg("writes").none() = nb::tuple(), nb::kw_only(),
         nb::arg("priority").none() = 0, nb::arg("name") = nb::none(), nb::arg("place") = nb::none(),
-        nb::arg("run_always").none() = false, nb::arg("cancel") = nb::none(), nb::sig(signature), doc);
+        nb::arg("run_always").none() = false, nb::arg("cancel") = nb::none(), nb::arg("graph_key") = nb::none(),
+        nb::sig(signature), doc);
   };
   using H = nb::handle;
   bind([&](auto&&... a) { m.def(a...); },
-       [run](H fn, H r, H u, H w, H p, H n, H pl, H al, H c) { run(DefaultState(), fn, r, u, w, p, n, pl, al, c); },
+       [run](H fn, H r, H u, H w, H p, H n, H pl, H al, H c, H g) {
+         run(DefaultState(), fn, r, u, w, p, n, pl, al, c, g);
+       },
        function);
   bind([&](auto&&... a) { cls.def(a...); },
-       [run](PyEngine& self, H fn, H r, H u, H w, H p, H n, H pl, H al, H c) {
-         run(self.state, fn, r, u, w, p, n, pl, al, c);
+       [run](PyEngine& self, H fn, H r, H u, H w, H p, H n, H pl, H al, H c, H g) {
+         run(self.state, fn, r, u, w, p, n, pl, al, c, g);
        },
        method);
 }
@@ -163,6 +170,18 @@ int PriorityOf(nb::handle given, const Where& at) {
   return static_cast<int>(std::clamp<long>(value, engine::kMinPriority, engine::kMaxPriority));
 }
 
+engine::GraphKey GraphKeyOf(nb::handle given, engine::Placement place, const Where& at) {
+  if (given.is_none()) return {};
+  if (!nb::isinstance<engine::GraphKey>(given)) {
+    RaiseTypeError(at.Text() + "graph_key is a " + Py_TYPE(given.ptr())->tp_name + "; an engine.GraphKey is expected");
+  }
+  if (place.kind != engine::Placement::Kind::kGpu && place.kind != engine::Placement::Kind::kCopyIn &&
+      place.kind != engine::Placement::Kind::kCopyOut) {
+    RaiseError("UsageError", at.Text() + "graph_key is for ops on a device: place=engine.gpu(0)");
+  }
+  return *nb::inst_ptr<engine::GraphKey>(given);
+}
+
 engine::Placement PlaceOf(const StatePtr& state, nb::handle place, const Where& at) {
   if (place.is_none()) return engine::Cpu();
   if (nb::isinstance<engine::Placement>(place)) return *nb::inst_ptr<engine::Placement>(place);
@@ -180,6 +199,22 @@ engine::Placement PlaceOf(const StatePtr& state, nb::handle place, const Where& 
 }
 
 void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
+  nb::class_<engine::GraphKey>(
+      m, "GraphKey",
+      "What an op on a device is, so that a bulk or a static plan in which all ops have one is launched as a graph "
+      "once it\n"
+      "has come often enough: the body is not run then. So it must do the same for the same key, and nothing else.\n"
+      "`kind`: operator, launch shape, types, everything but pointers and scalars; not 0. `params`: of pointers and\n"
+      "scalars, a hash, or a version that moves with them. `one_call`: the body issues exactly one kernel or copy.")
+      .def(
+          "__init__",
+          [](engine::GraphKey* self, nb::int_ kind, nb::int_ params, bool one_call) {
+            const auto bits = [](nb::int_ number) { return PyLong_AsUnsignedLongLongMask(number.ptr()); };
+            if (bits(kind) == 0) RaiseError("UsageError", "GraphKey: kind is 0 (of 64 bits), which stands for no key");
+            new (self) engine::GraphKey{bits(kind), bits(params), one_call};
+          },
+          nb::arg("kind"), nb::arg("params") = 0, nb::arg("one_call") = false,
+          nb::sig("def __init__(self, kind: int, params: int = 0, one_call: bool = False) -> None"));
   BindVerb<false>(
       m, cls, "push", "def push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,
       "def push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,

@@ -17,6 +17,8 @@ engine::Placement PlaceOf(const StatePtr& state, nanobind::handle place, const W
 // The Vars of one role: None, a Var, a Value, or several. Counted, because a Value's Var could die before the push.
 std::vector<engine::Var> VarsOf(nanobind::handle given, const char* role, const Where& at);
 int PriorityOf(nanobind::handle given, const Where& at);
+// None, or a GraphKey, which an op that is not on a device must not have.
+engine::GraphKey GraphKeyOf(nanobind::handle given, engine::Placement place, const Where& at);
 
 // Where this thread's pushes are recorded instead of pushed; null: nowhere.
 extern thread_local engine::Graph* recording;

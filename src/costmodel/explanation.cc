@@ -46,9 +46,9 @@ std::string Explanation::Text() const {
                 "batch");
   out << line;
   for (const Node& n : nodes) {
-    std::snprintf(line, sizeof(line), "  %-24.40s %12s %12s %12s %12s %6u%s\n", n.cost.key.c_str(),
+    std::snprintf(line, sizeof(line), "  %-24.40s %12s %12s %12s %12s %6u%s%s\n", n.cost.key.c_str(),
                   Micros(n.cost.nanos).c_str(), Micros(n.cost.spread).c_str(), Micros(n.rank).c_str(),
-                  Micros(n.slack).c_str(), n.batch, n.critical ? " *" : "");
+                  Micros(n.slack).c_str(), n.batch, n.device ? " on a GPU" : "", n.critical ? " *" : "");
     out << line;
   }
   return out.str();

@@ -61,7 +61,7 @@ Model::Model(const Plan& plan, int workers)
   const std::vector<Graph::Node>& nodes = plan.graph().nodes();
   std::unordered_map<std::string, uint32_t> named, met, number;
   for (const Graph::Node& node : nodes) ++named[node.name.c_str()];
-  std::map<std::tuple<Placement::Kind, uint32_t, int>, uint32_t> kinds;
+  std::map<std::tuple<Placement::Kind, uint32_t, uint32_t, int>, uint32_t> kinds;
   for (const Graph::Node& node : nodes) {
     std::string key = node.cost_key.c_str();
     if (key.empty()) {
@@ -74,14 +74,22 @@ Model::Model(const Plan& plan, int workers)
     const auto [at, fresh] = number.emplace(key, static_cast<uint32_t>(keys_.size()));
     if (fresh) keys_.push_back(key);
     key_of_.push_back(at->second);
-    const auto kind = kinds.emplace(std::tuple(node.place.kind, node.place.index, node.priority), kinds.size());
+    const Placement& place = node.place;
+    const auto kind = kinds.emplace(std::tuple(place.kind, place.index, place.lane, node.priority), kinds.size());
     kind_.push_back(node.async ? kAlone : kind.first->second);
-    by_processor_.push_back(!node.async && node.place.kind == Placement::Kind::kDefault);
+    measure_.push_back(node.async || place.kind != Placement::Kind::kDefault ? Measure::kClock : Measure::kProcessor);
   }
   task_of_.resize(nodes.size());
   const std::vector<Plan::Task> tasks = plan.tasks();
-  for (uint32_t t = 0; t < tasks.size(); ++t)
-    for (const uint32_t n : tasks[t].nodes) task_of_[n] = t;
+  unit_.resize(nodes.size());
+  for (uint32_t t = 0; t < tasks.size(); ++t) {
+    for (const uint32_t n : tasks[t].nodes) {
+      task_of_[n] = t;
+      // What a device does is a bulk for each of the plan's own tasks, which no schedule takes apart or puts together.
+      unit_[n] = tasks[t].device ? tasks[t].nodes.front() : n;
+      if (tasks[t].device) measure_[n] = Measure::kDevice;
+    }
+  }
 }
 
 std::shared_ptr<Model::Shape> Model::FindShape(uint64_t shape) {
@@ -163,7 +171,12 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
   std::string failure;
   lock.unlock();
   try {
-    schedule.batch = Batch(dag_, cost, kind_, {dispatch, workers_});
+    const Contracted units = Contract(dag_, cost, unit_);
+    std::vector<uint32_t> kind(units.cost.size());
+    for (uint32_t n = 0; n < dag_.size(); ++n)
+      kind[units.task_of[n]] = measure_[n] == Measure::kDevice ? kAlone : kind_[n];
+    const std::vector<uint32_t> batch = Batch(units.dag, units.cost, kind, {dispatch, workers_});
+    for (const uint32_t unit : units.task_of) schedule.batch.push_back(batch[unit]);
     // What is taken from the queue is a batch, and each costs a dispatch: these are the ranks that count.
     Contracted tasks = Contract(dag_, cost, schedule.batch);
     for (double& c : tasks.cost) c += dispatch;
@@ -208,7 +221,12 @@ void Model::Measured(Shape& s, const Report& report) {
     const NodeTime& t = report.times[n];
     if (t.begin == 0 || t.end == 0) continue;  // skipped
     auto nanos = static_cast<double>(t.end - t.begin) - clock_nanos_;
-    if (by_processor_[n] && t.busy >= 0) nanos = std::min(nanos, static_cast<double>(t.busy) - processor_nanos_);
+    if (measure_[n] == Measure::kProcessor && t.busy >= 0)
+      nanos = std::min(nanos, static_cast<double>(t.busy) - processor_nanos_);
+    if (measure_[n] == Measure::kDevice) {
+      if (t.busy < 0) continue;  // the device refused to time it
+      nanos = static_cast<double>(t.busy);
+    }
     s.samples[key_of_[n]].Add(std::max(1.0, nanos));
   }
   if (const double dispatch = DispatchOf(dag_, report.times, task_of_, clock_nanos_); dispatch > 0)
@@ -272,7 +290,10 @@ Explanation Model::Explain(const Plan& plan, uint64_t shape_class) const {
   out.workers = workers_;
   out.edges = edges_;
   for (const Graph::Node& node : plan.graph().nodes()) out.nodes.push_back({.name = node.name.c_str()});
-  for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].cost = {.key = keys_[key_of_[n]], .shape = shape_class};
+  for (uint32_t n = 0; n < out.nodes.size(); ++n) {
+    out.nodes[n].cost = {.key = keys_[key_of_[n]], .shape = shape_class};
+    out.nodes[n].device = measure_[n] == Measure::kDevice;
+  }
   const auto at = shapes_.find(shape_class);
   out.tasks = static_cast<uint32_t>(plan.tasks().size());
   for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].batch = task_of_[n];
@@ -302,7 +323,10 @@ Explanation Model::Explain(const Plan& plan, uint64_t shape_class) const {
   const Critical critical = FindCritical(dag_, cost);
   out.work = critical.work;
   out.critical = critical.length;
-  out.bound = critical.Bound(workers_);
+  double here = 0;  // of what the workers run
+  for (uint32_t n = 0; n < cost.size(); ++n)
+    if (measure_[n] != Measure::kDevice) here += cost[n];
+  out.bound = std::max(here / workers_, critical.length);
   if (critical.work > 0) out.path = critical.path;
   for (uint32_t n = 0; n < out.nodes.size(); ++n) {
     Explanation::Node& node = out.nodes[n];

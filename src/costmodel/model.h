@@ -69,7 +69,9 @@ class Model final : public CostModel {
   // Of the graph, by node.
   std::vector<std::string> keys_;
   std::vector<uint32_t> key_of_, kind_, task_of_;
-  std::vector<char> by_processor_;  // measured by its thread's processor time
+  std::vector<uint32_t> unit_;  // nodes of one number are scheduled together; by their first
+  enum class Measure : uint8_t { kProcessor, kClock, kDevice };
+  std::vector<Measure> measure_;
   std::vector<Graph::Edge> edges_;  // reduced
   const Dag dag_;
 

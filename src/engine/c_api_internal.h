@@ -101,6 +101,8 @@ template <>
 inline constexpr size_t kFirstSize<EngineCounters> = 104;
 template <>
 inline constexpr size_t kFirstSize<EngineDeviceCounters> = 120;
+template <>
+inline constexpr size_t kFirstSize<EnginePlanOptions> = 24;
 
 template <class Struct>
 void CheckStructSize(size_t size, const char* what) {

@@ -4,6 +4,21 @@
 using namespace engine::capi;  // NOLINT: this file defines its C face
 using engine::UsageError;
 
+namespace {
+
+void Compile(EngineGraph graph, const EnginePlanOptions& given, EnginePlan* plan) {
+  EnginePlan& result = Required(plan, "the result");
+  const GraphSlot& slot = Live(graph);
+  if (const uint32_t unknown = (given.flags & ~uint32_t{ENGINE_PLAN_STATIC_ALLOC}) | given.reserved)
+    throw UsageError("EnginePlanOptions: unknown flags " + std::to_string(unknown));
+  engine::PlanOptions options;
+  if (given.name) options.name = InternText(given.name);
+  options.static_alloc = given.flags & ENGINE_PLAN_STATIC_ALLOC;
+  result = NewHandle<EnginePlan>(slot.graph.Compile(Live(slot.engine), options));
+}
+
+}  // namespace
+
 EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph) {
   return Guard(__func__, [&] {
     EngineGraph& result = Required(graph, "the result");
@@ -18,11 +33,17 @@ EngineStatus EngineGraphOrder(EngineGraph graph, uint32_t before, uint32_t after
 
 EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan* plan) {
   return Guard(__func__, [&] {
-    EnginePlan& result = Required(plan, "the result");
-    const GraphSlot& slot = Live(graph);
-    engine::PlanOptions options;
-    if (name) options.name = InternText(name);
-    result = NewHandle<EnginePlan>(slot.graph.Compile(Live(slot.engine), options));
+    EnginePlanOptions options{};
+    options.name = name;
+    Compile(graph, options, plan);
+  });
+}
+
+EngineStatus EngineGraphCompileWith(EngineGraph graph, const EnginePlanOptions* options, EnginePlan* plan) {
+  return Guard(__func__, [&] {
+    EnginePlanOptions given{};
+    ReadStruct(Required(options, "the options"), given, "EnginePlanOptions");
+    Compile(graph, given, plan);
   });
 }
 

@@ -302,7 +302,7 @@ void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   if (poisoned_.load(std::memory_order_relaxed)) {
     poison = ticket ? var->completer.poison.load(std::memory_order_relaxed) : nullptr;
     if (poison) poison->Retain();
-    SetPoison(var, nullptr);
+    if (!ticket) SetPoison(var, nullptr);  // else the next write of the lane's Var does
   }
   Complete(pass, op);
   if (ticket) FinishTicket(ticket, poison);

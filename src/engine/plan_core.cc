@@ -60,6 +60,10 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     nodes.push_back(n);
   }
   awaited.resize(layout.tasks.size());
+  const auto on_device = [&](uint32_t t) {
+    const Placement& on = graph.nodes()[layout.order[layout.tasks[t].first]].place;
+    return on.kind != Placement::Kind::kDefault && core->OnDevice(core->PoolIndex(on));
+  };
   for (uint32_t i = 0; i < layout.tasks.size(); ++i) {
     const PlanLayout::Task& from = layout.tasks[i];
     const Graph::Node& last = graph.nodes()[layout.order[from.end - 1]];
@@ -80,10 +84,12 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
       task.async = from.end - from.first;
       task.device = true;
     }
-    concurrent |= task.pool != kDefaultPool;
+    concurrent |= task.pool != kDefaultPool || task.device;
     task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNone;
-    if (task.ticket != kNone && !from.successors.empty())
-      awaited[*std::min_element(from.successors.begin(), from.successors.end())].push_back(task.ticket);
+    uint32_t first_behind = kNone;  // of those that its end releases
+    for (const uint32_t s : from.successors)
+      if (!task.device || !on_device(s)) first_behind = std::min(first_behind, s);
+    if (task.ticket != kNone && first_behind != kNone) awaited[first_behind].push_back(task.ticket);
     remaining += task.async ? 2 : 1;
     if (from.predecessors == 0) sources.push_back(i);
     tasks.push_back(task);
@@ -119,10 +125,33 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     reads += mode == Role::kRead;
     accesses.push_back({core_of(sorted[i]), uint64_t{i} << 2 | static_cast<uint64_t>(mode)});
   }
+  ordered_there.assign(accesses.size(), concurrent);
+  FindHostFirst();
   static_assert(static_cast<int>(Role::kRead) == static_cast<int>(Mode::kRead) &&
                 static_cast<int>(Role::kUpdate) == static_cast<int>(Mode::kUpdate) &&
                 static_cast<int>(Role::kWrite) == static_cast<int>(Mode::kWrite));
   core->Retain();
+}
+
+// A Var that a node on the host may touch before a write on a device has come behind what was before the run: the run begins
+// when that is over. All others are ordered on the device.
+void PlanCore::FindHostFirst() {
+  std::vector<bool> written(vars.size());
+  std::vector<uint32_t> position(graph.nodes().size());
+  for (uint32_t n = 0; n + 1 < nodes.size(); ++n) position[nodes[n].recorded] = n;
+  std::vector<bool> there(nodes.size());
+  for (const PlanTask& task : tasks)
+    for (uint32_t n = task.first; n < task.end; ++n) there[n] = task.device;
+  for (const uint32_t n : position) {  // as recorded: the order of a Var's effects
+    for (uint32_t i = nodes[n].effects; i < nodes[n + 1].effects; ++i) {
+      const PlanEffect& effect = node_effects[i];
+      if (there[n]) {
+        if (effect.role != Role::kRead) written[effect.var] = true;
+      } else if (!written[effect.var]) {
+        ordered_there[access_of[effect.var]] = false;
+      }
+    }
+  }
 }
 
 PlanCore::~PlanCore() {
@@ -163,8 +192,13 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
   run->core = core;
   run->done = EngineCore::AdoptVar(core->NewVar(options.name.c_str()));
   run->lanes.resize(tickets);
-  for (const PlanTask& task : tasks)
-    if (task.device) run->lanes[task.ticket] = EngineCore::AdoptVar(core->NewVar(nodes[task.first].name));
+  run->behind.resize(tickets);
+  for (const PlanTask& task : tasks) {
+    if (!task.device) continue;
+    run->lanes[task.ticket] = EngineCore::AdoptVar(core->NewVar(nodes[task.first].name));
+    for (const PlanSuccessor& s : SuccessorsOf(task))
+      if (tasks[s.task].device) run->behind[tasks[s.task].ticket].push_back(run->lanes[task.ticket]);
+  }
   static std::atomic<uint64_t> frames_made{0};  // relaxed: only that they differ
   run->frame_key = frames_made.fetch_add(1, std::memory_order_relaxed) * 0xbf58476d1ce4e5b9;
   return run;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "completion_state.h"
+#include "device/devices.h"
 #include "engine/cost_model.h"
 #include "engine/rank_queue.h"
 #include "plan_layout.h"
@@ -50,9 +51,10 @@ struct RunState {
   PlanCore* owner = nullptr;
   EngineCore* core = nullptr;
   OpRecord* op = nullptr;
-  Var done;                // written by the run: what its handle waits for
-  std::vector<Var> lanes;  // by ticket: of device tasks, what orders their nodes
-  uint64_t frame_key = 0;  // no other frame's, ever
+  Var done;                              // written by the run: what its handle waits for
+  std::vector<Var> lanes;                // by ticket: of device tasks, what orders their nodes
+  std::vector<std::vector<Var>> behind;  // by ticket: the lanes of the device tasks before a device task
+  uint64_t frame_key = 0;                // no other frame's, ever
   Value* values = nullptr;
   std::atomic<uint32_t>* counters = nullptr;
   uint32_t* next = nullptr;        // by task: links of the lists of ready tasks
@@ -69,6 +71,7 @@ struct RunState {
   std::shared_ptr<CostModel> model;
   uint64_t model_ticket = 0;
   std::vector<NodeTime> model_times;  // `times`, where the caller asked for none
+  std::vector<DeviceTimer> timers;    // by node: what it takes on its device
   std::chrono::steady_clock::time_point began{};
 
   // acq_rel: the last one out sees all that the others did. Between the handle and the run.
@@ -100,6 +103,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   RunState* TakeFrame();
   void ReturnFrame(RunState* run);  // everything in it is as TakeFrame promises it
   std::unique_ptr<RunState> NewFrame();
+  void FindHostFirst();
   std::span<const PlanSuccessor> SuccessorsOf(const PlanTask& task) const {
     return {successors.data() + task.successors, successors.data() + task.successors_end};
   }
@@ -125,6 +129,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   uint32_t remaining = 0;            // initial
   int priority = 0;                  // the highest of its nodes'
   bool concurrent = false;           // has tasks of other placements: counters are atomic from the start
+  std::vector<bool> ordered_there;   // by access: the host touches it behind a write on a device, if at all
   std::vector<uint32_t> by_urgency;  // tasks of a ranked plan, the most urgent first
   std::vector<Var> vars;
   struct AccessTemplate {
@@ -172,10 +177,26 @@ struct PlanShare {  // of a run op, or a share: tasks handed to another worker
 struct PlanTicket {  // an asynchronous node, or, in an in-order run, a task of another placement
   RunState* run;
   uint32_t task;
-  uint32_t node;                  // whose outcome is to be settled; kNone: all settled by who ran it
+  uint32_t node;                  // whose outcome is to be settled; kNone: all settled by who ran it. Of a device task:
+                                  // from which node on none was pushed
+  bool lost = false;              // a device task: `error` is of all its nodes, not just of those that were not pushed
   ErrorRecord* error = nullptr;   // counted; published by the release of kDone
   std::atomic<uint32_t> word{0};  // a WaitNode's states
 };
+struct PlanIssue {  // a node on a device: a member of its task's bulk
+  RunState* run;
+  uint32_t node;
+  void operator()(RunContext& ctx) const;
+};
 inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closure()); }
+
+// The Vars of a node on a device, which its run holds: fn(VarCore*, bool read).
+template <class Fn>
+void ForNodeVars(OpRecord* op, Fn&& fn) {
+  const PlanCore& plan = *RunOf(op)->owner;
+  const PlanNode* const node = &plan.nodes[static_cast<PlanIssue*>(op->closure())->node];
+  for (uint32_t i = node->effects; i < (node + 1)->effects; ++i)
+    fn(CoreOf(VarRef(plan.vars[plan.node_effects[i].var]).core()), plan.node_effects[i].role == Role::kRead);
+}
 
 }  // namespace engine::detail

@@ -40,6 +40,7 @@ std::vector<Plan::Task> Plan::tasks() const {
     const auto successors = core_->SuccessorsOf(task);
     for (const auto& s : successors) t.successors.push_back(s.task);
     t.predecessors = task.predecessors;
+    t.device = task.device;
     out.push_back(std::move(t));
   }
   return out;

@@ -1,12 +1,18 @@
 // Nodes of plans on devices: a task of them is a bulk.
 //
-// PlanLayout has put neighbours of one placement in one task. When it is ready its nodes are pushed as held ops that
-// update one Var of the frame's, which nobody else has: they keep their order, stay on one lane, wait once and record
-// once. An internal op behind them on that Var is granted when the device is done: it settles the nodes, which releases
-// what only they needed, and what comes after them. With static_alloc, and a GraphKey on every node, the bulk is launched
-// as a graph from a frame's third run on; keys are those of the frame, because its addresses are in the graph.
+// PlanLayout has put neighbours of one placement in one task. When it is ready its nodes are pushed as held ops on one Var
+// of the frame's, the task's lane, which the first writes and the others update: they keep their order, stay on one stream,
+// wait once and record once. The tasks on devices behind it are pushed straight after it and read its lane, so that they
+// are ordered behind it there. A member comes behind the points of its node's Vars, too, and leaves points of its own
+// there (ForNodeVars); a Var is released as the last member that needs it is issued, so that the next run, or op on a device,
+// follows on the device. What comes on the host waits: an internal op that reads the lane is granted when the device is
+// done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it.
 //
-// Errors: a body that throws fails its node, as anywhere. What fails the bulk itself (a lost device) fails its nodes.
+// With static_alloc, and a GraphKey on every node, the bulk is launched as a graph from a frame's third run on; keys are
+// those of the frame, because its addresses are in the graph.
+//
+// Errors: a body that throws fails its node, as anywhere; so does what keeps a member from being issued. A lost device fails
+//         the nodes that it had not ended.
 #include "core.h"
 #include "held_chain.h"
 #include "replay.h"
@@ -14,46 +20,48 @@
 namespace engine::detail {
 namespace {
 
-struct NodeClosure {
-  RunState* run;  // first: RunOf reads it
-  uint32_t node;
-  void operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx); }
-};
-
 int64_t NowNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
 
+void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx); }
+
 OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const PlanTask& task = plan_.tasks[index];
-  OpRecord* const ticket = NewTicket(index, task.first, 0);
+  OpRecord* const op = NewTicket(index, task.first, 0);
+  auto& ticket = *static_cast<PlanTicket*>(op->closure());
   const Var& lane = run_.lanes[task.ticket];
   // A graph runs no bodies: none may have to be skipped or timed.
   const bool as_graph = plan_.options.static_alloc && run_.watch.load(std::memory_order_relaxed) == 0;
   HeldOwner bulk;  // in no list: only this thread can hold it up, and it releases it below
   uint64_t opened = 0;
   try {
-    for (uint32_t n = task.first; n < task.end; ++n) {
+    for (uint32_t& n = ticket.node; n < task.end; ++n) {
       const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
-      OpDesc desc{.name = node.name, .updates = lane, .place = node.place, .priority = node.priority};
+      OpDesc desc{.name = node.name, .place = node.place, .priority = node.priority};
+      if (n == task.first) {
+        desc.writes = lane;  // clears what a lost device left there
+        desc.reads = run_.behind[task.ticket];
+      } else {
+        desc.updates = lane;
+      }
       if (as_graph && node.graph.kind != 0) {
         // Of this frame alone, so that runs in other frames leave its graph as it is.
         desc.graph = node.graph;
         desc.graph.kind = (node.graph.kind ^ run_.frame_key) * 0x9e3779b97f4a7c15 | 1;
       }
-      NodeClosure body{&run_, n};
+      PlanIssue body{&run_, n};
       core_.PushChained({.desc = &desc, .closure = RefClosure(body), .site = node.site, .flags = kInChain | kNodeOp},
                         bulk, &opened);
     }
-  } catch (...) {  // no room, or too late: as if the bulk had failed
-    static_cast<PlanTicket*>(ticket->closure())->error =
-        ErrorRecord::NewRoot(plan_.nodes[task.first].name, ticket->site(), std::current_exception());
+  } catch (...) {  // no room, or too late: the rest of the nodes fail
+    ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
   }
   if (HeldChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.ReleaseChain(chain);
-  core_.SettleBehind(slot(), lane, ticket);
-  return ticket;
+  core_.SettleBehind(slot(), lane, op);
+  return op;
 }
 
 // The body of a member: on the device's thread, or into a capture.
@@ -68,12 +76,15 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
   }
   Replay replay(core, core.Slot(), op, nullptr, run);
   ErrorRecord* error = replay.SkippedBy(node, index);
+  if (!error) error = replay.LostInput(node);
   if (error) {
     replay.slot().skipped.Add();
     return replay.Note(node, error);
   }
-  if (run.watch.load(std::memory_order_relaxed) & RunState::kTimes)
-    run.times[node.recorded] = {NowNanos(), 0, ctx.worker()};
+  const uint32_t watch = run.watch.load(std::memory_order_relaxed);
+  if (watch & RunState::kTimes) run.times[node.recorded].begin = NowNanos();
+  DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
+  if (timer) core.devices().BeginTimer(core.devices().Get(op->extra.device), ctx.stream(), timer);
   EngineCore::SetNode(replay.ctx_, node);
   try {
     node.run(node.closure, replay.ctx_, nullptr);
@@ -82,17 +93,51 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
     (void)ctx.device().TakeLastError();  // a sticky one stays, and loses the device
     error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
   }
+  if (timer) core.devices().EndTimer(ctx.stream(), timer);
   replay.Note(node, error);
 }
 
-// A device task has ended there. Consumes the count of `error`: the bulk's own, of which the nodes say nothing yet.
-void Replay::SettleBulk(const PlanTask& task, ErrorRecord* error) {
-  const bool timed = run_.watch.load(std::memory_order_relaxed) & RunState::kTimes;
+// What the node needs may have been lost with another device since the run began. Counted, or null.
+ErrorRecord* Replay::LostInput(const PlanNode& node) {
+  if (node.flags & PlanNode::kAlways) return nullptr;
+  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
+    const PlanEffect& effect = plan_.node_effects[i];
+    if (effect.role == Role::kWrite) continue;
+    if (ErrorRecord* lost = core_.devices().LostWith(VarRef(plan_.vars[effect.var]).core()))
+      return lost->Hop(node.name, {node.file, node.line});
+  }
+  return nullptr;
+}
+
+void Replay::NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op) {
+  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  const PlanNode* const n = &run->owner->nodes[node];
+  if (n->ends != (n + 1)->ends) Replay(core, slot, op, nullptr, *run).EndUses(node, kVarEnds);
+}
+
+void Replay::NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  Replay replay(core, slot, op, nullptr, *run);
+  replay.Note(run->owner->nodes[node], error);
+  replay.EndUses(node, kVarEnds);
+}
+
+// A device task has ended there. Its members that were pushed have released their Vars.
+void Replay::SettleBulk(const PlanTicket& ticket) {
+  const PlanTask& task = plan_.tasks[ticket.task];
+  const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
+  ErrorRecord* const error = ticket.error;
   for (uint32_t n = task.first; n < task.end; ++n) {
     const PlanNode& node = plan_.nodes[n];
-    if (error && !HasFailed(node)) Fail(node, error->Hop(node.name, {node.file, node.line}));
-    if (NodeTime* time = timed ? &run_.times[node.recorded] : nullptr; time && time->begin != 0) time->end = NowNanos();
-    EndUses(n);
+    const bool pushed = n < ticket.node;
+    if (error && (ticket.lost || !pushed) && !HasFailed(node))
+      Fail(node, error->Hop(node.name, {node.file, node.line}), pushed);
+    if (watch & RunState::kTimes) {
+      NodeTime& time = run_.times[node.recorded];
+      if (time.begin != 0) time.end = NowNanos();
+      if (watch & RunState::kBusy) time.busy = core_.devices().ReadTimer(&run_.timers[n]);
+    }
+    EndUses(n, kValueEnds | (pushed ? 0u : kVarEnds));
   }
   if (error) error->Release();
 }
@@ -100,16 +145,15 @@ void Replay::SettleBulk(const PlanTask& task, ErrorRecord* error) {
 bool Replay::HasFailed(const PlanNode& node) const {
   if (!(run_.watch.load(std::memory_order_relaxed) & RunState::kErrors)) return false;
   for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
-    if (run_.errors[plan_.node_outputs[i]]) return true;
+    if (ErrorAt(plan_.node_outputs[i])) return true;
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-    if (plan_.node_effects[i].role != Role::kRead &&
-        run_.errors[plan_.graph.values().size() + plan_.node_effects[i].var])
+    if (plan_.node_effects[i].role != Role::kRead && ErrorAt(plan_.graph.values().size() + plan_.node_effects[i].var))
       return true;
   return false;
 }
 
 void EngineCore::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
-  OpRecord* op = NewInternal(slot, var, Mode::kUpdate, kSettleOp, ticket->site());
+  OpRecord* op = NewInternal(slot, var, Mode::kRead, kSettleOp, ticket->site());
   op->extra.name = ticket->extra.name;
   ::new (op->closure()) OpRecord*(ticket);
   RegisterInternal(slot, op);

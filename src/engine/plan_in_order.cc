@@ -58,10 +58,9 @@ void EngineCore::FinishTicket(OpRecord* op, ErrorRecord* error) {
     run.times[run.owner->nodes[ticket.node].recorded].end =
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
-  if (ticket.error && error) {
-    error->Release();  // a bulk that was cut short says why
-  } else if (error) {
-    ticket.error = error;
+  if (error) {
+    if (ErrorRecord* before = std::exchange(ticket.error, error)) before->Release();  // of a bulk that was cut short
+    ticket.lost = task.device;
   }
   if (run.in_order) return Signal(ticket);
   ThreadSlot& slot = Slot();

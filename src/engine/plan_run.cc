@@ -88,6 +88,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
       run->model_times.resize(plan.graph.nodes().size());
       run->times = run->model_times;
     }
+    if (step.timed && plan.concurrent) run->timers.resize(plan.nodes.size());
   }
   std::fill(run->times.begin(), run->times.end(), NodeTime{});
   uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;

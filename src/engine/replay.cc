@@ -81,11 +81,19 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
     next = kNone;
     if (task.async) [[unlikely]] {
       atomic_ = true;
-      if (!Launch(current, task.end - 1)) {
+      if (Launch(current, task.end - 1)) {
+        ReleaseBehindLaunch(task);
+      } else {
         ++ended;  // skipped: its second count is ours as well
         ReleaseSuccessors(task);
-        while (kept_ != kNone) {
-          const uint32_t ready = std::exchange(kept_, run_.next[kept_]);
+      }
+      while (kept_ != kNone) {
+        const uint32_t ready = std::exchange(kept_, run_.next[kept_]);
+        if (here == run_.home) {
+          links[ready] = stack.top;
+          stack.top = ready;
+          ++stack.depth;
+        } else {
           core_.PostShare(slot(), run_, ready, kNone, run_.home);
         }
       }
@@ -189,16 +197,24 @@ void Replay::HandOver() {
   core_.PostShare(slot(), run_, head, run_.next[head], run_.home);
 }
 
-void Replay::ReleaseSuccessors(const PlanTask& task) {
-  for (const PlanSuccessor& edge : plan_.SuccessorsOf(task)) {
-    if (!Arrive(edge)) continue;
-    const uint8_t pool = PoolOf(plan_.tasks[edge.task]);
-    if (pool == run_.home) {
-      Keep(edge.task);
-    } else {
-      core_.PostShare(slot(), run_, edge.task, kNone, pool);
-    }
+void Replay::Release(const PlanSuccessor& edge) {
+  if (!Arrive(edge)) return;
+  const uint8_t pool = PoolOf(plan_.tasks[edge.task]);
+  if (pool == run_.home) {
+    Keep(edge.task);
+  } else {
+    core_.PostShare(slot(), run_, edge.task, kNone, pool);
   }
+}
+
+void Replay::ReleaseSuccessors(const PlanTask& task) {
+  for (const PlanSuccessor& edge : plan_.SuccessorsOf(task))
+    if (!task.device || !plan_.tasks[edge.task].device) Release(edge);
+}
+
+void Replay::ReleaseBehindLaunch(const PlanTask& task) {
+  for (const PlanSuccessor& edge : plan_.SuccessorsOf(task))
+    if (task.device && plan_.tasks[edge.task].device) Release(edge);
 }
 
 }  // namespace engine::detail

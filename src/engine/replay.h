@@ -33,11 +33,17 @@ class Replay {
   void Settle(uint32_t node, ErrorRecord* error);
   // The same for what a ticket stands for.
   void SettleTicket(const PlanTicket& ticket);
+  // What comes next when a task has ended, or, on a device, when it has been pushed: tasks there are ordered there, and need
+  // not wait for its end. Keeps what this thread is to run.
   void ReleaseSuccessors(const PlanTask& task);
+  void ReleaseBehindLaunch(const PlanTask& task);
   // What is left goes to the pools. Nothing of this object is used afterwards.
   void HandOver();
-  // The body of a node on a device (plan_device.cc).
+  // A node on a device (plan_device.cc): its body; it has been issued, so that its Vars have their points; it was not, for
+  // `error`, whose count is consumed.
   static void IssueNode(RunState& run, uint32_t node, RunContext& ctx);
+  static void NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op);
+  static void NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   // A share to run next instead, where this one had its turn; else null.
   OpRecord* handed() const { return handed_; }
   // The body may have waited: another thread has our role and slot then.
@@ -49,7 +55,8 @@ class Replay {
   // Launches the asynchronous node. Its ticket may be gone when this returns; null: it was skipped, and is settled.
   OpRecord* Launch(uint32_t task, uint32_t node, OpRecord* ticket = nullptr);
   OpRecord* LaunchOnDevice(uint32_t task);
-  void SettleBulk(const PlanTask& task, ErrorRecord* error);
+  void SettleBulk(const PlanTicket& ticket);
+  ErrorRecord* LostInput(const PlanNode& node);
   bool HasFailed(const PlanNode& node) const;
   void Note(const PlanNode& node, ErrorRecord* error);
   OpRecord* NewTicket(uint32_t task, uint32_t node, uint32_t flags);
@@ -57,8 +64,15 @@ class Replay {
   // For whoever asks what runs here: the watchdog, RunContext::name.
   void Name(const PlanNode& node) { op_->extra.name = node.name; }
   ErrorRecord* SkippedBy(const PlanNode& node, uint32_t index);
-  void Fail(const PlanNode& node, ErrorRecord* error);
-  void EndUses(uint32_t node);
+  void Fail(const PlanNode& node, ErrorRecord* error, bool late = false);
+  void KeepFirst(const PlanNode& node, ErrorRecord* error);
+  // acquire: the record. Partner: SetError.
+  ErrorRecord* ErrorAt(size_t place) const {
+    return std::atomic_ref(run_.errors[place]).load(std::memory_order_acquire);
+  }
+  enum Ends : uint32_t { kValueEnds = 1, kVarEnds = 2 };
+  void EndUses(uint32_t node, uint32_t which = kValueEnds | kVarEnds);
+  void Release(const PlanSuccessor& edge);
   void ReleaseVar(uint32_t var);
   [[gnu::always_inline]] bool Down(uint32_t counter) {
     return CountDown(run_.counters[counter], plan_.counters[counter], atomic_);

@@ -19,7 +19,15 @@ int64_t ThreadNanos() {
 
 void SetError(ErrorRecord*& at, ErrorRecord* error) {
   if (error) error->Retain();
-  if (ErrorRecord* before = std::exchange(at, error)) before->Release();
+  // acq_rel: the record. Partner: ErrorAt, where a lost device tells of a node while those behind it are being issued.
+  if (ErrorRecord* before = std::atomic_ref(at).exchange(error, std::memory_order_acq_rel)) before->Release();
+}
+
+// What another thread may be looking at is not replaced.
+void SetErrorIfNone(ErrorRecord*& at, ErrorRecord* error) {
+  ErrorRecord* none = nullptr;
+  error->Retain();
+  if (!std::atomic_ref(at).compare_exchange_strong(none, error, std::memory_order_acq_rel)) error->Release();
 }
 
 }  // namespace
@@ -42,19 +50,28 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
   if (!(watch & RunState::kErrors)) return nullptr;
   // Of several, the first in the caller's own listing: values, then Vars.
   for (uint32_t i = node.inputs; i < (&node + 1)->inputs; ++i)
-    if (ErrorRecord* e = run_.errors[plan_.node_inputs[i]]) return e->Hop(node.name, site);
+    if (ErrorRecord* e = ErrorAt(plan_.node_inputs[i])) return e->Hop(node.name, site);
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
     const PlanEffect& effect = plan_.node_effects[i];
     if (effect.role == Role::kWrite) continue;
-    if (ErrorRecord* e = run_.errors[plan_.graph.values().size() + effect.var]) return e->Hop(node.name, site);
+    if (ErrorRecord* e = ErrorAt(plan_.graph.values().size() + effect.var)) return e->Hop(node.name, site);
   }
   return nullptr;
 }
 
-// Consumes the count of `error`.
-void Replay::Fail(const PlanNode& node, ErrorRecord* error) {
+// Consumes the count of `error`. `late`: of a node that was issued to a device which is lost since. Those behind it there may be
+// looking at what it left, so that stays.
+void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
   const size_t values = plan_.graph.values().size();
   run_.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
+  if (late) {
+    for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
+      SetErrorIfNone(run_.errors[plan_.node_outputs[i]], error);
+    for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
+      if (plan_.node_effects[i].role != Role::kRead)
+        SetErrorIfNone(run_.errors[values + plan_.node_effects[i].var], error);
+    return KeepFirst(node, error);
+  }
   if (node.flags & PlanNode::kAlways) {
     for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
       if (plan_.node_effects[i].role != Role::kWrite)
@@ -70,6 +87,11 @@ void Replay::Fail(const PlanNode& node, ErrorRecord* error) {
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
     if (plan_.node_effects[i].role != Role::kRead) SetError(run_.errors[values + plan_.node_effects[i].var], error);
   if (error->IsRoot() && !error->cancelled) core_.NoteError(error);
+  KeepFirst(node, error);
+}
+
+// For the run's handle. Consumes the count.
+void Replay::KeepFirst(const PlanNode& node, ErrorRecord* error) {
   {
     MutexLock lock(run_.mu);
     if (node.recorded < run_.first_failed) {
@@ -99,8 +121,7 @@ void Replay::Settle(uint32_t index, ErrorRecord* error) {
 }
 
 void Replay::SettleTicket(const PlanTicket& ticket) {
-  const PlanTask& task = plan_.tasks[ticket.task];
-  if (task.device) return SettleBulk(task, ticket.error);
+  if (plan_.tasks[ticket.task].device) return SettleBulk(ticket);
   Settle(ticket.node, ticket.error);
 }
 
@@ -169,10 +190,11 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   return ticket;
 }
 
-void Replay::EndUses(uint32_t index) {
+void Replay::EndUses(uint32_t index, uint32_t which) {
   const PlanNode& node = plan_.nodes[index];
   for (uint32_t i = node.ends; i < (&node + 1)->ends; ++i) {
     const PlanLayout::End& end = plan_.node_ends[i];
+    if (!(which & (end.what < PlanLayout::kVarEnd ? kValueEnds : kVarEnds))) continue;
     if (end.counter != kNone && !Down(end.counter)) continue;
     if (end.what < PlanLayout::kVarEnd) {
       run_.values[end.what].Reset();

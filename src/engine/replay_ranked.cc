@@ -50,7 +50,9 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
     ++ended;
     if (task.async) [[unlikely]] {
       atomic_ = true;
-      if (!Launch(current, task.end - 1)) {
+      if (Launch(current, task.end - 1)) {
+        ReleaseBehindLaunch(task);
+      } else {
         ++ended;  // skipped: its second count is ours as well
         ReleaseSuccessors(task);
       }

@@ -78,6 +78,37 @@ TEST(GpuBulksThatComeAgainBecomeGraphs) {
   OK(EngineDestroy(engine));
 }
 
+TEST(GpuPlansThatAreStaticBecomeGraphs) {
+  EngineHandle engine = NewGpuEngine();
+  EngineVar a = NewVar(engine, "a");
+  EngineDeviceCounters counters = {.struct_size = sizeof counters};
+  EnginePlanOptions options = {.struct_size = sizeof options, .name = "step", .flags = ENGINE_PLAN_STATIC_ALLOC};
+  EngineGraph graph;
+  EnginePlan plan;
+  int ran = 0;
+  OK(EngineGraphNew(engine, &graph));
+  for (uint64_t i = 1; i <= 3; ++i) {
+    EngineOpDesc op = Writes("layer", &a);
+    op.place.kind = ENGINE_PLACE_GPU, op.graph_kind = i;
+    OK(EngineGraphPush(graph, &op, OnDevice, &ran, NULL));
+  }
+  OK(EngineGraphCompileWith(graph, &options, &plan));
+  for (int run = 0; run < 10; ++run) {
+    OK(EnginePlanStart(plan, NULL, ENGINE_HERE, NULL));
+    OK(EngineWaitAll(engine)); /* so that all runs have one frame */
+  }
+  OK(EngineGetDeviceCounters(engine, &counters));
+  CHECK(counters.graph_launches == 8 && counters.graph_instantiations == 1 && counters.graph_updates == 0);
+  CHECK(ran == 9); /* twice for real, once into the graph */
+  options.flags = 6;
+  REFUSED(EngineGraphCompileWith(graph, &options, &plan), "unknown flags");
+  REFUSED(EngineGraphCompileWith(graph, NULL, &plan), "null");
+  OK(EnginePlanFree(plan));
+  OK(EngineGraphFree(graph));
+  OK(EngineVarFree(a));
+  OK(EngineDestroy(engine));
+}
+
 TEST(GpuPlacementsThatAreNoneAreRefused) {
   EngineHandle engine = NewGpuEngine(), other = NULL;
   EngineVar a = NewVar(engine, "a");
@@ -101,5 +132,6 @@ TEST(GpuPlacementsThatAreNoneAreRefused) {
 
 const TestCase kGpuTests[] = {CASE(GpuOpsAreIssuedAndRetired),
                               CASE(GpuBulksThatComeAgainBecomeGraphs),
+                              CASE(GpuPlansThatAreStaticBecomeGraphs),
                               CASE(GpuPlacementsThatAreNoneAreRefused),
                               {NULL, NULL}};

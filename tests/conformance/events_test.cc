@@ -43,6 +43,30 @@ TEST_P(Events, QuerySaysNotReadyUntilTheWorkBeforeTheRecordHasEnded) {
   EXPECT_OK(device_->Query(event));
 }
 
+TEST_P(Events, TimedEventsTellWhatLiesBetweenThem) {
+  const Stream stream = NewStream();
+  Event before, behind;
+  EXPECT_OK(device_->CreateTimedEvent(&before));
+  EXPECT_OK(device_->CreateTimedEvent(&behind));
+  const Event untimed = NewEvent();
+  std::chrono::nanoseconds took{};
+  EXPECT_CODE(kInvalidHandle, device_->Elapsed(before, behind, &took));  // never recorded
+  EXPECT_OK(device_->Record(before, stream));
+  const uint64_t hold = Hold(stream);
+  EXPECT_OK(under_test_->Spin(stream, std::chrono::microseconds(200)));
+  EXPECT_OK(device_->Record(behind, stream));
+  EXPECT_OK(device_->Record(untimed, stream));
+  EXPECT_EQ(device_->Elapsed(before, behind, &took).code(), DeviceCode::kNotReady);
+  Release(hold);
+  EXPECT_OK(device_->Synchronize(stream));
+  EXPECT_OK(device_->Elapsed(before, behind, &took));
+  EXPECT_GT(took.count(), 0);
+  EXPECT_CODE(kInvalidHandle, device_->Elapsed(before, untimed, &took));
+  (void)device_->TakeLastError();
+  EXPECT_OK(device_->DestroyEvent(before));
+  EXPECT_OK(device_->DestroyEvent(behind));
+}
+
 TEST_P(Events, PollingComesToAnEnd) {
   const Stream stream = NewStream();
   const Event event = NewEvent();

@@ -106,6 +106,10 @@ TEST_P(Software, EveryCallFailsWhenItIsTold) {
       case DeviceCall::kUpdate: return device_->Update(exec, graph);
       case DeviceCall::kUpdateNode: return device_->UpdateNode(exec, {}, {});
       case DeviceCall::kLaunchGraph: return device_->Launch(exec, stream_);
+      case DeviceCall::kElapsed: {
+        std::chrono::nanoseconds took{};
+        return device_->Elapsed(event_, event_, &took);
+      }
       case DeviceCall::kPageableCopy:   // needs a buffer: CountsEveryCallExactly
       case DeviceCall::kRecordPending:  // not a call
       case DeviceCall::kCount: break;

@@ -268,11 +268,37 @@ TEST(DeviceFaults, ABodyThatSynchronizesIsNamed) {
     FAIL() << "nobody noticed";
   } catch (const OpError& e) {
     EXPECT_EQ(e.op(), "impatient");
-    EXPECT_NE(std::string(e.what()).find("kSyncInBody"), std::string::npos) << e.what();
+    for (const char* part : {"kSyncInBody", "Synchronize", "'impatient'", "the bulk that began with op 'good'"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part << ": " << e.what();
   }
   Stream own;
   ASSERT_TRUE(rig.device().CreateStream(0, &own).ok());
   EXPECT_TRUE(rig.device().Synchronize(own).ok()) << "outside of ops it is allowed";
+}
+
+// Also where nothing could refuse it (on CUDA: a direct call, which CUPTI tells of), and where the refusal was ignored.
+TEST(DeviceFaults, ABodyThatBlocksAndSaysNothingIsNamed) {
+  Rig rig;
+  const auto failure = [&](const char* name, auto&& body) {
+    Var a = rig.eng().NewVar("a");
+    rig.eng().Push({.name = Name::Intern(name), .writes = {a}, .place = Gpu(0)}, [&](RunContext& ctx) {
+      rig.Launch(ctx, "k");
+      body(ctx);
+    });
+    try {
+      rig.eng().Wait(a);
+    } catch (const OpError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const std::string direct = failure("direct", [&](RunContext&) { rig.device().RunUntilIdle(); });
+  EXPECT_NE(direct.find("RunUntilIdle in the body of op 'direct'"), std::string::npos) << direct;
+  EXPECT_EQ(direct.find("bulk"), std::string::npos) << direct;
+  const std::string deaf = failure("deaf", [&](RunContext& ctx) { (void)ctx.device().Synchronize(ctx.stream()); });
+  EXPECT_NE(deaf.find("Synchronize in the body of op 'deaf'"), std::string::npos) << deaf;
+  EXPECT_EQ(failure("good", [](RunContext&) {}), "");
+  rig.device().RunUntilIdle();  // outside of bodies nobody minds
 }
 
 TEST(DeviceFaults, AStreamThatIsNoneOfTheDevicesIsNamed) {

@@ -1,6 +1,8 @@
 // GPU nodes of plans: bulks on a lane, graphs when they come again, in order with the nodes on CPUs, errors per node.
+#include <random>
+
 #include "device_test.h"
-#include "engine/plan.h"
+#include "engine/cost_model.h"
 
 namespace engine::test {
 namespace {
@@ -123,6 +125,193 @@ TEST(DevicePlans, AreInOrderWithCpuNodesAndVars) {
   rig.Push({.reads = {state}, .place = Gpu(0, 3)}, [&] { seen = total; });
   rig.eng().WaitAll();
   EXPECT_EQ(seen, 2 * want + 3);
+}
+
+// Runs of one plan follow each other on the device: nobody waits for the run before, and nothing is waited for twice.
+TEST(DevicePlans, RunsFollowEachOtherWithoutTheHost) {
+  Rig rig;
+  Var state = rig.eng().NewVar("state");
+  int sum = 0;
+  Graph graph;
+  for (int k = 0; k < 3; ++k)
+    graph.Add({.name = "kernel", .updates = {state}, .place = Gpu(0)},
+              [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { sum = 3 * sum + 1; }); });
+  const Plan plan = graph.Compile(rig.eng());
+  const uint64_t hold = rig.PushHeldKernel({.name = "before", .updates = {state}});
+  std::vector<engine::Run> runs;
+  for (int i = 0; i < 4; ++i) runs.push_back(plan.Start());
+  while (rig.eng().device_stats().issued < 13)
+    std::this_thread::yield();  // all of it, behind a kernel that has not ended
+  for (const engine::Run& run : runs) EXPECT_FALSE(run.done());
+  DeviceCounts made = rig.device().counts();
+  EXPECT_EQ(made[DeviceCall::kRecord], 5u) << "the held kernel's, and one a run";
+  EXPECT_EQ(made[DeviceCall::kWait], 0u) << "all on one lane";
+  EXPECT_EQ(made[DeviceCall::kSynchronize], 0u);
+  // What is pushed behind the runs follows on the device as well: here on another lane, so it waits once.
+  rig.Push({.reads = {state}, .place = Gpu(0, 3)});
+  while (rig.eng().device_stats().issued < 14) std::this_thread::yield();
+  rig.device().Release(hold);
+  for (engine::Run& run : runs) run.Wait();
+  rig.eng().WaitAll();
+  EXPECT_EQ(sum, 265'720);  // (3^12 - 1) / 2
+  made = rig.device().counts();
+  EXPECT_EQ(made[DeviceCall::kRecord], 6u);
+  EXPECT_EQ(made[DeviceCall::kWait], 1u);
+  EXPECT_EQ(made[DeviceCall::kSynchronize], 0u);
+}
+
+// Tasks on two lanes of one run, and the same in the run behind it: one wait for each change of lane, none by the host.
+TEST(DevicePlans, LanesOfARunAreOrderedOnTheDevice) {
+  Rig rig;
+  Var state = rig.eng().NewVar("state");
+  int total = 0, left = 0, right = 0;
+  Graph graph;
+  const auto kernel = [&](std::function<void()> body) {
+    return [&rig, body = std::move(body)](RunContext& ctx) { rig.Launch(ctx, "k", body); };
+  };
+  const NodeId a = graph.Add({.name = "a", .reads = {state}, .place = Gpu(0, 1)}, kernel([&] { left = total + 1; }));
+  const NodeId b = graph.Add({.name = "b", .place = Gpu(0, 2)}, kernel([&] { right = left + 2; }));
+  graph.Order(a, b);
+  const NodeId c = graph.Add({.name = "c", .updates = {state}, .place = Gpu(0, 1)}, kernel([&] { total = right * 2; }));
+  graph.Order(b, c);
+  const Plan plan = graph.Compile(rig.eng());
+  ASSERT_EQ(plan.tasks().size(), 3u);
+  int want = 0;
+  for (int round = 0; round < 3; ++round) {
+    const DeviceCounts before = rig.device().counts();
+    const uint64_t issued = rig.eng().device_stats().issued;
+    const uint64_t hold = rig.device().HangKernel(1);
+    std::vector<engine::Run> runs;
+    for (int i = 0; i < 2; ++i) runs.push_back(plan.Start());
+    while (rig.eng().device_stats().issued < issued + 6) std::this_thread::yield();
+    const DeviceCounts made = rig.device().counts() - before;
+    EXPECT_EQ(made[DeviceCall::kRecord], 6u) << "one a task";
+    EXPECT_EQ(made[DeviceCall::kWait], 4u) << "to b, and back to c; the second run's a is on c's lane";
+    EXPECT_EQ(made[DeviceCall::kSynchronize], 0u);
+    rig.device().Release(hold);
+    for (engine::Run& run : runs) run.Wait();
+    for (int i = 0; i < 2; ++i) want = (want + 3) * 2;
+    EXPECT_EQ(total, want);
+  }
+}
+
+// Only what a node on the host touches first is waited for at the start of a run.
+TEST(DevicePlans, AHostNodeThatComesFirstWaitsForTheDevice) {
+  Rig rig;
+  Var ready = rig.eng().NewVar("ready");
+  std::atomic<int> seen{-1};
+  int made = 0;
+  Graph graph;
+  graph.Add({.name = "look", .reads = {ready}}, [&] { seen = made; });
+  const NodeId change = graph.Add({.name = "change", .updates = {ready}, .place = Gpu(0)},
+                                  [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+  (void)change;
+  const Plan plan = graph.Compile(rig.eng());
+  uint64_t hold = 0;
+  Gate issued;
+  rig.eng().Push({.name = "held", .writes = {ready}, .place = Gpu(0)}, [&](RunContext& ctx) {
+    ASSERT_TRUE(rig.device().LaunchHeld(ctx.stream(), "held", &hold).ok());
+    rig.Launch(ctx, "k", [&] { made = 7; });
+    issued.Open();
+  });
+  issued.Wait();
+  engine::Run run = plan.Start();
+  while (rig.eng().device_stats().host_waits == 0) std::this_thread::yield();
+  EXPECT_EQ(seen, -1);
+  rig.device().Release(hold);
+  run.Wait();
+  EXPECT_EQ(seen, 7);
+}
+
+// Random programs on host and device, two lanes and any, with ops pushed between the runs: the same as in a loop.
+TEST(DevicePlans, RandomProgramsGiveWhatALoopGives) {
+  const std::array<Placement, 4> places{Cpu(), Gpu(0), Gpu(0, 1), Gpu(0, 2)};
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 chance(seed);
+    Rig rig({}, 2);
+    constexpr size_t kVars = 5;
+    std::array<Var, kVars> vars;
+    std::array<uint32_t, kVars> x{}, want{};
+    for (Var& v : vars) v = rig.eng().NewVar();
+    struct Step {
+      size_t from, to;
+      uint32_t c;
+      Placement place;
+    };
+    const auto draw = [&] {
+      return Step{chance() % kVars, chance() % kVars, static_cast<uint32_t>(chance() % 100),
+                  places[chance() % places.size()]};
+    };
+    const auto apply = [](std::array<uint32_t, kVars>& at, const Step& s) {
+      at[s.to] = 3 * at[s.to] + at[s.from] + s.c;
+    };
+    const auto push = [&](Submitter& to, const Step& s) {
+      OpDesc desc{.name = "step", .reads = vars[s.from], .updates = vars[s.to], .place = s.place};
+      if (s.place.kind == Placement::Kind::kDefault) {
+        to.Push(desc, [&x, s, apply] { apply(x, s); });
+      } else {
+        to.Push(desc, [&x, &rig, s, apply](RunContext& ctx) { rig.Launch(ctx, "k", [&x, s, apply] { apply(x, s); }); });
+      }
+    };
+    std::vector<Step> steps(12);
+    Graph graph;
+    Capture capture(graph);
+    for (Step& s : steps) push(capture, s = draw());
+    const Plan plan = graph.Compile(rig.eng());
+    std::vector<engine::Run> runs;
+    for (int round = 0; round < 8; ++round) {
+      runs.push_back(plan.Start({}, {.policy = round % 4 == 3 ? Policy::kInline : Policy::kThreaded}));
+      for (const Step& s : steps) apply(want, s);
+      const Step between = draw();
+      push(rig.eng(), between);
+      apply(want, between);
+    }
+    for (engine::Run& run : runs) run.Wait();
+    rig.eng().WaitAll();
+    EXPECT_EQ(x, want);
+  }
+}
+
+// In the window, by events that nobody waits for and that are used again; outside of it not at all.
+TEST(DevicePlans, CostModelMeasuresTheDevicesTime) {
+  SoftwareDeviceOptions options{.clock = SoftwareDeviceOptions::Clock::kVirtual};
+  options.costs.host.fill({});
+  options.costs.kernel_gap = {};
+  Rig rig(options);
+  Var state = rig.eng().NewVar("state");
+  Graph graph;
+  for (const int64_t cost : {10'000, 3'000})
+    graph.Add({.name = "kernel", .updates = {state}, .place = Gpu(0)}, [&, cost](RunContext& ctx) {
+      ASSERT_TRUE(rig.device().Launch(ctx.stream(), "k", std::chrono::nanoseconds(cost), {}).ok());
+    });
+  graph.Add({.name = "host", .reads = {state}}, [] {});
+  const Plan plan = graph.Compile(rig.eng());
+  const PolicyScope scope = rig.eng().EnterPolicy({Policy::kCostModel, {.start_step = 1, .stop_step = 5}});
+  const auto step = [&] {
+    engine::Run run = plan.Start();
+    while (!run.done()) rig.device().RunUntilIdle();
+    return rig.device().counts();
+  };
+  EXPECT_EQ(step()[DeviceCall::kElapsed], 0u) << "before the window";
+  const uint64_t events = step()[DeviceCall::kCreateEvent];
+  for (int i = 2; i < 4; ++i) (void)step();
+  const DeviceCounts in_window = step();
+  EXPECT_EQ(in_window[DeviceCall::kCreateEvent], events);
+  EXPECT_EQ(in_window[DeviceCall::kElapsed], 8u) << "once a node and step";
+  const Explanation told = Explain(plan);
+  ASSERT_EQ(told.nodes.size(), 3u);
+  EXPECT_EQ(told.nodes[0].cost.nanos, 10'000);
+  EXPECT_EQ(told.nodes[1].cost.nanos, 3'000);
+  EXPECT_EQ(told.nodes[1].cost.spread, 0);
+  EXPECT_EQ(told.nodes[1].cost.samples, 4u);
+  EXPECT_TRUE(told.nodes[1].device && !told.nodes[2].device);
+  EXPECT_NE(told.Text().find(" on a GPU"), std::string::npos) << told.Text();
+  const DeviceCounts after = step();
+  EXPECT_EQ(after[DeviceCall::kElapsed], 8u) << "behind the window";
+  EXPECT_EQ(after[DeviceCall::kSynchronize], 0u);
+  EXPECT_EQ(Explain(plan).state, Explanation::State::kComparing) << Explain(plan).said;
+  EXPECT_EQ(Explain(plan).tasks, 2u) << "the device's nodes are one bulk under a schedule, too";
 }
 
 TEST(DevicePlans, ANodeThatThrowsFailsWhatNeedsItAndNothingElse) {

@@ -44,6 +44,44 @@ def test_a_bulk_on_a_device_is_one_record(eng):
     assert eng.device_stats()["records"] == 1
 
 
+def test_a_static_hybrid_on_a_device_is_one_graph_launch_a_call(eng):
+    ran = []
+
+    @engine.op(place=engine.gpu(0), graph_key=engine.GraphKey(1, params=7))
+    def double(x):
+        ran.append("double")
+        return 2 * x
+
+    @engine.op(place=engine.gpu(0), graph_key=engine.GraphKey(hash("add")))
+    def add(x, y):
+        ran.append("add")
+        return x + y
+
+    weights = engine.value(21, engine=eng)
+
+    @engine.hybridize(static_alloc=True, static_shape=True)
+    def step(w):
+        return add(double(w), w)
+
+    for _ in range(10):
+        assert step(weights).get() == 63
+        eng.wait_all()  # the frame is back: all calls have the same one
+    assert ran == ["double", "add"] * 3  # twice for real, once into the graph
+    stats = eng.device_stats()
+    assert (stats["graph_launches"], stats["graph_instantiations"], stats["graph_updates"]) == (8, 1, 0)
+    assert stats["records"] == 10
+
+
+def test_graph_keys_that_mean_nothing_are_refused(eng):
+    a = engine.Var("a", eng)
+    with pytest.raises(engine.UsageError, match="kind is 0"):
+        engine.GraphKey(0)
+    with pytest.raises(engine.UsageError, match="on a device"):
+        eng.push(lambda: None, updates=[a], graph_key=engine.GraphKey(1))
+    with pytest.raises(TypeError, match="graph_key is a int"):
+        eng.push(lambda: None, updates=[a], place=engine.gpu(0), graph_key=1)
+
+
 def test_cuda_stream_is_refused_where_there_is_none(eng):
     a = engine.Var("a", eng)
     with pytest.raises(engine.UsageError, match="outside of an op"):

@@ -124,6 +124,7 @@ bool BulkGraphs::CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* n
 
 bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   Device& device = *device_.device;
+  lane_local_ = false;
   if (Failed(device.BeginCapture(capture_))) return false;
   bool good = true;
   try {
@@ -139,6 +140,7 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   good &= !Failed(device.EndCapture(capture_, &out->graph));
   if (!good) (void)device.TakeLastError();
   ++devices_.graph_captures_;
+  out->lane_bound = lane_local_;
   return good;
 }
 
@@ -163,11 +165,13 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
       bool good = CaptureOne(op, &graph, &from);
       if (good) good = !Failed(device.UpdateNode(exec.exec, exec.members[i].node, from));
       if (graph) (void)device.DestroyGraph(graph);
-      if (!good) return false;
+      if (!good) break;  // not every kernel can be updated by its node: all of it, then
       exec.members[i].params = op->graph().params;
       ++devices_.graph_updates_;
     }
-    return true;
+    if (i == exec.members.size()) return true;
+    if (device_.lost.load(std::memory_order_acquire)) return false;
+    (void)device.TakeLastError();
   }
   Exec anew;
   if (!Capture(head, &anew)) return false;
@@ -212,8 +216,9 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
 
   // The same parameters and free; else free; else one more; else any.
   Exec* exec = nullptr;
+  const auto fits = [&](const Exec& e) { return !e.lane_bound || e.last.lane == on.id; };
   for (Exec& e : entry.execs) {
-    if (Busy(e, on)) continue;
+    if (!fits(e) || Busy(e, on)) continue;
     size_t i = 0;
     bool same = true;
     for (OpRecord* op = head; op && same; op = NextOf(head, op), ++i) same = e.members[i].params == op->graph().params;
@@ -221,8 +226,16 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
     if (same) break;
   }
   bool ready;
-  if (exec || entry.execs.size() == tuning::kGraphExecs) {
-    if (!exec) exec = &entry.execs[entry.runs % entry.execs.size()];
+  if (!exec && entry.execs.size() == tuning::kGraphExecs) {
+    const auto victim = entry.execs.begin() + static_cast<ptrdiff_t>(entry.runs % entry.execs.size());
+    if (fits(*victim)) {
+      exec = &*victim;
+    } else {
+      Destroy(*victim);
+      entry.execs.erase(victim);
+    }
+  }
+  if (exec) {
     ready = Adapt(entry, *exec, head);
   } else {
     Exec made;

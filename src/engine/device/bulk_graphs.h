@@ -11,7 +11,8 @@
 //   the same parameters          launch
 //   others, one call a member    capture those members alone, give their nodes the new parameters, launch
 //   others                       capture all of it, update the executable; if the device refuses, instantiate anew
-// An executable never overlaps itself, so up to kMostExecs of a key are kept for runs on several lanes. A capture that
+// An executable never overlaps itself, so up to kGraphExecs of a key are kept for runs on several lanes; one whose bodies use
+// what they keep with a lane (a library's handle and its workspace) is that lane's alone. A capture that
 // fails is ended, its error taken, and the key stays eager; so does one that is updated more often than it pays.
 //
 // Threads:   one issuer of the device at a time; not thread-safe. Ownership: of graphs and executables; destroyed at Close.
@@ -37,6 +38,9 @@ class BulkGraphs {
   bool Launch(DeviceLane& on, OpRecord* head);
   void Close();
 
+  // A body that is being captured uses what it keeps with its lane.
+  void NoteLaneLocal() { lane_local_ = true; }
+
   // Whether the run that `head` starts can be one graph.
   bool Suits(OpRecord* head);
 
@@ -57,7 +61,8 @@ class BulkGraphs {
     DeviceGraphExec exec;
     std::vector<Member> members;
     size_t bytes = 0;
-    OrderPoint last;  // launch
+    OrderPoint last;          // launch
+    bool lane_bound = false;  // what its bodies keep with a lane is in it: for no other than that of `last`
   };
   struct Entry {
     uint64_t runs = 0;
@@ -82,6 +87,7 @@ class BulkGraphs {
   DeviceState& device_;
   Stream capture_;               // made on first use
   uint8_t lane_ = 0;             // of the run at hand
+  bool lane_local_ = false;      // seen in the capture at hand
   std::vector<LastOnVar> seen_;  // of one CannotSplit; kept for its memory
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first

@@ -1,13 +1,16 @@
 // The cuda backend: devices, streams, events, copies and memory. Captures and graphs: cuda_graph.cc.
+#include <cmath>
 #include <cstdint>
 
 #include "device/body_scope.h"
 #include "device/cuda_device.h"
+#include "device/cupti.h"
 
 namespace engine {
 namespace detail {
 
-CudaDevice::~CudaDevice() { (void)cudaMemPoolDestroy(pool_); }  // memory that is still in use keeps it alive
+// Memory that is still in use keeps the pool alive; also on a context that hangs this returns at once.
+CudaDevice::~CudaDevice() { (void)cudaMemPoolDestroy(pool_); }
 
 DeviceStatus CudaDevice::MakeCurrent() { return CudaStatus("cudaSetDevice", cudaSetDevice(info_.ordinal)); }
 
@@ -21,7 +24,8 @@ DeviceStatus CudaDevice::CreateStream(int priority, Stream* stream) {
                                   std::to_string(info_.greatest_priority) + " (first) and " +
                                   std::to_string(info_.least_priority) + " (last)");
   }
-  if (DeviceStatus bad = MakeCurrent(); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
   cudaStream_t made = nullptr;
   DeviceStatus status =
       CudaStatus("cudaStreamCreateWithPriority", cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, priority));
@@ -34,16 +38,20 @@ DeviceStatus CudaDevice::DestroyStream(Stream stream) {
   return CudaStatus("cudaStreamDestroy", cudaStreamDestroy(Native(stream)));
 }
 
-DeviceStatus CudaDevice::CreateEvent(Event* event) {
+// BlockingSync: whoever synchronizes sleeps; spinning is the engine's own decision, by Query.
+DeviceStatus CudaDevice::NewEvent(unsigned flags, Event* event) {
   *event = {};
-  if (DeviceStatus bad = MakeCurrent(); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
   cudaEvent_t made = nullptr;
-  // BlockingSync: whoever synchronizes sleeps; spinning is the engine's own decision, by Query.
-  DeviceStatus status = CudaStatus("cudaEventCreateWithFlags",
-                                   cudaEventCreateWithFlags(&made, cudaEventDisableTiming | cudaEventBlockingSync));
+  DeviceStatus status =
+      CudaStatus("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, flags | cudaEventBlockingSync));
   event->raw = made;
   return status;
 }
+
+DeviceStatus CudaDevice::CreateEvent(Event* event) { return NewEvent(cudaEventDisableTiming, event); }
+DeviceStatus CudaDevice::CreateTimedEvent(Event* event) { return NewEvent(cudaEventDefault, event); }
 
 DeviceStatus CudaDevice::DestroyEvent(Event event) {
   if (DeviceStatus bad = RefuseNull("DestroyEvent", event, "the event"); !bad.ok()) return bad;
@@ -65,6 +73,16 @@ DeviceStatus CudaDevice::Wait(Stream stream, Event event) {
 DeviceStatus CudaDevice::Query(Event event) {
   if (DeviceStatus bad = RefuseNull("Query", event, "the event"); !bad.ok()) return bad;
   return CudaStatus("cudaEventQuery", cudaEventQuery(Native(event)));
+}
+
+DeviceStatus CudaDevice::Elapsed(Event from, Event to, std::chrono::nanoseconds* took) {
+  *took = {};
+  if (DeviceStatus bad = RefuseNull("Elapsed", from, "the first event"); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseNull("Elapsed", to, "the second event"); !bad.ok()) return bad;
+  float millis = 0;  // to about half a microsecond
+  DeviceStatus status = CudaStatus("cudaEventElapsedTime", cudaEventElapsedTime(&millis, Native(from), Native(to)));
+  if (status.ok()) *took = std::chrono::nanoseconds(std::llround(double{millis} * 1e6));
+  return status;
 }
 
 DeviceStatus CudaDevice::Synchronize(Event event) {
@@ -113,6 +131,7 @@ DeviceStatus CudaDevice::Copy(const char* call, void* to, const void* from, size
   if (pageable) {
     if (DeviceStatus bad = RefuseInCapture(call, "pageable memory in a capture", stream); !bad.ok()) return bad;
   }
+  const BodyScope ours;  // it blocks if the memory is pageable, as CopyIn and CopyOut say
   const DeviceStatus status = CudaStatus(call, cudaMemcpyAsync(to, from, bytes, direction, Native(stream)));
   // The runtime may return while a pageable copy in is still under way from its own buffer: make it one meaning.
   return status.ok() && pageable ? CudaStatus(call, cudaStreamSynchronize(Native(stream))) : status;
@@ -150,7 +169,8 @@ DeviceStatus CudaDevice::TrimPool(size_t keep) {
 DeviceStatus CudaDevice::AllocatePinned(size_t bytes, void** memory) {
   *memory = nullptr;
   if (bytes == 0) return {};
-  if (DeviceStatus bad = MakeCurrent(); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
   return CudaStatus("cudaHostAlloc", cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
 }
 
@@ -191,7 +211,8 @@ std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers) {
                                          "cuda device " + std::to_string(ordinal) + ": there are " +
                                              std::to_string(count) + (why.empty() ? "" : "; " + why)));
   }
-  check("cudaSetDevice", cudaSetDevice(ordinal));
+  const detail::CurrentDevice current(ordinal);
+  if (!current.status().ok()) throw DeviceError(current.status());
   cudaDeviceProp properties{};
   check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, ordinal));
   DeviceInfo info{.kind = "cuda", .ordinal = ordinal, .description = {}};
@@ -207,6 +228,10 @@ std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers) {
   pool_options.location = {cudaMemLocationTypeDevice, ordinal};
   cudaMemPool_t pool = nullptr;
   check("cudaMemPoolCreate", cudaMemPoolCreate(&pool, &pool_options));
+  if (check_pointers) info.unchecked = detail::WatchSyncs();
+  if (!info.unchecked.empty())
+    info.unchecked =
+        "direct calls in bodies of what blocks the host (cudaStreamSynchronize, cudaMemcpy ...): " + info.unchecked;
   uint64_t keep_all = UINT64_MAX;  // else each synchronization gives the memory back, and the next step takes it again
   check("cudaMemPoolSetAttribute", cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
   return std::make_shared<detail::CudaDevice>(std::move(info), pool, check_pointers);

@@ -1,7 +1,7 @@
 // CudaDevice: a device over the CUDA runtime. Handles are CUDA's own: a Stream's raw pointer is a cudaStream_t.
 //
-// Threads:   as Device; the runtime is thread-safe. Calls that work on the current device make this one current first,
-//            and leave it so.
+// Threads:   as Device; the runtime is thread-safe. Calls that work on the current device make this one current for their
+//            time; only MakeCurrent leaves it so.
 // Ownership: the memory pool is the device's own, so that the default pool of the process keeps its settings.
 // Errors:    codes by cuda_status.cc; the runtime's last error is cleared by each failed call, since it was reported.
 #pragma once
@@ -15,6 +15,27 @@ namespace engine::detail {
 // `call` failed with `error`. kOk and kNotReady pass through.
 DeviceStatus CudaStatus(const char* call, cudaError_t error);
 
+// Makes a device the thread's current one for as long as it lives: for calls that belong to whoever happens to make them,
+// a user's thread among them, whose own choice comes back.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int ordinal) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = ordinal;
+    if (before_ != ordinal) status_ = CudaStatus("cudaSetDevice", cudaSetDevice(ordinal));
+    changed_ = before_ != ordinal && status_.ok();
+  }
+  ~CurrentDevice() {
+    if (changed_) (void)CudaStatus("cudaSetDevice", cudaSetDevice(before_));
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  const DeviceStatus& status() const { return status_; }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  DeviceStatus status_;
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(DeviceInfo info, cudaMemPool_t pool, bool check_pointers)
@@ -27,10 +48,12 @@ class CudaDevice final : public Device {
   DeviceStatus DestroyStream(Stream stream) override;
   void* NativeStream(Stream stream) const noexcept override { return stream.raw; }
   DeviceStatus CreateEvent(Event* event) override;
+  DeviceStatus CreateTimedEvent(Event* event) override;
   DeviceStatus DestroyEvent(Event event) override;
   DeviceStatus Record(Event event, Stream stream) override;
   DeviceStatus Wait(Stream stream, Event event) override;
   DeviceStatus Query(Event event) override;
+  DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) override;
   DeviceStatus Synchronize(Event event) override;
   DeviceStatus Synchronize(Stream stream) override;
   DeviceStatus CopyIn(void* to, const void* from, size_t bytes, Stream stream, MemoryKind memory) override;
@@ -54,6 +77,7 @@ class CudaDevice final : public Device {
   DeviceStatus DestroyGraphExec(DeviceGraphExec exec) override;
 
  private:
+  DeviceStatus NewEvent(unsigned flags, Event* event);
   DeviceStatus Copy(const char* call, void* to, const void* from, size_t bytes, Stream stream, cudaMemcpyKind direction,
                     MemoryKind host);
   DeviceStatus RefuseInCapture(const char* call, const char* what, Stream stream);

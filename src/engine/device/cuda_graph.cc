@@ -59,7 +59,8 @@ DeviceStatus CudaDevice::Instantiate(DeviceGraph graph, DeviceGraphExec* exec, s
   *exec = {};
   if (bytes) *bytes = 0;
   if (DeviceStatus bad = RefuseNull("Instantiate", graph, "the graph"); !bad.ok()) return bad;
-  if (DeviceStatus bad = MakeCurrent(); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
   size_t before = 0, after = 0, total = 0;
   const bool measured = bytes && cudaMemGetInfo(&before, &total) == cudaSuccess;
   cudaGraphExec_t made = nullptr;

@@ -9,8 +9,18 @@
 namespace engine {
 
 namespace detail {
-thread_local constinit const char* BodyScope::op_ = nullptr;
+
+thread_local constinit BodyScope* BodyScope::current_ = nullptr;
+
+DeviceStatus BodyScope::Describe(const char* call) const {
+  std::string text = std::string(call) + " in the body of op '" + op_ + "' pushed at " + site_.file + ":" +
+                     std::to_string(site_.line) + ", which is on a device";
+  if (bulk_) text += " and in the bulk that began with op '" + std::string(bulk_) + "'";
+  return DeviceStatus::Fail(DeviceCode::kSyncInBody, false, 0,
+                            text + ": issue the work and return; whoever needs the result waits");
 }
+
+}  // namespace detail
 
 Device::~Device() = default;
 

@@ -8,6 +8,20 @@
 
 namespace engine::detail {
 
+namespace {
+
+// Handles of libraries on a device that is lost. To destroy one is a call to the device, which on CUDA waits for all that
+// runs there (cublasDestroy does): on a context that hangs it would never return. So they stay until the process ends.
+void Abandon(std::vector<std::pair<const void*, std::shared_ptr<void>>>& locals) {
+  static Mutex mu;
+  static auto& abandoned = *new std::vector<std::shared_ptr<void>>;  // reachable, so that leak checkers know
+  MutexLock lock(mu);
+  for (auto& [key, value] : locals) abandoned.push_back(std::move(value));
+  locals.clear();
+}
+
+}  // namespace
+
 DeviceState::DeviceState() = default;
 DeviceState::~DeviceState() = default;
 
@@ -29,7 +43,11 @@ void Devices::Close() {
   for (auto& d : devices_) d->graphs->Close();
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
-    on->locals.clear();  // they may give memory back
+    if (on->device->lost.load(std::memory_order_acquire)) {
+      Abandon(on->locals);
+    } else {
+      on->locals.clear();  // they may give memory back
+    }
   }
   for (auto& d : devices_) {
     const auto own =
@@ -47,6 +65,14 @@ void Devices::Close() {
     for (const Event event : on->spare_events) (void)device.DestroyEvent(event);
     on->spare_events.clear();
     (void)device.DestroyStream(on->stream);
+  }
+  for (auto& d : devices_) {
+    MutexLock lock(d->timers_mu);
+    if (d->lost.load(std::memory_order_acquire)) continue;
+    for (const DeviceTimer& timer : d->spare_timers)
+      for (const Event event : {timer.begin, timer.end})
+        if (event) (void)d->device->DestroyEvent(event);
+    d->spare_timers.clear();
   }
 }
 

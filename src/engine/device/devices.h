@@ -3,6 +3,7 @@
 //   issue.cc    an op's way onto a lane: choose the lane, wait for other lanes, run the body, record
 //   retire.cc   host ops and waits behind device work; polling; the retirement thread
 //   lost.cc     a device that is lost: what had been issued fails, Vars are poisoned
+//   timing.cc   how long the work of a body takes there, for those who measure
 //
 // Two milestones. Issued: the order of the op is on the device; the protocol releases its Vars then. Retired: the host
 // knows that it ended; then its closure is destroyed, it counts as completed, and what waits on the host goes on.
@@ -32,6 +33,12 @@ class BulkGraphs;
 class Devices;
 class MemoryPool;
 
+// Around what a body issues: two timed events, or none.
+struct DeviceTimer {
+  DeviceState* device = nullptr;
+  Event begin = {}, end = {};
+};
+
 struct DeviceState {
   Devices* devices = nullptr;
   std::shared_ptr<Device> device;
@@ -42,6 +49,8 @@ struct DeviceState {
   std::atomic<DeviceLane*> copy_in{}, copy_out{};
   std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
   std::shared_ptr<MemoryPool> memory, pinned;
+  Mutex timers_mu;  // nothing is taken under it
+  std::vector<DeviceTimer> spare_timers GUARDED_BY(timers_mu);
   DeviceState();
   ~DeviceState();
 };
@@ -82,7 +91,15 @@ class Devices {
 
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
-  void LoseBusy();  // at shutdown: those on which something never ends
+  void LoseBusy();                      // at shutdown: those on which something never ends
+  ErrorRecord* LostWith(VarCore* var);  // what the Var's last write was lost with, or null; not counted
+
+  // --- timing.cc
+  // Notes the time on the stream in front of what is issued next, and behind it. What the device refuses is not timed.
+  void BeginTimer(DeviceState& device, Stream stream, DeviceTimer* timer);
+  void EndTimer(Stream stream, DeviceTimer* timer);
+  // Once the work has retired: its time, or -1; the events go back to the pool.
+  int64_t ReadTimer(DeviceTimer* timer);
 
   DeviceStats stats() const;
   DeviceLane& lane(uint32_t id) { return *lanes_[id].load(std::memory_order_acquire); }
@@ -111,10 +128,13 @@ class Devices {
   OpRecord* Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   static VarPoints& PointsOf(VarCore* var);
 
+  static void KeepTimer(DeviceTimer* timer);
+
   enum class Polled { kNothing, kRunning, kAwaited, kRetired };
   Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
   bool AwaitRetired(DeviceLane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
   void PassLostToVars(OpRecord* op);
+  ErrorRecord* LostAt(OrderPoint point);
   void RetireUpTo(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
   void ThreadMain();
 

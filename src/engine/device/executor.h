@@ -38,6 +38,7 @@ struct Command {
   std::shared_ptr<const SoftwareKernel> work = {};  // none: a wait, or nothing to run
   Marker wait = {};                                 // reached before `work` starts
   std::shared_ptr<Hold> hold = {};
+  std::shared_ptr<Nanoseconds> reached_at = {};  // without work: where to note when it was reached
   Nanoseconds cost{0};
   bool observed = true;  // OnRan tells of it
 };

@@ -9,7 +9,9 @@
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
 #include "held_chain.h"
+#include "plan_core.h"
 #include "pool.h"
+#include "replay.h"
 
 namespace engine::detail {
 namespace {
@@ -18,6 +20,13 @@ thread_local Device* t_current_device = nullptr;
 
 void Raise(LaneClock& to, const LaneClock& by) {
   for (uint32_t i = 0; i < kMaxLanes; ++i) to[i] = std::max(to[i], by[i]);
+}
+
+// Every Var whose order the op keeps: fn(VarCore*, bool read). A node of a run first keeps those that are the run's.
+template <class Fn>
+void ForVars(OpRecord* op, Fn&& fn) {
+  if (op->extra.flags & kNodeOp) ForNodeVars(op, fn);
+  for (uint32_t i = 0; i < op->n_access; ++i) fn(CoreOf(op->accesses()[i].var), op->accesses()[i].read());
 }
 
 }  // namespace
@@ -33,15 +42,14 @@ VarPoints& Devices::PointsOf(VarCore* var) {
 }
 
 void Devices::AddNeeds(OpRecord* op, Need* need) {
-  for (uint32_t i = 0; i < op->n_access; ++i) {
-    Access& a = op->accesses()[i];
-    VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
-    if (!points) continue;
+  ForVars(op, [&](VarCore* var, bool read) {
+    VarPoints* points = var->completer.points.load(std::memory_order_acquire);
+    if (!points) return;
     MutexLock lock(points->mu);
     need->Add(points->write);
-    if (a.read()) continue;
+    if (read) return;
     for (const OrderPoint& p : points->reads) need->Add(p);
-  }
+  });
 }
 
 // The lane whose newest op this one follows, else the one with the least on it.
@@ -51,16 +59,20 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", false);
   if (asked != Placement::kAnyLane)
     return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
-  for (uint32_t i = 0; i < op->n_access; ++i) {
-    VarPoints* points = CoreOf(op->accesses()[i].var)->completer.points.load(std::memory_order_acquire);
-    if (!points) continue;
+  // Of several, one that is still to retire: the others need not be waited for.
+  DeviceLane* follows = nullptr;
+  ForVars(op, [&](VarCore* var, bool) {
+    VarPoints* points = var->completer.points.load(std::memory_order_acquire);
+    if (!points) return;
     MutexLock lock(points->mu);
-    if (points->write.seq == 0) continue;
+    if (points->write.seq == 0) return;
     DeviceLane& producer = lane(points->write.lane);
     if (producer.device == &device && producer.shared &&
-        producer.issued.load(std::memory_order_relaxed) == points->write.seq)
-      return producer;
-  }
+        producer.issued.load(std::memory_order_relaxed) == points->write.seq &&
+        (!follows || follows->Retired(follows->issued.load(std::memory_order_relaxed))))
+      follows = &producer;
+  });
+  if (follows) return *follows;
   uint32_t best = 0;
   uint64_t least = ~uint64_t{0};
   for (uint32_t i = 0; i < device.streams; ++i) {
@@ -218,6 +230,8 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
   }
   if (worker) worker->run_lane = on;
+  const bool in_bulk = (op->extra.flags & kInChain) && (op->extra.merged || op->extra.more_behind);
+  if (!in_bulk || !op->extra.merged) on->bulk = in_bulk ? op->extra.name : nullptr;
   if (graph_may_suit && device.graphs->Launch(*on, op)) return SettleReplayed(slot, op, *worker);
   op->extra.lane = static_cast<uint8_t>(on->id);
 
@@ -232,7 +246,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
   if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
   try {
-    const BodyScope body(name);
+    const BodyScope body(name, op->site(), on->bulk);
     if (async) {
       Completion theirs = ours;
       type->run(op->closure(), ctx, &theirs);
@@ -244,6 +258,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       if (s.sticky()) Lose(device, s);
       throw DeviceError(std::move(s));
     }
+    if (DeviceStatus s = body.Verdict(); !s.ok()) throw DeviceError(std::move(s));
   } catch (...) {
     // This op's, whether or not the body threw because of it: not to be found behind the next one.
     if (DeviceStatus s = device.device->TakeLastError(); s.sticky()) Lose(device, s);
@@ -281,6 +296,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   if (core_.tracing_.load(std::memory_order_relaxed)) core_.TraceSkip(slot, op, worker);
   if (type->destroy) type->destroy(op->closure());
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane) EndRun(*worker->run_lane);
+  if (op->extra.flags & kNodeOp) Replay::NodeRefused(core_, slot, op, std::exchange(error, nullptr));
   Pass pass{&slot};
   Protocol::DropPins(pass, op, op->extra.flags & kAsyncOp ? 2 : 1);
   return core_.Finish(slot, op, error, worker);
@@ -304,14 +320,13 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     if (!chain) recorded = RecordLocked(on);
   }
   if (!recorded.ok()) Lose(*on.device, recorded);
-  for (uint32_t i = 0; i < op->n_access; ++i) {
-    Access& a = op->accesses()[i];
-    VarPoints& points = PointsOf(CoreOf(a.var));
+  ForVars(op, [&](VarCore* var, bool read) {
+    VarPoints& points = PointsOf(var);
     MutexLock lock(points.mu);
-    if (!a.read()) {
+    if (!read) {
       points.write = {seq, on.id};
       points.reads.clear();
-      continue;
+      return;
     }
     const auto at =
         std::find_if(points.reads.begin(), points.reads.end(), [&](const OrderPoint& p) { return p.lane == on.id; });
@@ -320,7 +335,8 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     } else {
       points.reads.push_back({seq, on.id});
     }
-  }
+  });
+  if (op->extra.flags & kNodeOp) Replay::NodeIssued(core_, slot, op);  // before its end: the run lives until then
   if (error || core_.poisoned_.load(std::memory_order_relaxed)) core_.SettlePoison(op, error);
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   Pass pass{&slot};

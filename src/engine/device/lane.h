@@ -31,6 +31,7 @@ struct DeviceLane {
   std::string name;     // "gpu0/1", "gpu0/copy_in"
   bool shared = false;  // ops may be put here that ask for no lane
   Stream stream;
+  const char* bulk = nullptr;  // the name of the op that the run at hand began with, if it is a bulk; its issuer's
 
   // release by the issuer, behind the launch: partner, whoever picks a lane or a point by it.
   std::atomic<uint64_t> issued{0};

@@ -62,15 +62,27 @@ void Devices::LoseBusy() {
 // Turns the loss of a lane into the poison of the Vars that the op names, so that all that follows is as usual.
 void Devices::PassLostToVars(OpRecord* op) {
   for (uint32_t i = 0; i < op->n_access; ++i) {
-    Access& a = op->accesses()[i];
-    VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
+    VarCore* const var = CoreOf(op->accesses()[i].var);
+    VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
     MutexLock lock(points->mu);
-    const OrderPoint write = points->write;
-    if (write.seq == 0 || !lane(write.lane).Failed(write.seq)) continue;
+    ErrorRecord* const lost = LostAt(points->write);
+    if (!lost) continue;
     points->write = {};
-    core_.SetPoison(CoreOf(a.var), lane(write.lane).device->lost.load(std::memory_order_acquire));
+    core_.SetPoison(var, lost);
   }
+}
+
+ErrorRecord* Devices::LostAt(OrderPoint point) {
+  if (point.seq == 0 || !lane(point.lane).Failed(point.seq)) return nullptr;
+  return lane(point.lane).device->lost.load(std::memory_order_acquire);
+}
+
+ErrorRecord* Devices::LostWith(VarCore* var) {
+  VarPoints* points = var->completer.points.load(std::memory_order_acquire);
+  if (!any_lost_.load(std::memory_order_acquire) || !points) return nullptr;
+  MutexLock lock(points->mu);
+  return LostAt(points->write);
 }
 
 }  // namespace engine::detail

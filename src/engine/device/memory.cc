@@ -5,6 +5,7 @@
 
 #include "core.h"
 #include "device/body_scope.h"
+#include "device/bulk_graphs.h"
 
 namespace engine {
 
@@ -32,6 +33,7 @@ DeviceMemory RunContext::AllocatePinned(size_t bytes) {
 void* RunContext::LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&)) {
   (void)stream();
   detail::DeviceLane& on = core_->devices().lane(op_->extra.lane);
+  if (const detail::RunFrame* f = detail::t_frame; f && f->stream) on.device->graphs->NoteLaneLocal();
   const auto find = [&]() -> void* {
     detail::MutexLock lock(on.mu);
     for (auto& [k, value] : on.locals)
@@ -62,7 +64,7 @@ DeviceStatus Devices::Synchronize(DeviceState& device) {
 DeviceStatus Devices::Synchronize(DeviceLane& on) {
   const uint64_t issued = on.issued.load(std::memory_order_acquire);
   host_syncs_.fetch_add(1, std::memory_order_relaxed);
-  const BodyScope ours(nullptr);
+  const BodyScope ours;
   DeviceStatus s = on.device->device->Synchronize(on.stream);
   if (s.ok()) RetireUpTo(on, issued);
   return s;

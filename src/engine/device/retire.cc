@@ -14,6 +14,7 @@
 
 #include "device/devices.h"
 #include "engine_thread.h"
+#include "plan_core.h"
 
 namespace engine::detail {
 
@@ -36,7 +37,10 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
 }
 
 bool Devices::MayRunOnHost(OpRecord* op) {
+  const PlanCore* const plan = op->extra.flags & kRunOp ? RunOf(op)->owner : nullptr;
+  const auto ordered_there = [&](uint32_t i) { return plan && i + 1 < op->n_access && plan->ordered_there[i]; };
   for (uint32_t i = 0; i < op->n_access; ++i) {
+    if (ordered_there(i)) continue;
     Access& a = op->accesses()[i];
     VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
@@ -56,7 +60,7 @@ bool Devices::MayRunOnHost(OpRecord* op) {
   for (uint32_t i = 0; i < op->n_access; ++i) {
     Access& a = op->accesses()[i];
     VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
-    if (!points || a.read()) continue;
+    if (!points || a.read() || ordered_there(i)) continue;
     MutexLock lock(points->mu);  // all of it is over, and we are alone
     points->write = {};
     points->reads.clear();

@@ -101,11 +101,11 @@ DeviceStatus SoftwareDeviceImpl::DestroyStream(engine::Stream stream) {
   return status;
 }
 
-DeviceStatus SoftwareDeviceImpl::CreateEvent(engine::Event* event) {
+DeviceStatus SoftwareDeviceImpl::NewEvent(engine::Event* event, bool timed) {
   DeviceLock lock(mu_);
   *event = {};
   if (DeviceStatus bad = Enter(DeviceCall::kCreateEvent); !bad.ok()) return bad;
-  event->raw = events_.Add(std::make_unique<EventState>(EventState{next_event_++, {}, {}}));
+  event->raw = events_.Add(std::make_unique<EventState>(EventState{next_event_++, timed}));
   return {};
 }
 
@@ -134,6 +134,10 @@ DeviceStatus SoftwareDeviceImpl::Record(engine::Event event, engine::Stream stre
   }
   if (!Reached(recorded->marker)) ++Count(DeviceCall::kRecordPending);
   recorded->point = {};
+  if (recorded->timed) {
+    recorded->reached_at = std::make_shared<Nanoseconds>();
+    Push(to->lane, {.reached_at = recorded->reached_at});
+  }
   recorded->marker = Mark(to->lane, recorded->id);
   return {};
 }
@@ -159,6 +163,26 @@ DeviceStatus SoftwareDeviceImpl::Query(engine::Event event) {
   if (DeviceStatus bad = RefuseInCapture("Query"); !bad.ok()) return bad;
   if (!Reached(asked->marker)) return DeviceStatus::NotReady();
   if (observer()) observer()->OnHostSync(asked->id);
+  return {};
+}
+
+DeviceStatus SoftwareDeviceImpl::Elapsed(engine::Event from, engine::Event to, std::chrono::nanoseconds* took) {
+  DeviceLock lock(mu_);
+  *took = {};
+  if (DeviceStatus bad = Enter(DeviceCall::kElapsed); !bad.ok()) return bad;
+  std::array<const EventState*, 2> asked{};
+  for (size_t i = 0; i < 2; ++i) {
+    EventState* event = events_.Find((i == 0 ? from : to).raw);
+    if (!event) return BadEvent("Elapsed", i == 0 ? from : to);
+    if (DeviceStatus bad = RefuseCaptured("Elapsed", *event); !bad.ok()) return bad;
+    if (!event->reached_at)
+      return Fail(DeviceCode::kInvalidHandle, event->timed ? "Elapsed: the event was never recorded"
+                                                           : "Elapsed: the event has no timing, see CreateTimedEvent");
+    asked[i] = event;
+  }
+  for (const EventState* event : asked)
+    if (!Reached(event->marker)) return DeviceStatus::NotReady();
+  *took = *asked[1]->reached_at - *asked[0]->reached_at;
   return {};
 }
 
@@ -321,6 +345,11 @@ uint64_t SoftwareDeviceImpl::HangKernel(uint64_t nth) {
   DeviceLock lock(mu_);
   faults_.push_back({Fault::Kind::kHang, DeviceCall::kLaunch, kernels_ + nth, DeviceCode::kOk, false, next_hold_});
   return next_hold_++;
+}
+
+void SoftwareDeviceImpl::RunUntilIdle() {
+  if (options_.check_pointers) BodyScope::NoteSync("RunUntilIdle");
+  executor_->RunUntilIdle();
 }
 
 DeviceCounts SoftwareDeviceImpl::counts() const {

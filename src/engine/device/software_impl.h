@@ -40,11 +40,13 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceStatus CreateStream(int priority, engine::Stream* stream) override;
   DeviceStatus DestroyStream(engine::Stream stream) override;
   void* NativeStream(engine::Stream) const noexcept override { return nullptr; }
-  DeviceStatus CreateEvent(engine::Event* event) override;
+  DeviceStatus CreateEvent(engine::Event* event) override { return NewEvent(event, false); }
+  DeviceStatus CreateTimedEvent(engine::Event* event) override { return NewEvent(event, true); }
   DeviceStatus DestroyEvent(engine::Event event) override;
   DeviceStatus Record(engine::Event event, engine::Stream stream) override;
   DeviceStatus Wait(engine::Stream stream, engine::Event event) override;
   DeviceStatus Query(engine::Event event) override;
+  DeviceStatus Elapsed(engine::Event from, engine::Event to, std::chrono::nanoseconds* took) override;
   DeviceStatus Synchronize(engine::Event event) override;
   DeviceStatus Synchronize(engine::Stream stream) override;
   DeviceStatus CopyIn(void* to, const void* from, size_t bytes, engine::Stream stream, MemoryKind memory) override;
@@ -75,7 +77,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceCounts counts() const override;
   std::chrono::nanoseconds now() const override { return executor_->Now(); }
   void Advance(std::chrono::nanoseconds by) override { executor_->Advance(by); }
-  void RunUntilIdle() override { executor_->RunUntilIdle(); }
+  void RunUntilIdle() override;
 
  private:
   struct StreamState {
@@ -84,8 +86,10 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   };
   struct EventState {
     uint64_t id;  // for observers
-    Marker marker;
-    CapturePoint point;
+    bool timed;
+    Marker marker = {};
+    CapturePoint point = {};
+    std::shared_ptr<Nanoseconds> reached_at = {};  // timed: of the newest record
   };
   struct Fault {
     enum class Kind : uint8_t { kCall, kKernel, kHang } kind;
@@ -103,6 +107,8 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   uint64_t& Count(DeviceCall call) REQUIRES(mu_) { return counts_.calls[static_cast<size_t>(call)]; }
   DeviceStatus BadStream(const char* call, engine::Stream stream) REQUIRES(mu_);
   DeviceStatus BadEvent(const char* call, engine::Event event) REQUIRES(mu_);
+
+  DeviceStatus NewEvent(engine::Event* event, bool timed);
 
   // The capture that the stream is in, or null.
   Capture* CaptureOf(StreamState& stream) REQUIRES(mu_);

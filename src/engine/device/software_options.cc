@@ -8,7 +8,7 @@ const char* DeviceCallName(DeviceCall call) noexcept {
       "kLaunch",       "kRecord",         "kWait",           "kQuery",       "kSynchronize",  "kCopy",
       "kPageableCopy", "kCreateStream",   "kDestroyStream",  "kCreateEvent", "kDestroyEvent", "kAllocate",
       "kFree",         "kDriverAllocate", "kAllocatePinned", "kFreePinned",  "kBeginCapture", "kEndCapture",
-      "kInstantiate",  "kUpdate",         "kUpdateNode",     "kLaunchGraph", "kRecordPending"};
+      "kInstantiate",  "kUpdate",         "kUpdateNode",     "kLaunchGraph", "kElapsed",      "kRecordPending"};
   static_assert(std::size(kNames) == static_cast<size_t>(DeviceCall::kCount));
   return call < DeviceCall::kCount ? kNames[static_cast<size_t>(call)] : "no DeviceCall";
 }

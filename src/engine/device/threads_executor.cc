@@ -134,7 +134,9 @@ class ThreadsExecutor final : public Executor {
       MutexLock lock(lane.mu);
       while (!command.hold->released && !Over()) lane.progress.Wait(lane.mu);
     }
-    if (Over() || !command.work) return;
+    if (Over()) return;
+    if (command.reached_at) *command.reached_at = Now();
+    if (!command.work) return;
     DeviceStatus failure;
     if (!RunBody(*command.work, &failure)) return Lose(std::move(failure));
     if (observer_ && command.observed) observer_->OnRan(lane.id, *command.work, start, Now());

@@ -123,6 +123,7 @@ class VirtualExecutor final : public Executor {
         return;
       }
       if (command.work) return Schedule(lane);
+      if (command.reached_at) *command.reached_at = now_;
       Complete(lane);
     }
   }
