@@ -70,6 +70,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
   ErrorRecord* error = replay.SkippedBy(node, index);
   if (error) {
     replay.slot().skipped.Add();
+    core.devices().NoteSkipped(op, *error);
     return replay.Note(node, error);
   }
   if (run.watch.load(std::memory_order_relaxed) & RunState::kTimes)

@@ -49,6 +49,9 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   const uint32_t asked = op->extra.asked_lane;
   if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", false);
   if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", false);
+  if (asked >= kFirstChannelLane && asked != Placement::kAnyLane)
+    return LaneOf(channels_[asked - kFirstChannelLane].lane, device, "comm" + std::to_string(asked - kFirstChannelLane),
+                  false);
   if (asked != Placement::kAnyLane)
     return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
   for (uint32_t i = 0; i < op->n_access; ++i) {
@@ -278,6 +281,7 @@ void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) { 
 OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   const ClosureType* type = op->extra.closure;
   slot.skipped.Add(!error->IsRoot() || error->cancelled);
+  NoteSkipped(op, *error);
   if (core_.tracing_.load(std::memory_order_relaxed)) core_.TraceSkip(slot, op, worker);
   if (type->destroy) type->destroy(op->closure());
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane) EndRun(*worker->run_lane);
@@ -321,6 +325,8 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
       points.reads.push_back({seq, on.id});
     }
   }
+  // Partner: FailIssued, which sees this op if it does not see that.
+  if (!error && any_lost_.load(std::memory_order_acquire)) InheritFailure(on, seq, op);
   if (error || core_.poisoned_.load(std::memory_order_relaxed)) core_.SettlePoison(op, error);
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   Pass pass{&slot};

@@ -49,13 +49,15 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
   Kick();  // the thread retires what is left
 }
 
+// What waits for other ranks need not lose its device: it is aborted first, and looked at again in the next round.
 void Devices::LoseBusy() {
+  const char* const kWhy = "the engine was shut down, and it was not done within drain_timeout";
+  if (AbortChannels(kWhy)) return;
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
     if (on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire)) continue;
     if (on.device->lost.load(std::memory_order_acquire)) continue;
-    Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0,
-                                        "the engine was shut down, and it was not done within drain_timeout"));
+    Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0, kWhy));
   }
 }
 
@@ -65,11 +67,23 @@ void Devices::PassLostToVars(OpRecord* op) {
     Access& a = op->accesses()[i];
     VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
-    MutexLock lock(points->mu);
-    const OrderPoint write = points->write;
-    if (write.seq == 0 || !lane(write.lane).Failed(write.seq)) continue;
-    points->write = {};
-    core_.SetPoison(CoreOf(a.var), lane(write.lane).device->lost.load(std::memory_order_acquire));
+    OrderPoint write;
+    {
+      MutexLock lock(points->mu);
+      write = points->write;
+    }
+    if (write.seq == 0) continue;
+    ErrorRecord* const error = ErrorOf(lane(write.lane), write.seq);
+    if (!error) continue;
+    {
+      MutexLock lock(points->mu);
+      const bool first = points->write.seq == write.seq && points->write.lane == write.lane;  // of several readers
+      if (first) {
+        points->write = {};
+        core_.SetPoison(CoreOf(a.var), error);
+      }
+    }
+    error->Release();
   }
 }
 
