@@ -39,6 +39,10 @@ Channel& Devices::OpenChannel(uint32_t device_index, std::shared_ptr<ChannelOwne
     // release: the channel. Partner: the acquire loads of those that look at all, or name one.
     n_channels_.store(n + 1, std::memory_order_release);
   }
+  if (DeviceLane* lane = open->lane.load(std::memory_order_acquire)) {  // nothing of the owner before is on it
+    MutexLock lane_lock(lane->mu);
+    lane->ended = nullptr;
+  }
   open->owner = std::move(owner);
   open->timeout = timeout;
   open->aborted = false;
@@ -112,11 +116,12 @@ void Devices::PollChannels() {
       owner = channel.owner;
       timeout = channel.timeout;
     }
-    DeviceLane* const on = channel.lane.load(std::memory_order_acquire);
     if (!owner) continue;
+    DeviceLane* on = channel.lane.load(std::memory_order_acquire);
     if (on && timeout.count() != 0) CheckTimeout(channel, *on, *owner, timeout);
     const std::exception_ptr cause = owner->Failure();
     if (!cause) continue;
+    on = channel.lane.load(std::memory_order_acquire);  // again: one that began before the failure may have made it
     if (on) FailIssued(*on, cause);
     owner->Abort();
     MutexLock lock(channels_mu_);
@@ -155,6 +160,10 @@ void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause) {
   MutexLock lock(lost_mu_);
   // Before the walk: who takes a number later sees it. Partner: the load in Settle, behind the lane's mu.
   any_lost_.store(true);
+  {
+    MutexLock lane_lock(from.mu);
+    from.ended = cause;
+  }
   std::vector<Issued> open;
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
@@ -206,7 +215,16 @@ void Devices::FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord
 
 void Devices::InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) {
   MutexLock lock(lost_mu_);
-  if (ErrorRecord* failed = FailedInput(op)) FailNumber(on, seq, op, failed->Hop(op->extra.name, op->site()));
+  if (ErrorRecord* failed = FailedInput(op)) return FailNumber(on, seq, op, failed->Hop(op->extra.name, op->site()));
+  std::exception_ptr ended;
+  {
+    MutexLock lane_lock(on.mu);
+    ended = on.ended;
+  }
+  if (!ended) return;
+  ErrorRecord* const root = ErrorRecord::NewRoot(op->extra.name, op->site(), ended);
+  core_.errors_.Add(root);
+  FailNumber(on, seq, op, root);
 }
 
 // The error of an op that had been issued, counted; null: it has not failed.

@@ -7,7 +7,7 @@
 //
 // Threads:   failures are asked for, and Abort is called, by the retirement thread alone: nothing retires in between.
 // Ownership: Devices own channels and share owners. A closed channel keeps its lane and its pool.
-// Order:     Devices::channels_mu_, under which nothing is called or taken.
+// Order:     Devices::channels_mu_, then a lane's mu; nothing is called under it.
 #pragma once
 
 #include <exception>

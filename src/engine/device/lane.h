@@ -12,6 +12,7 @@
 // Errors:    a lane of a lost device issues nothing more; numbers beyond `good` have failed, and those in `failed`.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,7 +60,8 @@ struct DeviceLane {
   };
   // Ops that failed after they had been issued, on a device that lives (channel.cc). Few programs ever see one.
   std::vector<FailedOp> failed GUARDED_BY(mu);
-  std::atomic<bool> any_failed{false};  // release: an entry. Partner: acquire loads
+  std::atomic<bool> any_failed{false};      // release: an entry. Partner: acquire loads
+  std::exception_ptr ended GUARDED_BY(mu);  // of a channel that has failed: what takes a number yet fails as well
   // What bodies keep with the lane: handles of libraries. By key, made on first use.
   std::vector<std::pair<const void*, std::shared_ptr<void>>> locals GUARDED_BY(mu);
   std::vector<Event> spare_events GUARDED_BY(mu);  // whose records have all retired
