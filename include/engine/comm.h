@@ -40,6 +40,10 @@
 
 namespace engine {
 
+namespace detail {
+struct CommunicatorState;
+}
+
 class CommunicatorError : public Error {
  public:
   using Error::Error;
@@ -127,7 +131,7 @@ struct CommunicatorStats {
 class Communicator {
  public:
   // Returns at once: ranks find each other in the first op of the communicator's lane, whose failure is that of all later.
-  Communicator(Engine& engine, CommunicatorOptions options);
+  Communicator(Engine& engine, CommunicatorOptions options, Site site = std::source_location::current());
   ~Communicator();
   Communicator(Communicator&&) noexcept = default;
   Communicator& operator=(Communicator&& other) noexcept;
@@ -151,9 +155,8 @@ class Communicator {
   CommunicatorStats stats() const noexcept;
 
  private:
-  struct State;
   void End() noexcept;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<detail::CommunicatorState> state_;
 };
 
 }  // namespace engine

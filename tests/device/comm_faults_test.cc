@@ -113,6 +113,26 @@ TEST(CommunicatorFaults, ARankThatNeverComesIsFoundByTheTimeout) {
   ranks.SeeErrors();
 }
 
+// Nobody awaits it, so the host need not know yet that it has ended.
+TEST(CommunicatorFaults, WhatHadEndedBeforeTheFailureIsGood) {
+  Ranks ranks(2);
+  std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)}, later{ranks.New(0, 1), ranks.New(1, 1)};
+  PlantLoopbackFault(ranks.id, 1, 2, LoopbackFault::kNeverComes);
+  for (int r = 0; r < 2; ++r) {
+    const auto at = static_cast<size_t>(r);
+    ranks.Fill(ranks.rig.eng(), g[at], {1});
+    ranks.AllReduce(r, g[at]);
+    ranks.AllReduce(r, later[at]);
+  }
+  EXPECT_EQ(ranks.Read(g[0]), Floats{2}) << "so the first has ended, which nobody has awaited";
+  ranks.comms[0].Abort("enough");
+  ExpectHas(ranks.ErrorOf(later[0].var), "enough");
+  EXPECT_NE(ranks.ErrorOf(later[1].var), "");
+  EXPECT_EQ(ranks.ErrorOf(g[0].var), "");
+  EXPECT_EQ(ranks.Read(g[0]), Floats{2});
+  ranks.SeeErrors();
+}
+
 TEST(CommunicatorFaults, ADeadRankDoesNotKeepTheEngineFromEnding) {
   std::vector<std::string> unseen;
   auto device = MakeSoftwareDevice();

@@ -56,13 +56,11 @@ CommunicatorId NewCommunicatorId(const Device& device) {
   return device.info().kind == "cuda" ? detail::NewNcclId() : detail::NewLoopbackId();
 }
 
-using detail::ChannelOwner;
-using detail::EngineCore;
-using detail::Mutex;
-using detail::MutexLock;
+namespace detail {
 
-struct Communicator::State final : ChannelOwner, std::enable_shared_from_this<State> {
-  State(EngineCore* engine_core, CommunicatorOptions given) : core(engine_core), options(std::move(given)) {}
+struct CommunicatorState final : ChannelOwner {
+  CommunicatorState(EngineCore* engine_core, CommunicatorOptions given, Site made_at)
+      : core(engine_core), options(std::move(given)), site(made_at) {}
 
   // Whatever happens, the first cause stays.
   std::exception_ptr FailWith(const std::string& why) EXCLUDES(mu) {
@@ -101,73 +99,24 @@ struct Communicator::State final : ChannelOwner, std::enable_shared_from_this<St
     return error.empty() ? nullptr : FailWith(error);
   }
   void Fail(const std::string& why) noexcept override { (void)FailWith(why); }
-  void Abort() noexcept override { backend->Abort(detail::DescribeException(Known())); }
+  void Abort() noexcept override { backend->Abort(DescribeException(Known())); }
   void Close() noexcept override {
     if (!Known()) backend->Leave();
   }
 
   EngineCore* const core;  // `var` counts it
   const CommunicatorOptions options;
+  const Site site;
   const pid_t process = getpid();
   Var var;
-  std::unique_ptr<detail::CommBackend> backend;
-  detail::Channel* channel = nullptr;
+  std::unique_ptr<CommBackend> backend;
+  Channel* channel = nullptr;
   std::atomic<uint64_t> collectives{0}, groups{0};  // relaxed: counters
   Mutex mu;
   std::exception_ptr failure GUARDED_BY(mu);
 };
 
-Communicator::Communicator(Engine& engine, CommunicatorOptions options) {
-  const std::string label = "communicator '" + options.name + "': ";
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size)
-    throw UsageError(label + "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
-                     "; ranks are 0 to size - 1");
-  if (options.id == CommunicatorId{})
-    throw UsageError(label + "its id is empty: one rank makes it by NewCommunicatorId and ships it to the others");
-  if (options.timeout.count() < 0) throw UsageError(label + "its timeout is negative; 0 is none");
-  if (options.device < 0) throw UsageError(label + "its device is " + std::to_string(options.device));
-  EngineCore* const core = engine.core_;
-  Device& device = engine.device(options.device);
-  const detail::Membership membership{options, core->options().drain_timeout};
-  auto state = std::make_shared<State>(core, std::move(options));
-  state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
-                                                : detail::MakeLoopbackBackend(membership, device);
-  state->var = engine.NewVar(state->options.name);
-  state->channel =
-      &core->devices().OpenChannel(static_cast<uint32_t>(state->options.device), state, state->options.timeout);
-  state_ = std::move(state);
-  const auto join = [s = state_](RunContext&) { s->Step([&] { s->backend->Join(); }); };
-  const OpDesc desc{.name = "communicator_join", .updates = state_->var, .place = place()};
-  try {
-    core->PushSync(desc, detail::RefClosure(join), std::source_location::current());
-  } catch (...) {
-    core->devices().CloseChannel(*state_->channel);
-    throw;
-  }
-}
-
-// The last op of the communicator: a host op, so that all that was issued has ended.
-void Communicator::End() noexcept {
-  const std::shared_ptr<State> state = std::move(state_);
-  if (!state || state->process != getpid()) return;  // in a fork's child it is lost
-  const auto leave = [s = state] { s->Leave(); };
-  const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
-  try {
-    state->core->PushSync(desc, detail::RefClosure(leave), std::source_location::current());
-  } catch (const Error&) {  // the engine has shut down, and has closed it
-  }
-}
-
-Communicator::~Communicator() { End(); }
-Communicator& Communicator::operator=(Communicator&& other) noexcept {
-  if (this != &other) {
-    End();
-    state_ = std::move(other.state_);
-  }
-  return *this;
-}
-
-void Communicator::State::Check(const Collective& call) const {
+void CommunicatorState::Check(const Collective& call) const {
   const auto refuse = [&](const std::string& what) {
     throw UsageError("communicator '" + options.name + "': " + CollectiveName(call.kind) + " " + what);
   };
@@ -185,9 +134,64 @@ void Communicator::State::Check(const Collective& call) const {
   if (call.kind != Kind::kSend && !call.recv) refuse("has a null receive buffer");
 }
 
+}  // namespace detail
+
+using detail::CommunicatorState;
+using detail::EngineCore;
+
+Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site site) {
+  const std::string label = "communicator '" + options.name + "': ";
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size)
+    throw UsageError(label + "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
+                     "; ranks are 0 to size - 1");
+  if (options.id == CommunicatorId{})
+    throw UsageError(label + "its id is empty: one rank makes it by NewCommunicatorId and ships it to the others");
+  if (options.timeout.count() < 0) throw UsageError(label + "its timeout is negative; 0 is none");
+  if (options.device < 0) throw UsageError(label + "its device is " + std::to_string(options.device));
+  EngineCore* const core = engine.core_;
+  Device& device = engine.device(options.device);
+  const detail::Membership membership{options, core->options().drain_timeout};
+  auto state = std::make_shared<CommunicatorState>(core, std::move(options), site);
+  state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
+                                                : detail::MakeLoopbackBackend(membership, device);
+  state->var = engine.NewVar(state->options.name);
+  state->channel =
+      &core->devices().OpenChannel(static_cast<uint32_t>(state->options.device), state, state->options.timeout);
+  state_ = std::move(state);
+  const auto join = [s = state_](RunContext&) { s->Step([&] { s->backend->Join(); }); };
+  const OpDesc desc{.name = "communicator_join", .updates = state_->var, .place = place()};
+  try {
+    core->PushSync(desc, detail::RefClosure(join), site);
+  } catch (...) {
+    core->devices().CloseChannel(*state_->channel);
+    throw;
+  }
+}
+
+// The last op of the communicator: a host op, so that all that was issued has ended.
+void Communicator::End() noexcept {
+  const std::shared_ptr<CommunicatorState> state = std::move(state_);
+  if (!state || state->process != getpid()) return;  // in a fork's child it is lost
+  const auto leave = [s = state] { s->Leave(); };
+  const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
+  try {
+    state->core->PushSync(desc, detail::RefClosure(leave), state->site);
+  } catch (const Error&) {  // the engine has shut down, and has closed it
+  }
+}
+
+Communicator::~Communicator() { End(); }
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this != &other) {
+    End();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
 void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Collective> calls, Site site) {
   if (!state_) throw UsageError("Push to a communicator that was moved from");
-  State& s = *state_;
+  CommunicatorState& s = *state_;
   const std::string label = "communicator '" + s.options.name + "': op '" + desc.name.c_str() + "' ";
   if (s.process != getpid()) throw UsageError(label + "in a fork's child: the communicator is the parent's");
   if (calls.empty()) throw UsageError(label + "has no calls");

@@ -130,33 +130,48 @@ void Devices::PollChannels() {
 }
 
 void Devices::CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner, std::chrono::nanoseconds timeout) {
-  std::string oldest;
-  {
-    MutexLock lock(on.mu);
-    const uint64_t retired = on.retired.load(std::memory_order_relaxed);
-    if (retired == on.issued.load(std::memory_order_relaxed)) {
-      channel.oldest = 0;
-      return;
+  for (bool looked = false;; looked = true) {
+    {
+      MutexLock lock(on.mu);
+      const uint64_t retired = on.retired.load(std::memory_order_relaxed);
+      const auto now = Clock::now();
+      if (channel.oldest != retired + 1) {
+        channel.oldest = retired + 1;
+        channel.oldest_since = now;
+      }
+      if (!on.first || now - channel.oldest_since < timeout) {
+        if (!on.first) channel.oldest = 0;
+        return;
+      }
+      if (looked)
+        return owner.Fail(Describe(on.first) + " has not ended within the timeout of " +
+                          std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
+                          " ms");
     }
-    const auto now = Clock::now();
-    if (channel.oldest != retired + 1) {
-      channel.oldest = retired + 1;
-      channel.oldest_since = now;
-    }
-    if (now - channel.oldest_since < timeout || !on.first) return;
-    oldest = Describe(on.first);
+    RetireEnded(on);
   }
-  owner.Fail(oldest + " has not ended within the timeout of " +
-             std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) + " ms");
 }
 
-// On the retirement thread: nothing retires, and so no op goes, meanwhile.
+// As a rule only what somebody awaits is asked for.
+void Devices::RetireEnded(DeviceLane& on) {
+  uint64_t ended = on.retired.load(std::memory_order_acquire);
+  {
+    MutexLock lock(on.mu);
+    if (on.device->lost.load(std::memory_order_acquire)) return;
+    for (const LaneRecord* at; (at = on.records.Covering(ended + 1)) != nullptr; ended = at->seq)
+      if (!on.device->device->Query(at->event).ok()) break;
+  }
+  RetireUpTo(on, ended);
+}
+
+// On the retirement thread: nothing retires, and so no op goes, behind the first line.
 void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause) {
   struct Issued {
     DeviceLane* on;
     uint64_t seq;
     OpRecord* op;
   };
+  RetireEnded(from);
   MutexLock lock(lost_mu_);
   // Before the walk: who takes a number later sees it. Partner: the load in Settle, behind the lane's mu.
   any_lost_.store(true);

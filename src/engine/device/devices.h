@@ -135,7 +135,9 @@ class Devices {
 
   void PollChannels() EXCLUDES(channels_mu_);
   void CloseChannels() EXCLUDES(channels_mu_);
-  static void CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner, std::chrono::nanoseconds timeout);
+  void CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner, std::chrono::nanoseconds timeout)
+      EXCLUDES(on.mu);
+  void RetireEnded(DeviceLane& on) EXCLUDES(on.mu);
   void FailIssued(DeviceLane& from, const std::exception_ptr& cause) EXCLUDES(lost_mu_);
   void FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord* error) REQUIRES(lost_mu_);
   ErrorRecord* FailedInput(OpRecord* op) REQUIRES(lost_mu_);

@@ -222,8 +222,8 @@ void Devices::ThreadMain() {
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
     attention_.store(false);  // before the look. Partner: Attend
-    PollChannels();
     for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i)));
+    PollChannels();  // behind the lanes: what has ended is not found too late
     switch (best) {
       case Polled::kRetired:
         doze = tuning::kDozeShortest;
