@@ -304,6 +304,7 @@ class Engine final : public Submitter {
   friend class HeldOps;
   friend class Redirect;
   friend class Graph;
+  friend class Communicator;
   void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);

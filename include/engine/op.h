@@ -73,9 +73,9 @@ struct Site {
 
 // Placement: which threads run an op, and on what. Named pools: Engine::Pool("name").
 struct Placement {
-  enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu };
+  enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu, kCommunicator };
   Kind kind = Kind::kDefault;
-  uint16_t index = 0;       // of the pool, or of the device
+  uint16_t index = 0;       // of the pool, of the device, or of the communicator (comm.h)
   uint8_t lane = kAnyLane;  // kGpu: a lane of its own, or whichever suits
   static constexpr uint8_t kAnyLane = 0xff;
 };
@@ -88,7 +88,7 @@ constexpr Placement Io() noexcept { return {Placement::Kind::kIo, 0}; }
 constexpr Placement CopyIn(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyIn, device}; }
 constexpr Placement CopyOut(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyOut, device}; }
 // A device: the body issues work on ctx.stream() and does not wait for it. The op is over for device ops when it is
-// issued, for the host when the device has done it. `lane` asks for a stream by number (stages, communicators); otherwise
+// issued, for the host when the device has done it. `lane` asks for a stream by number (stages); otherwise
 // the op goes where its producer went, or to the stream with the least to do (EngineOptions::streams_per_device).
 constexpr Placement Gpu(uint16_t device = 0, uint8_t lane = Placement::kAnyLane) noexcept {
   return {Placement::Kind::kGpu, device, lane};

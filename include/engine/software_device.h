@@ -143,6 +143,7 @@ class SoftwareDevice : public Device {
   // The nth kernel never ends, unless it is released.
   virtual uint64_t HangKernel(uint64_t nth) = 0;
 
+  virtual SoftwareDeviceOptions::Clock clock() const noexcept = 0;
   virtual DeviceCounts counts() const = 0;
   // The virtual clock, or real time since the device was made.
   virtual std::chrono::nanoseconds now() const = 0;

@@ -1,8 +1,11 @@
 #include "counters.h"
 
 #include <cstring>
+#include <optional>
 #include <set>
 
+#include "engine/bulk.h"
+#include "engine/comm.h"
 #include "engine/plan.h"
 #include "heap.h"
 #include "mlp.h"
@@ -354,6 +357,52 @@ std::vector<Counter> MlpStep(Target& target) {
           {"synchronizations", counts[kSynchronize], 0}};
 }
 
+// 40 all-reduces in groups of 4, in bulks of 5 groups. Nothing where the device has no library for them.
+std::vector<Counter> Collectives(Target& target) {
+  Rig rig(target);
+  std::optional<Communicator> comm;
+  try {
+    comm.emplace(rig.eng, CommunicatorOptions{.id = NewCommunicatorId(*target.device())});
+  } catch (const CommunicatorError&) {
+    return {};
+  }
+  constexpr size_t kGroup = 4, kFloats = 256;
+  Device& device = *target.device();
+  void* memory = nullptr;
+  Stream stream;
+  Must(device.CreateStream(0, &stream));
+  Must(device.Allocate(kGroup * kFloats * sizeof(float), stream, &memory));
+  Must(device.Synchronize(stream));
+  std::vector<Collective> calls;
+  for (size_t i = 0; i < kGroup; ++i) {
+    float* const at = static_cast<float*>(memory) + i * kFloats;
+    calls.push_back(Collective::AllReduce(at, at, kFloats));
+  }
+  const Var gradients = rig.eng.NewVar("gradients");
+  rig.eng.WaitAll();  // it has joined
+  const DeviceStats before = rig.eng.device_stats();
+  const uint64_t dispatches = rig.eng.stats().dispatches;
+  {
+    const SilenceByHand silence;
+    Bulk bulk(rig.eng, 5);
+    for (int i = 0; i < 10; ++i) comm->Push(rig.eng, {.updates = gradients}, calls);
+  }
+  rig.eng.WaitAll();
+  const DeviceStats after = rig.eng.device_stats();
+  const std::vector<Counter> out{{"collectives", comm->stats().collectives, 40},
+                                 {"groups", comm->stats().groups, 10},
+                                 {"dispatches", rig.eng.stats().dispatches - dispatches, 2},
+                                 {"records", after.records - before.records, 2},
+                                 {"waits", after.waits - before.waits, 0},
+                                 {"synchronizations", after.host_syncs - before.host_syncs, 0}};
+  comm.reset();
+  rig.eng.WaitAll();
+  Must(device.Free(memory, stream));
+  Must(device.Synchronize(stream));
+  Must(device.DestroyStream(stream));
+  return out;
+}
+
 }  // namespace
 
 const std::vector<Scenario>& Scenarios() {
@@ -369,6 +418,7 @@ const std::vector<Scenario>& Scenarios() {
       {10, "params", "parameters change, structure does not", Params},
       {11, "memory", "memory allocated on one lane and freed on another", Memory},
       {12, "mlp_step", "a training step in bulks of 15", MlpStep},
+      {13, "collectives", "40 all-reduces in groups of 4, in bulks of 5 groups", Collectives},
   };
   return all;
 }

@@ -1,7 +1,7 @@
 #include "target.h"
 
 namespace engine::perf {
-std::unique_ptr<AllReduce> MakeAllReduce(Target&, size_t, std::string* why) {
+std::unique_ptr<RawAllReduce> MakeRawAllReduce(Target&, std::string* why) {
   *why = "built without NCCL: no nccl.h or libnccl was found, or no CUDA toolkit";
   return nullptr;
 }

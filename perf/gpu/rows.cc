@@ -2,6 +2,7 @@
 #include <atomic>
 #include <memory>
 
+#include "engine/comm.h"
 #include "mlp.h"
 #include "rig.h"
 #include "suite.h"
@@ -391,13 +392,17 @@ void TrainingRows(Suite& suite) {
 void CollectiveRows(Suite& suite) {
   if (!suite.Wants(13)) return;
   std::string why;
-  const auto reduce = MakeAllReduce(suite.target, size_t{1} << 20, &why);
-  if (!reduce) return suite.Absent(13, why);
+  const auto raw = MakeRawAllReduce(suite.target, &why);
+  if (!raw) return suite.Absent(13, why);
+  constexpr size_t kFloats = size_t{1} << 20;
   Rig rig(suite.target);
   Hand hand(suite.target, 1);
+  void* memory = nullptr;
+  Must(hand.device->Allocate(kFloats * sizeof(float), hand.streams[0], &memory));
+  hand.Synchronize();
+  Communicator comm(rig.eng, {.id = NewCommunicatorId(*suite.target.device())});
   const Var a = rig.eng.NewVar("a");
   const int n = suite.Count(200);
-  // A lane of its own, as a communicator has.
   suite.Measure({13,
                  "all-reduce, one rank, 4 MiB",
                  "raw NCCL",
@@ -406,8 +411,8 @@ void CollectiveRows(Suite& suite) {
                    return Figures{NanosOf(
                        [&] {
                          for (int i = 0; i < n; ++i)
-                           rig.eng.Push({.name = "all-reduce", .updates = a, .place = Gpu(0, 8)},
-                                        [&](RunContext& ctx) { Must(reduce->Run(ctx.device(), ctx.stream())); });
+                           comm.Push(rig.eng, {.name = "all-reduce", .updates = a},
+                                     {Collective::AllReduce(memory, memory, kFloats)});
                          rig.eng.Wait(a);
                        },
                        n)};
@@ -415,11 +420,13 @@ void CollectiveRows(Suite& suite) {
                  [&] {
                    return Figures{NanosOf(
                        [&] {
-                         for (int i = 0; i < n; ++i) Must(reduce->Run(*hand.device, hand.streams[0]));
+                         for (int i = 0; i < n; ++i) Must(raw->Run(memory, kFloats, hand.streams[0]));
                          hand.Synchronize();
                        },
                        n)};
                  }});
+  rig.eng.WaitAll();
+  Must(hand.device->Free(memory, hand.streams[0]));
 }
 
 }  // namespace engine::perf

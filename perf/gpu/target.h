@@ -54,13 +54,15 @@ std::unique_ptr<Target> MakeSoftwareTarget(SoftwareDeviceOptions options = {});
 // Null, and `why` says what is missing, where there is no CUDA device or no kernels were built.
 std::unique_ptr<Target> MakeCudaTarget(std::string* why);
 
-// All-reduce of one communicator of one rank, on this device: what is measured is the way to the call, not the network.
-class AllReduce {
+// All-reduce by NCCL's own calls, in a communicator of one rank on this device: what is measured is the way to the call,
+// not the network. `memory` holds the floats.
+class RawAllReduce {
  public:
-  virtual ~AllReduce() = default;
-  virtual DeviceStatus Run(Device& device, Stream stream) = 0;
+  virtual ~RawAllReduce() = default;
+  virtual DeviceStatus Run(void* memory, size_t floats, Stream stream) = 0;
 };
-std::unique_ptr<AllReduce> MakeAllReduce(Target& target, size_t floats, std::string* why);
+// Null, and `why` says what is missing.
+std::unique_ptr<RawAllReduce> MakeRawAllReduce(Target& target, std::string* why);
 
 inline void Must(DeviceStatus status) {
   if (!status.ok()) throw DeviceError(std::move(status));

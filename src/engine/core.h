@@ -39,9 +39,11 @@ inline constexpr uint8_t kDefaultPool = 0;
 inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
 inline constexpr uint8_t kIoPool = 2;
 inline constexpr uint8_t kFirstNamedPool = 3;
-// Pools of devices, from the end: copy lanes, and before them one issuer a device.
+// Pools of devices, from the end: copy lanes, before them one issuer a device, before them one a channel.
 inline constexpr uint8_t kFirstCopyPool = kMaxPools - 2 * kMaxDevices;
 inline constexpr uint8_t kFirstDevicePool = kFirstCopyPool - kMaxDevices;
+inline constexpr uint8_t kFirstChannelPool = kFirstDevicePool - kMaxChannels;
+static_assert(kMaxPools - kFirstChannelPool <= 64);  // bits of device_pools_
 
 // EngineCore::sole_pusher_ when several slots have pushed, or the slot that alone has.
 inline ThreadSlot* const kManyPushers = reinterpret_cast<ThreadSlot*>(1);
@@ -132,7 +134,8 @@ class EngineCore {
   void FinishTicket(OpRecord* op, ErrorRecord* error);
   void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
   bool OnDevice(uint8_t pool_index) const {
-    return pool_index >= kFirstDevicePool && (device_pools_.load(std::memory_order_relaxed) >> pool_index & 1);
+    return pool_index >= kFirstChannelPool &&
+           (device_pools_.load(std::memory_order_relaxed) >> (pool_index - kFirstChannelPool) & 1);
   }
   void DropRun(RunState& run);
   void CheckRunWait(const RunState& run, Site site) const;
@@ -347,6 +350,7 @@ class EngineCore {
   void ForgetSlot(uint64_t id);
   class Pool* MakePool(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(pools_mu_);
   void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(pools_mu_);
+  uint8_t MakeDevicePool(uint8_t index, const char* name, uint16_t number) EXCLUDES(pools_mu_);
   void PlaceOnDevice(OpRecord* op, const Placement& place);
   EngineThread* TakeIdleThread(bool stand_in) EXCLUDES(threads_mu_);
   void Command(EngineThread& thread, uint32_t command, Worker* role);
@@ -401,7 +405,8 @@ class EngineCore {
   mutable Mutex pools_mu_;
   std::vector<std::unique_ptr<class Pool>> pools_made_ GUARDED_BY(pools_mu_);
   std::atomic<uint8_t> next_pool_{kFirstNamedPool};
-  std::atomic<uint64_t> device_pools_{0};  // bit: its ops go to a device; set before the pool is there
+  std::atomic<uint64_t> device_pools_{
+      0};  // bit, from kFirstChannelPool: its ops go to a device; set before the pool is there
   std::unique_ptr<Devices> devices_;
 
   Mutex threads_mu_;

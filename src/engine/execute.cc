@@ -299,6 +299,7 @@ void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   }
   ErrorRecord* poison = nullptr;
   OpRecord* const ticket = op->extra.flags & kSettleOp ? *static_cast<OpRecord**>(op->closure()) : nullptr;
+  if ((op->extra.flags & kClearOp) && devices_->AnyLost()) devices_->ForgetVar(var);
   if (poisoned_.load(std::memory_order_relaxed)) {
     poison = ticket ? var->completer.poison.load(std::memory_order_relaxed) : nullptr;
     if (poison) poison->Retain();

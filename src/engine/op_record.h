@@ -77,12 +77,13 @@ struct OpExtra {
   bool merged : 1 = false;       // kInChain: runs straight after the one before it
   bool replayed : 1 = false;     // kInChain: a graph has been launched in place of its body
   uint8_t device = 0;            // kDeviceOp
-  uint8_t asked_lane = 0;        // kDeviceOp: a number, Placement::kAnyLane, or one of those below
+  uint8_t asked_lane = 0;        // kDeviceOp: a number, Placement::kAnyLane, a channel's, or one of those below
   uint8_t lane = 0;              // kDeviceOp: the lane that it is on
   uint8_t intra_op = 0;          // most threads of its ParallelFor; 0: as many as its pool says
   std::atomic<OpState> state;    // not initialised: a recycled block says kFree until it is registered
 };
 
+inline constexpr uint8_t kFirstChannelLane = 0x80;
 inline constexpr uint8_t kCopyInLane = 0xfe;
 inline constexpr uint8_t kCopyOutLane = 0xfd;
 

@@ -190,13 +190,13 @@ struct PlanIssue {  // a node on a device: a member of its task's bulk
 };
 inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closure()); }
 
-// The Vars of a node on a device, which its run holds: fn(VarCore*, bool read).
+// The Vars of a node on a device, which its run holds: fn(VarCore*, Role).
 template <class Fn>
 void ForNodeVars(OpRecord* op, Fn&& fn) {
   const PlanCore& plan = *RunOf(op)->owner;
   const PlanNode* const node = &plan.nodes[static_cast<PlanIssue*>(op->closure())->node];
   for (uint32_t i = node->effects; i < (node + 1)->effects; ++i)
-    fn(CoreOf(VarRef(plan.vars[plan.node_effects[i].var]).core()), plan.node_effects[i].role == Role::kRead);
+    fn(CoreOf(VarRef(plan.vars[plan.node_effects[i].var]).core()), plan.node_effects[i].role);
 }
 
 }  // namespace engine::detail

@@ -26,6 +26,7 @@ std::string PlaceText(const Placement& place) {
     case Placement::Kind::kCopyIn: return "copy_in " + std::to_string(place.index);
     case Placement::Kind::kCopyOut: return "copy_out " + std::to_string(place.index);
     case Placement::Kind::kGpu: return "gpu " + std::to_string(place.index);
+    case Placement::Kind::kCommunicator: return "communicator " + std::to_string(place.index);
   }
   return "";
 }

@@ -79,6 +79,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
   if (!error) error = replay.LostInput(node);
   if (error) {
     replay.slot().skipped.Add();
+    core.devices().NoteSkipped(op, *error);
     return replay.Note(node, error);
   }
   const uint32_t watch = run.watch.load(std::memory_order_relaxed);
@@ -103,8 +104,11 @@ ErrorRecord* Replay::LostInput(const PlanNode& node) {
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
     const PlanEffect& effect = plan_.node_effects[i];
     if (effect.role == Role::kWrite) continue;
-    if (ErrorRecord* lost = core_.devices().LostWith(VarRef(plan_.vars[effect.var]).core()))
-      return lost->Hop(node.name, {node.file, node.line});
+    if (ErrorRecord* lost = core_.devices().LostWith(VarRef(plan_.vars[effect.var]).core())) {
+      ErrorRecord* const passed_on = lost->Hop(node.name, {node.file, node.line});
+      lost->Release();
+      return passed_on;
+    }
   }
   return nullptr;
 }

@@ -125,6 +125,7 @@ void EngineCore::FreeVar(VarCore* var) {
     poisoned_.fetch_sub(1, std::memory_order_relaxed);
   }
   delete var->completer.points.load(std::memory_order_acquire);
+  if (devices_->AnyLost()) devices_->ForgetVar(var);
   var->pusher.core = nullptr;  // what the fork child's walk over Vars looks at
   Slot().var_cache.Return(kVarClass, var);
   Release();

@@ -18,7 +18,7 @@ namespace engine::detail {
 class EngineCore;
 struct Worker;
 
-inline constexpr uint32_t kMaxPools = 64;
+inline constexpr uint32_t kMaxPools = 80;
 
 struct alignas(64) ThreadSlot {
   ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars) : core(engine_core), cache(ops), var_cache(vars) {}

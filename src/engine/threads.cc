@@ -124,6 +124,11 @@ uint8_t EngineCore::LanePoolIndex(const Placement& place) {
     case Placement::Kind::kIo:
       if (!HasPool(kIoPool)) MakeLane(kIoPool, {.name = "io", .threads = options_.io_threads});
       return kIoPool;
+    case Placement::Kind::kCommunicator:
+      if (!devices_->HasChannel(place.index))
+        throw UsageError("a placement on communicator " + std::to_string(place.index) +
+                         ", which this engine does not have");
+      return MakeDevicePool(static_cast<uint8_t>(kFirstChannelPool + place.index), "comm", place.index);
     case Placement::Kind::kCopyIn:
     case Placement::Kind::kCopyOut:
     case Placement::Kind::kGpu: break;
@@ -138,18 +143,31 @@ uint8_t EngineCore::LanePoolIndex(const Placement& place) {
                      "; the most is " + std::to_string(kMaxLanes - 1));
   const auto index =
       static_cast<uint8_t>(compute ? kFirstDevicePool + place.index : kFirstCopyPool + 2 * place.index + (in ? 0 : 1));
+  const char* const name = compute ? "gpu" : in ? "copy_in" : "copy_out";
   if (HasPool(index)) return index;
   if (compute || devices_->Has(place.index)) {
     devices_->Get(place.index);  // throws if there is none
-    // relaxed, both: whoever can name the pool is behind its release store in MakePool.
-    has_devices_.store(true, std::memory_order_relaxed);
-    device_pools_.fetch_or(uint64_t{1} << index, std::memory_order_relaxed);
+    return MakeDevicePool(index, name, place.index);
   }
-  MakeLane(index, {.name = (compute ? "gpu" : in ? "copy_in" : "copy_out") + std::to_string(place.index)});
+  MakeLane(index, {.name = name + std::to_string(place.index)});
+  return index;
+}
+
+uint8_t EngineCore::MakeDevicePool(uint8_t index, const char* name, uint16_t number) {
+  if (HasPool(index)) return index;
+  // relaxed, both: whoever can name the pool is behind its release store in MakePool.
+  has_devices_.store(true, std::memory_order_relaxed);
+  device_pools_.fetch_or(uint64_t{1} << (index - kFirstChannelPool), std::memory_order_relaxed);
+  MakeLane(index, {.name = name + std::to_string(number)});
   return index;
 }
 
 void EngineCore::PlaceOnDevice(OpRecord* op, const Placement& place) {
+  if (place.kind == Placement::Kind::kCommunicator) {
+    op->extra.device = static_cast<uint8_t>(devices_->ChannelDevice(place.index));
+    op->extra.asked_lane = static_cast<uint8_t>(kFirstChannelLane + place.index);
+    return;
+  }
   op->extra.device = static_cast<uint8_t>(place.index);
   op->extra.asked_lane = place.kind == Placement::Kind::kCopyIn    ? kCopyInLane
                          : place.kind == Placement::Kind::kCopyOut ? kCopyOutLane

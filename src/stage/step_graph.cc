@@ -63,7 +63,7 @@ StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, cons
     for (ValueId v : node.outputs) out.outputs.push_back(v.index);
     for (const Effect& e : node.effects) out.effects.push_back({number_of(e.var), RoleOf(e.role)});
     out.target = listed(options.targets, n);
-    out.collective = listed(options.collectives, n);
+    out.collective = listed(options.collectives, n) || node.place.kind == Placement::Kind::kCommunicator;
     out.kept = Kept(graph, node, options);
   }
   for (const Graph::Edge& e : graph.Edges())

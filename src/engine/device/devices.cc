@@ -31,6 +31,12 @@ Devices::Devices(EngineCore& core, const EngineOptions& options, bool lost_by_fo
 Devices::~Devices() {
   for (auto& d : devices_)
     if (ErrorRecord* lost = d->lost.load(std::memory_order_acquire)) lost->Release();
+  for (auto& on : lanes_made_) {
+    MutexLock lock(on->mu);
+    for (const DeviceLane::FailedOp& f : on->failed) f.error->Release();
+  }
+  MutexLock lock(lost_mu_);
+  for (auto& [version, error] : failed_versions_) error->Release();
 }
 
 void Devices::Close() {
@@ -41,6 +47,7 @@ void Devices::Close() {
   }
   MutexLock making(make_mu_);
   for (auto& d : devices_) d->graphs->Close();
+  CloseChannels();  // behind the graphs, in front of the streams
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
     if (on->device->lost.load(std::memory_order_acquire)) {

@@ -4,6 +4,7 @@
 //   retire.cc   host ops and waits behind device work; polling; the retirement thread
 //   lost.cc     a device that is lost: what had been issued fails, Vars are poisoned
 //   timing.cc   how long the work of a body takes there, for those who measure
+//   channel.cc  lanes with an owner, communicators; the failure of single ops that were issued
 //
 // Two milestones. Issued: the order of the op is on the device; the protocol releases its Vars then. Retired: the host
 // knows that it ended; then its closure is destroyed, it counts as completed, and what waits on the host goes on.
@@ -12,12 +13,15 @@
 // Errors:    DeviceError, in the ops concerned; see lost.cc.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "device/channel.h"
 #include "device/lane.h"
 #include "engine/engine.h"
+#include "op_record.h"
 
 namespace engine::detail {
 
@@ -92,7 +96,7 @@ class Devices {
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
   void LoseBusy();                      // at shutdown: those on which something never ends
-  ErrorRecord* LostWith(VarCore* var);  // what the Var's last write was lost with, or null; not counted
+  ErrorRecord* LostWith(VarCore* var);  // what the Var's last write was lost with, counted, or null
 
   // --- timing.cc
   // Notes the time on the stream in front of what is issued next, and behind it. What the device refuses is not timed.
@@ -100,6 +104,18 @@ class Devices {
   void EndTimer(Stream stream, DeviceTimer* timer);
   // Once the work has retired: its time, or -1; the events go back to the pool.
   int64_t ReadTimer(DeviceTimer* timer);
+
+  // --- channel.cc
+  Channel& OpenChannel(uint32_t device, std::shared_ptr<ChannelOwner> owner, std::chrono::nanoseconds timeout)
+      EXCLUDES(channels_mu_);
+  void CloseChannel(Channel& channel) EXCLUDES(channels_mu_);
+  bool HasChannel(uint32_t index) const;
+  uint32_t ChannelDevice(uint32_t index) const;
+  void Attend();  // an owner has something to say: the retirement thread asks at once
+  void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);  // nothing, unless of a channel
+  bool AbortChannels(const std::string& why) EXCLUDES(channels_mu_);
+  void ForgetVar(const VarCore* var) EXCLUDES(lost_mu_);
+  bool AnyLost() const { return any_lost_.load(std::memory_order_acquire); }
 
   DeviceStats stats() const;
   DeviceLane& lane(uint32_t id) { return *lanes_[id].load(std::memory_order_acquire); }
@@ -134,7 +150,17 @@ class Devices {
   Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
   bool AwaitRetired(DeviceLane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
   void PassLostToVars(OpRecord* op);
-  ErrorRecord* LostAt(OrderPoint point);
+  ErrorRecord* ErrorOf(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
+
+  void PollChannels() EXCLUDES(channels_mu_);
+  void CloseChannels() EXCLUDES(channels_mu_);
+  void CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner, std::chrono::nanoseconds timeout)
+      EXCLUDES(on.mu);
+  void RetireEnded(DeviceLane& on) EXCLUDES(on.mu);
+  void FailIssued(DeviceLane& from, const std::exception_ptr& cause) EXCLUDES(lost_mu_);
+  void FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord* error) REQUIRES(lost_mu_);
+  ErrorRecord* FailedInput(OpRecord* op) REQUIRES(lost_mu_);
+  void InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) EXCLUDES(lost_mu_);
   void RetireUpTo(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
   void ThreadMain();
 
@@ -154,6 +180,12 @@ class Devices {
   std::atomic<uint32_t> nap_{0};  // futex word that nobody changes
   std::atomic<bool> stop_{false};
   Mutex lost_mu_;
+  // The error of what an op would have made that failed after it was issued; counted. By Var and version.
+  std::map<std::pair<const Protocol::Var*, uint64_t>, ErrorRecord*> failed_versions_ GUARDED_BY(lost_mu_);
+  Mutex channels_mu_;
+  std::array<Channel, kMaxChannels> channels_;
+  std::atomic<uint32_t> n_channels_{0};
+  std::atomic<bool> attention_{false};  // an owner has something to say
   std::atomic<bool> any_lost_{false};
   std::atomic<uint32_t> awaiting_{0};  // ops parked behind lanes
   std::thread thread_;

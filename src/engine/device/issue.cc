@@ -25,7 +25,7 @@ void Raise(LaneClock& to, const LaneClock& by) {
 // Every Var whose order the op keeps: fn(VarCore*, bool read). A node of a run first keeps those that are the run's.
 template <class Fn>
 void ForVars(OpRecord* op, Fn&& fn) {
-  if (op->extra.flags & kNodeOp) ForNodeVars(op, fn);
+  if (op->extra.flags & kNodeOp) ForNodeVars(op, [&](VarCore* var, Role role) { fn(var, role == Role::kRead); });
   for (uint32_t i = 0; i < op->n_access; ++i) fn(CoreOf(op->accesses()[i].var), op->accesses()[i].read());
 }
 
@@ -57,6 +57,9 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   const uint32_t asked = op->extra.asked_lane;
   if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", false);
   if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", false);
+  if (asked >= kFirstChannelLane && asked != Placement::kAnyLane)
+    return LaneOf(channels_[asked - kFirstChannelLane].lane, device, "comm" + std::to_string(asked - kFirstChannelLane),
+                  false);
   if (asked != Placement::kAnyLane)
     return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
   // Of several, one that is still to retire: the others need not be waited for.
@@ -293,6 +296,7 @@ void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) { 
 OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   const ClosureType* type = op->extra.closure;
   slot.skipped.Add(!error->IsRoot() || error->cancelled);
+  NoteSkipped(op, *error);
   if (core_.tracing_.load(std::memory_order_relaxed)) core_.TraceSkip(slot, op, worker);
   if (type->destroy) type->destroy(op->closure());
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane) EndRun(*worker->run_lane);
@@ -336,6 +340,8 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
       points.reads.push_back({seq, on.id});
     }
   });
+  // Partner: FailIssued, which sees this op if it does not see that.
+  if (!error && any_lost_.load(std::memory_order_acquire)) InheritFailure(on, seq, op);
   if (op->extra.flags & kNodeOp) Replay::NodeIssued(core_, slot, op);  // before its end: the run lives until then
   if (error || core_.poisoned_.load(std::memory_order_relaxed)) core_.SettlePoison(op, error);
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();

@@ -9,9 +9,10 @@
 // Ownership: the Devices own lanes and events. Ops issued are pinned here until they retire.
 // Order:     mu; two lanes' at once only as (waiting lane, lane waited for), and never the other way round at the same
 //            time, because only an issuer holds its own (see Order in issue.cc).
-// Errors:    a lane of a lost device issues nothing more; numbers beyond `good` have failed.
+// Errors:    a lane of a lost device issues nothing more; numbers beyond `good` have failed, and those in `failed`.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,12 +55,19 @@ struct DeviceLane {
   std::vector<Awaiting> awaiting GUARDED_BY(mu);
   uint64_t unrecorded GUARDED_BY(mu) = 0;  // that the retirement thread found issued and not recorded, since when
   Clock::time_point unrecorded_since GUARDED_BY(mu){};
+  struct FailedOp {
+    uint64_t seq;
+    ErrorRecord* error;  // counted
+  };
+  // Ops that failed after they had been issued, on a device that lives (channel.cc). Few programs ever see one.
+  std::vector<FailedOp> failed GUARDED_BY(mu);
+  std::atomic<bool> any_failed{false};      // release: an entry. Partner: acquire loads
+  std::exception_ptr ended GUARDED_BY(mu);  // of a channel that has failed: what takes a number yet fails as well
   // What bodies keep with the lane: handles of libraries. By key, made on first use.
   std::vector<std::pair<const void*, std::shared_ptr<void>>> locals GUARDED_BY(mu);
   std::vector<Event> spare_events GUARDED_BY(mu);  // whose records have all retired
 
   bool Retired(uint64_t seq) const { return retired.load(std::memory_order_acquire) >= seq; }
-  bool Failed(uint64_t seq) const { return seq > good.load(std::memory_order_acquire); }
 };
 
 }  // namespace engine::detail

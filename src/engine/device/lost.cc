@@ -49,13 +49,15 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
   Kick();  // the thread retires what is left
 }
 
+// What waits for other ranks need not lose its device: it is aborted first, and looked at again in the next round.
 void Devices::LoseBusy() {
+  const char* const kWhy = "the engine was shut down, and it was not done within drain_timeout";
+  if (AbortChannels(kWhy)) return;
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
     if (on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire)) continue;
     if (on.device->lost.load(std::memory_order_acquire)) continue;
-    Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0,
-                                        "the engine was shut down, and it was not done within drain_timeout"));
+    Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0, kWhy));
   }
 }
 
@@ -65,24 +67,35 @@ void Devices::PassLostToVars(OpRecord* op) {
     VarCore* const var = CoreOf(op->accesses()[i].var);
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
-    MutexLock lock(points->mu);
-    ErrorRecord* const lost = LostAt(points->write);
-    if (!lost) continue;
-    points->write = {};
-    core_.SetPoison(var, lost);
+    OrderPoint write;
+    {
+      MutexLock lock(points->mu);
+      write = points->write;
+    }
+    if (write.seq == 0) continue;
+    ErrorRecord* const error = ErrorOf(lane(write.lane), write.seq);
+    if (!error) continue;
+    {
+      MutexLock lock(points->mu);
+      const bool first = points->write.seq == write.seq && points->write.lane == write.lane;  // of several readers
+      if (first) {
+        points->write = {};
+        core_.SetPoison(var, error);
+      }
+    }
+    error->Release();
   }
-}
-
-ErrorRecord* Devices::LostAt(OrderPoint point) {
-  if (point.seq == 0 || !lane(point.lane).Failed(point.seq)) return nullptr;
-  return lane(point.lane).device->lost.load(std::memory_order_acquire);
 }
 
 ErrorRecord* Devices::LostWith(VarCore* var) {
   VarPoints* points = var->completer.points.load(std::memory_order_acquire);
   if (!any_lost_.load(std::memory_order_acquire) || !points) return nullptr;
-  MutexLock lock(points->mu);
-  return LostAt(points->write);
+  OrderPoint write;
+  {
+    MutexLock lock(points->mu);
+    write = points->write;
+  }
+  return write.seq == 0 ? nullptr : ErrorOf(lane(write.lane), write.seq);
 }
 
 }  // namespace engine::detail

@@ -77,23 +77,31 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
   if (write.seq == 0) return true;
   DeviceLane& on = lane(write.lane);
   Clock::time_point until{};
+  const auto fine = [&] {
+    if (write.seq > on.good.load(std::memory_order_acquire)) return false;
+    ErrorRecord* const error = ErrorOf(on, write.seq);
+    if (error) error->Release();
+    return !error;
+  };
   for (;;) {
-    if (on.Retired(write.seq)) return !on.Failed(write.seq);
+    if (on.Retired(write.seq)) return fine();
     if (most.count() == 0) return false;
+    DeviceStatus status;
     {
       MutexLock lock(on.mu);
       const LaneRecord* at = on.records.Covering(write.seq);
-      if (!at) return on.Retired(write.seq) && !on.Failed(write.seq);
+      if (!at) break;
       queries_.fetch_add(1, std::memory_order_relaxed);
-      const DeviceStatus status = on.device->device->Query(at->event);
-      if (status.ok()) return true;  // the thread finds it, too, and does the rest
-      if (status.failed()) return false;
+      status = on.device->device->Query(at->event);
     }
+    if (status.ok()) return fine();  // the thread finds it, too, and does the rest
+    if (status.failed()) return false;
     const auto now = Clock::now();
     if (until == Clock::time_point{}) until = now + most;
     if (now >= until) return false;
     Pause();
   }
+  return on.Retired(write.seq) && fine();
 }
 
 // Detaches what has retired up to `seq`, then does what waited for it.
@@ -217,7 +225,9 @@ void Devices::ThreadMain() {
   Clock::time_point awake_since{};
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
+    attention_.store(false);  // before the look. Partner: Attend
     for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i)));
+    PollChannels();  // behind the lanes: what has ended is not found too late
     switch (best) {
       case Polled::kRetired:
         doze = tuning::kDozeShortest;
@@ -237,7 +247,8 @@ void Devices::ThreadMain() {
       case Polled::kRunning:
         awake_since = {};
         pace_.store(kDozing);
-        if (core_.HostWaits() || awaiting_.load()) break;  // Partner: Kick, behind the announcement
+        if (core_.HostWaits() || awaiting_.load() || attention_.load())
+          break;  // Partner: Kick, behind the announcement
         FutexWait(pace_, kDozing, Clock::now() + doze);
         doze = std::min(doze * 2, tuning::kDozeLongest);
         break;
@@ -245,7 +256,7 @@ void Devices::ThreadMain() {
         awake_since = {};
         // seq_cst, then a look. Partner: the fence in RecordLocked.
         pace_.store(kAsleep);
-        if (!Busy() && !stop_.load(std::memory_order_acquire)) FutexWait(pace_, kAsleep);
+        if (!Busy() && !stop_.load(std::memory_order_acquire) && !attention_.load()) FutexWait(pace_, kAsleep);
         break;
     }
   }

@@ -74,6 +74,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   void FailCall(DeviceCall call, uint64_t nth, DeviceCode code, bool sticky) override;
   void FailKernel(uint64_t nth, DeviceCode code) override;
   uint64_t HangKernel(uint64_t nth) override;
+  SoftwareDeviceOptions::Clock clock() const noexcept override { return options_.clock; }
   DeviceCounts counts() const override;
   std::chrono::nanoseconds now() const override { return executor_->Now(); }
   void Advance(std::chrono::nanoseconds by) override { executor_->Advance(by); }

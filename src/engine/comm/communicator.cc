@@ -1,0 +1,236 @@
+// What all communicators share: the ops, the checks of what is called, and the one failure that ends them.
+#include <unistd.h>
+
+#include <vector>
+
+#include "comm/backend.h"
+#include "core.h"
+
+namespace engine {
+
+size_t SizeOf(DataType type) noexcept {
+  switch (type) {
+    case DataType::kInt8:
+    case DataType::kUint8: return 1;
+    case DataType::kFloat16:
+    case DataType::kBfloat16: return 2;
+    case DataType::kInt32:
+    case DataType::kUint32:
+    case DataType::kFloat32: return 4;
+    case DataType::kInt64:
+    case DataType::kUint64:
+    case DataType::kFloat64: return 8;
+  }
+  return 0;
+}
+
+const char* DataTypeName(DataType type) noexcept {
+  switch (type) {
+    case DataType::kInt8: return "int8";
+    case DataType::kUint8: return "uint8";
+    case DataType::kInt32: return "int32";
+    case DataType::kUint32: return "uint32";
+    case DataType::kInt64: return "int64";
+    case DataType::kUint64: return "uint64";
+    case DataType::kFloat16: return "float16";
+    case DataType::kFloat32: return "float32";
+    case DataType::kFloat64: return "float64";
+    case DataType::kBfloat16: return "bfloat16";
+  }
+  return "no DataType";
+}
+
+const char* CollectiveName(Collective::Kind kind) noexcept {
+  switch (kind) {
+    case Collective::Kind::kAllReduce: return "all_reduce";
+    case Collective::Kind::kBroadcast: return "broadcast";
+    case Collective::Kind::kReduceScatter: return "reduce_scatter";
+    case Collective::Kind::kAllGather: return "all_gather";
+    case Collective::Kind::kSend: return "send";
+    case Collective::Kind::kRecv: return "recv";
+  }
+  return "no Collective";
+}
+
+CommunicatorId NewCommunicatorId(const Device& device) {
+  return device.info().kind == "cuda" ? detail::NewNcclId() : detail::NewLoopbackId();
+}
+
+namespace detail {
+
+struct CommunicatorState final : ChannelOwner {
+  CommunicatorState(EngineCore* engine_core, CommunicatorOptions given, Site made_at)
+      : core(engine_core), options(std::move(given)), site(made_at) {}
+
+  // Whatever happens, the first cause stays.
+  std::exception_ptr FailWith(const std::string& why) EXCLUDES(mu) {
+    MutexLock lock(mu);
+    if (!failure)
+      failure = std::make_exception_ptr(CommunicatorError("communicator '" + options.name + "', rank " +
+                                                          std::to_string(options.rank) + " of " +
+                                                          std::to_string(options.size) + ": " + why));
+    return failure;
+  }
+  std::exception_ptr Known() EXCLUDES(mu) {
+    MutexLock lock(mu);
+    return failure;
+  }
+  // A step of the library's on the communicator's own thread.
+  template <class F>
+  void Step(F&& step) EXCLUDES(mu) {
+    if (const std::exception_ptr known = Known()) std::rethrow_exception(known);
+    try {
+      step();
+    } catch (const std::exception& error) {
+      const std::exception_ptr cause = FailWith(error.what());
+      core->devices().Attend();
+      std::rethrow_exception(cause);
+    }
+  }
+  void Check(const Collective& call) const;
+  void Leave() {
+    if (!Known()) backend->Leave();
+    core->devices().CloseChannel(*channel);
+  }
+
+  std::exception_ptr Failure() noexcept override {
+    if (const std::exception_ptr known = Known()) return known;
+    const std::string error = backend->AsyncError();
+    return error.empty() ? nullptr : FailWith(error);
+  }
+  void Fail(const std::string& why) noexcept override { (void)FailWith(why); }
+  void Abort() noexcept override { backend->Abort(DescribeException(Known())); }
+  void Close() noexcept override {
+    if (!Known()) backend->Leave();
+  }
+
+  EngineCore* const core;  // `var` counts it
+  const CommunicatorOptions options;
+  const Site site;
+  const pid_t process = getpid();
+  Var var;
+  std::unique_ptr<CommBackend> backend;
+  Channel* channel = nullptr;
+  std::atomic<uint64_t> collectives{0}, groups{0};  // relaxed: counters
+  Mutex mu;
+  std::exception_ptr failure GUARDED_BY(mu);
+};
+
+void CommunicatorState::Check(const Collective& call) const {
+  const auto refuse = [&](const std::string& what) {
+    throw UsageError("communicator '" + options.name + "': " + CollectiveName(call.kind) + " " + what);
+  };
+  using Kind = Collective::Kind;
+  const bool to_peer = call.kind == Kind::kSend || call.kind == Kind::kRecv;
+  if (to_peer || call.kind == Kind::kBroadcast) {
+    if (call.peer < 0 || call.peer >= options.size)
+      refuse("names rank " + std::to_string(call.peer) + "; there are " + std::to_string(options.size));
+    if (to_peer && call.peer == options.rank) refuse("names its own rank");
+  }
+  if (SizeOf(call.type) == 0) refuse("of an unknown data type");
+  if (call.count == 0) return;
+  const bool sends = call.kind != Kind::kRecv && (call.kind != Kind::kBroadcast || call.peer == options.rank);
+  if (sends && !call.send) refuse("has a null send buffer");
+  if (call.kind != Kind::kSend && !call.recv) refuse("has a null receive buffer");
+}
+
+}  // namespace detail
+
+using detail::CommunicatorState;
+using detail::EngineCore;
+
+Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site site) {
+  const std::string label = "communicator '" + options.name + "': ";
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size)
+    throw UsageError(label + "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
+                     "; ranks are 0 to size - 1");
+  if (options.id == CommunicatorId{})
+    throw UsageError(label + "its id is empty: one rank makes it by NewCommunicatorId and ships it to the others");
+  if (options.timeout.count() < 0) throw UsageError(label + "its timeout is negative; 0 is none");
+  if (options.device < 0) throw UsageError(label + "its device is " + std::to_string(options.device));
+  EngineCore* const core = engine.core_;
+  Device& device = engine.device(options.device);
+  const detail::Membership membership{options, core->options().drain_timeout};
+  auto state = std::make_shared<CommunicatorState>(core, std::move(options), site);
+  state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
+                                                : detail::MakeLoopbackBackend(membership, device);
+  state->var = engine.NewVar(state->options.name);
+  state->channel =
+      &core->devices().OpenChannel(static_cast<uint32_t>(state->options.device), state, state->options.timeout);
+  state_ = std::move(state);
+  const auto join = [s = state_](RunContext&) { s->Step([&] { s->backend->Join(); }); };
+  const OpDesc desc{.name = "communicator_join", .updates = state_->var, .place = place()};
+  try {
+    core->PushSync(desc, detail::RefClosure(join), site);
+  } catch (...) {
+    core->devices().CloseChannel(*state_->channel);
+    throw;
+  }
+}
+
+// The last op of the communicator: a host op, so that all that was issued has ended.
+void Communicator::End() noexcept {
+  const std::shared_ptr<CommunicatorState> state = std::move(state_);
+  if (!state || state->process != getpid()) return;  // in a fork's child it is lost
+  const auto leave = [s = state] { s->Leave(); };
+  const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
+  try {
+    state->core->PushSync(desc, detail::RefClosure(leave), state->site);
+  } catch (const Error&) {  // the engine has shut down, and has closed it
+  }
+}
+
+Communicator::~Communicator() { End(); }
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this != &other) {
+    End();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Collective> calls, Site site) {
+  if (!state_) throw UsageError("Push to a communicator that was moved from");
+  CommunicatorState& s = *state_;
+  const std::string label = "communicator '" + s.options.name + "': op '" + desc.name.c_str() + "' ";
+  if (s.process != getpid()) throw UsageError(label + "in a fork's child: the communicator is the parent's");
+  if (calls.empty()) throw UsageError(label + "has no calls");
+  if (desc.place.kind != Placement::Kind::kDefault) throw UsageError(label + "has a place; it is the communicator's");
+  if (desc.graph.kind != 0)
+    throw UsageError(label +
+                     "has a GraphKey; collectives are never in device graphs, which ranks would have to make alike");
+  for (const Collective& call : calls) s.Check(call);
+  std::vector<VarRef> updates(desc.updates.begin(), desc.updates.end());
+  updates.emplace_back(s.var);
+  OpDesc op = desc;
+  if (!*op.name.c_str()) op.name = calls.size() > 1 ? Name("collectives") : Name::Intern(CollectiveName(calls[0].kind));
+  op.updates = std::span<const VarRef>(updates);
+  op.place = place();
+  to.Push(
+      op,
+      [state = state_, group = std::vector<Collective>(calls.begin(), calls.end())](RunContext& ctx) {
+        state->Step([&] { state->backend->Issue(ctx, group); });
+        state->collectives.fetch_add(group.size(), std::memory_order_relaxed);
+        state->groups.fetch_add(1, std::memory_order_relaxed);
+      },
+      site);
+}
+
+void Communicator::Abort(std::string_view why) {
+  if (!state_) throw UsageError("Abort of a communicator that was moved from");
+  state_->Fail("aborted: " + std::string(why));
+  state_->core->devices().Attend();
+}
+
+int Communicator::rank() const noexcept { return state_->options.rank; }
+int Communicator::size() const noexcept { return state_->options.size; }
+const std::string& Communicator::name() const noexcept { return state_->options.name; }
+Placement Communicator::place() const noexcept {
+  return {Placement::Kind::kCommunicator, static_cast<uint16_t>(state_->channel->index)};
+}
+const Var& Communicator::var() const noexcept { return state_->var; }
+CommunicatorStats Communicator::stats() const noexcept {
+  return {state_->collectives.load(std::memory_order_relaxed), state_->groups.load(std::memory_order_relaxed)};
+}
+
+}  // namespace engine

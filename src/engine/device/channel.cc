@@ -1,0 +1,285 @@
+// Channels, and the failure of single ops that were issued: on a device that goes on.
+//
+// Which ops need a failed one is read off the versions that they see and make. Those that are issued meanwhile find out
+// when they settle (InheritFailure), for the versions that failed are kept until their Vars go or are cleared.
+#include "device/channel.h"
+
+#include <string>
+
+#include "core.h"
+#include "device/devices.h"
+#include "plan_core.h"
+
+namespace engine::detail {
+namespace {
+
+std::string Describe(const OpRecord* op) {
+  return "'" + std::string(*op->extra.name ? op->extra.name : "an unnamed op") + "' (" + op->extra.file + ":" +
+         std::to_string(op->extra.line) + ")";
+}
+
+// The version that the op has looked at: an Update makes the one behind.
+uint64_t SeenVersion(const Access& a) { return a.mode() == Mode::kUpdate ? a.version() - 1 : a.version(); }
+
+// A node of a run on a device: fn(Access of the run, Role of the node).
+template <class Fn>
+void ForNodeVersions(OpRecord* op, Fn&& fn) {
+  if (!(op->extra.flags & kNodeOp)) return;
+  ForNodeVars(op, [&](VarCore* var, Role role) { fn(*EngineCore::FindAccess(op, var), role); });
+}
+
+}  // namespace
+
+Channel& Devices::OpenChannel(uint32_t device_index, std::shared_ptr<ChannelOwner> owner,
+                              std::chrono::nanoseconds timeout) {
+  DeviceState& device = Get(device_index);
+  MutexLock lock(channels_mu_);
+  const uint32_t n = n_channels_.load(std::memory_order_relaxed);
+  Channel* open = nullptr;
+  for (uint32_t i = 0; i < n && !open; ++i)
+    if (!channels_[i].owner && channels_[i].device == &device) open = &channels_[i];
+  if (!open) {
+    if (n == kMaxChannels)
+      throw UsageError("a communicator more than an engine can have; the most is " + std::to_string(kMaxChannels));
+    open = &channels_[n];
+    open->index = n;
+    open->device = &device;
+    // release: the channel. Partner: the acquire loads of those that look at all, or name one.
+    n_channels_.store(n + 1, std::memory_order_release);
+  }
+  if (DeviceLane* lane = open->lane.load(std::memory_order_acquire)) {  // nothing of the owner before is on it
+    MutexLock lane_lock(lane->mu);
+    lane->ended = nullptr;
+  }
+  open->owner = std::move(owner);
+  open->timeout = timeout;
+  open->aborted = false;
+  return *open;
+}
+
+void Devices::CloseChannel(Channel& channel) {
+  std::shared_ptr<ChannelOwner> last;  // let go of without the lock
+  MutexLock lock(channels_mu_);
+  last.swap(channel.owner);
+}
+
+bool Devices::HasChannel(uint32_t index) const { return index < n_channels_.load(std::memory_order_acquire); }
+uint32_t Devices::ChannelDevice(uint32_t index) const { return channels_[index].device->index; }
+
+void Devices::CloseChannels() {
+  for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
+    std::shared_ptr<ChannelOwner> owner;
+    {
+      MutexLock lock(channels_mu_);
+      owner.swap(channels_[i].owner);
+    }
+    if (owner) owner->Close();
+  }
+}
+
+void Devices::Attend() {
+  attention_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
+  Kick();
+}
+
+void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {
+  const uint32_t index = op->extra.asked_lane - kFirstChannelLane;
+  if (op->extra.asked_lane < kFirstChannelLane || index >= n_channels_.load(std::memory_order_acquire)) return;
+  std::shared_ptr<ChannelOwner> owner;
+  {
+    MutexLock lock(channels_mu_);
+    owner = channels_[index].owner;
+  }
+  if (!owner) return;
+  owner->Fail(Describe(op) +
+              " did not run, so the other ranks would wait for it: " + DescribeException(why.root->cause));
+  Attend();
+}
+
+// At shutdown, for all that is still pending. False: there is none that had not been aborted before.
+bool Devices::AbortChannels(const std::string& why) {
+  bool any = false;
+  for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
+    std::shared_ptr<ChannelOwner> owner;
+    {
+      MutexLock lock(channels_mu_);
+      if (!channels_[i].aborted) owner = channels_[i].owner;
+    }
+    if (!owner) continue;
+    owner->Fail(why);
+    any = true;
+  }
+  if (any) Attend();
+  return any;
+}
+
+void Devices::PollChannels() {
+  for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
+    Channel& channel = channels_[i];
+    std::shared_ptr<ChannelOwner> owner;
+    std::chrono::nanoseconds timeout;
+    {
+      MutexLock lock(channels_mu_);
+      if (channel.aborted) continue;
+      owner = channel.owner;
+      timeout = channel.timeout;
+    }
+    if (!owner) continue;
+    DeviceLane* on = channel.lane.load(std::memory_order_acquire);
+    if (on && timeout.count() != 0) CheckTimeout(channel, *on, *owner, timeout);
+    const std::exception_ptr cause = owner->Failure();
+    if (!cause) continue;
+    on = channel.lane.load(std::memory_order_acquire);  // again: one that began before the failure may have made it
+    if (on) FailIssued(*on, cause);
+    owner->Abort();
+    MutexLock lock(channels_mu_);
+    if (channel.owner == owner) channel.aborted = true;
+  }
+}
+
+void Devices::CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner, std::chrono::nanoseconds timeout) {
+  for (bool looked = false;; looked = true) {
+    {
+      MutexLock lock(on.mu);
+      const uint64_t retired = on.retired.load(std::memory_order_relaxed);
+      const auto now = Clock::now();
+      if (channel.oldest != retired + 1) {
+        channel.oldest = retired + 1;
+        channel.oldest_since = now;
+      }
+      if (!on.first || now - channel.oldest_since < timeout) {
+        if (!on.first) channel.oldest = 0;
+        return;
+      }
+      if (looked)
+        return owner.Fail(Describe(on.first) + " has not ended within the timeout of " +
+                          std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
+                          " ms");
+    }
+    RetireEnded(on);
+  }
+}
+
+// As a rule only what somebody awaits is asked for.
+void Devices::RetireEnded(DeviceLane& on) {
+  uint64_t ended = on.retired.load(std::memory_order_acquire);
+  {
+    MutexLock lock(on.mu);
+    if (on.device->lost.load(std::memory_order_acquire)) return;
+    for (const LaneRecord* at; (at = on.records.Covering(ended + 1)) != nullptr; ended = at->seq)
+      if (!on.device->device->Query(at->event).ok()) break;
+  }
+  RetireUpTo(on, ended);
+}
+
+// On the retirement thread: nothing retires, and so no op goes, behind the first line.
+void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause) {
+  struct Issued {
+    DeviceLane* on;
+    uint64_t seq;
+    OpRecord* op;
+  };
+  RetireEnded(from);
+  MutexLock lock(lost_mu_);
+  // Before the walk: who takes a number later sees it. Partner: the load in Settle, behind the lane's mu.
+  any_lost_.store(true);
+  {
+    MutexLock lane_lock(from.mu);
+    from.ended = cause;
+  }
+  std::vector<Issued> open;
+  for (uint32_t i = 0; i < lanes(); ++i) {
+    DeviceLane& on = lane(i);
+    if (on.device != from.device) continue;  // another device issues only behind what has retired
+    MutexLock lane_lock(on.mu);
+    uint64_t seq = on.retired.load(std::memory_order_relaxed);
+    for (OpRecord* op = on.first; op; op = op->extra.next) open.push_back({&on, ++seq, op});
+  }
+  ErrorRecord* root = nullptr;
+  std::erase_if(open, [&](const Issued& i) REQUIRES(lost_mu_) {
+    if (i.on != &from) return false;
+    ErrorRecord* error =
+        root ? root->Hop(i.op->extra.name, i.op->site()) : ErrorRecord::NewRoot(i.op->extra.name, i.op->site(), cause);
+    if (!root) root = error;
+    FailNumber(*i.on, i.seq, i.op, error);
+    return true;
+  });
+  if (!root) return;
+  for (bool more = true; more;) {
+    more = std::erase_if(open, [&](const Issued& i) REQUIRES(lost_mu_) {
+             ErrorRecord* const failed = FailedInput(i.op);
+             if (failed) FailNumber(*i.on, i.seq, i.op, failed->Hop(i.op->extra.name, i.op->site()));
+             return failed != nullptr;
+           }) != 0;
+  }
+  core_.errors_.Add(root);
+}
+
+ErrorRecord* Devices::FailedInput(OpRecord* op) {
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    const Access& a = op->accesses()[i];
+    if (a.mode() == Mode::kWrite) continue;
+    const auto at = failed_versions_.find({a.var, SeenVersion(a)});
+    if (at != failed_versions_.end()) return at->second;
+  }
+  ErrorRecord* failed = nullptr;
+  ForNodeVersions(op, [&](const Access& a, Role role) REQUIRES(lost_mu_) {
+    if (failed || role == Role::kWrite) return;
+    // What the run found there, or what a node of its own made of it.
+    for (const uint64_t version : {SeenVersion(a), a.version()}) {
+      const auto at = failed_versions_.find({a.var, version});
+      if (at != failed_versions_.end()) failed = at->second;
+    }
+  });
+  return failed;
+}
+
+// The op of this number has failed. Consumes the count of `error`.
+void Devices::FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord* error) {
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    const Access& a = op->accesses()[i];
+    if (!a.read() && failed_versions_.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
+  }
+  ForNodeVersions(op, [&](const Access& a, Role role) REQUIRES(lost_mu_) {
+    if (role != Role::kRead && failed_versions_.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
+  });
+  MutexLock lock(on.mu);
+  on.failed.push_back({seq, error});
+  on.any_failed.store(true, std::memory_order_release);
+}
+
+void Devices::InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) {
+  MutexLock lock(lost_mu_);
+  if (ErrorRecord* failed = FailedInput(op)) return FailNumber(on, seq, op, failed->Hop(op->extra.name, op->site()));
+  std::exception_ptr ended;
+  {
+    MutexLock lane_lock(on.mu);
+    ended = on.ended;
+  }
+  if (!ended) return;
+  ErrorRecord* const root = ErrorRecord::NewRoot(op->extra.name, op->site(), ended);
+  core_.errors_.Add(root);
+  FailNumber(on, seq, op, root);
+}
+
+// The error of an op that had been issued, counted; null: it has not failed.
+ErrorRecord* Devices::ErrorOf(DeviceLane& on, uint64_t seq) {
+  if (seq > on.good.load(std::memory_order_acquire)) return on.device->lost.load(std::memory_order_acquire)->Retain();
+  if (!on.any_failed.load(std::memory_order_acquire)) return nullptr;
+  MutexLock lock(on.mu);
+  for (const DeviceLane::FailedOp& f : on.failed)
+    if (f.seq == seq) return f.error->Retain();
+  return nullptr;
+}
+
+// Its error was cleared, or it is gone and its block may become another Var.
+void Devices::ForgetVar(const VarCore* var) {
+  MutexLock lock(lost_mu_);
+  auto at = failed_versions_.lower_bound({var, 0});
+  while (at != failed_versions_.end() && at->first.first == var) {
+    at->second->Release();
+    at = failed_versions_.erase(at);
+  }
+}
+
+}  // namespace engine::detail
