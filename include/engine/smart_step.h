@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/array.h"
 #include "engine/plan.h"
 #include "engine/stage_options.h"
 
@@ -33,11 +34,14 @@ struct SmartStageOptions {
   // As for a stage by hand. closed_ and ignored_exception_types apply to sources. If they are changed they apply to staged
   // nodes too; then all that may be staged is, so that they mean the same in each step.
   StageOptions stage = {};
-  const Graph* graph = nullptr;        // the seed's: the step's own graph, or none
-  bool do_smart_stage = true;          // false: every step runs whole
-  bool stage_subgraph_on_cpu = false;  // nodes placed on a GPU stay in the step; copies to it (CopyIn) may be staged
-  std::vector<uint32_t> targets = {};  // nodes that belong to the step (mark_target_node)
-  std::vector<uint32_t> collectives = {};  // nodes that every process runs in the same order
+  const Graph* graph = nullptr;  // the seed's: the step's own graph, or none
+  bool do_smart_stage = true;    // false: every step runs whole
+  // Nodes placed on a GPU stay in the step, and what they take from the host is copied: each HostArray that the host makes
+  // is a DeviceArray there, however steps run. Copies of what is staged are staged too, as one from pinned memory an item.
+  bool stage_subgraph_on_cpu = false;
+  std::shared_ptr<const BoundaryArrays> arrays = {};  // of a front end (array.h); none: HostArray
+  std::vector<uint32_t> targets = {};                 // nodes that belong to the step (mark_target_node)
+  std::vector<uint32_t> collectives = {};             // nodes that every process runs in the same order
   // Vars that only input work uses: a random state, a counter, a vocabulary. Nodes that change other Vars stay in the step,
   // because who looks at a Var between two steps must find what these steps left there.
   std::vector<Var> input_state = {};

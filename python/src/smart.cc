@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "engine/smart_step.h"
 #include "run.h"
@@ -48,6 +49,7 @@ PySmartStep Make(const PyEngine& engine, const engine::Graph& graph, const std::
       .stage = {.name = name, .capacity = capacity, .num_threads = num_threads, .stage_subgraph_stream_id = stream},
       .do_smart_stage = on,
       .stage_subgraph_on_cpu = on_cpu,
+      .arrays = PythonArrays(engine.state),
       .targets = std::move(targets),
       .max_levels = max_levels,
       .profile_steps = profile_steps,

@@ -172,6 +172,17 @@ TEST(SmartStageTest, MarkedNodesAndCollectivesStay) {
   EXPECT_EQ(nodes[1].reason, "is a marked target");
 }
 
+TEST(SmartStageTest, ANodeThatSaysItIsACollectiveStays) {
+  Program p;
+  const NodeId gather = p.graph.Add({.name = "gather", .inputs = {p.parse[0]}, .outputs = 1, .collective = true},
+                                    [](NodeContext& ctx) { ctx.Return(0, ctx.In<Ints>(0)[0]); });
+  p.graph.Output(gather[0]);
+  SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce());
+  EXPECT_EQ(p.Drain(steps), Program::Expected(5));
+  EXPECT_TRUE(Has(steps.Explain(), "staged parse\nstaged look up\n"));
+  EXPECT_TRUE(Has(steps.Explain(), "not staged gather: is a collective: every process must run it in the same order"));
+}
+
 TEST(SmartStageTest, OnlyStateOfTheInputIsChangedAhead) {
   for (const bool own : {false, true}) {
     Program p;
