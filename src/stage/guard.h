@@ -1,10 +1,10 @@
-// Guard: whether the first steps ran faster staged or whole. Pure: it is shown when steps ended.
+// Guard: whether the first steps ran faster staged or whole. Pure: it is shown when steps began and ended.
 //
 // Turns of both ways, twice, so that a machine that gets slower or faster in between favours neither; of each way the best
-// turn counts. What is measured is the time between the ends of two steps of a turn, for a caller may keep many in flight:
-// when it asks for a step says little. Left out are those before the first has ended, while steps of the turn before may be
-// in flight, as many again, and those that a stage has ready by then. Nobody waits: a turn goes on until the end that it
-// needs is known.
+// turn counts. A caller may keep many steps in flight. While it comes to have more of them it begins them faster than they
+// end; while those of a faster turn before run out they end faster than it begins new ones; so the pace of a turn is the
+// slower of the two, over the same steps. Left out are those before the first has ended, as many again, and those that a
+// stage has ready by then. Nobody waits: a turn goes on until the end that it needs is known.
 #pragma once
 
 #include <algorithm>
@@ -50,14 +50,14 @@ class Guard {
   bool on() const { return decided() ? steps_ == 0 || best_[1] < best_[0] : turn_ % 2 == 1; }
   bool decided() const { return turn_ == kTurns; }
   // Of this turn.
-  size_t started() const { return started_; }
-  // Another step was started, on() or not. `ends`: of this turn. True: the turn is over.
-  bool Started(const Ends& ends) {
-    ++started_;
-    if (first_ == 0 && ends.count() > 0) first_ = started_;
-    const size_t from = 2 * first_ + warm_up_;
-    if (first_ == 0 || ends.count() < from + steps_) return false;
-    const double seconds = (ends[from + steps_ - 1] - ends[from - 1]) / static_cast<double>(steps_);
+  size_t started() const { return begins_.size(); }
+  // Another step was started `now`, on() or not. `ends`: of this turn. True: the turn is over.
+  bool Started(const Ends& ends, double now) {
+    begins_.push_back(now);
+    if (first_ == 0 && ends.count() > 0) first_ = started();
+    const size_t from = 2 * first_ + warm_up_ - 1, to = from + steps_;
+    if (first_ == 0 || ends.count() <= to) return false;
+    const double seconds = std::max(ends[to] - ends[from], begins_[to] - begins_[from]) / static_cast<double>(steps_);
     double& best = best_[turn_ % 2];
     best = turn_ < 2 ? seconds : std::min(best, seconds);
     ++turn_;
@@ -65,7 +65,10 @@ class Guard {
     return true;
   }
   // The turn begins anew: an end of it will not be known.
-  void Restart() { started_ = first_ = 0; }
+  void Restart() {
+    begins_.clear();
+    first_ = 0;
+  }
   // Of one step; 0: not measured.
   double whole_seconds() const { return best_[0]; }
   double staged_seconds() const { return best_[1]; }
@@ -75,8 +78,8 @@ class Guard {
 
   size_t warm_up_, steps_;
   int turn_;
-  size_t started_ = 0;
-  size_t first_ = 0;  // how many were started when the first had ended; 0: it has not
+  std::vector<double> begins_;  // of the steps of this turn
+  size_t first_ = 0;            // how many were started when the first had ended; 0: it has not
   std::array<double, 2> best_{};
 };
 

@@ -264,15 +264,16 @@ void SmartStep::Started(const Run& run) {
   State& s = *state_;
   if (!comparing()) return;
   if (!s.ends) s.ends = std::make_shared<detail::Ends>();
-  const auto note = [ends = s.ends, step = s.guard->started()] {
-    ends->Add(step, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
+  const auto note = [ends = s.ends, step = s.guard->started(), now] { ends->Add(step, now()); };
   bool over = false;
   try {
     // An Operator, because a bulk or a capture of the caller has nothing to do with it.
     s.eng.Push(s.eng.NewOperator(
         {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
-    over = s.guard->Started(*s.ends);
+    over = s.guard->Started(*s.ends, now());
   } catch (const Error&) {  // no more ops may be pushed, which is told to who pushes the next one that matters
     s.guard->Restart();
     over = true;

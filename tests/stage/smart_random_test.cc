@@ -229,8 +229,9 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayExactly) {
     double now = 0;
     while (!guard.decided()) {
       if (guard.on() && !pipeline) pipeline.emplace(stage, rest, capacity);
+      const double begin = now;
       ends->Add(guard.started(), now += guard.on() ? pipeline->Step() : whole);
-      if (!guard.Started(*ends)) continue;
+      if (!guard.Started(*ends, begin)) continue;
       ends.emplace();
       pipeline.reset();
     }
@@ -294,7 +295,7 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
   for (int i = 0; i < 2000; ++i) {
     const auto cost = [&](uint64_t most) { return static_cast<double>(1 + random.Below(most)); };
     const double read = cost(1000), parse = cost(1000), train = cost(1000);
-    const size_t capacity = 1 + random.Below(4), depth = 1 + random.Below(8);
+    const size_t capacity = 1 + random.Below(4), depth = 1 + random.Below(40);
     const auto program = [&] { return VirtualProgram(read, parse, train, capacity, depth); };
     const double staged = program().Pace(true), whole = program().Pace(false);
     if (std::abs(staged - whole) < 0.1 * whole) continue;
@@ -306,7 +307,7 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
     while (!guard.decided()) {
       coming.push_back(real.Start(guard.on()));
       for (; seen < coming.size() && coming[seen] <= real.now(); ++seen) ends->Add(seen, coming[seen]);
-      if (!guard.Started(*ends)) continue;
+      if (!guard.Started(*ends, real.now())) continue;
       ends.emplace();
       coming.clear();
       seen = 0;
