@@ -246,16 +246,17 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayExactly) {
 }
 
 // A program that keeps `depth` steps in flight: when they end. Whole, the caller reads, and parsing runs beside the training
-// of the steps before; staged, the stage reads and parses, one item after the other.
+// of the steps before, or, on one `worker`, in turn with it; staged, the stage reads and parses, one item after the other.
 class VirtualProgram {
  public:
-  VirtualProgram(double read, double parse, double train, size_t capacity, size_t depth)
-      : read_(read), parse_(parse), train_(train), capacity_(capacity), depth_(depth) {}
+  VirtualProgram(double read, double parse, double train, size_t capacity, size_t depth, bool one_worker)
+      : read_(read), parse_(parse), train_(train), capacity_(capacity), depth_(depth), one_worker_(one_worker) {}
   // Starts a step, and returns when it will end.
   double Start(bool staged) {
     if (staged != staged_) made_.clear(), taken_.clear();
     staged_ = staged;
     if (ends_.size() >= depth_) now_ = std::max(now_, ends_[ends_.size() - depth_]);
+    const double before = ends_.empty() ? 0 : ends_.back();
     double ready = 0;
     if (staged) {
       const size_t i = taken_.size();
@@ -266,9 +267,9 @@ class VirtualProgram {
       taken_.push_back(now_);
     } else {
       now_ += read_;
-      ready = now_ + parse_;
+      ready = (one_worker_ ? std::max(now_, before) : now_) + parse_;
     }
-    ends_.push_back(std::max(ready, ends_.empty() ? 0 : ends_.back()) + train_);
+    ends_.push_back(std::max(ready, before) + train_);
     return ends_.back();
   }
   double now() const { return now_; }
@@ -283,6 +284,7 @@ class VirtualProgram {
  private:
   double read_, parse_, train_;
   size_t capacity_, depth_;
+  bool one_worker_;
   bool staged_ = false;
   double now_ = 0;
   std::vector<double> made_, taken_, ends_;
@@ -296,7 +298,8 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
     const auto cost = [&](uint64_t most) { return static_cast<double>(1 + random.Below(most)); };
     const double read = cost(1000), parse = cost(1000), train = cost(1000);
     const size_t capacity = 1 + random.Below(4), depth = 1 + random.Below(40);
-    const auto program = [&] { return VirtualProgram(read, parse, train, capacity, depth); };
+    const bool one_worker = random.OneIn(2);
+    const auto program = [&] { return VirtualProgram(read, parse, train, capacity, depth, one_worker); };
     const double staged = program().Pace(true), whole = program().Pace(false);
     if (std::abs(staged - whole) < 0.1 * whole) continue;
     Guard guard(static_cast<int>(capacity) + 3, 16);
@@ -313,8 +316,9 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
       seen = 0;
     }
     EXPECT_EQ(guard.on(), staged < whole)
-        << read << " " << parse << " " << train << " capacity " << capacity << " depth " << depth << ": " << staged
-        << " " << whole << " measured " << guard.staged_seconds() << " " << guard.whole_seconds();
+        << read << " " << parse << " " << train << " capacity " << capacity << " depth " << depth << " one worker "
+        << one_worker << ": " << staged << " " << whole << " measured " << guard.staged_seconds() << " "
+        << guard.whole_seconds();
     ++(guard.on() ? on : off);
   }
   EXPECT_GT(on, 100);
