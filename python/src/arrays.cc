@@ -1,5 +1,7 @@
 #include "arrays.h"
 
+#include <nanobind/stl/string.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -89,13 +91,13 @@ class Arrays final : public engine::BoundaryArrays {
     if (PyDict_CheckExact(object.ptr())) {
       nb::dict out;
       for (auto [key, item] : nb::borrow<nb::dict>(object)) out[key] = Rebuilt(item, value, next);
-      return std::move(out);
+      return out;
     }
     if (PyList_CheckExact(object.ptr()) || PyTuple_CheckExact(object.ptr())) {
       nb::list out;
       for (nb::handle item : object) out.append(Rebuilt(item, value, next));
       if (PyTuple_CheckExact(object.ptr())) return nb::tuple(out);
-      return std::move(out);
+      return out;
     }
     if (!ArrayOf(object.ptr())) return nb::borrow(object);
     return nb::cast(PyDeviceArray{value.copies[(*next)++], engine_}, nb::rv_policy::move);

@@ -44,7 +44,7 @@ class Program:
             train(self.weights, parsed(row))
             return count(self.weights)
 
-        self.steps = engine.smart_stage(step, iter(range(rows)), stage_subgraph_on_cpu=True, **options)
+        self.steps = engine.smart_stage(step, iter(range(rows)), stage_subgraph_on_cpu=True, engine=eng, **options)
         self.counted = [done.get() for done in self.steps]
 
 
@@ -105,7 +105,6 @@ def test_a_value_may_be_used_on_both_sides(eng):
         return on_device(pair), on_host(pair)
 
     for options in WAYS:
-        # The recording needs to know the engine: nothing else here does.
         with engine.smart_stage(step, iter(range(5)), stage_subgraph_on_cpu=True, engine=eng, **options) as steps:
             for row in range(5):
                 there, here = steps.step()
@@ -144,7 +143,7 @@ def test_memory_is_used_again_once_nobody_has_it(eng):
         train(weights, parse(row))
         return end(weights)
 
-    for done in engine.smart_stage(step, iter(range(200)), stage_subgraph_on_cpu=True, **AT_ONCE):
+    for done in engine.smart_stage(step, iter(range(200)), stage_subgraph_on_cpu=True, engine=eng, **AT_ONCE):
         done.get()
     assert len(seen) < 20
 
@@ -167,7 +166,7 @@ def test_copies_end_with_a_cancel(eng):
     def train(weights, batch):
         return batch.shape
 
-    steps = engine.smart_stage(lambda row: train(weights, parsed(row)), iter(range(9)), stage_subgraph_on_cpu=True, **AT_ONCE)
+    steps = engine.smart_stage(lambda row: train(weights, parsed(row)), iter(range(9)), stage_subgraph_on_cpu=True, engine=eng, **AT_ONCE)
     assert [steps.step().get() for _ in range(3)] == [(3,)] * 3
     steps.cancel()
     gate.set()
