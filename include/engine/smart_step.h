@@ -92,10 +92,11 @@ class SmartStep {
   // How the next step is to be run: Profile; StartWhole; RunLevel for each level and StartRest; the same, with the levels
   // read ahead.
   Mode mode() const;
-  // `run` is a step that was started as mode() said, after the profile. Its end is noted for the guard, by an op behind it;
-  // nobody waits for it.
+  // A step is asked for, and, as mode() said after the profile, `run` was started. Its end is noted for the guard, by an op
+  // behind it; nobody waits for it.
+  void Asked();
   void Started(const Run& run);
-  bool comparing() const;  // otherwise Started does nothing
+  bool comparing() const;  // otherwise these do nothing
 
   // `given`: the inputs that no source gives, as the graph has them. If a call is refused, the item and they are kept.
   // `may_wait`: false gives an empty Run, and keeps them, instead of waiting (Plan::TryStart).

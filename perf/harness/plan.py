@@ -183,12 +183,12 @@ MODELS = tuple(
     Case(f"model_{name}", f"SmartStage, guarded, over the whole step: input and compute of {title}", "over_whole", n,
          n // 4, False, beside=("gain", "allowed", "of_allowed", "published", "staged"))
     for name, title, n in (
-        ("dlrm_cpu", "DLRM on a CPU", 1000),
-        ("dien", "DIEN on a GPU", 200),
-        ("din", "DIN on a GPU", 1000),
-        ("dlrm", "DLRM on a GPU", 1000),
-        ("dssm", "DSSM on a GPU", 1000),
-        ("deepfm", "DeepFM on a GPU", 1000),
+        ("dlrm_cpu", "DLRM on a CPU", 300),
+        ("dien", "DIEN on a GPU", 60),
+        ("din", "DIN on a GPU", 300),
+        ("dlrm", "DLRM on a GPU", 300),
+        ("dssm", "DSSM on a GPU", 300),
+        ("deepfm", "DeepFM on a GPU", 300),
     )
 )
 IN_PYTHON = (

@@ -260,6 +260,7 @@ class SmartStage:
         if self._core is None:
             self._core = self._record(given)
         core = self._core
+        core.asked()
         if list(given) != self._given:
             missing = [name for name in self._given if name not in given]
             if missing or len(given) != len(self._given):

@@ -177,6 +177,7 @@ void BindSmart(nb::module_& m) {
       .def_prop_ro("levels", [](const PySmartStep& self) { return self.step->levels(); })
       .def(
           "serial", [](const PySmartStep& self, size_t level) { return self.step->serial(level); }, nb::arg("level"))
+      .def("asked", [](const PySmartStep& self) { self.step->Asked(); })
       .def(
           "started",
           [](const PySmartStep& self, const PyRun& run) {

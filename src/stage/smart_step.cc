@@ -31,6 +31,8 @@ double Median(std::vector<double> samples) {
   return *middle;
 }
 
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 std::string Millis(double seconds) {
   char text[40];
   std::snprintf(text, sizeof text, "%.4g ms", seconds * 1e3);
@@ -81,6 +83,7 @@ struct SmartStep::State {
   Plan rest;
   std::optional<detail::Guard> guard;
   std::shared_ptr<detail::Ends> ends;  // of the guard's turn
+  double asked = 0;                    // for the step to come
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
@@ -260,20 +263,21 @@ SmartStep::Mode SmartStep::mode() const {
 
 bool SmartStep::comparing() const { return state_->guard && !state_->guard->decided(); }
 
+void SmartStep::Asked() {
+  if (comparing()) state_->asked = Now();
+}
+
 void SmartStep::Started(const Run& run) {
   State& s = *state_;
   if (!comparing()) return;
   if (!s.ends) s.ends = std::make_shared<detail::Ends>();
-  const auto now = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
-  const auto note = [ends = s.ends, step = s.guard->started(), now] { ends->Add(step, now()); };
+  const auto note = [ends = s.ends, step = s.guard->started()] { ends->Add(step, Now()); };
   bool over = false;
   try {
     // An Operator, because a bulk or a capture of the caller has nothing to do with it.
     s.eng.Push(s.eng.NewOperator(
         {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
-    over = s.guard->Started(*s.ends, now());
+    over = s.guard->Started(*s.ends, s.asked, Now());
   } catch (const Error&) {  // no more ops may be pushed, which is told to who pushes the next one that matters
     s.guard->Restart();
     over = true;
@@ -390,9 +394,9 @@ SmartStageReport SmartStep::Report() const {
   } else if (!out.decided) {
     out.text += "being compared: the first steps run whole and staged by turns\n";
   } else {
-    out.text += "measured " + Millis(out.measured_staged_seconds) + " a step staged, " +
-                Millis(out.measured_whole_seconds) +
-                " whole: " + (out.on ? "it stays staged\n" : "the stage is dropped, the steps run whole\n");
+    out.text +=
+        "measured " + Millis(out.measured_staged_seconds) + " a step staged, " + Millis(out.measured_whole_seconds) +
+        " whole: " + (out.on ? "it stays staged\n" : "no clear gain, the stage is dropped, the steps run whole\n");
   }
   return out;
 }

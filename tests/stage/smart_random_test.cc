@@ -231,7 +231,7 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayExactly) {
       if (guard.on() && !pipeline) pipeline.emplace(stage, rest, capacity);
       const double begin = now;
       ends->Add(guard.started(), now += guard.on() ? pipeline->Step() : whole);
-      if (!guard.Started(*ends, begin)) continue;
+      if (!guard.Started(*ends, begin, begin)) continue;
       ends.emplace();
       pipeline.reset();
     }
@@ -308,9 +308,10 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
     std::vector<double> coming;
     size_t seen = 0;
     while (!guard.decided()) {
+      const double asked = real.now();
       coming.push_back(real.Start(guard.on()));
       for (; seen < coming.size() && coming[seen] <= real.now(); ++seen) ends->Add(seen, coming[seen]);
-      if (!guard.Started(*ends, real.now())) continue;
+      if (!guard.Started(*ends, asked, real.now())) continue;
       ends.emplace();
       coming.clear();
       seen = 0;
@@ -323,6 +324,46 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
   }
   EXPECT_GT(on, 100);
   EXPECT_GT(off, 100);
+}
+
+TEST(SmartRandomTest, APauseOfTheCallersSaysNothingOfEitherWay) {
+  for (const bool faster : {false, true}) {
+    Guard guard(2, 8);
+    const double whole = 1, staged = faster ? 0.9 : 1.1;
+    double now = 0;
+    std::optional<detail::Ends> ends(std::in_place);
+    int paused = 0;
+    for (int step = 0; !guard.decided(); ++step) {
+      const bool better = guard.on() == faster;
+      if (better && guard.started() == 8) now += 100, ++paused;  // in every turn of the better way
+      const double asked = now += 0.25;                          // the caller's own work
+      now += guard.on() ? staged : whole;
+      ends->Add(guard.started(), now);
+      if (guard.Started(*ends, asked, asked)) ends.emplace();
+    }
+    EXPECT_EQ(paused, 2);
+    EXPECT_EQ(guard.on(), faster);
+    EXPECT_NEAR(guard.staged_seconds(), staged + 0.25,
+                0.25 / 8 + 1e-9);  // its own work in that step goes with the pause
+    EXPECT_NEAR(guard.whole_seconds(), whole + 0.25, 0.25 / 8 + 1e-9);
+  }
+}
+
+TEST(SmartRandomTest, WhatIsWithinTheNoiseIsNoReasonToStage) {
+  for (const double gain : {0.01, 0.1}) {
+    Guard guard(2, 8);
+    double now = 0;
+    std::optional<detail::Ends> ends(std::in_place);
+    for (int turn = 0; !guard.decided();) {
+      const double asked = now;
+      now += (guard.on() ? 1 - gain : 1) * (turn < 2 ? 1.02 : 1);  // the machine has become faster by 2 %
+      ends->Add(guard.started(), now);
+      if (!guard.Started(*ends, asked, asked)) continue;
+      ends.emplace();
+      ++turn;
+    }
+    EXPECT_EQ(guard.on(), gain == 0.1);
+  }
 }
 
 TEST(SmartRandomTest, LevelsKeepOrderAndSlowestIsLeast) {
