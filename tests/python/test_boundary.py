@@ -11,7 +11,12 @@ from conftest import PATIENCE
 np = pytest.importorskip("numpy")
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}
-WAYS = [AT_ONCE, {**AT_ONCE, "num_threads": 2, "capacity": 3}, {"do_smart_stage": False}, {"profile_steps": 2, "guard_steps": 2}]
+WAYS = [
+    AT_ONCE,
+    {**AT_ONCE, "num_threads": 2, "capacity": 3},
+    {"do_smart_stage": False},
+    {"profile_steps": 2, "guard_steps": 2},
+]
 
 
 @pytest.fixture
@@ -52,7 +57,12 @@ class Program:
 def test_the_device_sees_device_memory_however_steps_run(eng, options):
     def parse(row):
         ids = np.arange(12, dtype=np.int64).reshape(3, 4) + row
-        return {"x": np.full(7, row, np.float32), "ids": [ids[:, 1:], ids], "name": f"row {row}", "rate": np.float32(0.5)}
+        return {
+            "x": np.full(7, row, np.float32),
+            "ids": [ids[:, 1:], ids],
+            "name": f"row {row}",
+            "rate": np.float32(0.5),
+        }
 
     program = Program(eng, parse, rows=60, **options)
     assert program.counted == list(range(1, 61))
@@ -148,6 +158,25 @@ def test_memory_is_used_again_once_nobody_has_it(eng):
     assert len(seen) < 20
 
 
+def test_a_source_may_work_on_its_stages_lane(eng):
+    lanes = []
+
+    def rows():
+        for row in range(3):
+            ready = engine.Var("ready", eng)
+            lanes.append(engine.stage_lane())
+            eng.push(lambda: None, writes=[ready], place=engine.stage_lane())
+            yield row, ready
+
+    stage = engine.staged(rows(), stage_subgraph_stream_id=2, engine=eng)
+    for _, ready in stage:
+        ready.wait()
+    assert set(lanes) == {engine.gpu(0, lane=17)}
+    assert engine.stage_lane() == engine.cpu()
+    with pytest.raises(engine.UsageError, match=r"0 … 8 is expected"):
+        engine.staged(rows(), stage_subgraph_stream_id=9, engine=eng)
+
+
 def test_copies_end_with_a_cancel(eng):
     gate = threading.Event()
 
@@ -166,7 +195,9 @@ def test_copies_end_with_a_cancel(eng):
     def train(weights, batch):
         return batch.shape
 
-    steps = engine.smart_stage(lambda row: train(weights, parsed(row)), iter(range(9)), stage_subgraph_on_cpu=True, engine=eng, **AT_ONCE)
+    steps = engine.smart_stage(
+        lambda row: train(weights, parsed(row)), iter(range(9)), stage_subgraph_on_cpu=True, engine=eng, **AT_ONCE
+    )
     assert [steps.step().get() for _ in range(3)] == [(3,)] * 3
     steps.cancel()
     gate.set()

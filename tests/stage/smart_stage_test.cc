@@ -234,6 +234,61 @@ TEST(SmartStageTest, NodesThatNobodyNeedsAreNotRunAhead) {
   EXPECT_TRUE(Has(steps.Explain(), "not staged print: has neither a result that is used nor an effect"));
 }
 
+// DeepRec: an empty boundary failed.
+TEST(SmartStageTest, AStageThatHandsNothingOverIsAStage) {
+  Program p;
+  Var seen = p.eng.NewVar("seen");
+  std::atomic<int> rows{0};
+  Graph graph;
+  const ValueId row = graph.Input<int>("row"), rate = graph.Input<int>("rate");
+  graph.Add({.name = "count", .inputs = {row}, .updates = {seen}}, [&] { ++rows; });
+  const NodeId step = graph.Add({.name = "step", .inputs = {rate}, .outputs = 1},
+                                [](NodeContext& ctx) { ctx.Return(0, ctx.In<int>(0) + 1); });
+  graph.Output(step[0]);
+  SmartStageOptions options = AtOnce();
+  options.input_state = {seen};
+  SmartStage steps(p.eng, graph,
+                   {SourceOf<int>("rows", row,
+                                  [n = 0]() mutable -> std::optional<int> {
+                                    if (n == 20) return {};
+                                    return n++;
+                                  })},
+                   options);
+  for (int i = 0; i < 20; ++i) {
+    Value given[] = {i};
+    EXPECT_EQ(steps.Next(given).Take<int>(0), i + 1);
+  }
+  Value given[] = {0};
+  EXPECT_FALSE(steps.Next(given));
+  EXPECT_EQ(rows, 20);
+  EXPECT_EQ(steps.Report().staged, 1u);
+  EXPECT_TRUE(steps.Report().boundary.empty());
+}
+
+// DeepRec: a stage's own pool is silently ignored under the inline executor.
+TEST(SmartStageTest, TheStagesPoolCountsUnderEveryPolicy) {
+  const int pool = MakeStagePool({.global_name = "smart, one at a time", .inter_op_threads_num = 1});
+  for (const Policy policy : {Policy::kThreaded, Policy::kInline, Policy::kNaive}) {
+    Program p;
+    p.eng.SetPolicy(policy);
+    std::atomic<int> inside{0}, most{0};
+    const NodeId hash = p.graph.Add({.name = "hash", .inputs = {p.row}, .outputs = 1}, [&](NodeContext& ctx) {
+      most = std::max(most.load(), ++inside);
+      std::this_thread::yield();
+      ctx.Return(0, ctx.In<int>(0));
+      --inside;
+    });
+    p.graph.Output(hash[0]);
+    SmartStage steps(p.eng, p.graph, p.Rows(100),
+                     AtOnce({.capacity = 4,
+                             .num_threads = 3,
+                             .use_stage_subgraph_thread_pool = true,
+                             .stage_subgraph_thread_pool_id = pool}));
+    EXPECT_EQ(p.Drain(steps), Program::Expected(100));
+    EXPECT_EQ(most, 1);
+  }
+}
+
 TEST(SmartStageTest, ReadsAheadAsFarAsItMayAndReportsThePosition) {
   Program p;
   Counter read;
