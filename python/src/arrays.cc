@@ -184,7 +184,7 @@ void BindArrays(nb::module_& m) {
       .def_prop_ro(
           "device", [](const PyDeviceArray& self) { return self.array.device(); }, "Its number, as of engine.gpu.")
       .def("to_host", &ToHost, nb::sig("def to_host(self) -> Any"),
-           "A copy as a NumPy array. Waits for the device: to look at it, not for steps.")
+           "A copy as a NumPy array. Waits for the device, so not in the body of an op there: to look at it.")
       .def_prop_ro("__cuda_array_interface__", &CudaInterface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, Any]"))
       .def("__repr__", [](const PyDeviceArray& self) {

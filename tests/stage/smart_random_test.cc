@@ -333,7 +333,7 @@ TEST(SmartRandomTest, APauseOfTheCallersSaysNothingOfEitherWay) {
     double now = 0;
     std::optional<detail::Ends> ends(std::in_place);
     int paused = 0;
-    for (int step = 0; !guard.decided(); ++step) {
+    while (!guard.decided()) {
       const bool better = guard.on() == faster;
       if (better && guard.started() == 8) now += 100, ++paused;  // in every turn of the better way
       const double asked = now += 0.25;                          // the caller's own work
