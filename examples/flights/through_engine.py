@@ -17,7 +17,7 @@ import model
 import serial
 
 AHEAD = 4  # steps that are pushed before the first of them has ended
-CUT = {"capacity": 3, "profile_steps": 4, "guard_steps": 8, "name": "flights"}
+CUT = {"capacity": 3, "profile_steps": 4, "guard_steps": 16, "name": "flights"}
 CUT_QUICK = {**CUT, "profile_steps": 2, "guard_steps": 0}  # too few steps to compare
 
 

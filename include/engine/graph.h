@@ -91,6 +91,7 @@ struct NodeDesc {
   CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
   Name cost_key = {};             // nodes of one key share their measured cost; "": a key of its own, from the name
   GraphKey graph = {};            // on a device, under PlanOptions::static_alloc: see plan.h
+  bool collective = false;        // every process runs such nodes in one order: SmartStage leaves them in the step
 };
 
 // What a kernel sees. Values are this node's, by position.
@@ -224,6 +225,7 @@ class Graph {
     int priority = 0;
     bool async = false;
     bool run_always = false;
+    bool collective = false;
     std::vector<ValueId> inputs;
     std::vector<ValueId> outputs;
     std::vector<Effect> effects;  // each Var once, in the caller's listing

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/array.h"
 #include "engine/plan.h"
 #include "engine/stage_options.h"
 
@@ -33,11 +34,14 @@ struct SmartStageOptions {
   // As for a stage by hand. closed_ and ignored_exception_types apply to sources. If they are changed they apply to staged
   // nodes too; then all that may be staged is, so that they mean the same in each step.
   StageOptions stage = {};
-  const Graph* graph = nullptr;        // the seed's: the step's own graph, or none
-  bool do_smart_stage = true;          // false: every step runs whole
-  bool stage_subgraph_on_cpu = false;  // nodes placed on a GPU stay in the step; copies to it (CopyIn) may be staged
-  std::vector<uint32_t> targets = {};  // nodes that belong to the step (mark_target_node)
-  std::vector<uint32_t> collectives = {};  // nodes that every process runs in the same order
+  const Graph* graph = nullptr;  // the seed's: the step's own graph, or none
+  bool do_smart_stage = true;    // false: every step runs whole
+  // Nodes placed on a GPU stay in the step, and what they take from the host is copied: each HostArray that the host makes
+  // is a DeviceArray there, however steps run. Copies of what is staged are staged too, as one from pinned memory an item.
+  bool stage_subgraph_on_cpu = false;
+  std::shared_ptr<const BoundaryArrays> arrays = {};  // of a front end (array.h); none: HostArray
+  std::vector<uint32_t> targets = {};                 // nodes that belong to the step (mark_target_node)
+  std::vector<uint32_t> collectives = {};             // nodes that every process runs in the same order
   // Vars that only input work uses: a random state, a counter, a vocabulary. Nodes that change other Vars stay in the step,
   // because who looks at a Var between two steps must find what these steps left there.
   std::vector<Var> input_state = {};
@@ -88,10 +92,11 @@ class SmartStep {
   // How the next step is to be run: Profile; StartWhole; RunLevel for each level and StartRest; the same, with the levels
   // read ahead.
   Mode mode() const;
-  // `run` is a step that was started as mode() said, after the profile. Its end is noted for the guard, by an op behind it;
-  // nobody waits for it.
+  // A step is asked for, and, as mode() said after the profile, `run` was started. Its end is noted for the guard, by an op
+  // behind it; nobody waits for it.
+  void Asked();
   void Started(const Run& run);
-  bool comparing() const;  // otherwise Started does nothing
+  bool comparing() const;  // otherwise these do nothing
 
   // `given`: the inputs that no source gives, as the graph has them. If a call is refused, the item and they are kept.
   // `may_wait`: false gives an empty Run, and keeps them, instead of waiting (Plan::TryStart).

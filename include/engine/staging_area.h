@@ -69,6 +69,8 @@ class StagingArea {
     kOver,   // no more items: this producer ends
     kBusy    // would have to wait (only with kNow)
   };
+  // On a producer's thread, before its first item: what StageLane gives there from here on.
+  void Enter() const;
   // Waits while too much was begun already, while a pause after ignored errors lasts, and for a place in the pool.
   Turn Begin(uint64_t* ticket, Time until = kNever);
   // Hands the item over, always. True: go on. False: it waits for room, and so must the producer: AwaitRoom.

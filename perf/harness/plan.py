@@ -176,13 +176,26 @@ LOADS = (
 )
 PIPELINES = tuple(
     Case(f"{load}_{jitter}", f"{title}; jitter {jitter} %", "over_best", 1500, 300, False,
-         beside=("step_us", "stage_us", "compute_us", "capacity"))
+         beside=("step_us", "stage_us", "compute_us", "capacity", "least_capacity"))
     for load, title in LOADS
     for jitter in (0, 50, 100)
 )
 SMART = (
     Case("smart", "SmartStage, guarded, over the whole step: 12 random steps in pairs", "over_whole", 15, 5, False,
          beside=("low95", "high95", "steps_lost", "steps_staged", "best_over_whole")),
+)
+# DeepRec's five models: input and compute as it published them; the device is the software one.
+MODELS = tuple(
+    Case(f"model_{name}", f"SmartStage, guarded, over the whole step: input and compute of {title}", "over_whole", n,
+         n // 4, False, beside=("gain", "allowed", "of_allowed", "published", "staged"))
+    for name, title, n in (
+        ("dlrm_cpu", "DLRM on a CPU", 300),
+        ("dien", "DIEN on a GPU", 60),
+        ("din", "DIN on a GPU", 300),
+        ("dlrm", "DLRM on a GPU", 300),
+        ("dssm", "DSSM on a GPU", 300),
+        ("deepfm", "DeepFM on a GPU", 300),
+    )
 )
 IN_PYTHON = (
     Case("py_handover", "one thread hands items to itself", n=500_000, quick_n=100_000),
@@ -222,6 +235,7 @@ SUITES = {
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
         Group("smart", "stage", (), SMART),
+        Group("models", "stage", (), MODELS),
         Group("python", "engine.staged",
               ("queue.Queue", "no stage in Python", "DataLoader", "DataLoader, 1 worker", "DataLoader, 2 workers"),
               IN_PYTHON),

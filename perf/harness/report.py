@@ -7,7 +7,7 @@ from .plan import Case, Group
 from .stats import paired_ratio, spread
 
 
-NOT_A_COST = {"held", "kept"}  # metrics that describe a figure: less isn't better, so they have no ratio
+NOT_A_COST = {"held", "kept", "least_capacity"}  # metrics that describe a figure: less isn't better, so they have no ratio
 
 
 def _summary(result: Result | None, metric: str) -> tuple[float, tuple[float, float], float] | None:

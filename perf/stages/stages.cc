@@ -3,6 +3,7 @@
 // Threads:  the producers of the contender, and the thread that runs the case as the only consumer.
 #include <engine/stage.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "../peers/runner.h"
+#include "models.h"
 #include "smart.h"
 
 namespace {
@@ -176,6 +178,20 @@ Answer Pipeline(const std::string& variant, const Load& load, std::size_t n) {
   return answer;
 }
 
+// Beside it the smallest capacity that would have done, found by trying them.
+Answer Autotuned(Load load, std::size_t n) {
+  Answer answer = Pipeline("", load, n);
+  load.autotune = false;
+  for (load.capacity = 1; load.capacity < 16; ++load.capacity) {
+    const Answer fixed = Pipeline("", load, n);
+    const auto over = std::find_if(fixed.figures.begin(), fixed.figures.end(),
+                                   [](const auto& figure) { return figure.first == "over_best"; });
+    if (over->second <= 1.03) break;
+  }
+  answer.figures.emplace_back("least_capacity", static_cast<double>(load.capacity));
+  return answer;
+}
+
 // One thread hands an item to itself: what a hand-over costs when nobody waits.
 Answer Handover(const std::string& variant, std::size_t n) {
   if (variant == "serial") return Answer::Skip("hands nothing over");
@@ -218,8 +234,10 @@ class Stages {
     if (name == "handover") return Handover(variant_, n);
     if (name == "stream") return Stream(variant_, n);
     if (name == "smart") return variant_.empty() ? SmartPairs(n) : Answer::Skip("runs both ways in one process");
+    if (name.starts_with("model_"))
+      return variant_.empty() ? ModelSteps(name, n) : Answer::Skip("runs both ways in one process");
     for (const auto& [load_name, load] : Loads()) {
-      if (load_name == name) return Pipeline(variant_, load, n);
+      if (load_name == name) return load.autotune && variant_.empty() ? Autotuned(load, n) : Pipeline(variant_, load, n);
     }
     return Answer::Skip("no such case");
   }

@@ -27,6 +27,7 @@ import threading as _threading
 from . import _core, errors
 from ._core import (
     CancelScope,
+    DeviceArray,
     Done,
     Engine,
     GraphKey,
@@ -48,6 +49,7 @@ from ._core import (
     policies,
     push,
     push_async,
+    stage_lane,
 )
 from .bulk import bulk, set_bulk_size
 from .defaults import (
@@ -84,14 +86,14 @@ from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
 
 __all__ = [
-    "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "Done", "Engine", "Error",
+    "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "DeviceArray", "Done", "Engine", "Error",
     "Explanation", "ForkedWhilePending", "GraphKey", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock",
     "PrefetchHook", "Run", "ShutdownError", "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace",
     "TraceEvent", "UsageError", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in",
     "copy_out", "cpu", "cuda_stream", "default", "defer_sync", "describe_pending", "device_stats", "do_smart_stage",
     "explain", "gpu", "graph", "hybridize", "init", "io", "make_prefetch_hook", "mark_target_node", "op", "policies",
-    "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy", "smart_stage", "stage_pool", "stage_pools", "staged",
-    "start", "stats", "stop", "trace", "value", "wait", "wait_all",
+    "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy", "smart_stage", "stage_lane", "stage_pool",
+    "stage_pools", "staged", "start", "stats", "stop", "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)

@@ -144,8 +144,10 @@ def _mapped(arg: Any, change: Callable[[Any], Any]) -> Any:
 class Hybrid:
     """A function whose first call records it and whose later calls replay it. Made by ``engine.hybridize``."""
 
-    def __init__(self, fn: Callable[..., Any], static_alloc: bool, static_shape: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], static_alloc: bool, static_shape: bool,
+                 engine: _core.Engine | None = None) -> None:  # fmt: skip
         functools.update_wrapper(self, fn)
+        self._engine = engine
         self._fn, self._static_alloc, self._static_shape = fn, static_alloc, static_shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._lock = threading.Lock()
@@ -193,7 +195,7 @@ class Hybrid:
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         state = [a for a in (*args, *kwargs.values()) if isinstance(a, Value)]
-        engine = state[0].var.engine if state else _core.default()
+        engine = self._engine or (state[0].var.engine if state else _core.default())
         recorder = Recorder(engine)
         self._names = list(kwargs)
         given = [(f"argument {i}", a) for i, a in enumerate(args)] + [(f"argument '{n}'", kwargs[n]) for n in self._names]

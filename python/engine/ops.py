@@ -26,6 +26,8 @@ class Op:
         functools.update_wrapper(self, fn)
         self._fn, self._outputs, self._options = fn, outputs, options
         self._name = options.pop("name") or getattr(fn, "__name__", type(fn).__name__)
+        self._node_options = {**options}
+        options.pop("collective", None)  # says something about a node of a recorded step, nothing about a push
         self._signature = inspect.signature(fn) if updates else None
         self._updates = updates
         for name in updates:
@@ -41,7 +43,7 @@ class Op:
             _collect(arg, found)
         if recorder := Recorder.current():
             outputs = recorder.call(
-                self._name, self._run, args, kwargs, found, list(updated), self._outputs, self._options
+                self._name, self._run, args, kwargs, found, list(updated), self._outputs, self._node_options
             )
             return outputs[0] if self._outputs == 1 else tuple(outputs) or None
         engine = found[0].var.engine if found else _core.default()
@@ -157,18 +159,20 @@ def op(
     place: _core.Placement | str | None = None,
     run_always: bool = False,
     graph_key: _core.GraphKey | None = None,
+    collective: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]: ...
 def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: Any = None, **options: Any) -> Any:
     """Makes a function an op: ``@engine.op``, or ``@engine.op(updates="w")`` for one that changes arguments in place.
 
     ``updates``: parameter names, in a list or with commas. ``outputs``: how many new Values a call returns (one; none
     for an op that updates). ``name``, ``priority``, ``place``, ``run_always``, ``graph_key``: as for ``engine.push``.
-    What the function raises comes back wherever its outputs, or what it updates, are waited for.
+    ``collective``: every process calls it in the same order, so that ``engine.smart_stage`` never runs it ahead of its
+    step. What the function raises comes back wherever its outputs, or what it updates, are waited for.
     """
-    unknown = set(options) - {"priority", "place", "run_always", "graph_key"}
+    unknown = set(options) - {"priority", "place", "run_always", "graph_key", "collective"}
     if unknown:
         raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, priority, place, run_always, "
-                        "graph_key are allowed")  # fmt: skip
+                        "graph_key, collective are allowed")  # fmt: skip
     if fn is None:
         return functools.partial(op, updates=updates, outputs=outputs, name=name, **options)
     if not callable(fn):

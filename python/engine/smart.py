@@ -25,9 +25,12 @@ class SmartStageOptions:
 
     ``graph``: the step itself, or None (DeepRec's field). ``do_smart_stage``: None does as ``engine.do_smart_stage`` or
     ``set_policy(..., smart_stage=)`` said last; on at first. ``stage_subgraph_on_cpu``: ops placed on a GPU stay in the
-    step. ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
-    change others stay in the step, so that who looks at these between two steps finds what the steps left. ``max_levels``: stages one behind the other. ``profile_steps``: how many are timed before the cut; 0: all that may
-    be staged is. ``guard_steps``: how many are compared, each way and twice; 0: staged without a comparison.
+    step, and what the host makes for them is copied there ahead: they get an ``engine.DeviceArray`` for each NumPy array
+    or other buffer of numbers, also in lists, tuples and dicts. ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
+    change others stay in the step, so that who looks at these between two steps finds what the steps left. ``max_levels``:
+    stages one behind the other. ``profile_steps``: how many are timed before the cut; 0: all that may be staged is.
+    ``guard_steps``: how many are compared, each way and twice; 0: staged without a comparison. ``engine``: which runs the
+    steps; None: the default one.
     """
 
     capacity: int = 1
@@ -54,6 +57,7 @@ class SmartStageOptions:
     max_levels: int = 1
     profile_steps: int = 8
     guard_steps: int = 16
+    engine: _core.Engine | None = None
 
 
 _OWN = {"graph", "do_smart_stage", "stage_subgraph_on_cpu", "input_state", "max_levels", "profile_steps", "guard_steps"}
@@ -167,7 +171,8 @@ class SmartStage:
         self._ignored = _types("ignored_exception_types", options.ignored_exception_types)
         staged(lambda: None, **self._staged)  # refuses what cannot be honoured, now
         fn = step._fn if isinstance(step, Hybrid) else step
-        self._hybrid, self._reader = Hybrid(fn, False, False), _Reader(source, fn, self.name)
+        self._hybrid = Hybrid(fn, False, False, options.engine)
+        self._reader = _Reader(source, fn, self.name)
         self._core: _core.SmartStep | None = None  # once the first item has come
         self._given: list[str] = []
         self._lock, self._clients = threading.Lock(), threading.BoundedSemaphore(options.num_clients)
@@ -255,6 +260,7 @@ class SmartStage:
         if self._core is None:
             self._core = self._record(given)
         core = self._core
+        core.asked()
         if list(given) != self._given:
             missing = [name for name in self._given if name not in given]
             if missing or len(given) != len(self._given):

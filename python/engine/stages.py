@@ -154,12 +154,14 @@ def staged(
     max_capacity: int = 256,
     max_threads: int = 0,
     name: str | None = None,
+    engine: _core.Engine | None = None,
 ) -> Stage:
     """Runs ``features`` ahead on threads of its own: ``for batch in engine.staged(read("train.csv"), capacity=4): ...``
 
     ``features``: an iterator or iterable, a callable, or a list, tuple or dict of them, nested; None stays None.
     Iterators advance in order, one producer at a time; callables run on all ``num_threads``. Their parameters are what
     ``feed_dict`` names: an iterator or a callable there is asked once an item, anything else is a constant.
+    ``engine``: whose device lane ``stage_subgraph_stream_id`` is; the default one if it is not given.
     Options and their defaults: docs/stages.md. Source: DeepRec's tf.staged.
     """
     if num_client is not None:
@@ -201,6 +203,8 @@ def staged(
             "drop": on_timeout == "drop",
             "use_pool": bool(use_stage_subgraph_thread_pool),
             "autotune": bool(autotune),
+            # Whose device the lane is of; 0 is the main one, for which nobody is asked.
+            "engine": engine or (_core.default() if stage_subgraph_stream_id else None),
         },
     )
 

@@ -41,7 +41,7 @@ uint64_t ShapeOf(nb::sequence inputs) {
 std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std::vector<uint32_t>& inputs,
                                   uint32_t outputs, nb::handle reads, nb::handle updates, nb::handle name,
                                   nb::handle engine, nb::handle place, nb::handle priority, bool run_always,
-                                  nb::handle graph_key) {
+                                  nb::handle graph_key, bool collective) {
   const engine::Site site = CallerSite();
   const Where at{"record", OpName(name, fn, {"record", {}, site}), site};
   const auto r = VarsOf(reads, "reads", at), u = VarsOf(updates, "updates", at);
@@ -51,6 +51,7 @@ std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std
   desc.priority = PriorityOf(priority, at);
   desc.run_always = run_always;
   desc.graph = GraphKeyOf(graph_key, desc.place, at);
+  desc.collective = collective;
   nb::object scope = ScopeFor(nb::none(), at);
   desc.cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr;
   return Translated([&] {
@@ -143,14 +144,14 @@ void BindGraph(nb::module_& m) {
             return self.Input(OpName(name, name, {"input", {}, {}})).index;
           },
           nb::arg("name"), nb::sig("def input(self, name: str) -> int"), "A value that each run is given.")
-      .def(
-          "add", &Add, nb::arg("fn"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("reads"), nb::arg("updates"),
-          nb::kw_only(), nb::arg("name"), nb::arg("engine"), nb::arg("place") = nb::none(), nb::arg("priority") = 0,
-          nb::arg("run_always") = false, nb::arg("graph_key") = nb::none(),
-          nb::sig("def add(self, fn: Callable[..., object], inputs: list[int], outputs: int, reads: Vars, "
-                  "updates: Vars, *, name: str, engine: Engine, place: Placement | str | None = None, "
-                  "priority: int = 0, run_always: bool = False, graph_key: GraphKey | None = None) -> tuple[int, int]"),
-          "Adds a node: fn(*input values) -> a tuple of `outputs` values. Returns (node, first output).")
+      .def("add", &Add, nb::arg("fn"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("reads"), nb::arg("updates"),
+           nb::kw_only(), nb::arg("name"), nb::arg("engine"), nb::arg("place") = nb::none(), nb::arg("priority") = 0,
+           nb::arg("run_always") = false, nb::arg("graph_key") = nb::none(), nb::arg("collective") = false,
+           nb::sig("def add(self, fn: Callable[..., object], inputs: list[int], outputs: int, reads: Vars, "
+                   "updates: Vars, *, name: str, engine: Engine, place: Placement | str | None = None, "
+                   "priority: int = 0, run_always: bool = False, graph_key: GraphKey | None = None, "
+                   "collective: bool = False) -> tuple[int, int]"),
+           "Adds a node: fn(*input values) -> a tuple of `outputs` values. Returns (node, first output).")
       .def(
           "order",
           [](engine::Graph& self, uint32_t before, uint32_t after) {

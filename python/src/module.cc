@@ -1,6 +1,7 @@
 // The extension module engine._core. Its functions are the package's; the package adds what is easier in Python.
 #include <nanobind/nanobind.h>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "body.h"
 #include "cancel.h"
@@ -20,6 +21,7 @@ NB_MODULE(_core, m) {
   BindStage(m);
   BindBulk(engine_class);
   BindGraph(m);
+  BindArrays(m);
   BindSmart(m);
   BindExit(m);
 }

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "engine/smart_step.h"
 #include "run.h"
@@ -48,6 +49,7 @@ PySmartStep Make(const PyEngine& engine, const engine::Graph& graph, const std::
       .stage = {.name = name, .capacity = capacity, .num_threads = num_threads, .stage_subgraph_stream_id = stream},
       .do_smart_stage = on,
       .stage_subgraph_on_cpu = on_cpu,
+      .arrays = PythonArrays(engine.state),
       .targets = std::move(targets),
       .max_levels = max_levels,
       .profile_steps = profile_steps,
@@ -175,6 +177,7 @@ void BindSmart(nb::module_& m) {
       .def_prop_ro("levels", [](const PySmartStep& self) { return self.step->levels(); })
       .def(
           "serial", [](const PySmartStep& self, size_t level) { return self.step->serial(level); }, nb::arg("level"))
+      .def("asked", [](const PySmartStep& self) { self.step->Asked(); })
       .def(
           "started",
           [](const PySmartStep& self, const PyRun& run) {

@@ -15,6 +15,7 @@
 #include "engine/staging_area.h"
 #include "failure.h"
 #include "gil.h"
+#include "handle.h"
 #include "wait.h"
 
 namespace nb = nanobind;
@@ -77,7 +78,7 @@ StageItem ItemOf(nb::handle object, size_t bytes) {
 engine::StageOptions OptionsOf(const std::string& name, size_t capacity, size_t capacity_bytes, int num_threads,
                                int num_clients, bool ordered, int64_t timeout_millis, bool drop,
                                int64_t take_timeout_millis, int ignored_budget, bool use_pool, int pool, int stream,
-                               bool autotune, size_t max_capacity, int max_threads) {
+                               bool autotune, size_t max_capacity, int max_threads, engine::Engine* of) {
   return {.name = name,
           .capacity = capacity,
           .capacity_bytes = capacity_bytes,
@@ -91,6 +92,7 @@ engine::StageOptions OptionsOf(const std::string& name, size_t capacity, size_t 
           .use_stage_subgraph_thread_pool = use_pool,
           .stage_subgraph_thread_pool_id = pool,
           .stage_subgraph_stream_id = stream,
+          .engine = of,
           .autotune = autotune,
           .max_capacity = max_capacity,
           .max_threads = max_threads};
@@ -125,6 +127,7 @@ int64_t Begin(const PyArea& self) {
 void Enter(const PyArea& self) {
   const AreaPtr state = self.state;
   ++state->producers;
+  state->area.Enter();
   if (!Leaving()) WithoutGil([] { std::this_thread::sleep_for(kHandOver / 2); });
 }
 
@@ -257,15 +260,17 @@ void BindStage(nb::module_& m) {
           [](PyArea* self, const std::string& name, size_t capacity, size_t capacity_bytes, int num_threads,
              int num_clients, bool ordered, int64_t timeout_millis, bool drop, int64_t take_timeout_millis,
              int ignored_budget, bool use_pool, int pool, int stream, bool autotune, size_t max_capacity,
-             int max_threads) {
-            new (self) PyArea(MakeArea(OptionsOf(name, capacity, capacity_bytes, num_threads, num_clients, ordered,
-                                                 timeout_millis, drop, take_timeout_millis, ignored_budget, use_pool,
-                                                 pool, stream, autotune, max_capacity, max_threads)));
+             int max_threads, const PyEngine* of) {
+            new (self) PyArea(
+                MakeArea(OptionsOf(name, capacity, capacity_bytes, num_threads, num_clients, ordered, timeout_millis,
+                                   drop, take_timeout_millis, ignored_budget, use_pool, pool, stream, autotune,
+                                   max_capacity, max_threads, of ? &of->state->engine : nullptr)));
           },
           nb::arg("name"), nb::arg("capacity"), nb::arg("capacity_bytes"), nb::arg("num_threads"),
           nb::arg("num_clients"), nb::arg("ordered"), nb::arg("timeout_millis"), nb::arg("drop"),
           nb::arg("take_timeout_millis"), nb::arg("ignored_budget"), nb::arg("use_pool"), nb::arg("pool"),
-          nb::arg("stream"), nb::arg("autotune"), nb::arg("max_capacity"), nb::arg("max_threads"))
+          nb::arg("stream"), nb::arg("autotune"), nb::arg("max_capacity"), nb::arg("max_threads"),
+          nb::arg("engine").none(), nb::keep_alive<1, 18>())
       .def("begin", &Begin, "A ticket, or -1: end this producer, or -2: start one more, then call again.")
       .def("put", &Put, nb::arg("ticket"), nb::arg("item").none(), nb::arg("bytes") = 0,
            "Hands an item over and waits for room if there is none.")
@@ -305,6 +310,8 @@ void BindStage(nb::module_& m) {
       .def("leave", [](const PyArea& self) { --self.state->producers; })
       .def_prop_ro("producers", [](const PyArea& self) { return self.state->producers; })
       .def_prop_ro("name", [](const PyArea& self) { return self.state->area.options().name; });
+  m.def("stage_lane", &engine::StageLane,
+        "In the source of a stage: where its device work goes, for `place`. Elsewhere the CPU.");
   m.def("_make_stage_pool", &MakePool, nb::arg("global_name"), nb::arg("inter_op_threads_num"),
         nb::arg("intra_op_threads_num"));
   m.def(

@@ -74,6 +74,7 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, bool async, S
   node.priority = desc.priority;
   node.async = async;
   node.run_always = desc.run_always;
+  node.collective = desc.collective;
   const auto add = [&](const VarSet& set, Role role, const char* what) {
     for (const VarRef& ref : set) {
       if (!ref.core())

@@ -27,11 +27,14 @@ int StageLanes(const Engine* engine, int device) noexcept {
 
 Placement StageLane() noexcept { return place; }
 
+uint8_t detail::LaneOfStage(int id) noexcept {
+  return id == 0 ? Placement::kAnyLane : static_cast<uint8_t>(kFirstLane + id - 1);
+}
+
 void detail::EnterStageLane(const StageOptions& options) {
   if (!options.engine || StageLanes(options.engine, options.device) == 1) return;
   const auto device = static_cast<uint16_t>(options.device);
-  const int lane = options.stage_subgraph_stream_id;
-  place = lane == 0 ? Gpu(device) : Gpu(device, static_cast<uint8_t>(kFirstLane + lane - 1));
+  place = Gpu(device, LaneOfStage(options.stage_subgraph_stream_id));
 }
 
 }  // namespace engine

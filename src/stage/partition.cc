@@ -160,7 +160,7 @@ class Partitioner {
     }
     std::map<uint32_t, std::vector<uint32_t>> by_root;
     for (uint32_t n = 0; n < root.size(); ++n) {
-      if (most[n]) by_root[find(n)].push_back(n);
+      if (most[n] && !graph_.nodes[n].copy) by_root[find(n)].push_back(n);
     }
     for (auto& [first, group] : by_root) groups_.push_back(std::move(group));
     std::sort(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) { return a.back() < b.back(); });
@@ -180,6 +180,7 @@ class Partitioner {
       for (size_t g = 0; g < groups_.size(); ++g) {
         if (set >> g & 1) Put(staged, g, true);
       }
+      PutCopies(staged);
       if (Legal(staged)) consider(staged);
     }
   }
@@ -189,6 +190,7 @@ class Partitioner {
     std::vector<bool> staged(graph_.nodes.size(), false);
     for (size_t g = 0; g < groups_.size(); ++g) {
       Put(staged, g, true);
+      PutCopies(staged);
       if (Legal(staged)) consider(staged);
     }
   }
@@ -201,6 +203,7 @@ class Partitioner {
         std::vector<bool> staged(graph_.nodes.size(), false);
         for (uint32_t n : best.staged) staged[n] = true;
         Put(staged, g, !staged[groups_[g].front()]);
+        PutCopies(staged);
         if (!Legal(staged)) continue;
         Cut cut = Describe(staged);
         if (!Better(cut, best)) continue;
@@ -212,6 +215,15 @@ class Partitioner {
 
   void Put(std::vector<bool>& staged, size_t group, bool where) const {
     for (uint32_t n : groups_[group]) staged[n] = where;
+  }
+
+  // Copies of what is staged are staged, others are not.
+  void PutCopies(std::vector<bool>& staged) const {
+    for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!graph_.nodes[n].copy) continue;
+      const uint32_t from = producer_[graph_.nodes[n].inputs[0]];
+      staged[n] = from != kNobody && staged[from] && reasons_[n].empty();
+    }
   }
 
   static bool Better(const Cut& a, const Cut& b) {
@@ -227,7 +239,7 @@ class Partitioner {
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
       cut.serial_seconds += node.seconds;
-      (staged[n] ? cut.stage_seconds : cut.main_seconds) += node.seconds;
+      (!staged[n] ? cut.main_seconds : node.copy ? cut.copy_seconds : cut.stage_seconds) += node.seconds;
       if (staged[n]) {
         cut.staged.push_back(n);
         if (node.source) reading += node.seconds;
@@ -248,7 +260,7 @@ class Partitioner {
       cut.stage_seconds += cost_.seconds + cost_.seconds_per_byte * static_cast<double>(cut.bytes);
       cut.main_seconds += cost_.seconds;
     }
-    cut.step_seconds = std::max(cut.stage_seconds, cut.main_seconds);
+    cut.step_seconds = std::max({cut.stage_seconds, cut.copy_seconds, cut.main_seconds});
     return cut;
   }
 
@@ -273,7 +285,9 @@ Cut Partition(const StepGraph& graph, const HandOverCost& cost, Choice choice) {
 }
 
 std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut, int most) {
-  const std::vector<uint32_t>& all = cut.staged;
+  std::vector<uint32_t> all;
+  for (uint32_t n : cut.staged)
+    if (!graph.nodes[n].copy) all.push_back(n);
   if (all.empty()) return {};
   // May the next level begin at node all[i]? Not between two that share a Var which one changes, nor against an order.
   std::vector<bool> may(all.size(), true);
@@ -327,13 +341,16 @@ std::string Explain(const StepGraph& graph, const Cut& cut) {
   const auto name = [&](uint32_t n) { return graph.nodes[n].name; };
   if (cut.staged.empty()) text += "nothing is staged: no cut is faster than the step as it is\n";
   for (uint32_t n : cut.staged) text += "staged " + name(n) + "\n";
+  if (std::any_of(cut.staged.begin(), cut.staged.end(), [&](uint32_t n) { return graph.nodes[n].copy; }))
+    text += "staged copies are packed into one an item, from pinned memory, on the copy lane\n";
   for (uint32_t n : cut.left_over) text += "left in the step " + name(n) + ": the step is no slower with it\n";
   for (const auto& rejected : cut.rejected) text += "not staged " + name(rejected.node) + ": " + rejected.reason + "\n";
   for (uint32_t v : cut.boundary) {
     text += "handed over " + graph.values[v].name + ": " + std::to_string(graph.values[v].bytes) + " bytes\n";
   }
-  return text + "predicted " + Seconds(cut.step_seconds) + " a step (stage " + Seconds(cut.stage_seconds) + ", rest " +
-         Seconds(cut.main_seconds) + "), without a stage " + Seconds(cut.serial_seconds) + "\n";
+  const std::string copies = cut.copy_seconds > 0 ? ", copies " + Seconds(cut.copy_seconds) : "";
+  return text + "predicted " + Seconds(cut.step_seconds) + " a step (stage " + Seconds(cut.stage_seconds) + copies +
+         ", rest " + Seconds(cut.main_seconds) + "), without a stage " + Seconds(cut.serial_seconds) + "\n";
 }
 
 }  // namespace engine::detail

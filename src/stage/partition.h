@@ -31,6 +31,7 @@ struct StepGraph {
     bool source = false;          // reads the data: where a stage may begin
     bool target = false;          // marked: belongs to the step
     bool collective = false;
+    bool copy = false;      // of its one input to a device, on a lane of its own: it goes where that is made
     std::string kept = {};  // another reason why it belongs to the step; empty: none
   };
   struct Value {
@@ -60,11 +61,12 @@ struct Cut {
   std::vector<uint32_t> boundary;              // values that are handed over, ascending
   uint64_t bytes = 0;                          // of these
   double stage_seconds = 0, main_seconds = 0;  // of the two sides, hand-over included
-  double step_seconds = 0;                     // predicted: the slower side
+  double copy_seconds = 0;                     // of the copies of what is staged, which run beside both
+  double step_seconds = 0;                     // predicted: the slowest of these
   double serial_seconds = 0;                   // without a cut
 };
 
-// The staged nodes in at most `most` levels that run one behind the other, each ahead of the next, so that the slowest is as
+// The staged nodes but for copies in at most `most` levels that run one behind the other, each ahead of the next, so that the slowest is as
 // fast as can be; of those that are as fast, the fewest. Nodes that share a Var which one of them changes stay together.
 std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut, int most);
 

@@ -10,7 +10,6 @@
 
 #include "area_state.h"
 #include "engine/stage.h"
-#include "stage_lane.h"
 
 namespace engine {
 namespace {
@@ -36,7 +35,7 @@ void Spawn(const std::shared_ptr<Run>& run) STAGE_TSA(requires_capability(run->m
   run->threads.emplace_back([run] {
     const std::string name = run->area.options().name.substr(0, 15);
     pthread_setname_np(pthread_self(), name.c_str());
-    detail::EnterStageLane(run->area.options());
+    run->area.Enter();
     Produce(run);
     detail::StageLock lock(run->mu);
     if (--run->live == 0) run->ended.notify_all();

@@ -145,6 +145,7 @@ struct SmartStage::State {
     Pipeline();  // cancelled?
     if (failure) std::rethrow_exception(failure);
     if (ended) return {};
+    step.Asked();
     double seconds = 0;
     if (!held) held = NextItem(&held_as_planned, &held_is_staged, &seconds);
     if (!held) {

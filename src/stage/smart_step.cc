@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 
+#include "boundary.h"
 #include "engine/staging_area.h"
 #include "guard.h"
 #include "partition.h"
+#include "stage_lane.h"
 #include "step_graph.h"
 
 namespace engine {
@@ -28,6 +30,8 @@ double Median(std::vector<double> samples) {
   std::nth_element(samples.begin(), middle, samples.end());
   return *middle;
 }
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string Millis(double seconds) {
   char text[40];
@@ -59,8 +63,9 @@ struct SmartStep::State {
   };
 
   Engine& eng;
-  const Graph graph;
-  const std::vector<ValueId> sourced;
+  Graph graph;  // with its copy nodes
+  std::vector<ValueId> sourced;
+  std::vector<bool> copies;  // nodes of it that are; empty: none
   SmartStageOptions options;
   bool judged = false;        // the filters apply to staged nodes
   std::vector<size_t> place;  // of the graph's inputs: among the sourced, or kGiven + among the given
@@ -78,6 +83,7 @@ struct SmartStep::State {
   Plan rest;
   std::optional<detail::Guard> guard;
   std::shared_ptr<detail::Ends> ends;  // of the guard's turn
+  double asked = 0;                    // for the step to come
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
@@ -108,6 +114,16 @@ struct SmartStep::State {
     }
   }
 
+  void AddCopies() {
+    if (!options.arrays) options.arrays = std::make_shared<BoundaryArrays>();
+    detail::Copying step = detail::WithCopies(graph, options.arrays);
+    for (auto* list : {&options.targets, &options.collectives})
+      for (uint32_t& n : *list) n = step.nodes[n];
+    for (ValueId& value : sourced) value = step.values[value.index];
+    copies = std::move(step.copies);
+    graph = std::move(step.graph);
+  }
+
   Name PlanName(const std::string& part) const { return Name::Intern(options.stage.name + " " + part); }
 
   void MakeCut(detail::Choice choice) {
@@ -119,7 +135,7 @@ struct SmartStep::State {
     const auto levelled = Levels(costs, *cut, options.max_levels);
     std::vector<bool> before(nodes, false), after(nodes, true);
     crossing = sourced;
-    const int lane = options.stage.stage_subgraph_stream_id > 0 ? options.stage.stage_subgraph_stream_id : -1;
+    const uint8_t lane = detail::LaneOfStage(options.stage.stage_subgraph_stream_id);
     for (const auto& listed : levelled) {
       std::vector<bool> part(nodes, false);
       Level level;
@@ -136,10 +152,20 @@ struct SmartStep::State {
       crossing = out;
       levels.push_back(std::move(level));
     }
+    std::vector<bool> copied(nodes, false);
+    for (uint32_t n : cut->staged)
+      if (costs.nodes[n].copy) copied[n - 1] = before[n - 1] = true, after[n - 1] = false;
+    if (std::find(copied.begin(), copied.end(), true) != copied.end()) {
+      const auto out = detail::Crossing(graph, sourced, before, after);
+      const Graph packed = detail::PackedCopies(graph, copied, crossing, out, options.arrays);
+      levels.push_back({.plan = packed.Compile(eng, {.name = PlanName("copy")})});
+      crossing = out;
+    }
     std::vector<ValueId> in = crossing;
     for (size_t i = 0; i < place.size(); ++i)
       if (place[i] >= kGiven) in.push_back(graph.inputs()[i]);
-    rest = detail::Segment(graph, after, in, graph.outputs(), -1).Compile(eng, {.name = PlanName("rest")});
+    rest = detail::Segment(graph, after, in, graph.outputs(), Placement::kAnyLane)
+               .Compile(eng, {.name = PlanName("rest")});
     // The buffers of all levels fill first, and each producer holds an item.
     const size_t ahead = (options.stage.capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size();
     guard.emplace(static_cast<int>(ahead) + 2, options.guard_steps);
@@ -210,13 +236,16 @@ struct SmartStep::State {
 SmartStep::SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, SmartStageOptions options)
     : state_(std::make_unique<State>(eng, std::move(step), std::move(sourced), std::move(options))) {
   State& s = *state_;
-  s.options.stage = Named(std::move(s.options.stage));
+  StageOptions& stage = s.options.stage;
+  if (stage.stage_subgraph_stream_id != 0 && !stage.engine) stage.engine = &eng;
+  stage = Named(std::move(stage));
   s.Check();
   s.options.graph = nullptr;
+  if (s.options.stage_subgraph_on_cpu) s.AddCopies();
   s.judged = !s.options.stage.closed_exception_types.target<detail::IsAnyOf<EndOfData>>() ||
              !s.options.stage.ignored_exception_types.target<detail::IsAnyOf<>>();
   s.whole = s.graph.Compile(eng, {.name = s.PlanName("step")});
-  s.costs = detail::ToStepGraph(s.graph, s.sourced, s.options);
+  s.costs = detail::ToStepGraph(s.graph, s.sourced, s.copies, s.options);
   s.samples.resize(s.costs.nodes.size());
   if (s.options.do_smart_stage && (s.judged || s.options.profile_steps == 0)) s.MakeCut(detail::Choice::kLargest);
 }
@@ -234,19 +263,21 @@ SmartStep::Mode SmartStep::mode() const {
 
 bool SmartStep::comparing() const { return state_->guard && !state_->guard->decided(); }
 
+void SmartStep::Asked() {
+  if (comparing()) state_->asked = Now();
+}
+
 void SmartStep::Started(const Run& run) {
   State& s = *state_;
   if (!comparing()) return;
   if (!s.ends) s.ends = std::make_shared<detail::Ends>();
-  const auto note = [ends = s.ends, step = s.guard->started()] {
-    ends->Add(step, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
-  };
+  const auto note = [ends = s.ends, step = s.guard->started()] { ends->Add(step, Now()); };
   bool over = false;
   try {
     // An Operator, because a bulk or a capture of the caller has nothing to do with it.
     s.eng.Push(s.eng.NewOperator(
         {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
-    over = s.guard->Started(*s.ends);
+    over = s.guard->Started(*s.ends, s.asked, Now());
   } catch (const Error&) {  // no more ops may be pushed, which is told to who pushes the next one that matters
     s.guard->Restart();
     over = true;
@@ -273,6 +304,7 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
   RunOptions timed = options;
   timed.times = times;
   s.CheckCall(given, options);
+  for (size_t i = 0; i < item.values.size(); ++i) s.costs.values[s.sourced[i].index].bytes = item.values[i].bytes();
   Run run = s.Start(s.whole, item, given, timed, site, true);
   try {
     run.Wait(site);
@@ -283,8 +315,9 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
     for (size_t n = 0; n < times.size(); ++n) {
       if (times[n].end == 0) continue;  // it was skipped
       s.samples[n + 1].push_back(static_cast<double>(times[n].end - times[n].begin) * 1e-9);
-      const auto& outputs = s.graph.nodes()[n].outputs;
-      for (ValueId v : outputs) s.costs.values[v.index].bytes = times[n].bytes / outputs.size();
+      const Graph::Node& node = s.graph.nodes()[n];
+      const uint64_t bytes = s.costs.nodes[n + 1].copy ? s.costs.values[node.inputs[0].index].bytes : times[n].bytes;
+      for (ValueId v : node.outputs) s.costs.values[v.index].bytes = bytes / node.outputs.size();
     }
   }
   if (++s.profiled == s.options.profile_steps) s.MakeCut(detail::Choice::kBest);
@@ -361,9 +394,9 @@ SmartStageReport SmartStep::Report() const {
   } else if (!out.decided) {
     out.text += "being compared: the first steps run whole and staged by turns\n";
   } else {
-    out.text += "measured " + Millis(out.measured_staged_seconds) + " a step staged, " +
-                Millis(out.measured_whole_seconds) +
-                " whole: " + (out.on ? "it stays staged\n" : "the stage is dropped, the steps run whole\n");
+    out.text +=
+        "measured " + Millis(out.measured_staged_seconds) + " a step staged, " + Millis(out.measured_whole_seconds) +
+        " whole: " + (out.on ? "it stays staged\n" : "no clear gain, the stage is dropped, the steps run whole\n");
   }
   return out;
 }

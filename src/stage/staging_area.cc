@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "area_state.h"
+#include "stage_lane.h"
 
 namespace engine {
 namespace detail {
@@ -148,6 +149,8 @@ StagingArea::~StagingArea() {
   // In the child of a fork its lock may be held by a thread that is gone.
   if (detail::ForkGeneration() != state_->generation) static_cast<void>(state_.release());
 }
+
+void StagingArea::Enter() const { detail::EnterStageLane(state_->options); }
 
 StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
   AreaState& s = *state_;

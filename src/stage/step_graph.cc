@@ -34,7 +34,8 @@ std::string Kept(const Graph& graph, const Graph::Node& node, const SmartStageOp
 
 }  // namespace
 
-StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, const SmartStageOptions& options) {
+StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& copies,
+                      const SmartStageOptions& options) {
   StepGraph step;
   std::vector<const Var*> seen;
   const auto number_of = [&](const Var& var) {
@@ -63,7 +64,10 @@ StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, cons
     for (ValueId v : node.outputs) out.outputs.push_back(v.index);
     for (const Effect& e : node.effects) out.effects.push_back({number_of(e.var), RoleOf(e.role)});
     out.target = listed(options.targets, n);
-    out.collective = listed(options.collectives, n) || node.place.kind == Placement::Kind::kCommunicator;
+    out.collective =
+        node.collective || listed(options.collectives, n) || node.place.kind == Placement::Kind::kCommunicator;
+    out.copy = !copies.empty() && copies[n];
+    if (out.copy) out.name += ": " + step.values[out.inputs[0]].name;
     out.kept = Kept(graph, node, options);
   }
   for (const Graph::Edge& e : graph.Edges())
@@ -87,7 +91,7 @@ std::vector<ValueId> Crossing(const Graph& graph, std::span<const ValueId> sourc
 }
 
 Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
-              std::span<const ValueId> out, int lane) {
+              std::span<const ValueId> out, uint8_t lane) {
   std::vector<bool> given(graph.values().size(), false), mine = part;
   for (ValueId v : in) given[v.index] = true;
   for (uint32_t n = static_cast<uint32_t>(part.size()); n-- > 0;) {  // backwards: constants of constants too
@@ -107,8 +111,8 @@ Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const
     inputs.clear();
     for (ValueId v : node.inputs) inputs.push_back(here[v.index]);
     std::optional<Placement> place;
-    if (lane >= 0 && node.place.kind == Placement::Kind::kGpu && node.place.lane == Placement::kAnyLane)
-      place = Gpu(node.place.index, static_cast<uint8_t>(lane));
+    if (node.place.kind == Placement::Kind::kGpu && node.place.lane == Placement::kAnyLane)
+      place = Gpu(node.place.index, lane);
     ids[n] = segment.AddCopy(graph, n, inputs, place);
     for (uint32_t i = 0; i < node.outputs.size(); ++i) here[node.outputs[i].index] = ids[n][i];
   }

@@ -10,16 +10,18 @@
 
 namespace engine::detail {
 
-// Node 0 reads the data and makes the values `sourced`; node n of the graph is node n + 1.
-StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, const SmartStageOptions& options);
+// Node 0 reads the data and makes the values `sourced`; node n of the graph is node n + 1. `copies`: the copy nodes (see
+// boundary.h), or none.
+StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& copies,
+                      const SmartStageOptions& options);
 
 // The values that those in `after` (nodes) or the outputs of the graph need, of `sourced` and of what `before` makes.
 std::vector<ValueId> Crossing(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& before,
                               const std::vector<bool>& after);
 
 // The nodes of a part, which takes `in` and gives `out`. What it needs besides are constants, which it computes itself.
-// `lane`: of nodes on a GPU that name none; -1: as they are.
+// `lane`: of nodes on a GPU that name none.
 Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
-              std::span<const ValueId> out, int lane);
+              std::span<const ValueId> out, uint8_t lane);
 
 }  // namespace engine::detail

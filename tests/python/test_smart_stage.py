@@ -294,3 +294,16 @@ def test_what_cannot_be_honoured_is_refused():
         engine.smart_stage(step, iter(ROWS), engine.SmartStageOptions(graph=parse))
     with pytest.raises(engine.UsageError, match="max_levels is 0"):
         engine.smart_stage(step, iter(ROWS), max_levels=0).step()
+
+
+def test_collectives_stay():
+    @engine.op(collective=True)
+    def gather(row):
+        return sum(row)
+
+    steps = engine.smart_stage(lambda row: gather(parse(row)), iter(ROWS), **AT_ONCE)
+    assert [total.get() for total in steps] == [sum(map(float, row.split(","))) for row in ROWS]
+    assert dict(steps.report["nodes"]) == {
+        "parse": "", "gather": "is a collective: every process must run it in the same order"
+    }  # fmt: skip
+    assert gather([1, 2]).get() == 3  # outside of a recording it is an op as others are

@@ -1,6 +1,7 @@
 // Device lanes of stages: what a source issues runs on its stage's lane, copies on the copy lane, and consumers order
 // themselves behind it by a Var, without a synchronization.
 #include "engine/engine.h"
+#include "engine/smart_stage.h"
 #include "engine/software_device.h"
 #include "engine/stage.h"
 #include "support/engine_test.h"
@@ -57,6 +58,29 @@ TEST(StageLanesTest, TheBoundaryIsCopiedAndPreparedBesideTheStep) {
   std::set<std::string> lanes;
   for (const TraceEvent& e : eng.StopTrace()) lanes.insert(std::string(e.name) + " on " + e.lane);
   EXPECT_EQ(lanes, (std::set<std::string>{"copy in on gpu0/copy_in", "prepare on gpu0/17", "step on gpu0/0"}));
+}
+
+TEST(StageLanesTest, StagedNodesOfADeviceRunOnTheStagesLane) {
+  EngineOptions options = Quiet(1);
+  options.devices = {MakeSoftwareDevice()};
+  Engine eng(options);
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  const Var model = eng.NewVar("model");
+  const auto next = [](NodeContext& ctx) { ctx.Return(0, ctx.In<int>(0) + 1); };
+  const NodeId prepare = graph.Add({.name = "prepare", .inputs = {row}, .outputs = 1, .place = Gpu(0)}, next);
+  const NodeId train =
+      graph.Add({.name = "train", .inputs = {prepare[0]}, .outputs = 1, .updates = {model}, .place = Gpu(0, 0)}, next);
+  graph.Output(train[0]);
+  eng.StartTrace();
+  SmartStage steps(eng, graph, {SourceOf<int>("rows", row, [n = 0]() mutable { return n++; })},
+                   {.stage = {.stage_subgraph_stream_id = 2}, .profile_steps = 0, .guard_steps = 0});
+  for (int n = 0; n < 5; ++n) EXPECT_EQ(steps.Next().Take<int>(0), n + 2);
+  steps.Cancel();
+  std::set<std::string> lanes;
+  for (const TraceEvent& e : eng.StopTrace())
+    if (std::string(e.lane).starts_with("gpu0/")) lanes.insert(std::string(e.name) + " on " + e.lane);
+  EXPECT_EQ(lanes, (std::set<std::string>{"prepare on gpu0/17", "train on gpu0/0"}));
 }
 
 TEST(StageLanesTest, OutsideOfStagesAndWithoutADeviceThereIsNone) {

@@ -70,6 +70,25 @@ TEST(PartitionTest, ATableThatNobodyChangesIsLookedUpAhead) {
   EXPECT_DOUBLE_EQ(cut.serial_seconds, 12e-3);
 }
 
+TEST(PartitionTest, CopiesToADeviceGoWithWhatTheyCopyAndRunBesideBothSides) {
+  Builder b;
+  const uint32_t read = b.Add("read", {}, 1e-3), parse = b.Add("parse", {0}, 4e-3), copy = b.Add("copy", {1}, 3e-3),
+                 train = b.Add("train", {2}, 5e-3), late = b.Add("late", {3}, 0), back = b.Add("back", {4}, 2e-3);
+  b[read].source = true;
+  b[copy].copy = b[back].copy = true;
+  b[train].target = true;
+  const Cut cut = Partition(b.graph, {});
+  EXPECT_EQ(cut.staged, (std::vector<uint32_t>{read, parse, copy}));
+  EXPECT_DOUBLE_EQ(cut.stage_seconds, 5e-3);
+  EXPECT_DOUBLE_EQ(cut.copy_seconds, 3e-3);
+  EXPECT_DOUBLE_EQ(cut.main_seconds, 7e-3);
+  EXPECT_DOUBLE_EQ(cut.step_seconds, 7e-3);
+  EXPECT_EQ(cut.boundary, std::vector<uint32_t>{2});
+  EXPECT_EQ(ReasonOf(cut, back), "needs 'late', which is not staged");
+  EXPECT_EQ(ReasonOf(cut, late), "needs 'train', which is not staged");
+  EXPECT_EQ(Levels(b.graph, cut, 2), (std::vector<std::vector<uint32_t>>{{read}, {parse}}));
+}
+
 TEST(PartitionTest, ATableThatTheStepChangesIsNot) {
   Page page;
   const uint32_t sgd = page.Add("sgd", {4});

@@ -229,8 +229,9 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayExactly) {
     double now = 0;
     while (!guard.decided()) {
       if (guard.on() && !pipeline) pipeline.emplace(stage, rest, capacity);
+      const double begin = now;
       ends->Add(guard.started(), now += guard.on() ? pipeline->Step() : whole);
-      if (!guard.Started(*ends)) continue;
+      if (!guard.Started(*ends, begin, begin)) continue;
       ends.emplace();
       pipeline.reset();
     }
@@ -245,16 +246,17 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayExactly) {
 }
 
 // A program that keeps `depth` steps in flight: when they end. Whole, the caller reads, and parsing runs beside the training
-// of the steps before; staged, the stage reads and parses, one item after the other.
+// of the steps before, or, on one `worker`, in turn with it; staged, the stage reads and parses, one item after the other.
 class VirtualProgram {
  public:
-  VirtualProgram(double read, double parse, double train, size_t capacity, size_t depth)
-      : read_(read), parse_(parse), train_(train), capacity_(capacity), depth_(depth) {}
+  VirtualProgram(double read, double parse, double train, size_t capacity, size_t depth, bool one_worker)
+      : read_(read), parse_(parse), train_(train), capacity_(capacity), depth_(depth), one_worker_(one_worker) {}
   // Starts a step, and returns when it will end.
   double Start(bool staged) {
     if (staged != staged_) made_.clear(), taken_.clear();
     staged_ = staged;
     if (ends_.size() >= depth_) now_ = std::max(now_, ends_[ends_.size() - depth_]);
+    const double before = ends_.empty() ? 0 : ends_.back();
     double ready = 0;
     if (staged) {
       const size_t i = taken_.size();
@@ -265,9 +267,9 @@ class VirtualProgram {
       taken_.push_back(now_);
     } else {
       now_ += read_;
-      ready = now_ + parse_;
+      ready = (one_worker_ ? std::max(now_, before) : now_) + parse_;
     }
-    ends_.push_back(std::max(ready, ends_.empty() ? 0 : ends_.back()) + train_);
+    ends_.push_back(std::max(ready, before) + train_);
     return ends_.back();
   }
   double now() const { return now_; }
@@ -282,6 +284,7 @@ class VirtualProgram {
  private:
   double read_, parse_, train_;
   size_t capacity_, depth_;
+  bool one_worker_;
   bool staged_ = false;
   double now_ = 0;
   std::vector<double> made_, taken_, ends_;
@@ -294,8 +297,9 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
   for (int i = 0; i < 2000; ++i) {
     const auto cost = [&](uint64_t most) { return static_cast<double>(1 + random.Below(most)); };
     const double read = cost(1000), parse = cost(1000), train = cost(1000);
-    const size_t capacity = 1 + random.Below(4), depth = 1 + random.Below(8);
-    const auto program = [&] { return VirtualProgram(read, parse, train, capacity, depth); };
+    const size_t capacity = 1 + random.Below(4), depth = 1 + random.Below(40);
+    const bool one_worker = random.OneIn(2);
+    const auto program = [&] { return VirtualProgram(read, parse, train, capacity, depth, one_worker); };
     const double staged = program().Pace(true), whole = program().Pace(false);
     if (std::abs(staged - whole) < 0.1 * whole) continue;
     Guard guard(static_cast<int>(capacity) + 3, 16);
@@ -304,20 +308,62 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
     std::vector<double> coming;
     size_t seen = 0;
     while (!guard.decided()) {
+      const double asked = real.now();
       coming.push_back(real.Start(guard.on()));
       for (; seen < coming.size() && coming[seen] <= real.now(); ++seen) ends->Add(seen, coming[seen]);
-      if (!guard.Started(*ends)) continue;
+      if (!guard.Started(*ends, asked, real.now())) continue;
       ends.emplace();
       coming.clear();
       seen = 0;
     }
     EXPECT_EQ(guard.on(), staged < whole)
-        << read << " " << parse << " " << train << " capacity " << capacity << " depth " << depth << ": " << staged
-        << " " << whole << " measured " << guard.staged_seconds() << " " << guard.whole_seconds();
+        << read << " " << parse << " " << train << " capacity " << capacity << " depth " << depth << " one worker "
+        << one_worker << ": " << staged << " " << whole << " measured " << guard.staged_seconds() << " "
+        << guard.whole_seconds();
     ++(guard.on() ? on : off);
   }
   EXPECT_GT(on, 100);
   EXPECT_GT(off, 100);
+}
+
+TEST(SmartRandomTest, APauseOfTheCallersSaysNothingOfEitherWay) {
+  for (const bool faster : {false, true}) {
+    Guard guard(2, 8);
+    const double whole = 1, staged = faster ? 0.9 : 1.1;
+    double now = 0;
+    std::optional<detail::Ends> ends(std::in_place);
+    int paused = 0;
+    while (!guard.decided()) {
+      const bool better = guard.on() == faster;
+      if (better && guard.started() == 8) now += 100, ++paused;  // in every turn of the better way
+      const double asked = now += 0.25;                          // the caller's own work
+      now += guard.on() ? staged : whole;
+      ends->Add(guard.started(), now);
+      if (guard.Started(*ends, asked, asked)) ends.emplace();
+    }
+    EXPECT_EQ(paused, 2);
+    EXPECT_EQ(guard.on(), faster);
+    EXPECT_NEAR(guard.staged_seconds(), staged + 0.25,
+                0.25 / 8 + 1e-9);  // its own work in that step goes with the pause
+    EXPECT_NEAR(guard.whole_seconds(), whole + 0.25, 0.25 / 8 + 1e-9);
+  }
+}
+
+TEST(SmartRandomTest, WhatIsWithinTheNoiseIsNoReasonToStage) {
+  for (const double gain : {0.01, 0.1}) {
+    Guard guard(2, 8);
+    double now = 0;
+    std::optional<detail::Ends> ends(std::in_place);
+    for (int turn = 0; !guard.decided();) {
+      const double asked = now;
+      now += (guard.on() ? 1 - gain : 1) * (turn < 2 ? 1.02 : 1);  // the machine has become faster by 2 %
+      ends->Add(guard.started(), now);
+      if (!guard.Started(*ends, asked, asked)) continue;
+      ends.emplace();
+      ++turn;
+    }
+    EXPECT_EQ(guard.on(), gain == 0.1);
+  }
 }
 
 TEST(SmartRandomTest, LevelsKeepOrderAndSlowestIsLeast) {

@@ -1,0 +1,196 @@
+#include "arrays.h"
+
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/device.h"
+#include "failure.h"
+#include "gil.h"
+#include "run.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+using engine::DeviceArray;
+using engine::ElementType;
+using engine::HostArray;
+
+struct PyDeviceArray {
+  DeviceArray array;
+  std::weak_ptr<EngineState> engine;
+};
+
+// Of a format of the buffer protocol; none: not of numbers in this machine's order.
+std::optional<ElementType> TypeOf(const Py_buffer& buffer) {
+  std::string_view format = buffer.format ? buffer.format : "B";
+  constexpr std::string_view kNative = "@=<";  // this code is built for little-endian machines only
+  if (!format.empty() && kNative.find(format.front()) != kNative.npos) format.remove_prefix(1);
+  char kind = 0;
+  if (format == "?") kind = 'b';
+  if (format.size() == 1 && std::string_view("bhilqn").find(format[0]) != std::string_view::npos) kind = 'i';
+  if (format.size() == 1 && std::string_view("cBHILQN").find(format[0]) != std::string_view::npos) kind = 'u';
+  if (format.size() == 1 && std::string_view("efdg").find(format[0]) != std::string_view::npos) kind = 'f';
+  if (format.size() == 2 && format[0] == 'Z') kind = 'c';
+  if (!kind) return {};
+  return ElementType{kind, static_cast<uint8_t>(buffer.itemsize)};
+}
+
+// The array that an object is. It keeps the object's export, and so its memory, until it goes. GIL held.
+std::optional<HostArray> ArrayOf(PyObject* object) {
+  if (!PyObject_CheckBuffer(object)) return {};
+  PyRef view = PyRef::Steal(PyMemoryView_GetContiguous(object, PyBUF_READ, 'C'));
+  if (!view) {
+    PyErr_Clear();  // it has items that the protocol has no word for
+    return {};
+  }
+  const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.get());
+  const auto type = TypeOf(buffer);
+  if (!type || buffer.ndim == 0) return {};
+  std::vector<int64_t> shape(buffer.shape, buffer.shape + buffer.ndim);
+  return HostArray(*type, std::move(shape), buffer.buf, std::make_shared<const PyRef>(std::move(view)));
+}
+
+void Collect(PyObject* object, std::vector<HostArray>* found) {
+  if (PyDict_CheckExact(object)) {
+    PyObject* item;
+    for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &item);) Collect(item, found);
+  } else if (PyList_CheckExact(object) || PyTuple_CheckExact(object)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
+      Collect(PySequence_Fast_GET_ITEM(object, i), found);
+  } else if (auto array = ArrayOf(object)) {
+    found->push_back(std::move(*array));
+  }
+}
+
+class Arrays final : public engine::BoundaryArrays {
+ public:
+  explicit Arrays(std::weak_ptr<EngineState> engine) : engine_(std::move(engine)) {}
+
+  void Find(std::span<engine::Boundary> values) const override {
+    const PythonScope python;
+    for (engine::Boundary& value : values) Collect(value.from.Get<PyRef>().get(), &value.arrays);
+  }
+  void Replace(std::span<engine::Boundary> values) const override {
+    const PythonScope python;
+    for (engine::Boundary& value : values) {
+      size_t next = 0;
+      value.to = PyRef::Steal(Rebuilt(value.from.Get<PyRef>().get(), value, &next).release().ptr());
+    }
+  }
+
+ private:
+  // The object with its arrays replaced, in the order in which Collect found them; itself where it has none.
+  nb::object Rebuilt(nb::handle object, const engine::Boundary& value, size_t* next) const {
+    if (value.copies.empty()) return nb::borrow(object);
+    if (PyDict_CheckExact(object.ptr())) {
+      nb::dict out;
+      for (auto [key, item] : nb::borrow<nb::dict>(object)) out[key] = Rebuilt(item, value, next);
+      return out;
+    }
+    if (PyList_CheckExact(object.ptr()) || PyTuple_CheckExact(object.ptr())) {
+      nb::list out;
+      for (nb::handle item : object) out.append(Rebuilt(item, value, next));
+      if (PyTuple_CheckExact(object.ptr())) return nb::tuple(out);
+      return out;
+    }
+    if (!ArrayOf(object.ptr())) return nb::borrow(object);
+    return nb::cast(PyDeviceArray{value.copies[(*next)++], engine_}, nb::rv_policy::move);
+  }
+
+  const std::weak_ptr<EngineState> engine_;
+};
+
+nb::object ShapeOf(const PyDeviceArray& self) {
+  nb::list out;
+  for (const int64_t extent : self.array.shape()) out.append(extent);
+  return nb::tuple(out);
+}
+
+StatePtr Alive(const PyDeviceArray& self) {
+  StatePtr state = self.engine.lock();
+  if (!state) RaiseError("ShutdownError", "the engine of the array is gone");
+  return state;
+}
+
+// A NumPy array with what is there once what is on its way to the device now has come.
+nb::object ToHost(const PyDeviceArray& self) {
+  const StatePtr state = Alive(self);
+  nb::object out = nb::module_::import_("numpy").attr("empty")(ShapeOf(self), self.array.type().text());
+  const nb::object place = out.attr("ctypes").attr("data");
+  void* const to = reinterpret_cast<void*>(nb::cast<uintptr_t>(place));
+  Translated([&] {
+    WithoutGil([&] {
+      engine::Device& device = state->engine.device(self.array.device());
+      engine::Stream stream;
+      engine::DeviceStatus status = device.CreateStream(0, &stream);
+      if (status.ok()) {
+        status = device.CopyOut(to, self.array.address(), self.array.bytes(), stream);
+        if (status.ok()) status = device.Synchronize(stream);
+        (void)device.DestroyStream(stream);
+      }
+      if (!status.ok()) throw engine::DeviceError(std::move(status));
+    });
+  });
+  return out;
+}
+
+nb::dict CudaInterface(const PyDeviceArray& self) {
+  const StatePtr state = Alive(self);
+  const std::string kind = state->engine.device(self.array.device()).info().kind;
+  if (kind != "cuda") {
+    PyErr_Format(PyExc_AttributeError, "an array on a device of kind '%s' has no __cuda_array_interface__",
+                 kind.c_str());
+    throw nb::python_error();
+  }
+  nb::dict out;
+  out["shape"] = ShapeOf(self);
+  out["typestr"] = self.array.type().text();
+  out["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(self.array.address()), false);
+  out["version"] = 3;
+  out["strides"] = nb::none();
+  out["stream"] = nb::none();  // it was copied before the op was begun
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const engine::BoundaryArrays> PythonArrays(std::weak_ptr<EngineState> engine) {
+  return std::make_shared<const Arrays>(std::move(engine));
+}
+
+void BindArrays(nb::module_& m) {
+  nb::class_<PyDeviceArray>(
+      m, "DeviceArray",
+      "An array that crossed to a device: what an op placed there gets for a NumPy array or another buffer of "
+      "numbers,\n"
+      "under stage_subgraph_on_cpu. On CUDA a framework takes it by __cuda_array_interface__, without a copy:\n"
+      "torch.as_tensor(x, device='cuda').")
+      .def_prop_ro("address",
+                   [](const PyDeviceArray& self) { return reinterpret_cast<uintptr_t>(self.array.address()); })
+      .def_prop_ro("shape", &ShapeOf, nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_prop_ro(
+          "dtype",
+          [](const PyDeviceArray& self) {
+            return nb::module_::import_("numpy").attr("dtype")(self.array.type().text());
+          },
+          nb::sig("def dtype(self) -> Any"), "As NumPy has it.")
+      .def_prop_ro("nbytes", [](const PyDeviceArray& self) { return self.array.bytes(); })
+      .def_prop_ro(
+          "device", [](const PyDeviceArray& self) { return self.array.device(); }, "Its number, as of engine.gpu.")
+      .def("to_host", &ToHost, nb::sig("def to_host(self) -> Any"),
+           "A copy as a NumPy array. Waits for the device, so not in the body of an op there: to look at it.")
+      .def_prop_ro("__cuda_array_interface__", &CudaInterface,
+                   nb::sig("def __cuda_array_interface__(self) -> dict[str, Any]"))
+      .def("__repr__", [](const PyDeviceArray& self) {
+        return "<engine.DeviceArray " + self.array.type().text() + " of " + std::to_string(self.array.size()) +
+               " on device " + std::to_string(self.array.device()) + ">";
+      });
+}
+
+}  // namespace engine_python

@@ -1,0 +1,52 @@
+#include "engine/array.h"
+
+#include <bit>
+
+#include "engine/error.h"
+
+namespace engine {
+
+std::string ElementType::text() const {
+  const char order = bytes == 1 ? '|' : std::endian::native == std::endian::little ? '<' : '>';
+  return order + (kind + std::to_string(bytes));
+}
+
+Array::Array(ElementType type, std::vector<int64_t> shape, void* data, std::shared_ptr<const void> owner)
+    : type_(type), shape_(std::move(shape)), data_(data), owner_(std::move(owner)) {
+  for (const int64_t extent : shape_) {
+    if (extent < 0) throw UsageError("an array has an extent of " + std::to_string(extent) + "; 0 or more is expected");
+    size_ *= static_cast<size_t>(extent);
+  }
+}
+
+void* Array::Data(ElementType wanted) const {
+  if (wanted == type_) return data_;
+  throw UsageError("an array of '" + type_.text() + "' is read as one of '" + wanted.text() + "'");
+}
+
+void HostArray::CheckSize(size_t elements) const {
+  if (elements == size()) return;
+  throw UsageError("an array's shape has " + std::to_string(size()) + " elements, and it is given " +
+                   std::to_string(elements));
+}
+
+void BoundaryArrays::Find(std::span<Boundary> values) const {
+  for (Boundary& value : values)
+    if (const HostArray* array = value.from.If<HostArray>()) value.arrays.push_back(*array);
+}
+
+void BoundaryArrays::Replace(std::span<Boundary> values) const {
+  for (Boundary& value : values) {
+    if (!value.copies.empty()) {
+      value.to = std::move(value.copies.front());
+    } else if (value.last) {
+      value.to = std::move(value.from);
+    } else {
+      throw UsageError("value '" + std::string(value.name.c_str()) +
+                       "' is used on the host and on a device, and is no HostArray, so it cannot be in both places: "
+                       "make it one, or two values");
+    }
+  }
+}
+
+}  // namespace engine
