@@ -237,7 +237,8 @@ class Stages {
     if (name.starts_with("model_"))
       return variant_.empty() ? ModelSteps(name, n) : Answer::Skip("runs both ways in one process");
     for (const auto& [load_name, load] : Loads()) {
-      if (load_name == name) return load.autotune && variant_.empty() ? Autotuned(load, n) : Pipeline(variant_, load, n);
+      if (load_name == name)
+        return load.autotune && variant_.empty() ? Autotuned(load, n) : Pipeline(variant_, load, n);
     }
     return Answer::Skip("no such case");
   }
