@@ -96,7 +96,7 @@ constexpr Placement Gpu(uint16_t device = 0, uint8_t lane = Placement::kAnyLane)
 
 // What a device op is, for bulks that come again: members of equal kinds in equal order are one structure, which the
 // engine launches as a graph once it has seen it often enough. From then on the body runs only when params change.
-// So the body must issue the same calls for the same kind and params, and do nothing else.
+// So the body must issue the same calls for the same kind and params, and do nothing else. Copy lanes launch no graphs.
 struct GraphKey {
   uint64_t kind = 0;      // operator, launch shape, types: everything but pointers and scalars. 0: never in a graph
   uint64_t params = 0;    // of pointers and scalars: a hash, or a version that moves with them

@@ -146,14 +146,17 @@ OpRecord* Pool::Search(Worker& worker) {
   if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);
   SpinPlaces& places = core_.spin_places();
   SpinPlaces::Note(places.searcher);
-  const auto until = Clock::now() + (lingers ? tuning::kLingerSpins : 1) * spin_;
+  const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
   // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
   uint32_t pauses =
       std::clamp(std::exchange(worker.found, 0) * tuning::kPausesPerOp, tuning::kIdlePauses, tuning::kMostPauses);
   for (uint32_t round = 0;; ++round) {
     SpinRound(round, pauses, places.waiter, [] { return false; });
     pauses = tuning::kIdlePauses;
-    if (OpRecord* op = Find(worker, true)) return op;
+    if (OpRecord* op = Find(worker, true)) {
+      worker.searched += Clock::now() - begin;
+      return op;
+    }
     if (stopping() || Clock::now() >= until) return nullptr;
   }
 }

@@ -37,6 +37,7 @@ struct alignas(64) Worker {
   uint32_t turn = 0;                      // where the next look starts
   uint32_t found = 0;                     // ops since it last found nothing
   bool doubts = false;                    // that ops are still tiny: the last mean was not
+  std::chrono::nanoseconds searched{0};   // since the last mean: nobody's op
   struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
   bool lingers = false;    // its last op was of a ranked run, which many workers share: another may follow
   bool turn_over = false;  // what runs next goes to the queue instead, so that others have a turn
@@ -73,7 +74,7 @@ class Pool {
 
   // The next op for `worker`, or null when the pool stops. Blocks. `fair`: looks at other threads' queues first.
   OpRecord* Next(Worker& worker, bool fair);
-  // What `ops` ops of a worker took, overhead included. True if the worker should make room for the others.
+  // What `ops` ops of a worker took, overhead included, its searches left out. True if the worker should make room for the others.
   bool NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops);
   // Goes to sleep although there may be work, if somebody else is awake to do it.
   void Retire(Worker& worker);

@@ -175,7 +175,8 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   } else {
     home.pool = PoolIndex(desc.place);
     if (OnDevice(home.pool)) [[unlikely]]
-      flags |= desc.graph.kind && !(flags & kAsyncOp) ? kDeviceOp | kCapturable : kDeviceOp;
+      flags |=
+          desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
   }
   size_t closure_at = 0;
   if (flags & (kScoped | kPointerExtra | kDeviceOp)) [[unlikely]] {

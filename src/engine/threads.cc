@@ -279,7 +279,8 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   for (uint32_t run = 0; !t_role_lent; ++run) {
     if (several && measured++ % tuning::kMeasuredOps == 0) {
       const auto now = Clock::now();
-      if (measured > 1 && pool.NoteMean(worker, now - since, tuning::kMeasuredOps)) {
+      const auto searched = std::exchange(worker.searched, std::chrono::nanoseconds{0});
+      if (measured > 1 && pool.NoteMean(worker, now - since - searched, tuning::kMeasuredOps)) {
         if (next) pool.Put(*worker.slot, std::exchange(next, nullptr));
         pool.Retire(worker);
       }

@@ -129,6 +129,26 @@ TEST(DeviceBulk, EventsAreMadeOnceAndNeverRecordedWhileSomebodyMayWait) {
   EXPECT_EQ(rig.device().counts()[DeviceCall::kRecordPending], 0u);
 }
 
+TEST(DeviceBulk, MembersGoWhereTheyAskToGo) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  const uint64_t hold = rig.PushHeldKernel({.updates = {a}, .place = Gpu(0, 0)});
+  std::array<Stream, 3> on;
+  HeldOps held(rig.eng());
+  for (size_t i = 0; i < on.size(); ++i)
+    held.Push({.updates = {a}, .place = Gpu(0, i == 0 ? 0 : 1)}, [&on, i](RunContext& ctx) { on[i] = ctx.stream(); });
+  const auto before = rig.eng().device_stats();
+  held.Release();
+  rig.WaitIssued();
+  const auto after = rig.eng().device_stats();
+  EXPECT_NE(on[0], on[1]);
+  EXPECT_EQ(on[1], on[2]);
+  EXPECT_EQ(after.records - before.records, 2u) << "one for each lane";
+  EXPECT_EQ(after.waits - before.waits, 1u);
+  rig.device().Release(hold);
+  rig.eng().Wait(a);
+}
+
 TEST(DeviceBulk, ASplitRunStillRecordsItsParts) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), c = rig.eng().NewVar("c");

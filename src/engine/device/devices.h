@@ -149,6 +149,7 @@ class Devices {
   enum class Polled { kNothing, kRunning, kAwaited, kRetired };
   Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
   bool AwaitRetired(DeviceLane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
+  static bool MayGoOn(DeviceState& device, const DeviceLane& on, uint32_t asked);
   void PassLostToVars(OpRecord* op);
   ErrorRecord* ErrorOf(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
 

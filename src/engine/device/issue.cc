@@ -52,6 +52,13 @@ void Devices::AddNeeds(OpRecord* op, Need* need) {
   });
 }
 
+// Whether an op that asks for `asked` may follow what was issued on `on`.
+bool Devices::MayGoOn(DeviceState& device, const DeviceLane& on, uint32_t asked) {
+  if (asked == Placement::kAnyLane || asked == kCopyInLane || asked == kCopyOutLane || asked >= kFirstChannelLane)
+    return true;  // the only lane of its issuer, or any
+  return device.compute[asked].load(std::memory_order_acquire) == &on;
+}
+
 // The lane whose newest op this one follows, else the one with the least on it.
 DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   const uint32_t asked = op->extra.asked_lane;
@@ -206,7 +213,11 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   DeviceLane* on = nullptr;
   bool graph_may_suit = false;
   try {
-    const bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane;
+    bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane;
+    if (in_run && !MayGoOn(device, *worker->run_lane, op->extra.asked_lane)) {  // a run of its own, from here on
+      EndRun(*worker->run_lane);
+      in_run = false;
+    }
     on = in_run ? worker->run_lane : &Choose(device, op);
     // Before the members' points are looked at: once nobody outside is missing, they are all there.
     graph_may_suit = !in_run && (op->extra.flags & kCapturable) && worker &&
