@@ -1,5 +1,8 @@
 // Contract 5: waits from outside. Waits inside ops are in nested_wait_test.cc.
+#include <unistd.h>
+
 #include "support/engine_test.h"
+#include "support/threads.h"
 
 namespace engine::test {
 namespace {
@@ -118,6 +121,24 @@ TEST_P(WaitingTest, WaitAllDoesNotWaitForLaterPushes) {
   // Only `after` is pending: a call that began before it was pushed would return. Its own call must not.
   EXPECT_FALSE(eng.WaitAllFor(1ms));
   after.Release();
+  eng.WaitAll();
+}
+
+// The worker takes on `later` before it could find its queue empty.
+TEST(WaitAllTest, IsToldByAWorkerThatGoesOnWithLaterOps) {
+  Engine eng(Quiet(1));
+  Gate first, later;
+  eng.Push({.name = "first"}, [&] { first.Wait(); });
+  std::atomic<int> waiting{0};
+  std::thread waiter([&] {
+    waiting = gettid();
+    eng.WaitAll();
+  });
+  AwaitAsleep(waiting);
+  eng.Push({.name = "later"}, [&] { later.Wait(); });
+  first.Open();
+  waiter.join();
+  later.Open();
   eng.WaitAll();
 }
 

@@ -12,6 +12,9 @@ engine_mutant(dropped_completion_failure completion.cc "Workers/CompletionTest.D
 engine_mutant(dropped_drain_note drain.cc "Workers/WaitingTest.*/1"
   "void EngineCore::NoteDrain() {"
   "void EngineCore::NoteDrain() { return;")
+engine_mutant(untold_drain drain.cc "WaitAllTest.*"
+  "  if (untold && "
+  "  if (false && untold && ")
 engine_mutant(dropped_driver_wake wait.cc "Workers/CompletionTest.CalledOnAForeign*/0"
   "FutexWake(*waiter.word, kEveryone);"
   "")

@@ -1,8 +1,11 @@
-// How many threads this process has, for tests that none is left.
+// How many threads this process has, for tests that none is left; and whether one sleeps.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
+#include <string>
 #include <thread>
 
 namespace engine::test {
@@ -18,6 +21,15 @@ inline int Threads() {
 // stays is a test that runs into its time limit.
 inline void AwaitThreads(int count) {
   while (Threads() > count) std::this_thread::yield();
+}
+
+// Returns once the thread `tid` of this process sleeps; 0: not yet known.
+inline void AwaitAsleep(const std::atomic<int>& tid) {
+  for (std::string text; text.find(") S ") == text.npos;) {
+    std::this_thread::yield();
+    std::ifstream stat("/proc/self/task/" + std::to_string(tid) + "/stat");
+    std::getline(stat, text);
+  }
 }
 
 }  // namespace engine::test

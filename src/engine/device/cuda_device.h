@@ -19,11 +19,10 @@ DeviceStatus CudaStatus(const char* call, cudaError_t error);
 // a user's thread among them, whose own choice comes back.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int ordinal) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = ordinal;
-    if (before_ != ordinal) status_ = CudaStatus("cudaSetDevice", cudaSetDevice(ordinal));
-    changed_ = before_ != ordinal && status_.ok();
-  }
+  explicit CurrentDevice(int ordinal)
+      : before_(Before(ordinal)),
+        status_(before_ == ordinal ? DeviceStatus() : CudaStatus("cudaSetDevice", cudaSetDevice(ordinal))),
+        changed_(before_ != ordinal && status_.ok()) {}
   ~CurrentDevice() {
     if (changed_) (void)CudaStatus("cudaSetDevice", cudaSetDevice(before_));
   }
@@ -31,9 +30,14 @@ class CurrentDevice {
   const DeviceStatus& status() const { return status_; }
 
  private:
-  int before_ = 0;
-  bool changed_ = false;
-  DeviceStatus status_;
+  static int Before(int otherwise) {
+    int now = otherwise;
+    return cudaGetDevice(&now) == cudaSuccess ? now : otherwise;
+  }
+
+  const int before_;
+  const DeviceStatus status_;
+  const bool changed_;
 };
 
 class CudaDevice final : public Device {
