@@ -234,7 +234,7 @@ Answer RunCase(Backend& backend, std::string_view name, std::size_t n) {
   if (name == kPushLatency) return PushLatency(backend, n);
   if (name == kRoundtripWarm) return Roundtrip(backend, n, milliseconds(0));
   if (name == kRoundtripCold) return Roundtrip(backend, n, milliseconds(50));
-  if (name == kSteps) {
+  if (name == kWaitedSteps) {
     if constexpr (requires { backend.Rerun(); }) return Answer::Skip("its graph would be built anew for each step");
     return Steps(backend, n);
   }
