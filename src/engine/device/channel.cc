@@ -223,12 +223,13 @@ ErrorRecord* Devices::FailedInput(OpRecord* op) {
     if (at != failed_versions_.end()) return at->second;
   }
   ErrorRecord* failed = nullptr;
-  ForNodeVersions(op, [&](const Access& a, Role role) REQUIRES(lost_mu_) {
+  const auto& versions = failed_versions_;
+  ForNodeVersions(op, [&](const Access& a, Role role) {
     if (failed || role == Role::kWrite) return;
     // What the run found there, or what a node of its own made of it.
     for (const uint64_t version : {SeenVersion(a), a.version()}) {
-      const auto at = failed_versions_.find({a.var, version});
-      if (at != failed_versions_.end()) failed = at->second;
+      const auto at = versions.find({a.var, version});
+      if (at != versions.end()) failed = at->second;
     }
   });
   return failed;
@@ -240,8 +241,9 @@ void Devices::FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord
     const Access& a = op->accesses()[i];
     if (!a.read() && failed_versions_.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
   }
-  ForNodeVersions(op, [&](const Access& a, Role role) REQUIRES(lost_mu_) {
-    if (role != Role::kRead && failed_versions_.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
+  auto& versions = failed_versions_;
+  ForNodeVersions(op, [&](const Access& a, Role role) {
+    if (role != Role::kRead && versions.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
   });
   MutexLock lock(on.mu);
   on.failed.push_back({seq, error});
