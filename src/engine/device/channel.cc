@@ -21,11 +21,36 @@ std::string Describe(const OpRecord* op) {
 // The version that the op has looked at: an Update makes the one behind.
 uint64_t SeenVersion(const Access& a) { return a.mode() == Mode::kUpdate ? a.version() - 1 : a.version(); }
 
-// A node of a run on a device: fn(Access of the run, Role of the node).
+// Every Var that the op names, or as a node of a run uses: fn(Access, or that of the run; whether it overwrites only; reads).
 template <class Fn>
-void ForNodeVersions(OpRecord* op, Fn&& fn) {
+void ForVersions(OpRecord* op, Fn&& fn) {
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    const Access& a = op->accesses()[i];
+    fn(a, a.mode() == Mode::kWrite, a.read());
+  }
   if (!(op->extra.flags & kNodeOp)) return;
-  ForNodeVars(op, [&](VarCore* var, Role role) { fn(*EngineCore::FindAccess(op, var), role); });
+  ForNodeVars(op, [&](VarCore* var, Role role) {
+    fn(*EngineCore::FindAccess(op, var), role == Role::kWrite, role == Role::kRead);
+  });
+}
+
+// The error of what the op sees, not counted, or null. A node may see what its run found, or what an earlier one made of it.
+ErrorRecord* FailedAmong(const FailedVersions& failed, OpRecord* op) {
+  ErrorRecord* found = nullptr;
+  ForVersions(op, [&](const Access& a, bool overwrites, bool) {
+    if (found || overwrites) return;
+    auto at = failed.find({a.var, SeenVersion(a)});
+    if (at == failed.end() && (op->extra.flags & kNodeOp)) at = failed.find({a.var, a.version()});
+    if (at != failed.end()) found = at->second;
+  });
+  return found;
+}
+
+// What the op makes has failed. Counts `error` for each.
+void AddTo(FailedVersions& failed, OpRecord* op, ErrorRecord* error) {
+  ForVersions(op, [&](const Access& a, bool, bool reads) {
+    if (!reads && failed.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
+  });
 }
 
 }  // namespace
@@ -215,36 +240,11 @@ void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause) {
   core_.errors_.Add(root);
 }
 
-ErrorRecord* Devices::FailedInput(OpRecord* op) {
-  for (uint32_t i = 0; i < op->n_access; ++i) {
-    const Access& a = op->accesses()[i];
-    if (a.mode() == Mode::kWrite) continue;
-    const auto at = failed_versions_.find({a.var, SeenVersion(a)});
-    if (at != failed_versions_.end()) return at->second;
-  }
-  ErrorRecord* failed = nullptr;
-  const auto& versions = failed_versions_;
-  ForNodeVersions(op, [&](const Access& a, Role role) {
-    if (failed || role == Role::kWrite) return;
-    // What the run found there, or what a node of its own made of it.
-    for (const uint64_t version : {SeenVersion(a), a.version()}) {
-      const auto at = versions.find({a.var, version});
-      if (at != versions.end()) failed = at->second;
-    }
-  });
-  return failed;
-}
+ErrorRecord* Devices::FailedInput(OpRecord* op) { return FailedAmong(failed_versions_, op); }
 
 // The op of this number has failed. Consumes the count of `error`.
 void Devices::FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord* error) {
-  for (uint32_t i = 0; i < op->n_access; ++i) {
-    const Access& a = op->accesses()[i];
-    if (!a.read() && failed_versions_.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
-  }
-  auto& versions = failed_versions_;
-  ForNodeVersions(op, [&](const Access& a, Role role) {
-    if (role != Role::kRead && versions.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
-  });
+  AddTo(failed_versions_, op, error);
   MutexLock lock(on.mu);
   on.failed.push_back({seq, error});
   on.any_failed.store(true, std::memory_order_release);

@@ -33,6 +33,9 @@ struct VarCore;
 extern thread_local constinit bool t_retiring;
 struct Worker;
 
+// Of what was issued and failed: the error, counted, by Var and the version that it made.
+using FailedVersions = std::map<std::pair<const Protocol::Var*, uint64_t>, ErrorRecord*>;
+
 class BulkGraphs;
 class Devices;
 class MemoryPool;
@@ -182,7 +185,7 @@ class Devices {
   std::atomic<bool> stop_{false};
   Mutex lost_mu_;
   // The error of what an op would have made that failed after it was issued; counted. By Var and version.
-  std::map<std::pair<const Protocol::Var*, uint64_t>, ErrorRecord*> failed_versions_ GUARDED_BY(lost_mu_);
+  FailedVersions failed_versions_ GUARDED_BY(lost_mu_);
   Mutex channels_mu_;
   std::array<Channel, kMaxChannels> channels_;
   std::atomic<uint32_t> n_channels_{0};
