@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <thread>
 
@@ -17,7 +18,7 @@ struct EngineCore::EngineThread {
   std::atomic<uint32_t> command{kIdle};  // futex word; written by whoever took the thread from idle_, then by it
   Worker* role = nullptr;                // published by the release of kPlay
   std::atomic<uint32_t> drive_until{WaitNode::kPending};  // kDone ends a kDrive
-  uint64_t hooked_pools = 0;                              // whose on_start has run on it
+  std::bitset<kMaxPools> hooked_pools;                    // whose on_start has run on it
   std::vector<std::pair<const PoolOptions*, int>> hooks;  // on_end to run
 };
 

@@ -266,8 +266,8 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   Remember({id, worker.slot, nullptr});
   t_role_lent = false;
   SetThreadUp(options, options_.thread_name + "/" + worker.lane, worker.index);
-  if (!(thread.hooked_pools & (uint64_t{1} << pool.index()))) {
-    thread.hooked_pools |= uint64_t{1} << pool.index();
+  if (!thread.hooked_pools.test(pool.index())) {
+    thread.hooked_pools.set(pool.index());
     if (options.on_end) thread.hooks.emplace_back(&options, worker.index);
     if (options.on_start) options.on_start(worker.index);
   }

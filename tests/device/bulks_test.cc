@@ -133,6 +133,7 @@ TEST(DeviceBulk, MembersGoWhereTheyAskToGo) {
   Rig rig;
   Var a = rig.eng().NewVar("a");
   const uint64_t hold = rig.PushHeldKernel({.updates = {a}, .place = Gpu(0, 0)});
+  rig.WaitIssued();
   std::array<Stream, 3> on;
   HeldOps held(rig.eng());
   for (size_t i = 0; i < on.size(); ++i)

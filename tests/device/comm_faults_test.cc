@@ -1,6 +1,7 @@
 // What can go wrong with a communicator: nobody hangs, the ops concerned fail with the cause and the communicator's name,
 // everybody else goes on.
 #include "comm_rig.h"
+#include "engine/plan.h"
 
 namespace engine::test {
 namespace {
@@ -89,6 +90,35 @@ TEST(CommunicatorFaults, WhatNeedsAFailedCollectiveFailsWithItAndNothingElse) {
     ranks.AllReduce(r, g[at]);
   }
   EXPECT_EQ(ranks.Read(g[1]), Floats{4});
+}
+
+// The same behind a run: its Vars are released as its nodes are issued, and the run is over only later.
+TEST(CommunicatorFaults, WhatNeedsAFailedNodeOfARunFailsWithIt) {
+  Ranks ranks(2);
+  Engine& eng = ranks.rig.eng();
+  std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
+  const Ranks::Buffer made = ranks.New(0, 1), read = ranks.New(0, 1), fine = ranks.New(0, 1);
+  PlantLoopbackFault(ranks.id, 0, 1, LoopbackFault::kNeverComes);
+  ranks.AllReduce(0, g[0]);
+  ranks.AllReduce(1, g[1]);
+  Graph graph;
+  {
+    Capture capture(graph);
+    ranks.Kernel(capture, 0, {.name = "node", .reads = g[0].var, .writes = made.var}, [] {});
+    ranks.Kernel(capture, 0, {.name = "apart", .writes = fine.var}, [d = fine.data] { *d = 4; });
+  }
+  const Plan plan = graph.Compile(eng);
+  engine::Run run = plan.Start({}, {});
+  ranks.Kernel(eng, 0, {.name = "behind the run", .reads = made.var, .writes = read.var}, [] {});
+  // Two joins, two collectives, two nodes, one kernel.
+  while (eng.device_stats().issued < 7) std::this_thread::yield();
+  ranks.comms[0].Abort("the test says so");
+  for (const Var& v : {made.var, read.var}) ExpectHas(ranks.ErrorOf(v), "rank 0 of 2: aborted: the test says so");
+  EXPECT_THROW((void)run.Wait(), OpError);
+  ranks.SeeErrors();
+  ranks.Fill(eng, made, {2});
+  ranks.Kernel(eng, 0, {.reads = made.var, .writes = read.var}, [d = read.data] { *d = 5; });
+  EXPECT_EQ(ranks.Read(read), Floats{5});
 }
 
 TEST(CommunicatorFaults, AnAsynchronousErrorAbortsEveryRank) {
