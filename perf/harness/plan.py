@@ -55,7 +55,7 @@ CONTENDERS = {
     "plan inline, static": Contender("plans", ("--variant", "inline_static")),
     "inline": Contender("serving"),
     "inline, with a Var": Contender("serving", ("--variant", "vars")),
-    "threaded": Contender("serving", ("--variant", "threaded")),
+    "threaded serving": Contender("serving", ("--variant", "threaded")),
     "kernels in a loop": Contender("serving", ("--variant", "loop")),
     "onnxruntime sequential": Contender("onnxruntime", ("--variant", "sequential")),
     "onnxruntime parallel": Contender("onnxruntime", ("--variant", "parallel")),
@@ -260,7 +260,7 @@ SUITES = {
     "policies": (
         Group("makespan", "cost_model", ("threaded", "taskflow makespan", "tbb makespan"), MAKESPANS),
         Group("serving", "inline",
-              ("onnxruntime sequential", "onnxruntime parallel", "onnxruntime parallel, spinning", "threaded",
+              ("onnxruntime sequential", "onnxruntime parallel", "onnxruntime parallel, spinning", "threaded serving",
                "inline, with a Var"),
               CLOSED + OPEN + IDLE),
         Group("overhead", "inline", ("kernels in a loop",),
