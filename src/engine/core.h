@@ -101,13 +101,15 @@ class EngineCore {
   void PushClear(VarRef var, Site site);
 
   // --- execute.cc
-  // Runs the op on this thread and settles it. Returns the successor to run next on this worker, if any.
+  // Runs the op on this thread and settles it; likewise what follows it in its chain. Returns the successor to run next on
+  // this worker, if any.
   // A counted copy of its error goes to `raised`, if given.
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
-  OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker, const OpRecord* chained);
+  OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker, const OpRecord* chained,
+                           OpRecord* next);
   OpRecord* Dispatch(Pass& pass, Worker* worker, const OpRecord* keep = nullptr);
   void Complete(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
@@ -295,6 +297,19 @@ class EngineCore {
   uint32_t AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
   uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
   OpRecord* StartNext(Pass& pass, HeldChain& released);
+  // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
+  static void TakeFirst(ThreadSlot& slot, HeldChain& released) {
+    OpRecord* const op = released.first;
+    if (op->extra.more_behind) [[likely]] {
+      released.first = op->extra.next;
+    } else {
+      LetGo(op);
+      slot.var_cache.Return(kChainClass, &released);
+    }
+  }
+  // The op has left its chain, whose block may be taken anew by who pushes behind it. relaxed: carried to him by the
+  // way that the block takes.
+  static void LetGo(OpRecord* op) { std::atomic_ref(op->chain()).store(&g_let_go, std::memory_order_relaxed); }
   HeldChain* SplitOff(Pass& pass, HeldChain& chain);
   void LeaveChain(OpRecord* op);
   void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
@@ -328,6 +343,7 @@ class EngineCore {
 
   // execute.cc
   ErrorRecord* BeforeRun(OpRecord* op);
+  OpRecord* ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
   ErrorRecord* FirstPoison(OpRecord* op);

@@ -22,6 +22,9 @@
 // Holder(op), what holds it back or held it once, or null, asked by who has the op; HolderAtTail(op), the same of another's
 // op that has one and is pinned; Holds(holder), false once it has let go of all that it held when asked; and Need(ctx,
 // holder): an op that `holder` does not hold was registered behind one that it does. A tail says whether it leads to such an op, so that others pay a bit test.
+// IsHeld(op): whether there is a Holder. InTurn(op, before): the holder of both, which has started neither, starts `op` only
+// when `before` has ended: then a write of `op` behind one of `before` needs no grant, only the word of it in the link
+// (kImplied). A holder that starts ops out of turn after all calls GrantInstead first.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +50,8 @@ enum class Mutant {
   kOrderSwapOnOneVar,     // publish the last Var before locking the others
   kForgottenHolder,       // a reader that joins a group does not learn who holds the write before it
   kSettledLate,           // CompleteOne tells waits of the version after it has let the next write go
+  kImpliedOutOfTurn,      // what GrantInstead makes a grant is not awaited
+  kImpliedBehindDone,     // a write that has ended is taken for one that its holder has not started
 };
 
 template <class Env>
@@ -64,12 +69,16 @@ struct Dependency {
   static constexpr uintptr_t kOpen = 4;
   static constexpr uintptr_t kHeld = 8;
   static constexpr uintptr_t kBits = 15;
-  static constexpr uintptr_t kDone = 1;     // in a writer's link: finished, whoever comes is granted at once
+  // In a writer's link. kDone: finished, whoever comes is granted at once. kImplied: the successor awaits no grant, because
+  // its holder starts it later.
+  static constexpr uintptr_t kDone = 1;
+  static constexpr uintptr_t kImplied = 4;
   static constexpr uintptr_t kGranted = 1;  // in Group::waiters
 
   // One (op, Var, mode), 32 bytes, embedded in the op's block.
   struct Access {
-    Atomic<uintptr_t> link;  // writer: successor (Op* or Group*|kGroup) or kDone; reader: next waiter, then group
+    // Writer: successor (Op* [| kImplied] or Group*|kGroup) or kDone; reader: next waiter, then group.
+    Atomic<uintptr_t> link;
     Var* var;
     Op* op;
     uint64_t word;  // version << 16 | place in the caller's listing << 2 | mode
@@ -115,6 +124,7 @@ struct Dependency {
     bool deletes;        // ends its Var: nothing may come behind it
 
     Access* accesses() { return reinterpret_cast<Access*>(this + 1); }
+    const Access* accesses() const { return reinterpret_cast<const Access*>(this + 1); }
   };
 
   // How many may look at a block, once it is registered. Set by the caller: it knows how many of the accesses are no reads.
@@ -145,8 +155,14 @@ struct Dependency {
     } else if (!RegisterHolding(ctx, op, refused, granted)) {
       return Result::kDeletedVar;
     }
-    // Nobody else grants an op whose accesses were all granted here.
-    if (granted == n && bias == 0) return Result::kReady;
+    // Nobody else grants an op whose accesses were all granted here, but for its holder, which does not while it pushes.
+    if (granted == n) {
+      if (bias == 0) return Result::kReady;
+      if (Env::IsHeld(op)) {
+        op->wait.store(bias, std::memory_order_relaxed);
+        return Result::kPending;
+      }
+    }
     if (granted && GrantMany(op, granted)) return Result::kReady;
     return Result::kPending;
   }
@@ -166,6 +182,12 @@ struct Dependency {
   ENGINE_INLINE static void Complete(Ctx& ctx, Op* op, bool exclusive = false) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
+    // The most common one without loops, but otherwise as below.
+    if (n == 1 && !access->read() && !op->deletes) {
+      access->var->settled.store(access->version(), std::memory_order_release);
+      if (LeaveWrite(ctx, op, *access, exclusive)) DropPins(ctx, op, 1);
+      return;
+    }
     uint32_t writes = 0;
     Access* last_write = nullptr;
     for (Access* a = access; a != access + n; ++a) {
@@ -200,6 +222,28 @@ struct Dependency {
     const uint32_t drop = LeaveWrite(ctx, op, a, exclusive);
     if constexpr (Env::kMutant == Mutant::kSettledLate) a.var->settled.store(a.version(), std::memory_order_release);
     if (drop) DropPins(ctx, op, 1);
+  }
+
+  // Of an op in whose place its holder starts others before it has ended: those that were to start behind it await its
+  // grants instead. By the holder, while it has started none of them. relaxed: each still misses its start, so nobody
+  // meets the end of its count meanwhile, and whoever ends `op` has it from the holder.
+  static void GrantInstead(Op* op) {
+    for (Access *a = op->accesses(), *end = a + op->n_access; a != end; ++a) {
+      const uintptr_t next = a->read() ? 0 : a->link.load(std::memory_order_relaxed);
+      if (!(next & kImplied)) continue;
+      if constexpr (Env::kMutant != Mutant::kImpliedOutOfTurn)
+        reinterpret_cast<Op*>(next ^ kImplied)->wait.fetch_add(1, std::memory_order_relaxed);
+      a->link.store(next ^ kImplied, std::memory_order_relaxed);
+    }
+  }
+
+  // Whether the next of a holder's, `op`, is one of those that start behind `before` by a write.
+  static bool Implied(const Op* before, const Op* op) {
+    const Access* a = before->accesses();
+    for (uint32_t i = 0; i < before->n_access; ++i)
+      if (!a[i].read() && a[i].link.load(std::memory_order_relaxed) == (reinterpret_cast<uintptr_t>(op) | kImplied))
+        return true;
+    return false;
   }
 
   // Releases one awaited grant that is not an access: a held op's start.
@@ -259,6 +303,7 @@ struct Dependency {
     uintptr_t old;     // tail before us
     uintptr_t now;     // tail that we publish
     uint64_t entered;  // readers of the group that we close
+    bool own;          // a write, behind one of the same holder
   };
 
   // Two-phase: locks every tail, publishes, links. False for a deleted Var, with nothing changed.
@@ -342,7 +387,8 @@ struct Dependency {
       if (op->deletes) v->deleted.store(1, std::memory_order_relaxed);
       seen.entered = v->entered;
       seen.now = TailOf(op, a);
-      if ((seen.old & kHeld) && !BehindOwn(op, seen.old)) [[unlikely]]
+      seen.own = (seen.old & kHeld) && BehindOwn(op, seen.old);
+      if ((seen.old & kHeld) && !seen.own) [[unlikely]]
         NoteHeld(ctx, a, op, seen);
       return;
     }
@@ -370,7 +416,7 @@ struct Dependency {
 
   // What the tail says while this write is the last access.
   ENGINE_INLINE static uintptr_t TailOf(Op* op, Access& a) {
-    return reinterpret_cast<uintptr_t>(&a) | (Env::Holder(op) ? kHeld : 0);
+    return reinterpret_cast<uintptr_t>(&a) | (Env::IsHeld(op) ? kHeld : 0);
   }
 
   // A write that follows one of its own holder's: nothing to note.
@@ -421,7 +467,14 @@ struct Dependency {
     }
     if (old == 0) return true;
     if (old & kGroup) return CloseGroup(ctx, GroupOf(old), a, seen.entered);
-    return Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(a.op));
+    Access* const writer = AccessOf(old);
+    if (seen.own && Env::InTurn(a.op, writer->op) &&
+        (Env::kMutant == Mutant::kImpliedBehindDone || writer->link.load(std::memory_order_relaxed) != kDone)) {
+      // relaxed: nobody else follows this write, and its completer comes after its start, which is our holder's to give.
+      writer->link.store(reinterpret_cast<uintptr_t>(a.op) | kImplied, std::memory_order_relaxed);
+      return true;
+    }
+    return Follow(ctx, writer, reinterpret_cast<uintptr_t>(a.op));
   }
 
   // Hangs `me` behind a writer; true if the writer had gone already.
@@ -500,7 +553,7 @@ struct Dependency {
     }
     if (next & kGroup) {
       GrantGroup(ctx, GroupOf(next), nullptr);
-    } else {
+    } else if (!(next & kImplied)) {
       Grant(ctx, reinterpret_cast<Op*>(next));
     }
     return 1;

@@ -26,10 +26,11 @@ void EngineCore::RecycleOther(OpRecord* op) {
 }
 
 // An op of this epoch has ended: starts what it released, `chained` straight after it, and tells who waits for ends.
+// `next`: has nothing to dispatch, because it runs next anyway.
 ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker,
-                                                   const OpRecord* chained) {
+                                                   const OpRecord* chained, OpRecord* next) {
   slot.completed[epoch].AddRelease();
-  OpRecord* next = pass.ready ? Dispatch(pass, worker, chained) : nullptr;
+  if (pass.ready) next = Dispatch(pass, worker, chained);
   // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
   LightFence();
   if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]] {
@@ -54,12 +55,24 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]]
     SettlePoison(op, error);
   const uint8_t epoch = op->extra.epoch;
+  const uint8_t at = op->extra.pool;
   // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
   Complete(pass, op);
-  const OpRecord* const chained = chain ? StartNext(pass, *chain) : nullptr;
-  return CountEndInline(slot, pass, epoch, worker, chained);
+  if (!chain) return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
+  OpRecord* const member = chain->first;
+  // acquire: the last granters, as in GrantMany. Usually nothing but its start is missing, and nobody else is released:
+  // then it goes through no list.
+  if (member->wait.load(std::memory_order_acquire) != 1 || pass.ready || member->extra.pool != at ||
+      !(worker || at == kCallerPool))
+    return CountEndInline(slot, pass, epoch, worker, StartNext(pass, *chain), nullptr);
+  TakeFirst(slot, *chain);
+  if (member->extra.more_behind) PrefetchBlock(member->extra.next);
+  member->extra.merged = true;
+  slot.merged.Add();
+  slot.inlined.Add();
+  return CountEndInline(slot, pass, epoch, worker, nullptr, member);
 }
 
 // An op on a device has retired, long after it was released.
@@ -71,13 +84,27 @@ void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
 }
 
 OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
-  return CountEndInline(slot, pass, epoch, worker, nullptr);
+  return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
 }
 OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   return FinishInline(slot, op, error, worker);
 }
 
+// The members of a chain that follow are run here, too, unless the worker is to look at something else first.
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  for (;;) {
+    OpRecord* const next = ExecuteOne(slot, op, worker, raised);
+    if (!next || !(next->extra.flags & kInChain) || !next->extra.merged) return next;
+    if (worker) {
+      if (worker->turn_over || worker->pool->stopping() || t_role_lent) return next;
+      ++worker->ran_on;
+      Protocol::PrefetchEnd(next);
+    }
+    op = next;
+  }
+}
+
+ENGINE_INLINE OpRecord* EngineCore::ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
   if ((op->extra.flags & (kScoped | kAsyncOp | kPlanOp)) | poisoned_.load(std::memory_order_relaxed) |
       tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]

@@ -58,19 +58,14 @@ void EngineCore::ReleaseChain(HeldChain* chain) {
   Dispatch(pass, nullptr);
 }
 
-// Gives the next member its start; returns it. The chain's block goes with the last: nobody looks at it after that but
-// through stale pointers. Members are ours alone until then.
+// Gives the next member its start; returns it. Members are ours alone until then.
 OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& released) {
   for (HeldChain* chain = &released;;) {
     OpRecord* const op = chain->first;
     // acquire: the last granters, as in GrantMany. More than our own grant is missing: it waits for an op outside.
     HeldChain* const others =
         op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr;
-    if (op->extra.more_behind) {
-      chain->first = op->extra.next;
-    } else {
-      pass.slot->var_cache.Return(kChainClass, chain);
-    }
+    TakeFirst(*pass.slot, *chain);
     Protocol::ReleaseBias(pass, op);
     if (!others) return op;
     chain = others;
@@ -121,6 +116,16 @@ class Touched {
 // Leaves in the chain its first member and what depends on it; returns a chain of the others, or null.
 HeldChain* EngineCore::SplitOff(Pass& pass, HeldChain& chain) {
   OpRecord* last_kept = chain.first;
+  // Mostly each depends on the one before it, and all stay.
+  while (last_kept->extra.more_behind && Protocol::Implied(last_kept, last_kept->extra.next))
+    last_kept = last_kept->extra.next;
+  if (!last_kept->extra.more_behind) return nullptr;
+  last_kept = chain.first;
+  // Two chains know nothing of each other's turns.
+  for (OpRecord* op = last_kept;; op = op->extra.next) {
+    Protocol::GrantInstead(op);
+    if (!op->extra.more_behind) break;
+  }
   Touched touched;
   touched.Add(last_kept);
   OpRecord* last_other = nullptr;
@@ -157,7 +162,10 @@ void EngineCore::LeaveChain(OpRecord* op) {
   op->extra.more_behind = false;
   if (op->extra.flags & kDeviceOp) devices_->EndRun(devices_->lane(op->extra.lane));
   Pass pass{&Slot()};
-  StartNext(pass, *op->chain());
+  HeldChain& chain = *op->chain();
+  Protocol::GrantInstead(op);
+  LetGo(op);
+  StartNext(pass, chain);
   Dispatch(pass, nullptr);
 }
 

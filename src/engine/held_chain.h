@@ -9,6 +9,9 @@
 // kept waiting by one that it does not depend on: what it waits for outside may wait for the member, in ways that the
 // engine cannot see (a body that calls a Completion, a thread that releases a HeldOp after a wait).
 //
+// Where a member writes behind a member before it, that order needs no grant of the protocol (Dependency::kImplied), and
+// costs a store. Members that start out of turn, in a split or while one waits inside its body, get grants instead.
+//
 // Nobody may be kept waiting by a chain that is still open. Whoever registers an op behind a member, other than in the
 // same chain, finds the chain there (Dependency::NoteHeld) and releases it after its registration. WaitAll, a push
 // that waits for room, and shutdown release them all.
@@ -38,6 +41,10 @@ struct alignas(64) HeldChain {
   OpRecord* last = nullptr;
   alignas(64) OpRecord* first = nullptr;  // a line of the thread that runs the chain, while others look at `open`
 };
+
+// What an op that nobody holds any more says instead of its chain, whose block others may take: those that go on are
+// recognized by it as long as the chain has others to start.
+inline constinit HeldChain g_let_go;
 
 // One for each HeldOps, so that all chains that may be open are found: the last that it opened. Kept by the engine.
 struct HeldOwner {

@@ -277,15 +277,17 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   Clock::time_point since{};
   const bool several = pool.workers().size() > 1;
   for (uint32_t run = 0; !t_role_lent; ++run) {
-    if (several && measured++ % tuning::kMeasuredOps == 0) {
+    if (several && (measured == 0 || measured >= tuning::kMeasuredOps)) {
       const auto now = Clock::now();
       const auto searched = std::exchange(worker.searched, std::chrono::nanoseconds{0});
-      if (measured > 1 && pool.NoteMean(worker, now - since - searched, tuning::kMeasuredOps)) {
+      if (measured && pool.NoteMean(worker, now - since - searched, measured)) {
         if (next) pool.Put(*worker.slot, std::exchange(next, nullptr));
         pool.Retire(worker);
       }
-      since = measured > 1 ? Clock::now() : now;
+      since = measured ? Clock::now() : now;
+      measured = 0;
     }
+    ++measured;
     const bool merged = next && (next->extra.flags & kInChain) && next->extra.merged;
     // Let others have a turn.
     if (next && ((run >= tuning::kInlineRun && !merged) || worker.turn_over || pool.stopping())) {
@@ -305,6 +307,8 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     }
     Protocol::PrefetchEnd(next);
     next = Execute(*worker.slot, next, &worker);
+    const uint32_t ran_on = std::exchange(worker.ran_on, 0);
+    if (measured) measured += ran_on;
   }
   const bool lent = std::exchange(t_role_lent, false);
   if (lent) {

@@ -35,6 +35,9 @@ struct Model {
   uint8_t parts_ended[kMaxOps];      // threads that have ended on their Var
   bool joined[kMaxOps];              // is held in its pusher's bulk
   bool needed[kMaxPushers];          // the bulk of a pusher is, by an op in registration or behind it
+  uint8_t in_turn[kMaxOps];          // mask of the members behind whose ends it starts
+  bool released[kMaxOps];            // and may, once there are none left
+  bool completed[kMaxOps];           // is through
 };
 
 inline constexpr uint8_t kManyPushers = 255;

@@ -18,6 +18,7 @@ class Host {
   virtual void SpinOnLock() = 0;
   virtual void* Holder(const void* op) = 0;
   virtual bool Holds(void* holder) = 0;
+  virtual bool InTurn(const void* op, const void* before) = 0;
   virtual void Need(void* holder) = 0;
 
   static inline Host* current = nullptr;
@@ -49,6 +50,8 @@ struct CheckEnv {
   static uint32_t ExtraPins(const void* op) { return Host::current->ExtraPins(op); }
   static void* Holder(const void* op) { return Host::current->Holder(op); }
   static void* HolderAtTail(const void* op) { return Host::current->Holder(op); }
+  static bool IsHeld(const void* op) { return Host::current->Holder(op); }
+  static bool InTurn(const void* op, const void* before) { return Host::current->InTurn(op, before); }
   static bool Holds(void* holder) { return Host::current->Holds(holder); }
   static void Need(Ctx&, void* holder) { Host::current->Need(holder); }
   static void SpinOnLock(uint32_t) { Host::current->SpinOnLock(); }

@@ -33,7 +33,7 @@ const char* CheckLeftovers(const Arena<D>& arena, bool exclusive) {
       hanging_group[place.index] = true;
     } else {
       if (place.kind != Kind::kBlock || !model.blocks.taken(place.index)) return "a tail leads to a freed op";
-      const auto& access = *reinterpret_cast<const typename D::Access*>(tail);
+      const auto& access = *reinterpret_cast<const typename D::Access*>(tail & ~D::kBits);
       if (access.link.peek() != D::kDone || access.var != arena.var(i)) return "a tail leads to an unfinished write";
       if (!model.any_refused && !exclusive) return "a finished write hangs on its Var";
       ++hanging_writes[place.index];

@@ -54,6 +54,25 @@ TEST(Bulk, IsReleasedWhenOnePusherHasBoth) {
   ReportHolds(Check(scenario), scenario.text);
 }
 
+TEST(Bulk, StartsMembersInTurn) {
+  Holds("bulk:Wx, bulk:Wx, bulk:Wx, Wx");
+  Holds("bulk:Wx Wy, bulk:Wx, bulk:Wx Wy, Ry");
+  Holds("bulk:Wx, bulk:Wx, Rx | Wx");
+  Holds("bulk:Wx, bulk:Ux, bulk:Rx Wy | Ry");
+  for (const char* text : {"bulk:Wx, Rx, bulk:Wx, bulk:Wx", "bulk:Wx, bulk:Wx, Wx | Wx"}) {
+    Scenario scenario(text);
+    scenario.exclusive = true;
+    ReportHolds(Check(scenario), scenario.text);
+  }
+}
+TEST(Bulk, StartsMembersOutOfTurn) {
+  Holds("leaves:bulk:Wx, bulk:Wx, Rx");
+  Holds("leaves:bulk:Wx, bulk:Wx, bulk:Wx, Wx");
+  Holds("Wx | split:bulk:Wx, bulk:Wx, Rx");
+  Holds("Wx, split:bulk:Wx Wy, bulk:Wx Wy, Rx");
+  Holds("split:bulk:Wx, leaves:bulk:Wx, bulk:Wx | Rx");
+}
+
 TEST(EmptyOp, IsReadyAtOnce) { Holds("none, Wx | none"); }
 
 TEST(AsyncOp, KeepsItsBlockUntilItsBodyIsOver) {

@@ -42,6 +42,16 @@ TEST(DependencyProtocol, MutantDroppedGrantIsCaught) {
 TEST(DependencyProtocol, MutantForgottenHolderIsCaught) {
   IsCaught(Mutant::kForgottenHolder, "bulk:Wx, bulk:Rx, Rx", "deadlock: an op never became ready");
 }
+TEST(DependencyProtocol, MutantImpliedOutOfTurnIsCaught) {
+  IsCaught(Mutant::kImpliedOutOfTurn, "leaves:bulk:Wx, bulk:Wx, Rx", kUsedFreedOp);
+  IsCaught(Mutant::kImpliedOutOfTurn, "Wx | split:bulk:Wx, bulk:Wx, Rx", kUsedFreedOp);
+}
+TEST(DependencyProtocol, MutantImpliedBehindDoneIsCaught) {
+  Scenario scenario("bulk:Wx Wy, Wy, bulk:Wx, Wx");
+  scenario.exclusive = true;
+  ReportHolds(Check(scenario), scenario.text);
+  ReportCaught(Check(scenario, Mutant::kImpliedBehindDone), "block leaked", scenario.text);
+}
 TEST(DependencyProtocol, MutantSettledLateIsCaught) {
   IsCaught(Mutant::kSettledLate, "parts:Wx, Wx, settled:x", "settled != pushed at the end");
 }

@@ -7,7 +7,9 @@
 //   del:    it ends the Var that it writes
 //   held:   it is registered with a bias that another thread releases later
 //   bulk:   it is registered with a bias, held together with the other such ops of its thread; these are released when
-//           an op was registered that needs them, and never otherwise
+//           an op was registered that needs them, and never otherwise; each behind the end of those that it follows by a write
+//   leaves: as a member of a bulk it lets go of those, while it runs (it waits for something)
+//   split:  or before it starts (it misses a grant)
 //   async:  it is completed while its body may still look at it
 //   keep:   it makes no version
 //   parts:  it releases its accesses one by one, each by a thread of its own, as a plan's run does
@@ -41,6 +43,8 @@ struct OpSpec {
   bool deletes = false;
   bool held = false;
   bool bulk = false;
+  bool leaves = false;
+  bool split = false;
   int pusher = 0;
   bool async = false;
   bool keeps_version = false;

@@ -230,16 +230,35 @@ class World final : public Program, private Host {
     ReleaseNeeded();
   }
 
-  // Members of a bulk that was needed once are released as they come, as a chain is that was released in between.
+  // Members of a bulk that was needed once are released as they come, as a chain is that was released in between; not while
+  // one registers: a chain's lock is held for that, and whoever registers it releases them then.
   void ReleaseNeeded() {
     for (size_t k = 0; k < scenario_.ops.size(); ++k) {
-      if (!model_.joined[k] || !model_.needed[scenario_.ops[k].pusher]) continue;
+      const int owner = scenario_.ops[k].pusher;
+      if (!model_.joined[k] || !model_.needed[owner]) continue;
+      if (const uint8_t op = model_.pushing[owner]; op && scenario_.ops[op - 1].bulk) continue;
       model_.joined[k] = false;
+      model_.released[k] = model_.in_turn[k];
+      if (!model_.released[k]) explorer().Start(releaser_[k]);
+    }
+  }
+  // What was held behind a member need not wait for it any more, or not for its holder's sake.
+  void EndTurn(int id) {
+    for (size_t k = 0; k < scenario_.ops.size(); ++k) {
+      model_.in_turn[k] &= static_cast<uint8_t>(~(1u << id));
+      if (!model_.released[k] || model_.in_turn[k]) continue;
+      model_.released[k] = false;
       explorer().Start(releaser_[k]);
     }
   }
+  void LetOthersGo(int id) {
+    explorer().Pause();
+    D::GrantInstead(BlockOf(id));
+    EndTurn(id);
+  }
 
   void CompleterMain(int id, bool first) {
+    if (scenario_.ops[id].leaves) LetOthersGo(id);
     const bool exclusive = scenario_.exclusive && model_.sole_pusher != kManyPushers;
     if (scenario_.exclusive) explorer().Pause();  // what it knows may be old
     if (first) {
@@ -248,6 +267,8 @@ class World final : public Program, private Host {
     }
     typename CheckEnv<M>::Ctx ctx;
     D::Complete(ctx, BlockOf(id), exclusive);
+    model_.completed[id] = true;
+    EndTurn(id);
   }
   // One of several threads that end a run's last uses; the last of them ends the run.
   void PartMain(int id, size_t access) {
@@ -266,6 +287,7 @@ class World final : public Program, private Host {
     D::DropPins(ctx, BlockOf(id), 1);
   }
   void ReleaserMain(int id) {
+    if (scenario_.ops[id].split) LetOthersGo(id);
     typename CheckEnv<M>::Ctx ctx;
     D::ReleaseBias(ctx, BlockOf(id));
   }
@@ -327,6 +349,15 @@ class World final : public Program, private Host {
     const uint32_t id = static_cast<const Op*>(op)->extra.id;
     if (id >= scenario_.ops.size()) Fail("use after free: who holds a freed op was asked");
     return scenario_.ops[id].bulk ? &model_.needed[scenario_.ops[id].pusher] : nullptr;
+  }
+  // Of one that is through the link says so.
+  bool InTurn(const void* op, const void* before) override {
+    const uint32_t ahead = static_cast<const Op*>(before)->extra.id;
+    if (ahead >= scenario_.ops.size()) Fail("use after free: a freed op was followed");
+    if (model_.completed[ahead]) return true;
+    if (!model_.joined[ahead]) return false;
+    model_.in_turn[static_cast<const Op*>(op)->extra.id] |= static_cast<uint8_t>(1u << ahead);
+    return true;
   }
   bool Holds(void* holder) override { return !*static_cast<bool*>(holder); }
   void Need(void* holder) override {

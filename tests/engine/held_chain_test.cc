@@ -218,6 +218,70 @@ TEST_P(HeldChainTest, AMemberMayWaitForALaterOne) {
   eng.Wait(a);
 }
 
+// Members that follow one another by a write need no grants, unless somebody starts them out of turn: here, where one leaves
+// its chain to wait.
+TEST_P(HeldChainTest, WhatIsBehindAMemberThatWaitsStartsAfterIt) {
+  if (workers() == 0) GTEST_SKIP() << "nobody would run the later one while a caller's thread waits inside an op";
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  std::latch pushed(1);
+  bool over = false;
+  HeldOps held(eng);
+  held.Push({.updates = {a}}, [&] {
+    pushed.wait();
+    eng.Wait(b);
+    over = true;
+  });
+  held.Push({.updates = {a}}, [&] { EXPECT_TRUE(over); });
+  held.Push({.writes = {b}}, [&] { EXPECT_FALSE(over); });
+  held.Push({.updates = {a}}, [&] { EXPECT_TRUE(over); });
+  held.Release();
+  pushed.count_down();
+  eng.WaitAll();
+  EXPECT_EQ(a.version(), 3u);
+}
+
+// And here, where a split puts them into two chains: the last depends on the first, which waits, and on the second.
+TEST_P(HeldChainTest, ASplitKeepsTheOrderBetweenItsParts) {
+  if (workers() < 2) GTEST_SKIP() << "one thread runs them one after another";
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOp outside = HoldWrite(eng, a);
+  Gate running, finish;
+  bool over = false;
+  HeldOps held(eng);
+  held.Push({.updates = {a}}, [] {});
+  held.Push({.updates = {b}}, [&] {
+    running.Open();
+    finish.Wait();
+    over = true;
+  });
+  held.Push({.updates = {a, b}}, [&] { EXPECT_TRUE(over); });
+  held.Release();
+  running.Wait();
+  outside.Release();
+  eng.Push({},
+           [&] { finish.Open(); });  // of two workers, the other one comes to it when the first part has no more to run
+  eng.WaitAll();
+  EXPECT_EQ(b.version(), 2u);
+}
+
+// The chain's block is taken anew while its last member still waits for an op outside: the next member is another chain's.
+TEST_P(HeldChainTest, AMemberOfAnotherChainIsNoPredecessorInTurn) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOp outside = HoldWrite(eng, b);
+  HeldOps held(eng);
+  std::vector<int> order;
+  held.Push({.reads = {b}, .updates = {a}}, [&] { order.push_back(1); });
+  held.Release();
+  held.Push({.updates = {a}}, [&] { order.push_back(2); });
+  held.Release();
+  outside.Release();
+  eng.WaitAll();
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
 TEST_P(HeldChainTest, AFailureSkipsOnlyWhatDependsOnIt) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");

@@ -52,6 +52,21 @@ engine_mutant(chain_of_the_naive_policy held_chain.cc "Workers/BulkTest.TheNaive
 engine_mutant(blocked_member_holds_all_back held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
   "op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr"
   "nullptr")
+engine_mutant(waiting_member_lets_successors_start held_chain.cc "Workers/HeldChainTest.WhatIsBehindAMember*/1"
+  "  HeldChain& chain = *op->chain();
+  Protocol::GrantInstead(op);"
+  "  HeldChain& chain = *op->chain();")
+engine_mutant(split_forgets_turns held_chain.cc "Workers/HeldChainTest.ASplitKeepsTheOrder*/2"
+  "    Protocol::GrantInstead(op);
+    if (!op->extra.more_behind) break;"
+  "    if (!op->extra.more_behind) break;")
+engine_mutant(started_member_stays_in_its_chain held_chain.cc "Workers/HeldChainTest.AMemberOfAnotherChain*"
+  "    TakeFirst(*pass.slot, *chain);"
+  "    if (op->extra.more_behind) {
+      chain->first = op->extra.next;
+    } else {
+      pass.slot->var_cache.Return(kChainClass, chain);
+    }")
 engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
   "if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();"
   "")
