@@ -36,7 +36,7 @@ enum class DeviceCall : uint8_t {
   kLaunch,  // of a kernel
   kRecord,
   kWait,
-  kQuery,
+  kQuery,         // of an event or a stream
   kSynchronize,   // of an event or a stream
   kCopy,          // of any kind
   kPageableCopy,  // of these, the ones that blocked the host

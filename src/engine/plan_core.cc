@@ -84,6 +84,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
       task.async = from.end - from.first;
       task.device = true;
     }
+    has_device |= task.device;
     concurrent |= task.pool != kDefaultPool || task.device;
     task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNone;
     uint32_t first_behind = kNone;  // of those that its end releases

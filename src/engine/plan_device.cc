@@ -6,13 +6,16 @@
 // are ordered behind it there. A member comes behind the points of its node's Vars, too, and leaves points of its own
 // there (ForNodeVars); a Var is released as the last member that needs it is issued, so that the next run, or op on a device,
 // follows on the device. What comes on the host waits: an internal op that reads the lane is granted when the device is
-// done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it.
+// done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it. Where there are none, and
+// nobody asks for the run's end, nobody is in a hurry to learn of it.
 //
 // With static_alloc, and a GraphKey on every node, the bulk is launched as a graph from a frame's third run on; keys are
 // those of the frame, because its addresses are in the graph.
 //
 // Errors: a body that throws fails its node, as anywhere; so does what keeps a member from being issued. A lost device fails
 //         the nodes that it had not ended.
+#include <algorithm>
+
 #include "core.h"
 #include "held_chain.h"
 #include "replay.h"
@@ -144,6 +147,15 @@ void Replay::SettleBulk(const PlanTicket& ticket) {
     EndUses(n, kValueEnds | (pushed ? 0u : kVarEnds));
   }
   if (error) error->Release();
+}
+
+const std::atomic<bool>* Replay::AskedFor(OpRecord* settles) {
+  const auto& ticket = *static_cast<PlanTicket*>((*static_cast<OpRecord**>(settles->closure()))->closure());
+  const RunState& run = *ticket.run;
+  const PlanCore& plan = *run.owner;
+  const auto on_host = [&](const PlanSuccessor& s) { return !plan.tasks[s.task].device; };
+  return run.in_order || std::ranges::any_of(plan.SuccessorsOf(plan.tasks[ticket.task]), on_host) ? nullptr
+                                                                                                  : &run.asked;
 }
 
 bool Replay::HasFailed(const PlanNode& node) const {

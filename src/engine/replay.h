@@ -44,6 +44,9 @@ class Replay {
   static void IssueNode(RunState& run, uint32_t node, RunContext& ctx);
   static void NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op);
   static void NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
+  // Of the internal op that settles a task on a device: the word by which somebody asks for that. Null: somebody waits, a
+  // thread for an in-order run, or tasks on the host behind it.
+  static const std::atomic<bool>* AskedFor(OpRecord* settles);
   // A share to run next instead, where this one had its turn; else null.
   OpRecord* handed() const { return handed_; }
   // The body may have waited: another thread has our role and slot then.

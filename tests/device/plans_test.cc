@@ -223,6 +223,61 @@ TEST(DevicePlans, AHostNodeThatComesFirstWaitsForTheDevice) {
   EXPECT_EQ(seen, 7);
 }
 
+// What settles the nodes of a run is in a hurry only if somebody waits for that: a thread, or a node on the host.
+TEST(DevicePlans, ARunThatNobodyWaitsForIsNoHostWait) {
+  Rig rig;
+  Var state = rig.eng().NewVar("state");
+  const auto kernel = [&](RunContext& ctx) { rig.Launch(ctx, "k"); };
+  const auto host_waits = [&] { return rig.eng().device_stats().host_waits; };
+  Graph graph, to_host;
+  for (Graph* g : {&graph, &to_host})
+    for (int k = 0; k < 3; ++k) g->Add({.name = "node", .updates = {state}, .place = Gpu(0)}, kernel);
+  to_host.Add({.name = "on the host", .reads = {state}}, [] {});
+  const Plan plan = graph.Compile(rig.eng()), with_host = to_host.Compile(rig.eng());
+  const auto until_parked = [&] {
+    while (rig.eng().DescribePending().find("waits for work on a device to end") == std::string::npos)
+      std::this_thread::yield();
+  };
+  uint64_t hold = rig.PushHeldKernel({.updates = {state}});
+  engine::Run run = plan.Start();
+  until_parked();
+  EXPECT_EQ(host_waits(), 0u);
+  rig.device().Release(hold);
+  rig.eng().WaitAll();
+  EXPECT_TRUE(run.done());
+  EXPECT_EQ(host_waits(), 0u) << "nobody waited for the run itself";
+
+  hold = rig.PushHeldKernel({.updates = {state}});
+  run = plan.Start();
+  until_parked();
+  EXPECT_FALSE(run.WaitFor(0s));
+  EXPECT_FALSE(run.WaitFor(0s));
+  EXPECT_EQ(host_waits(), 1u);
+  rig.device().Release(hold);
+  run.Wait();
+  EXPECT_EQ(host_waits(), 1u);
+
+  hold = rig.PushHeldKernel({.updates = {state}});
+  run = with_host.Start();
+  while (host_waits() == 1) std::this_thread::yield();  // the node on the host waits for the device
+  rig.device().Release(hold);
+  while (!run.done()) std::this_thread::yield();
+  EXPECT_EQ(host_waits(), 2u);
+}
+
+// An op that reads the run's Var waits for it, too: who asks for the Var has the end looked for.
+TEST(DevicePlans, AnOpBehindARunIsStartedWithoutAnybodysWait) {
+  Rig rig;
+  Graph graph;
+  graph.Add({.name = "node", .place = Gpu(0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+  const Plan plan = graph.Compile(rig.eng());
+  engine::Run run = plan.Start();
+  Gate ran;
+  rig.eng().Push({.reads = {run.var()}}, [&] { ran.Open(); });
+  ran.Wait();
+  EXPECT_TRUE(run.done());
+}
+
 // Random programs on host and device, two lanes and any, with ops pushed between the runs: the same as in a loop.
 TEST(DevicePlans, RandomProgramsGiveWhatALoopGives) {
   const std::array<Placement, 4> places{Cpu(), Gpu(0), Gpu(0, 1), Gpu(0, 2)};

@@ -284,7 +284,7 @@ void BulkGraphs::Evict() {
 }
 
 void BulkGraphs::Close() {
-  if (device_.lost.load(std::memory_order_acquire)) return;
+  if (device_.gone()) return;
   for (auto& [key, entry] : entries_)
     for (Exec& e : entry.execs) Destroy(e);
   entries_.clear();

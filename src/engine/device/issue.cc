@@ -178,7 +178,10 @@ DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
     if (DeviceStatus s = device.CreateEvent(&event); !s.ok()) return s;
     events_made_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (DeviceStatus s = device.Record(event, lane.stream); !s.ok()) return s;
+  if (DeviceStatus s = device.Record(event, lane.stream); !s.ok()) {
+    lane.spare_events.push_back(event);
+    return s;
+  }
   records_.fetch_add(1, std::memory_order_relaxed);
   lane.records.PushBack({lane.issued.load(std::memory_order_relaxed), event, lane.clock});
   // Partner: the retirement thread, which says that it sleeps before it looks at `issued` once more.

@@ -211,12 +211,12 @@ void MemoryPool::DropFree(Stream stream) {
   for (MemoryBlock* block : dropped) Destroy(block, stream);
 }
 
-// Everything has ended. `stream`: any; null if the device is lost.
+// Everything has ended. `stream`: any; null if the device is gone.
 void MemoryPool::Close(Stream stream) {
   std::vector<MemoryBlock*> all;
   {
     MutexLock lock(mu_);
-    lost_ = state_->lost.load(std::memory_order_acquire) != nullptr;
+    lost_ = state_->gone();
     devices_ = nullptr;
     for (auto& [size, blocks] : free_) all.insert(all.end(), blocks.begin(), blocks.end());
     free_.clear();

@@ -166,6 +166,23 @@ DeviceStatus SoftwareDeviceImpl::Query(engine::Event event) {
   return {};
 }
 
+DeviceStatus SoftwareDeviceImpl::Query(engine::Stream stream) {
+  DeviceLock lock(mu_);
+  if (DeviceStatus bad = Enter(DeviceCall::kQuery); !bad.ok()) return bad;
+  StreamState* asked = streams_.Find(stream.raw);
+  if (!asked) return BadStream("Query", stream);
+  if (DeviceStatus bad = RefuseCapturing("Query", *asked); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseInCapture("Query"); !bad.ok()) return bad;
+  if (!asked->lane->Reached(asked->lane->issued)) return DeviceStatus::NotReady();
+  if (observer()) {  // as if an event had been recorded here
+    const uint64_t event = next_event_++;
+    observer()->OnRecord(event, asked->lane->id);
+    observer()->OnHostSync(event);
+    observer()->OnForget(event);
+  }
+  return {};
+}
+
 DeviceStatus SoftwareDeviceImpl::Elapsed(engine::Event from, engine::Event to, std::chrono::nanoseconds* took) {
   DeviceLock lock(mu_);
   *took = {};

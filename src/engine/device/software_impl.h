@@ -46,6 +46,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceStatus Record(engine::Event event, engine::Stream stream) override;
   DeviceStatus Wait(engine::Stream stream, engine::Event event) override;
   DeviceStatus Query(engine::Event event) override;
+  DeviceStatus Query(engine::Stream stream) override;
   DeviceStatus Elapsed(engine::Event from, engine::Event to, std::chrono::nanoseconds* took) override;
   DeviceStatus Synchronize(engine::Event event) override;
   DeviceStatus Synchronize(engine::Stream stream) override;
