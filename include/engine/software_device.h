@@ -120,6 +120,7 @@ struct SoftwareDeviceOptions {
   uint64_t seed = 0;  // virtual clock: 0 is exact, others delay by chance
   SoftwareCosts costs = {};
   size_t memory_bytes = size_t{1} << 30;  // device memory; beyond it kOutOfMemory
+  size_t graph_node_bytes = 256;          // what Instantiate says that a node takes; of no other consequence
   bool check_pointers = true;
   int ordinal = 0;
   std::shared_ptr<DeviceObserver> observer = nullptr;

@@ -208,6 +208,33 @@ TEST(CommunicatorFaults, ASkippedCollectiveFailsTheCommunicator) {
   ranks.SeeErrors();
 }
 
+// Running out of memory waits for the device, but not for what waits for a peer: that could wait for this rank.
+TEST(CommunicatorFaults, ARankThatRunsOutOfMemoryDoesNotWaitForItsPeers) {
+  auto device = MakeSoftwareDevice({.memory_bytes = 1 << 20});
+  EngineOptions options = Quiet(1);
+  options.devices = {device};
+  options.drain_timeout = std::chrono::milliseconds(500);
+  Engine eng(options);
+  const Var g = eng.NewVar("g"), a = eng.NewVar("a");
+  void* memory = nullptr;
+  Stream stream;
+  Ranks::Check(device->CreateStream(0, &stream));
+  Ranks::Check(device->Allocate(4, stream, &memory));
+  Communicator comm(eng, {.name = "pair", .size = 2, .id = NewCommunicatorId(*device)});
+  comm.Push(eng, {.name = "alone", .updates = g}, {Collective::AllReduce(memory, memory, 1)});
+  while (eng.device_stats().issued < 2) std::this_thread::yield();
+  eng.Push({.name = "greedy", .writes = a, .place = Gpu(0)}, [](RunContext& ctx) { (void)ctx.Allocate(2 << 20); });
+  try {
+    eng.Wait(a);
+    FAIL() << "there is no such memory";
+  } catch (const OpError& error) {
+    ExpectHas(error.what(), "OutOfMemory");
+  }
+  EXPECT_FALSE(eng.WaitFor(g, 0s)) << "the collective is still there";
+  comm.Abort("over");
+  EXPECT_THROW(eng.Wait(g), OpError);
+}
+
 TEST(CommunicatorFaults, TheWatchdogNamesACollectiveWhosePeerNeverComes) {
   Gate reported;
   std::string report;

@@ -26,6 +26,29 @@ TEST(DeviceFaults, ABodyThatThrowsPoisonsItsVarsAndStillHasItsPlace) {
   rig.eng().Wait(a);
 }
 
+// What it had launched by then is behind its point, like any op's work.
+TEST(DeviceFaults, WhatABodyLaunchedBeforeItThrewIsWaitedFor) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  uint64_t hold = 0;
+  Gate launched;
+  rig.eng().Push({.name = "bad", .writes = {a}, .place = Gpu(0)}, [&](RunContext& ctx) {
+    ASSERT_TRUE(rig.device().LaunchHeld(ctx.stream(), "half", &hold).ok());
+    launched.Open();
+    throw std::runtime_error("planted");
+  });
+  launched.Wait();
+  std::atomic<bool> ran{false};
+  rig.eng().Push({.writes = {a}}, [&] { ran = true; });
+  EXPECT_FALSE(rig.eng().WaitFor(a, 0s));
+  while (rig.eng().device_stats().host_waits == 0) std::this_thread::yield();
+  EXPECT_FALSE(ran) << "the kernel still writes what the host overwrites";
+  rig.device().Release(hold);
+  rig.eng().Wait(a);
+  EXPECT_TRUE(ran);
+  EXPECT_THROW(rig.eng().WaitAll(), OpError) << "nobody has seen it yet";
+}
+
 TEST(DeviceFaults, AKernelThatFailsLosesTheDeviceAndNamesTheOps) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), good = rig.eng().NewVar("good");
@@ -140,7 +163,7 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
   for (uint64_t nth = 1; nth <= 12; ++nth) {
     SCOPED_TRACE("failing call " + std::to_string(nth));
     std::atomic<int> ran{0};  // outlives the device: on one that is gone, kernels may end later than their ops
-    Rig rig;
+    Rig rig({.memory_bytes = 24 << 10});  // the pool has to give back, or to wait
     Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), c = rig.eng().NewVar("c");
     rig.device().FailCall(call, nth, DeviceCode::kUnknown, sticky);
     HeldOps held(rig.eng());
@@ -184,16 +207,17 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Calls, EachCallFails,
-                         testing::Combine(testing::Values(DeviceCall::kRecord, DeviceCall::kWait, DeviceCall::kQuery,
-                                                          DeviceCall::kLaunch, DeviceCall::kCreateEvent,
-                                                          DeviceCall::kCreateStream, DeviceCall::kAllocate,
-                                                          DeviceCall::kAllocatePinned, DeviceCall::kCopy),
-                                          testing::Bool()),
-                         [](const auto& p) {
-                           return std::string(DeviceCallName(std::get<0>(p.param))) +
-                                  (std::get<1>(p.param) ? "Sticky" : "Once");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Calls, EachCallFails,
+    testing::Combine(testing::Values(DeviceCall::kRecord, DeviceCall::kWait, DeviceCall::kQuery, DeviceCall::kLaunch,
+                                     DeviceCall::kCreateEvent, DeviceCall::kCreateStream, DeviceCall::kAllocate,
+                                     DeviceCall::kAllocatePinned, DeviceCall::kCopy, DeviceCall::kFree,
+                                     DeviceCall::kSynchronize, DeviceCall::kFreePinned, DeviceCall::kDestroyEvent,
+                                     DeviceCall::kDestroyStream),
+                     testing::Bool()),
+    [](const auto& p) {
+      return std::string(DeviceCallName(std::get<0>(p.param))) + (std::get<1>(p.param) ? "Sticky" : "Once");
+    });
 
 TEST(DeviceFaults, AKernelThatNeverEndsIsNamed) {
   Rig rig;
@@ -370,17 +394,22 @@ TEST(DeviceFaults, ABodyThatBlocksAndSaysNothingIsNamed) {
 
 TEST(DeviceFaults, AStreamThatIsNoneOfTheDevicesIsNamed) {
   Rig rig({}, 1, 2, 2);
-  Var a = rig.eng().NewVar("a");
-  rig.eng().Push({.name = "astray", .writes = {a}, .place = Gpu(0)}, [&](RunContext&) {
-    if (DeviceStatus s = rig.device(0).Launch(Stream{}, "k", std::chrono::nanoseconds(1), {}); !s.ok())
-      throw DeviceError(s);
-  });
-  try {
-    rig.eng().Wait(a);
-    FAIL() << "work went to a stream that is none";
-  } catch (const OpError& e) {
-    EXPECT_EQ(e.op(), "astray");
-    EXPECT_NE(std::string(e.what()).find("stream"), std::string::npos) << e.what();
+  Stream others;
+  ASSERT_TRUE(rig.device(1).CreateStream(0, &others).ok());
+  for (const Stream wrong : {Stream{}, others}) {
+    Var a = rig.eng().NewVar("a");
+    rig.eng().Push({.name = "astray", .writes = {a}, .place = Gpu(0)}, [&](RunContext&) {
+      if (DeviceStatus s = rig.device(0).Launch(wrong, "k", std::chrono::nanoseconds(1), {}); !s.ok())
+        throw DeviceError(s);
+    });
+    try {
+      rig.eng().Wait(a);
+      FAIL() << "work went to a stream that is none";
+    } catch (const OpError& e) {
+      EXPECT_EQ(e.op(), "astray");
+      EXPECT_NE(std::string(e.what()).find(wrong ? "of another device" : "stream 0 is not allowed"), std::string::npos)
+          << e.what();
+    }
   }
 }
 

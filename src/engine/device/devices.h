@@ -99,7 +99,7 @@ class Devices {
   bool Unretired(const VarPoints& points) const NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
 
   // --- memory.cc
-  // The host waits for all that is issued. Where memory ran out.
+  // The host waits for all that is issued, but by communicators. Where memory ran out.
   DeviceStatus Synchronize(DeviceState& device);
   DeviceStatus Synchronize(DeviceLane& lane);
   // Behind what work may still use something that is given back here and now.
@@ -123,6 +123,7 @@ class Devices {
   void CloseChannel(Channel& channel) EXCLUDES(channels_mu_);
   bool HasChannel(uint32_t index) const;
   uint32_t ChannelDevice(uint32_t index) const;
+  bool OfChannel(const DeviceLane& lane) const;
   void Attend();  // an owner has something to say: the retirement thread asks at once
   void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);  // nothing, unless of a channel
   bool AbortChannels(const std::string& why) EXCLUDES(channels_mu_);

@@ -54,7 +54,9 @@ namespace detail {
 DeviceStatus Devices::Synchronize(DeviceState& device) {
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
-    if (on.device != &device || on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire))
+    // What waits for a peer may wait for ever, if the peer waits for us.
+    if (on.device != &device || OfChannel(on) ||
+        on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire))
       continue;
     if (DeviceStatus s = Synchronize(on); !s.ok()) return s;
   }

@@ -22,6 +22,11 @@ SoftwareDeviceImpl::SoftwareDeviceImpl(SoftwareDeviceOptions options)
 
 SoftwareDeviceImpl::~SoftwareDeviceImpl() = default;
 
+uint16_t SoftwareDeviceImpl::NextSerial() {
+  static std::atomic<uint16_t> made{0};  // relaxed: only that they differ, of any 65,536 in a row
+  return made.fetch_add(1, std::memory_order_relaxed);
+}
+
 DeviceStatus SoftwareDeviceImpl::Fail(DeviceCode code, std::string text) {
   DeviceStatus status = DeviceStatus::Fail(code, false, 0, std::move(text));
   last_errors_[std::this_thread::get_id()] = status;
