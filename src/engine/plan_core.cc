@@ -77,9 +77,6 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->PoolIndex(last.place);
     task.async = last.async;
     if (core->OnDevice(task.pool)) {
-      if (last.async)
-        throw UsageError("node " + Quote(last.name) + " added at " + At(last.site) +
-                         " is asynchronous and on a device; in a plan a node is one or the other");
       task.pool = kDefaultPool;  // whoever comes to it pushes it there
       task.async = from.end - from.first;
       task.device = true;

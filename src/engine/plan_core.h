@@ -191,6 +191,9 @@ struct PlanIssue {  // a node on a device: a member of its task's bulk
   uint32_t node;
   void operator()(RunContext& ctx) const;
 };
+struct PlanIssueAsync : PlanIssue {  // an asynchronous one, by itself
+  void operator()(RunContext& ctx, Completion done) const;
+};
 inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closure()); }
 
 // The Vars of a node on a device, which its run holds: fn(VarCore*, Role).

@@ -9,6 +9,8 @@
 // done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it. Where there are none, and
 // nobody asks for the run's end, nobody is in a hurry to learn of it.
 //
+// An asynchronous node is an op of its own on its task's lane, and issued when its Completion is called.
+//
 // With static_alloc, and a GraphKey on every node, the bulk is launched as a graph from a frame's third run on; keys are
 // those of the frame, because its addresses are in the graph.
 //
@@ -29,7 +31,8 @@ int64_t NowNanos() {
 
 }  // namespace
 
-void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx); }
+void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx, nullptr); }
+void PlanIssueAsync::operator()(RunContext& ctx, Completion done) const { Replay::IssueNode(*run, node, ctx, &done); }
 
 OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const PlanTask& task = plan_.tasks[index];
@@ -55,6 +58,11 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
         desc.graph = node.graph;
         desc.graph.kind = (node.graph.kind ^ run_.frame_key) * 0x9e3779b97f4a7c15 | 1;
       }
+      if (node.async) {  // the task's only node
+        PlanIssueAsync body{{&run_, n}};
+        core_.Push({.desc = &desc, .closure = RefClosure(body), .site = node.site, .flags = kAsyncOp | kNodeOp});
+        continue;
+      }
       PlanIssue body{&run_, n};
       core_.PushChained({.desc = &desc, .closure = RefClosure(body), .site = node.site, .flags = kInChain | kNodeOp},
                         bulk, &opened);
@@ -68,7 +76,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
 }
 
 // The body of a member: on the device's thread, or into a capture.
-void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
+void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completion* done) {
   EngineCore& core = *run.core;
   OpRecord* const op = EngineCore::OpOf(ctx);
   const PlanNode& node = run.owner->nodes[index];
@@ -83,13 +91,21 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
   if (error) {
     replay.slot().skipped.Add();
     core.devices().NoteSkipped(op, *error);
-    return replay.Note(node, error);
+    replay.Note(node, error);
+    if (done) (*done)();
+    return;
   }
   const uint32_t watch = run.watch.load(std::memory_order_relaxed);
   if (watch & RunState::kTimes) run.times[node.recorded].begin = NowNanos();
   DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
   if (timer) core.devices().BeginTimer(core.devices().Get(op->extra.device), ctx.stream(), timer);
   EngineCore::SetNode(replay.ctx_, node);
+  if (done) {  // what it throws fails the Completion, and what that says comes later (NodeFailed)
+    replay.Note(node, nullptr);
+    node.run(node.closure, replay.ctx_, done);
+    if (timer) core.devices().EndTimer(ctx.stream(), timer);
+    return;
+  }
   try {
     node.run(node.closure, replay.ctx_, nullptr);
     if (DeviceStatus s = ctx.device().TakeLastError(); !s.ok()) throw DeviceError(std::move(s));
@@ -120,6 +136,11 @@ void Replay::NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op) {
   const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
   const PlanNode* const n = &run->owner->nodes[node];
   if (n->ends != (n + 1)->ends) Replay(core, slot, op, nullptr, *run).EndUses(node, kVarEnds);
+}
+
+void Replay::NodeFailed(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  Replay(core, slot, op, nullptr, *run).Note(run->owner->nodes[node], error);
 }
 
 void Replay::NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {

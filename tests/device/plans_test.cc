@@ -437,11 +437,82 @@ TEST(DevicePlans, TimesCoverTheDevice) {
   EXPECT_GE(times[4].begin, times[3].end) << "the host's node, after the last kernel had ended";
 }
 
+// Between two synchronous nodes of its lane: a task by itself, issued when its Completion is called, and no cycle of tasks.
+TEST(DevicePlans, AsynchronousNodesAreIssuedWhenTheirCompletionIsCalled) {
+  for (const Policy policy : {Policy::kThreaded, Policy::kInline}) {
+    Rig rig({}, 2);
+    Var state = rig.eng().NewVar("state");
+    std::vector<int> order;  // written by the device
+    const auto kernel = [&](int what) {
+      return [&, what](RunContext& ctx) { rig.Launch(ctx, "k", [&, what] { order.push_back(what); }); };
+    };
+    Slot<Completion> completions;
+    Graph graph;
+    graph.Add({.name = "before", .updates = {state}, .place = Gpu(0)}, kernel(1));
+    graph.AddAsync({.name = "later", .updates = {state}, .place = Gpu(0)}, [&](NodeContext& ctx, Completion done) {
+      rig.Launch(ctx, "k", [&] { order.push_back(2); });
+      completions.Put(std::move(done));
+    });
+    graph.Add({.name = "behind", .updates = {state}, .place = Gpu(0)}, kernel(3));
+    graph.Add({.name = "on the host", .reads = {state}}, [&] { order.push_back(4); });
+    const Plan plan = graph.Compile(rig.eng());
+    EXPECT_EQ(plan.tasks().size(), 4u);
+    for (int round = 0; round < 3; ++round) {
+      order.clear();
+      Gate over;
+      std::thread starter([&] {  // an inline run is over when its start returns
+        engine::Run run = plan.Start({}, {.policy = policy});
+        run.Wait();
+        over.Open();
+      });
+      Completion done = completions.Take();
+      EXPECT_FALSE(over.open());
+      done();
+      starter.join();
+      EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
+    }
+    EXPECT_EQ(rig.device().counts()[DeviceCall::kSynchronize], 0u);
+  }
+}
+
+TEST(DevicePlans, AnAsynchronousNodeThatFailsFailsWhatNeedsIt) {
+  enum class How { kThrows, kFails, kForgets, kFine };
+  Rig rig({}, 2);
+  Var out = rig.eng().NewVar("out"), apart = rig.eng().NewVar("apart");
+  How how = How::kThrows;
+  std::atomic<int> ran{0};
+  Graph graph;
+  graph.AddAsync({.name = "later", .writes = {out}, .place = Gpu(0)}, [&](NodeContext& ctx, Completion done) {
+    rig.Launch(ctx, "k");
+    if (how == How::kThrows) throw std::runtime_error("planted");
+    if (how == How::kFails) done.Fail(std::make_exception_ptr(std::runtime_error("planted")));
+    if (how == How::kFine) done();
+  });
+  graph.Add({.name = "behind", .updates = {out}, .place = Gpu(0)},
+            [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ran += 1; }); });
+  graph.Add({.name = "apart", .writes = {apart}, .place = Gpu(0)},
+            [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ran += 10; }); });
+  const Plan plan = graph.Compile(rig.eng());
+  int expected = 0;
+  for (how = How::kThrows; how != How::kFine; how = static_cast<How>(static_cast<int>(how) + 1)) {
+    SCOPED_TRACE(static_cast<int>(how));
+    try {
+      plan.Start().Wait();
+      FAIL() << "the error was lost";
+    } catch (const OpError& e) {
+      EXPECT_EQ(e.op(), "later");
+    }
+    EXPECT_THROW(rig.eng().Wait(out), OpError);
+    EXPECT_NO_THROW(rig.eng().Wait(apart));
+    EXPECT_EQ(ran, expected += 10);
+  }
+  plan.Start().Wait();
+  rig.eng().Wait(out);
+  EXPECT_EQ(ran, expected + 11) << "the plan is as good as before";
+}
+
 TEST(DevicePlans, WhatCannotBeHonouredIsRefusedAtCompile) {
   Rig rig;
-  Graph async;
-  async.AddAsync({.name = "later", .place = Gpu(0)}, [](NodeContext&, Completion done) { done(); });
-  EXPECT_THROW(async.Compile(rig.eng()), UsageError);
   Graph unknown;
   unknown.Add({.name = "far", .place = Gpu(5)}, [] {});
   EXPECT_THROW(unknown.Compile(rig.eng()), UsageError);

@@ -304,7 +304,11 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
   return Settle(slot, op, nullptr, &worker);
 }
 
-void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) { Settle(slot, op, error, nullptr); }
+void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  if (error && (op->extra.flags & kNodeOp))  // the run's, and not of the task's lane
+    Replay::NodeFailed(core_, slot, op, std::exchange(error, nullptr));
+  Settle(slot, op, error, nullptr);
+}
 
 // Not issued: it ends on the host.
 OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
