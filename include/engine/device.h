@@ -145,6 +145,7 @@ class Device {
   virtual DeviceStatus Record(Event event, Stream stream) = 0;
   virtual DeviceStatus Wait(Stream stream, Event event) = 0;  // on the device: later work of the stream waits
   virtual DeviceStatus Query(Event event) = 0;                // ok, kNotReady or an error
+  virtual DeviceStatus Query(Stream stream) = 0;              // the same, of all that is on the stream by now
   // The device's time between the newest records of two timed events. Waits for nothing: kNotReady until both have been
   // reached, kInvalidHandle if one was never recorded or has no timing.
   virtual DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) = 0;

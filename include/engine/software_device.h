@@ -36,7 +36,7 @@ enum class DeviceCall : uint8_t {
   kLaunch,  // of a kernel
   kRecord,
   kWait,
-  kQuery,
+  kQuery,         // of an event or a stream
   kSynchronize,   // of an event or a stream
   kCopy,          // of any kind
   kPageableCopy,  // of these, the ones that blocked the host
@@ -120,6 +120,7 @@ struct SoftwareDeviceOptions {
   uint64_t seed = 0;  // virtual clock: 0 is exact, others delay by chance
   SoftwareCosts costs = {};
   size_t memory_bytes = size_t{1} << 30;  // device memory; beyond it kOutOfMemory
+  size_t graph_node_bytes = 256;          // what Instantiate says that a node takes; of no other consequence
   bool check_pointers = true;
   int ordinal = 0;
   std::shared_ptr<DeviceObserver> observer = nullptr;

@@ -30,6 +30,7 @@ class CountingDevice final : public Device {
   DeviceStatus Record(Event event, Stream stream) override;
   DeviceStatus Wait(Stream stream, Event event) override;
   DeviceStatus Query(Event event) override;
+  DeviceStatus Query(Stream stream) override;
   DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) override;
   DeviceStatus Synchronize(Event event) override;
   DeviceStatus Synchronize(Stream stream) override;

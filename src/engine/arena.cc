@@ -50,38 +50,68 @@ void Arena::ReturnLarge(uint32_t cls, void* block) {
   large_[cls - kLargeClass].push_back(block);
 }
 
-Magazine* Arena::NewMagazine(uint32_t capacity) {
-  if (capacity == magazine_ && empty_) {
-    Magazine* m = empty_;
-    empty_ = m->next;
-    return m;
-  }
-  magazines_.reserve(magazines_.size() + 1);
+Magazine* Arena::MakeMagazine(uint32_t capacity) {
+  if (magazines_.size() == magazines_.capacity()) magazines_.reserve(2 * magazines_.size() + 64);
   auto* m = static_cast<Magazine*>(::operator new(sizeof(Magazine) + (capacity - 1) * sizeof(void*)));
   magazines_.push_back(m);
+  usual_ += capacity == magazine_;
   m->next = nullptr;
   m->count = 0;
   m->capacity = capacity;
   return m;
 }
 
-void* Arena::Carve(uint32_t cls) {
-  if (!loose_[cls].empty()) {
-    void* block = loose_[cls].back();
-    loose_[cls].pop_back();
-    return block;
+Magazine* Arena::EmptyMagazine() {
+  if (!empty_) return MakeMagazine(magazine_);
+  Magazine* m = empty_;
+  empty_ = m->next;
+  return m;
+}
+
+// All blocks may lie in full magazines while each cache holds its two, and each class has its broken one.
+void Arena::MakeEnough() {
+  while (usual_ < carved_ / magazine_ + 4 * users_) {
+    Magazine* m = MakeMagazine(magazine_);
+    m->next = empty_;
+    empty_ = m;
   }
+}
+
+void Arena::AddUser() {
+  MutexLock lock(mu_);
+  ++users_;
+  MakeEnough();
+}
+
+void* Arena::Carve(uint32_t cls) {
   Slab& open = open_[cls];
   const size_t size = size_t{64} * cls;
   const auto per_slab = static_cast<uint32_t>(tuning::kSlabBytes / size);
   if (!open.memory || open.blocks == per_slab) {
-    slabs_.reserve(slabs_.size() + 1);
+    if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 16);
     open = {NewSlab(per_slab * size), cls, 0};
     slabs_.push_back({open.memory, cls, per_slab});
     slab_bytes_.fetch_add(per_slab * size, std::memory_order_relaxed);
     slab_allocations_.fetch_add(1, std::memory_order_relaxed);
   }
+  ++carved_;
   return open.memory + size * open.blocks++;
+}
+
+// A block for a magazine of another capacity.
+void* Arena::Take(uint32_t cls) {
+  Magazine*& broken = broken_[cls];
+  if (!broken && full_[cls]) {
+    broken = full_[cls];
+    full_[cls] = broken->next;
+  }
+  if (!broken) return Carve(cls);
+  void* block = broken->block[--broken->count];
+  if (broken->count == 0) {
+    broken->next = empty_;
+    empty_ = std::exchange(broken, nullptr);
+  }
+  return block;
 }
 
 Magazine* Arena::Full(uint32_t cls) {
@@ -89,22 +119,33 @@ Magazine* Arena::Full(uint32_t cls) {
     full_[cls] = m->next;
     return m;
   }
-  Magazine* m = NewMagazine(magazine_);
+  Magazine* m = std::exchange(broken_[cls], nullptr);
+  if (!m) m = EmptyMagazine();
   // Taken from the end, so that blocks leave in the order of their addresses, which hardware prefetchers follow.
-  for (uint32_t i = magazine_; i-- > 0;) m->block[i] = Carve(cls);
+  for (uint32_t i = magazine_; i-- > m->count;) m->block[i] = Carve(cls);
   m->count = magazine_;
+  MakeEnough();
   return m;
 }
 
 void Arena::Keep(uint32_t cls, Magazine* m) {
-  if (m->capacity == magazine_ && m->count == magazine_) {
-    m->next = full_[cls];
-    full_[cls] = m;
-    return;
+  const bool usual = m->capacity == magazine_;
+  const auto keep_full = [&](Magazine* full) REQUIRES(mu_) {
+    full->next = full_[cls];
+    full_[cls] = full;
+  };
+  if (usual && m->count == magazine_) return keep_full(m);
+  while (m->count != 0) {
+    Magazine*& broken = broken_[cls];
+    if (!broken && usual) {
+      broken = m;
+      return;
+    }
+    if (!broken) broken = EmptyMagazine();
+    broken->block[broken->count++] = m->block[--m->count];
+    if (broken->count == magazine_) keep_full(std::exchange(broken, nullptr));
   }
-  loose_[cls].insert(loose_[cls].end(), m->block, m->block + m->count);
-  m->count = 0;
-  if (m->capacity == magazine_) {
+  if (usual) {
     m->next = empty_;
     empty_ = m;
   } else {
@@ -127,7 +168,7 @@ Magazine* Arena::TakeEmpty(uint32_t cls, Magazine* full) {
     if (cls >= kFirstOpClass) outstanding_.fetch_sub(full->count, std::memory_order_relaxed);
     Keep(cls, full);
   }
-  return NewMagazine(magazine_);
+  return EmptyMagazine();
 }
 
 void Arena::Put(uint32_t cls, Magazine* m) {
@@ -139,8 +180,8 @@ void Arena::Put(uint32_t cls, Magazine* m) {
 Magazine* Arena::Enlarge(uint32_t cls, Magazine* old, uint32_t n) {
   MutexLock lock(mu_);
   const uint32_t have = old ? old->count : 0;
-  Magazine* m = NewMagazine(std::max(n, have) + magazine_);
-  while (m->count < n - std::min(n, have)) m->block[m->count++] = Carve(cls);
+  Magazine* m = MakeMagazine(std::max(n, have) + magazine_);
+  while (m->count < n - std::min(n, have)) m->block[m->count++] = Take(cls);
   if (cls >= kFirstOpClass) outstanding_.fetch_add(m->count, std::memory_order_relaxed);
   if (!old) return m;
   std::copy(old->block, old->block + have, m->block + m->count);
@@ -158,8 +199,17 @@ void Arena::ForEachBlock(uint32_t from, uint32_t to, const std::function<void(vo
   }
 }
 
-void BlockCache::Refill(uint32_t cls) {
+BlockCache::Loaded& BlockCache::Known(uint32_t cls) {
   Loaded& l = loaded_[cls];
+  if (!l.known) {
+    arena_.AddUser();
+    l.known = true;
+  }
+  return l;
+}
+
+void BlockCache::Refill(uint32_t cls) {
+  Loaded& l = Known(cls);
   if (l.spare && l.spare->count) {
     std::swap(l.now, l.spare);
   } else {
@@ -168,7 +218,7 @@ void BlockCache::Refill(uint32_t cls) {
 }
 
 Magazine* BlockCache::MakeRoom(uint32_t cls) {
-  Loaded& l = loaded_[cls];
+  Loaded& l = Known(cls);
   if (l.now && l.spare && l.spare->count == 0) {
     std::swap(l.now, l.spare);
   } else {
@@ -179,7 +229,7 @@ Magazine* BlockCache::MakeRoom(uint32_t cls) {
 }
 
 void BlockCache::Enlarge(uint32_t cls, uint32_t n) {
-  Loaded& l = loaded_[cls];
+  Loaded& l = Known(cls);
   if (n <= arena_.magazine()) {  // as Refill, but what is left stays as the spare
     if (!l.spare || l.spare->count < n) {
       if (l.spare) arena_.Put(cls, l.spare);

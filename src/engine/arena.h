@@ -4,6 +4,9 @@
 // finished with it -> depot. Nothing returns to the system before the engine goes, and a block keeps its class, so
 // memory is type-stable: a stale look at a recycled op reads an op.
 //
+// Magazines are made together with blocks and caches, never because blocks have come to lie elsewhere: when there are no new
+// blocks and no new threads, nothing is allocated, however the threads' turns fall.
+//
 // A magazine is an array of pointers and not a list through the blocks: the thread that takes a block would otherwise
 // wait for the cache line that the finishing thread wrote last. So it only writes the block, and prefetches.
 //
@@ -53,6 +56,8 @@ class Arena {
   void Put(uint32_t cls, Magazine* magazine) EXCLUDES(mu_);
   // A magazine of a larger capacity, with all blocks of `magazine` (which goes back) and at least `n` in all.
   Magazine* Enlarge(uint32_t cls, Magazine* magazine, uint32_t n) EXCLUDES(mu_);
+  // A cache will hold blocks of one class more.
+  void AddUser() EXCLUDES(mu_);
 
   // Op blocks handed out; what sits in caches is included.
   size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
@@ -74,19 +79,26 @@ class Arena {
     uint32_t cls;
     uint32_t blocks;
   };
-  Magazine* NewMagazine(uint32_t capacity) REQUIRES(mu_);
+  Magazine* MakeMagazine(uint32_t capacity) REQUIRES(mu_);
+  Magazine* EmptyMagazine() REQUIRES(mu_);
+  void MakeEnough() REQUIRES(mu_);
   Magazine* Full(uint32_t cls) REQUIRES(mu_);
   void* Carve(uint32_t cls) REQUIRES(mu_);
+  void* Take(uint32_t cls) REQUIRES(mu_);
   void Keep(uint32_t cls, Magazine* magazine) REQUIRES(mu_);
 
   const uint32_t magazine_;
   Mutex mu_;
   std::array<Magazine*, kClasses> full_ GUARDED_BY(mu_){};
   Magazine* empty_ GUARDED_BY(mu_) = nullptr;
-  std::array<std::vector<void*>, kClasses> loose_ GUARDED_BY(mu_);  // blocks of magazines that came back broken
-  std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};               // slab being carved; blocks = carved so far
+  // Neither full nor empty: what came back broken is poured into it. One a class is enough.
+  std::array<Magazine*, kClasses> broken_ GUARDED_BY(mu_){};
+  std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};  // slab being carved; blocks = carved so far
   std::vector<Slab> slabs_ GUARDED_BY(mu_);
   std::vector<void*> magazines_ GUARDED_BY(mu_);              // all of them, for the end
+  size_t usual_ GUARDED_BY(mu_) = 0;                          // of these, the ones of `magazine_` blocks
+  size_t carved_ GUARDED_BY(mu_) = 0;                         // blocks
+  size_t users_ GUARDED_BY(mu_) = 0;                          // caches, once for each class that they hold
   std::array<std::vector<void*>, 48> large_ GUARDED_BY(mu_);  // free ones, by logarithm of their size
   // relaxed: a soft bound and statistics; the mutex orders the blocks themselves.
   std::atomic<size_t> outstanding_{0};
@@ -134,7 +146,9 @@ class BlockCache {
   struct Loaded {
     Magazine* now = nullptr;
     Magazine* spare = nullptr;
+    bool known = false;  // to the arena
   };
+  Loaded& Known(uint32_t cls);
   void Refill(uint32_t cls);
   Magazine* MakeRoom(uint32_t cls);
   void Enlarge(uint32_t cls, uint32_t n);

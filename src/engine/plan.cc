@@ -59,24 +59,39 @@ void NodeContext::CheckTake(size_t input) const {
 
 // --- Run
 
+namespace {
+
+void AskForEnd(detail::RunState& run) {
+  if (run.owner->has_device && !run.in_order) run.core->devices().Ask(run.asked);
+}
+
+}  // namespace
+
 Run::~Run() {
   if (state_) state_->core->DropRun(*state_);
 }
 bool Run::done() const { return state_ && detail::Protocol::Settled(VarRef(state_->done).core()); }
 const Var& Run::var() const {
   if (!state_) throw UsageError("an empty Run has no Var");
+  if (!done()) AskForEnd(*state_);  // who asks for it will wait
   return state_->done;
 }
 void Run::Wait(Site site) {
   if (!state_) throw UsageError("Wait of an empty Run at " + detail::At(site));
   // Also inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
   if (done() && !VarRef(state_->done).core()->completer.poison.load(std::memory_order_relaxed)) return;
-  if (!done()) state_->core->CheckRunWait(*state_, site);
+  if (!done()) {
+    state_->core->CheckRunWait(*state_, site);
+    AskForEnd(*state_);
+  }
   state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
 }
 bool Run::WaitFor(std::chrono::nanoseconds timeout, Site site) {
   if (!state_) throw UsageError("WaitFor of an empty Run at " + detail::At(site));
-  if (!done()) state_->core->CheckRunWait(*state_, site);
+  if (!done()) {
+    state_->core->CheckRunWait(*state_, site);
+    AskForEnd(*state_);
+  }
   const auto now = detail::Clock::now();
   const auto deadline = timeout > detail::kNever - now ? detail::kNever : now + timeout;
   return state_->core->Wait(state_->done, WaitKind::kRead, deadline, site);

@@ -77,13 +77,11 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->PoolIndex(last.place);
     task.async = last.async;
     if (core->OnDevice(task.pool)) {
-      if (last.async)
-        throw UsageError("node " + Quote(last.name) + " added at " + At(last.site) +
-                         " is asynchronous and on a device; in a plan a node is one or the other");
       task.pool = kDefaultPool;  // whoever comes to it pushes it there
       task.async = from.end - from.first;
       task.device = true;
     }
+    has_device |= task.device;
     concurrent |= task.pool != kDefaultPool || task.device;
     task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNone;
     uint32_t first_behind = kNone;  // of those that its end releases

@@ -78,6 +78,8 @@ struct RunState {
   std::atomic<uint32_t> refs{0};
   // relaxed loads in each node: whoever sets kErrors comes before those whom the error concerns, by the edges.
   std::atomic<uint32_t> watch{0};
+  // Somebody waits for the end of what it has on devices. seq_cst: Devices::Ask.
+  std::atomic<bool> asked{false};
   // Tasks not ended, asynchronous ones counted twice (body, completion). acq_rel: whoever takes it to zero ends the run
   // and sees what all others did.
   alignas(64) std::atomic<uint32_t> remaining{0};
@@ -129,6 +131,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   uint32_t remaining = 0;            // initial
   int priority = 0;                  // the highest of its nodes'
   bool concurrent = false;           // has tasks of other placements: counters are atomic from the start
+  bool has_device = false;           // has tasks there
   std::vector<bool> ordered_there;   // by access: the host touches it behind a write on a device, if at all
   std::vector<uint32_t> by_urgency;  // tasks of a ranked plan, the most urgent first
   std::vector<Var> vars;
@@ -187,6 +190,9 @@ struct PlanIssue {  // a node on a device: a member of its task's bulk
   RunState* run;
   uint32_t node;
   void operator()(RunContext& ctx) const;
+};
+struct PlanIssueAsync : PlanIssue {  // an asynchronous one, by itself
+  void operator()(RunContext& ctx, Completion done) const;
 };
 inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closure()); }
 

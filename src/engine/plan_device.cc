@@ -6,13 +6,18 @@
 // are ordered behind it there. A member comes behind the points of its node's Vars, too, and leaves points of its own
 // there (ForNodeVars); a Var is released as the last member that needs it is issued, so that the next run, or op on a device,
 // follows on the device. What comes on the host waits: an internal op that reads the lane is granted when the device is
-// done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it.
+// done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it. Where there are none, and
+// nobody asks for the run's end, nobody is in a hurry to learn of it.
+//
+// An asynchronous node is an op of its own on its task's lane, and issued when its Completion is called.
 //
 // With static_alloc, and a GraphKey on every node, the bulk is launched as a graph from a frame's third run on; keys are
 // those of the frame, because its addresses are in the graph.
 //
 // Errors: a body that throws fails its node, as anywhere; so does what keeps a member from being issued. A lost device fails
 //         the nodes that it had not ended.
+#include <algorithm>
+
 #include "core.h"
 #include "held_chain.h"
 #include "replay.h"
@@ -26,7 +31,8 @@ int64_t NowNanos() {
 
 }  // namespace
 
-void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx); }
+void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx, nullptr); }
+void PlanIssueAsync::operator()(RunContext& ctx, Completion done) const { Replay::IssueNode(*run, node, ctx, &done); }
 
 OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const PlanTask& task = plan_.tasks[index];
@@ -52,6 +58,11 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
         desc.graph = node.graph;
         desc.graph.kind = (node.graph.kind ^ run_.frame_key) * 0x9e3779b97f4a7c15 | 1;
       }
+      if (node.async) {  // the task's only node
+        PlanIssueAsync body{{&run_, n}};
+        core_.Push({.desc = &desc, .closure = RefClosure(body), .site = node.site, .flags = kAsyncOp | kNodeOp});
+        continue;
+      }
       PlanIssue body{&run_, n};
       core_.PushChained({.desc = &desc, .closure = RefClosure(body), .site = node.site, .flags = kInChain | kNodeOp},
                         bulk, &opened);
@@ -65,7 +76,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
 }
 
 // The body of a member: on the device's thread, or into a capture.
-void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
+void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completion* done) {
   EngineCore& core = *run.core;
   OpRecord* const op = EngineCore::OpOf(ctx);
   const PlanNode& node = run.owner->nodes[index];
@@ -80,13 +91,21 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx) {
   if (error) {
     replay.slot().skipped.Add();
     core.devices().NoteSkipped(op, *error);
-    return replay.Note(node, error);
+    replay.Note(node, error);
+    if (done) (*done)();
+    return;
   }
   const uint32_t watch = run.watch.load(std::memory_order_relaxed);
   if (watch & RunState::kTimes) run.times[node.recorded].begin = NowNanos();
   DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
   if (timer) core.devices().BeginTimer(core.devices().Get(op->extra.device), ctx.stream(), timer);
   EngineCore::SetNode(replay.ctx_, node);
+  if (done) {  // what it throws fails the Completion, and what that says comes later (NodeFailed)
+    replay.Note(node, nullptr);
+    node.run(node.closure, replay.ctx_, done);
+    if (timer) core.devices().EndTimer(ctx.stream(), timer);
+    return;
+  }
   try {
     node.run(node.closure, replay.ctx_, nullptr);
     if (DeviceStatus s = ctx.device().TakeLastError(); !s.ok()) throw DeviceError(std::move(s));
@@ -119,6 +138,11 @@ void Replay::NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op) {
   if (n->ends != (n + 1)->ends) Replay(core, slot, op, nullptr, *run).EndUses(node, kVarEnds);
 }
 
+void Replay::NodeFailed(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  Replay(core, slot, op, nullptr, *run).Note(run->owner->nodes[node], error);
+}
+
 void Replay::NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
   const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
   Replay replay(core, slot, op, nullptr, *run);
@@ -144,6 +168,15 @@ void Replay::SettleBulk(const PlanTicket& ticket) {
     EndUses(n, kValueEnds | (pushed ? 0u : kVarEnds));
   }
   if (error) error->Release();
+}
+
+const std::atomic<bool>* Replay::AskedFor(OpRecord* settles) {
+  const auto& ticket = *static_cast<PlanTicket*>((*static_cast<OpRecord**>(settles->closure()))->closure());
+  const RunState& run = *ticket.run;
+  const PlanCore& plan = *run.owner;
+  const auto on_host = [&](const PlanSuccessor& s) { return !plan.tasks[s.task].device; };
+  return run.in_order || std::ranges::any_of(plan.SuccessorsOf(plan.tasks[ticket.task]), on_host) ? nullptr
+                                                                                                  : &run.asked;
 }
 
 bool Replay::HasFailed(const PlanNode& node) const {

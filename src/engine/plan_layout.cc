@@ -80,7 +80,8 @@ bool SamePlace(const Graph::Node& a, const Graph::Node& b) {
 }
 
 // Nodes on a GPU lane share a task with all nodes of that lane between the same changes of placement: no path leads out
-// of such a task and back, because each change counts one more.
+// of such a task and back, because each change counts one more. An asynchronous one, which no bulk can hold, is a task by
+// itself, and a change on either side.
 void JoinOnDevice(const Graph& graph, const Lists& predecessors, const std::vector<uint32_t>& order,
                   std::vector<uint32_t>& task) {
   std::vector<uint32_t> changes(order.size());
@@ -88,8 +89,12 @@ void JoinOnDevice(const Graph& graph, const Lists& predecessors, const std::vect
   for (uint32_t n : order) {
     const Graph::Node& node = graph.nodes()[n];
     for (uint32_t p : predecessors[n])
-      changes[n] = std::max(changes[n], changes[p] + (SamePlace(graph.nodes()[p], node) ? 0 : 1));
-    if (node.place.kind == Placement::Kind::kGpu && !node.async)
+      changes[n] =
+          std::max(changes[n],
+                   changes[p] + (SamePlace(graph.nodes()[p], node) && !graph.nodes()[p].async && !node.async ? 0 : 1));
+    if (node.place.kind != Placement::Kind::kGpu) continue;
+    task[n] = n;
+    if (!node.async)
       task[n] = first.emplace(std::tuple(node.place.index, node.place.lane, changes[n]), n).first->second;
   }
 }

@@ -96,6 +96,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   if (!run->times.empty()) watch |= RunState::kTimes | (step.timed ? RunState::kBusy : 0u);
   // relaxed stores: the registration publishes the frame to whoever begins the run.
   run->watch.store(watch, std::memory_order_relaxed);
+  run->asked.store(watch & RunState::kTimes || step.model, std::memory_order_relaxed);  // its end is what is measured
   run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
   run->refs.store(2, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);

@@ -39,11 +39,15 @@ class Replay {
   void ReleaseBehindLaunch(const PlanTask& task);
   // What is left goes to the pools. Nothing of this object is used afterwards.
   void HandOver();
-  // A node on a device (plan_device.cc): its body; it has been issued, so that its Vars have their points; it was not, for
-  // `error`, whose count is consumed.
-  static void IssueNode(RunState& run, uint32_t node, RunContext& ctx);
+  // A node on a device (plan_device.cc): its body, with the Completion of an asynchronous one; its Completion failed; it has
+  // been issued, so that its Vars have their points; it was not. The count of `error` is consumed.
+  static void IssueNode(RunState& run, uint32_t node, RunContext& ctx, Completion* done);
+  static void NodeFailed(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   static void NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op);
   static void NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
+  // Of the internal op that settles a task on a device: the word by which somebody asks for that. Null: somebody waits, a
+  // thread for an in-order run, or tasks on the host behind it.
+  static const std::atomic<bool>* AskedFor(OpRecord* settles);
   // A share to run next instead, where this one had its turn; else null.
   OpRecord* handed() const { return handed_; }
   // The body may have waited: another thread has our role and slot then.

@@ -84,9 +84,10 @@ TEST_P(BulkSizeTest, AForksChildHasAnEmptyBulkAndAClockOfItsOwn) {
   const pid_t pid = fork();
   if (pid == 0) {
     alarm(30);
-    for (int i = 0; i < 3; ++i) eng.Push({.updates = {a}}, [] {});
+    Counter ran;
+    for (int i = 0; i < 3; ++i) eng.Push({.updates = {a}}, [&] { ran.Add(); });
     // Released by the child's clock; with no workers, by the wait.
-    while (workers() > 0 && a.version() != 3) usleep(100);
+    if (workers() > 0) ran.WaitFor(3);
     eng.Wait(a);
     _exit(SetBulkSize(eng, 0) == 1000 && a.version() == 3 ? 0 : 1);
   }

@@ -212,6 +212,24 @@ TEST_P(BulkTest, MayOutliveItsEngineAndIsNotTakenForThatOfTheNextOne) {
   EXPECT_TRUE(ran);
 }
 
+// Workers that find nothing else leave it alone.
+TEST(BulkClock, NoHungryWorkerReleases) {
+  const SilenceByHand silence;
+  Engine eng(Quiet(2));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  Bulk bulk(eng);
+  eng.Push({.updates = {a}}, [] {});
+  for (uint64_t i = 1; i <= 20; ++i) {
+    Elsewhere([&] {
+      eng.Push({.updates = {b}}, [] {});
+      eng.Wait(b);
+    });
+    EXPECT_LE(eng.stats().completed, i) << "what is held has started";
+  }
+  bulk.Release();
+  eng.Wait(a);
+}
+
 // --- nobody else can tell
 
 TEST_P(BulkTest, EveryKindOfWaitOfAnyThreadSeesEverything) {

@@ -43,6 +43,21 @@ TEST_P(Events, QuerySaysNotReadyUntilTheWorkBeforeTheRecordHasEnded) {
   EXPECT_OK(device_->Query(event));
 }
 
+TEST_P(Events, QueryOfAStreamSaysNotReadyUntilAllOnItHasEnded) {
+  const Stream stream = NewStream(), other = NewStream();
+  EXPECT_OK(device_->Query(stream));
+  const uint64_t hold = Hold(stream);
+  const DeviceStatus pending = device_->Query(stream);
+  EXPECT_EQ(pending.code(), DeviceCode::kNotReady);
+  EXPECT_FALSE(pending.failed());
+  EXPECT_OK(device_->Query(other));
+  EXPECT_OK(device_->TakeLastError());  // NotReady is no error
+  Release(hold);
+  EXPECT_OK(device_->Synchronize(stream));
+  EXPECT_OK(device_->Query(stream));
+  EXPECT_CODE(kInvalidHandle, device_->Query(Stream{}));
+}
+
 TEST_P(Events, TimedEventsTellWhatLiesBetweenThem) {
   const Stream stream = NewStream();
   Event before, behind;

@@ -1,5 +1,7 @@
 // What can go wrong with a communicator: nobody hangs, the ops concerned fail with the cause and the communicator's name,
 // everybody else goes on.
+#include <sys/wait.h>
+
 #include "comm_rig.h"
 #include "engine/plan.h"
 
@@ -204,6 +206,91 @@ TEST(CommunicatorFaults, ASkippedCollectiveFailsTheCommunicator) {
   ExpectHas(error, "did not run");
   ExpectHas(error, "not a number");
   ranks.SeeErrors();
+}
+
+// Running out of memory waits for the device, but not for what waits for a peer: that could wait for this rank.
+TEST(CommunicatorFaults, ARankThatRunsOutOfMemoryDoesNotWaitForItsPeers) {
+  auto device = MakeSoftwareDevice({.memory_bytes = 1 << 20});
+  EngineOptions options = Quiet(1);
+  options.devices = {device};
+  options.drain_timeout = std::chrono::milliseconds(500);
+  Engine eng(options);
+  const Var g = eng.NewVar("g"), a = eng.NewVar("a");
+  void* memory = nullptr;
+  Stream stream;
+  Ranks::Check(device->CreateStream(0, &stream));
+  Ranks::Check(device->Allocate(4, stream, &memory));
+  Communicator comm(eng, {.name = "pair", .size = 2, .id = NewCommunicatorId(*device)});
+  comm.Push(eng, {.name = "alone", .updates = g}, {Collective::AllReduce(memory, memory, 1)});
+  while (eng.device_stats().issued < 2) std::this_thread::yield();
+  eng.Push({.name = "greedy", .writes = a, .place = Gpu(0)}, [](RunContext& ctx) { (void)ctx.Allocate(2 << 20); });
+  try {
+    eng.Wait(a);
+    FAIL() << "there is no such memory";
+  } catch (const OpError& error) {
+    ExpectHas(error.what(), "OutOfMemory");
+  }
+  EXPECT_FALSE(eng.WaitFor(g, 0s)) << "the collective is still there";
+  comm.Abort("over");
+  EXPECT_THROW(eng.Wait(g), OpError);
+}
+
+TEST(CommunicatorFaults, TheWatchdogNamesACollectiveWhosePeerNeverComes) {
+  Gate reported;
+  std::string report;
+  auto device = MakeSoftwareDevice();
+  EngineOptions options = Quiet(1);
+  options.devices = {device};
+  options.stall_timeout = std::chrono::milliseconds(100);
+  options.on_stall = [&](std::string_view text) {
+    report = text;
+    reported.Open();
+  };
+  Engine eng(options);
+  const Var g = eng.NewVar("g");
+  void* memory = nullptr;
+  Stream stream;
+  Ranks::Check(device->CreateStream(0, &stream));
+  Ranks::Check(device->Allocate(4, stream, &memory));
+  Communicator comm(eng, {.name = "pair", .size = 2, .id = NewCommunicatorId(*device)});
+  comm.Push(eng, {.name = "alone", .updates = g}, {Collective::AllReduce(memory, memory, 1)});
+  reported.Wait();
+  ExpectHas(report, "op 'alone'");
+  ExpectHas(report, "comm_faults_test.cc");
+  ExpectHas(report, "is issued to a device, and has not ended there");
+  comm.Abort("the watchdog has barked");
+  EXPECT_THROW(eng.Wait(g), OpError);
+}
+
+TEST(CommunicatorFaults, AForksChildHasNone) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's threads do not survive a fork";
+  Ranks ranks(1, {.name = "solo"});
+  const Ranks::Buffer g = ranks.New(0, 1);
+  ranks.Fill(ranks.rig.eng(), g, {3});
+  ranks.AllReduce(0, g);
+  EXPECT_EQ(ranks.Read(g), Floats{3});
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto refused = [](auto&& f, const char* why) {
+      try {
+        f();
+      } catch (const UsageError& error) {
+        return std::string(error.what()).find(why) != std::string::npos;
+      }
+      return false;
+    };
+    const bool push = refused([&] { ranks.AllReduce(0, g); }, "communicator 'solo': op 'all_reduce' in a fork's child");
+    const CommunicatorOptions another{.name = "another", .id = NewCommunicatorId(ranks.rig.device())};
+    const bool made = refused([&] { Communicator(ranks.rig.eng(), another); }, "lost in a fork's child");
+    ranks.comms.clear();  // its end is the parent's
+    _exit((push ? 0 : 1) | (made ? 0 : 2));
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ranks.AllReduce(0, g);  // the parent's is as good as before
+  EXPECT_EQ(ranks.Read(g), Floats{3});
 }
 
 TEST(CommunicatorFaults, RanksMustAgreeOnTheirNumberAndBeThereOnce) {

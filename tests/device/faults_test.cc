@@ -26,6 +26,29 @@ TEST(DeviceFaults, ABodyThatThrowsPoisonsItsVarsAndStillHasItsPlace) {
   rig.eng().Wait(a);
 }
 
+// What it had launched by then is behind its point, like any op's work.
+TEST(DeviceFaults, WhatABodyLaunchedBeforeItThrewIsWaitedFor) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  uint64_t hold = 0;
+  Gate launched;
+  rig.eng().Push({.name = "bad", .writes = {a}, .place = Gpu(0)}, [&](RunContext& ctx) {
+    ASSERT_TRUE(rig.device().LaunchHeld(ctx.stream(), "half", &hold).ok());
+    launched.Open();
+    throw std::runtime_error("planted");
+  });
+  launched.Wait();
+  std::atomic<bool> ran{false};
+  rig.eng().Push({.writes = {a}}, [&] { ran = true; });
+  EXPECT_FALSE(rig.eng().WaitFor(a, 0s));
+  while (rig.eng().device_stats().host_waits == 0) std::this_thread::yield();
+  EXPECT_FALSE(ran) << "the kernel still writes what the host overwrites";
+  rig.device().Release(hold);
+  rig.eng().Wait(a);
+  EXPECT_TRUE(ran);
+  EXPECT_THROW(rig.eng().WaitAll(), OpError) << "nobody has seen it yet";
+}
+
 TEST(DeviceFaults, AKernelThatFailsLosesTheDeviceAndNamesTheOps) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), good = rig.eng().NewVar("good");
@@ -61,6 +84,68 @@ TEST(DeviceFaults, AKernelThatFailsLosesTheDeviceAndNamesTheOps) {
   rig.eng().Wait(c);
 }
 
+// Lost by an error that leaves the device working: its kernels go on, so nobody is told that their ops are over before they are.
+TEST(DeviceFaults, ADeviceThatIsLostAndWorksOnIsDrainedBeforeItsOpsFail) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), host = rig.eng().NewVar("host");
+  const uint64_t hold = rig.PushHeldKernel({.name = "running", .writes = {a}, .place = Gpu(0, 0)});
+  auto buffer = std::make_shared<int>(0);
+  rig.Push({.name = "behind", .updates = {a}, .place = Gpu(0, 0)}, [buffer] { ++*buffer; });
+  rig.WaitIssued();
+  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  rig.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)});
+  EXPECT_THROW(rig.eng().Wait(b), OpError) << "its own stream is empty";
+  rig.eng().Push({.reads = {a}, .writes = {host}}, [] { ADD_FAILURE() << "must be skipped"; });
+  // The thread asks the stream of the running kernel; as long as it does, nothing there is over.
+  const uint64_t queries = rig.device().counts()[DeviceCall::kQuery];
+  while (rig.device().counts()[DeviceCall::kQuery] < queries + 4) ASSERT_FALSE(rig.eng().WaitFor(a, 0s));
+  EXPECT_GT(buffer.use_count(), 1) << "the closure of a kernel that is still to run was destroyed";
+  EXPECT_FALSE(rig.eng().WaitFor(host, 0s));
+  rig.device().Release(hold);
+  try {
+    rig.eng().Wait(host);
+    FAIL() << "the error was lost";
+  } catch (const OpError& e) {
+    EXPECT_NE(std::string(e.what()).find("was lost"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("'running'"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(*buffer, 1) << "the kernel ran before its op failed";
+  EXPECT_THROW(rig.eng().Wait(a), OpError);
+  // It still answers, so it gets back what it gave.
+  rig.engine.reset();
+  const DeviceCounts counts = rig.device().counts();
+  EXPECT_EQ(counts[DeviceCall::kCreateStream], counts[DeviceCall::kDestroyStream]);
+  EXPECT_EQ(counts[DeviceCall::kCreateEvent], counts[DeviceCall::kDestroyEvent]);
+}
+
+// A kernel on it that never ends is named, and does not keep the engine from ending.
+TEST(DeviceFaults, ADeviceThatIsLostAndNeverDoneIsGivenUpAtShutdown) {
+  std::vector<std::string> unobserved;
+  auto device = MakeSoftwareDevice();
+  EngineOptions options = Quiet(1);
+  options.devices = {device};
+  options.drain_timeout = std::chrono::milliseconds(20);
+  options.on_unobserved = [&](const OpError& error) { unobserved.push_back(error.what()); };
+  Engine eng(options);
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  const auto kernel = [&](RunContext& ctx) {
+    if (DeviceStatus s = device->Launch(ctx.stream(), "k", std::chrono::nanoseconds(1), {}); !s.ok())
+      throw DeviceError(s);
+  };
+  device->HangKernel(1);
+  eng.Push({.name = "endless", .writes = {a}, .place = Gpu(0, 0)}, kernel);
+  while (eng.device_stats().issued < 1) std::this_thread::yield();
+  device->FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  eng.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)}, kernel);
+  EXPECT_THROW(eng.Wait(b), OpError);
+  EXPECT_NE(eng.DescribePending().find("'endless'"), std::string::npos) << "what the watchdog would say";
+  eng.Shutdown();
+  EXPECT_EQ(eng.stats().completed, eng.stats().pushed);
+  ASSERT_FALSE(unobserved.empty());
+  EXPECT_NE(unobserved.back().find("not done within drain_timeout"), std::string::npos) << unobserved.back();
+  EXPECT_NE(unobserved.back().find("'endless'"), std::string::npos) << unobserved.back();
+}
+
 TEST(DeviceFaults, WaitAllReportsALostDeviceThatNobodySaw) {
   Rig rig;
   Var a = rig.eng().NewVar("a");
@@ -77,8 +162,8 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
   const auto [call, sticky] = GetParam();
   for (uint64_t nth = 1; nth <= 12; ++nth) {
     SCOPED_TRACE("failing call " + std::to_string(nth));
-    std::atomic<int> ran{0};  // outlives the device: on one that was lost, kernels may end later than their ops
-    Rig rig;
+    std::atomic<int> ran{0};  // outlives the device: on one that is gone, kernels may end later than their ops
+    Rig rig({.memory_bytes = 24 << 10});  // the pool has to give back, or to wait
     Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), c = rig.eng().NewVar("c");
     rig.device().FailCall(call, nth, DeviceCode::kUnknown, sticky);
     HeldOps held(rig.eng());
@@ -112,21 +197,27 @@ TEST_P(EachCallFails, AndNothingHangsOrIsLost) {
       }
     }
     EXPECT_TRUE(errors > 0 || ran == 18) << ran << " kernels ran and nobody said why not all";
+    if (!sticky) {  // whoever was told that an op is over may free what its kernel used
+      const int told = ran;
+      rig.device().RunUntilIdle();
+      EXPECT_EQ(ran, told) << "kernels of ops that had failed were still to run";
+    }
     rig.eng().Push({.writes = {a, b, c}}, [] {});
     rig.eng().Wait(a);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Calls, EachCallFails,
-                         testing::Combine(testing::Values(DeviceCall::kRecord, DeviceCall::kWait, DeviceCall::kQuery,
-                                                          DeviceCall::kLaunch, DeviceCall::kCreateEvent,
-                                                          DeviceCall::kCreateStream, DeviceCall::kAllocate,
-                                                          DeviceCall::kAllocatePinned, DeviceCall::kCopy),
-                                          testing::Bool()),
-                         [](const auto& p) {
-                           return std::string(DeviceCallName(std::get<0>(p.param))) +
-                                  (std::get<1>(p.param) ? "Sticky" : "Once");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Calls, EachCallFails,
+    testing::Combine(testing::Values(DeviceCall::kRecord, DeviceCall::kWait, DeviceCall::kQuery, DeviceCall::kLaunch,
+                                     DeviceCall::kCreateEvent, DeviceCall::kCreateStream, DeviceCall::kAllocate,
+                                     DeviceCall::kAllocatePinned, DeviceCall::kCopy, DeviceCall::kFree,
+                                     DeviceCall::kSynchronize, DeviceCall::kFreePinned, DeviceCall::kDestroyEvent,
+                                     DeviceCall::kDestroyStream),
+                     testing::Bool()),
+    [](const auto& p) {
+      return std::string(DeviceCallName(std::get<0>(p.param))) + (std::get<1>(p.param) ? "Sticky" : "Once");
+    });
 
 TEST(DeviceFaults, AKernelThatNeverEndsIsNamed) {
   Rig rig;
@@ -303,17 +394,22 @@ TEST(DeviceFaults, ABodyThatBlocksAndSaysNothingIsNamed) {
 
 TEST(DeviceFaults, AStreamThatIsNoneOfTheDevicesIsNamed) {
   Rig rig({}, 1, 2, 2);
-  Var a = rig.eng().NewVar("a");
-  rig.eng().Push({.name = "astray", .writes = {a}, .place = Gpu(0)}, [&](RunContext&) {
-    if (DeviceStatus s = rig.device(0).Launch(Stream{}, "k", std::chrono::nanoseconds(1), {}); !s.ok())
-      throw DeviceError(s);
-  });
-  try {
-    rig.eng().Wait(a);
-    FAIL() << "work went to a stream that is none";
-  } catch (const OpError& e) {
-    EXPECT_EQ(e.op(), "astray");
-    EXPECT_NE(std::string(e.what()).find("stream"), std::string::npos) << e.what();
+  Stream others;
+  ASSERT_TRUE(rig.device(1).CreateStream(0, &others).ok());
+  for (const Stream wrong : {Stream{}, others}) {
+    Var a = rig.eng().NewVar("a");
+    rig.eng().Push({.name = "astray", .writes = {a}, .place = Gpu(0)}, [&](RunContext&) {
+      if (DeviceStatus s = rig.device(0).Launch(wrong, "k", std::chrono::nanoseconds(1), {}); !s.ok())
+        throw DeviceError(s);
+    });
+    try {
+      rig.eng().Wait(a);
+      FAIL() << "work went to a stream that is none";
+    } catch (const OpError& e) {
+      EXPECT_EQ(e.op(), "astray");
+      EXPECT_NE(std::string(e.what()).find(wrong ? "of another device" : "stream 0 is not allowed"), std::string::npos)
+          << e.what();
+    }
   }
 }
 

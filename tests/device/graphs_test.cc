@@ -164,9 +164,149 @@ TEST(DeviceGraphs, AMemberWithoutAKeyKeepsTheBulkEager) {
   EXPECT_EQ(rig.eng().device_stats().graph_launches, 0u);
 }
 
+// The number of calls that a body makes is no part of its kind: the executable cannot be updated, so another is made.
+TEST(DeviceGraphs, AStructureThatCannotBeUpdatedIsInstantiatedAnew) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  HeldOps held(rig.eng());
+  int ran = 0, expected = 0;
+  for (int run = 0; run < 8; ++run) {
+    const int calls = run < 5 ? 1 : 3;
+    for (uint64_t i = 0; i < 2; ++i, expected += calls)
+      held.Push({.updates = {a}, .place = Gpu(0), .graph = {.kind = 1 + i, .params = static_cast<uint64_t>(calls)}},
+                [&, calls](RunContext& ctx) {
+                  for (int k = 0; k < calls; ++k) rig.Launch(ctx, "k", [&] { ++ran; });
+                });
+    held.Release();
+    rig.eng().WaitAll();
+    EXPECT_EQ(ran, expected);
+  }
+  EXPECT_EQ(rig.eng().device_stats().graph_instantiations, 2u);
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 6u);
+}
+
+// One executable cannot overlap itself: a bulk on another lane gets one of its own instead of waiting for the first.
+TEST(DeviceGraphs, BulksOfOneKeyOnTwoLanesOverlap) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  HeldOps held(rig.eng());
+  const auto bulk = [&](const Var& v, uint8_t lane) {
+    for (uint64_t i = 0; i < 2; ++i)
+      held.Push({.updates = {v}, .place = Gpu(0, lane), .graph = {.kind = 1 + i}},
+                [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+    held.Release();
+  };
+  for (int run = 0; run < 3; ++run) {
+    bulk(a, 0);
+    rig.eng().WaitAll();
+  }
+  rig.PushHeldKernel({.updates = {a}, .place = Gpu(0, 0)});
+  bulk(a, 0);
+  bulk(b, 1);
+  rig.eng().Wait(b);  // though the first executable is still to run
+  EXPECT_FALSE(rig.eng().WaitFor(a, 0s));
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 3u);
+  EXPECT_EQ(rig.eng().device_stats().graph_instantiations, 2u);
+}
+
+// A handle of a library has one workspace, which is in the graph: such an executable stays on its lane.
+TEST(DeviceGraphs, WhatUsesLaneLocalsIsOneLanesAlone) {
+  static const char key = 0;
+  for (const bool local : {false, true}) {
+    Rig rig;
+    Var a = rig.eng().NewVar("a");
+    HeldOps held(rig.eng());
+    for (int run = 0; run < 8; ++run) {
+      for (uint64_t i = 0; i < 2; ++i)
+        held.Push({.updates = {a}, .place = Gpu(0, run < 4 ? 0 : 1), .graph = {.kind = 1 + i}}, [&](RunContext& ctx) {
+          if (local)
+            (void)ctx.LaneLocal(&key, [](RunContext&) -> std::shared_ptr<void> { return std::make_shared<int>(); });
+          rig.Launch(ctx, "k");
+        });
+      held.Release();
+      rig.eng().WaitAll();
+    }
+    EXPECT_EQ(rig.eng().device_stats().graph_instantiations, local ? 2u : 1u);
+    EXPECT_EQ(rig.eng().device_stats().graph_launches, 6u);
+  }
+}
+
+// Two structures whose hashes are the same, made so by hand from the mixing of bulk_graphs.cc.
+TEST(DeviceGraphs, KindsOfTheSameHashAreNotTakenForEachOther) {
+  const auto mix = [](uint64_t hash, uint64_t word) {
+    hash ^= word + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
+    return hash * 0xbf58476d1ce4e5b9;
+  };
+  const uint64_t first = mix(0, 1), other = mix(0, 3), constant = 0x9e3779b97f4a7c15;
+  const uint64_t same =
+      (first ^ (2 + constant + (first << 6) + (first >> 2)) ^ other) - constant - (other << 6) - (other >> 2);
+  ASSERT_EQ(mix(first, 2), mix(other, same));
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  HeldOps held(rig.eng());
+  int sums[2] = {};
+  for (int run = 0; run < 6; ++run)
+    for (int which : {0, 1}) {
+      for (const uint64_t kind : {which ? uint64_t{3} : uint64_t{1}, which ? same : uint64_t{2}})
+        held.Push({.updates = {a}, .place = Gpu(0), .graph = {.kind = kind}},
+                  [&, which](RunContext& ctx) { rig.Launch(ctx, "k", [&, which] { ++sums[which]; }); });
+      held.Release();
+      rig.eng().WaitAll();
+    }
+  EXPECT_EQ(sums[0], 12);
+  EXPECT_EQ(sums[1], 12);
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 4u) << "the first structure's; the other is eager";
+}
+
+// By the bytes that the device measured, the longest unused first: 256 MiB are kept.
+TEST(DeviceGraphs, TheLongestUnusedGoesWhenTheyTakeTooMuch) {
+  SoftwareDeviceOptions options;
+  options.graph_node_bytes = size_t{50} << 20;
+  Rig rig(options);
+  Var a = rig.eng().NewVar("a");
+  HeldOps held(rig.eng());
+  const auto run = [&](uint64_t structure, int times) {
+    for (int i = 0; i < times; ++i) {
+      for (uint64_t k = 0; k < 2; ++k)
+        held.Push({.updates = {a}, .place = Gpu(0), .graph = {.kind = 10 * structure + k}},
+                  [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+      held.Release();
+      rig.eng().WaitAll();
+    }
+  };
+  const auto stats = [&] { return rig.eng().device_stats(); };
+  run(1, 3);
+  run(2, 3);
+  run(1, 1);
+  EXPECT_EQ(stats().graph_launches, 3u) << "200 MiB: both are there";
+  run(3, 3);
+  EXPECT_EQ(stats().graph_instantiations, 3u);
+  const uint64_t launches = stats().graph_launches;
+  run(1, 1);
+  EXPECT_EQ(stats().graph_launches, launches + 1) << "used after the second";
+  run(2, 1);
+  EXPECT_EQ(stats().graph_launches, launches + 1) << "gone, and eager again at first";
+  run(2, 2);
+  EXPECT_EQ(stats().graph_instantiations, 4u);
+}
+
 // Whatever fails on the way to a graph, the bulk runs eagerly and its key stays eager; nothing is lost. Only a node that cannot
 // be updated alone has another way: the executable is updated by a capture of everything.
 class GraphCallFails : public testing::TestWithParam<DeviceCall> {};
+
+TEST_P(GraphCallFails, AtAnyTimeAndNothingIsWrong) {
+  for (uint64_t nth = 1; nth <= 4; ++nth) {
+    SCOPED_TRACE("failing call " + std::to_string(nth));
+    Rig rig;
+    Model model(rig);
+    rig.device().FailCall(GetParam(), nth, DeviceCode::kCaptureInvalidated, false);
+    for (int run = 0; run < 14; ++run) {
+      model.Step(run / 2, GetParam() == DeviceCall::kUpdateNode || run % 2);
+      model.Check(run / 2);
+    }
+    EXPECT_EQ(rig.eng().device_stats().retired, 14u * 4);
+  }
+}
 
 TEST_P(GraphCallFails, AndTheBulkRunsEagerly) {
   Rig rig;

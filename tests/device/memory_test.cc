@@ -130,6 +130,36 @@ TEST(DeviceMemoryPool, OutOfMemoryGivesBackThenWaitsThenSaysSo) {
   rig.eng().Wait(a);
 }
 
+// The second try waits for what is issued: the only synchronizations that the engine makes by itself, and it counts them.
+TEST(DeviceMemoryPool, OutOfMemoryWaitsForWhatIsInUseAndTriesThreeTimes) {
+  SoftwareDeviceOptions options;
+  options.memory_bytes = 1 << 20;
+  Rig rig(options);
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  Gate issued;
+  uint64_t hold = 0;
+  rig.eng().Push({.name = "user", .writes = {a}, .place = Gpu(0, 0)}, [&](RunContext& ctx) {
+    DeviceMemory block = ctx.Allocate(700 << 10);
+    ASSERT_TRUE(rig.device().LaunchHeld(ctx.stream(), "held", &hold).ok());
+    issued.Open();
+  });
+  issued.Wait();
+  rig.eng().Push({.name = "next", .writes = {b}, .place = Gpu(0, 1)}, [&](RunContext& ctx) {
+    DeviceMemory block = ctx.Allocate(900 << 10);
+    rig.Launch(ctx, "k");
+  });
+  while (rig.device().counts()[DeviceCall::kSynchronize] == 0) std::this_thread::yield();
+  EXPECT_FALSE(rig.eng().WaitFor(b, 0s));
+  rig.device().Release(hold);
+  rig.eng().Wait(b);
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kAllocate], 4u) << "the user's, and three tries";
+  EXPECT_EQ(rig.eng().device_stats().host_syncs, 2u) << "the user's lane, and its own";
+  rig.eng().Push({.name = "too much", .writes = {b}, .place = Gpu(0, 1)},
+                 [&](RunContext& ctx) { (void)ctx.Allocate(2 << 20); });
+  EXPECT_THROW(rig.eng().Wait(b), OpError);
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kAllocate], 7u) << "three tries, and no more";
+}
+
 TEST(DeviceMemoryPool, NoDriverCallInTheSteadyState) {
   Rig rig;
   std::vector<Var> vars;

@@ -223,6 +223,61 @@ TEST(DevicePlans, AHostNodeThatComesFirstWaitsForTheDevice) {
   EXPECT_EQ(seen, 7);
 }
 
+// What settles the nodes of a run is in a hurry only if somebody waits for that: a thread, or a node on the host.
+TEST(DevicePlans, ARunThatNobodyWaitsForIsNoHostWait) {
+  Rig rig;
+  Var state = rig.eng().NewVar("state");
+  const auto kernel = [&](RunContext& ctx) { rig.Launch(ctx, "k"); };
+  const auto host_waits = [&] { return rig.eng().device_stats().host_waits; };
+  Graph graph, to_host;
+  for (Graph* g : {&graph, &to_host})
+    for (int k = 0; k < 3; ++k) g->Add({.name = "node", .updates = {state}, .place = Gpu(0)}, kernel);
+  to_host.Add({.name = "on the host", .reads = {state}}, [] {});
+  const Plan plan = graph.Compile(rig.eng()), with_host = to_host.Compile(rig.eng());
+  const auto until_parked = [&] {
+    while (rig.eng().DescribePending().find("waits for work on a device to end") == std::string::npos)
+      std::this_thread::yield();
+  };
+  uint64_t hold = rig.PushHeldKernel({.updates = {state}});
+  engine::Run run = plan.Start();
+  until_parked();
+  EXPECT_EQ(host_waits(), 0u);
+  rig.device().Release(hold);
+  rig.eng().WaitAll();
+  EXPECT_TRUE(run.done());
+  EXPECT_EQ(host_waits(), 0u) << "nobody waited for the run itself";
+
+  hold = rig.PushHeldKernel({.updates = {state}});
+  run = plan.Start();
+  until_parked();
+  EXPECT_FALSE(run.WaitFor(0s));
+  EXPECT_FALSE(run.WaitFor(0s));
+  EXPECT_EQ(host_waits(), 1u);
+  rig.device().Release(hold);
+  run.Wait();
+  EXPECT_EQ(host_waits(), 1u);
+
+  hold = rig.PushHeldKernel({.updates = {state}});
+  run = with_host.Start();
+  while (host_waits() == 1) std::this_thread::yield();  // the node on the host waits for the device
+  rig.device().Release(hold);
+  while (!run.done()) std::this_thread::yield();
+  EXPECT_EQ(host_waits(), 2u);
+}
+
+// An op that reads the run's Var waits for it, too: who asks for the Var has the end looked for.
+TEST(DevicePlans, AnOpBehindARunIsStartedWithoutAnybodysWait) {
+  Rig rig;
+  Graph graph;
+  graph.Add({.name = "node", .place = Gpu(0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+  const Plan plan = graph.Compile(rig.eng());
+  engine::Run run = plan.Start();
+  Gate ran;
+  rig.eng().Push({.reads = {run.var()}}, [&] { ran.Open(); });
+  ran.Wait();
+  EXPECT_TRUE(run.done());
+}
+
 // Random programs on host and device, two lanes and any, with ops pushed between the runs: the same as in a loop.
 TEST(DevicePlans, RandomProgramsGiveWhatALoopGives) {
   const std::array<Placement, 4> places{Cpu(), Gpu(0), Gpu(0, 1), Gpu(0, 2)};
@@ -382,11 +437,82 @@ TEST(DevicePlans, TimesCoverTheDevice) {
   EXPECT_GE(times[4].begin, times[3].end) << "the host's node, after the last kernel had ended";
 }
 
+// Between two synchronous nodes of its lane: a task by itself, issued when its Completion is called, and no cycle of tasks.
+TEST(DevicePlans, AsynchronousNodesAreIssuedWhenTheirCompletionIsCalled) {
+  for (const Policy policy : {Policy::kThreaded, Policy::kInline}) {
+    Rig rig({}, 2);
+    Var state = rig.eng().NewVar("state");
+    std::vector<int> order;  // written by the device
+    const auto kernel = [&](int what) {
+      return [&, what](RunContext& ctx) { rig.Launch(ctx, "k", [&, what] { order.push_back(what); }); };
+    };
+    Slot<Completion> completions;
+    Graph graph;
+    graph.Add({.name = "before", .updates = {state}, .place = Gpu(0)}, kernel(1));
+    graph.AddAsync({.name = "later", .updates = {state}, .place = Gpu(0)}, [&](NodeContext& ctx, Completion done) {
+      rig.Launch(ctx, "k", [&] { order.push_back(2); });
+      completions.Put(std::move(done));
+    });
+    graph.Add({.name = "behind", .updates = {state}, .place = Gpu(0)}, kernel(3));
+    graph.Add({.name = "on the host", .reads = {state}}, [&] { order.push_back(4); });
+    const Plan plan = graph.Compile(rig.eng());
+    EXPECT_EQ(plan.tasks().size(), 4u);
+    for (int round = 0; round < 3; ++round) {
+      order.clear();
+      Gate over;
+      std::thread starter([&] {  // an inline run is over when its start returns
+        engine::Run run = plan.Start({}, {.policy = policy});
+        run.Wait();
+        over.Open();
+      });
+      Completion done = completions.Take();
+      EXPECT_FALSE(over.open());
+      done();
+      starter.join();
+      EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
+    }
+    EXPECT_EQ(rig.device().counts()[DeviceCall::kSynchronize], 0u);
+  }
+}
+
+TEST(DevicePlans, AnAsynchronousNodeThatFailsFailsWhatNeedsIt) {
+  enum class How { kThrows, kFails, kForgets, kFine };
+  Rig rig({}, 2);
+  Var out = rig.eng().NewVar("out"), apart = rig.eng().NewVar("apart");
+  How how = How::kThrows;
+  std::atomic<int> ran{0};
+  Graph graph;
+  graph.AddAsync({.name = "later", .writes = {out}, .place = Gpu(0)}, [&](NodeContext& ctx, Completion done) {
+    rig.Launch(ctx, "k");
+    if (how == How::kThrows) throw std::runtime_error("planted");
+    if (how == How::kFails) done.Fail(std::make_exception_ptr(std::runtime_error("planted")));
+    if (how == How::kFine) done();
+  });
+  graph.Add({.name = "behind", .updates = {out}, .place = Gpu(0)},
+            [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ran += 1; }); });
+  graph.Add({.name = "apart", .writes = {apart}, .place = Gpu(0)},
+            [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ran += 10; }); });
+  const Plan plan = graph.Compile(rig.eng());
+  int expected = 0;
+  for (how = How::kThrows; how != How::kFine; how = static_cast<How>(static_cast<int>(how) + 1)) {
+    SCOPED_TRACE(static_cast<int>(how));
+    try {
+      plan.Start().Wait();
+      FAIL() << "the error was lost";
+    } catch (const OpError& e) {
+      EXPECT_EQ(e.op(), "later");
+    }
+    EXPECT_THROW(rig.eng().Wait(out), OpError);
+    EXPECT_NO_THROW(rig.eng().Wait(apart));
+    EXPECT_EQ(ran, expected += 10);
+  }
+  plan.Start().Wait();
+  rig.eng().Wait(out);
+  EXPECT_EQ(ran, expected + 11) << "the plan is as good as before";
+}
+
 TEST(DevicePlans, WhatCannotBeHonouredIsRefusedAtCompile) {
   Rig rig;
-  Graph async;
-  async.AddAsync({.name = "later", .place = Gpu(0)}, [](NodeContext&, Completion done) { done(); });
-  EXPECT_THROW(async.Compile(rig.eng()), UsageError);
   Graph unknown;
   unknown.Add({.name = "far", .place = Gpu(5)}, [] {});
   EXPECT_THROW(unknown.Compile(rig.eng()), UsageError);

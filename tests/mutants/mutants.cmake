@@ -83,3 +83,12 @@ engine_mutant(silence_too_early bulk/silence.cc "Workers/BulkTest.AMillisecond*"
   "        bulk->seen = mark;
         continue;"
   "        bulk->seen = mark;")
+engine_mutant(lost_device_not_drained engine/device/lost.cc "DeviceFaults.ADeviceThatIsLostAndWorksOn*"
+  "why.sticky() ? Loss::kGone : Loss::kEnds"
+  "Loss::kGone")
+engine_mutant(run_nobody_waits_for engine/device/retire.cc "DevicePlans.ARunThatNobodyWaitsFor*"
+  "asked = op->extra.flags & kSettleOp ?"
+  "asked = false ?")
+engine_mutant(event_used_again_too_early engine/device/retire.cc "DeviceBulk.EventsAreMadeOnce*"
+  "on.records.front().seq <= retired"
+  "on.records.front().seq <= retired + 1")

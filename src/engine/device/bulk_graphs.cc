@@ -81,6 +81,13 @@ uint64_t BulkGraphs::KeyOf(OpRecord* head) {
   return key;
 }
 
+bool BulkGraphs::Matches(const Entry& entry, OpRecord* head) {
+  size_t i = 0;
+  for (OpRecord* op = head; op; op = NextOf(head, op), ++i)
+    if (i == entry.kinds.size() || entry.kinds[i] != op->graph().kind) return false;
+  return i == entry.kinds.size();
+}
+
 // A status that says something went wrong; a sticky one ends the device.
 bool BulkGraphs::Failed(const DeviceStatus& status) {
   if (!status.failed()) return false;
@@ -205,12 +212,16 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   lane_ = static_cast<uint8_t>(on.id);
   const uint64_t key = KeyOf(head);
   Entry& entry = entries_[key];
-  if (entry.runs++ == 0) {
+  if (entry.runs == 0) {
+    for (OpRecord* op = head; op; op = NextOf(head, op)) entry.kinds.push_back(op->graph().kind);
     by_use_.push_front(key);
     entry.used = by_use_.begin();
+  } else if (!Matches(entry, head)) {
+    return false;  // another structure with the same hash: eager
   } else {
     by_use_.splice(by_use_.begin(), by_use_, entry.used);
   }
+  ++entry.runs;
   if (entry.eager || entry.runs <= tuning::kGraphWarmUps) return false;
   if (!capture_ && Failed(device.CreateStream(0, &capture_))) return false;
 
@@ -284,7 +295,7 @@ void BulkGraphs::Evict() {
 }
 
 void BulkGraphs::Close() {
-  if (device_.lost.load(std::memory_order_acquire)) return;
+  if (device_.gone()) return;
   for (auto& [key, entry] : entries_)
     for (Exec& e : entry.execs) Destroy(e);
   entries_.clear();

@@ -65,6 +65,7 @@ class BulkGraphs {
     bool lane_bound = false;  // what its bodies keep with a lane is in it: for no other than that of `last`
   };
   struct Entry {
+    std::vector<uint64_t> kinds;  // by member: the key itself, of which the map's is a hash
     uint64_t runs = 0;
     uint64_t changes = 0;  // runs that found other parameters
     bool eager = false;    // for good
@@ -74,6 +75,7 @@ class BulkGraphs {
 
   bool CannotSplit(OpRecord* head);
   static uint64_t KeyOf(OpRecord* head);
+  static bool Matches(const Entry& entry, OpRecord* head);
   bool Busy(const Exec& exec, const DeviceLane& on) const;
   bool Capture(OpRecord* head, Exec* out);
   bool CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node);

@@ -4,6 +4,7 @@
 // when they settle (InheritFailure), for the versions that failed are kept until their Vars go or are cleared.
 #include "device/channel.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core.h"
@@ -89,6 +90,10 @@ void Devices::CloseChannel(Channel& channel) {
 }
 
 bool Devices::HasChannel(uint32_t index) const { return index < n_channels_.load(std::memory_order_acquire); }
+bool Devices::OfChannel(const DeviceLane& on) const {
+  return std::any_of(channels_.begin(), channels_.end(),
+                     [&](const Channel& c) { return c.lane.load(std::memory_order_acquire) == &on; });
+}
 uint32_t Devices::ChannelDevice(uint32_t index) const { return channels_[index].device->index; }
 
 void Devices::CloseChannels() {

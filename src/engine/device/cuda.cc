@@ -75,6 +75,11 @@ DeviceStatus CudaDevice::Query(Event event) {
   return CudaStatus("cudaEventQuery", cudaEventQuery(Native(event)));
 }
 
+DeviceStatus CudaDevice::Query(Stream stream) {
+  if (DeviceStatus bad = RefuseNull("Query", stream, "the stream"); !bad.ok()) return bad;
+  return CudaStatus("cudaStreamQuery", cudaStreamQuery(Native(stream)));
+}
+
 DeviceStatus CudaDevice::Elapsed(Event from, Event to, std::chrono::nanoseconds* took) {
   *took = {};
   if (DeviceStatus bad = RefuseNull("Elapsed", from, "the first event"); !bad.ok()) return bad;

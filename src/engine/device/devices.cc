@@ -50,7 +50,7 @@ void Devices::Close() {
   CloseChannels();  // behind the graphs, in front of the streams
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
-    if (on->device->lost.load(std::memory_order_acquire)) {
+    if (on->device->gone()) {
       Abandon(on->locals);
     } else {
       on->locals.clear();  // they may give memory back
@@ -65,8 +65,8 @@ void Devices::Close() {
   }
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
-    // A lost device is asked for nothing more; its handles go with it.
-    if (on->device->lost.load(std::memory_order_acquire)) continue;
+    // A device that is gone is asked for nothing more; its handles go with it.
+    if (on->device->gone()) continue;
     Device& device = *on->device->device;
     for (; !on->records.empty(); on->records.PopFront()) (void)device.DestroyEvent(on->records.front().event);
     for (const Event event : on->spare_events) (void)device.DestroyEvent(event);
@@ -75,7 +75,7 @@ void Devices::Close() {
   }
   for (auto& d : devices_) {
     MutexLock lock(d->timers_mu);
-    if (d->lost.load(std::memory_order_acquire)) continue;
+    if (d->gone()) continue;
     for (const DeviceTimer& timer : d->spare_timers)
       for (const Event event : {timer.begin, timer.end})
         if (event) (void)d->device->DestroyEvent(event);
@@ -141,7 +141,8 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
   lanes_made_.push_back(std::move(on));
   DeviceLane* made = lanes_made_.back().get();
   lanes_[id].store(made, std::memory_order_release);
-  n_lanes_.store(id + 1, std::memory_order_release);
+  n_lanes_.store(id + 1);  // seq_cst, then a look. Partner: Lose, which may not have seen it
+  if (device.lost.load()) made->good.store(0, std::memory_order_release);
   place.store(made, std::memory_order_release);
   return *made;
 }

@@ -51,7 +51,15 @@ struct DeviceState {
   std::shared_ptr<Device> device;
   uint32_t index = 0;
   uint32_t streams = 1;              // lanes for compute, made on first use
-  std::atomic<ErrorRecord*> lost{};  // counted; set once. release: `good` of its lanes. Partner: acquire loads
+  std::atomic<ErrorRecord*> lost{};  // counted; set once, before `good` of its lanes and `loss`
+  // What of a lost device is still to come. release: `good` of its lanes. Partner: acquire loads
+  enum class Loss : uint8_t {
+    kNone,  // -> kEnds, kGone
+    kEnds,  // lost by an error that left it working: what was issued still runs, and is waited for -> kGone
+    kGone,  // asked for nothing more
+  };
+  std::atomic<Loss> loss{Loss::kNone};
+  bool gone() const { return loss.load(std::memory_order_acquire) == Loss::kGone; }
   std::array<std::atomic<DeviceLane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
   std::atomic<DeviceLane*> copy_in{}, copy_out{};
   std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
@@ -85,12 +93,13 @@ class Devices {
   bool MayRunOnHost(OpRecord* op);
   // For a wait, before it sleeps: true if the Var's last write has retired, looking for at most `most`.
   bool PollWrite(VarPoints& points, std::chrono::nanoseconds most);
-  bool Busy() const;  // something issued has not retired
-  void Kick();        // a host waiter came: polls at the pace of waiters from now on
+  bool Busy() const;                   // something issued has not retired
+  void Kick();                         // a host waiter came: polls at the pace of waiters from now on
+  void Ask(std::atomic<bool>& asked);  // the same for what is parked, or will be, with this word
   bool Unretired(const VarPoints& points) const NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
 
   // --- memory.cc
-  // The host waits for all that is issued. Where memory ran out.
+  // The host waits for all that is issued, but by communicators. Where memory ran out.
   DeviceStatus Synchronize(DeviceState& device);
   DeviceStatus Synchronize(DeviceLane& lane);
   // Behind what work may still use something that is given back here and now.
@@ -114,6 +123,7 @@ class Devices {
   void CloseChannel(Channel& channel) EXCLUDES(channels_mu_);
   bool HasChannel(uint32_t index) const;
   uint32_t ChannelDevice(uint32_t index) const;
+  bool OfChannel(const DeviceLane& lane) const;
   void Attend();  // an owner has something to say: the retirement thread asks at once
   void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);  // nothing, unless of a channel
   bool AbortChannels(const std::string& why) EXCLUDES(channels_mu_);
@@ -152,6 +162,8 @@ class Devices {
   enum class Polled { kNothing, kRunning, kAwaited, kRetired };
   Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
   bool AwaitRetired(DeviceLane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
+  std::string DescribeIssued(const DeviceState& device);
+  void GiveUp(DeviceState& device);
   static bool MayGoOn(DeviceState& device, const DeviceLane& on, uint32_t asked);
   void PassLostToVars(OpRecord* op);
   ErrorRecord* ErrorOf(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);

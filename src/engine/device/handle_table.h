@@ -15,13 +15,15 @@ namespace engine::detail {
 template <class T>
 class HandleTable {
  public:
-  // `kind` keeps handles of different tables apart: a stream's handle is never an event's.
-  explicit HandleTable(uint8_t kind) noexcept : kind_(kind) {}
+  // `kind` keeps handles of different tables apart: a stream's handle is never an event's. `owner` does so for tables of
+  // one kind: uses count from there.
+  explicit HandleTable(uint8_t kind, uint16_t owner = 0) noexcept
+      : kind_(kind), first_use_(uintptr_t{owner} << 20 | 1) {}
 
   void* Add(std::unique_ptr<T> value) {
     if (free_.empty()) {
       free_.push_back(static_cast<uint32_t>(slots_.size()));
-      slots_.emplace_back();
+      slots_.push_back({nullptr, first_use_});
     }
     const uint32_t at = free_.back();
     free_.pop_back();
@@ -46,13 +48,14 @@ class HandleTable {
  private:
   struct Slot {
     std::unique_ptr<T> value;
-    uintptr_t use = 1;
+    uintptr_t use;
   };
   static constexpr size_t kMaxSlot = 0xffffff;
   void* Encode(uint32_t at, uintptr_t use) const noexcept {
     return reinterpret_cast<void*>(use << 28 | static_cast<uintptr_t>(at) << 4 | kind_);
   }
   const uint8_t kind_;  // 1 to 15
+  const uintptr_t first_use_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
 };

@@ -178,7 +178,10 @@ DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
     if (DeviceStatus s = device.CreateEvent(&event); !s.ok()) return s;
     events_made_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (DeviceStatus s = device.Record(event, lane.stream); !s.ok()) return s;
+  if (DeviceStatus s = device.Record(event, lane.stream); !s.ok()) {
+    lane.spare_events.push_back(event);
+    return s;
+  }
   records_.fetch_add(1, std::memory_order_relaxed);
   lane.records.PushBack({lane.issued.load(std::memory_order_relaxed), event, lane.clock});
   // Partner: the retirement thread, which says that it sleeps before it looks at `issued` once more.
@@ -301,7 +304,11 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
   return Settle(slot, op, nullptr, &worker);
 }
 
-void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) { Settle(slot, op, error, nullptr); }
+void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  if (error && (op->extra.flags & kNodeOp))  // the run's, and not of the task's lane
+    Replay::NodeFailed(core_, slot, op, std::exchange(error, nullptr));
+  Settle(slot, op, error, nullptr);
+}
 
 // Not issued: it ends on the host.
 OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {

@@ -50,7 +50,9 @@ struct DeviceLane {
   OpRecord* last GUARDED_BY(mu) = nullptr;
   struct Awaiting {
     uint64_t seq;
-    OpRecord* op;  // granted, and started when the lane has retired seq
+    OpRecord* op;                    // granted, and started when the lane has retired seq
+    const std::atomic<bool>* asked;  // somebody waits for it; null: from the start
+    bool Asked() const { return !asked || asked->load(); }
   };
   std::vector<Awaiting> awaiting GUARDED_BY(mu);
   uint64_t unrecorded GUARDED_BY(mu) = 0;  // that the retirement thread found issued and not recorded, since when

@@ -1,6 +1,11 @@
-// A device that is lost: no further call is made on it. What was issued and had not retired fails with it, all by one
+// A device that is lost: nothing is issued to it any more. What was issued and had not retired fails with it, all by one
 // error that names the ops; its Vars are poisoned when somebody looks at them: a point beyond the last good number of its
 // lane says so. What is pushed to the device later is skipped with the same error.
+//
+// A sticky error ends the work on the device, so its ops end at once, and no further call is made. After any other the
+// kernels may still run: ops fail only when their stream is empty, so that whoever hears of the failure may free what they
+// used. The retirement thread asks each stream, without blocking; a kernel that never ends is named by the watchdog, as on any
+// device, and given up at shutdown after drain_timeout.
 #include <string>
 
 #include "core.h"
@@ -8,45 +13,67 @@
 
 namespace engine::detail {
 
-void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
+// "2 ops were issued and had not ended: gpu0/1: 'first' (a.cc:1) to 'last' (a.cc:2)"
+std::string Devices::DescribeIssued(const DeviceState& state) {
   std::string text;
   uint64_t count = 0;
-  std::vector<DeviceLane*> of_device;
-  for (uint32_t i = 0; i < lanes(); ++i)
-    if (lane(i).device == &state) of_device.push_back(&lane(i));
-  for (DeviceLane* on : of_device) {
-    MutexLock lock(on->mu);
-    if (!on->first) continue;
+  for (uint32_t i = 0; i < lanes(); ++i) {
+    DeviceLane& on = lane(i);
+    if (on.device != &state) continue;
+    MutexLock lock(on.mu);
+    if (!on.first) continue;
     const auto describe = [&](const OpRecord* op) {
       return "'" + std::string(*op->extra.name ? op->extra.name : "an unnamed op") + "' (" + op->extra.file + ":" +
              std::to_string(op->extra.line) + ")";
     };
-    const uint64_t n = on->issued.load(std::memory_order_relaxed) - on->retired.load(std::memory_order_relaxed);
+    const uint64_t n = on.issued.load(std::memory_order_relaxed) - on.retired.load(std::memory_order_relaxed);
     count += n;
-    text += (text.empty() ? "" : "; ") + on->name + ": " + describe(on->first);
-    if (n > 1) text += " to " + describe(on->last);
+    text += (text.empty() ? "" : "; ") + on.name + ": " + describe(on.first);
+    if (n > 1) text += " to " + describe(on.last);
   }
-  const DeviceInfo& info = state.device->info();
-  text = "device " + std::to_string(state.index) + " (" + info.kind + ") was lost: " + why.text() + "; " +
-         std::to_string(count) + " ops were issued and had not ended" + (text.empty() ? "" : ": " + text);
+  return std::to_string(count) + " ops were issued and had not ended" + (text.empty() ? "" : ": " + text);
+}
+
+void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
+  using Loss = DeviceState::Loss;
+  const std::string text = "device " + std::to_string(state.index) + " (" + state.device->info().kind +
+                           ") was lost: " + why.text() + "; " + DescribeIssued(state);
   auto cause = std::make_exception_ptr(DeviceError(DeviceStatus::Fail(why.code(), true, why.native_code(), text)));
   ErrorRecord* error = ErrorRecord::NewRoot("", {}, cause);
   {
     MutexLock lock(lost_mu_);
     if (state.lost.load(std::memory_order_relaxed)) {
       error->Release();  // others saw it, too
+      if (why.sticky()) state.loss.store(Loss::kGone, std::memory_order_release);
       return;
     }
-    for (DeviceLane* on : of_device) {
-      MutexLock lane_lock(on->mu);
-      on->good.store(on->retired.load(std::memory_order_relaxed), std::memory_order_release);
-    }
-    // release: `good` of its lanes. A lane that is made later has `good` 0 from the start.
-    state.lost.store(error, std::memory_order_release);
+    // seq_cst, then a look at the lanes. Partner: LaneOf, which publishes a lane before it looks at this.
+    state.lost.store(error);
     any_lost_.store(true, std::memory_order_release);
+    for (uint32_t i = 0; i < n_lanes_.load(); ++i) {
+      DeviceLane& on = lane(i);
+      if (on.device != &state) continue;
+      MutexLock lane_lock(on.mu);
+      on.good.store(on.retired.load(std::memory_order_relaxed), std::memory_order_release);
+    }
+    // Only now may numbers retire that have failed. Partner: Poll.
+    state.loss.store(why.sticky() ? Loss::kGone : Loss::kEnds, std::memory_order_release);
   }
   core_.errors_.Add(error);
   Kick();  // the thread retires what is left
+}
+
+// What was to end on a lost device does not.
+void Devices::GiveUp(DeviceState& state) {
+  const std::string text = "device " + std::to_string(state.index) + " (" + state.device->info().kind +
+                           "), which was lost, was not done within drain_timeout: " + DescribeIssued(state) +
+                           "; what they use may still be written";
+  auto cause = std::make_exception_ptr(DeviceError(DeviceStatus::Fail(DeviceCode::kUnknown, true, 0, text)));
+  ErrorRecord* const error = ErrorRecord::NewRoot("", {}, cause);
+  core_.errors_.Add(error);
+  error->Release();
+  state.loss.store(DeviceState::Loss::kGone, std::memory_order_release);
+  Kick();
 }
 
 // What waits for other ranks need not lose its device: it is aborted first, and looked at again in the next round.
@@ -56,8 +83,11 @@ void Devices::LoseBusy() {
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
     if (on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire)) continue;
-    if (on.device->lost.load(std::memory_order_acquire)) continue;
-    Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0, kWhy));
+    switch (on.device->loss.load(std::memory_order_acquire)) {
+      case DeviceState::Loss::kNone: Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0, kWhy)); break;
+      case DeviceState::Loss::kEnds: GiveUp(*on.device); break;
+      case DeviceState::Loss::kGone: break;
+    }
   }
 }
 

@@ -54,7 +54,9 @@ namespace detail {
 DeviceStatus Devices::Synchronize(DeviceState& device) {
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
-    if (on.device != &device || on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire))
+    // What waits for a peer may wait for ever, if the peer waits for us.
+    if (on.device != &device || OfChannel(on) ||
+        on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire))
       continue;
     if (DeviceStatus s = Synchronize(on); !s.ok()) return s;
   }
@@ -211,12 +213,12 @@ void MemoryPool::DropFree(Stream stream) {
   for (MemoryBlock* block : dropped) Destroy(block, stream);
 }
 
-// Everything has ended. `stream`: any; null if the device is lost.
+// Everything has ended. `stream`: any; null if the device is gone.
 void MemoryPool::Close(Stream stream) {
   std::vector<MemoryBlock*> all;
   {
     MutexLock lock(mu_);
-    lost_ = state_->lost.load(std::memory_order_acquire) != nullptr;
+    lost_ = state_->gone();
     devices_ = nullptr;
     for (auto& [size, blocks] : free_) all.insert(all.end(), blocks.begin(), blocks.end());
     free_.clear();

@@ -45,7 +45,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   Mutex mu_;
   std::map<size_t, std::vector<MemoryBlock*>> free_ GUARDED_BY(mu_);
   Devices* devices_ GUARDED_BY(mu_);  // null once closed
-  bool lost_ = false;                 // the device was, when it was closed
+  bool lost_ = false;                 // the device was gone when it was closed
   DeviceState* const state_;          // looked at while open only
   const std::shared_ptr<Device> device_;
   const bool pinned_;

@@ -2,7 +2,8 @@
 //
 // One thread for all lanes. It sleeps without work (kAsleep); looks every now and then while something runs that nobody
 // awaits, so that closures go and pins are dropped (kDozing); and looks often while a host waiter exists (kAwake): an op
-// or wait parked behind a lane, WaitAll, a push without room. It asks about awaited events only, or the oldest and the
+// or wait parked behind a lane, WaitAll, a push without room. What settles a plan's nodes is parked as well, and counts once
+// somebody asks for the run's end (Ask). It asks about awaited events only, or the oldest and the
 // newest where nobody awaits a certain one. Host callbacks are not used: they cost tens of microseconds and never come
 // once the context is in error.
 //
@@ -14,7 +15,7 @@
 
 #include "device/devices.h"
 #include "engine_thread.h"
-#include "plan_core.h"
+#include "replay.h"
 
 namespace engine::detail {
 
@@ -28,11 +29,18 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     if (on.Retired(seq)) return false;
     // Whoever retires it may start and end it at once: nothing of it is touched after the unlock.
     op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
-    on.awaiting.push_back({seq, op});
-    host_waits_.fetch_add(1, std::memory_order_relaxed);
-    awaiting_.fetch_add(1);  // seq_cst, before Kick. Partner: the look behind kDozing in ThreadMain
+    const auto* const asked = op->extra.flags & kSettleOp ? Replay::AskedFor(op) : nullptr;
+    on.awaiting.push_back({seq, op, asked});
+    // seq_cst, behind the push. Partner: Ask, which says so first and then has the thread look.
+    if (!on.awaiting.back().Asked()) return true;
+    if (asked) {  // counted by Ask
+      attention_.store(true);
+    } else {
+      host_waits_.fetch_add(1, std::memory_order_relaxed);
+      awaiting_.fetch_add(1);
+    }
   }
-  Kick();
+  Kick();  // behind seq_cst writes. Partner: the looks behind kDozing in ThreadMain
   return true;
 }
 
@@ -130,12 +138,14 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
       on.records.PopFront();
     }
     on.retired.store(retired, std::memory_order_release);
-    const size_t ended = std::erase_if(on.awaiting, [&](const DeviceLane::Awaiting& w) {
+    uint32_t ended = 0;
+    std::erase_if(on.awaiting, [&](const DeviceLane::Awaiting& w) {
       if (w.seq > retired) return false;
+      ended += !w.asked;
       ProductionEnv::AddReady(started, w.op);
       return true;
     });
-    awaiting_.fetch_sub(static_cast<uint32_t>(ended), std::memory_order_relaxed);
+    awaiting_.fetch_sub(ended, std::memory_order_relaxed);
   }
   Pass pass{&slot};
   const bool outer = std::exchange(t_retiring, true);
@@ -157,22 +167,35 @@ Devices::Polled Devices::Poll(DeviceLane& on) {
   uint64_t ended = 0;
   bool awaited = core_.HostWaits();
   DeviceStatus status;
-  if (on.device->lost.load(std::memory_order_acquire)) {
-    ended = on.issued.load(std::memory_order_acquire);
-    if (ended == on.retired.load(std::memory_order_acquire)) return Polled::kNothing;
+  const auto loss = on.device->loss.load(std::memory_order_acquire);
+  if (loss != DeviceState::Loss::kNone) {
+    const uint64_t issued = on.issued.load(std::memory_order_acquire);  // before the question
+    if (issued == on.retired.load(std::memory_order_acquire)) return Polled::kNothing;
+    if (loss == DeviceState::Loss::kEnds) {
+      queries_.fetch_add(1, std::memory_order_relaxed);
+      const DeviceStatus empty = on.device->device->Query(on.stream);
+      if (!empty.ok() && !empty.failed()) {
+        MutexLock lock(on.mu);
+        const bool asked = std::ranges::any_of(on.awaiting, &DeviceLane::Awaiting::Asked);
+        return awaited || asked ? Polled::kAwaited : Polled::kRunning;
+      }
+      if (empty.failed()) on.device->loss.store(DeviceState::Loss::kGone, std::memory_order_release);
+    }
+    ended = issued;
   } else {
     MutexLock lock(on.mu);
     const uint64_t issued = on.issued.load(std::memory_order_relaxed);
     if (on.retired.load(std::memory_order_relaxed) == issued) return Polled::kNothing;
     uint64_t oldest = on.records.empty() ? 0 : on.records.front().seq;
     uint64_t newest = on.records.newest();
-    if (!on.awaiting.empty()) {
-      awaited = true;
-      const auto by_seq = [](const DeviceLane::Awaiting& a, const DeviceLane::Awaiting& b) { return a.seq < b.seq; };
-      const auto [least, most] = std::minmax_element(on.awaiting.begin(), on.awaiting.end(), by_seq);
-      oldest = least->seq;
-      newest = most->seq;
+    bool asked = false;
+    for (const DeviceLane::Awaiting& w : on.awaiting) {
+      if (!w.Asked()) continue;
+      oldest = asked ? std::min(oldest, w.seq) : w.seq;
+      newest = asked ? std::max(newest, w.seq) : w.seq;
+      asked = true;
     }
+    awaited |= asked;
     // In the middle of a run its record is still to come, unless a member of it takes its time.
     const uint64_t recorded = on.records.newest();
     if (recorded < issued && (newest > recorded || on.records.empty())) {
@@ -182,7 +205,7 @@ Devices::Polled Devices::Poll(DeviceLane& on) {
         on.unrecorded_since = now;
       } else if (now - on.unrecorded_since > tuning::kRunPatience) {
         status = RecordLocked(on);
-        if (on.awaiting.empty()) oldest = newest = issued;
+        if (!asked) oldest = newest = issued;
       }
     }
     const auto ready = [&](uint64_t seq) REQUIRES(on.mu) {
@@ -211,6 +234,13 @@ bool Devices::Busy() const {
     if (l.issued.load(std::memory_order_seq_cst) != l.retired.load(std::memory_order_acquire)) return true;
   }
   return false;
+}
+
+void Devices::Ask(std::atomic<bool>& asked) {
+  // seq_cst, then Attend. Partner: the look in AwaitRetired, behind what it has parked.
+  if (asked.load(std::memory_order_relaxed) || asked.exchange(true)) return;
+  host_waits_.fetch_add(1, std::memory_order_relaxed);
+  Attend();
 }
 
 void Devices::Kick() {

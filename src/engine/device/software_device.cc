@@ -22,6 +22,11 @@ SoftwareDeviceImpl::SoftwareDeviceImpl(SoftwareDeviceOptions options)
 
 SoftwareDeviceImpl::~SoftwareDeviceImpl() = default;
 
+uint16_t SoftwareDeviceImpl::NextSerial() {
+  static std::atomic<uint16_t> made{0};  // relaxed: only that they differ, of any 65,536 in a row
+  return made.fetch_add(1, std::memory_order_relaxed);
+}
+
 DeviceStatus SoftwareDeviceImpl::Fail(DeviceCode code, std::string text) {
   DeviceStatus status = DeviceStatus::Fail(code, false, 0, std::move(text));
   last_errors_[std::this_thread::get_id()] = status;
@@ -163,6 +168,23 @@ DeviceStatus SoftwareDeviceImpl::Query(engine::Event event) {
   if (DeviceStatus bad = RefuseInCapture("Query"); !bad.ok()) return bad;
   if (!Reached(asked->marker)) return DeviceStatus::NotReady();
   if (observer()) observer()->OnHostSync(asked->id);
+  return {};
+}
+
+DeviceStatus SoftwareDeviceImpl::Query(engine::Stream stream) {
+  DeviceLock lock(mu_);
+  if (DeviceStatus bad = Enter(DeviceCall::kQuery); !bad.ok()) return bad;
+  StreamState* asked = streams_.Find(stream.raw);
+  if (!asked) return BadStream("Query", stream);
+  if (DeviceStatus bad = RefuseCapturing("Query", *asked); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseInCapture("Query"); !bad.ok()) return bad;
+  if (!asked->lane->Reached(asked->lane->issued)) return DeviceStatus::NotReady();
+  if (observer()) {  // as if an event had been recorded here
+    const uint64_t event = next_event_++;
+    observer()->OnRecord(event, asked->lane->id);
+    observer()->OnHostSync(event);
+    observer()->OnForget(event);
+  }
   return {};
 }
 

@@ -188,7 +188,7 @@ DeviceStatus SoftwareDeviceImpl::Instantiate(DeviceGraph graph, DeviceGraphExec*
       }
     }
   }
-  if (bytes) *bytes = sizeof(GraphExec) + made->nodes.size() * sizeof(GraphNode);
+  if (bytes) *bytes = made->nodes.size() * options_.graph_node_bytes;
   exec->raw = execs_.Add(std::move(made));
   return {};
 }

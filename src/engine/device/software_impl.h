@@ -46,6 +46,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceStatus Record(engine::Event event, engine::Stream stream) override;
   DeviceStatus Wait(engine::Stream stream, engine::Event event) override;
   DeviceStatus Query(engine::Event event) override;
+  DeviceStatus Query(engine::Stream stream) override;
   DeviceStatus Elapsed(engine::Event from, engine::Event to, std::chrono::nanoseconds* took) override;
   DeviceStatus Synchronize(engine::Event event) override;
   DeviceStatus Synchronize(engine::Stream stream) override;
@@ -110,6 +111,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceStatus BadEvent(const char* call, engine::Event event) REQUIRES(mu_);
 
   DeviceStatus NewEvent(engine::Event* event, bool timed);
+  static uint16_t NextSerial();
 
   // The capture that the stream is in, or null.
   Capture* CaptureOf(StreamState& stream) REQUIRES(mu_);
@@ -138,14 +140,15 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceObserver* observer() const { return options_.observer.get(); }
 
   const SoftwareDeviceOptions options_;
+  const uint16_t serial_ = NextSerial();  // in its handles, so that another device's are noticed
   mutable Mutex mu_;
   DeviceCounts counts_ GUARDED_BY(mu_);
   std::vector<Fault> faults_ GUARDED_BY(mu_);
-  HandleTable<StreamState> streams_ GUARDED_BY(mu_){1};
-  HandleTable<EventState> events_ GUARDED_BY(mu_){2};
-  HandleTable<Graph> graphs_ GUARDED_BY(mu_){3};
-  HandleTable<NodeId> nodes_ GUARDED_BY(mu_){4};
-  HandleTable<GraphExec> execs_ GUARDED_BY(mu_){5};
+  HandleTable<StreamState> streams_ GUARDED_BY(mu_){1, serial_};
+  HandleTable<EventState> events_ GUARDED_BY(mu_){2, serial_};
+  HandleTable<Graph> graphs_ GUARDED_BY(mu_){3, serial_};
+  HandleTable<NodeId> nodes_ GUARDED_BY(mu_){4, serial_};
+  HandleTable<GraphExec> execs_ GUARDED_BY(mu_){5, serial_};
   SoftwareMemory memory_ GUARDED_BY(mu_);
   std::vector<std::shared_ptr<Capture>> captures_ GUARDED_BY(mu_);  // in progress
   std::vector<Lane*> idle_lanes_ GUARDED_BY(mu_);                   // of streams that are gone; may still have work
