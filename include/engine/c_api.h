@@ -200,8 +200,8 @@ ENGINE_API EngineStatus EngineCreate(const EngineConfig* config, EngineHandle* e
  * on one of the engine's own workers. Held ops that were not released yet are released, and their handles freed.
  * May be repeated. */
 ENGINE_API EngineStatus EngineShutdown(EngineHandle engine);
-/* Shuts down and frees the handle. Handles of Vars, operators, completions and scopes stay valid and are still to be
- * freed. Refused on one of the engine's own workers; the handle stays valid then. */
+/* Shuts down and frees the handle. Handles of Vars, operators, completions, scopes, device memory and communicators stay
+ * valid and are still to be freed. Refused on one of the engine's own workers; the handle stays valid then. */
 ENGINE_API EngineStatus EngineDestroy(EngineHandle engine);
 /* Stop: workers finish what they run and are joined; pushes queue up. Start: goes on. Both may be repeated. */
 ENGINE_API EngineStatus EngineStop(EngineHandle engine);

@@ -113,6 +113,28 @@ def test_ops_before_and_behind_are_ordered_by_vars(eng, comms, gate):
     assert seen == [[6.0, 6.0]] * RANKS
 
 
+def test_a_gradient_is_reduced_while_the_backward_pass_goes_on(eng, comms, gate):
+    """Layer by layer, on the one worker: the upper layer's sum is there while the lower layer's op stands still."""
+    upper, lower = ([on(r, np.zeros(2), eng) for r in range(RANKS)] for _ in range(2))
+
+    @engine.op(updates="gradient")
+    def backward(gradient, of, stop=None):
+        if stop is not None:
+            stop()
+        gradient.from_host(np.full(2, of))
+
+    for r, comm in enumerate(comms):
+        backward(upper[r], r + 1.0)
+        comm.push(Collective.all_reduce(upper[r]))
+    for r, comm in enumerate(comms):
+        backward(lower[r], 10.0, gate if r == 0 else None)
+        comm.push(Collective.all_reduce(lower[r]))
+    gate.wait_until_entered()
+    assert [host(g).tolist() for g in upper] == [[6.0, 6.0]] * RANKS
+    gate.open()
+    assert [host(g).tolist() for g in lower] == [[30.0, 30.0]] * RANKS
+
+
 def test_names_are_those_that_were_given_or_of_the_collective(eng, comms):
     with engine.trace(engine=eng) as trace:
         for r, comm in enumerate(comms):
