@@ -51,7 +51,7 @@ extern "C" {
 
 /* ---- Status and errors ---------------------------------------------------------------------------------------- */
 
-#define ENGINE_C_API_VERSION 2 /* grows by one with every addition */
+#define ENGINE_C_API_VERSION 3 /* grows by one with every addition */
 
 typedef int32_t EngineStatus;
 enum {
@@ -66,12 +66,13 @@ enum {
   ENGINE_E_IO = -5, /* a file could not be written */
 
   /* Mostly met as EngineOpError.cause: why an op failed. */
-  ENGINE_E_BODY = -6,       /* its function returned a nonzero status, or its completion was failed */
-  ENGINE_E_EXCEPTION = -7,  /* a C++ exception */
-  ENGINE_E_CANCELLED = -8,  /* its cancel scope was cancelled before it started */
-  ENGINE_E_SHUTDOWN = -9,   /* the engine ended before its completion came */
-  ENGINE_E_FORKED = -10,    /* pending in the parent when this process was forked */
-  ENGINE_E_COMPLETION = -11 /* a completion dropped uncalled, called twice, or used after its last reference */
+  ENGINE_E_BODY = -6,         /* its function returned a nonzero status, or its completion was failed */
+  ENGINE_E_EXCEPTION = -7,    /* a C++ exception */
+  ENGINE_E_CANCELLED = -8,    /* its cancel scope was cancelled before it started */
+  ENGINE_E_SHUTDOWN = -9,     /* the engine ended before its completion came */
+  ENGINE_E_FORKED = -10,      /* pending in the parent when this process was forked */
+  ENGINE_E_COMPLETION = -11,  /* a completion dropped uncalled, called twice, or used after its last reference */
+  ENGINE_E_COMMUNICATOR = -12 /* of a communicator: its library is missing, another rank failed, a timeout, an abort */
 };
 
 /* Where a call stands in the caller's source. {NULL, 0}: not said. */
@@ -129,6 +130,8 @@ typedef struct EngineCancelScopeOpaque* EngineCancelScope;
 typedef struct EngineGraphOpaque* EngineGraph;
 typedef struct EnginePlanOpaque* EnginePlan;
 typedef struct EngineRunOpaque* EngineRun;
+typedef struct EngineDeviceMemoryOpaque* EngineDeviceMemory;
+typedef struct EngineCommunicatorOpaque* EngineCommunicator;
 typedef struct EngineContext EngineContext; /* what a body asks while it runs; an address, valid inside the body */
 
 /* ---- Engine --------------------------------------------------------------------------------------------------- */
@@ -197,8 +200,8 @@ ENGINE_API EngineStatus EngineCreate(const EngineConfig* config, EngineHandle* e
  * on one of the engine's own workers. Held ops that were not released yet are released, and their handles freed.
  * May be repeated. */
 ENGINE_API EngineStatus EngineShutdown(EngineHandle engine);
-/* Shuts down and frees the handle. Handles of Vars, operators, completions and scopes stay valid and are still to be
- * freed. Refused on one of the engine's own workers; the handle stays valid then. */
+/* Shuts down and frees the handle. Handles of Vars, operators, completions, scopes, device memory and communicators stay
+ * valid and are still to be freed. Refused on one of the engine's own workers; the handle stays valid then. */
 ENGINE_API EngineStatus EngineDestroy(EngineHandle engine);
 /* Stop: workers finish what they run and are joined; pushes queue up. Start: goes on. Both may be repeated. */
 ENGINE_API EngineStatus EngineStop(EngineHandle engine);
@@ -212,7 +215,7 @@ ENGINE_API EngineStatus EnginePolicyAt(int32_t index, const char** name, const c
 
 typedef struct EnginePlacement {
   uint32_t kind;  /* ENGINE_PLACE_... */
-  uint32_t index; /* of the pool, or of the device */
+  uint32_t index; /* of the pool, of the device, or of the communicator */
 } EnginePlacement;
 enum {
   ENGINE_PLACE_CPU = 0,     /* the default pool */
@@ -221,7 +224,8 @@ enum {
   ENGINE_PLACE_COPY_IN = 3, /* ordered copy lanes, one thread each */
   ENGINE_PLACE_COPY_OUT = 4,
   ENGINE_PLACE_GPU =
-      5 /* a device: the body issues work on its stream and does not wait for it (EngineOpDesc.gpu_lane) */
+      5, /* a device: the body issues work on its stream and does not wait for it (EngineOpDesc.gpu_lane) */
+  ENGINE_PLACE_COMMUNICATOR = 6 /* the stream of a communicator: ask EngineGetCommunicatorInfo */
 };
 /* The placement of a named pool. */
 ENGINE_API EngineStatus EnginePool(EngineHandle engine, const char* name, EnginePlacement* place);
@@ -416,6 +420,18 @@ ENGINE_API EngineStatus EngineContextCancelled(const EngineContext* context, int
 ENGINE_API EngineStatus EngineContextDeferSync(const EngineContext* context, int32_t* defer);
 /* The op's stream, a cudaStream_t. Refused on a device of another kind, and off devices. */
 ENGINE_API EngineStatus EngineContextCudaStream(const EngineContext* context, void** stream);
+/* Memory of the op's device from the engine's pool: usable by this op at once, and by ops behind it (see
+ * device_memory.h). `data` is its address. Given back by EngineDeviceMemoryFree: in the body of an op on the device, or
+ * with an op's parameter, behind that op; elsewhere behind all that has been issued. A handle may outlive its engine. */
+ENGINE_API EngineStatus EngineContextAllocate(EngineContext* context, uint64_t bytes, EngineDeviceMemory* memory,
+                                              void** data);
+ENGINE_API EngineStatus EngineDeviceMemoryFree(EngineDeviceMemory memory);
+/* Copies between the host and the op's device, on the op's stream. From or to host memory that is not pinned the copy is
+ * over when the call returns. */
+ENGINE_API EngineStatus EngineContextCopyIn(EngineContext* context, void* to_device, const void* from_host,
+                                            uint64_t bytes);
+ENGINE_API EngineStatus EngineContextCopyOut(EngineContext* context, void* to_host, const void* from_device,
+                                             uint64_t bytes);
 /* Runs fn(arg, begin, end) over [0, n) in pieces of at least `grain` (0: 1) on the pool's threads and returns when
  * all are done. A piece that returns nonzero ends it with ENGINE_E_BODY; pieces that have not started may be left
  * out. */
@@ -463,6 +479,113 @@ ENGINE_API EngineStatus EngineCancelScopeEnter(EngineCancelScope scope);
 ENGINE_API EngineStatus EngineCancelScopeLeave(EngineCancelScope scope);
 /* Gives the handle up; ops and threads that are under the scope stay under it. */
 ENGINE_API EngineStatus EngineCancelScopeFree(EngineCancelScope scope);
+
+/* ---- Communicators -------------------------------------------------------------------------------------------- */
+
+/* Collectives between the ranks of a program, as ops; all that comm.h says of them holds here. A communicator is one rank on
+ * one device of an engine: of NCCL on a CUDA device, of loopback, within one process, on a software device. Where a
+ * library is missing, making an id or a communicator is refused with ENGINE_E_COMMUNICATOR, and says which. What goes wrong
+ * later fails the ops concerned, with that cause, and all later ones of the communicator; the device goes on. */
+
+/* What the ranks have in common: one of them makes it, and ships its bytes to the others. */
+typedef struct EngineCommunicatorId {
+  uint8_t bytes[128];
+} EngineCommunicatorId;
+/* For communicators on devices of this kind: "cuda", "software". */
+ENGINE_API EngineStatus EngineCommunicatorIdNew(const char* kind, EngineCommunicatorId* id);
+
+/* A field left zero takes its default. */
+typedef struct EngineCommunicatorOptions {
+  size_t struct_size;
+  const char* name;   /* in messages; null: "world" */
+  EngineSite site;    /* ENGINE_HERE */
+  int64_t timeout_ms; /* a collective that has not ended so long after it came first fails the communicator; 0: none */
+  int32_t device;
+  int32_t rank;
+  int32_t size; /* 0: 1 */
+  uint32_t reserved;
+  EngineCommunicatorId id;
+} EngineCommunicatorOptions;
+/* Returns at once: ranks find each other in the first op of the communicator, whose failure is that of all later ones. */
+ENGINE_API EngineStatus EngineCommunicatorNew(EngineHandle engine, const EngineCommunicatorOptions* options,
+                                              EngineCommunicator* communicator);
+/* All ranks of a new communicator in this process: communicators[i] is rank i, on devices[i]. Device, rank, size and id of
+ * `options`, which may be null, are left zero. */
+ENGINE_API EngineStatus EngineCommunicatorNewAll(EngineHandle engine, const EngineCommunicatorOptions* options,
+                                                 const int32_t* devices, int32_t num_devices,
+                                                 EngineCommunicator* communicators);
+/* Gives the communicator up. It leaves behind its pending ops, and waits for nobody; also after the engine has gone. */
+ENGINE_API EngineStatus EngineCommunicatorFree(EngineCommunicator communicator);
+/* Fails what was issued and has not ended, and all that comes; other ranks are told as far as the library can. */
+ENGINE_API EngineStatus EngineCommunicatorAbort(EngineCommunicator communicator, const char* why);
+/* Another handle, to be freed, of the Var that every collective of the communicator updates. */
+ENGINE_API EngineStatus EngineCommunicatorVar(EngineCommunicator communicator, EngineVar* var);
+
+typedef struct EngineCommunicatorInfo {
+  size_t struct_size;    /* the caller sets it */
+  const char* name;      /* kept for the life of the process */
+  EnginePlacement place; /* its stream */
+  int32_t rank;
+  int32_t size;
+  uint64_t collectives; /* calls that were issued */
+  uint64_t groups;      /* launches that they took: one a push */
+} EngineCommunicatorInfo;
+ENGINE_API EngineStatus EngineGetCommunicatorInfo(EngineCommunicator communicator, EngineCommunicatorInfo* info);
+
+/* None of them is 0, so that what was forgotten is refused. */
+enum {
+  ENGINE_ALL_REDUCE = 1, /* recv = reduction over all ranks of send; both of `count`, and they may be the same */
+  ENGINE_BROADCAST = 2,  /* recv = send of rank `peer`; only there is `send` looked at */
+  ENGINE_REDUCE_SCATTER =
+      3,                 /* recv, of `count`, = this rank's part of the reduction of send, of `count` times the ranks */
+  ENGINE_ALL_GATHER = 4, /* recv, of `count` times the ranks, = every rank's send, of `count`, by rank */
+  ENGINE_SEND = 5,       /* to rank `peer` */
+  ENGINE_RECV = 6        /* from rank `peer` */
+};
+enum {
+  ENGINE_INT8 = 1,
+  ENGINE_UINT8 = 2,
+  ENGINE_INT32 = 3,
+  ENGINE_UINT32 = 4,
+  ENGINE_INT64 = 5,
+  ENGINE_UINT64 = 6,
+  ENGINE_FLOAT16 = 7,
+  ENGINE_FLOAT32 = 8,
+  ENGINE_FLOAT64 = 9,
+  ENGINE_BFLOAT16 = 10
+};
+enum { ENGINE_SUM = 0, ENGINE_PRODUCT = 1, ENGINE_MAX = 2, ENGINE_MIN = 3, ENGINE_AVERAGE = 4 };
+
+/* One call. Pointers are of the device, `count` is of elements. */
+typedef struct EngineCollective {
+  uint32_t kind;      /* ENGINE_ALL_REDUCE, ... */
+  uint32_t type;      /* ENGINE_FLOAT32, ... */
+  uint32_t reduction; /* ENGINE_SUM, ... */
+  int32_t peer;       /* the root of a broadcast; the other side of a send or recv */
+  const void* send;
+  void* recv;
+  uint64_t count;
+} EngineCollective;
+
+/* Pushes `calls`, which are copied, as one op and as one group, as between ncclGroupStart and ncclGroupEnd: all ranks group
+ * alike. `op` names the Vars of the buffers; its place is left zero. `buffers`, with its deleter, is what the memory belongs
+ * to; null where the caller sees to that. Returns as EnginePush does, and goes to the thread's bulk likewise. */
+ENGINE_API EngineStatus EnginePushCollectives(EngineCommunicator communicator, const EngineOpDesc* op,
+                                              const EngineCollective* calls, int32_t num_calls, void* buffers,
+                                              EngineDeleter deleter);
+/* The same, recorded in a graph: all ranks start runs in the same order. */
+ENGINE_API EngineStatus EngineGraphPushCollectives(EngineGraph graph, EngineCommunicator communicator,
+                                                   const EngineOpDesc* op, const EngineCollective* calls,
+                                                   int32_t num_calls, void* buffers, EngineDeleter deleter);
+
+/* For tests: breaks the nth push of `rank` (from 1) of the loopback communicator of this id. */
+enum {
+  ENGINE_LOOPBACK_CALL_FAILS = 0,  /* the library refuses the call */
+  ENGINE_LOOPBACK_ASYNC_ERROR = 1, /* found out later, while the collective waits for others */
+  ENGINE_LOOPBACK_NEVER_COMES = 2  /* the rank hangs, and so do those who wait for it */
+};
+ENGINE_API EngineStatus EnginePlantLoopbackFault(const EngineCommunicatorId* id, int32_t rank, uint64_t nth,
+                                                 uint32_t fault);
 
 #ifdef __cplusplus
 } /* extern "C" */

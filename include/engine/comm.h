@@ -16,8 +16,8 @@
 // The kind of the device chooses the library: NCCL on "cuda"; loopback (loopback.h), within one process, on "software".
 //
 // Threads:   every method on any thread. Push order counts, so one thread, or ops of which each follows from the one before.
-// Ownership: buffers are the caller's. The last collective may outlive the handle: the communicator leaves behind its
-//            pending ops, and waits for nobody.
+// Ownership: buffers are the caller's, or what the push was told that they belong to. The last collective may outlive the
+//            handle: the communicator leaves behind its pending ops, and waits for nobody.
 // Errors:    UsageError for what cannot be called. CommunicatorError, in the ops concerned, for what goes wrong later: an
 //            error of the library, of another rank, a timeout, Abort, a collective that was skipped because its input had
 //            failed (the other ranks would wait for it). The communicator is aborted then: what was issued and had not
@@ -35,6 +35,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -109,8 +111,10 @@ struct CommunicatorId {
   std::array<unsigned char, 128> bytes{};
   friend bool operator==(const CommunicatorId&, const CommunicatorId&) noexcept = default;
 };
-// For communicators on devices of this kind. Throws CommunicatorError where the library is missing, and says which.
-CommunicatorId NewCommunicatorId(const Device& device);
+// For communicators on devices of this kind: "cuda", "software". Throws CommunicatorError where the library is missing, and
+// says which. Needs no device: a process that only starts the ranks may call it.
+CommunicatorId NewCommunicatorId(std::string_view kind);
+inline CommunicatorId NewCommunicatorId(const Device& device) { return NewCommunicatorId(device.info().kind); }
 
 struct CommunicatorOptions {
   std::string name = "world";  // in messages
@@ -136,12 +140,13 @@ class Communicator {
   Communicator(Communicator&&) noexcept = default;
   Communicator& operator=(Communicator&& other) noexcept;
 
-  // One op. `desc` names the Vars of the buffers; its place is the communicator's, and must be left alone.
+  // One op. `desc` names the Vars of the buffers; its place is the communicator's, and must be left alone. `owner`: what
+  // the buffers belong to, given up once the op has retired; null: the caller sees to it.
   void Push(Submitter& to, const OpDesc& desc, std::span<const Collective> calls,
-            Site site = std::source_location::current());
+            std::shared_ptr<const void> owner = {}, Site site = std::source_location::current());
   void Push(Submitter& to, const OpDesc& desc, std::initializer_list<Collective> calls,
-            Site site = std::source_location::current()) {
-    Push(to, desc, std::span<const Collective>(calls.begin(), calls.size()), site);
+            std::shared_ptr<const void> owner = {}, Site site = std::source_location::current()) {
+    Push(to, desc, std::span<const Collective>(calls.begin(), calls.size()), std::move(owner), site);
   }
 
   // Fails what has been issued and has not ended, and all that comes; other ranks are told as far as the library can.
@@ -158,5 +163,11 @@ class Communicator {
   void End() noexcept;
   std::shared_ptr<detail::CommunicatorState> state_;
 };
+
+// All ranks of a new communicator in this process: rank i on device devices[i] of the engine, all devices of one kind. Rank,
+// size, device and id of `options` are not looked at. Throws what NewCommunicatorId and Communicator throw.
+std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> devices,
+                                           const CommunicatorOptions& options = {},
+                                           Site site = std::source_location::current());
 
 }  // namespace engine

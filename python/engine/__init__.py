@@ -27,6 +27,7 @@ import threading as _threading
 from . import _core, errors
 from ._core import (
     CancelScope,
+    Communicator,
     DeviceArray,
     Done,
     Engine,
@@ -38,6 +39,8 @@ from ._core import (
     Var,
     __version__,
     cancelled,
+    communicator_id,
+    communicators,
     copy_in,
     copy_out,
     cpu,
@@ -46,12 +49,14 @@ from ._core import (
     defer_sync,
     gpu,
     io,
+    plant_loopback_fault,
     policies,
     push,
     push_async,
     stage_lane,
 )
 from .bulk import bulk, set_bulk_size
+from .collectives import Collective
 from .defaults import (
     clear_error,
     describe_pending,
@@ -69,6 +74,7 @@ from .defaults import (
 from .errors import (
     BackPressureError,
     CancelledError,
+    CommunicatorError,
     CompletionError,
     Error,
     ForkedWhilePending,
@@ -86,14 +92,16 @@ from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
 
 __all__ = [
-    "BackPressureError", "CancelScope", "CancelledError", "CompletionError", "DeviceArray", "Done", "Engine", "Error",
-    "Explanation", "ForkedWhilePending", "GraphKey", "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock",
-    "PrefetchHook", "Run", "ShutdownError", "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace",
-    "TraceEvent", "UsageError", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "copy_in",
+    "BackPressureError", "CancelScope", "CancelledError", "Collective", "Communicator", "CommunicatorError",
+    "CompletionError", "DeviceArray", "Done", "Engine", "Error", "Explanation", "ForkedWhilePending", "GraphKey",
+    "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock", "PrefetchHook", "Run", "ShutdownError",
+    "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError", "Value",
+    "Var", "__version__", "bulk", "cancelled", "clear_error", "communicator_id", "communicators", "copy_in",
     "copy_out", "cpu", "cuda_stream", "default", "defer_sync", "describe_pending", "device_stats", "do_smart_stage",
-    "explain", "gpu", "graph", "hybridize", "init", "io", "make_prefetch_hook", "mark_target_node", "op", "policies",
-    "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy", "smart_stage", "stage_lane", "stage_pool",
-    "stage_pools", "staged", "start", "stats", "stop", "trace", "value", "wait", "wait_all",
+    "explain", "gpu", "graph", "hybridize", "init", "io", "make_prefetch_hook", "mark_target_node", "op",
+    "plant_loopback_fault", "policies", "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy",
+    "smart_stage", "stage_lane", "stage_pool", "stage_pools", "staged", "start", "stats", "stop", "trace", "value",
+    "wait", "wait_all",
 ]  # fmt: skip
 
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)

@@ -69,6 +69,10 @@ class CompletionError(OpError):
     """An asynchronous op lost its ``done``, or called it twice."""
 
 
+class CommunicatorError(OpError):
+    """A collective failed: an error of the library or of another rank, a timeout, an abort; or the library is missing."""
+
+
 def describe(exception: BaseException) -> str:
     """One line for reports that are not written by Python: type, text and where it was raised."""
     text = f"{type(exception).__name__}: {exception}"

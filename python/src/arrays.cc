@@ -11,6 +11,8 @@
 #include "failure.h"
 #include "gil.h"
 #include "run.h"
+#include "site.h"
+#include "wait.h"
 
 namespace nb = nanobind;
 
@@ -20,11 +22,6 @@ namespace {
 using engine::DeviceArray;
 using engine::ElementType;
 using engine::HostArray;
-
-struct PyDeviceArray {
-  DeviceArray array;
-  std::weak_ptr<EngineState> engine;
-};
 
 // Of a format of the buffer protocol; none: not of numbers in this machine's order.
 std::optional<ElementType> TypeOf(const Py_buffer& buffer) {
@@ -106,6 +103,10 @@ class Arrays final : public engine::BoundaryArrays {
   const std::weak_ptr<EngineState> engine_;
 };
 
+void Check(engine::DeviceStatus status) {
+  if (!status.ok()) throw engine::DeviceError(std::move(status));
+}
+
 nb::object ShapeOf(const PyDeviceArray& self) {
   nb::list out;
   for (const int64_t extent : self.array.shape()) out.append(extent);
@@ -118,26 +119,83 @@ StatePtr Alive(const PyDeviceArray& self) {
   return state;
 }
 
-// A NumPy array with what is there once what is on its way to the device now has come.
-nb::object ToHost(const PyDeviceArray& self) {
+// The array that was given as `what`, or TypeError.
+HostArray HostOf(nb::handle given, const char* what) {
+  std::optional<HostArray> host = ArrayOf(given.ptr());
+  if (!host)
+    RaiseTypeError(std::string(what) + " is a " + Py_TYPE(given.ptr())->tp_name +
+                   "; a NumPy array, or another buffer of numbers with a dimension, is expected");
+  return std::move(*host);
+}
+
+// The copy is an op on the device's copy lane, whose memory comes from the engine's pool. Waits for it.
+PyDeviceArray Made(nb::handle given, int device, nb::handle engine) {
+  struct Copy {  // outlives an interrupted wait
+    HostArray from;
+    engine::DeviceMemory memory = {};
+  };
+  const StatePtr state = StateOf(engine, "DeviceArray");
+  const auto copy = std::make_shared<Copy>(Copy{HostOf(given, "DeviceArray: array")});
+  const engine::Site site = CallerSite();
+  engine::Var done;
+  Translated([&] {
+    WithoutGil([&] {
+      (void)state->engine.device(device);  // refuses what is none
+      done = state->engine.NewVar("DeviceArray");
+      const auto run = [copy](engine::RunContext& ctx) {
+        const size_t bytes = copy->from.bytes();
+        if (bytes == 0) return;
+        copy->memory = ctx.Allocate(bytes);
+        Check(ctx.device().CopyIn(copy->memory.data(), copy->from.address(), bytes, ctx.stream()));
+      };
+      state->engine.Push(
+          {.name = "DeviceArray", .writes = done, .place = engine::CopyIn(static_cast<uint16_t>(device))}, run, site);
+    });
+  });
+  WaitVar({done, state}, TimeoutOf(nb::none()));
+  const auto memory = std::make_shared<const engine::DeviceMemory>(std::move(copy->memory));
+  return {DeviceArray(copy->from.type(), copy->from.shape(), memory->data(), memory, device), state};
+}
+
+// One copy on a stream of its own, which is over when this returns. Gives the GIL up.
+template <class Issue>
+void CopyNow(const PyDeviceArray& self, Issue&& issue) {
   const StatePtr state = Alive(self);
-  nb::object out = nb::module_::import_("numpy").attr("empty")(ShapeOf(self), self.array.type().text());
-  const nb::object place = out.attr("ctypes").attr("data");
-  void* const to = reinterpret_cast<void*>(nb::cast<uintptr_t>(place));
   Translated([&] {
     WithoutGil([&] {
       engine::Device& device = state->engine.device(self.array.device());
       engine::Stream stream;
-      engine::DeviceStatus status = device.CreateStream(0, &stream);
-      if (status.ok()) {
-        status = device.CopyOut(to, self.array.address(), self.array.bytes(), stream);
-        if (status.ok()) status = device.Synchronize(stream);
-        (void)device.DestroyStream(stream);
-      }
-      if (!status.ok()) throw engine::DeviceError(std::move(status));
+      Check(device.CreateStream(0, &stream));
+      engine::DeviceStatus status = issue(device, stream);
+      if (status.ok()) status = device.Synchronize(stream);
+      (void)device.DestroyStream(stream);
+      Check(std::move(status));
     });
   });
+}
+
+nb::object ToHost(const PyDeviceArray& self) {
+  nb::object out = nb::module_::import_("numpy").attr("empty")(ShapeOf(self), self.array.type().text());
+  const nb::object place = out.attr("ctypes").attr("data");
+  void* const to = reinterpret_cast<void*>(nb::cast<uintptr_t>(place));
+  CopyNow(self, [&](engine::Device& device, engine::Stream stream) {
+    return device.CopyOut(to, self.array.address(), self.array.bytes(), stream);
+  });
   return out;
+}
+
+void FromHost(const PyDeviceArray& self, nb::handle given) {
+  const HostArray from = HostOf(given, "from_host: array");
+  const auto text = [](const engine::Array& array) {
+    std::string shape;
+    for (const int64_t extent : array.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
+    return array.type().text() + " of shape (" + shape + ")";
+  };
+  if (from.type() != self.array.type() || from.shape() != self.array.shape())
+    RaiseError("UsageError", "from_host: array is " + text(from) + "; " + text(self.array) + " is expected");
+  CopyNow(self, [&](engine::Device& device, engine::Stream stream) {
+    return device.CopyIn(self.array.address(), from.address(), from.bytes(), stream);
+  });
 }
 
 nb::dict CudaInterface(const PyDeviceArray& self) {
@@ -167,10 +225,21 @@ std::shared_ptr<const engine::BoundaryArrays> PythonArrays(std::weak_ptr<EngineS
 void BindArrays(nb::module_& m) {
   nb::class_<PyDeviceArray>(
       m, "DeviceArray",
-      "An array that crossed to a device: what an op placed there gets for a NumPy array or another buffer of "
-      "numbers,\n"
-      "under stage_subgraph_on_cpu. On CUDA a framework takes it by __cuda_array_interface__, without a copy:\n"
-      "torch.as_tensor(x, device='cuda').")
+      "An array on a device: what an op placed there gets for a NumPy array or another buffer of numbers, under\n"
+      "stage_subgraph_on_cpu; or DeviceArray(array, device=0, engine=None): a copy of `array` in the engine's memory "
+      "of\n"
+      "that device. Which ops may use it when is up to Vars: engine.value(DeviceArray(...)) gives it one.\n"
+      "On CUDA a framework takes it by __cuda_array_interface__, without a copy: torch.as_tensor(x, device='cuda').")
+      .def(
+          "__init__",
+          [](PyDeviceArray* self, nb::handle array, int device, nb::handle engine) {
+            new (self) PyDeviceArray(Made(array, device, engine));
+          },
+          nb::arg("array"), nb::arg("device") = 0, nb::arg("engine") = nb::none(),
+          nb::sig("def __init__(self, array: Any, device: int = 0, engine: Engine | None = None) -> None"),
+          "Waits until the copy is there, so not in the body of an op on that device. TypeError for what is no buffer "
+          "of\n"
+          "numbers, UsageError for a device that the engine does not have.")
       .def_prop_ro("address",
                    [](const PyDeviceArray& self) { return reinterpret_cast<uintptr_t>(self.array.address()); })
       .def_prop_ro("shape", &ShapeOf, nb::sig("def shape(self) -> tuple[int, ...]"))
@@ -184,7 +253,13 @@ void BindArrays(nb::module_& m) {
       .def_prop_ro(
           "device", [](const PyDeviceArray& self) { return self.array.device(); }, "Its number, as of engine.gpu.")
       .def("to_host", &ToHost, nb::sig("def to_host(self) -> Any"),
-           "A copy as a NumPy array. Waits for the device, so not in the body of an op there: to look at it.")
+           "A copy as a NumPy array. Waits for the device, so not in the body of an op there: in one on the host that "
+           "reads\n"
+           "its Var, or behind a wait.")
+      .def("from_host", &FromHost, nb::arg("array"), nb::sig("def from_host(self, array: Any) -> None"),
+           "Copies `array`, of the same shape and dtype (else UsageError), into it. Waits for the device likewise: in "
+           "an op\n"
+           "on the host that writes its Var.")
       .def_prop_ro("__cuda_array_interface__", &CudaInterface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, Any]"))
       .def("__repr__", [](const PyDeviceArray& self) {

@@ -2,7 +2,7 @@
 //
 // Host:      whatever offers numbers by the buffer protocol (NumPy's arrays, array.array, memoryview, bytes), also in lists,
 //            tuples and dicts. Scalars, and what holds objects, pass through.
-// Device:    engine.DeviceArray.
+// Device:    engine.DeviceArray, as it crossed with a step, or as it was made by hand of something on the host.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,11 @@
 #include "handle.h"
 
 namespace engine_python {
+
+struct PyDeviceArray {
+  engine::DeviceArray array;
+  std::weak_ptr<EngineState> engine;
+};
 
 std::shared_ptr<const engine::BoundaryArrays> PythonArrays(std::weak_ptr<EngineState> engine);
 

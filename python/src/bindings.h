@@ -11,6 +11,7 @@ void BindVar(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
 void BindBulk(nanobind::class_<PyEngine>& cls);
 void BindGraph(nanobind::module_& m);
+void BindComm(nanobind::module_& m);
 void BindSmart(nanobind::module_& m);
 void BindExit(nanobind::module_& m);
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "engine/comm.h"
 #include "engine/error.h"
 #include "engine/stage_options.h"
 
@@ -41,6 +42,7 @@ const char* ClassNameOf(const std::exception& error) {
   if (dynamic_cast<const engine::ShutdownError*>(&error)) return "ShutdownError";
   if (dynamic_cast<const engine::ForkedWhilePending*>(&error)) return "ForkedWhilePending";
   if (dynamic_cast<const engine::CompletionError*>(&error)) return "CompletionError";
+  if (dynamic_cast<const engine::CommunicatorError*>(&error)) return "CommunicatorError";
   if (dynamic_cast<const engine::StageTimeoutError*>(&error)) return "StageTimeoutError";
   if (dynamic_cast<const engine::OpError*>(&error)) return "OpError";
   if (dynamic_cast<const engine::Error*>(&error)) return "Error";

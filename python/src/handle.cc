@@ -75,6 +75,12 @@ StatePtr DefaultState() {
 bool HasDefaultState() { return Default() != nullptr; }
 void SetDefaultState(StatePtr state) { Default() = std::move(state); }
 
+StatePtr StateOf(nb::handle engine, const char* what) {
+  if (engine.is_none()) return DefaultState();
+  if (nb::isinstance<PyEngine>(engine)) return nb::inst_ptr<PyEngine>(engine)->state;
+  RaiseTypeError(std::string(what) + ": engine is a " + Py_TYPE(engine.ptr())->tp_name + "; an Engine is expected");
+}
+
 std::vector<StatePtr> LiveStates() {
   std::vector<StatePtr> live;
   for (const auto& weak : Registry()) {

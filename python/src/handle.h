@@ -41,6 +41,8 @@ StatePtr NewState(engine::EngineOptions options);
 StatePtr DefaultState();
 bool HasDefaultState();
 void SetDefaultState(StatePtr state);
+// Of an Engine, or of the default one for None; TypeError that begins with `what` otherwise.
+StatePtr StateOf(nanobind::handle engine, const char* what);
 // Every engine that is alive; for exit.
 std::vector<StatePtr> LiveStates();
 

@@ -22,6 +22,7 @@ NB_MODULE(_core, m) {
   BindBulk(engine_class);
   BindGraph(m);
   BindArrays(m);
+  BindComm(m);
   BindSmart(m);
   BindExit(m);
 }

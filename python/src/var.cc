@@ -15,14 +15,7 @@ namespace {
 
 PyVar NewVar(nb::handle name, nb::handle engine) {
   const std::string text = name.is_none() ? std::string() : Text(name, "Var: name");
-  StatePtr state;
-  if (engine.is_none()) {
-    state = DefaultState();
-  } else if (nb::isinstance<PyEngine>(engine)) {
-    state = nb::inst_ptr<PyEngine>(engine)->state;
-  } else {
-    RaiseTypeError(std::string("Var: engine is a ") + Py_TYPE(engine.ptr())->tp_name + "; an Engine is expected");
-  }
+  const StatePtr state = StateOf(engine, "Var");
   try {
     return {state->engine.NewVar(text), state};
   } catch (...) {

@@ -36,6 +36,8 @@ Cause ClassifyCurrent() {
     return {ENGINE_E_FORKED, 0, e.what()};
   } catch (const CompletionError& e) {
     return {ENGINE_E_COMPLETION, 0, e.what()};
+  } catch (const CommunicatorError& e) {
+    return {ENGINE_E_COMMUNICATOR, 0, e.what()};
   } catch (const IoError& e) {
     return {ENGINE_E_IO, 0, e.what()};
   } catch (const std::bad_alloc&) {
@@ -194,6 +196,7 @@ const char* EngineStatusName(EngineStatus status) {
     case ENGINE_E_SHUTDOWN: return "ENGINE_E_SHUTDOWN";
     case ENGINE_E_FORKED: return "ENGINE_E_FORKED";
     case ENGINE_E_COMPLETION: return "ENGINE_E_COMPLETION";
+    case ENGINE_E_COMMUNICATOR: return "ENGINE_E_COMMUNICATOR";
     default: return "unknown status";
   }
 }

@@ -14,6 +14,7 @@
 
 #include "c_api_handles.h"
 #include "engine/c_api.h"
+#include "engine/comm.h"
 #include "engine/plan.h"
 
 namespace engine::capi {
@@ -103,6 +104,10 @@ template <>
 inline constexpr size_t kFirstSize<EngineDeviceCounters> = 120;
 template <>
 inline constexpr size_t kFirstSize<EnginePlanOptions> = 24;
+template <>
+inline constexpr size_t kFirstSize<EngineCommunicatorOptions> = 184;
+template <>
+inline constexpr size_t kFirstSize<EngineCommunicatorInfo> = 48;
 
 template <class Struct>
 void CheckStructSize(size_t size, const char* what) {
@@ -156,6 +161,12 @@ struct GraphSlot {
   EngineHandle engine;
   Graph graph;
 };
+struct CommunicatorSlot {
+  CommunicatorSlot(EngineHandle its_engine, Communicator made) noexcept
+      : engine(its_engine), communicator(std::move(made)) {}
+  EngineHandle engine;
+  Communicator communicator;
+};
 struct CompletionSlot {
   explicit CompletionSlot(Completion completion) noexcept : done(std::move(completion)) {}
   Completion done;
@@ -208,6 +219,14 @@ struct HandleKind<EnginePlan> : HandleKindOf<Plan, 8> {
 template <>
 struct HandleKind<EngineRun> : HandleKindOf<Run, 9> {
   static constexpr const char* kName = "run";
+};
+template <>
+struct HandleKind<EngineDeviceMemory> : HandleKindOf<DeviceMemory, 10> {
+  static constexpr const char* kName = "device memory";
+};
+template <>
+struct HandleKind<EngineCommunicator> : HandleKindOf<CommunicatorSlot, 11> {
+  static constexpr const char* kName = "communicator";
 };
 
 static_assert(sizeof(void*) == 8, "a handle's 64 bits travel in a pointer");

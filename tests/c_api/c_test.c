@@ -87,8 +87,8 @@ int32_t FailWith7(EngineContext* context, void* param) {
 void CountDelete(void* atomic_int_counter) { atomic_fetch_add((atomic_int*)atomic_int_counter, 1); }
 
 int main(int argc, char** argv) {
-  const TestCase* tables[] = {kEngineTests, kSetupTests, kVarTests,     kPushTests, kRefusalTests,
-                              kErrorTests,  kAsyncTests, kContextTests, kPlanTests, kGpuTests};
+  const TestCase* tables[] = {kEngineTests, kSetupTests,   kVarTests,  kPushTests, kRefusalTests, kErrorTests,
+                              kAsyncTests,  kContextTests, kPlanTests, kGpuTests,  kCommTests};
   int ran = 0;
   for (size_t t = 0; t < sizeof tables / sizeof tables[0]; ++t) {
     for (const TestCase* test = tables[t]; test->name; ++test) {

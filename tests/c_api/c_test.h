@@ -23,7 +23,7 @@ typedef struct TestCase {
   { #name, name }
 
 extern const TestCase kEngineTests[], kVarTests[], kPushTests[], kRefusalTests[], kErrorTests[], kAsyncTests[],
-    kContextTests[], kPlanTests[], kGpuTests[], kSetupTests[];
+    kContextTests[], kPlanTests[], kGpuTests[], kCommTests[], kSetupTests[];
 
 void Fail(const char* file, int line, const char* what);
 void CheckStatus(const char* file, int line, const char* call, EngineStatus got, EngineStatus wanted);

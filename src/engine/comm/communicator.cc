@@ -52,8 +52,11 @@ const char* CollectiveName(Collective::Kind kind) noexcept {
   return "no Collective";
 }
 
-CommunicatorId NewCommunicatorId(const Device& device) {
-  return device.info().kind == "cuda" ? detail::NewNcclId() : detail::NewLoopbackId();
+CommunicatorId NewCommunicatorId(std::string_view kind) {
+  if (kind == "cuda") return detail::NewNcclId();
+  if (kind == "software") return detail::NewLoopbackId();
+  throw UsageError("an id for communicators on devices of kind '" + std::string(kind) +
+                   "'; cuda and software are known");
 }
 
 namespace detail {
@@ -189,7 +192,8 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
   return *this;
 }
 
-void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Collective> calls, Site site) {
+void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Collective> calls,
+                        std::shared_ptr<const void> owner, Site site) {
   if (!state_) throw UsageError("Push to a communicator that was moved from");
   CommunicatorState& s = *state_;
   const std::string label = "communicator '" + s.options.name + "': op '" + desc.name.c_str() + "' ";
@@ -208,7 +212,8 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
   op.place = place();
   to.Push(
       op,
-      [state = state_, group = std::vector<Collective>(calls.begin(), calls.end())](RunContext& ctx) {
+      [state = state_, group = std::vector<Collective>(calls.begin(), calls.end()),
+       owner = std::move(owner)](RunContext& ctx) {
         state->Step([&] { state->backend->Issue(ctx, group); });
         state->collectives.fetch_add(group.size(), std::memory_order_relaxed);
         state->groups.fetch_add(1, std::memory_order_relaxed);
@@ -218,8 +223,29 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
 
 void Communicator::Abort(std::string_view why) {
   if (!state_) throw UsageError("Abort of a communicator that was moved from");
+  if (state_->process != getpid())
+    throw UsageError("communicator '" + name() + "': Abort in a fork's child: the communicator is the parent's");
   state_->Fail("aborted: " + std::string(why));
   state_->core->devices().Attend();
+}
+
+std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> devices,
+                                           const CommunicatorOptions& options, Site site) {
+  if (devices.empty()) throw UsageError("communicator '" + options.name + "' of no devices");
+  CommunicatorOptions mine = options;
+  mine.id = NewCommunicatorId(engine.device(devices[0]));
+  mine.size = static_cast<int>(devices.size());
+  std::vector<Communicator> made;
+  try {
+    for (mine.rank = 0; mine.rank < mine.size; ++mine.rank) {
+      mine.device = devices[static_cast<size_t>(mine.rank)];
+      made.emplace_back(engine, mine, site);
+    }
+  } catch (const std::exception& error) {  // nobody will come to those that are there
+    for (Communicator& rank : made) rank.Abort(std::string("another rank could not be made: ") + error.what());
+    throw;
+  }
+  return made;
 }
 
 int Communicator::rank() const noexcept { return state_->options.rank; }

@@ -1,0 +1,303 @@
+// The binding of communicators: ranks, and pushes of collectives on memory of devices.
+//
+// Threads:   pushes and the end of a communicator give the GIL up. Ownership: a pushed op keeps the arrays that it works on.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "bindings.h"
+#include "buffer.h"
+#include "cancel.h"
+#include "engine/loopback.h"
+#include "failure.h"
+#include "gil.h"
+#include "names.h"
+#include "push.h"
+#include "run.h"
+#include "site.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+using engine::Collective;
+using Kind = Collective::Kind;
+
+struct PyCommunicator {
+  std::optional<engine::Communicator> rank;
+  std::weak_ptr<EngineState> engine;
+  int device;
+
+  PyCommunicator(engine::Communicator made, std::weak_ptr<EngineState> its_engine, int its_device)
+      : rank(std::move(made)), engine(std::move(its_engine)), device(its_device) {}
+  PyCommunicator(PyCommunicator&&) = default;
+  ~PyCommunicator() {
+    if (!rank) return;
+    try {
+      WithoutGil([&] { rank.reset(); });  // pushes its last op, which may have to wait for room
+    } catch (...) {  // the interpreter is leaving: the engine has been shut down, and nothing waits
+    }
+  }
+};
+
+const char* ReductionName(engine::Reduction reduction) {
+  static constexpr const char* kNames[] = {"sum", "product", "max", "min", "average"};
+  return kNames[static_cast<size_t>(reduction)];
+}
+const char* FaultName(engine::LoopbackFault fault) {
+  static constexpr const char* kNames[] = {"call_fails", "async_error", "never_comes"};
+  return kNames[static_cast<size_t>(fault)];
+}
+
+// What one push is made of.
+struct Pushed {
+  const PyCommunicator& comm;
+  const StatePtr state;
+  const Where at;
+  std::vector<engine::Var> reads, updates, writes;
+  std::vector<Collective> calls = {};
+  std::shared_ptr<std::vector<std::shared_ptr<const void>>> owners =
+      std::make_shared<std::vector<std::shared_ptr<const void>>>();
+
+  Buffer Read(nb::handle given, nb::handle dtype, bool written, const std::string& what) const {
+    return ReadBuffer({.given = given, .dtype = dtype, .written = written, .device = comm.device}, state, what);
+  }
+  void Add(nb::handle call, const std::string& what);
+};
+
+void Pushed::Add(nb::handle call, const std::string& index) {
+  Collective made{};
+  made.kind = ByName(Text(call.attr("kind"), index + ": kind"), Kind::kRecv, engine::CollectiveName, index + ": kind");
+  const std::string what = index + ": " + engine::CollectiveName(made.kind);
+  made.reduction = ByName(Text(call.attr("reduction"), what + ": reduction"), engine::Reduction::kAverage,
+                          ReductionName, what + ": reduction");
+  if (!nb::try_cast<int>(call.attr("peer"), made.peer)) RaiseTypeError(what + ": its rank is no int");
+  const bool sends = made.kind != Kind::kRecv && (made.kind != Kind::kBroadcast || made.peer == comm.rank->rank());
+  const bool receives = made.kind != Kind::kSend;
+  Buffer send, recv;
+  const nb::object dtype = call.attr("dtype");
+  if (sends) send = Read(call.attr("send"), dtype, false, what + ": send");
+  if (receives) recv = Read(call.attr("recv"), dtype, true, what + ": recv");
+  made.send = send.address;
+  made.recv = recv.address;
+  made.type = sends ? send.type : recv.type;
+  const auto n = static_cast<size_t>(comm.rank->size());
+  made.count = made.kind == Kind::kAllGather || !receives ? send.count : recv.count;
+  const size_t sent = made.kind == Kind::kReduceScatter ? n * made.count : made.count;
+  const size_t received = made.kind == Kind::kAllGather ? n * made.count : made.count;
+  if (sends && receives && (send.type != recv.type || send.count != sent || recv.count != received)) {
+    const auto text = [](const Buffer& b) { return std::to_string(b.count) + " " + engine::DataTypeName(b.type); };
+    const char* const rule = made.kind == Kind::kReduceScatter ? "send holds one recv for each rank"
+                             : made.kind == Kind::kAllGather   ? "recv holds one send for each rank"
+                                                               : "both are alike";
+    RaiseError("UsageError", what + ": send is " + text(send) + ", recv is " + text(recv) + ", and there are " +
+                                 std::to_string(n) + " ranks; " + rule);
+  }
+  if (send.var) reads.push_back(send.var->var);
+  if (recv.var) writes.push_back(recv.var->var);
+  for (Buffer* buffer : {&send, &recv})
+    if (buffer->owner) owners->push_back(std::move(buffer->owner));
+  calls.push_back(made);
+}
+
+void Push(PyCommunicator& self, nb::handle calls, nb::handle reads, nb::handle updates, nb::handle writes,
+          nb::handle priority, nb::handle name, nb::handle run_always, nb::handle cancel) {
+  const engine::Site site = CallerSite();
+  const StatePtr state = self.engine.lock();
+  if (!state) RaiseError("ShutdownError", "the engine of communicator '" + self.rank->name() + "' is gone");
+  const Where at{"collectives", engine::Name::Intern(self.rank->name()), site};
+  const engine::Name op = name.is_none() ? engine::Name() : engine::Name::Intern(Text(name, at.Text() + "name"));
+  Pushed push{.comm = self,
+              .state = state,
+              .at = at,
+              .reads = VarsOf(reads, "reads", at),
+              .updates = VarsOf(updates, "updates", at),
+              .writes = VarsOf(writes, "writes", at)};
+  const nb::object one = nb::module_::import_("engine.collectives").attr("Collective");
+  const nb::object items = nb::isinstance(calls, one) ? nb::object(nb::make_tuple(calls)) : nb::borrow(calls);
+  const nb::object list = nb::steal(PySequence_Fast(items.ptr(), ""));
+  if (!list.is_valid()) {
+    PyErr_Clear();
+    RaiseTypeError(at.Text() + "calls is a " + Py_TYPE(calls.ptr())->tp_name +
+                   "; an engine.Collective or a list of them is expected");
+  }
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.ptr()); ++i) {
+    const nb::handle call = PySequence_Fast_GET_ITEM(list.ptr(), i);
+    const std::string index = at.Text() + "calls[" + std::to_string(i) + "]";
+    if (!nb::isinstance(call, one))
+      RaiseTypeError(index + " is a " + Py_TYPE(call.ptr())->tp_name + "; an engine.Collective is expected");
+    push.Add(call, index);
+  }
+  const int always = PyObject_IsTrue(run_always.ptr());
+  if (always < 0) throw nb::python_error();
+  nb::object scope = ScopeFor(cancel, at);
+  const engine::OpDesc desc{.name = op,
+                            .reads = push.reads,
+                            .updates = push.updates,
+                            .writes = push.writes,
+                            .priority = PriorityOf(priority, at),
+                            .run_always = always != 0,
+                            .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
+  Translated([&] {
+    if (recording) {
+      engine::Capture capture(*recording);
+      self.rank->Push(capture, desc, push.calls, std::move(push.owners), site);
+    } else {
+      WithoutGil([&] { self.rank->Push(state->engine, desc, push.calls, std::move(push.owners), site); });
+    }
+  });
+  DropDeferred();
+}
+
+// ---- making them
+
+engine::CommunicatorId IdOf(nb::bytes given) {
+  engine::CommunicatorId id;
+  if (given.size() != id.bytes.size())
+    RaiseError("UsageError", "Communicator: id has " + std::to_string(given.size()) + " bytes; the " +
+                                 std::to_string(id.bytes.size()) + " of engine.communicator_id are expected");
+  std::memcpy(id.bytes.data(), given.c_str(), id.bytes.size());
+  return id;
+}
+
+engine::CommunicatorOptions OptionsOf(std::string name, double timeout) {
+  if (!(timeout >= 0 && timeout < 1e9))
+    RaiseError("UsageError", "Communicator: timeout: seconds from 0 to 1e9 are expected");
+  return {.name = std::move(name), .timeout = std::chrono::milliseconds(std::llround(std::ceil(timeout * 1e3)))};
+}
+
+PyCommunicator New(nb::bytes id, int rank, int size, int device, std::string name, double timeout, nb::handle engine) {
+  const StatePtr state = StateOf(engine, "Communicator");
+  engine::CommunicatorOptions options = OptionsOf(std::move(name), timeout);
+  options.id = IdOf(id);
+  options.rank = rank;
+  options.size = size;
+  options.device = device;
+  const engine::Site site = CallerSite();
+  std::optional<engine::Communicator> made;
+  Translated([&] { WithoutGil([&] { made.emplace(state->engine, options, site); }); });
+  return {std::move(*made), state, device};
+}
+
+nb::list NewAll(const std::vector<int>& devices, std::string name, double timeout, nb::handle engine) {
+  const StatePtr state = StateOf(engine, "communicators");
+  const engine::CommunicatorOptions options = OptionsOf(std::move(name), timeout);
+  const engine::Site site = CallerSite();
+  std::vector<engine::Communicator> made;
+  Translated([&] { WithoutGil([&] { made = engine::NewCommunicators(state->engine, devices, options, site); }); });
+  nb::list out;
+  for (size_t i = 0; i < made.size(); ++i)
+    out.append(nb::cast(PyCommunicator(std::move(made[i]), state, devices[i]), nb::rv_policy::move));
+  return out;
+}
+
+void Plant(nb::bytes id, int rank, uint64_t nth, const std::string& fault) {
+  const auto kind = ByName(fault, engine::LoopbackFault::kNeverComes, FaultName, "plant_loopback_fault: fault");
+  Translated([&] { engine::PlantLoopbackFault(IdOf(id), rank, nth, kind); });
+}
+
+}  // namespace
+
+void BindComm(nb::module_& m) {
+  m.def(
+      "communicator_id",
+      [](const std::string& kind) {
+        const engine::CommunicatorId id = Translated([&] { return engine::NewCommunicatorId(kind); });
+        return nb::bytes(id.bytes.data(), id.bytes.size());
+      },
+      nb::arg("kind"), nb::sig("def communicator_id(kind: str) -> bytes"),
+      "What the ranks of a communicator have in common: one process makes it and ships it to the others, 128 bytes.\n"
+      "`kind`: of the devices, \"cuda\" (NCCL) or \"software\" (loopback, in one process). CommunicatorError where "
+      "the\n"
+      "library is missing, which the text names.");
+  m.def(
+      "communicators", &NewAll, nb::arg("devices"), nb::kw_only(), nb::arg("name") = "world", nb::arg("timeout") = 0.0,
+      nb::arg("engine") = nb::none(),
+      nb::sig("def communicators(devices: Sequence[int], *, name: str = 'world', timeout: float = 0.0, "
+              "engine: Engine | None = None) -> list[Communicator]"),
+      "All ranks of a new communicator in this process: rank i on device devices[i] of the engine. See Communicator.");
+  m.def(
+      "plant_loopback_fault", &Plant, nb::arg("id"), nb::arg("rank"), nb::arg("nth"), nb::arg("fault"),
+      nb::sig("def plant_loopback_fault(id: bytes, rank: int, nth: int, fault: str) -> None"),
+      "For tests: breaks the nth push (from 1) of a rank of the loopback communicator of this id. `fault`: "
+      "\"call_fails\",\n"
+      "\"async_error\" (found out while it waits for others), \"never_comes\" (the rank hangs, and who waits for it).");
+
+  nb::class_<PyCommunicator>(
+      m, "Communicator", nb::is_weak_referenceable(),
+      "One rank, on one device of an engine, of a group of ranks that run collectives: of NCCL on CUDA devices, of "
+      "loopback\n"
+      "within one process on software devices. Collectives are ops, run in push order on every rank, on a stream of "
+      "their\n"
+      "own. Making one returns at once; the last reference to go leaves behind the pending ops, and waits for nobody.\n"
+      "What goes wrong later (the library, another rank, `timeout`, abort) fails the ops concerned, and all later ones "
+      "of\n"
+      "the communicator, with CommunicatorError; the device goes on. Refused in the child of a fork.")
+      .def(
+          "__init__",
+          [](PyCommunicator* self, nb::bytes id, int rank, int size, int device, std::string name, double timeout,
+             nb::handle engine) {
+            new (self) PyCommunicator(New(std::move(id), rank, size, device, std::move(name), timeout, engine));
+          },
+          nb::arg("id"), nb::arg("rank"), nb::arg("size"), nb::arg("device") = 0, nb::kw_only(),
+          nb::arg("name") = "world", nb::arg("timeout") = 0.0, nb::arg("engine") = nb::none(),
+          nb::sig("def __init__(self, id: bytes, rank: int, size: int, device: int = 0, *, name: str = 'world', "
+                  "timeout: float = 0.0, engine: Engine | None = None) -> None"),
+          "`timeout`: seconds after which a collective that came first and has not ended fails the communicator; 0: "
+          "none.")
+      .def("push", &Push, nb::arg("calls").none(), nb::arg("reads").none() = nb::tuple(),
+           nb::arg("updates").none() = nb::tuple(), nb::arg("writes").none() = nb::tuple(), nb::kw_only(),
+           nb::arg("priority").none() = 0, nb::arg("name") = nb::none(), nb::arg("run_always").none() = false,
+           nb::arg("cancel") = nb::none(),
+           nb::sig("def push(self, calls: Collective | Sequence[Collective], reads: Vars = (), updates: Vars = (), "
+                   "writes: Vars = (), *, priority: int = 0, name: str | None = None, run_always: bool = False, "
+                   "cancel: CancelScope | None = None) -> None"),
+           "Pushes a Collective, or several as one group, as one op; returns at once. Any thread, but order counts: "
+           "all\n"
+           "ranks push alike. A buffer that is a Value has its Var read or written by the op; Vars of others are named "
+           "as\n"
+           "for engine.push. The op keeps the arrays until it has ended, and is called after its collective, or\n"
+           "\"collectives\". TypeError or UsageError for what does not fit; nothing was pushed then. What the ranks do "
+           "not\n"
+           "agree on (sizes, dtypes, roots, groups) is a CommunicatorError at waits; NCCL may also hang, until "
+           "`timeout`.")
+      .def(
+          "abort", [](PyCommunicator& self, const std::string& why) { Translated([&] { self.rank->Abort(why); }); },
+          nb::arg("why"), nb::sig("def abort(self, why: str) -> None"),
+          "Fails what was issued and has not ended, and all that comes; other ranks are told as far as the library "
+          "can.")
+      .def(
+          "stats",
+          [](const PyCommunicator& self) {
+            const engine::CommunicatorStats stats = self.rank->stats();
+            nb::dict out;
+            out["collectives"] = stats.collectives;
+            out["groups"] = stats.groups;
+            return out;
+          },
+          nb::sig("def stats(self) -> dict[str, int]"),
+          "Calls that were issued (`collectives`), and the launches that they took (`groups`): one a push.")
+      .def_prop_ro("rank", [](const PyCommunicator& self) { return self.rank->rank(); })
+      .def_prop_ro("size", [](const PyCommunicator& self) { return self.rank->size(); })
+      .def_prop_ro(
+          "device", [](const PyCommunicator& self) { return self.device; }, "Its number, as of engine.gpu.")
+      .def_prop_ro("name", [](const PyCommunicator& self) { return self.rank->name(); })
+      .def_prop_ro(
+          "place", [](const PyCommunicator& self) { return self.rank->place(); }, "Its stream, for other ops.")
+      .def_prop_ro(
+          "var",
+          [](const PyCommunicator& self) {
+            return PyVar{self.rank->var(), self.engine};
+          },
+          "That every collective of it updates.")
+      .def("__repr__", [](const PyCommunicator& self) {
+        return "<engine.Communicator '" + self.rank->name() + "', rank " + std::to_string(self.rank->rank()) + " of " +
+               std::to_string(self.rank->size()) + " on device " + std::to_string(self.device) + ">";
+      });
+}
+
+}  // namespace engine_python

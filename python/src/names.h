@@ -1,0 +1,26 @@
+// Names: enumerations that Python says by name. Their enumerators count from 0; `last` is the largest of those that are meant.
+#pragma once
+
+#include <string>
+
+#include "failure.h"
+
+namespace engine_python {
+
+template <class Enum, class NameOf>
+std::string NamesUpTo(Enum last, NameOf&& name_of) {
+  std::string names;
+  for (int i = 0; i <= static_cast<int>(last); ++i)
+    names += (i ? ", " : "") + std::string(name_of(static_cast<Enum>(i)));
+  return names;
+}
+
+// The enumerator that is called `name`; UsageError with those that there are.
+template <class Enum, class NameOf>
+Enum ByName(const std::string& name, Enum last, NameOf&& name_of, const std::string& what) {
+  for (int i = 0; i <= static_cast<int>(last); ++i)
+    if (name == name_of(static_cast<Enum>(i))) return static_cast<Enum>(i);
+  RaiseError("UsageError", what + " is '" + name + "'; " + NamesUpTo(last, name_of) + " are allowed");
+}
+
+}  // namespace engine_python
