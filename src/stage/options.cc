@@ -18,7 +18,20 @@ std::string Amount(uint64_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
+namespace {
+
+struct SteadyClock final : StageClock {
+  Time Now() override { return std::chrono::steady_clock::now(); }
+  void WaitUntil(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Time until) override {
+    until == Time::max() ? changed.wait(lock) : static_cast<void>(changed.wait_until(lock, until));
+  }
+};
+
+}  // namespace
+
 StageOptions Checked(StageOptions options) {
+  static SteadyClock steady;
+  if (!options.clock) options.clock = &steady;
   // relaxed: only makes names differ.
   static std::atomic<uint64_t> made{0};
   if (options.name.empty()) options.name = "stage-" + std::to_string(1 + made.fetch_add(1, std::memory_order_relaxed));
