@@ -50,7 +50,8 @@ StageOptions Checked(StageOptions options) {
   range("timeout_millis", options.timeout_millis.count(), 0, kTenYearsMillis);
   range("take_timeout_millis", options.take_timeout_millis.count(), 0, kTenYearsMillis);
   range("ignored_budget", options.ignored_budget, 0, 1 << 30);
-  if (options.max_threads == 0) options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (options.max_threads == 0 && options.autotune)  // asks the system
+    options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
   options.max_threads = std::max(options.max_threads, options.num_threads);
   options.max_capacity = std::max(options.max_capacity, options.capacity);
   if (!options.use_stage_subgraph_thread_pool && options.stage_subgraph_thread_pool_id != 0) {
