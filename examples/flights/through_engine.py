@@ -66,8 +66,8 @@ class WorkVars:
 class ThroughEngine:
     """Trains as serial.Serial does, to the same bits."""
 
-    def __init__(self, source, test, limit=None):
-        self.source, self.test, self.limit = source, test, limit
+    def __init__(self, source, test, limit=None, ahead=AHEAD):
+        self.source, self.test, self.limit, self.ahead = source, test, limit, ahead
         self.model = model.Model()
         self.works = [model.Work(self.model) for _ in range(serial.SHARDS)]
         self.vars = [WorkVars(len(self.model.layers), shard) for shard in range(serial.SHARDS)]
@@ -99,7 +99,7 @@ class ThroughEngine:
         for chunks in serial.epoch_order(self.source, epoch, self.limit):
             (self.staged if len(chunks) == serial.SHARDS else self.whole).step()
             running.append(self.tally(len(chunks), progress))
-            if len(running) > AHEAD:
+            if len(running) > self.ahead:
                 running.popleft().wait()  # keeps the queue short; the engine would also do with all of it at once
         engine.wait(self.total)
         return self.loss / self.rows
@@ -130,9 +130,12 @@ class ThroughEngine:
         self.step(len(chunks))()
 
     def counters(self):
-        """Beside the progress bar: how far input is ahead."""
-        stage = self.staged.stats()["stage"]
-        return f"{stage['fill']} steps of input ahead, waited {stage['consumer_wait']:.2f} s for it" if stage else "not staged"
+        """Beside the progress bar: how steps get their input at the moment, and how far it is ahead."""
+        stats = self.staged.stats()
+        stage = stats["stage"]
+        if stage:
+            return f"read {stats['read']}, {stage['fill']} steps ahead, waited {stage['consumer_wait'] * 1e3:.0f} ms for it"
+        return f"read {stats['read']}, with their steps" + ("" if self.staged.report["decided"] else ", timed")
 
     def step_gradient(self, shard):
         m, work, v = self.model, self.works[shard], self.vars[shard]

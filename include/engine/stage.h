@@ -92,7 +92,8 @@ class StageBase {
 
  protected:
   StageBase(StageOptions options, detail::StageSource source);
-  StagingArea::Taken TakeItem(StageItem* item, StagingArea::Time until);
+  static constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
+  StagingArea::Taken TakeItem(StageItem* item, std::chrono::nanoseconds timeout);
   void Restart(detail::StageSource source);
 
  private:
@@ -114,14 +115,13 @@ class Stage final : public StageBase {
   // The next item; null at the end of the data, as often as asked. Waits for it.
   std::optional<T> Take() {
     StageItem item;
-    if (TakeItem(&item, StagingArea::kNever) != StagingArea::Taken::kItem) return {};
+    if (TakeItem(&item, kForever) != StagingArea::Taken::kItem) return {};
     return detail::Unbox<T>(std::move(item));
   }
   // As Take, into `item`; says which of the three happened.
   StagingArea::Taken TakeFor(std::optional<T>* item, std::chrono::nanoseconds timeout) {
     StageItem taken;
-    const auto until = timeout.count() > 0 ? std::chrono::steady_clock::now() + timeout : StagingArea::kNow;
-    const auto result = TakeItem(&taken, until);
+    const auto result = TakeItem(&taken, timeout);
     if (result == StagingArea::Taken::kItem) *item = detail::Unbox<T>(std::move(taken));
     return result;
   }

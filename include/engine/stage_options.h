@@ -16,6 +16,7 @@
 
 #include "engine/error.h"
 #include "engine/op.h"
+#include "engine/stage_clock.h"
 
 namespace engine {
 
@@ -85,6 +86,8 @@ struct StageOptions {
   bool autotune = false;      // grow capacity and threads while consumers wait
   size_t max_capacity = 256;  // how far autotune may go; capacity_bytes bounds it too
   int max_threads = 0;        // likewise; 0: one a core
+
+  StageClock* clock = nullptr;  // of time-outs, pauses and waits; null: the steady clock
 };
 
 // A snapshot. Counters start with the run; a restart starts them anew.

@@ -55,7 +55,7 @@ class StageItem {
 
 class StagingArea {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = StageClock::Time;
   static constexpr Time kNow = Time::min();    // do not wait
   static constexpr Time kNever = Time::max();  // wait as long as it takes
 

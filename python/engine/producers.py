@@ -22,7 +22,7 @@ class Run:
     def __init__(self, area: _core.StagingArea, source: Source, closed: _Types, ignored: _Types, sized: bool) -> None:
         self.area, self.source, self.closed, self.ignored = area, source, closed, ignored
         # Only capacity_bytes needs to know how large items are.
-        self._hand_over: Callable[[int, Any], None] = self._put_sized if sized else area.put
+        self._put: Callable[[int, Any], bool] = self._put_sized if sized else area.put
         self.pulling = threading.Lock()
         self.threads: list[threading.Thread] = []
 
@@ -43,7 +43,7 @@ class Run:
             self.area.leave()
 
     def _make_items(self) -> None:
-        begin, make, hand_over = self.area.begin, self.source.make, self._hand_over
+        begin, make, put = self.area.begin, self.source.make, self._put
         assert make is not None
         while (ticket := begin()) != _OVER:
             if ticket == _SPAWN:
@@ -54,11 +54,13 @@ class Run:
             except BaseException as error:
                 self._settle(ticket, error, pulled=True)
                 continue
-            hand_over(ticket, item)
+            has_room = put(ticket, item)
             item = None  # it may have been taken: not kept alive by this frame
+            if not has_room:
+                self.area.await_room(ticket)
 
     def _pull_items(self, pull: Callable[[], Any]) -> None:
-        begin, make, hand_over = self.area.begin, self.source.make, self._hand_over
+        begin, make, put = self.area.begin, self.source.make, self._put
         pulling, item = self.pulling, None
         while True:
             with pulling:  # the ticket too, so that tickets are in the order of the source
@@ -81,11 +83,13 @@ class Run:
                     self._settle(ticket, error, pulled=True)
                     item = None
                     continue
-            hand_over(ticket, item)
+            has_room = put(ticket, item)
             item = None
+            if not has_room:
+                self.area.await_room(ticket)
 
-    def _put_sized(self, ticket: int, item: Any) -> None:
-        self.area.put(ticket, item, nbytes(item))
+    def _put_sized(self, ticket: int, item: Any) -> bool:
+        return self.area.put(ticket, item, nbytes(item))
 
     def _spawn_another(self) -> None:
         with contextlib.suppress(RuntimeError):  # no more threads to be had: only autotune asks, it does without

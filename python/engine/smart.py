@@ -12,9 +12,8 @@ from typing import Any, Callable, Iterator, Sequence
 from . import _core
 from .errors import CancelledError, StageTimeoutError, UsageError
 from .graphs import Hybrid
-from .sources import Source, compile_source
+from .sources import Source, compile_source, data_of
 from .stages import Exceptions, Stage, _types, staged
-from .values import Value
 
 _numbers = itertools.count(1)
 
@@ -90,7 +89,7 @@ class _Reader:
         if self.first:
             return self.first.pop()
         raw = self.source.pull() if self.source.pull else None
-        return _data(self.source.make(raw) if self.source.make else raw)
+        return data_of(self.source.make(raw) if self.source.make else raw)
 
     def parts(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of the step: a tuple or list is several, a dict is keywords, all else is the first."""
@@ -180,7 +179,7 @@ class SmartStage:
         self._asked: Stage | None = None  # reads one item while somebody waits for it with a time-out
         self._held: tuple[_core.StepItem, bool, bool] | None = None  # its step was refused: it is the next
         self._failure: BaseException | None = None
-        self._ended = self._cancelled = False
+        self._ended, self._over = False, threading.Event()
         self._ignored_in_a_row = self._steps = self._position = self._skipped = 0
 
     @property
@@ -207,7 +206,7 @@ class SmartStage:
 
     def cancel(self) -> None:
         """Ends now: who waits for a step gets CancelledError, what was read ahead is thrown away. May be repeated."""
-        self._cancelled = True
+        self._over.set()
         for stage in (self._pipeline, self._asked):
             if stage is not None:
                 stage.cancel()
@@ -367,6 +366,10 @@ class SmartStage:
                     self._failure = error
                     raise
                 self._skipped += 1
+                beyond = self._ignored_in_a_row - 8  # a pause as in a stage: src/stage/backoff.h
+                if beyond > 0:
+                    self._over.wait(min(2 ** (beyond - 1), 1000) / 1000)
+                self._check_cancelled()
 
     def _within_time(self, read: Callable[[], Any]) -> Any:
         if self._asked is None:
@@ -384,7 +387,7 @@ class SmartStage:
         return item
 
     def _check_cancelled(self) -> None:
-        if self._cancelled:
+        if self._over.is_set():
             self.cancel()  # what was opened since
             raise CancelledError(f"smart stage '{self.name}': it was cancelled")
 
@@ -394,17 +397,6 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
         return list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # built-ins need not have one
         return []
-
-
-def _data(item: Any) -> Any:
-    """The item with the data of Values in it, for which it waits: a recorded function may be a source."""
-    if isinstance(item, Value):
-        return item.get()
-    if type(item) in (list, tuple):
-        return type(item)(map(_data, item))
-    if type(item) is dict:
-        return {key: _data(value) for key, value in item.items()}
-    return item
 
 
 def smart_stage(step: Any, source: Any, options: SmartStageOptions | None = None, **fields: Any) -> SmartStage:

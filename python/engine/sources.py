@@ -1,15 +1,19 @@
 """Sources: what a stage reads, from the structure that the program wrote down.
 
 Its iterators are advanced together, by one producer at a time and in order: that is ``pull``. Its callables turn what
-was pulled into the item, several producers at once: that is ``make``.
+was pulled into the item, several producers at once: that is ``make``. A recorded function is either, by whether it takes
+something; what it returns is waited for.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Callable, Iterable, NamedTuple
 
 from .errors import UsageError
+from .graphs import Hybrid
+from .values import Value
 
 Build = Callable[[list[Any], dict[str, Any]], Any]
 
@@ -45,7 +49,10 @@ class _Compiler:
         iterator = iter(source)
         if iterator is source and self.once is None:
             self.once = f"{path} is a {type(source).__name__}"
-        self.pulls.append(iterator.__next__)
+        return self._pull(iterator.__next__)
+
+    def _pull(self, fn: Callable[[], Any]) -> int:
+        self.pulls.append(fn)
         return len(self.pulls) - 1
 
     def build(self, node: Any, path: str) -> Build:
@@ -64,12 +71,24 @@ class _Compiler:
         if hasattr(node, "__iter__") and not isinstance(node, (str, bytes)):
             at = self._iterator(node, path)
             return lambda raw, fed: raw[at]
+        if isinstance(node, Hybrid):
+            return self._recorded(node, path)
         if callable(node):
             return self._call(node, path)
         raise TypeError(
             f"staged: {path} is a {type(node).__name__}; an iterator, iterable or callable, or a list, tuple or dict "
             "of them, or None in one, is expected"
         )
+
+    def _recorded(self, hybrid: Hybrid, path: str) -> Build:
+        @functools.wraps(hybrid._fn)
+        def data(*args: Any, **kwargs: Any) -> Any:
+            return data_of(hybrid(*args, **kwargs))
+
+        if inspect.signature(hybrid._fn).parameters:
+            return self._call(data, path)
+        at = self._pull(data)  # what it changes orders its runs
+        return lambda raw, fed: raw[at]
 
     def _call(self, fn: Callable[..., Any], path: str) -> Build:
         try:
@@ -124,6 +143,17 @@ def _has_callable(node: Any) -> bool:
     if isinstance(node, (list, tuple)):
         return any(map(_has_callable, node))
     return node is not None
+
+
+def data_of(item: Any) -> Any:
+    """The item with the data of Values in it, for which it waits."""
+    if isinstance(item, Value):
+        return item.get()
+    if type(item) in (list, tuple):
+        return type(item)(map(data_of, item))
+    if type(item) is dict:
+        return {key: data_of(value) for key, value in item.items()}
+    return item
 
 
 def nbytes(item: Any) -> int:

@@ -37,11 +37,10 @@ class Stage:
         source = compile_source(self._features, self._feed)
         self._area = _core.StagingArea(**self._options)
         self._options["name"] = self._area.name  # a generated one stays
-        self._run = Run(self._area, source, self._closed, self._ignored, self._options["capacity_bytes"] > 0)
+        # Producers know nothing of the Stage: that its own area goes, when it is forgotten, cancels.
+        self._run = Run(self._area.for_producers(), source, self._closed, self._ignored, self._options["capacity_bytes"] > 0)
         self._take = self._area.take
         self._started = False
-        self._forgotten = weakref.finalize(self, _cancel, self._area)
-        self._forgotten.atexit = False  # exit cancels stages itself, once the engines have ended
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -99,7 +98,6 @@ class Stage:
                 raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
             if features is not None:
                 self._features = features
-            self._forgotten.detach()
             self._renew()
 
     def stats(self) -> dict[str, Any]:

@@ -32,22 +32,38 @@ constexpr auto kExitPatience = std::chrono::seconds(2);  // how long exit waits 
 constexpr auto kLongTake =
     std::chrono::microseconds(200);  // waits shorter than this are not worth a hand-over of the GIL
 constexpr auto kHandOver = std::chrono::microseconds(200);
+constexpr int kHandOvers = 16;
 constexpr int64_t kOver = -1, kSpawn = -2;
 
 struct Area {
-  explicit Area(engine::StageOptions options) : area(std::move(options)) {}
+  Area(engine::StageOptions options, PyRef of) : engine(std::move(of)), area(std::move(options)) {}
+  const PyRef engine;  // whose device lane the options name
   StagingArea area;
   // Guarded by the GIL.
   int producers = 0;  // inside their loops
   int takers = 0;     // that sleep in Take
   steady_clock::time_point taking_since{};
+  bool fresh = true;                       // nothing was put yet
+  steady_clock::time_point woken_since{};  // taking_since of the consumer for whom the last item was put
+  int hand_overs = 0;                      // of the GIL, before it is asked anew whether the source keeps it
   // Takes that have ended. release, with the acquire in LetTakerRun: nothing but the order of the two.
   std::atomic<uint32_t> taken{0};
 };
 using AreaPtr = std::shared_ptr<Area>;
 
+// What Python has of it: the Stage owns it, and its end cancels; its producers use it.
 struct PyArea {
+  explicit PyArea(AreaPtr area, bool owner = false) : state(std::move(area)), owns(owner) {}
+  PyArea(PyArea&& other) noexcept : state(std::move(other.state)), owns(std::exchange(other.owns, false)) {}
+  ~PyArea() {
+    if (!owns) return;
+    try {
+      state->area.Cancel();
+    } catch (const engine::Error&) {  // in the child of a fork: the producers are the parent's
+    }
+  }
   AreaPtr state;
+  bool owns;
 };
 
 // Guarded by the GIL.
@@ -98,17 +114,17 @@ engine::StageOptions OptionsOf(const std::string& name, size_t capacity, size_t 
           .max_threads = max_threads};
 }
 
-PyArea MakeArea(engine::StageOptions options) {
+PyArea MakeArea(engine::StageOptions options, PyRef of) {
   AreaPtr state;
   try {
-    state = std::make_shared<Area>(std::move(options));
+    state = std::make_shared<Area>(std::move(options), std::move(of));
   } catch (...) {
     Raise(std::current_exception());
   }
   auto& registry = Registry();
   std::erase_if(registry, [](const auto& weak) { return weak.expired(); });
   registry.push_back(state);
-  return {std::move(state)};
+  return PyArea(std::move(state), true);
 }
 
 int64_t Begin(const PyArea& self) {
@@ -123,33 +139,55 @@ int64_t Begin(const PyArea& self) {
   });
 }
 
-// A producer begins. Whoever started it waits for the GIL to go on to its first take, and would wait a switch interval.
+// A producer begins.
 void Enter(const PyArea& self) {
   const AreaPtr state = self.state;
   ++state->producers;
   state->area.Enter();
-  if (!Leaving()) WithoutGil([] { std::this_thread::sleep_for(kHandOver / 2); });
 }
 
-// A consumer that has waited long and was just woken wants the GIL, which a producer of pure Python would keep for a whole
-// switch interval (5 ms): lets go of it until the consumer asks for it, or for kHandOver at most.
+// Lets go of the GIL until a consumer has an item and asks for it, or for kHandOver at most.
 void LetTakerRun(Area& area, uint32_t before) {
-  const auto now = steady_clock::now();
-  if (now - area.taking_since < kLongTake || Leaving()) return;
+  if (Leaving()) return;
+  const auto until = steady_clock::now() + kHandOver;
   WithoutGil([&] {
-    while (area.taken.load(std::memory_order_acquire) == before && steady_clock::now() < now + kHandOver) {
+    while (area.taken.load(std::memory_order_acquire) == before && steady_clock::now() < until) {
       std::this_thread::yield();
     }
   });
 }
 
-void Put(const PyArea& self, uint64_t ticket, nb::handle item, size_t bytes) {
+// A consumer that was just woken wants the GIL. A source that waits or calls into libraries lets go of it soon; one of pure
+// Python would keep it for a whole switch interval (5 ms). Which it is shows at the next item: who was woken by the one
+// before still waits, or not. It is asked again from time to time, because who gives the GIL up may be long without it.
+// With the first item the consumer may still be on its way out of the call that started this thread.
+void MindTakers(Area& area, uint32_t before) {
+  const bool first = std::exchange(area.fresh, false);
+  if (area.takers == 0) {
+    if (first) LetTakerRun(area, before);
+    return;
+  }
+  if (std::exchange(area.woken_since, area.taking_since) == area.taking_since) area.hand_overs = kHandOvers;
+  if (area.hand_overs == 0 || steady_clock::now() - area.taking_since < kLongTake) return;
+  --area.hand_overs;
+  LetTakerRun(area, before);
+}
+
+// False: it waits for room, and so must the producer, which lets go of the item before: AwaitRoom. Whoever takes the item
+// may free it then, however long the producer sleeps.
+bool Put(const PyArea& self, uint64_t ticket, nb::handle item, size_t bytes) {
   const AreaPtr state = self.state;
-  Raising(*state, [&] {
+  return Raising(*state, [&] {
     const uint32_t before = state->taken.load(std::memory_order_relaxed);  // relaxed: a stale count costs one kHandOver
-    if (!state->area.Put(ticket, ItemOf(item, bytes))) WithoutGil([&] { state->area.AwaitRoom(ticket); });
-    if (state->takers > 0) LetTakerRun(*state, before);
+    const bool go_on = state->area.Put(ticket, ItemOf(item, bytes));
+    if (go_on) MindTakers(*state, before);
+    return go_on;
   });
+}
+
+void AwaitRoom(const PyArea& self, uint64_t ticket) {
+  const AreaPtr state = self.state;
+  Raising(*state, [&] { WithoutGil([&] { state->area.AwaitRoom(ticket); }); });
 }
 
 struct Leaver {
@@ -167,7 +205,9 @@ nb::object Take(const PyArea& self, std::optional<double> timeout) {
   return Raising(*state, [&]() -> nb::object {
     StageItem item;
     StagingArea::Taken taken = state->area.Take(&item, StagingArea::kNow);
-    if (taken == StagingArea::Taken::kTimeout) {
+    if (taken != StagingArea::Taken::kTimeout) {
+      const Counted counted{state->taken};
+    } else {
       const auto began = steady_clock::now();
       const auto until = timeout ? began + std::chrono::duration_cast<steady_clock::duration>(
                                                std::chrono::duration<double>(std::min(*timeout, 3e8)))
@@ -264,16 +304,18 @@ void BindStage(nb::module_& m) {
             new (self) PyArea(
                 MakeArea(OptionsOf(name, capacity, capacity_bytes, num_threads, num_clients, ordered, timeout_millis,
                                    drop, take_timeout_millis, ignored_budget, use_pool, pool, stream, autotune,
-                                   max_capacity, max_threads, of ? &of->state->engine : nullptr)));
+                                   max_capacity, max_threads, of ? &of->state->engine : nullptr),
+                         of ? PyRef::Borrow(nb::find(*of).ptr()) : PyRef()));
           },
           nb::arg("name"), nb::arg("capacity"), nb::arg("capacity_bytes"), nb::arg("num_threads"),
           nb::arg("num_clients"), nb::arg("ordered"), nb::arg("timeout_millis"), nb::arg("drop"),
           nb::arg("take_timeout_millis"), nb::arg("ignored_budget"), nb::arg("use_pool"), nb::arg("pool"),
           nb::arg("stream"), nb::arg("autotune"), nb::arg("max_capacity"), nb::arg("max_threads"),
-          nb::arg("engine").none(), nb::keep_alive<1, 18>())
+          nb::arg("engine").none())
       .def("begin", &Begin, "A ticket, or -1: end this producer, or -2: start one more, then call again.")
       .def("put", &Put, nb::arg("ticket"), nb::arg("item").none(), nb::arg("bytes") = 0,
-           "Hands an item over and waits for room if there is none.")
+           "Hands an item over. False: it waits for room; let go of it and call await_room.")
+      .def("await_room", &AwaitRoom, nb::arg("ticket"), "Returns when the item that put left waiting has found room.")
       .def(
           "skip",
           [failure](const PyArea& self, uint64_t ticket, Error error) {
@@ -306,6 +348,9 @@ void BindStage(nb::module_& m) {
       .def("close", [](const PyArea& self) { Raising(*self.state, [&] { self.state->area.Close(); }); })
       .def("cancel", [](const PyArea& self) { Raising(*self.state, [&] { self.state->area.Cancel(); }); })
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, Any]"))
+      .def(
+          "for_producers", [](const PyArea& self) { return PyArea(self.state); },
+          "The same for those who put items: that this one goes ends nothing.")
       .def("enter", &Enter)
       .def("leave", [](const PyArea& self) { --self.state->producers; })
       .def_prop_ro("producers", [](const PyArea& self) { return self.state->producers; })

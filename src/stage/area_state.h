@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "autotune.h"
+#include "backoff.h"
 #include "engine/staging_area.h"
 #include "pool.h"
 #include "stage_buffer.h"
@@ -24,10 +25,6 @@ struct StageSleeper {
 };
 using Sleepers = std::vector<StageSleeper*>;
 
-struct SteadyClock final : StageClock {
-  StagingArea::Time Now() override { return std::chrono::steady_clock::now(); }
-};
-
 struct AreaState {
   explicit AreaState(StageOptions given);
 
@@ -38,7 +35,7 @@ struct AreaState {
   // A hint for those who wait in the pool; the lock of the pool carries it (see Cancel).
   std::atomic<bool> over{false};
 
-  SteadyClock clock;
+  StageClock& clock;
   mutable StageMutex mu;
   StageBuffer buffer STAGE_TSA(guarded_by(mu));
   Sleepers takers STAGE_TSA(guarded_by(mu)), beginners STAGE_TSA(guarded_by(mu)),
@@ -47,7 +44,7 @@ struct AreaState {
   std::vector<std::unique_ptr<StageSleeper>> sleepers STAGE_TSA(guarded_by(mu));
   int takers_inside STAGE_TSA(guarded_by(mu)) = 0;  // asleep, or woken and not yet gone
   int producers STAGE_TSA(guarded_by(mu));          // that run or were asked for
-  int ignored_in_a_row STAGE_TSA(guarded_by(mu)) = 0;
+  Backoff backoff STAGE_TSA(guarded_by(mu));
   StagingArea::Time not_before STAGE_TSA(guarded_by(mu)) = StagingArea::kNow;  // pause after ignored errors
   uint64_t room_waits STAGE_TSA(guarded_by(mu)) = 0;
   std::chrono::nanoseconds producer_wait STAGE_TSA(guarded_by(mu)){0}, consumer_wait STAGE_TSA(guarded_by(mu)){0};
@@ -76,7 +73,6 @@ struct AreaState {
   StageSleeper* NewSleeper() STAGE_TSA(requires_capability(mu));
   // Sleeps in `list` until woken or until `deadline`; leaves the list.
   void Sleep(Visit& visit, Sleepers& list, StagingArea::Time deadline) STAGE_TSA(requires_capability(mu));
-  void Finished() STAGE_TSA(requires_capability(mu)) { ignored_in_a_row = 0; }
   void LeavePool() {
     if (pool) pool->Leave();
   }
@@ -86,7 +82,7 @@ struct AreaState {
   std::string TakeStory() const STAGE_TSA(requires_capability(mu));
 };
 
-// Throws UsageError for what cannot be honoured; returns the options with a name.
+// Throws UsageError for what cannot be honoured; returns the options with a name and a clock.
 StageOptions Checked(StageOptions options);
 std::string StageLabel(const StageOptions& options);
 // "5 s", "1 ms"

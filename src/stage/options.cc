@@ -18,7 +18,20 @@ std::string Amount(uint64_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
+namespace {
+
+struct SteadyClock final : StageClock {
+  Time Now() override { return std::chrono::steady_clock::now(); }
+  void WaitUntil(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Time until) override {
+    until == Time::max() ? changed.wait(lock) : static_cast<void>(changed.wait_until(lock, until));
+  }
+};
+
+}  // namespace
+
 StageOptions Checked(StageOptions options) {
+  static SteadyClock steady;
+  if (!options.clock) options.clock = &steady;
   // relaxed: only makes names differ.
   static std::atomic<uint64_t> made{0};
   if (options.name.empty()) options.name = "stage-" + std::to_string(1 + made.fetch_add(1, std::memory_order_relaxed));
@@ -37,7 +50,8 @@ StageOptions Checked(StageOptions options) {
   range("timeout_millis", options.timeout_millis.count(), 0, kTenYearsMillis);
   range("take_timeout_millis", options.take_timeout_millis.count(), 0, kTenYearsMillis);
   range("ignored_budget", options.ignored_budget, 0, 1 << 30);
-  if (options.max_threads == 0) options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (options.max_threads == 0 && options.autotune)  // asks the system
+    options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
   options.max_threads = std::max(options.max_threads, options.num_threads);
   options.max_capacity = std::max(options.max_capacity, options.capacity);
   if (!options.use_stage_subgraph_thread_pool && options.stage_subgraph_thread_pool_id != 0) {

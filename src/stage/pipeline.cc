@@ -193,10 +193,11 @@ bool StageBase::JoinFor(std::chrono::nanoseconds timeout) {
 StageStats StageBase::stats() const { return state_->Current()->area.stats(); }
 const StageOptions& StageBase::options() const { return state_->options; }
 
-StagingArea::Taken StageBase::TakeItem(StageItem* item, StagingArea::Time until) {
+StagingArea::Taken StageBase::TakeItem(StageItem* item, std::chrono::nanoseconds timeout) {
   const auto run = state_->Current();
   engine::Start(run);
-  return run->area.Take(item, until);
+  if (timeout == kForever) return run->area.Take(item);
+  return run->area.Take(item, timeout.count() > 0 ? state_->options.clock->Now() + timeout : StagingArea::kNow);
 }
 
 }  // namespace engine

@@ -80,7 +80,8 @@ AskedReader::AskedReader(StageOptions options, StepReader& reader)
     : stage_({.name = options.name,
               .take_timeout_millis = options.take_timeout_millis,
               .use_stage_subgraph_thread_pool = options.use_stage_subgraph_thread_pool,
-              .stage_subgraph_thread_pool_id = options.stage_subgraph_thread_pool_id},
+              .stage_subgraph_thread_pool_id = options.stage_subgraph_thread_pool_id,
+              .clock = options.clock},
              [this, &reader]() -> std::optional<Answer> {
                asked_.acquire();
                if (over_.load(std::memory_order_acquire)) return {};

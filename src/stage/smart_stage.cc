@@ -1,6 +1,7 @@
 // SmartStage: Next, whichever way steps are run at the moment.
 #include "engine/smart_stage.h"
 
+#include "backoff.h"
 #include "smart_pipeline.h"
 #include "sync.h"
 
@@ -39,7 +40,9 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 struct SmartStage::State {
   State(Engine& eng, Graph graph, std::vector<SmartSource> sources, SmartStageOptions options)
-      : step(eng, std::move(graph), InputsOf(sources), std::move(options)), reader(std::move(sources)) {
+      : step(eng, std::move(graph), InputsOf(sources), std::move(options)),
+        reader(std::move(sources)),
+        backoff(step.options().stage.ignored_budget) {
     const StageOptions& stage = step.options().stage;
     if (stage.take_timeout_millis.count() > 0) asked = std::make_unique<detail::AskedReader>(stage, reader);
   }
@@ -58,11 +61,12 @@ struct SmartStage::State {
   std::exception_ptr failure STAGE_TSA(guarded_by(next_mu));  // what a source threw
   bool ended STAGE_TSA(guarded_by(next_mu)) = false;
   bool closing STAGE_TSA(guarded_by(next_mu)) = false;  // the pipeline delivers what it has begun, then goes
-  int ignored_in_a_row STAGE_TSA(guarded_by(next_mu)) = 0;
+  detail::Backoff backoff STAGE_TSA(guarded_by(next_mu));
 
   mutable detail::StageMutex mu;  // taken under next_mu, or alone
   std::unique_ptr<detail::SmartPipeline> pipeline STAGE_TSA(guarded_by(mu));
   bool cancelled STAGE_TSA(guarded_by(mu)) = false;
+  std::condition_variable cancelling;
   SmartStageStats stats STAGE_TSA(guarded_by(mu));
   SmartStageReport report STAGE_TSA(guarded_by(mu));
 
@@ -84,13 +88,13 @@ struct SmartStage::State {
   // Reads on the calling thread. None: the data has ended.
   std::optional<StepItem> Read() STAGE_TSA(requires_capability(next_mu)) {
     const StageOptions& stage = step.options().stage;
-    for (;;) {
+    for (;; Pipeline()) {  // cancelled?
       try {
         StepItem item;
         if (!(asked ? asked->Read(&item) : reader.Read(&item))) return {};
         if (step.mode() == Mode::kHalves)
           for (size_t k = 0; k < step.levels(); ++k) step.RunLevel(k, item);
-        ignored_in_a_row = 0;
+        backoff.Finished();
         return item;
       } catch (const StageTimeoutError&) {
         throw;  // the wait was given up, not the source
@@ -98,12 +102,16 @@ struct SmartStage::State {
         const std::exception_ptr thrown = std::current_exception();
         Pipeline();  // cancelled?
         if (stage.closed_exception_types(thrown)) return {};
-        if (!stage.ignored_exception_types(thrown) || ++ignored_in_a_row > stage.ignored_budget) {
+        std::optional<std::chrono::milliseconds> pause;
+        if (stage.ignored_exception_types(thrown)) pause = backoff.Ignored();
+        if (!pause) {
           failure = thrown;
           throw;
         }
         detail::StageLock lock(mu);
         ++stats.skipped;
+        const auto until = stage.clock->Now() + *pause;
+        while (!cancelled && stage.clock->Now() < until) stage.clock->WaitUntil(cancelling, lock.native(), until);
       }
     }
   }
@@ -199,6 +207,7 @@ void SmartStage::Cancel() {
   State& s = *state_;
   detail::StageLock lock(s.mu);
   s.cancelled = true;
+  s.cancelling.notify_all();
   if (s.pipeline) s.pipeline->Cancel();
   if (s.asked) s.asked->Cancel();
 }

@@ -84,7 +84,7 @@ void StageBuffer::Skip(uint64_t ticket) {
 
 void StageBuffer::End(uint64_t ticket, bool exact) {
   --making_;
-  stopped_ = true;
+  Stop();
   if (!limits_.ordered || cancelled_ || ticket >= limit_) return;
   if (exact) {
     LimitTo(ticket, nullptr);
@@ -96,7 +96,7 @@ void StageBuffer::End(uint64_t ticket, bool exact) {
 
 void StageBuffer::Fail(uint64_t ticket, std::exception_ptr error) {
   --making_;
-  stopped_ = true;
+  Stop();
   LimitTo(limits_.ordered ? ticket : places_, std::move(error));
 }
 
@@ -107,7 +107,7 @@ void StageBuffer::LimitTo(uint64_t place, std::exception_ptr error) {
   while (!slots_.empty() && slots_.back().place >= place) {
     Slot& slot = slots_.back();
     if (slot.state == State::kReady) --ready_, bytes_ -= slot.item.bytes();
-    if (slot.state == State::kWaiting) LeaveWaiting(slot.place);
+    if (slot.state == State::kWaiting) LeaveWaiting(slot.place, released);
     if (slot.state != State::kMaking) Discard(std::move(slot.item));  // else its producer will be told
     slots_.pop_back();
   }
@@ -117,21 +117,34 @@ bool StageBuffer::Waits(uint64_t place) const {
   return std::find(waiting_.begin(), waiting_.end(), place) != waiting_.end();
 }
 
-void StageBuffer::LeaveWaiting(uint64_t place) {
+void StageBuffer::LeaveWaiting(uint64_t place, std::vector<uint64_t>& to) {
   std::erase(waiting_, place);
-  released.push_back(place);
+  to.push_back(place);
+}
+
+void StageBuffer::EndRest() {
+  released.insert(released.end(), resting_.begin(), resting_.end());
+  resting_.clear();
+}
+
+void StageBuffer::Stop() {
+  stopped_ = true;
+  EndRest();
 }
 
 StageBuffer::Time StageBuffer::RoomDeadline(uint64_t place) {
+  if (!Waits(place)) return Time::max();
   const Time from = HeadIsReady() ? std::max(At(place).since, progress_) : clock_.Now();
   return from + limits_.timeout;
 }
 
-bool StageBuffer::Expired(uint64_t place) { return HeadIsReady() && RoomDeadline(place) <= clock_.Now(); }
+bool StageBuffer::Expired(uint64_t place) {
+  return Waits(place) && HeadIsReady() && RoomDeadline(place) <= clock_.Now();
+}
 
 void StageBuffer::DropWaiting(uint64_t place) {
   Slot& slot = At(place);
-  LeaveWaiting(place);
+  LeaveWaiting(place, released);
   ++drops_;
   trash.push_back(std::move(slot.item));
   if (!limits_.ordered) Done(slot.ticket);
@@ -140,7 +153,7 @@ void StageBuffer::DropWaiting(uint64_t place) {
 }
 
 void StageBuffer::FailWaiting(uint64_t place, std::exception_ptr error) {
-  stopped_ = true;
+  Stop();
   LimitTo(place, std::move(error));
 }
 
@@ -162,8 +175,13 @@ StageBuffer::Take StageBuffer::TakeItem(StageItem* item) {
   }
   slots_.pop_front();
   if (!waiting_.empty()) {
+    ahead_ = making_ == 0 ? std::min(ahead_ + 1, kSurelyAhead) : 0;
     progress_ = clock_.Now();
     LetIn();
+  } else if (!resting_.empty()) {
+    if (!MayRest()) EndRest();
+  } else if (ready_ < limits_.capacity / 2) {
+    ahead_ = 0;
   }
   return Take::kItem;
 }
@@ -172,10 +190,11 @@ StageBuffer::Take StageBuffer::TakeItem(StageItem* item) {
 void StageBuffer::LetIn() {
   while (!waiting_.empty()) {
     Slot& slot = At(*std::min_element(waiting_.begin(), waiting_.end()));
-    if (!HasRoom(slot)) return;
+    if (!HasRoom(slot)) break;
     Enter(slot);
-    LeaveWaiting(slot.place);
+    LeaveWaiting(slot.place, resting_);
   }
+  if (!resting_.empty() && !MayRest()) EndRest();
 }
 
 void StageBuffer::Done(uint64_t ticket) {
@@ -188,7 +207,7 @@ void StageBuffer::Done(uint64_t ticket) {
 
 void StageBuffer::Cancel() {
   if (Ended()) return;  // some consumer may have seen it already; all see the same
-  stopped_ = true;
+  Stop();
   LimitTo(0, nullptr);
   cancelled_ = true;
 }

@@ -6,6 +6,8 @@
 // Order:     each item has a place. Ordered: the place is the ticket. Otherwise places are given out as items are put.
 //            Items leave by place. The item of the lowest place (the head) is always let in, so that no order of
 //            arrivals can block; the others leave it one seat.
+// Waking:    producers that keep the buffer full, item for item, rest once theirs was let in until half of it is empty:
+//            waking one costs the consumer some microseconds, and so it pays that once for several items.
 // Errors:    the lowest place that ended or failed is the limit: nothing at or behind it is ever delivered.
 #pragma once
 
@@ -22,15 +24,6 @@
 
 namespace engine::detail {
 
-// What time-outs are measured against. Read only where something waits.
-class StageClock {
- public:
-  virtual StagingArea::Time Now() = 0;
-
- protected:
-  ~StageClock() = default;
-};
-
 class StageBuffer {
  public:
   using Time = StagingArea::Time;
@@ -41,6 +34,7 @@ class StageBuffer {
     bool ordered = true;
     std::chrono::nanoseconds timeout{0};
   };
+  // The clock is read only where something waits.
   StageBuffer(Limits limits, StageClock& clock) : limits_(limits), clock_(clock) {}
 
   // --- producers
@@ -68,7 +62,7 @@ class StageBuffer {
   bool CanTake() const;  // TakeItem would not say kEmpty
   const std::exception_ptr& error() const { return error_; }
 
-  void Close() { stopped_ = true; }
+  void Close() { Stop(); }
   void Cancel();
   void Grow(size_t capacity, size_t threads);
 
@@ -87,7 +81,7 @@ class StageBuffer {
   uint64_t skipped() const { return skipped_; }
   uint64_t discarded() const { return discarded_; }
 
-  // Places whose item has stopped waiting since this was last emptied: their producers may go on.
+  // Places whose producers may go on: their items have stopped waiting.
   std::vector<uint64_t> released;
   // Items that nobody will get. Destroying them is user code, so the owner does it outside its lock.
   std::vector<StageItem> trash;
@@ -105,6 +99,7 @@ class StageBuffer {
     uint64_t place = 0;
     State state = State::kMaking;
   };
+  static constexpr int kSurelyAhead = 16;
   static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
 
   Slot& Append(uint64_t ticket, uint64_t place);
@@ -117,7 +112,11 @@ class StageBuffer {
   bool HasRoom(const Slot& slot) const;
   void Enter(Slot& slot);
   void Discard(StageItem item);
-  void LeaveWaiting(uint64_t place);
+  void LeaveWaiting(uint64_t place, std::vector<uint64_t>& to);
+  // Whether producers far ahead of the consumer may rest.
+  bool MayRest() const { return ahead_ >= kSurelyAhead && ready_ > (limits_.capacity + 1) / 2 && !stopped_; }
+  void EndRest();
+  void Stop();
   void LimitTo(uint64_t place, std::exception_ptr error);
   void LetIn();
   void Done(uint64_t ticket);
@@ -131,6 +130,8 @@ class StageBuffer {
   uint64_t limit_ = kNone;         // the stream ends before this place
   std::exception_ptr error_;       // why, if it failed
   std::vector<uint64_t> waiting_;  // places, few: at most one a producer
+  std::vector<uint64_t> resting_;  // places that were let in, with producers that were not told yet
+  int ahead_ = 0;                  // takes in a row, about, that found the buffer full and all producers waiting
   Time progress_{};                // last take, or last time that the head could be taken, while any waits
   uint64_t begun_ = 0, delivered_ = 0, position_ = 0;
   std::set<uint64_t> done_ahead_;  // unordered: tickets done with, beyond position_

@@ -13,29 +13,28 @@ namespace {
 using Time = StagingArea::Time;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-using std::chrono::steady_clock;
-
-Time After(milliseconds time) { return steady_clock::now() + time; }
 
 }  // namespace
 
 AreaState::AreaState(StageOptions given)
     : options(Checked(std::move(given))),
       label(StageLabel(options)),
+      clock(*options.clock),
       buffer({.capacity = options.capacity,
               .capacity_bytes = options.capacity_bytes,
               .threads = static_cast<size_t>(options.num_threads),
               .ordered = options.ordered,
               .timeout = options.timeout_millis},
              clock),
-      producers(options.num_threads) {
+      producers(options.num_threads),
+      backoff(options.ignored_budget) {
   if (options.use_stage_subgraph_thread_pool) pool = FindStagePool(options.stage_subgraph_thread_pool_id, label);
   if (options.autotune) {
     tuning.emplace(Tuning{.tuner = Autotune({.max_capacity = options.max_capacity,
                                              .capacity_bytes = options.capacity_bytes,
                                              .max_threads = options.max_threads},
                                             options.capacity, options.num_threads),
-                          .begin = steady_clock::now()});
+                          .begin = clock.Now()});
   }
 }
 
@@ -59,13 +58,10 @@ StageSleeper* AreaState::NewSleeper() {
 void AreaState::Sleep(Visit& visit, Sleepers& list, Time deadline) {
   StageSleeper* sleeper = NewSleeper();
   list.push_back(sleeper);
-  if (deadline == StagingArea::kNever) {
-    while (!sleeper->woken) sleeper->cv.wait(visit.native());
-  } else {
-    while (!sleeper->woken && sleeper->cv.wait_until(visit.native(), deadline) != std::cv_status::timeout) {
-    }
-    if (!sleeper->woken) std::erase(list, sleeper);
+  while (!sleeper->woken && (deadline == StagingArea::kNever || clock.Now() < deadline)) {
+    clock.WaitUntil(sleeper->cv, visit.native(), deadline);
   }
+  if (!sleeper->woken) std::erase(list, sleeper);
   idle.push_back(sleeper);
 }
 
@@ -123,7 +119,7 @@ std::string AreaState::TakeStory() const {
 void AreaState::Tune() {
   Tuning& t = *tuning;
   if (++t.takes < t.tuner.window()) return;
-  const Time now = steady_clock::now();
+  const Time now = clock.Now();
   const auto seconds = [](nanoseconds time) { return std::chrono::duration<double>(time).count(); };
   const size_t ready = buffer.ready();
   t.tuner.Observe({.takes = t.takes,
@@ -170,14 +166,14 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     } else if (s.producers < threads) {
       ++s.producers;
       turn = Turn::kSpawn;
-    } else if (s.not_before == kNow || std::chrono::steady_clock::now() >= s.not_before) {
+    } else if (s.not_before == kNow || s.clock.Now() >= s.not_before) {
       s.not_before = kNow;
       if (s.buffer.Begin(ticket) == StageBuffer::Begun::kItem) return Turn::kItem;
     }
     s.LeavePool();
     if (turn != Turn::kBusy || until == kNow) return turn;
     s.Sleep(visit, s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
-    if (until != kNever && std::chrono::steady_clock::now() >= until) until = kNow;
+    if (until != kNever && s.clock.Now() >= until) until = kNow;
   }
 }
 
@@ -186,7 +182,7 @@ bool StagingArea::Put(uint64_t ticket, StageItem item) {
   s.CheckFork();
   AreaState::Visit visit(s);
   s.LeavePool();
-  s.Finished();
+  s.backoff.Finished();
   uint64_t place;
   if (s.buffer.PutItem(ticket, std::move(item), &place) != StageBuffer::Put::kWaiting) return true;
   ++s.room_waits;
@@ -207,9 +203,9 @@ void StagingArea::AwaitRoom(uint64_t ticket) {
     throw UsageError(s.label + "no item " + std::to_string(ticket) + " waits for room");
   detail::StageSleeper* sleeper = *found;
   if (!sleeper->woken) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = s.clock.Now();
     while (!sleeper->woken) {
-      sleeper->cv.wait_until(visit.native(), s.buffer.RoomDeadline(sleeper->place));
+      s.clock.WaitUntil(sleeper->cv, visit.native(), s.buffer.RoomDeadline(sleeper->place));
       if (sleeper->woken || !s.buffer.Expired(sleeper->place)) continue;
       if (s.options.on_timeout == OnTimeout::kDrop) {
         s.buffer.DropWaiting(sleeper->place);
@@ -218,7 +214,7 @@ void StagingArea::AwaitRoom(uint64_t ticket) {
       }
       break;
     }
-    s.producer_wait += std::chrono::steady_clock::now() - begin;
+    s.producer_wait += s.clock.Now() - begin;
   }
   std::erase(s.without_room, sleeper);
   s.idle.push_back(sleeper);
@@ -229,17 +225,13 @@ void StagingArea::Skip(uint64_t ticket, std::exception_ptr error) {
   s.CheckFork();
   AreaState::Visit visit(s);
   s.LeavePool();
-  constexpr int kFree = 8, kMostDoublings = 10;  // no pause for the first ones; then 1 ms, 2 ms, … 1 s
-  if (++s.ignored_in_a_row > s.options.ignored_budget) {
+  const auto pause = s.backoff.Ignored();
+  if (!pause) {
     s.buffer.Fail(ticket, std::move(error));
     return;
   }
   s.buffer.Skip(ticket);
-  const int beyond = s.ignored_in_a_row - kFree;
-  if (beyond > 0) {
-    s.not_before = detail::After(std::min(std::chrono::milliseconds(1 << std::min(beyond - 1, kMostDoublings)),
-                                          std::chrono::milliseconds(1000)));
-  }
+  if (pause->count() > 0) s.not_before = s.clock.Now() + *pause;
 }
 
 void StagingArea::End(uint64_t ticket, bool exact) {
@@ -273,10 +265,11 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
   s.CheckFork();
   detail::StagePool::Lend lend;  // ends after the visit, whose lock it must not hold
   AreaState::Visit visit(s);
+  bool inside = false;
   Time begin{}, deadline = until;
   const auto finish = [&]() STAGE_TSA(no_thread_safety_analysis) {
-    if (begin == Time{}) return;
-    s.consumer_wait += std::chrono::steady_clock::now() - begin;
+    if (!inside) return;
+    s.consumer_wait += s.clock.Now() - begin;
     --s.takers_inside;
   };
   for (;;) {
@@ -292,18 +285,19 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
       case StageBuffer::Take::kEmpty: break;
     }
     if (until == kNow) return Taken::kTimeout;
-    if (begin == Time{}) {
+    if (!inside) {
       if (s.takers_inside == s.options.num_clients) {
         throw UsageError(s.label + "more than num_clients (" + std::to_string(s.options.num_clients) +
                          ") consumers wait for items at once");
       }
+      inside = true;
       ++s.takers_inside;
-      begin = std::chrono::steady_clock::now();
+      begin = s.clock.Now();
       if (s.options.take_timeout_millis.count() > 0) {
         deadline = std::min(until, (began == kNow ? begin : began) + s.options.take_timeout_millis);
       }
       lend.Begin();
-    } else if (std::chrono::steady_clock::now() >= deadline) {
+    } else if (deadline != kNever && s.clock.Now() >= deadline) {
       finish();
       if (deadline == until) return Taken::kTimeout;
       throw StageTimeoutError(s.TakeStory());

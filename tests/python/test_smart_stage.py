@@ -196,6 +196,27 @@ def test_ignored_rows_are_left_out_and_counted(options):
     assert steps.stats()["skipped"] == 1
 
 
+def test_persistent_errors_are_paused_for_also_while_steps_run_whole(monkeypatch):
+    class Rows:
+        left = 11
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.left -= 1
+            if self.left < 0:
+                return ROWS[0]
+            raise ValueError("bad row")
+
+    steps = engine.smart_stage(Model().step, Rows(), ignored_exception_types=ValueError, do_smart_stage=False)
+    pauses = []
+    monkeypatch.setattr(steps._over, "wait", pauses.append)
+    assert steps.step().get() == EXPECTED[0]
+    assert pauses == [0.001, 0.002, 0.004]
+    assert steps.stats()["skipped"] == 11
+
+
 @pytest.mark.parametrize("options", [AT_ONCE, {"do_smart_stage": False}])
 def test_a_truncated_file_comes_as_itself_after_the_steps_before_it(options):
     def read():

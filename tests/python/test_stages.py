@@ -384,6 +384,8 @@ def test_items_that_nobody_takes_are_freed():
 
     stage = engine.staged(source(), capacity=5)
     next(stage)
+    while stage.stats()["fill"] < 2:
+        time.sleep(0)
     stage.cancel()
     assert stage.join(PATIENCE)
     del stage
@@ -392,6 +394,77 @@ def test_items_that_nobody_takes_are_freed():
         if not [r for r in refs if r() is not None]:
             break
     assert len(refs) >= 2 and not [r for r in refs if r() is not None]
+
+
+@pytest.mark.parametrize("serial", [True, False])
+def test_a_producer_that_waits_for_room_does_not_keep_its_item_alive(serial):
+    import weakref
+
+    from engine.producers import Run
+    from engine.sources import Source
+
+    class Item:
+        pass
+
+    class Full:
+        """An area without room, in which somebody takes the item at once."""
+
+        name, tickets = "full", iter([0, -1])
+
+        def begin(self):
+            return next(self.tickets)
+
+        def put(self, ticket, item):
+            self.item = weakref.ref(item)
+            return False
+
+        def await_room(self, ticket):
+            self.freed = self.item() is None
+
+        def enter(self):
+            pass
+
+        leave = enter
+
+    area = Full()
+    source = Source(Item, None, None) if serial else Source(None, lambda _: Item(), None)
+    Run(area, source, (), (), False)._produce()
+    assert area.freed
+
+
+def test_a_recorded_function_is_a_source_that_is_run_in_order():
+    row = engine.value([0], name="row")
+
+    @engine.op(updates="row", outputs=1)
+    def read(row):
+        row[0] += 1
+        if row[0] > 20:
+            raise StopIteration
+        return 10 * row[0]
+
+    @engine.hybridize
+    def reader():
+        return {"x": read(row)}
+
+    stage = engine.staged(reader, capacity=3, num_threads=3)
+    assert list(stage) == [{"x": 10 * i} for i in range(1, 21)]
+    assert stage.position == 20
+
+
+def test_a_recorded_function_may_be_what_parses_and_its_error_comes_in_its_place():
+    @engine.op
+    def split(line):
+        return [int(x) for x in line.split(",")]
+
+    @engine.hybridize
+    def parse(line):
+        return split(line)
+
+    stage = engine.staged(parse, {"line": iter(["1,2", "3", "oops", "4"])}, capacity=3, num_threads=2)
+    assert [next(stage), next(stage)] == [[1, 2], [3]]
+    with pytest.raises(ValueError, match="oops") as raised:
+        next(stage)
+    assert any("'split'" in note for note in raised.value.__notes__)
 
 
 def test_a_take_inside_an_op_and_a_source_that_uses_the_engine():

@@ -10,16 +10,12 @@
 
 #include "stage_buffer.h"
 #include "support/seed.h"
+#include "turned_clock.h"
 
 namespace engine::detail {
 namespace {
 
 using test::Random;
-
-struct VirtualClock final : StageClock {
-  StageBuffer::Time Now() override { return now; }
-  StageBuffer::Time now{};
-};
 
 // Times in microseconds. A duration is uniform in mean * [1 - jitter, 1 + jitter].
 struct Load {
@@ -63,7 +59,7 @@ class Simulation {
   void Produce(double until) {
     for (;;) {
       for (Producer& p : producers_) {
-        if (p.state == Producer::kWaiting && !buffer_.Waits(p.ticket)) {
+        if (p.state == Producer::kWaiting && std::erase(buffer_.released, p.ticket) > 0) {
           window_.producer_wait += now_ - p.since;
           p.state = Producer::kIdle;
         }
@@ -115,7 +111,7 @@ class Simulation {
   }
 
   Load load_;
-  VirtualClock clock_;
+  test::TurnedClock clock_;
   StageBuffer buffer_;
   std::optional<Autotune> tuner_;
   std::vector<Producer> producers_;

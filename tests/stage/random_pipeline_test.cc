@@ -1,6 +1,6 @@
-// Random chains of stages, with ends, errors, cancels and slow or dead sides at random points, against what one thread
-// alone would see. Nothing may be lost, repeated or reordered, every error must come exactly where it belongs, and no
-// thread may be left.
+// Random chains of stages, on threads of their own or on a shared pool, with ends, errors, cancels and slow or dead sides at
+// random points, against what one thread alone would see. Nothing may be lost, repeated or reordered, every error must come
+// exactly where it belongs, and no thread may be left.
 #include <atomic>
 #include <memory>
 #include <set>
@@ -30,8 +30,9 @@ struct Level {
 struct Program {
   int length = 0;
   std::vector<Level> levels;
-  int cancel_after = -1;  // items that the consumers take before they cancel the last stage
-  int clients = 1;
+  int cancel_after = -1;        // items that the consumers take before they cancel the last stage
+  int hangs_at = -1;            // item at which the source blocks, once it has cancelled its stage
+  std::vector<int> dies_after;  // by client: items that it takes before it stops asking; -1: it goes on
   uint64_t seed = 0;
 };
 
@@ -57,8 +58,22 @@ Program Make(uint64_t seed) {
     if (random.OneIn(4)) level.fails_at = static_cast<int>(random.Below(60));
     if (random.OneIn(6)) level.closes_at = static_cast<int>(random.Below(60));
   }
-  p.clients = 1 + static_cast<int>(random.Below(3));
+  p.dies_after.resize(1 + random.Below(3), -1);
+  for (int& after : p.dies_after) {
+    if (random.OneIn(5)) after = static_cast<int>(random.Below(30));
+  }
   if (random.OneIn(4)) p.cancel_after = static_cast<int>(random.Below(40));
+  if (random.OneIn(6)) p.hangs_at = static_cast<int>(random.Below(60));
+  if (random.OneIn(4)) {
+    static const int pools[] = {
+        MakeStagePool({.global_name = "random, one at a time"}),
+        MakeStagePool({.global_name = "random, three at a time", .inter_op_threads_num = 3}),
+    };
+    for (Level& level : p.levels) {
+      level.options.use_stage_subgraph_thread_pool = true;
+      level.options.stage_subgraph_thread_pool_id = pools[random.Below(2)];
+    }
+  }
   return p;
 }
 
@@ -100,8 +115,11 @@ void Check(const Program& p) {
     std::atomic<int>* alive;
   };
   Outcome seen;
+  bool all_dead = false;
+  Gate hung;
   {
     std::vector<std::unique_ptr<Stage<Item>>> chain;
+    Stage<Item>* first = nullptr;
     for (const Level& level : p.levels) {
       const auto work = [&p, &level](Item item) {
         Dawdle(p.seed, item.n);
@@ -115,31 +133,37 @@ void Check(const Program& p) {
       if (chain.empty()) {
         chain.push_back(std::make_unique<Stage<Item>>(
             level.options,
-            [&p, &alive, n = 0]() mutable -> std::optional<Item> {
+            [&, n = 0]() mutable -> std::optional<Item> {
               if (n == p.length) return {};
+              if (n == p.hangs_at) {
+                first->Cancel();
+                hung.Wait();
+              }
               return Item(n++, alive);
             },
             work));
+        first = chain.front().get();
       } else {
         chain.push_back(std::make_unique<Stage<Item>>(
             level.options, [&before = *chain.back()] { return before.Take(); }, work));
       }
     }
     // Clients that take together; what they got is put in order by when they got it, so items of one client are ordered.
-    std::vector<Outcome> mine(static_cast<size_t>(p.clients));
+    std::vector<Outcome> mine(p.dies_after.size());
     std::atomic<int> taken{0};
     std::vector<std::thread> clients;
     for (Outcome& my : mine) {
       clients.emplace_back([&, client = &my - mine.data()] {
         try {
-          for (;;) {
+          while (static_cast<int>(my.items.size()) != p.dies_after[static_cast<size_t>(client)]) {
             if (p.cancel_after >= 0 && taken >= p.cancel_after) chain.back()->Cancel();
             auto item = chain.back()->Take();
-            if (!item) break;
+            if (!item) return;
             my.items.push_back(item->n);
             ++taken;
             Dawdle(p.seed ^ static_cast<uint64_t>(client), item->n);
           }
+          my.last = "dead";
         } catch (const CancelledError&) {
           my.last = "cancelled";
         } catch (const Broken& error) {
@@ -148,14 +172,18 @@ void Check(const Program& p) {
       });
     }
     for (auto& client : clients) client.join();
-    seen.last = mine[0].last;
+    hung.Open();
     for (const Outcome& my : mine) {
-      EXPECT_EQ(my.last, seen.last);
+      if (my.last != "dead") seen.last = my.last;
+    }
+    all_dead = std::all_of(mine.begin(), mine.end(), [](const Outcome& my) { return my.last == "dead"; });
+    for (const Outcome& my : mine) {
+      if (my.last != "dead") EXPECT_EQ(my.last, seen.last);
       EXPECT_TRUE(std::is_sorted(my.items.begin(), my.items.end()));
       seen.items.insert(seen.items.end(), my.items.begin(), my.items.end());
     }
     std::sort(seen.items.begin(), seen.items.end());
-    if (seen.last != "cancelled") {
+    if (seen.last != "cancelled" && !all_dead) {
       const StageStats stats = chain.back()->stats();
       EXPECT_EQ(stats.delivered, seen.items.size());
       EXPECT_EQ(stats.fill, 0u);
@@ -163,7 +191,7 @@ void Check(const Program& p) {
     while (!chain.empty()) chain.pop_back();  // readers before what they read from
   }
   const Outcome expected = Oracle(p);
-  if (p.cancel_after >= 0 && seen.last == "cancelled") {
+  if (all_dead || ((p.cancel_after >= 0 || p.hangs_at >= 0) && seen.last == "cancelled")) {
     ASSERT_LE(seen.items.size(), expected.items.size());
     EXPECT_TRUE(std::equal(seen.items.begin(), seen.items.end(), expected.items.begin()));
   } else {

@@ -3,6 +3,7 @@
 
 #include "support/engine_test.h"
 #include "support/threads.h"
+#include "turned_clock.h"
 
 namespace engine::test {
 namespace {
@@ -423,6 +424,42 @@ TEST(SmartStageTest, FiltersOfOnesOwnApplyToStagedNodes) {
     EXPECT_EQ(rows, (Ints{0, 2, 3, 5, 6}));
     EXPECT_EQ(steps.stats().skipped, 3u);
     EXPECT_EQ(p.w, 2 * 10 * (0 + 2 + 3 + 5 + 6));
+  }
+}
+
+TEST(SmartStageTest, PersistentErrorsArePausedForAlsoWhileStepsRunWhole) {
+  for (const bool cancel : {false, true}) {
+    Program p;
+    TurnedClock clock;
+    std::atomic<int> calls{0};
+    SmartStageOptions options = AtOnce({.ignored_exception_types = AnyOf<std::domain_error>(), .clock = &clock});
+    options.do_smart_stage = false;
+    SmartStage steps(p.eng, p.graph,
+                     {SourceOf<int>("rows", p.row,
+                                    [&] {
+                                      if (++calls < 11) throw std::domain_error("bad row");
+                                      return 7;
+                                    })},
+                     options);
+    std::thread caller([&] {
+      Value given[] = {2};
+      if (cancel) {
+        EXPECT_THROW(steps.Next(given), CancelledError);
+      } else {
+        EXPECT_EQ(steps.Next(given).Take<int>(1), 70);
+      }
+    });
+    EXPECT_EQ(clock.Next(), 1ms);
+    EXPECT_EQ(calls, 9);
+    if (cancel) {
+      steps.Cancel();
+    } else {
+      clock.Turn(1ms);
+      EXPECT_EQ(clock.Next(), 2ms);
+      clock.Turn(2ms);
+    }
+    caller.join();
+    EXPECT_EQ(calls, cancel ? 9 : 11);
   }
 }
 

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "turned_clock.h"
+
 namespace engine::detail {
 namespace {
 
@@ -14,11 +16,6 @@ using namespace std::chrono_literals;
 using Begun = StageBuffer::Begun;
 using Put = StageBuffer::Put;
 using Take = StageBuffer::Take;
-
-struct VirtualClock final : StageClock {
-  StageBuffer::Time Now() override { return now; }
-  StageBuffer::Time now{};
-};
 
 int alive = 0;
 StageItem Item(int value, size_t bytes = 1) {
@@ -65,7 +62,7 @@ class StageBufferTest : public testing::Test {
     EXPECT_EQ(alive, 0);
   }
 
-  VirtualClock clock_;
+  test::TurnedClock clock_;
   std::optional<StageBuffer> buffer_;
   uint64_t place_ = 0;
 };
@@ -257,14 +254,14 @@ TEST_F(StageBufferTest, RoomIsWaitedForUntilNothingWasTakenForTheTimeout) {
   Make({.capacity = 1, .threads = 3, .timeout = 10s});
   for (int i = 0; i < 3; ++i) Begin();
   PutItem(0);
-  clock_.now += 3s;
+  clock_.Turn(3s);
   EXPECT_EQ(PutItem(1), Put::kWaiting);
   PutItem(2);
-  clock_.now += 9s;
+  clock_.Turn(9s);
   EXPECT_FALSE(buffer_->Expired(1));
   Next();  // lets 1 in; 2 goes on waiting, from now
-  EXPECT_EQ(buffer_->RoomDeadline(2), clock_.now + 10s);
-  clock_.now += 10s;
+  EXPECT_EQ(buffer_->RoomDeadline(2), clock_.Now() + 10s);
+  clock_.Turn(10s);
   EXPECT_TRUE(buffer_->Expired(2));
 }
 
@@ -272,10 +269,10 @@ TEST_F(StageBufferTest, WhileTheHeadIsBeingMadeTheConsumerIsNotToBlame) {
   Make({.capacity = 1, .threads = 2, .timeout = 10s});
   Begin(), Begin();
   EXPECT_EQ(PutItem(1), Put::kWaiting);
-  clock_.now += 1h;
+  clock_.Turn(1h);
   EXPECT_FALSE(buffer_->Expired(1));
   PutItem(0);  // the head can be taken from now on
-  EXPECT_EQ(buffer_->RoomDeadline(1), clock_.now + 10s);
+  EXPECT_EQ(buffer_->RoomDeadline(1), clock_.Now() + 10s);
 }
 
 TEST_F(StageBufferTest, ADroppedItemIsCountedAndLeavesNoGap) {
@@ -283,7 +280,7 @@ TEST_F(StageBufferTest, ADroppedItemIsCountedAndLeavesNoGap) {
   Begin(), Begin(), Begin();
   PutItem(0);
   PutItem(1);
-  clock_.now += 10s;
+  clock_.Turn(10s);
   ASSERT_TRUE(buffer_->Expired(1));
   buffer_->DropWaiting(1);
   EXPECT_EQ(buffer_->drops(), 1u);
@@ -314,6 +311,79 @@ TEST_F(StageBufferTest, GrowingLetsInWhoWaits) {
   buffer_->Grow(2, 3);
   EXPECT_EQ(buffer_->ready(), 2u);
   EXPECT_EQ(buffer_->waiting(), 1u);
+}
+
+// A producer that keeps the buffer full is told to go on for several items at once, as long as that leaves half of them.
+class RestTest : public StageBufferTest {
+ protected:
+  // Finishes items until one has to wait for room; that is its place.
+  void Fill() {
+    while (PutItem(Begin()) == Put::kReady) {
+    }
+  }
+  // Takes one, and says how many producers may go on because of it.
+  size_t Take() {
+    EXPECT_EQ(Next(), std::to_string(taken_++));
+    return std::exchange(buffer_->released, {}).size();
+  }
+  int taken_ = 0;
+};
+
+TEST_F(RestTest, AProducerFarAheadIsToldOncePerHalfABuffer) {
+  Make({.capacity = 8, .threads = 1});
+  Fill();
+  for (int i = 0; i < 15; ++i) {
+    EXPECT_EQ(Take(), 1u);
+    Fill();
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(Take(), 0u);
+    EXPECT_EQ(buffer_->ready(), 5u);
+    EXPECT_EQ(Take(), 1u);
+    Fill();
+  }
+}
+
+TEST_F(RestTest, WhatRestsIsNotTooLateAndNeitherIsDroppedNorFailed) {
+  Make({.capacity = 8, .threads = 1, .timeout = 10s});
+  Fill();
+  while (Take() == 1) Fill();
+  clock_.Turn(1h);
+  EXPECT_FALSE(buffer_->Expired(place_));
+  EXPECT_EQ(buffer_->RoomDeadline(place_), StageBuffer::Time::max());
+}
+
+TEST_F(RestTest, AnEndOfAnyKindAndMoreRoomEndTheRest) {
+  for (const auto end : {&StageBuffer::Close, &StageBuffer::Cancel}) {
+    Make({.capacity = 8, .threads = 1});
+    taken_ = 0;
+    Fill();
+    while (Take() == 1) Fill();
+    ((*buffer_).*end)();
+    EXPECT_EQ(buffer_->released, std::vector<uint64_t>{place_});
+  }
+  Make({.capacity = 8, .threads = 1});
+  taken_ = 0;
+  Fill();
+  while (Take() == 1) Fill();
+  buffer_->Grow(20, 1);
+  EXPECT_EQ(buffer_->released, std::vector<uint64_t>{place_});
+}
+
+TEST_F(RestTest, AProducerThatIsHardlyAheadIsToldAtOnce) {
+  Make({.capacity = 8, .threads = 1});
+  Fill();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(Take(), 1u);
+    const uint64_t ticket = Begin();
+    EXPECT_EQ(Take(), 0u);  // still at it
+    EXPECT_EQ(PutItem(ticket), Put::kReady);
+    Fill();
+    if (i % 10 == 9) {  // and once in a while it falls behind
+      while (buffer_->ready() > 2) Take();
+      Fill();
+    }
+  }
 }
 
 }  // namespace

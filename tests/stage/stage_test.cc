@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "support/engine_test.h"
 #include "support/threads.h"
+#include "turned_clock.h"
 
 namespace engine::test {
 namespace {
@@ -146,6 +147,30 @@ TEST(StageTest, APersistentIgnoredErrorEndsAsItselfWhenItsBudgetIsSpent) {
   EXPECT_EQ(stage.stats().skipped, 9u);
 }
 
+TEST(StageTest, WhilePersistentErrorsAreIgnoredTheSourceIsLeftAloneForLongerAndLonger) {
+  TurnedClock clock;
+  Counter calls;
+  Stage<int> stage({.ignored_exception_types = AnyOf<std::domain_error>(), .clock = &clock}, [&]() -> int {
+    calls.Add();
+    if (calls.count() == 22) return 22;
+    throw std::domain_error("persistent");
+  });
+  stage.Start();
+  for (int call = 9, millis = 1; call < 22; ++call, millis = std::min(2 * millis, 1000)) {
+    EXPECT_EQ(clock.Next(), std::chrono::milliseconds(millis));
+    EXPECT_EQ(calls.count(), call);
+    clock.Turn(std::chrono::milliseconds(millis) - 1ns);
+    EXPECT_EQ(clock.Next(), 1ns);
+    clock.Turn(1ns);
+    calls.WaitFor(call + 1);
+  }
+  EXPECT_EQ(stage.Take(), 22);
+  EXPECT_EQ(clock.Next(), 1ms);  // an item ends it: eight more are free
+  EXPECT_EQ(calls.count(), 22 + 9);
+  stage.Cancel();
+  EXPECT_TRUE(stage.JoinFor(20s));  // also in a pause
+}
+
 TEST(StageTest, EachItemGoesToOneClientAndAllSeeTheEnd) {
   Stage<int> stage({.capacity = 2, .num_threads = 2, .num_clients = 4}, Count(400), Same);
   std::array<std::vector<int>, 4> got;
@@ -258,6 +283,76 @@ TEST(StageTest, NoRoomInTimeMayDropAndIsCounted) {
   EXPECT_EQ(Drain(stage), UpTo(1));
   EXPECT_EQ(stage.stats().drops, 99u);
   EXPECT_EQ(begun.count(), 100);
+}
+
+TEST(StageTest, RoomIsWaitedForForTheTimeoutAfterTheLastTake) {
+  for (const bool drop : {false, true}) {
+    TurnedClock clock;
+    Stage<int> stage({.on_timeout = drop ? OnTimeout::kDrop : OnTimeout::kError, .clock = &clock}, Count(5), Same);
+    stage.Start();
+    EXPECT_EQ(clock.Next(), 300s);
+    clock.Turn(299s);
+    EXPECT_EQ(stage.Take(), 0);
+    while (stage.stats().begun < 3 || clock.Next() != 300s) std::this_thread::yield();
+    clock.Turn(300s);
+    if (!drop) {
+      EXPECT_TRUE(stage.JoinFor(20s));
+      EXPECT_EQ(stage.Take(), 1);
+      const std::string text = Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what();
+      EXPECT_TRUE(Has(text, "item 2 waited 300 s for room, and nothing was taken: 1 item of capacity 1"));
+      continue;
+    }
+    while (stage.stats().begun < 4) std::this_thread::yield();  // with 2 dropped it goes on
+    EXPECT_EQ(stage.stats().drops, 1u);
+    EXPECT_EQ(Drain(stage), (std::vector<int>{1, 3, 4}));
+    EXPECT_EQ(stage.stats().position, 5u);
+  }
+}
+
+TEST(StageTest, AnItemIsWaitedForForTheTimeoutAndItsWaitIsCounted) {
+  TurnedClock clock;
+  Gate gate;
+  Stage<int> stage({.take_timeout_millis = 5000ms, .clock = &clock}, [&] { return gate.Wait(), 1; });
+  Slot<std::string> told;
+  std::thread consumer([&] {
+    told.Put(Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what());
+    std::optional<int> item;
+    EXPECT_EQ(stage.TakeFor(&item, 2s), Taken::kTimeout);
+    told.Put("and again");
+  });
+  EXPECT_EQ(clock.Next(), 5s);
+  clock.Turn(5s);
+  EXPECT_TRUE(Has(told.Take(), "no item within 5 s: "));
+  EXPECT_EQ(clock.Next(), 2s);
+  clock.Turn(2s);
+  EXPECT_EQ(told.Take(), "and again");
+  consumer.join();
+  EXPECT_EQ(stage.stats().consumer_wait, 7s);
+  gate.Open();
+  EXPECT_EQ(stage.Take(), 1);
+}
+
+TEST(StageTest, CancelAndCloseWorkWhileBothSidesBlock) {
+  for (const bool cancel : {true, false}) {
+    Gate gate;
+    Stage<int> stage({.capacity = 1, .num_threads = 3}, Count(100), [&](int x) {
+      if (x == 0) gate.Wait();
+      return x;
+    });
+    std::thread consumer([&] {
+      if (cancel) {
+        EXPECT_THROW(stage.Take(), CancelledError);
+      } else {
+        EXPECT_EQ(Drain(stage), UpTo(3));
+      }
+    });
+    while (stage.stats().waiting < 2) std::this_thread::yield();  // 1 and 2 are finished, and wait for room behind 0
+    for (int twice = 0; twice < 2; ++twice) cancel ? stage.Cancel() : stage.Close();
+    if (cancel) consumer.join();
+    gate.Open();
+    if (!cancel) consumer.join();
+    EXPECT_TRUE(stage.JoinFor(20s));
+  }
 }
 
 TEST(StageTest, ASourceThatBlocksForEverIsNamed) {
