@@ -1,6 +1,9 @@
 // SmartStage with threads: what is staged, what is said about it, and that nobody can tell by the results.
 #include "engine/smart_stage.h"
 
+#include <map>
+#include <set>
+
 #include "support/engine_test.h"
 #include "support/threads.h"
 #include "turned_clock.h"
@@ -159,6 +162,18 @@ TEST(SmartStageTest, SaysWhatIsStagedAndWhyTheRestIsNot) {
   const SmartStageReport report = steps.Report();
   ASSERT_EQ(report.boundary.size(), 1u);
   EXPECT_EQ(report.boundary[0].name, "look up");
+}
+
+TEST(SmartStageTest, InTracesStagedNodesStandOnTheStagesLane) {
+  Program p;
+  p.eng.StartTrace();
+  SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce({.name = "rows"}));
+  p.Drain(steps);
+  std::map<std::string, std::set<std::string>> lanes;
+  for (const TraceEvent& event : p.eng.StopTrace()) lanes[event.name].insert(event.lane);
+  EXPECT_EQ(lanes["parse"], std::set<std::string>{"rows"});
+  EXPECT_EQ(lanes["look up"], std::set<std::string>{"rows"});
+  EXPECT_FALSE(lanes["step"].contains("rows"));
 }
 
 TEST(SmartStageTest, MarkedNodesAndCollectivesStay) {
