@@ -66,8 +66,8 @@ class WorkVars:
 class ThroughEngine:
     """Trains as serial.Serial does, to the same bits."""
 
-    def __init__(self, source, test, limit=None, ahead=AHEAD):
-        self.source, self.test, self.limit, self.ahead = source, test, limit, ahead
+    def __init__(self, source, test, limit=None):
+        self.source, self.test, self.limit = source, test, limit
         self.model = model.Model()
         self.works = [model.Work(self.model) for _ in range(serial.SHARDS)]
         self.vars = [WorkVars(len(self.model.layers), shard) for shard in range(serial.SHARDS)]
@@ -99,7 +99,7 @@ class ThroughEngine:
         for chunks in serial.epoch_order(self.source, epoch, self.limit):
             (self.staged if len(chunks) == serial.SHARDS else self.whole).step()
             running.append(self.tally(len(chunks), progress))
-            if len(running) > self.ahead:
+            if len(running) > AHEAD:
                 running.popleft().wait()  # keeps the queue short; the engine would also do with all of it at once
         engine.wait(self.total)
         return self.loss / self.rows

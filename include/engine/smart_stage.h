@@ -44,6 +44,15 @@ SmartSource SourceOf(std::string name, ValueId input, Next next) {
 // Each run of `plan`, which takes no inputs, gives an item: its outputs are `inputs`. What a node throws is what the source
 // throws.
 SmartSource PlanSource(std::string name, std::vector<ValueId> inputs, Plan plan);
+// The same for a Stage by hand: a callable that gives the plan's one output.
+template <class T>
+auto ItemsOf(Plan plan) {
+  return [pull = PlanSource("ItemsOf", {ValueId{}}, std::move(plan)).pull] {
+    Value made;
+    pull({&made, 1});
+    return made.Take<T>();
+  };
+}
 
 struct SmartStageStats {
   uint64_t steps = 0;     // started

@@ -69,7 +69,7 @@ class StagingArea {
     kOver,   // no more items: this producer ends
     kBusy    // would have to wait (only with kNow)
   };
-  // On a producer's thread, before its first item: what StageLane gives there from here on.
+  // On a producer's thread, before its first item: what StageLane gives there from here on, and its name in traces.
   void Enter() const;
   // Waits while too much was begun already, while a pause after ignored errors lasts, and for a place in the pool.
   Turn Begin(uint64_t* ticket, Time until = kNever);

@@ -76,8 +76,8 @@ def do_smart_stage(on: bool = True, *, stage_subgraph_on_cpu: bool | None = None
 class _Reader:
     """The sources of a step, read in order by one thread at a time. Knows nothing of the SmartStage."""
 
-    def __init__(self, source: Any, fn: Callable[..., Any], name: str) -> None:
-        self.source, self.name, self.read = compile_source(source, {}), name, 0
+    def __init__(self, source: Any, fn: Callable[..., Any], name: str, ignored: tuple[type[BaseException], ...]) -> None:
+        self.source, self.name, self.ignored, self.read = compile_source(source, {}), name, ignored, 0
         self.first: list[Any] = []  # the item by which the step was recorded
         needed = [p for p in _parameters(fn) if p.default is p.empty]
         # A step of one parameter is given the item as it is.
@@ -88,8 +88,12 @@ class _Reader:
         """What the sources give next, as it comes. Values in it are waited for."""
         if self.first:
             return self.first.pop()
-        raw = self.source.pull() if self.source.pull else None
-        return data_of(self.source.make(raw) if self.source.make else raw)
+        try:
+            raw = self.source.pull() if self.source.pull else None
+            return data_of(self.source.make(raw) if self.source.make else raw)
+        except self.ignored:
+            self.read += 1  # it counts as an item, too
+            raise
 
     def parts(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of the step: a tuple or list is several, a dict is keywords, all else is the first."""
@@ -171,7 +175,7 @@ class SmartStage:
         staged(lambda: None, **self._staged)  # refuses what cannot be honoured, now
         fn = step._fn if isinstance(step, Hybrid) else step
         self._hybrid = Hybrid(fn, False, False, options.engine)
-        self._reader = _Reader(source, fn, self.name)
+        self._reader = _Reader(source, fn, self.name, self._ignored)
         self._core: _core.SmartStep | None = None  # once the first item has come
         self._given: list[str] = []
         self._lock, self._clients = threading.Lock(), threading.BoundedSemaphore(options.num_clients)

@@ -150,7 +150,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   }
   const auto begin = tracing_.load(std::memory_order_relaxed) ? Clock::now() : Clock::time_point{};
   const char* const name = op->extra.name;
-  const char* const lane = worker ? worker->lane.c_str() : "caller";
+  const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the caller's
   RunFrame frame{this, op, t_frame};
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);

@@ -150,7 +150,7 @@ void Replay::RunWatched(uint32_t index) {
     for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
       time.bytes += run_.values[plan_.node_outputs[i]].bytes();
   }
-  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : "caller", begin);
+  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : nullptr, begin);
   Settle(index, error);
 }
 
@@ -186,7 +186,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   } catch (...) {
     ours.Fail(std::current_exception());
   }
-  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : "caller", begin);
+  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : nullptr, begin);
   return ticket;
 }
 

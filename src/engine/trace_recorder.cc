@@ -11,6 +11,8 @@ namespace engine {
 namespace detail {
 namespace {
 
+thread_local const char* caller_lane = "caller";
+
 int64_t Since(Clock::time_point start, Clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t - start).count();
 }
@@ -37,15 +39,18 @@ std::vector<TraceEvent> EngineCore::StopTrace() {
 
 void EngineCore::TraceRun(const char* name, const char* lane, Clock::time_point begin) {
   const auto start = trace_start_.load(std::memory_order_relaxed);
-  Slot().trace.Add({name, Name::Intern(lane).c_str(), Since(start, begin), Since(start, Clock::now()), 0, false});
+  Slot().trace.Add({name, lane ? Name::Intern(lane).c_str() : caller_lane, Since(start, begin),
+                    Since(start, Clock::now()), 0, false});
 }
 
 void EngineCore::TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   const int64_t now = Since(trace_start_.load(std::memory_order_relaxed), Clock::now());
-  slot.trace.Add({op->extra.name, Name::Intern(worker ? worker->lane : "caller").c_str(), now, now, 0, true});
+  slot.trace.Add({op->extra.name, worker ? Name::Intern(worker->lane).c_str() : caller_lane, now, now, 0, true});
 }
 
 }  // namespace detail
+
+void NameCallerLane(std::string_view lane) { detail::caller_lane = Name::Intern(lane).c_str(); }
 
 namespace {
 

@@ -8,9 +8,14 @@ bool StepReader::Read(StepItem* item) {
   item->values.resize(values);
   item->number = read();
   std::span<Value> rest = item->values;
-  for (SmartSource& source : sources_) {
-    if (!source.pull(rest.first(source.inputs.size()))) return false;
-    rest = rest.subspan(source.inputs.size());
+  try {
+    for (SmartSource& source : sources_) {
+      if (!source.pull(rest.first(source.inputs.size()))) return false;
+      rest = rest.subspan(source.inputs.size());
+    }
+  } catch (...) {
+    if (ignored_(std::current_exception())) read_.fetch_add(1, std::memory_order_relaxed);
+    throw;
   }
   read_.fetch_add(1, std::memory_order_relaxed);
   return true;

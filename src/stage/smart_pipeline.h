@@ -15,14 +15,16 @@ namespace engine::detail {
 // The sources of a step, read in order. Used by one side at a time: the caller of Next, or the first stage's producers.
 class StepReader {
  public:
-  explicit StepReader(std::vector<SmartSource> sources) : sources_(std::move(sources)) {}
-  // False: one of them ended.
+  StepReader(std::vector<SmartSource> sources, ExceptionFilter ignored)
+      : sources_(std::move(sources)), ignored_(std::move(ignored)) {}
+  // False: one of them ended. What they throw of those that are ignored counts as an item, too.
   bool Read(StepItem* item);
   // relaxed: a counter.
   uint64_t read() const { return read_.load(std::memory_order_relaxed); }
 
  private:
   std::vector<SmartSource> sources_;
+  ExceptionFilter ignored_;
   std::atomic<uint64_t> read_{0};
 };
 

@@ -41,7 +41,7 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 struct SmartStage::State {
   State(Engine& eng, Graph graph, std::vector<SmartSource> sources, SmartStageOptions options)
       : step(eng, std::move(graph), InputsOf(sources), std::move(options)),
-        reader(std::move(sources)),
+        reader(std::move(sources), step.options().stage.ignored_exception_types),
         backoff(step.options().stage.ignored_budget) {
     const StageOptions& stage = step.options().stage;
     if (stage.take_timeout_millis.count() > 0) asked = std::make_unique<detail::AskedReader>(stage, reader);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "area_state.h"
+#include "engine/trace.h"
 #include "stage_lane.h"
 
 namespace engine {
@@ -146,7 +147,10 @@ StagingArea::~StagingArea() {
   if (detail::ForkGeneration() != state_->generation) static_cast<void>(state_.release());
 }
 
-void StagingArea::Enter() const { detail::EnterStageLane(state_->options); }
+void StagingArea::Enter() const {
+  detail::EnterStageLane(state_->options);
+  NameCallerLane(state_->options.name);
+}
 
 StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
   AreaState& s = *state_;

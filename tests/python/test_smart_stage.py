@@ -215,6 +215,7 @@ def test_persistent_errors_are_paused_for_also_while_steps_run_whole(monkeypatch
     assert steps.step().get() == EXPECTED[0]
     assert pauses == [0.001, 0.002, 0.004]
     assert steps.stats()["skipped"] == 11
+    assert steps.position == 12  # rows that the source skips count, too
 
 
 @pytest.mark.parametrize("options", [AT_ONCE, {"do_smart_stage": False}])

@@ -84,6 +84,21 @@ def test_files_through_pyarrow(tmp_path, suffix):
         assert np.array_equal(np.concatenate([batch[name] for batch in read]), column)
 
 
+def test_a_truncated_and_a_malformed_file_through_pyarrow(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: it is optional")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    staged_batches = load("parquet").staged_batches
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"x": list(range(5000))}), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(pyarrow.ArrowInvalid, match="Parquet"):
+        next(staged_batches(path))
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n" + "1,2\n" * 3 + "5\n")
+    with pytest.raises(pyarrow.ArrowInvalid, match="Expected 2 columns, got 1: 5"):
+        list(staged_batches(path))
+
+
 @pytest.mark.parametrize("program", ["automatic", "extended"])
 @pytest.mark.parametrize("options", [{}, {"profile_steps": 0, "guard_steps": 0, "capacity": 3, "num_threads": 2},
                                      {"do_smart_stage": False}])  # fmt: skip

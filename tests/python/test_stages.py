@@ -33,6 +33,20 @@ def test_unordered_loses_and_repeats_nothing():
     assert sorted(stage) == list(range(200))
 
 
+def test_names_and_defaults_are_those_of_the_pages():
+    """Of tf.staged and tf.SmartStageOptions, but for the name of the end of data."""
+    import dataclasses
+    import inspect
+
+    page = {"capacity": 1, "num_threads": 1, "timeout_millis": 300_000, "closed_exception_types": (StopIteration,),
+            "ignored_exception_types": (), "use_stage_subgraph_thread_pool": False, "stage_subgraph_thread_pool_id": 0,
+            "stage_subgraph_stream_id": 0, "name": None}  # fmt: skip
+    staged = {name: p.default for name, p in inspect.signature(engine.staged).parameters.items()}
+    assert page.items() <= staged.items() and list(staged)[:2] == ["features", "feed_dict"] and "num_client" in staged
+    smart = dataclasses.asdict(engine.SmartStageOptions())
+    assert {**page, "num_clients": 1, "graph": None}.items() <= smart.items()
+
+
 def test_nothing_is_read_before_the_first_take():
     read = []
     stage = engine.staged(lambda: read.append(1) or len(read))

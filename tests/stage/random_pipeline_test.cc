@@ -30,9 +30,9 @@ struct Level {
 struct Program {
   int length = 0;
   std::vector<Level> levels;
-  int cancel_after = -1;        // items that the consumers take before they cancel the last stage
-  int hangs_at = -1;            // item at which the source blocks, once it has cancelled its stage
-  std::vector<int> dies_after;  // by client: items that it takes before it stops asking; -1: it goes on
+  int cancel_after = -1;             // items that the consumers take before they cancel the last stage
+  int hangs_at = -1;                 // item at which the source blocks, once it has cancelled its stage
+  std::vector<int> dies_after = {};  // by client: items that it takes before it stops asking; -1: it goes on
   uint64_t seed = 0;
 };
 
@@ -63,8 +63,9 @@ Program Make(uint64_t seed) {
     if (random.OneIn(5)) after = static_cast<int>(random.Below(30));
   }
   if (random.OneIn(4)) p.cancel_after = static_cast<int>(random.Below(40));
-  if (random.OneIn(6)) p.hangs_at = static_cast<int>(random.Below(60));
-  if (random.OneIn(4)) {
+  if (random.OneIn(6)) {
+    p.hangs_at = static_cast<int>(random.Below(60));
+  } else if (random.OneIn(4)) {  // not with a source that blocks: it would keep its place in the pool
     static const int pools[] = {
         MakeStagePool({.global_name = "random, one at a time"}),
         MakeStagePool({.global_name = "random, three at a time", .inter_op_threads_num = 3}),
@@ -178,7 +179,7 @@ void Check(const Program& p) {
     }
     all_dead = std::all_of(mine.begin(), mine.end(), [](const Outcome& my) { return my.last == "dead"; });
     for (const Outcome& my : mine) {
-      if (my.last != "dead") EXPECT_EQ(my.last, seen.last);
+      EXPECT_TRUE(my.last == "dead" || my.last == seen.last) << my.last << " and " << seen.last;
       EXPECT_TRUE(std::is_sorted(my.items.begin(), my.items.end()));
       seen.items.insert(seen.items.end(), my.items.begin(), my.items.end());
     }

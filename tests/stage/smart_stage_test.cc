@@ -1,6 +1,9 @@
 // SmartStage with threads: what is staged, what is said about it, and that nobody can tell by the results.
 #include "engine/smart_stage.h"
 
+#include <map>
+#include <set>
+
 #include "support/engine_test.h"
 #include "support/threads.h"
 #include "turned_clock.h"
@@ -161,6 +164,18 @@ TEST(SmartStageTest, SaysWhatIsStagedAndWhyTheRestIsNot) {
   EXPECT_EQ(report.boundary[0].name, "look up");
 }
 
+TEST(SmartStageTest, InTracesStagedNodesStandOnTheStagesLane) {
+  Program p;
+  p.eng.StartTrace();
+  SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce({.name = "rows"}));
+  p.Drain(steps);
+  std::map<std::string, std::set<std::string>> lanes;
+  for (const TraceEvent& event : p.eng.StopTrace()) lanes[event.name].insert(event.lane);
+  EXPECT_EQ(lanes["parse"], std::set<std::string>{"rows"});
+  EXPECT_EQ(lanes["look up"], std::set<std::string>{"rows"});
+  EXPECT_FALSE(lanes["step"].contains("rows"));
+}
+
 TEST(SmartStageTest, MarkedNodesAndCollectivesStay) {
   Program p;
   SmartStageOptions options = AtOnce();
@@ -319,6 +334,76 @@ TEST(SmartStageTest, ResumingFromThePositionRepeatsAndLosesNothing) {
       position += steps.stats().position;
     }
     EXPECT_EQ(all, Program::Expected(40));
+  }
+}
+
+TEST(SmartStageTest, RowsThatTheSourceSkipsCountInThePosition) {
+  for (const bool staged : {false, true}) {
+    Program p;
+    SmartStageOptions options = AtOnce({.capacity = 2, .ignored_exception_types = AnyOf<std::domain_error>()});
+    options.do_smart_stage = staged;
+    SmartStage steps(p.eng, p.graph,
+                     {SourceOf<int>("rows", p.row,
+                                    [&] {
+                                      const int row = p.next++;
+                                      if (row % 3 == 1) throw std::domain_error("bad row");
+                                      return row;
+                                    })},
+                     options);
+    for (const int row : {0, 2, 3, 5}) {
+      Value given[] = {2};
+      EXPECT_EQ(steps.Next(given).Take<int>(1), 10 * row);
+      EXPECT_EQ(steps.stats().position, static_cast<uint64_t>(row + 1));
+    }
+  }
+}
+
+TEST(SmartStageTest, WhatFindsNoRoomInTimeMayBeDropped) {
+  Program p;
+  TurnedClock clock;
+  SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce({.on_timeout = OnTimeout::kDrop, .clock = &clock}));
+  std::vector<int> rows;
+  const auto step = [&] {
+    Value given[] = {2};
+    engine::Run run = steps.Next(given);
+    if (run) rows.push_back(run.Take<int>(1) / 10);
+    return static_cast<bool>(run);
+  };
+  step();
+  while (steps.stats().stage.begun < 3) std::this_thread::yield();
+  EXPECT_EQ(clock.Next(), 300s);  // 1 is buffered, 2 waits
+  clock.Turn(300s);
+  while (steps.stats().stage.drops < 1) std::this_thread::yield();
+  while (step()) {
+  }
+  EXPECT_EQ(rows, (Ints{0, 1, 3, 4}));
+  EXPECT_EQ(steps.stats().position, 5u);
+}
+
+TEST(SmartStageTest, MoreClientsThanSaidAreRefused) {
+  for (const int clients : {1, 2}) {
+    Program p;
+    Gate gate;
+    Counter inside;
+    SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return inside.Add(), gate.Wait(), 7; })},
+                     AtOnce({.name = "rows", .num_clients = clients}));
+    const auto step = [&] {
+      Value given[] = {2};
+      return steps.Next(given).Take<int>(1);
+    };
+    std::thread first([&] { EXPECT_EQ(step(), 70); });
+    inside.WaitFor(1);
+    std::thread second([&] {
+      if (clients == 2) {
+        EXPECT_EQ(step(), 70);
+      } else {
+        EXPECT_TRUE(Has(RefusalOf(step), "smart stage 'rows': more than num_clients (1)"));
+      }
+      gate.Open();
+    });
+    if (clients == 2) gate.Open();
+    first.join();
+    second.join();
   }
 }
 

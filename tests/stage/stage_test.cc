@@ -9,6 +9,7 @@
 #include <set>
 
 #include "engine/engine.h"
+#include "engine/smart_stage.h"
 #include "support/engine_test.h"
 #include "support/threads.h"
 #include "turned_clock.h"
@@ -389,6 +390,31 @@ TEST(StageTest, AStageMayReadFromAStage) {
   Stage<int> looked_up(
       {.capacity = 2, .num_threads = 3}, [&] { return parsed.Take(); }, [](int x) { return x / 2; });
   EXPECT_EQ(Drain(looked_up), UpTo(200));
+}
+
+TEST(StageTest, APlanIsASourceAndWhatItsNodesThrowIsWhatASourceThrows) {
+  Engine eng(Quiet(2));
+  for (const bool fails : {false, true}) {
+    Var file = eng.NewVar("file");
+    int at = 0;
+    Graph graph;
+    const NodeId read = graph.Add({.name = "read", .outputs = 1, .updates = {file}}, [&](NodeContext& ctx) {
+      if (at == 20 && fails) throw std::out_of_range("row 20");
+      if (at == 20) throw EndOfData();
+      ctx.Return(0, at++);
+    });
+    const NodeId twice = graph.Add({.name = "twice", .inputs = {read[0]}, .outputs = 1},
+                                   [](NodeContext& ctx) { ctx.Return(0, std::to_string(2 * ctx.In<int>(0))); });
+    graph.Output(twice[0]);
+    Stage<std::string> stage({.capacity = 3, .num_threads = 2}, ItemsOf<std::string>(graph.Compile(eng)),
+                             [](std::string text) { return text; });
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(stage.Take(), std::to_string(2 * i));
+    if (fails) {
+      EXPECT_THROW(stage.Take(), std::out_of_range);
+    } else {
+      EXPECT_EQ(stage.Take(), std::nullopt);
+    }
+  }
 }
 
 TEST(StageTest, ItemsThatNobodyTakesAreDestroyed) {
