@@ -53,6 +53,7 @@ check_headers() {
     case $header in
       engine/cublas.h) library=cublas_v2.h ;;
       engine/cudnn.h) library=cudnn.h ;;
+      engine/cuda_kernels.h) library=cuda_runtime_api.h ;;
       *) library= ;;
     esac
     if [ -n "$library" ] && ! header "$library"; then

@@ -121,7 +121,7 @@ std::vector<Counter> Lanes(Target& target) {
   std::vector<Counter> out;
   HeldOps bulk(rig.eng);
   std::vector<uint64_t> holds(kLanes);
-  // A block that travels between threads now and then takes a list with it: the quietest step says what an op costs.
+  // A queue grows when its thread's turn comes late: the quietest step says what an op costs.
   uint64_t least_allocated = ~uint64_t{0};
   for (int step = 0; step < 6; ++step) {
     const DeviceCounts before = rig.counts();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "engine/plan.h"
 #include "rig.h"
 #include "suite.h"
 
@@ -141,6 +142,26 @@ void HostRows(Suite& suite) {
                      for (int i = 0; i < bulks; ++i) {
                        for (int k = 0; k < 15; ++k) rig.Push(held, {.name = "empty", .updates = a, .place = Gpu(0)});
                        held.Release();
+                       next += std::chrono::milliseconds(1);
+                       std::this_thread::sleep_until(next);
+                     }
+                   })};
+                 },
+                 {}});
+  engine::Graph graph;
+  for (int k = 0; k < 15; ++k)
+    graph.Add({.name = "empty", .updates = {a}, .place = Gpu(0)},
+              [&](RunContext& ctx) { Must(suite.target.Spin(ctx.stream(), {})); });
+  const Plan plan = graph.Compile(rig.eng);
+  suite.Measure({9,
+                 "retirement thread, 1,000 runs of a plan a second that nobody waits for",
+                 "",
+                 {{"share of a core", "", {LimitKind::kValue, 0.02}}},
+                 [&] {
+                   return Figures{share([&] {
+                     auto next = SteadyClock::now();
+                     for (int i = 0; i < bulks; ++i) {
+                       plan.Start();
                        next += std::chrono::milliseconds(1);
                        std::this_thread::sleep_until(next);
                      }

@@ -198,14 +198,7 @@ void FromHost(const PyDeviceArray& self, nb::handle given) {
   });
 }
 
-nb::dict CudaInterface(const PyDeviceArray& self) {
-  const StatePtr state = Alive(self);
-  const std::string kind = state->engine.device(self.array.device()).info().kind;
-  if (kind != "cuda") {
-    PyErr_Format(PyExc_AttributeError, "an array on a device of kind '%s' has no __cuda_array_interface__",
-                 kind.c_str());
-    throw nb::python_error();
-  }
+nb::dict InterfaceOf(const PyDeviceArray& self) {
   nb::dict out;
   out["shape"] = ShapeOf(self);
   out["typestr"] = self.array.type().text();
@@ -214,6 +207,14 @@ nb::dict CudaInterface(const PyDeviceArray& self) {
   out["strides"] = nb::none();
   out["stream"] = nb::none();  // it was copied before the op was begun
   return out;
+}
+
+nb::dict CudaInterface(const PyDeviceArray& self) {
+  const StatePtr state = Alive(self);
+  const std::string kind = state->engine.device(self.array.device()).info().kind;
+  if (kind == "cuda") return InterfaceOf(self);
+  PyErr_Format(PyExc_AttributeError, "an array on a device of kind '%s' has no __cuda_array_interface__", kind.c_str());
+  throw nb::python_error();
 }
 
 }  // namespace
@@ -262,6 +263,8 @@ void BindArrays(nb::module_& m) {
            "on the host that writes its Var.")
       .def_prop_ro("__cuda_array_interface__", &CudaInterface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, Any]"))
+      .def("_interface", &InterfaceOf, nb::sig("def _interface(self) -> dict[str, Any]"),
+           "What __cuda_array_interface__ says where it exists: on CUDA.")
       .def("__repr__", [](const PyDeviceArray& self) {
         return "<engine.DeviceArray " + self.array.type().text() + " of " + std::to_string(self.array.size()) +
                " on device " + std::to_string(self.array.device()) + ">";

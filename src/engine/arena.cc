@@ -70,7 +70,7 @@ Magazine* Arena::EmptyMagazine() {
 
 // All blocks may lie in full magazines while each cache holds its two, and each class has its broken one.
 void Arena::MakeEnough() {
-  while (usual_ < carved_ / magazine_ + 4 * users_) {
+  while (usual_ < blocks_ / magazine_ + 4 * users_) {
     Magazine* m = MakeMagazine(magazine_);
     m->next = empty_;
     empty_ = m;
@@ -93,8 +93,9 @@ void* Arena::Carve(uint32_t cls) {
     slabs_.push_back({open.memory, cls, per_slab});
     slab_bytes_.fetch_add(per_slab * size, std::memory_order_relaxed);
     slab_allocations_.fetch_add(1, std::memory_order_relaxed);
+    blocks_ += per_slab;
+    MakeEnough();
   }
-  ++carved_;
   return open.memory + size * open.blocks++;
 }
 
@@ -124,7 +125,6 @@ Magazine* Arena::Full(uint32_t cls) {
   // Taken from the end, so that blocks leave in the order of their addresses, which hardware prefetchers follow.
   for (uint32_t i = magazine_; i-- > m->count;) m->block[i] = Carve(cls);
   m->count = magazine_;
-  MakeEnough();
   return m;
 }
 

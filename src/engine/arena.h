@@ -4,8 +4,8 @@
 // finished with it -> depot. Nothing returns to the system before the engine goes, and a block keeps its class, so
 // memory is type-stable: a stale look at a recycled op reads an op.
 //
-// Magazines are made together with blocks and caches, never because blocks have come to lie elsewhere: when there are no new
-// blocks and no new threads, nothing is allocated, however the threads' turns fall.
+// Magazines are made together with slabs and caches, never because blocks have come to lie elsewhere: without a new slab or a
+// new thread nothing is allocated, however the threads' turns fall.
 //
 // A magazine is an array of pointers and not a list through the blocks: the thread that takes a block would otherwise
 // wait for the cache line that the finishing thread wrote last. So it only writes the block, and prefetches.
@@ -97,7 +97,7 @@ class Arena {
   std::vector<Slab> slabs_ GUARDED_BY(mu_);
   std::vector<void*> magazines_ GUARDED_BY(mu_);              // all of them, for the end
   size_t usual_ GUARDED_BY(mu_) = 0;                          // of these, the ones of `magazine_` blocks
-  size_t carved_ GUARDED_BY(mu_) = 0;                         // blocks
+  size_t blocks_ GUARDED_BY(mu_) = 0;                         // of all slabs
   size_t users_ GUARDED_BY(mu_) = 0;                          // caches, once for each class that they hold
   std::array<std::vector<void*>, 48> large_ GUARDED_BY(mu_);  // free ones, by logarithm of their size
   // relaxed: a soft bound and statistics; the mutex orders the blocks themselves.

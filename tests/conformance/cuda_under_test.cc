@@ -16,7 +16,8 @@ class CudaUnderTest final : public DeviceUnderTest {
     Require(device_->AllocatePinned(kHolds * sizeof(int32_t), &memory));
     flags_ = static_cast<int32_t*>(memory);
     for (uint64_t i = 0; i < kHolds; ++i) flags_[i] = 0;
-    // Modules load at a kernel's first launch, which a capture would not survive.
+    // Modules load at a kernel's first launch, which a capture would not survive; what else a first launch does comes with it.
+    Preload(*device_);
     Stream stream;
     void* scratch = nullptr;
     Require(device_->CreateStream(0, &stream));

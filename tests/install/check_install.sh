@@ -56,6 +56,7 @@ case $1 in
       case $header in  # bridges to libraries that the engine itself does not need
         */cublas.h) needs=cublas_v2.h ;;
         */cudnn.h) needs=cudnn.h ;;
+        */cuda_kernels.h) needs=cuda_runtime_api.h ;;
         *) needs=cstddef ;;
       esac
       if ! echo "#include <$needs>" | "$CXX" -E -x c++ - >/dev/null 2>&1; then

@@ -132,6 +132,23 @@ def test_arrays_outlive_their_steps_but_not_their_engine(eng):
     assert repr(kept[0]) == "<engine.DeviceArray <i8 of 1000 on device 0>"
 
 
+def test_the_interface_for_frameworks_describes_what_is_there(eng):
+    """On the software device, whose memory is the host's, NumPy can take by it what a framework would take on CUDA."""
+    made = [np.arange(24, dtype="<f4").reshape(2, 3, 4), np.array([True, False]), np.float64(2.5) * np.ones((1, 1)),
+            np.arange(5, dtype=np.uint16)]  # fmt: skip
+    (batch,) = Program(eng, lambda row: made, rows=1, **AT_ONCE).seen
+    for there, here in zip(batch, made):
+        said = there._interface()
+        assert said == {"shape": here.shape, "typestr": here.dtype.str, "data": (there.address, False),
+                        "version": 3, "strides": None, "stream": None}  # fmt: skip
+        assert said["data"][0] % here.itemsize == 0
+
+        class Taken:
+            __array_interface__ = {k: v for k, v in said.items() if k != "stream"}
+
+        assert np.array_equal(np.asarray(Taken()), here) and np.array_equal(np.asarray(Taken()), there.to_host())
+
+
 def test_memory_is_used_again_once_nobody_has_it(eng):
     seen = set()
 

@@ -1,13 +1,17 @@
 """Verdicts and comparisons of the GPU suite (perf/gpu/judge.py)."""
 
 import copy
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "perf" / "gpu"))
+GPU = Path(__file__).resolve().parents[2] / "perf" / "gpu"
+sys.path.insert(0, str(GPU))
 import judge  # noqa: E402
+import report  # noqa: E402
 
 
 def line(ours, peer, kind="ratio", value=1.05):
@@ -17,7 +21,11 @@ def line(ours, peer, kind="ratio", value=1.05):
 
 @pytest.mark.parametrize(
     "ours, verdict",
-    [([100, 101, 102, 101, 100], "kept"), ([120, 121, 122, 121, 120], "missed"), ([90, 130, 104, 108, 100], "ambiguous")],
+    [
+        ([100, 101, 102, 101, 100], "kept"),
+        ([120, 121, 122, 121, 120], "missed"),
+        ([90, 130, 104, 108, 100], "ambiguous"),
+    ],
 )
 def test_a_ratio_is_judged_only_beyond_its_interval(ours, verdict):
     row = judge.row(line(ours, [100] * 5), judged=True)
@@ -60,3 +68,40 @@ def test_times_of_the_software_device_are_not_compared():
 def test_a_wrong_counter_fails_the_run():
     assert judge.failures(result([100] * 5, got=66)) == ["counter: bulks, records: 66, must be 67"]
     assert judge.failures(result([100] * 5)) == []
+
+
+@pytest.mark.parametrize(
+    "ours, status, says",
+    [([100, 101, 102, 101, 100], 0, "nothing got slower"), ([110, 111, 112, 111, 110], 1, "slower: row 2")],
+)
+def test_two_files_are_compared_by_the_command(tmp_path, ours, status, says):
+    for name, figures in ("old", [100, 101, 102, 101, 100]), ("new", ours):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result(figures)))
+    done = subprocess.run([sys.executable, GPU / "suite.py", "gpu", "--compare", tmp_path / "old.json", tmp_path / "new.json"],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == status and says in done.stdout, done
+
+
+def test_the_report_shows_ratios_gaps_and_every_figure():
+    told = result([100, 101, 102, 101, 100])
+    told["header"] |= {"date": "2026-01-02", "commit": "abc"}
+    told |= {"calibration": [{"name": "record", "unit": "ns", "ours": 7, "spread": [6, 8]}], "absent": [{"row": 13, "why": "no <NCCL>"}],
+             "timelines": [{"row": 12, "name": "step", "spans": [[0, "a & b", 0, 40], [0, "c", 60, 100], [1, "c", 0, 100]]}]}  # fmt: skip
+    page = report.html(told)
+    for part in (
+        "2026-01-02",
+        "abc",
+        "kept",
+        "at most 1.05 x",
+        "records",
+        "no &lt;NCCL&gt;",
+        "step",
+        "a &amp; b",
+        "lane 0 80.0%",
+        "lane 1 100.0%",
+    ):
+        assert part in page, part
+    assert page.count("<svg") == 2 and page.count("<rect") == 3 and page.count("<circle") == 1
+    assert "nobody judges them" not in page and "nobody judges them" in report.html(
+        told | {"header": told["header"] | {"judged": False}}
+    )
