@@ -16,27 +16,6 @@ using Clock = std::chrono::steady_clock;
 
 double NsSince(Clock::time_point from) { return std::chrono::duration<double, std::nano>(Clock::now() - from).count(); }
 
-// Layers of some hundreds, each node behind a few of the layer before; costs over three decades about 5 us.
-perf::Program Large(uint32_t nodes) {
-  perf::Program p;
-  perf::Draw draw(1, 5000);
-  std::vector<uint32_t> before, layer;
-  while (p.cost.size() < nodes) {
-    layer.clear();
-    for (uint32_t i = 0, width = 1 + draw.Below(std::max<uint32_t>(8, nodes / 50)); i < width && p.cost.size() < nodes;
-         ++i) {
-      std::vector<uint32_t> after;
-      for (uint32_t k = before.empty() ? 0 : 1 + draw.Below(3); k > 0; --k) {
-        const uint32_t b = before[draw.Below(before.size())];
-        if (std::find(after.begin(), after.end(), b) == after.end()) after.push_back(b);
-      }
-      layer.push_back(p.Add(draw.Decades(3), after));
-    }
-    before = layer;
-  }
-  return p;
-}
-
 // One addition and one taking, with some thousand others in the queue.
 double QueueNanos(uint32_t places) {
   std::vector<uint64_t> words(engine::RankQueue::WordsFor(places));
@@ -54,9 +33,10 @@ double QueueNanos(uint32_t places) {
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && std::strcmp(argv[1], "--quick") == 0;
   constexpr double kPick = 100, kDispatch = 100;  // nanoseconds in the queue, and outside it, for each task
-  for (const uint32_t nodes : {1000u, 10000u, 100000u, 1000000u}) {
-    if (quick && nodes > 100000) break;
-    const perf::Program program = Large(nodes);
+  for (const uint32_t size : {1000u, 10000u, 100000u, 1000000u}) {
+    if (quick && size > 100000) break;
+    const perf::Program program = perf::Layered(perf::Draw(1, 5000), size, std::max<uint32_t>(8, size / 50));
+    const auto nodes = static_cast<uint32_t>(program.cost.size());
     auto from = Clock::now();
     const Dag dag = program.ToDag();
     const Critical critical = FindCritical(dag, program.cost);
@@ -78,7 +58,7 @@ int main(int argc, char** argv) {
       std::printf(
           "{\"nodes\": %u, \"workers\": %d, \"free\": %.4f, \"unbatched\": %.4f, \"batched\": %.4f, "
           "\"tasks\": %u, \"rank_ns\": %.1f, \"batch_ns\": %.1f, \"queue_ns\": %.1f}\n",
-          nodes, workers, free.makespan / bound, alone.makespan / bound, batched.makespan / bound, batched.ran, ranks,
+          size, workers, free.makespan / bound, alone.makespan / bound, batched.makespan / bound, batched.ran, ranks,
           batching, queue);
       std::fflush(stdout);
     }

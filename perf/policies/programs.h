@@ -85,57 +85,60 @@ inline Program ForkJoin(Draw draw) {
   return p;
 }
 
-// Tiles: the last node that wrote each, and the kernels' relative costs.
-inline Program Cholesky(Draw draw) {
-  Program p;
-  constexpr int kTiles = 8;
-  std::map<std::pair<int, int>, uint32_t> last;
-  const auto after = [&](std::vector<std::pair<int, int>> tiles) {
-    std::vector<uint32_t> nodes;
-    for (const auto& tile : tiles)
-      if (last.count(tile) && std::find(nodes.begin(), nodes.end(), last[tile]) == nodes.end())
-        nodes.push_back(last[tile]);
-    return nodes;
-  };
-  for (int k = 0; k < kTiles; ++k) {
-    last[{k, k}] = p.Add(draw.About(1), after({{k, k}}));
-    for (int i = k + 1; i < kTiles; ++i) last[{i, k}] = p.Add(draw.About(1.5), after({{i, k}, {k, k}}));
-    for (int i = k + 1; i < kTiles; ++i)
-      for (int j = k + 1; j <= i; ++j)
-        last[{i, j}] = p.Add(draw.About(i == j ? 1.5 : 3), after({{i, j}, {i, k}, {j, k}}));
+// A matrix in tiles: each node writes one, behind the last that wrote it or what it reads.
+class Tiles {
+ public:
+  using Tile = std::pair<int, int>;
+  void Write(Tile tile, double nanos, std::vector<Tile> reads = {}) {
+    std::vector<uint32_t> after;
+    reads.insert(reads.begin(), tile);
+    for (const Tile& read : reads)
+      if (const auto at = last_.find(read);
+          at != last_.end() && std::find(after.begin(), after.end(), at->second) == after.end())
+        after.push_back(at->second);
+    last_[tile] = program_.Add(nanos, after);
   }
-  return p;
+  Program Take() { return std::move(program_); }
+
+ private:
+  Program program_;
+  std::map<Tile, uint32_t> last_;
+};
+
+inline Program Cholesky(Draw draw) {
+  Tiles tiles;
+  constexpr int kTiles = 8;
+  for (int k = 0; k < kTiles; ++k) {
+    tiles.Write({k, k}, draw.About(1));
+    for (int i = k + 1; i < kTiles; ++i) tiles.Write({i, k}, draw.About(1.5), {{k, k}});
+    for (int i = k + 1; i < kTiles; ++i)
+      for (int j = k + 1; j <= i; ++j) tiles.Write({i, j}, draw.About(i == j ? 1.5 : 3), {{i, k}, {j, k}});
+  }
+  return tiles.Take();
 }
 
 inline Program Lu(Draw draw) {
-  Program p;
+  Tiles tiles;
   constexpr int kTiles = 6;
-  std::map<std::pair<int, int>, uint32_t> last;
-  const auto after = [&](std::vector<std::pair<int, int>> tiles) {
-    std::vector<uint32_t> nodes;
-    for (const auto& tile : tiles)
-      if (last.count(tile)) nodes.push_back(last[tile]);
-    return nodes;
-  };
   for (int k = 0; k < kTiles; ++k) {
-    last[{k, k}] = p.Add(draw.About(2), after({{k, k}}));
+    tiles.Write({k, k}, draw.About(2));
     for (int i = k + 1; i < kTiles; ++i) {
-      last[{i, k}] = p.Add(draw.About(1.5), after({{i, k}, {k, k}}));
-      last[{k, i}] = p.Add(draw.About(1.5), after({{k, i}, {k, k}}));
+      tiles.Write({i, k}, draw.About(1.5), {{k, k}});
+      tiles.Write({k, i}, draw.About(1.5), {{k, k}});
     }
     for (int i = k + 1; i < kTiles; ++i)
-      for (int j = k + 1; j < kTiles; ++j) last[{i, j}] = p.Add(draw.About(3), after({{i, j}, {i, k}, {k, j}}));
+      for (int j = k + 1; j < kTiles; ++j) tiles.Write({i, j}, draw.About(3), {{i, k}, {k, j}});
   }
-  return p;
+  return tiles.Take();
 }
 
-// Layers of random width, each node behind some of the layer before; costs over three decades.
-inline Program Layered(Draw draw, uint32_t nodes = 100) {
+// Layers of random width, each node behind some of the layer before; costs over three decades. At least so many nodes.
+inline Program Layered(Draw draw, uint32_t nodes = 100, uint32_t widest = 10) {
   Program p;
   std::vector<uint32_t> before, layer;
   while (p.cost.size() < nodes) {
     layer.clear();
-    for (uint32_t i = 0, width = 1 + draw.Below(10); i < width; ++i) {
+    for (uint32_t i = 0, width = 1 + draw.Below(widest); i < width; ++i) {
       std::vector<uint32_t> after;
       for (uint32_t k = before.empty() ? 0 : 1 + draw.Below(3); k > 0; --k) {
         const uint32_t b = before[draw.Below(before.size())];

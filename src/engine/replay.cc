@@ -49,9 +49,7 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
   const uint8_t here = op_->extra.pool;
   const bool elsewhere = plan_.concurrent;  // not all tasks run here
   const bool others = pool.workers().size() > 1;
-  const int64_t known = plan_.task_nanos.load(std::memory_order_relaxed);
-  may_share_ = known == 0 || known >= tuning::kSharedTaskNanos;
-  began_ = measured_ = Clock::now();
+  Begin();
 
   Stack stack{head, 0, sources};
   for (uint32_t t = head; t != kNone; t = links[t]) ++stack.depth;
@@ -80,13 +78,7 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
     ++ended;
     next = kNone;
     if (task.async) [[unlikely]] {
-      atomic_ = true;
-      if (Launch(current, task.end - 1)) {
-        ReleaseBehindLaunch(task);
-      } else {
-        ++ended;  // skipped: its second count is ours as well
-        ReleaseSuccessors(task);
-      }
+      ended += LaunchLast(current);
       while (kept_ != kNone) {
         const uint32_t ready = std::exchange(kept_, run_.next[kept_]);
         if (here == run_.home) {
@@ -130,21 +122,44 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
     if (may_share_ && (stack.depth | stack.sources) != 0 && pool.WantsWork() && slot_.NothingQueued(here))
       stack = Share(stack);
   }
-  const int64_t took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
-  if (ended >= tuning::kReplayMeasured)
-    plan_.task_nanos.store(std::max<int64_t>(1, took / ended), std::memory_order_relaxed);
+  NoteTimes(ended);
   return ended;
 }
 
-// Long tasks among tiny ones show here; and a run that has the worker for long lets others have a turn.
-Replay::Stack Replay::Measure(Stack stack) {
+void Replay::Begin() {
+  const int64_t known = plan_.task_nanos.load(std::memory_order_relaxed);
+  may_share_ = known == 0 || known >= tuning::kSharedTaskNanos;
+  began_ = measured_ = Clock::now();
+}
+
+void Replay::NoteTimes(uint32_t ended) {
+  const int64_t took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
+  if (ended >= tuning::kReplayMeasured)
+    plan_.task_nanos.store(std::max<int64_t>(1, took / ended), std::memory_order_relaxed);
+}
+
+uint32_t Replay::LaunchLast(uint32_t number) {
+  const PlanTask& task = plan_.tasks[number];
+  atomic_ = true;
+  if (Launch(number, task.end - 1)) {
+    ReleaseBehindLaunch(task);
+    return 0;
+  }
+  ReleaseSuccessors(task);
+  return 1;  // skipped: its second count is ours as well
+}
+
+// Long tasks among tiny ones show here; true where a run has had the worker for long, and others wait for a turn.
+bool Replay::TurnIsOver() {
   const auto now = Clock::now();
-  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(now - measured_).count();
-  may_share_ = nanos >= tuning::kSharedTaskNanos * tuning::kReplayMeasured;
+  may_share_ = now - measured_ >= std::chrono::nanoseconds(tuning::kSharedTaskNanos * tuning::kReplayMeasured);
   measured_ = now;
-  if (!worker_ || now - began_ < std::chrono::microseconds(tuning::kRunTurnMicros)) return stack;
+  return worker_ && now - began_ >= std::chrono::microseconds(tuning::kRunTurnMicros) && worker_->pool->HasReady();
+}
+
+Replay::Stack Replay::Measure(Stack stack) {
   const uint32_t count = stack.depth + stack.sources;
-  if (count == 0 || !worker_->pool->HasReady()) return stack;
+  if (!TurnIsOver() || count == 0) return stack;
   atomic_ = true;
   handed_ = core_.NewShare(slot_, run_, Link(stack, count), op_->extra.pool);
   return stack;

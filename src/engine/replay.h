@@ -59,6 +59,8 @@ class Replay {
   // Launches the asynchronous node. Its ticket may be gone when this returns; null: it was skipped, and is settled.
   OpRecord* Launch(uint32_t task, uint32_t node, OpRecord* ticket = nullptr);
   OpRecord* LaunchOnDevice(uint32_t task);
+  // Launches the asynchronous node of task `number`, and keeps what comes behind the launch. Returns how many ended by it.
+  uint32_t LaunchLast(uint32_t number);
   void SettleBulk(const PlanTicket& ticket);
   ErrorRecord* LostInput(const PlanNode& node);
   bool HasFailed(const PlanNode& node) const;
@@ -99,6 +101,9 @@ class Replay {
   };
   Taken Exchange(uint32_t list, bool spare);
   Stack Measure(Stack stack);
+  void Begin();  // the clock, and whether tasks like these were worth sharing before
+  bool TurnIsOver();
+  void NoteTimes(uint32_t ended);
   uint32_t Link(Stack& stack, uint32_t count);
   uint8_t PoolOf(const PlanTask& task) const { return task.pool == kDefaultPool ? run_.home : task.pool; }
 

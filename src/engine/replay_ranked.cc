@@ -23,9 +23,7 @@ Replay::Taken Replay::Exchange(uint32_t list, bool spare) {
 
 uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
   class Pool& pool = core_.pool(run_.home);
-  const int64_t known = plan_.task_nanos.load(std::memory_order_relaxed);
-  may_share_ = known == 0 || known >= tuning::kSharedTaskNanos;
-  began_ = measured_ = Clock::now();
+  Begin();
   const auto found = [&, others = pool.workers().size() > 1] {
     return others && may_share_ && pool.WantsWork() && slot_.NothingQueued(run_.home);
   };
@@ -49,13 +47,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
     RunTask(task);
     ++ended;
     if (task.async) [[unlikely]] {
-      atomic_ = true;
-      if (Launch(current, task.end - 1)) {
-        ReleaseBehindLaunch(task);
-      } else {
-        ++ended;  // skipped: its second count is ours as well
-        ReleaseSuccessors(task);
-      }
+      ended += LaunchLast(current);
     } else {
       ReleaseSuccessors(task);
     }
@@ -67,23 +59,16 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
         core_.PostShare(slot(), run_, rest, kNone, run_.home);
       return ended;
     }
-    if (ended % tuning::kReplayMeasured == 0) [[unlikely]] {
-      const auto now = Clock::now();
-      may_share_ = now - measured_ >= std::chrono::nanoseconds(tuning::kSharedTaskNanos * tuning::kReplayMeasured);
-      measured_ = now;
-      if (now - began_ >= std::chrono::microseconds(tuning::kRunTurnMicros) && pool.HasReady()) {
-        atomic_ = true;
-        const uint32_t rest = Exchange(head, false).task;
-        if (rest == kNone) return ended;
-        run_.next[rest] = kNone;
-        handed_ = core_.NewShare(slot_, run_, rest, run_.home);
-        return ended;
-      }
+    if (ended % tuning::kReplayMeasured == 0 && TurnIsOver()) [[unlikely]] {
+      atomic_ = true;
+      const uint32_t rest = Exchange(head, false).task;
+      if (rest == kNone) return ended;
+      run_.next[rest] = kNone;
+      handed_ = core_.NewShare(slot_, run_, rest, run_.home);
+      return ended;
     }
   }
-  const int64_t took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
-  if (ended >= tuning::kReplayMeasured)
-    plan_.task_nanos.store(std::max<int64_t>(1, took / ended), std::memory_order_relaxed);
+  NoteTimes(ended);
   return ended;
 }
 

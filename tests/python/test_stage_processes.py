@@ -28,11 +28,13 @@ PROGRAMS = {
         """,
         ["end"],
     ),
-    "a source that sleeps and wakes while the interpreter ends": (
+    "sources that wake each other while the interpreter ends": (
         """
-        import time
-        s = [engine.staged(lambda: time.sleep(0.0005), num_threads=4, capacity=1000) for _ in range(4)]
-        for one in s: next(one)
+        import queue
+        turns = queue.SimpleQueue()
+        turns.put(None)
+        s = engine.staged(lambda: turns.put(turns.get()), num_threads=4, capacity=1000000)
+        next(s)
         print('end')
         """,
         ["end"],
