@@ -45,6 +45,8 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
   return next;
 }
 
+void EngineCore::CompleteOther(Pass& pass, OpRecord* op, bool exclusive) { Protocol::Complete(pass, op, exclusive); }
+
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   HeldChain* chain = nullptr;
   if (op->extra.flags & (kScoped | kInChain | kForgotten)) [[unlikely]] {
@@ -56,8 +58,6 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
     SettlePoison(op, error);
   const uint8_t epoch = op->extra.epoch;
   const uint8_t at = op->extra.pool;
-  // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
-  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
   Complete(pass, op);
   if (!chain) return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
@@ -71,7 +71,6 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   if (member->extra.more_behind) PrefetchBlock(member->extra.next);
   member->extra.merged = true;
   slot.merged.Add();
-  slot.inlined.Add();
   return CountEndInline(slot, pass, epoch, worker, nullptr, member);
 }
 
@@ -287,7 +286,7 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
   }
   if (posted) worker->pool->Notify();
   if (next) {
-    pass.slot->inlined.Add();
+    if (next != keep) pass.slot->inlined.Add();
     PrefetchFollower(next);
   }
   return next;
