@@ -347,6 +347,7 @@ class EngineCore {
 
   // execute.cc
   ErrorRecord* BeforeRun(OpRecord* op);
+  OpRecord* RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker);
   OpRecord* ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);

@@ -89,18 +89,22 @@ OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error,
   return FinishInline(slot, op, error, worker);
 }
 
-// The members of a chain that follow are run here, too, unless the worker is to look at something else first.
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
-  for (;;) {
-    OpRecord* const next = ExecuteOne(slot, op, worker, raised);
-    if (!next || !(next->extra.flags & kInChain) || !next->extra.merged) return next;
+  OpRecord* const next = ExecuteOne(slot, op, worker, raised);
+  return next && (next->extra.flags & kInChain) && next->extra.merged ? RunOn(slot, next, worker) : next;
+}
+
+// The members of a chain that follow, unless the worker is to look at something else first.
+OpRecord* EngineCore::RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  do {
     if (worker) {
-      if (worker->turn_over || worker->pool->stopping() || t_role_lent) return next;
+      if (t_role_lent || worker->turn_over || worker->pool->stopping()) return op;
       ++worker->ran_on;
-      Protocol::PrefetchEnd(next);
+      Protocol::PrefetchEnd(op);
     }
-    op = next;
-  }
+    op = ExecuteOne(slot, op, worker, nullptr);
+  } while (op && (op->extra.flags & kInChain) && op->extra.merged);
+  return op;
 }
 
 ENGINE_INLINE OpRecord* EngineCore::ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
