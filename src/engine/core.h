@@ -111,15 +111,15 @@ class EngineCore {
   OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker, const OpRecord* chained,
                            OpRecord* next);
   OpRecord* Dispatch(Pass& pass, Worker* worker, const OpRecord* keep = nullptr);
-  ENGINE_INLINE void Complete(Pass& pass, OpRecord* op) {
+  ENGINE_INLINE void CompleteInline(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
     // look is ordered by the push gate.
     op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
     // Learning late that there are many pushers is harmless (dependency.h). acquire: learning it is not early either.
     const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
-    if (!Protocol::CompleteSoleWrite(pass, op, exclusive)) CompleteOther(pass, op, exclusive);
+    if (!Protocol::CompleteSoleWrite(pass, op, exclusive)) Protocol::Complete(pass, op, exclusive);
   }
-  static void CompleteOther(Pass& pass, OpRecord* op, bool exclusive);
+  void Complete(Pass& pass, OpRecord* op);
   void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
   static bool Cancelled(OpRecord* op);
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }

@@ -45,7 +45,7 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
   return next;
 }
 
-void EngineCore::CompleteOther(Pass& pass, OpRecord* op, bool exclusive) { Protocol::Complete(pass, op, exclusive); }
+void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); }
 
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   HeldChain* chain = nullptr;
@@ -59,7 +59,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   const uint8_t epoch = op->extra.epoch;
   const uint8_t at = op->extra.pool;
   Pass pass{&slot};
-  Complete(pass, op);
+  CompleteInline(pass, op);
   if (!chain) return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
   OpRecord* const member = chain->first;
   // acquire: the last granters, as in GrantMany. Usually nothing but its start is missing, and nobody else is released:
