@@ -43,7 +43,8 @@ class Bulk final : public Submitter {
   struct State;
   void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
-  bool Put(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bool may_wait);
+  bool PutOther(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bool may_wait);
+  void Note(const OpDesc& desc, uint32_t held);
   void Opened();
 
   const uint32_t limit_;

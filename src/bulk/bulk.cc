@@ -39,29 +39,47 @@ void Bulk::Release() noexcept {
   state_->ops.Release();
 }
 
-void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) { Put(desc, fn, how, site, true); }
-bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-  return Put(desc, fn, how, site, false);
+// What can be held with what is held now, and no more than that; anything else is PutOther's.
+void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  if (how != How::kSync || limit_ < 2 || !Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
+    PutOther(desc, fn, how, site, true);
+    return;
+  }
+  const uint32_t held = state_->ops.PushErased(desc, fn, site, true);
+  // A push that waits for room may run ops on this thread, which may push through us: only now is it known what is held.
+  if (held < 2 || held >= limit_) [[unlikely]] {
+    Note(desc, held);
+    return;
+  }
+  const uint64_t mark = state_->mark.load(std::memory_order_relaxed) | 1;
+  state_->mark.store(mark + 2, std::memory_order_relaxed);
 }
 
-bool Bulk::Put(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bool may_wait) {
-  State& state = *state_;
+bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+  return PutOther(desc, fn, how, site, false);
+}
+
+bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bool may_wait) {
   if (how == How::kAsync || limit_ < 2 || desc.place.kind == Placement::Kind::kIo) {
     Release();
     const auto apart = how == How::kAsync ? HeldOps::Apart::kAsync : HeldOps::Apart::kSync;
-    return state.ops.PushApart(desc, fn, apart, site, may_wait);
+    return state_->ops.PushApart(desc, fn, apart, site, may_wait);
   }
-  if (!Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
-    if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();
-  }
-  const uint32_t held = state.ops.PushErased(desc, fn, site, may_wait);
+  if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();
+  const uint32_t held = state_->ops.PushErased(desc, fn, site, may_wait);
   if (held == HeldOps::kNoRoom) return false;
-  // A push that waits for room may run ops on this thread, which may push through us: only now is it known what is held.
+  Note(desc, held);
+  return true;
+}
+
+// The op was pushed, and so many are held now.
+void Bulk::Note(const OpDesc& desc, uint32_t held) {
+  State& state = *state_;
   const uint64_t mark = (state.mark.load(std::memory_order_relaxed) | 1) + 1;
-  if (held > 1) [[likely]] {
+  if (held > 1) {
     state.mark.store(mark + 1, std::memory_order_relaxed);
     if (held >= limit_) Release();
-    return true;
+    return;
   }
   place_ = desc.place;
   priority_ = desc.priority;
@@ -71,7 +89,6 @@ bool Bulk::Put(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bo
     state.mark.store(mark + 1, std::memory_order_seq_cst);
     Opened();
   }
-  return true;
 }
 
 void Bulk::Opened() {

@@ -67,10 +67,11 @@ EngineStats EngineCore::stats() {
       out.completed += s->completed[0].Read() + s->completed[1].Read();
       out.skipped += s->skipped.Read();
       out.inlined += s->inlined.Read();
-      merged += s->merged.Read();
+      merged += s->merged.Read();  // each of them inlined
       out.stolen += s->stolen.Read();
       out.backpressure_waits += s->backpressure_waits.Read();
     }
+    out.inlined += merged;
     out.dispatches = out.completed - merged;
     for (const auto& s : slots_) out.pushed += s->pushed[0].Read() + s->pushed[1].Read();
   }

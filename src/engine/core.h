@@ -111,13 +111,15 @@ class EngineCore {
   OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker, const OpRecord* chained,
                            OpRecord* next);
   OpRecord* Dispatch(Pass& pass, Worker* worker, const OpRecord* keep = nullptr);
-  void Complete(Pass& pass, OpRecord* op) {
+  ENGINE_INLINE void CompleteInline(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
     // look is ordered by the push gate.
     op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
     // Learning late that there are many pushers is harmless (dependency.h). acquire: learning it is not early either.
-    Protocol::Complete(pass, op, sole_pusher_.load(std::memory_order_acquire) != kManyPushers);
+    const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
+    if (!Protocol::CompleteSoleWrite(pass, op, exclusive)) Protocol::Complete(pass, op, exclusive);
   }
+  void Complete(Pass& pass, OpRecord* op);
   void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
   static bool Cancelled(OpRecord* op);
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
@@ -254,6 +256,7 @@ class EngineCore {
   void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker);
 
  private:
+  friend class engine::HeldOps;
   friend class Replay;
   friend struct ProductionEnv;
   friend class Devices;
@@ -295,6 +298,7 @@ class EngineCore {
 
   // held_chain.cc
   uint32_t AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
+  uint32_t PushChainedInline(const PushRequest& request, HeldOwner& owner, uint64_t* ticket);
   uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
   OpRecord* StartNext(Pass& pass, HeldChain& released);
   // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
@@ -343,6 +347,7 @@ class EngineCore {
 
   // execute.cc
   ErrorRecord* BeforeRun(OpRecord* op);
+  OpRecord* RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker);
   OpRecord* ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);

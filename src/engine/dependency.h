@@ -182,12 +182,6 @@ struct Dependency {
   ENGINE_INLINE static void Complete(Ctx& ctx, Op* op, bool exclusive = false) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
-    // The most common one without loops, but otherwise as below.
-    if (n == 1 && !access->read() && !op->deletes) {
-      access->var->settled.store(access->version(), std::memory_order_release);
-      if (LeaveWrite(ctx, op, *access, exclusive)) DropPins(ctx, op, 1);
-      return;
-    }
     uint32_t writes = 0;
     Access* last_write = nullptr;
     for (Access* a = access; a != access + n; ++a) {
@@ -211,6 +205,15 @@ struct Dependency {
     }
     drop += LeaveWrite(ctx, op, *last_write, exclusive);
     if (drop) DropPins(ctx, op, drop);
+  }
+
+  // Complete for the most common op, small enough to stand where it is called: one write. False: it is another one.
+  ENGINE_INLINE static bool CompleteSoleWrite(Ctx& ctx, Op* op, bool exclusive = false) {
+    Access& a = *op->accesses();
+    if (op->n_access != 1 || a.read() || op->deletes) return false;
+    a.var->settled.store(a.version(), std::memory_order_release);  // as in Complete
+    if (LeaveWrite(ctx, op, a, exclusive)) DropPins(ctx, op, 1);
+    return true;
   }
 
   // Releases one access of an op that goes on: what Complete does for all of them. Each access once; a pin of the op's

@@ -129,6 +129,7 @@ Redirect::~Redirect() {
 }
 
 Submitter* Redirect::Of(const Engine& engine) noexcept {
+  if (t_redirect && !t_redirect->outer_) return t_redirect->core_ == engine.core_ ? t_redirect->to_ : nullptr;
   Submitter* yielding = nullptr;
   for (const Redirect* r = t_redirect; r; r = r->outer_) {
     if (r->core_ != engine.core_) continue;

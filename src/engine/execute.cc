@@ -45,6 +45,8 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
   return next;
 }
 
+void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); }
+
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   HeldChain* chain = nullptr;
   if (op->extra.flags & (kScoped | kInChain | kForgotten)) [[unlikely]] {
@@ -56,10 +58,8 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
     SettlePoison(op, error);
   const uint8_t epoch = op->extra.epoch;
   const uint8_t at = op->extra.pool;
-  // Over: its block may stay at the tail of a Var for long, and reports must not take it for pending.
-  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
-  Complete(pass, op);
+  CompleteInline(pass, op);
   if (!chain) return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
   OpRecord* const member = chain->first;
   // acquire: the last granters, as in GrantMany. Usually nothing but its start is missing, and nobody else is released:
@@ -71,7 +71,6 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   if (member->extra.more_behind) PrefetchBlock(member->extra.next);
   member->extra.merged = true;
   slot.merged.Add();
-  slot.inlined.Add();
   return CountEndInline(slot, pass, epoch, worker, nullptr, member);
 }
 
@@ -90,18 +89,22 @@ OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error,
   return FinishInline(slot, op, error, worker);
 }
 
-// The members of a chain that follow are run here, too, unless the worker is to look at something else first.
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
-  for (;;) {
-    OpRecord* const next = ExecuteOne(slot, op, worker, raised);
-    if (!next || !(next->extra.flags & kInChain) || !next->extra.merged) return next;
+  OpRecord* const next = ExecuteOne(slot, op, worker, raised);
+  return next && (next->extra.flags & kInChain) && next->extra.merged ? RunOn(slot, next, worker) : next;
+}
+
+// The members of a chain that follow, unless the worker is to look at something else first.
+OpRecord* EngineCore::RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  do {
     if (worker) {
-      if (worker->turn_over || worker->pool->stopping() || t_role_lent) return next;
+      if (t_role_lent || worker->turn_over || worker->pool->stopping()) return op;
       ++worker->ran_on;
-      Protocol::PrefetchEnd(next);
+      Protocol::PrefetchEnd(op);
     }
-    op = next;
-  }
+    op = ExecuteOne(slot, op, worker, nullptr);
+  } while (op && (op->extra.flags & kInChain) && op->extra.merged);
+  return op;
 }
 
 ENGINE_INLINE OpRecord* EngineCore::ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
@@ -287,7 +290,7 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
   }
   if (posted) worker->pool->Notify();
   if (next) {
-    pass.slot->inlined.Add();
+    if (next != keep) pass.slot->inlined.Add();
     PrefetchFollower(next);
   }
   return next;

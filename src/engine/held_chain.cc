@@ -20,13 +20,6 @@ HeldOps::~HeldOps() {
   core_->Release();
 }
 
-uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  if (desc.place.kind == Placement::Kind::kDefault && !UsesWorkers(core_->Stamp().policy)) [[unlikely]]
-    return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
-  return core_->PushChained(
-      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *owner_, &ticket_);
-}
-
 bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait) {
   Release();
   const uint32_t flags = how == Apart::kAsync ? detail::kAsyncOp : 0u;

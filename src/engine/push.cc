@@ -397,7 +397,7 @@ uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, ui
 }
 
 // Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-uint32_t EngineCore::PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
+ENGINE_INLINE uint32_t EngineCore::PushChainedInline(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
   OpRecord* op = NewRecord(slot, request);
@@ -432,6 +432,9 @@ uint32_t EngineCore::PushChained(const PushRequest& request, HeldOwner& owner, u
   return count;
 }
 
+uint32_t EngineCore::PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
+  return PushChainedInline(request, owner, ticket);
+}
 void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
   LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
   if (draining_.load(std::memory_order_relaxed)) NoteDrain();
@@ -530,3 +533,15 @@ void EngineCore::DeleteVar(VarCore* var) {
 }
 
 }  // namespace engine::detail
+
+namespace engine {
+
+// Here, so that the compiler narrows the common case of PushChained.
+uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
+  if (desc.place.kind == Placement::Kind::kDefault && !UsesWorkers(core_->Stamp().policy)) [[unlikely]]
+    return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
+  return core_->PushChainedInline(
+      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *owner_, &ticket_);
+}
+
+}  // namespace engine

@@ -121,6 +121,8 @@ class ReadyDeque {
 inline constexpr int kLevels = kMaxPriority - kMinPriority + 1;
 inline constexpr int kNormalLevel = kMaxPriority;  // level 0 is the most urgent
 constexpr uint8_t LevelOf(int priority) {
+  if (priority == 0) [[likely]]
+    return kNormalLevel;
   return static_cast<uint8_t>(kMaxPriority - (priority < kMinPriority   ? kMinPriority
                                               : priority > kMaxPriority ? kMaxPriority
                                                                         : priority));

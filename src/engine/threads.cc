@@ -265,6 +265,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   const PoolOptions& options = pool.options();
   Remember({id, worker.slot, nullptr});
   t_role_lent = false;
+  worker.ran_on = 0;
   SetThreadUp(options, options_.thread_name + "/" + worker.lane, worker.index);
   if (!thread.hooked_pools.test(pool.index())) {
     thread.hooked_pools.set(pool.index());
@@ -276,7 +277,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   uint32_t measured = 0;
   Clock::time_point since{};
   const bool several = pool.workers().size() > 1;
-  for (uint32_t run = 0; !t_role_lent; ++run) {
+  for (uint32_t run = 0;; ++run) {
     if (several && (measured == 0 || measured >= tuning::kMeasuredOps)) {
       const auto now = Clock::now();
       const auto searched = std::exchange(worker.searched, std::chrono::nanoseconds{0});
@@ -307,6 +308,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     }
     Protocol::PrefetchEnd(next);
     next = Execute(*worker.slot, next, &worker);
+    if (t_role_lent) break;  // with the worker
     const uint32_t ran_on = std::exchange(worker.ran_on, 0);
     if (measured) measured += ran_on;
   }

@@ -266,7 +266,7 @@ class World final : public Program, private Host {
       Keep(rules_.Ended(id));
     }
     typename CheckEnv<M>::Ctx ctx;
-    D::Complete(ctx, BlockOf(id), exclusive);
+    if (!D::CompleteSoleWrite(ctx, BlockOf(id), exclusive)) D::Complete(ctx, BlockOf(id), exclusive);
     model_.completed[id] = true;
     EndTurn(id);
   }

@@ -46,7 +46,7 @@ engine_mutant(chain_not_left_by_a_wait held_chain.cc "Workers/HeldChainTest.AMem
 engine_mutant(several_holders_not_released held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
   "      ReleaseAllChains(mine);"
   "      (void)0;")
-engine_mutant(chain_of_the_naive_policy held_chain.cc "Workers/BulkTest.TheNaive*"
+engine_mutant(chain_of_the_naive_policy push.cc "Workers/BulkTest.TheNaive*"
   "if (desc.place.kind == Placement::Kind::kDefault && !UsesWorkers(core_->Stamp().policy)) [[unlikely]]"
   "if (false)")
 engine_mutant(blocked_member_holds_all_back held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
