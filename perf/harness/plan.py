@@ -200,7 +200,7 @@ MODELS = tuple(
 IN_PYTHON = (
     Case("py_handover", "one thread hands items to itself", n=500_000, quick_n=100_000),
     *(
-        Case(f"py_{load}", title, "step_us", n, n // 4, False, True, beside=("first_ms", "grown_mb"))
+        Case(f"py_{load}", title, "step_us", n, n // 4, False, True, beside=("compute_us", "first_ms", "grown_mb"))
         for load, title, n in (
             ("wait", "input waited for, 2 ms; 2 ms of compute", 600),
             ("parse", "CSV parsed by Python, 0.6 ms; 1.5 ms of compute", 600),

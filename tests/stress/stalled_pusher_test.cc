@@ -49,6 +49,8 @@ struct StallEnv {
   }
   static void* Holder(const void*) { return nullptr; }
   static void* HolderAtTail(const void*) { return nullptr; }
+  static bool IsHeld(const void*) { return false; }
+  static bool InTurn(const void*, const void*) { return false; }
   static void Need(Ctx&, void*) {}
   static bool Holds(void*) { return false; }
   static void SpinOnLock(uint32_t) { std::this_thread::yield(); }
