@@ -134,7 +134,7 @@ check_warnings_gcc() {
 # The tests of the other folders are built by the sanitizers, whose trees have the same compiler and the same warnings.
 check_warnings_clang() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" && python_ready || return $NOT_RUN
-  tree clang -DENGINE_BUILD_TESTS=ON "-DENGINE_TEST_FOLDERS=bulk;checker;conformance;costmodel;gpu_counters;plan" \
+  tree clang -DENGINE_BUILD_TESTS=ON "-DENGINE_TEST_FOLDERS=engine;conformance;gpu_counters;plan;costmodel;bulk;checker" \
     "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DENGINE_WERROR=ON \
     -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
 }

@@ -70,7 +70,8 @@ case $1 in
     ;;
   add_subdirectory)
     # Debug: it compiles the engine once more.
-    configure_and_build "$here/add_subdirectory" -DENGINE_SOURCE_DIR="$SOURCE_DIR" -DCMAKE_BUILD_TYPE=Debug
+    configure_and_build "$here/add_subdirectory" -DENGINE_SOURCE_DIR="$SOURCE_DIR" -DCMAKE_BUILD_TYPE=Debug \
+      -DCMAKE_CXX_FLAGS_DEBUG=
     expect "C++ 42" "$work/build/use_cc"
     expect "C 42" "$work/build/use_c"
     ;;
