@@ -41,9 +41,9 @@ class Bulk final : public Submitter {
  private:
   friend class BulkSizes;
   struct State;
-  void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
-  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
-  bool PutOther(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bool may_wait);
+  void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
+  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
+  bool PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait);
   void Note(const OpDesc& desc, uint32_t held);
   void Opened();
 

@@ -183,18 +183,19 @@ class HeldOps {
   uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
-  // For decorators, closures erased. kNoRoom: nothing was pushed, and `may_wait` forbade to wait at the soft bound.
-  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
+  // For decorators, closures erased. Try: kNoRoom instead of waiting at the soft bound; nothing was pushed then.
+  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
+  uint32_t TryPushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
   static constexpr uint32_t kNoRoom = UINT32_MAX;
   // Releases, then pushes an op that is not held, whatever Redirect says. False: no room, as above.
-  enum class Apart : uint8_t { kSync, kAsync };
-  bool PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait = true);
+  bool PushApart(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
   void Release() noexcept;
   bool of(const Engine& engine) const noexcept;  // whether they are this engine's
   bool closed() const noexcept;                  // whether that engine takes no more ops
 
  private:
   friend class detail::EngineCore;
+  uint32_t PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait);
   detail::EngineCore* core_;  // counted
   detail::HeldOwner* owner_;  // in the core's list of all that may hold ops
   uint64_t ticket_ = 0;       // of the chain that it opened last
@@ -238,18 +239,18 @@ class Engine final : public Submitter {
   using Submitter::Push;
   template <detail::SyncBody F>
   Operator NewOperator(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return MakeOperator(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+    return MakeOperator(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
   template <detail::AsyncBody F>
   Operator NewAsyncOperator(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return MakeOperator(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
+    return MakeOperator(desc, detail::RefClosure<true>(std::forward<F>(fn)), site);
   }
   void Push(const Operator& op, Site site = std::source_location::current());
   void Push(const Operator& op, int priority, Site site = std::source_location::current());
 
   template <detail::SyncBody F>
   HeldOp PushHeld(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return SubmitHeld(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+    return SubmitHeld(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
 
   // Waits until every write pushed so far on `var` has finished. Throws OpError if `var` is poisoned.
@@ -305,11 +306,10 @@ class Engine final : public Submitter {
   friend class Redirect;
   friend class Graph;
   friend class Communicator;
-  void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
-  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
-  HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
-  Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site);
-  static uint32_t Flags(How how);
+  void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
+  bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
+  HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, Site site);
+  Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, Site site);
 
   detail::EngineCore* core_;
 };

@@ -197,12 +197,12 @@ class Graph {
   // Adds a node: fn(NodeContext&), or what Submitter::Push takes.
   template <detail::SyncKernel F>
   NodeId Add(const NodeDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return AddNode(desc, detail::RefClosure(detail::KernelBody<std::decay_t<F>>{std::forward<F>(fn)}), false, site);
+    return AddNode(desc, detail::RefClosure(detail::KernelBody<std::decay_t<F>>{std::forward<F>(fn)}), site);
   }
   // Adds a node that ends when its Completion is called: fn(NodeContext&, Completion).
   template <detail::AsyncKernel F>
   NodeId AddAsync(const NodeDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return AddNode(desc, detail::RefClosure(detail::KernelBody<std::decay_t<F>>{std::forward<F>(fn)}), true, site);
+    return AddNode(desc, detail::RefClosure<true>(detail::KernelBody<std::decay_t<F>>{std::forward<F>(fn)}), site);
   }
   // A node of another graph with its kernel, effects and description, over values of this one; `place`: elsewhere.
   NodeId AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs,
@@ -260,7 +260,7 @@ class Graph {
 
  private:
   friend class Capture;
-  NodeId AddNode(const NodeDesc& desc, detail::ClosureRef fn, bool async, Site site);
+  NodeId AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site);
   NodeId Append(Node node, std::span<const ValueId> inputs, uint32_t outputs);
   void CheckValue(ValueId value, const char* what, Name node, Site site) const;
 
@@ -278,7 +278,7 @@ class Capture final : public Submitter {
   explicit Capture(Graph& graph) noexcept : graph_(graph) {}
 
  private:
-  void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) override;
+  void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
   Graph& graph_;
 };
 

@@ -165,6 +165,7 @@ namespace detail {
 struct ClosureType {
   size_t size;
   size_t align;
+  bool async;  // the op ends by its Completion
   void (*construct)(void* to, void* from);
   void (*run)(void* self, RunContext& ctx, Completion* done);  // `done` is null for synchronous ops
   void (*destroy)(void* self) noexcept;                        // null: nothing to destroy
@@ -178,7 +179,7 @@ inline constexpr bool kFitsInline = sizeof(F) <= kInlineClosure && alignof(F) <=
 template <class F>
 void InvokeClosure(F& fn, RunContext& ctx, Completion* done);
 
-template <class F, class Arg>
+template <class F, class Arg, bool kAsync>
 struct ClosureTraits {  // Arg: F& (copied) or F&& (moved)
   static void Construct(void* to, void* from) {
     auto& source = *static_cast<std::remove_reference_t<Arg>*>(from);
@@ -205,7 +206,7 @@ struct ClosureTraits {  // Arg: F& (copied) or F&& (moved)
   }
   static constexpr bool kTrivial = kFitsInline<F> && std::is_trivially_destructible_v<F>;
   static constexpr ClosureType kType{kFitsInline<F> ? sizeof(F) : sizeof(F*), kFitsInline<F> ? alignof(F) : alignof(F*),
-                                     &Construct, &Run, kTrivial ? nullptr : &Destroy};
+                                     kAsync, &Construct, &Run, kTrivial ? nullptr : &Destroy};
 };
 
 }  // namespace detail

@@ -18,10 +18,10 @@ struct ClosureRef {
   void* object;  // constructed from, once, during Submit
 };
 
-template <class F>
+template <bool kAsync = false, class F>
 ClosureRef RefClosure(F&& fn) noexcept {
   using Fn = std::decay_t<F>;
-  return {&ClosureTraits<Fn, F&&>::kType, const_cast<void*>(static_cast<const void*>(std::addressof(fn)))};
+  return {&ClosureTraits<Fn, F&&, kAsync>::kType, const_cast<void*>(static_cast<const void*>(std::addressof(fn)))};
 }
 
 template <class F>
@@ -35,37 +35,36 @@ class Submitter {
   // Pushes `fn(RunContext&)` or `fn()`; returns at once (see EngineOptions::max_pending for the one exception).
   template <detail::SyncBody F>
   void Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    Submit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+    Submit(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
   // Pushes `fn(RunContext&, Completion)`; the op ends when its Completion is called.
   template <detail::AsyncBody F>
   void PushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    Submit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
+    Submit(desc, detail::RefClosure<true>(std::forward<F>(fn)), site);
   }
   // As Push / PushAsync, but returns false instead of waiting at the soft bound.
   template <detail::SyncBody F>
   bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kSync, site);
+    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
   template <detail::AsyncBody F>
   bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), How::kAsync, site);
+    return TrySubmit(desc, detail::RefClosure<true>(std::forward<F>(fn)), site);
   }
 
  protected:
-  enum class How : uint8_t { kSync, kAsync };
   ~Submitter() = default;
   // For decorators: hands an op on.
-  static void Forward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-    to.Submit(desc, fn, how, site);
+  static void Forward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, Site site) {
+    to.Submit(desc, fn, site);
   }
-  static bool TryForward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-    return to.TrySubmit(desc, fn, how, site);
+  static bool TryForward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, Site site) {
+    return to.TrySubmit(desc, fn, site);
   }
-  virtual void Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) = 0;
+  virtual void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) = 0;
   // Those that never wait need not say it twice.
-  virtual bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-    Submit(desc, fn, how, site);
+  virtual bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+    Submit(desc, fn, site);
     return true;
   }
 };

@@ -40,12 +40,12 @@ void Bulk::Release() noexcept {
 }
 
 // What can be held with what is held now, and no more than that; anything else is PutOther's.
-void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-  if (how != How::kSync || limit_ < 2 || !Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
-    PutOther(desc, fn, how, site, true);
+void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  if (fn.type->async || limit_ < 2 || !Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
+    PutOther(desc, fn, site, true);
     return;
   }
-  const uint32_t held = state_->ops.PushErased(desc, fn, site, true);
+  const uint32_t held = state_->ops.PushErased(desc, fn, site);
   // A push that waits for room may run ops on this thread, which may push through us: only now is it known what is held.
   if (held < 2 || held >= limit_) [[unlikely]] {
     Note(desc, held);
@@ -55,18 +55,18 @@ void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site)
   state_->mark.store(mark + 2, std::memory_order_relaxed);
 }
 
-bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-  return PutOther(desc, fn, how, site, false);
+bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  return PutOther(desc, fn, site, false);
 }
 
-bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, How how, Site site, bool may_wait) {
-  if (how == How::kAsync || limit_ < 2 || desc.place.kind == Placement::Kind::kIo) {
+bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
+  if (fn.type->async || limit_ < 2 || desc.place.kind == Placement::Kind::kIo) {
     Release();
-    const auto apart = how == How::kAsync ? HeldOps::Apart::kAsync : HeldOps::Apart::kSync;
-    return state_->ops.PushApart(desc, fn, apart, site, may_wait);
+    return state_->ops.PushApart(desc, fn, site, may_wait);
   }
   if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();
-  const uint32_t held = state_->ops.PushErased(desc, fn, site, may_wait);
+  const uint32_t held =
+      may_wait ? state_->ops.PushErased(desc, fn, site) : state_->ops.TryPushErased(desc, fn, site);
   if (held == HeldOps::kNoRoom) return false;
   Note(desc, held);
   return true;

@@ -269,7 +269,6 @@ class EngineCore {
     return UsesWorkers(stamp.policy) ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
   }
   bool PushInline(const PushRequest& request, CompletionState** held = nullptr);
-  OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request);
   void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
   void MakeTemplate(Operator::State& state);
   void PushTemplate(Operator::State& state, int priority, Site site);
@@ -279,7 +278,10 @@ class EngineCore {
     uint32_t flags = 0;
   };
   Home HomeNow() const;
+  Home HomeOf(const Placement& place);
+  OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, Home home);
   uint32_t ListInline(OpRecord* op, const OpDesc& desc, Site site) const;
+  static uint32_t ListOnce(OpRecord* op);
   uint32_t ListAccesses(OpRecord* op, const OpDesc& desc, Site site) const;
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
@@ -298,7 +300,7 @@ class EngineCore {
 
   // held_chain.cc
   uint32_t AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
-  uint32_t PushChainedInline(const PushRequest& request, HeldOwner& owner, uint64_t* ticket);
+  uint32_t PushChainedInline(const PushRequest& request, Home home, HeldOwner& owner, uint64_t* ticket);
   uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
   OpRecord* StartNext(Pass& pass, HeldChain& released);
   // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.

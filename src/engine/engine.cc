@@ -129,7 +129,6 @@ Redirect::~Redirect() {
 }
 
 Submitter* Redirect::Of(const Engine& engine) noexcept {
-  if (t_redirect && !t_redirect->outer_) return t_redirect->core_ == engine.core_ ? t_redirect->to_ : nullptr;
   Submitter* yielding = nullptr;
   for (const Redirect* r = t_redirect; r; r = r->outer_) {
     if (r->core_ != engine.core_) continue;
@@ -139,31 +138,38 @@ Submitter* Redirect::Of(const Engine& engine) noexcept {
   return yielding;
 }
 
-void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-  if (t_redirect) [[unlikely]]
-    if (Submitter* to = Redirect::Of(*this)) return Forward(*to, desc, fn, how, site);
-  if (how == How::kSync) return core_->PushSync(desc, fn, site);
-  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
+namespace {
+uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail::kAsyncOp} : 0; }
+}  // namespace
+
+void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  if (t_redirect) [[unlikely]] {
+    // The only one, and ours, as a rule.
+    if (t_redirect->core_ == core_ && !t_redirect->outer_) return Forward(*t_redirect->to_, desc, fn, site);
+    if (Submitter* to = Redirect::Of(*this)) return Forward(*to, desc, fn, site);
+  }
+  if (!fn.type->async) [[likely]]
+    return core_->PushSync(desc, fn, site);
+  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
 }
-bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   if (t_redirect) [[unlikely]]
-    if (Submitter* to = Redirect::Of(*this)) return TryForward(*to, desc, fn, how, site);
-  return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how), .may_wait = false});
+    if (Submitter* to = Redirect::Of(*this)) return TryForward(*to, desc, fn, site);
+  return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn), .may_wait = false});
 }
-HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
-  const auto flags = Flags(how) | detail::kHeldOp;
+HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  const auto flags = Flags(fn) | detail::kHeldOp;
   HeldOp held;
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags}, &held.claim_);
   return held;
 }
-Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   Operator op;
-  op.state_ = core_->NewOperator({.desc = &desc, .closure = fn, .site = site, .flags = Flags(how)});
+  op.state_ = core_->NewOperator({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
   return op;
 }
 void Engine::Push(const Operator& op, Site site) { core_->PushOperator(op.state_, nullptr, site); }
 void Engine::Push(const Operator& op, int priority, Site site) { core_->PushOperator(op.state_, &priority, site); }
-uint32_t Engine::Flags(How how) { return how == How::kAsync ? uint32_t{detail::kAsyncOp} : 0; }
 
 void Engine::Wait(VarRef var, Site site) { core_->Wait(var, WaitKind::kRead, detail::kNever, site); }
 bool Engine::WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site) {

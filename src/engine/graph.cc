@@ -64,7 +64,7 @@ void AddEffect(std::vector<Effect>& effects, Effect effect) {
 
 }  // namespace
 
-NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, bool async, Site site) {
+NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
   Node node;
   node.name = desc.name;
   node.cost_key = desc.cost_key;
@@ -72,7 +72,7 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, bool async, S
   node.place = desc.place;
   node.graph = desc.graph;
   node.priority = desc.priority;
-  node.async = async;
+  node.async = fn.type->async;
   node.run_always = desc.run_always;
   node.collective = desc.collective;
   const auto add = [&](const VarSet& set, Role role, const char* what) {
@@ -171,7 +171,7 @@ std::vector<Graph::Edge> Graph::Edges() const {
   return edges;
 }
 
-void Capture::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site site) {
+void Capture::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   NodeDesc node{.name = desc.name,
                 .reads = desc.reads,
                 .updates = desc.updates,
@@ -181,7 +181,7 @@ void Capture::Submit(const OpDesc& desc, detail::ClosureRef fn, How how, Site si
                 .run_always = desc.run_always,
                 .cancel = desc.cancel,
                 .graph = desc.graph};
-  graph_.AddNode(node, fn, how == How::kAsync, site);
+  graph_.AddNode(node, fn, site);
 }
 
 }  // namespace engine

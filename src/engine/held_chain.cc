@@ -20,9 +20,9 @@ HeldOps::~HeldOps() {
   core_->Release();
 }
 
-bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Apart how, Site site, bool may_wait) {
+bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   Release();
-  const uint32_t flags = how == Apart::kAsync ? detail::kAsyncOp : 0u;
+  const uint32_t flags = fn.type->async ? detail::kAsyncOp : 0u;
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags, .may_wait = may_wait});
 }
 

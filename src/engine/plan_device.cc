@@ -60,7 +60,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
       }
       if (node.async) {  // the task's only node
         PlanIssueAsync body{{&run_, n}};
-        core_.Push({.desc = &desc, .closure = RefClosure(body), .site = node.site, .flags = kAsyncOp | kNodeOp});
+        core_.Push({.desc = &desc, .closure = RefClosure<true>(body), .site = node.site, .flags = kAsyncOp | kNodeOp});
         continue;
       }
       PlanIssue body{&run_, n};

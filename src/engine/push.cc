@@ -104,6 +104,16 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
                      " belongs to another engine");
 }
 
+// Many, or some of them several times.
+[[gnu::noinline]] uint32_t EngineCore::ListOnce(OpRecord* op) {
+  Access* const accesses = op->accesses();
+  Sort(accesses, op->n_access);
+  const uint32_t count = Merge(accesses, op->n_access);
+  op->n_access = static_cast<uint16_t>(count);
+  return static_cast<uint32_t>(
+      std::count_if(accesses, accesses + count, [](const Access& access) { return !access.read(); }));
+}
+
 // Lists the op's Vars in its block, each once. Returns how many it does not only read.
 ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc, Site site) const {
   Access* const accesses = op->accesses();
@@ -124,16 +134,11 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc, 
   add(desc.reads, Mode::kRead);
   add(desc.updates, Mode::kUpdate);
   add(desc.writes, Mode::kWrite);
-  auto count = static_cast<uint32_t>(a - accesses);
-  auto writes = count - static_cast<uint32_t>(desc.reads.size());
-  if (!FewAndDistinct(accesses, count)) {
-    Sort(accesses, count);
-    count = Merge(accesses, count);
-    writes = static_cast<uint32_t>(
-        std::count_if(accesses, accesses + count, [](const Access& access) { return !access.read(); }));
-  }
+  const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
-  return writes;
+  if (!FewAndDistinct(accesses, count)) [[unlikely]]
+    return ListOnce(op);
+  return count - static_cast<uint32_t>(desc.reads.size());
 }
 
 uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc, Site site) const {
@@ -151,7 +156,7 @@ void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool ma
   return block;
 }
 
-// Where this thread's policy puts ops of the default pool.
+// Where this thread's policy puts ops of the default pool. Read once a push: another thread may change the policy.
 ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
   const PolicyStamp stamp = Stamp();
   Home home{.pool = HomePool(stamp)};
@@ -162,26 +167,25 @@ ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
   return home;
 }
 
+ENGINE_INLINE EngineCore::Home EngineCore::HomeOf(const Placement& place) {
+  if (place.kind == Placement::Kind::kDefault) [[likely]]
+    return HomeNow();
+  return {.pool = PoolIndex(place)};
+}
+
 // Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups.
-ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request) {
+ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, const Home home) {
   const OpDesc& desc = *request.desc;
   const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
-  uint32_t flags = request.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
-
-  Home home;
-  if (desc.place.kind == Placement::Kind::kDefault) [[likely]] {
-    home = HomeNow();
-    flags |= home.flags;
-  } else {
-    home.pool = PoolIndex(desc.place);
-    if (OnDevice(home.pool)) [[unlikely]]
-      flags |=
-          desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
-  }
+  uint32_t flags = request.flags | home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
+  if (desc.place.kind != Placement::Kind::kDefault && OnDevice(home.pool)) [[unlikely]]
+    flags |= desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
   size_t closure_at = 0;
-  if (flags & (kScoped | kPointerExtra | kDeviceOp)) [[unlikely]] {
+  if (flags & (kScoped | kDeviceOp)) [[unlikely]] {
     const size_t align = std::max<size_t>(8, request.closure.type->align);
     closure_at = (OpRecord::ExtraBytes(flags) + align - 1) & ~(align - 1);
+  } else if (flags & kPointerExtra) {
+    closure_at = std::max<size_t>(8, request.closure.type->align);  // the accesses end at a multiple of 32
   }
   const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + request.closure.type->size;
@@ -308,7 +312,7 @@ void EngineCore::DriveLeftOver() {
 ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, CompletionState** held) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  OpRecord* op = NewRecord(slot, request);
+  OpRecord* op = NewRecord(slot, request, HomeOf(request.desc->place));
   if (!op) return false;
   if (request.flags & kHeldOp) [[unlikely]]
     *held = NewCompletion(slot, op);
@@ -397,10 +401,11 @@ uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, ui
 }
 
 // Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-ENGINE_INLINE uint32_t EngineCore::PushChainedInline(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
+ENGINE_INLINE uint32_t EngineCore::PushChainedInline(const PushRequest& request, const Home home, HeldOwner& owner,
+                                                     uint64_t* ticket) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  OpRecord* op = NewRecord(slot, request);
+  OpRecord* op = NewRecord(slot, request, home);
   if (!op) return HeldOps::kNoRoom;
   HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
@@ -433,7 +438,7 @@ ENGINE_INLINE uint32_t EngineCore::PushChainedInline(const PushRequest& request,
 }
 
 uint32_t EngineCore::PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
-  return PushChainedInline(request, owner, ticket);
+  return PushChainedInline(request, HomeOf(request.desc->place), owner, ticket);
 }
 void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
   LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
@@ -537,11 +542,19 @@ void EngineCore::DeleteVar(VarCore* var) {
 namespace engine {
 
 // Here, so that the compiler narrows the common case of PushChained.
-uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  if (desc.place.kind == Placement::Kind::kDefault && !UsesWorkers(core_->Stamp().policy)) [[unlikely]]
-    return PushApart(desc, fn, Apart::kSync, site, may_wait) ? 0 : kNoRoom;
+ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
+  const detail::EngineCore::Home home = core_->HomeOf(desc.place);
+  if (home.flags & detail::kAtPush) [[unlikely]]
+    return PushApart(desc, fn, site, may_wait) ? 0 : kNoRoom;
   return core_->PushChainedInline(
-      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, *owner_, &ticket_);
+      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, home, *owner_,
+      &ticket_);
+}
+uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  return PushOrTry(desc, fn, site, true);
+}
+uint32_t HeldOps::TryPushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  return PushOrTry(desc, fn, site, false);
 }
 
 }  // namespace engine
