@@ -198,7 +198,6 @@ class HeldOps {
   uint32_t PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait);
   detail::EngineCore* core_;  // counted
   detail::HeldOwner* owner_;  // in the core's list of all that may hold ops
-  uint64_t ticket_ = 0;       // of the chain that it opened last
 };
 
 // Redirect: while it lives, what this thread pushes to `engine` (Push, TryPush and their asynchronous forms; not held ops

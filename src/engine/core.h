@@ -86,7 +86,7 @@ class EngineCore {
   void ReleaseHeld(CompletionState* claim);
 
   // --- held_chain.cc
-  uint32_t PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket);  // push.cc
+  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner);  // push.cc: of a run, into its chain
   HeldOwner* NewOwner() EXCLUDES(owners_mu_);
   void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
   void ReleaseChain(HeldChain* chain);
@@ -268,7 +268,6 @@ class EngineCore {
   uint8_t HomePool(PolicyStamp stamp) const {
     return UsesWorkers(stamp.policy) ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
   }
-  bool PushInline(const PushRequest& request, CompletionState** held = nullptr);
   void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
   void MakeTemplate(Operator::State& state);
   void PushTemplate(Operator::State& state, int priority, Site site);
@@ -279,11 +278,13 @@ class EngineCore {
   };
   Home HomeNow() const;
   Home HomeOf(const Placement& place);
-  OpRecord* NewRecord(ThreadSlot& slot, const PushRequest& request, Home home);
-  uint32_t ListInline(OpRecord* op, const OpDesc& desc, Site site) const;
+  OpRecord* NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
+                      bool may_wait);
+  uint32_t ListInline(OpRecord* op, const OpDesc& desc) const;
   static uint32_t ListOnce(OpRecord* op);
-  uint32_t ListAccesses(OpRecord* op, const OpDesc& desc, Site site) const;
+  uint32_t ListAccesses(OpRecord* op, const OpDesc& desc) const;
   OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
+  static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias);
   void StartRecord(ThreadSlot& slot, OpRecord* op);
@@ -299,9 +300,10 @@ class EngineCore {
   [[noreturn]] static void RefusePush();
 
   // held_chain.cc
-  uint32_t AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
-  uint32_t PushChainedInline(const PushRequest& request, Home home, HeldOwner& owner, uint64_t* ticket);
-  uint32_t Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open);
+  uint32_t AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, HeldOwner& owner, bool open);
+  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home, bool may_wait,
+                       HeldOwner& owner);
+  HeldChain* OpenChain(ThreadSlot& slot, OpRecord* op, HeldOwner& owner, uint32_t* count);
   OpRecord* StartNext(Pass& pass, HeldChain& released);
   // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
   static void TakeFirst(ThreadSlot& slot, HeldChain& released) {

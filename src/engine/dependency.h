@@ -152,8 +152,10 @@ struct Dependency {
         }
       // Nobody else pushes, so there is nothing to hold: each access in turn.
       for (uint32_t i = 0; i < n; ++i) granted += RegisterAlone(ctx, access[i], op);
-    } else if (!RegisterHolding(ctx, op, refused, granted)) {
-      return Result::kDeletedVar;
+    } else {
+      granted = RegisterHolding(ctx, op, refused);
+      if (granted == kRefused) [[unlikely]]
+        return Result::kDeletedVar;
     }
     // Nobody else grants an op whose accesses were all granted here, but for its holder, which does not while it pushes.
     if (granted == n) {
@@ -309,8 +311,10 @@ struct Dependency {
     bool own;          // a write, behind one of the same holder
   };
 
-  // Two-phase: locks every tail, publishes, links. False for a deleted Var, with nothing changed.
-  static bool RegisterHolding(Ctx& ctx, Op* op, Access** refused, uint32_t& granted) {
+  // Two-phase: locks every tail, publishes, links. Returns how many are granted at once; kRefused: a deleted Var, and
+  // nothing has changed.
+  static constexpr uint32_t kRefused = UINT32_MAX;
+  static uint32_t RegisterHolding(Ctx& ctx, Op* op, Access** refused) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
     constexpr uint32_t kOnStack = 16;
@@ -341,7 +345,7 @@ struct Dependency {
       if (a.var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
         *refused = &a;
         for (uint32_t k = i + 1; k-- > 0;) Unlock(access[k].var, seen[k].old);
-        return false;
+        return kRefused;
       }
     }
     // 2. Publish every new tail; that store also unlocks. Until here nobody has seen the op.
@@ -352,10 +356,11 @@ struct Dependency {
     if constexpr (Env::kMutant != Mutant::kLinkBeforePublish)
       for (uint32_t i = 0; i < held; ++i) Unlock(access[i].var, seen[i].now);
     // 3. Link to what was there before, and count what is granted at once.
+    uint32_t granted = 0;
     for (uint32_t i = 0; i < n; ++i) granted += Link(ctx, access[i], seen[i]);
     if constexpr (Env::kMutant == Mutant::kLinkBeforePublish)
       for (uint32_t i = 0; i < n; ++i) Unlock(access[i].var, seen[i].now);
-    return true;
+    return granted;
   }
 
   // Exclusive: Enter, Unlock and Link in one. Returns whether the access is granted at once.
@@ -372,6 +377,7 @@ struct Dependency {
       return true;
     }
     seen.entered = 0;
+    seen.own = false;
     Enter(ctx, a, op, seen);
     Unlock(v, seen.now);
     return Link(ctx, a, seen);
@@ -392,7 +398,7 @@ struct Dependency {
       seen.now = TailOf(op, a);
       seen.own = (seen.old & kHeld) && BehindOwn(op, seen.old);
       if ((seen.old & kHeld) && !seen.own) [[unlikely]]
-        NoteHeld(ctx, a, op, seen);
+        seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, seen.entered);
       return;
     }
     a.set_version(pushed);
@@ -403,7 +409,7 @@ struct Dependency {
       if (!(seen.old & kOpen) && g->waiters.load(std::memory_order_acquire) == kGranted) seen.now |= kOpen;
       a.link.store(reinterpret_cast<uintptr_t>(g), std::memory_order_relaxed);
       if ((seen.old & kHeld) || Env::Holder(op)) [[unlikely]]
-        NoteHeld(ctx, a, op, seen);
+        seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, 0);
       return;
     }
     v->entered = 1;
@@ -414,7 +420,7 @@ struct Dependency {
     a.link.store(granted ? reinterpret_cast<uintptr_t>(g) : 0, std::memory_order_relaxed);
     seen.now = reinterpret_cast<uintptr_t>(g) | kGroup | (granted ? kOpen : 0);
     if ((seen.old & kHeld) || Env::Holder(op)) [[unlikely]]
-      NoteHeld(ctx, a, op, seen);
+      seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, 0);
   }
 
   // What the tail says while this write is the last access.
@@ -429,31 +435,32 @@ struct Dependency {
 
   // Under LOCK, or exclusive: where ops are held, notes in the group who holds its readers and what it waits for, and
   // tells whose ops we queue behind. The write at the tail is pinned by it, so its block can be looked at. A holder seen
-  // here may have let go long ago: Need must bear that.
-  [[gnu::noinline]] static void NoteHeld(Ctx& ctx, Access& a, Op* op, Seen& seen) {
+  // here may have let go long ago: Need must bear that. Returns the tail to publish instead of `now`.
+  [[gnu::noinline]] static uintptr_t NoteHeld(Ctx& ctx, Access& a, Op* op, uintptr_t old, uintptr_t now,
+                                              uint64_t entered) {
     void* const mine = Env::Holder(op);
     const auto need = [&](void* holder) {
       if (holder && holder != mine && !op->deletes && Holds(holder))
         Env::Need(ctx, holder);  // nobody waits for a deletion
     };
-    if (seen.old & kGroup) {
-      Group* const g = GroupOf(seen.old);
+    if (old & kGroup) {
+      Group* const g = GroupOf(old);
       if constexpr (Env::kMutant != Mutant::kForgottenHolder)
-        if (!((seen.old | seen.now) & kOpen)) need(g->holder_before);
+        if (!((old | now) & kOpen)) need(g->holder_before);
       if (!a.read()) {
         // Nobody is held who has left. acquire: as their leaving is seen anywhere else.
-        if (g->count.load(std::memory_order_acquire) == -static_cast<int64_t>(seen.entered)) return;
-        return need(g->holder);
+        if (g->count.load(std::memory_order_acquire) != -static_cast<int64_t>(entered)) need(g->holder);
+        return now;
       }
-    } else if (seen.old) {
-      void* const before = seen.old & kHeld ? Env::HolderAtTail(AccessOf(seen.old)->op) : nullptr;
+    } else if (old) {
+      void* const before = old & kHeld ? Env::HolderAtTail(AccessOf(old)->op) : nullptr;
       need(before);
-      if (!a.read()) return;
-      GroupOf(seen.now)->holder_before = before;
+      if (!a.read()) return now;
+      GroupOf(now)->holder_before = before;
     }
-    Group* const g = GroupOf(seen.now);
+    Group* const g = GroupOf(now);
     if (mine) g->holder = g->holder && g->holder != mine && Holds(g->holder) ? kSeveral : mine;
-    seen.now |= kHeld;
+    return now | kHeld;
   }
 
   static bool Holds(void* holder) { return holder == kSeveral || Env::Holds(holder); }

@@ -49,6 +49,7 @@ inline constinit HeldChain g_let_go;
 // One for each HeldOps, so that all chains that may be open are found: the last that it opened. Kept by the engine.
 struct HeldOwner {
   std::atomic<HeldChain*> chain{nullptr};  // written by the pushing thread; release: the chain's block
+  uint64_t ticket = 0;                     // of that chain when it was opened; the pushing thread's
 };
 
 inline constexpr uint32_t kChainClass = sizeof(HeldChain) / 64;
@@ -58,13 +59,17 @@ static_assert(kChainClass != kVarClass);
 class ChainLock {
  public:
   explicit ChainLock(HeldChain& chain) : chain_(chain) {
-    for (uint32_t round = 0; chain_.lock.exchange(1, std::memory_order_acquire); ++round)
-      ProductionEnv::SpinOnLock(round);
+    if (chain_.lock.exchange(1, std::memory_order_acquire)) [[unlikely]]
+      Spin();
   }
   ~ChainLock() { chain_.lock.store(0, std::memory_order_release); }
   ChainLock(const ChainLock&) = delete;
 
  private:
+  [[gnu::noinline]] void Spin() {
+    for (uint32_t round = 0; chain_.lock.exchange(1, std::memory_order_acquire); ++round)
+      ProductionEnv::SpinOnLock(round);
+  }
   HeldChain& chain_;
 };
 

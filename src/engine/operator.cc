@@ -81,7 +81,7 @@ void EngineCore::MakeTemplate(State& state) {
   desc.updates = state.updates;
   desc.writes = state.writes;
   op->extra.flags = desc.run_always ? kRunAlways : 0u;
-  Protocol::SetPins(op, ListAccesses(op, desc, {}));
+  Protocol::SetPins(op, ListAccesses(op, desc));
   op->extra.closure = &kSharedType;
   op->extra.name = desc.name.c_str();
   op->extra.closure_offset = 0;

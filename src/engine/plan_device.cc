@@ -42,7 +42,6 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   // A graph runs no bodies: none may have to be skipped or timed.
   const bool as_graph = plan_.options.static_alloc && run_.watch.load(std::memory_order_relaxed) == 0;
   HeldOwner bulk;  // in no list: only this thread can hold it up, and it releases it below
-  uint64_t opened = 0;
   try {
     for (uint32_t& n = ticket.node; n < task.end; ++n) {
       const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
@@ -64,8 +63,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
         continue;
       }
       PlanIssue body{&run_, n};
-      core_.PushChained({.desc = &desc, .closure = RefClosure(body), .site = node.site, .flags = kInChain | kNodeOp},
-                        bulk, &opened);
+      core_.PushNode(desc, RefClosure(body), node.site, bulk);
     }
   } catch (...) {  // no room, or too late: the rest of the nodes fail
     ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());

@@ -35,8 +35,6 @@ ENGINE_INLINE bool FewAndDistinct(const Access* a, uint32_t n) {
   static_assert(kFewVars == 4);
   const auto differ = [a](uint32_t i, uint32_t k) { return a[i].var != a[k].var; };
   switch (n) {
-    case 0:
-    case 1: return true;
     case 2: return differ(0, 1);
     case 3: return differ(0, 1) && differ(0, 2) && differ(1, 2);
     case 4: return differ(0, 1) && differ(0, 2) && differ(1, 2) && differ(0, 3) && differ(1, 3) && differ(2, 3);
@@ -115,7 +113,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
 }
 
 // Lists the op's Vars in its block, each once. Returns how many it does not only read.
-ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc, Site site) const {
+ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc) const {
   Access* const accesses = op->accesses();
   Access* a = accesses;
   uint64_t place = 0;
@@ -123,7 +121,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc, 
     for (const VarRef& var : set) {
       VarCore* core = var.core();
       if (!core || core->pusher.core != this) [[unlikely]]
-        CheckVar(core, ModeName(mode), desc.name.c_str(), site);
+        CheckVar(core, ModeName(mode), op->extra.name, op->site());
       Protocol::PrefetchTail(core, mode);
       a->var = core;
       a->word = place | static_cast<uint64_t>(mode);
@@ -136,14 +134,12 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc, 
   add(desc.writes, Mode::kWrite);
   const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
-  if (!FewAndDistinct(accesses, count)) [[unlikely]]
+  if (count > 1 && !FewAndDistinct(accesses, count)) [[unlikely]]
     return ListOnce(op);
   return count - static_cast<uint32_t>(desc.reads.size());
 }
 
-uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc, Site site) const {
-  return ListInline(op, desc, site);
-}
+uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc) const { return ListInline(op, desc); }
 
 // Where the loaded magazine has none. Null: would have to wait.
 void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait) {
@@ -173,39 +169,40 @@ ENGINE_INLINE EngineCore::Home EngineCore::HomeOf(const Placement& place) {
   return {.pool = PoolIndex(place)};
 }
 
-// Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups.
-ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushRequest& request, const Home home) {
-  const OpDesc& desc = *request.desc;
+// Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups. Null: no
+// room, and may not wait.
+ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn, const Site site,
+                                              uint32_t flags, const Home home, const bool may_wait) {
   const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
-  uint32_t flags = request.flags | home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
+  flags |= home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
   if (desc.place.kind != Placement::Kind::kDefault && OnDevice(home.pool)) [[unlikely]]
     flags |= desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
   size_t closure_at = 0;
   if (flags & (kScoped | kDeviceOp)) [[unlikely]] {
-    const size_t align = std::max<size_t>(8, request.closure.type->align);
+    const size_t align = std::max<size_t>(8, fn.type->align);
     closure_at = (OpRecord::ExtraBytes(flags) + align - 1) & ~(align - 1);
   } else if (flags & kPointerExtra) {
-    closure_at = std::max<size_t>(8, request.closure.type->align);  // the accesses end at a multiple of 32
+    closure_at = std::max<size_t>(8, fn.type->align);  // the accesses end at a multiple of 32
   }
   const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
-  const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + request.closure.type->size;
+  const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + fn.type->size;
   size_t cls = (bytes + 63) / 64;
 
   void* memory = cls < kClasses ? slot.cache.TryGet(static_cast<uint32_t>(cls)) : nullptr;
   if (!memory) [[unlikely]] {
     if (n > Protocol::kMaxAccesses)
-      throw UsageError(Where(desc.name.c_str(), request.site) + " names " + std::to_string(n) + " Vars; the most is " +
+      throw UsageError(Where(desc.name.c_str(), site) + " names " + std::to_string(n) + " Vars; the most is " +
                        std::to_string(Protocol::kMaxAccesses));
-    memory = TakeBlock(slot, bytes, &cls, request.may_wait);
+    memory = TakeBlock(slot, bytes, &cls, may_wait);
     if (!memory) return nullptr;
   }
-  auto* op = static_cast<OpRecord*>(memory);
+  auto* const op = static_cast<OpRecord*>(memory);
   OpExtra& x = op->extra;
-  x.closure = request.closure.type;
+  x.closure = fn.type;
   x.name = desc.name.c_str();
-  x.file = request.site.file;
-  x.line = request.site.line;
-  x.flags = 0;
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = flags & ~kScoped;  // until it is there
   x.pool = home.pool;
   x.level = LevelOf(desc.priority);
   x.intra_op = home.intra_op;
@@ -213,24 +210,28 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const PushReques
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
   op->keeps_version = false;
   op->deletes = false;
-  if (flags & kDeviceOp) [[unlikely]]
-    PlaceOnDevice(op, desc.place);
 
   try {
-    const uint32_t writes = ListInline(op, desc, request.site);
+    if (flags & kDeviceOp) [[unlikely]]
+      PlaceOnDevice(op, desc.place);
+    const uint32_t writes = ListInline(op, desc);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
-    x.flags = flags;
     Protocol::SetPins(op, writes);
-    if (scope) ::new (&op->scope()) ScopePtr(*scope);
-    if (flags & kCapturable) [[unlikely]]
-      op->graph() = desc.graph;
-    request.closure.type->construct(op->closure(), request.closure.object);
+    if (flags & (kScoped | kCapturable)) [[unlikely]]
+      AddExtras(op, desc, flags, scope);
+    fn.type->construct(op->closure(), fn.object);
   } catch (...) {
     x.closure = nullptr;
     DropUnregistered(slot, op);
     throw;
   }
   return op;
+}
+
+void EngineCore::AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope) {
+  op->extra.flags = flags;
+  if (scope) ::new (&op->scope()) ScopePtr(*scope);
+  if (flags & kCapturable) op->graph() = desc.graph;
 }
 
 void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
@@ -309,21 +310,23 @@ void EngineCore::DriveLeftOver() {
   }
 }
 
-ENGINE_INLINE bool EngineCore::PushInline(const PushRequest& request, CompletionState** held) {
+bool EngineCore::Push(const PushRequest& request, CompletionState** held) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  OpRecord* op = NewRecord(slot, request, HomeOf(request.desc->place));
+  OpRecord* op = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
+                           HomeOf(request.desc->place), request.may_wait);
   if (!op) return false;
-  if (request.flags & kHeldOp) [[unlikely]]
-    *held = NewCompletion(slot, op);
+  if (request.flags & kHeldOp) *held = NewCompletion(slot, op);
   RegisterAndStart(slot, op, request.flags & kHeldOp ? 1 : 0);
   ReleaseNeeded(slot);
   return true;
 }
 
-bool EngineCore::Push(const PushRequest& request, CompletionState** held) { return PushInline(request, held); }
 void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
-  PushInline({.desc = &desc, .closure = fn, .site = site});
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, HomeOf(desc.place), true), 0);
+  ReleaseNeeded(slot);
 }
 
 void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
@@ -372,15 +375,15 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
 // --- members of a chain (held_chain.h)
 
 // 0: the chain is not (or no longer) the owner's, and the op not registered.
-ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket,
+ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, HeldOwner& owner,
                                                 bool open) {
   ChainLock lock(chain);
   if (open) {
-    *ticket = ++chain.ticket;
+    owner.ticket = ++chain.ticket;
     chain.first = chain.last = nullptr;
     chain.count = 0;
     chain.open.store(true, std::memory_order_relaxed);
-  } else if (chain.count == 0 || chain.ticket != *ticket) {
+  } else if (chain.count == 0 || chain.ticket != owner.ticket) {
     return 0;
   }
   std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);  // published by the registration
@@ -396,36 +399,21 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, OpRecord* op, 
   return ++chain.count;
 }
 
-uint32_t EngineCore::Append(ThreadSlot& slot, OpRecord* op, HeldChain& chain, uint64_t* ticket, bool open) {
-  return AppendInline(slot, op, chain, ticket, open);
-}
-
 // Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-ENGINE_INLINE uint32_t EngineCore::PushChainedInline(const PushRequest& request, const Home home, HeldOwner& owner,
-                                                     uint64_t* ticket) {
+ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
+                                               bool may_wait, HeldOwner& owner) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  OpRecord* op = NewRecord(slot, request, home);
+  OpRecord* op = NewRecord(slot, desc, fn, site, flags, home, may_wait);
   if (!op) return HeldOps::kNoRoom;
   HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
-  if (chain) count = AppendInline(slot, op, *chain, ticket, false);
-  if (count == 0) {  // none yet, or released: its block may be another owner's by now
-    chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
-    // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
-    // the block. Partners: the acquire loads in Release and ReleaseAllChains.
-    owner.chain.store(chain, std::memory_order_release);
-    try {
-      count = Append(slot, op, *chain, ticket, true);
-    } catch (...) {
-      chain->open.store(false, std::memory_order_relaxed);
-      owner.chain.store(nullptr, std::memory_order_relaxed);
-      slot.var_cache.Return(kChainClass, chain);
-      throw;
-    }
-  }
+  if (chain) [[likely]]
+    count = AppendInline(slot, op, *chain, owner, false);
+  if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
+    chain = OpenChain(slot, op, owner, &count);
   ReleaseNeeded(slot, chain);
-  if (request.flags & kNodeOp) return count;  // a run releases it at once, and nobody else knows its Var
+  if (flags & kNodeOp) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in drain.cc and back_pressure.cc, which then look at all chains.
   LightFence();
@@ -437,9 +425,26 @@ ENGINE_INLINE uint32_t EngineCore::PushChainedInline(const PushRequest& request,
   return count;
 }
 
-uint32_t EngineCore::PushChained(const PushRequest& request, HeldOwner& owner, uint64_t* ticket) {
-  return PushChainedInline(request, HomeOf(request.desc->place), owner, ticket);
+[[gnu::noinline]] HeldChain* EngineCore::OpenChain(ThreadSlot& slot, OpRecord* op, HeldOwner& owner, uint32_t* count) {
+  auto* const chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
+  // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
+  // the block. Partners: the acquire loads in Release and ReleaseAllChains.
+  owner.chain.store(chain, std::memory_order_release);
+  try {
+    *count = AppendInline(slot, op, *chain, owner, true);
+  } catch (...) {
+    chain->open.store(false, std::memory_order_relaxed);
+    owner.chain.store(nullptr, std::memory_order_relaxed);
+    slot.var_cache.Return(kChainClass, chain);
+    throw;
+  }
+  return chain;
 }
+
+void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner) {
+  PushChained(desc, fn, site, kInChain | kNodeOp, HomeOf(desc.place), true, owner);
+}
+
 void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
   LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
   if (draining_.load(std::memory_order_relaxed)) NoteDrain();
@@ -546,9 +551,7 @@ ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef
   const detail::EngineCore::Home home = core_->HomeOf(desc.place);
   if (home.flags & detail::kAtPush) [[unlikely]]
     return PushApart(desc, fn, site, may_wait) ? 0 : kNoRoom;
-  return core_->PushChainedInline(
-      {.desc = &desc, .closure = fn, .site = site, .flags = detail::kInChain, .may_wait = may_wait}, home, *owner_,
-      &ticket_);
+  return core_->PushChained(desc, fn, site, detail::kInChain, {.pool = home.pool}, may_wait, *owner_);
 }
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   return PushOrTry(desc, fn, site, true);
