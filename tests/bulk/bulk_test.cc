@@ -428,7 +428,7 @@ TEST_P(BulkTest, ACaptureTakesThePushesFirst) {
   Engine eng(Quiet(workers()));
   struct Recorder final : Submitter {
     int seen = 0;
-    void Submit(const OpDesc&, detail::ClosureRef, How, Site) override { ++seen; }
+    void Submit(const OpDesc&, detail::ClosureRef, Site) override { ++seen; }
   } recorder;
   const Redirect capture(eng, recorder);
   const Bulk bulk(eng);

@@ -387,7 +387,7 @@ TEST(Redirected, PushesGoToTheDecoratorAndOnlyOfThisThread) {
   Var a = eng.NewVar("a"), b = other.NewVar("b");
   struct Recorder final : Submitter {
     int seen = 0;
-    void Submit(const OpDesc&, detail::ClosureRef, How, Site) override { ++seen; }
+    void Submit(const OpDesc&, detail::ClosureRef, Site) override { ++seen; }
   } recorder;
   {
     Redirect redirect(eng, recorder);

@@ -47,7 +47,7 @@ engine_mutant(several_holders_not_released held_chain.cc "Workers/HeldChainTest.
   "      ReleaseAllChains(mine);"
   "      (void)0;")
 engine_mutant(chain_of_the_naive_policy push.cc "Workers/BulkTest.TheNaive*"
-  "if (desc.place.kind == Placement::Kind::kDefault && !UsesWorkers(core_->Stamp().policy)) [[unlikely]]"
+  "if (home.flags & detail::kAtPush) [[unlikely]]"
   "if (false)")
 engine_mutant(blocked_member_holds_all_back held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
   "op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr"
