@@ -29,6 +29,7 @@ class DeviceUnderTest {
 struct Backend {
   std::string name;
   std::function<std::unique_ptr<DeviceUnderTest>(std::string* why)> make;
+  friend void PrintTo(const Backend& b, std::ostream* out) { *out << b.name; }  // in the tests' names
 };
 
 std::unique_ptr<DeviceUnderTest> MakeSoftwareUnderTest(SoftwareDeviceOptions options);

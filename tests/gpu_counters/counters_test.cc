@@ -12,6 +12,7 @@ struct Setup {
   Scenario scenario;
   Clock clock;
   uint64_t seed;
+  friend void PrintTo(const Setup& s, std::ostream* out) { *out << s.scenario.name; }  // in the tests' names
 };
 
 std::vector<Setup> Setups() {
