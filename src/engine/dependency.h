@@ -128,8 +128,9 @@ struct Dependency {
   };
 
   // How many may look at a block, once it is registered. Set by the caller: it knows how many of the accesses are no reads.
-  static void SetPins(Op* op, uint32_t writes) {
-    op->pins.store((writes ? writes : 1) + Env::ExtraPins(op), std::memory_order_relaxed);
+  static void SetPins(Op* op, uint32_t writes) { SetPins(op, writes, Env::ExtraPins(op)); }
+  ENGINE_INLINE static void SetPins(Op* op, uint32_t writes, uint32_t extra) {
+    op->pins.store((writes ? writes : 1) + extra, std::memory_order_relaxed);
   }
 
   // Accesses must be sorted by Var address, or in any order where exclusive; each Var once; `n_access` of them
@@ -376,32 +377,38 @@ struct Dependency {
       a.link.store(seen.old ^ (kGroup | kOpen), std::memory_order_relaxed);
       return true;
     }
-    seen.entered = 0;
-    seen.own = false;
-    Enter(ctx, a, op, seen);
+    if (a.read()) {
+      EnterToRead(ctx, a, op, seen);
+      Unlock(v, seen.now);
+      return LinkToRead(ctx, a, seen);
+    }
+    EnterToWrite(ctx, a, op, seen);
     Unlock(v, seen.now);
-    return Link(ctx, a, seen);
+    return LinkToWrite(ctx, a, seen);
   }
 
   // Under LOCK, or exclusive: takes the version, enters or opens a group, and prepares the tail to publish.
   ENGINE_INLINE static void Enter(Ctx& ctx, Access& a, Op* op, Seen& seen) {
+    a.read() ? EnterToRead(ctx, a, op, seen) : EnterToWrite(ctx, a, op, seen);
+  }
+  ENGINE_INLINE static void EnterToWrite(Ctx& ctx, Access& a, Op* op, Seen& seen) {
     Var* const v = a.var;
     a.op = op;
-    const uint64_t pushed = v->pushed.load(std::memory_order_relaxed);
-    if (!a.read()) {
-      const uint64_t version = pushed + !op->keeps_version;
-      a.set_version(version);
-      a.link.store(0, std::memory_order_relaxed);
-      v->pushed.store(version, std::memory_order_relaxed);
-      if (op->deletes) v->deleted.store(1, std::memory_order_relaxed);
-      seen.entered = v->entered;
-      seen.now = TailOf(op, a);
-      seen.own = (seen.old & kHeld) && BehindOwn(op, seen.old);
-      if ((seen.old & kHeld) && !seen.own) [[unlikely]]
-        seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, seen.entered);
-      return;
-    }
-    a.set_version(pushed);
+    const uint64_t version = v->pushed.load(std::memory_order_relaxed) + !op->keeps_version;
+    a.set_version(version);
+    a.link.store(0, std::memory_order_relaxed);
+    v->pushed.store(version, std::memory_order_relaxed);
+    if (op->deletes) v->deleted.store(1, std::memory_order_relaxed);
+    seen.entered = v->entered;
+    seen.now = TailOf(op, a);
+    seen.own = (seen.old & kHeld) && BehindOwn(op, seen.old);
+    if ((seen.old & kHeld) && !seen.own) [[unlikely]]
+      seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, seen.entered);
+  }
+  ENGINE_INLINE static void EnterToRead(Ctx& ctx, Access& a, Op* op, Seen& seen) {
+    Var* const v = a.var;
+    a.op = op;
+    a.set_version(v->pushed.load(std::memory_order_relaxed));
     if (seen.old & kGroup) {
       ++v->entered;
       Group* g = GroupOf(seen.old);
@@ -466,15 +473,19 @@ struct Dependency {
   static bool Holds(void* holder) { return holder == kSeveral || Env::Holds(holder); }
 
   // Published: joins the queue behind what was there. Returns whether the access is granted at once.
-  ENGINE_INLINE static bool Link(Ctx& ctx, Access& a, Seen& seen) {
+  ENGINE_INLINE static bool Link(Ctx& ctx, Access& a, const Seen& seen) {
+    return a.read() ? LinkToRead(ctx, a, seen) : LinkToWrite(ctx, a, seen);
+  }
+  ENGINE_INLINE static bool LinkToRead(Ctx& ctx, Access& a, const Seen& seen) {
     const uintptr_t old = seen.old;
-    if (a.read()) {
-      if (old == 0 || (seen.now & kOpen)) return true;
-      if (old & kGroup) return JoinWaiters(a, GroupOf(old));
-      Group* g = GroupOf(seen.now);
-      if (!Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(g) | kGroup)) return false;
-      return GrantGroup(ctx, g, &a);  // the writer had gone: we open the group, for those who joined it too
-    }
+    if (old == 0 || (seen.now & kOpen)) return true;
+    if (old & kGroup) return JoinWaiters(a, GroupOf(old));
+    Group* g = GroupOf(seen.now);
+    if (!Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(g) | kGroup)) return false;
+    return GrantGroup(ctx, g, &a);  // the writer had gone: we open the group, for those who joined it too
+  }
+  ENGINE_INLINE static bool LinkToWrite(Ctx& ctx, Access& a, const Seen& seen) {
+    const uintptr_t old = seen.old;
     if (old == 0) return true;
     if (old & kGroup) return CloseGroup(ctx, GroupOf(old), a, seen.entered);
     Access* const writer = AccessOf(old);

@@ -108,11 +108,13 @@ struct ProductionEnv {
   using CompleterExtra = detail::CompleterExtra;
   static constexpr Mutant kMutant = Mutant::kNone;
 
+  // async: until its body returns; waits: the waiter; runs: until all nodes have settled; on a device: until it has retired
+  static constexpr uint32_t ExtraPins(uint32_t flags) {
+    return ((flags & (kAsyncOp | kWaitPin | kRunOp)) ? 1 : 0) + ((flags & kDeviceOp) ? 1 : 0);
+  }
   template <class Op>
   static uint32_t ExtraPins(const Op* op) {
-    // async: until its body returns; waits: the waiter; runs: until all nodes have settled; on a device: until it has
-    // retired
-    return ((op->extra.flags & (kAsyncOp | kWaitPin | kRunOp)) ? 1 : 0) + ((op->extra.flags & kDeviceOp) ? 1 : 0);
+    return ExtraPins(op->extra.flags);
   }
   template <class Op>
   static void* Holder(Op* op) {

@@ -118,6 +118,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc) 
   Access* a = accesses;
   uint64_t place = 0;
   const auto add = [&](const VarSet& set, Mode mode) {
+    if (set.size() == 0) return;
     for (const VarRef& var : set) {
       VarCore* core = var.core();
       if (!core || core->pusher.core != this) [[unlikely]]
@@ -216,7 +217,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& de
       PlaceOnDevice(op, desc.place);
     const uint32_t writes = ListInline(op, desc);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
-    Protocol::SetPins(op, writes);
+    Protocol::SetPins(op, writes, ProductionEnv::ExtraPins(flags));
     if (flags & (kScoped | kCapturable)) [[unlikely]]
       AddExtras(op, desc, flags, scope);
     fn.type->construct(op->closure(), fn.object);
