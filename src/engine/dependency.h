@@ -415,7 +415,8 @@ struct Dependency {
       seen.now = seen.old;
       if (!(seen.old & kOpen) && g->waiters.load(std::memory_order_acquire) == kGranted) seen.now |= kOpen;
       a.link.store(reinterpret_cast<uintptr_t>(g), std::memory_order_relaxed);
-      if ((seen.old & kHeld) || Env::Holder(op)) [[unlikely]]
+      void* const mine = Env::Holder(op);
+      if (((seen.old & kHeld) || mine) && !IsNoted(g, seen.old, mine)) [[unlikely]]
         seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, 0);
       return;
     }
@@ -438,6 +439,11 @@ struct Dependency {
   // A write that follows one of its own holder's: nothing to note.
   ENGINE_INLINE static bool BehindOwn(Op* op, uintptr_t old) {
     return !(old & kGroup) && Env::Holder(op) == Env::HolderAtTail(AccessOf(old)->op);
+  }
+
+  // Of a reader that joins readers of its own holder's: NoteHeld would change nothing.
+  ENGINE_INLINE static bool IsNoted(const Group* g, uintptr_t old, const void* mine) {
+    return mine && (old & kHeld) && g->holder == mine && (!g->holder_before || g->holder_before == mine);
   }
 
   // Under LOCK, or exclusive: where ops are held, notes in the group who holds its readers and what it waits for, and

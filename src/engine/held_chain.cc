@@ -1,6 +1,8 @@
 #include "held_chain.h"
 
+#include <algorithm>
 #include <array>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -104,16 +106,26 @@ class Touched {
   std::unordered_map<const Protocol::Var*, bool> many_;
 };
 
+// Whatever `head` waits for, a later `op` waits for as well, if it names all of the same Vars: it can't be ready first.
+bool NamesAllOf(OpRecord* head, OpRecord* op) {
+  const std::span<Access> named(op->accesses(), op->n_access);
+  return std::all_of(head->accesses(), head->accesses() + head->n_access, [&](const Access& of) {
+    return std::any_of(named.begin(), named.end(), [&](const Access& a) { return a.var == of.var; });
+  });
+}
+
 }  // namespace
 
-// Leaves in the chain its first member and what depends on it; returns a chain of the others, or null.
+// Leaves in the chain its first member and what can't start before it; returns a chain of the others, or null.
 HeldChain* EngineCore::SplitOff(Pass& pass, HeldChain& chain) {
-  OpRecord* last_kept = chain.first;
-  // Mostly each depends on the one before it, and all stay.
-  while (last_kept->extra.more_behind && Protocol::Implied(last_kept, last_kept->extra.next))
+  OpRecord* const head = chain.first;
+  OpRecord* last_kept = head;
+  // Mostly each depends on the one before it, or waits for the same, and all stay.
+  while (last_kept->extra.more_behind &&
+         (Protocol::Implied(last_kept, last_kept->extra.next) || NamesAllOf(head, last_kept->extra.next)))
     last_kept = last_kept->extra.next;
   if (!last_kept->extra.more_behind) return nullptr;
-  last_kept = chain.first;
+  last_kept = head;
   // Two chains know nothing of each other's turns.
   for (OpRecord* op = last_kept;; op = op->extra.next) {
     Protocol::GrantInstead(op);
@@ -127,7 +139,7 @@ HeldChain* EngineCore::SplitOff(Pass& pass, HeldChain& chain) {
   for (OpRecord* op = last_kept->extra.next; more; op = last_kept->extra.next) {
     more = op->extra.more_behind;
     OpRecord* const after = op->extra.next;
-    if (touched.OrdersBehind(op)) {
+    if (touched.OrdersBehind(op) || NamesAllOf(head, op)) {
       touched.Add(op);
       last_kept = op;
       continue;

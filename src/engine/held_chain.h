@@ -5,9 +5,10 @@
 // the chain is released, to each later one when the one before it has ended (or, waiting inside its body, lends its
 // worker away). So a chain adds edges that point the way in which its owner pushed, and no other.
 // A member that still waits for an op outside when its turn comes splits the chain: it keeps the members that depend on
-// it, and whoever grants it last starts it; the others go on at once as a chain of their own. Hence no member is ever
-// kept waiting by one that it does not depend on: what it waits for outside may wait for the member, in ways that the
-// engine cannot see (a body that calls a Completion, a thread that releases a HeldOp after a wait).
+// it or wait for all that it waits for (readers of one Var), and whoever grants it last starts it; the others go on at once
+// as a chain of their own. Hence no member waits for anything but what it depends on, and a turn: what another waits for
+// outside may wait for the member, in ways that the engine cannot see (a body that calls a Completion, a thread that
+// releases a HeldOp after a wait).
 //
 // Where a member writes behind a member before it, that order needs no grant of the protocol (Dependency::kImplied), and
 // costs a store. Members that start out of turn, in a split or while one waits inside its body, get grants instead.

@@ -161,6 +161,22 @@ TEST_P(HeldChainTest, AMemberThatWaitsOutsideHoldsBackOnlyWhatDependsOnIt) {
   EXPECT_EQ(after_a, (std::vector<int>{1, 2, 3}));
 }
 
+TEST_P(HeldChainTest, AMemberOfFewerVarsDoesNotWaitForOneOfMore) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), done = eng.NewVar("done");
+  HeldOp outside = HoldWrite(eng, b);
+  HeldOps held(eng);
+  bool ran = false;
+  held.Push({.reads = {a, b}}, [&] { ran = true; });
+  held.Push({.reads = {a}, .writes = {done}}, [] {});
+  held.Release();
+  eng.Wait(done);
+  EXPECT_FALSE(ran);
+  outside.Release();
+  eng.WaitAll();
+  EXPECT_TRUE(ran);
+}
+
 TEST_P(HeldChainTest, AMembersBodyMayEndWhatAnEarlierMemberWaitsFor) {
   Engine eng(Quiet(workers()));
   Var received = eng.NewVar("received"), sent = eng.NewVar("sent");
@@ -362,6 +378,21 @@ TEST(HeldChainDispatches, AChainIsOne) {
   }
   EXPECT_EQ(eng.stats().dispatches, 10u);
   EXPECT_EQ(eng.stats().completed, 990u);
+}
+
+TEST(HeldChainDispatches, ReadersThatWaitForOneWriterAreOne) {
+  Engine eng(Quiet(2));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOp outside = HoldWrite(eng, a);
+  HeldOps held(eng);
+  std::vector<int> order;
+  for (int i = 0; i < 10; ++i) held.Push({.reads = {a}}, [&order, i] { order.push_back(i); });
+  held.Push({.reads = {a, b}}, [&] { order.push_back(10); });
+  held.Release();
+  outside.Release();
+  eng.WaitAll();
+  EXPECT_EQ(eng.stats().dispatches, 2u) << "the write, and the readers";
+  for (int i = 0; i <= 10; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
 }
 
 TEST(HeldChainDispatches, TakesNoMemoryInTheSteadyState) {
