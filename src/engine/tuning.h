@@ -64,6 +64,9 @@ inline constexpr std::chrono::microseconds kDozeLongest{16000};
 // And while somebody does, beyond the spin: the most that a waiter may learn late, besides its own wake.
 inline constexpr std::chrono::microseconds kAwaitNap{20};
 
+// Between two looks whether the other ranks of a communicator leave, too. Nobody is in a hurry, and each look is an op.
+inline constexpr std::chrono::microseconds kLeaveNap{100};
+
 // How long a run that is awaited may go on before its record. Records of runs come at their ends; only a body that
 // blocks on something else than the engine is caught by this.
 inline constexpr std::chrono::milliseconds kRunPatience{20};
