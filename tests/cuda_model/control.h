@@ -15,6 +15,7 @@ void cudaModelFailKernel(long nth, cudaError_t error);
 const char* cudaModelFailed();
 long cudaModelCalls(const char* function);  // "*": of all
 long cudaModelViolations();
+void cudaModelViolation(const char* function, const char* what);  // another model's
 const char* cudaModelLastViolation();
 void cudaModelForgive();        // violations were expected
 int cudaModelLiveObjects();     // streams, events, pools, graphs, executables, allocations

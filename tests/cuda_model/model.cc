@@ -167,6 +167,7 @@ const char* cudaModelLastViolation() {
   const std::lock_guard lock(control().mu);
   return control().last_violation.c_str();
 }
+void cudaModelViolation(const char* function, const char* what) { Violation(function, what); }
 void cudaModelForgive() {
   const std::lock_guard lock(control().mu);
   control().violations = 0;
