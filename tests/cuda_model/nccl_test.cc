@@ -46,6 +46,7 @@ TEST_P(EachNcclCallFails, AndNothingHangsOrIsLost) {
   for (long nth = 1; nth <= 8; ++nth) {
     SCOPED_TRACE("failing call " + std::to_string(nth));
     const long calls = ncclModelCalls(GetParam());
+    long made = 0;
     ncclModelFail(GetParam(), nth, ncclSystemError);
     {
       Ranks ranks(1, {.name = "solo"}, kNccl);
@@ -64,12 +65,19 @@ TEST_P(EachNcclCallFails, AndNothingHangsOrIsLost) {
         ExpectHas(said, "communicator 'solo', rank 0 of 1: ");
         ExpectHas(said, "unhandled system error (" + std::string(GetParam()) + ": made to fail)");
       }
+      ranks.comms.clear();
       ranks.SeeErrors();
+      made = ncclModelCalls(GetParam()) - calls;
+      ncclModelFail("", 0, ncclSuccess);
+      // Its thread and its lane are the next one's.
+      ranks.comms.emplace_back(ranks.eng(), CommunicatorOptions{.id = NewCommunicatorId(ranks.device())});
+      ranks.Fill(ranks.eng(), a, {3});
+      ranks.AllReduce(0, a);
+      EXPECT_EQ(ranks.Read(a), Floats{3});
     }
     EXPECT_EQ(ncclModelLiveCommunicators(), 0);
-    if (ncclModelCalls(GetParam()) - calls < nth) break;  // there was no such call
+    if (made < nth) break;  // there is no such call
   }
-  ncclModelFail("", 0, ncclSuccess);
 }
 
 INSTANTIATE_TEST_SUITE_P(Calls, EachNcclCallFails,

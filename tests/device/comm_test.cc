@@ -77,7 +77,7 @@ TEST_P(Communicators, EveryTypeIsReduced) {
   EXPECT_EQ(Reduced<uint16_t>(place(), 0x3c00, 0xc100, DataType::kFloat16, Reduction::kSum), 0xbe00);       // 1 + -2.5
   EXPECT_EQ(Reduced<uint16_t>(place(), 0x0001, 0x0001, DataType::kFloat16, Reduction::kSum), 0x0002);       // subnormal
   EXPECT_EQ(Reduced<uint16_t>(place(), 0x7bff, 0x7bff, DataType::kFloat16, Reduction::kSum), 0x7c00);       // overflows
-  EXPECT_EQ(Reduced<uint16_t>(place(), 0x3f80, 0x4040, DataType::kBfloat16, Reduction::kAverage), 0x4000);  // 1 and 3
+  EXPECT_EQ(Reduced<uint16_t>(place(), 0x3f80, 0x40a0, DataType::kBfloat16, Reduction::kAverage), 0x4040);  // 1 and 5
 }
 
 TEST_P(Communicators, CallsOfOnePushAreOneLaunch) {
