@@ -19,6 +19,7 @@ template <class... Kernels>
 void PreloadKernels(Device& device, Kernels*... kernels) {
   const auto check = [](const char* call, cudaError_t error) {
     if (error == cudaSuccess) return;
+    (void)cudaGetLastError();  // reported here
     throw DeviceError(DeviceStatus::Fail(DeviceCode::kUnknown, false, static_cast<int>(error),
                                          std::string("PreloadKernels: ") + call + ": " + cudaGetErrorString(error)));
   };
