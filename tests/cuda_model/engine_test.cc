@@ -23,12 +23,12 @@ void Launched(RunContext& ctx, cudaError_t error) {
 class CudaModelEngine : public CudaModelTest {
  protected:
   // Steps of copies in, kernels on two lanes, a bulk that becomes a graph, and a copy out, which the host looks at. Says how
-  // many Vars failed; those that did not have their values.
-  static int Program(int steps);
-  static void EachCall(cudaError_t error, bool sticky, long stride);
+  // many Vars failed; those that did not have their values. Parameters change every third step.
+  static int Program(int steps, bool by_node = true);
+  static void EachCall(cudaError_t error, bool sticky, bool by_node, long stride);
 };
 
-int CudaModelEngine::Program(int steps) {
+int CudaModelEngine::Program(int steps, bool by_node) {
   int errors = 0;
   std::vector<int32_t> result(kCount, -1);
   bool looked = false;
@@ -60,7 +60,7 @@ int CudaModelEngine::Program(int steps) {
                    .reads = {x},
                    .updates = {y},
                    .place = Gpu(0),
-                   .graph = {.kind = 1 + member, .params = static_cast<uint64_t>(step / 3 + 1), .one_call = true}},
+                   .graph = {.kind = 1 + member, .params = static_cast<uint64_t>(step / 3 + 1), .one_call = by_node}},
                   [&, step](RunContext& ctx) {
                     Launched(ctx, LaunchAxpy(native(ctx), words(y_memory), words(x_memory), step / 3 + 1, kCount));
                   });
@@ -102,11 +102,11 @@ int CudaModelEngine::Program(int steps) {
   return errors;
 }
 
-void CudaModelEngine::EachCall(cudaError_t error, bool sticky, long stride) {
+void CudaModelEngine::EachCall(cudaError_t error, bool sticky, bool by_node, long stride) {
   for (long nth = 1;; nth += nth < 40 ? 1 : stride) {
     SCOPED_TRACE("call " + std::to_string(nth));
     Fail("*", nth, error, sticky);
-    const int errors = Program(7);
+    const int errors = Program(7, by_node);
     const std::string function = Failed();
     if (function.empty()) {
       EXPECT_EQ(errors, 0);
@@ -122,9 +122,13 @@ void CudaModelEngine::EachCall(cudaError_t error, bool sticky, long stride) {
 
 TEST_F(CudaModelEngine, RunsWithoutFailures) { EXPECT_EQ(Program(12), 0); }
 
-TEST_F(CudaModelEngine, SurvivesEachCallThatFails) { EachCall(cudaErrorUnknown, false, 7); }
+TEST_F(CudaModelEngine, SurvivesEachCallThatFails) { EachCall(cudaErrorUnknown, false, true, 5); }
 
-TEST_F(CudaModelEngine, SurvivesEachCallThatLosesTheDevice) { EachCall(cudaErrorIllegalAddress, true, 7); }
+TEST_F(CudaModelEngine, SurvivesEachCallThatFailsWhenGraphsAreUpdatedWhole) {
+  EachCall(cudaErrorUnknown, false, false, 3);
+}
+
+TEST_F(CudaModelEngine, SurvivesEachCallThatLosesTheDevice) { EachCall(cudaErrorIllegalAddress, true, true, 7); }
 
 TEST_F(CudaModelEngine, SurvivesEachKernelThatFails) {
   for (long nth = 1; nth < 20; nth += 3) {
