@@ -1,9 +1,42 @@
-# cuda_model_test(NAME PROGRAM FILTER): the tests of a program that FILTER names, with the model of the CUDA runtime in place of the
-# real one. For programs of nvcc's.
-if(NOT TARGET cuda_model)
+# Tests that need nvcc, and the model of the CUDA runtime that they run on without a GPU. See README.md.
+
+# Sets CUDA_TESTS, and enables the language.
+include(CheckLanguage)
+macro(cuda_tests)
+  set(CUDA_TESTS OFF)
+  if(TARGET CUDA::cudart AND NOT ENGINE_CUDA STREQUAL "OFF" AND NOT ENGINE_SANITIZE)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      set(CUDA_TESTS ON)
+      if(NOT CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 90)
+      endif()
+      enable_language(CUDA)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc has it
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+  endif()
+  if(NOT CUDA_TESTS)
+    message(STATUS "tests: no ${CMAKE_CURRENT_SOURCE_DIR} on CUDA or its model: they need nvcc, and no sanitizer")
+  endif()
+endmacro()
+
+# An object library of kernels. The host side's warnings are the project's, but for what nvcc's own output breaks.
+function(cuda_kernels name source)
+  add_library(${name} OBJECT ${source})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  set_target_properties(${name} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+                        CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+  set_property(TARGET ${name} PROPERTY COMPILE_OPTIONS
+               "--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Wshadow,-Werror")
+endfunction()
+
+function(add_cuda_model)
+  find_package(CUDAToolkit REQUIRED)  # found before; for its variables
+  set(here ${PROJECT_SOURCE_DIR}/tests/cuda_model)
   set(sources capture.cc copies.cc device.cc events.cc graphs.cc kernels.cc memory.cc model.cc streams.cc twins.cc)
-  list(TRANSFORM sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
-  configure_file(${CMAKE_CURRENT_LIST_DIR}/cudart.map.in ${PROJECT_BINARY_DIR}/cuda_model/cudart.map @ONLY)
+  list(TRANSFORM sources PREPEND ${here}/)
+  configure_file(${here}/cudart.map.in ${PROJECT_BINARY_DIR}/cuda_model/cudart.map @ONLY)
   add_library(cuda_model SHARED ${sources})
   target_include_directories(cuda_model SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(cuda_model PRIVATE Threads::Threads)
@@ -13,9 +46,13 @@ if(NOT TARGET cuda_model)
                       -Wl,--version-script=${PROJECT_BINARY_DIR}/cuda_model/cudart.map)
   set_target_properties(cuda_model PROPERTIES OUTPUT_NAME cudart SOVERSION ${CUDAToolkit_VERSION_MAJOR}
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
-endif()
+endfunction()
 
+# The tests of a program that `filter` names, in one process, with the model in place of the runtime.
 function(cuda_model_test name program filter)
+  if(NOT TARGET cuda_model)
+    add_cuda_model()
+  endif()
   add_dependencies(${program} cuda_model)
   add_test(NAME ${name} COMMAND ${program} --gtest_filter=${filter})
   set_tests_properties(${name} PROPERTIES ENVIRONMENT LD_PRELOAD=$<TARGET_FILE:cuda_model> TIMEOUT 120

@@ -1,5 +1,5 @@
 // Kernels: what nvcc's host code says of them, and their launches.
-#include "kernels.h"
+#include "twins.h"
 
 #include <cxxabi.h>
 

@@ -112,6 +112,7 @@ cudaError_t Call::Refusal() {
   if (InHostFunction()) return Misuse(cudaErrorNotPermitted, "host functions must not call the runtime");
   if (c.fail_in > 0 && (c.fail_function == "*" || c.fail_function == function) && --c.fail_in == 0) {
     c.failed = function;
+    t_last_error = c.fail_error;  // whatever it is
     if (c.fail_sticky) LoseDevice(t_device, c.fail_error);
     return c.fail_error;
   }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "kernels.h"
+#include "twins.h"
 
 namespace cuda_model {
 namespace {
