@@ -11,7 +11,8 @@ namespace engine::detail::tuning {
 inline constexpr uint32_t kMagazine = 32;
 // Memory taken from the system at once, for blocks of one size.
 inline constexpr size_t kSlabBytes = size_t{1} << 16;
-// Ops run straight after the one that released them before the worker looks at the queues again.
+// Ops run straight after the one that released them before the worker looks at the queues again, and looks into them before
+// other threads' come first.
 inline constexpr uint32_t kInlineRun = 64;
 // Ops taken from another thread's queue at once when several workers are awake.
 inline constexpr uint32_t kTakeBatch = 32;
