@@ -12,12 +12,12 @@ namespace {
 class CudaModelBackend : public CudaModelTest {
  protected:
   // All that the backend does, once. Ends at the first call that fails; what was made is given back. All failures, in order.
-  static std::vector<DeviceStatus> Everything();
+  static std::vector<DeviceStatus> Everything(int ordinal);
   // Fails the nth call of the runtime, for every n there is.
-  void EachCall(cudaError_t error, bool sticky, DeviceCode code);
+  void EachCall(int ordinal, cudaError_t error, bool sticky, DeviceCode code);
 };
 
-std::vector<DeviceStatus> CudaModelBackend::Everything() {
+std::vector<DeviceStatus> CudaModelBackend::Everything(int ordinal) {
   std::vector<DeviceStatus> failures;
   std::vector<std::function<DeviceStatus()>> undo;
   const auto note = [&](DeviceStatus status) {
@@ -26,11 +26,14 @@ std::vector<DeviceStatus> CudaModelBackend::Everything() {
   const auto must = [&](const DeviceStatus& status) {
     if (status.failed()) throw DeviceError(status);
   };
-  const auto launched = [](cudaError_t error) {
+  // Of calls that the test itself makes.
+  const auto direct = [](const char* call, cudaError_t error) {
+    if (error != cudaSuccess) (void)cudaGetLastError();
     return error == cudaSuccess
                ? DeviceStatus()
-               : DeviceStatus::Fail(DeviceCode::kUnknown, error == cudaErrorIllegalAddress, error, "cudaLaunchKernel");
+               : DeviceStatus::Fail(DeviceCode::kUnknown, error == cudaErrorIllegalAddress, error, call);
   };
+  const auto launched = [&](cudaError_t error) { return direct("cudaLaunchKernel", error); };
   constexpr int kCount = 100;
   constexpr size_t kBytes = kCount * sizeof(int32_t);
   Stream stream, other;
@@ -39,7 +42,7 @@ std::vector<DeviceStatus> CudaModelBackend::Everything() {
   DeviceGraphNode set[2], copy[2];
   DeviceGraphExec exec;
   try {
-    const std::shared_ptr<Device> device = MakeCudaDevice(0);
+    const std::shared_ptr<Device> device = MakeCudaDevice(ordinal);
     Preload(*device);
     try {
       for (Stream* s : {&stream, &other}) {
@@ -56,14 +59,12 @@ std::vector<DeviceStatus> CudaModelBackend::Everything() {
       must(device->AllocatePinned(kBytes, &pinned));
       undo.push_back([=] { return device->FreePinned(pinned); });
       must(device->Allocate(kBytes, stream, &memory));
-      undo.push_back([&, memory] {
-        DeviceStatus status = device->Free(memory, stream);
-        if (Failed() != "cudaStreamIsCapturing" || !status.failed() || status.sticky()) return status;
-        note(status);
-        return device->Free(memory, stream);  // it was not given back yet
-      });
+      undo.push_back([&, memory] { return device->Free(memory, stream); });
       auto* const words = static_cast<int32_t*>(memory);
       const auto native = [&](Stream s) { return static_cast<cudaStream_t>(device->NativeStream(s)); };
+      int current = -1;
+      must(direct("cudaGetDevice", cudaGetDevice(&current)));
+      EXPECT_TRUE(current == 0 || Failed() == "cudaSetDevice") << "the thread's device was changed";
       must(device->MakeCurrent());
       std::vector<int32_t> host(kCount, 5);
       must(device->Record(start, stream));
@@ -80,7 +81,7 @@ std::vector<DeviceStatus> CudaModelBackend::Everything() {
       std::chrono::nanoseconds took{};
       must(device->Elapsed(start, end, &took));
       must(device->CopyOut(host.data(), memory, kBytes, stream));
-      if (host[0] != 10) throw std::logic_error("5 + 5 is " + std::to_string(host[0]));
+      EXPECT_EQ(host[0], 10);
       for (int i = 0; i < 2; ++i) {
         must(device->BeginCapture(stream));
         DeviceStatus bad = launched(LaunchSet(native(stream), words, kCount, i));
@@ -109,17 +110,19 @@ std::vector<DeviceStatus> CudaModelBackend::Everything() {
   } catch (const DeviceError& error) {
     note(error.status());
   }
+  for (int i = 0; i < 2; ++i)
+    if (cudaSetDevice(0) != cudaSuccess) (void)cudaGetLastError();
   return failures;
 }
 
-void CudaModelBackend::EachCall(cudaError_t error, bool sticky, DeviceCode code) {
+void CudaModelBackend::EachCall(int ordinal, cudaError_t error, bool sticky, DeviceCode code) {
   // What fails of these is somebody else's matter, or can be done without: the device is made current again for whoever
-  // called, the bytes of an executable are unknown, a device's destructor says nothing.
-  const std::set<std::string> silent{"cudaSetDevice", "cudaMemGetInfo", "cudaMemPoolDestroy"};
+  // called, the bytes of an executable are unknown, a device's destructor says nothing, memory is freed without a look.
+  const std::set<std::string> silent{"cudaSetDevice", "cudaMemGetInfo", "cudaMemPoolDestroy", "cudaStreamIsCapturing"};
   std::set<std::string> failed;
   for (long nth = 1;; ++nth) {
     Fail("*", nth, error, sticky);
-    const std::vector<DeviceStatus> failures = Everything();
+    const std::vector<DeviceStatus> failures = Everything(ordinal);
     const std::string function = Failed();
     if (function.empty()) {
       EXPECT_TRUE(failures.empty()) << failures.front().text();
@@ -138,7 +141,7 @@ void CudaModelBackend::EachCall(cudaError_t error, bool sticky, DeviceCode code)
       }
       EXPECT_EQ(status.native_code(), error) << status.text();
       EXPECT_EQ(status.sticky(), sticky) << status.text();
-      if (status.code() != DeviceCode::kUnknown) {  // of a launch
+      if (status.code() != DeviceCode::kUnknown) {  // of the test's own
         EXPECT_EQ(status.code(), code) << status.text();
       }
       if (!sticky) {
@@ -154,11 +157,16 @@ void CudaModelBackend::EachCall(cudaError_t error, bool sticky, DeviceCode code)
 }
 
 TEST_F(CudaModelBackend, EachCallThatFailsIsNamed) {
-  EachCall(cudaErrorInvalidValue, false, DeviceCode::kInvalidValue);
+  EachCall(0, cudaErrorInvalidValue, false, DeviceCode::kInvalidValue);
+}
+
+TEST_F(CudaModelBackend, OnADeviceThatIsNotTheThreadsOwnToo) {
+  if (CudaDeviceCount() < 2) GTEST_SKIP() << "one device";
+  EachCall(1, cudaErrorMemoryAllocation, false, DeviceCode::kOutOfMemory);
 }
 
 TEST_F(CudaModelBackend, EachCallThatLosesTheDeviceSaysSo) {
-  EachCall(cudaErrorIllegalAddress, true, DeviceCode::kIllegalAddress);
+  EachCall(0, cudaErrorIllegalAddress, true, DeviceCode::kIllegalAddress);
 }
 
 // "Not ready" is no error, and hides none: that of a launch before is still there for whoever asks.

@@ -7,9 +7,9 @@
 #include <dlfcn.h>
 
 extern "C" {
-// The nth call of `function` from now on fails, "*" being any; sticky: its device is lost by it. Null takes that back.
+// The nth call of `function` from now on fails, "*" being any; sticky: all is lost by it. Null takes that back.
 void cudaModelFail(const char* function, long nth, cudaError_t error, int sticky);
-// The nth kernel from now on ends its device with the error, while it runs.
+// The nth kernel from now on loses all by the error, while it runs.
 void cudaModelFailKernel(long nth, cudaError_t error);
 // The function whose planted failure came, or null.
 const char* cudaModelFailed();
@@ -19,7 +19,7 @@ void cudaModelViolation(const char* function, const char* what);  // another mod
 const char* cudaModelLastViolation();
 void cudaModelForgive();        // violations were expected
 int cudaModelLiveObjects();     // streams, events, pools, graphs, executables, allocations
-void cudaModelReviveDevices();  // what lost devices held is forgotten, and they work again
+void cudaModelReviveDevices();  // what was lost is forgotten, and devices work again
 }
 
 // A function of the model, or null.

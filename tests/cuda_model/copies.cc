@@ -33,7 +33,7 @@ cudaError_t Check(Call& call, const CopyCall& copy, Side* from, Side* to) {
 
 }  // namespace
 
-void RunCopy(const CopyCall& copy, int device) {
+void RunCopy(const CopyCall& copy) {
   const auto usable = [&](const void* memory) {
     {
       const std::lock_guard lock(state().mu);
@@ -47,16 +47,16 @@ void RunCopy(const CopyCall& copy, int device) {
   }
   Violation("copy", "it ran outside of its memory's life on the device");
   const std::lock_guard lock(state().mu);
-  LoseDevice(device, cudaErrorIllegalAddress);
+  Lose(cudaErrorIllegalAddress);
 }
 
-void RunSet(const cudaMemsetParams& set, int device) {
+void RunSet(const cudaMemsetParams& set) {
   for (size_t row = 0; row < set.height; ++row) {
     char* const to = static_cast<char*>(set.dst) + row * set.pitch;
     if (!MayTouch(to, set.width * set.elementSize)) {
       Violation("set", "it ran outside of its memory's life on the device");
       const std::lock_guard lock(state().mu);
-      return LoseDevice(device, cudaErrorIllegalAddress);
+      return Lose(cudaErrorIllegalAddress);
     }
     for (size_t i = 0; i < set.width; ++i) std::memcpy(to + i * set.elementSize, &set.value, set.elementSize);
   }
@@ -87,17 +87,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     }
     if (source == Side::kPageable) {
       const uint64_t until = on->submitted;
-      if (const cudaError_t lost = call.Wait(on->device, [&] { return on->ended >= until; }); lost != cudaSuccess)
-        return lost;
+      if (const cudaError_t lost = call.Wait([&] { return on->ended >= until; }); lost != cudaSuccess) return lost;
       auto staged = std::make_shared<std::vector<char>>(bytes);
       std::memcpy(staged->data(), from, bytes);
-      Submit(*on, {[=, device = on->device] { RunCopy({to, staged->data(), bytes, kind}, device); }, {}, {}});
+      Submit(*on, {[=] { RunCopy({to, staged->data(), bytes, kind}); }, {}, {}});
       if (destination == Side::kDevice) return cudaSuccess;
     } else {
-      Submit(*on, {[=, device = on->device] { RunCopy({to, from, bytes, kind}, device); }, {}, {}});
+      Submit(*on, {[=] { RunCopy({to, from, bytes, kind}); }, {}, {}});
     }
     const uint64_t until = on->submitted;
-    return call.Wait(on->device, [&] { return on->ended >= until; });
+    return call.Wait([&] { return on->ended >= until; });
   });
 }
 
@@ -110,9 +109,9 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
     if (const cudaError_t bad = Check(call, {to, from, bytes, kind}, &source, &destination); bad != cudaSuccess)
       return bad;
     call.lock.unlock();
-    RunCopy({to, from, bytes, kind}, CurrentDevice());
+    RunCopy({to, from, bytes, kind});
     call.lock.lock();
-    return call.g.devices[static_cast<size_t>(CurrentDevice())].lost;
+    return call.g.lost;
   });
 }
 

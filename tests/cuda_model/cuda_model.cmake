@@ -55,6 +55,7 @@ function(cuda_model_test name program filter)
   endif()
   add_dependencies(${program} cuda_model)
   add_test(NAME ${name} COMMAND ${program} --gtest_filter=${filter})
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT LD_PRELOAD=$<TARGET_FILE:cuda_model> TIMEOUT 120
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:cuda_model>;CUDA_MODEL_DEVICES=2"
+                       TIMEOUT 120
                        FAIL_REGULAR_EXPRESSION "SKIPPED|0 tests ran")
 endfunction()

@@ -108,8 +108,6 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (!found) return cudaErrorInvalidResourceHandle;
     if (const cudaError_t captured = RefuseCaptured(*found); captured != cudaSuccess) return captured;
     if (const cudaError_t unsafe = call.Unsafe(); unsafe != cudaSuccess) return unsafe;
-    if (const cudaError_t lost = call.g.devices[static_cast<size_t>(found->device)].lost; lost != cudaSuccess)
-      return lost;
     return !found->point || found->point->reached ? cudaSuccess : cudaErrorNotReady;
   });
 }
@@ -121,7 +119,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (const cudaError_t captured = RefuseCaptured(*found); captured != cudaSuccess) return captured;
     if (const cudaError_t unsafe = call.Unsafe(); unsafe != cudaSuccess) return unsafe;
     const std::shared_ptr<Point> point = found->point;  // "currently captured": a later record does not count
-    const cudaError_t lost = call.Wait(found->device, [&] { return !point || point->reached; });
+    const cudaError_t lost = call.Wait([&] { return !point || point->reached; });
     if (lost == cudaSuccess) ReleaseUnused(found->device);
     return lost;
   });

@@ -29,7 +29,7 @@ void RunNodes(const std::vector<Node>& nodes) {
     for (size_t i = nodes.size(); i-- > 0;) {
       const auto is_done = [&](cudaGraphNode_t n) { return std::find(done.begin(), done.end(), n) != done.end(); };
       if (ran[i] || !std::all_of(nodes[i].behind.begin(), nodes[i].behind.end(), is_done)) continue;
-      Run(nodes[i].operation, nodes[i].device);
+      Run(nodes[i].operation);
       ran[i] = true;
       done.push_back(nodes[i].handle);
       break;

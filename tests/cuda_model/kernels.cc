@@ -89,7 +89,7 @@ cudaError_t CheckLaunch(Call& call, const Kernel* kernel, const dim3& grid, cons
   return cudaSuccess;
 }
 
-void RunKernel(const KernelCall& kernel, int device) {
+void RunKernel(const KernelCall& kernel) {
   std::vector<void*> arguments;
   for (const auto& argument : kernel.arguments) arguments.push_back(const_cast<std::byte*>(argument.data()));
   const auto in = [](const dim3& of) { return uint64_t{of.x} * of.y * of.z; };
@@ -107,7 +107,7 @@ void RunKernel(const KernelCall& kernel, int device) {
   }
   if (planted == cudaSuccess) return;
   const std::lock_guard lock(state().mu);
-  LoseDevice(device, planted);
+  Lose(planted);
 }
 
 }  // namespace cuda_model

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -33,31 +34,23 @@ Control& control() {
 thread_local int t_device = 0;
 thread_local cudaError_t t_last_error = cudaSuccess;
 
-bool Lost(int device) { return state().devices[static_cast<size_t>(device)].lost != cudaSuccess; }
-
-// What a program left alive. Lost devices keep what they have: only the end of the process helps then.
-template <class T>
-int Live(Table<T>& table, std::string* said) {
-  int live = 0;
-  for (auto& [handle, object] : table.live()) live += !Lost(object->device);
-  if (live != 0 && said) *said += (said->empty() ? "" : ", ") + std::to_string(live) + " of " + table.what();
-  return live;
-}
-template <>
-int Live(Table<Graph>& table, std::string* said) {
-  int live = 0;
-  for (auto& [handle, graph] : table.live()) live += graph->nodes.empty() || !Lost(graph->nodes[0]->device);
-  if (live != 0 && said) *said += (said->empty() ? "" : ", ") + std::to_string(live) + " of " + table.what();
-  return live;
-}
-
+// What a program left alive. When all is lost it has no way to give anything back.
 int LiveObjects(std::string* said) {
   State& g = state();
-  int blocks = 0;
-  for (auto& [begin, block] : g.memory) blocks += block->allocated && !Lost(block->device);
-  if (blocks != 0 && said) *said += std::to_string(blocks) + " allocations";
-  return blocks + Live(g.streams, said) + Live(g.events, said) + Live(g.pools, said) + Live(g.graphs, said) +
-         Live(g.execs, said);
+  int live = 0;
+  if (g.lost != cudaSuccess) return 0;
+  const auto count = [&](size_t objects, const char* what) {
+    if (objects != 0 && said) *said += (said->empty() ? "" : ", ") + std::to_string(objects) + " of " + what;
+    live += static_cast<int>(objects);
+  };
+  const auto allocated = [](const auto& entry) { return entry.second->allocated; };
+  count(static_cast<size_t>(std::count_if(g.memory.begin(), g.memory.end(), allocated)), "the memory");
+  count(g.streams.live().size(), g.streams.what());
+  count(g.events.live().size(), g.events.what());
+  count(g.pools.live().size(), g.pools.what());
+  count(g.graphs.live().size(), g.graphs.what());
+  count(g.execs.live().size(), g.execs.what());
+  return live;
 }
 
 // Behind the destructors of all that uses the runtime, since that is loaded later.
@@ -113,13 +106,11 @@ cudaError_t Call::Refusal() {
   if (c.fail_in > 0 && (c.fail_function == "*" || c.fail_function == function) && --c.fail_in == 0) {
     c.failed = function;
     t_last_error = c.fail_error;  // whatever it is
-    if (c.fail_sticky) LoseDevice(t_device, c.fail_error);
+    if (c.fail_sticky) Lose(c.fail_error);
     return c.fail_error;
   }
-  // "any further CUDA work will return the same error" (CUDA Runtime API, error types).
-  const cudaError_t lost = g.devices[static_cast<size_t>(t_device)].lost;
-  refused_ = lost != cudaSuccess;
-  return lost;
+  refused_ = g.lost != cudaSuccess;
+  return g.lost;
 }
 
 // "cudaErrorNotReady [...] is not considered an error and is therefore not reported" (Programming Guide, error checking).
@@ -131,8 +122,7 @@ cudaError_t Call::Return(cudaError_t error) {
 cudaError_t TakeLastError(bool keep) {
   State& g = state();
   const std::lock_guard lock(g.mu);
-  const cudaError_t lost = g.devices.empty() ? cudaSuccess : g.devices[static_cast<size_t>(t_device)].lost;
-  const cudaError_t error = lost != cudaSuccess ? lost : t_last_error;
+  const cudaError_t error = g.lost != cudaSuccess ? g.lost : t_last_error;
   if (!keep) t_last_error = cudaSuccess;
   return error;
 }
@@ -181,32 +171,23 @@ int cudaModelLiveObjects() {
 void cudaModelReviveDevices() {
   State& g = state();
   std::unique_lock lock(g.mu);
-  const auto forget = [&](auto& table, auto lost) {
-    for (auto at = table.live().begin(); at != table.live().end();)
-      at = lost(*at->second) ? table.live().erase(at) : std::next(at);
-  };
   for (auto& [handle, stream] : g.streams.live()) {
-    if (!Lost(stream->device)) continue;
     stream->closed = true;
     stream->wake.notify_all();
   }
-  const auto of_lost = [](const auto& object) { return Lost(object.device); };
   ++g.waiting;
-  g.progress.wait(lock, [&] {
-    for (const Stream* s : g.working)
-      if (Lost(s->device)) return false;
-    return true;
-  });
+  g.progress.wait(lock, [&] { return g.working.empty(); });
   --g.waiting;
-  forget(g.streams, of_lost);
-  forget(g.events, of_lost);
-  forget(g.pools, of_lost);
-  forget(g.execs, of_lost);
-  forget(g.graphs, [](const Graph& graph) { return graph.nodes.empty() || Lost(graph.nodes[0]->device); });
-  forget(g.nodes, of_lost);
-  for (auto at = g.memory.begin(); at != g.memory.end();) at = Lost(at->second->device) ? g.memory.erase(at) : ++at;
-  for (Device& device : g.devices)
-    if (device.lost != cudaSuccess) device = {};
+  g.streams.live().clear();
+  g.events.live().clear();
+  g.pools.live().clear();
+  g.execs.live().clear();
+  g.graphs.live().clear();
+  g.nodes.live().clear();
+  g.memory.clear();
+  g.captures.clear();
+  for (Device& device : g.devices) device = {};
+  g.lost = cudaSuccess;
   t_last_error = cudaSuccess;
 }
 

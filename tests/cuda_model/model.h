@@ -129,7 +129,6 @@ struct Pool {
 };
 struct Device {
   size_t used = 0;
-  cudaError_t lost = cudaSuccess;  // a sticky error
 };
 
 // Live objects of one kind by their handles.
@@ -170,6 +169,9 @@ struct State {
   std::mutex mu;
   std::condition_variable progress;  // work of some stream ended
   int waiting = 0;                   // on it
+  // "This leaves the process in an inconsistent state and any further CUDA work will return the same error" (CUDA Runtime API,
+  // error types): of all devices.
+  cudaError_t lost = cudaSuccess;
   std::vector<Device> devices;
   Table<Stream> streams{"the stream", 1};
   Table<Event> events{"the event", 2};
@@ -192,7 +194,7 @@ class Call {
   ~Call();
   Call(const Call&) = delete;
 
-  // What was planted for this call, or what its device died of.
+  // What was planted for this call, or what all was lost by.
   cudaError_t Refusal();
   cudaError_t Return(cudaError_t error);
   // Forbidden as well: the error, after saying so.
@@ -206,13 +208,13 @@ class Call {
     if (!found) Violation(function, table.Why(handle));
     return found;
   }
-  // Blocks until it holds, or the device is lost: what that was, then.
+  // Blocks until it holds, or all is lost: by what, then.
   template <class Condition>
-  cudaError_t Wait(int device, Condition condition) {
+  cudaError_t Wait(Condition condition) {
     ++g.waiting;
-    g.progress.wait(lock, [&] { return condition() || g.devices[static_cast<size_t>(device)].lost != cudaSuccess; });
+    g.progress.wait(lock, [&] { return condition() || g.lost != cudaSuccess; });
     --g.waiting;
-    return g.devices[static_cast<size_t>(device)].lost;
+    return g.lost;
   }
   // Calls that may wait for all that runs on the device do so here.
   cudaError_t WaitIdle(int device);
@@ -245,12 +247,12 @@ bool& InHostFunction();  // of cudaLaunchHostFunc, on this thread
 void SetCurrentDevice(int ordinal);
 cudaError_t TakeLastError(bool keep);
 
-// Streams: puts work on one; the device's work ends with an error that stays.
+// Streams: puts work on one; all work ends with an error that stays.
 void Submit(Stream& stream, Work work);
-void LoseDevice(int device, cudaError_t error);
+void Lose(cudaError_t error);
 // The operation runs on the stream, or becomes a node of the graph that it captures.
 cudaError_t Issue(Call& call, Stream& stream, Operation operation);
-void Run(const Operation& operation, int device);
+void Run(const Operation& operation);
 
 // Captures.
 void Invalidate(Capture& capture);
@@ -261,13 +263,13 @@ const Kernel* FindKernel(const void* function);
 cudaError_t CopyArguments(const Kernel& kernel, void** from, KernelCall* to);
 cudaError_t CheckLaunch(Call& call, const Kernel* kernel, const dim3& grid, const dim3& block);
 const void* HostFunction(const Kernel& kernel);
-void RunKernel(const KernelCall& kernel, int device);
+void RunKernel(const KernelCall& kernel);
 
 // Memory.
 std::shared_ptr<Block> FindBlock(const void* memory);  // allocated or not; null: pageable memory of the host
 bool MayTouch(const void* memory, size_t bytes);       // by work that runs: it is device memory in use, or pinned
-void RunCopy(const CopyCall& copy, int device);
-void RunSet(const cudaMemsetParams& set, int device);
+void RunCopy(const CopyCall& copy);
+void RunSet(const cudaMemsetParams& set);
 void ReleaseUnused(int device);  // what pools hold beyond their thresholds, at each synchronization
 
 }  // namespace cuda_model

@@ -13,6 +13,7 @@ class CudaModelTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!CUDA_MODEL(cudaModelFail)) GTEST_SKIP() << "the real CUDA runtime is loaded, not the model of it";
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);  // a planted failure may have kept somebody from going back
     before_ = CUDA_MODEL(cudaModelLiveObjects)();
   }
   void TearDown() override {

@@ -6,11 +6,10 @@
 namespace cuda_model {
 namespace {
 
-// Runs the stream's work in order until it is destroyed and empty. Of a lost device work is dropped.
+// Runs the stream's work in order until it is destroyed and empty. When all is lost work is dropped.
 void Main(std::shared_ptr<Stream> stream) {
   State& g = state();
   std::unique_lock lock(g.mu);
-  const auto lost = [&] { return g.devices[static_cast<size_t>(stream->device)].lost != cudaSuccess; };
   while (true) {
     stream->wake.wait(lock, [&] { return !stream->queue.empty() || stream->closed; });
     if (stream->queue.empty()) break;
@@ -18,10 +17,10 @@ void Main(std::shared_ptr<Stream> stream) {
     stream->queue.pop_front();
     if (work.behind && !work.behind->reached) {
       ++g.waiting;
-      g.progress.wait(lock, [&] { return work.behind->reached || lost(); });
+      g.progress.wait(lock, [&] { return work.behind->reached || g.lost != cudaSuccess; });
       --g.waiting;
     }
-    if (work.run && !lost()) {
+    if (work.run && g.lost == cudaSuccess) {
       lock.unlock();
       work.run();
       work.run = nullptr;
@@ -46,15 +45,14 @@ void Submit(Stream& stream, Work work) {
   stream.wake.notify_one();
 }
 
-void LoseDevice(int device, cudaError_t error) {
+void Lose(cudaError_t error) {
   State& g = state();
-  cudaError_t& lost = g.devices[static_cast<size_t>(device)].lost;
-  if (lost == cudaSuccess) lost = error;
+  if (g.lost == cudaSuccess) g.lost = error;
   g.progress.notify_all();
 }
 
 cudaError_t Call::WaitIdle(int device) {
-  return Wait(device, [&] {
+  return Wait([&] {
     for (const Stream* s : g.working)
       if (s->device == device && !s->idle()) return false;
     return true;
@@ -63,14 +61,14 @@ cudaError_t Call::WaitIdle(int device) {
 
 cudaError_t Issue(Call& call, Stream& stream, Operation operation) {
   if (stream.capture) return AddNode(call, stream, std::move(operation));
-  Submit(stream, {[operation = std::move(operation), device = stream.device] { Run(operation, device); }, {}, {}});
+  Submit(stream, {[operation = std::move(operation)] { Run(operation); }, {}, {}});
   return cudaSuccess;
 }
 
-void Run(const Operation& operation, int device) {
-  if (const auto* kernel = std::get_if<KernelCall>(&operation)) RunKernel(*kernel, device);
-  if (const auto* copy = std::get_if<CopyCall>(&operation)) RunCopy(*copy, device);
-  if (const auto* set = std::get_if<cudaMemsetParams>(&operation)) RunSet(*set, device);
+void Run(const Operation& operation) {
+  if (const auto* kernel = std::get_if<KernelCall>(&operation)) RunKernel(*kernel);
+  if (const auto* copy = std::get_if<CopyCall>(&operation)) RunCopy(*copy);
+  if (const auto* set = std::get_if<cudaMemsetParams>(&operation)) RunSet(*set);
   if (const auto* host = std::get_if<HostCall>(&operation)) {
     InHostFunction() = true;
     host->function(host->argument);
@@ -130,7 +128,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     }
     if (const cudaError_t unsafe = call.Unsafe(); unsafe != cudaSuccess) return unsafe;
     const uint64_t until = found->submitted;
-    const cudaError_t lost = call.Wait(found->device, [&] { return found->ended >= until; });
+    const cudaError_t lost = call.Wait([&] { return found->ended >= until; });
     if (lost == cudaSuccess) ReleaseUnused(found->device);
     return lost;
   });
@@ -145,8 +143,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
       return cudaErrorStreamCaptureUnsupported;
     }
     if (const cudaError_t unsafe = call.Unsafe(); unsafe != cudaSuccess) return unsafe;
-    if (const cudaError_t lost = call.g.devices[static_cast<size_t>(found->device)].lost; lost != cudaSuccess)
-      return lost;
     return found->idle() ? cudaSuccess : cudaErrorNotReady;
   });
 }

@@ -163,7 +163,10 @@ DeviceStatus CudaDevice::Allocate(size_t bytes, Stream stream, void** memory) {
 
 DeviceStatus CudaDevice::Free(void* memory, Stream stream) {
   if (DeviceStatus bad = RefuseNull("Free", stream, "the stream"); !bad.ok()) return bad;
-  if (DeviceStatus bad = RefuseInCapture("Free", "the stream captures", stream); !bad.ok()) return bad;
+  // Where not even this can be told, the free says what is wrong: a look that fails must not keep the memory.
+  bool capturing = false;
+  if (IsCapturing(stream, &capturing).ok() && capturing)
+    return DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0, "Free: the stream captures");
   if (!memory) return {};
   return CudaStatus("cudaFreeAsync", cudaFreeAsync(memory, Native(stream)));
 }
