@@ -48,14 +48,49 @@ function(add_cuda_model)
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
 endfunction()
 
-# The tests of a program that `filter` names, in one process, with the model in place of the runtime.
+# With the real header where NCCL was found.
+function(add_nccl_model)
+  if(TARGET nccl_model)
+    return()
+  endif()
+  if(NOT TARGET cuda_model)
+    add_cuda_model()
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  set(here ${PROJECT_SOURCE_DIR}/tests/cuda_model)
+  set(header ${here}/nccl_header)
+  if(NCCL_INCLUDE_DIR)  # cmake/FindNCCL.cmake
+    set(header ${NCCL_INCLUDE_DIR})
+  else()
+    message(STATUS "tests: the model of NCCL has a header of its own. For the real one NCCL_ROOT names a folder with include/ and "
+                   "lib/, as the wheel nvidia-nccl-cu13 has them under nvidia/nccl")
+  endif()
+  add_library(nccl_model SHARED ${here}/nccl.cc ${here}/nccl_clique.cc)
+  target_include_directories(nccl_model SYSTEM PUBLIC ${header} ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(nccl_model PRIVATE cuda_model)
+  target_compile_options(nccl_model PRIVATE -O1 -g1)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda_model/nccl.map CONTENT "libnccl.so.2 { global: nccl*; local: *; };\n")
+  target_link_options(nccl_model PRIVATE -static-libstdc++ -static-libgcc  # as above
+                      -Wl,--version-script=${PROJECT_BINARY_DIR}/cuda_model/nccl.map)
+  set_target_properties(nccl_model PROPERTIES OUTPUT_NAME nccl SOVERSION 2
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
+endfunction()
+
+# The tests of a program that `filter` names, in one process, with the model in place of the runtime, and of NCCL if the
+# engine was built with that.
 function(cuda_model_test name program filter)
   if(NOT TARGET cuda_model)
     add_cuda_model()
   endif()
   add_dependencies(${program} cuda_model)
+  set(models $<TARGET_FILE:cuda_model>)
+  if(TARGET NCCL::NCCL AND NOT ENGINE_NCCL STREQUAL "OFF")
+    add_nccl_model()
+    add_dependencies(${program} nccl_model)
+    string(APPEND models ":$<TARGET_FILE:nccl_model>")
+  endif()
   add_test(NAME ${name} COMMAND ${program} --gtest_filter=${filter})
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:cuda_model>;CUDA_MODEL_DEVICES=2"
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "LD_PRELOAD=${models};CUDA_MODEL_DEVICES=2"
                        TIMEOUT 120
                        FAIL_REGULAR_EXPRESSION "SKIPPED|0 tests ran")
 endfunction()
