@@ -90,7 +90,7 @@ TEST_F(CudaModelMisuse, KernelsThatTouchWhatWasFreed) {
   void* other = nullptr;
   ASSERT_EQ(cudaMallocFromPoolAsync(&other, 4000, pool_, stream_), cudaSuccess);
   ASSERT_EQ(cudaFreeAsync(other, stream_), cudaSuccess);
-  ASSERT_EQ(LaunchSet(stream_, static_cast<int32_t*>(other), 1000, 1), cudaSuccess);
+  (void)LaunchSet(stream_, static_cast<int32_t*>(other), 1000, 1);  // which asks how it went: it may have run by then
   ExpectViolation(cudaStreamSynchronize(stream_), cudaErrorIllegalAddress, "Set");
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress) << "it stays";
