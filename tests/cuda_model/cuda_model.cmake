@@ -16,8 +16,10 @@ macro(cuda_tests)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
   endif()
-  if(NOT CUDA_TESTS)
-    message(STATUS "tests: no ${CMAKE_CURRENT_SOURCE_DIR} on CUDA or its model: they need nvcc, and no sanitizer")
+  get_property(said GLOBAL PROPERTY cuda_tests_said)
+  if(NOT CUDA_TESTS AND NOT said)
+    set_property(GLOBAL PROPERTY cuda_tests_said ON)
+    message(STATUS "tests: none on CUDA or on the model of its runtime: they need the toolkit with nvcc, and no sanitizer")
   endif()
 endmacro()
 
@@ -45,7 +47,8 @@ function(add_cuda_model)
   target_link_options(cuda_model PRIVATE -static-libstdc++ -static-libgcc
                       -Wl,--version-script=${PROJECT_BINARY_DIR}/cuda_model/cudart.map)
   set_target_properties(cuda_model PROPERTIES OUTPUT_NAME cudart SOVERSION ${CUDAToolkit_VERSION_MAJOR}
-                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model
+                        UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)  # most of a file's time is its headers'
 endfunction()
 
 # With the real header where NCCL was found.
