@@ -268,6 +268,7 @@ typedef struct EngineDeviceCounters {
   uint64_t graph_instantiations;
   uint64_t graph_updates;
   uint64_t graph_launches;
+  uint64_t late_looks; /* of host_waits, noticed only as a timer ran out: none, but by chance */
 } EngineDeviceCounters;
 ENGINE_API EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* counters);
 

@@ -17,15 +17,21 @@ namespace engine {
 // Of `__global__` functions, on `device`. The calling thread's current device is as it was. Throws DeviceError.
 template <class... Kernels>
 void PreloadKernels(Device& device, Kernels*... kernels) {
-  const auto check = [](const char* call, cudaError_t error) {
+  const auto check = [&](const char* call, cudaError_t error) {
     if (error == cudaSuccess) return;
-    throw DeviceError(DeviceStatus::Fail(DeviceCode::kUnknown, false, static_cast<int>(error),
+    const DeviceStatus last = device.TakeLastError();  // this one, and the device knows what it means
+    throw DeviceError(DeviceStatus::Fail(last.failed() ? last.code() : DeviceCode::kUnknown, last.sticky(),
+                                         static_cast<int>(error),
                                          std::string("PreloadKernels: ") + call + ": " + cudaGetErrorString(error)));
   };
   struct Back {
+    Device& device;
     int before = 0;
-    ~Back() { (void)cudaSetDevice(before); }
-  } back;
+    ~Back() {
+      if (cudaSetDevice(before) != cudaSuccess)
+        (void)device.TakeLastError();  // else it is found where it does not belong
+    }
+  } back{device};
   check("cudaGetDevice", cudaGetDevice(&back.before));
   if (DeviceStatus status = device.MakeCurrent(); !status.ok()) throw DeviceError(status);
   cudaFuncAttributes attributes{};

@@ -35,6 +35,7 @@ enum class DeviceCode : uint8_t {
   kInvalidHandle,  // null, destroyed, or of another device
   kWrongMemory,    // debug checks: a host pointer where a device pointer belongs, or the other way round
   kSyncInBody,     // debug checks: Synchronize in the body of an op on a device
+  kWrongStream,    // debug checks, software only: a body's work on a stream that is not its op's, nor joined to that
   kOutOfMemory,
   kNoDevice,  // no such device, no driver, or a build without the backend
   kUnsupported,

@@ -14,7 +14,10 @@
 // Threads:   a handle is used by one thread at a time; handles are independent.
 // Ownership: unique. A block may outlive its engine.
 // Errors:    DeviceError (kOutOfMemory) when the device has no memory after the pool gave back what it could, and then
-//            had the device finish what was issued.
+//            had the device finish what was issued (collectives excepted: they may wait for whoever asks).
+// Blocking:  pinned memory that goes back to the driver waits for all work on the device. The pool gives it back only where
+//            memory ran out, and never beside a communicator; and when the engine goes. A pinned block that outlives its
+//            engine goes back with its handle.
 #pragma once
 
 #include <cstddef>

@@ -99,6 +99,7 @@ struct DeviceStats {
   uint64_t events = 0;        // made; they are used again
   uint64_t queries = 0;
   uint64_t host_waits = 0;  // times that a host op or a wait had to be put aside until a device got there
+  uint64_t late_looks = 0;  // of these, noticed only as a timer ran out: none, but by chance
   uint64_t host_syncs = 0;  // where memory ran out; nowhere else
   uint64_t lanes = 0;
   uint64_t graph_captures = 0;  // of bulks, see GraphKey

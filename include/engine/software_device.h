@@ -137,6 +137,8 @@ class SoftwareDevice : public Device {
   virtual DeviceStatus LaunchHeld(Stream stream, std::string name, uint64_t* hold) = 0;
   virtual void Release(uint64_t hold) = 0;
 
+  // The nth call first runs `then`, on its thread, before it does anything: for what is to happen in just that moment.
+  virtual void AtCall(DeviceCall call, uint64_t nth, std::function<void()> then) = 0;
   // Faults. `nth` counts from the next one on, which is 1; each strikes once. A call that fails has done nothing.
   virtual void FailCall(DeviceCall call, uint64_t nth, DeviceCode code, bool sticky) = 0;
   // The nth kernel, those of graphs included, fails while it runs, which is sticky.

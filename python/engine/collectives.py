@@ -23,6 +23,8 @@ class Collective(NamedTuple):
     Buffers: ``engine.DeviceArray``, what has ``__cuda_array_interface__`` (on CUDA; C-contiguous), or a Value of one;
     on the communicator's device. Counts follow from their sizes, shapes do not matter. dtypes: int8, uint8, int32,
     uint32, int64, uint64, float16, float32, float64; ``dtype`` takes the bytes for another, as "bfloat16".
+    Address, size and dtype are taken at the push, so that what is wrong with them is refused there and not found by
+    the other ranks: a Value that is not computed yet is refused. Give ops the array to fill (``updates``) instead.
     ``reduction``: "sum", "product", "max", "min", "average".
     """
 

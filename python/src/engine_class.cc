@@ -138,6 +138,7 @@ nb::dict DeviceStatsOf(const PyEngine& self) {
   ENGINE_STAT(events);
   ENGINE_STAT(queries);
   ENGINE_STAT(host_waits);
+  ENGINE_STAT(late_looks);
   ENGINE_STAT(host_syncs);
   ENGINE_STAT(lanes);
   ENGINE_STAT(graph_captures);

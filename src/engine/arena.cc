@@ -68,6 +68,13 @@ Magazine* Arena::EmptyMagazine() {
   return m;
 }
 
+// Of a power of two, so that few sizes serve all.
+Magazine* Arena::LargeMagazine(uint32_t n) {
+  Magazine** at = &empty_large_;
+  while (*at && (*at)->capacity < n) at = &(*at)->next;
+  return *at ? std::exchange(*at, (*at)->next) : MakeMagazine(std::bit_ceil(n + magazine_));
+}
+
 // All blocks may lie in full magazines while each cache holds its two, and each class has its broken one.
 void Arena::MakeEnough() {
   while (usual_ < blocks_ / magazine_ + 4 * users_) {
@@ -149,8 +156,8 @@ void Arena::Keep(uint32_t cls, Magazine* m) {
     m->next = empty_;
     empty_ = m;
   } else {
-    std::erase(magazines_, static_cast<void*>(m));
-    ::operator delete(m);
+    m->next = empty_large_;
+    empty_large_ = m;
   }
 }
 
@@ -179,15 +186,15 @@ void Arena::Put(uint32_t cls, Magazine* m) {
 
 Magazine* Arena::Enlarge(uint32_t cls, Magazine* old, uint32_t n) {
   MutexLock lock(mu_);
-  const uint32_t have = old ? old->count : 0;
-  Magazine* m = MakeMagazine(std::max(n, have) + magazine_);
-  while (m->count < n - std::min(n, have)) m->block[m->count++] = Take(cls);
-  if (cls >= kFirstOpClass) outstanding_.fetch_add(m->count, std::memory_order_relaxed);
-  if (!old) return m;
-  std::copy(old->block, old->block + have, m->block + m->count);
-  m->count += have;
-  old->count = 0;
-  Keep(cls, old);
+  Magazine* m = old && old->capacity >= n ? old : LargeMagazine(n);
+  if (old && m != old) {
+    std::copy(old->block, old->block + old->count, m->block);
+    m->count = std::exchange(old->count, 0);
+    Keep(cls, old);
+  }
+  const uint32_t had = m->count;
+  while (m->count < n) m->block[m->count++] = Take(cls);
+  if (cls >= kFirstOpClass) outstanding_.fetch_add(n - had, std::memory_order_relaxed);
   return m;
 }
 

@@ -54,7 +54,7 @@ class Arena {
   Magazine* TakeEmpty(uint32_t cls, Magazine* full) EXCLUDES(mu_);
   // Gives back a magazine with any count.
   void Put(uint32_t cls, Magazine* magazine) EXCLUDES(mu_);
-  // A magazine of a larger capacity, with all blocks of `magazine` (which goes back) and at least `n` in all.
+  // A magazine with `n` blocks, those of `magazine`, which has fewer, among them: itself, or a larger one, and it goes back.
   Magazine* Enlarge(uint32_t cls, Magazine* magazine, uint32_t n) EXCLUDES(mu_);
   // A cache will hold blocks of one class more.
   void AddUser() EXCLUDES(mu_);
@@ -81,6 +81,7 @@ class Arena {
   };
   Magazine* MakeMagazine(uint32_t capacity) REQUIRES(mu_);
   Magazine* EmptyMagazine() REQUIRES(mu_);
+  Magazine* LargeMagazine(uint32_t n) REQUIRES(mu_);
   void MakeEnough() REQUIRES(mu_);
   Magazine* Full(uint32_t cls) REQUIRES(mu_);
   void* Carve(uint32_t cls) REQUIRES(mu_);
@@ -91,6 +92,7 @@ class Arena {
   Mutex mu_;
   std::array<Magazine*, kClasses> full_ GUARDED_BY(mu_){};
   Magazine* empty_ GUARDED_BY(mu_) = nullptr;
+  Magazine* empty_large_ GUARDED_BY(mu_) = nullptr;
   // Neither full nor empty: what came back broken is poured into it. One a class is enough.
   std::array<Magazine*, kClasses> broken_ GUARDED_BY(mu_){};
   std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};  // slab being carved; blocks = carved so far

@@ -289,7 +289,8 @@ EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* 
                                        .graph_captures = stats.graph_captures,
                                        .graph_instantiations = stats.graph_instantiations,
                                        .graph_updates = stats.graph_updates,
-                                       .graph_launches = stats.graph_launches};
+                                       .graph_launches = stats.graph_launches,
+                                       .late_looks = stats.late_looks};
     WriteStruct(read, result, result.struct_size, "EngineDeviceCounters");
   });
 }

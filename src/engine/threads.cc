@@ -274,7 +274,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   }
   OpRecord* next = nullptr;
   bool fair = false;
-  uint32_t measured = 0;
+  uint32_t taken = 0, measured = 0;
   Clock::time_point since{};
   const bool several = pool.workers().size() > 1;
   for (uint32_t run = 0;; ++run) {
@@ -300,6 +300,8 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     }
     if (!next) {
       run = 0;
+      // An op that pushes its like would keep all others out for ever: what lies in its own queue comes first.
+      fair |= ++taken % tuning::kInlineRun == 0;
       const uint64_t sleeps = worker.sleeps.Read();
       next = pool.Next(worker, fair);
       if (worker.sleeps.Read() != sleeps) measured = 0;  // the time asleep is nobody's op

@@ -11,7 +11,8 @@ namespace engine::detail::tuning {
 inline constexpr uint32_t kMagazine = 32;
 // Memory taken from the system at once, for blocks of one size.
 inline constexpr size_t kSlabBytes = size_t{1} << 16;
-// Ops run straight after the one that released them before the worker looks at the queues again.
+// Ops run straight after the one that released them before the worker looks at the queues again, and looks into them before
+// other threads' come first.
 inline constexpr uint32_t kInlineRun = 64;
 // Ops taken from another thread's queue at once when several workers are awake.
 inline constexpr uint32_t kTakeBatch = 32;
@@ -63,6 +64,9 @@ inline constexpr std::chrono::microseconds kDozeShortest{2000};
 inline constexpr std::chrono::microseconds kDozeLongest{16000};
 // And while somebody does, beyond the spin: the most that a waiter may learn late, besides its own wake.
 inline constexpr std::chrono::microseconds kAwaitNap{20};
+
+// Between two looks whether the other ranks of a communicator leave, too. Nobody is in a hurry, and each look is an op.
+inline constexpr std::chrono::microseconds kLeaveNap{100};
 
 // How long a run that is awaited may go on before its record. Records of runs come at their ends; only a body that
 // blocks on something else than the engine is caught by this.

@@ -12,7 +12,7 @@ using Floats = std::vector<float>;
 
 TEST(CommunicatorFaults, RanksThatDoNotFitTogetherAreToldSo) {
   Ranks ranks(2, {.name = "pair"});
-  Engine& eng = ranks.rig.eng();
+  Engine& eng = ranks.eng();
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 4), ranks.New(1, 8)};
   ranks.AllReduce(0, g[0]);
   ranks.AllReduce(1, g[1]);
@@ -37,8 +37,8 @@ TEST(CommunicatorFaults, GroupsMustBeAlikeOnAllRanks) {
   Ranks ranks(2);
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
   const auto call = [&](size_t r) { return Collective::AllReduce(g[r].data, g[r].data, 1); };
-  ranks.comms[0].Push(ranks.rig.eng(), {.name = "two", .updates = g[0].var}, {call(0), call(0)});
-  ranks.comms[1].Push(ranks.rig.eng(), {.name = "one", .updates = g[1].var}, {call(1)});
+  ranks.comms[0].Push(ranks.eng(), {.name = "two", .updates = g[0].var}, {call(0), call(0)});
+  ranks.comms[1].Push(ranks.eng(), {.name = "one", .updates = g[1].var}, {call(1)});
   ExpectHas(ranks.ErrorOf(g[0].var), "all_reduce of 1 float32 (sum) and all_reduce of 1 float32 (sum)");
   EXPECT_NE(ranks.ErrorOf(g[1].var), "");
   ranks.SeeErrors();
@@ -59,7 +59,7 @@ TEST(CommunicatorFaults, ACallThatIsRefusedFailsItsOpAndTellsTheOthers) {
 // the result, and no others.
 TEST(CommunicatorFaults, WhatNeedsAFailedCollectiveFailsWithItAndNothingElse) {
   Ranks ranks(2);
-  Engine& eng = ranks.rig.eng();
+  Engine& eng = ranks.eng();
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
   const Ranks::Buffer fine = ranks.New(0, 1), read = ranks.New(0, 1), overwritten = ranks.New(0, 1);
   PlantLoopbackFault(ranks.id, 0, 1, LoopbackFault::kNeverComes);
@@ -84,7 +84,7 @@ TEST(CommunicatorFaults, WhatNeedsAFailedCollectiveFailsWithItAndNothingElse) {
   ranks.Kernel(eng, 0, {.reads = g[0].var, .writes = read.var}, [d = read.data] { *d = 5; });
   EXPECT_EQ(ranks.Read(read), Floats{5});
   // And a new communicator on the same devices works.
-  const CommunicatorId id = NewCommunicatorId(ranks.rig.device());
+  const CommunicatorId id = NewCommunicatorId(ranks.device());
   for (int r = 0; r < 2; ++r) {
     const auto at = static_cast<size_t>(r);
     ranks.comms[at] = Communicator(eng, {.name = "next", .device = r, .rank = r, .size = 2, .id = id});
@@ -97,7 +97,7 @@ TEST(CommunicatorFaults, WhatNeedsAFailedCollectiveFailsWithItAndNothingElse) {
 // The same behind a run: its Vars are released as its nodes are issued, and the run is over only later.
 TEST(CommunicatorFaults, WhatNeedsAFailedNodeOfARunFailsWithIt) {
   Ranks ranks(2);
-  Engine& eng = ranks.rig.eng();
+  Engine& eng = ranks.eng();
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
   const Ranks::Buffer made = ranks.New(0, 1), read = ranks.New(0, 1), fine = ranks.New(0, 1);
   PlantLoopbackFault(ranks.id, 0, 1, LoopbackFault::kNeverComes);
@@ -152,7 +152,7 @@ TEST(CommunicatorFaults, WhatHadEndedBeforeTheFailureIsGood) {
   PlantLoopbackFault(ranks.id, 1, 2, LoopbackFault::kNeverComes);
   for (int r = 0; r < 2; ++r) {
     const auto at = static_cast<size_t>(r);
-    ranks.Fill(ranks.rig.eng(), g[at], {1});
+    ranks.Fill(ranks.eng(), g[at], {1});
     ranks.AllReduce(r, g[at]);
     ranks.AllReduce(r, later[at]);
   }
@@ -167,35 +167,24 @@ TEST(CommunicatorFaults, WhatHadEndedBeforeTheFailureIsGood) {
 
 TEST(CommunicatorFaults, ADeadRankDoesNotKeepTheEngineFromEnding) {
   std::vector<std::string> unseen;
-  auto device = MakeSoftwareDevice();
-  EngineOptions options = Quiet(1);
-  options.devices = {device};
-  options.drain_timeout = std::chrono::milliseconds(20);
-  options.on_unobserved = [&](const OpError& error) { unseen.emplace_back(error.what()); };
-  Var g;
-  std::optional<Communicator> comm;
-  {
-    Engine eng(options);
-    g = eng.NewVar("g");
-    void* memory = nullptr;
-    Stream stream;
-    Ranks::Check(device->CreateStream(0, &stream));
-    Ranks::Check(device->Allocate(4, stream, &memory));
-    comm.emplace(eng, CommunicatorOptions{.size = 2, .id = NewCommunicatorId(*device)});
-    comm->Push(eng, {.name = "alone", .updates = g}, {Collective::AllReduce(memory, memory, 1)});
-  }
+  Alone rank([&](EngineOptions& options) {
+    options.drain_timeout = std::chrono::milliseconds(20);
+    options.on_unobserved = [&](const OpError& error) { unseen.emplace_back(error.what()); };
+  });
+  rank.eng.reset();
   ASSERT_EQ(unseen.size(), 1u);
   ExpectHas(unseen[0], "'alone'");
   ExpectHas(unseen[0], "rank 0 of 2: the engine was shut down");
   EXPECT_EQ(unseen[0].find("lost"), std::string::npos) << "the device is not: " << unseen[0];
-  EXPECT_THROW(comm->Push(*std::make_unique<Engine>(options), {}, {Collective::AllReduce(&g, &g, 1)}), UsageError);
-  comm.reset();  // after its engine
+  Engine another(rank.options);
+  EXPECT_THROW(rank.comm->Push(another, {}, {Collective::AllReduce(&unseen, &unseen, 1)}), UsageError);
+  rank.comm.reset();  // after its engine
 }
 
 // The others would wait for a rank that skips a collective for ever.
 TEST(CommunicatorFaults, ASkippedCollectiveFailsTheCommunicator) {
   Ranks ranks(2);
-  Engine& eng = ranks.rig.eng();
+  Engine& eng = ranks.eng();
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
   eng.Push({.name = "loss", .updates = g[0].var}, [] { throw std::runtime_error("not a number"); });
   ranks.AllReduce(0, g[0]);
@@ -210,63 +199,53 @@ TEST(CommunicatorFaults, ASkippedCollectiveFailsTheCommunicator) {
 
 // Running out of memory waits for the device, but not for what waits for a peer: that could wait for this rank.
 TEST(CommunicatorFaults, ARankThatRunsOutOfMemoryDoesNotWaitForItsPeers) {
-  auto device = MakeSoftwareDevice({.memory_bytes = 1 << 20});
-  EngineOptions options = Quiet(1);
-  options.devices = {device};
-  options.drain_timeout = std::chrono::milliseconds(500);
-  Engine eng(options);
-  const Var g = eng.NewVar("g"), a = eng.NewVar("a");
-  void* memory = nullptr;
-  Stream stream;
-  Ranks::Check(device->CreateStream(0, &stream));
-  Ranks::Check(device->Allocate(4, stream, &memory));
-  Communicator comm(eng, {.name = "pair", .size = 2, .id = NewCommunicatorId(*device)});
-  comm.Push(eng, {.name = "alone", .updates = g}, {Collective::AllReduce(memory, memory, 1)});
-  while (eng.device_stats().issued < 2) std::this_thread::yield();
-  eng.Push({.name = "greedy", .writes = a, .place = Gpu(0)}, [](RunContext& ctx) { (void)ctx.Allocate(2 << 20); });
-  try {
-    eng.Wait(a);
-    FAIL() << "there is no such memory";
-  } catch (const OpError& error) {
-    ExpectHas(error.what(), "OutOfMemory");
-  }
-  EXPECT_FALSE(eng.WaitFor(g, 0s)) << "the collective is still there";
-  comm.Abort("over");
-  EXPECT_THROW(eng.Wait(g), OpError);
+  Alone rank({}, "pair", {.memory_bytes = 1 << 20});
+  rank.WaitIssued();
+  const Var a = rank.eng->NewVar();
+  rank.eng->Push({.name = "greedy", .writes = a, .place = Gpu(0)},
+                 [](RunContext& ctx) { (void)ctx.Allocate(2 << 20); });
+  ExpectHas(FailureOf(*rank.eng, a).text, "OutOfMemory");
+  rank.End();
+}
+
+// Nor does pinned memory, which is freed only when everything on the device has ended: what the pool has stays there.
+TEST(CommunicatorFaults, ARankThatRunsOutOfPinnedMemoryDoesNotWaitForItsPeers) {
+  Alone rank;
+  rank.WaitIssued();
+  const Var a = rank.eng->NewVar();
+  const auto pinned = [&](size_t bytes) {
+    rank.eng->Push({.writes = a, .place = Gpu(0)}, [=](RunContext& ctx) { (void)ctx.AllocatePinned(bytes); });
+    return FailureOf(*rank.eng, a).text;
+  };
+  EXPECT_EQ(pinned(1000), "");
+  rank.device->FailCall(DeviceCall::kAllocatePinned, 1, DeviceCode::kOutOfMemory, false);
+  EXPECT_EQ(pinned(10000), "") << "the driver was asked again";
+  EXPECT_EQ(rank.device->counts()[DeviceCall::kFreePinned], 0u);
+  rank.End();
 }
 
 TEST(CommunicatorFaults, TheWatchdogNamesACollectiveWhosePeerNeverComes) {
   Gate reported;
   std::string report;
-  auto device = MakeSoftwareDevice();
-  EngineOptions options = Quiet(1);
-  options.devices = {device};
-  options.stall_timeout = std::chrono::milliseconds(100);
-  options.on_stall = [&](std::string_view text) {
-    report = text;
-    reported.Open();
-  };
-  Engine eng(options);
-  const Var g = eng.NewVar("g");
-  void* memory = nullptr;
-  Stream stream;
-  Ranks::Check(device->CreateStream(0, &stream));
-  Ranks::Check(device->Allocate(4, stream, &memory));
-  Communicator comm(eng, {.name = "pair", .size = 2, .id = NewCommunicatorId(*device)});
-  comm.Push(eng, {.name = "alone", .updates = g}, {Collective::AllReduce(memory, memory, 1)});
+  Alone rank([&](EngineOptions& options) {
+    options.stall_timeout = std::chrono::milliseconds(100);
+    options.on_stall = [&](std::string_view text) {
+      report = text;
+      reported.Open();
+    };
+  });
   reported.Wait();
   ExpectHas(report, "op 'alone'");
-  ExpectHas(report, "comm_faults_test.cc");
+  ExpectHas(report, "comm_rig.h");
   ExpectHas(report, "is issued to a device, and has not ended there");
-  comm.Abort("the watchdog has barked");
-  EXPECT_THROW(eng.Wait(g), OpError);
+  rank.End();
 }
 
 TEST(CommunicatorFaults, AForksChildHasNone) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's threads do not survive a fork";
   Ranks ranks(1, {.name = "solo"});
   const Ranks::Buffer g = ranks.New(0, 1);
-  ranks.Fill(ranks.rig.eng(), g, {3});
+  ranks.Fill(ranks.eng(), g, {3});
   ranks.AllReduce(0, g);
   EXPECT_EQ(ranks.Read(g), Floats{3});
   const pid_t child = fork();
@@ -280,8 +259,8 @@ TEST(CommunicatorFaults, AForksChildHasNone) {
       return false;
     };
     const bool push = refused([&] { ranks.AllReduce(0, g); }, "communicator 'solo': op 'all_reduce' in a fork's child");
-    const CommunicatorOptions another{.name = "another", .id = NewCommunicatorId(ranks.rig.device())};
-    const bool made = refused([&] { Communicator(ranks.rig.eng(), another); }, "lost in a fork's child");
+    const CommunicatorOptions another{.name = "another", .id = NewCommunicatorId(ranks.device())};
+    const bool made = refused([&] { Communicator(ranks.eng(), another); }, "lost in a fork's child");
     ranks.comms.clear();  // its end is the parent's
     _exit((push ? 0 : 1) | (made ? 0 : 2));
   }

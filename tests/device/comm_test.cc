@@ -1,4 +1,4 @@
-// Collectives over loopback: what they compute, how they are grouped, and that every rank runs them in push order.
+// Collectives, over each backend: what they compute, how they are grouped, and that every rank runs them in push order.
 #include <cmath>
 #include <cstring>
 
@@ -13,9 +13,9 @@ namespace {
 
 using Floats = std::vector<float>;
 
-TEST(Communicators, EachCollectiveGivesWhatNcclsWould) {
-  Ranks ranks(3);
-  Engine& eng = ranks.rig.eng();
+TEST_P(Communicators, EachGivesWhatItsNameSays) {
+  Ranks ranks(3, {}, place());
+  Engine& eng = ranks.eng();
   std::vector<Ranks::Buffer> in, sum, cast, scattered, gathered;
   for (int r = 0; r < 3; ++r) {
     in.push_back(ranks.New(r, 6));
@@ -43,76 +43,76 @@ TEST(Communicators, EachCollectiveGivesWhatNcclsWould) {
     EXPECT_EQ(ranks.Read(scattered[i]), (Floats{20 * f + 2, 20 * f + 12}));
     EXPECT_EQ(ranks.Read(gathered[i]), (Floats{0, 10, 20, 30, 40, 50, 1, 11, 21, 31, 41, 51, 2, 12, 22, 32, 42, 52}));
     EXPECT_EQ(ranks.comms[i].stats().groups, 4u);
-    EXPECT_EQ(ranks.rig.device(i).counts()[DeviceCall::kSynchronize], 5u) << "those of the test's own buffers";
+    ranks.ExpectCalls(i, DeviceCall::kSynchronize, 5);  // those of the test's own buffers
   }
 }
 
 // Two ranks that bring one value each, of any type, as bytes.
 template <class T>
-T Reduced(T a, T b, DataType type, Reduction reduction) {
-  Ranks ranks(2);
+T Reduced(const RanksOn& place, T a, T b, DataType type, Reduction reduction) {
+  Ranks ranks(2, {}, place);
   T out{};
   std::array<Ranks::Buffer, 2> buffers{ranks.New(0, 2), ranks.New(1, 2)};
   for (size_t r = 0; r < 2; ++r) {
-    ranks.Kernel(ranks.rig.eng(), static_cast<int>(r), {.writes = buffers[r].var},
+    ranks.Kernel(ranks.eng(), static_cast<int>(r), {.writes = buffers[r].var},
                  [&, r] { std::memcpy(buffers[r].data, r == 0 ? &a : &b, sizeof(T)); });
-    ranks.comms[r].Push(ranks.rig.eng(), {.updates = buffers[r].var},
+    ranks.comms[r].Push(ranks.eng(), {.updates = buffers[r].var},
                         {Collective::AllReduce(buffers[r].data, buffers[r].data, 1, type, reduction)});
   }
-  const Var done = ranks.rig.eng().NewVar();
-  ranks.Kernel(ranks.rig.eng(), 1, {.reads = buffers[1].var, .writes = done},
+  const Var done = ranks.eng().NewVar();
+  ranks.Kernel(ranks.eng(), 1, {.reads = buffers[1].var, .writes = done},
                [&] { std::memcpy(&out, buffers[1].data, sizeof(T)); });
-  ranks.rig.eng().Wait(done);
+  ranks.eng().Wait(done);
   return out;
 }
 
-TEST(Communicators, EveryTypeIsReduced) {
-  EXPECT_EQ(Reduced<int8_t>(-3, 5, DataType::kInt8, Reduction::kMin), -3);
-  EXPECT_EQ(Reduced<uint8_t>(200, 40, DataType::kUint8, Reduction::kSum), 240);
-  EXPECT_EQ(Reduced<int32_t>(-3, 5, DataType::kInt32, Reduction::kProduct), -15);
-  EXPECT_EQ(Reduced<uint32_t>(3, 5, DataType::kUint32, Reduction::kMax), 5u);
-  EXPECT_EQ(Reduced<int64_t>(int64_t{1} << 40, 2, DataType::kInt64, Reduction::kSum), (int64_t{1} << 40) + 2);
-  EXPECT_EQ(Reduced<uint64_t>(8, 4, DataType::kUint64, Reduction::kAverage), 6u);
-  EXPECT_EQ(Reduced<double>(0.5, 0.25, DataType::kFloat64, Reduction::kSum), 0.75);
-  EXPECT_EQ(Reduced<uint16_t>(0x3c00, 0xc100, DataType::kFloat16, Reduction::kSum), 0xbe00);       // 1 + -2.5
-  EXPECT_EQ(Reduced<uint16_t>(0x0001, 0x0001, DataType::kFloat16, Reduction::kSum), 0x0002);       // subnormal
-  EXPECT_EQ(Reduced<uint16_t>(0x7bff, 0x7bff, DataType::kFloat16, Reduction::kSum), 0x7c00);       // overflows
-  EXPECT_EQ(Reduced<uint16_t>(0x3f80, 0x4040, DataType::kBfloat16, Reduction::kAverage), 0x4000);  // 1 and 3
+TEST_P(Communicators, EveryTypeIsReduced) {
+  EXPECT_EQ(Reduced<int8_t>(place(), -3, 5, DataType::kInt8, Reduction::kMin), -3);
+  EXPECT_EQ(Reduced<uint8_t>(place(), 200, 40, DataType::kUint8, Reduction::kSum), 240);
+  EXPECT_EQ(Reduced<int32_t>(place(), -3, 5, DataType::kInt32, Reduction::kProduct), -15);
+  EXPECT_EQ(Reduced<uint32_t>(place(), 3, 5, DataType::kUint32, Reduction::kMax), 5u);
+  EXPECT_EQ(Reduced<int64_t>(place(), int64_t{1} << 40, 2, DataType::kInt64, Reduction::kSum), (int64_t{1} << 40) + 2);
+  EXPECT_EQ(Reduced<uint64_t>(place(), 8, 4, DataType::kUint64, Reduction::kAverage), 6u);
+  EXPECT_EQ(Reduced<double>(place(), 0.5, 0.25, DataType::kFloat64, Reduction::kSum), 0.75);
+  EXPECT_EQ(Reduced<uint16_t>(place(), 0x3c00, 0xc100, DataType::kFloat16, Reduction::kSum), 0xbe00);       // 1 + -2.5
+  EXPECT_EQ(Reduced<uint16_t>(place(), 0x0001, 0x0001, DataType::kFloat16, Reduction::kSum), 0x0002);       // subnormal
+  EXPECT_EQ(Reduced<uint16_t>(place(), 0x7bff, 0x7bff, DataType::kFloat16, Reduction::kSum), 0x7c00);       // overflows
+  EXPECT_EQ(Reduced<uint16_t>(place(), 0x3f80, 0x40a0, DataType::kBfloat16, Reduction::kAverage), 0x4040);  // 1 and 5
 }
 
-TEST(Communicators, CallsOfOnePushAreOneLaunch) {
-  Ranks ranks(2);
+TEST_P(Communicators, CallsOfOnePushAreOneLaunch) {
+  Ranks ranks(2, {}, place());
   std::array<std::vector<Ranks::Buffer>, 2> gradients;
   for (size_t r = 0; r < 2; ++r) {
     std::vector<Var> vars;
     std::vector<Collective> calls;
     for (size_t i = 0; i < 8; ++i) {
       const Ranks::Buffer& g = gradients[r].emplace_back(ranks.New(static_cast<int>(r), i + 1));
-      ranks.Fill(ranks.rig.eng(), g, Floats(i + 1, static_cast<float>(i)));
+      ranks.Fill(ranks.eng(), g, Floats(i + 1, static_cast<float>(i)));
       vars.push_back(g.var);
       calls.push_back(Collective::AllReduce(g.data, g.data, g.n));
     }
-    ranks.comms[r].Push(ranks.rig.eng(), {.name = "gradients", .updates = vars}, calls);
+    ranks.comms[r].Push(ranks.eng(), {.name = "gradients", .updates = vars}, calls);
   }
   for (size_t r = 0; r < 2; ++r) {
     for (size_t i = 0; i < 8; ++i) EXPECT_EQ(ranks.Read(gradients[r][i]), Floats(i + 1, static_cast<float>(2 * i)));
     EXPECT_EQ(ranks.comms[r].stats().collectives, 8u);
     EXPECT_EQ(ranks.comms[r].stats().groups, 1u);
-    EXPECT_EQ(ranks.rig.device(r).counts()[DeviceCall::kLaunch], 8u + 1u + 8u) << "fills, the group, reads";
+    ranks.ExpectCalls(r, DeviceCall::kLaunch, 8 + 1 + 8);  // fills, the group, reads
   }
 }
 
 // Each rank hands its values to the next one: sends that wait for receives behind them would never end.
-TEST(Communicators, SendsAndReceivesOfAGroupRunTogether) {
+TEST_P(Communicators, SendsAndReceivesOfAGroupRunTogether) {
   constexpr int kRanks = 4;
-  Ranks ranks(kRanks);
+  Ranks ranks(kRanks, {}, place());
   std::vector<Ranks::Buffer> mine, theirs;
   for (int r = 0; r < kRanks; ++r) {
     mine.push_back(ranks.New(r, 1));
     theirs.push_back(ranks.New(r, 1));
-    ranks.Fill(ranks.rig.eng(), mine.back(), {static_cast<float>(r)});
+    ranks.Fill(ranks.eng(), mine.back(), {static_cast<float>(r)});
     ranks.comms[static_cast<size_t>(r)].Push(
-        ranks.rig.eng(), {.name = "shift", .reads = mine.back().var, .writes = theirs.back().var},
+        ranks.eng(), {.name = "shift", .reads = mine.back().var, .writes = theirs.back().var},
         {Collective::Send(mine.back().data, 1, DataType::kFloat32, (r + 1) % kRanks),
          Collective::Recv(theirs.back().data, 1, DataType::kFloat32, (r + kRanks - 1) % kRanks)});
   }
@@ -120,9 +120,9 @@ TEST(Communicators, SendsAndReceivesOfAGroupRunTogether) {
     EXPECT_EQ(ranks.Read(theirs[static_cast<size_t>(r)]), Floats{static_cast<float>((r + kRanks - 1) % kRanks)});
 }
 
-TEST(Communicators, ABulkOfCollectivesIsOneDispatchAndOneRecord) {
-  Ranks ranks(2);
-  Engine& eng = ranks.rig.eng();
+TEST_P(Communicators, ABulkOfCollectivesIsOneDispatchAndOneRecord) {
+  Ranks ranks(2, {}, place());
+  Engine& eng = ranks.eng();
   eng.WaitAll();  // the ranks have joined
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
   const uint64_t records = eng.device_stats().records, dispatches = eng.stats().dispatches;
@@ -202,13 +202,13 @@ struct RandomProgram {
   }
 };
 
-void RunRandom(Policy policy, int bulk_size, bool as_plan) {
+void RunRandom(const RanksOn& place, Policy policy, int bulk_size, bool as_plan) {
   SCOPED_TRACE(SeedLine() + ", " + std::string(PolicyName(policy)) + ", bulks of " + std::to_string(bulk_size));
   Random chance(Seed());
   constexpr int kRanks = 3;
   const RandomProgram program(chance, kRanks);
-  Ranks ranks(kRanks);
-  Engine& eng = ranks.rig.eng();
+  Ranks ranks(kRanks, {}, place);
+  Engine& eng = ranks.eng();
   eng.SetPolicy(policy);
   std::vector<std::vector<Ranks::Buffer>> buffers(kRanks);
   for (int r = 0; r < kRanks; ++r)
@@ -237,18 +237,18 @@ void RunRandom(Policy policy, int bulk_size, bool as_plan) {
       EXPECT_EQ(ranks.Read(buffers[r][i]), Floats{serial[r][i]}) << "rank " << r << ", buffer " << i;
 }
 
-TEST(Communicators, RandomProgramsGiveTheSerialResultUnderEveryPolicyAndBulkSize) {
+TEST_P(Communicators, RandomProgramsGiveTheSerialResultUnderEveryPolicyAndBulkSize) {
   for (const Policy policy : {Policy::kThreaded, Policy::kInline, Policy::kNaive, Policy::kCostModel})
-    for (const int bulk_size : {0, 3, 64}) RunRandom(policy, bulk_size, false);
+    for (const int bulk_size : {0, 3, 64}) RunRandom(place(), policy, bulk_size, false);
 }
 
-TEST(Communicators, APlanKeepsThePushOrderOnEveryRank) {
-  for (const Policy policy : {Policy::kThreaded, Policy::kCostModel}) RunRandom(policy, 0, true);
+TEST_P(Communicators, APlanKeepsThePushOrderOnEveryRank) {
+  for (const Policy policy : {Policy::kThreaded, Policy::kCostModel}) RunRandom(place(), policy, 0, true);
 }
 
-TEST(Communicators, SmartStageLeavesCollectivesInTheStep) {
+TEST(CommunicatorsOfSoftware, SmartStageLeavesCollectivesInTheStep) {
   Ranks ranks(1);
-  Engine& eng = ranks.rig.eng();
+  Engine& eng = ranks.eng();
   const Ranks::Buffer g = ranks.New(0, 1);
   Graph step;
   const ValueId x = step.Input<int>("x");
@@ -270,9 +270,9 @@ TEST(Communicators, SmartStageLeavesCollectivesInTheStep) {
   EXPECT_EQ(nodes[2].reason, "is a collective: every process must run it in the same order");
 }
 
-TEST(Communicators, WhatCannotBeCalledIsRefusedAndNamed) {
+TEST(CommunicatorsOfSoftware, WhatCannotBeCalledIsRefusedAndNamed) {
   Ranks ranks(2);
-  Engine& eng = ranks.rig.eng();
+  Engine& eng = ranks.eng();
   Communicator& comm = ranks.comms[0];
   const Ranks::Buffer g = ranks.New(0, 1);
   const auto refused = [&](const OpDesc& desc, std::initializer_list<Collective> calls, const char* says) {
@@ -313,10 +313,10 @@ TEST(Communicators, WhatCannotBeCalledIsRefusedAndNamed) {
   }
 }
 
-TEST(Communicators, ACommunicatorLeavesBehindItsLastCollective) {
-  Ranks ranks(2);
-  Engine& eng = ranks.rig.eng();
-  const CommunicatorId id = NewCommunicatorId(ranks.rig.device());
+TEST_P(Communicators, ACommunicatorLeavesBehindItsLastCollective) {
+  Ranks ranks(2, {}, place());
+  Engine& eng = ranks.eng();
+  const CommunicatorId id = NewCommunicatorId(ranks.device());
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
   for (int r = 0; r < 2; ++r) {
     const Ranks::Buffer& mine = g[static_cast<size_t>(r)];
@@ -329,18 +329,21 @@ TEST(Communicators, ACommunicatorLeavesBehindItsLastCollective) {
 }
 
 // The lane and the thread of one that has left are taken again.
-TEST(Communicators, AnyNumberMayComeAndGo) {
-  Ranks ranks(1);
-  Engine& eng = ranks.rig.eng();
+TEST_P(Communicators, AnyNumberMayComeAndGo) {
+  Ranks ranks(1, {}, place());
+  Engine& eng = ranks.eng();
   const Ranks::Buffer g = ranks.New(0, 1);
   for (int i = 0; i < 100; ++i) {
-    Communicator comm(eng, {.id = NewCommunicatorId(ranks.rig.device())});
+    Communicator comm(eng, {.id = NewCommunicatorId(ranks.device())});
     comm.Push(eng, {.updates = g.var}, {Collective::AllReduce(g.data, g.data, 1)});
-    comm = Communicator(eng, {.id = NewCommunicatorId(ranks.rig.device())});
+    comm = Communicator(eng, {.id = NewCommunicatorId(ranks.device())});
     eng.WaitAll();
   }
   EXPECT_LE(eng.device_stats().lanes, 4u);
 }
 
 }  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Software, Communicators, testing::Values(&kSoftware));
+
 }  // namespace engine::test

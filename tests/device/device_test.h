@@ -9,6 +9,23 @@
 
 namespace engine::test {
 
+struct Failure {
+  std::string op, text;
+};
+// What waiting for the Var throws; all empty: nothing.
+inline Failure FailureOf(Engine& eng, const Var& var) {
+  try {
+    eng.Wait(var);
+  } catch (const OpError& error) {
+    return {std::string(error.op()), error.what()};
+  }
+  return {};
+}
+
+inline void ExpectHas(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
 struct Rig {
   explicit Rig(SoftwareDeviceOptions device_options = {}, int workers = 1, int streams = 4, int n_devices = 1) {
     for (int i = 0; i < n_devices; ++i) {

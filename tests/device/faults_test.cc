@@ -15,13 +15,9 @@ TEST(DeviceFaults, ABodyThatThrowsPoisonsItsVarsAndStillHasItsPlace) {
     throw std::runtime_error("planted");
   });
   rig.Push({.name = "after", .reads = {a}, .writes = {b}}, [] { ADD_FAILURE() << "must be skipped"; });
-  try {
-    rig.eng().Wait(b);
-    FAIL() << "the error was lost";
-  } catch (const OpError& e) {
-    EXPECT_EQ(e.op(), "bad");
-    EXPECT_NE(std::string(e.what()).find("planted"), std::string::npos);
-  }
+  const Failure failure = FailureOf(rig.eng(), b);
+  EXPECT_EQ(failure.op, "bad");
+  ExpectHas(failure.text, "planted");
   rig.Push({.writes = {a}});
   rig.eng().Wait(a);
 }
@@ -61,14 +57,9 @@ TEST(DeviceFaults, AKernelThatFailsLosesTheDeviceAndNamesTheOps) {
   rig.Push({.name = "last", .reads = {a}, .writes = {b}});
   rig.WaitIssued();
   rig.device().Release(hold);
-  try {
-    rig.eng().Wait(b);
-    FAIL() << "the error was lost";
-  } catch (const OpError& e) {
-    const std::string what = e.what();
-    EXPECT_NE(what.find("lost"), std::string::npos) << what;
-    EXPECT_NE(what.find("'last'"), std::string::npos) << what;
-  }
+  const Failure failure = FailureOf(rig.eng(), b);
+  ExpectHas(failure.text, "lost");
+  ExpectHas(failure.text, "'last'");
   EXPECT_THROW(rig.eng().Wait(a), OpError);
   EXPECT_NO_THROW(rig.eng().Wait(good)) << "it had retired";
   rig.eng().WaitAll();  // the error was seen
@@ -102,13 +93,9 @@ TEST(DeviceFaults, ADeviceThatIsLostAndWorksOnIsDrainedBeforeItsOpsFail) {
   EXPECT_GT(buffer.use_count(), 1) << "the closure of a kernel that is still to run was destroyed";
   EXPECT_FALSE(rig.eng().WaitFor(host, 0s));
   rig.device().Release(hold);
-  try {
-    rig.eng().Wait(host);
-    FAIL() << "the error was lost";
-  } catch (const OpError& e) {
-    EXPECT_NE(std::string(e.what()).find("was lost"), std::string::npos) << e.what();
-    EXPECT_NE(std::string(e.what()).find("'running'"), std::string::npos) << e.what();
-  }
+  const Failure failure = FailureOf(rig.eng(), host);
+  ExpectHas(failure.text, "was lost");
+  ExpectHas(failure.text, "'running'");
   EXPECT_EQ(*buffer, 1) << "the kernel ran before its op failed";
   EXPECT_THROW(rig.eng().Wait(a), OpError);
   // It still answers, so it gets back what it gave.
@@ -138,12 +125,12 @@ TEST(DeviceFaults, ADeviceThatIsLostAndNeverDoneIsGivenUpAtShutdown) {
   device->FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
   eng.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)}, kernel);
   EXPECT_THROW(eng.Wait(b), OpError);
-  EXPECT_NE(eng.DescribePending().find("'endless'"), std::string::npos) << "what the watchdog would say";
+  ExpectHas(eng.DescribePending(), "'endless'");  // what the watchdog would say
   eng.Shutdown();
   EXPECT_EQ(eng.stats().completed, eng.stats().pushed);
   ASSERT_FALSE(unobserved.empty());
-  EXPECT_NE(unobserved.back().find("not done within drain_timeout"), std::string::npos) << unobserved.back();
-  EXPECT_NE(unobserved.back().find("'endless'"), std::string::npos) << unobserved.back();
+  ExpectHas(unobserved.back(), "not done within drain_timeout");
+  ExpectHas(unobserved.back(), "'endless'");
 }
 
 TEST(DeviceFaults, WaitAllReportsALostDeviceThatNobodySaw) {
@@ -152,6 +139,29 @@ TEST(DeviceFaults, WaitAllReportsALostDeviceThatNobodySaw) {
   rig.device().FailKernel(1, DeviceCode::kLaunchFailed);
   rig.Push({.writes = {a}});
   EXPECT_THROW(rig.eng().WaitAll(), OpError);
+}
+
+// The lane of an op may be made while its device is lost: whoever comes second sees the other.
+TEST(DeviceFaults, AnOpWhoseLaneIsMadeWhileItsDeviceIsLostFailsWithIt) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  const auto copy = [&] {  // has an issuing thread of its own
+    rig.Push({.name = "copy", .updates = {a}, .place = CopyIn(0)});
+    return FailureOf(rig.eng(), a).text;
+  };
+  EXPECT_EQ(copy(), "");
+  Gate making, lost;
+  rig.device().AtCall(DeviceCall::kCreateStream, 1, [&] {
+    making.Open();
+    lost.Wait();
+  });
+  rig.Push({.name = "late", .writes = {b}, .place = Gpu(0)});
+  making.Wait();
+  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown,
+                        false);  // what was issued goes on, and so does `late`
+  ExpectHas(copy(), "was lost");
+  lost.Open();
+  ExpectHas(FailureOf(rig.eng(), b).text, "was lost");
 }
 
 // Every call of the engine's, failing at each of its times, sticky or not: the program ends, and each Var either has its
@@ -227,7 +237,7 @@ TEST(DeviceFaults, AKernelThatNeverEndsIsNamed) {
   std::string text;  // until the worker has come to the host op
   const auto says = [&](const char* part) { return text.find(part) != text.npos; };
   while (!says("waits for work on a device") || !says("has not ended there")) text = rig.eng().DescribePending();
-  EXPECT_NE(text.find("endless"), std::string::npos) << text;
+  ExpectHas(text, "endless");
 }
 
 TEST(DeviceFaults, TheWatchdogNamesAKernelThatNeverEnds) {
@@ -249,8 +259,8 @@ TEST(DeviceFaults, TheWatchdogNamesAKernelThatNeverEnds) {
       throw DeviceError(s);
   });
   reported.Wait();
-  EXPECT_NE(report.find("'endless'"), std::string::npos) << report;
-  EXPECT_NE(report.find("has not ended there"), std::string::npos) << report;
+  ExpectHas(report, "'endless'");
+  ExpectHas(report, "has not ended there");
   device->Release(hold);
   eng.Wait(a);
 }
@@ -305,8 +315,8 @@ TEST(DeviceFaults, ShutdownEndsInEveryState) {
   }
   // The device that never ended was lost, and somebody was told what had been on it.
   ASSERT_FALSE(unobserved.empty());
-  EXPECT_NE(unobserved[0].find("shut down"), std::string::npos) << unobserved[0];
-  EXPECT_NE(unobserved[0].find("'held kernel'"), std::string::npos) << unobserved[0];
+  ExpectHas(unobserved[0], "shut down");
+  ExpectHas(unobserved[0], "'held kernel'");
 }
 
 // A completion that is lost fails its op; the device's order is as if it had been called.
@@ -317,12 +327,7 @@ TEST(DeviceFaults, ALostCompletionFailsItsOpAndTheLaneGoesOn) {
                       [&](RunContext& ctx, Completion) { rig.Launch(ctx, "k"); });
   rig.Push({.name = "next", .updates = {b}});
   rig.eng().Wait(b);
-  try {
-    rig.eng().Wait(a);
-    FAIL() << "the error was lost";
-  } catch (const OpError& e) {
-    EXPECT_EQ(e.op(), "forgetful");
-  }
+  EXPECT_EQ(FailureOf(rig.eng(), a).op, "forgetful");
 }
 
 TEST(DeviceFaults, HostPointersWhereDevicePointersBelongAreNamed) {
@@ -333,13 +338,9 @@ TEST(DeviceFaults, HostPointersWhereDevicePointersBelongAreNamed) {
     if (DeviceStatus s = ctx.device().CopyIn(host.data(), other.data(), sizeof host, ctx.stream()); !s.ok())
       throw DeviceError(s);
   });
-  try {
-    rig.eng().Wait(a);
-    FAIL() << "a host pointer went for a device pointer";
-  } catch (const OpError& e) {
-    EXPECT_EQ(e.op(), "wrong");
-    EXPECT_NE(std::string(e.what()).find("kWrongMemory"), std::string::npos) << e.what();
-  }
+  const Failure failure = FailureOf(rig.eng(), a);
+  EXPECT_EQ(failure.op, "wrong");
+  ExpectHas(failure.text, "kWrongMemory");
 }
 
 // In a bulk that would be once a member.
@@ -354,14 +355,10 @@ TEST(DeviceFaults, ABodyThatSynchronizesIsNamed) {
       if (DeviceStatus s = ctx.device().Synchronize(ctx.stream()); !s.ok()) throw DeviceError(s);
     });
   bulk.Release();
-  try {
-    rig.eng().Wait(a);
-    FAIL() << "nobody noticed";
-  } catch (const OpError& e) {
-    EXPECT_EQ(e.op(), "impatient");
-    for (const char* part : {"kSyncInBody", "Synchronize", "'impatient'", "the bulk that began with op 'good'"})
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part << ": " << e.what();
-  }
+  const Failure failure = FailureOf(rig.eng(), a);
+  EXPECT_EQ(failure.op, "impatient");
+  for (const char* part : {"kSyncInBody", "Synchronize", "'impatient'", "the bulk that began with op 'good'"})
+    ExpectHas(failure.text, part);
   Stream own;
   ASSERT_TRUE(rig.device().CreateStream(0, &own).ok());
   EXPECT_TRUE(rig.device().Synchronize(own).ok()) << "outside of ops it is allowed";
@@ -376,18 +373,13 @@ TEST(DeviceFaults, ABodyThatBlocksAndSaysNothingIsNamed) {
       rig.Launch(ctx, "k");
       body(ctx);
     });
-    try {
-      rig.eng().Wait(a);
-    } catch (const OpError& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    return FailureOf(rig.eng(), a).text;
   };
   const std::string direct = failure("direct", [&](RunContext&) { rig.device().RunUntilIdle(); });
-  EXPECT_NE(direct.find("RunUntilIdle in the body of op 'direct'"), std::string::npos) << direct;
+  ExpectHas(direct, "RunUntilIdle in the body of op 'direct'");
   EXPECT_EQ(direct.find("bulk"), std::string::npos) << direct;
   const std::string deaf = failure("deaf", [&](RunContext& ctx) { (void)ctx.device().Synchronize(ctx.stream()); });
-  EXPECT_NE(deaf.find("Synchronize in the body of op 'deaf'"), std::string::npos) << deaf;
+  ExpectHas(deaf, "Synchronize in the body of op 'deaf'");
   EXPECT_EQ(failure("good", [](RunContext&) {}), "");
   rig.device().RunUntilIdle();  // outside of bodies nobody minds
 }
@@ -402,15 +394,72 @@ TEST(DeviceFaults, AStreamThatIsNoneOfTheDevicesIsNamed) {
       if (DeviceStatus s = rig.device(0).Launch(wrong, "k", std::chrono::nanoseconds(1), {}); !s.ok())
         throw DeviceError(s);
     });
-    try {
-      rig.eng().Wait(a);
-      FAIL() << "work went to a stream that is none";
-    } catch (const OpError& e) {
-      EXPECT_EQ(e.op(), "astray");
-      EXPECT_NE(std::string(e.what()).find(wrong ? "of another device" : "stream 0 is not allowed"), std::string::npos)
-          << e.what();
-    }
+    const Failure failure = FailureOf(rig.eng(), a);
+    EXPECT_EQ(failure.op, "astray");
+    ExpectHas(failure.text, wrong ? "of another device" : "stream 0 is not allowed");
   }
+}
+
+// An op is over when its stream is: what its body puts elsewhere has to be joined to that.
+TEST(DeviceFaults, WorkOnAnotherStreamThanTheOpsIsNamedUnlessItIsJoined) {
+  Rig rig({}, 1, 2, 2);
+  SoftwareDevice& device = rig.device();
+  Stream side, third, of_a_lane, of_another_device;
+  Event event;
+  ASSERT_TRUE(device.CreateStream(0, &side).ok() && device.CreateStream(0, &third).ok());
+  ASSERT_TRUE(device.CreateEvent(&event).ok() && rig.device(1).CreateStream(0, &of_another_device).ok());
+  const auto good = [](const DeviceStatus& s) {
+    if (!s.ok()) throw DeviceError(s);
+  };
+  const auto launch = [&](Stream on) { good(device.Launch(on, "stray", std::chrono::nanoseconds(1), {})); };
+  const auto joins = [&](Stream later, Stream earlier) {
+    good(device.Record(event, earlier));
+    good(device.Wait(later, event));
+  };
+  const auto text = [&](auto&& body) {
+    const Var a = rig.eng().NewVar();
+    rig.eng().Push({.name = "op", .writes = {a}, .place = Gpu(0, 0)}, body);
+    return FailureOf(rig.eng(), a).text;
+  };
+  const Var a = rig.eng().NewVar();
+  rig.eng().Push({.writes = {a}, .place = Gpu(0, 1)}, [&](RunContext& ctx) { of_a_lane = ctx.stream(); });
+  rig.eng().Wait(a);
+  const std::vector<std::function<void(RunContext&)>> wrong{
+      [&](RunContext&) { launch(side); },
+      [&](RunContext&) { launch(of_a_lane); },
+      [&](RunContext&) { good(rig.device(1).Launch(of_another_device, "stray", std::chrono::nanoseconds(1), {})); },
+      [&](RunContext& ctx) {  // in front of the work
+        joins(ctx.stream(), side);
+        launch(side);
+      },
+      [&](RunContext&) {
+        launch(side);
+        joins(third, side);
+      },
+      [&](RunContext& ctx) {  // one of two
+        launch(side);
+        launch(third);
+        joins(ctx.stream(), third);
+      }};
+  for (const auto& body : wrong) {
+    const std::string said = text(body);
+    ExpectHas(said, "kWrongStream: 'stray' in the body of op 'op' pushed at ");
+    ExpectHas(said, "Use ctx.stream()");
+  }
+  EXPECT_EQ(text([&](RunContext& ctx) {
+              joins(side, ctx.stream());
+              launch(side);
+              launch(third);
+              launch(side);
+              joins(third, side);
+              joins(ctx.stream(), third);
+            }),
+            "");
+  rig.eng().PushAsync({.updates = {a}, .place = Gpu(0, 0)}, [&](RunContext&, Completion done) {
+    launch(side);
+    done();
+  });
+  EXPECT_EQ(FailureOf(rig.eng(), a).text, "") << "its Completion says when it is over";
 }
 
 TEST(DeviceFaults, ShutdownWithWorkOnTheDeviceDrains) {

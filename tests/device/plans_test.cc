@@ -265,6 +265,39 @@ TEST(DevicePlans, ARunThatNobodyWaitsForIsNoHostWait) {
   EXPECT_EQ(host_waits(), 2u);
 }
 
+// The retirement thread dozes while nobody waits. Who comes to wait ends that, and need not see a timer run out.
+TEST(DevicePlans, WhoeverComesToWaitIsNoticedAtOnce) {
+  Rig rig;
+  Var state = rig.eng().NewVar("state");
+  Graph graph;
+  graph.Add({.name = "node", .updates = {state}, .place = Gpu(0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+  const Plan plan = graph.Compile(rig.eng());
+  const auto stats = [&] { return rig.eng().device_stats(); };
+  const auto looks = [&](uint64_t more) {
+    for (const uint64_t before = stats().queries; stats().queries < before + more;) std::this_thread::yield();
+  };
+  for (const bool asks_for_the_run : {true, false}) {
+    const uint64_t before = stats().late_looks;
+    for (int i = 0; i < 10; ++i) {
+      const uint64_t hold = rig.PushHeldKernel({.updates = {state}});
+      engine::Run run = plan.Start();
+      while (rig.eng().DescribePending().find("waits for work on a device to end") == std::string::npos)
+        std::this_thread::yield();
+      looks(1);  // and dozes again
+      if (asks_for_the_run) {
+        EXPECT_FALSE(run.WaitFor(0s));
+      } else {
+        rig.eng().Push({.reads = {state}}, [] {});
+      }
+      looks(3);
+      rig.device().Release(hold);
+      run.Wait();
+      rig.eng().WaitAll();
+    }
+    EXPECT_LT(stats().late_looks - before, 5u) << (asks_for_the_run ? "Ask" : "AwaitRetired");
+  }
+}
+
 // An op that reads the run's Var waits for it, too: who asks for the Var has the end looked for.
 TEST(DevicePlans, AnOpBehindARunIsStartedWithoutAnybodysWait) {
   Rig rig;
@@ -368,6 +401,49 @@ TEST(DevicePlans, CostModelMeasuresTheDevicesTime) {
   EXPECT_EQ(Explain(plan).state, Explanation::State::kComparing) << Explain(plan).said;
   EXPECT_EQ(Explain(plan).tasks, 2u) << "the device's nodes are one bulk under a schedule, too";
 }
+
+// What a timer is refused leaves a time unknown, and is nobody's failure; but for a sticky error, which is the device's.
+class ATimersCallFails : public testing::TestWithParam<std::tuple<DeviceCall, bool>> {};
+
+TEST_P(ATimersCallFails, AndTheRunIsAsWithoutTimes) {
+  const auto [call, sticky] = GetParam();
+  for (uint64_t nth = 1; nth <= 8; ++nth) {
+    SCOPED_TRACE("failing call " + std::to_string(nth));
+    std::atomic<int> ran{0};  // outlives the device
+    Rig rig;
+    Var state = rig.eng().NewVar("state");
+    Graph graph;
+    for (int i = 0; i < 2; ++i)
+      graph.Add({.name = "kernel", .updates = {state}, .place = Gpu(0)},
+                [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ++ran; }); });
+    const Plan plan = graph.Compile(rig.eng());
+    const PolicyScope scope = rig.eng().EnterPolicy({Policy::kCostModel, {.start_step = 1, .stop_step = 5}});
+    plan.Start().Wait();
+    // A step has four records of timers, two a node, and then one of the lane, without which nothing would go on.
+    rig.device().FailCall(call, call == DeviceCall::kRecord ? nth + nth / 5 : nth, DeviceCode::kUnknown, sticky);
+    bool failed = false;
+    const auto look = [&](auto&& wait) {
+      try {
+        wait();
+      } catch (const OpError&) {
+        failed = true;
+      }
+    };
+    for (int i = 0; i < 3; ++i) look([&] { plan.Start().Wait(); });
+    look([&] { rig.eng().WaitAll(); });
+    EXPECT_TRUE(failed || ran == 8) << ran << " kernels ran and nobody said why not all";
+    EXPECT_TRUE(sticky || !failed);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, ATimersCallFails,
+                         testing::Combine(testing::Values(DeviceCall::kElapsed, DeviceCall::kRecord,
+                                                          DeviceCall::kCreateEvent),
+                                          testing::Bool()),
+                         [](const auto& p) {
+                           return std::string(DeviceCallName(std::get<0>(p.param))) +
+                                  (std::get<1>(p.param) ? "Sticky" : "Once");
+                         });
 
 TEST(DevicePlans, ANodeThatThrowsFailsWhatNeedsItAndNothingElse) {
   Rig rig;

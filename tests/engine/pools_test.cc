@@ -146,6 +146,25 @@ TEST(PoolsNamesTest, ThreadsCarryTheirNames) {
   EXPECT_EQ(io.substr(0, 11), "trainer/io/");
 }
 
+TEST_P(PoolsTest, OpsThatPushTheirLikeKeepNobodyOut) {
+  if (workers() == 0) GTEST_SKIP() << "nobody runs them but waits";
+  std::atomic<int> ran{0};
+  std::atomic<bool> stop{false};
+  Engine* engine = nullptr;
+  std::function<void()> again = [&] {
+    ++ran;
+    if (!stop) engine->Push({}, again);
+  };
+  Engine eng(Quiet(workers()));
+  engine = &eng;
+  for (int i = 0; i < workers(); ++i) eng.Push({}, again);
+  while (ran < 100) std::this_thread::yield();
+  Gate came;
+  eng.Push({}, [&] { came.Open(); });
+  came.Wait();
+  stop = true;
+}
+
 TEST(PoolsRefusalTest, UnknownPlacesAreRefused) {
   EngineOptions o = Quiet(1);
   o.pools = {{.name = "here"}};

@@ -44,6 +44,19 @@ INSTANTIATE_TEST_SUITE_P(Suite, GpuCounters, testing::ValuesIn(Setups()), [](con
          (setup.clock == Clock::kThreads ? std::string("_threads") : "_virtual_" + std::to_string(setup.seed));
 });
 
+// One device and one process for all, as in gpu_suite.
+TEST(GpuCountersOnCuda, AreExact) {
+  std::string why;
+  const auto target = MakeCudaTarget(&why);
+  if (!target) GTEST_SKIP() << why;
+  for (const Scenario& scenario : Scenarios()) {
+    SCOPED_TRACE(scenario.name);
+    const std::vector<Counter> counters = scenario.run(*target);
+    EXPECT_TRUE(!counters.empty() || scenario.row == 13) << "only collectives need another library";
+    for (const Counter& c : counters) EXPECT_EQ(c.got, c.want) << c.name;
+  }
+}
+
 // The model that says how many waits are the least, on cases that are counted by hand.
 TEST(LeastWaits, OfCasesCountedByHand) {
   EXPECT_EQ(LeastWaits({{0, {{0, 0}}}, {0, {{0, 0}}}}, 2, 1), 0u) << "one lane";

@@ -92,3 +92,10 @@ engine_mutant(run_nobody_waits_for engine/device/retire.cc "DevicePlans.ARunThat
 engine_mutant(event_used_again_too_early engine/device/retire.cc "DeviceBulk.EventsAreMadeOnce*"
   "on.records.front().seq <= retired"
   "on.records.front().seq <= retired + 1")
+engine_mutant(waiters_that_nobody_tells_of engine/device/channel.cc "DevicePlans.WhoeverComesToWait*"
+  "  attention_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
+  Kick();"
+  "")
+engine_mutant(lane_made_of_a_lost_device engine/device/devices.cc "DeviceFaults.AnOpWhoseLaneIsMade*"
+  "if (device.lost.load()) made->good.store(0, std::memory_order_release);"
+  "")

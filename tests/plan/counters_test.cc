@@ -89,5 +89,42 @@ TEST_P(PlanCountersTest, ARunAllocatesNothingAfterWarmUp) {
   EXPECT_LE(plan.frames(), 3u);
 }
 
+// Each read of a Var that was written takes a group, and more of them than a magazine holds are taken at once.
+TEST_P(PlanCountersTest, ARunThatReadsManyVarsAllocatesNothingAfterWarmUp) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
+  const auto [workers, policy] = GetParam();
+  Engine eng(Quiet(workers));
+  std::vector<Var> vars;
+  for (int i = 0; i < 100; ++i) vars.push_back(eng.NewVar());
+  const Var sum = eng.NewVar();
+  int written = 0, read = 0;
+  Graph writes, graph;
+  writes.Add({.name = "writes all", .writes = vars}, [&] { ++written; });
+  graph.Add({.name = "reads all", .reads = vars, .updates = {sum}}, [&] { read += written; });
+  graph.Add({.name = "reads forty", .reads = std::span(vars).first(40), .updates = {sum}}, [&] { read += written; });
+  const Plan write = writes.Compile(eng), plan = graph.Compile(eng);
+  const auto runs = [&, p = policy](int count) {
+    for (int i = 0; i < count; ++i) {
+      write.Start({}, {.policy = p});
+      plan.Start({}, {.policy = p});
+      eng.Push({.name = "reads some", .reads = std::span(vars).first(5), .updates = {sum}}, [&] { read += written; });
+      if (i % 4 == 3) eng.Wait(sum);
+    }
+    eng.Wait(sum);
+  };
+  runs(300);
+  uint64_t mallocs = 0, slabs = 0;
+  for (int attempt = 0; attempt < 5; ++attempt) {  // as above
+    const uint64_t slabs_before = eng.stats().slab_allocations, before = g_allocations;
+    runs(300);
+    mallocs = g_allocations - before;
+    slabs = eng.stats().slab_allocations - slabs_before;
+    if (mallocs <= 8 && slabs == 0) break;
+  }
+  EXPECT_LE(mallocs, 8u);
+  EXPECT_EQ(slabs, 0u);
+  EXPECT_EQ(read, 3 * written * (written + 1) / 2);
+}
+
 }  // namespace
 }  // namespace engine::test

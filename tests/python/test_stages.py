@@ -315,7 +315,7 @@ def test_bytes_bound_what_is_buffered():
     stage.start()
     for _ in range(3):
         assert made.acquire(timeout=PATIENCE)
-    while not stage.stats()["waiting"]:
+    while not stage.stats()["waiting"]:  # of which nothing else tells
         time.sleep(0)
     assert stage.stats()["fill"] == 2 and stage.stats()["fill_bytes"] == 2000
     assert len(list(stage)) == 100
@@ -387,19 +387,21 @@ def test_items_that_nobody_takes_are_freed():
     class Item:
         pass
 
-    refs = []
+    refs, made = [], threading.Semaphore(0)
 
     def source():
         while True:
             item = Item()
             refs.append(weakref.ref(item))
+            made.release()
             yield item
             del item
 
     stage = engine.staged(source(), capacity=5)
     next(stage)
-    while stage.stats()["fill"] < 2:
-        time.sleep(0)
+    for _ in range(4):  # one was taken; while the fourth is made, two are there
+        assert made.acquire(timeout=PATIENCE)
+    assert stage.stats()["fill"] >= 2
     stage.cancel()
     assert stage.join(PATIENCE)
     del stage

@@ -1,6 +1,7 @@
 // What all communicators share: the ops, the checks of what is called, and the one failure that ends them.
 #include <unistd.h>
 
+#include <thread>
 #include <vector>
 
 #include "comm/backend.h"
@@ -61,7 +62,7 @@ CommunicatorId NewCommunicatorId(std::string_view kind) {
 
 namespace detail {
 
-struct CommunicatorState final : ChannelOwner {
+struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<CommunicatorState> {
   CommunicatorState(EngineCore* engine_core, CommunicatorOptions given, Site made_at)
       : core(engine_core), options(std::move(given)), site(made_at) {}
 
@@ -91,9 +92,20 @@ struct CommunicatorState final : ChannelOwner {
     }
   }
   void Check(const Collective& call) const;
-  void Leave() {
-    if (!Known()) backend->Leave();
+  // One look. The ranks that it waits for may be behind it on this very thread, so the next is an op behind theirs.
+  void Leave(Completion done) {
+    const auto again = [this, self = shared_from_this(), done] { Leave(done); };
+    try {
+      if (!Close()) {
+        std::this_thread::sleep_for(tuning::kLeaveNap);
+        core->PushSync({.name = "communicator_leave", .place = Io(), .run_always = true}, RefClosure(again), site);
+        return;
+      }
+    } catch (const Error& error) {
+      backend->Abort(error.what());
+    }
     core->devices().CloseChannel(*channel);
+    done();
   }
 
   std::exception_ptr Failure() noexcept override {
@@ -103,9 +115,7 @@ struct CommunicatorState final : ChannelOwner {
   }
   void Fail(const std::string& why) noexcept override { (void)FailWith(why); }
   void Abort() noexcept override { backend->Abort(DescribeException(Known())); }
-  void Close() noexcept override {
-    if (!Known()) backend->Leave();
-  }
+  bool Close() noexcept override { return Known() || backend->Leave(); }
 
   EngineCore* const core;  // `var` counts it
   const CommunicatorOptions options;
@@ -153,7 +163,7 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
   if (options.device < 0) throw UsageError(label + "its device is " + std::to_string(options.device));
   EngineCore* const core = engine.core_;
   Device& device = engine.device(options.device);
-  const detail::Membership membership{options, core->options().drain_timeout};
+  const detail::Membership membership{options, core->options().drain_timeout / 2};
   auto state = std::make_shared<CommunicatorState>(core, std::move(options), site);
   state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
                                                 : detail::MakeLoopbackBackend(membership, device);
@@ -175,10 +185,11 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
 void Communicator::End() noexcept {
   const std::shared_ptr<CommunicatorState> state = std::move(state_);
   if (!state || state->process != getpid()) return;  // in a fork's child it is lost
-  const auto leave = [s = state] { s->Leave(); };
+  const auto leave = [s = state](RunContext&, Completion done) { s->Leave(std::move(done)); };
   const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
   try {
-    state->core->PushSync(desc, detail::RefClosure(leave), state->site);
+    state->core->Push(
+        {.desc = &desc, .closure = detail::RefClosure(leave), .site = state->site, .flags = detail::kAsyncOp});
   } catch (const Error&) {  // the engine has shut down, and has closed it
   }
 }

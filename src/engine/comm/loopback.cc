@@ -36,7 +36,10 @@ class LoopbackBackend final : public CommBackend {
   }
   std::string AsyncError() noexcept override { return world_->failure(); }
   void Abort(const std::string& why) noexcept override { world_->Leave(rank_, why); }
-  void Leave() noexcept override { world_->Leave(rank_, ""); }
+  bool Leave() noexcept override {
+    world_->Leave(rank_, "");
+    return true;
+  }
 
  private:
   void AddUses(const Collective& c, std::vector<BufferUse>* uses) const {

@@ -94,8 +94,9 @@ class NcclBackend final : public CommBackend {
       if (group.size() == 1) {
         failed = CollectiveName(group[0].kind);
         result = Call(group[0], comm_, stream);
+      } else if (!Good(result = ncclGroupStart())) {
+        failed = "ncclGroupStart";
       } else {
-        result = ncclGroupStart();
         for (size_t i = 0; i < group.size() && Good(result); ++i)
           if (!Good(result = Call(group[i], comm_, stream))) failed = CollectiveName(group[i].kind);
         const ncclResult_t ended = ncclGroupEnd();  // also behind a call that failed
@@ -121,23 +122,22 @@ class NcclBackend final : public CommBackend {
     comm_ = nullptr;
   }
 
-  // Ranks leave together; one that stays away keeps this one for as long as the engine would wait at shutdown.
-  void Leave() noexcept override {
-    ncclResult_t state;
-    {
-      MutexLock lock(mu_);
-      if (!comm_) return;
-      state = ncclCommFinalize(comm_);
-    }
-    try {
-      Await("ncclCommFinalize", state, Clock::now() + membership_.leave_within);
-    } catch (const Error&) {
-      return Abort("ncclCommFinalize did not end well");
-    }
+  // Ranks leave together; one that stays away does not keep this one for ever.
+  bool Leave() noexcept override {
     MutexLock lock(mu_);
-    if (comm_) (void)ncclCommDestroy(comm_);
+    if (!comm_) return true;
+    ncclResult_t result = ncclSuccess;
+    if (leave_by_ == Clock::time_point{}) {
+      leave_by_ = Clock::now() + membership_.leave_within;
+      result = ncclCommFinalize(comm_);
+    } else if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) {
+      result = asked;
+    }
+    if (result == ncclInProgress && Clock::now() < leave_by_) return false;
+    (void)(result == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
     comm_ = nullptr;
     aborted_ = "the communicator was left";
+    return true;
   }
 
  private:
@@ -170,6 +170,7 @@ class NcclBackend final : public CommBackend {
   Mutex mu_;
   ncclComm_t comm_ GUARDED_BY(mu_) = nullptr;
   std::string aborted_ GUARDED_BY(mu_);  // why; empty: it lives
+  Clock::time_point leave_by_ GUARDED_BY(mu_){};
 };
 
 }  // namespace

@@ -145,7 +145,11 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
     good = false;
   }
   good &= !Failed(device.EndCapture(capture_, &out->graph));
-  if (!good) (void)device.TakeLastError();
+  if (!good) {
+    if (out->graph) (void)device.DestroyGraph(out->graph);
+    out->graph = {};
+    (void)device.TakeLastError();
+  }
   ++devices_.graph_captures_;
   out->lane_bound = lane_local_;
   return good;

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 
 #include "core.h"
 #include "device/devices.h"
 #include "plan_core.h"
+#include "tuning.h"
 
 namespace engine::detail {
 namespace {
@@ -90,20 +92,28 @@ void Devices::CloseChannel(Channel& channel) {
 }
 
 bool Devices::HasChannel(uint32_t index) const { return index < n_channels_.load(std::memory_order_acquire); }
+bool Devices::HasChannelOn(const DeviceState& device) const {
+  const auto end = channels_.begin() + n_channels_.load(std::memory_order_acquire);
+  return std::any_of(channels_.begin(), end, [&](const Channel& c) { return c.device == &device; });
+}
 bool Devices::OfChannel(const DeviceLane& on) const {
   return std::any_of(channels_.begin(), channels_.end(),
                      [&](const Channel& c) { return c.lane.load(std::memory_order_acquire) == &on; });
 }
 uint32_t Devices::ChannelDevice(uint32_t index) const { return channels_[index].device->index; }
 
+// In rounds, since they may wait for each other.
 void Devices::CloseChannels() {
-  for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
-    std::shared_ptr<ChannelOwner> owner;
-    {
-      MutexLock lock(channels_mu_);
-      owner.swap(channels_[i].owner);
-    }
-    if (owner) owner->Close();
+  std::vector<std::shared_ptr<ChannelOwner>> open;
+  {
+    MutexLock lock(channels_mu_);
+    for (Channel& channel : channels_)
+      if (channel.owner) open.push_back(std::move(channel.owner));
+  }
+  for (;;) {
+    std::erase_if(open, [](const auto& owner) { return owner->Close(); });
+    if (open.empty()) return;
+    std::this_thread::sleep_for(tuning::kLeaveNap);
   }
 }
 

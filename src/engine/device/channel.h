@@ -27,8 +27,8 @@ class ChannelOwner {
   virtual void Fail(const std::string& why) noexcept = 0;
   // What is on the lane ends soon, whatever it waits for.
   virtual void Abort() noexcept = 0;
-  // The engine goes: nothing is pending, graphs are gone, streams are not.
-  virtual void Close() noexcept = 0;
+  // The engine goes: nothing is pending, graphs are gone, streams are not. False: to be asked again, when the others have been.
+  virtual bool Close() noexcept = 0;
 };
 
 struct Channel {

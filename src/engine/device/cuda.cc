@@ -10,7 +10,7 @@ namespace engine {
 namespace detail {
 
 // Memory that is still in use keeps the pool alive; also on a context that hangs this returns at once.
-CudaDevice::~CudaDevice() { (void)cudaMemPoolDestroy(pool_); }
+CudaDevice::~CudaDevice() { (void)CudaStatus("cudaMemPoolDestroy", cudaMemPoolDestroy(pool_)); }
 
 DeviceStatus CudaDevice::MakeCurrent() { return CudaStatus("cudaSetDevice", cudaSetDevice(info_.ordinal)); }
 
@@ -137,9 +137,10 @@ DeviceStatus CudaDevice::Copy(const char* call, void* to, const void* from, size
     if (DeviceStatus bad = RefuseInCapture(call, "pageable memory in a capture", stream); !bad.ok()) return bad;
   }
   const BodyScope ours;  // it blocks if the memory is pageable, as CopyIn and CopyOut say
-  const DeviceStatus status = CudaStatus(call, cudaMemcpyAsync(to, from, bytes, direction, Native(stream)));
+  const DeviceStatus status =
+      CudaStatus("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, direction, Native(stream)));
   // The runtime may return while a pageable copy in is still under way from its own buffer: make it one meaning.
-  return status.ok() && pageable ? CudaStatus(call, cudaStreamSynchronize(Native(stream))) : status;
+  return status.ok() && pageable ? CudaStatus("cudaStreamSynchronize", cudaStreamSynchronize(Native(stream))) : status;
 }
 
 DeviceStatus CudaDevice::CopyIn(void* to, const void* from, size_t bytes, Stream stream, MemoryKind memory) {
@@ -162,7 +163,10 @@ DeviceStatus CudaDevice::Allocate(size_t bytes, Stream stream, void** memory) {
 
 DeviceStatus CudaDevice::Free(void* memory, Stream stream) {
   if (DeviceStatus bad = RefuseNull("Free", stream, "the stream"); !bad.ok()) return bad;
-  if (DeviceStatus bad = RefuseInCapture("Free", "the stream captures", stream); !bad.ok()) return bad;
+  // Where not even this can be told, the free says what is wrong: a look that fails must not keep the memory.
+  bool capturing = false;
+  if (IsCapturing(stream, &capturing).ok() && capturing)
+    return DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0, "Free: the stream captures");
   if (!memory) return {};
   return CudaStatus("cudaFreeAsync", cudaFreeAsync(memory, Native(stream)));
 }
@@ -237,9 +241,11 @@ std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers) {
   if (!info.unchecked.empty())
     info.unchecked =
         "direct calls in bodies of what blocks the host (cudaStreamSynchronize, cudaMemcpy ...): " + info.unchecked;
+  auto device =
+      std::make_shared<detail::CudaDevice>(std::move(info), pool, check_pointers);  // the pool is its own by now
   uint64_t keep_all = UINT64_MAX;  // else each synchronization gives the memory back, and the next step takes it again
   check("cudaMemPoolSetAttribute", cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
-  return std::make_shared<detail::CudaDevice>(std::move(info), pool, check_pointers);
+  return device;
 }
 
 }  // namespace engine

@@ -19,10 +19,11 @@ DeviceStatus CudaStatus(const char* call, cudaError_t error);
 // a user's thread among them, whose own choice comes back.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int ordinal)
-      : before_(Before(ordinal)),
-        status_(before_ == ordinal ? DeviceStatus() : CudaStatus("cudaSetDevice", cudaSetDevice(ordinal))),
-        changed_(before_ != ordinal && status_.ok()) {}
+  explicit CurrentDevice(int ordinal) : status_(CudaStatus("cudaGetDevice", cudaGetDevice(&before_))) {
+    if (!status_.ok() || before_ == ordinal) return;
+    status_ = CudaStatus("cudaSetDevice", cudaSetDevice(ordinal));
+    changed_ = status_.ok();
+  }
   ~CurrentDevice() {
     if (changed_) (void)CudaStatus("cudaSetDevice", cudaSetDevice(before_));
   }
@@ -30,14 +31,9 @@ class CurrentDevice {
   const DeviceStatus& status() const { return status_; }
 
  private:
-  static int Before(int otherwise) {
-    int now = otherwise;
-    return cudaGetDevice(&now) == cudaSuccess ? now : otherwise;
-  }
-
-  const int before_;
-  const DeviceStatus status_;
-  const bool changed_;
+  int before_ = 0;
+  DeviceStatus status_;
+  bool changed_ = false;
 };
 
 class CudaDevice final : public Device {

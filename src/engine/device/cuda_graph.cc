@@ -62,13 +62,14 @@ DeviceStatus CudaDevice::Instantiate(DeviceGraph graph, DeviceGraphExec* exec, s
   const CurrentDevice current(info_.ordinal);
   if (!current.status().ok()) return current.status();
   size_t before = 0, after = 0, total = 0;
-  const bool measured = bytes && cudaMemGetInfo(&before, &total) == cudaSuccess;
+  const auto look = [&](size_t* free) { return CudaStatus("cudaMemGetInfo", cudaMemGetInfo(free, &total)).ok(); };
+  const bool measured = bytes && look(&before);
   cudaGraphExec_t made = nullptr;
   DeviceStatus status = CudaStatus("cudaGraphInstantiate", cudaGraphInstantiate(&made, Native(graph), 0));
   if (!status.ok()) return status;
   exec->raw = made;
   // The driver takes memory in large pieces, so most executables measure 0 and some stand for several.
-  if (measured && cudaMemGetInfo(&after, &total) == cudaSuccess && before > after) *bytes = before - after;
+  if (measured && look(&after) && before > after) *bytes = before - after;
   return {};
 }
 
@@ -96,22 +97,34 @@ DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, 
   }
   switch (type) {
     case cudaGraphNodeTypeKernel: {
-      cudaKernelNodeParams parameters{};
-      cudaError_t error = cudaGraphKernelNodeGetParams(Native(from), &parameters);
-      if (error == cudaSuccess) error = cudaGraphExecKernelNodeSetParams(Native(exec), Native(node), &parameters);
-      return CudaStatus("cudaGraphExecKernelNodeSetParams", error);
+      cudaKernelNodeParams of{};
+      if (DeviceStatus bad =
+              CudaStatus("cudaGraphKernelNodeGetParams", cudaGraphKernelNodeGetParams(Native(from), &of));
+          !bad.ok()) {
+        return bad;
+      }
+      return CudaStatus("cudaGraphExecKernelNodeSetParams",
+                        cudaGraphExecKernelNodeSetParams(Native(exec), Native(node), &of));
     }
     case cudaGraphNodeTypeMemcpy: {
-      cudaMemcpy3DParms parameters{};
-      cudaError_t error = cudaGraphMemcpyNodeGetParams(Native(from), &parameters);
-      if (error == cudaSuccess) error = cudaGraphExecMemcpyNodeSetParams(Native(exec), Native(node), &parameters);
-      return CudaStatus("cudaGraphExecMemcpyNodeSetParams", error);
+      cudaMemcpy3DParms of{};
+      if (DeviceStatus bad =
+              CudaStatus("cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(Native(from), &of));
+          !bad.ok()) {
+        return bad;
+      }
+      return CudaStatus("cudaGraphExecMemcpyNodeSetParams",
+                        cudaGraphExecMemcpyNodeSetParams(Native(exec), Native(node), &of));
     }
     case cudaGraphNodeTypeMemset: {
-      cudaMemsetParams parameters{};
-      cudaError_t error = cudaGraphMemsetNodeGetParams(Native(from), &parameters);
-      if (error == cudaSuccess) error = cudaGraphExecMemsetNodeSetParams(Native(exec), Native(node), &parameters);
-      return CudaStatus("cudaGraphExecMemsetNodeSetParams", error);
+      cudaMemsetParams of{};
+      if (DeviceStatus bad =
+              CudaStatus("cudaGraphMemsetNodeGetParams", cudaGraphMemsetNodeGetParams(Native(from), &of));
+          !bad.ok()) {
+        return bad;
+      }
+      return CudaStatus("cudaGraphExecMemsetNodeSetParams",
+                        cudaGraphExecMemsetNodeSetParams(Native(exec), Native(node), &of));
     }
     default:
       return DeviceStatus::Fail(DeviceCode::kUnsupported, false, 0,

@@ -63,9 +63,13 @@ Meaning MeaningOf(cudaError_t error) {
 
 DeviceStatus CudaStatus(const char* call, cudaError_t error) {
   if (error == cudaSuccess) return {};
-  // Reported here, so nobody shall find it again. NotReady sets it as well.
+  // The runtime's last error is reported here, so nobody shall find it again. NotReady is said to set none, and where it does
+  // it goes; an error that was there before, of a launch that nobody has asked for yet, stays.
+  if (error == cudaErrorNotReady) {
+    if (cudaPeekAtLastError() == cudaErrorNotReady) (void)cudaGetLastError();
+    return DeviceStatus::NotReady();
+  }
   (void)cudaGetLastError();
-  if (error == cudaErrorNotReady) return DeviceStatus::NotReady();
   const Meaning meaning = MeaningOf(error);
   return DeviceStatus::Fail(meaning.code, meaning.sticky, static_cast<int>(error),
                             std::string(call) + ": " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error));

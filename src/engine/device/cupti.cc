@@ -57,6 +57,7 @@ std::string Watch() {
   };
   CUpti_SubscriberHandle subscriber{};
   CUptiResult result = subscribe(&subscriber, &OnCall, nullptr);
+  if (result == CUPTI_ERROR_UNKNOWN) return failed("cuptiSubscribe", result) + ", as where there is no driver";
   if (result != CUPTI_SUCCESS) return failed("cuptiSubscribe", result);
   for (const CUpti_CallbackId id : kRuntimeCalls)
     if (result == CUPTI_SUCCESS) result = enable(1, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API, id);

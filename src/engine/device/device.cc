@@ -12,12 +12,41 @@ namespace detail {
 
 thread_local constinit BodyScope* BodyScope::current_ = nullptr;
 
-DeviceStatus BodyScope::Describe(const char* call) const {
-  std::string text = std::string(call) + " in the body of op '" + op_ + "' pushed at " + site_.file + ":" +
+std::string BodyScope::Where() const {
+  std::string text = " in the body of op '" + std::string(op_) + "' pushed at " + site_.file + ":" +
                      std::to_string(site_.line) + ", which is on a device";
   if (bulk_) text += " and in the bulk that began with op '" + std::string(bulk_) + "'";
+  return text;
+}
+
+DeviceStatus BodyScope::Describe(const char* call) const {
   return DeviceStatus::Fail(DeviceCode::kSyncInBody, false, 0,
-                            text + ": issue the work and return; whoever needs the result waits");
+                            call + Where() + ": issue the work and return; whoever needs the result waits");
+}
+
+DeviceStatus BodyScope::DescribeStray() const {
+  return DeviceStatus::Fail(DeviceCode::kWrongStream, false, 0,
+                            "'" + strays_[0].name + "'" + Where() +
+                                ", went to another stream than the op's, which did not come to wait for it: the op "
+                                "would be over before its work. Use ctx.stream(), or have that wait for an event "
+                                "behind the work");
+}
+
+void BodyScope::NoteStray(const std::string& name, Place at) {
+  if (!current_) return;
+  for (Stray& s : current_->strays_)
+    if (s.at.lane == at.lane) {
+      s.at.end = at.end;
+      return;
+    }
+  current_->strays_.push_back({name, at});
+}
+
+void BodyScope::NoteJoin(Place from, Place to) {
+  if (!current_) return;
+  for (Stray& s : current_->strays_)
+    if (s.at.lane == from.lane && s.at.end <= from.end) s.at = to;
+  std::erase_if(current_->strays_, [](const Stray& s) { return !s.at.lane; });
 }
 
 }  // namespace detail
@@ -32,6 +61,7 @@ const char* DeviceCodeName(DeviceCode code) noexcept {
     case DeviceCode::kInvalidHandle: return "kInvalidHandle";
     case DeviceCode::kWrongMemory: return "kWrongMemory";
     case DeviceCode::kSyncInBody: return "kSyncInBody";
+    case DeviceCode::kWrongStream: return "kWrongStream";
     case DeviceCode::kOutOfMemory: return "kOutOfMemory";
     case DeviceCode::kNoDevice: return "kNoDevice";
     case DeviceCode::kUnsupported: return "kUnsupported";

@@ -161,6 +161,7 @@ DeviceStats Devices::stats() const {
   out.events = read(events_made_);
   out.queries = read(queries_);
   out.host_waits = read(host_waits_);
+  out.late_looks = read(late_looks_);
   out.graph_captures = read(graph_captures_);
   out.graph_instantiations = read(graph_instantiations_);
   out.graph_updates = read(graph_updates_);

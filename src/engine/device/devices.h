@@ -122,6 +122,7 @@ class Devices {
       EXCLUDES(channels_mu_);
   void CloseChannel(Channel& channel) EXCLUDES(channels_mu_);
   bool HasChannel(uint32_t index) const;
+  bool HasChannelOn(const DeviceState& device) const;  // or had
   uint32_t ChannelDevice(uint32_t index) const;
   bool OfChannel(const DeviceLane& lane) const;
   void Attend();  // an owner has something to say: the retirement thread asks at once
@@ -158,6 +159,7 @@ class Devices {
   static VarPoints& PointsOf(VarCore* var);
 
   static void KeepTimer(DeviceTimer* timer);
+  static void Untimed(DeviceTimer* timer);
 
   enum class Polled { kNothing, kRunning, kAwaited, kRetired };
   Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
@@ -208,7 +210,7 @@ class Devices {
 
   // relaxed: counters.
   std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_syncs_{0},
-      host_waits_{0};
+      host_waits_{0}, late_looks_{0};
   std::atomic<uint64_t> graph_captures_{0}, graph_instantiations_{0}, graph_updates_{0}, graph_launches_{0};
 };
 

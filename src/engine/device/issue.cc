@@ -263,7 +263,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
   if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
   try {
-    const BodyScope body(name, op->site(), on->bulk);
+    const BodyScope body(name, op->site(), on->bulk, async ? Stream{} : on->stream);
     if (async) {
       Completion theirs = ours;
       type->run(op->closure(), ctx, &theirs);

@@ -196,11 +196,13 @@ void MemoryPool::Destroy(MemoryBlock* block, Stream stream) noexcept {
   delete block;
 }
 
-// What nothing uses any more goes back to the driver.
+// What nothing uses any more goes back to the driver. Not pinned memory beside a communicator: the driver frees it only when
+// all that is on the device has ended, and a collective may wait there for a peer that waits for whoever asks us.
 void MemoryPool::DropFree(Stream stream) {
   std::vector<MemoryBlock*> dropped;
   {
     MutexLock lock(mu_);
+    if (pinned_ && devices_->HasChannelOn(*state_)) return;
     for (auto& [size, blocks] : free_) {
       const auto unused = std::stable_partition(blocks.begin(), blocks.end(), [&](const MemoryBlock* b) REQUIRES(mu_) {
         return !std::all_of(b->behind.begin(), b->behind.end(),

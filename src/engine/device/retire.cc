@@ -252,12 +252,14 @@ void Devices::ThreadMain() {
   prctl(PR_SET_TIMERSLACK, 1);  // its naps are shorter than the usual slack
   const auto spin = core_.options().spin;
   auto doze = tuning::kDozeShortest;
+  bool dozed_on = false;  // nobody has ended the doze
   Clock::time_point awake_since{};
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
     attention_.store(false);  // before the look. Partner: Attend
     for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i)));
     PollChannels();  // behind the lanes: what has ended is not found too late
+    if (std::exchange(dozed_on, false) && best == Polled::kAwaited) late_looks_.fetch_add(1, std::memory_order_relaxed);
     switch (best) {
       case Polled::kRetired:
         doze = tuning::kDozeShortest;
@@ -280,6 +282,7 @@ void Devices::ThreadMain() {
         if (core_.HostWaits() || awaiting_.load() || attention_.load())
           break;  // Partner: Kick, behind the announcement
         FutexWait(pace_, kDozing, Clock::now() + doze);
+        dozed_on = pace_.load(std::memory_order_relaxed) == kDozing;
         doze = std::min(doze * 2, tuning::kDozeLongest);
         break;
       case Polled::kNothing:

@@ -37,6 +37,14 @@ DeviceStatus SoftwareDeviceImpl::Lost() { return executor_->lost() ? executor_->
 
 DeviceStatus SoftwareDeviceImpl::Enter(DeviceCall call) {
   const uint64_t count = ++Count(call);
+  const auto moment = std::ranges::find_if(moments_, [&](const Moment& m) { return m.call == call && m.at == count; });
+  if (moment != moments_.end()) [[unlikely]] {
+    const std::function<void()> then = std::move(moment->then);
+    moments_.erase(moment);
+    mu_.Unlock();
+    then();
+    mu_.Lock();
+  }
   executor_->Advance(options_.costs.host[static_cast<size_t>(call)]);
   if (executor_->lost()) [[unlikely]]
     return executor_->LostStatus();
@@ -156,6 +164,8 @@ DeviceStatus SoftwareDeviceImpl::Wait(engine::Stream stream, engine::Event event
   if (!awaited) return BadEvent("Wait", event);
   if (CaptureOf(*to) || awaited->point.capture) return WaitInCapture(*to, *awaited);
   Order(to->lane, awaited->marker, awaited->id);
+  const bool own = stream == BodyScope::OwnStream();
+  BodyScope::NoteJoin({awaited->marker.lane, awaited->marker.sequence}, {own ? nullptr : to->lane, to->lane->issued});
   return {};
 }
 
@@ -304,10 +314,17 @@ void SoftwareDeviceImpl::Run(Lane* lane, std::shared_ptr<const SoftwareKernel> w
   Push(lane, std::move(command));
 }
 
+void SoftwareDeviceImpl::NoteWork(const std::string& name, const StreamState& to) {
+  const engine::Stream own = BodyScope::OwnStream();
+  if (options_.check_pointers && own && streams_.Find(own.raw) != &to)
+    BodyScope::NoteStray(name, {to.lane, to.lane->issued});
+}
+
 DeviceStatus SoftwareDeviceImpl::Enqueue(StreamState& stream, std::shared_ptr<const SoftwareKernel> work, bool copy) {
   Capture* capture = CaptureOf(stream);
   if (!capture) {
-    Run(stream.lane, std::move(work), copy ? Nanoseconds{0} : options_.costs.kernel_gap, copy);
+    Run(stream.lane, work, copy ? Nanoseconds{0} : options_.costs.kernel_gap, copy);
+    NoteWork(work->name, stream);
     return {};
   }
   if (capture->spoilt) {
@@ -355,6 +372,10 @@ void SoftwareDeviceImpl::Release(uint64_t hold) {
   holds_.erase(it);
 }
 
+void SoftwareDeviceImpl::AtCall(DeviceCall call, uint64_t nth, std::function<void()> then) {
+  DeviceLock lock(mu_);
+  moments_.push_back({call, Count(call) + nth, std::move(then)});
+}
 void SoftwareDeviceImpl::FailCall(DeviceCall call, uint64_t nth, DeviceCode code, bool sticky) {
   DeviceLock lock(mu_);
   faults_.push_back({Fault::Kind::kCall, call, Count(call) + nth, code, sticky, 0});

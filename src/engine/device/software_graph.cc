@@ -255,6 +255,7 @@ DeviceStatus SoftwareDeviceImpl::Launch(DeviceGraphExec exec, engine::Stream str
   }
   for (Lane* lane : graph->branches) Order(on->lane, Mark(lane, graph->start_event), graph->start_event);
   graph->last = Mark(on->lane, graph->last_event);
+  NoteWork("a graph", *on);
   return {};
 }
 

@@ -72,6 +72,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceStatus Launch(engine::Stream stream, SoftwareKernel kernel) override;
   DeviceStatus LaunchHeld(engine::Stream stream, std::string name, uint64_t* hold) override;
   void Release(uint64_t hold) override;
+  void AtCall(DeviceCall call, uint64_t nth, std::function<void()> then) override;
   void FailCall(DeviceCall call, uint64_t nth, DeviceCode code, bool sticky) override;
   void FailKernel(uint64_t nth, DeviceCode code) override;
   uint64_t HangKernel(uint64_t nth) override;
@@ -102,6 +103,12 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
     uint64_t hold;
   };
 
+  struct Moment {
+    DeviceCall call;
+    uint64_t at;
+    std::function<void()> then;
+  };
+
   // Every call begins here: counts it, lets time pass, and finds out whether it has to fail.
   DeviceStatus Enter(DeviceCall call) REQUIRES(mu_);
   DeviceStatus Lost() REQUIRES(mu_);
@@ -129,6 +136,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
                     Direction direction, MemoryKind host);
   DeviceStatus CheckCopy(const char* name, const void* device, const void* host, size_t bytes, MemoryKind* kind)
       REQUIRES(mu_);
+  void NoteWork(const std::string& name, const StreamState& to) REQUIRES(mu_);
   Lane* TakeLane() REQUIRES(mu_);
   void Run(Lane* lane, std::shared_ptr<const SoftwareKernel> work, Nanoseconds gap, bool copy) REQUIRES(mu_);
   void Push(Lane* lane, Command command) REQUIRES(mu_);
@@ -144,6 +152,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   mutable Mutex mu_;
   DeviceCounts counts_ GUARDED_BY(mu_);
   std::vector<Fault> faults_ GUARDED_BY(mu_);
+  std::vector<Moment> moments_ GUARDED_BY(mu_);
   HandleTable<StreamState> streams_ GUARDED_BY(mu_){1, serial_};
   HandleTable<EventState> events_ GUARDED_BY(mu_){2, serial_};
   HandleTable<Graph> graphs_ GUARDED_BY(mu_){3, serial_};

@@ -1,5 +1,8 @@
 // How long the work of a body takes on the device, by timed events around it. Read when the host knows that it has ended,
 // so nothing waits. Events come from a pool that grows to the most there ever were.
+//
+// Errors: a call that the device refuses leaves the work untimed. It is taken back from the thread's last error, where the op
+//         that is run there, or the next one, would be told of it.
 #include "core.h"
 #include "device/devices.h"
 
@@ -20,16 +23,14 @@ void Devices::BeginTimer(DeviceState& device, Stream stream, DeviceTimer* timer)
     return true;
   };
   timer->device = &device;
-  if (!make(timer->begin) || !make(timer->end) || !device.device->Record(timer->begin, stream).ok()) {
-    KeepTimer(timer);
-    return;
-  }
+  if (!make(timer->begin) || !make(timer->end) || !device.device->Record(timer->begin, stream).ok())
+    return Untimed(timer);
   records_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Devices::EndTimer(Stream stream, DeviceTimer* timer) {
   if (!timer->device) return;
-  if (!timer->device->device->Record(timer->end, stream).ok()) return KeepTimer(timer);
+  if (!timer->device->device->Record(timer->end, stream).ok()) return Untimed(timer);
   records_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -38,10 +39,17 @@ int64_t Devices::ReadTimer(DeviceTimer* timer) {
   std::chrono::nanoseconds took{-1};
   // A lost device is asked for nothing more.
   if (timer->device->lost.load(std::memory_order_acquire) ||
-      !timer->device->device->Elapsed(timer->begin, timer->end, &took).ok())
-    took = std::chrono::nanoseconds(-1);
+      !timer->device->device->Elapsed(timer->begin, timer->end, &took).ok()) {
+    Untimed(timer);
+    return -1;
+  }
   KeepTimer(timer);
   return took.count();
+}
+
+void Devices::Untimed(DeviceTimer* timer) {
+  if (!timer->device->lost.load(std::memory_order_acquire)) (void)timer->device->device->TakeLastError();
+  KeepTimer(timer);
 }
 
 void Devices::KeepTimer(DeviceTimer* timer) {

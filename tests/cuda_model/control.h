@@ -1,0 +1,26 @@
+// What tests say to the model of the CUDA runtime, found by dlsym (null where the real runtime is).
+//
+// Threads: any. Counts are of the whole process.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+extern "C" {
+// The nth call of `function` from now on fails, "*" being any; sticky: all is lost by it. Null takes that back.
+void cudaModelFail(const char* function, long nth, cudaError_t error, int sticky);
+// The nth kernel from now on loses all by the error, while it runs.
+void cudaModelFailKernel(long nth, cudaError_t error);
+// The function whose planted failure came, or null.
+const char* cudaModelFailed();
+long cudaModelCalls(const char* function);  // "*": of all
+long cudaModelViolations();
+void cudaModelViolation(const char* function, const char* what);  // another model's
+const char* cudaModelLastViolation();
+void cudaModelForgive();        // violations were expected
+int cudaModelLiveObjects();     // streams, events, pools, graphs, executables, allocations
+void cudaModelReviveDevices();  // what was lost is forgotten, and devices work again
+}
+
+// A function of the model, or null.
+#define CUDA_MODEL(name) reinterpret_cast<decltype(&::name)>(dlsym(RTLD_DEFAULT, #name))

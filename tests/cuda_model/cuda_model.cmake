@@ -1,0 +1,99 @@
+# Tests that need nvcc, and the model of the CUDA runtime that they run on without a GPU. See README.md.
+
+# Sets CUDA_TESTS, and enables the language.
+include(CheckLanguage)
+macro(cuda_tests)
+  set(CUDA_TESTS OFF)
+  if(TARGET CUDA::cudart AND NOT ENGINE_CUDA STREQUAL "OFF" AND NOT ENGINE_SANITIZE)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      set(CUDA_TESTS ON)
+      if(NOT CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 90)
+      endif()
+      enable_language(CUDA)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc has it
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+  endif()
+  get_property(said GLOBAL PROPERTY cuda_tests_said)
+  if(NOT CUDA_TESTS AND NOT said)
+    set_property(GLOBAL PROPERTY cuda_tests_said ON)
+    message(STATUS "tests: none on CUDA or on the model of its runtime: they need the toolkit with nvcc, and no sanitizer")
+  endif()
+endmacro()
+
+# An object library of kernels. The host side's warnings are the project's, but for what nvcc's own output breaks.
+function(cuda_kernels name source)
+  add_library(${name} OBJECT ${source})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  set_target_properties(${name} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+                        CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+  set_property(TARGET ${name} PROPERTY COMPILE_OPTIONS
+               "--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Wshadow,-Werror")
+endfunction()
+
+function(add_cuda_model)
+  find_package(CUDAToolkit REQUIRED)  # found before; for its variables
+  set(here ${PROJECT_SOURCE_DIR}/tests/cuda_model)
+  set(sources capture.cc copies.cc device.cc events.cc graphs.cc kernels.cc memory.cc model.cc streams.cc twins.cc)
+  list(TRANSFORM sources PREPEND ${here}/)
+  configure_file(${here}/cudart.map.in ${PROJECT_BINARY_DIR}/cuda_model/cudart.map @ONLY)
+  add_library(cuda_model SHARED ${sources})
+  target_include_directories(cuda_model SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(cuda_model PRIVATE Threads::Threads)
+  target_compile_options(cuda_model PRIVATE -O1 -g1)
+  # A C++ library of its own: what the program replaces (operator new, to count) is the program's.
+  target_link_options(cuda_model PRIVATE -static-libstdc++ -static-libgcc
+                      -Wl,--version-script=${PROJECT_BINARY_DIR}/cuda_model/cudart.map)
+  set_target_properties(cuda_model PROPERTIES OUTPUT_NAME cudart SOVERSION ${CUDAToolkit_VERSION_MAJOR}
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model
+                        UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)  # most of a file's time is its headers'
+endfunction()
+
+# With the real header where NCCL was found.
+function(add_nccl_model)
+  if(TARGET nccl_model)
+    return()
+  endif()
+  if(NOT TARGET cuda_model)
+    add_cuda_model()
+  endif()
+  find_package(CUDAToolkit REQUIRED)
+  set(here ${PROJECT_SOURCE_DIR}/tests/cuda_model)
+  set(header ${here}/nccl_header)
+  if(NCCL_INCLUDE_DIR)  # cmake/FindNCCL.cmake
+    set(header ${NCCL_INCLUDE_DIR})
+  else()
+    message(STATUS "tests: the model of NCCL has a header of its own. For the real one NCCL_ROOT names a folder with include/ and "
+                   "lib/, as the wheel nvidia-nccl-cu13 has them under nvidia/nccl")
+  endif()
+  add_library(nccl_model SHARED ${here}/nccl.cc ${here}/nccl_clique.cc)
+  target_include_directories(nccl_model SYSTEM PUBLIC ${header} ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(nccl_model PRIVATE cuda_model)
+  target_compile_options(nccl_model PRIVATE -O1 -g1)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda_model/nccl.map CONTENT "libnccl.so.2 { global: nccl*; local: *; };\n")
+  target_link_options(nccl_model PRIVATE -static-libstdc++ -static-libgcc  # as above
+                      -Wl,--version-script=${PROJECT_BINARY_DIR}/cuda_model/nccl.map)
+  set_target_properties(nccl_model PROPERTIES OUTPUT_NAME nccl SOVERSION 2
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
+endfunction()
+
+# The tests of a program that `filter` names, in one process, with the model in place of the runtime, and of NCCL if the
+# engine was built with that.
+function(cuda_model_test name program filter)
+  if(NOT TARGET cuda_model)
+    add_cuda_model()
+  endif()
+  add_dependencies(${program} cuda_model)
+  set(models $<TARGET_FILE:cuda_model>)
+  if(TARGET NCCL::NCCL AND NOT ENGINE_NCCL STREQUAL "OFF")
+    add_nccl_model()
+    add_dependencies(${program} nccl_model)
+    string(APPEND models ":$<TARGET_FILE:nccl_model>")
+  endif()
+  add_test(NAME ${name} COMMAND ${program} --gtest_filter=${filter})
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "LD_PRELOAD=${models};CUDA_MODEL_DEVICES=2"
+                       TIMEOUT 120
+                       FAIL_REGULAR_EXPRESSION "SKIPPED|0 tests ran")
+endfunction()

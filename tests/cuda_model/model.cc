@@ -1,0 +1,194 @@
+#include "model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "control.h"
+
+namespace cuda_model {
+namespace {
+
+// What tests planted, and what was counted. All under the state's lock, but the violations, which have their own.
+struct Control {
+  std::map<std::string, long> calls;
+  long all_calls = 0;
+  std::string fail_function;
+  long fail_in = 0;
+  cudaError_t fail_error = cudaSuccess;
+  bool fail_sticky = false;
+  std::string failed;
+
+  std::mutex mu;
+  long violations = 0;
+  std::string last_violation;
+};
+Control& control() {
+  static Control& control = *new Control;
+  return control;
+}
+
+thread_local int t_device = 0;
+thread_local cudaError_t t_last_error = cudaSuccess;
+
+// What a program left alive. When all is lost it has no way to give anything back.
+int LiveObjects(std::string* said) {
+  State& g = state();
+  int live = 0;
+  if (g.lost != cudaSuccess) return 0;
+  const auto count = [&](size_t objects, const char* what) {
+    if (objects != 0 && said) *said += (said->empty() ? "" : ", ") + std::to_string(objects) + " of " + what;
+    live += static_cast<int>(objects);
+  };
+  const auto allocated = [](const auto& entry) { return entry.second->allocated; };
+  count(static_cast<size_t>(std::count_if(g.memory.begin(), g.memory.end(), allocated)), "the memory");
+  count(g.streams.live().size(), g.streams.what());
+  count(g.events.live().size(), g.events.what());
+  count(g.pools.live().size(), g.pools.what());
+  count(g.graphs.live().size(), g.graphs.what());
+  count(g.execs.live().size(), g.execs.what());
+  return live;
+}
+
+// Behind the destructors of all that uses the runtime, since that is loaded later.
+__attribute__((destructor)) void AtExit() {
+  std::string left;
+  if (LiveObjects(&left) != 0) Violation("exit", "the program left " + left);
+  Control& c = control();
+  if (c.violations == 0) return;
+  std::fprintf(stderr, "cuda model: %ld violations\n", c.violations);
+  if (std::getenv("CUDA_MODEL_KEEP_STATUS")) return;
+  std::fflush(nullptr);
+  _exit(70);
+}
+
+}  // namespace
+
+State& state() {
+  static State& state = *[] {
+    auto* made = new State;
+    const char* devices = std::getenv("CUDA_MODEL_DEVICES");
+    made->devices.resize(devices ? static_cast<size_t>(std::atoi(devices)) : 1);
+    return made;
+  }();
+  return state;
+}
+
+bool& InHostFunction() {
+  thread_local bool in = false;
+  return in;
+}
+int CurrentDevice() { return t_device; }
+void SetCurrentDevice(int ordinal) { t_device = ordinal; }
+
+void Violation(const char* function, const std::string& what) {
+  Control& c = control();
+  const std::lock_guard lock(c.mu);
+  ++c.violations;
+  c.last_violation = std::string(function) + ": " + what;
+  std::fprintf(stderr, "cuda model: violation: %s\n", c.last_violation.c_str());
+}
+
+Call::Call(const char* name) : function(name), g(state()), lock(g.mu) {
+  ++control().calls[name];
+  ++control().all_calls;
+}
+Call::~Call() = default;
+
+cudaError_t Call::Refusal() {
+  Control& c = control();
+  refused_ = true;
+  if (g.devices.empty()) return cudaErrorNoDevice;
+  if (InHostFunction()) return Misuse(cudaErrorNotPermitted, "host functions must not call the runtime");
+  if (c.fail_in > 0 && (c.fail_function == "*" || c.fail_function == function) && --c.fail_in == 0) {
+    c.failed = function;
+    t_last_error = c.fail_error;  // whatever it is
+    if (c.fail_sticky) Lose(c.fail_error);
+    return c.fail_error;
+  }
+  refused_ = g.lost != cudaSuccess;
+  return g.lost;
+}
+
+// "cudaErrorNotReady [...] is not considered an error and is therefore not reported" (Programming Guide, error checking).
+cudaError_t Call::Return(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) t_last_error = error;
+  return error;
+}
+
+cudaError_t TakeLastError(bool keep) {
+  State& g = state();
+  const std::lock_guard lock(g.mu);
+  const cudaError_t error = g.lost != cudaSuccess ? g.lost : t_last_error;
+  if (!keep) t_last_error = cudaSuccess;
+  return error;
+}
+
+}  // namespace cuda_model
+
+using namespace cuda_model;
+
+extern "C" {
+
+void cudaModelFail(const char* function, long nth, cudaError_t error, int sticky) {
+  const std::lock_guard lock(state().mu);
+  Control& c = control();
+  c.fail_function = function ? function : "";
+  c.fail_in = function ? nth : 0;
+  c.fail_error = error;
+  c.fail_sticky = sticky != 0;
+  c.failed.clear();
+}
+const char* cudaModelFailed() {
+  const std::lock_guard lock(state().mu);
+  return control().failed.empty() ? nullptr : control().failed.c_str();
+}
+long cudaModelCalls(const char* function) {
+  const std::lock_guard lock(state().mu);
+  return std::strcmp(function, "*") == 0 ? control().all_calls : control().calls[function];
+}
+long cudaModelViolations() {
+  const std::lock_guard lock(control().mu);
+  return control().violations;
+}
+const char* cudaModelLastViolation() {
+  const std::lock_guard lock(control().mu);
+  return control().last_violation.c_str();
+}
+void cudaModelViolation(const char* function, const char* what) { Violation(function, what); }
+void cudaModelForgive() {
+  const std::lock_guard lock(control().mu);
+  control().violations = 0;
+}
+int cudaModelLiveObjects() {
+  const std::lock_guard lock(state().mu);
+  return LiveObjects(nullptr);
+}
+
+void cudaModelReviveDevices() {
+  State& g = state();
+  std::unique_lock lock(g.mu);
+  for (auto& [handle, stream] : g.streams.live()) {
+    stream->closed = true;
+    stream->wake.notify_all();
+  }
+  ++g.waiting;
+  g.progress.wait(lock, [&] { return g.working.empty(); });
+  --g.waiting;
+  g.streams.live().clear();
+  g.events.live().clear();
+  g.pools.live().clear();
+  g.execs.live().clear();
+  g.graphs.live().clear();
+  g.nodes.live().clear();
+  g.memory.clear();
+  g.captures.clear();
+  for (Device& device : g.devices) device = {};
+  g.lost = cudaSuccess;
+  t_last_error = cudaSuccess;
+}
+
+}  // extern "C"
