@@ -50,7 +50,9 @@ struct Ranks {
     for (const auto& [rank, memory] : owned) {
       Device& on = device(static_cast<size_t>(rank));
       Stream stream;
-      if (on.CreateStream(0, &stream).ok()) (void)on.Free(memory, stream), (void)on.DestroyStream(stream);
+      if (!on.CreateStream(0, &stream).ok()) continue;
+      (void)on.Free(memory, stream);
+      (void)on.DestroyStream(stream);
     }
   }
   int size() const { return static_cast<int>(comms.size()); }
@@ -120,7 +122,7 @@ struct Ranks {
   std::optional<Engine> engine;
   CommunicatorId id;
   std::deque<Communicator> comms;
-  std::vector<std::pair<int, void*>> owned;
+  std::vector<std::pair<int, void*>> owned;  // memory, by rank
 };
 
 // Those tests that every kind of ranks passes.
