@@ -169,6 +169,29 @@ TEST_F(CudaModelBackend, EachCallThatLosesTheDeviceSaysSo) {
   EachCall(0, cudaErrorIllegalAddress, true, DeviceCode::kIllegalAddress);
 }
 
+// Else each synchronization would give it back, and the next step would take it again.
+TEST_F(CudaModelBackend, ThePoolKeepsItsMemoryUntilItIsTrimmed) {
+  const std::shared_ptr<Device> device = MakeCudaDevice(0);
+  const auto available = [] {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  };
+  Stream stream;
+  ASSERT_TRUE(device->CreateStream(0, &stream).ok());
+  const size_t before = available();
+  void* memory = nullptr;
+  ASSERT_TRUE(device->Allocate(1 << 20, stream, &memory).ok());
+  const size_t taken = available();
+  EXPECT_LE(taken, before - (1 << 20));
+  EXPECT_TRUE(device->Free(memory, stream).ok());
+  EXPECT_TRUE(device->Synchronize(stream).ok());
+  EXPECT_EQ(available(), taken);
+  EXPECT_TRUE(device->TrimPool(0).ok());
+  EXPECT_EQ(available(), before);
+  EXPECT_TRUE(device->DestroyStream(stream).ok());
+}
+
 // "Not ready" is no error, and hides none: that of a launch before is still there for whoever asks.
 TEST_F(CudaModelBackend, NotReadyHidesNoErrorOfALaunch) {
   const std::shared_ptr<Device> device = MakeCudaDevice(0);

@@ -3,7 +3,9 @@
 #include <deque>
 
 #include "engine/bulk.h"
+#include "engine/cost_model.h"
 #include "engine/device_memory.h"
+#include "engine/plan.h"
 #include "kernels.h"
 #include "model_test.h"
 
@@ -28,6 +30,7 @@ struct Shape {
   int steps = 7;
   int devices = 1;
   bool by_node = true;  // graphs take new parameters a node at a time, or whole
+  bool plan = false;    // steps are runs of a plan, whose times on the device are measured
 };
 
 // What a device works on.
@@ -49,8 +52,38 @@ class CudaModelEngine : public CudaModelTest {
   // host looks at; a device begins its step behind the one before it. Says how many Vars failed; the others have their values.
   static int Program(const Shape& shape);
   static void Push(Engine& eng, HeldOps& held, Side& side, const Side* before, int step, const Shape& shape);
+  static int RunPlan(Engine& eng, Side& side, const Shape& shape);
   static void EachCall(cudaError_t error, bool sticky, const Shape& shape, long stride);
 };
+
+int CudaModelEngine::RunPlan(Engine& eng, Side& side, const Shape& shape) {
+  int errors = 0;
+  engine::Graph graph;
+  for (uint64_t member = 0; member < 3; ++member) {
+    graph.Add({.name = "axpy", .reads = {side.x}, .updates = {side.y}, .place = Gpu(0)}, [&](RunContext& ctx) {
+      Launched(ctx, LaunchAxpy(Native(ctx), side.words(side.y_memory), side.words(side.x_memory), 1, kCount));
+    });
+  }
+  graph.Add({.name = "host", .reads = {side.y}}, [] {});
+  const Plan plan = graph.Compile(eng);
+  const PolicyScope scope = eng.EnterPolicy({Policy::kCostModel, {.start_step = 1, .stop_step = 5}});
+  for (int step = 0; step < shape.steps; ++step) {
+    try {
+      plan.Start().Wait();
+    } catch (const OpError&) {
+      ++errors;
+    }
+  }
+  const Explanation told = Explain(plan);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(told.nodes[i].device);
+    EXPECT_GE(told.nodes[i].cost.nanos, 0) << "a time between events of two runs";
+    if (errors == 0 && Failed().empty()) {
+      EXPECT_EQ(told.nodes[i].cost.samples, 4u);
+    }
+  }
+  return errors;
+}
 
 void CudaModelEngine::Push(Engine& eng, HeldOps& held, Side& side, const Side* before, int step, const Shape& shape) {
   static const std::vector<int32_t> kOnes(kCount, 1);
@@ -96,7 +129,11 @@ int CudaModelEngine::Program(const Shape& shape) {
                });
     }
     HeldOps held(eng);
-    for (int step = 0; step < shape.steps; ++step)
+    if (shape.plan) {
+      Push(eng, held, sides[0], nullptr, 0, shape);
+      errors += RunPlan(eng, sides[0], shape);
+    }
+    for (int step = shape.plan ? shape.steps : 0; step < shape.steps; ++step)
       for (Side& side : sides) Push(eng, held, side, side.ordinal ? &sides[0] : nullptr, step, shape);
     for (Side& side : sides) {
       eng.Push({.name = "copy out",
@@ -133,8 +170,8 @@ int CudaModelEngine::Program(const Shape& shape) {
   } catch (const Error&) {  // no device, or no engine
     ++errors;
   }
-  int sum = 0;
-  for (int step = 0; step < shape.steps; ++step) sum += 3 * (step / 3 + 1);
+  int sum = shape.plan ? 3 : 0;
+  for (int step = 0; step < shape.steps; ++step) sum += shape.plan ? 3 : 3 * (step / 3 + 1);
   for (const Side& side : sides) {
     if (side.looked) {
       EXPECT_EQ(side.result, std::vector<int32_t>(kCount, sum)) << "a value that is wrong, and nobody was told";
@@ -175,6 +212,23 @@ TEST_F(CudaModelEngine, RunsWithoutFailures) {
 TEST_F(CudaModelEngine, SurvivesEachCallThatFails) {
   EachCall(cudaErrorUnknown, false, {}, 5);
   EachCall(cudaErrorUnknown, false, {.by_node = false}, 5);
+}
+
+TEST_F(CudaModelEngine, PlansThatAreMeasuredSurviveEachCallThatFails) {
+  EXPECT_EQ(Program({.plan = true}), 0);
+  EachCall(cudaErrorUnknown, false, {.plan = true}, 11);
+  EachCall(cudaErrorIllegalAddress, true, {.plan = true}, 23);
+}
+
+// The pool gives back what it can, and asks again.
+TEST_F(CudaModelEngine, AnAllocationThatFailsOnceIsNoError) {
+  for (const char* function : {"cudaMallocFromPoolAsync", "cudaHostAlloc"}) {
+    for (long nth = 1; nth <= 2; ++nth) {
+      Fail(function, nth, cudaErrorMemoryAllocation, false);
+      const int errors = Program({});
+      EXPECT_EQ(errors, 0) << function << ", call " << nth << ": " << Failed();
+    }
+  }
 }
 
 TEST_F(CudaModelEngine, SurvivesEachCallThatLosesTheDevice) { EachCall(cudaErrorIllegalAddress, true, {}, 7); }
