@@ -205,8 +205,12 @@ struct ClosureTraits {  // Arg: F& (copied) or F&& (moved)
     }
   }
   static constexpr bool kTrivial = kFitsInline<F> && std::is_trivially_destructible_v<F>;
-  static constexpr ClosureType kType{kFitsInline<F> ? sizeof(F) : sizeof(F*), kFitsInline<F> ? alignof(F) : alignof(F*),
-                                     kAsync, &Construct, &Run, kTrivial ? nullptr : &Destroy};
+  static constexpr ClosureType kType{kFitsInline<F> ? sizeof(F) : sizeof(F*),
+                                     kFitsInline<F> ? alignof(F) : alignof(F*),
+                                     kAsync,
+                                     &Construct,
+                                     &Run,
+                                     kTrivial ? nullptr : &Destroy};
 };
 
 }  // namespace detail

@@ -55,9 +55,7 @@ void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   state_->mark.store(mark + 2, std::memory_order_relaxed);
 }
 
-bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  return PutOther(desc, fn, site, false);
-}
+bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) { return PutOther(desc, fn, site, false); }
 
 bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   if (fn.type->async || limit_ < 2 || desc.place.kind == Placement::Kind::kIo) {
@@ -65,8 +63,7 @@ bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool m
     return state_->ops.PushApart(desc, fn, site, may_wait);
   }
   if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();
-  const uint32_t held =
-      may_wait ? state_->ops.PushErased(desc, fn, site) : state_->ops.TryPushErased(desc, fn, site);
+  const uint32_t held = may_wait ? state_->ops.PushErased(desc, fn, site) : state_->ops.TryPushErased(desc, fn, site);
   if (held == HeldOps::kNoRoom) return false;
   Note(desc, held);
   return true;

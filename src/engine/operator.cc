@@ -25,7 +25,9 @@ using State = Operator::State;
 
 // Of a block: a pointer to the state. What is constructed must be destroyed.
 State*& StateIn(void* closure) { return *static_cast<State**>(closure); }
-constexpr ClosureType kSharedType{sizeof(State*), alignof(State*), false,
+constexpr ClosureType kSharedType{sizeof(State*),
+                                  alignof(State*),
+                                  false,
                                   [](void* to, void* from) {
                                     StateIn(to) = StateIn(from);
                                     StateIn(to)->pushed.fetch_add(1, std::memory_order_relaxed);

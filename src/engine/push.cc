@@ -172,8 +172,8 @@ ENGINE_INLINE EngineCore::Home EngineCore::HomeOf(const Placement& place) {
 
 // Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups. Null: no
 // room, and may not wait.
-ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn, const Site site,
-                                              uint32_t flags, const Home home, const bool may_wait) {
+ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn,
+                                              const Site site, uint32_t flags, const Home home, const bool may_wait) {
   const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
   flags |= home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
   if (desc.place.kind != Placement::Kind::kDefault && OnDevice(home.pool)) [[unlikely]]

@@ -53,7 +53,7 @@ TEST_F(CudaModelMisuse, HandlesThatAreNone) {
   ExpectViolation(cudaStreamDestroy(gone), cudaErrorInvalidResourceHandle, "was destroyed");
   ExpectViolation(cudaEventRecord(event_, nullptr), cudaErrorInvalidResourceHandle, "the stream is null");
   ExpectViolation(cudaStreamQuery(reinterpret_cast<cudaStream_t>(event_)), cudaErrorInvalidResourceHandle,
-                  "is none of");
+                  "is no stream");
   ExpectViolation(cudaSetDevice(7), cudaErrorInvalidDevice, "no device 7");
 }
 
@@ -90,7 +90,7 @@ TEST_F(CudaModelMisuse, KernelsThatTouchWhatWasFreed) {
   void* other = nullptr;
   ASSERT_EQ(cudaMallocFromPoolAsync(&other, 4000, pool_, stream_), cudaSuccess);
   ASSERT_EQ(cudaFreeAsync(other, stream_), cudaSuccess);
-  (void)LaunchSet(stream_, static_cast<int32_t*>(other), 1000, 1);  // which asks how it went: it may have run by then
+  (void)LaunchSet(stream_, static_cast<int32_t*>(other), 1000, 1);  // it may have failed by the time this asks
   ExpectViolation(cudaStreamSynchronize(stream_), cudaErrorIllegalAddress, "Set");
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress) << "it stays";

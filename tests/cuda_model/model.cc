@@ -40,11 +40,11 @@ int LiveObjects(std::string* said) {
   int live = 0;
   if (g.lost != cudaSuccess) return 0;
   const auto count = [&](size_t objects, const char* what) {
-    if (objects != 0 && said) *said += (said->empty() ? "" : ", ") + std::to_string(objects) + " of " + what;
+    if (objects != 0 && said) *said += (said->empty() ? "" : ", ") + std::to_string(objects) + " " + what + "(s)";
     live += static_cast<int>(objects);
   };
   const auto allocated = [](const auto& entry) { return entry.second->allocated; };
-  count(static_cast<size_t>(std::count_if(g.memory.begin(), g.memory.end(), allocated)), "the memory");
+  count(static_cast<size_t>(std::count_if(g.memory.begin(), g.memory.end(), allocated)), "allocation");
   count(g.streams.live().size(), g.streams.what());
   count(g.events.live().size(), g.events.what());
   count(g.pools.live().size(), g.pools.what());

@@ -151,9 +151,9 @@ class Table {
     const auto number = reinterpret_cast<uint64_t>(handle);
     const uint64_t id = (number & 0xFFFFFFFFFF) >> 4;
     const bool ours = (number & ~uint64_t{0xFFFFFFFFFF}) == tag_ && id != 0 && id <= made_;
-    return !handle ? std::string(what_) + " is null"
-           : ours  ? std::string(what_) + " " + std::to_string(id) + " was destroyed"
-                   : std::string("the handle is none of ") + what_;
+    if (!handle) return std::string("the ") + what_ + " is null";
+    return ours ? std::string(what_) + " " + std::to_string(id) + " was destroyed"
+                : std::string("the handle is no ") + what_;
   }
   std::unordered_map<const void*, std::shared_ptr<T>>& live() { return live_; }
   const char* what() const { return what_; }
@@ -173,12 +173,12 @@ struct State {
   // error types): of all devices.
   cudaError_t lost = cudaSuccess;
   std::vector<Device> devices;
-  Table<Stream> streams{"the stream", 1};
-  Table<Event> events{"the event", 2};
-  Table<Pool> pools{"the pool", 3};
-  Table<Graph> graphs{"the graph", 4};
-  Table<Node> nodes{"the node", 5};
-  Table<GraphExec> execs{"the executable", 6};
+  Table<Stream> streams{"stream", 1};
+  Table<Event> events{"event", 2};
+  Table<Pool> pools{"pool", 3};
+  Table<Graph> graphs{"graph", 4};
+  Table<Node> nodes{"node", 5};
+  Table<GraphExec> execs{"executable", 6};
   std::set<Stream*> working;  // those with a thread; destroyed ones until they have run out of work
   std::map<const char*, std::shared_ptr<Block>> memory;
   std::set<Capture*> captures;
