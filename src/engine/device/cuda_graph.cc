@@ -95,37 +95,20 @@ DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, 
   if (type != from_type) {
     return DeviceStatus::Fail(DeviceCode::kInvalidValue, false, 0, "UpdateNode: the nodes are of two kinds");
   }
+  const auto copy = [&](auto of, const char* get_call, auto* get, const char* set_call, auto* set) {
+    DeviceStatus status = CudaStatus(get_call, get(Native(from), &of));
+    return status.ok() ? CudaStatus(set_call, set(Native(exec), Native(node), &of)) : status;
+  };
   switch (type) {
-    case cudaGraphNodeTypeKernel: {
-      cudaKernelNodeParams of{};
-      if (DeviceStatus bad =
-              CudaStatus("cudaGraphKernelNodeGetParams", cudaGraphKernelNodeGetParams(Native(from), &of));
-          !bad.ok()) {
-        return bad;
-      }
-      return CudaStatus("cudaGraphExecKernelNodeSetParams",
-                        cudaGraphExecKernelNodeSetParams(Native(exec), Native(node), &of));
-    }
-    case cudaGraphNodeTypeMemcpy: {
-      cudaMemcpy3DParms of{};
-      if (DeviceStatus bad =
-              CudaStatus("cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(Native(from), &of));
-          !bad.ok()) {
-        return bad;
-      }
-      return CudaStatus("cudaGraphExecMemcpyNodeSetParams",
-                        cudaGraphExecMemcpyNodeSetParams(Native(exec), Native(node), &of));
-    }
-    case cudaGraphNodeTypeMemset: {
-      cudaMemsetParams of{};
-      if (DeviceStatus bad =
-              CudaStatus("cudaGraphMemsetNodeGetParams", cudaGraphMemsetNodeGetParams(Native(from), &of));
-          !bad.ok()) {
-        return bad;
-      }
-      return CudaStatus("cudaGraphExecMemsetNodeSetParams",
-                        cudaGraphExecMemsetNodeSetParams(Native(exec), Native(node), &of));
-    }
+    case cudaGraphNodeTypeKernel:
+      return copy(cudaKernelNodeParams{}, "cudaGraphKernelNodeGetParams", cudaGraphKernelNodeGetParams,
+                  "cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams);
+    case cudaGraphNodeTypeMemcpy:
+      return copy(cudaMemcpy3DParms{}, "cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams,
+                  "cudaGraphExecMemcpyNodeSetParams", cudaGraphExecMemcpyNodeSetParams);
+    case cudaGraphNodeTypeMemset:
+      return copy(cudaMemsetParams{}, "cudaGraphMemsetNodeGetParams", cudaGraphMemsetNodeGetParams,
+                  "cudaGraphExecMemsetNodeSetParams", cudaGraphExecMemsetNodeSetParams);
     default:
       return DeviceStatus::Fail(DeviceCode::kUnsupported, false, 0,
                                 "UpdateNode: only kernel, copy and set nodes can be updated one by one");
