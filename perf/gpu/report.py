@@ -111,7 +111,7 @@ def html(result: dict) -> str:
     calibration = [[escape.escape(c["name"]), number(c["ours"], c["unit"]), " to ".join(number(s, c["unit"]) for s in c["spread"])]
                    for c in result["calibration"]]  # fmt: skip
     about = "; ".join(f"{k} {v}" for k, v in header.items() if v not in ("", {}, None))
-    note = "" if header["judged"] else "<p><b>Times of the software device say nothing about a GPU: nobody judges them. Its counters are exact.</b></p>"
+    note = "" if header["judged"] else f"<p><b>Times of {escape.escape(header['gpu'])} say nothing about a GPU: nobody judges them. Its counters are exact.</b></p>"
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>GPU suite: {escape.escape(header['gpu'])}</title>
 <style>body{{font:14px/1.5 system-ui,sans-serif;max-width:1080px;margin:2em auto;color:#222}}svg{{width:100%;font-size:12px}}
 table{{border-collapse:collapse;font-variant-numeric:tabular-nums}}td,th{{padding:2px 10px;border-bottom:1px solid #ddd;text-align:left}}</style>

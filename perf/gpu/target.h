@@ -31,7 +31,7 @@ class Target {
  public:
   virtual ~Target() = default;
   virtual std::shared_ptr<Device> device() = 0;
-  // Whether times say something about a GPU. Those of the software device are told, and judged by nobody.
+  // Whether times say something about a GPU. Those of the software device, and of a model, are told, and judged by nobody.
   virtual bool judged() const = 0;
 
   // One kernel of about `time`, its only parameter; 0: an empty one. `name`, a literal, is for the timeline.
