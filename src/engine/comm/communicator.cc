@@ -189,7 +189,7 @@ void Communicator::End() noexcept {
   const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
   try {
     state->core->Push(
-        {.desc = &desc, .closure = detail::RefClosure(leave), .site = state->site, .flags = detail::kAsyncOp});
+        {.desc = &desc, .closure = detail::RefClosure<true>(leave), .site = state->site, .flags = detail::kAsyncOp});
   } catch (const Error&) {  // the engine has shut down, and has closed it
   }
 }
