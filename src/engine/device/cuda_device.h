@@ -19,11 +19,7 @@ DeviceStatus CudaStatus(const char* call, cudaError_t error);
 // a user's thread among them, whose own choice comes back.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int ordinal) : status_(CudaStatus("cudaGetDevice", cudaGetDevice(&before_))) {
-    if (!status_.ok() || before_ == ordinal) return;
-    status_ = CudaStatus("cudaSetDevice", cudaSetDevice(ordinal));
-    changed_ = status_.ok();
-  }
+  explicit CurrentDevice(int ordinal) : status_(Enter(ordinal)) {}
   ~CurrentDevice() {
     if (changed_) (void)CudaStatus("cudaSetDevice", cudaSetDevice(before_));
   }
@@ -31,9 +27,17 @@ class CurrentDevice {
   const DeviceStatus& status() const { return status_; }
 
  private:
+  DeviceStatus Enter(int ordinal) {
+    if (DeviceStatus bad = CudaStatus("cudaGetDevice", cudaGetDevice(&before_)); !bad.ok()) return bad;
+    if (before_ == ordinal) return {};
+    DeviceStatus status = CudaStatus("cudaSetDevice", cudaSetDevice(ordinal));
+    changed_ = status.ok();
+    return status;
+  }
+
   int before_ = 0;
-  DeviceStatus status_;
   bool changed_ = false;
+  const DeviceStatus status_;
 };
 
 class CudaDevice final : public Device {
