@@ -127,7 +127,7 @@ def test_memory_does_not_grow_with_the_number_of_ops():
     v = engine.Var("v")
 
     def many():
-        """All of them pending at once, and below max_pending: how far the pushes are ahead of the workers is no chance."""
+        """All pending at once, but fewer than max_pending: how far pushes are ahead of workers is no chance."""
         gate = threading.Event()
         engine.push(lambda: gate.wait(PATIENCE), writes=[v])
         for _ in range(5000):
