@@ -37,6 +37,17 @@ void Main(std::shared_ptr<Stream> stream) {
   if (g.waiting != 0) g.progress.notify_all();
 }
 
+// The stream that the host asks about: refused while it captures, and what it captures is spoilt.
+cudaError_t FindToAsk(Call& call, cudaStream_t stream, std::shared_ptr<Stream>* found) {
+  *found = call.Find(call.g.streams, stream);
+  if (!*found) return cudaErrorInvalidResourceHandle;
+  if ((*found)->capture) {
+    Invalidate(*(*found)->capture);
+    return cudaErrorStreamCaptureUnsupported;
+  }
+  return call.Unsafe();
+}
+
 }  // namespace
 
 void Submit(Stream& stream, Work work) {
@@ -120,13 +131,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return Api(__func__, [&](Call& call) -> cudaError_t {
-    const auto found = call.Find(call.g.streams, stream);
-    if (!found) return cudaErrorInvalidResourceHandle;
-    if (found->capture) {
-      Invalidate(*found->capture);
-      return cudaErrorStreamCaptureUnsupported;
-    }
-    if (const cudaError_t unsafe = call.Unsafe(); unsafe != cudaSuccess) return unsafe;
+    std::shared_ptr<Stream> found;
+    if (const cudaError_t bad = FindToAsk(call, stream, &found); bad != cudaSuccess) return bad;
     const uint64_t until = found->submitted;
     const cudaError_t lost = call.Wait([&] { return found->ended >= until; });
     if (lost == cudaSuccess) ReleaseUnused(found->device);
@@ -136,13 +142,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return Api(__func__, [&](Call& call) -> cudaError_t {
-    const auto found = call.Find(call.g.streams, stream);
-    if (!found) return cudaErrorInvalidResourceHandle;
-    if (found->capture) {
-      Invalidate(*found->capture);
-      return cudaErrorStreamCaptureUnsupported;
-    }
-    if (const cudaError_t unsafe = call.Unsafe(); unsafe != cudaSuccess) return unsafe;
+    std::shared_ptr<Stream> found;
+    if (const cudaError_t bad = FindToAsk(call, stream, &found); bad != cudaSuccess) return bad;
     return found->idle() ? cudaSuccess : cudaErrorNotReady;
   });
 }
