@@ -44,9 +44,20 @@ check_environment() {
   [ "$(sed -n '/^EngineOptions EngineOptions::FromEnv/,/^}/!p' src/engine/options.cc | grep -c getenv)" -le 1 ]
 }
 
+# alone HEADER: compiles as the first thing of a source, and a second time in it, with both compilers.
+alone() {
+  local compiler bad=0
+  for compiler in g++ clang++-16; do
+    printf '#include <%s>\n#include <%s>\n' "$1" "$1" |
+      $compiler -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -fsyntax-only -x c++ - ||
+      { echo "$1 does not compile alone with $compiler"; bad=1; }
+  done
+  return $bad
+}
+
 check_headers() {
   need "$NEEDS_BUILD" 'clang-16 has clang++-16' || return $NOT_RUN
-  local header compiler bad=0 count=0 left_out='' library
+  local header library left_out='' found=()
   for header in include/engine/*.h; do
     header=${header#include/}
     # Bridges to libraries that the engine itself does not need.
@@ -60,15 +71,11 @@ check_headers() {
       left_out="$left_out, $header left out without $library"
       continue
     fi
-    count=$((count + 1))
-    for compiler in g++ clang++-16; do
-      printf '#include <%s>\n#include <%s>\n' "$header" "$header" |
-        $compiler -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude -fsyntax-only -x c++ - ||
-        { say "$header does not compile alone with $compiler"; bad=1; }
-    done
+    found+=("$header")
   done
-  NOTE="$count headers, g++ and clang++-16$left_out"
-  return $bad
+  NOTE="${#found[@]} headers, g++ and clang++-16$left_out"
+  export -f alone
+  printf '%s\n' "${found[@]}" | xargs -P "$JOBS" -I{} bash -c 'alone {}'
 }
 
 check_c_header() {
@@ -114,9 +121,12 @@ check_thread_safety() {
 check_build() { build_tested; }
 
 # tree NAME [CMake options]: configures and builds build-check/NAME.
+# Several sources at a time, for half of a compiler's work is the standard's headers. (In the tree of the tests each stands
+# alone, and so shows what it lacks.)
 tree() {
   local name=$1
   shift
+  set -- -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 "$@"
   configure "$TREES/$name" "$@" && cmake --build "$TREES/$name" -j "$JOBS" -- -k 0  # all errors, not only the first
 }
 

@@ -27,7 +27,6 @@ using engine::StageItem;
 using engine::StagingArea;
 using std::chrono::steady_clock;
 
-constexpr auto kSlice = std::chrono::milliseconds(50);   // how long Ctrl-C may go unnoticed
 constexpr auto kExitPatience = std::chrono::seconds(2);  // how long exit waits for sources to return
 constexpr auto kLongTake =
     std::chrono::microseconds(200);  // waits shorter than this are not worth a hand-over of the GIL

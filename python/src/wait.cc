@@ -17,7 +17,6 @@ namespace engine_python {
 namespace {
 
 using Nanoseconds = std::chrono::nanoseconds;
-constexpr auto kSlice = std::chrono::milliseconds(50);  // how long Ctrl-C may go unnoticed
 
 Nanoseconds Duration(double seconds) {
   constexpr double kLongest = 3e8;  // ten years; keeps clock arithmetic from overflowing

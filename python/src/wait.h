@@ -3,12 +3,15 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
 #include <functional>
 #include <optional>
 
 #include "handle.h"
 
 namespace engine_python {
+
+inline constexpr auto kSlice = std::chrono::milliseconds(50);  // how long Ctrl-C may go unnoticed
 
 // Seconds as Python gives them; null for None. TypeError or ValueError otherwise.
 std::optional<double> TimeoutOf(nanobind::handle given);

@@ -10,7 +10,6 @@
 namespace engine::detail {
 namespace {
 
-std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 std::string Quoted(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
 
 }  // namespace

@@ -11,12 +11,16 @@
 
 #include <atomic>
 #include <exception>
+#include <string>
 #include <vector>
 
 #include "engine/error.h"
 #include "sync.h"
 
 namespace engine::detail {
+
+// A part of messages.
+inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 
 struct ErrorRecord {
   static constexpr uint32_t kMaxHops = 16;

@@ -39,7 +39,6 @@ inline std::string Quote(Name name) {
   std::string text(1, '\'');  // appended to: a literal + std::string warns under g++ 12 (-Wrestrict, its PR 105651)
   return text.append(name.c_str()).append(1, '\'');
 }
-inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 std::string TypeText(const std::type_info* type);
 
 }  // namespace engine::detail

@@ -25,7 +25,7 @@ void Put(std::ostream& out, const PendingOp& op) {
 // What the block says, if it holds a pending op from the first look to the last. With the gate closed nothing becomes
 // pending; an op may end, and its block be filled again for a push that waits at the gate, but then it is free at the
 // last look, and what was copied is dropped unseen. (A data race by the letter, as in a sequence lock.)
-bool Copy(OpRecord* op, PendingOp* copy) {
+bool CopyPending(OpRecord* op, PendingOp* copy) {
   copy->state = op->extra.state.load(std::memory_order_acquire);
   if (copy->state == OpState::kFree) return false;
   copy->name = op->extra.name;
@@ -64,7 +64,7 @@ std::string EngineCore::DescribePending() {
   PushGate::Close(*this);
   PendingOp copy;
   ops_.ForEachBlock(kFirstOpClass, kClasses, [&](void* block) {
-    if (Copy(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
+    if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
   });
   PushGate::Open(*this);
   std::map<Protocol::Var*, Use> uses;

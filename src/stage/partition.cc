@@ -11,7 +11,6 @@ namespace engine::detail {
 namespace {
 
 using Node = StepGraph::Node;
-using Role = StepGraph::Role;
 constexpr uint32_t kNobody = UINT32_MAX;
 
 class Partitioner {
@@ -113,10 +112,11 @@ class Partitioner {
       for (uint32_t m = 0; m < graph_.nodes.size(); ++m) {
         if (staged[m] || m == n) continue;
         for (const auto& other : graph_.nodes[m].effects) {
-          if (other.var != mine.var || (mine.role == Role::kRead && other.role == Role::kRead)) continue;
+          if (other.var != mine.var || (mine.role == StepGraph::Role::kRead && other.role == StepGraph::Role::kRead))
+            continue;
           const std::string var = "'" + graph_.vars[mine.var] + "'";
-          return mine.role == Role::kRead ? "reads Var " + var + ", which " + Name(m) + " changes"
-                                          : "changes Var " + var + ", which " + Name(m) + " touches";
+          return mine.role == StepGraph::Role::kRead ? "reads Var " + var + ", which " + Name(m) + " changes"
+                                                     : "changes Var " + var + ", which " + Name(m) + " touches";
         }
       }
     }
@@ -153,7 +153,8 @@ class Partitioner {
         if (!most[a] || !most[b]) continue;
         for (const auto& x : graph_.nodes[a].effects) {
           for (const auto& y : graph_.nodes[b].effects) {
-            if (x.var == y.var && (x.role != Role::kRead || y.role != Role::kRead)) root[find(a)] = find(b);
+            if (x.var == y.var && (x.role != StepGraph::Role::kRead || y.role != StepGraph::Role::kRead))
+              root[find(a)] = find(b);
           }
         }
       }
@@ -243,7 +244,7 @@ class Partitioner {
       if (staged[n]) {
         cut.staged.push_back(n);
         if (node.source) reading += node.seconds;
-        for (const auto& effect : node.effects) changes |= effect.role != Role::kRead;
+        for (const auto& effect : node.effects) changes |= effect.role != StepGraph::Role::kRead;
         for (uint32_t v : node.outputs) {
           if (graph_.values[v].fetched) crossing.insert(v);
         }
@@ -300,7 +301,7 @@ std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut
       if (std::count(x.after.begin(), x.after.end(), all[b])) apart(a, b);
       for (const auto& e : x.effects) {
         for (const auto& f : y.effects) {
-          if (e.var == f.var && (e.role != Role::kRead || f.role != Role::kRead)) apart(a, b);
+          if (e.var == f.var && (e.role != StepGraph::Role::kRead || f.role != StepGraph::Role::kRead)) apart(a, b);
         }
       }
     }

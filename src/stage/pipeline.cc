@@ -15,8 +15,8 @@ namespace engine {
 namespace {
 
 // One run: its threads share it, so that nothing of it can reach the next one.
-struct Run {
-  Run(const StageOptions& options, detail::StageSource from) : area(options), source(std::move(from)) {}
+struct PipelineRun {
+  PipelineRun(const StageOptions& options, detail::StageSource from) : area(options), source(std::move(from)) {}
 
   StagingArea area;
   detail::StageSource source;
@@ -29,9 +29,9 @@ struct Run {
   std::atomic<bool> started{false};
 };
 
-void Produce(const std::shared_ptr<Run>& run);
+void Produce(const std::shared_ptr<PipelineRun>& run);
 
-void Spawn(const std::shared_ptr<Run>& run) STAGE_TSA(requires_capability(run->mu)) {
+void Spawn(const std::shared_ptr<PipelineRun>& run) STAGE_TSA(requires_capability(run->mu)) {
   run->threads.emplace_back([run] {
     const std::string name = run->area.options().name.substr(0, 15);
     pthread_setname_np(pthread_self(), name.c_str());
@@ -43,7 +43,7 @@ void Spawn(const std::shared_ptr<Run>& run) STAGE_TSA(requires_capability(run->m
   ++run->live;
 }
 
-void Start(const std::shared_ptr<Run>& run) {
+void Start(const std::shared_ptr<PipelineRun>& run) {
   if (run->started.load(std::memory_order_acquire)) return;
   detail::StageLock lock(run->mu);
   if (run->started.exchange(true, std::memory_order_acq_rel)) return;
@@ -51,7 +51,7 @@ void Start(const std::shared_ptr<Run>& run) {
 }
 
 // One item. False: this producer ends.
-bool ProduceOne(const std::shared_ptr<Run>& run) {
+bool ProduceOne(const std::shared_ptr<PipelineRun>& run) {
   StagingArea& area = run->area;
   uint64_t ticket;
   StageItem item;
@@ -91,7 +91,7 @@ bool ProduceOne(const std::shared_ptr<Run>& run) {
   return true;
 }
 
-void Produce(const std::shared_ptr<Run>& run) {
+void Produce(const std::shared_ptr<PipelineRun>& run) {
   while (ProduceOne(run)) {
   }
 }
@@ -100,10 +100,10 @@ void Produce(const std::shared_ptr<Run>& run) {
 
 struct StageBase::State {
   State(StageOptions given, detail::StageSource from) : options(std::move(given)), source(std::move(from)) {
-    run = std::make_shared<Run>(options, source);
+    run = std::make_shared<PipelineRun>(options, source);
     options = run->area.options();  // with the name it was given
   }
-  std::shared_ptr<Run> Current() {
+  std::shared_ptr<PipelineRun> Current() {
     if (detail::ForkGeneration() != generation) {
       throw ForkedWhilePending(detail::StageLabel(options) +
                                "its producers stayed in the process that forked; restart it to read here");
@@ -116,12 +116,12 @@ struct StageBase::State {
   detail::StageMutex mu;
   detail::StageSource source STAGE_TSA(guarded_by(mu));  // as it was given: each run works on a copy
   const uint32_t generation = detail::ForkGeneration();
-  std::shared_ptr<Run> run STAGE_TSA(guarded_by(mu));
+  std::shared_ptr<PipelineRun> run STAGE_TSA(guarded_by(mu));
 };
 
 namespace {
 
-void Join(Run& run) {
+void Join(PipelineRun& run) {
   std::vector<std::thread> threads;
   for (;;) {
     {
@@ -180,7 +180,7 @@ void StageBase::Restart(detail::StageSource source) {
   Join(*before);
   detail::StageLock lock(state_->mu);
   state_->source = std::move(source);
-  state_->run = std::make_shared<Run>(state_->options, state_->source);
+  state_->run = std::make_shared<PipelineRun>(state_->options, state_->source);
 }
 
 bool StageBase::JoinFor(std::chrono::nanoseconds timeout) {

@@ -63,15 +63,15 @@ case $1 in
         echo "left out without $needs: $header"
         continue
       fi
-      echo "alone: $header"
-      echo "#include <engine/$(basename "$header")>" >"$work/alone.cc"
-      "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/alone.cc"
+      echo "#include <engine/$(basename "$header")>" >>"$work/all.cc"
     done
+    cat "$work/all.cc"
+    "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/all.cc"
     ;;
   add_subdirectory)
-    # Debug: it compiles the engine once more.
+    # It compiles the engine once more: not optimized, and all sources at a time.
     configure_and_build "$here/add_subdirectory" -DENGINE_SOURCE_DIR="$SOURCE_DIR" -DCMAKE_BUILD_TYPE=Debug \
-      -DCMAKE_CXX_FLAGS_DEBUG=
+      -DCMAKE_CXX_FLAGS_DEBUG= -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0
     expect "C++ 42" "$work/build/use_cc"
     expect "C 42" "$work/build/use_c"
     ;;

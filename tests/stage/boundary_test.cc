@@ -39,8 +39,8 @@ class Copies : public HappensBefore {
 float Feature(int row, size_t i) { return static_cast<float>(row) + 0.125f * static_cast<float>(i); }
 
 // row -> parse (features, ids, row) -> train on the device -> its sum, by way of a Var.
-struct Program {
-  explicit Program(uint64_t seed = 0, bool also_on_host = false)
+struct DeviceProgram {
+  explicit DeviceProgram(uint64_t seed = 0, bool also_on_host = false)
       : copies(std::make_shared<Copies>()),
         device(MakeSoftwareDevice(
             {.clock = seed ? SoftwareDeviceOptions::Clock::kVirtual : SoftwareDeviceOptions::Clock::kThreads,
@@ -141,9 +141,10 @@ struct Program {
 TEST(BoundaryTest, OneCopyAnItemAndNoSynchronization) {
   constexpr int kRows = 60;
   for (const int levels : {1, 3}) {
-    Program p;
+    DeviceProgram p;
     p.packed = true;
-    SmartStage steps(p.eng, p.graph, p.Rows(kRows), Program::OnCpu(true, {.capacity = 2, .num_threads = 2}, levels));
+    SmartStage steps(p.eng, p.graph, p.Rows(kRows),
+                     DeviceProgram::OnCpu(true, {.capacity = 2, .num_threads = 2}, levels));
     while (engine::Run run = steps.Next()) run.Wait();
     p.Check(kRows);
     const DeviceCounts counts = p.device->counts();
@@ -162,8 +163,8 @@ TEST(BoundaryTest, TheDeviceSeesTheSameHoweverStepsRun) {
   for (const bool staged : {false, true}) {
     for (const uint64_t seed : {uint64_t{0}, Seed() | 1}) {
       SCOPED_TRACE(SeedLine());
-      Program p(seed, true);
-      SmartStage steps(p.eng, p.graph, p.Rows(40), Program::OnCpu(staged, {.capacity = 3}));
+      DeviceProgram p(seed, true);
+      SmartStage steps(p.eng, p.graph, p.Rows(40), DeviceProgram::OnCpu(staged, {.capacity = 3}));
       for (int n = 0; n < 40; ++n) EXPECT_EQ(steps.Next().Take<float>(0), Feature(n, kFeatures - 1));
       EXPECT_FALSE(steps.Next());
       p.Check(40);
@@ -173,7 +174,7 @@ TEST(BoundaryTest, TheDeviceSeesTheSameHoweverStepsRun) {
 }
 
 TEST(BoundaryTest, ProfileAndGuardChangeNothingEither) {
-  Program p;
+  DeviceProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(400), {.stage_subgraph_on_cpu = true, .profile_steps = 3, .guard_steps = 5});
   while (engine::Run run = steps.Next()) run.Wait();
   p.Check(400);
@@ -181,9 +182,9 @@ TEST(BoundaryTest, ProfileAndGuardChangeNothingEither) {
 }
 
 TEST(BoundaryTest, CopiesRunBesideTheStep) {
-  Program p;
+  DeviceProgram p;
   p.held_row = 0;
-  SmartStage steps(p.eng, p.graph, p.Rows(10), Program::OnCpu(true, {.capacity = 3}));
+  SmartStage steps(p.eng, p.graph, p.Rows(10), DeviceProgram::OnCpu(true, {.capacity = 3}));
   std::vector<engine::Run> running;
   running.push_back(steps.Next());
   p.issued.Wait();
@@ -198,17 +199,17 @@ TEST(BoundaryTest, CopiesRunBesideTheStep) {
 }
 
 TEST(BoundaryTest, ABufferIsWrittenAgainOnlyWhenItsCopyHasEnded) {
-  Program p;
+  DeviceProgram p;
   // The copy lane stands still behind a kernel of somebody else's.
   Var other = p.eng.NewVar("other");
   uint64_t hold = 0;
   Gate held;
   p.eng.Push({.name = "hold", .writes = {other}, .place = CopyIn(0)}, [&](RunContext& ctx) {
-    Program::Must(p.device->LaunchHeld(ctx.stream(), "hold", &hold));
+    DeviceProgram::Must(p.device->LaunchHeld(ctx.stream(), "hold", &hold));
     held.Open();
   });
   held.Wait();
-  SmartStage steps(p.eng, p.graph, p.Rows(40), Program::OnCpu(true, {.capacity = 1, .num_threads = 3}));
+  SmartStage steps(p.eng, p.graph, p.Rows(40), DeviceProgram::OnCpu(true, {.capacity = 1, .num_threads = 3}));
   std::vector<engine::Run> running;
   std::thread caller([&] {
     while (engine::Run run = steps.Next()) running.push_back(std::move(run));
@@ -226,9 +227,9 @@ TEST(BoundaryTest, ABufferIsWrittenAgainOnlyWhenItsCopyHasEnded) {
 TEST(BoundaryTest, ACopyThatFailsFailsItsStepAndNoOther) {
   std::vector<std::string> told;
   for (const bool staged : {false, true}) {
-    Program p;
+    DeviceProgram p;
     p.device->FailCall(DeviceCall::kCopy, staged ? 3 : 5, DeviceCode::kInvalidValue, false);
-    SmartStage steps(p.eng, p.graph, p.Rows(6), Program::OnCpu(staged, {.capacity = 2}));
+    SmartStage steps(p.eng, p.graph, p.Rows(6), DeviceProgram::OnCpu(staged, {.capacity = 2}));
     for (int n = 0; n < 6; ++n) {
       engine::Run run = steps.Next();
       if (n != 2) {
@@ -248,7 +249,7 @@ TEST(BoundaryTest, ACopyThatFailsFailsItsStepAndNoOther) {
 }
 
 TEST(BoundaryTest, OtherValuesPassAndArraysOfNothingToo) {
-  Program p;
+  DeviceProgram p;
   Graph graph;
   const ValueId row = graph.Input<int>("row");
   const NodeId parse = graph.Add({.name = "parse", .inputs = {row}, .outputs = 2}, [](NodeContext& ctx) {
@@ -266,7 +267,7 @@ TEST(BoundaryTest, OtherValuesPassAndArraysOfNothingToo) {
   graph.Output(on_device[0]);
   for (const bool staged : {false, true}) {
     SmartStage steps(p.eng, graph, {SourceOf<int>("rows", row, [n = 0]() mutable { return n++; })},
-                     Program::OnCpu(staged));
+                     DeviceProgram::OnCpu(staged));
     for (int n = 0; n < 5; ++n) EXPECT_EQ(steps.Next().Take<int>(0), n);
   }
   EXPECT_EQ(p.device->counts()[DeviceCall::kCopy], 0u);
@@ -274,9 +275,9 @@ TEST(BoundaryTest, OtherValuesPassAndArraysOfNothingToo) {
 
 TEST(BoundaryTest, AValueThatIsNoArrayCannotBeInBothPlaces) {
   for (const bool staged : {false, true}) {
-    Program p;
+    DeviceProgram p;
     p.graph.Output(p.parse[2]);
-    SmartStage steps(p.eng, p.graph, p.Rows(2), Program::OnCpu(staged));
+    SmartStage steps(p.eng, p.graph, p.Rows(2), DeviceProgram::OnCpu(staged));
     engine::Run run = steps.Next();
     const OpError error = ErrorOf([&] { run.Wait(); });
     EXPECT_TRUE(Has(error.what(), "value 'parse' is used on the host and on a device, and is no HostArray"));
@@ -284,8 +285,8 @@ TEST(BoundaryTest, AValueThatIsNoArrayCannotBeInBothPlaces) {
 }
 
 TEST(BoundaryTest, ItIsExplained) {
-  Program p;
-  SmartStageOptions options = Program::OnCpu(true);
+  DeviceProgram p;
+  SmartStageOptions options = DeviceProgram::OnCpu(true);
   options.targets = {p.train.index};
   SmartStage steps(p.eng, p.graph, p.Rows(2), options);
   steps.Next().Wait();

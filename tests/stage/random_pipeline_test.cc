@@ -27,7 +27,7 @@ struct Level {
   int fails_at = -1;
   int closes_at = -1;
 };
-struct Program {
+struct RandomPipeline {
   int length = 0;
   std::vector<Level> levels;
   int cancel_after = -1;             // items that the consumers take before they cancel the last stage
@@ -36,9 +36,9 @@ struct Program {
   uint64_t seed = 0;
 };
 
-Program Make(uint64_t seed) {
+RandomPipeline Make(uint64_t seed) {
   Random random(seed);
-  Program p{.length = static_cast<int>(random.Below(60)), .levels = {}, .seed = seed};
+  RandomPipeline p{.length = static_cast<int>(random.Below(60)), .levels = {}, .seed = seed};
   p.levels.resize(1 + random.Below(3));
   for (size_t i = 0; i < p.levels.size(); ++i) {
     Level& level = p.levels[i];
@@ -83,7 +83,7 @@ struct Outcome {
   std::vector<int> items;
   std::string last = "end";
 };
-Outcome Oracle(const Program& p) {
+Outcome Oracle(const RandomPipeline& p) {
   Outcome out;
   for (int n = 0; n < p.length; ++n) {
     bool reaches = true;
@@ -103,7 +103,7 @@ void Dawdle(uint64_t seed, int n) {
   for (uint64_t i = random.Below(4); i > 0; --i) std::this_thread::yield();
 }
 
-void Check(const Program& p) {
+void Check(const RandomPipeline& p) {
   std::atomic<int> alive{0};
   struct Item {
     Item(int number, std::atomic<int>& count) : n(number), alive(&count) { ++*alive; }

@@ -14,8 +14,9 @@ namespace {
 using Ints = std::vector<int>;
 
 // The program of DeepRec's page: rows -> parse -> look up (a table that nobody changes) -> step (updates a weight).
-struct Program {
-  explicit Program(int workers = 2) : eng(Quiet(workers)), table(eng.NewVar("table")), weight(eng.NewVar("weight")) {
+struct TrainingProgram {
+  explicit TrainingProgram(int workers = 2)
+      : eng(Quiet(workers)), table(eng.NewVar("table")), weight(eng.NewVar("weight")) {
     row = graph.Input<int>("row");
     rate = graph.Input<int>("rate");
     parse = graph.Add({.name = "parse", .inputs = {row}, .outputs = 1},
@@ -66,11 +67,11 @@ SmartStageOptions AtOnce(StageOptions stage = {}, int levels = 1) {
 TEST(SmartStageTest, StepsAreTheSameStagedAndWhole) {
   for (const bool staged : {false, true}) {
     for (const int levels : {1, 2}) {
-      Program p;
+      TrainingProgram p;
       SmartStageOptions options = AtOnce({.capacity = 3, .num_threads = 2}, levels);
       options.do_smart_stage = staged;
       SmartStage steps(p.eng, p.graph, p.Rows(50), options);
-      EXPECT_EQ(p.Drain(steps), Program::Expected(50));
+      EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(50));
       EXPECT_FALSE(steps.Next());
       EXPECT_EQ(steps.stats().position, 50u);
       EXPECT_EQ(steps.Report().staged, staged ? 2u : 0u);
@@ -79,10 +80,10 @@ TEST(SmartStageTest, StepsAreTheSameStagedAndWhole) {
 }
 
 TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
-  Program p;
+  TrainingProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(400), {.stage = {.name = "rows"}, .profile_steps = 3, .guard_steps = 5});
   EXPECT_TRUE(Has(steps.Explain(), "smart stage 'rows': step 0 of 3 that are timed"));
-  EXPECT_EQ(p.Drain(steps), Program::Expected(400));
+  EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(400));
   const SmartStageReport report = steps.Report();
   EXPECT_TRUE(report.decided);
   if (report.levels == 0) return;  // on this machine, now, no cut was worth it
@@ -93,7 +94,7 @@ TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
 }
 
 TEST(SmartStageTest, TheGuardWaitsForNoStep) {
-  Program p;
+  TrainingProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(400), {.stage = {.num_threads = 1}, .profile_steps = 0, .guard_steps = 2});
   std::vector<engine::Run> running;
   const auto start = [&] {
@@ -121,7 +122,7 @@ TEST(SmartStageTest, TheGuardWaitsForNoStep) {
     const int sum = run.Take<int>(0);
     seen.emplace_back(sum, run.Take<int>(1));
   }
-  EXPECT_EQ(seen, Program::Expected(400));
+  EXPECT_EQ(seen, TrainingProgram::Expected(400));
   EXPECT_TRUE(steps.Report().decided);
 }
 
@@ -152,7 +153,7 @@ TEST(SmartStageTest, AStepThatFailsWhileTheyAreComparedIsToldOnce) {
 }
 
 TEST(SmartStageTest, SaysWhatIsStagedAndWhyTheRestIsNot) {
-  Program p;
+  TrainingProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce());
   p.Drain(steps);
   const std::string text = steps.Explain();
@@ -165,7 +166,7 @@ TEST(SmartStageTest, SaysWhatIsStagedAndWhyTheRestIsNot) {
 }
 
 TEST(SmartStageTest, InTracesStagedNodesStandOnTheStagesLane) {
-  Program p;
+  TrainingProgram p;
   p.eng.StartTrace();
   SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce({.name = "rows"}));
   p.Drain(steps);
@@ -177,31 +178,31 @@ TEST(SmartStageTest, InTracesStagedNodesStandOnTheStagesLane) {
 }
 
 TEST(SmartStageTest, MarkedNodesAndCollectivesStay) {
-  Program p;
+  TrainingProgram p;
   SmartStageOptions options = AtOnce();
   options.targets = {p.look_up.index};
   options.collectives = {p.parse.index};
   SmartStage steps(p.eng, p.graph, p.Rows(5), options);
-  EXPECT_EQ(p.Drain(steps), Program::Expected(5));
+  EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(5));
   const auto nodes = steps.Report().nodes;
   EXPECT_EQ(nodes[0].reason, "is a collective: every process must run it in the same order");
   EXPECT_EQ(nodes[1].reason, "is a marked target");
 }
 
 TEST(SmartStageTest, ANodeThatSaysItIsACollectiveStays) {
-  Program p;
+  TrainingProgram p;
   const NodeId gather = p.graph.Add({.name = "gather", .inputs = {p.parse[0]}, .outputs = 1, .collective = true},
                                     [](NodeContext& ctx) { ctx.Return(0, ctx.In<Ints>(0)[0]); });
   p.graph.Output(gather[0]);
   SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce());
-  EXPECT_EQ(p.Drain(steps), Program::Expected(5));
+  EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(5));
   EXPECT_TRUE(Has(steps.Explain(), "staged parse\nstaged look up\n"));
   EXPECT_TRUE(Has(steps.Explain(), "not staged gather: is a collective: every process must run it in the same order"));
 }
 
 TEST(SmartStageTest, OnlyStateOfTheInputIsChangedAhead) {
   for (const bool own : {false, true}) {
-    Program p;
+    TrainingProgram p;
     Var state = p.eng.NewVar("random");
     std::atomic<int> draws{0};
     Counter drawn;
@@ -239,7 +240,7 @@ TEST(SmartStageTest, OnTheCpuNodesOfADeviceStay) {
 }
 
 TEST(SmartStageTest, NodesThatNobodyNeedsAreNotRunAhead) {
-  Program p;
+  TrainingProgram p;
   std::vector<int> printed;
   p.graph.Add({.name = "print", .inputs = {p.parse[0]}},
               [&](NodeContext& ctx) { printed.push_back(ctx.In<Ints>(0)[0]); });
@@ -252,7 +253,7 @@ TEST(SmartStageTest, NodesThatNobodyNeedsAreNotRunAhead) {
 
 // DeepRec: an empty boundary failed.
 TEST(SmartStageTest, AStageThatHandsNothingOverIsAStage) {
-  Program p;
+  TrainingProgram p;
   Var seen = p.eng.NewVar("seen");
   std::atomic<int> rows{0};
   Graph graph;
@@ -285,7 +286,7 @@ TEST(SmartStageTest, AStageThatHandsNothingOverIsAStage) {
 TEST(SmartStageTest, TheStagesPoolCountsUnderEveryPolicy) {
   const int pool = MakeStagePool({.global_name = "smart, one at a time", .inter_op_threads_num = 1});
   for (const Policy policy : {Policy::kThreaded, Policy::kInline, Policy::kNaive}) {
-    Program p;
+    TrainingProgram p;
     p.eng.SetPolicy(policy);
     std::atomic<int> inside{0}, most{0};
     const NodeId hash = p.graph.Add({.name = "hash", .inputs = {p.row}, .outputs = 1}, [&](NodeContext& ctx) {
@@ -300,13 +301,13 @@ TEST(SmartStageTest, TheStagesPoolCountsUnderEveryPolicy) {
                              .num_threads = 3,
                              .use_stage_subgraph_thread_pool = true,
                              .stage_subgraph_thread_pool_id = pool}));
-    EXPECT_EQ(p.Drain(steps), Program::Expected(100));
+    EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(100));
     EXPECT_EQ(most, 1);
   }
 }
 
 TEST(SmartStageTest, ReadsAheadAsFarAsItMayAndReportsThePosition) {
-  Program p;
+  TrainingProgram p;
   Counter read;
   SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return read.Add(), p.next++; })},
                    AtOnce({.capacity = 3}));
@@ -319,7 +320,7 @@ TEST(SmartStageTest, ReadsAheadAsFarAsItMayAndReportsThePosition) {
 
 TEST(SmartStageTest, ResumingFromThePositionRepeatsAndLosesNothing) {
   for (const int stop : {1, 7, 20, 31}) {
-    Program p;
+    TrainingProgram p;
     std::vector<std::pair<int, int>> all;
     uint64_t position = 0;
     while (position < 40) {
@@ -333,13 +334,13 @@ TEST(SmartStageTest, ResumingFromThePositionRepeatsAndLosesNothing) {
       }
       position += steps.stats().position;
     }
-    EXPECT_EQ(all, Program::Expected(40));
+    EXPECT_EQ(all, TrainingProgram::Expected(40));
   }
 }
 
 TEST(SmartStageTest, RowsThatTheSourceSkipsCountInThePosition) {
   for (const bool staged : {false, true}) {
-    Program p;
+    TrainingProgram p;
     SmartStageOptions options = AtOnce({.capacity = 2, .ignored_exception_types = AnyOf<std::domain_error>()});
     options.do_smart_stage = staged;
     SmartStage steps(p.eng, p.graph,
@@ -359,7 +360,7 @@ TEST(SmartStageTest, RowsThatTheSourceSkipsCountInThePosition) {
 }
 
 TEST(SmartStageTest, WhatFindsNoRoomInTimeMayBeDropped) {
-  Program p;
+  TrainingProgram p;
   TurnedClock clock;
   SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce({.on_timeout = OnTimeout::kDrop, .clock = &clock}));
   std::vector<int> rows;
@@ -382,7 +383,7 @@ TEST(SmartStageTest, WhatFindsNoRoomInTimeMayBeDropped) {
 
 TEST(SmartStageTest, MoreClientsThanSaidAreRefused) {
   for (const int clients : {1, 2}) {
-    Program p;
+    TrainingProgram p;
     Gate gate;
     Counter inside;
     SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return inside.Add(), gate.Wait(), 7; })},
@@ -408,13 +409,13 @@ TEST(SmartStageTest, MoreClientsThanSaidAreRefused) {
 }
 
 TEST(SmartStageTest, AStageByHandIsALevelInFront) {
-  Program p;
+  TrainingProgram p;
   Stage<int> by_hand({.name = "reader", .capacity = 2}, [n = 0]() mutable -> std::optional<int> {
     if (n == 30) return {};
     return n++;
   });
   SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return by_hand.Take(); })}, AtOnce());
-  EXPECT_EQ(p.Drain(steps), Program::Expected(30));
+  EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(30));
   EXPECT_EQ(by_hand.stats().delivered, 30u);
 }
 
@@ -450,7 +451,7 @@ TEST(SmartStageTest, SeveralSourcesAndPlansAsSources) {
 TEST(SmartStageTest, AFailedStagedNodeFailsItsStepAsItWouldHave) {
   std::vector<std::string> told;
   for (const bool staged : {false, true}) {
-    Program p;
+    TrainingProgram p;
     int seen = 0;
     Var count = p.eng.NewVar("count");
     const NodeId hash = p.graph.Add({.name = "hash", .inputs = {p.row}, .outputs = 1}, [](NodeContext& ctx) {
@@ -487,7 +488,7 @@ TEST(SmartStageTest, AFailedStagedNodeFailsItsStepAsItWouldHave) {
 
 TEST(SmartStageTest, FiltersOfOnesOwnApplyToStagedNodes) {
   for (const int guard : {0, 1000}) {  // staged from the first step, or never
-    Program p;
+    TrainingProgram p;
     const NodeId check = p.graph.Add({.name = "check", .inputs = {p.row}, .outputs = 1}, [](NodeContext& ctx) {
       if (ctx.In<int>(0) % 3 == 1) throw std::domain_error("malformed row in line " + std::to_string(ctx.In<int>(0)));
       if (ctx.In<int>(0) == 8) throw std::length_error("truncated");
@@ -514,7 +515,7 @@ TEST(SmartStageTest, FiltersOfOnesOwnApplyToStagedNodes) {
 
 TEST(SmartStageTest, PersistentErrorsArePausedForAlsoWhileStepsRunWhole) {
   for (const bool cancel : {false, true}) {
-    Program p;
+    TrainingProgram p;
     TurnedClock clock;
     std::atomic<int> calls{0};
     SmartStageOptions options = AtOnce({.ignored_exception_types = AnyOf<std::domain_error>(), .clock = &clock});
@@ -550,7 +551,7 @@ TEST(SmartStageTest, PersistentErrorsArePausedForAlsoWhileStepsRunWhole) {
 
 TEST(SmartStageTest, WhatASourceThrowsComesAsItselfAfterTheStepsBeforeIt) {
   for (const bool staged : {false, true}) {
-    Program p;
+    TrainingProgram p;
     SmartStageOptions options = AtOnce({.capacity = 4});
     options.do_smart_stage = staged;
     SmartStage steps(p.eng, p.graph,
@@ -573,7 +574,7 @@ TEST(SmartStageTest, WhatASourceThrowsComesAsItselfAfterTheStepsBeforeIt) {
 
 TEST(SmartStageTest, ASourceThatBlocksForEverIsNamedAndCancelled) {
   for (const bool staged : {false, true}) {
-    Program p;
+    TrainingProgram p;
     Gate gate;
     SmartStageOptions options = AtOnce({.name = "reader", .take_timeout_millis = 1ms});
     options.do_smart_stage = staged;
@@ -597,7 +598,7 @@ TEST(SmartStageTest, ASourceThatBlocksForEverIsNamedAndCancelled) {
 }
 
 TEST(SmartStageTest, CancelEndsAWaitingNext) {
-  Program p;
+  TrainingProgram p;
   const int before = Threads();
   {
     Gate gate;
@@ -617,14 +618,14 @@ TEST(SmartStageTest, CancelEndsAWaitingNext) {
 }
 
 TEST(SmartStageTest, ARefusedStepIsTheNextOne) {
-  Program p;
+  TrainingProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(3), AtOnce());
   EXPECT_TRUE(Has(RefusalOf([&] { steps.Next(); }), "takes 1"));
-  EXPECT_EQ(p.Drain(steps), Program::Expected(3));
+  EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(3));
 }
 
 TEST(SmartStageTest, WhatCannotBeHonouredIsRefused) {
-  Program p;
+  TrainingProgram p;
   const auto refusal = [&](SmartStageOptions options, std::vector<SmartSource> sources) {
     options.stage.name = "bad";
     return RefusalOf([&] { SmartStage(p.eng, p.graph, std::move(sources), options); });

@@ -34,7 +34,7 @@ struct Capture {
 };
 
 // What the handle of a node stands for.
-struct NodeId {
+struct CapturedNode {
   Capture* owner;
   uint32_t index;
 };
@@ -46,7 +46,7 @@ struct CapturePoint {
   uint32_t branch = 0;
 };
 
-struct Graph {
+struct CapturedGraph {
   std::shared_ptr<Capture> capture;
 };
 

@@ -122,7 +122,7 @@ DeviceStatus SoftwareDeviceImpl::EndCapture(engine::Stream stream, DeviceGraph* 
         Fail(DeviceCode::kCaptureUnjoined, "EndCapture: a stream that joined has work that the first did not wait for");
   }
   if (bad.ok()) {
-    graph->raw = graphs_.Add(std::make_unique<Graph>(Graph{end.capture}));
+    graph->raw = graphs_.Add(std::make_unique<CapturedGraph>(CapturedGraph{end.capture}));
   } else {
     Forget(capture);
   }
@@ -150,7 +150,7 @@ DeviceStatus SoftwareDeviceImpl::LastNode(engine::Stream stream, DeviceGraphNode
   if (after.size() != 1 || capture->nodes[after[0]].branch != on->point.branch) {
     return Fail(DeviceCode::kInvalidValue, "LastNode: the stream made no node, or waited since for another stream");
   }
-  node->raw = nodes_.Add(std::make_unique<NodeId>(NodeId{capture, after[0]}));
+  node->raw = nodes_.Add(std::make_unique<CapturedNode>(CapturedNode{capture, after[0]}));
   capture->node_handles.push_back(node->raw);
   return {};
 }
@@ -162,7 +162,7 @@ void SoftwareDeviceImpl::Forget(Capture& capture) {
 
 DeviceStatus SoftwareDeviceImpl::DestroyGraph(DeviceGraph graph) {
   DeviceLock lock(mu_);
-  const std::unique_ptr<Graph> gone = graphs_.Remove(graph.raw);
+  const std::unique_ptr<CapturedGraph> gone = graphs_.Remove(graph.raw);
   if (gone) Forget(*gone->capture);
   if (DeviceStatus lost = Lost(); !lost.ok()) return lost;
   return gone ? DeviceStatus() : Fail(DeviceCode::kInvalidHandle, "DestroyGraph: there is no such graph");
@@ -172,7 +172,7 @@ DeviceStatus SoftwareDeviceImpl::Instantiate(DeviceGraph graph, DeviceGraphExec*
   DeviceLock lock(mu_);
   *exec = {};
   if (DeviceStatus bad = Enter(DeviceCall::kInstantiate); !bad.ok()) return bad;
-  const Graph* from = graphs_.Find(graph.raw);
+  const CapturedGraph* from = graphs_.Find(graph.raw);
   if (!from) return Fail(DeviceCode::kInvalidHandle, "Instantiate: there is no such graph");
   auto made = std::make_unique<GraphExec>();
   made->made_of = from->capture;
@@ -197,7 +197,7 @@ DeviceStatus SoftwareDeviceImpl::Update(DeviceGraphExec exec, DeviceGraph graph)
   DeviceLock lock(mu_);
   if (DeviceStatus bad = Enter(DeviceCall::kUpdate); !bad.ok()) return bad;
   GraphExec* to = execs_.Find(exec.raw);
-  const Graph* from = graphs_.Find(graph.raw);
+  const CapturedGraph* from = graphs_.Find(graph.raw);
   if (!to || !from) return Fail(DeviceCode::kInvalidHandle, "Update: there is no such executable, or no such graph");
   const std::vector<GraphNode>& nodes = from->capture->nodes;
   if (!std::equal(nodes.begin(), nodes.end(), to->nodes.begin(), to->nodes.end(),
@@ -212,8 +212,8 @@ DeviceStatus SoftwareDeviceImpl::UpdateNode(DeviceGraphExec exec, DeviceGraphNod
   DeviceLock lock(mu_);
   if (DeviceStatus bad = Enter(DeviceCall::kUpdateNode); !bad.ok()) return bad;
   GraphExec* of = execs_.Find(exec.raw);
-  const NodeId* to = nodes_.Find(node.raw);
-  const NodeId* source = nodes_.Find(from.raw);
+  const CapturedNode* to = nodes_.Find(node.raw);
+  const CapturedNode* source = nodes_.Find(from.raw);
   if (!of || !to || !source) {
     return Fail(DeviceCode::kInvalidHandle,
                 "UpdateNode: there is no such executable or node; nodes go with their graph");

@@ -155,8 +155,8 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   std::vector<Moment> moments_ GUARDED_BY(mu_);
   HandleTable<StreamState> streams_ GUARDED_BY(mu_){1, serial_};
   HandleTable<EventState> events_ GUARDED_BY(mu_){2, serial_};
-  HandleTable<Graph> graphs_ GUARDED_BY(mu_){3, serial_};
-  HandleTable<NodeId> nodes_ GUARDED_BY(mu_){4, serial_};
+  HandleTable<CapturedGraph> graphs_ GUARDED_BY(mu_){3, serial_};
+  HandleTable<CapturedNode> nodes_ GUARDED_BY(mu_){4, serial_};
   HandleTable<GraphExec> execs_ GUARDED_BY(mu_){5, serial_};
   SoftwareMemory memory_ GUARDED_BY(mu_);
   std::vector<std::shared_ptr<Capture>> captures_ GUARDED_BY(mu_);  // in progress
