@@ -50,6 +50,10 @@ typedef struct Gate {
 void GateOpen(Gate* gate);
 void GateWait(Gate* gate);
 
+/* Between the two a bulk is not ended by the silence of its owner (bulk_clock.cc). */
+void StopBulkClock(void);
+void StartBulkClock(void);
+
 /* An engine with this many workers, everything else at its default. */
 EngineHandle NewEngine(int32_t workers);
 EngineVar NewVar(EngineHandle engine, const char* name);
