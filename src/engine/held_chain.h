@@ -41,6 +41,9 @@ struct alignas(64) HeldChain {
   // Open: the members, linked by extra.next. Released: those that have not started, by whoever runs the chain.
   OpRecord* last = nullptr;
   alignas(64) OpRecord* first = nullptr;  // a line of the thread that runs the chain, while others look at `open`
+  // How often the members were looked at since they were released, because the first was blocked.
+  uint32_t looks = 0;
+  static constexpr uint32_t kInOrder = UINT32_MAX;  // they never need be again: each depends on the one before it
 };
 
 // What an op that nobody holds any more says instead of its chain, whose block others may take: those that go on are
