@@ -105,7 +105,8 @@ TEST_P(ChainSplitTest, AWriteWaitsForReadersInSeveralParts) {
   EXPECT_EQ(seen, 3);
 }
 
-// What is behind a member is blocked in its turn, again and again: more often than a chain is looked at.
+// What is behind a member is blocked in its turn, again and again, more often than a chain is looked at; and each time
+// there is one behind it that is not.
 TEST_P(ChainSplitTest, PartsAreSplitAgain) {
   constexpr size_t kDepth = 40;
   Engine eng(Quiet(workers()));
@@ -113,10 +114,14 @@ TEST_P(ChainSplitTest, PartsAreSplitAgain) {
   const std::vector<Var> step = NewVars(eng, kDepth), beside = NewVars(eng, kDepth);
   std::atomic<size_t> steps{0};
   HeldOps held(eng);
-  for (size_t i = 0; i < kDepth; ++i) {
-    const std::vector<Var> reads = i ? std::vector<Var>{in.var[i], step[i - 1]} : std::vector<Var>{in.var[i]};
-    held.Push({.reads = reads, .writes = {step[i]}}, [&, i] { EXPECT_EQ(steps++, i); });
-    held.Push({.reads = {step[i]}, .writes = {beside[i]}}, [] {});
+  for (size_t i = 0; i <= kDepth; ++i) {
+    std::vector<Var> reads;
+    if (i > 0) reads.push_back(step[i - 1]);
+    if (i < kDepth) {
+      reads.push_back(in.var[i]);
+      held.Push({.reads = reads, .writes = {step[i]}}, [&, i] { EXPECT_EQ(steps++, i); });
+    }
+    if (i > 0) held.Push({.reads = {step[i - 1]}, .writes = {beside[i - 1]}}, [] {});
   }
   held.Release();
   for (size_t i = 0; i < kDepth; ++i) {
