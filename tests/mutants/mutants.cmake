@@ -79,6 +79,9 @@ engine_mutant(part_of_its_own_for_each_reader chain_split.cc "ChainSplitDispatch
 engine_mutant(part_without_a_chain chain_split.cc "ChainSplitDispatches.APartIsOne"
   "part.first->extra.more_behind ? TryNewChain(*pass.slot) : nullptr"
   "nullptr")
+engine_mutant(part_that_names_its_old_chain chain_split.cc "ChainSplitDispatches.APartIsOne"
+  "std::atomic_ref(op->chain()).store(own, std::memory_order_relaxed);"
+  "")
 engine_mutant(looks_without_bound chain_split.cc "ChainSplitLooks.AreBounded*"
   "if (++chain.looks > tuning::kMostLooks) return true;"
   "")
