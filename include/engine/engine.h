@@ -79,6 +79,7 @@ struct EngineStats {
   uint64_t skipped = 0;           // of these, skipped because of an error or a cancel
   uint64_t inlined = 0;           // run straight after the op that released them, without a queue
   uint64_t dispatches = 0;        // runs of ops: a bulk is one, unless it was split; any other op is one
+  uint64_t split_looks = 0;       // at members of bulks, where one before them waits for an op outside
   uint64_t stolen = 0;            // taken from another worker
   uint64_t wakeups = 0;           // futex wakes of workers
   uint64_t sleeps = 0;            // times a worker went to sleep

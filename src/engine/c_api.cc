@@ -266,7 +266,8 @@ EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters) {
                                  .slab_allocations = stats.slab_allocations,
                                  .unseen_errors = stats.unseen_errors,
                                  .backpressure_waits = stats.backpressure_waits,
-                                 .dispatches = stats.dispatches};
+                                 .dispatches = stats.dispatches,
+                                 .split_looks = stats.split_looks};
     WriteStruct(read, result, result.struct_size, "EngineCounters");
   });
 }

@@ -304,7 +304,7 @@ class EngineCore {
   uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home, bool may_wait,
                        HeldOwner& owner);
   HeldChain* OpenChain(ThreadSlot& slot, OpRecord* op, HeldOwner& owner, uint32_t* count);
-  OpRecord* StartNext(Pass& pass, HeldChain& released);
+  OpRecord* StartNext(Pass& pass, HeldChain& chain);
   // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
   static void TakeFirst(ThreadSlot& slot, HeldChain& released) {
     OpRecord* const op = released.first;
@@ -318,10 +318,15 @@ class EngineCore {
   // The op has left its chain, whose block may be taken anew by who pushes behind it. relaxed: carried to him by the
   // way that the block takes.
   static void LetGo(OpRecord* op) { std::atomic_ref(op->chain()).store(&g_let_go, std::memory_order_relaxed); }
-  HeldChain* SplitOff(Pass& pass, HeldChain& chain);
   void LeaveChain(OpRecord* op);
   void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
   void ForgetChains();
+  // chain_split.cc
+  static bool MustSplit(ThreadSlot& slot, HeldChain& chain);
+  static OpRecord* Split(Pass& pass, HeldChain& chain);
+  static OpRecord* KeepReady(Pass& pass, HeldChain& chain);
+  static void StartEach(Pass& pass, OpRecord* first);
+  static OpRecord* StartFirst(Pass& pass, HeldChain& chain);
   // plan_run.cc, replay_ranked.cc
   uint32_t AwaitReady(RunState& run, Worker& worker);
   void ReportToModel(RunState& run);

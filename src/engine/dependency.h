@@ -243,11 +243,12 @@ struct Dependency {
     }
   }
 
-  // Whether the next of a holder's, `op`, is one of those that start behind `before` by a write.
-  static bool Implied(const Op* before, const Op* op) {
+  // Whether the next of a holder's, `op`, comes straight behind `before` by a write, awaiting its grant or not.
+  static bool Follows(const Op* before, const Op* op) {
     const Access* a = before->accesses();
     for (uint32_t i = 0; i < before->n_access; ++i)
-      if (!a[i].read() && a[i].link.load(std::memory_order_relaxed) == (reinterpret_cast<uintptr_t>(op) | kImplied))
+      if (!a[i].read() &&
+          (a[i].link.load(std::memory_order_relaxed) | kImplied) == (reinterpret_cast<uintptr_t>(op) | kImplied))
         return true;
     return false;
   }

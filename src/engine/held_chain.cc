@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
-#include <unordered_map>
-#include <utility>
+#include <vector>
 
 #include "core.h"
 
@@ -48,117 +46,21 @@ void EngineCore::ReleaseChain(HeldChain* chain) {
     chain->count = 0;
     chain->open.store(false, std::memory_order_relaxed);
   }
+  chain->looks = 0;
   Pass pass{&Slot()};
   StartNext(pass, *chain);
   Dispatch(pass, nullptr);
 }
 
 // Gives the next member its start; returns it. Members are ours alone until then.
-OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& released) {
-  for (HeldChain* chain = &released;;) {
-    OpRecord* const op = chain->first;
-    // acquire: the last granters, as in GrantMany. More than our own grant is missing: it waits for an op outside.
-    HeldChain* const others =
-        op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr;
-    TakeFirst(*pass.slot, *chain);
-    Protocol::ReleaseBias(pass, op);
-    if (!others) return op;
-    chain = others;
-  }
-}
-
-namespace {
-
-// What the blocked member and those that depend on it touch. Few Vars as a rule; many are looked up.
-class Touched {
- public:
-  bool OrdersBehind(OpRecord* op) const {
-    for (uint32_t i = 0; i < op->n_access; ++i) {
-      const Access& a = op->accesses()[i];
-      const bool* wrote = Find(a.var);
-      if (wrote && (*wrote || !a.read())) return true;
-    }
-    return false;
-  }
-  void Add(OpRecord* op) {
-    for (uint32_t i = 0; i < op->n_access; ++i) {
-      const Access& a = op->accesses()[i];
-      if (bool* wrote = const_cast<bool*>(Find(a.var))) {
-        *wrote |= !a.read();
-      } else if (count_ < kFew) {
-        few_[count_++] = {a.var, !a.read()};
-      } else {
-        many_[a.var] = !a.read();
-      }
-    }
-  }
-
- private:
-  const bool* Find(const Protocol::Var* var) const {
-    for (uint32_t i = count_; i-- > 0;)
-      if (few_[i].first == var) return &few_[i].second;
-    const auto at = many_.find(var);
-    return at == many_.end() ? nullptr : &at->second;
-  }
-  static constexpr uint32_t kFew = 16;
-  uint32_t count_ = 0;
-  std::array<std::pair<const Protocol::Var*, bool>, kFew> few_;
-  std::unordered_map<const Protocol::Var*, bool> many_;
-};
-
-// Whatever `head` waits for, a later `op` waits for as well, if it names all of the same Vars: it can't be ready first.
-bool NamesAllOf(OpRecord* head, OpRecord* op) {
-  const std::span<Access> named(op->accesses(), op->n_access);
-  return std::all_of(head->accesses(), head->accesses() + head->n_access, [&](const Access& of) {
-    return std::any_of(named.begin(), named.end(), [&](const Access& a) { return a.var == of.var; });
-  });
-}
-
-}  // namespace
-
-// Leaves in the chain its first member and what can't start before it; returns a chain of the others, or null.
-HeldChain* EngineCore::SplitOff(Pass& pass, HeldChain& chain) {
-  OpRecord* const head = chain.first;
-  OpRecord* last_kept = head;
-  // Mostly each depends on the one before it, or waits for the same, and all stay.
-  while (last_kept->extra.more_behind &&
-         (Protocol::Implied(last_kept, last_kept->extra.next) || NamesAllOf(head, last_kept->extra.next)))
-    last_kept = last_kept->extra.next;
-  if (!last_kept->extra.more_behind) return nullptr;
-  last_kept = head;
-  // Two chains know nothing of each other's turns.
-  for (OpRecord* op = last_kept;; op = op->extra.next) {
-    Protocol::GrantInstead(op);
-    if (!op->extra.more_behind) break;
-  }
-  Touched touched;
-  touched.Add(last_kept);
-  OpRecord* last_other = nullptr;
-  HeldChain* others = nullptr;
-  bool more = last_kept->extra.more_behind;
-  for (OpRecord* op = last_kept->extra.next; more; op = last_kept->extra.next) {
-    more = op->extra.more_behind;
-    OpRecord* const after = op->extra.next;
-    if (touched.OrdersBehind(op) || NamesAllOf(head, op)) {
-      touched.Add(op);
-      last_kept = op;
-      continue;
-    }
-    last_kept->extra.next = after;
-    last_kept->extra.more_behind = more;
-    if (!others) {
-      others = static_cast<HeldChain*>(pass.slot->var_cache.Get(kChainClass));
-      others->first = op;
-    } else {
-      last_other->extra.next = op;
-      last_other->extra.more_behind = true;
-    }
-    last_other = op;
-    op->extra.more_behind = false;
-    // relaxed: whoever looks finds one of two chains that are both released.
-    std::atomic_ref(op->chain()).store(others, std::memory_order_relaxed);
-  }
-  return others;
+OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& chain) {
+  OpRecord* const op = chain.first;
+  // acquire: the last granters, as in GrantMany. More than our own grant is missing: it waits for an op outside.
+  if (op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 && MustSplit(*pass.slot, chain))
+    return Split(pass, chain);
+  TakeFirst(*pass.slot, chain);
+  Protocol::ReleaseBias(pass, op);
+  return op;
 }
 
 // The op on this thread has a member behind it and will not end soon: it leaves its chain, which goes on elsewhere.

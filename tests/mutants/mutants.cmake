@@ -50,23 +50,47 @@ engine_mutant(chain_of_the_naive_policy push.cc "Workers/BulkTest.TheNaive*"
   "if (home.flags & detail::kAtPush) [[unlikely]]"
   "if (false)")
 engine_mutant(blocked_member_holds_all_back held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
-  "op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 ? SplitOff(pass, *chain) : nullptr"
-  "nullptr")
+  "  if (op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 && MustSplit(*pass.slot, chain))
+    return Split(pass, chain);"
+  "")
 engine_mutant(waiting_member_lets_successors_start held_chain.cc "Workers/HeldChainTest.WhatIsBehindAMember*/1"
   "  HeldChain& chain = *op->chain();
   Protocol::GrantInstead(op);"
   "  HeldChain& chain = *op->chain();")
-engine_mutant(split_forgets_turns held_chain.cc "Workers/HeldChainTest.ASplitKeepsTheOrder*/2"
-  "    Protocol::GrantInstead(op);
-    if (!op->extra.more_behind) break;"
-  "    if (!op->extra.more_behind) break;")
+engine_mutant(split_forgets_turns chain_split.cc "Workers/HeldChainTest.ASplitKeepsTheOrder*/2"
+  "    Protocol::GrantInstead(op);"
+  "")
 engine_mutant(started_member_stays_in_its_chain held_chain.cc "Workers/HeldChainTest.AMemberOfAnotherChain*"
-  "    TakeFirst(*pass.slot, *chain);"
-  "    if (op->extra.more_behind) {
-      chain->first = op->extra.next;
-    } else {
-      pass.slot->var_cache.Return(kChainClass, chain);
-    }")
+  "  TakeFirst(*pass.slot, chain);"
+  "  if (op->extra.more_behind) {
+    chain.first = op->extra.next;
+  } else {
+    pass.slot->var_cache.Return(kChainClass, &chain);
+  }")
+engine_mutant(blocked_member_among_the_free chain_split.cc "Workers/ChainSplitTest.EachMember*"
+  "part = IsBlocked(op) ? NewPart(op) : kFree;"
+  "part = kFree;")
+engine_mutant(part_of_its_own_for_each_write chain_split.cc "ChainSplitDispatches.AWriteStays*"
+  "a.read() ? kNone : before.read_by"
+  "kNone")
+engine_mutant(part_of_its_own_for_each_reader chain_split.cc "ChainSplitDispatches.ReadersOfTheSame*"
+  "if (part >= kFree) part = std::min(part, NamedBy(op));"
+  "")
+engine_mutant(part_without_a_chain chain_split.cc "ChainSplitDispatches.APartIsOne"
+  "part.first->extra.more_behind ? TryNewChain(*pass.slot) : nullptr"
+  "nullptr")
+engine_mutant(part_that_names_its_old_chain chain_split.cc "ChainSplitDispatches.APartIsOne"
+  "std::atomic_ref(op->chain()).store(own, std::memory_order_relaxed);"
+  "")
+engine_mutant(looks_without_bound chain_split.cc "ChainSplitLooks.AreBounded*"
+  "if (++chain.looks > tuning::kMostLooks) return true;"
+  "")
+engine_mutant(order_that_is_forgotten chain_split.cc "ChainSplitLooks.OneAMember*"
+  "if (in_order) chain.looks = HeldChain::kInOrder;"
+  "")
+engine_mutant(blocked_members_stay_when_others_go chain_split.cc "Workers/ChainSplitTest.PartsAreSplitAgain/1"
+  "IsBlocked(op) ? StartEach(pass, op) : ready.Append(op);"
+  "ready.Append(op);")
 engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
   "if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();"
   "")
