@@ -152,15 +152,17 @@ class Communicator {
   // Fails what has been issued and has not ended, and all that comes; other ranks are told as far as the library can.
   void Abort(std::string_view why);
 
-  int rank() const noexcept;
-  int size() const noexcept;
-  const std::string& name() const noexcept;
-  Placement place() const noexcept;
-  const Var& var() const noexcept;  // that every collective updates
-  CommunicatorStats stats() const noexcept;
+  // UsageError, as from the calls above, if it was moved from.
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+  Placement place() const;
+  const Var& var() const;  // that every collective updates
+  CommunicatorStats stats() const;
 
  private:
   void End() noexcept;
+  detail::CommunicatorState& State(const char* call) const;  // refuses one that was moved from
   std::shared_ptr<detail::CommunicatorState> state_;
 };
 

@@ -113,6 +113,10 @@ class CostModel {
   };
   virtual Step Begin(const Plan& plan, CostWindow window, uint64_t shape) = 0;
   virtual void End(uint64_t ticket, const Report& report) noexcept = 0;
+  // Around a fork, of all models that there are: their locks are taken before it. In the child the runs that are being
+  // measured never end.
+  static void BeforeFork();
+  static void AfterFork(bool in_child);
 
   // Made in src/costmodel, which the engine knows by this header alone. Keeps nothing of the plan.
   static std::shared_ptr<CostModel> New(const Plan& plan, int workers);

@@ -6,7 +6,7 @@
 //   eng.Push({.name = "scale", .reads = {a}, .writes = {b}}, [&] { y = 2 * x; });
 //   eng.Wait(b);   // throws OpError if "load" or "scale" failed
 //
-// Threads:   every method is safe on every thread; the notes say what is refused inside an op.
+// Threads:   every method is safe on every thread; the notes say what is refused inside an op or a hook.
 // Ownership: several engines may coexist; Vars, Operators and Completions may outlive theirs.
 // Order:     see submitter.h. Errors: see error.h. Source: MXNet's include/mxnet/engine.h, each fault repaired.
 #pragma once
@@ -27,6 +27,7 @@
 #include "engine/op.h"
 #include "engine/policy.h"
 #include "engine/submitter.h"
+#include "engine/timeout.h"
 #include "engine/trace.h"
 #include "engine/var.h"
 
@@ -36,11 +37,18 @@ namespace engine {
 struct PoolOptions {
   std::string name;
   int threads = 1;
-  std::vector<int> cpus = {};                     // affinity: thread i runs on cpus[i % size]; empty: anywhere
+  std::vector<int> cpus = {};  // affinity: thread i runs on cpus[i % size]; empty: anywhere
+  // Hooks; see EngineOptions for what they may do.
   std::function<void(int worker)> on_start = {};  // runs on each worker before its first op
-  std::function<void(int worker)> on_end = {};    // runs on each worker after its last op
+  std::function<void(int worker)> on_end = {};    // runs on each worker after its last op, also where on_start threw
 };
 
+// Durations: any that nanoseconds cannot hold, as milliseconds::max(), is for ever.
+// Hooks (on_start, on_end, on_stall, on_unobserved): one that throws is reported on stderr, and all goes on. Each may push;
+// after the shutdown that is refused, like any push. Stop, Start and Shutdown inside a hook of the same engine are refused
+// (UsageError), because they would wait for the hook; an engine destroyed there is shut down by another thread. A wait
+// that has to sleep is refused in on_start and on_end: it may be for their own worker. No hook is called once the
+// engine's destructor has returned, unless another thread finishes the shutdown: then until that is over.
 struct EngineOptions {
   int workers = -1;            // of the default pool; -1: one a core; 0: ops run inside waits, bounded pushes and drain
   int intra_op_threads = -1;   // of a pool's ParallelFor arena; -1: as many as the pool has workers
@@ -55,11 +63,13 @@ struct EngineOptions {
   std::string thread_name = "engine";  // prefix of the threads' names, at most 9 characters are shown
 
   size_t max_pending = 16384;  // soft: an outside push waits while more are pending and any can make progress
-  size_t hard_max_pending = size_t{1} << 26;       // any push beyond throws BackPressureError
-  int max_spare_threads = 64;                      // stand-ins for workers whose op waits; beyond it such a wait throws
-  std::chrono::microseconds spin{20};              // longest idle spin of a worker or waiter before it sleeps; 0: none
-  std::chrono::milliseconds drain_timeout{30000};  // at shutdown, for completions that never come; then ShutdownError
-  std::chrono::milliseconds stall_timeout{0};      // watchdog: report after this long without progress; 0: no watchdog
+  size_t hard_max_pending = size_t{1} << 26;  // any push beyond throws BackPressureError
+  int max_spare_threads = 64;                 // stand-ins for workers whose op waits; beyond it such a wait throws
+  // Longest idle spin of a worker or waiter before it sleeps; 0: none. More than a second counts as a second.
+  std::chrono::microseconds spin{20};
+  // At shutdown, for completions that never come; then ShutdownError, once their bodies have returned.
+  std::chrono::milliseconds drain_timeout{30000};
+  std::chrono::milliseconds stall_timeout{0};  // watchdog: report after this long without progress; 0: no watchdog
   std::function<void(std::string_view report)> on_stall = {};    // default: writes to stderr
   std::function<void(const OpError& error)> on_unobserved = {};  // default: writes to stderr
   Policy policy = Policy::kThreaded;
@@ -226,9 +236,11 @@ class Redirect {
 
 class Engine final : public Submitter {
  public:
+  // Throws UsageError for options that are not allowed, and Error, with nothing left behind, where the system refuses a
+  // thread.
   explicit Engine(EngineOptions options = {});
-  // Drains (see Shutdown). On one of its own workers, where draining would wait for itself, the refusal is reported
-  // to on_unobserved and a thread of its own finishes the shutdown.
+  // Drains (see Shutdown). Inside one of its own ops or hooks, where draining would wait for itself, that is reported
+  // to on_unobserved (inside on_unobserved to stderr) and a thread of its own finishes the shutdown.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -259,23 +271,26 @@ class Engine final : public Submitter {
   // refused (UsageError), as is any wait beyond max_spare_threads.
   void Wait(VarRef var, Site site = std::source_location::current());
   // As Wait; false after `timeout`. An abandoned wait leaves nothing behind.
-  bool WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site = std::source_location::current());
+  bool WaitFor(VarRef var, Timeout timeout, Site site = std::source_location::current());
   // Waits for writers and readers: afterwards the host may reuse what the Var stands for.
   void WaitToWrite(VarRef var, Site site = std::source_location::current());
   // Waits for every push that returned before it was called; then throws the first error that nobody has seen yet.
   // Refused inside an op. Later pushes cannot hold it up.
   void WaitAll();
-  bool WaitAllFor(std::chrono::nanoseconds timeout);
+  bool WaitAllFor(Timeout timeout);
 
   // Clears the error of `var` in order, keeping its value and version: a failed step need not lose the weights.
   void ClearError(VarRef var, Site site = std::source_location::current());
 
   // Stop: workers finish what they are running and are joined; pushes queue up. Start: goes on. Both may be repeated.
+  // Stop, Start and Shutdown come one after another: each waits until the one before, on whatever thread, has returned.
+  // All three are refused (UsageError) inside an op or a hook of this engine. After Shutdown they do nothing.
+  // Start throws Error where the system refuses a thread: the engine is still stopped then, and Start may be repeated.
   void Stop();
   void Start();
 
-  // Settles every op exactly once, joins the threads, reports unseen errors. Later pushes throw UsageError.
-  // Refused (UsageError) on one of its own workers. Idempotent.
+  // Settles every op exactly once, those too that a Stop has left, joins the threads, reports unseen errors. Later pushes
+  // throw UsageError. Idempotent. Throws only what Start throws, if the engine was stopped; it may be repeated then.
   void Shutdown();
 
   // Of all later pushes that are not under a scope.

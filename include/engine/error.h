@@ -86,7 +86,7 @@ class OpError : public Error {
 
 // Completion: how an asynchronous op says that it is done. Copyable; call it once, on any thread, before or after
 // the body returns. Dropping the last copy uncalled fails the op; a second call is reported as an error and
-// changes nothing. A Completion may outlive the engine; calling it then does nothing.
+// changes nothing. A Completion may outlive the engine; calling or dropping it then does nothing, and tells nobody.
 class Completion {
  public:
   Completion() noexcept = default;

@@ -121,7 +121,9 @@ inline constexpr int kMaxPriority = 2;
 class RunContext {
  public:
   // Runs body(begin, end) over [0, n) in pieces of at least `grain` on the pool's intra-op arena (oneTBB).
-  // Isolated: no other op ever runs on this stack. The first exception of a piece is rethrown here.
+  // Isolated: no other op ever runs on this stack. The first exception of a piece is rethrown here. A piece is inside the
+  // op, whichever thread runs it: it may push, under the op's scopes; it may not wait for ops of its engine (UsageError). In the child
+  // of a process that forked after its first ParallelFor, oneTBB has lost its threads: the calling thread runs everything.
   void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
   // Index of the worker in its pool; -1 where a caller's thread drives the engine.
   int worker() const noexcept { return worker_; }
@@ -160,6 +162,10 @@ class RunContext {
 };
 
 namespace detail {
+
+// Whether oneTBB may run pieces here, which this call counts as. Not in the child of a process that had it do so: its threads
+// stayed there.
+bool UseTbb() noexcept;
 
 // ClosureType: how to move, run and destroy a closure whose type was erased. One static table a type.
 struct ClosureType {

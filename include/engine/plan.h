@@ -16,7 +16,8 @@
 // Ownership: plans, runs and frames may outlive the graph; a run that is dropped goes on, and its errors are reported by WaitAll.
 //            Frames come from the plan's pool: after warm-up a run allocates nothing.
 // Errors:    per node, as for ops (error.h): a node that throws poisons its outputs and the Vars that it would have
-//            written; nodes that read these are skipped; the others run. The plan may be run again.
+//            written; nodes that read these are skipped; the others run. The plan may be run again. Every call on an empty
+//            Plan or Run (default-made, moved from, from a TryStart without room) throws UsageError.
 // Source:    MXNet's CachedOp (hybridize) and Taskflow's run; each run's order is that of the recorded versions.
 #pragma once
 
@@ -24,6 +25,7 @@
 #include <optional>
 
 #include "engine/graph.h"
+#include "engine/timeout.h"
 
 namespace engine {
 
@@ -94,7 +96,7 @@ class Run {
   // Waits until every node has settled; throws the OpError of the failed node that was recorded first, each time
   // afresh. Inside an op as Engine::Wait; refused if the run needs a Var that the waiting op itself holds.
   void Wait(Site site = std::source_location::current());
-  bool WaitFor(std::chrono::nanoseconds timeout, Site site = std::source_location::current());
+  bool WaitFor(Timeout timeout, Site site = std::source_location::current());
   // Output by position. Waits first.
   Value& Output(size_t output, Site site = std::source_location::current());
   // As Output, but null for a value that a failed node should have made, and no error of the run.
@@ -149,12 +151,12 @@ class Plan {
     uint32_t predecessors = 0;
     bool device = false;  // a bulk on a device
   };
-  const Graph& graph() const noexcept;
-  const PlanOptions& options() const noexcept;
+  const Graph& graph() const;
+  const PlanOptions& options() const;
   std::vector<Task> tasks() const;
-  size_t edges() const noexcept;     // between tasks
-  size_t counters() const noexcept;  // 4-byte counters of a frame: tasks with several predecessors, shared last uses
-  size_t frames() const noexcept;    // made so far: the most runs that were alive at once
+  size_t edges() const;     // between tasks
+  size_t counters() const;  // 4-byte counters of a frame: tasks with several predecessors, shared last uses
+  size_t frames() const;    // made so far: the most runs that were alive at once
   // As text: one line a task; as DOT: nodes, effects and dependencies.
   std::string Describe() const;
   std::string Dot() const;
@@ -162,6 +164,7 @@ class Plan {
  private:
   friend class Graph;
   engine::Run StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const;
+  detail::PlanCore& Core(const char* call) const;  // refuses an empty Plan
   std::shared_ptr<detail::PlanCore> core_;
 };
 

@@ -2,8 +2,8 @@
 //
 // A policy governs the default CPU pool only: the I/O, named and copy placements keep their threads.
 // It is stamped on an op at its push: the pushing thread's scope (Engine::EnterPolicy), else the engine's (SetPolicy).
-// Under `inline` and `naive` an op whose inputs are not done is queued, and run by its thread's next push, by any thread
-// that waits, or by a drain.
+// Under `inline` and `naive` an op whose inputs are not done, or that a piece of ParallelFor pushes, is queued, and run by its
+// thread's next push, by any thread that waits, or by a drain.
 //
 // Threads: pure functions.
 // Errors:  UsageError for an unknown name, an unknown parameter, a value out of range or a combination that cannot be

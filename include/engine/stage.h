@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "engine/staging_area.h"
+#include "engine/timeout.h"
 #include "engine/value.h"
 
 namespace engine {
@@ -85,15 +86,15 @@ class StageBase {
   // Begins again with the source as it was given, and nothing of the run before. Waits for the source to return.
   void Restart();
   // True once no producer is inside the source any more; false after `timeout`.
-  bool JoinFor(std::chrono::nanoseconds timeout);
+  bool JoinFor(Timeout timeout);
 
   StageStats stats() const;
   const StageOptions& options() const;
 
  protected:
   StageBase(StageOptions options, detail::StageSource source);
-  static constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
-  StagingArea::Taken TakeItem(StageItem* item, std::chrono::nanoseconds timeout);
+  static constexpr auto kForever = Timeout::kForever;
+  StagingArea::Taken TakeItem(StageItem* item, Timeout timeout);
   void Restart(detail::StageSource source);
 
  private:
@@ -119,7 +120,7 @@ class Stage final : public StageBase {
     return detail::Unbox<T>(std::move(item));
   }
   // As Take, into `item`; says which of the three happened.
-  StagingArea::Taken TakeFor(std::optional<T>* item, std::chrono::nanoseconds timeout) {
+  StagingArea::Taken TakeFor(std::optional<T>* item, Timeout timeout) {
     StageItem taken;
     const auto result = TakeItem(&taken, timeout);
     if (result == StagingArea::Taken::kItem) *item = detail::Unbox<T>(std::move(taken));

@@ -26,6 +26,12 @@ std::string Describe(PyObject* exception) {
   return Py_TYPE(exception)->tp_name;
 }
 
+// What a C++ body threw may have no text.
+const char* TextOf(const std::exception& error) {
+  const char* const text = error.what();
+  return text ? text : "a C++ exception without a text";
+}
+
 nb::object PathOf(const engine::OpError& error) {
   nb::list path;
   for (const auto& hop : error.path()) {
@@ -52,7 +58,7 @@ const char* ClassNameOf(const std::exception& error) {
 nb::object FromOpError(const engine::OpError& error) {
   const nb::object path = PathOf(error);
   const char* name = "OpError";
-  std::string text = error.what();
+  std::string text = TextOf(error);
   try {
     if (error.cause()) std::rethrow_exception(error.cause());
   } catch (const PyFailure& failure) {
@@ -60,7 +66,7 @@ nb::object FromOpError(const engine::OpError& error) {
                                               error.site().line, path);
   } catch (const std::exception& cause) {
     name = ClassNameOf(cause);
-    text = cause.what();
+    text = TextOf(cause);
   } catch (...) {
     text = "an exception that is no std::exception";
   }
@@ -80,7 +86,7 @@ nb::object Convert(const std::exception_ptr& thrown) {
   } catch (const std::bad_alloc&) {
     return nb::handle(PyExc_MemoryError)();
   } catch (const std::exception& error) {
-    return ErrorClass(ClassNameOf(error))(error.what());
+    return ErrorClass(ClassNameOf(error))(TextOf(error));
   } catch (...) {
     return ErrorClass("Error")("an exception that is no std::exception");
   }

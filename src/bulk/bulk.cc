@@ -94,7 +94,7 @@ void Bulk::Opened() {
     silence.Watch(state_);
     state_->silence = &silence;
   }
-  silence.Opened();
+  if (!silence.Opened()) Release();  // without a clock nothing is held that nobody needs
 }
 
 }  // namespace engine

@@ -1,6 +1,7 @@
 // The bulk size of a thread: a Bulk that no scope ends.
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "state.h"
@@ -13,8 +14,7 @@ class BulkSizes {
     // Before our thread-local: it makes the thread's slot in the engine, which must go after what we release then. The
     // innermost, and made first, so that a size that is refused changes nothing.
     auto bulk = std::make_unique<Bulk>(engine, size);
-    static thread_local BulkSizes sizes;
-    auto& bulks = sizes.bulks_;
+    auto& bulks = OfThread().bulks_;
     // Engines that have gone: a Bulk keeps their memory.
     std::erase_if(bulks, [](const auto& b) { return b->state_->ops.closed(); });
     const auto at = std::find_if(bulks.begin(), bulks.end(), [&](const auto& b) { return b->state_->ops.of(engine); });
@@ -25,6 +25,18 @@ class BulkSizes {
   }
 
  private:
+  // Also for what is destroyed after the thread-locals, at exit the statics: then made anew, and released by waits only.
+  static BulkSizes& OfThread() {
+    static thread_local constinit BulkSizes* own = nullptr;
+    struct End {
+      ~End() { delete std::exchange(own, nullptr); }
+    };
+    static thread_local End end;
+    (void)&end;
+    if (!own) own = new BulkSizes;
+    return *own;
+  }
+
   std::vector<std::unique_ptr<Bulk>> bulks_;  // one an engine; ends with the thread
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "engine/bulk.h"
@@ -14,6 +15,8 @@ namespace {
 
 // Never destroyed: its thread runs until the process ends.
 std::atomic<Silence*> g_silence{nullptr};
+// When the library is loaded: a fork in the middle of its making would leave it locked in the child.
+[[maybe_unused]] const Silence& g_made_early = Silence::Get();
 
 }  // namespace
 
@@ -37,20 +40,25 @@ void Silence::Unwatch(const Watched* bulk) noexcept {
   std::erase_if(watched_, [&](const auto& w) { return w.get() == bulk; });
 }
 
-void Silence::Wake() {
+// Asleep until there is a thread: the next opening tries again to make it.
+bool Silence::Wake() {
   std::lock_guard lock(mu_);
-  asleep_.store(false, std::memory_order_relaxed);
-  if (by_hand_) return;
-  if (!started_) {
+  if (!by_hand_ && !started_) {
     // Signals are for the program's own threads.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([this] { Main(); }).detach();
+    try {
+      std::thread([this] { Main(); }).detach();
+      started_ = true;
+    } catch (const std::system_error&) {
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    started_ = true;
+    if (!started_) return false;
   }
-  changed_.notify_one();
+  asleep_.store(false, std::memory_order_relaxed);
+  if (!by_hand_) changed_.notify_one();
+  return true;
 }
 
 bool Silence::AnyOpen() const {

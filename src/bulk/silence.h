@@ -34,17 +34,18 @@ class Silence {
 
   void Watch(std::shared_ptr<Watched> bulk);
   void Unwatch(const Watched* bulk) noexcept;
-  // The owner has just stored the mark of a bulk that opened.
-  void Opened() {
+  // The owner has just stored the mark of a bulk that opened. False: nobody watches it, the system refused us a thread.
+  bool Opened() {
     // seq_cst, as is that store: either we see the thread asleep, or it sees the mark. Partner: Main.
     if (asleep_.load(std::memory_order_seq_cst)) [[unlikely]]
-      Wake();
+      return Wake();
+    return true;
   }
   bool Tick();  // false: nothing is open
   void ByHand(bool by_hand);
 
  private:
-  void Wake();
+  bool Wake();
   void Main();
   bool AnyOpen() const;  // mu_ held
 

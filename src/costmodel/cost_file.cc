@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <locale>
 #include <set>
 #include <sstream>
 
@@ -55,6 +56,7 @@ bool Take(std::string_view& line, T* value) {
 
 std::string CostText(const std::vector<NodeCost>& costs) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
   out.precision(9);
   out << kHeader << "\n# samples nanoseconds spread shape key\n";
   for (const NodeCost& c : costs)

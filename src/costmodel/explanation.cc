@@ -1,6 +1,7 @@
 // Explanations for people.
 #include <algorithm>
 #include <cstdio>
+#include <locale>
 #include <map>
 #include <sstream>
 
@@ -28,6 +29,7 @@ std::string Escaped(const std::string& text) {
 
 std::string Explanation::Text() const {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
   out << "cost_model: " << said << "\n"
       << "  " << nodes.size() << " nodes in " << tasks
       << " tasks; pushed ops have no graph to rank, and run as under threaded\n";
@@ -46,9 +48,11 @@ std::string Explanation::Text() const {
                 "batch");
   out << line;
   for (const Node& n : nodes) {
-    std::snprintf(line, sizeof(line), "  %-24.40s %12s %12s %12s %12s %6u%s%s\n", n.cost.key.c_str(),
-                  Micros(n.cost.nanos).c_str(), Micros(n.cost.spread).c_str(), Micros(n.rank).c_str(),
-                  Micros(n.slack).c_str(), n.batch, n.device ? " on a GPU" : "", n.critical ? " *" : "");
+    std::snprintf(line, sizeof(line), "  %-24.40s %12s %12s", n.cost.key.c_str(), Micros(n.cost.nanos).c_str(),
+                  Micros(n.cost.spread).c_str());
+    out << line;
+    std::snprintf(line, sizeof(line), " %12s %12s %6u%s%s\n", Micros(n.rank).c_str(), Micros(n.slack).c_str(), n.batch,
+                  n.device ? " on a GPU" : "", n.critical ? " *" : "");
     out << line;
   }
   return out.str();
@@ -56,6 +60,7 @@ std::string Explanation::Text() const {
 
 std::string Explanation::Dot() const {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
   out << "digraph plan {\n  rankdir=LR;\n  node [shape=box];\n";
   std::map<uint32_t, std::vector<size_t>> batches;
   for (size_t n = 0; n < nodes.size(); ++n) batches[nodes[n].batch].push_back(n);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <tuple>
 
 #include "batching.h"
@@ -12,8 +13,32 @@
 
 namespace engine {
 
+namespace {
+
+// All models, for forks. Held over a fork, and taken with no model's lock held.
+constinit std::mutex g_models_mu;
+std::set<costmodel::Model*>& Models() {
+  static auto* models = new std::set<costmodel::Model*>;  // never destroyed: a plan may outlive main
+  return *models;
+}
+
+}  // namespace
+
 std::shared_ptr<CostModel> CostModel::New(const Plan& plan, int workers) {
   return std::make_shared<costmodel::Model>(plan, workers);
+}
+
+void CostModel::BeforeFork() {
+  g_models_mu.lock();
+  for (costmodel::Model* model : Models()) model->LockForFork();
+}
+
+void CostModel::AfterFork(bool in_child) {
+  for (costmodel::Model* model : Models()) {
+    model->UnlockAfterFork();
+    if (in_child) model->ForgetRuns();
+  }
+  g_models_mu.unlock();
 }
 
 namespace costmodel {
@@ -66,7 +91,7 @@ Model::Model(const Plan& plan, int workers)
     std::string key = node.cost_key.c_str();
     if (key.empty()) {
       key = node.name.c_str();
-      if (named[key] > 1) {
+      if (named[key] > 1 || key.empty()) {  // a cost file needs a key
         const uint32_t nth = ++met[key];
         key += '#' + std::to_string(nth);
       }
@@ -89,6 +114,22 @@ Model::Model(const Plan& plan, int workers)
       unit_[n] = tasks[t].device ? tasks[t].nodes.front() : n;
       if (tasks[t].device) measure_[n] = Measure::kDevice;
     }
+  }
+  std::lock_guard lock(g_models_mu);
+  Models().insert(this);
+}
+
+Model::~Model() {
+  std::lock_guard lock(g_models_mu);
+  Models().erase(this);
+}
+
+void Model::ForgetRuns() {
+  std::lock_guard lock(mu_);
+  tickets_.clear();
+  for (auto& [number, shape] : shapes_) {
+    shape->in_flight = 0;
+    shape->building = false;
   }
 }
 

@@ -1,6 +1,7 @@
 // Model: the CostModel of one plan. For each shape class: count steps, measure in the window, make a schedule, compare, decide.
 //
-// Threads:   one lock over all of it; a schedule is made outside, by the Start that comes first after the window.
+// Threads:   one lock over all of it; a schedule is made outside, by the Start that comes first after the window. A fork
+//            takes the locks of all models.
 // Ownership: keeps the plan with the schedule, never the plan itself, which owns the model.
 #pragma once
 
@@ -23,6 +24,10 @@ class Model final : public CostModel {
   static constexpr double kLeastDispatch = 100;
 
   Model(const Plan& plan, int workers);
+  ~Model() override;
+  void LockForFork() { mu_.lock(); }
+  void UnlockAfterFork() { mu_.unlock(); }
+  void ForgetRuns();  // those that are measured or compared now: they are the parent's
 
   Explanation Explain(const Plan& plan, uint64_t shape) const override;
   std::vector<NodeCost> Costs() const override;

@@ -5,7 +5,10 @@
 // bound may be exceeded by a magazine a thread. Hard: any push beyond throws.
 #include <sched.h>
 
+#include <utility>
+
 #include "core.h"
+#include "hook_frame.h"
 
 namespace engine::detail {
 
@@ -22,7 +25,8 @@ bool EngineCore::MakeRoom(ThreadSlot& slot, bool may_wait) {
   if (ops_.outstanding() >= options_.hard_max_pending && Pending() >= options_.hard_max_pending)
     throw BackPressureError("the hard bound of " + std::to_string(options_.hard_max_pending) +
                             " pending ops is reached (EngineOptions::hard_max_pending)");
-  if (t_frame) return true;  // inside an op: waiting here could be waiting for itself
+  // Inside an op, or a hook that keeps its worker: waiting here could be waiting for itself.
+  if (t_frame || HookFrame::Inside(this, HookFrame::Kind::kWorker)) return true;
   if (ops_.outstanding() + ops_.magazine() <= options_.max_pending || Pending() < options_.max_pending) return true;
   if (!may_wait) return false;
   WaitForRoom(slot);
@@ -32,18 +36,29 @@ bool EngineCore::MakeRoom(ThreadSlot& slot, bool may_wait) {
 void EngineCore::WaitForRoom(ThreadSlot& slot) {
   slot.backpressure_waits.Add();
   const uint64_t enough = options_.max_pending - (options_.max_pending + 1) / tuning::kRefillDivisor;
-  // seq_cst, then a look at the workers. Partner: NoteIdle, after a worker has announced its sleep; and the
-  // LightFence in Finish, behind its count.
+  // seq_cst, then a look at the workers and devices. Partners: NoteIdle, after a worker or the retirement thread has announced
+  // its sleep; and the LightFence in Finish, behind its count.
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
   HeavyFence();
   ReleaseAllChains();  // one that is appended to later sees room_waiters_
+  uint64_t left = 0;
+  Clock::time_point patience{};
   for (;;) {
     const uint32_t seq = room_seq_.load(std::memory_order_acquire);
-    if (Pending() <= enough) break;
-    if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->Kick();
+    const uint64_t pending = Pending();
+    if (pending <= enough) break;
+    const bool device_busy = has_devices_.load(std::memory_order_relaxed) && devices_->Busy();
+    if (device_busy) devices_->Kick();
     if (DriveOne()) continue;
-    if (ProgressIsPossible()) {
+    if (HostMayProgress()) {
       FutexWait(room_seq_, seq);
+    } else if (device_busy) {
+      // A collective waits for its peers, which may be waiting for what this push would bring. So a device alone is waited for
+      // only as long as ops end there from time to time.
+      const auto now = Clock::now();
+      if (std::exchange(left, pending) != pending) patience = now + tuning::kRoomOnDevice;
+      if (now >= patience) break;
+      FutexWait(room_seq_, seq, patience);
     } else if (PushInProgress()) {
       sched_yield();  // it may be about to post the op that all others wait for; nobody will wake us if it is not
     } else {
@@ -53,8 +68,8 @@ void EngineCore::WaitForRoom(ThreadSlot& slot) {
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-bool EngineCore::ProgressIsPossible() {
-  bool possible = devices_->Busy();
+bool EngineCore::HostMayProgress() {
+  bool possible = false;
   ForEachPool([&](class Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
   return possible;
 }

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "c_api_internal.h"
+#include "per_thread.h"
 
 namespace engine::capi {
 namespace {
@@ -161,10 +162,7 @@ class EnteredScopes {
   std::vector<std::unique_ptr<Entered>> entered_;
 };
 
-EnteredScopes& ThisThreadsScopes() {
-  thread_local EnteredScopes scopes;
-  return scopes;
-}
+EnteredScopes& ThisThreadsScopes() { return detail::PerThread<EnteredScopes>::Get(); }
 
 }  // namespace
 }  // namespace engine::capi

@@ -4,6 +4,7 @@
 
 #include "c_api_internal.h"
 #include "error_record.h"
+#include "per_thread.h"
 
 namespace engine::capi {
 namespace {
@@ -21,25 +22,25 @@ Cause ClassifyCurrent() {
   try {
     throw;
   } catch (const BodyError& e) {
-    return {ENGINE_E_BODY, e.code(), e.what()};
+    return {ENGINE_E_BODY, e.code(), detail::TextOf(e)};
   } catch (const OpError& e) {
-    return {ENGINE_E_OP, 0, e.what()};
+    return {ENGINE_E_OP, 0, detail::TextOf(e)};
   } catch (const UsageError& e) {
-    return {ENGINE_E_USAGE, 0, e.what()};
+    return {ENGINE_E_USAGE, 0, detail::TextOf(e)};
   } catch (const BackPressureError& e) {
-    return {ENGINE_E_BACKPRESSURE, 0, e.what()};
+    return {ENGINE_E_BACKPRESSURE, 0, detail::TextOf(e)};
   } catch (const CancelledError& e) {
-    return {ENGINE_E_CANCELLED, 0, e.what()};
+    return {ENGINE_E_CANCELLED, 0, detail::TextOf(e)};
   } catch (const ShutdownError& e) {
-    return {ENGINE_E_SHUTDOWN, 0, e.what()};
+    return {ENGINE_E_SHUTDOWN, 0, detail::TextOf(e)};
   } catch (const ForkedWhilePending& e) {
-    return {ENGINE_E_FORKED, 0, e.what()};
+    return {ENGINE_E_FORKED, 0, detail::TextOf(e)};
   } catch (const CompletionError& e) {
-    return {ENGINE_E_COMPLETION, 0, e.what()};
+    return {ENGINE_E_COMPLETION, 0, detail::TextOf(e)};
   } catch (const CommunicatorError& e) {
-    return {ENGINE_E_COMMUNICATOR, 0, e.what()};
+    return {ENGINE_E_COMMUNICATOR, 0, detail::TextOf(e)};
   } catch (const IoError& e) {
-    return {ENGINE_E_IO, 0, e.what()};
+    return {ENGINE_E_IO, 0, detail::TextOf(e)};
   } catch (const std::bad_alloc&) {
     return {ENGINE_E_NOMEM, 0, kNoMemory};
   } catch (...) {
@@ -75,11 +76,7 @@ struct ThreadState {
   std::array<CachedName, kCachedNames> names;
 };
 
-ThreadState& ThisThreads() {
-  thread_local std::unique_ptr<ThreadState> state;
-  if (!state) state = std::make_unique<ThreadState>();
-  return *state;
-}
+ThreadState& ThisThreads() { return detail::PerThread<ThreadState>::Get(); }
 
 // Null: no memory for it.
 LastError* ThisThreadsLast() noexcept {
@@ -110,7 +107,7 @@ EngineStatus Keep(LastError& last, const char* function) {
 BodyError::BodyError(int32_t code, const std::string& message)
     : Error(message.empty() ? "status " + std::to_string(code) : message), code_(code) {}
 
-OpErrorText::OpErrorText(const OpError& error) : text_(error.what()), op_(error.op()), path_(error.path()) {
+OpErrorText::OpErrorText(const OpError& error) : text_(detail::TextOf(error)), op_(error.op()), path_(error.path()) {
   Cause cause = ClassifyCause(error.cause());
   cause_text_ = std::move(cause.text);
   hops_.reserve(path_.size());

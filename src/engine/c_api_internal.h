@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -273,5 +274,6 @@ void ReleaseHeldOps(EngineHandle engine);
 // What a body sees of its run. Lives on the stack of the call.
 struct EngineContext {
   engine::RunContext& run;
-  std::string error = {};  // EngineOpSetError
+  std::mutex mu = {};      // pieces of ParallelFor share the context
+  std::string error = {};  // EngineOpSetError; under mu
 };

@@ -302,7 +302,9 @@ EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t
     if (n < 0 || grain < 0) {
       throw UsageError("a range of " + std::to_string(n) + " with a grain of " + std::to_string(grain));
     }
-    const auto body = [fn, arg](size_t begin, size_t end) {
+    const EngineHandle engine = t_body ? t_body->engine : nullptr;
+    const auto body = [fn, arg, engine](size_t begin, size_t end) {
+      const BodyFrame frame(engine);  // a piece may run on any thread
       if (const int32_t code = fn(arg, static_cast<int64_t>(begin), static_cast<int64_t>(end))) {
         throw BodyError(code, "the piece [" + std::to_string(begin) + ", " + std::to_string(end) +
                                   ") returned status " + std::to_string(code));
@@ -313,7 +315,12 @@ EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t
 }
 
 EngineStatus EngineOpSetError(EngineContext* context, const char* message) {
-  return Guard(__func__, [&] { Required(context, "the context").error = &Required(message, "the message"); });
+  return Guard(__func__, [&] {
+    EngineContext& its = Required(context, "the context");
+    std::string text = &Required(message, "the message");
+    const std::lock_guard lock(its.mu);
+    its.error = std::move(text);
+  });
 }
 
 // ---- completions

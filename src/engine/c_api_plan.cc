@@ -62,10 +62,16 @@ EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite sit
 }
 
 EngineStatus EnginePlanDescribe(EnginePlan plan, char** text) {
-  return Guard(__func__, [&] { Required(text, "the result") = NewText(Live(plan).Describe()); });
+  return Guard(__func__, [&] {
+    char*& result = Required(text, "the result");
+    result = NewText(Live(plan).Describe());
+  });
 }
 EngineStatus EnginePlanDot(EnginePlan plan, char** text) {
-  return Guard(__func__, [&] { Required(text, "the result") = NewText(Live(plan).Dot()); });
+  return Guard(__func__, [&] {
+    char*& result = Required(text, "the result");
+    result = NewText(Live(plan).Dot());
+  });
 }
 EngineStatus EnginePlanFree(EnginePlan plan) {
   return Guard(__func__, [&] { FreeHandle(plan); });

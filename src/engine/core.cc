@@ -13,8 +13,9 @@ uint64_t EngineCore::NewId() {
 EngineCore::EngineCore(EngineOptions options)
     : options_(std::move(options)),
       id_(NewId()),
-      ops_(options_.max_pending),
-      vars_(size_t{1} << 16),
+      ops_(BlockKind::kOps, options_.max_pending),
+      vars_(BlockKind::kVars, size_t{1} << 16),
+      completions_(BlockKind::kCompletions, size_t{1} << 10),
       devices_(std::make_unique<Devices>(*this, options_)),
       liveness_(std::make_shared<Liveness>()) {
   {
@@ -24,11 +25,20 @@ EngineCore::EngineCore(EngineOptions options)
   MakePools();
   SetPolicy({options_.policy, options_.policy_options});
   EnlistForFork();
-  StartAllThreads();
+  try {
+    MutexLock lock(pools_mu_);
+    StartPools();
+  } catch (...) {
+    Delist();
+    throw;
+  }
 }
 
 void EngineCore::MakePools() {
   MutexLock lock(pools_mu_);
+  spare_slot_ = TakeSlot();
+  roles_ = static_cast<size_t>(options_.workers);
+  for (const PoolOptions& named : options_.pools) roles_ += static_cast<size_t>(named.threads);
   for (auto& p : pools_) p.store(nullptr, std::memory_order_relaxed);
   MakePool(kDefaultPool,
            {.name = "cpu",
@@ -44,7 +54,10 @@ void EngineCore::MakePools() {
   for (const PoolOptions& named : options_.pools) MakePool(next_pool_++, named, options_.intra_op_threads);
 }
 
-EngineCore::~EngineCore() {
+EngineCore::~EngineCore() { Delist(); }
+
+// From here on neither a fork nor a thread that ends comes back to us.
+void EngineCore::Delist() {
   DelistForFork();
   MutexLock lock(liveness_->mu);
   liveness_->core = nullptr;
@@ -84,8 +97,10 @@ EngineStats EngineCore::stats() {
     MutexLock lock(threads_mu_);
     out.spare_threads = threads_.size() > roles_ ? threads_.size() - roles_ : 0;
   }
-  out.slab_bytes = ops_.slab_bytes() + vars_.slab_bytes();
-  out.slab_allocations = ops_.slab_allocations() + vars_.slab_allocations();
+  for (const Arena* arena : {&ops_, &vars_, &completions_}) {
+    out.slab_bytes += arena->slab_bytes();
+    out.slab_allocations += arena->slab_allocations();
+  }
   out.unseen_errors = errors_.unseen();
   return out;
 }

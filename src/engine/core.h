@@ -1,13 +1,15 @@
 // EngineCore: the state of one engine, and the steps that an op goes through. Each step has a file of its own:
 //   push.cc       validate, take a block, fill it, register          execute.cc   run, settle, release, propagate
-//   pool.cc       ready ops, parking, waking                         threads.cc   workers, stand-ins, stop, start
+//   pool.cc       ready ops, parking, waking                         threads.cc   workers, stand-ins
 //   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll's epochs
+//   slots.cc      which slot a thread has                            stop_start.cc  stop, start
 //   shutdown.cc   draining and the end                               fork.cc      the push gate and fork
 //   completion.cc asynchronous ops                                   watchdog.cc  reports of what is stuck
 // Counted: by the Engine handle, each live Var, and each Completion, so that all of these may outlive the engine.
 //
-// Lock order: drain_mu_ or pools_mu_, then threads_mu_, then slots_mu_, then an Arena's; at fork, the Arena of the Vars
-// before slots_mu_, with the push gate closed. No lock is held while user code runs.
+// Lock order: change_mu_, then drain_mu_ or pools_mu_, then threads_mu_, then slots_mu_, then an Arena's; at fork, the Arena of the Vars
+// before slots_mu_, with the push gate closed. No lock is held while user code runs, but change_mu_: who
+// wants that is refused inside ops and hooks.
 #pragma once
 
 #include <array>
@@ -25,14 +27,18 @@
 #include "held_chain.h"
 #include "op_record.h"
 #include "pool.h"
+#include "push_scopes.h"
 #include "thread_slot.h"
 #include "turns.h"
 
 namespace engine::detail {
 
+class Draft;
+class LentRoles;
 struct ModelStep;
 struct PlanCore;
 struct PlanNode;
+class Registered;
 struct RunState;
 
 inline constexpr uint8_t kDefaultPool = 0;
@@ -56,14 +62,15 @@ struct WaitNode {
   ErrorRecord* error = nullptr;  // counted; published by the release of kDone
 };
 
-extern thread_local constinit CancelScope* t_scope;       // this thread's current one
-extern thread_local constinit PolicyScopeLink* t_policy;  // this thread's innermost scope
 PolicyChoice ChoiceOf(PolicyStamp stamp);
 
 // A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
 struct ParkedWaiter {
   std::atomic<uint32_t>* word;
   bool sequence;  // a sequence word, to be moved; else a WaitNode's
+  bool listed = false;
+  ParkedWaiter* before = nullptr;  // in the list, whose end is the last that went to sleep
+  ParkedWaiter* after = nullptr;
 };
 
 class EngineCore {
@@ -75,11 +82,11 @@ class EngineCore {
     const OpDesc* desc;
     ClosureRef closure;
     Site site;
-    uint32_t flags = 0;    // kAsyncOp, kHeldOp
+    uint32_t flags = 0;    // kAsyncOp
     bool may_wait = true;  // false: TryPush
   };
-  // False: would have to wait. `held` receives the claim of a held op.
-  bool Push(const PushRequest& request, CompletionState** held = nullptr);
+  bool Push(const PushRequest& request);                        // false: would have to wait
+  CompletionState* PushHeld(const PushRequest& request);        // its claim, counted
   void PushSync(const OpDesc& desc, ClosureRef fn, Site site);  // the common case of it, for the compiler to narrow
   void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
@@ -114,6 +121,7 @@ class EngineCore {
   ENGINE_INLINE void CompleteInline(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
     // look is ordered by the push gate.
+    CheckState(op, Bit(OpState::kRunning) | Bit(OpState::kAsync), "an op ends that does not run");
     op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
     // Learning late that there are many pushers is harmless (dependency.h). acquire: learning it is not early either.
     const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
@@ -149,30 +157,33 @@ class EngineCore {
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
   void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
   void NoteIdle();                                // a worker is about to sleep: waiters for room and drains look again
-  // Runs one op of the caller pool on this thread, unless it is inside an op. `epoch`: the parity that it was pushed in.
+  // Runs one op of the caller pool on this thread, unless it is inside an op, of any engine. `epoch`: the parity that it was pushed in.
   bool DriveOne(uint8_t* epoch = nullptr);
   void WakeDriver();  // the caller pool has work
-  // Waits until `word` is kDone, driving and sleeping; false at the deadline.
-  bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, bool may_drive);
+  void PassOnDriving();
+  // Waits until `word` is kDone, driving and sleeping; false at the deadline. `inside`: what a wait inside an op has lent.
+  bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside);
   void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
 
   SpinPlaces& spin_places() { return spin_places_; }
 
   // --- drain.cc
   bool WaitAll(Clock::time_point deadline, bool report);
-  bool AllOverSoon();
+  bool AllOverSoon(Clock::time_point deadline);
   bool WaitForEpochs(Clock::time_point deadline);
   void NoteDrain();                                      // a completer met the epoch that a WaitAll waits for
   void TellDrain(Worker& worker, const OpRecord* next);  // what it has not told yet, unless `next` will
 
   // --- completion.cc
-  CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op);  // with one count
+  CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count
+  static void NoteReturned(const Completion& ours);                                     // the body has returned
   Completion NewCompletionOf(ThreadSlot& slot, OpRecord* op) { return Completion(NewCompletion(slot, op)); }
   void FinishAsync(OpRecord* op, std::exception_ptr cause);
-  void FreeCompletion(CompletionState* state);
+  void DropCompletion(CompletionState* state);  // one count
   friend class engine::Completion;
   void ReleaseAllHeld();
-  size_t FailPendingCompletions(const std::exception_ptr& cause);
+  void FailPendingCompletions(const std::exception_ptr& cause);
+  CompletionState* PendingCompletions(bool held);
   void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
 
   // --- device/
@@ -181,14 +192,31 @@ class EngineCore {
     return draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed);
   }
 
-  // --- threads.cc
+  // --- slots.cc
   ThreadSlot& Slot() {  // of the calling thread; made on its first call
     if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]]
       return *t_slot;
     return FindSlot();
   }
+  bool HasSlot() noexcept;  // or gets one now
   ThreadSlot* TakeSlot();
   void ReturnSlot(ThreadSlot* slot);
+  // This thread's slot for what must not fail: the end of an op, a release, a deletion. On a thread that has none yet, and
+  // gets none for want of memory or threads, the engine's spare one, which one thread has at a time.
+  class EndSlot {
+   public:
+    explicit EndSlot(EngineCore& core) noexcept;
+    ~EndSlot();
+    EndSlot(const EndSlot&) = delete;
+    ThreadSlot& operator*() const { return *slot_; }
+
+   private:
+    EngineCore& core_;
+    ThreadSlot* slot_;
+    bool spare_ = false;
+  };
+
+  // --- threads.cc
   uint8_t PoolIndex(const Placement& place) {
     if (place.kind == Placement::Kind::kDefault) [[likely]]
       return default_pool_.load(std::memory_order_relaxed);
@@ -197,29 +225,35 @@ class EngineCore {
   uint8_t LanePoolIndex(const Placement& place);
   class Pool& pool(uint8_t index) { return *pools_[index].load(std::memory_order_acquire); }
   bool HasPool(uint8_t index) const { return pools_[index].load(std::memory_order_acquire) != nullptr; }
-  void Stop();
-  void Start();
   struct EngineThread;
   // Gives the calling worker's role to a stand-in while an op on this thread waits, and has another one drive the
-  // caller pool if the op came from there; that one is returned, for EndDriving. Throws beyond the cap.
+  // caller pool if the op came from there, or is another engine's that waits for one of ours; that one is returned, for
+  // EndDriving. Throws beyond the cap. LentRoles calls it in all engines that are concerned.
   EngineThread* LendRole();
+  EngineThread* StartDriver();  // a stand-in that drives the caller pool until EndDriving; throws beyond the cap
   static void EndDriving(EngineThread* driver);
-  bool OnOwnThread() const;
+  bool OnOwnThread() const;  // also inside an op or a hook of ours on any thread
   template <class F>
   void ForEachPool(F&& f) {
     for (auto& p : pools_)
       if (class Pool* pool = p.load(std::memory_order_acquire)) f(*pool);
   }
 
+  // --- stop_start.cc
+  void Stop() EXCLUDES(change_mu_);
+  void Start() EXCLUDES(change_mu_);
+
   // --- shutdown.cc
-  void Shutdown();
-  void ShutdownElsewhere();
+  void Shutdown() EXCLUDES(change_mu_);
+  void ShutdownOrGiveUp() noexcept;  // of a destructor
+  void ShutdownElsewhere() noexcept;
   void FreeVar(VarCore* var);
   static Var AdoptVar(VarCore* counted);
   static const ScopePtr& ScopeOf(const CancelScope& scope) { return scope.cancelled_; }
   static uint64_t NewId();
   void EnlistForFork();
   void DelistForFork();
+  void Delist();
   void MakePools() EXCLUDES(pools_mu_);
   void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Release();
@@ -234,6 +268,9 @@ class EngineCore {
 
   // --- fork.cc, watchdog.cc
   std::string DescribePending();
+  void EnlistPlan(const std::shared_ptr<PlanCore>& plan) EXCLUDES(plans_mu_);
+  void LockPlans(std::vector<std::shared_ptr<PlanCore>>* locked);
+  void UnlockPlans();
   void BeforeFork();
   void AfterForkInParent();
   void AfterForkInChild();
@@ -243,7 +280,7 @@ class EngineCore {
   bool closed() const { return phase_.load(std::memory_order_relaxed) == Phase::kClosed; }
   // What a push of this thread is stamped with. relaxed: a policy publishes nothing.
   PolicyStamp Stamp() const {
-    if (t_policy) [[unlikely]]
+    if (t_scopes.policy) [[unlikely]]
       return ScopedStamp();
     return policy_.load(std::memory_order_relaxed);
   }
@@ -252,14 +289,15 @@ class EngineCore {
   Placement NamedPool(std::string_view name) const;
   void StartTrace();
   std::vector<TraceEvent> StopTrace();
-  void TraceRun(const char* name, const char* lane, Clock::time_point begin);
-  void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker);
+  void TraceRun(const char* name, const char* lane, Clock::time_point begin) noexcept;
+  void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) noexcept;
 
  private:
   friend class engine::HeldOps;
   friend class Replay;
   friend struct ProductionEnv;
   friend class Devices;
+  friend class Draft;
   friend class PushGate;
   ~EngineCore();
 
@@ -278,20 +316,20 @@ class EngineCore {
   };
   Home HomeNow() const;
   Home HomeOf(const Placement& place);
-  OpRecord* NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
-                      bool may_wait);
-  uint32_t ListInline(OpRecord* op, const OpDesc& desc) const;
-  static uint32_t ListOnce(OpRecord* op);
+  Draft NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
+                  bool may_wait);
+  uint32_t ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const;
+  static uint32_t ListOnce(ThreadSlot* slot, OpRecord* op);
   uint32_t ListAccesses(OpRecord* op, const OpDesc& desc) const;
-  OpRecord* NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
+  Draft NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
   static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
-  void RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias);
-  void StartRecord(ThreadSlot& slot, OpRecord* op);
+  Registered RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias);
+  void StartRecord(ThreadSlot& slot, Draft draft);
   void RunAtPush(ThreadSlot& slot, OpRecord* op);
   void DriveLeftOver();
-  void RegisterInternal(ThreadSlot& slot, OpRecord* op);
-  [[noreturn]] void RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name);
+  void RegisterInternal(ThreadSlot& slot, Draft draft);
+  [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);
   void CheckMayPush() const {
     if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]]
       RefusePush();
@@ -300,10 +338,10 @@ class EngineCore {
   [[noreturn]] static void RefusePush();
 
   // held_chain.cc
-  uint32_t AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, HeldOwner& owner, bool open);
+  uint32_t AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner, bool open);
   uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home, bool may_wait,
                        HeldOwner& owner);
-  HeldChain* OpenChain(ThreadSlot& slot, OpRecord* op, HeldOwner& owner, uint32_t* count);
+  HeldChain* OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count);
   OpRecord* StartNext(Pass& pass, HeldChain& chain);
   // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
   static void TakeFirst(ThreadSlot& slot, HeldChain& released) {
@@ -347,7 +385,7 @@ class EngineCore {
   // back_pressure.cc
   bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
   void WaitForRoom(ThreadSlot& slot);
-  bool ProgressIsPossible();
+  bool HostMayProgress();
   bool PushInProgress();
   uint64_t Pending();
   void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
@@ -371,21 +409,31 @@ class EngineCore {
   ErrorRecord* TakeError(OpRecord* op);
   bool Abandon(OpRecord* op);
   bool SleepListed(ParkedWaiter me, uint32_t expected, Clock::time_point deadline, bool listed);
+  void Unlist(ParkedWaiter& waiter) REQUIRES(parked_mu_);
 
   // drain.cc
   bool Drained(uint8_t parity);
 
-  // threads.cc
+  // slots.cc
   ThreadSlot& FindSlot();
+  void RememberSlot(ThreadSlot* slot) noexcept;  // of a role, or of a thread that has lent its own
   void ForgetSlot(uint64_t id);
+
+  // threads.cc, stop_start.cc
   class Pool* MakePool(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(pools_mu_);
   void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(pools_mu_);
   uint8_t MakeDevicePool(uint8_t index, const char* name, uint16_t number) EXCLUDES(pools_mu_);
   void PlaceOnDevice(OpRecord* op, const Placement& place);
   EngineThread* TakeIdleThread(bool stand_in) EXCLUDES(threads_mu_);
+  std::vector<EngineThread*> TakeThreads(size_t n) EXCLUDES(threads_mu_);
+  void PutBack(const std::vector<EngineThread*>& threads) EXCLUDES(threads_mu_);
+  void Play(EngineThread& thread, Worker& role);
   void Command(EngineThread& thread, uint32_t command, Worker* role);
-  void StartThreads(class Pool& pool);
-  void StartAllThreads();
+  void StartPools() REQUIRES(pools_mu_);
+  void StartLostThreads() EXCLUDES(pools_mu_);
+  void StartStopped() REQUIRES(change_mu_) EXCLUDES(pools_mu_);
+  void RefuseInside(const char* call) const;
+  void RefuseWaitInHook() const;
   void ThreadMain(EngineThread& thread);
   bool PlayRole(EngineThread& thread, Worker& worker);
   void JoinRoles();
@@ -396,6 +444,8 @@ class EngineCore {
   void ReportUnseen();
   bool SettleAll(Clock::time_point deadline);
   bool Drain();
+  void GiveUp(const std::string& why);
+  void JoinWatchdog();
   void JoinEverything();
 
   // fork.cc
@@ -426,8 +476,11 @@ class EngineCore {
 
   alignas(64) Arena ops_;
   Arena vars_;
+  Arena completions_;
   ErrorLedger errors_;
 
+  Mutex spare_mu_;  // held while a thread has the spare slot
+  ThreadSlot* spare_slot_ = nullptr;
   Mutex slots_mu_;
   std::deque<std::unique_ptr<ThreadSlot>> slots_ GUARDED_BY(slots_mu_);
 
@@ -447,7 +500,11 @@ class EngineCore {
   std::atomic<uint32_t> playing_{0};       // roles that are played; futex word
   std::atomic<bool> threads_lost_{false};  // by a fork; made anew on first use
   bool stopped_ GUARDED_BY(pools_mu_) = false;
-  Mutex shutdown_mu_;
+  // Held by Stop, Start and Shutdown until they return, so that each finds the engine running, stopped or ended.
+  Mutex change_mu_;
+
+  Mutex plans_mu_;  // of the list; a fork takes the plans' own locks
+  std::vector<std::weak_ptr<PlanCore>> plans_ GUARDED_BY(plans_mu_);
 
   Mutex owners_mu_;
   std::deque<HeldOwner> owners_ GUARDED_BY(owners_mu_);
@@ -455,7 +512,7 @@ class EngineCore {
 
   // Waiters that can drive the caller pool.
   Mutex parked_mu_;
-  std::vector<ParkedWaiter*> parked_ GUARDED_BY(parked_mu_);
+  ParkedWaiter* last_parked_ GUARDED_BY(parked_mu_) = nullptr;
   std::atomic<uint32_t> parked_count_{0};
   SpinPlaces spin_places_;
   Turns turns_;

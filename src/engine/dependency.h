@@ -18,7 +18,7 @@
 //
 // Env provides: Atomic<T>; OpExtra, PusherExtra, CompleterExtra (production fields that share our cache lines);
 // Ctx, a thread's context; TakeGroup<Group>(ctx), DropGroup(ctx, group), Recycle(ctx, op), OnReady(ctx, op),
-// ExtraPins(op), SpinOnLock(round), and `kMutant`, Mutant::kNone in production. For ops that are held together (bulk):
+// ExtraPins(op), SpinOnLock(round), Scratch(ctx), of as many bytes as ScratchBytes says, CheckGrant(op, n) and CheckPins(op, n), which may assert, and `kMutant`, Mutant::kNone in production. For ops that are held together (bulk):
 // Holder(op), what holds it back or held it once, or null, asked by who has the op; HolderAtTail(op), the same of another's
 // op that has one and is pinned; Holds(holder), false once it has let go of all that it held when asked; and Need(ctx,
 // holder): an op that `holder` does not hold was registered behind one that it does. A tail says whether it leads to such an op, so that others pay a bit test.
@@ -259,6 +259,7 @@ struct Dependency {
   }
 
   ENGINE_INLINE static void DropPins(Ctx& ctx, Op* op, uint32_t n) {
+    Env::CheckPins(op, n);
     // acquire: sees the last exchange that others made on our links. Partner: their release below. A count that is
     // all ours needs no read-modify-write.
     if (op->pins.load(std::memory_order_acquire) == n || op->pins.fetch_sub(n, std::memory_order_acq_rel) == n)
@@ -306,6 +307,7 @@ struct Dependency {
     }
   }
 
+  static constexpr uint32_t kOnStack = 16;  // accesses that need no scratch
   struct Seen {
     uintptr_t old;     // tail before us
     uintptr_t now;     // tail that we publish
@@ -313,20 +315,19 @@ struct Dependency {
     bool own;          // a write, behind one of the same holder
   };
 
+ public:
+  // What Env::Scratch must hold for the registration of so many accesses.
+  static constexpr size_t ScratchBytes(size_t accesses) { return accesses <= kOnStack ? 0 : accesses * sizeof(Seen); }
+
+ private:
   // Two-phase: locks every tail, publishes, links. Returns how many are granted at once; kRefused: a deleted Var, and
   // nothing has changed.
   static constexpr uint32_t kRefused = UINT32_MAX;
   static uint32_t RegisterHolding(Ctx& ctx, Op* op, Access** refused) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
-    constexpr uint32_t kOnStack = 16;
     Seen on_stack[kOnStack];
-    std::unique_ptr<Seen[]> on_heap;
-    Seen* seen = on_stack;
-    if (n > kOnStack) [[unlikely]] {
-      on_heap = std::make_unique_for_overwrite<Seen[]>(n);
-      seen = on_heap.get();
-    }
+    Seen* const seen = n <= kOnStack ? on_stack : static_cast<Seen*>(Env::Scratch(ctx));
     const auto early = [&](uint32_t i) {  // mutants only: publishes one Var while others are not yet held
       Lock(access[i].var, &seen[i].old);
       Enter(ctx, access[i], op, seen[i]);
@@ -613,6 +614,7 @@ struct Dependency {
   // acq_rel: every granter's past reaches the op's body. The last grant needs no read-modify-write: a count that is
   // all ours cannot be changed by anybody else.
   ENGINE_INLINE static bool GrantMany(Op* op, uint32_t n) {
+    Env::CheckGrant(op, n);
     if (op->wait.load(std::memory_order_acquire) == n) return true;
     return op->wait.fetch_sub(n, std::memory_order_acq_rel) == n;
   }

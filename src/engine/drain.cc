@@ -13,7 +13,7 @@
 // at draining_. It tells the waiter when the op that it runs next is not of that epoch, a worker also when its queue is
 // empty, and before it sleeps; an op of the epoch that is still to run on some worker will tell later itself. So a
 // waiter is woken for a run of ops, and not for each of them.
-#include "core.h"
+#include "lent_roles.h"
 #include "pool.h"
 
 namespace engine::detail {
@@ -32,22 +32,36 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
       throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) + "' would wait for itself");
   const Hold hold(this);
   ReleaseAllChains();
-  if (!AllOverSoon() && !WaitForEpochs(deadline)) return false;
-  if (!report) return true;
-  if (ErrorRecord* error = errors_.TakeUnseen()) {
-    const OpError shown = error->Show();
-    error->Release();
-    throw shown;
+  if (!AllOverSoon(deadline)) {
+    RefuseWaitInHook();
+    LentRoles lent;
+    if (t_frame && !closed()) lent.Lend(*this);  // inside an op of another engine
+    const bool in_time = WaitForEpochs(deadline);
+    PassOnDriving();
+    if (!in_time) return false;
   }
-  return true;
+  if (!report) return true;
+  ErrorRecord* const error = errors_.TakeUnseen();
+  if (!error) return true;
+  error->Retain();
+  try {
+    Throw(error);
+  } catch (const std::bad_alloc&) {  // not shown: the next call reports it
+    errors_.Add(error);
+    error->Release();
+    throw;
+  } catch (...) {
+    error->Release();
+    throw;
+  }
 }
 
 // Whether nothing is pending, within a spin: then no epoch has to end, and no completer is asked to tell.
-bool EngineCore::AllOverSoon() {
+bool EngineCore::AllOverSoon(Clock::time_point deadline) {
   const bool may_spin = !caller_pool_used_.load(std::memory_order_relaxed) &&
                         !(has_devices_.load(std::memory_order_relaxed) && devices_->Busy());
   const auto over = [this] { return Drained(0) && Drained(1); };
-  return SpinUntil(over, may_spin ? options_.spin : std::chrono::nanoseconds{0}, spin_places_);
+  return SpinUntil(over, may_spin ? options_.spin : std::chrono::nanoseconds{0}, spin_places_, deadline);
 }
 
 bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
@@ -93,7 +107,7 @@ bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
     }
     // seq_cst, before the sleep looks at the word. Partner: NoteDrain, which changes the word before it looks at the count.
     drain_sleepers_.fetch_add(1);
-    const bool in_time = SleepListed({&drain_seq_, true}, seq, deadline, true);
+    const bool in_time = SleepListed({&drain_seq_, true}, seq, deadline, !t_frame);
     drain_sleepers_.fetch_sub(1, std::memory_order_relaxed);
     if (!in_time) return false;
   }

@@ -6,29 +6,28 @@
 #include <unordered_set>
 
 #include "completion_state.h"
+#include "fork.h"
 #include "options.h"
+#include "piece_of_op.h"
 
 namespace engine {
 
 using detail::EngineCore;
 using WaitKind = EngineCore::WaitKind;
 
-namespace {
-
-detail::Clock::time_point After(std::chrono::nanoseconds timeout) {
-  const auto now = detail::Clock::now();
-  return timeout > detail::kNever - now ? detail::kNever : now + timeout;
-}
-
-}  // namespace
-
 const char* Version() noexcept { return ENGINE_VERSION; }
 
+namespace {
+constinit detail::Mutex g_names_mu;
+}  // namespace
+
+void detail::LockNames() NO_THREAD_SAFETY_ANALYSIS { g_names_mu.Lock(); }
+void detail::UnlockNames() NO_THREAD_SAFETY_ANALYSIS { g_names_mu.Unlock(); }
+
 Name Name::Intern(std::string_view text) {
+  detail::MutexLock lock(g_names_mu);
   // Never destroyed: names are looked at by threads that end after main.
-  static auto* mu = new detail::Mutex;
   static auto* names = new std::unordered_set<std::string>;
-  detail::MutexLock lock(*mu);
   return FromStatic(names->emplace(text).first->c_str());
 }
 
@@ -38,21 +37,27 @@ CancelScope::CancelScope() : cancelled_(std::make_shared<std::atomic<bool>>(fals
 // relaxed: a flag that is looked at when an op starts; it publishes nothing.
 void CancelScope::Cancel() noexcept { cancelled_->store(true, std::memory_order_relaxed); }
 bool CancelScope::cancelled() const noexcept { return cancelled_->load(std::memory_order_relaxed); }
-CancelScope::Guard::Guard(CancelScope& scope) noexcept : outer_(std::exchange(detail::t_scope, &scope)) {}
-CancelScope::Guard::~Guard() { detail::t_scope = outer_; }
+CancelScope::Guard::Guard(CancelScope& scope) noexcept : outer_(std::exchange(detail::t_scopes.cancel, &scope)) {}
+CancelScope::Guard::~Guard() { detail::t_scopes.cancel = outer_; }
 
 void HeldOp::Release() noexcept {
   if (!claim_) return;
   detail::CompletionState* claim = std::exchange(claim_, nullptr);
   detail::EngineCore* core = claim->core;
+  if (claim->Inherited()) return core->Release();  // the op is the parent's
   core->ReleaseHeld(claim);
-  core->FreeCompletion(claim);
+  core->DropCompletion(claim);
 }
 
 // --- RunContext
 
 void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
-  core_->pool(op_->extra.pool).ParallelFor(n, grain, body, op_->extra.intra_op);
+  const detail::PieceOfOp op;
+  const auto piece = [&](size_t begin, size_t end) {
+    const detail::PieceOfOp::Guard inside(op);
+    body(begin, end);
+  };
+  core_->pool(op_->extra.pool).ParallelFor(n, grain, piece, op_->extra.intra_op);
 }
 const char* RunContext::name() const noexcept { return op_->extra.name; }
 uint64_t RunContext::version(VarRef var) const {
@@ -98,7 +103,7 @@ Engine::~Engine() {
   if (core_->OnOwnThread()) {
     core_->ShutdownElsewhere();
   } else {
-    core_->Shutdown();
+    core_->ShutdownOrGiveUp();
   }
   core_->Release();
 }
@@ -116,21 +121,17 @@ void Engine::Delete(Var& var) {
 
 // --- Redirect
 
-namespace {
-thread_local constinit Redirect* t_redirect = nullptr;
-}
+thread_local constinit detail::PushScopes detail::t_scopes{};
 
 Redirect::Redirect(Engine& engine, Submitter& to, Rank rank) noexcept
-    : core_(engine.core_), to_(&to), rank_(rank), outer_(std::exchange(t_redirect, this)) {}
+    : core_(engine.core_), to_(&to), rank_(rank), outer_(std::exchange(detail::t_scopes.redirect, this)) {}
 Redirect::~Redirect() {
-  Redirect** at = &t_redirect;
-  while (*at != this) at = &(*at)->outer_;
-  *at = outer_;
+  detail::Unlink(&detail::PushScopes::redirect, this, [](Redirect& r) -> Redirect*& { return r.outer_; });
 }
 
 Submitter* Redirect::Of(const Engine& engine) noexcept {
   Submitter* yielding = nullptr;
-  for (const Redirect* r = t_redirect; r; r = r->outer_) {
+  for (const Redirect* r = detail::t_scopes.redirect; r; r = r->outer_) {
     if (r->core_ != engine.core_) continue;
     if (r->rank_ == Rank::kFirst) return r->to_;
     if (!yielding) yielding = r->to_;
@@ -143,9 +144,9 @@ uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail:
 }  // namespace
 
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (t_redirect) [[unlikely]] {
+  if (const Redirect* innermost = detail::t_scopes.redirect) [[unlikely]] {
     // The only one, and ours, as a rule.
-    if (t_redirect->core_ == core_ && !t_redirect->outer_) return Forward(*t_redirect->to_, desc, fn, site);
+    if (innermost->core_ == core_ && !innermost->outer_) return Forward(*innermost->to_, desc, fn, site);
     if (Submitter* to = Redirect::Of(*this)) return Forward(*to, desc, fn, site);
   }
   if (!fn.type->async) [[likely]]
@@ -153,14 +154,13 @@ void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (t_redirect) [[unlikely]]
+  if (detail::t_scopes.redirect) [[unlikely]]
     if (Submitter* to = Redirect::Of(*this)) return TryForward(*to, desc, fn, site);
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn), .may_wait = false});
 }
 HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  const auto flags = Flags(fn) | detail::kHeldOp;
   HeldOp held;
-  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags}, &held.claim_);
+  held.claim_ = core_->PushHeld({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
   return held;
 }
 Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, Site site) {
@@ -172,12 +172,12 @@ void Engine::Push(const Operator& op, Site site) { core_->PushOperator(op.state_
 void Engine::Push(const Operator& op, int priority, Site site) { core_->PushOperator(op.state_, &priority, site); }
 
 void Engine::Wait(VarRef var, Site site) { core_->Wait(var, WaitKind::kRead, detail::kNever, site); }
-bool Engine::WaitFor(VarRef var, std::chrono::nanoseconds timeout, Site site) {
-  return core_->Wait(var, WaitKind::kRead, After(timeout), site);
+bool Engine::WaitFor(VarRef var, Timeout timeout, Site site) {
+  return core_->Wait(var, WaitKind::kRead, detail::After(timeout), site);
 }
 void Engine::WaitToWrite(VarRef var, Site site) { core_->Wait(var, WaitKind::kWrite, detail::kNever, site); }
 void Engine::WaitAll() { core_->WaitAll(detail::kNever, true); }
-bool Engine::WaitAllFor(std::chrono::nanoseconds timeout) { return core_->WaitAll(After(timeout), true); }
+bool Engine::WaitAllFor(Timeout timeout) { return core_->WaitAll(detail::After(timeout), true); }
 void Engine::ClearError(VarRef var, Site site) { core_->PushClear(var, site); }
 
 void Engine::Stop() { core_->Stop(); }

@@ -2,8 +2,8 @@
 // pool, or is idle.
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <bitset>
 #include <cstdint>
 #include <thread>
 
@@ -18,8 +18,8 @@ struct EngineCore::EngineThread {
   std::atomic<uint32_t> command{kIdle};  // futex word; written by whoever took the thread from idle_, then by it
   Worker* role = nullptr;                // published by the release of kPlay
   std::atomic<uint32_t> drive_until{WaitNode::kPending};  // kDone ends a kDrive
-  std::bitset<kMaxPools> hooked_pools;                    // whose on_start has run on it
-  std::vector<std::pair<const PoolOptions*, int>> hooks;  // on_end to run
+  EngineThread* next_lent = nullptr;                      // in the list of the wait that it drives for
+  std::array<int, kMaxPools> hooked{};  // by pool whose on_start has run on it: 1 + the index of the worker, for on_end
 };
 
 }  // namespace engine::detail

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <typeinfo>
 #include <utility>
 
 namespace engine::detail {
@@ -12,30 +13,86 @@ namespace {
 
 std::string Quoted(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
 
+std::string Demangled(const char* type) {
+  int status = 0;
+  char* name = abi::__cxa_demangle(type, nullptr, nullptr, &status);
+  std::string text = name ? name : type;
+  std::free(name);
+  return text;
+}
+
 }  // namespace
 
+std::string TextOf(const std::exception& error) {
+  const char* const text = error.what();
+  return text ? text : "an exception of type " + Demangled(typeid(error).name()) + " without a text";
+}
+
 std::string DescribeException(const std::exception_ptr& cause) {
+  if (!cause) return "no exception";
   try {
     std::rethrow_exception(cause);
   } catch (const std::exception& e) {
-    return e.what();
+    return TextOf(e);
   } catch (const std::string& text) {
     return text;
-  } catch (const char* text) {
-    return text;
+  } catch (const char* text) {  // `throw nullptr` comes here, too
+    return text ? text : "a null pointer was thrown";
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
-    if (!type) return "an exception of unknown type";
-    int status = 0;
-    char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
-    std::string text = std::string("an exception of type ") + (name ? name : type->name());
-    std::free(name);
-    return text;
+    return type ? "an exception of type " + Demangled(type->name()) : "an exception of unknown type";
   }
 }
 
-ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr cause) {
-  auto* r = new ErrorRecord;
+namespace {
+
+// Records for when there is no memory. Made with the first engine, never destroyed. Without locks, so that a fork finds it
+// whole.
+class Reserve {
+ public:
+  static Reserve& Get() {
+    static auto* reserve = new Reserve;
+    return *reserve;
+  }
+  ErrorRecord* Take() {
+    // acquire: what was done with the record before. Partner: the release in Return.
+    uint64_t free = free_.load(std::memory_order_relaxed);
+    while (free && !free_.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire)) {
+    }
+    if (!free) return shared_.Retain();
+    ErrorRecord* r = ::new (&records_[static_cast<size_t>(__builtin_ctzll(free))]) ErrorRecord;
+    r->reserved = true;
+    return r;
+  }
+  void Return(ErrorRecord* r) {
+    const auto i = static_cast<size_t>(reinterpret_cast<Place*>(r) - records_);
+    r->~ErrorRecord();
+    free_.fetch_or(uint64_t{1} << i, std::memory_order_release);
+  }
+  bool IsShared(const ErrorRecord* r) const { return r == &shared_; }
+
+ private:
+  Reserve() {
+    shared_.cause = std::make_exception_ptr(Error("there was no memory to keep what an op failed with, nor which op"));
+  }
+  struct alignas(ErrorRecord) Place {
+    std::byte bytes[sizeof(ErrorRecord)];
+  };
+  Place records_[64];
+  std::atomic<uint64_t> free_{~uint64_t{0}};
+  ErrorRecord shared_;  // our count keeps it
+};
+
+ErrorRecord* NewRecord() noexcept {
+  if (auto* r = new (std::nothrow) ErrorRecord) return r;
+  return Reserve::Get().Take();
+}
+
+}  // namespace
+
+ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr cause) noexcept {
+  ErrorRecord* r = NewRecord();
+  if (Reserve::Get().IsShared(r)) return r;
   r->op = op;
   r->site = site;
   r->cause = std::move(cause);
@@ -48,9 +105,10 @@ void ErrorRecord::ChainTo(ErrorRecord* poison) {
   first = origin->Retain();
 }
 
-ErrorRecord* ErrorRecord::Hop(const char* op_name, Site op_site) {
+ErrorRecord* ErrorRecord::Hop(const char* op_name, Site op_site) noexcept {
   if (hops == kMaxHops) return Retain();
-  auto* r = new ErrorRecord;
+  auto* r = new (std::nothrow) ErrorRecord;
+  if (!r) return Retain();
   r->root = root->Retain();
   r->before = Retain();
   r->hops = hops + 1;
@@ -65,11 +123,19 @@ void ErrorRecord::Release() {
   if (before) before->Release();  // depth is at most kMaxHops
   if (root != this) root->Release();
   if (first) first->Release();
+  if (reserved) return Reserve::Get().Return(this);
   delete this;
 }
 
+void Throw(ErrorRecord* error) {
+  struct Counted {
+    ~Counted() { record->Release(); }
+    ErrorRecord* record;
+  } const counted{error};
+  throw error->Show();
+}
+
 OpError ErrorRecord::Show() {
-  root->seen.store(true, std::memory_order_relaxed);
   std::vector<OpError::Hop> path;
   for (const ErrorRecord* r = this; r != root; r = r->before) path.push_back({r->op, r->site});
   std::reverse(path.begin(), path.end());
@@ -79,10 +145,23 @@ OpError ErrorRecord::Show() {
             " had failed: " + DescribeException(f->cause);
   for (const auto& hop : path) text += "\n  passed on by " + Quoted(hop.op.c_str()) + " pushed at " + At(hop.site);
   if (hops == kMaxHops) text += "\n  (and maybe by further ops)";
-  return OpError(text, root->op, root->site, std::move(path), root->cause);
+  OpError shown(text, root->op, root->site, std::move(path), root->cause);
+  if (!Reserve::Get().IsShared(root)) root->seen.store(true, std::memory_order_relaxed);  // it stands for others, too
+  return shown;
 }
 
-void ErrorLedger::Add(ErrorRecord* root) {
+ErrorLedger::ErrorLedger() {
+  MutexLock lock(mu_);
+  kept_.reserve(kKept);
+  Reserve::Get();
+}
+
+ErrorLedger::~ErrorLedger() {
+  MutexLock lock(mu_);
+  for (ErrorRecord* r : kept_) r->Release();
+}
+
+void ErrorLedger::Add(ErrorRecord* root) noexcept {
   MutexLock lock(mu_);
   const auto seen = [](ErrorRecord* r) {
     if (!r->seen.load(std::memory_order_relaxed)) return false;
@@ -106,9 +185,11 @@ ErrorRecord* ErrorLedger::TakeUnseen() {
     r->Release();
   }
   if (dropped_ == 0) return nullptr;
-  const std::string text = std::to_string(std::exchange(dropped_, 0)) +
-                           " further errors that nobody waited for; only " + std::to_string(kKept) + " are kept whole";
-  return ErrorRecord::NewRoot("", {}, std::make_exception_ptr(Error(text)));
+  const std::string text = std::to_string(dropped_) + " further errors that nobody waited for; only " +
+                           std::to_string(kKept) + " are kept whole";
+  ErrorRecord* const error = ErrorRecord::NewRoot("", {}, std::make_exception_ptr(Error(text)));
+  dropped_ = 0;
+  return error;
 }
 
 uint64_t ErrorLedger::unseen() const {

@@ -34,12 +34,14 @@ struct ErrorRecord {
   ErrorRecord* first = nullptr;   // counted; of a root: the error that its op ran in spite of
   uint32_t hops = 0;
   bool cancelled = false;  // asked for, so not reported as unseen
+  bool reserved = false;   // one of those kept for when there is no memory
   const char* op = "";
   Site site;
 
-  static ErrorRecord* NewRoot(const char* op, Site site, std::exception_ptr cause);
-  // The record for `op`, skipped because of this one. Consumes nothing; returns a counted record.
-  ErrorRecord* Hop(const char* op_name, Site op_site);
+  // Without memory: a reserved one; when these are used up, one that all such failures share, and that says no op.
+  static ErrorRecord* NewRoot(const char* op, Site site, std::exception_ptr cause) noexcept;
+  // The record for `op`, skipped because of this one. Consumes nothing; returns a counted record. Without memory: this one.
+  ErrorRecord* Hop(const char* op_name, Site op_site) noexcept;
   // For an op that ran in spite of `poison` (may be null) and failed itself: remembers what came first.
   void ChainTo(ErrorRecord* poison);
   bool IsRoot() const { return root == this; }
@@ -53,10 +55,25 @@ struct ErrorRecord {
   OpError Show();
 };
 
+// Shows a counted record, and drops the count.
+[[noreturn]] void Throw(ErrorRecord* error);
+
+// The exception that an op fails with; bad_alloc where there is no memory for it.
+template <class E>
+std::exception_ptr MakeCause(const char* text) noexcept {
+  try {
+    return std::make_exception_ptr(E(text));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 class ErrorLedger {
  public:
   static constexpr size_t kKept = 64;
-  void Add(ErrorRecord* root) EXCLUDES(mu_);  // takes a count of its own
+  ErrorLedger();
+  ~ErrorLedger();  // forgets what came after the last look: nobody is left to be told
+  void Add(ErrorRecord* root) noexcept EXCLUDES(mu_);  // takes a count of its own
   // The oldest error that nobody has seen, counted; null if none. If only uncounted ones are left, an error that
   // says how many were not kept.
   ErrorRecord* TakeUnseen() EXCLUDES(mu_);
@@ -64,11 +81,13 @@ class ErrorLedger {
 
  private:
   mutable Mutex mu_;
-  std::vector<ErrorRecord*> kept_ GUARDED_BY(mu_);
+  std::vector<ErrorRecord*> kept_ GUARDED_BY(mu_);  // has room for kKept
   uint64_t dropped_ GUARDED_BY(mu_) = 0;
 };
 
-// The message of whatever was thrown, of any type.
+// The message of whatever was thrown, of any type. Always some text: a null pointer that was thrown, and a what() that
+// returns null, are told as such.
+std::string TextOf(const std::exception& error);
 std::string DescribeException(const std::exception_ptr& cause);
 
 }  // namespace engine::detail

@@ -68,6 +68,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
       !(worker || at == kCallerPool))
     return CountEndInline(slot, pass, epoch, worker, StartNext(pass, *chain), nullptr);
   TakeFirst(slot, *chain);
+  if constexpr (kAsserts) member->extra.state.store(OpState::kReady, std::memory_order_relaxed);
   if (member->extra.more_behind) PrefetchBlock(member->extra.next);
   member->extra.merged = true;
   slot.merged.Add();
@@ -108,6 +109,7 @@ OpRecord* EngineCore::RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 }
 
 ENGINE_INLINE OpRecord* EngineCore::ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  CheckState(op, Bit(OpState::kReady), "an op starts that is not ready");
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
   if ((op->extra.flags & (kScoped | kAsyncOp | kPlanOp)) | poisoned_.load(std::memory_order_relaxed) |
       tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]
@@ -159,15 +161,18 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   RunContext ctx(this, op, worker ? worker->index : -1);
   // Of an asynchronous op the error goes to its completion, which may settle it before the body returns; a pin keeps
   // the block, and `ours` the completion, until we are done.
-  Completion ours = async ? Completion(NewCompletion(slot, op)) : Completion();
-  if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
+  Completion ours;
   try {
+    if (async) {
+      ours = NewCompletionOf(slot, op);
+      op->extra.state.store(OpState::kAsync, std::memory_order_release);
+    }
     Completion theirs = ours;
     type->run(op->closure(), ctx, &theirs);
   } catch (...) {
-    if (async) {
+    if (ours) {
       ours.Fail(std::current_exception());
-    } else {
+    } else {  // synchronous, or without memory for a completion
       error = ErrorRecord::NewRoot(name, op->site(), std::current_exception());
       if (raised) *raised = error->Retain();
     }
@@ -176,19 +181,25 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   t_frame = frame.outer;
   if (begin != Clock::time_point{}) TraceRun(name, lane, begin);
   ThreadSlot& now = t_role_lent ? Slot() : slot;
-  if (!async) return Finish(now, op, error, t_role_lent ? nullptr : worker);
-  ours = Completion();
-  Pass pass{&now};
-  Protocol::DropPins(pass, op, 1);
-  return nullptr;
+  if (async) {  // the body's pin
+    Pass pass{&now};
+    if (ours) {
+      NoteReturned(ours);
+      ours = Completion();
+      Protocol::DropPins(pass, op, 1);
+      return nullptr;
+    }
+    Protocol::DropPins(pass, op, 1);
+  }
+  return Finish(now, op, error, t_role_lent ? nullptr : worker);
 }
 
 // The error that an op inherits instead of running, counted; null: it runs.
 ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
   if (op->extra.flags & kRunAlways) return nullptr;
   if (Cancelled(op)) {
-    auto cause = std::make_exception_ptr(CancelledError("cancelled before it started"));
-    ErrorRecord* error = ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause));
+    ErrorRecord* error =
+        ErrorRecord::NewRoot(op->extra.name, op->site(), MakeCause<CancelledError>("cancelled before it started"));
     error->cancelled = true;
     return error;
   }
@@ -313,7 +324,8 @@ void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   VarCore* var = CoreOf(a.var);
   if (has_devices_.load(std::memory_order_relaxed) && !(op->extra.flags & kDeleteOp) && !devices_->MayRunOnHost(op))
     return;  // its end comes with that of the device work
-  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  CheckState(op, Bit(OpState::kWaiting) | Bit(OpState::kBehindDevice), "an internal op runs that was not granted");
+  if constexpr (kAsserts) op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
   if (op->extra.flags & kWaitOp) {
     auto* node = static_cast<WaitNode*>(op->closure());
     ErrorRecord* poison = var->completer.poison.load(std::memory_order_relaxed);

@@ -1,14 +1,19 @@
 // The push gate, and fork.
 //
-// Before a fork every engine closes its gate and takes the locks of what the child keeps: the Vars. Running ops go on.
-// The parent opens the gate and has lost nothing. The child has one thread: it starts with new pools, slots and op
-// memory; Vars with unfinished writes carry ForkedWhilePending; threads are made on first use. What belonged to the
-// threads that are gone is left where it is.
+// Before a fork every engine closes its gate and takes the locks of what the child keeps: the Vars and the plans; then come
+// those of the whole process (fork.h). Running ops go on. The parent opens the gate and has lost nothing. The child has one
+// thread: it starts with new pools, slots and op memory; Vars with unfinished writes carry ForkedWhilePending; threads are
+// made on first use. What belonged to the threads that are gone is left where it is: also the ops behind the Completions,
+// HeldOps and Runs that the child's thread may hold, which are inert there.
+#include "fork.h"
+
 #include <pthread.h>
 
 #include <algorithm>
+#include <bit>
 #include <new>
 
+#include "engine/cost_model.h"
 #include "engine_thread.h"
 #include "gate.h"
 #include "plan_core.h"
@@ -59,33 +64,57 @@ void PushGate::Open(EngineCore& core) {
 
 namespace {
 
-Mutex g_cores_mu;
+constinit Mutex g_cores_mu;
 std::vector<EngineCore*>& Cores() {
   static auto* cores = new std::vector<EngineCore*>;  // never destroyed: fork may come late
   return *cores;
 }
+using Plans = std::vector<std::shared_ptr<PlanCore>>;
+// Whose locks a fork in progress has taken.
+Plans& LockedPlans() {
+  static auto* plans = new Plans;
+  return *plans;
+}
 
-// Written without the analysis: the lock is taken before the fork and dropped after it, in both processes.
+// Written without the analysis: the locks are taken before the fork and dropped after it, in both processes. Models come
+// first: a model may drop a plan, whose Vars need the gate, with its lock held.
 void Before() NO_THREAD_SAFETY_ANALYSIS {
+  Policies();  // a static: the child must not find another thread making it
+  CostModel::BeforeFork();
   g_cores_mu.Lock();
+  for (EngineCore* core : Cores()) core->LockPlans(&LockedPlans());
   for (EngineCore* core : Cores()) core->BeforeFork();
+  LockLoopbackWorlds();
+  LockNames();
 }
-void InParent() NO_THREAD_SAFETY_ANALYSIS {
-  for (EngineCore* core : Cores()) core->AfterForkInParent();
+void UnlockAll(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
+  UnlockNames();
+  UnlockLoopbackWorlds();
+  for (EngineCore* core : Cores()) in_child ? core->AfterForkInChild() : core->AfterForkInParent();
+  Plans dropped = std::exchange(LockedPlans(), {});  // with the last of an engine, too, after all locks
+  for (const auto& plan : dropped) {
+    plan->model_mu.Unlock();
+    plan->frames_mu.Unlock();
+  }
+  for (EngineCore* core : Cores()) core->UnlockPlans();
   g_cores_mu.Unlock();
+  CostModel::AfterFork(in_child);
 }
-void InChild() NO_THREAD_SAFETY_ANALYSIS {
+void InParent() { UnlockAll(false); }
+void InChild() {
+  g_forks.fetch_add(1, std::memory_order_relaxed);
+  LoseTbb();
   RegisterMembarrier();
-  for (EngineCore* core : Cores()) core->AfterForkInChild();
-  g_cores_mu.Unlock();
+  UnlockAll(true);
 }
+
+// When the library is loaded: a fork beside the first engine's construction then waits for it.
+[[maybe_unused]] const bool g_registered = pthread_atfork(&Before, &InParent, &InChild) == 0;
 
 }  // namespace
 
 void EngineCore::EnlistForFork() {
   MutexLock lock(g_cores_mu);
-  static const bool registered = [] { return pthread_atfork(&Before, &InParent, &InChild) == 0; }();
-  (void)registered;
   Cores().push_back(this);
 }
 
@@ -93,6 +122,26 @@ void EngineCore::DelistForFork() {
   MutexLock lock(g_cores_mu);
   std::erase(Cores(), this);
 }
+
+void EngineCore::EnlistPlan(const std::shared_ptr<PlanCore>& plan) {
+  MutexLock lock(plans_mu_);
+  if (std::has_single_bit(plans_.size()))  // now and then
+    std::erase_if(plans_, [](const auto& other) { return other.expired(); });
+  plans_.push_back(plan);
+}
+
+// Before any gate is closed: a frame that is being made may drop Vars.
+void EngineCore::LockPlans(std::vector<std::shared_ptr<PlanCore>>* locked) NO_THREAD_SAFETY_ANALYSIS {
+  plans_mu_.Lock();
+  for (const auto& listed : plans_) {
+    std::shared_ptr<PlanCore> plan = listed.lock();
+    if (!plan) continue;
+    plan->frames_mu.Lock();
+    plan->model_mu.Lock();
+    locked->push_back(std::move(plan));
+  }
+}
+void EngineCore::UnlockPlans() NO_THREAD_SAFETY_ANALYSIS { plans_mu_.Unlock(); }
 
 void EngineCore::BeforeFork() NO_THREAD_SAFETY_ANALYSIS {
   PushGate::Close(*this);
@@ -117,8 +166,11 @@ static void Renew(T& object, Args&&... args) {
 // A fork inside an op: the child's end of it touches no Var. A run's other threads are gone: it never ends.
 static void Orphan(OpRecord* op) {
   if (op->extra.flags & kPlanOp) {
-    RunOf(op)->forked = true;
-    RunOf(op)->remaining += uint32_t{1} << 30;
+    RunState& run = *RunOf(op);
+    run.forked = true;
+    run.remaining += uint32_t{1} << 30;
+    Renew(run.mu);
+    Renew(run.ready_mu);
   } else {
     op->extra.flags |= kForgotten;
   }
@@ -129,8 +181,10 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   id_.store(NewId(), std::memory_order_relaxed);
   for (RunFrame* f = t_frame; f; f = f->outer)
     if (f->core == this) Orphan(f->op);
-  Renew(ops_, options_.max_pending);
+  Renew(ops_, BlockKind::kOps, options_.max_pending);
+  Renew(completions_, BlockKind::kCompletions, size_t{1} << 10);
   Renew(errors_);
+  Renew(spare_mu_);
   Renew(slots_mu_);
   Renew(slots_);
   Renew(pools_mu_);
@@ -139,9 +193,9 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Renew(threads_);
   Renew(idle_);
   Renew(parked_mu_);
-  Renew(parked_);
+  Renew(last_parked_, nullptr);
   Renew(drain_mu_);
-  Renew(shutdown_mu_);
+  Renew(change_mu_);
   Renew(owners_mu_);
   Renew(watchdog_);
   playing_ = 0;
@@ -150,6 +204,8 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   draining_ = 0;
   drained_before_ = epoch_number_;
   gate_ = 0;
+  Renew(liveness_->mu);
+  liveness_->core = nullptr;  // this thread's slot is the parent's, and no longer one to give back
   liveness_ = std::make_shared<Liveness>();
   liveness_->core = this;
   tracing_ = false;
@@ -157,12 +213,14 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   threads_lost_ = false;
   PoisonPendingAfterFork();
   ForgetChains();
-  (void)devices_.release();  // its locks and threads are the parent's
+  // Its locks and threads are the parent's. It keeps the devices, which must not be destroyed here.
+  (void)devices_.release();
   devices_ = std::make_unique<Devices>(*this, options_, has_devices_.exchange(false));
   device_pools_ = 0;
-  roles_ = 0;
   MakePools();
-  threads_lost_ = !stopped_;
+  // Another thread was shutting it down, and is gone: there is nothing left to drain.
+  if (phase_ == Phase::kDraining) phase_ = Phase::kClosed;
+  threads_lost_ = !stopped_ && phase_ == Phase::kOpen;
   t_engine_id = 0;  // the walk may have taken a slot: the next call looks for it again, and starts the threads
 }
 

@@ -87,7 +87,7 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
   add(desc.reads, Role::kRead, "reads");
   add(desc.updates, Role::kUpdate, "updates");
   add(desc.writes, Role::kWrite, "writes");
-  if (const CancelScope* scope = desc.cancel ? desc.cancel : detail::t_scope)
+  if (const CancelScope* scope = desc.cancel ? desc.cancel : detail::t_scopes.cancel)
     node.cancelled = detail::EngineCore::ScopeOf(*scope);
   node.kernel = std::make_shared<detail::Kernel>(fn);
   return Append(std::move(node), desc.inputs, desc.outputs);
@@ -122,7 +122,8 @@ std::vector<ValueId> Graph::AddGraph(const Graph& inner, std::span<const ValueId
     ids.push_back(AddCopy(inner, n, mapped));
     for (uint32_t i = 0; i < ids[n].outputs; ++i) here[inner.nodes_[n].outputs[i].index] = ids[n][i];
   }
-  for (const Edge& e : inner.orders_) Order(ids[e.from], ids[e.to]);
+  const std::vector<Edge> orders = inner.orders_;  // a copy: `inner` may be this graph
+  for (const Edge& e : orders) Order(ids[e.from], ids[e.to]);
   std::vector<ValueId> outputs;
   for (ValueId output : inner.outputs_) outputs.push_back(here[output.index]);
   return outputs;

@@ -35,8 +35,13 @@ void HeldOps::Release() noexcept {
 
 namespace detail {
 
-// On the pass's slot: no pass grows, and where nothing is held nothing is looked at but the vector's ends.
-void ProductionEnv::Need(Pass& pass, void* holder) { pass.slot->needed.push_back(static_cast<HeldChain*>(holder)); }
+// On the pass's slot: no pass grows, and where nothing is held nothing is looked at but the vector's ends. Called with tails
+// held, so it must not fail: without memory for one more, all chains are released.
+void ProductionEnv::Need(Pass& pass, void* holder) try {
+  pass.slot->needed.push_back(static_cast<HeldChain*>(holder));
+} catch (const std::bad_alloc&) {
+  pass.slot->needed.back() = static_cast<HeldChain*>(Protocol::kSeveral);
+}
 
 void EngineCore::ReleaseChain(HeldChain* chain) {
   if (!ProductionEnv::Holds(chain)) return;
@@ -47,7 +52,8 @@ void EngineCore::ReleaseChain(HeldChain* chain) {
     chain->open.store(false, std::memory_order_relaxed);
   }
   chain->looks = 0;
-  Pass pass{&Slot()};
+  const EndSlot slot(*this);
+  Pass pass{&*slot};
   StartNext(pass, *chain);
   Dispatch(pass, nullptr);
 }
@@ -78,17 +84,15 @@ void EngineCore::LeaveChain(OpRecord* op) {
 
 // `mine` goes on being held: its members may wait for each other.
 void EngineCore::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
-  std::vector<HeldChain*> needed;
-  needed.swap(slot.needed);  // a release may push
-  for (HeldChain* chain : needed) {
+  while (!slot.needed.empty()) {  // one by one: a release may push
+    HeldChain* const chain = slot.needed.back();
+    slot.needed.pop_back();
     if (chain == Protocol::kSeveral) {
       ReleaseAllChains(mine);
     } else {
       ReleaseChain(chain);
     }
   }
-  needed.clear();
-  if (slot.needed.empty()) slot.needed.swap(needed);  // keeps the memory
 }
 
 void EngineCore::ReleaseAllChains(const HeldChain* but) {

@@ -6,7 +6,25 @@
 
 #include <algorithm>
 
+#include "fork.h"
+#include "piece_of_op.h"
+
 namespace engine::detail {
+
+thread_local constinit bool t_in_piece = false;
+
+namespace {
+// relaxed, both: the first is read in a fork's handlers, the second changes while a child has one thread.
+constinit std::atomic<bool> g_tbb_used{false};
+constinit std::atomic<bool> g_tbb_lost{false};
+}  // namespace
+
+bool UseTbb() noexcept {
+  if (g_tbb_lost.load(std::memory_order_relaxed)) return false;
+  if (!g_tbb_used.load(std::memory_order_relaxed)) g_tbb_used.store(true, std::memory_order_relaxed);
+  return true;
+}
+void LoseTbb() noexcept { g_tbb_lost.store(g_tbb_used.load(std::memory_order_relaxed), std::memory_order_relaxed); }
 
 struct IntraOp::Arena {
   explicit Arena(int threads) : arena(threads) {}

@@ -1,6 +1,6 @@
 // OpRecord: an op in flight; VarCore: a variable. The production side of the dependency protocol.
 //
-// Block of an op: 64-byte header | accesses, 32 bytes each | extras (cancel scope, completion) | closure.
+// Block of an op: 64-byte header | accesses, 32 bytes each | extras (chain, cancel scope, graph key) | closure.
 // An op with four accesses and 56 bytes of closure and extras is 256 bytes.
 //
 // States:  kFree -> kWaiting (registered) -> kReady (queued or about to run) -> kRunning [-> kAsync, body over,
@@ -20,7 +20,6 @@
 namespace engine::detail {
 
 class EngineCore;
-struct CompletionState;
 struct ErrorRecord;
 struct HeldChain;
 struct VarPoints;
@@ -36,7 +35,7 @@ struct Pass {
 enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync, kBehindDevice, kIssued };
 
 enum OpFlags : uint32_t {
-  kAsyncOp = 1 << 0,  // ends by its Completion; has a CompletionState extra
+  kAsyncOp = 1 << 0,  // ends by its Completion
   kScoped = 1 << 1,   // has a cancel scope extra
   kRunAlways = 1 << 2,
   kWaitOp = 1 << 3,       // internal: signals a WaitNode, runs wherever it is granted
@@ -44,7 +43,6 @@ enum OpFlags : uint32_t {
   kDeleteOp = 1 << 5,     // internal: ends its Var; embedded in it
   kOperatorOp = 1 << 6,   // the closure is a counted pointer to an Operator
   kWaitPin = 1 << 7,      // the waiter holds a pin
-  kHeldOp = 1 << 8,       // starts when its claim, a CompletionState extra, is taken
   kInChain = 1 << 9,      // is held, or was, by a chain, a HeldChain extra
   kForgotten = 1 << 10,   // in a fork's child, which its body runs in: its Vars are not its own any more
   kDeviceOp = 1 << 11,    // issued to a device; its block stays until it has retired
@@ -58,7 +56,6 @@ enum OpFlags : uint32_t {
   kSettleOp = 1 << 19,    // internal: behind nodes on a device, settles them
   kInternal = kWaitOp | kClearOp | kDeleteOp | kSettleOp,
   kPlanOp = kRunOp | kShareOp | kTicketOp,
-  kPointerExtra = kAsyncOp | kHeldOp | kInChain,
 };
 
 struct OpExtra {
@@ -153,7 +150,16 @@ struct ProductionEnv {
   static void* TakeGroupBlock(Pass& pass);
   static void DropGroupBlock(Pass& pass, void* group);
   static void SpinOnLock(uint32_t round);
+  static void* Scratch(Pass& pass);
   static void Prefetch(const void* line) { PrefetchToWrite(line); }
+  template <class Op>
+  static void CheckGrant(Op* op, uint32_t n) {
+    detail::CheckGrant(static_cast<OpRecord*>(op), n);
+  }
+  template <class Op>
+  static void CheckPins(Op* op, uint32_t n) {
+    detail::CheckPins(static_cast<OpRecord*>(op), n);
+  }
 };
 
 using Protocol = Dependency<ProductionEnv>;
@@ -165,16 +171,12 @@ using ScopePtr = std::shared_ptr<std::atomic<bool>>;
 struct OpRecord : Protocol::Op {
   std::byte* extras() { return reinterpret_cast<std::byte*>(accesses() + n_access); }
   void* closure() { return extras() + size_t{8} * extra.closure_offset; }
-  // Extras, in this order, present as the flags say: completion (not counted; set while the body runs) or chain; scope;
-  // graph key.
-  CompletionState*& completion() { return *reinterpret_cast<CompletionState**>(extras()); }
+  // Extras, in this order, present as the flags say: chain; scope; graph key.
   HeldChain*& chain() { return *reinterpret_cast<HeldChain**>(extras()); }
-  ScopePtr& scope() {
-    return *reinterpret_cast<ScopePtr*>(extras() + (extra.flags & kPointerExtra ? sizeof(void*) : 0));
-  }
+  ScopePtr& scope() { return *reinterpret_cast<ScopePtr*>(extras() + (extra.flags & kInChain ? sizeof(void*) : 0)); }
   GraphKey& graph() { return *reinterpret_cast<GraphKey*>(extras() + ExtraBytes(extra.flags & ~kCapturable)); }
   static size_t ExtraBytes(uint32_t flags) {
-    return (flags & kPointerExtra ? sizeof(void*) : 0) + (flags & kScoped ? sizeof(ScopePtr) : 0) +
+    return (flags & kInChain ? sizeof(void*) : 0) + (flags & kScoped ? sizeof(ScopePtr) : 0) +
            (flags & kCapturable ? sizeof(GraphKey) : 0);
   }
   Name name() const { return Name::FromStatic(extra.name); }

@@ -101,7 +101,7 @@ void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* pr
   if (state->core != this)
     throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + site.file + ":" +
                      std::to_string(site.line) + " belongs to another engine");
-  if (state->bytes && !t_scope) [[likely]]
+  if (state->bytes && !t_scopes.cancel) [[likely]]
     return PushTemplate(*state, priority ? *priority : state->desc.priority, site);
   OpDesc desc = state->desc;
   desc.reads = state->reads;

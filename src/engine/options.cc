@@ -1,4 +1,5 @@
 // Options and policies: defaults, checks, the environment.
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,7 @@ EngineOptions EngineOptions::FromEnv() {
   if (ReadInt("ENGINE_WORKERS", -1, 4096, &v)) o.workers = static_cast<int>(v);
   if (ReadInt("ENGINE_IO_THREADS", 1, 4096, &v)) o.io_threads = static_cast<int>(v);
   if (ReadInt("ENGINE_MAX_PENDING", 1, int64_t{1} << 40, &v)) o.max_pending = static_cast<size_t>(v);
+  o.hard_max_pending = std::max(o.hard_max_pending, o.max_pending);
   if (ReadInt("ENGINE_SPIN_US", 0, 1'000'000, &v)) o.spin = std::chrono::microseconds(v);
   if (ReadInt("ENGINE_STALL_TIMEOUT_MS", 0, int64_t{1} << 40, &v)) o.stall_timeout = std::chrono::milliseconds(v);
   if (const char* policy = std::getenv("ENGINE_POLICY")) o.policy = PolicyByName(policy);
@@ -56,6 +58,7 @@ EngineOptions CheckedOptions(EngineOptions o) {
   if (o.hard_max_pending < o.max_pending) refuse("hard_max_pending", o.hard_max_pending, "max_pending and more");
   if (o.max_spare_threads < 0) refuse("max_spare_threads", o.max_spare_threads, "0 and more");
   if (o.spin.count() < 0) refuse("spin", o.spin.count(), "0 us and more");
+  o.spin = std::min<std::chrono::microseconds>(o.spin, std::chrono::seconds(1));
   if (o.drain_timeout.count() < 0) refuse("drain_timeout", o.drain_timeout.count(), "0 ms and more");
   if (o.stall_timeout.count() < 0) refuse("stall_timeout", o.stall_timeout.count(), "0 (off) and more ms");
   if (o.streams_per_device < 1 || o.streams_per_device > static_cast<int>(kMaxLanes))

@@ -70,7 +70,10 @@ void AskForEnd(detail::RunState& run) {
 Run::~Run() {
   if (state_) state_->core->DropRun(*state_);
 }
-bool Run::done() const { return state_ && detail::Protocol::Settled(VarRef(state_->done).core()); }
+bool Run::done() const {
+  if (!state_) throw UsageError("an empty Run was asked whether it is done");
+  return detail::Protocol::Settled(VarRef(state_->done).core());
+}
 const Var& Run::var() const {
   if (!state_) throw UsageError("an empty Run has no Var");
   if (!done()) AskForEnd(*state_);  // who asks for it will wait
@@ -86,15 +89,13 @@ void Run::Wait(Site site) {
   }
   state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
 }
-bool Run::WaitFor(std::chrono::nanoseconds timeout, Site site) {
+bool Run::WaitFor(Timeout timeout, Site site) {
   if (!state_) throw UsageError("WaitFor of an empty Run at " + detail::At(site));
   if (!done()) {
     state_->core->CheckRunWait(*state_, site);
     AskForEnd(*state_);
   }
-  const auto now = detail::Clock::now();
-  const auto deadline = timeout > detail::kNever - now ? detail::kNever : now + timeout;
-  return state_->core->Wait(state_->done, WaitKind::kRead, deadline, site);
+  return state_->core->Wait(state_->done, WaitKind::kRead, detail::After(timeout), site);
 }
 Value* Run::OutputIf(size_t output, Site site) {
   try {
@@ -118,6 +119,7 @@ Value& Run::Output(size_t output, Site site) {
 Plan Graph::Compile(Engine& eng, const PlanOptions& options) const {
   Plan plan;
   plan.core_ = std::make_shared<detail::PlanCore>(*eng.core_, *this, options);
+  eng.core_->EnlistPlan(plan.core_);
   return plan;
 }
 Plan Graph::Compile(Engine& eng) const { return Compile(eng, PlanOptions()); }
@@ -158,27 +160,40 @@ engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, S
 }
 
 std::shared_ptr<CostModel> Plan::cost_model() const {
-  if (!core_) throw UsageError("an empty Plan has no cost model");
-  detail::MutexLock lock(core_->model_mu);
-  if (!core_->model) core_->model = CostModel::New(*this, std::max(1, core_->core->options().workers));
-  return core_->model;
+  detail::PlanCore& core = Core("cost_model");
+  {
+    detail::MutexLock lock(core.model_mu);
+    if (core.model) return core.model;
+  }
+  // Outside the lock, for it takes long and has locks of its own. Of two that are made at once the first stays.
+  std::shared_ptr<CostModel> made = CostModel::New(*this, std::max(1, core.core->options().workers));
+  detail::MutexLock lock(core.model_mu);
+  if (!core.model) core.model = std::move(made);
+  return core.model;
 }
 
 Plan Plan::With(Schedule schedule) const {
-  PlanOptions changed = core_->options;
+  const detail::PlanCore& core = Core("With");
+  PlanOptions changed = core.options;
   changed.schedule = std::move(schedule);
   Plan plan;
-  plan.core_ = std::make_shared<detail::PlanCore>(*core_->core, core_->graph, changed);
+  plan.core_ = std::make_shared<detail::PlanCore>(*core.core, core.graph, changed);
+  core.core->EnlistPlan(plan.core_);
   return plan;
 }
 
-const Graph& Plan::graph() const noexcept { return core_->graph; }
-const PlanOptions& Plan::options() const noexcept { return core_->options; }
-size_t Plan::edges() const noexcept { return core_->successors.size(); }
-size_t Plan::counters() const noexcept { return core_->counters.size(); }
-size_t Plan::frames() const noexcept {
-  detail::MutexLock lock(core_->frames_mu);
-  return core_->frames.size();
+detail::PlanCore& Plan::Core(const char* call) const {
+  if (!core_) throw UsageError(std::string(call) + " of an empty Plan");
+  return *core_;
+}
+const Graph& Plan::graph() const { return Core("graph").graph; }
+const PlanOptions& Plan::options() const { return Core("options").options; }
+size_t Plan::edges() const { return Core("edges").successors.size(); }
+size_t Plan::counters() const { return Core("counters").counters.size(); }
+size_t Plan::frames() const {
+  detail::PlanCore& core = Core("frames");
+  detail::MutexLock lock(core.frames_mu);
+  return core.frames.size();
 }
 
 }  // namespace engine

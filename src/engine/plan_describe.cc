@@ -1,4 +1,5 @@
 // Plans for people: tasks as data, as text, as DOT.
+#include <locale>
 #include <sstream>
 
 #include "kernel.h"
@@ -34,11 +35,12 @@ std::string PlaceText(const Placement& place) {
 }  // namespace
 
 std::vector<Plan::Task> Plan::tasks() const {
+  const detail::PlanCore& plan = Core("tasks");
   std::vector<Task> out;
-  for (const detail::PlanTask& task : core_->tasks) {
+  for (const detail::PlanTask& task : plan.tasks) {
     Task t;
-    for (uint32_t n = task.first; n < task.end; ++n) t.nodes.push_back(core_->nodes[n].recorded);
-    const auto successors = core_->SuccessorsOf(task);
+    for (uint32_t n = task.first; n < task.end; ++n) t.nodes.push_back(plan.nodes[n].recorded);
+    const auto successors = plan.SuccessorsOf(task);
     for (const auto& s : successors) t.successors.push_back(s.task);
     t.predecessors = task.predecessors;
     t.device = task.device;
@@ -48,8 +50,9 @@ std::vector<Plan::Task> Plan::tasks() const {
 }
 
 std::string Plan::Describe() const {
-  const detail::PlanCore& plan = *core_;
+  const detail::PlanCore& plan = Core("Describe");
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
   out << "plan " << detail::Quote(plan.options.name) << ": " << plan.graph.nodes().size() << " nodes in "
       << plan.tasks.size() << " tasks, " << plan.successors.size() << " edges, " << plan.counters.size()
       << " counters, " << plan.graph.values().size() << " values, " << plan.vars.size() << " Vars\n";
@@ -68,9 +71,11 @@ std::string Plan::Describe() const {
 }
 
 std::string Plan::Dot() const {
-  const Graph& graph = core_->graph;
+  const detail::PlanCore& plan = Core("Dot");
+  const Graph& graph = plan.graph;
   std::ostringstream out;
-  out << "digraph \"" << Escaped(core_->options.name.c_str()) << "\" {\n  rankdir=LR;\n  node [shape=box];\n";
+  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
+  out << "digraph \"" << Escaped(plan.options.name.c_str()) << "\" {\n  rankdir=LR;\n  node [shape=box];\n";
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Graph::Node& node = graph.nodes()[n];
     out << "  n" << n << " [label=\"" << Escaped(node.name.c_str());

@@ -19,6 +19,7 @@
 #include <algorithm>
 
 #include "core.h"
+#include "draft.h"
 #include "held_chain.h"
 #include "replay.h"
 
@@ -188,10 +189,10 @@ bool Replay::HasFailed(const PlanNode& node) const {
 }
 
 void EngineCore::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
-  OpRecord* op = NewInternal(slot, var, Mode::kRead, kSettleOp, ticket->site());
-  op->extra.name = ticket->extra.name;
-  ::new (op->closure()) OpRecord*(ticket);
-  RegisterInternal(slot, op);
+  Draft draft = NewInternal(slot, var, Mode::kRead, kSettleOp, ticket->site());
+  draft.op()->extra.name = ticket->extra.name;
+  ::new (draft.op()->closure()) OpRecord*(ticket);
+  RegisterInternal(slot, std::move(draft));
 }
 
 }  // namespace engine::detail

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core.h"
+#include "draft.h"
 #include "gate.h"
 #include "kernel.h"
 #include "replay.h"
@@ -39,7 +40,8 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   if (stamp.policy == Policy::kInline) turns_.Take();
 
-  const ScopePtr* scope = options.cancel ? &options.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
+  const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
+  const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
   const auto n = static_cast<uint32_t>(plan.accesses.size() + 1);
   const size_t closure_at = scope ? sizeof(ScopePtr) : 0;
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
@@ -48,10 +50,14 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   // Null: would have to wait.
   if ((cls >= kClasses || slot.cache.Empty(cls)) && !MakeRoom(slot, may_wait)) return nullptr;
   slot.cache.Reserve(kGroupClass, plan.reads);
-  RunState* run = plan.TakeFrame();
+  slot.scratch.Reserve(Protocol::ScratchBytes(n));
   auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : ops_.TakeLarge(bytes, &cls));
   OpExtra& x = op->extra;
   x.closure = nullptr;
+  x.flags = 0;
+  x.size_class = static_cast<uint8_t>(cls);
+  Draft draft(slot, op);
+  RunState* run = plan.TakeFrame();
   x.name = plan.options.name.c_str();
   x.file = site.file;
   x.line = site.line;
@@ -59,7 +65,6 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   x.pool = HomePool(stamp);
   x.level = LevelOf(options.priority.value_or(plan.priority));
   x.intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
-  x.size_class = static_cast<uint8_t>(cls);
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
   op->keeps_version = false;
   op->deletes = false;
@@ -101,7 +106,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   run->refs.store(2, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
-    StartRecord(slot, op);
+    StartRecord(slot, std::move(draft));
   } catch (...) {  // refused: nothing has begun
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
     run->refs.store(1, std::memory_order_relaxed);
@@ -244,8 +249,7 @@ void EngineCore::DropRun(RunState& run) {
 // --- the ops that carry parts of a run
 
 OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index) {
-  const size_t completion = flags & kAsyncOp ? sizeof(void*) : 0;
-  const uint32_t cls = ClassOf(sizeof(OpRecord) + completion + bytes);
+  const uint32_t cls = ClassOf(sizeof(OpRecord) + bytes);
   auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
   OpExtra& x = op->extra;
   x.closure = nullptr;
@@ -257,7 +261,7 @@ OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags,
   x.level = run.op->extra.level;
   x.intra_op = run.op->extra.intra_op;
   x.size_class = static_cast<uint8_t>(cls);
-  x.closure_offset = static_cast<uint8_t>(completion / 8);
+  x.closure_offset = 0;
   op->n_access = 0;
   op->extra.state.store(OpState::kReady, std::memory_order_release);
   return op;

@@ -10,8 +10,6 @@
 namespace engine {
 namespace detail {
 
-thread_local constinit PolicyScopeLink* t_policy = nullptr;
-
 namespace {
 
 void CheckWindow(int start, int stop) {
@@ -26,7 +24,7 @@ void CheckWindow(int start, int stop) {
 }  // namespace
 
 PolicyStamp EngineCore::ScopedStamp() const {
-  for (const PolicyScopeLink* scope = t_policy; scope; scope = scope->outer)
+  for (const PolicyScopeLink* scope = t_scopes.policy; scope; scope = scope->outer)
     if (scope->core == this) return scope->stamp;
   return policy_.load(std::memory_order_relaxed);
 }
@@ -139,14 +137,13 @@ void CheckPolicy(const PolicyChoice& choice) {
 }
 
 PolicyScope::PolicyScope(detail::EngineCore* core, const PolicyChoice& choice)
-    : link_{core, core->StampOf(choice), detail::t_policy} {
-  detail::t_policy = &link_;
+    : link_{core, core->StampOf(choice), detail::t_scopes.policy} {
+  detail::t_scopes.policy = &link_;
 }
+// Scopes of a thread end in any order: a front end's may be generators.
 PolicyScope::~PolicyScope() {
-  // Scopes of a thread end in any order: a front end's may be generators.
-  detail::PolicyScopeLink** at = &detail::t_policy;
-  while (*at && *at != &link_) at = &(*at)->outer;
-  if (*at) *at = link_.outer;
+  using Link = detail::PolicyScopeLink;
+  detail::Unlink(&detail::PushScopes::policy, &link_, [](Link& link) -> Link*& { return link.outer; });
 }
 
 }  // namespace engine

@@ -13,6 +13,7 @@ Pool::Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_th
       intra_op_threads_(intra_op_threads < 0 ? options_.threads : intra_op_threads),
       spin_(spin) {
   MutexLock lock(mu_);
+  sleeping_.reserve(static_cast<size_t>(std::max(0, options_.threads)));
   lists_.push_back(std::make_unique<QueueList>());
   queues_.store(lists_.back().get(), std::memory_order_release);
 }
@@ -25,10 +26,32 @@ void Pool::ListQueue(ThreadSlot& slot) {
   MutexLock lock(mu_);
   auto list = std::make_unique<QueueList>(*lists_.back());
   list->queues.push_back(queue.get());
-  slot.queues[index_] = std::move(queue);
   lists_.push_back(std::move(list));
+  slot.queues[index_] = std::move(queue);
   // release: the list's content. Partner: the acquire loads in Find, TryTake and HasReady.
   queues_.store(lists_.back().get(), std::memory_order_release);
+}
+
+void Pool::PutSlow(ThreadSlot& slot, OpRecord* op) noexcept try {
+  if (!slot.queues[index_]) ListQueue(slot);
+  slot.queues[index_]->level[op->extra.level].Push(op);
+} catch (const std::bad_alloc&) {
+  MutexLock lock(mu_);
+  op->extra.next = nullptr;
+  (last_aside_ ? last_aside_->extra.next : first_aside_) = op;
+  last_aside_ = op;
+  aside_.store(true, std::memory_order_release);  // partner: the acquire loads in Find, TryTake and HasReady
+}
+
+OpRecord* Pool::TakeAside() {
+  MutexLock lock(mu_);
+  OpRecord* const op = first_aside_;
+  if (!op) return nullptr;
+  first_aside_ = op->extra.next;
+  if (first_aside_) return op;
+  last_aside_ = nullptr;
+  aside_.store(false, std::memory_order_relaxed);
+  return op;
 }
 
 OpRecord* Pool::TakeShared(Worker& worker, int level) {
@@ -85,7 +108,7 @@ OpRecord* Pool::Find(Worker& worker, bool fair) {
     if (OpRecord* op = FindAtLevel(worker, level, fair)) return op;
     levels &= levels - 1;
   }
-  return nullptr;
+  return aside_.load(std::memory_order_acquire) ? TakeAside() : nullptr;
 }
 
 OpRecord* Pool::TryTake() {
@@ -93,10 +116,11 @@ OpRecord* Pool::TryTake() {
   for (int level = 0; level < kLevels; ++level)
     for (ReadyQueue* q : queues)
       if (OpRecord* op = q->level[level].Steal()) return op;
-  return nullptr;
+  return aside_.load(std::memory_order_acquire) ? TakeAside() : nullptr;
 }
 
 bool Pool::HasReady() const {
+  if (aside_.load(std::memory_order_acquire)) return true;
   const uint32_t used = levels_used_.load(std::memory_order_acquire);
   const auto& queues = queues_.load(std::memory_order_acquire)->queues;
   for (uint32_t levels = used; levels; levels &= levels - 1)
@@ -252,20 +276,20 @@ void Pool::WakeOne() {
 void Pool::StopWorkers() {
   stopping_.store(true, std::memory_order_seq_cst);
   HeavyFence();
-  std::vector<Worker*> all;
   {
     MutexLock lock(mu_);
-    all.swap(sleeping_);
-    sleepers_.fetch_sub(static_cast<uint32_t>(all.size()), std::memory_order_seq_cst);
-    searchers_.fetch_add(static_cast<uint32_t>(all.size()), std::memory_order_seq_cst);
-    for (Worker* w : all) w->asleep.store(0, std::memory_order_release);
+    const auto woken = static_cast<uint32_t>(sleeping_.size());
+    sleepers_.fetch_sub(woken, std::memory_order_seq_cst);
+    searchers_.fetch_add(woken, std::memory_order_seq_cst);
+    for (Worker* w : sleeping_) w->asleep.store(0, std::memory_order_release);
+    sleeping_.clear();
   }
-  for (Worker* w : all) FutexWake(w->asleep, 1);
+  for (const auto& w : workers_) FutexWake(w->asleep, 1);
 }
 
 void Pool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body, int most) {
   const int threads = most > 0 ? most : intra_op_threads_;
-  if (most == 1) {  // no arena, no lock
+  if (most == 1 || !UseTbb()) {  // no arena, no lock
     if (n > 0) body(0, n);
     return;
   }

@@ -34,6 +34,7 @@ struct alignas(64) Worker {
   int index = 0;
   ThreadSlot* slot = nullptr;
   std::string lane;                       // "cpu/0"
+  bool played = false;                    // by a thread; set and looked at under EngineCore::pools_mu_
   uint32_t turn = 0;                      // where the next look starts
   uint32_t found = 0;                     // ops since it last found nothing
   uint32_t ran_on = 0;                    // ops of chains that ran straight after others, since it last looked
@@ -53,14 +54,16 @@ class Pool {
   Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin);
   ~Pool();
 
-  // Puts a ready op in the slot's queue, without waking.
+  // Puts a ready op in the slot's queue, without waking. Never fails: where there is no memory for the queue, the op is put
+  // aside, in a list of the pool's.
   void Put(ThreadSlot& slot, OpRecord* op) {
-    if (!slot.queues[index_]) [[unlikely]]
-      ListQueue(slot);
+    CheckState(op, Bit(OpState::kReady), "an op is queued that is not ready");
     const uint32_t bit = 1u << op->extra.level;
     if (!(levels_used_.load(std::memory_order_relaxed) & bit)) [[unlikely]]
       levels_used_.fetch_or(bit, std::memory_order_relaxed);
-    slot.queues[index_]->level[op->extra.level].Push(op);
+    ReadyQueue* const queue = slot.queues[index_].get();
+    if (!queue || !queue->level[op->extra.level].TryPush(op)) [[unlikely]]
+      PutSlow(slot, op);
   }
   // Sees to it that somebody will look at what was Put. One call serves many puts.
   void Notify() {
@@ -109,6 +112,8 @@ class Pool {
     std::vector<ReadyQueue*> queues;
   };
   void ListQueue(ThreadSlot& slot) EXCLUDES(mu_);
+  void PutSlow(ThreadSlot& slot, OpRecord* op) noexcept EXCLUDES(mu_);
+  OpRecord* TakeAside() EXCLUDES(mu_);
   OpRecord* Find(Worker& worker, bool fair);
   OpRecord* FindAtLevel(Worker& worker, int level, bool fair);
   OpRecord* TakeShared(Worker& worker, int level);
@@ -129,6 +134,7 @@ class Pool {
 
   alignas(64) std::atomic<QueueList*> queues_{nullptr};
   std::atomic<uint32_t> levels_used_{0};  // sticky; relaxed: publishes nothing, set before the op is published
+  std::atomic<bool> aside_{false};        // something was put aside
   std::atomic<bool> stopping_{false};
   // Partners: Notify's relaxed loads behind LightFence; changed under mu_ (sleepers) or anywhere (searchers), each
   // change followed by HeavyFence where it promises to look again.
@@ -138,7 +144,9 @@ class Pool {
   std::atomic<bool> tiny_{false};
   std::atomic<Worker*> sentinel_{nullptr};
   alignas(64) Mutex mu_;
-  std::vector<Worker*> sleeping_ GUARDED_BY(mu_);
+  std::vector<Worker*> sleeping_ GUARDED_BY(mu_);  // has room for all
+  OpRecord* first_aside_ GUARDED_BY(mu_) = nullptr;
+  OpRecord* last_aside_ GUARDED_BY(mu_) = nullptr;
   std::vector<std::unique_ptr<QueueList>> lists_ GUARDED_BY(mu_);
   std::map<int, std::unique_ptr<IntraOp>> intra_op_ GUARDED_BY(mu_);  // by number of threads
   std::atomic<uint64_t> wakeups_{0};

@@ -6,12 +6,11 @@
 #include <new>
 
 #include "completion_state.h"
+#include "draft.h"
 #include "gate.h"
 #include "held_chain.h"
 
 namespace engine::detail {
-
-thread_local constinit CancelScope* t_scope = nullptr;
 
 namespace {
 
@@ -103,7 +102,8 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
 }
 
 // Many, or some of them several times.
-[[gnu::noinline]] uint32_t EngineCore::ListOnce(OpRecord* op) {
+[[gnu::noinline]] uint32_t EngineCore::ListOnce(ThreadSlot* slot, OpRecord* op) {
+  if (slot) slot->scratch.Reserve(Protocol::ScratchBytes(op->n_access));
   Access* const accesses = op->accesses();
   Sort(accesses, op->n_access);
   const uint32_t count = Merge(accesses, op->n_access);
@@ -113,7 +113,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
 }
 
 // Lists the op's Vars in its block, each once. Returns how many it does not only read.
-ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc) const {
+ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const {
   Access* const accesses = op->accesses();
   Access* a = accesses;
   uint64_t place = 0;
@@ -136,11 +136,11 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(OpRecord* op, const OpDesc& desc) 
   const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
   if (count > 1 && !FewAndDistinct(accesses, count)) [[unlikely]]
-    return ListOnce(op);
+    return ListOnce(slot, op);
   return count - static_cast<uint32_t>(desc.reads.size());
 }
 
-uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc) const { return ListInline(op, desc); }
+uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc) const { return ListInline(nullptr, op, desc); }
 
 // Where the loaded magazine has none. Null: would have to wait.
 void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait) {
@@ -172,9 +172,10 @@ ENGINE_INLINE EngineCore::Home EngineCore::HomeOf(const Placement& place) {
 
 // Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups. Null: no
 // room, and may not wait.
-ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn,
-                                              const Site site, uint32_t flags, const Home home, const bool may_wait) {
-  const ScopePtr* scope = desc.cancel ? &desc.cancel->cancelled_ : t_scope ? &t_scope->cancelled_ : nullptr;
+ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn, const Site site,
+                                          uint32_t flags, const Home home, const bool may_wait) {
+  const CancelScope* const cancel = desc.cancel ? desc.cancel : t_scopes.cancel;
+  const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
   flags |= home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
   if (desc.place.kind != Placement::Kind::kDefault && OnDevice(home.pool)) [[unlikely]]
     flags |= desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
@@ -182,7 +183,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& de
   if (flags & (kScoped | kDeviceOp)) [[unlikely]] {
     const size_t align = std::max<size_t>(8, fn.type->align);
     closure_at = (OpRecord::ExtraBytes(flags) + align - 1) & ~(align - 1);
-  } else if (flags & kPointerExtra) {
+  } else if (flags & kInChain) {
     closure_at = std::max<size_t>(8, fn.type->align);  // the accesses end at a multiple of 32
   }
   const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
@@ -195,7 +196,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& de
       throw UsageError(Where(desc.name.c_str(), site) + " names " + std::to_string(n) + " Vars; the most is " +
                        std::to_string(Protocol::kMaxAccesses));
     memory = TakeBlock(slot, bytes, &cls, may_wait);
-    if (!memory) return nullptr;
+    if (!memory) return {slot, nullptr};
   }
   auto* const op = static_cast<OpRecord*>(memory);
   OpExtra& x = op->extra;
@@ -215,7 +216,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& de
   try {
     if (flags & kDeviceOp) [[unlikely]]
       PlaceOnDevice(op, desc.place);
-    const uint32_t writes = ListInline(op, desc);
+    const uint32_t writes = ListInline(&slot, op, desc);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
     Protocol::SetPins(op, writes, ProductionEnv::ExtraPins(flags));
     if (flags & (kScoped | kCapturable)) [[unlikely]]
@@ -226,7 +227,7 @@ ENGINE_INLINE OpRecord* EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& de
     DropUnregistered(slot, op);
     throw;
   }
-  return op;
+  return {slot, op};
 }
 
 void EngineCore::AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope) {
@@ -243,14 +244,15 @@ void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
   RecycleRecord(slot, op);
 }
 
-ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, uint32_t bias) {
+ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias) {
+  OpRecord* op = draft.op();
+  const Registered registered(draft.claim_);
   Pass pass{&slot};
   Access* refused = nullptr;
   const bool exclusive = PushGate::Enter(*this, slot);
   // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
   if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]] {
     PushGate::Leave(slot);
-    DropUnregistered(slot, op);
     RefusePush();
   }
   // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
@@ -263,6 +265,14 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   // A run's are sorted, but for its own Var, which must stay the last: that is where its end looks for it.
   if (!exclusive && op->n_access <= kFewVars && !(op->extra.flags & kRunOp)) Sort(op->accesses(), op->n_access);
   const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, exclusive);
+  if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
+    slot.pushed[epoch].Add(uint64_t{0} - 1);
+    PushGate::Leave(slot);
+    RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
+  }
+  draft.Commit();
+  // release: the op has its place. Partner: the exchange of whoever takes the claim, shutdown for instance.
+  if (registered.claim_) registered.claim_->called.store(0, std::memory_order_release);
   if (result == Protocol::Result::kReady) {
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
     if (op->extra.pool == kDefaultPool) [[likely]] {
@@ -278,30 +288,25 @@ ENGINE_INLINE void EngineCore::RegisterAndStart(ThreadSlot& slot, OpRecord* op, 
   if (result == Protocol::Result::kPending || !op) {
     if (result == Protocol::Result::kPending && at_push) [[unlikely]]
       DriveLeftOver();
-    return;
+    return registered;
   }
-  if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
-    slot.pushed[epoch].Add(uint64_t{0} - 1);
-    RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
-  }
-  if (at_push) {
+  if (at_push && !t_in_piece) {  // a body that waits needs a thread that may lend its role
     RunAtPush(slot, op);
   } else {
     Post(slot, op);
   }
+  return registered;
 }
 
-void EngineCore::StartRecord(ThreadSlot& slot, OpRecord* op) { RegisterAndStart(slot, op, 0); }
+void EngineCore::StartRecord(ThreadSlot& slot, Draft draft) { RegisterAndStart(slot, std::move(draft), 0); }
 
 // naive, inline: on the pusher's thread, inside the push.
 void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
+  const BodyScopes aside;
   ErrorRecord* raised = nullptr;
   Execute(slot, op, nullptr, op->extra.flags & kRaise ? &raised : nullptr);
   DriveLeftOver();
-  if (!raised) return;
-  const OpError error = raised->Show();
-  raised->Release();
-  throw error;
+  if (raised) Throw(raised);
 }
 
 // What this thread's earlier pushes left, and what they released.
@@ -311,16 +316,26 @@ void EngineCore::DriveLeftOver() {
   }
 }
 
-bool EngineCore::Push(const PushRequest& request, CompletionState** held) {
+bool EngineCore::Push(const PushRequest& request) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  OpRecord* op = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
-                           HomeOf(request.desc->place), request.may_wait);
-  if (!op) return false;
-  if (request.flags & kHeldOp) *held = NewCompletion(slot, op);
-  RegisterAndStart(slot, op, request.flags & kHeldOp ? 1 : 0);
+  Draft draft = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
+                          HomeOf(request.desc->place), request.may_wait);
+  if (!draft) return false;
+  RegisterAndStart(slot, std::move(draft), 0);
   ReleaseNeeded(slot);
   return true;
+}
+
+CompletionState* EngineCore::PushHeld(const PushRequest& request) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  Draft draft =
+      NewRecord(slot, *request.desc, request.closure, request.site, request.flags, HomeOf(request.desc->place), true);
+  draft.MakeClaim();
+  Registered registered = RegisterAndStart(slot, std::move(draft), 1);
+  ReleaseNeeded(slot);
+  return std::move(registered).TakeClaim();
 }
 
 void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
@@ -362,22 +377,24 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   }
   op->pins.store(from->pins.load(std::memory_order_relaxed), std::memory_order_relaxed);
   *static_cast<Operator::State**>(op->closure()) = &state;
-  slot.cache.Reserve(kGroupClass, n);
   // One slot alone is ever the sole pusher.
   if (sole_pusher_.load(std::memory_order_relaxed) == &slot) [[likely]] {
     state.pushed_alone.Add();
   } else {
     state.pushed.fetch_add(1, std::memory_order_relaxed);
   }
-  RegisterAndStart(slot, op, 0);
+  Draft draft(slot, op);
+  slot.cache.Reserve(kGroupClass, n);
+  RegisterAndStart(slot, std::move(draft), 0);
   ReleaseNeeded(slot);
 }
 
 // --- members of a chain (held_chain.h)
 
 // 0: the chain is not (or no longer) the owner's, and the op not registered.
-ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, OpRecord* op, HeldChain& chain, HeldOwner& owner,
+ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner,
                                                 bool open) {
+  OpRecord* const op = draft.op();
   ChainLock lock(chain);
   if (open) {
     owner.ticket = ++chain.ticket;
@@ -389,7 +406,7 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, OpRecord* op, 
   }
   std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);  // published by the registration
   op->extra.more_behind = op->extra.merged = op->extra.replayed = false;
-  RegisterAndStart(slot, op, 1);  // throws for a deleted Var, and has changed nothing then
+  RegisterAndStart(slot, std::move(draft), 1);  // throws for a deleted Var, and has changed nothing then
   if (chain.last) {
     chain.last->extra.more_behind = true;
     chain.last->extra.next = op;
@@ -405,14 +422,14 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
                                                bool may_wait, HeldOwner& owner) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  OpRecord* op = NewRecord(slot, desc, fn, site, flags, home, may_wait);
-  if (!op) return HeldOps::kNoRoom;
+  Draft draft = NewRecord(slot, desc, fn, site, flags, home, may_wait);
+  if (!draft) return HeldOps::kNoRoom;
   HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
   if (chain) [[likely]]
-    count = AppendInline(slot, op, *chain, owner, false);
+    count = AppendInline(slot, draft, *chain, owner, false);
   if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
-    chain = OpenChain(slot, op, owner, &count);
+    chain = OpenChain(slot, draft, owner, &count);
   ReleaseNeeded(slot, chain);
   if (flags & kNodeOp) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
@@ -426,13 +443,13 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
   return count;
 }
 
-[[gnu::noinline]] HeldChain* EngineCore::OpenChain(ThreadSlot& slot, OpRecord* op, HeldOwner& owner, uint32_t* count) {
+[[gnu::noinline]] HeldChain* EngineCore::OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count) {
   auto* const chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
   // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
   // the block. Partners: the acquire loads in Release and ReleaseAllChains.
   owner.chain.store(chain, std::memory_order_release);
   try {
-    *count = AppendInline(slot, op, *chain, owner, true);
+    *count = AppendInline(slot, draft, *chain, owner, true);
   } catch (...) {
     chain->open.store(false, std::memory_order_relaxed);
     owner.chain.store(nullptr, std::memory_order_relaxed);
@@ -446,12 +463,10 @@ void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwne
   PushChained(desc, fn, site, kInChain | kNodeOp, HomeOf(desc.place), true, owner);
 }
 
-void EngineCore::RefuseDeleted(ThreadSlot& slot, OpRecord* op, const char* var_name) {
+void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
   LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
   if (draining_.load(std::memory_order_relaxed)) NoteDrain();
-  const std::string where = Where(op->extra.name, op->site());
-  DropUnregistered(slot, op);
-  throw UsageError(where + " names Var '" + var_name + "', which was deleted");
+  throw UsageError(Where(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
 }
 
 // What running ops push while the engine drains is part of the program; anything else comes too late.
@@ -463,14 +478,15 @@ void EngineCore::RefusePush() { throw UsageError("push after shutdown: the engin
 // Whoever claims the op first starts it: its HeldOp, or a shutdown.
 void EngineCore::ReleaseHeld(CompletionState* claim) {
   if (claim->called.exchange(1, std::memory_order_acq_rel) != 0) return;
-  Pass pass{&Slot()};
+  const EndSlot slot(*this);
+  Pass pass{&*slot};
   Protocol::ReleaseBias(pass, claim->op);
   Dispatch(pass, nullptr);
 }
 
 // --- internal ops: exempt from the bounds, never counted, run wherever they are granted.
 
-OpRecord* EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site) {
+Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site) {
   const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
   auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
   OpExtra& x = op->extra;
@@ -489,22 +505,25 @@ OpRecord* EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint3
   op->accesses()[0].var = var.core();
   op->accesses()[0].word = static_cast<uint64_t>(mode);
   Protocol::SetPins(op, mode != Mode::kRead);
+  Draft draft(slot, op);
   if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
   if (flags & kWaitOp) ::new (op->closure()) WaitNode;
-  return op;
+  return draft;
 }
 
-void EngineCore::RegisterInternal(ThreadSlot& slot, OpRecord* op) {
+void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
+  OpRecord* const op = draft.op();
   Pass pass{&slot};
   Access* refused = nullptr;
   const bool exclusive = PushGate::Enter(*this, slot);
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
   const Protocol::Result result = Protocol::Register(pass, op, 0, &refused, exclusive);
   PushGate::Leave(slot);
+  if (result == Protocol::Result::kDeletedVar) RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
+  draft.Commit();
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);
   ReleaseNeeded(slot);
-  if (result == Protocol::Result::kDeletedVar) RefuseDeleted(slot, op, CoreOf(refused->var)->pusher.name);
 }
 
 void EngineCore::PushClear(VarRef var, Site site) {
@@ -526,7 +545,7 @@ VarCore* EngineCore::NewVar(std::string_view name) {
 
 // Schedules the deletion behind the pending ops. Needs no memory and cannot fail.
 void EngineCore::DeleteVar(VarCore* var) {
-  ThreadSlot& slot = Slot();
+  const EndSlot slot(*this);
   OpRecord* op = &var->delete_op;
   op->extra.name = "delete";
   op->extra.flags = kDeleteOp;
@@ -540,7 +559,7 @@ void EngineCore::DeleteVar(VarCore* var) {
   var->delete_access.var = var;
   var->delete_access.word = static_cast<uint64_t>(Mode::kUpdate);
   Protocol::SetPins(op, 1);
-  RegisterInternal(slot, op);
+  RegisterInternal(*slot, Draft(*slot, op));
 }
 
 }  // namespace engine::detail

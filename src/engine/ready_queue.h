@@ -23,14 +23,20 @@ namespace engine::detail {
 
 class ReadyDeque {
  public:
-  // The release store of the tail publishes the ops. Partner: the acquire loads in Available and Pop's thieves.
-  [[gnu::always_inline]] void Push(OpRecord* op) {
+  // False: there is no room that is known of, and Push would make some.
+  [[gnu::always_inline]] bool TryPush(OpRecord* op) {
     const int64_t t = tail_.load(std::memory_order_relaxed);
     Buffer* b = buffer_.load(std::memory_order_relaxed);
     if (!b || t - head_seen_ >= b->capacity) [[unlikely]]
-      b = MakeRoom(t, b);
-    b->at(t).store(op, std::memory_order_relaxed);
-    tail_.store(t + 1, std::memory_order_release);
+      return false;
+    Store(t, b, op);
+    return true;
+  }
+  // Throws where there is no memory, and has changed nothing.
+  void Push(OpRecord* op) {
+    if (TryPush(op)) return;
+    const int64_t t = tail_.load(std::memory_order_relaxed);
+    Store(t, MakeRoom(t, buffer_.load(std::memory_order_relaxed)), op);
   }
 
   OpRecord* Pop() {
@@ -96,6 +102,12 @@ class ReadyDeque {
     const int64_t capacity;
     std::unique_ptr<std::atomic<OpRecord*>[]> slots;
   };
+
+  // The release store of the tail publishes the op. Partner: the acquire loads of the takers.
+  [[gnu::always_inline]] void Store(int64_t t, Buffer* b, OpRecord* op) {
+    b->at(t).store(op, std::memory_order_relaxed);
+    tail_.store(t + 1, std::memory_order_release);
+  }
 
   [[gnu::noinline]] Buffer* MakeRoom(int64_t t, Buffer* b) {
     // acquire: the takers have read the slots that we overwrite. Partner: their exchange of head.

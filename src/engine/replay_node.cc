@@ -186,6 +186,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   } catch (...) {
     ours.Fail(std::current_exception());
   }
+  EngineCore::NoteReturned(ours);
   if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : nullptr, begin);
   return ticket;
 }

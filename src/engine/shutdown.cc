@@ -4,6 +4,8 @@
 
 #include "engine_thread.h"
 #include "gate.h"
+#include "hook_frame.h"
+#include "make_thread.h"
 
 namespace engine::detail {
 
@@ -17,68 +19,102 @@ bool EngineCore::SettleAll(Clock::time_point deadline) {
   return false;
 }
 
-// Completions that do not come within drain_timeout fail with ShutdownError; a device that is not done by then is lost.
+// Completions that do not come within drain_timeout fail with ShutdownError; a device that is not done by then is lost. Each
+// that fails releases others, which may fail next: so this goes on as long as fewer ops are left from time to time. (Ops
+// that push their like for ever end that.)
 bool EngineCore::Drain() {
-  if (SettleAll(Clock::now() + options_.drain_timeout)) return true;
-  const auto cause =
-      std::make_exception_ptr(ShutdownError("the engine was shut down before the Completion was called"));
+  if (SettleAll(After(options_.drain_timeout))) return true;
+  const auto cause = MakeCause<ShutdownError>("the engine was shut down before the Completion was called");
   // Long enough for what has not even started to get there, however short the timeout.
-  const auto give_up = Clock::now() + std::max<Clock::duration>(options_.drain_timeout, std::chrono::seconds(1));
+  const auto patience = std::max<std::chrono::milliseconds>(options_.drain_timeout, std::chrono::seconds(1));
+  uint64_t fewest = Pending();
+  auto since = Clock::now();
   do {
+    ReleaseAllHeld();               // again: what running ops held meanwhile
     FailPendingCompletions(cause);  // again: what they release may wait for completions itself
     devices_->LoseBusy();
     if (SettleAll(Clock::now() + std::chrono::milliseconds(20))) return true;
-  } while (Clock::now() < give_up);
+    if (const uint64_t left = Pending(); left < fewest) {
+      fewest = left;
+      since = Clock::now();
+    }
+  } while (Clock::now() - since < patience);
   return false;
 }
 
 void EngineCore::Shutdown() {
-  if (OnOwnThread()) throw UsageError("Shutdown on one of the engine's own threads would wait for itself");
-  MutexLock lock(shutdown_mu_);
+  RefuseInside("Shutdown");
+  const Hold hold(this);
+  MutexLock changing(change_mu_);
   if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) return;
+  StartStopped();  // throws, and then nothing has changed
   phase_.store(Phase::kDraining, std::memory_order_release);
   PushGate::Close(*this);  // pushes in progress are registered now, later ones see the phase
   PushGate::Open(*this);
-  Start();
   ReleaseAllHeld();
   ReleaseAllChains();
-  if (!Drain()) {
-    // A body that never returns: its thread cannot be taken away. The engine's memory stays for it, and the process
-    // may end.
-    Retain();
-    MutexLock threads(threads_mu_);
-    for (auto& t : threads_)
-      if (t->thread.joinable()) t->thread.detach();
-    auto cause = std::make_exception_ptr(
-        ShutdownError(std::to_string(Pending()) + " ops did not end within twice drain_timeout"));
-    Unobserved(OpError("shutdown gave up: " + DescribeException(cause), "", {}, {}, cause));
-    ReportUnseen();
-    return;
-  }
+  if (!Drain())
+    return GiveUp(std::to_string(Pending()) + " ops did not end, and got no fewer for as long as drain_timeout");
   phase_.store(Phase::kClosed, std::memory_order_release);
   JoinEverything();
   ReportUnseen();
 }
 
-// For a destructor on one of our own threads: it cannot throw, and cannot wait.
-void EngineCore::ShutdownElsewhere() {
+// A body that never returns, say: its thread cannot be taken away. The engine's memory stays for it, and the process may
+// end. No hook is called any more but by a worker.
+void EngineCore::GiveUp(const std::string& why) {
+  Retain();
+  JoinWatchdog();
+  {
+    MutexLock lock(threads_mu_);
+    for (auto& t : threads_)
+      if (t->thread.joinable()) t->thread.detach();
+  }
+  auto cause = std::make_exception_ptr(ShutdownError(why));
+  Unobserved(OpError("shutdown gave up: " + DescribeException(cause), "", {}, {}, cause));
+  ReportUnseen();
+}
+
+void EngineCore::ShutdownOrGiveUp() noexcept {
+  try {
+    Shutdown();
+  } catch (const Error& e) {  // stopped, and cannot be started to run what is left
+    MutexLock changing(change_mu_);
+    phase_.store(Phase::kDraining, std::memory_order_release);
+    GiveUp(e.what());
+  }
+}
+
+// For a destructor inside an op or a hook of ours: it cannot throw, and cannot wait.
+void EngineCore::ShutdownElsewhere() noexcept {
   auto cause = std::make_exception_ptr(
       UsageError("an engine was destroyed on one of its own threads; another thread finishes its shutdown"));
   Unobserved(OpError(DescribeException(cause), "", {}, {}, cause));
   Retain();
-  std::thread([this] {
-    Shutdown();
-    Release();
-  }).detach();
+  try {
+    MakeThread("a thread that finishes a shutdown", [this] {
+      ShutdownOrGiveUp();
+      Release();
+    }).detach();
+  } catch (const Error& e) {  // nobody is left to shut it down: it goes with the process
+    std::fprintf(stderr, "engine: %s\n", e.what());
+  }
+}
+
+void EngineCore::JoinWatchdog() {
+  if (!watchdog_.joinable()) return;
+  watchdog_stop_.store(1, std::memory_order_release);
+  FutexWake(watchdog_stop_, 1);
+  watchdog_.join();
 }
 
 void EngineCore::JoinEverything() {
-  if (watchdog_.joinable()) {
-    watchdog_stop_.store(1, std::memory_order_release);
-    FutexWake(watchdog_stop_, 1);
-    watchdog_.join();
+  JoinWatchdog();
+  {
+    MutexLock lock(pools_mu_);
+    stopped_ = true;  // a pool that a refused push still makes gets no threads
+    ForEachPool([](class Pool& p) { p.StopWorkers(); });
   }
-  ForEachPool([](class Pool& p) { p.StopWorkers(); });
   for (;;) {
     const uint32_t changed = idle_changed_.load(std::memory_order_acquire);
     JoinRoles();
@@ -91,13 +127,11 @@ void EngineCore::JoinEverything() {
   devices_->Close();
 }
 
+// Inside on_unobserved a further report goes to stderr: the hook need not be re-entrant.
 void EngineCore::Unobserved(const OpError& error) {
-  if (options_.on_unobserved) {
-    try {
-      options_.on_unobserved(error);
-    } catch (...) {  // a reporter that throws must not lose the other reports
-      std::fprintf(stderr, "engine: on_unobserved threw\n");
-    }
+  constexpr auto kKind = HookFrame::Kind::kUnobserved;
+  if (options_.on_unobserved && !HookFrame::Inside(this, kKind)) {
+    RunHook(this, kKind, "on_unobserved", [&] { options_.on_unobserved(error); });
   } else {
     std::fprintf(stderr, "engine: an error that nobody waited for: %s\n", error.what());
   }
@@ -127,7 +161,10 @@ void EngineCore::FreeVar(VarCore* var) {
   delete var->completer.points.load(std::memory_order_acquire);
   if (devices_->AnyLost()) devices_->ForgetVar(var);
   var->pusher.core = nullptr;  // what the fork child's walk over Vars looks at
-  Slot().var_cache.Return(kVarClass, var);
+  {
+    const EndSlot slot(*this);
+    (*slot).var_cache.Return(kVarClass, var);
+  }
   Release();
 }
 

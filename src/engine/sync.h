@@ -7,12 +7,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
+#include "engine/timeout.h"
 #include "tuning.h"
 
 #if defined(__clang__)
@@ -93,6 +95,10 @@ class CondVar {
 
 using Clock = std::chrono::steady_clock;
 inline constexpr Clock::time_point kNever = Clock::time_point::max();
+inline Clock::time_point After(Timeout timeout) {
+  const auto now = Clock::now();
+  return timeout.nanoseconds() > kNever - now ? kNever : now + timeout.nanoseconds();
+}
 
 // Sleeps while *word == expected, until a wake or the deadline. May return early; callers loop.
 inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, Clock::time_point deadline = kNever) {
@@ -139,11 +145,12 @@ bool SpinRound(uint32_t round, uint32_t pauses, const std::atomic<int>& other, L
 
 // A waiter's spin. False if it took too long.
 template <class Condition>
-bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& places) {
+bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& places,
+               Clock::time_point deadline = kNever) {
   if (condition()) return true;
   if (most.count() == 0) return false;
   SpinPlaces::Note(places.waiter);
-  const auto until = Clock::now() + most;
+  const auto until = std::min(Clock::now() + most, deadline);
   uint32_t round = 0;
   while (!SpinRound(round++, tuning::kIdlePauses, places.searcher, condition))
     if (Clock::now() >= until) return false;

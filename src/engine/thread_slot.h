@@ -20,15 +20,35 @@ struct Worker;
 
 inline constexpr uint32_t kMaxPools = 80;
 
+// Memory that is there before it is needed, and kept.
+class Scratch {
+ public:
+  void Reserve(size_t bytes) {
+    if (bytes <= bytes_) return;
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    bytes_ = bytes;
+  }
+  void* memory() const { return memory_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  size_t bytes_ = 0;
+};
+
 struct alignas(64) ThreadSlot {
-  ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars) : core(engine_core), cache(ops), var_cache(vars) {}
+  ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars, Arena& completions)
+      : core(engine_core), cache(ops), var_cache(vars), completion_cache(completions) {
+    needed.reserve(8);
+  }
 
   EngineCore* const core;
   BlockCache cache;  // ops and groups
   BlockCache var_cache;
+  BlockCache completion_cache;
   Worker* worker = nullptr;
   std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by pool; the pools list them too
   std::vector<HeldChain*> needed;  // what the registration in progress queued behind, to be released after it
+  Scratch scratch;                 // of the registration of many accesses
 
   // What this thread made ready for the pool has been taken.
   bool NothingQueued(uint8_t pool) const {
@@ -63,7 +83,10 @@ struct RunFrame {
 extern thread_local constinit RunFrame* t_frame;
 // Set while the body that runs on this thread has lent the thread's role to a stand-in.
 extern thread_local constinit bool t_role_lent;
+// Set while this thread runs a piece of a ParallelFor, for the op that t_frame names (piece_of_op.h).
+extern thread_local constinit bool t_in_piece;
 
+inline void* ProductionEnv::Scratch(Pass& pass) { return pass.slot->scratch.memory(); }
 inline void* ProductionEnv::TakeGroupBlock(Pass& pass) { return pass.slot->cache.Get(kGroupClass); }
 inline void ProductionEnv::DropGroupBlock(Pass& pass, void* group) { pass.slot->cache.Return(kGroupClass, group); }
 

@@ -1,95 +1,33 @@
-// Threads: slots of callers, workers' roles and who plays them, stand-ins, stop and start.
+// Threads: pools and the threads of their workers, roles and who plays them, stand-ins.
 #include "engine_thread.h"
 
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdio>
+
+#include "hook_frame.h"
+#include "make_thread.h"
 
 namespace engine::detail {
 
-thread_local constinit uint64_t t_engine_id = 0;
-thread_local constinit ThreadSlot* t_slot = nullptr;
-
 namespace {
 
-// What this thread has in each engine. The current one is cached for the push path.
-struct SlotEntry {
-  uint64_t id;
-  ThreadSlot* slot;
-  std::shared_ptr<Liveness> engine;  // null: a role's slot, not this thread's to return
-};
+thread_local constinit const EngineCore* t_thread_of = nullptr;  // the engine that runs this thread
 
-struct SlotTable {
-  std::vector<SlotEntry> entries;
-  ~SlotTable() {
-    for (SlotEntry& e : entries) {
-      if (!e.engine) continue;
-      MutexLock lock(e.engine->mu);
-      if (e.engine->core) e.engine->core->ReturnSlot(e.slot);
-    }
-  }
-};
-
-thread_local SlotTable t_table;
-thread_local constinit void* t_thread = nullptr;  // EngineThread of the engine that runs this thread
-
-void Remember(SlotEntry entry) {
-  t_engine_id = entry.id;
-  t_slot = entry.slot;
-  std::erase_if(t_table.entries, [&](SlotEntry& e) {
-    if (e.id == entry.id) return true;
-    if (!e.engine) return false;
-    MutexLock lock(e.engine->mu);
-    return e.engine->core == nullptr;  // an engine that has gone
-  });
-  t_table.entries.push_back(std::move(entry));
-}
-
-void SetThreadUp(const PoolOptions& options, const std::string& name, int index) {
-  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+void SetThreadUp(const PoolOptions& options, const std::string& prefix, const Worker& worker) {
+  char name[16];  // as much as a thread's name may have
+  std::snprintf(name, sizeof name, "%s/%s", prefix.c_str(), worker.lane.c_str());
+  pthread_setname_np(pthread_self(), name);
   if (options.cpus.empty()) return;
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(options.cpus[static_cast<size_t>(index) % options.cpus.size()], &set);
+  CPU_SET(options.cpus[static_cast<size_t>(worker.index) % options.cpus.size()], &set);
   pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // a refused affinity costs speed, never a result
 }
 
 }  // namespace
-
-ThreadSlot& EngineCore::FindSlot() {
-  const uint64_t id = id_.load(std::memory_order_relaxed);
-  bool found = false;
-  for (SlotEntry& e : t_table.entries) {
-    if (e.id != id) continue;
-    t_engine_id = id;
-    t_slot = e.slot;
-    found = true;
-    break;
-  }
-  if (!found) Remember({id, TakeSlot(), liveness_});
-  if (threads_lost_.exchange(false, std::memory_order_acq_rel)) StartAllThreads();  // first use after a fork
-  return *t_slot;
-}
-
-ThreadSlot* EngineCore::TakeSlot() {
-  MutexLock lock(slots_mu_);
-  for (auto& s : slots_) {
-    if (s->taken || s->worker) continue;
-    s->taken = true;
-    return s.get();
-  }
-  slots_.push_back(std::make_unique<ThreadSlot>(this, ops_, vars_));
-  slots_.back()->taken = true;
-  return slots_.back().get();
-}
-
-void EngineCore::ReturnSlot(ThreadSlot* slot) {
-  slot->cache.Flush();
-  slot->var_cache.Flush();
-  MutexLock lock(slots_mu_);
-  slot->taken = false;
-}
 
 // --- pools
 
@@ -106,7 +44,6 @@ Pool* EngineCore::MakePool(uint8_t index, PoolOptions options, int intra_op) {
     worker->slot->worker = worker.get();
     made->workers().push_back(std::move(worker));
   }
-  roles_ += static_cast<size_t>(threads);
   class Pool* pool = made.get();
   pools_made_.push_back(std::move(made));
   pools_[index].store(pool, std::memory_order_release);  // release: the pool. Partner: the acquire in pool()
@@ -132,6 +69,9 @@ uint8_t EngineCore::LanePoolIndex(const Placement& place) {
     case Placement::Kind::kCopyIn:
     case Placement::Kind::kCopyOut:
     case Placement::Kind::kGpu: break;
+    default:
+      throw UsageError("a placement of kind " + std::to_string(static_cast<int>(place.kind)) + "; the last kind is " +
+                       std::to_string(static_cast<int>(Placement::Kind::kCommunicator)));
   }
   if (place.index >= kMaxDevices)
     throw UsageError("a placement on device " + std::to_string(place.index) + "; the most is " +
@@ -174,15 +114,24 @@ void EngineCore::PlaceOnDevice(OpRecord* op, const Placement& place) {
                                                                    : place.lane;
 }
 
+// Its threads first: a pool without them would take ops and never run them.
 void EngineCore::MakeLane(uint8_t index, PoolOptions options) {
   MutexLock lock(pools_mu_);
   if (HasPool(index)) return;
-  class Pool* pool = MakePool(index, std::move(options), 1);
-  if (stopped_) {
-    pool->StopWorkers();
-  } else {
-    StartThreads(*pool);
+  const auto roles = static_cast<size_t>(options.threads);
+  std::vector<EngineThread*> threads;
+  class Pool* pool = nullptr;
+  roles_ += roles;
+  try {
+    if (!stopped_) threads = TakeThreads(roles);
+    pool = MakePool(index, std::move(options), 1);
+  } catch (...) {
+    roles_ -= roles;
+    PutBack(threads);
+    throw;
   }
+  if (stopped_) return pool->StopWorkers();
+  for (size_t i = 0; i < threads.size(); ++i) Play(*threads[i], *pool->workers()[i]);
 }
 
 Placement EngineCore::NamedPool(std::string_view name) const {
@@ -208,23 +157,78 @@ EngineCore::EngineThread* EngineCore::TakeIdleThread(bool stand_in) {
   if (stand_in && threads_.size() >= roles_ + static_cast<size_t>(options_.max_spare_threads))
     throw UsageError("too many ops wait inside their bodies: all " + std::to_string(options_.max_spare_threads) +
                      " stand-in threads are in use (EngineOptions::max_spare_threads)");
+  idle_.reserve(threads_.size() + 1);  // a thread that gets idle must not fail
   threads_.push_back(std::make_unique<EngineThread>());
-  threads_.back()->core = this;
   EngineThread* t = threads_.back().get();
-  t->thread = std::thread([this, t] { ThreadMain(*t); });
+  t->core = this;
+  try {
+    t->thread = MakeThread(stand_in ? "a stand-in thread for an op that waits" : "a thread for a worker",
+                           [this, t] { ThreadMain(*t); });
+  } catch (...) {
+    threads_.pop_back();  // whoever joins them all must not wait for this one
+    throw;
+  }
   return t;
 }
 
-void EngineCore::StartThreads(class Pool& pool) {
-  for (auto& worker : pool.workers()) {
-    playing_.fetch_add(1, std::memory_order_relaxed);
-    Command(*TakeIdleThread(false), EngineThread::kPlay, worker.get());
+// So many, or none: then throws.
+std::vector<EngineCore::EngineThread*> EngineCore::TakeThreads(size_t n) {
+  std::vector<EngineThread*> threads;
+  threads.reserve(n);
+  try {
+    while (threads.size() < n) threads.push_back(TakeIdleThread(false));
+  } catch (...) {
+    PutBack(threads);
+    throw;
   }
+  return threads;
 }
 
-void EngineCore::StartAllThreads() {
-  ForEachPool([this](class Pool& p) { StartThreads(p); });
-  if (options_.stall_timeout.count() > 0) watchdog_ = std::thread([this] { WatchdogMain(); });
+void EngineCore::PutBack(const std::vector<EngineThread*>& threads) {
+  {
+    MutexLock lock(threads_mu_);
+    idle_.insert(idle_.end(), threads.begin(), threads.end());
+  }
+  JoinIdle();
+}
+
+void EngineCore::Play(EngineThread& thread, Worker& role) {
+  role.played = true;
+  playing_.fetch_add(1, std::memory_order_relaxed);
+  Command(thread, EngineThread::kPlay, &role);
+}
+
+// All threads first, so that on failure no worker has begun and no hook has run.
+void EngineCore::StartPools() {
+  std::vector<Worker*> roles;
+  ForEachPool([&](class Pool& p) {
+    for (auto& worker : p.workers())
+      if (!worker->played) roles.push_back(worker.get());
+  });
+  const std::vector<EngineThread*> threads = TakeThreads(roles.size());
+  if (options_.stall_timeout.count() > 0 && !watchdog_.joinable()) {
+    try {
+      watchdog_ = MakeThread("a thread for the watchdog", [this] { WatchdogMain(); });
+    } catch (...) {
+      PutBack(threads);
+      throw;
+    }
+  }
+  ForEachPool([](class Pool& p) { p.RestartWorkers(); });
+  for (size_t i = 0; i < roles.size(); ++i) Play(*threads[i], *roles[i]);
+}
+
+// In the child of a fork, on its first use.
+void EngineCore::StartLostThreads() {
+  MutexLock lock(pools_mu_);
+  if (stopped_) return;
+  try {
+    StartPools();
+  } catch (...) {
+    threads_lost_.store(true, std::memory_order_release);
+    t_engine_id = 0;  // so that the next call comes here again
+    throw;
+  }
 }
 
 void EngineCore::Command(EngineThread& thread, uint32_t command, Worker* role) {
@@ -234,7 +238,7 @@ void EngineCore::Command(EngineThread& thread, uint32_t command, Worker* role) {
 }
 
 void EngineCore::ThreadMain(EngineThread& thread) {
-  t_thread = &thread;
+  t_thread_of = this;
   for (;;) {
     uint32_t command;
     while ((command = thread.command.load(std::memory_order_acquire)) == EngineThread::kIdle)
@@ -242,9 +246,12 @@ void EngineCore::ThreadMain(EngineThread& thread) {
     if (command == EngineThread::kExit) break;
     bool role_is_back = false;
     if (command == EngineThread::kPlay) {
-      role_is_back = PlayRole(thread, *thread.role);
+      Worker& role = *thread.role;
+      role_is_back = PlayRole(thread, role);
+      // Partner: StartPools, once nobody plays; the order of playing_ carries it.
+      if (role_is_back) role.played = false;
     } else {
-      Park(thread.drive_until, kNever, true);
+      Park(thread.drive_until, kNever, nullptr);
     }
     thread.command.store(EngineThread::kIdle, std::memory_order_relaxed);
     MutexLock lock(threads_mu_);
@@ -255,7 +262,9 @@ void EngineCore::ThreadMain(EngineThread& thread) {
     playing_.fetch_sub(1, std::memory_order_acq_rel);  // listed as idle by now, for whoever stops and joins
     FutexWake(playing_, kEveryone);
   }
-  for (const auto& [options, index] : thread.hooks) options->on_end(index);
+  for (uint8_t i = 0; i < kMaxPools; ++i)
+    if (const int index = thread.hooked[i] - 1; index >= 0 && pool(i).options().on_end)
+      RunHook(this, HookFrame::Kind::kWorker, "on_end", [&] { pool(i).options().on_end(index); });
 }
 
 // True when the pool stopped and the role is back; false when a stand-in has it.
@@ -263,14 +272,13 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   const uint64_t id = id_.load(std::memory_order_relaxed);
   class Pool& pool = *worker.pool;
   const PoolOptions& options = pool.options();
-  Remember({id, worker.slot, nullptr});
+  RememberSlot(worker.slot);
   t_role_lent = false;
   worker.ran_on = 0;
-  SetThreadUp(options, options_.thread_name + "/" + worker.lane, worker.index);
-  if (!thread.hooked_pools.test(pool.index())) {
-    thread.hooked_pools.set(pool.index());
-    if (options.on_end) thread.hooks.emplace_back(&options, worker.index);
-    if (options.on_start) options.on_start(worker.index);
+  SetThreadUp(options, options_.thread_name, worker);
+  if (!thread.hooked[pool.index()]) {
+    thread.hooked[pool.index()] = worker.index + 1;
+    if (options.on_start) RunHook(this, HookFrame::Kind::kWorker, "on_start", [&] { options.on_start(worker.index); });
   }
   OpRecord* next = nullptr;
   bool fair = false;
@@ -325,33 +333,39 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   return !lent;
 }
 
-void EngineCore::ForgetSlot(uint64_t id) {
-  std::erase_if(t_table.entries, [&](const SlotEntry& e) { return e.id == id; });
-  t_engine_id = 0;
-}
-
 EngineCore::EngineThread* EngineCore::LendRole() {
+  RefuseWaitInHook();
   for (const RunFrame* f = t_frame; f; f = f->outer)
     if (f->core == this && (f->op->extra.flags & kInChain)) LeaveChain(f->op);
   Worker* role = Slot().worker;
-  bool drives = false;
-  for (const RunFrame* f = t_frame; f; f = f->outer) drives |= f->core == this && f->op->extra.pool == kCallerPool;
-  EngineThread* const driver = drives ? TakeIdleThread(true) : nullptr;
-  if (driver) {
-    driver->drive_until.store(WaitNode::kPending, std::memory_order_relaxed);
-    Command(*driver, EngineThread::kDrive, nullptr);
+  bool drives = false, ours = false;
+  for (const RunFrame* f = t_frame; f; f = f->outer) {
+    ours |= f->core == this;
+    drives |= f->core == this && f->op->extra.pool == kCallerPool;
   }
-  if (!role) return driver;
+  drives |= !ours && caller_pool_used_.load(std::memory_order_relaxed);
+  ThreadSlot* const own = role ? TakeSlot() : nullptr;
+  EngineThread* driver = nullptr;
   EngineThread* player = nullptr;
   try {
-    player = TakeIdleThread(true);
+    if (role) player = TakeIdleThread(true);
+    if (drives) driver = StartDriver();
   } catch (...) {
-    EndDriving(driver);
+    if (player) PutBack({player});
+    if (own) ReturnSlot(own);
     throw;
   }
-  Remember({id_.load(std::memory_order_relaxed), TakeSlot(), nullptr});
+  if (!role) return driver;
+  RememberSlot(own);
   t_role_lent = true;
   Command(*player, EngineThread::kPlay, role);
+  return driver;
+}
+
+EngineCore::EngineThread* EngineCore::StartDriver() {
+  EngineThread* const driver = TakeIdleThread(true);
+  driver->drive_until.store(WaitNode::kPending, std::memory_order_relaxed);
+  Command(*driver, EngineThread::kDrive, nullptr);
   return driver;
 }
 
@@ -361,56 +375,32 @@ void EngineCore::EndDriving(EngineThread* driver) {
     FutexWake(driver->drive_until, 1);
 }
 
+void EngineCore::RefuseWaitInHook() const {
+  if (HookFrame::Inside(this, HookFrame::Kind::kWorker))
+    throw UsageError(
+        "a wait in on_start or on_end may be for what the hook's own worker is to run; push there, and wait elsewhere");
+}
+
 bool EngineCore::OnOwnThread() const {
   for (const RunFrame* f = t_frame; f; f = f->outer)
     if (f->core == this) return true;
-  return t_thread && static_cast<EngineThread*>(t_thread)->core == this;
-}
-
-// --- stop and start
-
-// Waits for the roles to come back, not for threads whose op waits for something that only Start will run.
-void EngineCore::Stop() {
-  if (OnOwnThread()) throw UsageError("Stop inside an op would wait for itself");
-  {
-    MutexLock lock(pools_mu_);
-    if (stopped_) return;
-    stopped_ = true;
-    ForEachPool([](class Pool& p) { p.StopWorkers(); });
-  }
-  JoinRoles();
-}
-
-void EngineCore::JoinRoles() {
-  for (uint32_t n; (n = playing_.load(std::memory_order_acquire)) != 0;) FutexWait(playing_, n);
-  WakeRoom();
-  JoinIdle();
-}
-
-void EngineCore::Start() {
-  MutexLock lock(pools_mu_);
-  if (!stopped_) return;
-  stopped_ = false;
-  ForEachPool([this](class Pool& p) {
-    p.RestartWorkers();
-    StartThreads(p);
-  });
+  return t_thread_of == this || HookFrame::Inside(this);
 }
 
 void EngineCore::JoinIdle() {
-  std::vector<std::unique_ptr<EngineThread>> leaving;
-  {
-    MutexLock lock(threads_mu_);
-    for (EngineThread* t : idle_) {
-      const auto at = std::find_if(threads_.begin(), threads_.end(), [&](const auto& own) { return own.get() == t; });
-      leaving.push_back(std::move(*at));
+  for (;;) {
+    std::unique_ptr<EngineThread> leaving;
+    {
+      MutexLock lock(threads_mu_);
+      if (idle_.empty()) return;
+      const auto at =
+          std::find_if(threads_.begin(), threads_.end(), [&](const auto& t) { return t.get() == idle_.back(); });
+      idle_.pop_back();
+      leaving = std::move(*at);
       threads_.erase(at);
     }
-    idle_.clear();
-  }
-  for (auto& t : leaving) {
-    Command(*t, EngineThread::kExit, nullptr);
-    t->thread.join();
+    Command(*leaving, EngineThread::kExit, nullptr);
+    leaving->thread.join();
   }
 }
 

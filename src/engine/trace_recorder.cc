@@ -1,6 +1,7 @@
 #include "trace_recorder.h"
 
 #include <algorithm>
+#include <locale>
 #include <map>
 #include <sstream>
 #include <string>
@@ -37,15 +38,18 @@ std::vector<TraceEvent> EngineCore::StopTrace() {
   return events;
 }
 
-void EngineCore::TraceRun(const char* name, const char* lane, Clock::time_point begin) {
+// Where there is no memory an event is left out: tracing changes no result.
+void EngineCore::TraceRun(const char* name, const char* lane, Clock::time_point begin) noexcept try {
   const auto start = trace_start_.load(std::memory_order_relaxed);
   Slot().trace.Add({name, lane ? Name::Intern(lane).c_str() : caller_lane, Since(start, begin),
                     Since(start, Clock::now()), 0, false});
+} catch (const std::bad_alloc&) {
 }
 
-void EngineCore::TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+void EngineCore::TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) noexcept try {
   const int64_t now = Since(trace_start_.load(std::memory_order_relaxed), Clock::now());
   slot.trace.Add({op->extra.name, worker ? Name::Intern(worker->lane).c_str() : caller_lane, now, now, 0, true});
+} catch (const std::bad_alloc&) {
 }
 
 }  // namespace detail
@@ -54,16 +58,36 @@ void NameCallerLane(std::string_view lane) { detail::caller_lane = Name::Intern(
 
 namespace {
 
+// How many bytes of UTF-8 begin here; 0: none that JSON may hold (RFC 3629: no overlong form, no surrogate).
+size_t CharacterAt(const char* text) {
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto follows = [&](size_t i, unsigned char least = 0x80, unsigned char most = 0xbf) {
+    return byte(i) >= least && byte(i) <= most;
+  };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef)
+    return follows(1, first == 0xe0 ? 0xa0 : 0x80, first == 0xed ? 0x9f : 0xbf) && follows(2) ? 3 : 0;
+  if (first >= 0xf0 && first <= 0xf4)
+    return follows(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf) && follows(2) && follows(3) ? 4 : 0;
+  return 0;
+}
+
 void PutString(std::ostream& out, const char* text) {
   out << '"';
-  for (const char* c = text; *c; ++c) {
-    if (*c == '"' || *c == '\\') {
-      out << '\\' << *c;
-    } else if (static_cast<unsigned char>(*c) < 0x20) {
+  while (*text) {
+    const size_t bytes = CharacterAt(text);
+    if (bytes == 0) {
+      out << "\\ufffd";
+    } else if (*text == '"' || *text == '\\') {
+      out << '\\' << *text;
+    } else if (static_cast<unsigned char>(*text) < 0x20) {
       out << ' ';
     } else {
-      out << *c;
+      out.write(text, static_cast<std::streamsize>(bytes));
     }
+    text += bytes ? bytes : 1;
   }
   out << '"';
 }
@@ -73,6 +97,7 @@ void PutString(std::ostream& out, const char* text) {
 std::string ChromeTraceJson(const std::vector<TraceEvent>& events) {
   std::map<std::string, int> tracks;
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
   out.precision(3);
   out << std::fixed << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
   const char* comma = "";

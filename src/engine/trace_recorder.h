@@ -13,7 +13,7 @@ namespace engine::detail {
 
 class TraceRing {
  public:
-  static constexpr size_t kMostEvents = size_t{1} << 20;  // a slot; later events are counted and left out
+  static constexpr size_t kMostEvents = size_t{1} << 20;  // a slot; later events are left out
   void Add(const TraceEvent& event) EXCLUDES(mu_) {
     MutexLock lock(mu_);  // uncontended but for the moment of collection
     if (events_.size() < kMostEvents) events_.push_back(event);

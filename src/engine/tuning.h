@@ -64,6 +64,9 @@ inline constexpr std::chrono::microseconds kDozeShortest{2000};
 inline constexpr std::chrono::microseconds kDozeLongest{16000};
 // And while somebody does, beyond the spin: the most that a waiter may learn late, besides its own wake.
 inline constexpr std::chrono::microseconds kAwaitNap{20};
+// How long a push that finds no room waits while devices alone work and none of their ops ends: longer than all but the longest
+// kernels. A collective may never end without the push, so it goes on then, beyond the bound.
+inline constexpr std::chrono::milliseconds kRoomOnDevice{50};
 
 // Between two looks whether the other ranks of a communicator leave, too. Nobody is in a hurry, and each look is an op.
 inline constexpr std::chrono::microseconds kLeaveNap{100};

@@ -7,6 +7,7 @@
 
 #include "core.h"
 #include "gate.h"
+#include "hook_frame.h"
 
 namespace engine::detail {
 namespace {
@@ -30,8 +31,7 @@ bool CopyPending(OpRecord* op, PendingOp* copy) {
   if (copy->state == OpState::kFree) return false;
   copy->name = op->extra.name;
   copy->site = op->site();
-  const size_t room =
-      op->extra.size_class ? (size_t{64} * op->extra.size_class - sizeof(OpRecord)) / sizeof(Access) : 0;
+  const size_t room = op->extra.size_class ? (BlockBytes(op->extra.size_class) - sizeof(OpRecord)) / sizeof(Access) : 0;
   const size_t n = std::min<size_t>(op->n_access, room);
   copy->vars.clear();
   for (size_t i = 0; i < n; ++i) copy->vars.push_back(op->accesses()[i].var);
@@ -63,7 +63,7 @@ std::string EngineCore::DescribePending() {
   std::vector<PendingOp> pending;
   PushGate::Close(*this);
   PendingOp copy;
-  ops_.ForEachBlock(kFirstOpClass, kClasses, [&](void* block) {
+  ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block) {
     if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
   });
   PushGate::Open(*this);
@@ -115,11 +115,12 @@ uint64_t EngineCore::ProgressMark() {
 
 // Looks four times per timeout; reports once for each stall.
 void EngineCore::WatchdogMain() {
+  const auto timeout = Timeout(options_.stall_timeout).nanoseconds();
   uint64_t last = ProgressMark();
   auto since = Clock::now();
   bool reported = false;
   while (watchdog_stop_.load(std::memory_order_acquire) == 0) {
-    FutexWait(watchdog_stop_, 0, Clock::now() + options_.stall_timeout / 4);
+    FutexWait(watchdog_stop_, 0, After(timeout / 4));
     const uint64_t mark = ProgressMark();
     if (mark != last || Pending() == 0) {
       last = mark;
@@ -127,17 +128,13 @@ void EngineCore::WatchdogMain() {
       reported = false;
       continue;
     }
-    if (reported || Clock::now() - since < options_.stall_timeout) continue;
+    if (reported || Clock::now() - since < timeout) continue;
     const std::string report =
         "engine: no progress for " + std::to_string(options_.stall_timeout.count()) + " ms; " + DescribePending();
     if (ProgressMark() != mark || Pending() == 0) continue;  // what it describes has moved on meanwhile
     reported = true;
     if (options_.on_stall) {
-      try {
-        options_.on_stall(report);
-      } catch (...) {  // a reporter that throws must not end the process
-        std::fprintf(stderr, "engine: on_stall threw\n");
-      }
+      RunHook(this, HookFrame::Kind::kStall, "on_stall", [&] { options_.on_stall(report); });
     } else {
       std::fputs(report.c_str(), stderr);
     }

@@ -47,7 +47,15 @@ void Start(const std::shared_ptr<PipelineRun>& run) {
   if (run->started.load(std::memory_order_acquire)) return;
   detail::StageLock lock(run->mu);
   if (run->started.exchange(true, std::memory_order_acq_rel)) return;
-  for (int i = 0; i < run->area.options().num_threads; ++i) Spawn(run);
+  for (int i = 0; i < run->area.options().num_threads; ++i) {
+    try {
+      Spawn(run);
+    } catch (const std::system_error& e) {
+      if (run->live != 0) return;  // fewer are slower; they make the same items
+      run->started.store(false, std::memory_order_release);
+      throw Error(detail::StageLabel(run->area.options()) + "the system refused a thread for its source: " + e.what());
+    }
+  }
 }
 
 // One item. False: this producer ends.
@@ -183,21 +191,28 @@ void StageBase::Restart(detail::StageSource source) {
   state_->run = std::make_shared<PipelineRun>(state_->options, state_->source);
 }
 
-bool StageBase::JoinFor(std::chrono::nanoseconds timeout) {
+bool StageBase::JoinFor(Timeout timeout) {
   const auto run = state_->Current();
+  const auto over = [&]() STAGE_TSA(no_thread_safety_analysis) { return run->live == 0; };
+  const auto now = std::chrono::steady_clock::now();
   detail::StageLock lock(run->mu);
-  return run->ended.wait_for(lock.native(), timeout,
-                             [&]() STAGE_TSA(no_thread_safety_analysis) { return run->live == 0; });
+  if (timeout.nanoseconds() <= StageClock::Time::max() - now)
+    return run->ended.wait_until(lock.native(), now + timeout.nanoseconds(), over);
+  run->ended.wait(lock.native(), over);
+  return true;
 }
 
 StageStats StageBase::stats() const { return state_->Current()->area.stats(); }
 const StageOptions& StageBase::options() const { return state_->options; }
 
-StagingArea::Taken StageBase::TakeItem(StageItem* item, std::chrono::nanoseconds timeout) {
+StagingArea::Taken StageBase::TakeItem(StageItem* item, Timeout timeout) {
   const auto run = state_->Current();
   engine::Start(run);
-  if (timeout == kForever) return run->area.Take(item);
-  return run->area.Take(item, timeout.count() > 0 ? state_->options.clock->Now() + timeout : StagingArea::kNow);
+  const auto most = timeout.nanoseconds();
+  if (most <= most.zero()) return run->area.Take(item, StagingArea::kNow);
+  const auto now = state_->options.clock->Now();
+  if (most > StageClock::Time::max() - now) return run->area.Take(item);
+  return run->area.Take(item, now + most);
 }
 
 }  // namespace engine

@@ -38,6 +38,8 @@ Registry& Pools() {
   }();
   return *registry;
 }
+// When the library is loaded: a fork in the middle of its making would leave it locked in the child.
+[[maybe_unused]] const Registry& g_made_early = Pools();
 
 void BeforeFork() STAGE_TSA(no_thread_safety_analysis) { Pools().mu.Lock(); }
 void AfterForkInParent() STAGE_TSA(no_thread_safety_analysis) { Pools().mu.Unlock(); }
@@ -89,6 +91,10 @@ void StagePool::Nudge() {
 }
 
 void StagePool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
+  if (!UseTbb()) {
+    if (n > 0) body(0, n);
+    return;
+  }
   using Range = oneapi::tbb::blocked_range<size_t>;
   arena_->arena.execute([&] {
     oneapi::tbb::this_task_arena::isolate([&] {

@@ -84,6 +84,54 @@ TEST(ParallelForVisitsEachIndexOnceAndReportsAFailedPiece) {
   OK(EngineDestroy(engine));
 }
 
+static int32_t Nothing(EngineContext* context, void* arg) {
+  (void)context;
+  (void)arg;
+  return 0;
+}
+
+typedef struct Ends {
+  EngineHandle engine;
+  atomic_int refused;
+  atomic_int others; /* another thread has come */
+  pthread_t caller;
+} Ends;
+
+static int32_t EndInAPiece(void* arg, int64_t begin, int64_t end) {
+  Ends* ends = arg;
+  if (!pthread_equal(pthread_self(), ends->caller)) ends->others = 1;
+  for (int i = 0; i < 20000 && !ends->others; ++i) sched_yield();
+  for (; begin < end; ++begin) ends->refused += EngineShutdown(ends->engine) == ENGINE_E_USAGE;
+  return 0;
+}
+static int32_t EndInPieces(EngineContext* context, void* arg) {
+  ((Ends*)arg)->caller = pthread_self();
+  OK(EngineContextParallelFor(context, 64, 1, EndInAPiece, arg));
+  return 0;
+}
+
+TEST(ParallelForPiecesAreInsideTheirBody) {
+  EngineConfig config;
+  OK(EngineConfigInit(&config, sizeof config));
+  config.workers = 1;
+  config.intra_op_threads = 4;
+  Ends ends = {.refused = 0};
+  OK(EngineCreate(&config, &ends.engine));
+  EngineVar a = NewVar(ends.engine, "a"), b = NewVar(ends.engine, "b");
+  EngineOpDesc op = Writes("parallel", &a), later = Writes("later", &b);
+  EngineHeld held;
+  int fails = 0;
+  OK(EnginePushHeld(ends.engine, &later, Nothing, &fails, NULL, &held));
+  OK(EnginePush(ends.engine, &op, EndInPieces, &ends, NULL));
+  OK(EngineWait(ends.engine, a, ENGINE_HERE));
+  CHECK(ends.refused == 64);
+  OK(EngineHeldRelease(held)); /* what was refused has not released it */
+  OK(EngineVarFree(a));
+  OK(EngineVarFree(b));
+  OK(EngineDestroy(ends.engine));
+}
+
 const TestCase kContextTests[] = {CASE(BodySeesItsNameWorkerVersionsAndCancellation),
                                   CASE(ParallelForVisitsEachIndexOnceAndReportsAFailedPiece),
+                                  CASE(ParallelForPiecesAreInsideTheirBody),
                                   {NULL, NULL}};

@@ -32,7 +32,9 @@ TEST(PlansRunWhatWasRecordedInOrder) {
   OK(EngineGraphPush(graph, &op, AppendName, text, NULL));
   OK(EngineGraphPushAsync(graph, &op, CompleteAtOnce, &completed, NULL));
   OK(EngineGraphCompile(graph, "step", &plan));
-  OK(EngineGraphFree(graph)); /* the plan has what it needs */
+  OK(EngineGraphFree(graph));                                    /* the plan has what it needs */
+  REFUSED(EnginePlanDescribe(plan, NULL), "the result is null"); /* and makes no text, which nobody could free */
+  REFUSED(EnginePlanDot(plan, NULL), "the result is null");
   OK(EnginePlanStart(plan, NULL, ENGINE_HERE, NULL));
   op.name = "e";
   OK(EnginePush(engine, &op, AppendName, text, NULL));

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "support/engine_test.h"
+#include "support/odd_locale.h"
 
 namespace engine::costmodel {
 namespace {
@@ -60,6 +61,12 @@ TEST(CostFileTest, FilesAreReplacedAsAWhole) {
   EXPECT_TRUE(Has(RefusalOf([&] { WriteCosts(folder / "no" / "such" / "folder", kCosts); }), "cannot write"));
   EXPECT_TRUE(Has(RefusalOf([&] { ReadCosts(folder / "missing"); }), "cannot read"));
   std::filesystem::remove_all(folder);
+}
+
+TEST(CostFileTest, TheTextIsTheSameInEveryLocale) {
+  const std::string text = CostText(kCosts);
+  const test::OddLocale odd;
+  EXPECT_EQ(CostText(kCosts), text);
 }
 
 }  // namespace

@@ -375,5 +375,17 @@ TEST(RankedReplayTest, EveryNodeRunsOnceInEachRun) {
   }
 }
 
+TEST_F(CostModelTest, CostsOfAnUnnamedNodeAreSavedAndLoaded) {
+  const auto path = std::filesystem::temp_directory_path() / "engine_cost_model_unnamed.txt";
+  Graph graph;
+  graph.Add({}, [] {});
+  const Plan plan = graph.Compile(eng);
+  eng.SetPolicy(Policy::kCostModel, {.start_step = 0, .stop_step = 3});
+  for (int i = 0; i < 3; ++i) plan.Start().Wait();
+  plan.cost_model()->Save(path);
+  plan.cost_model()->Load(path);
+  std::filesystem::remove(path);
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -3,6 +3,7 @@
 
 #include "device_test.h"
 #include "engine/device_memory.h"
+#include "support/child.h"
 
 namespace engine::test {
 namespace {
@@ -519,6 +520,23 @@ TEST(DeviceFaults, DevicesAreLostInAForksChild) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
   rig.device().Release(hold);
   rig.eng().Wait(a);
+}
+
+TEST(DeviceFaults, DevicesAndTheirMemoryMayBeDroppedInAForksChild) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's threads do not survive a fork";
+  std::shared_ptr<Device> device = MakeDevice("software");
+  EngineOptions options = Quiet(1);
+  options.devices = {device};
+  auto eng = std::make_unique<Engine>(std::move(options));
+  DeviceMemory memory;
+  eng->Push({.place = Gpu(0)}, [&](RunContext& ctx) { memory = ctx.Allocate(1000); });
+  eng->WaitAll();
+  EXPECT_TRUE(InChild([&] {
+    memory.Reset();
+    eng.reset();
+    device.reset();
+    return true;
+  }));
 }
 
 }  // namespace

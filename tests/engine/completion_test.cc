@@ -179,8 +179,49 @@ TEST_P(CompletionTest, OutlivesTheEngine) {
   }
   EXPECT_TRUE(log.Contains("'never'"));
   EXPECT_TRUE(kept);
-  kept();  // does nothing but report, and its drop frees what is left
+  kept();  // does nothing, and its drop frees what is left
   kept = Completion();
+}
+
+// Hooks refer to what may have gone with the engine.
+TEST_P(CompletionTest, NobodyIsToldOnceTheEngineHasGone) {
+  Completion kept;
+  std::atomic<bool> over{false}, late{false};
+  std::atomic<int> told{0};
+  {
+    EngineOptions o = Quiet(workers());
+    o.drain_timeout = 0ms;
+    o.on_unobserved = [&](const OpError&) { over ? void(late = true) : void(++told); };
+    Engine eng(o);
+    eng.PushAsync({.name = "never"}, [&](RunContext&, Completion done) { kept = done; });
+  }
+  over = true;
+  kept();
+  kept.Fail(std::runtime_error("too late"));
+  kept = Completion();
+  EXPECT_EQ(told, 1);
+  EXPECT_FALSE(late);
+}
+
+TEST_P(CompletionTest, SecondCallWhileTheThreadsEndIsReported) {
+  if (!workers()) GTEST_SKIP() << "no thread that ends";
+  Log log;
+  {
+    Engine eng(Reporting(workers() + 1, log));
+    eng.PushAsync({.name = "eager"}, [&](RunContext&, Completion done) {
+      done();
+      try {  // inside an op this is refused only once all has settled
+        for (;;) {
+          eng.Push({}, [] {});
+          Gate().WaitFor(1ms);
+        }
+      } catch (const UsageError&) {
+      }
+      done();
+    });
+  }
+  EXPECT_TRUE(log.Contains("'eager'"));
+  EXPECT_TRUE(log.Contains("twice"));
 }
 
 TEST(EmptyCompletionTest, CallIsRefused) {

@@ -30,6 +30,33 @@ TEST_P(ErrorsTest, ExceptionOfAnyTypeFailsItsOpOnly) {
   eng.Wait(good);
 }
 
+struct Textless : std::exception {
+  const char* what() const noexcept override { return nullptr; }
+};
+
+TEST_P(ErrorsTest, WhatIsThrownAlwaysHasAText) {
+  Log log;
+  {
+    Engine eng(Reporting(workers(), log));
+    const auto text = [&](auto body) {
+      Var a = eng.NewVar("a");
+      eng.Push({.name = "odd", .writes = {a}}, body);
+      eng.Push({.name = "unseen"}, body);  // told at shutdown
+      return std::string(ErrorOf([&] { eng.Wait(a); }).what());
+    };
+    EXPECT_TRUE(Has(text([] { throw nullptr; }), "a null pointer was thrown"));
+    EXPECT_TRUE(Has(text([] { throw static_cast<const char*>(nullptr); }), "a null pointer was thrown"));
+    EXPECT_TRUE(Has(text([] { throw Textless(); }), "Textless without a text"));
+    Var b = eng.NewVar("b");
+    eng.PushAsync({.writes = {b}}, [](RunContext&, Completion done) {
+      done.Fail(Textless());
+      done.Fail(Textless());
+    });
+    EXPECT_TRUE(Has(ErrorOf([&] { eng.Wait(b); }).what(), "Textless without a text"));
+  }
+  EXPECT_EQ(log.size(), 4u);
+}
+
 TEST_P(ErrorsTest, FailedOpPoisonsWhatItWouldHaveWritten) {
   Engine eng(Quiet(workers()));
   Var r = eng.NewVar("r"), u = eng.NewVar("u"), w = eng.NewVar("w");

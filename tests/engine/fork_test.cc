@@ -1,39 +1,14 @@
 // Contract 8: fork. The parent goes on; the child starts empty, with what had finished.
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include "support/child.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
 namespace {
 
-// Runs `body` in a child; true if it returned true there, in time.
-template <class F>
-testing::AssertionResult InChild(F&& body) {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    alarm(30);
-    int code = 1;
-    try {
-      code = body() ? 0 : 2;
-    } catch (const std::exception& e) {
-      fprintf(stderr, "child: %s\n", e.what());
-      code = 3;
-    }
-    _exit(code);
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "the child ended with " << (WIFSIGNALED(status) ? "signal " : "status ")
-                                     << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-}
-
 class ForkTest : public WorkersTest {
  protected:
   void SetUp() override {
-    if (kUnderTsan) GTEST_SKIP() << "ThreadSanitizer does not support threads made in a fork child";
-    if (kUnderAsan) GTEST_SKIP() << "AddressSanitizer 16 forks with its allocator's locks held by other threads";
+    if (const char* why = WhyNoForks()) GTEST_SKIP() << why;
   }
 };
 INSTANTIATE_TEST_SUITE_P(Workers, ForkTest, testing::Values(0, 1, 2, 4, 8),
@@ -195,6 +170,31 @@ TEST_P(ForkTest, InsideAnOp) {
   });
   eng.Wait(a);
   EXPECT_TRUE(child_was_fine);
+}
+
+TEST_P(ForkTest, AnEngineThatAnotherThreadShutsDownIsClosedInTheChild) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  Gate gate;
+  eng.Push({.writes = {a}}, [&] { gate.Wait(); });
+  std::thread ending([&] { eng.Shutdown(); });
+  const auto refused = [&] {
+    try {
+      eng.Push({.name = "late"}, [] {});
+    } catch (const UsageError&) {
+      return true;
+    }
+    return false;
+  };
+  while (!refused()) std::this_thread::yield();
+  EXPECT_TRUE(InChild([&] {
+    eng.Shutdown();
+    eng.WaitAll();
+    return refused() && CausedBy<ForkedWhilePending>(ErrorOf([&] { eng.Wait(a); }));
+  }));
+  gate.Open();
+  ending.join();
+  EXPECT_EQ(a.version(), 1u);
 }
 
 }  // namespace

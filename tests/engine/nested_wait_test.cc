@@ -183,5 +183,62 @@ TEST_P(NestedWaitTest, ErrorOfANestedWaitFailsTheWaitingOp) {
   EXPECT_TRUE(Has(e.what(), "deep down"));
 }
 
+// A wait in one engine's op for another engine's Var.
+TEST_P(NestedWaitTest, NoOpOfAnotherEngineRunsOnTheWaitingStack) {
+  Engine x(Quiet(workers())), y(Quiet(0));
+  Var a = x.NewVar("a"), b = y.NewVar("b");
+  static thread_local int depth = 0;
+  std::atomic<int> deepest{0};
+  const auto body = [&](const std::function<void()>& inside) {
+    deepest = std::max<int>(deepest, ++depth);
+    inside();
+    --depth;
+  };
+  y.Push({.writes = {b}}, [&] { body([] {}); });
+  y.Push({.reads = {b}}, [&] { body([] {}); });
+  x.Push({.writes = {a}}, [&] {
+    body([&] {
+      y.Wait(b);
+      y.WaitAll();
+    });
+  });
+  x.Wait(a);
+  EXPECT_EQ(deepest, 1);
+}
+
+TEST_P(NestedWaitTest, EnginesWhoseOpsWaitForEachOthersOpsGoOn) {
+  Engine x(Quiet(workers())), y(Quiet(workers()));
+  Var a = x.NewVar("a"), b = y.NewVar("b"), c = x.NewVar("c");
+  int ran = 0;
+  x.Push({.writes = {a}}, [&] {
+    y.Push({.writes = {b}}, [&] {
+      x.Push({.writes = {c}}, [&] { ++ran; });
+      x.Wait(c);
+      ++ran;
+    });
+    y.Wait(b);
+    ++ran;
+  });
+  x.Wait(a);
+  EXPECT_EQ(ran, 3);
+}
+
+TEST_P(NestedWaitTest, WithoutStandInsTheWorkerWaitsForAnotherEngineItself) {
+  EngineOptions o = Quiet(workers());
+  o.max_spare_threads = 1;  // with no workers, who drives meanwhile
+  Engine x(std::move(o)), y(Quiet(1));
+  Gate gate;
+  Var b = y.NewVar("b");
+  y.Push({.writes = {b}}, [&] { gate.Wait(); });
+  std::vector<Var> waiting;
+  for (int i = 0; i < std::max(1, workers()); ++i) {
+    waiting.push_back(x.NewVar());
+    x.Push({.writes = {waiting.back()}}, [&] { y.Wait(b); });
+  }
+  EXPECT_TRUE(!workers() || !x.WaitFor(waiting[0], 0ns));
+  gate.Open();
+  x.WaitAll();
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -37,6 +37,81 @@ TEST(OptionsTest, ValuesOutOfRangeAreRefusedByName) {
   EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.stall_timeout = -1ms; }), "stall_timeout"));
 }
 
+// What nanoseconds cannot hold is for ever.
+static_assert(Timeout(std::chrono::milliseconds::max()).nanoseconds() == Timeout::kForever);
+static_assert(Timeout(std::chrono::milliseconds::min()).nanoseconds() < 0ns);
+static_assert(Timeout(std::chrono::hours(2562047)).nanoseconds() == std::chrono::hours(2562047));
+static_assert(Timeout(std::chrono::hours(2562048)).nanoseconds() == Timeout::kForever);
+static_assert(Timeout(std::chrono::duration<uint64_t>(UINT64_MAX)).nanoseconds() == Timeout::kForever);
+static_assert(Timeout(std::chrono::duration<int, std::pico>(1999)).nanoseconds() == 1ns);
+static_assert(Timeout(-1ns).nanoseconds() == -1ns);
+
+TEST(OptionsTest, LongestWaitsAreForEver) {
+  Engine eng(Quiet(1));
+  Var a = eng.NewVar("a");
+  for (int i = 0; i < 2; ++i) {
+    Gate gate;
+    eng.Push({.updates = {a}}, [&] { gate.Wait(); });
+    std::thread opener([&] { gate.Open(); });
+    if (i == 0) {
+      EXPECT_TRUE(eng.WaitFor(a, std::chrono::milliseconds::max()));
+    } else {
+      EXPECT_TRUE(eng.WaitAllFor(std::chrono::hours::max()));
+    }
+    opener.join();
+  }
+}
+
+TEST(OptionsTest, LongestDrainTimeoutIsForEver) {
+  Log log;
+  Slot<Completion> slot;
+  std::thread completes([&] {
+    Completion done = slot.Take();
+    Gate().WaitFor(50ms);  // a timeout that has overflowed is over at once
+    done();
+  });
+  {
+    EngineOptions o = Reporting(1, log);
+    o.drain_timeout = std::chrono::milliseconds::max();
+    Engine eng(o);
+    eng.PushAsync({}, [&](RunContext&, Completion done) { slot.Put(std::move(done)); });
+  }
+  completes.join();
+  EXPECT_EQ(log.size(), 0u);
+}
+
+TEST(OptionsTest, LongestStallTimeoutNeverReports) {
+  std::atomic<int> reports{0};
+  {
+    EngineOptions o = Quiet(1);
+    o.stall_timeout = std::chrono::milliseconds::max();
+    o.on_stall = [&](std::string_view) { ++reports; };
+    Engine eng(o);
+    Var a = eng.NewVar("a");
+    HeldOp held = HoldWrite(eng, a);
+    EXPECT_FALSE(eng.WaitFor(a, 50ms));
+  }
+  EXPECT_EQ(reports, 0);
+}
+
+TEST(OptionsTest, LongestSpinStillEnds) {
+  EngineOptions o = Quiet(1);
+  o.spin = std::chrono::microseconds::max();
+  Engine eng(o);
+  Var a = eng.NewVar("a");
+  eng.Push({.writes = {a}}, [] {});
+  eng.Wait(a);
+  {
+    Gate gate;
+    eng.Push({.writes = {a}}, [&] { gate.Wait(); });
+    EXPECT_FALSE(eng.WaitFor(a, 1ms));
+    EXPECT_FALSE(eng.WaitAllFor(1ms));
+    gate.Open();
+    eng.Wait(a);
+  }
+  eng.WaitAll();
+}
+
 TEST(OptionsTest, BadPoolsAreRefusedByName) {
   EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.pools = {{.name = ""}}; }), "without a name"));
   EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.pools = {{.name = "x"}, {.name = "x"}}; }), "two pools named 'x'"));
@@ -103,6 +178,12 @@ TEST(OptionsTest, NamesMadeAtRunTimeAreKept) {
 TEST(OptionsTest, VersionIsThreeNumbers) {
   int a = -1, b = -1, c = -1;
   EXPECT_EQ(sscanf(Version(), "%d.%d.%d", &a, &b, &c), 3) << Version();
+}
+
+TEST(OptionsTest, WhatTheEnvironmentMaySayIsAccepted) {
+  Env pending("ENGINE_MAX_PENDING", "1099511627776"), workers("ENGINE_WORKERS", "1");
+  Engine eng(EngineOptions::FromEnv());  // above the default of hard_max_pending, which goes up with it
+  EXPECT_EQ(EngineOptions::FromEnv().hard_max_pending, size_t{1} << 40);
 }
 
 }  // namespace

@@ -79,5 +79,135 @@ TEST_P(ParallelForTest, MayBeNestedAndUsedOnEveryPool) {
   EXPECT_EQ(sum, 4 * 16);
 }
 
+// Pieces that run on oneTBB's threads are inside their op all the same.
+class PiecesTest : public ParallelForTest {
+ protected:
+  static EngineOptions Options(int workers) {
+    EngineOptions o = Quiet(workers);
+    o.intra_op_threads = 4;
+    o.max_pending = 8;
+    return o;
+  }
+  // ParallelFor over many pieces, the first of which wait for another thread to come, as long as one may be expected.
+  static void ForPieces(RunContext& ctx, const std::function<void()>& piece) {
+    const auto caller = std::this_thread::get_id();
+    std::atomic<bool> others{false};
+    ctx.ParallelFor(64, 1, [&](size_t begin, size_t end) {
+      if (std::this_thread::get_id() != caller) others = true;
+      for (int i = 0; i < 20'000 && !others; ++i) std::this_thread::yield();
+      for (; begin < end; ++begin) piece();
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, PiecesTest, testing::Values(0, 1, 2),
+                         [](const auto& instance) { return std::to_string(instance.param); });
+
+TEST_P(PiecesTest, PushWithoutWaitingForRoom) {
+  Engine eng(Options(workers()));
+  Var a = eng.NewVar("a");
+  std::atomic<int> ran{0}, refused{0};
+  eng.Push({.writes = {a}}, [&](RunContext& ctx) {
+    ForPieces(ctx, [&] {
+      for (int i = 0; i < 20; ++i) refused += !eng.TryPush({.updates = {a}}, [&] { ++ran; });
+    });
+  });
+  eng.Wait(a);
+  eng.Wait(a);
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(ran, 64 * 20);
+}
+
+// Under naive it would run inside the piece, whose thread has no role to lend.
+TEST_P(PiecesTest, PushOpsThatMayWaitUnderAnyPolicy) {
+  Engine eng(Options(workers()));
+  for (const Policy policy : {Policy::kThreaded, Policy::kNaive, Policy::kInline}) {
+    eng.SetPolicy(policy);
+    Var a = eng.NewVar("a");
+    std::atomic<int> waited{0};
+    eng.Push({.name = "outer", .writes = {a}}, [&](RunContext& ctx) {
+      ForPieces(ctx, [&] {
+        eng.Push({.name = "waits"}, [&] {
+          Var inner = eng.NewVar("inner");
+          eng.Push({.writes = {inner}}, [] {});
+          eng.Wait(inner);
+          ++waited;
+        });
+      });
+    });
+    eng.WaitAll();
+    eng.WaitAll();  // what bodies pushed, too
+    EXPECT_EQ(waited, 64);
+  }
+}
+
+TEST_P(PiecesTest, MayNotWaitForOpsOfTheirEngine) {
+  Engine eng(Options(workers()));
+  Var a = eng.NewVar("a"), other = eng.NewVar("other");
+  std::atomic<int> own{0}, others{0}, all{0}, ends{0};
+  eng.Push({.name = "outer", .writes = {a}}, [&](RunContext& ctx) {
+    ForPieces(ctx, [&] {
+      own += Has(RefusalOf([&] { eng.WaitFor(a, 0ns); }), "names itself");
+      others += Has(RefusalOf([&] { eng.WaitFor(other, 0ns); }), "piece of ParallelFor of op 'outer'");
+      all += Has(RefusalOf([&] { eng.WaitAllFor(0ns); }), "would wait for itself");
+      ends += Has(RefusalOf([&] { eng.Shutdown(); }), "would wait for itself");
+    });
+    eng.Wait(other);  // the op itself may
+  });
+  eng.Wait(a);
+  EXPECT_EQ(own, 64);
+  EXPECT_EQ(others, 64);
+  EXPECT_EQ(all, 64);
+  EXPECT_EQ(ends, 64);
+}
+
+TEST_P(PiecesTest, PushWhileTheEngineDrains) {
+  std::atomic<int> ran{0};
+  {
+    Engine eng(Options(workers()));
+    Var hold = eng.NewVar("hold");
+    HeldOp held = HoldWrite(eng, hold);  // released by the shutdown
+    eng.Push({.reads = {hold}}, [&](RunContext& ctx) { ForPieces(ctx, [&] { eng.Push({}, [&] { ++ran; }); }); });
+    eng.Shutdown();
+  }
+  EXPECT_EQ(ran, 64);
+}
+
+TEST_P(PiecesTest, PushUnderTheScopesOfTheirOp) {
+  Engine eng(Options(workers()));
+  Var a = eng.NewVar("a");
+  std::atomic<int> ran{0}, naive{0};
+  eng.Push({.writes = {a}}, [&](RunContext& ctx) {
+    CancelScope scope;
+    const auto under = scope.Enter();
+    ForPieces(ctx, [&] { eng.Push({.updates = {a}}, [&] { ++ran; }); });
+    scope.Cancel();
+  });
+  Var b = eng.NewVar("b");
+  eng.Push({.writes = {b}}, [&](RunContext& ctx) {
+    const PolicyScope under = eng.EnterPolicy({Policy::kNaive, {}});
+    ForPieces(ctx, [&] { naive += eng.policy() == Policy::kNaive; });
+  });
+  eng.WaitAll();
+  EXPECT_TRUE(CausedBy<CancelledError>(ErrorOf([&] { eng.Wait(a); })));
+  EXPECT_EQ(ran, 0);
+  eng.Wait(b);
+  EXPECT_EQ(naive, 64);
+}
+
+TEST_P(PiecesTest, MayWaitForAnotherEnginesOps) {
+  Engine eng(Options(workers())), inner(Options(1));
+  Var a = eng.NewVar("a"), b = inner.NewVar("b");
+  inner.Push({.writes = {b}}, [] {});
+  std::atomic<int> waited{0};
+  eng.Push({.writes = {a}}, [&](RunContext& ctx) {
+    ForPieces(ctx, [&] {
+      inner.Wait(b);  // of another engine: its ops need nothing of ours
+      ++waited;
+    });
+  });
+  eng.Wait(a);
+  EXPECT_EQ(waited, 64);
+}
+
 }  // namespace
 }  // namespace engine::test

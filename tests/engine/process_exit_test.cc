@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "engine/bulk.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -123,6 +124,108 @@ TEST(ProcessExitDeathTest, WhileOtherThreadsPushAndWait) {
     running->WaitFor(2);
     std::quick_exit(7);
   });
+}
+
+// Thread-locals go before statics: what the engine keeps for a thread must be usable after that.
+struct PushesAtExit {
+  Engine &one, &two;
+  Var a, b;
+  ~PushesAtExit() {
+    int ran = 0;
+    for (int i = 0; i < 50; ++i) {
+      Var v = one.NewVar(), w = two.NewVar();
+      one.Push({.writes = {v, a}}, [&] { ++ran; });
+      two.Push({.writes = {w, b}}, [&] { ++ran; });
+      one.Wait(a);
+      two.Wait(b);
+    }
+    if (ran != 100) std::abort();
+  }
+};
+
+void ExitWithStaticsThatPush() {
+  Deadline();
+  static Engine one(Short()), two(Short());
+  static PushesAtExit late{one, two, one.NewVar("a"), two.NewVar("b")};
+  one.Push({.writes = {late.a}}, [] {});
+  two.Push({.writes = {late.b}}, [] {});
+  one.WaitAll();
+  two.WaitAll();
+  std::exit(7);
+}
+TEST(ProcessExitDeathTest, StaticsThatPushAndWaitWhenTheThreadLocalsHaveGone) {
+  EXPECT_ENDS(ExitWithStaticsThatPush());
+}
+
+TEST(ProcessExitDeathTest, StaticEngineWhereALocalOneWasUsedLast) {
+  EXPECT_ENDS({
+    Deadline();
+    static Engine eng(Short());
+    static Var a = eng.NewVar("a");
+    eng.Push({.writes = {a}}, [] {});
+    eng.Wait(a);
+    {
+      Engine local(Short());
+      Var b = local.NewVar("b");
+      local.Push({.writes = {b}}, [] {});
+      local.Wait(b);
+    }
+    std::exit(7);
+  });
+}
+
+TEST(ProcessExitDeathTest, StaticThatSetsABulkSizeWhenTheThreadLocalsHaveGone) {
+  EXPECT_ENDS({
+    Deadline();
+    struct Sets {
+      ~Sets() {
+        Engine eng(Short());
+        SetBulkSize(eng, 5);
+        Var a = eng.NewVar("a");
+        for (int i = 0; i < 12; ++i) eng.Push({.updates = {a}}, [] {});
+        eng.Wait(a);
+        SetBulkSize(eng, 0);
+      }
+    };
+    static Sets late;
+    Engine eng(Short());
+    SetBulkSize(eng, 5);
+    std::exit(7);
+  });
+}
+
+// A thread-local that is older than what the engine keeps for the thread, and so is destroyed later.
+struct LatePusher {
+  Engine *one = nullptr, *two = nullptr;
+  std::atomic<int>* ran = nullptr;
+  ~LatePusher() {
+    for (Engine* eng : {one, two}) {
+      if (!eng) continue;
+      Var v = eng->NewVar("late");
+      eng->Push({.writes = {v}}, [ran = ran] { ++*ran; });
+      eng->Wait(v);
+    }
+  }
+};
+
+TEST(ThreadEndTest, LatePushesTakeNoSlotForGood) {
+  Engine one(Quiet(1)), two(Quiet(1));
+  std::atomic<int> ran{0};
+  const auto threads = [&](int n) {
+    for (int i = 0; i < n; ++i)
+      std::thread([&] {
+        thread_local LatePusher late;
+        late.one = &one;
+        late.two = &two;
+        late.ran = &ran;
+        one.Push({}, [] {});
+        two.Push({}, [] {});
+      }).join();
+    return one.stats().slab_bytes + two.stats().slab_bytes;
+  };
+  const uint64_t before = threads(20);
+  EXPECT_EQ(threads(400), before);  // each slot that is not given back keeps blocks
+  EXPECT_EQ(ran, 2 * 420);
 }
 
 }  // namespace

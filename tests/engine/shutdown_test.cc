@@ -114,6 +114,71 @@ TEST_P(ShutdownTest, TimeoutTouchesNoOpThatHasCompleted) {
   kept();
 }
 
+// Failing a completion starts what waits for it: not while the body, which may be about to complete it, still runs.
+TEST_P(ShutdownTest, TimeoutStartsNothingBesideARunningBody) {
+  if (!workers()) GTEST_SKIP() << "one thread runs all bodies";
+  std::atomic<bool> inside{false}, overlap{false}, ran{false};
+  Gate next_started;
+  Completion kept;
+  {
+    EngineOptions o = Quiet(workers() + 1);
+    o.drain_timeout = 10ms;
+    Engine eng(o);
+    Var a = eng.NewVar("a");
+    eng.PushAsync({.writes = {a}}, [&](RunContext&, Completion done) { kept = std::move(done); });
+    eng.PushAsync({.writes = {a}}, [&](RunContext&, Completion done) {
+      inside = true;
+      next_started.WaitFor(100ms);  // several looks of the drain
+      inside = false;
+      done();
+    });
+    eng.Push({.writes = {a}}, [&] {
+      overlap = inside.load();
+      ran = true;
+      next_started.Open();
+    });
+  }
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(overlap);
+}
+
+TEST_P(ShutdownTest, CompletionThatIsKeptFailsOnceItsBodyHasReturned) {
+  Log log;
+  Completion kept;
+  {
+    EngineOptions o = Reporting(workers(), log);
+    o.drain_timeout = 0ms;
+    Engine eng(o);
+    eng.PushAsync({.name = "keeps"}, [&](RunContext&, Completion done) {
+      kept = done;
+      Gate().WaitFor(30ms);  // longer than the timeout
+    });
+  }
+  EXPECT_TRUE(log.Contains("'keeps'"));
+  EXPECT_FALSE(log.Contains("gave up"));
+}
+
+TEST_P(ShutdownTest, StopBesideItLeavesNoOpBehind) {
+  for (int round = 0; round < 20; ++round) {
+    Log log;
+    std::atomic<int> ran{0};
+    EngineOptions o = Reporting(workers(), log);
+    o.drain_timeout = 500ms;
+    Engine eng(o);
+    Var a = eng.NewVar("a");
+    for (int i = 0; i < 200; ++i) eng.Push({.updates = {a}}, [&] { ++ran; });
+    std::thread stops([&] {
+      eng.Stop();
+      eng.Start();
+      eng.Stop();
+    });
+    eng.Shutdown();
+    stops.join();
+    EXPECT_EQ(ran, 200);
+    EXPECT_EQ(log.size(), 0u);
+  }
+}
+
 TEST_P(ShutdownTest, StoppedEngineIsDrainedAsWell) {
   std::atomic<int> ran{0};
   {

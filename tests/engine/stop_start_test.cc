@@ -1,4 +1,9 @@
 // Stop and Start: workers finish what they run and go; pushes queue up meanwhile.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -71,11 +76,179 @@ TEST_P(StopStartTest, StopWhileAnOpWaitsForWhatOnlyStartWillRun) {
   eng.Wait(out);
 }
 
-TEST_P(StopStartTest, StopInsideAnOpIsRefused) {
+TEST_P(StopStartTest, BothAreRefusedInsideAnOp) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");
   eng.Push({.writes = {a}}, [&] { eng.Stop(); });
   EXPECT_TRUE(CausedBy<UsageError>(ErrorOf([&] { eng.Wait(a); })));
+  eng.Push({.writes = {a}}, [&] { eng.Start(); });
+  EXPECT_TRUE(CausedBy<UsageError>(ErrorOf([&] { eng.Wait(a); })));
+}
+
+TEST_P(StopStartTest, AllMayComeBeforeTheFirstUse) {
+  {
+    Engine eng(Quiet(workers()));
+    eng.Stop();
+    eng.Start();
+    eng.Start();
+    eng.Stop();
+    eng.Shutdown();
+    eng.Shutdown();
+  }
+  Engine stopped(Quiet(workers()));
+  stopped.Stop();
+}
+
+TEST_P(StopStartTest, BothDoNothingAfterShutdown) {
+  std::atomic<int> started{0};
+  EngineOptions o = Quiet(workers());
+  o.on_start = [&](int) { ++started; };
+  Engine eng(o);
+  Var a = eng.NewVar("a");
+  eng.Shutdown();
+  eng.Stop();
+  eng.Start();
+  eng.Stop();
+  eng.Start();
+  EXPECT_LE(started, workers());
+  EXPECT_THROW(eng.Push({.writes = {a}}, [] {}), UsageError);
+}
+
+// True once a Stop on another thread has begun: then one of two workers takes nothing any more.
+void AwaitStopped(Engine& eng) {
+  Var probe = eng.NewVar("probe");
+  do {
+    eng.Push({.updates = {probe}}, [] {});
+  } while (eng.WaitFor(probe, 20ms));
+}
+
+// How many ops a worker runs at once, at most.
+struct AtOnce {
+  void Push(Engine& eng) {
+    eng.Push({}, [this](RunContext& ctx) {
+      auto& inside = insides[static_cast<size_t>(ctx.worker())];
+      if (++inside > 1) both = true;
+      for (int i = 0; i < 10; ++i) std::this_thread::yield();
+      --inside;
+    });
+  }
+  std::array<std::atomic<int>, 8> insides{};
+  std::atomic<bool> both{false};
+};
+
+// A body that lasts until the gate opens.
+struct Blocked {
+  explicit Blocked(Engine& eng) {
+    eng.Push({.name = "blocked"}, [this] {
+      started.Open();
+      gate.Wait();
+      over = true;
+    });
+    started.Wait();
+  }
+  Gate started, gate;
+  std::atomic<bool> over{false};
+};
+
+TEST(StopStartRaceTest, ASecondStopWaitsForTheFirst) {
+  Engine eng(Quiet(2));
+  Blocked body(eng);
+  std::thread first([&] { eng.Stop(); });
+  AwaitStopped(eng);
+  Gate calls;
+  bool over = false;
+  std::thread second([&] {
+    calls.Open();
+    eng.Stop();
+    over = body.over;
+  });
+  calls.Wait();
+  EXPECT_FALSE(eng.WaitAllFor(20ms));  // time enough for a Stop that does not wait
+  body.gate.Open();
+  first.join();
+  second.join();
+  EXPECT_TRUE(over);
+}
+
+TEST(StopStartRaceTest, AStartWaitsForTheStopBeforeIt) {
+  Engine eng(Quiet(2));
+  AtOnce at_once;
+  Blocked body(eng);
+  std::thread stop([&] { eng.Stop(); });
+  AwaitStopped(eng);
+  Gate calls;
+  bool over = false;
+  std::thread start([&] {
+    calls.Open();
+    eng.Start();
+    over = body.over;
+  });
+  calls.Wait();
+  for (int i = 0; i < 200; ++i) at_once.Push(eng);
+  EXPECT_FALSE(eng.WaitAllFor(20ms));
+  body.gate.Open();
+  stop.join();
+  start.join();
+  eng.WaitAll();
+  EXPECT_TRUE(over);
+  EXPECT_FALSE(at_once.both);
+}
+
+TEST(StopStartRaceTest, NoWorkerIsEverPlayedTwice) {
+  Engine eng(Quiet(2));
+  AtOnce at_once;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 30; ++i) {
+        eng.Stop();
+        for (int k = 0; k < 5; ++k) at_once.Push(eng);
+        eng.Start();
+      }
+    });
+  for (auto& t : threads) t.join();
+  eng.WaitAll();
+  EXPECT_FALSE(at_once.both);
+}
+
+TEST(StopStartRaceTest, AForksChildMayStopAndStartFirst) {
+  if (kSanitized) GTEST_SKIP() << "as ForkTest: the tools do not support threads in a fork's child";
+  Engine eng(Quiet(2));
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    AtOnce at_once;
+    for (int i = 0; i < 10; ++i) {
+      eng.Stop();
+      eng.Start();
+      for (int k = 0; k < 20; ++k) at_once.Push(eng);
+    }
+    eng.WaitAll();
+    eng.Shutdown();
+    _exit(at_once.both ? 1 : 0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(StopStartRaceTest, AForksChildOfAStoppedEngineMayStartIt) {
+  if (kSanitized) GTEST_SKIP() << "as ForkTest: the tools do not support threads in a fork's child";
+  Engine eng(Quiet(2));
+  eng.Stop();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    Var a = eng.NewVar("a");
+    eng.Push({.writes = {a}}, [] {});
+    if (eng.WaitFor(a, 1ms)) _exit(1);
+    eng.Start();
+    eng.Wait(a);
+    _exit(0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_P(StopStartTest, PushersAndWaitersMayGoOnMeanwhile) {

@@ -1,5 +1,6 @@
 // Trace: every op that ran or was skipped while it was on, with its lane and its times. It changes nothing.
 #include "support/engine_test.h"
+#include "support/odd_locale.h"
 
 namespace engine::test {
 namespace {
@@ -95,6 +96,22 @@ TEST(TraceJsonTest, IsWellFormedAndEscapesNames) {
   }
   EXPECT_FALSE(text);
   EXPECT_EQ(depth, 0);
+}
+
+TEST(TraceJsonTest, IsUtf8WhateverTheNames) {
+  const auto name = [](const char* text) { return ChromeTraceJson({{text, "cpu/0", 0, 1, 1, false}}); };
+  EXPECT_TRUE(Has(name("caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80"), "caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80"));
+  EXPECT_TRUE(Has(name("a\xff\xfez"), "a\\ufffd\\ufffdz"));
+  EXPECT_TRUE(Has(name("cut \xe6\xbc"), "cut \\ufffd\\ufffd\""));
+  EXPECT_TRUE(Has(name("surrogate \xed\xa0\x80"), "surrogate \\ufffd\\ufffd\\ufffd\""));
+  EXPECT_TRUE(Has(name("overlong \xc0\xaf"), "overlong \\ufffd\\ufffd\""));
+}
+
+TEST(TraceJsonTest, IsTheSameInEveryLocale) {
+  const std::vector<TraceEvent> events = {{"op", "cpu/0", 1'234'567'890, 9'999'999'999, 1, false}};
+  const std::string json = ChromeTraceJson(events);
+  const OddLocale odd;
+  EXPECT_EQ(ChromeTraceJson(events), json);
 }
 
 }  // namespace

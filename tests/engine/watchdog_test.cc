@@ -51,6 +51,17 @@ TEST_P(WatchdogTest, NamesRunningOpsAndWaits) {
   eng.Wait(a);
 }
 
+TEST_P(WatchdogTest, NamesOpsOfManyVars) {
+  Engine eng(Quiet(workers()));
+  std::vector<Var> vars(40);
+  for (Var& var : vars) var = eng.NewVar("one of many");
+  HeldOp held = eng.PushHeld({.name = "wide", .writes = vars}, [] {});
+  const std::string report = eng.DescribePending();
+  EXPECT_TRUE(Has(report, "1 ops are pending"));
+  EXPECT_TRUE(Has(report, "'wide'"));
+  EXPECT_TRUE(Has(report, "and 8 more blocked Vars"));
+}
+
 TEST_P(WatchdogTest, LongListsAreCut) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

@@ -18,6 +18,21 @@ engine_mutant(untold_drain drain.cc "WaitAllTest.*"
 engine_mutant(dropped_driver_wake wait.cc "Workers/CompletionTest.CalledOnAForeign*/0"
   "FutexWake(*waiter.word, kEveryone);"
   "")
+engine_mutant(driver_leaves_in_silence wait.cc "DriverTest.AWait*"
+  "if (caller_pool_used_.load(std::memory_order_relaxed) && pool(kCallerPool).HasReady()) WakeDriver();"
+  "")
+engine_mutant(body_under_the_scopes_of_who_waits wait.cc "Workers/DrivingTest.ABodyPushesUnderNo*/0"
+  "  const BodyScopes aside;"
+  "")
+engine_mutant(large_blocks_unlisted arena.cc "Workers/WatchdogTest.NamesOpsOfManyVars*"
+  "    if (wanted(large.cls)) visit(large.block);"
+  "    if (false) visit(large.block);")
+engine_mutant(failed_beside_its_body completion.cc "Workers/ShutdownTest.TimeoutStartsNothing*"
+  "if (state->returned.load(std::memory_order_acquire) && "
+  "if (")
+engine_mutant(completion_of_the_parent completion.cc "*ForkInertTest.*"
+  "  if (state_->Inherited()) return;"
+  "")
 engine_mutant(lost_unseen_error execute.cc "Workers/UnseenErrorsTest.*"
   "errors_.Add(error);"
   "(void)0;")
@@ -38,8 +53,9 @@ engine_mutant(fork_without_poison fork.cc "Workers/ForkTest.VarsWithPending*"
   "      SetPoison(var, error);"
   "")
 engine_mutant(needed_chain_not_released held_chain.cc "Workers/HeldChainTest.AWaitOfAnyThread*"
-  "  for (HeldChain* chain : needed) {"
-  "  for (HeldChain* chain : std::vector<HeldChain*>()) {")
+  "  while (!slot.needed.empty()) {  // one by one: a release may push"
+  "  slot.needed.clear();
+  while (!slot.needed.empty()) {")
 engine_mutant(chain_not_left_by_a_wait held_chain.cc "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1"
   "  if (!op->extra.more_behind) return;"
   "  if (op) return;")

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "engine/stage.h"
+#include "support/child.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -110,6 +111,27 @@ TEST(StagePoolTest, ParallelForRunsOverAllOfItAndHandsErrorsOn) {
     return 1;
   });
   EXPECT_THROW(failing.Take(), std::out_of_range);
+}
+
+TEST(StagePoolTest, ParallelForRunsInAForksChild) {
+  if (const char* why = WhyNoForks()) GTEST_SKIP() << why;
+  const int pool = Pool("forked", 1, 2), busy = Pool("busy", 1, 2);
+  const auto sum = [](int on) {
+    std::atomic<int> covered{0};
+    Stage<int> stage(On(on), [&] {
+      StageParallelFor(64, 1, [&](size_t begin, size_t end) { covered += static_cast<int>(end - begin); });
+      return 1;
+    });
+    stage.Take();
+    return covered.load();
+  };
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) sum(busy);
+  });
+  for (int i = 0; i < 40 && !HasFailure(); ++i) EXPECT_TRUE(InChild([&] { return sum(pool) >= 64; })) << i;
+  stop = true;
+  other.join();
 }
 
 }  // namespace

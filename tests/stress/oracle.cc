@@ -20,7 +20,7 @@ void Oracle::Run(OpRecord& op, bool fails) {
   for (Use& use : op.uses) {
     if (use.mode == Mode::kWrite) continue;
     use.value = values_[use.var];
-    inputs = Mix(inputs, use.value);
+    inputs = MixHash(inputs, use.value);
   }
   if (fails) return;
   for (const Use& use : op.uses)
@@ -111,7 +111,7 @@ std::string Oracle::Check() const {
     for (const Use& use : op.uses) {
       if (use.mode == Mode::kWrite) continue;
       if (use.value != values[use.var]) return Text(op, use) + " did not see what was written there";
-      inputs = Mix(inputs, use.value);
+      inputs = MixHash(inputs, use.value);
     }
     for (const Use& use : op.uses)
       if (use.mode != Mode::kRead && !op.failed) values[use.var] = Written(op.id, inputs, use.var);

@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "support/random.h"
+
 namespace engine::test {
 
 enum class Mode : uint8_t { kRead, kUpdate, kWrite };
@@ -37,14 +39,8 @@ struct OpRecord {
   bool failed = false;  // threw before it wrote
 };
 
-inline uint64_t Mix(uint64_t h, uint64_t x) {
-  h ^= x + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
-  h *= 0xff51afd7ed558ccd;
-  return h ^ (h >> 32);
-}
-
 // What an op with number `id` that has read `inputs` (mixed) writes into `var`.
-inline uint64_t Written(uint64_t id, uint64_t inputs, uint32_t var) { return Mix(Mix(inputs, id), var); }
+inline uint64_t Written(uint64_t id, uint64_t inputs, uint32_t var) { return MixHash(MixHash(inputs, id), var); }
 
 class Oracle {
  public:
@@ -67,7 +63,7 @@ class Oracle {
   OpRecord& record(size_t i) { return *records_[i]; }
 
  private:
-  static uint64_t Initial(uint32_t var) { return Mix(17, var); }
+  static uint64_t Initial(uint32_t var) { return MixHash(17, var); }
   struct Step {
     const OpRecord* op;
     const Use* use;

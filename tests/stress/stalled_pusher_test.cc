@@ -54,6 +54,9 @@ struct StallEnv {
   static void Need(Ctx&, void*) {}
   static bool Holds(void*) { return false; }
   static void SpinOnLock(uint32_t) { std::this_thread::yield(); }
+  static void* Scratch(Ctx&) { return nullptr; }
+  static void CheckGrant(const void*, uint32_t) {}
+  static void CheckPins(const void*, uint32_t) {}
 };
 
 using Protocol = detail::Dependency<StallEnv>;

@@ -3,6 +3,7 @@
 // Threads: all methods on any thread. A closed gate blocks Wait; once open it stays open.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -18,6 +19,11 @@ class Gate {
   void Wait() {
     std::unique_lock lock(mu_);
     changed_.wait(lock, [&] { return open_; });
+  }
+  // For what must not happen: as long as it is worth waiting for that. Whether it is open.
+  bool WaitFor(std::chrono::milliseconds most) {
+    std::unique_lock lock(mu_);
+    return changed_.wait_for(lock, most, [&] { return open_; });
   }
   bool open() {
     std::lock_guard lock(mu_);

@@ -168,8 +168,8 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
   state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
                                                 : detail::MakeLoopbackBackend(membership, device);
   state->var = engine.NewVar(state->options.name);
-  state->channel =
-      &core->devices().OpenChannel(static_cast<uint32_t>(state->options.device), state, state->options.timeout);
+  state->channel = &core->devices().OpenChannel(static_cast<uint32_t>(state->options.device), state,
+                                                Timeout(state->options.timeout).nanoseconds());
   state_ = std::move(state);
   const auto join = [s = state_](RunContext&) { s->Step([&] { s->backend->Join(); }); };
   const OpDesc desc{.name = "communicator_join", .updates = state_->var, .place = place()};
@@ -205,8 +205,7 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
 
 void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Collective> calls,
                         std::shared_ptr<const void> owner, Site site) {
-  if (!state_) throw UsageError("Push to a communicator that was moved from");
-  CommunicatorState& s = *state_;
+  CommunicatorState& s = State("Push");
   const std::string label = "communicator '" + s.options.name + "': op '" + desc.name.c_str() + "' ";
   if (s.process != getpid()) throw UsageError(label + "in a fork's child: the communicator is the parent's");
   if (calls.empty()) throw UsageError(label + "has no calls");
@@ -233,8 +232,7 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
 }
 
 void Communicator::Abort(std::string_view why) {
-  if (!state_) throw UsageError("Abort of a communicator that was moved from");
-  if (state_->process != getpid())
+  if (State("Abort").process != getpid())
     throw UsageError("communicator '" + name() + "': Abort in a fork's child: the communicator is the parent's");
   state_->Fail("aborted: " + std::string(why));
   state_->core->devices().Attend();
@@ -259,15 +257,20 @@ std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> 
   return made;
 }
 
-int Communicator::rank() const noexcept { return state_->options.rank; }
-int Communicator::size() const noexcept { return state_->options.size; }
-const std::string& Communicator::name() const noexcept { return state_->options.name; }
-Placement Communicator::place() const noexcept {
-  return {Placement::Kind::kCommunicator, static_cast<uint16_t>(state_->channel->index)};
+CommunicatorState& Communicator::State(const char* call) const {
+  if (!state_) throw UsageError(std::string(call) + " of a communicator that was moved from");
+  return *state_;
 }
-const Var& Communicator::var() const noexcept { return state_->var; }
-CommunicatorStats Communicator::stats() const noexcept {
-  return {state_->collectives.load(std::memory_order_relaxed), state_->groups.load(std::memory_order_relaxed)};
+int Communicator::rank() const { return State("rank").options.rank; }
+int Communicator::size() const { return State("size").options.size; }
+const std::string& Communicator::name() const { return State("name").options.name; }
+Placement Communicator::place() const {
+  return {Placement::Kind::kCommunicator, static_cast<uint16_t>(State("place").channel->index)};
+}
+const Var& Communicator::var() const { return State("var").var; }
+CommunicatorStats Communicator::stats() const {
+  const CommunicatorState& s = State("stats");
+  return {s.collectives.load(std::memory_order_relaxed), s.groups.load(std::memory_order_relaxed)};
 }
 
 }  // namespace engine

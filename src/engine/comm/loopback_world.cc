@@ -34,7 +34,7 @@ bool Same(const std::vector<Collective>& a, const std::vector<Collective>& b) {
                     [](const Collective& x, const Collective& y) { return Same(x, y); });
 }
 
-Mutex g_worlds_mu;
+constinit Mutex g_worlds_mu;
 std::map<std::array<unsigned char, 128>, std::shared_ptr<LoopbackWorld>>& Worlds() REQUIRES(g_worlds_mu) {
   static auto* worlds =
       new std::map<std::array<unsigned char, 128>, std::shared_ptr<LoopbackWorld>>;  // outlives threads
@@ -42,6 +42,9 @@ std::map<std::array<unsigned char, 128>, std::shared_ptr<LoopbackWorld>>& Worlds
 }
 
 }  // namespace
+
+void LockLoopbackWorlds() NO_THREAD_SAFETY_ANALYSIS { g_worlds_mu.Lock(); }
+void UnlockLoopbackWorlds() NO_THREAD_SAFETY_ANALYSIS { g_worlds_mu.Unlock(); }
 
 std::shared_ptr<LoopbackWorld> LoopbackWorld::Of(const CommunicatorId& id) {
   MutexLock lock(g_worlds_mu);

@@ -80,7 +80,7 @@ class NcclBackend final : public CommBackend {
       CheckAlive();
       result = ncclCommInitRankConfig(&comm_, options.size, id, options.rank, &config);
     }
-    const auto limit = options.timeout.count() ? Clock::now() + options.timeout : kNever;
+    const auto limit = options.timeout.count() ? After(options.timeout) : kNever;
     Await("ncclCommInitRankConfig", result, limit);
   }
 
@@ -104,7 +104,7 @@ class NcclBackend final : public CommBackend {
       }
     }
     const auto timeout = membership_.options.timeout;
-    Await(failed, result, timeout.count() ? Clock::now() + timeout : kNever);
+    Await(failed, result, timeout.count() ? After(timeout) : kNever);
   }
 
   std::string AsyncError() noexcept override {

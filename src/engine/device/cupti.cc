@@ -69,8 +69,8 @@ std::string Watch() {
 }  // namespace
 
 std::string WatchSyncs() {
-  static const std::string why = Watch();
-  return why;
+  static const auto* why = new std::string(Watch());  // never destroyed: statics' destructors may ask
+  return *why;
 }
 
 }  // namespace engine::detail

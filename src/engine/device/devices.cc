@@ -5,6 +5,7 @@
 #include "core.h"
 #include "device/bulk_graphs.h"
 #include "device/memory.h"
+#include "make_thread.h"
 
 namespace engine::detail {
 
@@ -12,12 +13,15 @@ namespace {
 
 // Handles of libraries on a device that is lost. To destroy one is a call to the device, which on CUDA waits for all that
 // runs there (cublasDestroy does): on a context that hangs it would never return. So they stay until the process ends.
-void Abandon(std::vector<std::pair<const void*, std::shared_ptr<void>>>& locals) {
-  static Mutex mu;
-  static auto& abandoned = *new std::vector<std::shared_ptr<void>>;  // reachable, so that leak checkers know
-  MutexLock lock(mu);
-  for (auto& [key, value] : locals) abandoned.push_back(std::move(value));
-  locals.clear();
+using LaneLocals = std::vector<std::pair<const void*, std::shared_ptr<void>>>;
+void Abandon(LaneLocals& locals) {
+  struct Abandoned {
+    LaneLocals locals;
+    Abandoned* before;
+  };
+  static constinit std::atomic<Abandoned*> all{nullptr};  // reachable, so that leak checkers know
+  auto* const abandoned = new Abandoned{std::exchange(locals, {}), nullptr};
+  abandoned->before = all.exchange(abandoned, std::memory_order_relaxed);  // nobody ever looks
 }
 
 }  // namespace
@@ -85,8 +89,11 @@ void Devices::Close() {
 
 bool Devices::Has(uint32_t index) const {
   if (!options_.devices.empty()) return index < options_.devices.size();
-  static const int cuda = CudaDeviceCount();
-  return static_cast<int>(index) < cuda;
+  // No static with a guard, which a fork could leave locked in the child. relaxed: whoever asks first, finds the same.
+  static constinit std::atomic<int> cuda{-1};
+  int known = cuda.load(std::memory_order_relaxed);
+  if (known < 0) cuda.store(known = CudaDeviceCount(), std::memory_order_relaxed);
+  return static_cast<int>(index) < known;
 }
 
 DeviceState& Devices::Get(uint32_t index) {
@@ -116,9 +123,9 @@ DeviceState& Devices::Get(uint32_t index) {
   state->graphs = std::make_unique<BulkGraphs>(*this, *state);
   state->memory = std::make_shared<MemoryPool>(*this, *state, false);
   state->pinned = std::make_shared<MemoryPool>(*this, *state, true);
+  // The thread comes with the first device, and before it: without the thread the device would never be looked at.
+  if (!thread_.joinable()) thread_ = MakeThread("a thread that looks after devices", [this] { ThreadMain(); });
   devices_.push_back(std::move(state));
-  // The thread comes with the first device.
-  if (!thread_.joinable()) thread_ = std::thread([this] { ThreadMain(); });
   DeviceState* made = devices_.back().get();
   by_index_[index].store(made, std::memory_order_release);
   return *made;

@@ -1,19 +1,19 @@
 #include "device/executor.h"
 
+#include "error_record.h"
+
 namespace engine::detail {
 namespace {
 thread_local bool t_inside_kernel = false;
 
-DeviceStatus Describe(const std::string& kernel, std::exception_ptr error) {
+DeviceStatus Describe(const std::string& kernel, const std::exception_ptr& error) {
   const std::string failed = "kernel '" + kernel + "' failed: ";
   try {
     std::rethrow_exception(error);
   } catch (const DeviceError& e) {
     return DeviceStatus::Fail(e.status().code(), true, e.status().native_code(), failed + e.what());
-  } catch (const std::exception& e) {
-    return DeviceStatus::Fail(DeviceCode::kLaunchFailed, true, 0, failed + e.what());
   } catch (...) {
-    return DeviceStatus::Fail(DeviceCode::kLaunchFailed, true, 0, failed + "it threw something");
+    return DeviceStatus::Fail(DeviceCode::kLaunchFailed, true, 0, failed + DescribeException(error));
   }
 }
 }  // namespace

@@ -289,6 +289,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   if (tracing) core_.TraceRun(name, on->name.c_str(), begin);
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   if (!async) return Settle(now, op, error, t_role_lent ? nullptr : worker);
+  EngineCore::NoteReturned(ours);
   ours = Completion();
   if (type->destroy) type->destroy(op->closure());  // what it launched is over when its Completion is called
   Pass pass{&now};

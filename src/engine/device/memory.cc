@@ -6,6 +6,7 @@
 #include "core.h"
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
+#include "fork.h"
 
 namespace engine {
 
@@ -172,6 +173,7 @@ DeviceMemory MemoryPool::Take(size_t bytes, DeviceLane& on) {
 }
 
 void MemoryPool::Give(MemoryBlock* block) noexcept {
+  if (forks_ != Forks()) return;  // the parent has the device and the memory; the lock may be held for ever
   {
     MutexLock lock(mu_);
     if (devices_) {

@@ -13,6 +13,7 @@
 
 #include "device/devices.h"
 #include "engine/device_memory.h"
+#include "fork.h"
 
 namespace engine::detail {
 
@@ -49,7 +50,8 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   DeviceState* const state_;          // looked at while open only
   const std::shared_ptr<Device> device_;
   const bool pinned_;
-  std::atomic<size_t> bytes_{0};  // relaxed: a statistic
+  const uint32_t forks_ = Forks();  // in a fork's child the device is the parent's
+  std::atomic<size_t> bytes_{0};    // relaxed: a statistic
 };
 
 }  // namespace engine::detail

@@ -289,7 +289,12 @@ void Devices::ThreadMain() {
         awake_since = {};
         // seq_cst, then a look. Partner: the fence in RecordLocked.
         pace_.store(kAsleep);
-        if (!Busy() && !stop_.load(std::memory_order_acquire) && !attention_.load()) FutexWait(pace_, kAsleep);
+        if (!Busy() && !stop_.load(std::memory_order_acquire) && !attention_.load()) {
+          // A push that waits for room saw a device at work. Partner: its announcement in WaitForRoom.
+          std::atomic_thread_fence(std::memory_order_seq_cst);
+          core_.NoteIdle();
+          FutexWait(pace_, kAsleep);
+        }
         break;
     }
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/executor.h"
+#include "make_thread.h"
 
 namespace engine::detail {
 namespace {
@@ -34,7 +35,12 @@ class ThreadsExecutor final : public Executor {
     MutexLock lock(lanes_mu_);
     lanes_.push_back(std::make_unique<ThreadLane>(id));
     ThreadLane* lane = lanes_.back().get();
-    lane->thread = std::thread([this, lane] { Run(*lane); });
+    try {
+      lane->thread = MakeThread("a thread for a stream of a software device", [this, lane] { Run(*lane); });
+    } catch (...) {
+      lanes_.pop_back();  // whoever joins them all must not find this one
+      throw;
+    }
     return lane;
   }
 

@@ -1,0 +1,30 @@
+// How a fork finds what the engine shares between threads, and how code knows that it runs in a fork's child.
+//
+// Every lock is one of three. Taken before a fork, and dropped in both processes: what the child keeps is whole then.
+// Renewed in the child, with what it guards. Or of something that the child does not look at any more (devices, runs in
+// flight). README.md lists them.
+//
+// Threads: any. Forks() changes while the child has one thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace engine::detail {
+
+// relaxed loads: see above.
+inline constinit std::atomic<uint32_t> g_forks{0};
+
+// How many forks lie between the first process and this one. What was made under another number belongs to an ancestor.
+inline uint32_t Forks() noexcept { return g_forks.load(std::memory_order_relaxed); }
+
+// In a child: oneTBB's threads are gone, if there were any.
+void LoseTbb() noexcept;
+
+// Locks of the whole process that are taken before a fork: of interned names, and of what communicators meet in.
+void LockNames();
+void UnlockNames();
+void LockLoopbackWorlds();
+void UnlockLoopbackWorlds();
+
+}  // namespace engine::detail

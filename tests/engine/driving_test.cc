@@ -1,0 +1,191 @@
+// Bodies that a thread of the program runs: while it waits (no workers, naive, inline), or inside a push (naive, inline). Each
+// is run by somebody, and pushes as it would on a worker.
+#include "engine/bulk.h"
+#include "support/engine_test.h"
+#include "support/threads.h"
+
+namespace engine::test {
+namespace {
+
+WITH_ALL_WORKERS(DrivingTest);
+
+// --- a waiter that leaves passes on the wake that it was given
+
+// A thread that waits, asleep when the constructor returns.
+class Waiter {
+ public:
+  explicit Waiter(std::function<void()> wait) {
+    thread_ = std::thread([this, wait = std::move(wait)] {
+      tid_ = gettid();
+      wait();
+    });
+    AwaitAsleep(tid_);
+  }
+  ~Waiter() { thread_.join(); }
+
+ private:
+  std::atomic<int> tid_{0};
+  std::thread thread_;
+};
+
+HeldOp PushNaiveBehind(Engine& eng, const Var& before, const Var& made) {
+  const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
+  HeldOp held = HoldWrite(eng, before);
+  eng.Push({.name = "naive", .reads = {before}, .writes = {made}}, [] {});
+  return held;
+}
+
+TEST(DriverTest, AWaitThatEndsPassesItsWakeOn) {
+  Engine eng(Quiet(1));
+  Var made = eng.NewVar("made"), mine = eng.NewVar("mine"), before = eng.NewVar("before");
+  Gate gate;
+  eng.Push({.name = "blocks", .writes = {mine, before}}, [&] { gate.Wait(); });
+  {
+    const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
+    eng.Push({.name = "naive", .reads = {before}, .writes = {made}}, [] {});
+  }
+  const Waiter needs_it([&] { eng.Wait(made); });
+  const Waiter leaves([&] { eng.Wait(mine); });  // the last that went to sleep is woken first
+  gate.Open();
+}
+
+TEST(DriverTest, AWaitAllThatEndsPassesItsWakeOn) {
+  Engine eng(Quiet(2));
+  Var made = eng.NewVar("made"), before = eng.NewVar("before");
+  Gate first, second;
+  eng.Push({.name = "first"}, [&] { first.Wait(); });
+  eng.Push({.name = "second", .writes = {before}}, [&] { second.Wait(); });
+  const Waiter leaves([&] { eng.WaitAll(); });
+  {
+    const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
+    eng.Push({.name = "naive", .reads = {before}, .writes = {made}}, [] {});
+  }
+  const Waiter needs_it([&] { eng.Wait(made); });
+  first.Open();
+  second.Open();
+}
+
+TEST(DriverTest, AWaitThatGivesUpPassesItsWakeOn) {
+  Engine eng(Quiet(1));
+  Var made = eng.NewVar("made"), never = eng.NewVar("never"), before = eng.NewVar("before");
+  HeldOp forever = HoldWrite(eng, never);
+  HeldOp held = PushNaiveBehind(eng, before, made);
+  const Waiter needs_it([&] { eng.Wait(made); });
+  for (int i = 0; i < 20; ++i) {
+    eng.WaitFor(never, std::chrono::microseconds(50 * i));
+    if (i == 10) held.Release();
+  }
+}
+
+// Nobody outside waits, and nobody drove when the wait began.
+TEST(DriverTest, AWaitInsideAnOpGetsADriverWhenThereIsSomethingToDrive) {
+  Engine eng(Quiet(1));
+  Var made = eng.NewVar("made"), before = eng.NewVar("before");
+  HeldOp held = PushNaiveBehind(eng, before, made);
+  std::atomic<int> waiting{0};
+  Gate over;
+  eng.Push({.name = "waits"}, [&] {
+    waiting = gettid();
+    eng.Wait(made);
+    over.Open();
+  });
+  AwaitAsleep(waiting);
+  held.Release();
+  over.Wait();
+}
+
+// --- scopes of the thread that runs a body are none of the body's
+
+// Runs `body`, pushed before by nobody's scopes, while this thread waits for it inside `scopes`.
+template <class Enter>
+void RunInside(Engine& eng, std::function<void()> body, Enter&& enter) {
+  Var gate = eng.NewVar("gate"), done = eng.NewVar("done");
+  HeldOp held = HoldWrite(eng, gate);
+  eng.Push({.name = "body", .reads = {gate}, .writes = {done}}, std::move(body));
+  held.Release();
+  enter([&] { eng.Wait(done); });
+}
+
+TEST_P(DrivingTest, ABodyPushesUnderNoCancelScopeOfWhoWaits) {
+  Engine eng(Quiet(workers()));
+  Var made = eng.NewVar("made");
+  CancelScope scope;
+  scope.Cancel();
+  RunInside(
+      eng, [&] { eng.Push({.name = "inner", .writes = {made}}, [] {}); },
+      [&](const auto& wait) {
+        const auto guard = scope.Enter();
+        wait();
+      });
+  eng.Wait(made);
+}
+
+TEST_P(DrivingTest, ABodyPushesUnderNoPolicyOfWhoWaits) {
+  Engine eng(Quiet(workers()));
+  Var made = eng.NewVar("made");
+  RunInside(
+      eng, [&] { eng.Push({.name = "inner", .writes = {made}}, [] { throw std::runtime_error("inner"); }); },
+      [&](const auto& wait) {
+        const PolicyScope scope = eng.EnterPolicy({Policy::kNaive, {.raise_at_push = true}});
+        wait();  // does not throw what its body has pushed
+      });
+  EXPECT_EQ(ErrorOf([&] { eng.Wait(made); }).op(), "inner");
+}
+
+class Counting final : public Submitter {
+ public:
+  int pushed = 0;
+
+ private:
+  void Submit(const OpDesc&, detail::ClosureRef, Site) override { ++pushed; }
+  bool TrySubmit(const OpDesc&, detail::ClosureRef, Site) override { return ++pushed; }
+};
+
+TEST_P(DrivingTest, ABodyPushesThroughNoRedirectOfWhoWaits) {
+  Engine eng(Quiet(workers()));
+  Var made = eng.NewVar("made");
+  Counting bulk_or_capture;
+  RunInside(
+      eng, [&] { eng.Push({.name = "inner", .writes = {made}}, [] {}); },
+      [&](const auto& wait) {
+        const Redirect redirect(eng, bulk_or_capture);
+        wait();
+      });
+  eng.Wait(made);
+  EXPECT_EQ(bulk_or_capture.pushed, 0);
+  EXPECT_EQ(made.version(), 1u);
+}
+
+TEST_P(DrivingTest, ABodyRunAtItsPushIsUnderNoneOfItsPushersScopes) {
+  Engine eng(Quiet(workers()));
+  Var made = eng.NewVar("made"), outer = eng.NewVar("outer");
+  CancelScope scope;
+  {
+    const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
+    const auto guard = scope.Enter();
+    eng.Push({.name = "outer", .writes = {outer}}, [&] {
+      scope.Cancel();
+      eng.Push({.name = "inner", .writes = {made}}, [] {});
+    });
+  }
+  eng.Wait(made);
+  eng.Wait(outer);
+}
+
+// A front end's scopes may be ended by whoever collects garbage, inside any body.
+TEST(BodyScopesTest, AScopeMayEndInsideABodyThatHadItSetAside) {
+  Engine eng(Quiet(0));
+  std::unique_ptr<PolicyScope> policy(new PolicyScope(eng.EnterPolicy({Policy::kNaive, {.raise_at_push = true}})));
+  auto bulk = std::make_unique<Bulk>(eng, 8);
+  Var done = eng.NewVar("done"), later = eng.NewVar("later");
+  eng.Push({.name = "ends both", .writes = {done}}, [&] {
+    policy.reset();
+    bulk.reset();
+  });
+  eng.Wait(done);
+  eng.Push({.name = "fails", .writes = {later}}, [] { throw std::runtime_error("later"); });  // neither raised nor held
+  EXPECT_THROW(eng.Wait(later), OpError);
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,264 @@
+// operator new fails, on chosen threads or at random: what throws has changed nothing, what may not throw needs no memory, and no
+// error is lost. A binary of its own, because it replaces operator new.
+#include <cstdlib>
+#include <new>
+
+#include "engine/bulk.h"
+#include "support/engine_test.h"
+#include "support/seed.h"
+
+namespace {
+
+thread_local constinit bool t_fails = false;
+thread_local constinit bool t_exempt = false;  // from failures at random
+thread_local constinit uint64_t t_random = 0;
+std::atomic<uint32_t> g_one_in{0};
+uint64_t g_seed = 0;
+
+void* Allocate(std::size_t bytes, std::size_t align) noexcept {
+  if (t_fails) return nullptr;
+  if (const uint32_t one_in = g_one_in.load(std::memory_order_relaxed); one_in && !t_exempt) {
+    if (!t_random) t_random = g_seed ^ static_cast<uint64_t>(gettid()) * 0x9e3779b97f4a7c15;
+    t_random = t_random * 6364136223846793005u + 1442695040888963407u;
+    if ((t_random >> 33) % one_in == 0) return nullptr;
+  }
+  return align <= alignof(std::max_align_t) ? std::malloc(bytes)
+                                            : std::aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+void* AllocateOrThrow(std::size_t bytes, std::size_t align) {
+  if (void* memory = Allocate(bytes, align)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return AllocateOrThrow(bytes, 1); }
+void* operator new[](std::size_t bytes) { return AllocateOrThrow(bytes, 1); }
+void* operator new(std::size_t bytes, std::align_val_t align) {
+  return AllocateOrThrow(bytes, static_cast<std::size_t>(align));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return Allocate(bytes, 1); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace engine::test {
+namespace {
+
+struct NoMemory {
+  NoMemory() { t_fails = true; }
+  ~NoMemory() { t_fails = false; }
+};
+
+class NoMemoryTest : public testing::TestWithParam<int> {
+ protected:
+  int workers() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Workers, NoMemoryTest, testing::Values(0, 1, 4));
+
+// On a thread that has not used the engine, and gets no memory.
+void OnANewThread(const std::function<void()>& f) {
+  std::thread([&] {
+    const NoMemory none;
+    f();
+  }).join();
+}
+
+TEST_P(NoMemoryTest, TheLastHandleMayGoOnANewThread) {
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  eng.Push({.writes = {var}}, [] {});
+  eng.Wait(var);
+  OnANewThread([&] { var = Var(); });
+  eng.WaitAll();
+}
+
+TEST_P(NoMemoryTest, AVarMayBeDeletedOnANewThread) {
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  eng.Push({.writes = {var}}, [] {});
+  eng.Wait(var);
+  OnANewThread([&] { eng.Delete(var); });
+  eng.WaitAll();
+}
+
+TEST_P(NoMemoryTest, ACompletionMayBeCalledOnANewThread) {
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  Completion kept;
+  std::atomic<bool> there{false};
+  eng.PushAsync({.writes = {var}}, [&](RunContext&, Completion done) {
+    kept = std::move(done);
+    there = true;
+  });
+  while (!there) eng.WaitAllFor(0ns);  // drives
+  OnANewThread([&] { kept(); });
+  eng.Wait(var);
+}
+
+TEST_P(NoMemoryTest, AHeldOpMayBeReleasedOnANewThread) {
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  HeldOp held = HoldWrite(eng, var);
+  OnANewThread([&] { held.Release(); });
+  eng.Wait(var);
+}
+
+TEST_P(NoMemoryTest, ARefusedPushHasChangedNothing) {
+  Engine eng(Quiet(workers()));
+  std::vector<Var> many(40);
+  for (Var& var : many) var = eng.NewVar();
+  const Var& var = many[0];
+  std::atomic<int> ran{0};
+  int accepted = 0, refused = 0;
+  const auto push = [&](auto&& submit) {
+    try {
+      submit();
+      ++accepted;
+    } catch (const std::bad_alloc&) {
+      ++refused;
+    }
+  };
+  HeldOp first = HoldWrite(eng, var);
+  {
+    const NoMemory none;
+    for (int i = 0; i < 1000; ++i) {
+      push([&] { eng.Push({.updates = {var}}, [&] { ++ran; }); });
+      push([&] { eng.Push({.reads = {var}}, [&] { ++ran; }); });
+      push([&] { eng.Push({.updates = many}, [&] { ++ran; }); });
+      push([&] { static_cast<void>(eng.PushHeld({.updates = {var}}, [&] { ++ran; })); });
+    }
+  }
+  first.Release();
+  eng.WaitAll();
+  EXPECT_EQ(accepted, ran);
+  EXPECT_GT(refused, 0);
+}
+
+TEST_P(NoMemoryTest, ABulkHoldsWhatItHasTaken) {
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  std::atomic<int> ran{0};
+  int accepted = 0;
+  {
+    Bulk bulk(eng, 100);
+    const NoMemory none;
+    for (int i = 0; i < 2000; ++i) {
+      try {
+        eng.Push({.updates = {var}}, [&] { ++ran; });
+        ++accepted;
+      } catch (const std::bad_alloc&) {
+      }
+    }
+  }
+  eng.WaitAll();
+  EXPECT_EQ(accepted, ran);
+}
+
+TEST_P(NoMemoryTest, ABodysErrorIsKept) {
+  if (workers() == 0) GTEST_SKIP() << "the body would run on the thread that waits";
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  eng.Push({.name = "fails", .writes = {var}}, [] {
+    t_fails = true;
+    throw std::bad_alloc();
+  });
+  const OpError error = ErrorOf([&] { eng.Wait(var); });
+  EXPECT_EQ(error.op(), "fails");
+  EXPECT_TRUE(CausedBy<std::bad_alloc>(error));
+}
+
+TEST_P(NoMemoryTest, AFailedCompletionEndsItsOp) {
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  Completion kept;
+  std::atomic<bool> there{false};
+  eng.PushAsync({.name = "fails", .writes = {var}}, [&](RunContext&, Completion done) {
+    kept = std::move(done);
+    there = true;
+  });
+  while (!there) eng.WaitAllFor(0ns);
+  const auto cause = std::make_exception_ptr(std::runtime_error("why"));
+  {
+    const NoMemory none;
+    kept.Fail(cause);
+  }
+  EXPECT_TRUE(Has(ErrorOf([&] { eng.Wait(var); }).what(), "why"));
+}
+
+TEST_P(NoMemoryTest, AWaitThatCannotShowAnErrorLeavesItForTheNext) {
+  Engine eng(Quiet(workers()));
+  Var var = eng.NewVar("var");
+  Fail(eng, var, "a text that is too long for a string that needs no memory of its own, by far");
+  Var other = eng.NewVar("other");
+  HeldOp held = HoldWrite(eng, other);
+  while (eng.stats().completed < 1) eng.WaitFor(other, 0ns);  // drives, and shows nothing
+  held.Release();
+  eng.Wait(other);
+  {
+    const NoMemory none;
+    EXPECT_THROW(eng.Wait(var), std::bad_alloc);
+    EXPECT_THROW(eng.WaitAll(), std::bad_alloc);
+  }
+  EXPECT_EQ(eng.stats().unseen_errors, 1u);
+  EXPECT_TRUE(Has(ErrorOf([&] { eng.WaitAll(); }).what(), "by far"));
+  EXPECT_TRUE(Has(ErrorOf([&] { eng.Wait(var); }).what(), "by far"));
+}
+
+// Every allocation of every thread may fail, but for those of the asserts.
+void RunWithFailures(int workers, uint32_t one_in) {
+  SCOPED_TRACE(SeedLine());
+  g_seed = Seed();
+  std::atomic<int> ran{0};
+  int accepted = 0;
+  {
+    Engine eng(Quiet(workers));
+    std::vector<Var> vars(24);
+    for (Var& var : vars) var = eng.NewVar("var");
+    const auto at = [&](int i) -> const Var& { return vars[static_cast<size_t>(i) % vars.size()]; };
+    const auto attempt = [&](auto&& f) {
+      try {
+        f();
+        return true;
+      } catch (const std::bad_alloc&) {
+      } catch (const OpError&) {
+      }
+      return false;
+    };
+    g_one_in = one_in;
+    for (int i = 0; i < (kSanitized ? 1500 : 15000); ++i) {
+      const auto body = [&ran, i] {
+        ++ran;
+        if (i % 50 == 0) throw 1;
+      };
+      accepted += attempt([&] {
+        if (i % 7 == 0) {
+          eng.Push({.updates = vars, .run_always = true}, body);
+        } else if (i % 11 == 0) {
+          static_cast<void>(eng.PushHeld({.reads = {at(i)}, .run_always = true}, body));
+        } else {
+          eng.Push({.reads = {at(i)}, .updates = {at(3 * i + 1)}, .writes = {at(5 * i)}, .run_always = true}, body);
+        }
+      });
+      if (i % 100 == 0) attempt([&] { eng.Wait(at(i)); });
+      if (i % 300 == 0) attempt([&] { eng.WaitAllFor(1ms); });
+      if (i % 50 == 0)
+        attempt([&] {
+          const Var own = eng.NewVar();
+          accepted += attempt([&] { eng.Push({.writes = {own}}, [&ran] { ++ran; }); });
+        });
+    }
+    g_one_in = 0;
+    while (!attempt([&] { eng.WaitAll(); })) {
+    }
+  }
+  EXPECT_EQ(ran, accepted);
+}
+TEST_P(NoMemoryTest, AllocationsFailAtRandomSeldom) { RunWithFailures(workers(), 500); }
+TEST_P(NoMemoryTest, AllocationsFailAtRandomOften) { RunWithFailures(workers(), 10); }
+
+}  // namespace
+}  // namespace engine::test

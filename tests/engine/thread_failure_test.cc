@@ -1,0 +1,169 @@
+// The system refuses threads: a clear error, nothing changed, and all goes on once there are threads again.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/bulk.h"
+#include "engine/software_device.h"
+#include "support/engine_test.h"
+
+static std::atomic<int> g_allowed{1 << 30};
+
+using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+extern "C" __attribute__((weak)) Create __interceptor_pthread_create;  // a sanitizer's, which has to know of threads
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*main)(void*), void* arg) {
+  if (g_allowed.fetch_sub(1) <= 0) return EAGAIN;
+  static auto* const next = reinterpret_cast<Create*>(dlsym(RTLD_NEXT, "pthread_create"));
+  return (__interceptor_pthread_create ? __interceptor_pthread_create : next)(thread, attr, main, arg);
+}
+
+namespace engine::test {
+namespace {
+
+// So many more threads, until it goes.
+struct Allow {
+  explicit Allow(int threads) { g_allowed = threads; }
+  ~Allow() { g_allowed = 1 << 30; }
+};
+
+template <class F>
+std::string RefusedThread(F&& f) {
+  return Caught<Error>(std::forward<F>(f), "an Error").what();
+}
+
+TEST(ThreadFailureTest, ConstructorThrowsAndLeavesNothing) {
+  for (int allowed = 0; allowed < 4; ++allowed) {
+    std::atomic<int> started{0};
+    EngineOptions o = Quiet(3);
+    o.stall_timeout = 1000ms;  // the watchdog is the fourth
+    o.on_start = [&](int) { ++started; };
+    {
+      const Allow some(allowed);
+      EXPECT_TRUE(Has(RefusedThread([&] { Engine eng(o); }), allowed < 3 ? "for a worker" : "for the watchdog"));
+    }
+    EXPECT_EQ(started, 0);
+  }
+  const pid_t child = fork();  // looks at all engines
+  if (child == 0) _exit(0);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+void FailsOneWait(int workers) {
+  Engine eng(Quiet(workers));
+  Var a = eng.NewVar("a");
+  eng.Push({.name = "waits", .writes = {a}}, [&] {
+    Var inner = eng.NewVar("inner");
+    eng.Push({.writes = {inner}}, [] {});
+    const Allow none(0);
+    eng.Wait(inner);
+  });
+  const OpError e = ErrorOf([&] { eng.Wait(a); });
+  EXPECT_EQ(e.op(), "waits");
+  EXPECT_TRUE(Has(e.what(), "a stand-in thread"));
+  eng.Push({.writes = {a}}, [] {});
+  eng.Wait(a);
+}
+TEST(ThreadFailureTest, AStandInThatCannotBeMadeFailsTheWait) { FailsOneWait(1); }
+TEST(ThreadFailureTest, ADriverThatCannotBeMadeFailsTheWait) { FailsOneWait(0); }
+
+void RefusesOnePush(Placement place, EngineOptions o = Quiet(1)) {
+  o.io_threads = 2;
+  Engine eng(o);
+  Var a = eng.NewVar("a");
+  int ran = 0;
+  for (int allowed = 0; allowed < 2; ++allowed) {
+    const Allow some(allowed);
+    try {
+      eng.Push({.updates = {a}, .place = place}, [&] { ++ran; });
+      EXPECT_GT(allowed, 0);
+    } catch (const Error& e) {
+      EXPECT_TRUE(Has(e.what(), "the system refused a thread"));
+    }
+  }
+  const int accepted = static_cast<int>(eng.stats().pushed);
+  eng.Push({.updates = {a}, .place = place}, [&] { ++ran; });
+  eng.Wait(a);
+  EXPECT_EQ(ran, accepted + 1);
+}
+TEST(ThreadFailureTest, APushToAPoolWithoutThreadsIsRefused) { RefusesOnePush(Io()); }
+TEST(ThreadFailureTest, APushToACopyLaneWithoutAThreadIsRefused) { RefusesOnePush(CopyIn()); }
+TEST(ThreadFailureTest, APushToADeviceWithoutThreadsIsRefused) {
+  EngineOptions o = Quiet(1);
+  o.devices = {MakeSoftwareDevice({})};
+  RefusesOnePush(Gpu(), o);
+}
+
+TEST(ThreadFailureTest, StartThrowsAndMayBeRepeated) {
+  Engine eng(Quiet(2));
+  Var a = eng.NewVar("a");
+  eng.Stop();
+  eng.Push({.updates = {a}}, [] {});
+  for (int allowed = 0; allowed < 2; ++allowed) {
+    const Allow some(allowed);
+    EXPECT_TRUE(Has(RefusedThread([&] { eng.Start(); }), "for a worker"));
+    EXPECT_TRUE(Has(RefusedThread([&] { eng.Shutdown(); }), "for a worker"));
+  }
+  EXPECT_FALSE(eng.WaitFor(a, 1ms));
+  eng.Push({.updates = {a}}, [] {});
+  eng.Start();
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), 2u);
+}
+
+TEST(ThreadFailureTest, AStoppedEngineThatCannotStartGivesUpInItsDestructor) {
+  Log log;
+  {
+    const Allow some(2);
+    Engine eng(Reporting(2, log));
+    eng.Stop();
+    eng.Push({}, [] {});
+  }
+  EXPECT_TRUE(log.Contains("shutdown gave up: the system refused a thread"));
+}
+
+TEST(ThreadFailureTest, ABulkWithoutAClockHoldsNothing) {
+  Engine eng(Quiet(1));
+  Var a = eng.NewVar("a");
+  Bulk bulk(eng);
+  Gate first, second;
+  {
+    const Allow none(0);
+    eng.Push({.updates = {a}}, [&] { first.Open(); });
+    first.Wait();
+  }
+  eng.Push({.updates = {a}}, [&] { second.Open(); });
+  second.Wait();  // there is a clock now
+}
+
+TEST(ThreadFailureTest, AForksChildTriesAgain) {
+  if (kSanitized) GTEST_SKIP() << "as ForkTest: the tools do not support threads in a fork's child";
+  Engine eng(Quiet(2));
+  Var a = eng.NewVar("a");
+  eng.Push({.writes = {a}}, [] {});
+  eng.Wait(a);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    bool refused = false;
+    {
+      const Allow one(1);
+      try {
+        eng.Push({.writes = {a}}, [] {});
+      } catch (const Error&) {
+        refused = true;
+      }
+    }
+    eng.Push({.writes = {a}}, [] {});
+    eng.Wait(a);
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace engine::test

@@ -1,0 +1,43 @@
+// InChild: runs a body in a fork's child.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "support/sanitizers.h"
+
+namespace engine::test {
+
+// True if `body` returned true there, in time. Threads of the parent go on meanwhile.
+template <class F>
+testing::AssertionResult InChild(F&& body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(30);
+    int code = 1;
+    try {
+      code = body() ? 0 : 2;
+    } catch (const std::exception& e) {
+      fprintf(stderr, "child: %s\n", e.what());
+      code = 3;
+    }
+    _exit(code);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "the child ended with " << (WIFSIGNALED(status) ? "signal " : "status ")
+                                     << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+inline const char* WhyNoForks() {
+  if (kUnderTsan) return "ThreadSanitizer does not support threads made in a fork child";
+  if (kUnderAsan) return "AddressSanitizer 16 forks with its allocator's locks held by other threads";
+  return nullptr;
+}
+
+}  // namespace engine::test
