@@ -54,8 +54,11 @@ struct CheckEnv {
   static bool InTurn(const void* op, const void* before) { return Host::current->InTurn(op, before); }
   static bool Holds(void* holder) { return Host::current->Holds(holder); }
   static void Need(Ctx&, void* holder) { Host::current->Need(holder); }
+  static void* Scratch(Ctx&) { return nullptr; }  // no scenario has so many accesses
   static void SpinOnLock(uint32_t) { Host::current->SpinOnLock(); }
   static void Prefetch(const void*) {}
+  static void CheckGrant(const void*, uint32_t) {}  // what is granted and dropped too often, the World sees
+  static void CheckPins(const void*, uint32_t) {}
 };
 
 }  // namespace checker

@@ -73,11 +73,37 @@ TEST(Bulk, StartsMembersOutOfTurn) {
   Holds("split:bulk:Wx, leaves:bulk:Wx, bulk:Wx | Rx");
 }
 
+// What a refused push has taken is taken again at once, by ops that others push and release.
+TEST(HeldOp, ARefusedOneIsKnownToNobody) {
+  Holds("del:Wx | held:Wx");
+  Holds("del:Wy, Wx | held:Wx Wy, Wx");
+  Holds("del:Wy | held:Rx Wy, held:Wx | Rx");
+}
+
+TEST(AtItsPush, AnOpRunsBeforeItsPushReturns) {
+  Holds("here:Wx, here:Wx, Rx");
+  Holds("here:Wx, Wx | here:Ux, Rx");
+  Holds("here:Wx Ry, here:Rx Wy | Wx Wy");
+  Holds("here:Rx, here:Rx | here:Wx | Rx");
+  Holds("del:Wx | here:Wx, here:none");
+}
+
+TEST(WaitInside, AnOpPushesAndWaitsForWhatItDoesNotHold) {
+  Holds("Wx, inner:keep:Ry | Wy, Wy");
+  Holds("Wx, inner:Wy, inner:Wz | Ry | Rz");
+  Holds("here:Wx, inner:here:Wy, Rx | Wy");
+  Holds("Rx, inner:Ry | Rx, Wx | Wy");
+  Holds("async:Wx, inner:Ry, Wx | Wy");
+}
+
 TEST(EmptyOp, IsReadyAtOnce) { Holds("none, Wx | none"); }
 
 TEST(AsyncOp, KeepsItsBlockUntilItsBodyIsOver) {
   Holds("async:Wx, Wx");
   Holds("async:Rx, Wx | Rx");
+  Holds("async:Rx Wy, Wx | async:Rx, Ry");
+  Holds("async:Rx Ry Rz, Wx Wy | Wz");
+  Holds("async:held:Rx, async:Wx | Rx");
   Holds("async:Wx, Wx | Wx");
   Holds("async:none, async:held:Wx, Rx");
 }

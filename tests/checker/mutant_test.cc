@@ -61,6 +61,11 @@ TEST(DependencyProtocol, MutantDoubleCompletionIsCaught) {
   ReportCaught(Check(Scenario("twice:Wx")), "use after free", "twice:Wx");
 }
 // A run whose last write is left to others, and which still reads.
+// The claim of a held op that is out before the op is registered, and a push that is then refused.
+TEST(DependencyProtocol, MutantClaimBeforeItsOpIsCaught) {
+  ReportHolds(Check(Scenario("del:Wx | held:Wx, Wy | Wy")));
+  ReportCaught(Check(Scenario("del:Wx | early:Wx, Wy | Wy")), "an op became ready twice");
+}
 TEST(DependencyProtocol, MutantRunWithoutAPinIsCaught) {
   ReportHolds(Check(Scenario("parts:Wx Ry")), "parts:Wx Ry");
   ReportCaught(Check(Scenario("parts:unpinned:Wx Ry")), "an op was recycled before it ended", "parts:unpinned:Wx Ry");

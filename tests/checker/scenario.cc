@@ -62,6 +62,12 @@ OpSpec ParseOp(std::string_view text) {
       op.unpinned = true;
     } else if (word == "twice") {
       op.twice = true;
+    } else if (word == "here") {
+      op.here = true;
+    } else if (word == "inner") {
+      op.inner = true;
+    } else if (word == "early") {
+      op.early = op.held = true;
     } else {
       Refuse(text);
     }
@@ -103,8 +109,9 @@ Scenario::Scenario(std::string_view described) : text(described) {
         looks_settled = true;
         continue;
       }
-      items.push_back({Item::kPush, static_cast<int>(ops.size())});
       OpSpec& op = ops.emplace_back(ParseOp(item));
+      if (op.inner && items.empty()) Refuse(item);
+      if (!op.inner) items.push_back({Item::kPush, static_cast<int>(ops.size()) - 1});
       op.pusher = static_cast<int>(pushers.size()) - 1;
       most_accesses = std::max(most_accesses, op.accesses.size());
       for (const AccessSpec& access : op.accesses) {

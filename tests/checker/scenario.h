@@ -14,6 +14,9 @@
 //   keep:   it makes no version
 //   parts:  it releases its accesses one by one, each by a thread of its own, as a plan's run does
 //   unpinned: and has, wrongly, no pin of its own meanwhile
+//   here:   if its push finds it ready, that thread runs it before it goes on (naive, inline)
+//   inner:  the body of the op before it pushes it, and waits for its end before it ends itself
+//   early:  of a held one, wrongly: another thread may release it before it is registered
 //   twice:  it is, wrongly, completed twice
 // Instead of an op, `settled:x` is a look at Settled(x).
 #pragma once
@@ -51,6 +54,9 @@ struct OpSpec {
   bool parts = false;
   bool unpinned = false;
   bool twice = false;
+  bool here = false;
+  bool inner = false;
+  bool early = false;
 
   const AccessSpec* Find(int var) const;
   bool makes_version(const AccessSpec& access) const { return !access.read() && !keeps_version; }

@@ -117,7 +117,7 @@ class World final : public Program, private Host {
   }
   // An exclusive push holds everything: nobody else can push.
   bool Holds(int var) const { return model_.holder[var] == self() + 1 || IsExclusive(self()); }
-  bool IsExclusive(int thread) const { return thread < kMaxPushers && model_.exclusive_push[thread]; }
+  bool IsExclusive(int thread) const { return model_.exclusive_push[thread]; }
 
   // --- accesses
 
@@ -198,6 +198,10 @@ class World final : public Program, private Host {
     model_.block_of[id] = static_cast<uint8_t>(slot + 1);
     explorer().Remark("is pushed", static_cast<uint64_t>(id));
     rules_.Called(id);
+    if (spec.early) {
+      PublishMine();
+      explorer().Start(releaser_[id]);
+    }
 
     typename CheckEnv<M>::Ctx ctx;
     typename D::Access* refused = nullptr;
@@ -222,10 +226,11 @@ class World final : public Program, private Host {
     if (result == D::Result::kReady) {
       if (spec.held || spec.bulk) Fail("a held op was started by its push");
       PublishMine();
-      BecomeReady(op);
+      NoteReady(op);
+      spec.here ? CompleterMain(id, true) : StartReady(id);
     }
     if (spec.held || spec.bulk) PublishMine();
-    if (spec.held) explorer().Start(releaser_[id]);
+    if (spec.held && !spec.early) explorer().Start(releaser_[id]);
     if (spec.bulk) model_.joined[id] = true;
     ReleaseNeeded();
   }
@@ -259,6 +264,10 @@ class World final : public Program, private Host {
 
   void CompleterMain(int id, bool first) {
     if (scenario_.ops[id].leaves) LetOthersGo(id);
+    if (const auto inner = static_cast<size_t>(id) + 1; inner < scenario_.ops.size() && scenario_.ops[inner].inner) {
+      PushOne(static_cast<size_t>(self()), static_cast<int>(inner));
+      explorer().PauseWhile(&model_.completed[inner], false);
+    }
     const bool exclusive = scenario_.exclusive && model_.sole_pusher != kManyPushers;
     if (scenario_.exclusive) explorer().Pause();  // what it knows may be old
     if (first) {
@@ -295,11 +304,17 @@ class World final : public Program, private Host {
   Op* BlockOf(int id) { return arena_.block(model_.block_of[id] - 1); }
 
   void BecomeReady(Op* op) {
+    NoteReady(op);
+    StartReady(static_cast<int>(op->extra.id));
+  }
+  void NoteReady(Op* op) {
     const uint32_t id = op->extra.id;
     if (id >= scenario_.ops.size()) Fail("use after free: a freed op became ready");
     uint64_t versions[kMaxVars] = {};
     for (size_t i = 0; i < scenario_.ops[id].accesses.size(); ++i) versions[i] = op->accesses()[i].version();
     Keep(rules_.Ready(static_cast<int>(id), versions));
+  }
+  void StartReady(int id) {
     if (scenario_.ops[id].parts) {
       for (size_t a = 0; a < scenario_.ops[id].accesses.size(); ++a) explorer().Start(part_[id][a]);
       return;
