@@ -1,0 +1,96 @@
+// Once: ops run or are skipped once; refusals changed nothing; counters add up.
+#include <algorithm>
+#include <cinttypes>
+
+#include "verdict.h"
+
+namespace engine::oracle {
+
+void Verdict::Check() {
+  Once();
+  Stats();
+  if (!RunVersions() || !Versions() || !SerialOrder()) return;  // the rest needs an order
+  RealTimeAndOverlap();
+  Replay();
+  Waits();
+  Unseen();
+}
+
+void Verdict::OneOp(const OpRecord& op) {
+  if (!op.nodes.empty()) {
+    for (const NodeRecord& node : op.nodes)
+      if (node.runs > 1 || (node.runs && !op.accepted()))
+        log_.Complain("run o%u: a node ran %d times", op.id, node.runs);
+  } else {
+    if (op.closures_destroyed != 1)
+      log_.Complain("o%u: its closure was destroyed %d times", op.id, op.closures_destroyed);
+    if (op.changed_while_held) log_.Complain("o%u: a Var changed while it was held", op.id);
+    if (op.accepted() && op.runs + op.skips != 1)
+      log_.Complain("o%u: ran %d times, skipped %d times", op.id, op.runs, op.skips);
+    if (!op.accepted() && op.runs) log_.Complain("o%u: was refused, and ran", op.id);
+    if (op.on_device && op.runs && op.kernels != (op.failed ? 0 : 1))
+      log_.Complain("o%u: its kernel ran %d times", op.id, op.kernels);
+  }
+  for (const Use& use : op.uses)
+    if (op.accepted() && h_.deletions[use.var].end < op.push_begin)
+      log_.Complain("o%u: names a Var that was deleted before, and was accepted", op.id);
+  if (op.push != PushEnd::kRefused) return;
+  const bool closed = h_.shutdown.begin < op.push_end;
+  if (!closed && std::none_of(op.uses.begin(), op.uses.end(),
+                              [&](const Use& use) { return h_.deletions[use.var].begin < op.push_end; }))
+    log_.Complain("o%u: was refused, and names no deleted Var", op.id);
+}
+
+void Verdict::Once() {
+  for (OpRecord* op : h_.ops) {
+    ++totals_.ops;
+    OneOp(*op);
+    if (!op->accepted()) continue;
+    if (h_.shutdown.end < op->push_begin && op->depth == 0 && !op->is_operator)
+      log_.Complain("o%u: was accepted after Shutdown had returned", op->id);
+    op->index = static_cast<uint32_t>(ops_.size());
+    ops_.push_back(op);
+    totals_.skipped += static_cast<uint64_t>(op->skips);
+    if (op->failed) roots_.insert(op->id);
+    if (op->scope >= 0 && op->skips) may_show_.insert(op->id);
+    for (const NodeRecord& node : op->nodes)
+      if (node.failed) roots_.insert(node.root);
+  }
+  totals_.failed = roots_.size();
+}
+
+void Verdict::Stats() {
+  if (h_.operator_runs != h_.operator_pushes)
+    log_.Complain("%" PRIu64 " runs of operators for %" PRIu64 " pushes", h_.operator_runs, h_.operator_pushes);
+  if (!h_.has_stats) return;
+  if (h_.stats.pushed < ops_.size())  // others pushed as well: inner ops, stages, collectives
+    log_.Complain("stats: %" PRIu64 " pushed, %zu accepted", h_.stats.pushed, ops_.size());
+  if (h_.stats.completed != h_.stats.pushed)
+    log_.Complain("stats: %" PRIu64 " pushed, %" PRIu64 " completed", h_.stats.pushed, h_.stats.completed);
+}
+
+// A run's versions are those that its observer saw, and all its nodes saw the same.
+bool Verdict::RunVersions() {
+  for (OpRecord* op : ops_) {
+    if (op->nodes.empty()) continue;
+    const auto observer = std::find_if(op->nodes.begin(), op->nodes.end(), [&](const NodeRecord& node) {
+      return node.always && node.runs && node.uses.size() == op->uses.size() &&
+             std::all_of(node.uses.begin(), node.uses.end(), [](const Use& use) { return use.mode == Mode::kRead; });
+    });
+    if (observer == op->nodes.end()) {
+      log_.Complain("run o%u: its observer did not run", op->id);
+      return false;
+    }
+    std::map<uint32_t, uint64_t> versions;
+    for (const Use& use : observer->uses) versions[use.var] = use.version;
+    for (Use& use : op->uses) use.version = versions[use.var];
+    for (const NodeRecord& node : op->nodes)
+      for (const Use& use : node.uses)
+        if (node.runs && versions[use.var] != use.version)
+          log_.Complain("run o%u: nodes see versions %" PRIu64 " and %" PRIu64 " of v%u", op->id, use.version,
+                        versions[use.var], use.var);
+  }
+  return true;
+}
+
+}  // namespace engine::oracle

@@ -1,0 +1,119 @@
+#include "supervisor.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "support/sanitizers.h"
+
+namespace engine::oracle {
+
+using Clock = std::chrono::steady_clock;
+
+// What a child says of each program: that it begins, and how it ended.
+struct Supervisor::Message {
+  enum What : uint8_t { kBegins, kFine, kWrong } what;
+  uint64_t number;
+  Totals totals;
+};
+
+void Supervisor::ChildMain(int pipe, uint64_t first, Clock::time_point until) {
+  // A new process now and then: names that programs made stay for the life of a process, and leaks are looked for at its end.
+  constexpr uint64_t kPrograms = 100;
+  const auto say = [&](Message message) {
+    if (write(pipe, &message, sizeof message) != sizeof message) _exit(1);
+  };
+  for (uint64_t number = first; number < first + kPrograms && Clock::now() < until; ++number) {
+    const std::optional<Program> program = source_(number);
+    if (!program) break;
+    say({Message::kBegins, number, {}});
+    if (verbose_) {
+      printf("%s\n", Describe(*program).c_str());
+      fflush(stdout);
+    }
+    Totals totals;
+    const std::string wrong = RunProgram(*program, &totals);
+    if (!wrong.empty()) {
+      printf("WRONG: %s\n%s", Describe(*program).c_str(), wrong.c_str());
+      fflush(stdout);
+    }
+    say({wrong.empty() ? Message::kFine : Message::kWrong, number, totals});
+    if (!wrong.empty()) _exit(0);  // what it left behind must not be taken for the next one's
+  }
+  if (test::kUnderAsan) exit(0);  // leaks are looked for
+  _exit(0);
+}
+
+// Returns the number of the program to go on with.
+uint64_t Supervisor::RunChild(uint64_t first, Clock::time_point until, Verdicts* verdicts) {
+  int pipe[2];
+  if (::pipe(pipe) != 0) throw std::runtime_error("no pipe");
+  fflush(stdout);
+  const pid_t pid = fork();
+  if (pid < 0) throw std::runtime_error("no process");
+  if (pid == 0) {
+    close(pipe[0]);
+    ChildMain(pipe[1], first, until);
+  }
+  close(pipe[1]);
+  uint64_t next = first;
+  bool running = false, killed = false;
+  const int limit_ms = HangLimit() * 4000;  // for one that goes round in circles; others find out by themselves
+  for (;;) {
+    pollfd wait{pipe[0], POLLIN, 0};
+    if (poll(&wait, 1, limit_ms) == 0) {
+      kill(pid, SIGABRT);
+      killed = true;
+      break;
+    }
+    Message message;
+    if (read(pipe[0], &message, sizeof message) != sizeof message) break;
+    next = message.number;
+    running = message.what == Message::kBegins;
+    if (running) continue;
+    ++next;
+    verdicts->totals += message.totals;
+    if (message.what == Message::kFine) continue;
+    ++verdicts->bad;
+    failed_(*source_(message.number));
+  }
+  close(pipe[0]);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (status == 0 && !running) return next;
+  ++verdicts->bad;
+  const std::optional<Program> program = source_(running ? next : first);
+  if (!running) {
+    printf("LEAK or other end of process %d behind the programs from this one to number %" PRIu64 ": status %d: %s\n",
+           pid, next - 1, WEXITSTATUS(status), Describe(*program).c_str());
+  } else if (killed) {
+    printf("ENDLESS: %s\n", Describe(*program).c_str());
+  } else if (WIFSIGNALED(status)) {
+    printf("CRASH by signal %d: %s\n", WTERMSIG(status), Describe(*program).c_str());
+  } else {
+    printf("%s with status %d: %s\n", WEXITSTATUS(status) == kHung ? "HUNG" : "ENDED", WEXITSTATUS(status),
+           Describe(*program).c_str());
+  }
+  fflush(stdout);
+  if (running) {
+    ++verdicts->totals.seeds;
+    failed_(*program);
+    ++next;
+  }
+  return next;
+}
+
+Verdicts Supervisor::Run(Clock::time_point until, uint64_t most_bad) {
+  Verdicts verdicts;
+  uint64_t next = 0;
+  while (verdicts.bad < most_bad && Clock::now() < until && source_(next)) next = RunChild(next, until, &verdicts);
+  return verdicts;
+}
+
+}  // namespace engine::oracle

@@ -1,0 +1,63 @@
+// Waits of all kinds, with what they showed.
+#include "world.h"
+
+namespace engine::oracle {
+
+void World::WaitForVar(Pusher& me, Random& random, uint32_t var, bool inside) {
+  WaitRecord wait;
+  wait.var = var;
+  wait.begin = Tick();
+  bool over = true;
+  try {
+    switch (random.Below(inside ? 2 : 4)) {
+      case 0: eng_->Wait(vars_[var]); break;
+      case 1:
+        wait.to_write = true;
+        eng_->WaitToWrite(vars_[var]);
+        break;
+      case 2: over = eng_->WaitFor(vars_[var], std::chrono::nanoseconds(random.Below(2000))); break;
+      default: over = eng_->WaitFor(vars_[var], std::chrono::microseconds(random.Below(3000))); break;
+    }
+  } catch (const OpError& error) {
+    wait.root = log_.Shown(error);
+    for (const OpError::Hop& hop : error.path()) wait.path.push_back(hop.op);
+  } catch (const UsageError& error) {
+    if (shutdown_begin_ == kNever) log_.Complain("a wait was refused: %s", error.what());
+    return;
+  }
+  wait.end = Tick();
+  if (over) me.waits.push_back(std::move(wait));
+}
+
+void World::WaitForEverything(Pusher& me, Random& random) {
+  WaitRecord wait;
+  wait.begin = Tick();
+  try {
+    if (random.OneIn(2)) {
+      if (!eng_->WaitAllFor(std::chrono::microseconds(random.Below(5000)))) return;
+    } else {
+      eng_->WaitAll();
+    }
+  } catch (const OpError& error) {
+    log_.Reported(error);
+  }
+  wait.end = Tick();
+  me.waits.push_back(std::move(wait));
+}
+
+void World::WaitForRun(Pusher& me) {
+  auto [run, op] = std::move(me.runs.front());
+  me.runs.pop_front();
+  WaitRecord wait;
+  wait.run = op;
+  wait.begin = Tick();
+  try {
+    run.Wait();
+  } catch (const OpError& error) {
+    wait.root = log_.Shown(error);
+  }
+  wait.end = Tick();
+  me.waits.push_back(std::move(wait));
+}
+
+}  // namespace engine::oracle

@@ -1,0 +1,255 @@
+// World: one random program while it runs: an engine, its Vars, the threads that use it, and what each op does. Afterwards
+// its History is checked.
+//
+// Each op logs the version of every Var that it sees or makes, and reads and writes a value a Var that nothing guards but the
+// engine's order. A skipped op logs its place in the order from the destructor of its closure.
+//
+// Threads:   Run on one; what bodies and closures call on any.
+// Ownership: the World owns the engine, all records, and all handles that outlive their threads.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "completer.h"
+#include "engine/bulk.h"
+#include "engine/engine.h"
+#include "engine/plan.h"
+#include "error_log.h"
+#include "noise.h"
+#include "shape.h"
+
+namespace engine::oracle {
+
+class World {
+ public:
+  World(const Shape& shape, uint64_t seed);
+  ~World();
+  World(const World&) = delete;
+
+  void Run();
+  History TakeHistory();
+  ErrorLog& log() { return log_; }
+  // Says where the engine is now, for a report of a hang.
+  std::string DescribePending() const;
+  int forks() const { return forks_; }
+
+  // --- what closures call
+
+  void SyncBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx);
+  void AsyncBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx, Completion done);
+  void DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx);
+  void ClosureDestroyed(OpRecord& op, const std::vector<Var>& vars);
+
+ private:
+  static constexpr uint32_t kMaxVars = 20000;
+  static constexpr uint32_t kSlots = 4;
+  static constexpr uint32_t kNodeRoots = 10'000'000;  // roots of nodes begin here
+  static constexpr int kMaxForks = 5;
+
+  // What a thread of the program owns: its records, and its handles.
+  struct Pusher {
+    uint64_t number = 0;
+    uint32_t pushed = 0;
+    std::deque<OpRecord> ops;
+    std::vector<ClearRecord> clears;
+    std::vector<WaitRecord> waits;
+    std::deque<HeldOp> held;
+    std::shared_ptr<HeldOps> held_ops;
+    std::deque<std::pair<engine::Run, const OpRecord*>> runs;
+    CancelScope never;
+  };
+  // The Vars of an op as they are named in its push, and once each.
+  struct Sets {
+    std::vector<Var> reads, updates, writes, by_use;
+  };
+  // A Var that is replaced by a fresh one now and then, and deleted.
+  struct Slot {
+    std::mutex mu;
+    Var var;
+    uint32_t index = 0;
+  };
+  struct Scope {
+    CancelScope scope;
+    std::atomic<uint64_t> begin{kNever}, end{kNever};  // ticks; a pusher wins the right to cancel by `begin`
+  };
+  struct PlanInfo {
+    Plan plan;
+    std::vector<NodeRecord> nodes;  // as they are before a run
+    std::vector<Use> uses;
+    size_t observer = 0;
+  };
+  // How an op is to be pushed: what its Vars may be.
+  struct Want {
+    int depth = 0;
+    bool apart = false;   // over the Vars that bodies of others may wait for
+    bool wide = true;     // may be wide
+    bool deleted = true;  // may name Vars that are deleted meanwhile
+  };
+  struct Put;  // one push: its record, sets and description
+
+  bool Has(uint64_t feature) const { return s_.Has(feature); }
+  bool Inside(const Pusher& me) const { return me.number == kInside; }
+  static constexpr uint64_t kInside = 1000;  // number of those that bodies push as
+
+  // world.cc
+  EngineOptions Options();
+  void MakeEngine();
+  void UseAllLanes();
+  void End();
+  void Settle();
+  void DropMail();
+  void RefreshSlot(Slot& slot, bool by_delete);
+
+  // pushers.cc
+  void PusherMain(uint64_t number);
+  void BetweenPushes(Pusher& me, Random& random, std::vector<std::unique_ptr<Bulk>>& bulks,
+                     std::unique_ptr<PolicyScope>& policy);
+  void WaitNowAndThen(Pusher& me, Random& random);
+  void AtTheEnd(Pusher& me, Random& random);
+  std::unique_ptr<Pusher> NewPusher(uint64_t number);
+  Pusher* BorrowPusher();
+  void GiveBack(Pusher* pusher);
+
+  // push_one.cc
+  void PushOne(Pusher& me, Random& random, int depth);
+  OpRecord& NewRecord(Pusher& me, Random& random, const Want& want, Sets* sets);
+  uint32_t NextId(Pusher& me);
+  void PushAsync(Put& put);
+  void PushHeld(Put& put);
+  void PushToHeldOps(Put& put);
+  bool MayWithhold();
+  void ClearOne(Pusher& me, Random& random);
+  template <class Push>
+  void PushBody(Put& put, Push&& push);
+  template <class F>
+  void Attempt(Pusher& me, OpRecord& op, F&& push);
+
+  // bodies.cc
+  void Begin(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx);
+  void See(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx);
+  void Write(OpRecord& op);
+  [[noreturn]] void Throw(OpRecord& op);
+  void WhileRunning(OpRecord& op, RunContext& ctx, Random& random);
+  void PushInside(OpRecord& op, Random& random);
+  void WaitForOwn(OpRecord& op);
+  void WaitForPartner(OpRecord& op);
+  void RefusedInside(OpRecord& op);
+  void RunPieces(OpRecord& op, RunContext& ctx, Random& random);
+  void EndAsync(OpRecord& op, Completion done);
+  void LaterOrNow(bool now, std::function<void()> end);
+
+  // plans.cc
+  void MakePlans(Random& random);
+  std::unique_ptr<PlanInfo> MakePlan(Random& random, uint32_t number);
+  void AddNode(Graph& graph, ValueId in, const NodeRecord& node, uint32_t plan, uint32_t number, Random& random);
+  void StartPlan(Pusher& me, Random& random);
+  void NodeBegin(NodeRecord& node, NodeContext& ctx);
+  void NodeEnd(NodeRecord& node);
+
+  // operators.cc
+  void MakeOperator(Random& random);
+  void OperatorBody(const std::vector<Use>& uses, const std::vector<Var>& vars, RunContext& ctx);
+  void PushOperator(Random& random);
+
+  // waits.cc
+  void WaitForVar(Pusher& me, Random& random, uint32_t var, bool inside);
+  void WaitForEverything(Pusher& me, Random& random);
+  void WaitForRun(Pusher& me);
+
+  // chaos.cc
+  void ChaosMain();
+  void StopRacesMain();
+  void StopAndStart(Random& random);
+  void StartAgain();
+  void ShutDownBeside();
+  void SwitchPolicy(Random& random);
+
+  // forks.cc
+  void PrepareForks();
+  void PushOverFork();
+  void ForkOnce(Random& random);
+  int Child(bool destroy);
+
+  // collectives.cc, stages.cc
+  void CollectivesMain();
+  void StagesMain();
+
+  const Shape s_;
+  const uint64_t seed_;
+  const Noise noise_;
+  ErrorLog log_;
+  std::vector<std::shared_ptr<Device>> devices_;
+  std::unique_ptr<Engine> partner_;  // a second engine, without workers
+  Var partner_var_;
+  Engine* eng_ = nullptr;  // bodies use it while it is being destroyed
+  Completer completer_;
+
+  std::vector<Var> vars_;  // that last: s_.vars of them, then s_.apart
+  struct alignas(64) Cell {
+    uint64_t value = 0;
+  };
+  std::vector<Cell> cells_;          // by Var
+  std::vector<Interval> deletions_;  // by Var
+  std::array<Slot, kSlots> slots_;
+  std::atomic<uint32_t> next_var_{0}, next_inner_{0};  // only count
+  std::vector<std::unique_ptr<Scope>> scopes_;
+  std::vector<std::unique_ptr<PlanInfo>> plans_;
+
+  std::vector<Operator> operators_;
+  std::mutex operator_mu_;
+  std::deque<OpRecord> operator_ops_;
+  std::atomic<uint64_t> operator_pushes_{0};
+
+  std::mutex pushers_mu_;
+  std::vector<std::unique_ptr<Pusher>> pushers_;
+  std::vector<Pusher*> spare_pushers_;  // of bodies, free
+
+  std::mutex mail_mu_;
+  std::vector<HeldOp> mail_, left_;  // for any thread to drop; for nobody
+  std::vector<std::shared_ptr<HeldOps>> open_held_ops_, left_held_ops_;
+  std::mutex withheld_mu_;
+  std::vector<Completion> withheld_;
+
+  // Flags and counters that only steer the program.
+  std::atomic<bool> stop_chaos_{false}, complete_at_once_{false};
+  std::atomic<int64_t> pushes_{0}, at_end_{0}, second_calls_{0}, withheld_count_{0};
+  std::atomic<uint64_t> shutdown_begin_{kNever};
+  uint64_t shutdown_end_ = kNever;
+  EngineStats stats_;
+  bool has_stats_ = false;
+
+  int forks_ = 0;
+  Plan child_plan_;
+  Var child_var_;
+  int child_runs_ = 0;
+  HeldOp child_held_;
+  Completion child_completion_;
+};
+
+// Part of every closure: tells the World how its op ended.
+class ClosureWitness {
+ public:
+  ClosureWitness(World* world, OpRecord* op, std::vector<Var> vars);
+  ClosureWitness(ClosureWitness&& other) noexcept
+      : world_(other.world_), op_(std::exchange(other.op_, nullptr)), vars_(std::move(other.vars_)) {}
+  ClosureWitness(const ClosureWitness&) = delete;
+  ~ClosureWitness();
+  World& world() const { return *world_; }
+  OpRecord& op() const { return *op_; }
+  const std::vector<Var>& vars() const { return vars_; }
+
+  static int64_t alive();  // in this process: none, after a program
+
+ private:
+  World* world_;
+  OpRecord* op_;
+  std::vector<Var> vars_;  // as the record's uses
+};
+
+}  // namespace engine::oracle
