@@ -8,7 +8,7 @@ TREES=build-check
 LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
 CHECKS='format includes environment headers c_header cuda thread_safety build checker docs instructions
-warnings_clang warnings_gcc asan tsan soak'
+warnings_clang warnings_gcc asan tsan fuzz soak oracle'
 
 # What the result line says behind the time. A check sets it.
 NOTE=
@@ -149,30 +149,80 @@ check_warnings_clang() {
     -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
 }
 
-# sanitized NAME SANITIZER FLAGS: the fast tests under a sanitizer.
-sanitized() {
-  local name=$1 sanitizer=$2 flags=$3 fixed=()
-  need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
+# sanitizer_tree NAME SANITIZER FLAGS: builds what runs under a sanitizer.
+sanitizer_tree() {
+  local name=$1 sanitizer=$2 flags=$3
   tree "$name" -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DENGINE_WERROR=ON -DENGINE_SANITIZE="$sanitizer" \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -gline-tables-only -DNDEBUG' \
     -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -DCMAKE_C_STANDARD_LIBRARIES=-lstdc++ \
-    "-DENGINE_TEST_FOLDERS=engine;device;stage;stress;c_api" || return 1  # the linker options: for programs in C
+    "-DENGINE_TEST_FOLDERS=engine;device;stage;stress;oracle;c_api"  # the linker options: for programs in C
+}
+asan_tree() { sanitizer_tree asan address,undefined -fno-sanitize-recover=undefined; }
+tsan_tree() { sanitizer_tree tsan thread ''; }
+
+# sanitized NAME: the fast tests under a sanitizer.
+sanitized() {
+  local name=$1 fixed=()
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
+  "${name}_tree" || return 1
   # The sanitizers' shadow memory does not fit every random address layout.
   setarch -R true 2>/dev/null && fixed=(setarch -R)
   local log=$LOGS/$name.ctest
-  "${fixed[@]}" ctest --test-dir "$TREES/$name" --output-on-failure --no-tests=error -LE 'slow|soak' -j "$JOBS" | tee "$log"
+  "${fixed[@]}" ctest --test-dir "$TREES/$name" --output-on-failure --no-tests=error -LE 'slow|soak|oracle' -j "$JOBS" | tee "$log"
   local status=${PIPESTATUS[0]}
   NOTE=$(grep 'tests passed' "$log")
   return "$status"
 }
 
 SYMBOLS=external_symbolizer_path=/usr/lib/llvm-16/bin/llvm-symbolizer
-check_asan() {
-  ASAN_OPTIONS=$SYMBOLS:detect_stack_use_after_return=1:strict_init_order=1 UBSAN_OPTIONS=$SYMBOLS:print_stacktrace=1 \
-    sanitized asan address,undefined -fno-sanitize-recover=undefined
+ASAN_SAYS=$SYMBOLS:detect_stack_use_after_return=1:strict_init_order=1
+UBSAN_SAYS=$SYMBOLS:print_stacktrace=1
+TSAN_SAYS=$SYMBOLS:second_deadlock_stack=1
+check_asan() { ASAN_OPTIONS=$ASAN_SAYS UBSAN_OPTIONS=$UBSAN_SAYS sanitized asan; }
+check_tsan() { TSAN_OPTIONS=$TSAN_SAYS sanitized tsan; }
+
+# Random programs, in the trees of the tests and of the sanitizers and in one with the engine's own assertions. By name: ten
+# minutes in each; among all checks: less than one.
+check_oracle() {
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
+  local seconds=$ORACLE_SECONDS seed=$RANDOM$RANDOM fixed=() trees=() name status=0
+  setarch -R true 2>/dev/null && fixed=(setarch -R)
+  build_tested && asan_tree && tsan_tree && oracle_tree_asserts || return 1
+  for name in "$BUILD" "$TREES/asserts" "$TREES/asan" "$TREES/tsan"; do
+    say "-- in $name"
+    ASAN_OPTIONS=$ASAN_SAYS UBSAN_OPTIONS=$UBSAN_SAYS TSAN_OPTIONS=$TSAN_SAYS:halt_on_error=1 \
+      "${fixed[@]}" "$name/tests/oracle/oracle" --seconds "$seconds" --seed "$seed" | tee "$LOGS/oracle.out" || status=1
+    trees+=("$(basename "$name") $(sed -n '$s/^oracle: \([0-9]*\) seeds.*; \([0-9]*\) bad.*/\1 seeds \2 bad/p' "$LOGS/oracle.out")")
+  done
+  NOTE="from seed $seed: $(printf '%s, ' "${trees[@]}" | sed 's/, $//')"
+  return $status
 }
-check_tsan() { TSAN_OPTIONS=$SYMBOLS:second_deadlock_stack=1 sanitized tsan thread ''; }
+
+# fuzz_one NAME SECONDS: one target from its corpus; what it finds stays in the tree.
+fuzz_one() {
+  local tree=build-check/fuzz
+  local found=$tree/found/$1 fixed=()
+  mkdir -p "$found"
+  setarch -R true 2>/dev/null && fixed=(setarch -R)  # as for the other sanitizers
+  "${fixed[@]}" "$tree/tests/fuzz/fuzz_$1" -max_total_time="$2" -max_len=2048 -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \
+    -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/$1" >"$tree/$1.log" 2>&1 ||
+    { echo "fuzz_$1 FAILED: $tree/$1.log, inputs in $found"; grep -E 'ERROR:|runtime error|fuzz:' "$tree/$1.log"; return 1; }
+}
+
+check_fuzz() {
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
+  tree fuzz -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DENGINE_WERROR=ON -DENGINE_SANITIZE=fuzzer,address,undefined \
+    -DBUILD_SHARED_LIBS=OFF -DENGINE_TEST_FOLDERS=fuzz -DCMAKE_CXX_FLAGS=-fno-sanitize-recover=undefined \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -gline-tables-only -DNDEBUG' || return 1
+  local seconds=20
+  [ -z "$BY_NAME" ] || seconds=60
+  export -f fuzz_one
+  ls tests/fuzz/corpus | ASAN_OPTIONS=$SYMBOLS UBSAN_OPTIONS=$SYMBOLS:print_stacktrace=1 \
+    xargs -P "$JOBS" -I{} bash -c "fuzz_one {} $seconds" || return 1
+  NOTE="$(ls tests/fuzz/corpus | wc -l) targets for $seconds s each, $(sed -n 's/^stat::number_of_executed_units: *//p' \
+    "$TREES"/fuzz/*.log | awk '{ all += $1 } END { print all }') inputs"
+}
 
 # --- in the tree that ./run test builds
 
@@ -212,6 +262,9 @@ excerpt() {
 }
 
 mkdir -p "$LOGS"
+BY_NAME=$*
+ORACLE_SECONDS=45
+[ "$*" != oracle ] || ORACLE_SECONDS=600
 failed=() count=0
 for name in ${*:-$CHECKS}; do
   NOTE=

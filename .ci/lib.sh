@@ -130,5 +130,12 @@ build_tested() {
     -DENGINE_SANITIZE= -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" && cmake --build "$BUILD" -j "$JOBS"
 }
 
+# The oracle with the engine's own assertions, in build-check/asserts.
+oracle_tree_asserts() {
+  mkdir -p build-check
+  configure build-check/asserts -DENGINE_BUILD_TESTS=ON -DENGINE_TEST_FOLDERS=oracle -DENGINE_ASSERTS=ON &&
+    cmake --build build-check/asserts -j "$JOBS" --target oracle
+}
+
 # with_engine COMMAND...: with the built Python package on the path.
 with_engine() { PYTHONPATH="$PWD/$BUILD/python${PYTHONPATH:+:$PYTHONPATH}" "$@"; }
