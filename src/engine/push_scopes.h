@@ -7,7 +7,7 @@
 // Order:   scopes of a thread may end in any order, also inside a body that had them set aside: Unlink looks there too.
 #pragma once
 
-#include <utility>
+#include <optional>
 
 #include "engine/engine.h"
 
@@ -23,12 +23,20 @@ extern thread_local constinit PushScopes t_scopes;
 
 class BodyScopes {
  public:
-  BodyScopes() : saved_(std::exchange(t_scopes, PushScopes{.aside = &saved_})) {}
-  ~BodyScopes() { t_scopes = saved_; }
+  BodyScopes() {
+    if (!t_scopes.cancel && !t_scopes.policy && !t_scopes.redirect) [[likely]]
+      return;
+    saved_.emplace(t_scopes);
+    t_scopes = {.aside = &*saved_};
+  }
+  ~BodyScopes() {
+    if (saved_) [[unlikely]]
+      t_scopes = *saved_;
+  }
   BodyScopes(const BodyScopes&) = delete;
 
  private:
-  PushScopes saved_;
+  std::optional<PushScopes> saved_;
 };
 
 // Takes `link` out of the list that begins at the member `head`, here or where it was set aside. Not there: nothing.
