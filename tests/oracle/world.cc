@@ -86,7 +86,7 @@ EngineOptions World::Options() {
 
 void World::MakeEngine() {
   const EngineOptions options = Options();
-  if (Has(kNoThreads)) FailThreads(20 + seed_ % 30);  // more, and an engine of a dozen threads would never start
+  if (Has(kNoThreads)) FailThreads(FewThreads());
   while (!eng_) {
     try {
       eng_ = new Engine(options);
@@ -94,6 +94,7 @@ void World::MakeEngine() {
       FailThreads(0);
     }
   }
+  FailThreads(0);  // what is made before the pushers begin is not what this is about
 }
 
 // Lanes and pools are made when they are used first.
@@ -163,6 +164,7 @@ void World::Run() {
   if (Has(kFork)) PrepareForks();
   if (Has(kOperators))
     for (int i = 0; i < 3; ++i) MakeOperator(random);
+  if (Has(kNoThreads)) FailThreads(FewThreads());
   std::vector<std::thread> beside, pushers;
   beside.push_back(OwnThread([this] { ChaosMain(); }));
   if (Has(kStopRaces)) beside.push_back(OwnThread([this] { StopRacesMain(); }));

@@ -167,6 +167,7 @@ class World {
   void StopRacesMain();
   void StopAndStart(Random& random);
   void StartAgain();
+  uint64_t FewThreads() const { return 20 + seed_ % 30; }  // fewer, and an engine of a dozen would never start
   void ShutDownBeside();
   void SwitchPolicy(Random& random);
 
