@@ -109,7 +109,7 @@ check_thread_safety() {
   for body in "$good" "$bad"; do
     printf '%s\n' '#include "sync.h"' 'using namespace engine::detail;' \
       "struct S { Mutex mu; int x GUARDED_BY(mu) = 0; $body };" 'int Use(S& s) { return s.Get(); }' |
-      clang++-16 -std=c++20 -Isrc/engine -Wthread-safety -Werror -fsyntax-only -x c++ - 2>/dev/null
+      clang++-16 -std=c++20 -Iinclude -Isrc/engine -Wthread-safety -Werror -fsyntax-only -x c++ - 2>/dev/null
     [ $? = "$([ "$body" = "$good" ] && echo 0 || echo 1)" ] || { NOTE='locked and unlocked are not told apart'; return 1; }
   done
   grep -q -- '-Wthread-safety' CMakeLists.txt || { NOTE='CMakeLists.txt does not turn it on'; return 1; }

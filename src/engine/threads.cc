@@ -393,9 +393,9 @@ void EngineCore::JoinIdle() {
     {
       MutexLock lock(threads_mu_);
       if (idle_.empty()) return;
-      const auto at =
-          std::find_if(threads_.begin(), threads_.end(), [&](const auto& t) { return t.get() == idle_.back(); });
+      const EngineThread* const last = idle_.back();
       idle_.pop_back();
+      const auto at = std::find_if(threads_.begin(), threads_.end(), [&](const auto& t) { return t.get() == last; });
       leaving = std::move(*at);
       threads_.erase(at);
     }
