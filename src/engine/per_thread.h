@@ -7,7 +7,6 @@
 
 #include <pthread.h>
 
-#include <cerrno>
 #include <memory>
 #include <new>
 #include <utility>
@@ -25,22 +24,20 @@ class PerThread {
   static T* Made() noexcept { return own_; }  // null: not yet, or no longer
 
  private:
-  // A key, whose destructor runs again for what is made after it has run. It goes with the library, and leaves what threads
-  // have then.
-  struct Key {
-    Key() : made(pthread_key_create(&value, &End) == 0) {}
-    ~Key() {
-      if (made) pthread_key_delete(value);
-    }
-    pthread_key_t value;
-    const bool made;
-  };
+  // A key's destructor runs again for what is made after it has run. The key is never given back, so that a thread which ends
+  // while the process exits finds it; and the library is never unloaded (CMakeLists.txt), so that one which ends later does.
+  static pthread_key_t Key() {
+    static const pthread_key_t key = [] {
+      pthread_key_t made;
+      if (pthread_key_create(&made, &End) != 0) throw std::bad_alloc();
+      return made;
+    }();
+    return key;
+  }
   static void Make() {
-    static const Key key;
+    const pthread_key_t key = Key();
     auto made = std::make_unique<T>();
-    // Behind the end of the key (a static's destructor) there is no end to be told of.
-    if (const int error = pthread_setspecific(key.value, made.get()); error == ENOMEM || !key.made)
-      throw std::bad_alloc();
+    if (pthread_setspecific(key, made.get()) != 0) throw std::bad_alloc();
     own_ = made.release();
   }
   static void End(void* own) {

@@ -175,13 +175,15 @@ TEST_P(DrivingTest, ABodyRunAtItsPushIsUnderNoneOfItsPushersScopes) {
 // A front end's scopes may be ended by whoever collects garbage, inside any body.
 TEST(BodyScopesTest, AScopeMayEndInsideABodyThatHadItSetAside) {
   Engine eng(Quiet(0));
-  std::unique_ptr<PolicyScope> policy(new PolicyScope(eng.EnterPolicy({Policy::kNaive, {.raise_at_push = true}})));
-  auto bulk = std::make_unique<Bulk>(eng, 8);
   Var done = eng.NewVar("done"), later = eng.NewVar("later");
+  std::unique_ptr<PolicyScope> policy;
+  std::unique_ptr<Bulk> bulk;
   eng.Push({.name = "ends both", .writes = {done}}, [&] {
     policy.reset();
     bulk.reset();
   });
+  policy.reset(new PolicyScope(eng.EnterPolicy({Policy::kNaive, {.raise_at_push = true}})));
+  bulk = std::make_unique<Bulk>(eng, 8);
   eng.Wait(done);
   eng.Push({.name = "fails", .writes = {later}}, [] { throw std::runtime_error("later"); });  // neither raised nor held
   EXPECT_THROW(eng.Wait(later), OpError);
