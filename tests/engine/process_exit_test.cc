@@ -224,7 +224,8 @@ TEST(ThreadEndTest, LatePushesTakeNoSlotForGood) {
     return one.stats().slab_bytes + two.stats().slab_bytes;
   };
   const uint64_t before = threads(20);
-  EXPECT_EQ(threads(400), before);  // each slot that is not given back keeps blocks
+  // Each slot that is not given back keeps a few KiB of blocks; a worker that lags behind keeps a slab's worth at most.
+  EXPECT_LT(threads(400), before + (uint64_t{1} << 18));
   EXPECT_EQ(ran, 2 * 420);
 }
 
