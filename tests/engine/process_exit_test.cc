@@ -131,7 +131,7 @@ struct PushesAtExit {
   Engine &one, &two;
   Var a, b;
   ~PushesAtExit() {
-    int ran = 0;
+    std::atomic<int> ran{0};  // by ops of two engines
     for (int i = 0; i < 50; ++i) {
       Var v = one.NewVar(), w = two.NewVar();
       one.Push({.writes = {v, a}}, [&] { ++ran; });
