@@ -55,7 +55,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     EnginePoolConfig pool;
     std::memset(&pool, 0, sizeof pool);
-    pool.struct_size = name.starts_with("!") ? name.size() : sizeof pool;
+    // A size beyond the struct would be a lie that nobody can see through.
+    pool.struct_size = name.starts_with("!") ? name.size() % (sizeof pool + 1) : sizeof pool;
     pool.name = name.c_str();
     pool.threads = static_cast<int32_t>(name.size() % 4);
     pools.push_back(pool);
