@@ -26,7 +26,8 @@ bool EngineCore::Drain() {
   if (SettleAll(After(options_.drain_timeout))) return true;
   const auto cause = MakeCause<ShutdownError>("the engine was shut down before the Completion was called");
   // Long enough for what has not even started to get there, however short the timeout.
-  const auto patience = std::max<std::chrono::milliseconds>(options_.drain_timeout, std::chrono::seconds(1));
+  const auto patience =
+      Timeout(std::max<std::chrono::milliseconds>(options_.drain_timeout, std::chrono::seconds(1))).nanoseconds();
   uint64_t fewest = Pending();
   auto since = Clock::now();
   do {

@@ -163,7 +163,7 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
   if (options.device < 0) throw UsageError(label + "its device is " + std::to_string(options.device));
   EngineCore* const core = engine.core_;
   Device& device = engine.device(options.device);
-  const detail::Membership membership{options, core->options().drain_timeout / 2};
+  const detail::Membership membership{options, Timeout(core->options().drain_timeout).nanoseconds() / 2};
   auto state = std::make_shared<CommunicatorState>(core, std::move(options), site);
   state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
                                                 : detail::MakeLoopbackBackend(membership, device);
