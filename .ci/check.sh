@@ -258,6 +258,7 @@ done
 
 # What of a failed check's log is worth showing: the compiler's errors, or else the end.
 excerpt() {
+  grep -E -A 3 '^(WRONG|CRASH|HANG|HUNG|ENDLESS|ENDED|LEAK)\b' "$1" | cut -c 1-1000 | head -n 20 | sed 's/^/    /'  # the oracle's
   { grep -E '(fatal|runtime)? error: |(ERROR|WARNING): [A-Z][a-z]+Sanitizer|FAILED\b|\*\*\*Failed' "$1" | head -n 20 | grep . || tail -n 20 "$1"; } | sed 's/^/    /'
 }
 

@@ -45,7 +45,7 @@ class Bulk final : public Submitter {
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
   bool PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait);
   void Note(const OpDesc& desc, uint32_t held);
-  void Opened();
+  void Opened() noexcept;
 
   const uint32_t limit_;
   const std::shared_ptr<State> state_;  // shared with the clock that watches it

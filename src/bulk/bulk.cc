@@ -88,13 +88,14 @@ void Bulk::Note(const OpDesc& desc, uint32_t held) {
   }
 }
 
-void Bulk::Opened() {
+// The op has been pushed: nothing may fail any more. Where nobody can watch the bulk, nothing is held in it.
+void Bulk::Opened() noexcept {
   bulk::Silence& silence = bulk::Silence::Get();
   if (state_->silence != &silence) [[unlikely]] {
-    silence.Watch(state_);
+    if (!silence.Watch(state_)) return Release();
     state_->silence = &silence;
   }
-  if (!silence.Opened()) Release();  // without a clock nothing is held that nobody needs
+  if (!silence.Opened()) Release();
 }
 
 }  // namespace engine

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -30,9 +31,12 @@ Silence& Silence::Get() {
   return *g_silence.load(std::memory_order_acquire);
 }
 
-void Silence::Watch(std::shared_ptr<Watched> bulk) {
+bool Silence::Watch(std::shared_ptr<Watched> bulk) noexcept try {
   std::lock_guard lock(mu_);
   watched_.push_back(std::move(bulk));
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 void Silence::Unwatch(const Watched* bulk) noexcept {
@@ -51,7 +55,8 @@ bool Silence::Wake() {
     try {
       std::thread([this] { Main(); }).detach();
       started_ = true;
-    } catch (const std::system_error&) {
+    } catch (const std::system_error&) {  // no thread
+    } catch (const std::bad_alloc&) {     // no memory for one
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (!started_) return false;
@@ -82,8 +87,12 @@ bool Silence::Tick() {
         bulk->seen = mark;
         continue;
       }
+      try {
+        silent.push_back(bulk);
+      } catch (const std::bad_alloc&) {  // at the next tick, then
+        break;
+      }
       bulk->seen = mark - 1;
-      silent.push_back(bulk);
     }
   }
   for (const auto& bulk : silent) bulk->ops.Release();

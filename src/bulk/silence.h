@@ -32,7 +32,7 @@ class Silence {
  public:
   static Silence& Get();  // of this process
 
-  void Watch(std::shared_ptr<Watched> bulk);
+  bool Watch(std::shared_ptr<Watched> bulk) noexcept;  // false: there is no memory for it
   void Unwatch(const Watched* bulk) noexcept;
   // The owner has just stored the mark of a bulk that opened. False: nobody watches it, the system refused us a thread.
   bool Opened() {

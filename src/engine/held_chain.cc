@@ -113,7 +113,10 @@ void EngineCore::ReleaseAllChains(const HeldChain* but) {
 
 HeldOwner* EngineCore::NewOwner() {
   MutexLock lock(owners_mu_);
-  if (free_owners_.empty()) return &owners_.emplace_back();
+  if (free_owners_.empty()) {
+    free_owners_.reserve(owners_.size() + 1);  // an owner's end needs no memory
+    return &owners_.emplace_back();
+  }
   HeldOwner* owner = free_owners_.back();
   free_owners_.pop_back();
   return owner;

@@ -4,19 +4,22 @@
 #include <new>
 
 #include "engine/bulk.h"
+#include "support/child.h"
 #include "support/engine_test.h"
 #include "support/seed.h"
 
 namespace {
 
 thread_local constinit bool t_fails = false;
-thread_local constinit bool t_exempt = false;  // from failures at random
+thread_local constinit int t_until_failure = -1;  // so many more succeed on this thread; -1: all
+thread_local constinit bool t_exempt = false;     // from failures at random
 thread_local constinit uint64_t t_random = 0;
 std::atomic<uint32_t> g_one_in{0};
 uint64_t g_seed = 0;
 
 void* Allocate(std::size_t bytes, std::size_t align) noexcept {
-  if (t_fails) return nullptr;
+  if (t_fails || t_until_failure == 0) return nullptr;
+  if (t_until_failure > 0) --t_until_failure;
   if (const uint32_t one_in = g_one_in.load(std::memory_order_relaxed); one_in && !t_exempt) {
     if (!t_random) t_random = g_seed ^ static_cast<uint64_t>(gettid()) * 0x9e3779b97f4a7c15;
     t_random = t_random * 6364136223846793005u + 1442695040888963407u;
@@ -156,6 +159,108 @@ TEST_P(NoMemoryTest, ABulkHoldsWhatItHasTaken) {
   }
   eng.WaitAll();
   EXPECT_EQ(accepted, ran);
+}
+
+// In children: what is made once a process, the thread that watches bulks for instance, is made there. `push` gets a body.
+void FailAtEachAllocation(int workers, const std::function<void(Engine&, const Var&, std::function<void()>)>& push) {
+  constexpr int kMore = 50;  // than a first push makes
+  for (int good = 0; good < kMore && !testing::Test::HasFailure(); ++good) {
+    EXPECT_TRUE(InChild([&] {
+      Engine eng(Quiet(workers));
+      const Var var = eng.NewVar("var");
+      std::atomic<int> ran{0};
+      const auto attempt = [&] {
+        const int before = ran;
+        bool accepted = true;
+        try {
+          push(eng, var, [&] { ++ran; });
+        } catch (const std::bad_alloc&) {
+          accepted = false;
+        }
+        t_until_failure = -1;
+        eng.WaitAll();
+        return ran - before == (accepted ? 1 : 0);
+      };
+      t_until_failure = good;
+      return attempt() && attempt() && eng.stats().pushed == eng.stats().completed;
+    })) << "after "
+        << good << " allocations";
+  }
+}
+
+TEST_P(NoMemoryTest, AtWhicheverAllocationAPushFailsTheOpWasPushedOrWasNot) {
+  if (WhyNoForks()) GTEST_SKIP() << WhyNoForks();
+  using Body = std::function<void()>;
+  struct Way {
+    const char* name;
+    std::function<void(Engine&, const Var&, Body)> push;
+  };
+  const std::vector<Way> ways = {
+      {"plain", [](Engine& eng, const Var& v, Body f) { eng.Push({.updates = {v}}, std::move(f)); }},
+      {"scoped, large, with priority",
+       [](Engine& eng, const Var& v, Body f) {
+         CancelScope scope;
+         eng.Push({.updates = {v}, .priority = 1, .cancel = &scope},
+                  [f = std::move(f), large = std::array<char, 2000>{}] { f(); });
+       }},
+      {"many Vars",
+       [](Engine& eng, const Var& v, Body f) {
+         std::vector<Var> vars{v};
+         const int fails_in = std::exchange(t_until_failure, -1);
+         for (int i = 0; i < 60; ++i) vars.push_back(eng.NewVar());
+         t_until_failure = fails_in;
+         eng.Push({.reads = vars}, std::move(f));
+       }},
+      {"for I/O", [](Engine& eng, const Var& v, Body f) { eng.Push({.updates = {v}, .place = Io()}, std::move(f)); }},
+      {"with a completion",
+       [](Engine& eng, const Var& v, Body f) {
+         eng.PushAsync({.updates = {v}}, [f = std::move(f)](RunContext&, Completion done) {
+           f();
+           done();
+         });
+       }},
+      {"if there is room",
+       [](Engine& eng, const Var& v, Body f) { EXPECT_TRUE(eng.TryPush({.updates = {v}}, std::move(f))); }},
+      {"held",
+       [](Engine& eng, const Var& v, Body f) { static_cast<void>(eng.PushHeld({.updates = {v}}, std::move(f))); }},
+      {"held together", [](Engine& eng, const Var& v, Body f) { HeldOps(eng).Push({.updates = {v}}, std::move(f)); }},
+      {"the first of a bulk",
+       [](Engine& eng, const Var& v, Body f) {
+         const Bulk bulk(eng, 100);
+         eng.Push({.updates = {v}}, std::move(f));
+       }},
+      {"behind a bulk of another",
+       [](Engine& eng, const Var& v, Body f) {
+         const int fails_in = std::exchange(t_until_failure, -1);
+         Bulk bulk(eng, 100);
+         bulk.Push({.updates = {v}}, [] {});
+         t_until_failure = fails_in;
+         std::exception_ptr error;
+         std::thread other;
+         {
+           const int mine = std::exchange(t_until_failure, -1);
+           other = std::thread([&, mine] {
+             t_until_failure = mine;
+             try {
+               eng.Push({.updates = {v}}, std::move(f));
+             } catch (...) {
+               error = std::current_exception();
+             }
+           });
+         }
+         other.join();
+         if (error) std::rethrow_exception(error);
+       }},
+      {"at its push",
+       [](Engine& eng, const Var& v, Body f) {
+         const PolicyScope naive = eng.EnterPolicy({.policy = Policy::kNaive});
+         eng.Push({.updates = {v}}, std::move(f));
+       }},
+  };
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.name);
+    FailAtEachAllocation(workers(), way.push);
+  }
 }
 
 TEST_P(NoMemoryTest, ABodysErrorIsKept) {
