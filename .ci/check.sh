@@ -32,16 +32,16 @@ check_format() {
 }
 
 check_includes() {
-  python_ready && "$VENV_PYTHON" .ci/includes.py
+  python_ready && "$VENV_PYTHON" .ci/includes.py $DRAW
 }
 
 check_environment() {
   local found
   found=$(grep -rnE '\b(secure_)?getenv\b|\benviron\b|putenv|setenv' include src python --include='*.h' --include='*.cc' \
-    --include='*.cu' --include='*.py' | grep -v '^src/engine/options\.cc:')
+    --include='*.cu' --include='*.py' | grep -v '^src/engine/core/options\.cc:')
   [ -z "$found" ] || { say "$found"; NOTE='the environment is read outside EngineOptions::FromEnv'; return 1; }
   # In options.cc: by the helper above FromEnv and by FromEnv itself.
-  [ "$(sed -n '/^EngineOptions EngineOptions::FromEnv/,/^}/!p' src/engine/options.cc | grep -c getenv)" -le 1 ]
+  [ "$(sed -n '/^EngineOptions EngineOptions::FromEnv/,/^}/!p' src/engine/core/options.cc | grep -c getenv)" -le 1 ]
 }
 
 # alone HEADER: compiles as the first thing of a source, and a second time in it, with both compilers.
@@ -58,13 +58,12 @@ alone() {
 check_headers() {
   need "$NEEDS_BUILD" 'clang-16 has clang++-16' || return $NOT_RUN
   local header library left_out='' found=()
-  for header in include/engine/*.h; do
-    header=${header#include/}
+  for header in $(cd include && find engine -name '*.h' | sort); do
     # Bridges to libraries that the engine itself does not need.
     case $header in
-      engine/cublas.h) library=cublas_v2.h ;;
-      engine/cudnn.h) library=cudnn.h ;;
-      engine/cuda_kernels.h) library=cuda_runtime_api.h ;;
+      engine/device/cublas.h) library=cublas_v2.h ;;
+      engine/device/cudnn.h) library=cudnn.h ;;
+      engine/device/cuda_kernels.h) library=cuda_runtime_api.h ;;
       *) library= ;;
     esac
     if [ -n "$library" ] && ! header "$library"; then
@@ -90,7 +89,7 @@ check_c_header() {
 
 check_cuda() {
   local sources
-  sources=$(.ci/sources.sh | grep -E '\.cu$|/device/cuda[_a-z]*\.cc$')
+  sources=$(.ci/sources.sh | grep -E '\.cu$|/device/cuda/cuda[_a-z]*\.cc$')
   [ -n "$sources" ] || { NOTE='no CUDA sources yet'; return 0; }
   has nvcc || { NOTE='no nvcc'; return $OPTIONAL; }
   local source
@@ -107,7 +106,7 @@ check_thread_safety() {
   need "$NEEDS_BUILD" 'clang-16 has clang++-16' || return $NOT_RUN
   local good='int Get() { MutexLock lock(mu); return x; }' bad='int Get() { return x; }' body
   for body in "$good" "$bad"; do
-    printf '%s\n' '#include "sync.h"' 'using namespace engine::detail;' \
+    printf '%s\n' '#include "base/sync.h"' 'using namespace engine::detail;' \
       "struct S { Mutex mu; int x GUARDED_BY(mu) = 0; $body };" 'int Use(S& s) { return s.Get(); }' |
       clang++-16 -std=c++20 -Iinclude -Isrc/engine -Wthread-safety -Werror -fsyntax-only -x c++ - 2>/dev/null
     [ $? = "$([ "$body" = "$good" ] && echo 0 || echo 1)" ] || { NOTE='locked and unlocked are not told apart'; return 1; }
@@ -252,6 +251,8 @@ check_instructions() {
 # --- running them
 
 [ "${1:-}" != --list ] || { printf '%s\n' $CHECKS; exit 0; }
+DRAW=
+[ "$*" != 'includes --draw' ] || { DRAW=--draw; set -- includes; }
 for name in "$@"; do
   [[ " $(echo $CHECKS) " == *" $name "* ]] || die "no check '$name'; there are: $(echo $CHECKS)"
 done

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/device.h"
-#include "engine/device_memory.h"
+#include "engine/device/device.h"
+#include "engine/device/device_memory.h"
 #include "engine/error.h"
 #include "engine/op.h"
 #include "engine/policy.h"

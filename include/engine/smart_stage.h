@@ -16,7 +16,7 @@
 #include <functional>
 #include <optional>
 
-#include "engine/smart_step.h"
+#include "engine/spi/smart_step.h"
 #include "engine/stage.h"
 
 namespace engine {

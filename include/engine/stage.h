@@ -21,7 +21,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "engine/staging_area.h"
+#include "engine/spi/staging_area.h"
 #include "engine/timeout.h"
 #include "engine/value.h"
 

@@ -16,7 +16,7 @@
 
 #include "engine/error.h"
 #include "engine/op.h"
-#include "engine/stage_clock.h"
+#include "engine/testing/stage_clock.h"
 
 namespace engine {
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <set>
 
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 
 namespace engine::perf {
 

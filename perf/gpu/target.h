@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 
 namespace engine::perf {
 

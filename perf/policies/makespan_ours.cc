@@ -1,5 +1,5 @@
 // Plans under cost_model, or as the variant says: "threaded".
-#include <engine/cost_model.h>
+#include <engine/spi/cost_model.h>
 
 #include "makespan.h"
 

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "../../src/costmodel/batching.h"
-#include "engine/rank_queue.h"
+#include "engine/spi/rank_queue.h"
 #include "programs.h"
 
 namespace {

@@ -1,7 +1,7 @@
 #include "models.h"
 
 #include <engine/smart_stage.h>
-#include <engine/software_device.h>
+#include <engine/testing/software_device.h>
 
 #include <algorithm>
 #include <array>

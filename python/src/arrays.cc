@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "failure.h"
 #include "gil.h"
 #include "run.h"

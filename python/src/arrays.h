@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "engine/array.h"
+#include "engine/device/array.h"
 #include "handle.h"
 
 namespace engine_python {

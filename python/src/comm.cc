@@ -11,7 +11,7 @@
 #include "bindings.h"
 #include "buffer.h"
 #include "cancel.h"
-#include "engine/loopback.h"
+#include "engine/testing/loopback.h"
 #include "failure.h"
 #include "gil.h"
 #include "names.h"

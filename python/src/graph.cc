@@ -13,7 +13,7 @@
 #include "bindings.h"
 #include "body.h"
 #include "cancel.h"
-#include "engine/cost_model.h"
+#include "engine/spi/cost_model.h"
 #include "failure.h"
 #include "gil.h"
 #include "push.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "failure.h"
 #include "gil.h"
 #include "site.h"

@@ -5,7 +5,7 @@
 
 #include "arrays.h"
 #include "bindings.h"
-#include "engine/smart_step.h"
+#include "engine/spi/smart_step.h"
 #include "run.h"
 #include "site.h"
 

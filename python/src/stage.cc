@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "body.h"
-#include "engine/staging_area.h"
+#include "engine/spi/staging_area.h"
 #include "failure.h"
 #include "gil.h"
 #include "handle.h"

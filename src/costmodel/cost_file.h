@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/cost_model.h"
+#include "engine/spi/cost_model.h"
 
 namespace engine::costmodel {
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <sstream>
 
-#include "engine/cost_model.h"
+#include "engine/spi/cost_model.h"
 
 namespace engine {
 namespace {

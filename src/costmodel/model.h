@@ -10,7 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "engine/cost_model.h"
+#include "engine/spi/cost_model.h"
 #include "guard.h"
 #include "samples.h"
 

@@ -6,7 +6,7 @@
 #include <queue>
 #include <tuple>
 
-#include "engine/rank_queue.h"
+#include "engine/spi/rank_queue.h"
 
 namespace engine::costmodel {
 

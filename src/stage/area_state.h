@@ -10,7 +10,7 @@
 
 #include "autotune.h"
 #include "backoff.h"
-#include "engine/staging_area.h"
+#include "engine/spi/staging_area.h"
 #include "pool.h"
 #include "stage_buffer.h"
 #include "sync.h"

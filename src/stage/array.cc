@@ -1,4 +1,4 @@
-#include "engine/array.h"
+#include "engine/device/array.h"
 
 #include <bit>
 

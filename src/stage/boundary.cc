@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 namespace engine::detail {
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/array.h"
+#include "engine/device/array.h"
 #include "engine/graph.h"
 
 namespace engine::detail {

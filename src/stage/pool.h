@@ -12,7 +12,7 @@
 #include <functional>
 #include <memory>
 
-#include "engine/staging_area.h"
+#include "engine/spi/staging_area.h"
 #include "sync.h"
 
 namespace engine::detail {

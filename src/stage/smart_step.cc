@@ -1,5 +1,5 @@
 // SmartStep: profile, cut, guard; and the plans of a cut step.
-#include "engine/smart_step.h"
+#include "engine/spi/smart_step.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "boundary.h"
-#include "engine/staging_area.h"
+#include "engine/spi/staging_area.h"
 #include "guard.h"
 #include "partition.h"
 #include "stage_lane.h"

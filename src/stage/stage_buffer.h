@@ -20,7 +20,7 @@
 #include <set>
 #include <vector>
 
-#include "engine/staging_area.h"
+#include "engine/spi/staging_area.h"
 
 namespace engine::detail {
 

@@ -1,4 +1,4 @@
-#include "engine/staging_area.h"
+#include "engine/spi/staging_area.h"
 
 #include <algorithm>
 #include <thread>

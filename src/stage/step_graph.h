@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/smart_step.h"
+#include "engine/spi/smart_step.h"
 #include "partition.h"
 
 namespace engine::detail {

@@ -1,5 +1,5 @@
 // HandleTable: what the C API's handles rest on.
-#include "c_api_handles.h"
+#include "c_api/handles.h"
 
 #include <gtest/gtest.h>
 

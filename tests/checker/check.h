@@ -1,8 +1,8 @@
 // Check: explores a scenario under the dependency protocol, as it ships or with one fault planted.
 #pragma once
 
-#include "dependency.h"
 #include "explorer.h"
+#include "order/dependency.h"
 #include "scenario.h"
 
 namespace checker {

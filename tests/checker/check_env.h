@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "checked_atomic.h"
-#include "dependency.h"
+#include "order/dependency.h"
 
 namespace checker {
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "checked_atomic.h"
-#include "replay_counter.h"
+#include "graph/replay_counter.h"
 #include "report.h"
 
 namespace checker {

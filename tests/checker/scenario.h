@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dependency.h"
+#include "order/dependency.h"
 
 namespace checker {
 

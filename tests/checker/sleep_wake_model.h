@@ -1,4 +1,4 @@
-// SleepWakeModel: how the workers of a pool go to sleep and are woken, as in src/engine/pool.cc.
+// SleepWakeModel: how the workers of a pool go to sleep and are woken, as in src/engine/sched/pool.cc.
 //
 //   poster   publishes an op; light fence; if somebody sleeps: full fence, and if nobody searches, wakes one
 //   worker   finds nothing: searching; finds nothing again: announces its sleep, no longer searching, heavy fence,

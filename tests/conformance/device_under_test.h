@@ -10,7 +10,7 @@
 #include <ostream>
 #include <string>
 
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 
 namespace engine::test {
 

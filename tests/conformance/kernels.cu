@@ -1,6 +1,6 @@
 #include "kernels.h"
 
-#include "engine/cuda_kernels.h"
+#include "engine/device/cuda_kernels.h"
 
 namespace engine::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 namespace engine::test {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "engine/cost_model.h"
+#include "engine/spi/cost_model.h"
 #include "support/engine_test.h"
 #include "support/seed.h"
 

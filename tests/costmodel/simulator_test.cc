@@ -4,7 +4,7 @@
 #include <set>
 
 #include "batching.h"
-#include "engine/rank_queue.h"
+#include "engine/spi/rank_queue.h"
 #include "random_dag.h"
 
 namespace engine::costmodel {

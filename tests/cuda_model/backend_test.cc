@@ -2,7 +2,7 @@
 #include <functional>
 #include <set>
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "kernels.h"
 #include "model_test.h"
 

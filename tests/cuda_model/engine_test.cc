@@ -3,9 +3,9 @@
 #include <deque>
 
 #include "engine/bulk.h"
-#include "engine/cost_model.h"
-#include "engine/device_memory.h"
+#include "engine/device/device_memory.h"
 #include "engine/plan.h"
+#include "engine/spi/cost_model.h"
 #include "kernels.h"
 #include "model_test.h"
 

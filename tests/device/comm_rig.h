@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "device_test.h"
-#include "engine/loopback.h"
+#include "engine/testing/loopback.h"
 
 namespace engine::test {
 

@@ -5,7 +5,7 @@
 #include "comm_rig.h"
 #include "engine/bulk.h"
 #include "engine/plan.h"
-#include "engine/smart_step.h"
+#include "engine/spi/smart_step.h"
 #include "support/seed.h"
 
 namespace engine::test {

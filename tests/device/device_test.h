@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 #include "support/engine_test.h"
 
 namespace engine::test {

@@ -2,7 +2,7 @@
 #include <sys/wait.h>
 
 #include "device_test.h"
-#include "engine/device_memory.h"
+#include "engine/device/device_memory.h"
 #include "support/child.h"
 
 namespace engine::test {

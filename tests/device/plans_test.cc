@@ -2,7 +2,7 @@
 #include <random>
 
 #include "device_test.h"
-#include "engine/cost_model.h"
+#include "engine/spi/cost_model.h"
 
 namespace engine::test {
 namespace {

@@ -1,7 +1,7 @@
 // Contract 8: a fork while other threads are inside calls that take locks, or hold what is pending. Neither is left locked in
 // the child, nor does anything pending in the parent settle there.
-#include "engine/cost_model.h"
 #include "engine/plan.h"
+#include "engine/spi/cost_model.h"
 #include "support/child.h"
 #include "support/engine_test.h"
 

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "engine/bulk.h"
-#include "engine/cost_model.h"
 #include "engine/plan.h"
+#include "engine/spi/cost_model.h"
 #include "support/engine_test.h"
 
 namespace engine::test {

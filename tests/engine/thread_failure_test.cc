@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "engine/bulk.h"
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 #include "support/engine_test.h"
 
 static std::atomic<int> g_allowed{1 << 30};

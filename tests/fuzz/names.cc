@@ -1,7 +1,7 @@
 // Hostile names in all that is written for other programs: a trace as JSON, plans and explanations as DOT.
-#include "engine/cost_model.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/spi/cost_model.h"
 #include "fuzz.h"
 #include "text.h"
 

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "engine/comm.h"
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "engine/policy.h"
 #include "fuzz.h"
 

@@ -52,7 +52,7 @@ case $1 in
     ;;
   headers)
     install_and_move
-    for header in "$prefix"/include/engine/*.h; do
+    for header in $(find "$prefix/include/engine" -name "*.h" | sort); do
       case $header in  # bridges to libraries that the engine itself does not need
         */cublas.h) needs=cublas_v2.h ;;
         */cudnn.h) needs=cudnn.h ;;
@@ -63,7 +63,7 @@ case $1 in
         echo "left out without $needs: $header"
         continue
       fi
-      echo "#include <engine/$(basename "$header")>" >>"$work/all.cc"
+      echo "#include <${header#"$prefix/include/"}>" >>"$work/all.cc"
     done
     cat "$work/all.cc"
     "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$prefix/include" "$work/all.cc"

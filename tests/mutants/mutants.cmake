@@ -1,110 +1,110 @@
 # name, file, the test that must notice, what is changed and into what. All of it shipped text: if a change of the
 # engine moves it, the configuration says so, and the mutant is to be brought up to date.
-engine_mutant(dropped_wake pool.cc "Workers/WaitingTest.*/1"
+engine_mutant(dropped_wake engine/sched/pool.cc "Workers/WaitingTest.*/1"
   "FutexWake(worker->asleep, 1);"
   "if (wakeups_.load() % 8) FutexWake(worker->asleep, 1);")
-engine_mutant(double_completion completion.cc "Workers/CompletionTest.S*"
+engine_mutant(double_completion engine/core/completion.cc "Workers/CompletionTest.S*"
   "if (state_->called.exchange(1, std::memory_order_acq_rel) == 0) {"
   "if (state_->called.exchange(0, std::memory_order_acq_rel) == 0) {")
-engine_mutant(dropped_completion_failure completion.cc "Workers/CompletionTest.Dropping*"
+engine_mutant(dropped_completion_failure engine/core/completion.cc "Workers/CompletionTest.Dropping*"
   "!= 1) return;"
   "!= 99) return;")
-engine_mutant(dropped_drain_note drain.cc "Workers/WaitingTest.*/1"
+engine_mutant(dropped_drain_note engine/core/drain.cc "Workers/WaitingTest.*/1"
   "void EngineCore::NoteDrain() {"
   "void EngineCore::NoteDrain() { return;")
-engine_mutant(untold_drain drain.cc "WaitAllTest.*"
+engine_mutant(untold_drain engine/core/drain.cc "WaitAllTest.*"
   "  if (untold && "
   "  if (false && untold && ")
-engine_mutant(dropped_driver_wake wait.cc "Workers/CompletionTest.CalledOnAForeign*/0"
+engine_mutant(dropped_driver_wake engine/core/wait.cc "Workers/CompletionTest.CalledOnAForeign*/0"
   "FutexWake(*waiter.word, kEveryone);"
   "")
-engine_mutant(driver_leaves_in_silence wait.cc "DriverTest.AWait*"
+engine_mutant(driver_leaves_in_silence engine/core/wait.cc "DriverTest.AWait*"
   "if (caller_pool_used_.load(std::memory_order_relaxed) && pool(kCallerPool).HasReady()) WakeDriver();"
   "")
-engine_mutant(body_under_the_scopes_of_who_waits wait.cc "Workers/DrivingTest.ABodyPushesUnderNo*/0"
+engine_mutant(body_under_the_scopes_of_who_waits engine/core/wait.cc "Workers/DrivingTest.ABodyPushesUnderNo*/0"
   "  const BodyScopes aside;"
   "")
-engine_mutant(large_blocks_unlisted arena.cc "Workers/WatchdogTest.NamesOpsOfManyVars*"
+engine_mutant(large_blocks_unlisted engine/base/arena.cc "Workers/WatchdogTest.NamesOpsOfManyVars*"
   "    if (wanted(large.cls)) visit(large.block);"
   "    if (false) visit(large.block);")
-engine_mutant(failed_beside_its_body completion.cc "Workers/ShutdownTest.TimeoutStartsNothing*"
+engine_mutant(failed_beside_its_body engine/core/completion.cc "Workers/ShutdownTest.TimeoutStartsNothing*"
   "if (state->returned.load(std::memory_order_acquire) && "
   "if (")
-engine_mutant(completion_of_the_parent completion.cc "*ForkInertTest.*"
+engine_mutant(completion_of_the_parent engine/core/completion.cc "*ForkInertTest.*"
   "  if (state_->Inherited()) return;"
   "")
-engine_mutant(lost_unseen_error execute.cc "Workers/UnseenErrorsTest.*"
+engine_mutant(lost_unseen_error engine/core/execute.cc "Workers/UnseenErrorsTest.*"
   "errors_.Add(error);"
   "(void)0;")
-engine_mutant(last_listed_error execute.cc "Workers/ErrorsTest.OfSeveral*"
+engine_mutant(last_listed_error engine/core/execute.cc "Workers/ErrorsTest.OfSeveral*"
   "a.listed() >= listed"
   "(first && a.listed() < listed)")
-engine_mutant(update_clears_poison execute.cc "Workers/ErrorsTest.RunAlways*"
+engine_mutant(update_clears_poison engine/core/execute.cc "Workers/ErrorsTest.RunAlways*"
   "} else if (a.mode() == Mode::kWrite) {"
   "} else {")
-engine_mutant(wait_for_own_var wait.cc "Workers/NestedWaitTest.WaitForAVarOfItsOwn*"
+engine_mutant(wait_for_own_var engine/core/wait.cc "Workers/NestedWaitTest.WaitForAVarOfItsOwn*"
   "if (FindAccess(f->op, core))"
   "if (false)")
-engine_mutant(unbounded_pending back_pressure.cc "Workers/BackPressureTest.PendingOps*/0"
+engine_mutant(unbounded_pending engine/core/back_pressure.cc "Workers/BackPressureTest.PendingOps*/0"
   "  WaitForRoom(slot);
   return true;"
   "  return true;")
-engine_mutant(fork_without_poison fork.cc "Workers/ForkTest.VarsWithPending*"
+engine_mutant(fork_without_poison engine/core/fork.cc "Workers/ForkTest.VarsWithPending*"
   "      SetPoison(var, error);"
   "")
-engine_mutant(needed_chain_not_released held_chain.cc "Workers/HeldChainTest.AWaitOfAnyThread*"
+engine_mutant(needed_chain_not_released engine/core/held_chain.cc "Workers/HeldChainTest.AWaitOfAnyThread*"
   "  while (!slot.needed.empty()) {  // one by one: a release may push"
   "  slot.needed.clear();
   while (!slot.needed.empty()) {")
-engine_mutant(chain_not_left_by_a_wait held_chain.cc "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1"
+engine_mutant(chain_not_left_by_a_wait engine/core/held_chain.cc "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1"
   "  if (!op->extra.more_behind) return;"
   "  if (op) return;")
-engine_mutant(several_holders_not_released held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
+engine_mutant(several_holders_not_released engine/core/held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
   "      ReleaseAllChains(mine);"
   "      (void)0;")
-engine_mutant(chain_of_the_naive_policy push.cc "Workers/BulkTest.TheNaive*"
+engine_mutant(chain_of_the_naive_policy engine/core/push.cc "Workers/BulkTest.TheNaive*"
   "if (home.flags & detail::kAtPush) [[unlikely]]"
   "if (false)")
-engine_mutant(blocked_member_holds_all_back held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
+engine_mutant(blocked_member_holds_all_back engine/core/held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
   "  if (op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 && MustSplit(*pass.slot, chain))
     return Split(pass, chain);"
   "")
-engine_mutant(waiting_member_lets_successors_start held_chain.cc "Workers/HeldChainTest.WhatIsBehindAMember*/1"
+engine_mutant(waiting_member_lets_successors_start engine/core/held_chain.cc "Workers/HeldChainTest.WhatIsBehindAMember*/1"
   "  HeldChain& chain = *op->chain();
   Protocol::GrantInstead(op);"
   "  HeldChain& chain = *op->chain();")
-engine_mutant(split_forgets_turns chain_split.cc "Workers/HeldChainTest.ASplitKeepsTheOrder*/2"
+engine_mutant(split_forgets_turns engine/core/chain_split.cc "Workers/HeldChainTest.ASplitKeepsTheOrder*/2"
   "    Protocol::GrantInstead(op);"
   "")
-engine_mutant(started_member_stays_in_its_chain held_chain.cc "Workers/HeldChainTest.AMemberOfAnotherChain*"
+engine_mutant(started_member_stays_in_its_chain engine/core/held_chain.cc "Workers/HeldChainTest.AMemberOfAnotherChain*"
   "  TakeFirst(*pass.slot, chain);"
   "  if (op->extra.more_behind) {
     chain.first = op->extra.next;
   } else {
     pass.slot->var_cache.Return(kChainClass, &chain);
   }")
-engine_mutant(blocked_member_among_the_free chain_split.cc "Workers/ChainSplitTest.EachMember*"
+engine_mutant(blocked_member_among_the_free engine/core/chain_split.cc "Workers/ChainSplitTest.EachMember*"
   "part = IsBlocked(op) ? NewPart(op) : kFree;"
   "part = kFree;")
-engine_mutant(part_of_its_own_for_each_write chain_split.cc "ChainSplitDispatches.AWriteStays*"
+engine_mutant(part_of_its_own_for_each_write engine/core/chain_split.cc "ChainSplitDispatches.AWriteStays*"
   "a.read() ? kNone : before.read_by"
   "kNone")
-engine_mutant(part_of_its_own_for_each_reader chain_split.cc "ChainSplitDispatches.ReadersOfTheSame*"
+engine_mutant(part_of_its_own_for_each_reader engine/core/chain_split.cc "ChainSplitDispatches.ReadersOfTheSame*"
   "if (part >= kFree) part = std::min(part, NamedBy(op));"
   "")
-engine_mutant(part_without_a_chain chain_split.cc "ChainSplitDispatches.APartIsOne"
+engine_mutant(part_without_a_chain engine/core/chain_split.cc "ChainSplitDispatches.APartIsOne"
   "part.first->extra.more_behind ? TryNewChain(*pass.slot) : nullptr"
   "nullptr")
-engine_mutant(part_that_names_its_old_chain chain_split.cc "ChainSplitDispatches.APartIsOne"
+engine_mutant(part_that_names_its_old_chain engine/core/chain_split.cc "ChainSplitDispatches.APartIsOne"
   "std::atomic_ref(op->chain()).store(own, std::memory_order_relaxed);"
   "")
-engine_mutant(looks_without_bound chain_split.cc "ChainSplitLooks.AreBounded*"
+engine_mutant(looks_without_bound engine/core/chain_split.cc "ChainSplitLooks.AreBounded*"
   "if (++chain.looks > tuning::kMostLooks) return true;"
   "")
-engine_mutant(order_that_is_forgotten chain_split.cc "ChainSplitLooks.OneAMember*"
+engine_mutant(order_that_is_forgotten engine/core/chain_split.cc "ChainSplitLooks.OneAMember*"
   "if (in_order) chain.looks = HeldChain::kInOrder;"
   "")
-engine_mutant(blocked_members_stay_when_others_go chain_split.cc "Workers/ChainSplitTest.PartsAreSplitAgain/1"
+engine_mutant(blocked_members_stay_when_others_go engine/core/chain_split.cc "Workers/ChainSplitTest.PartsAreSplitAgain/1"
   "IsBlocked(op) ? StartEach(pass, op) : ready.Append(op);"
   "ready.Append(op);")
 engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 #include "faults.h"
 #include "world.h"
 

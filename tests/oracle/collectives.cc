@@ -1,8 +1,8 @@
 // Collectives of two ranks in memory: each step changes a number on both devices and adds them up, while all the other threads
 // use the same engine. Vars of their own, because the ranks wait for each other.
 #include "engine/comm.h"
-#include "engine/loopback.h"
-#include "engine/software_device.h"
+#include "engine/testing/loopback.h"
+#include "engine/testing/software_device.h"
 #include "world.h"
 
 namespace engine::oracle {

@@ -2,7 +2,7 @@
 
 #include <system_error>
 
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 #include "faults.h"
 
 namespace engine::oracle {

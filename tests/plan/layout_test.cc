@@ -1,5 +1,5 @@
 // The pure part of compiling: order, reduction, chains, last uses.
-#include "plan_layout.h"
+#include "graph/plan_layout.h"
 
 #include <numeric>
 

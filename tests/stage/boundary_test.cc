@@ -5,9 +5,9 @@
 #include <map>
 #include <mutex>
 
-#include "engine/array.h"
+#include "engine/device/array.h"
 #include "engine/smart_stage.h"
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 #include "support/engine_test.h"
 #include "support/happens_before.h"
 #include "support/seed.h"

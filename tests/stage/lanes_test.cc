@@ -2,8 +2,8 @@
 // themselves behind it by a Var, without a synchronization.
 #include "engine/engine.h"
 #include "engine/smart_stage.h"
-#include "engine/software_device.h"
 #include "engine/stage.h"
+#include "engine/testing/software_device.h"
 #include "support/engine_test.h"
 
 #include <gtest/gtest.h>

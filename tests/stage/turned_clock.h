@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/stage_clock.h"
+#include "engine/testing/stage_clock.h"
 
 namespace engine::test {
 

@@ -2,7 +2,7 @@
 // its environment, so the stall is put where a pusher takes a reader group: all tails are locked there.
 #include <deque>
 
-#include "dependency.h"
+#include "order/dependency.h"
 #include "support/engine_test.h"
 #include "watchdog.h"
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 
 namespace engine::test {
 

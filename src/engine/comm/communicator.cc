@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/backend.h"
-#include "core.h"
+#include "core/core.h"
 
 namespace engine {
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/device.h"
+#include "engine/device/device.h"
 #include "engine/op.h"
 
 namespace engine::detail {

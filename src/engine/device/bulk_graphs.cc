@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core.h"
-#include "held_chain.h"
+#include "core/core.h"
+#include "order/held_chain.h"
 
 namespace engine::detail {
 namespace {

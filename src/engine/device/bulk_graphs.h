@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "device/devices.h"
-#include "op_record.h"
+#include "order/op_record.h"
 
 namespace engine::detail {
 

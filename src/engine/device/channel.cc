@@ -8,10 +8,10 @@
 #include <string>
 #include <thread>
 
-#include "core.h"
+#include "base/tuning.h"
+#include "core/core.h"
 #include "device/devices.h"
-#include "plan_core.h"
-#include "tuning.h"
+#include "graph/plan_core.h"
 
 namespace engine::detail {
 namespace {

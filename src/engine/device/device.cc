@@ -1,10 +1,10 @@
 // What all devices share: the text of a status, and their names.
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 #include <charconv>
 
 #include "device/body_scope.h"
-#include "engine/software_device.h"
+#include "engine/testing/software_device.h"
 
 namespace engine {
 

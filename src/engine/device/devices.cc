@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "core.h"
+#include "base/make_thread.h"
+#include "core/core.h"
 #include "device/bulk_graphs.h"
 #include "device/memory.h"
-#include "make_thread.h"
 
 namespace engine::detail {
 

@@ -21,7 +21,7 @@
 #include "device/channel.h"
 #include "device/lane.h"
 #include "engine/engine.h"
-#include "op_record.h"
+#include "order/op_record.h"
 
 namespace engine::detail {
 

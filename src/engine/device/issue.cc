@@ -5,13 +5,13 @@
 // has retired, and what the wait for another lane brings along: the rest is the least that orders the op.
 #include <algorithm>
 
-#include "completion_state.h"
+#include "core/completion_state.h"
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
-#include "held_chain.h"
-#include "plan_core.h"
-#include "pool.h"
-#include "replay.h"
+#include "graph/plan_core.h"
+#include "graph/replay.h"
+#include "order/held_chain.h"
+#include "sched/pool.h"
 
 namespace engine::detail {
 namespace {

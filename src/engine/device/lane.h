@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "device/lane_records.h"
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 namespace engine::detail {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/order_point.h"
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 namespace engine::detail {
 

@@ -8,7 +8,7 @@
 // device, and given up at shutdown after drain_timeout.
 #include <string>
 
-#include "core.h"
+#include "core/core.h"
 #include "device/devices.h"
 
 namespace engine::detail {

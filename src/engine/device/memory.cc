@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "core.h"
+#include "core/core.h"
+#include "core/fork.h"
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
-#include "fork.h"
 
 namespace engine {
 

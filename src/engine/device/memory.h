@@ -11,9 +11,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/fork.h"
 #include "device/devices.h"
-#include "engine/device_memory.h"
-#include "fork.h"
+#include "engine/device/device_memory.h"
 
 namespace engine::detail {
 

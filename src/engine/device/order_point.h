@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sync.h"
+#include "base/sync.h"
 
 namespace engine::detail {
 

@@ -13,9 +13,9 @@
 
 #include <algorithm>
 
+#include "core/engine_thread.h"
 #include "device/devices.h"
-#include "engine_thread.h"
-#include "replay.h"
+#include "graph/replay.h"
 
 namespace engine::detail {
 

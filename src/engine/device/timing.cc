@@ -3,7 +3,7 @@
 //
 // Errors: a call that the device refuses leaves the work untimed. It is taken back from the thread's last error, where the op
 //         that is run there, or the next one, would be told of it.
-#include "core.h"
+#include "core/core.h"
 #include "device/devices.h"
 
 namespace engine::detail {

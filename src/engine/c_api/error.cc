@@ -1,0 +1,201 @@
+// The C API's errors: exceptions to statuses, and what a thread remembers of the last one.
+#include <cstdlib>
+#include <new>
+
+#include "base/per_thread.h"
+#include "c_api/internal.h"
+#include "order/error_record.h"
+
+namespace engine::capi {
+namespace {
+
+constexpr const char* kNoMemory = "out of memory";
+
+struct Cause {
+  EngineStatus status;
+  int32_t code;
+  std::string text;
+};
+
+// Called in a catch block: what the current exception is.
+Cause ClassifyCurrent() {
+  try {
+    throw;
+  } catch (const BodyError& e) {
+    return {ENGINE_E_BODY, e.code(), detail::TextOf(e)};
+  } catch (const OpError& e) {
+    return {ENGINE_E_OP, 0, detail::TextOf(e)};
+  } catch (const UsageError& e) {
+    return {ENGINE_E_USAGE, 0, detail::TextOf(e)};
+  } catch (const BackPressureError& e) {
+    return {ENGINE_E_BACKPRESSURE, 0, detail::TextOf(e)};
+  } catch (const CancelledError& e) {
+    return {ENGINE_E_CANCELLED, 0, detail::TextOf(e)};
+  } catch (const ShutdownError& e) {
+    return {ENGINE_E_SHUTDOWN, 0, detail::TextOf(e)};
+  } catch (const ForkedWhilePending& e) {
+    return {ENGINE_E_FORKED, 0, detail::TextOf(e)};
+  } catch (const CompletionError& e) {
+    return {ENGINE_E_COMPLETION, 0, detail::TextOf(e)};
+  } catch (const CommunicatorError& e) {
+    return {ENGINE_E_COMMUNICATOR, 0, detail::TextOf(e)};
+  } catch (const IoError& e) {
+    return {ENGINE_E_IO, 0, detail::TextOf(e)};
+  } catch (const std::bad_alloc&) {
+    return {ENGINE_E_NOMEM, 0, kNoMemory};
+  } catch (...) {
+    return {ENGINE_E_EXCEPTION, 0, detail::DescribeException(std::current_exception())};
+  }
+}
+
+Cause ClassifyCause(const std::exception_ptr& cause) {
+  if (!cause) return {ENGINE_E_EXCEPTION, 0, "unknown"};
+  try {
+    std::rethrow_exception(cause);
+  } catch (...) {
+    return ClassifyCurrent();
+  }
+}
+
+struct LastError {
+  std::string text;
+  const char* fallback = nullptr;  // instead of `text`, when there was no memory for it
+  std::optional<OpErrorText> op;
+};
+
+struct CachedName {
+  const char* text = nullptr;
+  Name name;
+};
+constexpr size_t kCachedNames = 64;
+
+// What the C API keeps for a thread. On the heap: the library's static TLS has to stay small, or it could not be
+// loaded into a running program.
+struct ThreadState {
+  LastError last;
+  std::array<CachedName, kCachedNames> names;
+};
+
+ThreadState& ThisThreads() { return detail::PerThread<ThreadState>::Get(); }
+
+// Null: no memory for it.
+LastError* ThisThreadsLast() noexcept {
+  try {
+    return &ThisThreads().last;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+EngineStatus Keep(LastError& last, const char* function) {
+  last.op.reset();
+  last.fallback = nullptr;
+  try {
+    throw;
+  } catch (const OpError& e) {
+    last.op.emplace(e);
+  } catch (...) {
+  }
+  Cause cause = ClassifyCurrent();
+  const bool name_it = cause.status == ENGINE_E_USAGE || cause.status == ENGINE_E_IO;
+  last.text = name_it ? std::string(function) + ": " + cause.text : std::move(cause.text);
+  return cause.status;
+}
+
+}  // namespace
+
+BodyError::BodyError(int32_t code, const std::string& message)
+    : Error(message.empty() ? "status " + std::to_string(code) : message), code_(code) {}
+
+OpErrorText::OpErrorText(const OpError& error) : text_(detail::TextOf(error)), op_(error.op()), path_(error.path()) {
+  Cause cause = ClassifyCause(error.cause());
+  cause_text_ = std::move(cause.text);
+  hops_.reserve(path_.size());
+  for (const OpError::Hop& hop : path_) hops_.push_back({hop.op.c_str(), ToC(hop.site)});
+  view_ = {.struct_size = sizeof(EngineOpError),
+           .text = text_.c_str(),
+           .op = op_.c_str(),
+           .site = ToC(error.site()),
+           .cause = cause.status,
+           .code = cause.code,
+           .cause_text = cause_text_.c_str(),
+           .hops = hops_.data(),
+           .num_hops = static_cast<int32_t>(hops_.size())};
+}
+
+EngineStatus KeepCurrentException(const char* function) noexcept {
+  LastError* last = ThisThreadsLast();
+  try {
+    return last ? Keep(*last, function) : ENGINE_E_NOMEM;
+  } catch (...) {  // only for want of memory
+    last->op.reset();
+    last->fallback = kNoMemory;
+    return ENGINE_E_NOMEM;
+  }
+}
+
+void RefuseNull(const char* what) { throw UsageError(std::string(what) + " is null"); }
+
+void RefuseCount(int64_t count, const char* what) {
+  if (count < 0) throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count));
+  throw UsageError("the array of " + std::to_string(count) + " " + what + " is null");
+}
+
+void RefuseHandle(const void* handle, const char* kind) { throw UsageError(WhyRefused(handle, kind)); }
+
+std::string WhyRefused(const void* handle, const char* kind) {
+  std::string text = std::string("the ") + kind;
+  return handle ? text + " handle is not live: it was freed, or never was one" : text + " handle is null";
+}
+
+Name InternText(const char* text) {
+  if (!text || !*text) return {};
+  const auto address = reinterpret_cast<uintptr_t>(text);
+  CachedName& entry = ThisThreads().names[(address ^ address >> 6) % kCachedNames];
+  // The address alone proves nothing: the caller may have put another text there.
+  if (entry.text != text || std::strcmp(entry.name.c_str(), text) != 0) entry = {text, Name::Intern(text)};
+  return entry.name;
+}
+
+char* NewText(const std::string& text) {
+  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (!copy) throw std::bad_alloc();
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+}  // namespace engine::capi
+
+const char* EngineGetLastError(void) {
+  const auto* last = engine::capi::ThisThreadsLast();
+  if (!last) return engine::capi::kNoMemory;
+  return last->fallback ? last->fallback : last->text.c_str();
+}
+
+const EngineOpError* EngineGetLastOpError(void) {
+  const auto* last = engine::capi::ThisThreadsLast();
+  return last && last->op ? last->op->view() : nullptr;
+}
+
+const char* EngineStatusName(EngineStatus status) {
+  switch (status) {
+    case ENGINE_OK: return "ENGINE_OK";
+    case ENGINE_TIMEOUT: return "ENGINE_TIMEOUT";
+    case ENGINE_WOULD_BLOCK: return "ENGINE_WOULD_BLOCK";
+    case ENGINE_E_USAGE: return "ENGINE_E_USAGE";
+    case ENGINE_E_OP: return "ENGINE_E_OP";
+    case ENGINE_E_BACKPRESSURE: return "ENGINE_E_BACKPRESSURE";
+    case ENGINE_E_NOMEM: return "ENGINE_E_NOMEM";
+    case ENGINE_E_IO: return "ENGINE_E_IO";
+    case ENGINE_E_BODY: return "ENGINE_E_BODY";
+    case ENGINE_E_EXCEPTION: return "ENGINE_E_EXCEPTION";
+    case ENGINE_E_CANCELLED: return "ENGINE_E_CANCELLED";
+    case ENGINE_E_SHUTDOWN: return "ENGINE_E_SHUTDOWN";
+    case ENGINE_E_FORKED: return "ENGINE_E_FORKED";
+    case ENGINE_E_COMPLETION: return "ENGINE_E_COMPLETION";
+    case ENGINE_E_COMMUNICATOR: return "ENGINE_E_COMMUNICATOR";
+    default: return "unknown status";
+  }
+}
+
+void EngineStringFree(char* text) { std::free(text); }

@@ -1,0 +1,279 @@
+// What the files of the C API share: how exceptions become statuses, how handles and structs are read.
+//
+// Threads:   everything is thread-safe; the last error is the calling thread's.
+// Ownership: handle tables live for the whole process, so that a handle may outlive its engine and main().
+// Errors:    everything below throws UsageError for what the caller got wrong; Guard turns it into a status.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "c_api/handles.h"
+#include "engine/c_api.h"
+#include "engine/comm.h"
+#include "engine/plan.h"
+
+namespace engine::capi {
+
+// ---- errors (c_api_error.cc)
+
+// What a C body's failure becomes inside the engine.
+class BodyError : public Error {
+ public:
+  BodyError(int32_t code, const std::string& message);
+  int32_t code() const noexcept { return code_; }
+
+ private:
+  int32_t code_;
+};
+
+class IoError : public Error {
+ public:
+  using Error::Error;
+};
+
+// An OpError in the C API's shape; the view points into this object.
+class OpErrorText {
+ public:
+  explicit OpErrorText(const OpError& error);
+  OpErrorText(const OpErrorText&) = delete;
+  const EngineOpError* view() const noexcept { return &view_; }
+
+ private:
+  std::string text_, op_, cause_text_;
+  std::vector<OpError::Hop> path_;
+  std::vector<EngineHop> hops_;
+  EngineOpError view_ = {};
+};
+
+// Called in a catch block: keeps the current exception as this thread's last error and returns its status.
+EngineStatus KeepCurrentException(const char* function) noexcept;
+
+// Runs `body`, which returns nothing or a status. No exception passes it.
+template <class Body>
+EngineStatus Guard(const char* function, Body&& body) noexcept {
+  try {
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      return ENGINE_OK;
+    } else {
+      return body();
+    }
+  } catch (...) {
+    return KeepCurrentException(function);
+  }
+}
+
+inline EngineSite ToC(Site site) noexcept { return {site.file, site.line}; }
+
+// ---- arguments
+
+// The refusals stand apart from the checks, which are on the path of every push.
+[[noreturn, gnu::cold]] void RefuseNull(const char* what);                        // "the result is null"
+[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);        // negative, or without an array
+[[noreturn, gnu::cold]] void RefuseHandle(const void* handle, const char* kind);  // null, or not live
+
+template <class T>
+T& Required(T* pointer, const char* what) {
+  if (!pointer) RefuseNull(what);
+  return *pointer;
+}
+
+// `count` as a size, after checking that `array` can hold it.
+inline size_t CheckedCount(int64_t count, const void* array, const char* what) {
+  if (count < 0 || (count > 0 && !array)) RefuseCount(count, what);
+  return static_cast<size_t>(count);
+}
+
+// Sizes of the growable structs in ENGINE_0.1: the smallest that a caller can have. They never change.
+template <class Struct>
+inline constexpr size_t kFirstSize = 0;
+template <>
+inline constexpr size_t kFirstSize<EnginePoolConfig> = 64;
+template <>
+inline constexpr size_t kFirstSize<EngineConfig> = 176;
+template <>
+inline constexpr size_t kFirstSize<EngineOpDesc> = 96;
+template <>
+inline constexpr size_t kFirstSize<EngineCounters> = 104;
+template <>
+inline constexpr size_t kFirstSize<EngineDeviceCounters> = 120;
+template <>
+inline constexpr size_t kFirstSize<EnginePlanOptions> = 24;
+template <>
+inline constexpr size_t kFirstSize<EngineCommunicatorOptions> = 184;
+template <>
+inline constexpr size_t kFirstSize<EngineCommunicatorInfo> = 48;
+
+template <class Struct>
+void CheckStructSize(size_t size, const char* what) {
+  static_assert(kFirstSize<Struct> > 0 && sizeof(Struct) >= kFirstSize<Struct>);
+  if (size < kFirstSize<Struct>) {
+    throw UsageError(std::string(what) + ".struct_size is " + std::to_string(size) + ", less than " +
+                     std::to_string(kFirstSize<Struct>) + ": set it to sizeof the struct");
+  }
+}
+
+// Copies the fields that the caller knows over `to`, which holds the defaults of the others.
+template <class Struct>
+void ReadStruct(const Struct& from, Struct& to, const char* what) {
+  const size_t size = from.struct_size;
+  CheckStructSize<Struct>(size, what);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
+  for (size_t i = sizeof(Struct); i < size; ++i) {
+    if (bytes[i] != 0) {
+      throw UsageError(std::string(what) + " sets a field that this library (" + Version() + ") does not know");
+    }
+  }
+  std::memcpy(static_cast<void*>(&to), &from, size < sizeof(Struct) ? size : sizeof(Struct));
+}
+
+// Fills the `size` bytes that the caller has with what fits of `from`, and zeros.
+template <class Struct>
+void WriteStruct(const Struct& from, Struct& to, size_t size, const char* what) {
+  CheckStructSize<Struct>(size, what);
+  auto* bytes = reinterpret_cast<unsigned char*>(&to);
+  const size_t known = size < sizeof(Struct) ? size : sizeof(Struct);
+  std::memcpy(bytes, &from, known);
+  std::memset(bytes + known, 0, size - known);
+  to.struct_size = size;
+}
+
+// Text interned for good; a small cache of the thread's keeps repeated pushes out of the intern table. Null is "".
+Name InternText(const char* text);
+inline Site ToSite(EngineSite site) { return Site::At(InternText(site.file), site.line); }
+
+// Text that the caller frees with EngineStringFree.
+char* NewText(const std::string& text);
+
+// ---- handles
+
+struct HeldSlot {
+  HeldOp op;
+  std::atomic<uint64_t> engine{0};  // release: publishes `op`, which is assigned once. Partner: ReleaseHeldOps
+};
+struct GraphSlot {
+  explicit GraphSlot(EngineHandle its_engine) noexcept : engine(its_engine) {}
+  EngineHandle engine;
+  Graph graph;
+};
+struct CommunicatorSlot {
+  CommunicatorSlot(EngineHandle its_engine, Communicator made) noexcept
+      : engine(its_engine), communicator(std::move(made)) {}
+  EngineHandle engine;
+  Communicator communicator;
+};
+struct CompletionSlot {
+  explicit CompletionSlot(Completion completion) noexcept : done(std::move(completion)) {}
+  Completion done;
+  std::atomic<bool> ended{false};
+};
+
+// One kind of handle: its C type, its table, and what it is called in messages.
+template <class Handle>
+struct HandleKind;
+
+template <class T, uint32_t kKind>
+struct HandleKindOf {
+  using Object = T;
+  static inline constinit HandleTable<T, kKind> table;
+};
+
+template <>
+struct HandleKind<EngineHandle> : HandleKindOf<Engine, 1> {
+  static constexpr const char* kName = "engine";
+};
+template <>
+struct HandleKind<EngineVar> : HandleKindOf<Var, 2> {
+  static constexpr const char* kName = "variable";
+};
+template <>
+struct HandleKind<EngineOperator> : HandleKindOf<Operator, 3> {
+  static constexpr const char* kName = "operator";
+};
+template <>
+struct HandleKind<EngineHeld> : HandleKindOf<HeldSlot, 4> {
+  static constexpr const char* kName = "held op";
+};
+template <>
+struct HandleKind<EngineCompletion> : HandleKindOf<CompletionSlot, 5> {
+  static constexpr const char* kName = "completion";
+};
+template <>
+struct HandleKind<EngineCancelScope> : HandleKindOf<CancelScope, 6> {
+  static constexpr const char* kName = "cancel scope";
+};
+
+template <>
+struct HandleKind<EngineGraph> : HandleKindOf<GraphSlot, 7> {
+  static constexpr const char* kName = "graph";
+};
+template <>
+struct HandleKind<EnginePlan> : HandleKindOf<Plan, 8> {
+  static constexpr const char* kName = "plan";
+};
+template <>
+struct HandleKind<EngineRun> : HandleKindOf<Run, 9> {
+  static constexpr const char* kName = "run";
+};
+template <>
+struct HandleKind<EngineDeviceMemory> : HandleKindOf<DeviceMemory, 10> {
+  static constexpr const char* kName = "device memory";
+};
+template <>
+struct HandleKind<EngineCommunicator> : HandleKindOf<CommunicatorSlot, 11> {
+  static constexpr const char* kName = "communicator";
+};
+
+static_assert(sizeof(void*) == 8, "a handle's 64 bits travel in a pointer");
+
+template <class Handle>
+uint64_t ToBits(Handle handle) noexcept {
+  return reinterpret_cast<uint64_t>(handle);
+}
+template <class Handle>
+Handle FromBits(uint64_t bits) noexcept {
+  return reinterpret_cast<Handle>(bits);
+}
+
+// "the engine handle is null", "the variable handle is not live: ..."
+std::string WhyRefused(const void* handle, const char* kind);
+
+template <class Handle, class... Args>
+Handle NewHandle(Args&&... args) {
+  return FromBits<Handle>(HandleKind<Handle>::table.Create(std::forward<Args>(args)...));
+}
+
+// The object of a live handle.
+template <class Handle>
+auto& Live(Handle handle) {
+  auto* object = HandleKind<Handle>::table.Peek(ToBits(handle));
+  if (!object) RefuseHandle(handle, HandleKind<Handle>::kName);
+  return *object;
+}
+
+template <class Handle>
+void FreeHandle(Handle handle) {
+  if (!HandleKind<Handle>::table.Release(ToBits(handle))) RefuseHandle(handle, HandleKind<Handle>::kName);
+}
+
+// ---- between ops and engines (c_api_ops.cc)
+
+// True while this thread runs a C body of `engine`.
+bool InsideBodyOf(EngineHandle engine) noexcept;
+// Releases the held ops of `engine` and frees their handles: its shutdown would wait for them.
+void ReleaseHeldOps(EngineHandle engine);
+
+}  // namespace engine::capi
+
+// What a body sees of its run. Lives on the stack of the call.
+struct EngineContext {
+  engine::RunContext& run;
+  std::mutex mu = {};      // pieces of ParallelFor share the context
+  std::string error = {};  // EngineOpSetError; under mu
+};

@@ -1,0 +1,345 @@
+// The C API's ops: pushing, operators, held ops, completions, and what a body asks.
+#include "c_api/description.h"
+#include "engine/bulk.h"
+
+namespace engine::capi {
+namespace {
+
+// ---- closures
+
+// The C bodies that this thread is inside of, innermost first.
+struct BodyFrame;
+thread_local constinit BodyFrame* t_body = nullptr;
+struct BodyFrame {
+  explicit BodyFrame(EngineHandle its_engine) noexcept : engine(its_engine), outer(t_body) { t_body = this; }
+  BodyFrame(const BodyFrame&) = delete;
+  ~BodyFrame() { t_body = outer; }
+  EngineHandle engine;
+  BodyFrame* outer;
+};
+
+struct SyncClosure {
+  using Function = EngineSyncFn;
+  EngineHandle engine;
+  EngineSyncFn fn;
+  Param param;
+
+  void operator()(RunContext& run) {
+    const BodyFrame frame(engine);
+    EngineContext context{run};
+    if (const int32_t code = fn(&context, param.get())) throw BodyError(code, context.error);
+  }
+};
+
+struct AsyncClosure {
+  using Function = EngineAsyncFn;
+  EngineHandle engine;
+  EngineAsyncFn fn;
+  Param param;
+
+  void operator()(RunContext& run, Completion done) {
+    const BodyFrame frame(engine);
+    EngineContext context{run};
+    const auto handle = NewHandle<EngineCompletion>(std::move(done));
+    try {
+      fn(&context, handle, param.get());
+    } catch (...) {
+      HandleKind<EngineCompletion>::table.Release(ToBits(handle));  // the body's own reference
+      throw;
+    }
+  }
+};
+
+// Takes the parameter, checks the call, and hands `submit(engine, description, closure)` what it needs. Whatever is
+// refused, the closure dies here, and with it the parameter, before the error's text is kept.
+template <class Closure, class Submit>
+EngineStatus Pushing(const char* function, EngineHandle engine, const EngineOpDesc* op, typename Closure::Function fn,
+                     void* param, EngineDeleter deleter, Submit&& submit) noexcept {
+  return Guard(function, [&]() -> EngineStatus {
+    Closure closure{engine, fn, {param, deleter}};
+    Engine& live = Live(engine);
+    Description description(op);
+    if (!fn) throw UsageError(description.Where() + "the function is null");
+    return submit(live, description, closure);
+  });
+}
+
+void OrThrow(DeviceStatus status) {
+  if (!status.ok()) throw DeviceError(std::move(status));
+}
+
+template <class Closure>
+EngineStatus ClaimedUnless(bool accepted, Closure& closure) noexcept {
+  if (accepted) return ENGINE_OK;
+  closure.param.Disown();
+  return ENGINE_WOULD_BLOCK;
+}
+
+// Ends an op through its completion, and gives the caller's reference up in every case.
+template <class End>
+EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) noexcept {
+  auto& table = HandleKind<EngineCompletion>::table;
+  return Guard(function, [&] {
+    // Our own reference: another thread may use the same one by mistake.
+    CompletionSlot* slot = table.Retain(ToBits(handle));
+    if (!slot) {
+      if (!handle) RefuseHandle(handle, "completion");
+      throw CompletionError(std::string(function) + ": the completion was used up already, or never was one");
+    }
+    struct GiveUp {
+      HandleTable<CompletionSlot, 5>& table;
+      uint64_t bits;
+      ~GiveUp() {
+        table.Release(bits);
+        table.Release(bits);
+      }
+    } give_up{table, ToBits(handle)};
+    // relaxed: only the first to come calls the Completion, which orders the op's results itself.
+    if (slot->ended.exchange(true, std::memory_order_relaxed)) {
+      throw CompletionError(std::string(function) + ": the completion was called already");
+    }
+    end(slot->done);
+  });
+}
+
+}  // namespace
+
+bool InsideBodyOf(EngineHandle engine) noexcept {
+  for (const BodyFrame* frame = t_body; frame; frame = frame->outer) {
+    if (frame->engine == engine) return true;
+  }
+  return false;
+}
+
+void ReleaseHeldOps(EngineHandle engine) {
+  auto& table = HandleKind<EngineHeld>::table;
+  table.ForEach([&](uint64_t handle, const HeldSlot& slot) {
+    if (slot.engine.load(std::memory_order_acquire) == ToBits(engine)) table.Release(handle);
+  });
+}
+
+}  // namespace engine::capi
+
+using namespace engine::capi;  // NOLINT: this file defines its C face
+using engine::UsageError;
+
+// ---- pushes
+
+EngineStatus EnginePush(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                        EngineDeleter deleter) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    live.Push(d.desc(), std::move(closure), d.site());
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EnginePushAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                             EngineDeleter deleter) {
+  return Pushing<AsyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    live.PushAsync(d.desc(), std::move(closure), d.site());
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineTryPush(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                           EngineDeleter deleter) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    return ClaimedUnless(live.TryPush(d.desc(), std::move(closure), d.site()), closure);
+  });
+}
+
+EngineStatus EngineTryPushAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                EngineDeleter deleter) {
+  return Pushing<AsyncClosure>(__func__, engine, op, fn, param, deleter, [](auto& live, auto& d, auto& closure) {
+    return ClaimedUnless(live.TryPushAsync(d.desc(), std::move(closure), d.site()), closure);
+  });
+}
+
+EngineStatus EnginePushHeld(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                            EngineDeleter deleter, EngineHeld* held) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [=](auto& live, auto& d, auto& closure) {
+    EngineHeld& result = Required(held, "the result");
+    const auto handle = NewHandle<EngineHeld>();  // first, so that nothing can fail once the op is pushed
+    try {
+      HeldSlot& slot = Live(handle);
+      slot.op = live.PushHeld(d.desc(), std::move(closure), d.site());
+      slot.engine.store(ToBits(engine), std::memory_order_release);
+    } catch (...) {
+      FreeHandle(handle);
+      throw;
+    }
+    result = handle;
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineHeldRelease(EngineHeld held) {
+  return Guard(__func__, [&] { FreeHandle(held); });
+}
+
+// ---- graphs: the same ops, recorded
+
+EngineStatus EngineGraphPush(EngineGraph graph, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                             EngineDeleter deleter) {
+  const GraphSlot* slot = HandleKind<EngineGraph>::table.Peek(ToBits(graph));
+  return Pushing<SyncClosure>(__func__, slot ? slot->engine : nullptr, op, fn, param, deleter,
+                              [=](auto&, auto& d, auto& closure) {
+                                engine::Capture(Live(graph).graph).Push(d.desc(), std::move(closure), d.site());
+                                return ENGINE_OK;
+                              });
+}
+
+EngineStatus EngineGraphPushAsync(EngineGraph graph, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                  EngineDeleter deleter) {
+  const GraphSlot* slot = HandleKind<EngineGraph>::table.Peek(ToBits(graph));
+  return Pushing<AsyncClosure>(__func__, slot ? slot->engine : nullptr, op, fn, param, deleter,
+                               [=](auto&, auto& d, auto& closure) {
+                                 engine::Capture(Live(graph).graph).PushAsync(d.desc(), std::move(closure), d.site());
+                                 return ENGINE_OK;
+                               });
+}
+
+// ---- operators
+
+EngineStatus EngineOperatorNew(EngineHandle engine, const EngineOpDesc* op, EngineSyncFn fn, void* param,
+                               EngineDeleter deleter, EngineOperator* result) {
+  return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [=](auto& live, auto& d, auto& closure) {
+    EngineOperator& handle = Required(result, "the result");
+    handle = NewHandle<EngineOperator>(live.NewOperator(d.desc(), std::move(closure), d.site()));
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineOperatorNewAsync(EngineHandle engine, const EngineOpDesc* op, EngineAsyncFn fn, void* param,
+                                    EngineDeleter deleter, EngineOperator* result) {
+  return Pushing<AsyncClosure>(__func__, engine, op, fn, param, deleter, [=](auto& live, auto& d, auto& closure) {
+    EngineOperator& handle = Required(result, "the result");
+    handle = NewHandle<EngineOperator>(live.NewAsyncOperator(d.desc(), std::move(closure), d.site()));
+    return ENGINE_OK;
+  });
+}
+
+EngineStatus EngineOperatorPush(EngineHandle engine, EngineOperator op, EngineSite site) {
+  return Guard(__func__, [&] { Live(engine).Push(Live(op), ToSite(site)); });
+}
+
+EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, int32_t priority, EngineSite site) {
+  return Guard(__func__, [&] { Live(engine).Push(Live(op), priority, ToSite(site)); });
+}
+
+EngineStatus EngineOperatorFree(EngineOperator op) {
+  return Guard(__func__, [&] { FreeHandle(op); });
+}
+
+EngineStatus EngineSetBulkSize(EngineHandle engine, int32_t size, int32_t* previous) {
+  return Guard(__func__, [&] {
+    const int before = engine::SetBulkSize(Live(engine), size);
+    if (previous) *previous = before;
+  });
+}
+
+// ---- inside a body
+
+EngineStatus EngineContextName(const EngineContext* context, const char** name) {
+  return Guard(__func__, [&] { Required(name, "the result") = Required(context, "the context").run.name(); });
+}
+
+EngineStatus EngineContextWorker(const EngineContext* context, int32_t* worker) {
+  return Guard(__func__, [&] { Required(worker, "the result") = Required(context, "the context").run.worker(); });
+}
+
+EngineStatus EngineContextVersion(const EngineContext* context, EngineVar var, uint64_t* version) {
+  return Guard(__func__,
+               [&] { Required(version, "the result") = Required(context, "the context").run.version(Live(var)); });
+}
+
+EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled) {
+  return Guard(__func__,
+               [&] { Required(cancelled, "the result") = Required(context, "the context").run.cancelled() ? 1 : 0; });
+}
+
+EngineStatus EngineContextDeferSync(const EngineContext* context, int32_t* defer) {
+  return Guard(__func__,
+               [&] { Required(defer, "the result") = Required(context, "the context").run.defer_sync() ? 1 : 0; });
+}
+
+EngineStatus EngineContextCudaStream(const EngineContext* context, void** stream) {
+  return Guard(__func__, [&] { Required(stream, "the result") = Required(context, "the context").run.cuda_stream(); });
+}
+
+EngineStatus EngineContextAllocate(EngineContext* context, uint64_t bytes, EngineDeviceMemory* memory, void** data) {
+  return Guard(__func__, [&] {
+    EngineContext& live = Required(context, "the context");
+    EngineDeviceMemory& result = Required(memory, "the result");
+    void*& address = Required(data, "the address");
+    result = NewHandle<EngineDeviceMemory>(live.run.Allocate(bytes));
+    address = Live(result).data();
+  });
+}
+
+EngineStatus EngineDeviceMemoryFree(EngineDeviceMemory memory) {
+  return Guard(__func__, [&] { FreeHandle(memory); });
+}
+
+EngineStatus EngineContextCopyIn(EngineContext* context, void* to_device, const void* from_host, uint64_t bytes) {
+  return Guard(__func__, [&] {
+    engine::RunContext& run = Required(context, "the context").run;
+    OrThrow(run.device().CopyIn(to_device, from_host, bytes, run.stream()));
+  });
+}
+
+EngineStatus EngineContextCopyOut(EngineContext* context, void* to_host, const void* from_device, uint64_t bytes) {
+  return Guard(__func__, [&] {
+    engine::RunContext& run = Required(context, "the context").run;
+    OrThrow(run.device().CopyOut(to_host, from_device, bytes, run.stream()));
+  });
+}
+
+EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t grain, EngineRangeFn fn, void* arg) {
+  return Guard(__func__, [&] {
+    EngineContext& live = Required(context, "the context");
+    Required(fn, "the function");
+    if (n < 0 || grain < 0) {
+      throw UsageError("a range of " + std::to_string(n) + " with a grain of " + std::to_string(grain));
+    }
+    const EngineHandle engine = t_body ? t_body->engine : nullptr;
+    const auto body = [fn, arg, engine](size_t begin, size_t end) {
+      const BodyFrame frame(engine);  // a piece may run on any thread
+      if (const int32_t code = fn(arg, static_cast<int64_t>(begin), static_cast<int64_t>(end))) {
+        throw BodyError(code, "the piece [" + std::to_string(begin) + ", " + std::to_string(end) +
+                                  ") returned status " + std::to_string(code));
+      }
+    };
+    live.run.ParallelFor(static_cast<size_t>(n), static_cast<size_t>(grain > 0 ? grain : 1), body);
+  });
+}
+
+EngineStatus EngineOpSetError(EngineContext* context, const char* message) {
+  return Guard(__func__, [&] {
+    EngineContext& its = Required(context, "the context");
+    std::string text = &Required(message, "the message");
+    const std::lock_guard lock(its.mu);
+    its.error = std::move(text);
+  });
+}
+
+// ---- completions
+
+EngineStatus EngineCompletionDone(EngineCompletion done) {
+  return Ending(__func__, done, [](engine::Completion& completion) { completion(); });
+}
+
+EngineStatus EngineCompletionFail(EngineCompletion done, int32_t code, const char* message) {
+  return Ending(__func__, done,
+                [=](engine::Completion& completion) { completion.Fail(BodyError(code, message ? message : "")); });
+}
+
+EngineStatus EngineCompletionRetain(EngineCompletion done) {
+  return Guard(__func__, [&] {
+    if (!HandleKind<EngineCompletion>::table.Retain(ToBits(done))) RefuseHandle(done, "completion");
+  });
+}
+
+EngineStatus EngineCompletionRelease(EngineCompletion done) {
+  return Guard(__func__, [&] { FreeHandle(done); });
+}

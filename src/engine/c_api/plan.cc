@@ -1,0 +1,91 @@
+// The C API's graphs, plans and runs; what is recorded is in c_api_ops.cc.
+#include "c_api/internal.h"
+
+using namespace engine::capi;  // NOLINT: this file defines its C face
+using engine::UsageError;
+
+namespace {
+
+void Compile(EngineGraph graph, const EnginePlanOptions& given, EnginePlan* plan) {
+  EnginePlan& result = Required(plan, "the result");
+  const GraphSlot& slot = Live(graph);
+  if (const uint32_t unknown = (given.flags & ~uint32_t{ENGINE_PLAN_STATIC_ALLOC}) | given.reserved)
+    throw UsageError("EnginePlanOptions: unknown flags " + std::to_string(unknown));
+  engine::PlanOptions options;
+  if (given.name) options.name = InternText(given.name);
+  options.static_alloc = given.flags & ENGINE_PLAN_STATIC_ALLOC;
+  result = NewHandle<EnginePlan>(slot.graph.Compile(Live(slot.engine), options));
+}
+
+}  // namespace
+
+EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph) {
+  return Guard(__func__, [&] {
+    EngineGraph& result = Required(graph, "the result");
+    Live(engine);
+    result = NewHandle<EngineGraph>(engine);
+  });
+}
+
+EngineStatus EngineGraphOrder(EngineGraph graph, uint32_t before, uint32_t after) {
+  return Guard(__func__, [&] { Live(graph).graph.Order({before, 0, 0}, {after, 0, 0}); });
+}
+
+EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan* plan) {
+  return Guard(__func__, [&] {
+    EnginePlanOptions options{};
+    options.name = name;
+    Compile(graph, options, plan);
+  });
+}
+
+EngineStatus EngineGraphCompileWith(EngineGraph graph, const EnginePlanOptions* options, EnginePlan* plan) {
+  return Guard(__func__, [&] {
+    EnginePlanOptions given{};
+    ReadStruct(Required(options, "the options"), given, "EnginePlanOptions");
+    Compile(graph, given, plan);
+  });
+}
+
+EngineStatus EngineGraphFree(EngineGraph graph) {
+  return Guard(__func__, [&] { FreeHandle(graph); });
+}
+
+EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run) {
+  return Guard(__func__, [&] {
+    const engine::Plan live = Live(plan);  // counted: the handle may be freed meanwhile
+    engine::RunOptions options;
+    if (policy) options.policy = engine::PolicyByName(policy);
+    engine::Run started = live.Start({}, options, ToSite(site));
+    if (run) *run = NewHandle<EngineRun>(std::move(started));
+  });
+}
+
+EngineStatus EnginePlanDescribe(EnginePlan plan, char** text) {
+  return Guard(__func__, [&] {
+    char*& result = Required(text, "the result");
+    result = NewText(Live(plan).Describe());
+  });
+}
+EngineStatus EnginePlanDot(EnginePlan plan, char** text) {
+  return Guard(__func__, [&] {
+    char*& result = Required(text, "the result");
+    result = NewText(Live(plan).Dot());
+  });
+}
+EngineStatus EnginePlanFree(EnginePlan plan) {
+  return Guard(__func__, [&] { FreeHandle(plan); });
+}
+
+EngineStatus EngineRunWait(EngineRun run, EngineSite site) {
+  return Guard(__func__, [&] { Live(run).Wait(ToSite(site)); });
+}
+EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site) {
+  return Guard(__func__, [&] {
+    if (timeout_ns < 0) throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns");
+    return Live(run).WaitFor(std::chrono::nanoseconds(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
+  });
+}
+EngineStatus EngineRunFree(EngineRun run) {
+  return Guard(__func__, [&] { FreeHandle(run); });
+}

@@ -1,0 +1,108 @@
+// Making an engine, and its counters.
+#include "core/core.h"
+
+#include "core/engine_thread.h"
+
+namespace engine::detail {
+
+uint64_t EngineCore::NewId() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
+}
+
+EngineCore::EngineCore(EngineOptions options)
+    : options_(std::move(options)),
+      id_(NewId()),
+      ops_(BlockKind::kOps, options_.max_pending),
+      vars_(BlockKind::kVars, size_t{1} << 16),
+      completions_(BlockKind::kCompletions, size_t{1} << 10),
+      devices_(std::make_unique<Devices>(*this, options_)),
+      liveness_(std::make_shared<Liveness>()) {
+  {
+    MutexLock lock(liveness_->mu);
+    liveness_->core = this;
+  }
+  MakePools();
+  SetPolicy({options_.policy, options_.policy_options});
+  EnlistForFork();
+  try {
+    MutexLock lock(pools_mu_);
+    StartPools();
+  } catch (...) {
+    Delist();
+    throw;
+  }
+}
+
+void EngineCore::MakePools() {
+  MutexLock lock(pools_mu_);
+  spare_slot_ = TakeSlot();
+  roles_ = static_cast<size_t>(options_.workers);
+  for (const PoolOptions& named : options_.pools) roles_ += static_cast<size_t>(named.threads);
+  for (auto& p : pools_) p.store(nullptr, std::memory_order_relaxed);
+  MakePool(kDefaultPool,
+           {.name = "cpu",
+            .threads = options_.workers,
+            .cpus = options_.cpus,
+            .on_start = options_.on_start,
+            .on_end = options_.on_end},
+           options_.intra_op_threads);
+  MakePool(kCallerPool, {.name = "caller", .threads = 0}, options_.intra_op_threads);
+  caller_pool_used_ = options_.workers == 0;
+  default_pool_.store(options_.workers == 0 ? kCallerPool : kDefaultPool, std::memory_order_relaxed);
+  next_pool_ = kFirstNamedPool;
+  for (const PoolOptions& named : options_.pools) MakePool(next_pool_++, named, options_.intra_op_threads);
+}
+
+EngineCore::~EngineCore() { Delist(); }
+
+// From here on neither a fork nor a thread that ends comes back to us.
+void EngineCore::Delist() {
+  DelistForFork();
+  MutexLock lock(liveness_->mu);
+  liveness_->core = nullptr;
+}
+
+Var EngineCore::AdoptVar(VarCore* counted) { return Var(counted); }
+
+void EngineCore::SetPolicy(const PolicyChoice& choice) {
+  const PolicyStamp stamp = StampOf(choice);
+  // relaxed: any push that overlaps may be stamped with either.
+  policy_.store(stamp, std::memory_order_relaxed);
+}
+
+EngineStats EngineCore::stats() {
+  EngineStats out;
+  {
+    MutexLock lock(slots_mu_);
+    uint64_t merged = 0;
+    for (const auto& s : slots_) {
+      out.completed += s->completed[0].Read() + s->completed[1].Read();
+      out.skipped += s->skipped.Read();
+      out.inlined += s->inlined.Read();
+      merged += s->merged.Read();  // each of them inlined
+      out.stolen += s->stolen.Read();
+      out.split_looks += s->split_looks.Read();
+      out.backpressure_waits += s->backpressure_waits.Read();
+    }
+    out.inlined += merged;
+    out.dispatches = out.completed - merged;
+    for (const auto& s : slots_) out.pushed += s->pushed[0].Read() + s->pushed[1].Read();
+  }
+  ForEachPool([&](class Pool& p) {
+    out.wakeups += p.wakeups();
+    for (const auto& w : p.workers()) out.sleeps += w->sleeps.Read();
+  });
+  {
+    MutexLock lock(threads_mu_);
+    out.spare_threads = threads_.size() > roles_ ? threads_.size() - roles_ : 0;
+  }
+  for (const Arena* arena : {&ops_, &vars_, &completions_}) {
+    out.slab_bytes += arena->slab_bytes();
+    out.slab_allocations += arena->slab_allocations();
+  }
+  out.unseen_errors = errors_.unseen();
+  return out;
+}
+
+}  // namespace engine::detail

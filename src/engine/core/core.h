@@ -1,0 +1,579 @@
+// EngineCore: the state of one engine, and the steps that an op goes through. Each step has a file of its own:
+//   push.cc       validate, take a block, fill it, register          execute.cc   run, settle, release, propagate
+//   pool.cc       ready ops, parking, waking                         threads.cc   workers, stand-ins
+//   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll's epochs
+//   slots.cc      which slot a thread has                            stop_start.cc  stop, start
+//   shutdown.cc   draining and the end                               fork.cc      the push gate and fork
+//   completion.cc asynchronous ops                                   watchdog.cc  reports of what is stuck
+// Counted: by the Engine handle, each live Var, and each Completion, so that all of these may outlive the engine.
+//
+// Lock order: change_mu_, then drain_mu_ or pools_mu_, then threads_mu_, then slots_mu_, then an Arena's; at fork, the Arena of the Vars
+// before slots_mu_, with the push gate closed. No lock is held while user code runs, but change_mu_: who
+// wants that is refused inside ops and hooks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/push_scopes.h"
+#include "device/devices.h"
+#include "engine/plan.h"
+#include "order/error_record.h"
+#include "order/held_chain.h"
+#include "order/op_record.h"
+#include "sched/pool.h"
+#include "sched/thread_slot.h"
+#include "sched/turns.h"
+
+namespace engine::detail {
+
+class Draft;
+class LentRoles;
+struct ModelStep;
+struct PlanCore;
+struct PlanNode;
+class Registered;
+struct RunState;
+
+inline constexpr uint8_t kDefaultPool = 0;
+inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
+inline constexpr uint8_t kIoPool = 2;
+inline constexpr uint8_t kFirstNamedPool = 3;
+// Pools of devices, from the end: copy lanes, before them one issuer a device, before them one a channel.
+inline constexpr uint8_t kFirstCopyPool = kMaxPools - 2 * kMaxDevices;
+inline constexpr uint8_t kFirstDevicePool = kFirstCopyPool - kMaxDevices;
+inline constexpr uint8_t kFirstChannelPool = kFirstDevicePool - kMaxChannels;
+static_assert(kMaxPools - kFirstChannelPool <= 64);  // bits of device_pools_
+
+// EngineCore::sole_pusher_ when several slots have pushed, or the slot that alone has.
+inline ThreadSlot* const kManyPushers = reinterpret_cast<ThreadSlot*>(1);
+
+// What a waiting thread sleeps on. Lives in the closure of the wait op, whose block the waiter pins.
+struct WaitNode {
+  // 0 pending -> (waiter) kParked -> (completer) kDone; (waiter gives up) kAbandoned. kDrive: look at the caller pool.
+  enum : uint32_t { kPending, kParked, kDrive, kDone, kAbandoned };
+  std::atomic<uint32_t> word{kPending};
+  ErrorRecord* error = nullptr;  // counted; published by the release of kDone
+};
+
+PolicyChoice ChoiceOf(PolicyStamp stamp);
+
+// A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
+struct ParkedWaiter {
+  std::atomic<uint32_t>* word;
+  bool sequence;  // a sequence word, to be moved; else a WaitNode's
+  bool listed = false;
+  ParkedWaiter* before = nullptr;  // in the list, whose end is the last that went to sleep
+  ParkedWaiter* after = nullptr;
+};
+
+class EngineCore {
+ public:
+  explicit EngineCore(EngineOptions options);
+
+  // --- push.cc
+  struct PushRequest {
+    const OpDesc* desc;
+    ClosureRef closure;
+    Site site;
+    uint32_t flags = 0;    // kAsyncOp
+    bool may_wait = true;  // false: TryPush
+  };
+  bool Push(const PushRequest& request);                        // false: would have to wait
+  CompletionState* PushHeld(const PushRequest& request);        // its claim, counted
+  void PushSync(const OpDesc& desc, ClosureRef fn, Site site);  // the common case of it, for the compiler to narrow
+  void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
+  std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
+  void ReleaseHeld(CompletionState* claim);
+
+  // --- held_chain.cc
+  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner);  // push.cc: of a run, into its chain
+  HeldOwner* NewOwner() EXCLUDES(owners_mu_);
+  void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
+  void ReleaseChain(HeldChain* chain);
+  void ReleaseAllChains(const HeldChain* but = nullptr);
+  // After a registration: starts what it queued behind.
+  void ReleaseNeeded(ThreadSlot& slot, const HeldChain* mine = nullptr) {
+    if (!slot.needed.empty()) [[unlikely]]
+      ReleaseNeededSlow(slot, mine);
+  }
+  VarCore* NewVar(std::string_view name);
+  void DeleteVar(VarCore* var);
+  void PushClear(VarRef var, Site site);
+
+  // --- execute.cc
+  // Runs the op on this thread and settles it; likewise what follows it in its chain. Returns the successor to run next on
+  // this worker, if any.
+  // A counted copy of its error goes to `raised`, if given.
+  OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
+  OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
+  OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
+  OpRecord* CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
+  OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker, const OpRecord* chained,
+                           OpRecord* next);
+  OpRecord* Dispatch(Pass& pass, Worker* worker, const OpRecord* keep = nullptr);
+  ENGINE_INLINE void CompleteInline(Pass& pass, OpRecord* op) {
+    // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
+    // look is ordered by the push gate.
+    CheckState(op, Bit(OpState::kRunning) | Bit(OpState::kAsync), "an op ends that does not run");
+    op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+    // Learning late that there are many pushers is harmless (dependency.h). acquire: learning it is not early either.
+    const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
+    if (!Protocol::CompleteSoleWrite(pass, op, exclusive)) Protocol::Complete(pass, op, exclusive);
+  }
+  void Complete(Pass& pass, OpRecord* op);
+  void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
+  static bool Cancelled(OpRecord* op);
+  static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
+  static Access* FindAccess(OpRecord* op, const VarCore* var);
+  static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
+
+  // --- plan_run.cc, plan_in_order.cc: runs of plans
+  PolicyStamp RunStamp(const RunOptions& options) const {
+    const PolicyStamp stamp = Stamp();
+    if (!options.policy || *options.policy == stamp.policy) return stamp;
+    return StampOf({*options.policy, {}});
+  }
+  RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
+                     const ModelStep& step, Site site, bool may_wait);
+  OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
+  void FinishTicket(OpRecord* op, ErrorRecord* error);
+  void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
+  bool OnDevice(uint8_t pool_index) const {
+    return pool_index >= kFirstChannelPool &&
+           (device_pools_.load(std::memory_order_relaxed) >> (pool_index - kFirstChannelPool) & 1);
+  }
+  void DropRun(RunState& run);
+  void CheckRunWait(const RunState& run, Site site) const;
+
+  // --- wait.cc
+  enum class WaitKind { kRead, kWrite };
+  bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
+  void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
+  void NoteIdle();                                // a worker is about to sleep: waiters for room and drains look again
+  // Runs one op of the caller pool on this thread, unless it is inside an op, of any engine. `epoch`: the parity that it was pushed in.
+  bool DriveOne(uint8_t* epoch = nullptr);
+  void WakeDriver();  // the caller pool has work
+  void PassOnDriving();
+  // Waits until `word` is kDone, driving and sleeping; false at the deadline. `inside`: what a wait inside an op has lent.
+  bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside);
+  void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
+
+  SpinPlaces& spin_places() { return spin_places_; }
+
+  // --- drain.cc
+  bool WaitAll(Clock::time_point deadline, bool report);
+  bool AllOverSoon(Clock::time_point deadline);
+  bool WaitForEpochs(Clock::time_point deadline);
+  void NoteDrain();                                      // a completer met the epoch that a WaitAll waits for
+  void TellDrain(Worker& worker, const OpRecord* next);  // what it has not told yet, unless `next` will
+
+  // --- completion.cc
+  CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count
+  static void NoteReturned(const Completion& ours);                                     // the body has returned
+  Completion NewCompletionOf(ThreadSlot& slot, OpRecord* op) { return Completion(NewCompletion(slot, op)); }
+  void FinishAsync(OpRecord* op, std::exception_ptr cause);
+  void DropCompletion(CompletionState* state);  // one count
+  friend class engine::Completion;
+  void ReleaseAllHeld();
+  void FailPendingCompletions(const std::exception_ptr& cause);
+  CompletionState* PendingCompletions(bool held);
+  void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
+
+  // --- device/
+  Devices& devices() const { return *devices_; }
+  bool HostWaits() const {  // for everything, or for room
+    return draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed);
+  }
+
+  // --- slots.cc
+  ThreadSlot& Slot() {  // of the calling thread; made on its first call
+    if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]]
+      return *t_slot;
+    return FindSlot();
+  }
+  bool HasSlot() noexcept;  // or gets one now
+  ThreadSlot* TakeSlot();
+  void ReturnSlot(ThreadSlot* slot);
+  // This thread's slot for what must not fail: the end of an op, a release, a deletion. On a thread that has none yet, and
+  // gets none for want of memory or threads, the engine's spare one, which one thread has at a time.
+  class EndSlot {
+   public:
+    explicit EndSlot(EngineCore& core) noexcept;
+    ~EndSlot();
+    EndSlot(const EndSlot&) = delete;
+    ThreadSlot& operator*() const { return *slot_; }
+
+   private:
+    EngineCore& core_;
+    ThreadSlot* slot_;
+    bool spare_ = false;
+  };
+
+  // --- threads.cc
+  uint8_t PoolIndex(const Placement& place) {
+    if (place.kind == Placement::Kind::kDefault) [[likely]]
+      return default_pool_.load(std::memory_order_relaxed);
+    return LanePoolIndex(place);
+  }
+  uint8_t LanePoolIndex(const Placement& place);
+  class Pool& pool(uint8_t index) { return *pools_[index].load(std::memory_order_acquire); }
+  bool HasPool(uint8_t index) const { return pools_[index].load(std::memory_order_acquire) != nullptr; }
+  struct EngineThread;
+  // Gives the calling worker's role to a stand-in while an op on this thread waits, and has another one drive the
+  // caller pool if the op came from there, or is another engine's that waits for one of ours; that one is returned, for
+  // EndDriving. Throws beyond the cap. LentRoles calls it in all engines that are concerned.
+  EngineThread* LendRole();
+  EngineThread* StartDriver();  // a stand-in that drives the caller pool until EndDriving; throws beyond the cap
+  static void EndDriving(EngineThread* driver);
+  bool OnOwnThread() const;  // also inside an op or a hook of ours on any thread
+  template <class F>
+  void ForEachPool(F&& f) {
+    for (auto& p : pools_)
+      if (class Pool* pool = p.load(std::memory_order_acquire)) f(*pool);
+  }
+
+  // --- stop_start.cc
+  void Stop() EXCLUDES(change_mu_);
+  void Start() EXCLUDES(change_mu_);
+
+  // --- shutdown.cc
+  void Shutdown() EXCLUDES(change_mu_);
+  void ShutdownOrGiveUp() noexcept;  // of a destructor
+  void ShutdownElsewhere() noexcept;
+  void FreeVar(VarCore* var);
+  static Var AdoptVar(VarCore* counted);
+  static const ScopePtr& ScopeOf(const CancelScope& scope) { return scope.cancelled_; }
+  static uint64_t NewId();
+  void EnlistForFork();
+  void DelistForFork();
+  void Delist();
+  void MakePools() EXCLUDES(pools_mu_);
+  void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Release();
+  // Keeps the core while a call is inside it: an op that the call drives may destroy the engine.
+  struct Hold {
+    explicit Hold(EngineCore* held) : core(held) { core->Retain(); }
+    ~Hold() { core->Release(); }
+    Hold(const Hold&) = delete;
+    EngineCore* core;
+  };
+  void ReleaseVarCore(VarCore* var);  // its deletion has completed: drops the engine's count
+
+  // --- fork.cc, watchdog.cc
+  std::string DescribePending();
+  void EnlistPlan(const std::shared_ptr<PlanCore>& plan) EXCLUDES(plans_mu_);
+  void LockPlans(std::vector<std::shared_ptr<PlanCore>>* locked);
+  void UnlockPlans();
+  void BeforeFork();
+  void AfterForkInParent();
+  void AfterForkInChild();
+
+  EngineStats stats();
+  const EngineOptions& options() const { return options_; }
+  bool closed() const { return phase_.load(std::memory_order_relaxed) == Phase::kClosed; }
+  // What a push of this thread is stamped with. relaxed: a policy publishes nothing.
+  PolicyStamp Stamp() const {
+    if (t_scopes.policy) [[unlikely]]
+      return ScopedStamp();
+    return policy_.load(std::memory_order_relaxed);
+  }
+  PolicyStamp StampOf(const PolicyChoice& choice) const;  // checked
+  void SetPolicy(const PolicyChoice& choice);
+  Placement NamedPool(std::string_view name) const;
+  void StartTrace();
+  std::vector<TraceEvent> StopTrace();
+  void TraceRun(const char* name, const char* lane, Clock::time_point begin) noexcept;
+  void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) noexcept;
+
+ private:
+  friend class engine::HeldOps;
+  friend class Replay;
+  friend struct ProductionEnv;
+  friend class Devices;
+  friend class Draft;
+  friend class PushGate;
+  ~EngineCore();
+
+  // policy.cc, push.cc
+  PolicyStamp ScopedStamp() const;
+  uint8_t HomePool(PolicyStamp stamp) const {
+    return UsesWorkers(stamp.policy) ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
+  }
+  void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
+  void MakeTemplate(Operator::State& state);
+  void PushTemplate(Operator::State& state, int priority, Site site);
+  struct Home {
+    uint8_t pool = 0;
+    uint8_t intra_op = 0;
+    uint32_t flags = 0;
+  };
+  Home HomeNow() const;
+  Home HomeOf(const Placement& place);
+  Draft NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
+                  bool may_wait);
+  uint32_t ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const;
+  static uint32_t ListOnce(ThreadSlot* slot, OpRecord* op);
+  uint32_t ListAccesses(OpRecord* op, const OpDesc& desc) const;
+  Draft NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
+  static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
+  void DropUnregistered(ThreadSlot& slot, OpRecord* op);
+  Registered RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias);
+  void StartRecord(ThreadSlot& slot, Draft draft);
+  void RunAtPush(ThreadSlot& slot, OpRecord* op);
+  void DriveLeftOver();
+  void RegisterInternal(ThreadSlot& slot, Draft draft);
+  [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);
+  void CheckMayPush() const {
+    if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]]
+      RefusePush();
+  }
+  bool MayPushLate() const;
+  [[noreturn]] static void RefusePush();
+
+  // held_chain.cc
+  uint32_t AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner, bool open);
+  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home, bool may_wait,
+                       HeldOwner& owner);
+  HeldChain* OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count);
+  OpRecord* StartNext(Pass& pass, HeldChain& chain);
+  // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
+  static void TakeFirst(ThreadSlot& slot, HeldChain& released) {
+    OpRecord* const op = released.first;
+    if (op->extra.more_behind) [[likely]] {
+      released.first = op->extra.next;
+    } else {
+      LetGo(op);
+      slot.var_cache.Return(kChainClass, &released);
+    }
+  }
+  // The op has left its chain, whose block may be taken anew by who pushes behind it. relaxed: carried to him by the
+  // way that the block takes.
+  static void LetGo(OpRecord* op) { std::atomic_ref(op->chain()).store(&g_let_go, std::memory_order_relaxed); }
+  void LeaveChain(OpRecord* op);
+  void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
+  void ForgetChains();
+  // chain_split.cc
+  static bool MustSplit(ThreadSlot& slot, HeldChain& chain);
+  static OpRecord* Split(Pass& pass, HeldChain& chain);
+  static OpRecord* KeepReady(Pass& pass, HeldChain& chain);
+  static void StartEach(Pass& pass, OpRecord* first);
+  static OpRecord* StartFirst(Pass& pass, HeldChain& chain);
+  // plan_run.cc, replay_ranked.cc
+  uint32_t AwaitReady(RunState& run, Worker& worker);
+  void ReportToModel(RunState& run);
+  void BeginRun(RunState& run);
+  OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
+  OpRecord* FinishRun(ThreadSlot& slot, RunState& run, Worker* worker);
+  OpRecord* NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index);
+  void RecyclePlanOp(ThreadSlot& slot, OpRecord* op);
+  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index);
+  void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
+  Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
+  void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
+  static NodeContext MakeNodeContext(EngineCore& core, OpRecord* op, int worker, RunState& run);
+  static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
+  bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
+  void NoteError(ErrorRecord* root) { errors_.Add(root); }
+
+  // back_pressure.cc
+  bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
+  void WaitForRoom(ThreadSlot& slot);
+  bool HostMayProgress();
+  bool PushInProgress();
+  uint64_t Pending();
+  void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
+  void NoteRoom(ThreadSlot& slot, Worker* worker);  // an op ended while a push waits for room
+  void WakeRoom();
+
+  // execute.cc
+  ErrorRecord* BeforeRun(OpRecord* op);
+  OpRecord* RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker);
+  OpRecord* ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
+  OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
+  void SettlePoison(OpRecord* op, ErrorRecord* error);
+  ErrorRecord* FirstPoison(OpRecord* op);
+  static void PrefetchFollower(OpRecord* op);
+  void SetPoison(VarCore* var, ErrorRecord* error);
+  void RunInternal(Pass& pass, OpRecord* op);
+  void RecycleRecord(ThreadSlot& slot, OpRecord* op);
+  void RecycleOther(OpRecord* op);  // a deletion, or a block from operator new
+
+  // wait.cc
+  ErrorRecord* TakeError(OpRecord* op);
+  bool Abandon(OpRecord* op);
+  bool SleepListed(ParkedWaiter me, uint32_t expected, Clock::time_point deadline, bool listed);
+  void Unlist(ParkedWaiter& waiter) REQUIRES(parked_mu_);
+
+  // drain.cc
+  bool Drained(uint8_t parity);
+
+  // slots.cc
+  ThreadSlot& FindSlot();
+  void RememberSlot(ThreadSlot* slot) noexcept;  // of a role, or of a thread that has lent its own
+  void ForgetSlot(uint64_t id);
+
+  // threads.cc, stop_start.cc
+  class Pool* MakePool(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(pools_mu_);
+  void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(pools_mu_);
+  uint8_t MakeDevicePool(uint8_t index, const char* name, uint16_t number) EXCLUDES(pools_mu_);
+  void PlaceOnDevice(OpRecord* op, const Placement& place);
+  EngineThread* TakeIdleThread(bool stand_in) EXCLUDES(threads_mu_);
+  std::vector<EngineThread*> TakeThreads(size_t n) EXCLUDES(threads_mu_);
+  void PutBack(const std::vector<EngineThread*>& threads) EXCLUDES(threads_mu_);
+  void Play(EngineThread& thread, Worker& role);
+  void Command(EngineThread& thread, uint32_t command, Worker* role);
+  void StartPools() REQUIRES(pools_mu_);
+  void StartLostThreads() EXCLUDES(pools_mu_);
+  void StartStopped() REQUIRES(change_mu_) EXCLUDES(pools_mu_);
+  void RefuseInside(const char* call) const;
+  void RefuseWaitInHook() const;
+  void ThreadMain(EngineThread& thread);
+  bool PlayRole(EngineThread& thread, Worker& worker);
+  void JoinRoles();
+  void JoinIdle() EXCLUDES(threads_mu_);
+
+  // shutdown.cc
+  void Unobserved(const OpError& error);
+  void ReportUnseen();
+  bool SettleAll(Clock::time_point deadline);
+  bool Drain();
+  void GiveUp(const std::string& why);
+  void JoinWatchdog();
+  void JoinEverything();
+
+  // fork.cc
+  void PoisonPendingAfterFork();
+
+  // watchdog.cc
+  void WatchdogMain();
+  uint64_t ProgressMark();
+
+  const EngineOptions options_;
+  std::atomic<uint64_t> id_;  // names this engine in threads' slot tables; a fork child takes a new one
+  std::atomic<uint32_t> refs_{1};
+
+  // Read-mostly, looked at by every op.
+  // relaxed loads everywhere: a failing op raises it before it releases its Vars, and that order carries it.
+  std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
+  std::atomic<bool> tracing_{false};
+  std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
+  std::atomic<uint8_t> epoch_{0};         // parity; relaxed at the push, see drain.cc
+  std::atomic<uint32_t> draining_{0};     // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
+  std::atomic<uint32_t> gate_{0};         // push gate, see gate.h
+  std::atomic<ThreadSlot*> sole_pusher_{nullptr};
+  std::atomic<uint8_t> default_pool_{kDefaultPool};  // of policies that use workers; the caller pool if there are none
+  std::atomic<PolicyStamp> policy_{PolicyStamp{}};
+  std::atomic<bool> caller_pool_used_{false};
+  enum class Phase : uint8_t { kOpen, kDraining, kClosed };
+  std::atomic<Phase> phase_{Phase::kOpen};
+
+  alignas(64) Arena ops_;
+  Arena vars_;
+  Arena completions_;
+  ErrorLedger errors_;
+
+  Mutex spare_mu_;  // held while a thread has the spare slot
+  ThreadSlot* spare_slot_ = nullptr;
+  Mutex slots_mu_;
+  std::deque<std::unique_ptr<ThreadSlot>> slots_ GUARDED_BY(slots_mu_);
+
+  std::array<std::atomic<class Pool*>, kMaxPools> pools_{};
+  mutable Mutex pools_mu_;
+  std::vector<std::unique_ptr<class Pool>> pools_made_ GUARDED_BY(pools_mu_);
+  std::atomic<uint8_t> next_pool_{kFirstNamedPool};
+  std::atomic<uint64_t> device_pools_{
+      0};  // bit, from kFirstChannelPool: its ops go to a device; set before the pool is there
+  std::unique_ptr<Devices> devices_;
+
+  Mutex threads_mu_;
+  std::vector<std::unique_ptr<EngineThread>> threads_ GUARDED_BY(threads_mu_);
+  std::vector<EngineThread*> idle_ GUARDED_BY(threads_mu_);
+  std::atomic<uint32_t> idle_changed_{0};  // futex word
+  std::atomic<size_t> roles_{0};
+  std::atomic<uint32_t> playing_{0};       // roles that are played; futex word
+  std::atomic<bool> threads_lost_{false};  // by a fork; made anew on first use
+  bool stopped_ GUARDED_BY(pools_mu_) = false;
+  // Held by Stop, Start and Shutdown until they return, so that each finds the engine running, stopped or ended.
+  Mutex change_mu_;
+
+  Mutex plans_mu_;  // of the list; a fork takes the plans' own locks
+  std::vector<std::weak_ptr<PlanCore>> plans_ GUARDED_BY(plans_mu_);
+
+  Mutex owners_mu_;
+  std::deque<HeldOwner> owners_ GUARDED_BY(owners_mu_);
+  std::vector<HeldOwner*> free_owners_ GUARDED_BY(owners_mu_);
+
+  // Waiters that can drive the caller pool.
+  Mutex parked_mu_;
+  ParkedWaiter* last_parked_ GUARDED_BY(parked_mu_) = nullptr;
+  std::atomic<uint32_t> parked_count_{0};
+  SpinPlaces spin_places_;
+  Turns turns_;
+
+  // WaitAll.
+  Mutex drain_mu_;
+  uint64_t epoch_number_ GUARDED_BY(drain_mu_) = 0;
+  uint64_t drained_before_ GUARDED_BY(drain_mu_) = 0;  // epochs below are over
+  std::atomic<uint32_t> drain_seq_{0};                 // futex word
+  std::atomic<uint32_t> drain_sleepers_{0};            // who sleeps on it
+
+  // Back-pressure.
+  std::atomic<uint32_t> room_waiters_{0};
+  std::atomic<uint32_t> room_seq_{0};  // futex word
+
+  // Watchdog.
+  std::thread watchdog_;
+  std::atomic<uint32_t> watchdog_stop_{0};        // futex word
+  std::atomic<Clock::time_point> trace_start_{};  // relaxed: written before tracing_ is released
+
+  // Never destroyed before the core: threads that end after the engine ask through it whether it is still there.
+  std::shared_ptr<struct Liveness> liveness_;
+};
+
+inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
+  // 0, which wraps: embedded; from kLargeClass on: large.
+  if (static_cast<uint8_t>(op->extra.size_class - 1) >= kClasses) [[unlikely]]
+    return RecycleOther(op);
+  slot.cache.Return(op->extra.size_class, op);
+}
+
+inline void ProductionEnv::RecycleRecord(Pass& pass, OpRecord* op) { pass.slot->core->RecycleRecord(*pass.slot, op); }
+
+// Lets a thread that ends give its slot back only to an engine that is still there.
+struct Liveness {
+  Mutex mu;
+  EngineCore* core GUARDED_BY(mu);
+};
+
+}  // namespace engine::detail
+
+namespace engine {
+
+struct Operator::State {
+  detail::EngineCore* core;
+  OpDesc desc;                              // without its sets, which point into the vectors below
+  std::vector<Var> reads, updates, writes;  // keeps the Vars alive
+  std::optional<CancelScope> scope;
+  uint32_t flags;
+  const detail::ClosureType* type = nullptr;
+  std::unique_ptr<std::byte[]> closure;
+  // relaxed: each push is made through a handle that is dropped later, and that order carries it.
+  std::atomic<uint64_t> pushed{0};
+  detail::OwnedCounter pushed_alone;  // by the sole pusher
+  std::atomic<int64_t> left{0};       // minus those that have ended; once the last handle is gone, how many have not
+  // An op's block, as each push needs it, of so many bytes; 0: pushed like any op.
+  static constexpr size_t kMostAccesses = 16;
+  size_t bytes = 0;
+  alignas(64) std::byte block[sizeof(detail::OpRecord) + kMostAccesses * sizeof(detail::Access) + sizeof(void*)];
+  ~State();
+  void End(int64_t n);
+};
+
+}  // namespace engine

@@ -1,0 +1,197 @@
+// The public face: each method forwards to EngineCore.
+#include "engine/engine.h"
+
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#include "core/completion_state.h"
+#include "core/fork.h"
+#include "core/options.h"
+#include "core/piece_of_op.h"
+
+namespace engine {
+
+using detail::EngineCore;
+using WaitKind = EngineCore::WaitKind;
+
+const char* Version() noexcept { return ENGINE_VERSION; }
+
+namespace {
+constinit detail::Mutex g_names_mu;
+}  // namespace
+
+void detail::LockNames() NO_THREAD_SAFETY_ANALYSIS { g_names_mu.Lock(); }
+void detail::UnlockNames() NO_THREAD_SAFETY_ANALYSIS { g_names_mu.Unlock(); }
+
+Name Name::Intern(std::string_view text) {
+  detail::MutexLock lock(g_names_mu);
+  // Never destroyed: names are looked at by threads that end after main.
+  static auto* names = new std::unordered_set<std::string>;
+  return FromStatic(names->emplace(text).first->c_str());
+}
+
+// --- cancel scopes
+
+CancelScope::CancelScope() : cancelled_(std::make_shared<std::atomic<bool>>(false)) {}
+// relaxed: a flag that is looked at when an op starts; it publishes nothing.
+void CancelScope::Cancel() noexcept { cancelled_->store(true, std::memory_order_relaxed); }
+bool CancelScope::cancelled() const noexcept { return cancelled_->load(std::memory_order_relaxed); }
+CancelScope::Guard::Guard(CancelScope& scope) noexcept : outer_(std::exchange(detail::t_scopes.cancel, &scope)) {}
+CancelScope::Guard::~Guard() { detail::t_scopes.cancel = outer_; }
+
+void HeldOp::Release() noexcept {
+  if (!claim_) return;
+  detail::CompletionState* claim = std::exchange(claim_, nullptr);
+  detail::EngineCore* core = claim->core;
+  if (claim->Inherited()) return core->Release();  // the op is the parent's
+  core->ReleaseHeld(claim);
+  core->DropCompletion(claim);
+}
+
+// --- RunContext
+
+void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
+  const detail::PieceOfOp op;
+  const auto piece = [&](size_t begin, size_t end) {
+    const detail::PieceOfOp::Guard inside(op);
+    body(begin, end);
+  };
+  core_->pool(op_->extra.pool).ParallelFor(n, grain, piece, op_->extra.intra_op);
+}
+const char* RunContext::name() const noexcept { return op_->extra.name; }
+uint64_t RunContext::version(VarRef var) const {
+  if (const detail::Access* a = EngineCore::FindAccess(op_, var.core())) return a->version();
+  const char* var_name = var.core() ? detail::VarName(var.core()) : "null";
+  throw UsageError("op '" + std::string(op_->extra.name) + "' pushed at " + op_->extra.file + ":" +
+                   std::to_string(op_->extra.line) + " asks for the version of Var '" + var_name +
+                   "', which it does not name");
+}
+bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
+bool RunContext::defer_sync() const noexcept { return op_->extra.flags & detail::kDeviceOp; }
+
+namespace {
+[[noreturn]] void NotOnDevice(const detail::OpRecord* op, const char* what) {
+  throw UsageError("op '" + std::string(op->extra.name) + "' pushed at " + op->extra.file + ":" +
+                   std::to_string(op->extra.line) + " asks for its " + what +
+                   ", but is not placed on a device (Gpu, CopyIn or CopyOut of one that the engine has)");
+}
+}  // namespace
+
+Stream RunContext::stream() const {
+  if (!defer_sync()) NotOnDevice(op_, "stream");
+  for (const detail::RunFrame* f = detail::t_frame; f; f = f->outer)
+    if (f->op == op_ && f->stream) return f->stream;  // captured
+  return core_->devices().lane(op_->extra.lane).stream;
+}
+Device& RunContext::device() const {
+  if (!defer_sync()) NotOnDevice(op_, "device");
+  return *core_->devices().lane(op_->extra.lane).device->device;
+}
+CUstream_st* RunContext::cuda_stream() const {
+  const Stream own = stream();
+  if (void* native = device().NativeStream(own)) return static_cast<CUstream_st*>(native);
+  throw UsageError("op '" + std::string(op_->extra.name) +
+                   "' asks for its CUDA stream, but runs on a device of kind '" + device().info().kind + "'");
+}
+
+// --- Engine
+
+Engine::Engine(EngineOptions options) : core_(new EngineCore(detail::CheckedOptions(std::move(options)))) {}
+
+Engine::~Engine() {
+  if (core_->OnOwnThread()) {
+    core_->ShutdownElsewhere();
+  } else {
+    core_->ShutdownOrGiveUp();
+  }
+  core_->Release();
+}
+
+Var Engine::NewVar(std::string_view name) { return EngineCore::AdoptVar(core_->NewVar(name)); }
+
+void Engine::Delete(Var& var) {
+  VarRef ref(var);
+  core_->CheckVar(ref.core(), "argument", "delete", {});
+  if (ref.core()->completer.deleting.exchange(1, std::memory_order_acq_rel))
+    throw UsageError("Var '" + std::string(var.name()) + "' was deleted already");
+  core_->DeleteVar(ref.core());
+  var = Var();
+}
+
+// --- Redirect
+
+thread_local constinit detail::PushScopes detail::t_scopes{};
+
+Redirect::Redirect(Engine& engine, Submitter& to, Rank rank) noexcept
+    : core_(engine.core_), to_(&to), rank_(rank), outer_(std::exchange(detail::t_scopes.redirect, this)) {}
+Redirect::~Redirect() {
+  detail::Unlink(&detail::PushScopes::redirect, this, [](Redirect& r) -> Redirect*& { return r.outer_; });
+}
+
+Submitter* Redirect::Of(const Engine& engine) noexcept {
+  Submitter* yielding = nullptr;
+  for (const Redirect* r = detail::t_scopes.redirect; r; r = r->outer_) {
+    if (r->core_ != engine.core_) continue;
+    if (r->rank_ == Rank::kFirst) return r->to_;
+    if (!yielding) yielding = r->to_;
+  }
+  return yielding;
+}
+
+namespace {
+uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail::kAsyncOp} : 0; }
+}  // namespace
+
+void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  if (const Redirect* innermost = detail::t_scopes.redirect) [[unlikely]] {
+    // The only one, and ours, as a rule.
+    if (innermost->core_ == core_ && !innermost->outer_) return Forward(*innermost->to_, desc, fn, site);
+    if (Submitter* to = Redirect::Of(*this)) return Forward(*to, desc, fn, site);
+  }
+  if (!fn.type->async) [[likely]]
+    return core_->PushSync(desc, fn, site);
+  core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
+}
+bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  if (detail::t_scopes.redirect) [[unlikely]]
+    if (Submitter* to = Redirect::Of(*this)) return TryForward(*to, desc, fn, site);
+  return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn), .may_wait = false});
+}
+HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  HeldOp held;
+  held.claim_ = core_->PushHeld({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
+  return held;
+}
+Operator Engine::MakeOperator(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  Operator op;
+  op.state_ = core_->NewOperator({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
+  return op;
+}
+void Engine::Push(const Operator& op, Site site) { core_->PushOperator(op.state_, nullptr, site); }
+void Engine::Push(const Operator& op, int priority, Site site) { core_->PushOperator(op.state_, &priority, site); }
+
+void Engine::Wait(VarRef var, Site site) { core_->Wait(var, WaitKind::kRead, detail::kNever, site); }
+bool Engine::WaitFor(VarRef var, Timeout timeout, Site site) {
+  return core_->Wait(var, WaitKind::kRead, detail::After(timeout), site);
+}
+void Engine::WaitToWrite(VarRef var, Site site) { core_->Wait(var, WaitKind::kWrite, detail::kNever, site); }
+void Engine::WaitAll() { core_->WaitAll(detail::kNever, true); }
+bool Engine::WaitAllFor(Timeout timeout) { return core_->WaitAll(detail::After(timeout), true); }
+void Engine::ClearError(VarRef var, Site site) { core_->PushClear(var, site); }
+
+void Engine::Stop() { core_->Stop(); }
+void Engine::Start() { core_->Start(); }
+void Engine::Shutdown() { core_->Shutdown(); }
+void Engine::SetPolicy(const PolicyChoice& choice) { core_->SetPolicy(choice); }
+PolicyChoice Engine::policy_choice() const { return detail::ChoiceOf(core_->Stamp()); }
+Placement Engine::Pool(std::string_view name) const { return core_->NamedPool(name); }
+int Engine::workers() const noexcept { return core_->options().workers; }
+EngineStats Engine::stats() const { return core_->stats(); }
+DeviceStats Engine::device_stats() const { return core_->devices().stats(); }
+Device& Engine::device(int index) const { return *core_->devices().Get(static_cast<uint32_t>(index)).device; }
+void Engine::StartTrace() { core_->StartTrace(); }
+std::vector<TraceEvent> Engine::StopTrace() { return core_->StopTrace(); }
+std::string Engine::DescribePending() const { return core_->DescribePending(); }
+
+}  // namespace engine

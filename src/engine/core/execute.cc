@@ -1,0 +1,361 @@
+// Running an op, settling it, and starting what it released.
+#include "core/core.h"
+#include "graph/plan_core.h"
+
+namespace engine::detail {
+
+thread_local constinit RunFrame* t_frame = nullptr;
+thread_local constinit bool t_role_lent = false;
+
+void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
+  // It is likely to run next; its header has just been touched.
+  PrefetchToWrite(op->accesses());
+  if (op->n_access > 2) PrefetchToWrite(op->accesses() + 2);
+  op->extra.next = nullptr;
+  if (pass.last_ready) {
+    pass.last_ready->extra.next = op;
+  } else {
+    pass.ready = op;
+  }
+  pass.last_ready = op;
+}
+
+void EngineCore::RecycleOther(OpRecord* op) {
+  if (op->extra.flags & kDeleteOp) return ReleaseVarCore(CoreOf(op->accesses()[0].var));
+  ops_.ReturnLarge(op->extra.size_class, op);
+}
+
+// An op of this epoch has ended: starts what it released, `chained` straight after it, and tells who waits for ends.
+// `next`: has nothing to dispatch, because it runs next anyway.
+ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker,
+                                                   const OpRecord* chained, OpRecord* next) {
+  slot.completed[epoch].AddRelease();
+  if (pass.ready) next = Dispatch(pass, worker, chained);
+  // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]] {
+    if (worker && !next) {
+      worker->untold = 1 + epoch;  // what its queue holds may be of that epoch, too
+    } else {
+      NoteDrain();
+    }
+  }
+  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]]
+    NoteRoom(slot, worker);
+  return next;
+}
+
+void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); }
+
+ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  HeldChain* chain = nullptr;
+  if (op->extra.flags & (kScoped | kInChain | kForgotten)) [[unlikely]] {
+    if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+    if (op->extra.flags & kForgotten) return nullptr;
+    if ((op->extra.flags & kInChain) && op->extra.more_behind) chain = op->chain();
+  }
+  if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]]
+    SettlePoison(op, error);
+  const uint8_t epoch = op->extra.epoch;
+  const uint8_t at = op->extra.pool;
+  Pass pass{&slot};
+  CompleteInline(pass, op);
+  if (!chain) return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
+  OpRecord* const member = chain->first;
+  // acquire: the last granters, as in GrantMany. Usually nothing but its start is missing, and nobody else is released:
+  // then it goes through no list.
+  if (member->wait.load(std::memory_order_acquire) != 1 || pass.ready || member->extra.pool != at ||
+      !(worker || at == kCallerPool))
+    return CountEndInline(slot, pass, epoch, worker, StartNext(pass, *chain), nullptr);
+  TakeFirst(slot, *chain);
+  if constexpr (kAsserts) member->extra.state.store(OpState::kReady, std::memory_order_relaxed);
+  if (member->extra.more_behind) PrefetchBlock(member->extra.next);
+  member->extra.merged = true;
+  slot.merged.Add();
+  return CountEndInline(slot, pass, epoch, worker, nullptr, member);
+}
+
+// An op on a device has retired, long after it was released.
+void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
+  slot.completed[epoch].AddRelease();
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) == 1u + epoch) NoteDrain();
+  if (room_waiters_.load(std::memory_order_relaxed)) NoteRoom(slot, nullptr);
+}
+
+OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
+  return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
+}
+OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
+  return FinishInline(slot, op, error, worker);
+}
+
+OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  OpRecord* const next = ExecuteOne(slot, op, worker, raised);
+  return next && (next->extra.flags & kInChain) && next->extra.merged ? RunOn(slot, next, worker) : next;
+}
+
+// The members of a chain that follow, unless the worker is to look at something else first.
+OpRecord* EngineCore::RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  do {
+    if (worker) {
+      if (t_role_lent || worker->turn_over || worker->pool->stopping()) return op;
+      ++worker->ran_on;
+      Protocol::PrefetchEnd(op);
+    }
+    op = ExecuteOne(slot, op, worker, nullptr);
+  } while (op && (op->extra.flags & kInChain) && op->extra.merged);
+  return op;
+}
+
+ENGINE_INLINE OpRecord* EngineCore::ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  CheckState(op, Bit(OpState::kReady), "an op starts that is not ready");
+  op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
+  if ((op->extra.flags & (kScoped | kAsyncOp | kPlanOp)) | poisoned_.load(std::memory_order_relaxed) |
+      tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]
+    return ExecuteWatched(slot, op, worker, raised);
+  RunFrame frame{this, op, t_frame};
+  t_frame = &frame;
+  RunContext ctx(this, op, worker ? worker->index : -1);
+  const ClosureType* type = op->extra.closure;
+  void* const closure = op->closure();  // a fork inside the body takes the accesses away, by whose number it is found
+  ErrorRecord* error = nullptr;
+  try {
+    type->run(closure, ctx, nullptr);
+  } catch (...) {
+    error = ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception());
+    if (raised) *raised = error->Retain();
+  }
+  if (type->destroy) type->destroy(closure);
+  t_frame = frame.outer;
+  // The body may have waited; a stand-in has our role and slot then.
+  if (t_role_lent) [[unlikely]]
+    return Finish(Slot(), op, error, nullptr);
+  return FinishInline(slot, op, error, worker);
+}
+
+// As Execute, where there is a device, an error to inherit, a scope, a completion or a trace.
+OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
+  if (op->extra.flags & kDeviceOp) return devices_->Execute(slot, op, worker);
+  if (has_devices_.load(std::memory_order_relaxed) && !devices_->MayRunOnHost(op)) return nullptr;
+  if (op->extra.flags & kPlanOp) return ExecutePlan(slot, op, worker);
+  const bool async = op->extra.flags & kAsyncOp;
+  const ClosureType* type = op->extra.closure;
+  ErrorRecord* error = BeforeRun(op);
+  if (error) {
+    slot.skipped.Add();
+    if (tracing_.load(std::memory_order_relaxed)) TraceSkip(slot, op, worker);
+    if (type->destroy) type->destroy(op->closure());
+    if (async) {
+      Pass pass{&slot};
+      Protocol::DropPins(pass, op, 1);
+    }
+    if (raised) *raised = error->Retain();
+    return Finish(slot, op, error, worker);
+  }
+  const auto begin = tracing_.load(std::memory_order_relaxed) ? Clock::now() : Clock::time_point{};
+  const char* const name = op->extra.name;
+  const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the caller's
+  RunFrame frame{this, op, t_frame};
+  t_frame = &frame;
+  RunContext ctx(this, op, worker ? worker->index : -1);
+  // Of an asynchronous op the error goes to its completion, which may settle it before the body returns; a pin keeps
+  // the block, and `ours` the completion, until we are done.
+  Completion ours;
+  try {
+    if (async) {
+      ours = NewCompletionOf(slot, op);
+      op->extra.state.store(OpState::kAsync, std::memory_order_release);
+    }
+    Completion theirs = ours;
+    type->run(op->closure(), ctx, &theirs);
+  } catch (...) {
+    if (ours) {
+      ours.Fail(std::current_exception());
+    } else {  // synchronous, or without memory for a completion
+      error = ErrorRecord::NewRoot(name, op->site(), std::current_exception());
+      if (raised) *raised = error->Retain();
+    }
+  }
+  if (type->destroy) type->destroy(op->closure());
+  t_frame = frame.outer;
+  if (begin != Clock::time_point{}) TraceRun(name, lane, begin);
+  ThreadSlot& now = t_role_lent ? Slot() : slot;
+  if (async) {  // the body's pin
+    Pass pass{&now};
+    if (ours) {
+      NoteReturned(ours);
+      ours = Completion();
+      Protocol::DropPins(pass, op, 1);
+      return nullptr;
+    }
+    Protocol::DropPins(pass, op, 1);
+  }
+  return Finish(now, op, error, t_role_lent ? nullptr : worker);
+}
+
+// The error that an op inherits instead of running, counted; null: it runs.
+ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
+  if (op->extra.flags & kRunAlways) return nullptr;
+  if (Cancelled(op)) {
+    ErrorRecord* error =
+        ErrorRecord::NewRoot(op->extra.name, op->site(), MakeCause<CancelledError>("cancelled before it started"));
+    error->cancelled = true;
+    return error;
+  }
+  ErrorRecord* poison = FirstPoison(op);
+  return poison ? poison->Hop(op->extra.name, op->site()) : nullptr;
+}
+
+bool EngineCore::Cancelled(OpRecord* op) {
+  if (op->extra.flags & (kShareOp | kTicketOp)) op = RunOf(op)->op;
+  return (op->extra.flags & kScoped) && op->scope()->load(std::memory_order_relaxed);
+}
+
+// Of several poisoned inputs, the first in the caller's own listing. Not counted: the access keeps it.
+ErrorRecord* EngineCore::FirstPoison(OpRecord* op) {
+  ErrorRecord* first = nullptr;
+  uint32_t listed = UINT32_MAX;
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    if (a.mode() == Mode::kWrite || a.listed() >= listed) continue;
+    // relaxed: granted after the writer that set it; the grant orders us behind.
+    if (ErrorRecord* e = CoreOf(a.var)->completer.poison.load(std::memory_order_relaxed)) {
+      first = e;
+      listed = a.listed();
+    }
+  }
+  return first;
+}
+
+void EngineCore::SetPoison(VarCore* var, ErrorRecord* error) {
+  if (error) error->Retain();
+  ErrorRecord* before = var->completer.poison.exchange(error, std::memory_order_relaxed);
+  if (error && !before) poisoned_.fetch_add(1, std::memory_order_relaxed);
+  if (!error && before) poisoned_.fetch_sub(1, std::memory_order_relaxed);
+  if (before) before->Release();
+}
+
+// Only while anything is poisoned, or `error` is set: passes the error to what the op would have written, clears what
+// it has written. Consumes the count of `error`.
+void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
+  if (error && (op->extra.flags & kRunAlways)) error->ChainTo(FirstPoison(op));
+  for (uint32_t i = 0; i < op->n_access; ++i) {
+    Access& a = op->accesses()[i];
+    if (a.read()) continue;
+    if (error) {
+      SetPoison(CoreOf(a.var), error);
+    } else if (a.mode() == Mode::kWrite) {
+      SetPoison(CoreOf(a.var), nullptr);  // an Update leaves the poison of a run_always op's Var where it is
+    }
+  }
+  if (!error) return;
+  if (error->IsRoot() && !error->cancelled) errors_.Add(error);
+  error->Release();
+}
+
+// In a chain the next op's block is known only when this one ends. Fetching the one after it meanwhile hides one of two
+// line transfers.
+void EngineCore::PrefetchFollower(OpRecord* op) {
+  if (op->n_access == 0 || op->accesses()[0].read()) return;
+  const uintptr_t link = op->accesses()[0].link.load(std::memory_order_relaxed);
+  if (link & Protocol::kBits || !link) return;
+  PrefetchBlock(reinterpret_cast<const void*>(link));
+}
+
+// Starts what became ready. A worker keeps the last one of its own pool for itself, the rest is posted: the readers of a
+// group are granted latest first, so the last is the earliest, and its own queue then gives the next earliest.
+// `keep`, the next of a chain, comes last and runs next if it is ready.
+OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep) {
+  OpRecord* next = nullptr;
+  bool posted = false;
+  while (OpRecord* op = pass.ready) {
+    pass.ready = op->extra.next;
+    if (!pass.ready) pass.last_ready = nullptr;
+    if (op->extra.flags & kInternal) {
+      RunInternal(pass, op);
+      continue;
+    }
+    op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
+    if (op == keep && !worker && op->extra.pool == kCallerPool) {  // driven: the driver goes on with its chain
+      next = op;
+      continue;
+    }
+    if (!worker || op->extra.pool != worker->pool->index()) {
+      Post(*pass.slot, op);
+      continue;
+    }
+    if (next) {
+      worker->pool->Put(*pass.slot, next);
+      posted = true;
+    }
+    next = op;
+  }
+  if (next && next == keep) {
+    pass.slot->merged.Add();
+    next->extra.merged = true;
+  } else if (next && worker->pool->mixed_levels()) [[unlikely]] {  // a more urgent op may be waiting in the queues
+    worker->pool->Put(*pass.slot, next);
+    next = nullptr;
+    posted = true;
+  }
+  if (posted) worker->pool->Notify();
+  if (next) {
+    if (next != keep) pass.slot->inlined.Add();
+    PrefetchFollower(next);
+  }
+  return next;
+}
+
+void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
+  class Pool& target = pool(op->extra.pool);
+  // Once it is in a queue the op may run and be gone.
+  target.Put(slot, op);
+  if (target.index() == kCallerPool) {
+    WakeDriver();
+  } else {
+    target.Notify();
+  }
+}
+
+// Waits, error clearing and deletion: a few stores, done wherever they are granted.
+void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
+  Access& a = op->accesses()[0];
+  VarCore* var = CoreOf(a.var);
+  if (has_devices_.load(std::memory_order_relaxed) && !(op->extra.flags & kDeleteOp) && !devices_->MayRunOnHost(op))
+    return;  // its end comes with that of the device work
+  CheckState(op, Bit(OpState::kWaiting) | Bit(OpState::kBehindDevice), "an internal op runs that was not granted");
+  if constexpr (kAsserts) op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
+  if (op->extra.flags & kWaitOp) {
+    auto* node = static_cast<WaitNode*>(op->closure());
+    ErrorRecord* poison = var->completer.poison.load(std::memory_order_relaxed);
+    node->error = poison ? poison->Retain() : nullptr;
+    Complete(pass, op);  // the waiter's pin keeps the block
+    // release: the error, and the end of our look at the block. Partner: the acquire loads in wait.cc.
+    const uint32_t was = node->word.exchange(WaitNode::kDone, std::memory_order_acq_rel);
+    if (was == WaitNode::kParked) FutexWake(node->word, 1);  // only its address: the block may be gone
+    if (was != WaitNode::kAbandoned) return;
+    if (node->error) node->error->Release();
+    Protocol::DropPins(pass, op, 1);  // the waiter left its pin to us
+    return;
+  }
+  ErrorRecord* poison = nullptr;
+  OpRecord* const ticket = op->extra.flags & kSettleOp ? *static_cast<OpRecord**>(op->closure()) : nullptr;
+  if ((op->extra.flags & kClearOp) && devices_->AnyLost()) devices_->ForgetVar(var);
+  if (poisoned_.load(std::memory_order_relaxed)) {
+    poison = ticket ? var->completer.poison.load(std::memory_order_relaxed) : nullptr;
+    if (poison) poison->Retain();
+    if (!ticket) SetPoison(var, nullptr);  // else the next write of the lane's Var does
+  }
+  Complete(pass, op);
+  if (ticket) FinishTicket(ticket, poison);
+}
+
+Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {
+  if (op->extra.flags & (kShareOp | kTicketOp | kNodeOp)) op = RunOf(op)->op;  // the run's Vars are its nodes'
+  for (uint32_t i = 0; i < op->n_access; ++i)
+    if (op->accesses()[i].var == var) return &op->accesses()[i];
+  return nullptr;
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,117 @@
+// Reusable operators: a template of an op, checked once; a push copies it into a fresh block.
+//
+// The closure is shared by all pushes and goes with the last of them. They are counted as the readers of a group are
+// (dependency.h): those that end count down from zero, and who drops the last handle adds how many were pushed, so that
+// only one read-modify-write an op is left.
+#include <cstring>
+
+#include "core/core.h"
+
+namespace engine {
+
+Operator::State::~State() {
+  if (type && type->destroy) type->destroy(closure.get());  // no type: refused while it was made
+}
+
+void Operator::State::End(int64_t n) {
+  // acq_rel: every run of the closure comes before its end. Partner: this line in the others.
+  if (left.fetch_add(n, std::memory_order_acq_rel) == -n) delete this;
+}
+
+namespace detail {
+namespace {
+
+using State = Operator::State;
+
+// Of a block: a pointer to the state. What is constructed must be destroyed.
+State*& StateIn(void* closure) { return *static_cast<State**>(closure); }
+constexpr ClosureType kSharedType{sizeof(State*),
+                                  alignof(State*),
+                                  false,
+                                  [](void* to, void* from) {
+                                    StateIn(to) = StateIn(from);
+                                    StateIn(to)->pushed.fetch_add(1, std::memory_order_relaxed);
+                                  },
+                                  [](void* self, RunContext& ctx, Completion* done) {
+                                    State& s = *StateIn(self);
+                                    s.type->run(s.closure.get(), ctx, done);
+                                  },
+                                  [](void* self) noexcept { StateIn(self)->End(-1); }};
+
+}  // namespace
+
+std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
+  const OpDesc& desc = *request.desc;
+  // The handles together count as one push, which ends when all that were pushed have been told.
+  std::shared_ptr<State> state(new State, [](State* last) {
+    last->End(static_cast<int64_t>(last->pushed.load(std::memory_order_relaxed) + last->pushed_alone.Read()));
+  });
+  state->core = this;
+  state->desc = {.name = desc.name,
+                 .place = desc.place,
+                 .priority = desc.priority,
+                 .run_always = desc.run_always,
+                 .graph = desc.graph};
+  state->flags = request.flags;
+  const auto keep = [&](const VarSet& set, const char* role, std::vector<Var>& out) {
+    for (const VarRef& var : set) {
+      CheckVar(var.core(), role, desc.name.c_str(), request.site);
+      RetainVar(var.core());
+      out.push_back(AdoptVar(var.core()));
+    }
+  };
+  keep(desc.reads, "reads", state->reads);
+  keep(desc.updates, "updates", state->updates);
+  keep(desc.writes, "writes", state->writes);
+  PoolIndex(desc.place);  // refuses an unknown pool here rather than at the first push
+  if (desc.cancel) state->scope = *desc.cancel;
+  state->closure = std::make_unique<std::byte[]>(request.closure.type->size);
+  request.closure.type->construct(state->closure.get(), request.closure.object);
+  state->type = request.closure.type;  // from here on there is something to destroy
+  MakeTemplate(*state);
+  return state;
+}
+
+// The block of an ordinary op, all but what differs from push to push. Others are pushed like any op.
+void EngineCore::MakeTemplate(State& state) {
+  const size_t most = state.reads.size() + state.updates.size() + state.writes.size();
+  if (state.desc.place.kind != Placement::Kind::kDefault || state.scope || state.flags || most > State::kMostAccesses)
+    return;
+  auto* op = ::new (state.block) OpRecord;
+  OpDesc desc = state.desc;
+  desc.reads = state.reads;
+  desc.updates = state.updates;
+  desc.writes = state.writes;
+  op->extra.flags = desc.run_always ? kRunAlways : 0u;
+  Protocol::SetPins(op, ListAccesses(op, desc));
+  op->extra.closure = &kSharedType;
+  op->extra.name = desc.name.c_str();
+  op->extra.closure_offset = 0;
+  op->keeps_version = false;
+  op->deletes = false;
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  StateIn(op->closure()) = &state;
+  state.bytes = sizeof(OpRecord) + op->n_access * sizeof(Access) + sizeof(State*);
+  op->extra.size_class = static_cast<uint8_t>(ClassOf(state.bytes));
+}
+
+void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* priority, Site site) {
+  if (!state)
+    throw UsageError("an empty Operator was pushed at " + std::string(site.file) + ":" + std::to_string(site.line));
+  if (state->core != this)
+    throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + site.file + ":" +
+                     std::to_string(site.line) + " belongs to another engine");
+  if (state->bytes && !t_scopes.cancel) [[likely]]
+    return PushTemplate(*state, priority ? *priority : state->desc.priority, site);
+  OpDesc desc = state->desc;
+  desc.reads = state->reads;
+  desc.updates = state->updates;
+  desc.writes = state->writes;
+  if (state->scope) desc.cancel = &*state->scope;
+  if (priority) desc.priority = *priority;
+  State* closure = state.get();
+  Push({.desc = &desc, .closure = {&kSharedType, &closure}, .site = site, .flags = state->flags});
+}
+
+}  // namespace detail
+}  // namespace engine

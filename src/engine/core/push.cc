@@ -1,0 +1,583 @@
+// Pushing: validate, take a block, fill it, register it, start it if it is ready.
+#include <sched.h>
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+
+#include "core/completion_state.h"
+#include "core/draft.h"
+#include "core/gate.h"
+#include "order/held_chain.h"
+
+namespace engine::detail {
+
+namespace {
+
+const char* ModeName(Mode mode) { return mode == Mode::kRead ? "reads" : mode == Mode::kUpdate ? "updates" : "writes"; }
+
+std::string Where(const char* op, Site site) {
+  return (*op ? "op '" + std::string(op) + "'" : std::string("an unnamed op")) + " pushed at " + site.file + ":" +
+         std::to_string(site.line);
+}
+
+struct Named {
+  Protocol::Var* var;
+  uint64_t word;
+};
+
+// Up to so many distinct Vars stay as they were listed, and are sorted only where a push has to hold them all: ops of
+// one kind then look alike from access to access, which branch predictors reward.
+constexpr uint32_t kFewVars = 4;
+
+ENGINE_INLINE bool FewAndDistinct(const Access* a, uint32_t n) {
+  static_assert(kFewVars == 4);
+  const auto differ = [a](uint32_t i, uint32_t k) { return a[i].var != a[k].var; };
+  switch (n) {
+    case 2: return differ(0, 1);
+    case 3: return differ(0, 1) && differ(0, 2) && differ(1, 2);
+    case 4: return differ(0, 1) && differ(0, 2) && differ(1, 2) && differ(0, 3) && differ(1, 3) && differ(2, 3);
+    default: return false;
+  }
+}
+
+// Sorts by Var. Works on the accesses in place; their other fields are not set yet.
+ENGINE_INLINE void Sort(Access* a, uint32_t n) {
+  const auto put = [](Access& to, Named from) {
+    to.var = from.var;
+    to.word = from.word;
+  };
+  if (n > 32) [[unlikely]] {
+    std::vector<Named> all(n);
+    for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};
+    std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.var < y.var; });
+    for (uint32_t i = 0; i < n; ++i) put(a[i], all[i]);
+  } else {
+    for (uint32_t i = 1; i < n; ++i) {
+      const Named one{a[i].var, a[i].word};
+      uint32_t k = i;
+      for (; k > 0 && one.var < a[k - 1].var; --k) put(a[k], {a[k - 1].var, a[k - 1].word});
+      if (k != i) put(a[k], one);
+    }
+  }
+}
+
+// Of sorted ones, merges what names one Var several times: twice Read or twice Write stay, anything else updates.
+uint32_t Merge(Access* a, uint32_t n) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (kept > 0 && a[kept - 1].var == a[i].var) {
+      uint64_t& word = a[kept - 1].word;
+      const uint64_t listed = std::min(word >> 2, a[i].word >> 2);
+      const uint64_t mode = (word & 3) == (a[i].word & 3) ? word & 3 : static_cast<uint64_t>(Mode::kUpdate);
+      word = listed << 2 | mode;
+    } else {
+      a[kept].var = a[i].var;
+      a[kept].word = a[i].word;
+      ++kept;
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+// A pusher that holds the lock has only stores to do, but may have been preempted in between: pause, then yield, then
+// sleep for a moment. Nobody wakes us; a held lock that outlasts a time slice is too rare to pay for in every unlock.
+void ProductionEnv::SpinOnLock(uint32_t round) {
+  if (round < tuning::kLockPauses) return Pause();
+  if (round < tuning::kLockPauses + tuning::kLockYields) {
+    sched_yield();
+    return;
+  }
+  const timespec moment{0, 50'000};
+  nanosleep(&moment, nullptr);
+}
+
+void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, Site site) const {
+  if (!var) throw UsageError("a null Var among the " + std::string(what) + " of " + Where(op, site));
+  if (var->pusher.core != this)
+    throw UsageError("Var '" + std::string(var->pusher.name) + "' among the " + what + " of " + Where(op, site) +
+                     " belongs to another engine");
+}
+
+// Many, or some of them several times.
+[[gnu::noinline]] uint32_t EngineCore::ListOnce(ThreadSlot* slot, OpRecord* op) {
+  if (slot) slot->scratch.Reserve(Protocol::ScratchBytes(op->n_access));
+  Access* const accesses = op->accesses();
+  Sort(accesses, op->n_access);
+  const uint32_t count = Merge(accesses, op->n_access);
+  op->n_access = static_cast<uint16_t>(count);
+  return static_cast<uint32_t>(
+      std::count_if(accesses, accesses + count, [](const Access& access) { return !access.read(); }));
+}
+
+// Lists the op's Vars in its block, each once. Returns how many it does not only read.
+ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const {
+  Access* const accesses = op->accesses();
+  Access* a = accesses;
+  uint64_t place = 0;
+  const auto add = [&](const VarSet& set, Mode mode) {
+    if (set.size() == 0) return;
+    for (const VarRef& var : set) {
+      VarCore* core = var.core();
+      if (!core || core->pusher.core != this) [[unlikely]]
+        CheckVar(core, ModeName(mode), op->extra.name, op->site());
+      Protocol::PrefetchTail(core, mode);
+      a->var = core;
+      a->word = place | static_cast<uint64_t>(mode);
+      place += 1 << 2;
+      ++a;
+    }
+  };
+  add(desc.reads, Mode::kRead);
+  add(desc.updates, Mode::kUpdate);
+  add(desc.writes, Mode::kWrite);
+  const auto count = static_cast<uint32_t>(a - accesses);
+  op->n_access = static_cast<uint16_t>(count);
+  if (count > 1 && !FewAndDistinct(accesses, count)) [[unlikely]]
+    return ListOnce(slot, op);
+  return count - static_cast<uint32_t>(desc.reads.size());
+}
+
+uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc) const { return ListInline(nullptr, op, desc); }
+
+// Where the loaded magazine has none. Null: would have to wait.
+void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait) {
+  if (const auto small = static_cast<uint32_t>(*cls); *cls < kClasses)
+    return slot.cache.Empty(small) && !MakeRoom(slot, may_wait) ? nullptr : slot.cache.Get(small);
+  if (!MakeRoom(slot, may_wait)) return nullptr;
+  uint32_t large = 0;
+  void* const block = ops_.TakeLarge(bytes, &large);
+  *cls = large;
+  return block;
+}
+
+// Where this thread's policy puts ops of the default pool. Read once a push: another thread may change the policy.
+ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
+  const PolicyStamp stamp = Stamp();
+  Home home{.pool = HomePool(stamp)};
+  if (!UsesWorkers(stamp.policy)) [[unlikely]] {
+    home.flags = kAtPush | (stamp.raise ? kRaise : 0u);
+    if (stamp.policy == Policy::kInline) home.intra_op = static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255));
+  }
+  return home;
+}
+
+ENGINE_INLINE EngineCore::Home EngineCore::HomeOf(const Placement& place) {
+  if (place.kind == Placement::Kind::kDefault) [[likely]]
+    return HomeNow();
+  return {.pool = PoolIndex(place)};
+}
+
+// Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups. Null: no
+// room, and may not wait.
+ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn, const Site site,
+                                          uint32_t flags, const Home home, const bool may_wait) {
+  const CancelScope* const cancel = desc.cancel ? desc.cancel : t_scopes.cancel;
+  const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
+  flags |= home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
+  if (desc.place.kind != Placement::Kind::kDefault && OnDevice(home.pool)) [[unlikely]]
+    flags |= desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
+  size_t closure_at = 0;
+  if (flags & (kScoped | kDeviceOp)) [[unlikely]] {
+    const size_t align = std::max<size_t>(8, fn.type->align);
+    closure_at = (OpRecord::ExtraBytes(flags) + align - 1) & ~(align - 1);
+  } else if (flags & kInChain) {
+    closure_at = std::max<size_t>(8, fn.type->align);  // the accesses end at a multiple of 32
+  }
+  const size_t n = desc.reads.size() + desc.updates.size() + desc.writes.size();
+  const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + fn.type->size;
+  size_t cls = (bytes + 63) / 64;
+
+  void* memory = cls < kClasses ? slot.cache.TryGet(static_cast<uint32_t>(cls)) : nullptr;
+  if (!memory) [[unlikely]] {
+    if (n > Protocol::kMaxAccesses)
+      throw UsageError(Where(desc.name.c_str(), site) + " names " + std::to_string(n) + " Vars; the most is " +
+                       std::to_string(Protocol::kMaxAccesses));
+    memory = TakeBlock(slot, bytes, &cls, may_wait);
+    if (!memory) return {slot, nullptr};
+  }
+  auto* const op = static_cast<OpRecord*>(memory);
+  OpExtra& x = op->extra;
+  x.closure = fn.type;
+  x.name = desc.name.c_str();
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = flags & ~kScoped;  // until it is there
+  x.pool = home.pool;
+  x.level = LevelOf(desc.priority);
+  x.intra_op = home.intra_op;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = static_cast<uint8_t>(closure_at / 8);
+  op->keeps_version = false;
+  op->deletes = false;
+
+  try {
+    if (flags & kDeviceOp) [[unlikely]]
+      PlaceOnDevice(op, desc.place);
+    const uint32_t writes = ListInline(&slot, op, desc);
+    if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
+    Protocol::SetPins(op, writes, ProductionEnv::ExtraPins(flags));
+    if (flags & (kScoped | kCapturable)) [[unlikely]]
+      AddExtras(op, desc, flags, scope);
+    fn.type->construct(op->closure(), fn.object);
+  } catch (...) {
+    x.closure = nullptr;
+    DropUnregistered(slot, op);
+    throw;
+  }
+  return {slot, op};
+}
+
+void EngineCore::AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope) {
+  op->extra.flags = flags;
+  if (scope) ::new (&op->scope()) ScopePtr(*scope);
+  if (flags & kCapturable) op->graph() = desc.graph;
+}
+
+void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
+  if (op->extra.closure && op->extra.closure->destroy) op->extra.closure->destroy(op->closure());
+  if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+  op->extra.flags = 0;
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  RecycleRecord(slot, op);
+}
+
+ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias) {
+  OpRecord* op = draft.op();
+  const Registered registered(draft.claim_);
+  Pass pass{&slot};
+  Access* refused = nullptr;
+  const bool exclusive = PushGate::Enter(*this, slot);
+  // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
+  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]] {
+    PushGate::Leave(slot);
+    RefusePush();
+  }
+  // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
+  // complete it; the grant edges carry the count to whoever counts the completion.
+  const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
+  const bool at_push = op->extra.flags & kAtPush;  // once it is registered it may run and be gone
+  op->extra.epoch = epoch;
+  slot.pushed[epoch].Add();
+  op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+  // A run's are sorted, but for its own Var, which must stay the last: that is where its end looks for it.
+  if (!exclusive && op->n_access <= kFewVars && !(op->extra.flags & kRunOp)) Sort(op->accesses(), op->n_access);
+  const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, exclusive);
+  if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
+    slot.pushed[epoch].Add(uint64_t{0} - 1);
+    PushGate::Leave(slot);
+    RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
+  }
+  draft.Commit();
+  // release: the op has its place. Partner: the exchange of whoever takes the claim, shutdown for instance.
+  if (registered.claim_) registered.claim_->called.store(0, std::memory_order_release);
+  if (result == Protocol::Result::kReady) {
+    op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
+    if (op->extra.pool == kDefaultPool) [[likely]] {
+      class Pool& target = pool(kDefaultPool);
+      target.Put(slot, op);  // once it is in a queue it may run and be gone
+      target.Notify();
+      op = nullptr;
+    }
+  }
+  PushGate::Leave(slot);  // after the op is in a queue: a push that waits for room counts on what is in the gate
+  if (pass.ready) [[unlikely]]
+    Dispatch(pass, nullptr);
+  if (result == Protocol::Result::kPending || !op) {
+    if (result == Protocol::Result::kPending && at_push) [[unlikely]]
+      DriveLeftOver();
+    return registered;
+  }
+  if (at_push && !t_in_piece) {  // a body that waits needs a thread that may lend its role
+    RunAtPush(slot, op);
+  } else {
+    Post(slot, op);
+  }
+  return registered;
+}
+
+void EngineCore::StartRecord(ThreadSlot& slot, Draft draft) { RegisterAndStart(slot, std::move(draft), 0); }
+
+// naive, inline: on the pusher's thread, inside the push.
+void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
+  const BodyScopes aside;
+  ErrorRecord* raised = nullptr;
+  Execute(slot, op, nullptr, op->extra.flags & kRaise ? &raised : nullptr);
+  DriveLeftOver();
+  if (raised) Throw(raised);
+}
+
+// What this thread's earlier pushes left, and what they released.
+void EngineCore::DriveLeftOver() {
+  if (t_frame || !pool(kCallerPool).HasReady()) return;
+  while (DriveOne()) {
+  }
+}
+
+bool EngineCore::Push(const PushRequest& request) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  Draft draft = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
+                          HomeOf(request.desc->place), request.may_wait);
+  if (!draft) return false;
+  RegisterAndStart(slot, std::move(draft), 0);
+  ReleaseNeeded(slot);
+  return true;
+}
+
+CompletionState* EngineCore::PushHeld(const PushRequest& request) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  Draft draft =
+      NewRecord(slot, *request.desc, request.closure, request.site, request.flags, HomeOf(request.desc->place), true);
+  draft.MakeClaim();
+  Registered registered = RegisterAndStart(slot, std::move(draft), 1);
+  ReleaseNeeded(slot);
+  return std::move(registered).TakeClaim();
+}
+
+void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, HomeOf(desc.place), true), 0);
+  ReleaseNeeded(slot);
+}
+
+void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  const auto* const from = std::launder(reinterpret_cast<OpRecord*>(state.block));
+  const Home home = HomeNow();
+  size_t cls = from->extra.size_class;
+  void* block = slot.cache.TryGet(static_cast<uint32_t>(cls));
+  if (!block) [[unlikely]]
+    block = TakeBlock(slot, state.bytes, &cls, true);
+  auto* const op = static_cast<OpRecord*>(block);
+  OpExtra& x = op->extra;
+  x.closure = from->extra.closure;
+  x.name = from->extra.name;
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = from->extra.flags | home.flags;
+  x.pool = home.pool;
+  x.level = LevelOf(priority);
+  x.intra_op = home.intra_op;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = 0;
+  op->keeps_version = false;
+  op->deletes = false;
+  const uint32_t n = op->n_access = from->n_access;
+  const Access* listed = reinterpret_cast<const Access*>(from + 1);
+  for (Access *a = op->accesses(), *end = a + n; a != end; ++a, ++listed) {
+    a->var = listed->var;
+    a->word = listed->word;
+    Protocol::PrefetchTail(a->var, a->mode());
+  }
+  op->pins.store(from->pins.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  *static_cast<Operator::State**>(op->closure()) = &state;
+  // One slot alone is ever the sole pusher.
+  if (sole_pusher_.load(std::memory_order_relaxed) == &slot) [[likely]] {
+    state.pushed_alone.Add();
+  } else {
+    state.pushed.fetch_add(1, std::memory_order_relaxed);
+  }
+  Draft draft(slot, op);
+  slot.cache.Reserve(kGroupClass, n);
+  RegisterAndStart(slot, std::move(draft), 0);
+  ReleaseNeeded(slot);
+}
+
+// --- members of a chain (held_chain.h)
+
+// 0: the chain is not (or no longer) the owner's, and the op not registered.
+ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner,
+                                                bool open) {
+  OpRecord* const op = draft.op();
+  ChainLock lock(chain);
+  if (open) {
+    owner.ticket = ++chain.ticket;
+    chain.first = chain.last = nullptr;
+    chain.count = 0;
+    chain.open.store(true, std::memory_order_relaxed);
+  } else if (chain.count == 0 || chain.ticket != owner.ticket) {
+    return 0;
+  }
+  std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);  // published by the registration
+  op->extra.more_behind = op->extra.merged = op->extra.replayed = false;
+  RegisterAndStart(slot, std::move(draft), 1);  // throws for a deleted Var, and has changed nothing then
+  if (chain.last) {
+    chain.last->extra.more_behind = true;
+    chain.last->extra.next = op;
+  } else {
+    chain.first = op;
+  }
+  chain.last = op;
+  return ++chain.count;
+}
+
+// Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
+ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
+                                               bool may_wait, HeldOwner& owner) {
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  Draft draft = NewRecord(slot, desc, fn, site, flags, home, may_wait);
+  if (!draft) return HeldOps::kNoRoom;
+  HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
+  uint32_t count = 0;
+  if (chain) [[likely]]
+    count = AppendInline(slot, draft, *chain, owner, false);
+  if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
+    chain = OpenChain(slot, draft, owner, &count);
+  ReleaseNeeded(slot, chain);
+  if (flags & kNodeOp) return count;  // a run releases it at once, and nobody else knows its Var
+  // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
+  // announcements in drain.cc and back_pressure.cc, which then look at all chains.
+  LightFence();
+  if (draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed) |
+      static_cast<uint32_t>(phase_.load(std::memory_order_relaxed) != Phase::kOpen)) [[unlikely]] {
+    ReleaseChain(chain);
+    return 0;
+  }
+  return count;
+}
+
+[[gnu::noinline]] HeldChain* EngineCore::OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count) {
+  auto* const chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
+  // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
+  // the block. Partners: the acquire loads in Release and ReleaseAllChains.
+  owner.chain.store(chain, std::memory_order_release);
+  try {
+    *count = AppendInline(slot, draft, *chain, owner, true);
+  } catch (...) {
+    chain->open.store(false, std::memory_order_relaxed);
+    owner.chain.store(nullptr, std::memory_order_relaxed);
+    slot.var_cache.Return(kChainClass, chain);
+    throw;
+  }
+  return chain;
+}
+
+void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner) {
+  PushChained(desc, fn, site, kInChain | kNodeOp, HomeOf(desc.place), true, owner);
+}
+
+void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
+  LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
+  if (draining_.load(std::memory_order_relaxed)) NoteDrain();
+  throw UsageError(Where(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
+}
+
+// What running ops push while the engine drains is part of the program; anything else comes too late.
+bool EngineCore::MayPushLate() const {
+  return t_frame && t_frame->core == this && phase_.load(std::memory_order_relaxed) == Phase::kDraining;
+}
+void EngineCore::RefusePush() { throw UsageError("push after shutdown: the engine takes no more ops"); }
+
+// Whoever claims the op first starts it: its HeldOp, or a shutdown.
+void EngineCore::ReleaseHeld(CompletionState* claim) {
+  if (claim->called.exchange(1, std::memory_order_acq_rel) != 0) return;
+  const EndSlot slot(*this);
+  Pass pass{&*slot};
+  Protocol::ReleaseBias(pass, claim->op);
+  Dispatch(pass, nullptr);
+}
+
+// --- internal ops: exempt from the bounds, never counted, run wherever they are granted.
+
+Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site) {
+  const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
+  auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
+  OpExtra& x = op->extra;
+  x.closure = nullptr;
+  x.name = flags & kWaitOp ? "wait" : "clear_error";
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = flags;
+  x.pool = kDefaultPool;
+  x.level = kNormalLevel;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = 0;
+  op->keeps_version = true;
+  op->deletes = false;
+  op->n_access = 1;
+  op->accesses()[0].var = var.core();
+  op->accesses()[0].word = static_cast<uint64_t>(mode);
+  Protocol::SetPins(op, mode != Mode::kRead);
+  Draft draft(slot, op);
+  if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
+  if (flags & kWaitOp) ::new (op->closure()) WaitNode;
+  return draft;
+}
+
+void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
+  OpRecord* const op = draft.op();
+  Pass pass{&slot};
+  Access* refused = nullptr;
+  const bool exclusive = PushGate::Enter(*this, slot);
+  op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+  const Protocol::Result result = Protocol::Register(pass, op, 0, &refused, exclusive);
+  PushGate::Leave(slot);
+  if (result == Protocol::Result::kDeletedVar) RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
+  draft.Commit();
+  if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
+  Dispatch(pass, nullptr);
+  ReleaseNeeded(slot);
+}
+
+void EngineCore::PushClear(VarRef var, Site site) {
+  CheckVar(var.core(), "argument", "clear_error", site);
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, kClearOp, site));
+}
+
+VarCore* EngineCore::NewVar(std::string_view name) {
+  CheckMayPush();
+  auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
+  var->pusher.core = this;
+  var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
+  var->completer.refs.store(2, std::memory_order_relaxed);  // the handle's and the engine's
+  Retain();
+  return var;
+}
+
+// Schedules the deletion behind the pending ops. Needs no memory and cannot fail.
+void EngineCore::DeleteVar(VarCore* var) {
+  const EndSlot slot(*this);
+  OpRecord* op = &var->delete_op;
+  op->extra.name = "delete";
+  op->extra.flags = kDeleteOp;
+  op->extra.size_class = 0;
+  op->extra.pool = kDefaultPool;
+  op->extra.level = kNormalLevel;
+  op->keeps_version = true;
+  op->deletes = true;
+  op->n_access = 1;
+  assert(op->accesses() == &var->delete_access);
+  var->delete_access.var = var;
+  var->delete_access.word = static_cast<uint64_t>(Mode::kUpdate);
+  Protocol::SetPins(op, 1);
+  RegisterInternal(*slot, Draft(*slot, op));
+}
+
+}  // namespace engine::detail
+
+namespace engine {
+
+// Here, so that the compiler narrows the common case of PushChained.
+ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
+  const detail::EngineCore::Home home = core_->HomeOf(desc.place);
+  if (home.flags & detail::kAtPush) [[unlikely]]
+    return PushApart(desc, fn, site, may_wait) ? 0 : kNoRoom;
+  return core_->PushChained(desc, fn, site, detail::kInChain, {.pool = home.pool}, may_wait, *owner_);
+}
+uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  return PushOrTry(desc, fn, site, true);
+}
+uint32_t HeldOps::TryPushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  return PushOrTry(desc, fn, site, false);
+}
+
+}  // namespace engine

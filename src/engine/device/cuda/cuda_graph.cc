@@ -1,0 +1,129 @@
+// Captures and graphs of the cuda backend.
+#include "device/cuda/cuda_device.h"
+
+namespace engine::detail {
+
+DeviceStatus CudaDevice::BeginCapture(Stream stream) {
+  if (DeviceStatus bad = RefuseNull("BeginCapture", stream, "the stream"); !bad.ok()) return bad;
+  // Thread-local: in global mode an allocation or a query by any other thread would spoil the capture, and fail there.
+  return CudaStatus("cudaStreamBeginCapture", cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+}
+
+DeviceStatus CudaDevice::EndCapture(Stream stream, DeviceGraph* graph) {
+  *graph = {};
+  if (DeviceStatus bad = RefuseNull("EndCapture", stream, "the stream"); !bad.ok()) return bad;
+  cudaGraph_t made = nullptr;
+  DeviceStatus status = CudaStatus("cudaStreamEndCapture", cudaStreamEndCapture(Native(stream), &made));
+  graph->raw = made;
+  return status;
+}
+
+DeviceStatus CudaDevice::IsCapturing(Stream stream, bool* capturing) {
+  *capturing = false;
+  if (DeviceStatus bad = RefuseNull("IsCapturing", stream, "the stream"); !bad.ok()) return bad;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  DeviceStatus status = CudaStatus("cudaStreamIsCapturing", cudaStreamIsCapturing(Native(stream), &capture));
+  *capturing = capture != cudaStreamCaptureStatusNone;
+  return status;
+}
+
+DeviceStatus CudaDevice::LastNode(Stream stream, DeviceGraphNode* node) {
+  *node = {};
+  if (DeviceStatus bad = RefuseNull("LastNode", stream, "the stream"); !bad.ok()) return bad;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* behind = nullptr;
+  size_t count = 0;
+  if (DeviceStatus bad =
+          CudaStatus("cudaStreamGetCaptureInfo",
+                     cudaStreamGetCaptureInfo(Native(stream), &capture, nullptr, nullptr, &behind, nullptr, &count));
+      !bad.ok()) {
+    return bad;
+  }
+  if (capture != cudaStreamCaptureStatusActive) {
+    return DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0, "LastNode: the stream does not capture");
+  }
+  if (count != 1) {
+    return DeviceStatus::Fail(DeviceCode::kInvalidValue, false, 0,
+                              "LastNode: the stream made no node, or waited since for another stream");
+  }
+  node->raw = behind[0];
+  return {};
+}
+
+DeviceStatus CudaDevice::DestroyGraph(DeviceGraph graph) {
+  if (DeviceStatus bad = RefuseNull("DestroyGraph", graph, "the graph"); !bad.ok()) return bad;
+  return CudaStatus("cudaGraphDestroy", cudaGraphDestroy(Native(graph)));
+}
+
+DeviceStatus CudaDevice::Instantiate(DeviceGraph graph, DeviceGraphExec* exec, size_t* bytes) {
+  *exec = {};
+  if (bytes) *bytes = 0;
+  if (DeviceStatus bad = RefuseNull("Instantiate", graph, "the graph"); !bad.ok()) return bad;
+  const CurrentDevice current(info_.ordinal);
+  if (!current.status().ok()) return current.status();
+  size_t before = 0, after = 0, total = 0;
+  const auto look = [&](size_t* free) { return CudaStatus("cudaMemGetInfo", cudaMemGetInfo(free, &total)).ok(); };
+  const bool measured = bytes && look(&before);
+  cudaGraphExec_t made = nullptr;
+  DeviceStatus status = CudaStatus("cudaGraphInstantiate", cudaGraphInstantiate(&made, Native(graph), 0));
+  if (!status.ok()) return status;
+  exec->raw = made;
+  // The driver takes memory in large pieces, so most executables measure 0 and some stand for several.
+  if (measured && look(&after) && before > after) *bytes = before - after;
+  return {};
+}
+
+DeviceStatus CudaDevice::Update(DeviceGraphExec exec, DeviceGraph graph) {
+  if (DeviceStatus bad = RefuseNull("Update", exec, "the executable"); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseNull("Update", graph, "the graph"); !bad.ok()) return bad;
+  cudaGraphExecUpdateResultInfo result{};
+  return CudaStatus("cudaGraphExecUpdate", cudaGraphExecUpdate(Native(exec), Native(graph), &result));
+}
+
+DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, DeviceGraphNode from) {
+  if (DeviceStatus bad = RefuseNull("UpdateNode", exec, "the executable"); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseNull("UpdateNode", node, "the node"); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseNull("UpdateNode", from, "the source node"); !bad.ok()) return bad;
+  cudaGraphNodeType type{}, from_type{};
+  if (DeviceStatus bad = CudaStatus("cudaGraphNodeGetType", cudaGraphNodeGetType(Native(node), &type)); !bad.ok()) {
+    return bad;
+  }
+  if (DeviceStatus bad = CudaStatus("cudaGraphNodeGetType", cudaGraphNodeGetType(Native(from), &from_type));
+      !bad.ok()) {
+    return bad;
+  }
+  if (type != from_type) {
+    return DeviceStatus::Fail(DeviceCode::kInvalidValue, false, 0, "UpdateNode: the nodes are of two kinds");
+  }
+  const auto copy = [&](auto of, const char* get_call, auto* get, const char* set_call, auto* set) {
+    DeviceStatus status = CudaStatus(get_call, get(Native(from), &of));
+    return status.ok() ? CudaStatus(set_call, set(Native(exec), Native(node), &of)) : status;
+  };
+  switch (type) {
+    case cudaGraphNodeTypeKernel:
+      return copy(cudaKernelNodeParams{}, "cudaGraphKernelNodeGetParams", cudaGraphKernelNodeGetParams,
+                  "cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams);
+    case cudaGraphNodeTypeMemcpy:
+      return copy(cudaMemcpy3DParms{}, "cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams,
+                  "cudaGraphExecMemcpyNodeSetParams", cudaGraphExecMemcpyNodeSetParams);
+    case cudaGraphNodeTypeMemset:
+      return copy(cudaMemsetParams{}, "cudaGraphMemsetNodeGetParams", cudaGraphMemsetNodeGetParams,
+                  "cudaGraphExecMemsetNodeSetParams", cudaGraphExecMemsetNodeSetParams);
+    default:
+      return DeviceStatus::Fail(DeviceCode::kUnsupported, false, 0,
+                                "UpdateNode: only kernel, copy and set nodes can be updated one by one");
+  }
+}
+
+DeviceStatus CudaDevice::Launch(DeviceGraphExec exec, Stream stream) {
+  if (DeviceStatus bad = RefuseNull("Launch", exec, "the executable"); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseNull("Launch", stream, "the stream"); !bad.ok()) return bad;
+  return CudaStatus("cudaGraphLaunch", cudaGraphLaunch(Native(exec), Native(stream)));
+}
+
+DeviceStatus CudaDevice::DestroyGraphExec(DeviceGraphExec exec) {
+  if (DeviceStatus bad = RefuseNull("DestroyGraphExec", exec, "the executable"); !bad.ok()) return bad;
+  return CudaStatus("cudaGraphExecDestroy", cudaGraphExecDestroy(Native(exec)));
+}
+
+}  // namespace engine::detail

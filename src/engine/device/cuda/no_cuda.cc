@@ -1,0 +1,21 @@
+// The cuda backend of a build without the CUDA toolkit.
+#include "engine/device/device.h"
+
+namespace engine {
+namespace {
+constexpr const char* kWhy =
+    "this build has no CUDA backend: it was configured without the CUDA toolkit "
+    "(install it and configure with -DENGINE_CUDA=ON, which says what is missing)";
+}  // namespace
+
+int CudaDeviceCount(std::string* why) {
+  if (why) *why = kWhy;
+  return 0;
+}
+
+std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool) {
+  throw DeviceError(
+      DeviceStatus::Fail(DeviceCode::kNoDevice, false, 0, "cuda device " + std::to_string(ordinal) + ": " + kWhy));
+}
+
+}  // namespace engine

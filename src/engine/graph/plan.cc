@@ -1,0 +1,199 @@
+// The public face of plans, runs and node contexts.
+#include "engine/plan.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+
+#include "core/core.h"
+#include "graph/kernel.h"
+#include "graph/plan_core.h"
+
+namespace engine {
+
+using detail::EngineCore;
+using WaitKind = EngineCore::WaitKind;
+
+namespace detail {
+
+std::string TypeText(const std::type_info* type) {
+  if (!type) return "nothing";
+  int status = 0;
+  char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
+  std::string text = std::string("'") + (name ? name : type->name()) + "'";
+  std::free(name);
+  return text;
+}
+
+void ThrowWrongType(const std::type_info& wanted, const std::type_info* held) {
+  throw UsageError("a value was asked for as " + TypeText(&wanted) + " and holds " + TypeText(held));
+}
+
+}  // namespace detail
+
+// --- NodeContext
+
+NodeContext::NodeContext(EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept
+    : RunContext(core, op, worker),
+      run_(run),
+      values_(run->values),
+      input_list_(run->owner->node_inputs.data()),
+      output_list_(run->owner->node_outputs.data()) {}
+void NodeContext::NoSuchInput(size_t input) const {
+  throw UsageError("node '" + std::string(node_->name) + "' asks for input " + std::to_string(input) + " of " +
+                   std::to_string(inputs()));
+}
+void NodeContext::NoSuchOutput(size_t output) const {
+  throw UsageError("node '" + std::string(node_->name) + "' sets output " + std::to_string(output) + " of " +
+                   std::to_string(outputs()));
+}
+void NodeContext::WrongInput(size_t input, const std::type_info& wanted) {
+  throw UsageError("node '" + std::string(node_->name) + "' takes input " + std::to_string(input) + " as " +
+                   detail::TypeText(&wanted) + ", and it holds " + detail::TypeText(In(input).type()));
+}
+void NodeContext::CheckTake(size_t input) const {
+  if (input < inputs() && !run_->owner->single_use[run_->owner->node_inputs[node_->inputs + input]])
+    throw UsageError("node '" + std::string(node_->name) + "' may not take input " + std::to_string(input) +
+                     ": others use it, or it is an output of the graph");
+}
+
+// --- Run
+
+namespace {
+
+void AskForEnd(detail::RunState& run) {
+  if (run.owner->has_device && !run.in_order) run.core->devices().Ask(run.asked);
+}
+
+}  // namespace
+
+Run::~Run() {
+  if (state_) state_->core->DropRun(*state_);
+}
+bool Run::done() const {
+  if (!state_) throw UsageError("an empty Run was asked whether it is done");
+  return detail::Protocol::Settled(VarRef(state_->done).core());
+}
+const Var& Run::var() const {
+  if (!state_) throw UsageError("an empty Run has no Var");
+  if (!done()) AskForEnd(*state_);  // who asks for it will wait
+  return state_->done;
+}
+void Run::Wait(Site site) {
+  if (!state_) throw UsageError("Wait of an empty Run at " + detail::At(site));
+  // Also inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
+  if (done() && !VarRef(state_->done).core()->completer.poison.load(std::memory_order_relaxed)) return;
+  if (!done()) {
+    state_->core->CheckRunWait(*state_, site);
+    AskForEnd(*state_);
+  }
+  state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
+}
+bool Run::WaitFor(Timeout timeout, Site site) {
+  if (!state_) throw UsageError("WaitFor of an empty Run at " + detail::At(site));
+  if (!done()) {
+    state_->core->CheckRunWait(*state_, site);
+    AskForEnd(*state_);
+  }
+  return state_->core->Wait(state_->done, WaitKind::kRead, detail::After(timeout), site);
+}
+Value* Run::OutputIf(size_t output, Site site) {
+  try {
+    return &Output(output, site);
+  } catch (const OpError&) {
+    Value& value = state_->values[state_->owner->graph.outputs().at(output).index];
+    return value ? &value : nullptr;
+  }
+}
+Value& Run::Output(size_t output, Site site) {
+  Wait(site);
+  const auto& outputs = state_->owner->graph.outputs();
+  if (output >= outputs.size())
+    throw UsageError("output " + std::to_string(output) + " of plan " + detail::Quote(state_->owner->options.name) +
+                     ", which has " + std::to_string(outputs.size()) + ", asked for at " + detail::At(site));
+  return state_->values[outputs[output].index];
+}
+
+// --- Plan
+
+Plan Graph::Compile(Engine& eng, const PlanOptions& options) const {
+  Plan plan;
+  plan.core_ = std::make_shared<detail::PlanCore>(*eng.core_, *this, options);
+  eng.core_->EnlistPlan(plan.core_);
+  return plan;
+}
+Plan Graph::Compile(Engine& eng) const { return Compile(eng, PlanOptions()); }
+
+Plan::~Plan() = default;
+
+engine::Run Plan::Start(std::span<Value> inputs, const RunOptions& options, Site site) const {
+  if (!core_) throw UsageError("Start of an empty Plan at " + detail::At(site));
+  return StartRun(inputs, options, site, true);
+}
+engine::Run Plan::TryStart(std::span<Value> inputs, const RunOptions& options, Site site) const {
+  if (!core_) throw UsageError("TryStart of an empty Plan at " + detail::At(site));
+  return StartRun(inputs, options, site, false);
+}
+
+// Under cost_model the plan's model says which schedule this run is to have, and whether it wants to hear of it.
+engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const {
+  EngineCore& core = *core_->core;
+  const EngineCore::Hold hold(&core);
+  const detail::PolicyStamp stamp = core.RunStamp(options);
+  if (stamp.policy != Policy::kCostModel) [[likely]]
+    return engine::Run(core.StartRun(*core_, inputs, options, stamp, {}, site, may_wait));
+  const std::shared_ptr<CostModel> model = cost_model();
+  detail::ModelStep step;
+  static_cast<CostModel::Step&>(step) = model->Begin(
+      *this, {static_cast<uint32_t>(stamp.start_step), static_cast<uint32_t>(stamp.stop_step)}, options.shape);
+  if (step.ticket) step.model = model;
+  const Plan& chosen = step.plan ? step.plan : *this;
+  detail::RunState* run = nullptr;
+  try {
+    run = core.StartRun(*chosen.core_, inputs, options, stamp, step, site, may_wait);
+  } catch (...) {
+    if (step.ticket) model->End(step.ticket, {});
+    throw;
+  }
+  if (!run && step.ticket) model->End(step.ticket, {});  // there was no room
+  return engine::Run(run);
+}
+
+std::shared_ptr<CostModel> Plan::cost_model() const {
+  detail::PlanCore& core = Core("cost_model");
+  {
+    detail::MutexLock lock(core.model_mu);
+    if (core.model) return core.model;
+  }
+  // Outside the lock, for it takes long and has locks of its own. Of two that are made at once the first stays.
+  std::shared_ptr<CostModel> made = CostModel::New(*this, std::max(1, core.core->options().workers));
+  detail::MutexLock lock(core.model_mu);
+  if (!core.model) core.model = std::move(made);
+  return core.model;
+}
+
+Plan Plan::With(Schedule schedule) const {
+  const detail::PlanCore& core = Core("With");
+  PlanOptions changed = core.options;
+  changed.schedule = std::move(schedule);
+  Plan plan;
+  plan.core_ = std::make_shared<detail::PlanCore>(*core.core, core.graph, changed);
+  core.core->EnlistPlan(plan.core_);
+  return plan;
+}
+
+detail::PlanCore& Plan::Core(const char* call) const {
+  if (!core_) throw UsageError(std::string(call) + " of an empty Plan");
+  return *core_;
+}
+const Graph& Plan::graph() const { return Core("graph").graph; }
+const PlanOptions& Plan::options() const { return Core("options").options; }
+size_t Plan::edges() const { return Core("edges").successors.size(); }
+size_t Plan::counters() const { return Core("counters").counters.size(); }
+size_t Plan::frames() const {
+  detail::PlanCore& core = Core("frames");
+  detail::MutexLock lock(core.frames_mu);
+  return core.frames.size();
+}
+
+}  // namespace engine

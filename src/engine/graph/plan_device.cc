@@ -1,0 +1,198 @@
+// Nodes of plans on devices: a task of them is a bulk.
+//
+// PlanLayout has put neighbours of one placement in one task. When it is ready its nodes are pushed as held ops on one Var
+// of the frame's, the task's lane, which the first writes and the others update: they keep their order, stay on one stream,
+// wait once and record once. The tasks on devices behind it are pushed straight after it and read its lane, so that they
+// are ordered behind it there. A member comes behind the points of its node's Vars, too, and leaves points of its own
+// there (ForNodeVars); a Var is released as the last member that needs it is issued, so that the next run, or op on a device,
+// follows on the device. What comes on the host waits: an internal op that reads the lane is granted when the device is
+// done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it. Where there are none, and
+// nobody asks for the run's end, nobody is in a hurry to learn of it.
+//
+// An asynchronous node is an op of its own on its task's lane, and issued when its Completion is called.
+//
+// With static_alloc, and a GraphKey on every node, the bulk is launched as a graph from a frame's third run on; keys are
+// those of the frame, because its addresses are in the graph.
+//
+// Errors: a body that throws fails its node, as anywhere; so does what keeps a member from being issued. A lost device fails
+//         the nodes that it had not ended.
+#include <algorithm>
+
+#include "core/core.h"
+#include "core/draft.h"
+#include "graph/replay.h"
+#include "order/held_chain.h"
+
+namespace engine::detail {
+namespace {
+
+int64_t NowNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx, nullptr); }
+void PlanIssueAsync::operator()(RunContext& ctx, Completion done) const { Replay::IssueNode(*run, node, ctx, &done); }
+
+OpRecord* Replay::LaunchOnDevice(uint32_t index) {
+  const PlanTask& task = plan_.tasks[index];
+  OpRecord* const op = NewTicket(index, task.first, 0);
+  auto& ticket = *static_cast<PlanTicket*>(op->closure());
+  const Var& lane = run_.lanes[task.ticket];
+  // A graph runs no bodies: none may have to be skipped or timed.
+  const bool as_graph = plan_.options.static_alloc && run_.watch.load(std::memory_order_relaxed) == 0;
+  HeldOwner bulk;  // in no list: only this thread can hold it up, and it releases it below
+  try {
+    for (uint32_t& n = ticket.node; n < task.end; ++n) {
+      const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
+      OpDesc desc{.name = node.name, .place = node.place, .priority = node.priority};
+      if (n == task.first) {
+        desc.writes = lane;  // clears what a lost device left there
+        desc.reads = run_.behind[task.ticket];
+      } else {
+        desc.updates = lane;
+      }
+      if (as_graph && node.graph.kind != 0) {
+        // Of this frame alone, so that runs in other frames leave its graph as it is.
+        desc.graph = node.graph;
+        desc.graph.kind = (node.graph.kind ^ run_.frame_key) * 0x9e3779b97f4a7c15 | 1;
+      }
+      if (node.async) {  // the task's only node
+        PlanIssueAsync body{{&run_, n}};
+        core_.Push({.desc = &desc, .closure = RefClosure<true>(body), .site = node.site, .flags = kAsyncOp | kNodeOp});
+        continue;
+      }
+      PlanIssue body{&run_, n};
+      core_.PushNode(desc, RefClosure(body), node.site, bulk);
+    }
+  } catch (...) {  // no room, or too late: the rest of the nodes fail
+    ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
+  }
+  if (HeldChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.ReleaseChain(chain);
+  core_.SettleBehind(slot(), lane, op);
+  return op;
+}
+
+// The body of a member: on the device's thread, or into a capture.
+void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completion* done) {
+  EngineCore& core = *run.core;
+  OpRecord* const op = EngineCore::OpOf(ctx);
+  const PlanNode& node = run.owner->nodes[index];
+  if (t_frame->stream) {  // nothing is settled: it will run for real, or a graph stands for it
+    NodeContext captured = EngineCore::MakeNodeContext(core, op, ctx.worker(), run);
+    EngineCore::SetNode(captured, node);
+    return node.run(node.closure, captured, nullptr);
+  }
+  Replay replay(core, core.Slot(), op, nullptr, run);
+  ErrorRecord* error = replay.SkippedBy(node, index);
+  if (!error) error = replay.LostInput(node);
+  if (error) {
+    replay.slot().skipped.Add();
+    core.devices().NoteSkipped(op, *error);
+    replay.Note(node, error);
+    if (done) (*done)();
+    return;
+  }
+  const uint32_t watch = run.watch.load(std::memory_order_relaxed);
+  if (watch & RunState::kTimes) run.times[node.recorded].begin = NowNanos();
+  DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
+  if (timer) core.devices().BeginTimer(core.devices().Get(op->extra.device), ctx.stream(), timer);
+  EngineCore::SetNode(replay.ctx_, node);
+  if (done) {  // what it throws fails the Completion, and what that says comes later (NodeFailed)
+    replay.Note(node, nullptr);
+    node.run(node.closure, replay.ctx_, done);
+    if (timer) core.devices().EndTimer(ctx.stream(), timer);
+    return;
+  }
+  try {
+    node.run(node.closure, replay.ctx_, nullptr);
+    if (DeviceStatus s = ctx.device().TakeLastError(); !s.ok()) throw DeviceError(std::move(s));
+  } catch (...) {
+    (void)ctx.device().TakeLastError();  // a sticky one stays, and loses the device
+    error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
+  }
+  if (timer) core.devices().EndTimer(ctx.stream(), timer);
+  replay.Note(node, error);
+}
+
+// What the node needs may have been lost with another device since the run began. Counted, or null.
+ErrorRecord* Replay::LostInput(const PlanNode& node) {
+  if (node.flags & PlanNode::kAlways) return nullptr;
+  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
+    const PlanEffect& effect = plan_.node_effects[i];
+    if (effect.role == Role::kWrite) continue;
+    if (ErrorRecord* lost = core_.devices().LostWith(VarRef(plan_.vars[effect.var]).core())) {
+      ErrorRecord* const passed_on = lost->Hop(node.name, {node.file, node.line});
+      lost->Release();
+      return passed_on;
+    }
+  }
+  return nullptr;
+}
+
+void Replay::NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op) {
+  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  const PlanNode* const n = &run->owner->nodes[node];
+  if (n->ends != (n + 1)->ends) Replay(core, slot, op, nullptr, *run).EndUses(node, kVarEnds);
+}
+
+void Replay::NodeFailed(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  Replay(core, slot, op, nullptr, *run).Note(run->owner->nodes[node], error);
+}
+
+void Replay::NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  Replay replay(core, slot, op, nullptr, *run);
+  replay.Note(run->owner->nodes[node], error);
+  replay.EndUses(node, kVarEnds);
+}
+
+// A device task has ended there. Its members that were pushed have released their Vars.
+void Replay::SettleBulk(const PlanTicket& ticket) {
+  const PlanTask& task = plan_.tasks[ticket.task];
+  const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
+  ErrorRecord* const error = ticket.error;
+  for (uint32_t n = task.first; n < task.end; ++n) {
+    const PlanNode& node = plan_.nodes[n];
+    const bool pushed = n < ticket.node;
+    if (error && (ticket.lost || !pushed) && !HasFailed(node))
+      Fail(node, error->Hop(node.name, {node.file, node.line}), pushed);
+    if (watch & RunState::kTimes) {
+      NodeTime& time = run_.times[node.recorded];
+      if (time.begin != 0) time.end = NowNanos();
+      if (watch & RunState::kBusy) time.busy = core_.devices().ReadTimer(&run_.timers[n]);
+    }
+    EndUses(n, kValueEnds | (pushed ? 0u : kVarEnds));
+  }
+  if (error) error->Release();
+}
+
+const std::atomic<bool>* Replay::AskedFor(OpRecord* settles) {
+  const auto& ticket = *static_cast<PlanTicket*>((*static_cast<OpRecord**>(settles->closure()))->closure());
+  const RunState& run = *ticket.run;
+  const PlanCore& plan = *run.owner;
+  const auto on_host = [&](const PlanSuccessor& s) { return !plan.tasks[s.task].device; };
+  return run.in_order || std::ranges::any_of(plan.SuccessorsOf(plan.tasks[ticket.task]), on_host) ? nullptr
+                                                                                                  : &run.asked;
+}
+
+bool Replay::HasFailed(const PlanNode& node) const {
+  if (!(run_.watch.load(std::memory_order_relaxed) & RunState::kErrors)) return false;
+  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
+    if (ErrorAt(plan_.node_outputs[i])) return true;
+  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
+    if (plan_.node_effects[i].role != Role::kRead && ErrorAt(plan_.graph.values().size() + plan_.node_effects[i].var))
+      return true;
+  return false;
+}
+
+void EngineCore::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
+  Draft draft = NewInternal(slot, var, Mode::kRead, kSettleOp, ticket->site());
+  draft.op()->extra.name = ticket->extra.name;
+  ::new (draft.op()->closure()) OpRecord*(ticket);
+  RegisterInternal(slot, std::move(draft));
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,77 @@
+// In-order runs (inline, naive): one thread, the plan's order, no queue and no atomic between nodes. What other threads do,
+// asynchronous nodes and other placements, is awaited before the first task that needs it, and continued here.
+#include "core/core.h"
+#include "graph/replay.h"
+
+namespace engine::detail {
+namespace {
+
+void Signal(PlanTicket& ticket) {
+  // release: the error, and the end of our look at the ticket. Partner: the acquire loads in AwaitInside.
+  if (ticket.word.exchange(WaitNode::kDone, std::memory_order_acq_rel) == WaitNode::kParked) FutexWake(ticket.word, 1);
+}
+
+}  // namespace
+
+void Replay::RunAll() {
+  for (uint32_t t = 0; t < plan_.tasks.size(); ++t) {
+    for (const uint32_t ticket : plan_.awaited[t]) Await(run_.tickets[ticket]);
+    const PlanTask& task = plan_.tasks[t];
+    if (task.pool != kDefaultPool) {
+      OpRecord* ticket = NewTicket(t, task.async ? task.end - 1 : kNone, task.async ? kAsyncOp : 0u);
+      ticket->extra.pool = task.pool;
+      run_.tickets[task.ticket] = ticket;
+      core_.Post(slot(), ticket);
+      continue;
+    }
+    RunTask(task);
+    if (task.async) run_.tickets[task.ticket] = Launch(t, task.end - 1);
+  }
+  for (uint32_t i = 0; i < plan_.tickets; ++i) Await(run_.tickets[i]);
+}
+
+// On the task's own placement. The outcome of its last node, if asynchronous, is settled by who awaits the ticket.
+void Replay::RunTicket() {
+  auto& ticket = *static_cast<PlanTicket*>(op_->closure());
+  const uint32_t number = ticket.task;
+  const PlanTask& task = plan_.tasks[number];
+  RunTask(task);
+  if (!task.async) return Signal(ticket);
+  if (Launch(number, task.end - 1, op_)) return;
+  ticket.node = kNone;  // skipped, and settled
+  Signal(ticket);
+}
+
+void Replay::Await(OpRecord*& op) {
+  if (!op) return;
+  auto& ticket = *static_cast<PlanTicket*>(op->closure());
+  core_.AwaitInside(ticket.word);
+  if (ticket.node != kNone) SettleTicket(ticket);
+  core_.RecyclePlanOp(slot(), std::exchange(op, nullptr));
+}
+
+void EngineCore::FinishTicket(OpRecord* op, ErrorRecord* error) {
+  auto& ticket = *static_cast<PlanTicket*>(op->closure());
+  RunState& run = *ticket.run;
+  const PlanTask& task = run.owner->tasks[ticket.task];
+  if (!task.device && (run.watch.load(std::memory_order_relaxed) & RunState::kTimes))
+    run.times[run.owner->nodes[ticket.node].recorded].end =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  if (error) {
+    if (ErrorRecord* before = std::exchange(ticket.error, error)) before->Release();  // of a bulk that was cut short
+    ticket.lost = task.device;
+  }
+  if (run.in_order) return Signal(ticket);
+  ThreadSlot& slot = Slot();
+  {
+    Replay replay(*this, slot, op, nullptr, run);
+    replay.SettleTicket(ticket);
+    replay.ReleaseSuccessors(task);
+    replay.HandOver();
+  }
+  RecyclePlanOp(slot, op);
+  EndTasks(slot, run, 1, nullptr);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,317 @@
+// A run from its start to its end: an op on the plan's Vars whose body is a replay, and the ops that carry its parts.
+#include <algorithm>
+
+#include "core/core.h"
+#include "core/draft.h"
+#include "core/gate.h"
+#include "graph/kernel.h"
+#include "graph/replay.h"
+
+namespace engine::detail {
+namespace {
+
+std::string PlanText(const PlanCore& plan, Site site) {
+  return "plan " + Quote(plan.options.name) + " started at " + At(site);
+}
+
+void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
+  const auto& wanted = plan.graph.inputs();
+  if (inputs.size() != wanted.size())
+    throw UsageError(PlanText(plan, site) + " takes " + std::to_string(wanted.size()) + " inputs and was given " +
+                     std::to_string(inputs.size()));
+  if (plan.shape_checked.load(std::memory_order_relaxed)) return;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Graph::ValueInfo& info = plan.graph.values()[wanted[i].index];
+    if (!info.type || (inputs[i].type() && *inputs[i].type() == *info.type)) continue;
+    throw UsageError(PlanText(plan, site) + ": input " + std::to_string(i) + " " + Quote(info.name) +
+                     " must be of type " + TypeText(info.type) + " and is " + TypeText(inputs[i].type()));
+  }
+  if (plan.options.static_shape) plan.shape_checked.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
+                               const ModelStep& step, Site site, bool may_wait) {
+  CheckMayPush();
+  CheckInputs(plan, inputs, site);
+  if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
+    throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
+                     " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
+  if (stamp.policy == Policy::kInline) turns_.Take();
+
+  const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
+  const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
+  const auto n = static_cast<uint32_t>(plan.accesses.size() + 1);
+  const size_t closure_at = scope ? sizeof(ScopePtr) : 0;
+  const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
+  ThreadSlot& slot = Slot();
+  uint32_t cls = ClassOf(bytes);
+  // Null: would have to wait.
+  if ((cls >= kClasses || slot.cache.Empty(cls)) && !MakeRoom(slot, may_wait)) return nullptr;
+  slot.cache.Reserve(kGroupClass, plan.reads);
+  slot.scratch.Reserve(Protocol::ScratchBytes(n));
+  auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : ops_.TakeLarge(bytes, &cls));
+  OpExtra& x = op->extra;
+  x.closure = nullptr;
+  x.flags = 0;
+  x.size_class = static_cast<uint8_t>(cls);
+  Draft draft(slot, op);
+  RunState* run = plan.TakeFrame();
+  x.name = plan.options.name.c_str();
+  x.file = site.file;
+  x.line = site.line;
+  x.flags = kRunOp | (scope ? kScoped : 0u) | (UsesWorkers(stamp.policy) ? 0u : kAtPush);
+  x.pool = HomePool(stamp);
+  x.level = LevelOf(options.priority.value_or(plan.priority));
+  x.intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
+  x.closure_offset = static_cast<uint8_t>(closure_at / 8);
+  op->keeps_version = false;
+  op->deletes = false;
+  op->n_access = static_cast<uint16_t>(n);
+  for (uint32_t i = 0; i + 1 < n; ++i) {
+    op->accesses()[i].var = plan.accesses[i].var;
+    op->accesses()[i].word = plan.accesses[i].word;
+  }
+  // Last, out of the order of addresses: nobody else pushes on it, so holding it cannot deadlock.
+  op->accesses()[n - 1].var = VarRef(run->done).core();
+  op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(Mode::kWrite);
+  Protocol::SetPins(op, n - plan.reads);
+  if (scope) ::new (&op->scope()) ScopePtr(*scope);
+  ::new (op->closure()) PlanShare{run};
+
+  run->plan = plan.shared_from_this();
+  run->op = op;
+  run->home = x.pool;
+  run->in_order = !UsesWorkers(stamp.policy);
+  run->deadline = options.deadline;
+  run->times = options.times;
+  if (step.model) [[unlikely]] {
+    run->model = step.model;
+    run->model_ticket = step.ticket;
+    if (step.timed && run->times.empty()) {
+      run->model_times.resize(plan.graph.nodes().size());
+      run->times = run->model_times;
+    }
+    if (step.timed && plan.concurrent) run->timers.resize(plan.nodes.size());
+  }
+  std::fill(run->times.begin(), run->times.end(), NodeTime{});
+  uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
+  if (options.deadline != kNever) watch |= RunState::kDeadline;
+  if (!run->times.empty()) watch |= RunState::kTimes | (step.timed ? RunState::kBusy : 0u);
+  // relaxed stores: the registration publishes the frame to whoever begins the run.
+  run->watch.store(watch, std::memory_order_relaxed);
+  run->asked.store(watch & RunState::kTimes || step.model, std::memory_order_relaxed);  // its end is what is measured
+  run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
+  run->refs.store(2, std::memory_order_relaxed);
+  for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
+  try {
+    StartRecord(slot, std::move(draft));
+  } catch (...) {  // refused: nothing has begun
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
+    run->refs.store(1, std::memory_order_relaxed);
+    run->model.reset();
+    DropRun(*run);
+    throw;
+  }
+  if (!stamp.raise) return run;
+  try {
+    if (Protocol::Settled(VarRef(run->done).core())) Wait(run->done, WaitKind::kRead, kNever, site);
+  } catch (...) {
+    DropRun(*run);
+    throw;
+  }
+  return run;
+}
+
+// All Vars are granted: their errors are now known.
+void EngineCore::BeginRun(RunState& run) {
+  const PlanCore& plan = *run.owner;
+  if (run.model) [[unlikely]]
+    run.began = Clock::now();
+  if (!poisoned_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  for (size_t v = 0; v < plan.vars.size(); ++v) {
+    ErrorRecord* poison = CoreOf(VarRef(plan.vars[v]).core())->completer.poison.load(std::memory_order_relaxed);
+    if (!poison) continue;
+    run.errors[plan.graph.values().size() + v] = poison->Retain();
+    run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
+  }
+}
+
+OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  RunState& run = *RunOf(op);
+  const uint32_t flags = op->extra.flags;
+  OpRecord* handed = nullptr;
+  uint32_t ended = 0;
+  bool ranked = false;
+  {
+    Replay replay(*this, slot, op, worker, run);
+    if (flags & kTicketOp) {
+      replay.RunTicket();
+      return nullptr;
+    }
+    if (flags & kRunOp) BeginRun(run);
+    ranked = !run.in_order && !run.owner->by_urgency.empty() && worker && worker->pool->index() == run.home;
+    if (run.in_order) {
+      replay.RunAll();
+      ended = run.owner->remaining;
+    } else {
+      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // none: of a run that begins
+      const uint32_t sources = flags & kRunOp ? static_cast<uint32_t>(run.owner->sources.size()) : 0;
+      ended = ranked ? replay.RunRanked(head, sources) : replay.RunReady(head, sources);
+      handed = replay.handed();
+    }
+  }
+  ThreadSlot& now = t_role_lent ? Slot() : slot;
+  if (flags & kRunOp) {
+    ++ended;
+  } else {
+    RecyclePlanOp(now, op);
+  }
+  if (ranked && !handed && !t_role_lent) {
+    // Counted, for the run may end without us.
+    run.refs.fetch_add(1, std::memory_order_relaxed);
+    OpRecord* next = EndTasks(now, run, ended, worker);
+    if (!next) {
+      const uint32_t ready = AwaitReady(run, *worker);
+      if (ready != kNone) {
+        run.next[ready] = kNone;
+        next = NewShare(now, run, ready, run.home);
+      }
+    }
+    DropRun(run);
+    worker->lingers = !next;
+    return next;
+  }
+  OpRecord* next = EndTasks(now, run, ended, t_role_lent ? nullptr : worker);
+  if (!handed) return next;
+  worker->turn_over = true;
+  return handed;
+}
+
+OpRecord* EngineCore::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker) {
+  if (run.remaining.fetch_sub(ended, std::memory_order_acq_rel) != ended) return nullptr;
+  return FinishRun(slot, run, worker);
+}
+
+OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker) {
+  OpRecord* op = run.op;
+  Access& done = op->accesses()[op->n_access - 1];
+  if (run.model) [[unlikely]]
+    ReportToModel(run);
+  if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
+    const size_t n = run.owner->graph.values().size() + run.owner->vars.size();
+    for (size_t i = 0; i < n; ++i)
+      if (ErrorRecord* error = std::exchange(run.errors[i], nullptr)) error->Release();
+    MutexLock lock(run.mu);
+    SetPoison(CoreOf(done.var), run.first_error);
+    if (run.first_error) std::exchange(run.first_error, nullptr)->Release();
+    run.first_failed = kNone;
+  }
+  if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+  const uint8_t epoch = op->extra.epoch;
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  Pass pass{&slot};
+  const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
+  Protocol::CompleteOne(pass, op, done, exclusive);
+  Protocol::DropPins(pass, op, 1);
+  DropRun(run);  // before it is counted: after a drain the plan's frames are free
+  return CountEnd(slot, pass, epoch, worker);
+}
+
+// Before the run's end is published: afterwards the times are the caller's.
+void EngineCore::ReportToModel(RunState& run) {
+  const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - run.began);
+  bool failed;
+  {
+    MutexLock lock(run.mu);
+    failed = run.first_error != nullptr;
+  }
+  using Outcome = CostModel::Report::Outcome;
+  run.model->End(run.model_ticket,
+                 {.outcome = failed ? Outcome::kFailed : Outcome::kEnded, .nanos = took.count(), .times = run.times});
+  run.model.reset();
+  run.model_times.clear();
+}
+
+// The last of the handle and the run. What is left in the frame goes, but for what static_alloc keeps.
+void EngineCore::DropRun(RunState& run) {
+  if (run.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const std::shared_ptr<PlanCore> plan = std::move(run.plan);
+  VarCore* done = VarRef(run.done).core();
+  if (done->completer.poison.load(std::memory_order_relaxed)) SetPoison(done, nullptr);
+  if (!plan->options.static_alloc)
+    for (const uint32_t v : plan->left_over) run.values[v].Reset();
+  plan->ReturnFrame(&run);
+}
+
+// --- the ops that carry parts of a run
+
+OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index) {
+  const uint32_t cls = ClassOf(sizeof(OpRecord) + bytes);
+  auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
+  OpExtra& x = op->extra;
+  x.closure = nullptr;
+  x.name = run.owner->options.name.c_str();
+  x.file = "";
+  x.line = 0;
+  x.flags = flags;
+  x.pool = pool_index;
+  x.level = run.op->extra.level;
+  x.intra_op = run.op->extra.intra_op;
+  x.size_class = static_cast<uint8_t>(cls);
+  x.closure_offset = 0;
+  op->n_access = 0;
+  op->extra.state.store(OpState::kReady, std::memory_order_release);
+  return op;
+}
+
+void EngineCore::RecyclePlanOp(ThreadSlot& slot, OpRecord* op) {
+  op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
+  slot.cache.Return(op->extra.size_class, op);
+}
+
+OpRecord* EngineCore::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index) {
+  OpRecord* op = NewPlanOp(slot, run, kShareOp, sizeof(PlanShare), pool_index);
+  ::new (op->closure()) PlanShare{&run, head};
+  return op;
+}
+
+void EngineCore::PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index) {
+  run.next[head] = rest;
+  Post(slot, NewShare(slot, run, head, pool_index));
+}
+
+Completion EngineCore::StartCompletion(ThreadSlot& slot, OpRecord* op) {
+  Completion completion(NewCompletion(slot, op));
+  op->extra.state.store(OpState::kAsync, std::memory_order_release);
+  return completion;
+}
+
+void EngineCore::ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access) {
+  Pass pass{&slot};
+  Protocol::CompleteOne(pass, op, access, sole_pusher_.load(std::memory_order_acquire) != kManyPushers);
+  if (pass.ready) Dispatch(pass, nullptr);
+}
+
+NodeContext EngineCore::MakeNodeContext(EngineCore& core, OpRecord* op, int worker, RunState& run) {
+  return {&core, op, worker, &run};
+}
+
+// A run that needs a Var which an op on this thread's stack holds would wait for that op.
+void EngineCore::CheckRunWait(const RunState& run, Site site) const {
+  for (const RunFrame* f = t_frame; f; f = f->outer) {
+    if (f->core != this) continue;
+    for (const auto& wanted : run.owner->accesses) {
+      const Access* held = FindAccess(f->op, wanted.var);
+      const bool reads = static_cast<Mode>(wanted.word & 3) == Mode::kRead;
+      if (held && !(held->read() && reads))
+        throw UsageError("op '" + std::string(f->op->extra.name) + "' waits at " + At(site) + " for a run of plan " +
+                         Quote(run.owner->options.name) + ", which needs Var '" + wanted.var->pusher.name +
+                         "' that the op itself holds");
+    }
+  }
+}
+
+}  // namespace engine::detail

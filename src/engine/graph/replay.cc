@@ -1,0 +1,235 @@
+// Running ready tasks: a counter only where a task has several predecessors, the first ready successor next, the others on a
+// stack of this thread, the older half of it to whoever is idle.
+#include "graph/replay.h"
+
+#include "core/core.h"
+
+namespace engine::detail {
+
+Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker, RunState& run)
+    : core_(core),
+      slot_(slot),
+      op_(op),
+      worker_(worker),
+      run_(run),
+      plan_(*run.owner),
+      frame_{&core, op, t_frame},
+      ctx_(EngineCore::MakeNodeContext(core, op, worker ? worker->index : -1, run)),
+      traced_(core.tracing()),
+      // What has no share out yet and no other placement is this thread's alone.
+      atomic_(plan_.concurrent || !(op->extra.flags & kRunOp)) {
+  t_frame = &frame_;
+}
+
+inline void Replay::Run(const PlanNode& node) {
+  Name(node);
+  if ((node.flags & PlanNode::kWatched) | run_.watch.load(std::memory_order_relaxed) | traced_) [[unlikely]]
+    return RunWatched(static_cast<uint32_t>(&node - plan_.nodes.data()));
+  EngineCore::SetNode(ctx_, node);
+  try {
+    node.run(node.closure, ctx_, nullptr);
+  } catch (...) {
+    Fail(node, ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception()));
+  }
+  if (node.ends != (&node + 1)->ends) EndUses(static_cast<uint32_t>(&node - plan_.nodes.data()));
+}
+
+void Replay::RunTask(const PlanTask& task) {
+  const PlanNode* const nodes = plan_.nodes.data();
+  for (uint32_t n = task.first; n < task.end - task.async; ++n) Run(nodes[n]);
+}
+
+// Locals, because bodies are opaque calls: what lies in this object would be stored and loaded around each.
+uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
+  const PlanNode* const nodes = plan_.nodes.data();
+  const PlanTask* const tasks = plan_.tasks.data();
+  const PlanSuccessor* const successors = plan_.successors.data();
+  uint32_t* const links = run_.next;
+  class Pool& pool = core_.pool(op_->extra.pool);
+  const uint8_t here = op_->extra.pool;
+  const bool elsewhere = plan_.concurrent;  // not all tasks run here
+  const bool others = pool.workers().size() > 1;
+  Begin();
+
+  Stack stack{head, 0, sources};
+  for (uint32_t t = head; t != kNone; t = links[t]) ++stack.depth;
+  uint32_t ended = 0;
+  uint32_t next = kNone;
+  for (;;) {
+    if (next == kNone) {
+      if (stack.top != kNone) {
+        next = stack.top;
+        stack.top = links[next];
+        --stack.depth;
+      } else if (stack.sources != 0) {
+        next = plan_.sources[--stack.sources];
+        if (elsewhere && tasks[next].pool != kDefaultPool) [[unlikely]] {
+          core_.PostShare(slot(), run_, next, kNone, tasks[next].pool);
+          next = kNone;
+          continue;
+        }
+      } else {
+        break;
+      }
+    }
+    const uint32_t current = next;
+    const PlanTask& task = tasks[current];
+    for (const PlanNode *n = nodes + task.first, *last = nodes + task.end - task.async; n != last; ++n) Run(*n);
+    ++ended;
+    next = kNone;
+    if (task.async) [[unlikely]] {
+      ended += LaunchLast(current);
+      while (kept_ != kNone) {
+        const uint32_t ready = std::exchange(kept_, run_.next[kept_]);
+        if (here == run_.home) {
+          links[ready] = stack.top;
+          stack.top = ready;
+          ++stack.depth;
+        } else {
+          core_.PostShare(slot(), run_, ready, kNone, run_.home);
+        }
+      }
+    } else {
+      const PlanSuccessor* const end = successors + task.successors_end;
+      for (const PlanSuccessor* s = successors + task.successors; s != end; ++s) {
+        if (!Arrive(*s)) continue;
+        if (elsewhere && PoolOf(tasks[s->task]) != here) [[unlikely]] {
+          core_.PostShare(slot(), run_, s->task, kNone, PoolOf(tasks[s->task]));
+          continue;
+        }
+        if (next != kNone) {
+          links[next] = stack.top;
+          stack.top = next;
+          ++stack.depth;
+        }
+        next = s->task;
+      }
+    }
+    if (t_role_lent) [[unlikely]] {
+      if (next != kNone) core_.PostShare(slot(), run_, next, kNone, here);
+      const uint32_t rest = Link(stack, stack.depth + stack.sources);
+      if (rest != kNone) core_.PostShare(slot(), run_, rest, links[rest], here);
+      return ended;
+    }
+    if (!others) continue;
+    if (ended % tuning::kReplayMeasured == 0) [[unlikely]] {
+      stack = Measure(stack);
+      if (handed_) {
+        if (next != kNone) core_.PostShare(slot_, run_, next, kNone, here);
+        return ended;
+      }
+    }
+    if (may_share_ && (stack.depth | stack.sources) != 0 && pool.WantsWork() && slot_.NothingQueued(here))
+      stack = Share(stack);
+  }
+  NoteTimes(ended);
+  return ended;
+}
+
+void Replay::Begin() {
+  const int64_t known = plan_.task_nanos.load(std::memory_order_relaxed);
+  may_share_ = known == 0 || known >= tuning::kSharedTaskNanos;
+  began_ = measured_ = Clock::now();
+}
+
+void Replay::NoteTimes(uint32_t ended) {
+  const int64_t took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
+  if (ended >= tuning::kReplayMeasured)
+    plan_.task_nanos.store(std::max<int64_t>(1, took / ended), std::memory_order_relaxed);
+}
+
+uint32_t Replay::LaunchLast(uint32_t number) {
+  const PlanTask& task = plan_.tasks[number];
+  atomic_ = true;
+  if (Launch(number, task.end - 1)) {
+    ReleaseBehindLaunch(task);
+    return 0;
+  }
+  ReleaseSuccessors(task);
+  return 1;  // skipped: its second count is ours as well
+}
+
+// Long tasks among tiny ones show here; true where a run has had the worker for long, and others wait for a turn.
+bool Replay::TurnIsOver() {
+  const auto now = Clock::now();
+  may_share_ = now - measured_ >= std::chrono::nanoseconds(tuning::kSharedTaskNanos * tuning::kReplayMeasured);
+  measured_ = now;
+  return worker_ && now - began_ >= std::chrono::microseconds(tuning::kRunTurnMicros) && worker_->pool->HasReady();
+}
+
+Replay::Stack Replay::Measure(Stack stack) {
+  const uint32_t count = stack.depth + stack.sources;
+  if (!TurnIsOver() || count == 0) return stack;
+  atomic_ = true;
+  handed_ = core_.NewShare(slot_, run_, Link(stack, count), op_->extra.pool);
+  return stack;
+}
+
+// The older half: it lies below, and has more behind it.
+Replay::Stack Replay::Share(Stack stack) {
+  atomic_ = true;
+  const uint32_t head = Link(stack, (stack.depth + stack.sources + 1) / 2);
+  if (head != kNone) core_.PostShare(slot_, run_, head, run_.next[head], op_->extra.pool);
+  return stack;
+}
+
+// Takes `count` of the oldest off the stack, as a list.
+uint32_t Replay::Link(Stack& stack, uint32_t count) {
+  uint32_t list = kNone;
+  for (; count != 0 && stack.sources != 0; --count) {
+    // The next of the sources lie at the end: what is taken here from the front is run by others.
+    const uint32_t source = plan_.sources[--stack.sources];
+    if (plan_.tasks[source].pool != kDefaultPool) {
+      core_.PostShare(slot(), run_, source, kNone, plan_.tasks[source].pool);
+      continue;
+    }
+    run_.next[source] = list;
+    list = source;
+  }
+  if (count == 0) return list;
+  if (count >= stack.depth) {
+    uint32_t last = stack.top;
+    if (last == kNone) return list;
+    while (run_.next[last] != kNone) last = run_.next[last];
+    run_.next[last] = list;
+    list = std::exchange(stack.top, kNone);
+    stack.depth = 0;
+    return list;
+  }
+  uint32_t keep = stack.top;
+  for (uint32_t i = 1; i < stack.depth - count; ++i) keep = run_.next[keep];
+  uint32_t tail = run_.next[keep];
+  const uint32_t taken = std::exchange(run_.next[keep], kNone);
+  while (run_.next[tail] != kNone) tail = run_.next[tail];
+  run_.next[tail] = list;
+  stack.depth -= count;
+  return taken;
+}
+
+void Replay::HandOver() {
+  if (kept_ == kNone) return;
+  const uint32_t head = std::exchange(kept_, kNone);
+  core_.PostShare(slot(), run_, head, run_.next[head], run_.home);
+}
+
+void Replay::Release(const PlanSuccessor& edge) {
+  if (!Arrive(edge)) return;
+  const uint8_t pool = PoolOf(plan_.tasks[edge.task]);
+  if (pool == run_.home) {
+    Keep(edge.task);
+  } else {
+    core_.PostShare(slot(), run_, edge.task, kNone, pool);
+  }
+}
+
+void Replay::ReleaseSuccessors(const PlanTask& task) {
+  for (const PlanSuccessor& edge : plan_.SuccessorsOf(task))
+    if (!task.device || !plan_.tasks[edge.task].device) Release(edge);
+}
+
+void Replay::ReleaseBehindLaunch(const PlanTask& task) {
+  for (const PlanSuccessor& edge : plan_.SuccessorsOf(task))
+    if (task.device && plan_.tasks[edge.task].device) Release(edge);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,216 @@
+// One node where more is to do than to call it: errors, cancels, deadlines, times, traces, asynchronous ends; and what
+// ends with a node.
+#include "core/core.h"
+#include "graph/replay.h"
+
+namespace engine::detail {
+namespace {
+
+int64_t NanosOf(Clock::time_point at) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
+}
+
+// What the processor did for this thread: neither waits nor preemptions are in it.
+int64_t ThreadNanos() {
+  timespec ts;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+  return ts.tv_sec * 1'000'000'000 + ts.tv_nsec;
+}
+
+void SetError(ErrorRecord*& at, ErrorRecord* error) {
+  if (error) error->Retain();
+  // acq_rel: the record. Partner: ErrorAt, where a lost device tells of a node while those behind it are being issued.
+  if (ErrorRecord* before = std::atomic_ref(at).exchange(error, std::memory_order_acq_rel)) before->Release();
+}
+
+// What another thread may be looking at is not replaced.
+void SetErrorIfNone(ErrorRecord*& at, ErrorRecord* error) {
+  ErrorRecord* none = nullptr;
+  error->Retain();
+  if (!std::atomic_ref(at).compare_exchange_strong(none, error, std::memory_order_acq_rel)) error->Release();
+}
+
+}  // namespace
+
+// Why the node does not run, counted; null: it runs.
+ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
+  if (node.flags & PlanNode::kAlways) return nullptr;
+  const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
+  const Site site{node.file, node.line};
+  const auto refuse = [&](auto cause) {
+    ErrorRecord* error = ErrorRecord::NewRoot(node.name, site, std::make_exception_ptr(std::move(cause)));
+    error->cancelled = true;  // asked for
+    return error;
+  };
+  if (((watch & RunState::kCancel) && EngineCore::Cancelled(run_.op)) ||
+      ((node.flags & PlanNode::kHasScope) && plan_.scopes[index]->load(std::memory_order_relaxed)))
+    return refuse(CancelledError("cancelled before it started"));
+  if ((watch & RunState::kDeadline) && Clock::now() >= run_.deadline)
+    return refuse(DeadlineError("the run's deadline passed before it started"));
+  if (!(watch & RunState::kErrors)) return nullptr;
+  // Of several, the first in the caller's own listing: values, then Vars.
+  for (uint32_t i = node.inputs; i < (&node + 1)->inputs; ++i)
+    if (ErrorRecord* e = ErrorAt(plan_.node_inputs[i])) return e->Hop(node.name, site);
+  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
+    const PlanEffect& effect = plan_.node_effects[i];
+    if (effect.role == Role::kWrite) continue;
+    if (ErrorRecord* e = ErrorAt(plan_.graph.values().size() + effect.var)) return e->Hop(node.name, site);
+  }
+  return nullptr;
+}
+
+// Consumes the count of `error`. `late`: of a node that was issued to a device which is lost since. Those behind it there may be
+// looking at what it left, so that stays.
+void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
+  const size_t values = plan_.graph.values().size();
+  run_.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
+  if (late) {
+    for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
+      SetErrorIfNone(run_.errors[plan_.node_outputs[i]], error);
+    for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
+      if (plan_.node_effects[i].role != Role::kRead)
+        SetErrorIfNone(run_.errors[values + plan_.node_effects[i].var], error);
+    return KeepFirst(node, error);
+  }
+  if (node.flags & PlanNode::kAlways) {
+    for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
+      if (plan_.node_effects[i].role != Role::kWrite)
+        if (ErrorRecord* poison = run_.errors[values + plan_.node_effects[i].var]) {
+          error->ChainTo(poison);
+          break;
+        }
+  }
+  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i) {
+    SetError(run_.errors[plan_.node_outputs[i]], error);
+    run_.values[plan_.node_outputs[i]].Reset();  // what a kernel left before it threw
+  }
+  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
+    if (plan_.node_effects[i].role != Role::kRead) SetError(run_.errors[values + plan_.node_effects[i].var], error);
+  if (error->IsRoot() && !error->cancelled) core_.NoteError(error);
+  KeepFirst(node, error);
+}
+
+// For the run's handle. Consumes the count.
+void Replay::KeepFirst(const PlanNode& node, ErrorRecord* error) {
+  {
+    MutexLock lock(run_.mu);
+    if (node.recorded < run_.first_failed) {
+      run_.first_failed = node.recorded;
+      if (run_.first_error) run_.first_error->Release();
+      run_.first_error = error->Retain();
+    }
+  }
+  error->Release();
+}
+
+// The outcome of a node. Consumes the count of `error`.
+void Replay::Note(const PlanNode& node, ErrorRecord* error) {
+  if (error) {
+    Fail(node, error);
+  } else if (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
+    for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
+      if (plan_.node_effects[i].role == Role::kWrite)
+        SetError(run_.errors[plan_.graph.values().size() + plan_.node_effects[i].var], nullptr);
+  }
+}
+
+// Its outcome, and the end of what only it needed.
+void Replay::Settle(uint32_t index, ErrorRecord* error) {
+  Note(plan_.nodes[index], error);
+  EndUses(index);
+}
+
+void Replay::SettleTicket(const PlanTicket& ticket) {
+  if (plan_.tasks[ticket.task].device) return SettleBulk(ticket);
+  Settle(ticket.node, ticket.error);
+}
+
+void Replay::RunWatched(uint32_t index) {
+  const PlanNode& node = plan_.nodes[index];
+  const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
+  const bool timed = watch & RunState::kTimes, busy = watch & RunState::kBusy;
+  ErrorRecord* error = SkippedBy(node, index);
+  if (error) {
+    slot().skipped.Add();
+    if (traced_) core_.TraceSkip(slot(), op_, t_role_lent ? nullptr : worker_);
+    return Settle(index, error);
+  }
+  const auto begin = traced_ || timed ? Clock::now() : Clock::time_point{};
+  const int64_t before = busy ? ThreadNanos() : 0;
+  EngineCore::SetNode(ctx_, node);
+  try {
+    node.run(node.closure, ctx_, nullptr);
+  } catch (...) {
+    error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
+  }
+  const int64_t worked = busy ? ThreadNanos() - before : -1;
+  if (timed) {
+    NodeTime& time = run_.times[node.recorded];
+    time = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1, worked};
+    for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
+      time.bytes += run_.values[plan_.node_outputs[i]].bytes();
+  }
+  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : nullptr, begin);
+  Settle(index, error);
+}
+
+OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
+  OpRecord* op = core_.NewPlanOp(slot(), run_, kTicketOp | flags, sizeof(PlanTicket), run_.home);
+  const PlanNode& node = plan_.nodes[index == kNone ? plan_.tasks[task].first : index];
+  op->extra.name = node.name;
+  op->extra.file = node.file;
+  op->extra.line = node.line;
+  ::new (op->closure()) PlanTicket{&run_, task, index};
+  return op;
+}
+
+OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
+  if (plan_.tasks[task].device) return LaunchOnDevice(task);
+  const PlanNode& node = plan_.nodes[index];
+  Name(node);
+  if (ErrorRecord* error = SkippedBy(node, index)) {
+    slot().skipped.Add();
+    if (traced_) core_.TraceSkip(slot(), op_, t_role_lent ? nullptr : worker_);
+    Settle(index, error);
+    return nullptr;
+  }
+  if (run_.watch.load(std::memory_order_relaxed) & RunState::kTimes)
+    run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1, -1};
+  const auto begin = traced_ ? Clock::now() : Clock::time_point{};
+  EngineCore::SetNode(ctx_, node);
+  if (!ticket) ticket = NewTicket(task, index, kAsyncOp);
+  Completion ours = core_.StartCompletion(slot(), ticket);
+  try {
+    Completion theirs = ours;
+    node.run(node.closure, ctx_, &theirs);
+  } catch (...) {
+    ours.Fail(std::current_exception());
+  }
+  EngineCore::NoteReturned(ours);
+  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : nullptr, begin);
+  return ticket;
+}
+
+void Replay::EndUses(uint32_t index, uint32_t which) {
+  const PlanNode& node = plan_.nodes[index];
+  for (uint32_t i = node.ends; i < (&node + 1)->ends; ++i) {
+    const PlanLayout::End& end = plan_.node_ends[i];
+    if (!(which & (end.what < PlanLayout::kVarEnd ? kValueEnds : kVarEnds))) continue;
+    if (end.counter != kNone && !Down(end.counter)) continue;
+    if (end.what < PlanLayout::kVarEnd) {
+      run_.values[end.what].Reset();
+    } else {
+      ReleaseVar(end.what - PlanLayout::kVarEnd);
+    }
+  }
+}
+
+void Replay::ReleaseVar(uint32_t var) {
+  if (run_.forked) return;
+  Access& access = run_.op->accesses()[plan_.access_of[var]];
+  if (!access.read() && (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors))
+    core_.SetPoison(CoreOf(access.var), run_.errors[plan_.graph.values().size() + var]);
+  core_.ReleaseAccess(slot(), run_.op, access);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,106 @@
+// Plans with ranks: what is ready lies in one queue of the run, and every worker of it takes the most urgent there is.
+// One lock a task: what became ready goes in, the next one comes out. Its cost is why schedulers batch short nodes.
+//
+// Idle workers come as they do without ranks, with a share. It carries the least urgent task that is ready, so that what is
+// on its way is what would have waited anyway; whoever runs the share puts it back and takes the most urgent instead.
+#include "core/core.h"
+#include "graph/replay.h"
+
+namespace engine::detail {
+
+// Adds the tasks of the list; takes the most urgent of all that are ready, and, if somebody might come for it, the least.
+Replay::Taken Replay::Exchange(uint32_t list, bool spare) {
+  Taken taken{kNone, kNone};
+  ShortLock lock(run_.ready_mu);
+  for (; list != kNone; list = run_.next[list]) run_.ready.Add(plan_.tasks[list].urgency);
+  taken.task = run_.ready.TakeFirst();
+  if (spare && run_.ready.size() > run_.idle) taken.spare = run_.ready.TakeLast();
+  run_.ready_count.store(run_.ready.size(), std::memory_order_relaxed);
+  if (taken.task != kNone) taken.task = plan_.by_urgency[taken.task];
+  if (taken.spare != kNone) taken.spare = plan_.by_urgency[taken.spare];
+  return taken;
+}
+
+uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
+  class Pool& pool = core_.pool(run_.home);
+  Begin();
+  const auto found = [&, others = pool.workers().size() > 1] {
+    return others && may_share_ && pool.WantsWork() && slot_.NothingQueued(run_.home);
+  };
+  for (uint32_t i = 0; i < sources; ++i) {
+    const uint32_t source = plan_.sources[i];
+    if (plan_.tasks[source].pool != kDefaultPool) {
+      core_.PostShare(slot(), run_, source, kNone, plan_.tasks[source].pool);
+    } else {
+      run_.next[source] = std::exchange(head, source);
+    }
+  }
+
+  uint32_t ended = 0;
+  for (;;) {
+    const bool spare = found();
+    if (spare) atomic_ = true;
+    const auto [current, given] = Exchange(head, spare);
+    if (given != kNone) core_.PostShare(slot_, run_, given, kNone, run_.home);
+    if (current == kNone) break;
+    const PlanTask& task = plan_.tasks[current];
+    RunTask(task);
+    ++ended;
+    if (task.async) [[unlikely]] {
+      ended += LaunchLast(current);
+    } else {
+      ReleaseSuccessors(task);
+    }
+    head = std::exchange(kept_, kNone);
+    if (t_role_lent) [[unlikely]] {
+      atomic_ = true;
+      // Whoever runs it takes over; others may have taken everything meanwhile.
+      if (const uint32_t rest = Exchange(head, false).task; rest != kNone)
+        core_.PostShare(slot(), run_, rest, kNone, run_.home);
+      return ended;
+    }
+    if (ended % tuning::kReplayMeasured == 0 && TurnIsOver()) [[unlikely]] {
+      atomic_ = true;
+      const uint32_t rest = Exchange(head, false).task;
+      if (rest == kNone) return ended;
+      run_.next[rest] = kNone;
+      handed_ = core_.NewShare(slot_, run_, rest, run_.home);
+      return ended;
+    }
+  }
+  NoteTimes(ended);
+  return ended;
+}
+
+// A worker that found nothing ready stays for a moment: what it would be woken for is often shorter than the wake. The
+// caller holds a count of the frame, and none of the run, which may end meanwhile. Returns a task that it took, or kNone.
+uint32_t EngineCore::AwaitReady(RunState& run, Worker& worker) {
+  class Pool& pool = *worker.pool;
+  const auto spin = tuning::kRankedSpins * options_.spin;
+  const auto take = [&](int idle) {
+    ShortLock lock(run.ready_mu);
+    run.idle += static_cast<uint32_t>(idle);
+    const uint32_t place = run.ready.TakeFirst();
+    if (place == kNone) return kNone;
+    if (idle == 0) --run.idle;
+    run.ready_count.store(run.ready.size(), std::memory_order_relaxed);
+    return run.owner->by_urgency[place];
+  };
+  const auto over = [&] { return run.remaining.load(std::memory_order_relaxed) == 0; };
+  if (spin.count() == 0 || pool.workers().size() < 2 || over()) return kNone;
+  {
+    ShortLock lock(run.ready_mu);
+    ++run.idle;
+  }
+  const auto until = Clock::now() + spin;
+  for (uint32_t round = 1;; ++round) {
+    if (run.ready_count.load(std::memory_order_relaxed) != 0)
+      if (const uint32_t task = take(0); task != kNone) return task;
+    if (over() || Clock::now() >= until || pool.HasReady() || pool.stopping()) break;
+    for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
+    if (round % tuning::kIdlePauses == 0) sched_yield();  // whom we wait for may want this core
+  }
+  return take(-1);
+}
+
+}  // namespace engine::detail

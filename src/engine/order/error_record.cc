@@ -1,0 +1,202 @@
+#include "order/error_record.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+namespace engine::detail {
+namespace {
+
+std::string Quoted(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
+
+std::string Demangled(const char* type) {
+  int status = 0;
+  char* name = abi::__cxa_demangle(type, nullptr, nullptr, &status);
+  std::string text = name ? name : type;
+  std::free(name);
+  return text;
+}
+
+}  // namespace
+
+std::string TextOf(const std::exception& error) {
+  const char* const text = error.what();
+  return text ? text : "an exception of type " + Demangled(typeid(error).name()) + " without a text";
+}
+
+std::string DescribeException(const std::exception_ptr& cause) {
+  if (!cause) return "no exception";
+  try {
+    std::rethrow_exception(cause);
+  } catch (const std::exception& e) {
+    return TextOf(e);
+  } catch (const std::string& text) {
+    return text;
+  } catch (const char* text) {  // `throw nullptr` comes here, too
+    return text ? text : "a null pointer was thrown";
+  } catch (...) {
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    return type ? "an exception of type " + Demangled(type->name()) : "an exception of unknown type";
+  }
+}
+
+namespace {
+
+// Records for when there is no memory. Made with the first engine, never destroyed. Without locks, so that a fork finds it
+// whole.
+class Reserve {
+ public:
+  static Reserve& Get() {
+    static auto* reserve = new Reserve;
+    return *reserve;
+  }
+  ErrorRecord* Take() {
+    // acquire: what was done with the record before. Partner: the release in Return.
+    uint64_t free = free_.load(std::memory_order_relaxed);
+    while (free && !free_.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire)) {
+    }
+    if (!free) return shared_.Retain();
+    ErrorRecord* r = ::new (&records_[static_cast<size_t>(__builtin_ctzll(free))]) ErrorRecord;
+    r->reserved = true;
+    return r;
+  }
+  void Return(ErrorRecord* r) {
+    const auto i = static_cast<size_t>(reinterpret_cast<Place*>(r) - records_);
+    r->~ErrorRecord();
+    free_.fetch_or(uint64_t{1} << i, std::memory_order_release);
+  }
+  bool IsShared(const ErrorRecord* r) const { return r == &shared_; }
+
+ private:
+  Reserve() {
+    shared_.cause = std::make_exception_ptr(Error("there was no memory to keep what an op failed with, nor which op"));
+  }
+  struct alignas(ErrorRecord) Place {
+    std::byte bytes[sizeof(ErrorRecord)];
+  };
+  Place records_[64];
+  std::atomic<uint64_t> free_{~uint64_t{0}};
+  ErrorRecord shared_;  // our count keeps it
+};
+
+ErrorRecord* NewRecord() noexcept {
+  if (auto* r = new (std::nothrow) ErrorRecord) return r;
+  return Reserve::Get().Take();
+}
+
+}  // namespace
+
+ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr cause) noexcept {
+  ErrorRecord* r = NewRecord();
+  if (Reserve::Get().IsShared(r)) return r;
+  r->op = op;
+  r->site = site;
+  r->cause = std::move(cause);
+  return r;
+}
+
+void ErrorRecord::ChainTo(ErrorRecord* poison) {
+  if (!poison || first) return;
+  ErrorRecord* origin = poison->root->first ? poison->root->first : poison->root;  // so that no chain of roots grows
+  first = origin->Retain();
+}
+
+ErrorRecord* ErrorRecord::Hop(const char* op_name, Site op_site) noexcept {
+  if (hops == kMaxHops) return Retain();
+  auto* r = new (std::nothrow) ErrorRecord;
+  if (!r) return Retain();
+  r->root = root->Retain();
+  r->before = Retain();
+  r->hops = hops + 1;
+  r->op = op_name;
+  r->site = op_site;
+  return r;
+}
+
+void ErrorRecord::Release() {
+  // acq_rel: the last one out sees every other holder's reads finished.
+  if (refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (before) before->Release();  // depth is at most kMaxHops
+  if (root != this) root->Release();
+  if (first) first->Release();
+  if (reserved) return Reserve::Get().Return(this);
+  delete this;
+}
+
+void Throw(ErrorRecord* error) {
+  struct Counted {
+    ~Counted() { record->Release(); }
+    ErrorRecord* record;
+  } const counted{error};
+  throw error->Show();
+}
+
+OpError ErrorRecord::Show() {
+  std::vector<OpError::Hop> path;
+  for (const ErrorRecord* r = this; r != root; r = r->before) path.push_back({r->op, r->site});
+  std::reverse(path.begin(), path.end());
+  std::string text = Quoted(root->op) + " pushed at " + At(root->site) + " failed: " + DescribeException(root->cause);
+  if (const ErrorRecord* f = root->first)
+    text += "\n  it ran although " + Quoted(f->op) + " pushed at " + At(f->site) +
+            " had failed: " + DescribeException(f->cause);
+  for (const auto& hop : path) text += "\n  passed on by " + Quoted(hop.op.c_str()) + " pushed at " + At(hop.site);
+  if (hops == kMaxHops) text += "\n  (and maybe by further ops)";
+  OpError shown(text, root->op, root->site, std::move(path), root->cause);
+  if (!Reserve::Get().IsShared(root)) root->seen.store(true, std::memory_order_relaxed);  // it stands for others, too
+  return shown;
+}
+
+ErrorLedger::ErrorLedger() {
+  MutexLock lock(mu_);
+  kept_.reserve(kKept);
+  Reserve::Get();
+}
+
+ErrorLedger::~ErrorLedger() {
+  MutexLock lock(mu_);
+  for (ErrorRecord* r : kept_) r->Release();
+}
+
+void ErrorLedger::Add(ErrorRecord* root) noexcept {
+  MutexLock lock(mu_);
+  const auto seen = [](ErrorRecord* r) {
+    if (!r->seen.load(std::memory_order_relaxed)) return false;
+    r->Release();
+    return true;
+  };
+  if (kept_.size() >= kKept) kept_.erase(std::remove_if(kept_.begin(), kept_.end(), seen), kept_.end());
+  if (kept_.size() >= kKept) {
+    ++dropped_;
+    return;
+  }
+  kept_.push_back(root->Retain());
+}
+
+ErrorRecord* ErrorLedger::TakeUnseen() {
+  MutexLock lock(mu_);
+  while (!kept_.empty()) {
+    ErrorRecord* r = kept_.front();
+    kept_.erase(kept_.begin());
+    if (!r->seen.load(std::memory_order_relaxed)) return r;
+    r->Release();
+  }
+  if (dropped_ == 0) return nullptr;
+  const std::string text = std::to_string(dropped_) + " further errors that nobody waited for; only " +
+                           std::to_string(kKept) + " are kept whole";
+  ErrorRecord* const error = ErrorRecord::NewRoot("", {}, std::make_exception_ptr(Error(text)));
+  dropped_ = 0;
+  return error;
+}
+
+uint64_t ErrorLedger::unseen() const {
+  MutexLock lock(mu_);
+  uint64_t n = dropped_;
+  for (const ErrorRecord* r : kept_) n += !r->seen.load(std::memory_order_relaxed);
+  return n;
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,306 @@
+#include "sched/pool.h"
+
+#include <algorithm>
+
+#include "core/core.h"
+
+namespace engine::detail {
+
+Pool::Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin)
+    : core_(core),
+      index_(index),
+      options_(std::move(options)),
+      intra_op_threads_(intra_op_threads < 0 ? options_.threads : intra_op_threads),
+      spin_(spin) {
+  MutexLock lock(mu_);
+  sleeping_.reserve(static_cast<size_t>(std::max(0, options_.threads)));
+  lists_.push_back(std::make_unique<QueueList>());
+  queues_.store(lists_.back().get(), std::memory_order_release);
+}
+
+Pool::~Pool() = default;
+
+void Pool::ListQueue(ThreadSlot& slot) {
+  auto queue = std::make_unique<ReadyQueue>();
+  queue->owner_pops = slot.worker && slot.worker->pool == this;
+  MutexLock lock(mu_);
+  auto list = std::make_unique<QueueList>(*lists_.back());
+  list->queues.push_back(queue.get());
+  lists_.push_back(std::move(list));
+  slot.queues[index_] = std::move(queue);
+  // release: the list's content. Partner: the acquire loads in Find, TryTake and HasReady.
+  queues_.store(lists_.back().get(), std::memory_order_release);
+}
+
+void Pool::PutSlow(ThreadSlot& slot, OpRecord* op) noexcept try {
+  if (!slot.queues[index_]) ListQueue(slot);
+  slot.queues[index_]->level[op->extra.level].Push(op);
+} catch (const std::bad_alloc&) {
+  MutexLock lock(mu_);
+  op->extra.next = nullptr;
+  (last_aside_ ? last_aside_->extra.next : first_aside_) = op;
+  last_aside_ = op;
+  aside_.store(true, std::memory_order_release);  // partner: the acquire loads in Find, TryTake and HasReady
+}
+
+OpRecord* Pool::TakeAside() {
+  MutexLock lock(mu_);
+  OpRecord* const op = first_aside_;
+  if (!op) return nullptr;
+  first_aside_ = op->extra.next;
+  if (first_aside_) return op;
+  last_aside_ = nullptr;
+  aside_.store(false, std::memory_order_relaxed);
+  return op;
+}
+
+OpRecord* Pool::TakeShared(Worker& worker, int level) {
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  const auto n = static_cast<uint32_t>(queues.size());
+  // Alone awake: one at a time, nothing to put back. With others awake: many at once, since each take moves the line.
+  const bool alone = workers_.size() - sleepers_.load(std::memory_order_relaxed) <= 1;
+  for (uint32_t i = 0; i < n; ++i) {
+    ReadyQueue& q = *queues[(worker.turn + i) % n];
+    if (q.owner_pops) continue;
+    OpRecord* taken[tuning::kTakeBatch];
+    uint32_t most = 1;
+    if (!alone) {
+      const auto fair_share = static_cast<uint32_t>(q.level[level].Size() / static_cast<int64_t>(workers_.size()));
+      most = std::clamp(fair_share, 1u, tuning::kTakeBatch);
+    }
+    const uint32_t got = q.level[level].TakeMany(taken, most);
+    if (!got) continue;
+    for (uint32_t k = got; --k > 0;) Put(*worker.slot, taken[k]);  // reversed: our Pop gives the oldest first
+    worker.turn += i;
+    return taken[0];
+  }
+  return nullptr;
+}
+
+OpRecord* Pool::TakeFromWorkers(Worker& worker, int level) {
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  const auto n = static_cast<uint32_t>(queues.size());
+  for (uint32_t i = 0; i < n; ++i) {
+    ReadyQueue& q = *queues[(worker.turn + i) % n];
+    if (!q.owner_pops || &q == worker.slot->queues[index_].get()) continue;
+    if (OpRecord* op = q.level[level].Steal()) {
+      worker.slot->stolen.Add();
+      return op;
+    }
+  }
+  return nullptr;
+}
+
+OpRecord* Pool::FindAtLevel(Worker& worker, int level, bool fair) {
+  if (fair)
+    if (OpRecord* op = TakeShared(worker, level)) return op;
+  if (ReadyQueue* own = worker.slot->queues[index_].get())
+    if (OpRecord* op = own->level[level].Pop()) return op;
+  if (!fair)
+    if (OpRecord* op = TakeShared(worker, level)) return op;
+  return workers_.size() > 1 ? TakeFromWorkers(worker, level) : nullptr;
+}
+
+OpRecord* Pool::Find(Worker& worker, bool fair) {
+  uint32_t levels = levels_used_.load(std::memory_order_relaxed);
+  while (levels) {
+    const int level = __builtin_ctz(levels);
+    if (OpRecord* op = FindAtLevel(worker, level, fair)) return op;
+    levels &= levels - 1;
+  }
+  return aside_.load(std::memory_order_acquire) ? TakeAside() : nullptr;
+}
+
+OpRecord* Pool::TryTake() {
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  for (int level = 0; level < kLevels; ++level)
+    for (ReadyQueue* q : queues)
+      if (OpRecord* op = q->level[level].Steal()) return op;
+  return aside_.load(std::memory_order_acquire) ? TakeAside() : nullptr;
+}
+
+bool Pool::HasReady() const {
+  if (aside_.load(std::memory_order_acquire)) return true;
+  const uint32_t used = levels_used_.load(std::memory_order_acquire);
+  const auto& queues = queues_.load(std::memory_order_acquire)->queues;
+  for (uint32_t levels = used; levels; levels &= levels - 1)
+    for (const ReadyQueue* q : queues)
+      if (!q->level[__builtin_ctz(levels)].Empty()) return true;
+  return false;
+}
+
+bool Pool::Quiet() const {
+  if (stopping()) return true;
+  return sleepers_.load(std::memory_order_acquire) >= workers_.size() && !HasReady();
+}
+
+OpRecord* Pool::Next(Worker& worker, bool fair) {
+  if (stopping()) [[unlikely]]
+    return nullptr;
+  OpRecord* op = Find(worker, fair);
+  if (worker.untold) [[unlikely]]
+    core_.TellDrain(worker, op);
+  if (op) {
+    ++worker.found;
+    return op;
+  }
+  searchers_.fetch_add(1, std::memory_order_seq_cst);
+  op = Search(worker);
+  while (!op) {
+    Sleep(worker);
+    if (stopping()) {
+      searchers_.fetch_sub(1, std::memory_order_seq_cst);
+      return nullptr;
+    }
+    op = Find(worker, true);
+    if (!op) op = Search(worker);
+  }
+  // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. seq_cst: partner
+  // is the fence in Notify; a post that saw us searching is seen here.
+  if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0 &&
+      HasReady())
+    Notify();
+  return op;
+}
+
+OpRecord* Pool::Search(Worker& worker) {
+  // Only the last one awake spins: its sleep is the one that costs the next push a wake. And who was in a ranked run.
+  const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
+  const bool lingers = std::exchange(worker.lingers, false);
+  if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);
+  SpinPlaces& places = core_.spin_places();
+  SpinPlaces::Note(places.searcher);
+  const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
+  // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
+  uint32_t pauses =
+      std::clamp(std::exchange(worker.found, 0) * tuning::kPausesPerOp, tuning::kIdlePauses, tuning::kMostPauses);
+  for (uint32_t round = 0;; ++round) {
+    SpinRound(round, pauses, places.waiter, [] { return false; });
+    pauses = tuning::kIdlePauses;
+    if (OpRecord* op = Find(worker, true)) {
+      worker.searched += Clock::now() - begin;
+      return op;
+    }
+    if (stopping() || Clock::now() >= until) return nullptr;
+  }
+}
+
+// Called as a searcher; returns as a searcher, when there is work, or a wake, or a stop.
+void Pool::Sleep(Worker& worker) {
+  worker.slot->cache.Flush();  // what others may be waiting for
+  {
+    MutexLock lock(mu_);
+    sleeping_.push_back(&worker);
+    worker.asleep.store(1, std::memory_order_relaxed);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  searchers_.fetch_sub(1, std::memory_order_seq_cst);
+  HeavyFence();  // partner: LightFence in Notify, and the announcement of waiters for room or for a drain
+  core_.NoteIdle();
+  worker.sleeps.Add();
+  while ((!HasReady() || LeftToOthers()) && !stopping()) {
+    if (worker.asleep.load(std::memory_order_acquire) == 0) return;
+    if (!SleepOnce(worker)) break;
+  }
+  MutexLock lock(mu_);
+  const auto at = std::find(sleeping_.begin(), sleeping_.end(), &worker);
+  if (at == sleeping_.end()) return;  // somebody wakes us meanwhile, and counted us as a searcher
+  sleeping_.erase(at);
+  worker.asleep.store(0, std::memory_order_relaxed);
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  searchers_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+// With the caller asleep. The last one to fall asleep sees everybody asleep, and leaves nothing.
+bool Pool::LeftToOthers() const {
+  return tiny_.load(std::memory_order_relaxed) && sleepers_.load(std::memory_order_seq_cst) < workers_.size();
+}
+
+uint64_t Pool::ProgressMark() const {
+  uint64_t mark = 0;
+  for (const auto& w : workers_) mark += w->slot->completed[0].Read() + w->slot->completed[1].Read();
+  return mark;
+}
+
+// One sleep, timed for the sentinel. False if the sentinel found the others stuck, and work.
+bool Pool::SleepOnce(Worker& worker) {
+  Worker* none = nullptr;
+  if (!LeftToOthers() || !sentinel_.compare_exchange_strong(none, &worker, std::memory_order_relaxed)) {
+    FutexWait(worker.asleep, 1);
+    return true;
+  }
+  const uint64_t mark = ProgressMark();
+  FutexWait(worker.asleep, 1, Clock::now() + std::chrono::microseconds(tuning::kSentinelMicros));
+  sentinel_.store(nullptr, std::memory_order_relaxed);
+  if (ProgressMark() != mark) return true;
+  tiny_.store(false, std::memory_order_relaxed);
+  return !HasReady();
+}
+
+bool Pool::NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops) {
+  const int64_t limit = static_cast<int64_t>(ops) * tuning::kTinyOpNanos;
+  const bool was_tiny = tiny_.load(std::memory_order_relaxed);
+  // A mean just above the limit is a preemption as a rule, often by the sentinel: it takes two to end the regime.
+  const bool doubted = std::exchange(worker.doubts, took.count() >= limit);
+  const bool tiny = took.count() < (was_tiny && !doubted ? tuning::kDoubtfulMeans * limit : limit);
+  if (tiny != was_tiny) tiny_.store(tiny, std::memory_order_relaxed);
+  if (!tiny) {
+    if (sleepers_.load(std::memory_order_relaxed) != 0 && HasReady()) Notify();  // what posts left undone meanwhile
+    return false;
+  }
+  return sleepers_.load(std::memory_order_relaxed) + 1 < workers_.size();
+}
+
+void Pool::Retire(Worker& worker) {
+  searchers_.fetch_add(1, std::memory_order_seq_cst);
+  Sleep(worker);
+  searchers_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Pool::WakeOne() {
+  Worker* worker = nullptr;
+  {
+    MutexLock lock(mu_);
+    if (sleeping_.empty()) return;
+    worker = sleeping_.back();  // the one that slept least: its caches are the warmest
+    sleeping_.pop_back();
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    searchers_.fetch_add(1, std::memory_order_seq_cst);  // on its behalf, so that no second one is woken meanwhile
+    // Under the lock: outside, the worker could wake by itself and sleep again, and this store would end that sleep.
+    worker->asleep.store(0, std::memory_order_release);
+  }
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  FutexWake(worker->asleep, 1);
+}
+
+void Pool::StopWorkers() {
+  stopping_.store(true, std::memory_order_seq_cst);
+  HeavyFence();
+  {
+    MutexLock lock(mu_);
+    const auto woken = static_cast<uint32_t>(sleeping_.size());
+    sleepers_.fetch_sub(woken, std::memory_order_seq_cst);
+    searchers_.fetch_add(woken, std::memory_order_seq_cst);
+    for (Worker* w : sleeping_) w->asleep.store(0, std::memory_order_release);
+    sleeping_.clear();
+  }
+  for (const auto& w : workers_) FutexWake(w->asleep, 1);
+}
+
+void Pool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body, int most) {
+  const int threads = most > 0 ? most : intra_op_threads_;
+  if (most == 1 || !UseTbb()) {  // no arena, no lock
+    if (n > 0) body(0, n);
+    return;
+  }
+  IntraOp* intra_op = nullptr;
+  {
+    MutexLock lock(mu_);
+    std::unique_ptr<IntraOp>& made = intra_op_[threads];
+    if (!made) made = std::make_unique<IntraOp>(threads);
+    intra_op = made.get();
+  }
+  intra_op->For(n, grain, body);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,148 @@
+// ReadyQueue: ready ops of one producer thread for one pool, a deque a priority level.
+//
+// The thread that owns it pushes at the tail. A worker's own queue is a work-stealing deque (Chase & Lev 2005, with
+// the orders of Lê et al. 2013): its owner also pops at the tail. The queue of an outside thread is never popped by
+// its owner, so that others may take several ops at once.
+//
+// Threads:   Push, Pop: the owner. Steal, TakeMany, Looks..: anyone.
+// Ownership: ops pass through; buffers grow and are kept until the queue goes, because a thief may still read one.
+// Order:     first in, first out for takers; last in, first out for the owner's Pop.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/sync.h"
+#include "base/tuning.h"
+#include "engine/op.h"
+
+namespace engine::detail {
+
+class ReadyDeque {
+ public:
+  // False: there is no room that is known of, and Push would make some.
+  [[gnu::always_inline]] bool TryPush(OpRecord* op) {
+    const int64_t t = tail_.load(std::memory_order_relaxed);
+    Buffer* b = buffer_.load(std::memory_order_relaxed);
+    if (!b || t - head_seen_ >= b->capacity) [[unlikely]]
+      return false;
+    Store(t, b, op);
+    return true;
+  }
+  // Throws where there is no memory, and has changed nothing.
+  void Push(OpRecord* op) {
+    if (TryPush(op)) return;
+    const int64_t t = tail_.load(std::memory_order_relaxed);
+    Store(t, MakeRoom(t, buffer_.load(std::memory_order_relaxed)), op);
+  }
+
+  OpRecord* Pop() {
+    const int64_t t = tail_.load(std::memory_order_relaxed) - 1;
+    if (t < head_.load(std::memory_order_relaxed)) return nullptr;
+    Buffer* b = buffer_.load(std::memory_order_relaxed);
+    tail_.store(t, std::memory_order_relaxed);
+    // seq_cst: our claim of t before our look at head. Partner: the fence in Steal, between its looks at head and tail.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    int64_t h = head_.load(std::memory_order_relaxed);
+    if (h < t) return b->at(t).load(std::memory_order_relaxed);
+    OpRecord* op = nullptr;
+    if (h == t && head_.compare_exchange_strong(h, h + 1, std::memory_order_seq_cst, std::memory_order_relaxed))
+      op = b->at(t).load(std::memory_order_relaxed);
+    tail_.store(t + 1, std::memory_order_relaxed);
+    return op;
+  }
+
+  // Takes the oldest op, of any queue.
+  OpRecord* Steal() {
+    int64_t h = head_.load(std::memory_order_acquire);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // partner: the fence in Pop
+    const int64_t t = tail_.load(std::memory_order_acquire);
+    if (h >= t) return nullptr;
+    Buffer* b = buffer_.load(std::memory_order_acquire);
+    OpRecord* op = b->at(h).load(std::memory_order_relaxed);
+    // The claim. A failed one means that somebody else took it; the slot's content is then not ours to read.
+    if (!head_.compare_exchange_strong(h, h + 1, std::memory_order_seq_cst, std::memory_order_relaxed)) return nullptr;
+    return op;
+  }
+
+  // Takes up to `most` of the oldest ops into `out`; only where the owner never pops. Reads the owner's line only when
+  // all that was known to be there is taken, so that a busy pusher keeps it.
+  uint32_t TakeMany(OpRecord** out, uint32_t most) {
+    int64_t h = head_.load(std::memory_order_acquire);
+    for (;;) {
+      int64_t t = tail_seen_.load(std::memory_order_acquire);
+      if (h >= t) {
+        t = tail_.load(std::memory_order_acquire);
+        if (h >= t) return 0;
+        // release: keeps what the acquire above gave us visible through tail_seen_. Partner: the load above.
+        tail_seen_.store(t, std::memory_order_release);
+      }
+      Buffer* b = buffer_.load(std::memory_order_acquire);
+      const auto n = static_cast<uint32_t>(t - h < most ? t - h : most);
+      for (uint32_t i = 0; i < n; ++i) out[i] = b->at(h + i).load(std::memory_order_relaxed);
+      for (uint32_t i = n == 1 ? tuning::kPrefetchAhead - 1 : 0; i < tuning::kPrefetchAhead; ++i)
+        PrefetchBlock(b->at(h + n + i).load(std::memory_order_relaxed));  // a stale pointer fetches in vain
+      if (head_.compare_exchange_weak(h, h + n, std::memory_order_acq_rel, std::memory_order_acquire)) return n;
+    }
+  }
+
+  bool Empty() const { return head_.load(std::memory_order_acquire) >= tail_.load(std::memory_order_acquire); }
+  int64_t Size() const {
+    const int64_t n = tail_.load(std::memory_order_acquire) - head_.load(std::memory_order_acquire);
+    return n > 0 ? n : 0;
+  }
+
+ private:
+  struct Buffer {
+    explicit Buffer(int64_t n) : capacity(n), slots(std::make_unique<std::atomic<OpRecord*>[]>(n)) {}
+    std::atomic<OpRecord*>& at(int64_t i) { return slots[i & (capacity - 1)]; }
+    const int64_t capacity;
+    std::unique_ptr<std::atomic<OpRecord*>[]> slots;
+  };
+
+  // The release store of the tail publishes the op. Partner: the acquire loads of the takers.
+  [[gnu::always_inline]] void Store(int64_t t, Buffer* b, OpRecord* op) {
+    b->at(t).store(op, std::memory_order_relaxed);
+    tail_.store(t + 1, std::memory_order_release);
+  }
+
+  [[gnu::noinline]] Buffer* MakeRoom(int64_t t, Buffer* b) {
+    // acquire: the takers have read the slots that we overwrite. Partner: their exchange of head.
+    head_seen_ = head_.load(std::memory_order_acquire);
+    if (b && t - head_seen_ < b->capacity) return b;
+    auto grown = std::make_unique<Buffer>(b ? 2 * b->capacity : 64);
+    for (int64_t i = head_seen_; i < t; ++i)
+      grown->at(i).store(b->at(i).load(std::memory_order_relaxed), std::memory_order_relaxed);
+    buffers_.push_back(std::move(grown));
+    // release: the copied slots. Partner: the acquire loads of buffer_.
+    buffer_.store(buffers_.back().get(), std::memory_order_release);
+    return buffers_.back().get();
+  }
+
+  alignas(64) std::atomic<int64_t> head_{0};  // takers' line
+  std::atomic<int64_t> tail_seen_{0};
+  alignas(64) std::atomic<int64_t> tail_{0};  // owner's line
+  std::atomic<Buffer*> buffer_{nullptr};
+  int64_t head_seen_ = 0;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+};
+
+inline constexpr int kLevels = kMaxPriority - kMinPriority + 1;
+inline constexpr int kNormalLevel = kMaxPriority;  // level 0 is the most urgent
+constexpr uint8_t LevelOf(int priority) {
+  if (priority == 0) [[likely]]
+    return kNormalLevel;
+  return static_cast<uint8_t>(kMaxPriority - (priority < kMinPriority   ? kMinPriority
+                                              : priority > kMaxPriority ? kMaxPriority
+                                                                        : priority));
+}
+
+struct ReadyQueue {
+  std::array<ReadyDeque, kLevels> level;
+  bool owner_pops = false;  // a worker's own; written before the queue is listed in its pool
+};
+
+}  // namespace engine::detail

@@ -1,0 +1,93 @@
+// ThreadSlot: what one thread needs to push to and complete for one engine, without sharing a line.
+//
+// Threads:   everything is used by the slot's thread, except the atomics and counters, which others may read.
+// Ownership: the engine owns slots. A thread takes one on its first call, and gives it back when it ends; the next
+//            new thread takes it over, with its counters and queues. A worker's slot belongs to the worker, and goes
+//            to the stand-in together with it.
+#pragma once
+
+#include <array>
+#include <atomic>
+
+#include "order/op_record.h"
+#include "sched/ready_queue.h"
+#include "sched/trace_recorder.h"
+
+namespace engine::detail {
+
+class EngineCore;
+struct Worker;
+
+inline constexpr uint32_t kMaxPools = 80;
+
+// Memory that is there before it is needed, and kept.
+class Scratch {
+ public:
+  void Reserve(size_t bytes) {
+    if (bytes <= bytes_) return;
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    bytes_ = bytes;
+  }
+  void* memory() const { return memory_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  size_t bytes_ = 0;
+};
+
+struct alignas(64) ThreadSlot {
+  ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars, Arena& completions)
+      : core(engine_core), cache(ops), var_cache(vars), completion_cache(completions) {
+    needed.reserve(8);
+  }
+
+  EngineCore* const core;
+  BlockCache cache;  // ops and groups
+  BlockCache var_cache;
+  BlockCache completion_cache;
+  Worker* worker = nullptr;
+  std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by pool; the pools list them too
+  std::vector<HeldChain*> needed;  // what the registration in progress queued behind, to be released after it
+  Scratch scratch;                 // of the registration of many accesses
+
+  // What this thread made ready for the pool has been taken.
+  bool NothingQueued(uint8_t pool) const {
+    const ReadyQueue* queue = queues[pool].get();
+    if (!queue) return true;
+    for (const ReadyDeque& deque : queue->level)
+      if (!deque.Empty()) return false;
+    return true;
+  }
+
+  // The push gate's light side, see gate.h.
+  alignas(64) std::atomic<uint32_t> pushing{0};
+  // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sum in drain.cc.
+  OwnedCounter pushed[2];
+  OwnedCounter completed[2];
+  OwnedCounter skipped, inlined, merged, stolen, split_looks, backpressure_waits;
+  TraceRing trace;
+  bool taken = false;  // under EngineCore::slots_mu_
+};
+
+// The slot that this thread used last, and of which engine.
+extern thread_local constinit uint64_t t_engine_id;
+extern thread_local constinit ThreadSlot* t_slot;
+
+// One frame for each op body on this thread's stack, innermost first: waits look through them.
+struct RunFrame {
+  EngineCore* core;
+  OpRecord* op;
+  RunFrame* outer;
+  Stream stream = {};  // of a body that is captured; else its lane's is the one
+};
+extern thread_local constinit RunFrame* t_frame;
+// Set while the body that runs on this thread has lent the thread's role to a stand-in.
+extern thread_local constinit bool t_role_lent;
+// Set while this thread runs a piece of a ParallelFor, for the op that t_frame names (piece_of_op.h).
+extern thread_local constinit bool t_in_piece;
+
+inline void* ProductionEnv::Scratch(Pass& pass) { return pass.slot->scratch.memory(); }
+inline void* ProductionEnv::TakeGroupBlock(Pass& pass) { return pass.slot->cache.Get(kGroupClass); }
+inline void ProductionEnv::DropGroupBlock(Pass& pass, void* group) { pass.slot->cache.Return(kGroupClass, group); }
+
+}  // namespace engine::detail
