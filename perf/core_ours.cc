@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "peers/runner.h"
@@ -28,6 +29,9 @@ class Ours {
   explicit Ours(const Config& config) : naive_(config.variant == "naive"), engine_(Options(config)) {
     if (config.variant == "bulk15") engine::SetBulkSize(engine_, 15);
     for (VarId v = 0; v < kAllVars; ++v) vars_.push_back(engine_.NewVar());
+    // Programs push from ops, loaders and several threads: none of the figures is for an engine that only one has used.
+    std::thread([this] { engine_.Push({.name = "second", .updates = {vars_[0]}}, [] {}); }).join();
+    engine_.WaitAll();
   }
 
   std::string WhyNot(std::string_view name) const {

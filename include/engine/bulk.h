@@ -1,15 +1,16 @@
-// Bulk: neighbouring ops become one dispatch. They take their places in the order as they are pushed, and start
-// together, one after another on one thread.
+// Bulk: neighbouring ops for one device become one dispatch. They take their places in the order as they are pushed, and are
+// issued together, one after another on one thread, with one wait and one record. Ops for the host are never held: inside a
+// bulk or not, they take the same way, and cost the same.
 //
 //   engine::Bulk bulk(eng);                        // what this thread pushes to `eng` is bulked until the scope ends
 //   for (Layer& layer : layers) layer.Forward(eng);
 //
 // A bulk merges dispatch, not accesses: order, names, errors, traces, waits and deletions are those of each op, and no op is
-// ever hidden. It starts when it is full; when an op of another placement or priority, or one that cannot be bulked
-// (asynchronous; Io(), where bodies block) comes; when anybody waits for a member or pushes behind one; after 1 to 2 ms in
-// which its owner has pushed nothing; and at the end of its scope, thread or engine.
+// ever hidden. It starts when it is full; when an op for another device or copy lane, of another priority, or an asynchronous
+// one for a device comes; when anybody waits for a member or pushes behind one; after 1 to 2 ms in which its owner has
+// pushed nothing that it holds; and at the end of its scope, thread or engine.
 //
-// TryPush is bulked as Push is. Operators and PushHeld go to the engine as ever; so does everything under the naive policy.
+// TryPush is bulked as Push is. Operators and PushHeld go to the engine as ever.
 // A capture takes its thread's pushes first. In a fork's child an open bulk is empty.
 //
 // Threads:   of the thread that made it, which pushes through it, releases and ends it.

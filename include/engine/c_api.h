@@ -247,8 +247,7 @@ typedef struct EngineCounters {
   uint64_t slab_allocations;
   uint64_t unseen_errors;
   uint64_t backpressure_waits;
-  uint64_t dispatches;  /* runs of ops: a bulk is one, unless it was split */
-  uint64_t split_looks; /* at members of bulks, where one before them waits for an op outside */
+  uint64_t dispatches; /* runs of ops: a bulk is one, unless it was split */
 } EngineCounters;
 ENGINE_API EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters);
 

@@ -89,7 +89,6 @@ struct EngineStats {
   uint64_t skipped = 0;           // of these, skipped because of an error or a cancel
   uint64_t inlined = 0;           // run straight after the op that released them, without a queue
   uint64_t dispatches = 0;        // runs of ops: a bulk is one, unless it was split; any other op is one
-  uint64_t split_looks = 0;       // at members of bulks, where one before them waits for an op outside
   uint64_t stolen = 0;            // taken from another worker
   uint64_t wakeups = 0;           // futex wakes of workers
   uint64_t sleeps = 0;            // times a worker went to sleep
@@ -189,8 +188,10 @@ class HeldOps {
   HeldOps(const HeldOps&) = delete;
   HeldOps& operator=(const HeldOps&) = delete;
 
-  // How many ops are held now, this one included; 0: none, because somebody needed it and all have been released, or
-  // because the policy (naive) runs each op inside its push.
+  // Whether an op that is placed there is held: on a device. Every other goes straight to the engine.
+  bool Holds(const Placement& place) const;
+  // How many ops are held now, this one included. 0: somebody needed this one, and all have been released; or the op is none
+  // that is held, and was pushed past those that are.
   template <detail::SyncBody F>
   uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);
@@ -199,8 +200,8 @@ class HeldOps {
   uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
   uint32_t TryPushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
   static constexpr uint32_t kNoRoom = UINT32_MAX;
-  // Releases, then pushes an op that is not held, whatever Redirect says. False: no room, as above.
-  bool PushApart(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
+  // Pushes an op that is not held, whatever Redirect says; those that are stay. False: no room, as above.
+  bool PushPast(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
   void Release() noexcept;
   bool of(const Engine& engine) const noexcept;  // whether they are this engine's
   bool closed() const noexcept;                  // whether that engine takes no more ops
@@ -214,7 +215,8 @@ class HeldOps {
 
 // Redirect: while it lives, what this thread pushes to `engine` (Push, TryPush and their asynchronous forms; not held ops
 // or Operators) goes to `to` instead: how bulk and capture stand in front of an engine. The innermost one counts, but
-// one that `yields` (bulk) only where no other is. Ends on its thread, in any order; may outlive the engine.
+// one that `yields` (bulk) only where no other is, and only for ops with a placement of their own: those of the default pool
+// pay nothing for it. Ends on its thread, in any order; may outlive the engine.
 class Redirect {
  public:
   enum class Rank : uint8_t { kFirst, kYields };
@@ -223,8 +225,8 @@ class Redirect {
   Redirect(const Redirect&) = delete;
   Redirect& operator=(const Redirect&) = delete;
 
-  // Where this thread's pushes to `engine` go; null: to the engine itself.
-  static Submitter* Of(const Engine& engine) noexcept;
+  // Where this thread's pushes to `engine` of ops that are placed there go; null: to the engine itself.
+  static Submitter* Of(const Engine& engine, const Placement& place) noexcept;
 
  private:
   friend class Engine;

@@ -114,7 +114,6 @@ nb::dict Stats(const PyEngine& self) {
   ENGINE_STAT(skipped);
   ENGINE_STAT(inlined);
   ENGINE_STAT(dispatches);
-  ENGINE_STAT(split_looks);
   ENGINE_STAT(stolen);
   ENGINE_STAT(wakeups);
   ENGINE_STAT(sleeps);

@@ -39,9 +39,10 @@ void Bulk::Release() noexcept {
   state_->ops.Release();
 }
 
-// What can be held with what is held now, and no more than that; anything else is PutOther's.
+// What can be held with what was held last, and no more than that; anything else is PutOther's. A bulk that holds nothing yet
+// has no place, which is the same as no op's for a device.
 void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (fn.type->async || limit_ < 2 || !Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
+  if (fn.type->async || !Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
     PutOther(desc, fn, site, true);
     return;
   }
@@ -58,9 +59,10 @@ void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
 bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) { return PutOther(desc, fn, site, false); }
 
 bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  if (fn.type->async || limit_ < 2 || desc.place.kind == Placement::Kind::kIo) {
+  if (limit_ < 2 || !state_->ops.Holds(desc.place)) return state_->ops.PushPast(desc, fn, site, may_wait);
+  if (fn.type->async) {
     Release();
-    return state_->ops.PushApart(desc, fn, site, may_wait);
+    return state_->ops.PushPast(desc, fn, site, may_wait);
   }
   if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();
   const uint32_t held = may_wait ? state_->ops.PushErased(desc, fn, site) : state_->ops.TryPushErased(desc, fn, site);

@@ -62,20 +62,6 @@ engine_mutant(chain_not_left_by_a_wait engine/core/held_chain.cc "Workers/HeldCh
 engine_mutant(several_holders_not_released engine/core/held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
   "      ReleaseAllChains(mine);"
   "      (void)0;")
-engine_mutant(chain_of_the_naive_policy engine/core/push.cc "Workers/BulkTest.TheNaive*"
-  "if (home.flags & detail::kAtPush) [[unlikely]]"
-  "if (false)")
-engine_mutant(blocked_member_holds_all_back engine/core/held_chain.cc "Workers/HeldChainTest.AMemberThatWaitsOutside*"
-  "  if (op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 && MustSplit(*pass.slot, chain))
-    return Split(pass, chain);"
-  "")
-engine_mutant(waiting_member_lets_successors_start engine/core/held_chain.cc "Workers/HeldChainTest.WhatIsBehindAMember*/1"
-  "  HeldChain& chain = *op->chain();
-  Protocol::GrantInstead(op);"
-  "  HeldChain& chain = *op->chain();")
-engine_mutant(split_forgets_turns engine/core/chain_split.cc "Workers/HeldChainTest.ASplitKeepsTheOrder*/2"
-  "    Protocol::GrantInstead(op);"
-  "")
 engine_mutant(started_member_stays_in_its_chain engine/core/held_chain.cc "Workers/HeldChainTest.AMemberOfAnotherChain*"
   "  TakeFirst(*pass.slot, chain);"
   "  if (op->extra.more_behind) {
@@ -83,30 +69,6 @@ engine_mutant(started_member_stays_in_its_chain engine/core/held_chain.cc "Worke
   } else {
     pass.slot->var_cache.Return(kChainClass, &chain);
   }")
-engine_mutant(blocked_member_among_the_free engine/core/chain_split.cc "Workers/ChainSplitTest.EachMember*"
-  "part = IsBlocked(op) ? NewPart(op) : kFree;"
-  "part = kFree;")
-engine_mutant(part_of_its_own_for_each_write engine/core/chain_split.cc "ChainSplitDispatches.AWriteStays*"
-  "a.read() ? kNone : before.read_by"
-  "kNone")
-engine_mutant(part_of_its_own_for_each_reader engine/core/chain_split.cc "ChainSplitDispatches.ReadersOfTheSame*"
-  "if (part >= kFree) part = std::min(part, NamedBy(op));"
-  "")
-engine_mutant(part_without_a_chain engine/core/chain_split.cc "ChainSplitDispatches.APartIsOne"
-  "part.first->extra.more_behind ? TryNewChain(*pass.slot) : nullptr"
-  "nullptr")
-engine_mutant(part_that_names_its_old_chain engine/core/chain_split.cc "ChainSplitDispatches.APartIsOne"
-  "std::atomic_ref(op->chain()).store(own, std::memory_order_relaxed);"
-  "")
-engine_mutant(looks_without_bound engine/core/chain_split.cc "ChainSplitLooks.AreBounded*"
-  "if (++chain.looks > tuning::kMostLooks) return true;"
-  "")
-engine_mutant(order_that_is_forgotten engine/core/chain_split.cc "ChainSplitLooks.OneAMember*"
-  "if (in_order) chain.looks = HeldChain::kInOrder;"
-  "")
-engine_mutant(blocked_members_stay_when_others_go engine/core/chain_split.cc "Workers/ChainSplitTest.PartsAreSplitAgain/1"
-  "IsBlocked(op) ? StartEach(pass, op) : ready.Append(op);"
-  "ready.Append(op);")
 engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
   "if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();"
   "")

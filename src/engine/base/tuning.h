@@ -74,10 +74,6 @@ inline constexpr std::chrono::microseconds kLeaveNap{100};
 // How long a run that is awaited may go on before its record. Records of runs come at their ends; only a body that
 // blocks on something else than the engine is caught by this.
 inline constexpr std::chrono::milliseconds kRunPatience{20};
-// A chain whose first member is blocked is looked at so often; after that, who is not ready starts out of turn. A bulk of
-// the default size never comes so far, and in one of any size a member is looked at no more than twice so often. The worst
-// case, 1,000 members that are blocked in turn, by an op each: 0.8 ms in all; without this bound 79 ms.
-inline constexpr uint32_t kMostLooks = 16;
 // Bulks as graphs: eager runs before a capture (as the page on bulk asks); executables of one structure, for as many lanes
 // as usually run one; memory and structures kept; param changes after which a structure that changes in three of four runs
 // is left eager, because a capture costs about what issuing does.

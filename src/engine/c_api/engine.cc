@@ -264,8 +264,7 @@ EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters) {
                                  .slab_allocations = stats.slab_allocations,
                                  .unseen_errors = stats.unseen_errors,
                                  .backpressure_waits = stats.backpressure_waits,
-                                 .dispatches = stats.dispatches,
-                                 .split_looks = stats.split_looks};
+                                 .dispatches = stats.dispatches};
     WriteStruct(read, result, result.struct_size, "EngineCounters");
   });
 }

@@ -82,7 +82,6 @@ EngineStats EngineCore::stats() {
       out.inlined += s->inlined.Read();
       merged += s->merged.Read();  // each of them inlined
       out.stolen += s->stolen.Read();
-      out.split_looks += s->split_looks.Read();
       out.backpressure_waits += s->backpressure_waits.Read();
     }
     out.inlined += merged;

@@ -51,9 +51,6 @@ inline constexpr uint8_t kFirstDevicePool = kFirstCopyPool - kMaxDevices;
 inline constexpr uint8_t kFirstChannelPool = kFirstDevicePool - kMaxChannels;
 static_assert(kMaxPools - kFirstChannelPool <= 64);  // bits of device_pools_
 
-// EngineCore::sole_pusher_ when several slots have pushed, or the slot that alone has.
-inline ThreadSlot* const kManyPushers = reinterpret_cast<ThreadSlot*>(1);
-
 // What a waiting thread sleeps on. Lives in the closure of the wait op, whose block the waiter pins.
 struct WaitNode {
   // 0 pending -> (waiter) kParked -> (completer) kDone; (waiter gives up) kAbandoned. kDrive: look at the caller pool.
@@ -108,24 +105,20 @@ class EngineCore {
   void PushClear(VarRef var, Site site);
 
   // --- execute.cc
-  // Runs the op on this thread and settles it; likewise what follows it in its chain. Returns the successor to run next on
-  // this worker, if any.
-  // A counted copy of its error goes to `raised`, if given.
+  // Runs the op on this thread and settles it. Returns the successor to run next on this worker, if any. A counted copy of
+  // its error goes to `raised`, if given.
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
-  OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker, const OpRecord* chained,
-                           OpRecord* next);
+  OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
   OpRecord* Dispatch(Pass& pass, Worker* worker, const OpRecord* keep = nullptr);
   ENGINE_INLINE void CompleteInline(Pass& pass, OpRecord* op) {
     // Before the release: the block may outlive its op, pinned until the next push on its Var. relaxed: the watchdog's
     // look is ordered by the push gate.
     CheckState(op, Bit(OpState::kRunning) | Bit(OpState::kAsync), "an op ends that does not run");
     op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
-    // Learning late that there are many pushers is harmless (dependency.h). acquire: learning it is not early either.
-    const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
-    if (!Protocol::CompleteSoleWrite(pass, op, exclusive)) Protocol::Complete(pass, op, exclusive);
+    if (!Protocol::CompleteSoleWrite(pass, op)) Protocol::Complete(pass, op);
   }
   void Complete(Pass& pass, OpRecord* op);
   void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
@@ -359,12 +352,7 @@ class EngineCore {
   void LeaveChain(OpRecord* op);
   void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
   void ForgetChains();
-  // chain_split.cc
-  static bool MustSplit(ThreadSlot& slot, HeldChain& chain);
-  static OpRecord* Split(Pass& pass, HeldChain& chain);
   static OpRecord* KeepReady(Pass& pass, HeldChain& chain);
-  static void StartEach(Pass& pass, OpRecord* first);
-  static OpRecord* StartFirst(Pass& pass, HeldChain& chain);
   // plan_run.cc, replay_ranked.cc
   uint32_t AwaitReady(RunState& run, Worker& worker);
   void ReportToModel(RunState& run);
@@ -394,8 +382,6 @@ class EngineCore {
 
   // execute.cc
   ErrorRecord* BeforeRun(OpRecord* op);
-  OpRecord* RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker);
-  OpRecord* ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
   ErrorRecord* FirstPoison(OpRecord* op);
@@ -467,7 +453,6 @@ class EngineCore {
   std::atomic<uint8_t> epoch_{0};         // parity; relaxed at the push, see drain.cc
   std::atomic<uint32_t> draining_{0};     // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
   std::atomic<uint32_t> gate_{0};         // push gate, see gate.h
-  std::atomic<ThreadSlot*> sole_pusher_{nullptr};
   std::atomic<uint8_t> default_pool_{kDefaultPool};  // of policies that use workers; the caller pool if there are none
   std::atomic<PolicyStamp> policy_{PolicyStamp{}};
   std::atomic<bool> caller_pool_used_{false};
@@ -566,8 +551,7 @@ struct Operator::State {
   std::unique_ptr<std::byte[]> closure;
   // relaxed: each push is made through a handle that is dropped later, and that order carries it.
   std::atomic<uint64_t> pushed{0};
-  detail::OwnedCounter pushed_alone;  // by the sole pusher
-  std::atomic<int64_t> left{0};       // minus those that have ended; once the last handle is gone, how many have not
+  std::atomic<int64_t> left{0};  // minus those that have ended; once the last handle is gone, how many have not
   // An op's block, as each push needs it, of so many bytes; 0: pushed like any op.
   static constexpr size_t kMostAccesses = 16;
   size_t bytes = 0;

@@ -129,12 +129,12 @@ Redirect::~Redirect() {
   detail::Unlink(&detail::PushScopes::redirect, this, [](Redirect& r) -> Redirect*& { return r.outer_; });
 }
 
-Submitter* Redirect::Of(const Engine& engine) noexcept {
+Submitter* Redirect::Of(const Engine& engine, const Placement& place) noexcept {
   Submitter* yielding = nullptr;
   for (const Redirect* r = detail::t_scopes.redirect; r; r = r->outer_) {
     if (r->core_ != engine.core_) continue;
     if (r->rank_ == Rank::kFirst) return r->to_;
-    if (!yielding) yielding = r->to_;
+    if (!yielding && place.kind != Placement::Kind::kDefault) yielding = r->to_;
   }
   return yielding;
 }
@@ -144,18 +144,15 @@ uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail:
 }  // namespace
 
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (const Redirect* innermost = detail::t_scopes.redirect) [[unlikely]] {
-    // The only one, and ours, as a rule.
-    if (innermost->core_ == core_ && !innermost->outer_) return Forward(*innermost->to_, desc, fn, site);
-    if (Submitter* to = Redirect::Of(*this)) return Forward(*to, desc, fn, site);
-  }
+  if (detail::t_scopes.redirect) [[unlikely]]
+    if (Submitter* to = Redirect::Of(*this, desc.place)) return Forward(*to, desc, fn, site);
   if (!fn.type->async) [[likely]]
     return core_->PushSync(desc, fn, site);
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   if (detail::t_scopes.redirect) [[unlikely]]
-    if (Submitter* to = Redirect::Of(*this)) return TryForward(*to, desc, fn, site);
+    if (Submitter* to = Redirect::Of(*this, desc.place)) return TryForward(*to, desc, fn, site);
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn), .may_wait = false});
 }
 HeldOp Engine::SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, Site site) {

@@ -25,12 +25,10 @@ void EngineCore::RecycleOther(OpRecord* op) {
   ops_.ReturnLarge(op->extra.size_class, op);
 }
 
-// An op of this epoch has ended: starts what it released, `chained` straight after it, and tells who waits for ends.
-// `next`: has nothing to dispatch, because it runs next anyway.
-ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker,
-                                                   const OpRecord* chained, OpRecord* next) {
+// An op of this epoch has ended: starts what it released, and tells who waits for ends.
+ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
   slot.completed[epoch].AddRelease();
-  if (pass.ready) next = Dispatch(pass, worker, chained);
+  OpRecord* const next = pass.ready ? Dispatch(pass, worker) : nullptr;
   // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
   LightFence();
   if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]] {
@@ -48,7 +46,7 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
 void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); }
 
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  HeldChain* chain = nullptr;
+  HeldChain* chain = nullptr;  // of an op for a device that was refused there: it ends here, and its chain goes on
   if (op->extra.flags & (kScoped | kInChain | kForgotten)) [[unlikely]] {
     if (op->extra.flags & kScoped) op->scope().~ScopePtr();
     if (op->extra.flags & kForgotten) return nullptr;
@@ -57,22 +55,11 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   if (error || poisoned_.load(std::memory_order_relaxed)) [[unlikely]]
     SettlePoison(op, error);
   const uint8_t epoch = op->extra.epoch;
-  const uint8_t at = op->extra.pool;
   Pass pass{&slot};
   CompleteInline(pass, op);
-  if (!chain) return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
-  OpRecord* const member = chain->first;
-  // acquire: the last granters, as in GrantMany. Usually nothing but its start is missing, and nobody else is released:
-  // then it goes through no list.
-  if (member->wait.load(std::memory_order_acquire) != 1 || pass.ready || member->extra.pool != at ||
-      !(worker || at == kCallerPool))
-    return CountEndInline(slot, pass, epoch, worker, StartNext(pass, *chain), nullptr);
-  TakeFirst(slot, *chain);
-  if constexpr (kAsserts) member->extra.state.store(OpState::kReady, std::memory_order_relaxed);
-  if (member->extra.more_behind) PrefetchBlock(member->extra.next);
-  member->extra.merged = true;
-  slot.merged.Add();
-  return CountEndInline(slot, pass, epoch, worker, nullptr, member);
+  if (chain) [[unlikely]]
+    StartNext(pass, *chain);
+  return CountEndInline(slot, pass, epoch, worker);
 }
 
 // An op on a device has retired, long after it was released.
@@ -84,31 +71,13 @@ void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
 }
 
 OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
-  return CountEndInline(slot, pass, epoch, worker, nullptr, nullptr);
+  return CountEndInline(slot, pass, epoch, worker);
 }
 OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   return FinishInline(slot, op, error, worker);
 }
 
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
-  OpRecord* const next = ExecuteOne(slot, op, worker, raised);
-  return next && (next->extra.flags & kInChain) && next->extra.merged ? RunOn(slot, next, worker) : next;
-}
-
-// The members of a chain that follow, unless the worker is to look at something else first.
-OpRecord* EngineCore::RunOn(ThreadSlot& slot, OpRecord* op, Worker* worker) {
-  do {
-    if (worker) {
-      if (t_role_lent || worker->turn_over || worker->pool->stopping()) return op;
-      ++worker->ran_on;
-      Protocol::PrefetchEnd(op);
-    }
-    op = ExecuteOne(slot, op, worker, nullptr);
-  } while (op && (op->extra.flags & kInChain) && op->extra.merged);
-  return op;
-}
-
-ENGINE_INLINE OpRecord* EngineCore::ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   CheckState(op, Bit(OpState::kReady), "an op starts that is not ready");
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
   if ((op->extra.flags & (kScoped | kAsyncOp | kPlanOp)) | poisoned_.load(std::memory_order_relaxed) |
@@ -277,10 +246,6 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
       continue;
     }
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
-    if (op == keep && !worker && op->extra.pool == kCallerPool) {  // driven: the driver goes on with its chain
-      next = op;
-      continue;
-    }
     if (!worker || op->extra.pool != worker->pool->index()) {
       Post(*pass.slot, op);
       continue;

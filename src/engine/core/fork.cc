@@ -30,23 +30,6 @@ void PushGate::WaitUntilOpen(EngineCore& core, ThreadSlot& slot) {
   }
 }
 
-// A slot that has not pushed before: it becomes the sole pusher, or ends the time of the one before.
-ThreadSlot* PushGate::NewPusher(EngineCore& core, ThreadSlot& slot) {
-  for (;;) {
-    ThreadSlot* sole = nullptr;
-    if (core.sole_pusher_.compare_exchange_strong(sole, &slot, std::memory_order_relaxed)) return &slot;
-    if (sole == kManyPushers) return sole;
-    slot.pushing.store(0, std::memory_order_release);
-    Close(core);
-    // relaxed: Open's release and the acquire of the gate carry it to every later push.
-    core.sole_pusher_.store(kManyPushers, std::memory_order_relaxed);
-    Open(core);
-    slot.pushing.store(1, std::memory_order_relaxed);
-    LightFence();
-    if (core.gate_.load(std::memory_order_acquire) != 0) WaitUntilOpen(core, slot);
-  }
-}
-
 void PushGate::Close(EngineCore& core) {
   core.gate_.fetch_add(1, std::memory_order_seq_cst);
   HeavyFence();
@@ -209,7 +192,6 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   liveness_ = std::make_shared<Liveness>();
   liveness_->core = this;
   tracing_ = false;
-  sole_pusher_ = nullptr;
   threads_lost_ = false;
   PoisonPendingAfterFork();
   ForgetChains();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <vector>
 
 #include "core/core.h"
@@ -20,8 +21,7 @@ HeldOps::~HeldOps() {
   core_->Release();
 }
 
-bool HeldOps::PushApart(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  Release();
+bool HeldOps::PushPast(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   const uint32_t flags = fn.type->async ? detail::kAsyncOp : 0u;
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = flags, .may_wait = may_wait});
 }
@@ -51,19 +51,80 @@ void EngineCore::ReleaseChain(HeldChain* chain) {
     chain->count = 0;
     chain->open.store(false, std::memory_order_relaxed);
   }
-  chain->looks = 0;
+  chain->order = HeldChain::kNotLookedAt;
   const EndSlot slot(*this);
   Pass pass{&*slot};
   StartNext(pass, *chain);
   Dispatch(pass, nullptr);
 }
 
-// Gives the next member its start; returns it. Members are ours alone until then.
+namespace {
+
+// acquire: the last granters, as in GrantMany. More than the start is missing.
+bool IsBlocked(const OpRecord* op) { return op->wait.load(std::memory_order_acquire) > 1; }
+
+// Whatever `head` waits for, a later `op` waits for as well, if it names all of the same Vars: it can't be ready first.
+bool NamesAllOf(OpRecord* head, OpRecord* op) {
+  if (head->n_access > op->n_access) return false;
+  const std::span<Access> named(op->accesses(), op->n_access);
+  return std::all_of(head->accesses(), head->accesses() + head->n_access, [&](const Access& of) {
+    return std::any_of(named.begin(), named.end(), [&](const Access& a) { return a.var == of.var; });
+  });
+}
+
+// Of a chain whose first member is blocked: whether another could start before it.
+bool OthersMayBeReady(HeldChain& chain) {
+  if (chain.order == HeldChain::kEachBehindTheOneBefore) return false;
+  if (chain.order == HeldChain::kLookedAt) return true;  // once is enough: the looks of a chain cost by its members
+  chain.order = HeldChain::kEachBehindTheOneBefore;
+  for (OpRecord* op = chain.first; op->extra.more_behind; op = op->extra.next) {
+    if (Protocol::Follows(op, op->extra.next)) continue;
+    chain.order = HeldChain::kLookedAt;
+    if (!NamesAllOf(chain.first, op->extra.next)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// Gives the next member its start; returns it, or null if none of the chain's has all its grants. Members are ours alone
+// until then.
 OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& chain) {
   OpRecord* const op = chain.first;
-  // acquire: the last granters, as in GrantMany. More than our own grant is missing: it waits for an op outside.
-  if (op->extra.more_behind && op->wait.load(std::memory_order_acquire) > 1 && MustSplit(*pass.slot, chain))
-    return Split(pass, chain);
+  if (op->extra.more_behind && IsBlocked(op) && OthersMayBeReady(chain)) return KeepReady(pass, chain);
+  TakeFirst(*pass.slot, chain);
+  Protocol::ReleaseBias(pass, op);
+  return op;
+}
+
+// The members that have all their grants stay, in a chain that nothing blocks any more. The others start by themselves,
+// each as soon as it is granted last. Returns the first that stays, or null.
+OpRecord* EngineCore::KeepReady(Pass& pass, HeldChain& chain) {
+  OpRecord *next = chain.first, *last = nullptr;
+  chain.first = nullptr;
+  for (bool more = true; more;) {
+    OpRecord* const op = next;
+    more = op->extra.more_behind;
+    next = op->extra.next;
+    op->extra.more_behind = false;
+    if (IsBlocked(op)) {
+      LetGo(op);
+      Protocol::ReleaseBias(pass, op);
+      continue;
+    }
+    if (last) {
+      last->extra.next = op;
+      last->extra.more_behind = true;
+    } else {
+      chain.first = op;
+    }
+    last = op;
+  }
+  if (!last) {
+    pass.slot->var_cache.Return(kChainClass, &chain);
+    return nullptr;
+  }
+  OpRecord* const op = chain.first;
   TakeFirst(*pass.slot, chain);
   Protocol::ReleaseBias(pass, op);
   return op;
@@ -76,7 +137,6 @@ void EngineCore::LeaveChain(OpRecord* op) {
   if (op->extra.flags & kDeviceOp) devices_->EndRun(devices_->lane(op->extra.lane));
   Pass pass{&Slot()};
   HeldChain& chain = *op->chain();
-  Protocol::GrantInstead(op);
   LetGo(op);
   StartNext(pass, chain);
   Dispatch(pass, nullptr);

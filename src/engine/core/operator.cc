@@ -43,9 +43,8 @@ constexpr ClosureType kSharedType{sizeof(State*),
 std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   const OpDesc& desc = *request.desc;
   // The handles together count as one push, which ends when all that were pushed have been told.
-  std::shared_ptr<State> state(new State, [](State* last) {
-    last->End(static_cast<int64_t>(last->pushed.load(std::memory_order_relaxed) + last->pushed_alone.Read()));
-  });
+  std::shared_ptr<State> state(
+      new State, [](State* last) { last->End(static_cast<int64_t>(last->pushed.load(std::memory_order_relaxed))); });
   state->core = this;
   state->desc = {.name = desc.name,
                  .place = desc.place,

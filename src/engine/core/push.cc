@@ -26,39 +26,35 @@ struct Named {
   uint64_t word;
 };
 
-// Up to so many distinct Vars stay as they were listed, and are sorted only where a push has to hold them all: ops of
-// one kind then look alike from access to access, which branch predictors reward.
-constexpr uint32_t kFewVars = 4;
+// Up to so many Vars are sorted where they are listed.
+constexpr uint32_t kFewVars = 16;
 
-ENGINE_INLINE bool FewAndDistinct(const Access* a, uint32_t n) {
-  static_assert(kFewVars == 4);
-  const auto differ = [a](uint32_t i, uint32_t k) { return a[i].var != a[k].var; };
-  switch (n) {
-    case 2: return differ(0, 1);
-    case 3: return differ(0, 1) && differ(0, 2) && differ(1, 2);
-    case 4: return differ(0, 1) && differ(0, 2) && differ(1, 2) && differ(0, 3) && differ(1, 3) && differ(2, 3);
-    default: return false;
-  }
-}
-
-// Sorts by Var. Works on the accesses in place; their other fields are not set yet.
-ENGINE_INLINE void Sort(Access* a, uint32_t n) {
+// Sorts by Var, and keeps the listing's order among equals. Works on the accesses in place; their other fields are not set
+// yet. Returns whether some Var came twice.
+ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
   const auto put = [](Access& to, Named from) {
     to.var = from.var;
     to.word = from.word;
   };
-  if (n > 32) [[unlikely]] {
-    std::vector<Named> all(n);
-    for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};
-    std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.var < y.var; });
-    for (uint32_t i = 0; i < n; ++i) put(a[i], all[i]);
-  } else {
-    for (uint32_t i = 1; i < n; ++i) {
-      const Named one{a[i].var, a[i].word};
-      uint32_t k = i;
-      for (; k > 0 && one.var < a[k - 1].var; --k) put(a[k], {a[k - 1].var, a[k - 1].word});
-      if (k != i) put(a[k], one);
-    }
+  bool twice = false;
+  for (uint32_t i = 1; i < n; ++i) {
+    const Named one{a[i].var, a[i].word};
+    uint32_t k = i;
+    for (; k > 0 && one.var < a[k - 1].var; --k) put(a[k], {a[k - 1].var, a[k - 1].word});
+    if (k != i) put(a[k], one);
+    twice |= k > 0 && a[k - 1].var == one.var;
+  }
+  return twice;
+}
+
+// As Sort, for so many that insertion takes too long.
+[[gnu::noinline]] void SortMany(Access* a, uint32_t n) {
+  std::vector<Named> all(n);
+  for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};
+  std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.var < y.var; });
+  for (uint32_t i = 0; i < n; ++i) {
+    a[i].var = all[i].var;
+    a[i].word = all[i].word;
   }
 }
 
@@ -105,7 +101,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
 [[gnu::noinline]] uint32_t EngineCore::ListOnce(ThreadSlot* slot, OpRecord* op) {
   if (slot) slot->scratch.Reserve(Protocol::ScratchBytes(op->n_access));
   Access* const accesses = op->accesses();
-  Sort(accesses, op->n_access);
+  if (op->n_access > kFewVars) SortMany(accesses, op->n_access);
   const uint32_t count = Merge(accesses, op->n_access);
   op->n_access = static_cast<uint16_t>(count);
   return static_cast<uint32_t>(
@@ -135,7 +131,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
   add(desc.writes, Mode::kWrite);
   const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
-  if (count > 1 && !FewAndDistinct(accesses, count)) [[unlikely]]
+  if (count > kFewVars || (count > 1 && Sort(accesses, count))) [[unlikely]]
     return ListOnce(slot, op);
   return count - static_cast<uint32_t>(desc.reads.size());
 }
@@ -249,7 +245,7 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
   const Registered registered(draft.claim_);
   Pass pass{&slot};
   Access* refused = nullptr;
-  const bool exclusive = PushGate::Enter(*this, slot);
+  PushGate::Enter(*this, slot);
   // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
   if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]] {
     PushGate::Leave(slot);
@@ -262,9 +258,7 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-  // A run's are sorted, but for its own Var, which must stay the last: that is where its end looks for it.
-  if (!exclusive && op->n_access <= kFewVars && !(op->extra.flags & kRunOp)) Sort(op->accesses(), op->n_access);
-  const Protocol::Result result = Protocol::Register(pass, op, bias, &refused, exclusive);
+  const Protocol::Result result = Protocol::Register(pass, op, bias, &refused);
   if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
     slot.pushed[epoch].Add(uint64_t{0} - 1);
     PushGate::Leave(slot);
@@ -377,12 +371,7 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   }
   op->pins.store(from->pins.load(std::memory_order_relaxed), std::memory_order_relaxed);
   *static_cast<Operator::State**>(op->closure()) = &state;
-  // One slot alone is ever the sole pusher.
-  if (sole_pusher_.load(std::memory_order_relaxed) == &slot) [[likely]] {
-    state.pushed_alone.Add();
-  } else {
-    state.pushed.fetch_add(1, std::memory_order_relaxed);
-  }
+  state.pushed.fetch_add(1, std::memory_order_relaxed);
   Draft draft(slot, op);
   slot.cache.Reserve(kGroupClass, n);
   RegisterAndStart(slot, std::move(draft), 0);
@@ -515,9 +504,9 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
   OpRecord* const op = draft.op();
   Pass pass{&slot};
   Access* refused = nullptr;
-  const bool exclusive = PushGate::Enter(*this, slot);
+  PushGate::Enter(*this, slot);
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-  const Protocol::Result result = Protocol::Register(pass, op, 0, &refused, exclusive);
+  const Protocol::Result result = Protocol::Register(pass, op, 0, &refused);
   PushGate::Leave(slot);
   if (result == Protocol::Result::kDeletedVar) RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
   draft.Commit();
@@ -568,10 +557,13 @@ namespace engine {
 
 // Here, so that the compiler narrows the common case of PushChained.
 ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  const detail::EngineCore::Home home = core_->HomeOf(desc.place);
-  if (home.flags & detail::kAtPush) [[unlikely]]
-    return PushApart(desc, fn, site, may_wait) ? 0 : kNoRoom;
-  return core_->PushChained(desc, fn, site, detail::kInChain, {.pool = home.pool}, may_wait, *owner_);
+  const uint8_t pool = core_->HomeOf(desc.place).pool;
+  if (!core_->OnDevice(pool) || fn.type->async) [[unlikely]]
+    return PushPast(desc, fn, site, may_wait) ? 0 : kNoRoom;
+  return core_->PushChained(desc, fn, site, detail::kInChain, {.pool = pool}, may_wait, *owner_);
+}
+bool HeldOps::Holds(const Placement& place) const {
+  return place.kind != Placement::Kind::kDefault && core_->OnDevice(core_->HomeOf(place).pool);
 }
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   return PushOrTry(desc, fn, site, true);

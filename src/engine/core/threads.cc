@@ -274,7 +274,6 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   const PoolOptions& options = pool.options();
   RememberSlot(worker.slot);
   t_role_lent = false;
-  worker.ran_on = 0;
   SetThreadUp(options, options_.thread_name, worker);
   if (!thread.hooked[pool.index()]) {
     thread.hooked[pool.index()] = worker.index + 1;
@@ -319,8 +318,6 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     Protocol::PrefetchEnd(next);
     next = Execute(*worker.slot, next, &worker);
     if (t_role_lent) break;  // with the worker
-    const uint32_t ran_on = std::exchange(worker.ran_on, 0);
-    if (measured) measured += ran_on;
   }
   const bool lent = std::exchange(t_role_lent, false);
   if (lent) {

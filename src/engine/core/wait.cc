@@ -175,7 +175,7 @@ bool EngineCore::DriveOne(uint8_t* epoch) {
   if (!op) return false;
   if (epoch) *epoch = op->extra.epoch;
   const BodyScopes aside;
-  while (op) op = Execute(Slot(), op, nullptr);  // a chain goes on
+  Execute(Slot(), op, nullptr);
   return true;
 }
 

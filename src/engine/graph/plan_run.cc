@@ -213,8 +213,7 @@ OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker)
   const uint8_t epoch = op->extra.epoch;
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   Pass pass{&slot};
-  const bool exclusive = sole_pusher_.load(std::memory_order_acquire) != kManyPushers;
-  Protocol::CompleteOne(pass, op, done, exclusive);
+  Protocol::CompleteOne(pass, op, done);
   Protocol::DropPins(pass, op, 1);
   DropRun(run);  // before it is counted: after a drain the plan's frames are free
   return CountEnd(slot, pass, epoch, worker);
@@ -291,7 +290,7 @@ Completion EngineCore::StartCompletion(ThreadSlot& slot, OpRecord* op) {
 
 void EngineCore::ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access) {
   Pass pass{&slot};
-  Protocol::CompleteOne(pass, op, access, sole_pusher_.load(std::memory_order_acquire) != kManyPushers);
+  Protocol::CompleteOne(pass, op, access);
   if (pass.ready) Dispatch(pass, nullptr);
 }
 

@@ -11,20 +11,14 @@
 //            way on all the Vars they share. Visiting Vars in sorted order without holding them would not do.
 // Errors:    Register can refuse a deleted Var, and then has changed nothing. Nothing else can fail.
 //
-// Exclusive: as long as one thread alone has ever pushed (the caller sees to it, gate.h), tails need no lock, because
-// only that thread changes them: completers then leave tails alone and only mark their link DONE, and the next push
-// finds a finished writer there. That saves a read-modify-write an access and keeps the tail's line with the pusher.
-// Once a second thread pushes, `exclusive` is false for good; a completer may learn of it late, which is harmless.
-//
 // Env provides: Atomic<T>; OpExtra, PusherExtra, CompleterExtra (production fields that share our cache lines);
 // Ctx, a thread's context; TakeGroup<Group>(ctx), DropGroup(ctx, group), Recycle(ctx, op), OnReady(ctx, op),
-// ExtraPins(op), SpinOnLock(round), Scratch(ctx), of as many bytes as ScratchBytes says, CheckGrant(op, n) and CheckPins(op, n), which may assert, and `kMutant`, Mutant::kNone in production. For ops that are held together (bulk):
-// Holder(op), what holds it back or held it once, or null, asked by who has the op; HolderAtTail(op), the same of another's
-// op that has one and is pinned; Holds(holder), false once it has let go of all that it held when asked; and Need(ctx,
-// holder): an op that `holder` does not hold was registered behind one that it does. A tail says whether it leads to such an op, so that others pay a bit test.
-// IsHeld(op): whether there is a Holder. InTurn(op, before): the holder of both, which has started neither, starts `op` only
-// when `before` has ended: then a write of `op` behind one of `before` needs no grant, only the word of it in the link
-// (kImplied). A holder that starts ops out of turn after all calls GrantInstead first.
+// ExtraPins(op), SpinOnLock(round), Scratch(ctx), of as many bytes as ScratchBytes says, CheckGrant(op, n) and
+// CheckPins(op, n), which may assert, and `kMutant`, Mutant::kNone in production. For ops that are held together (bulk):
+// IsHeld(op), whether the op has a holder; Holder(op), what holds it back or held it once, or null, asked by who has the op;
+// HolderAtTail(op), the same of another's op that has one and is pinned; Holds(holder), false once it has let go of all
+// that it held when asked; and Need(ctx, holder): an op that `holder` does not hold was registered behind one that it does. A
+// tail says whether it leads to such an op, so that others pay a bit test.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +44,6 @@ enum class Mutant {
   kOrderSwapOnOneVar,     // publish the last Var before locking the others
   kForgottenHolder,       // a reader that joins a group does not learn who holds the write before it
   kSettledLate,           // CompleteOne tells waits of the version after it has let the next write go
-  kImpliedOutOfTurn,      // what GrantInstead makes a grant is not awaited
-  kImpliedBehindDone,     // a write that has ended is taken for one that its holder has not started
 };
 
 template <class Env>
@@ -69,15 +61,12 @@ struct Dependency {
   static constexpr uintptr_t kOpen = 4;
   static constexpr uintptr_t kHeld = 8;
   static constexpr uintptr_t kBits = 15;
-  // In a writer's link. kDone: finished, whoever comes is granted at once. kImplied: the successor awaits no grant, because
-  // its holder starts it later.
-  static constexpr uintptr_t kDone = 1;
-  static constexpr uintptr_t kImplied = 4;
+  static constexpr uintptr_t kDone = 1;     // in a writer's link: finished, whoever comes is granted at once
   static constexpr uintptr_t kGranted = 1;  // in Group::waiters
 
   // One (op, Var, mode), 32 bytes, embedded in the op's block.
   struct Access {
-    // Writer: successor (Op* [| kImplied] or Group*|kGroup) or kDone; reader: next waiter, then group.
+    // Writer: successor (Op* or Group*|kGroup) or kDone; reader: next waiter, then group.
     Atomic<uintptr_t> link;
     Var* var;
     Op* op;
@@ -133,31 +122,18 @@ struct Dependency {
     op->pins.store((writes ? writes : 1) + extra, std::memory_order_relaxed);
   }
 
-  // Accesses must be sorted by Var address, or in any order where exclusive; each Var once; `n_access` of them
-  // initialised but for link and version; pins set. `bias` extra grants are awaited (1 for a held op). The ctx must hold
-  // as many free groups as the op has reads.
+  // Accesses must be sorted by Var address; each Var once; `n_access` of them initialised but for link and version; pins
+  // set. `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
   // Afterwards the op may run, complete and be recycled at any moment, unless kReady is returned: then every access
   // is granted, nobody else knows it, and starting it is the caller's business.
   enum class Result { kReady, kPending, kDeletedVar };
-  ENGINE_INLINE static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused, bool exclusive = false) {
+  ENGINE_INLINE static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused) {
     const uint32_t n = op->n_access;
-    Access* const access = op->accesses();
     op->wait.store(n + bias, std::memory_order_relaxed);
-
-    uint32_t granted = 0;
-    if (exclusive) {
-      for (uint32_t i = 0; i < n; ++i)
-        if (access[i].var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
-          *refused = &access[i];
-          return Result::kDeletedVar;
-        }
-      // Nobody else pushes, so there is nothing to hold: each access in turn.
-      for (uint32_t i = 0; i < n; ++i) granted += RegisterAlone(ctx, access[i], op);
-    } else {
-      granted = RegisterHolding(ctx, op, refused);
-      if (granted == kRefused) [[unlikely]]
-        return Result::kDeletedVar;
-    }
+    const uint32_t granted =
+        n == 1 && Env::kMutant == Mutant::kNone ? RegisterOne(ctx, op, refused) : RegisterAll(ctx, op, refused);
+    if (granted == kRefused) [[unlikely]]
+      return Result::kDeletedVar;
     // Nobody else grants an op whose accesses were all granted here, but for its holder, which does not while it pushes.
     if (granted == n) {
       if (bias == 0) return Result::kReady;
@@ -182,7 +158,7 @@ struct Dependency {
 
   // The op has run (or failed, or was skipped) and its Vars' poison is set: releases its accesses and the block.
   // Ops that become ready go to Env::OnReady.
-  ENGINE_INLINE static void Complete(Ctx& ctx, Op* op, bool exclusive = false) {
+  ENGINE_INLINE static void Complete(Ctx& ctx, Op* op) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
     uint32_t writes = 0;
@@ -204,52 +180,37 @@ struct Dependency {
     for (Access* a = access; writes > 1; ++a) {
       if (a->read()) continue;
       --writes;
-      drop += LeaveWrite(ctx, op, *a, exclusive);
+      drop += LeaveWrite(ctx, op, *a);
     }
-    drop += LeaveWrite(ctx, op, *last_write, exclusive);
+    drop += LeaveWrite(ctx, op, *last_write);
     if (drop) DropPins(ctx, op, drop);
   }
 
   // Complete for the most common op, small enough to stand where it is called: one write. False: it is another one.
-  ENGINE_INLINE static bool CompleteSoleWrite(Ctx& ctx, Op* op, bool exclusive = false) {
+  ENGINE_INLINE static bool CompleteSoleWrite(Ctx& ctx, Op* op) {
     Access& a = *op->accesses();
     if (op->n_access != 1 || a.read() || op->deletes) return false;
     a.var->settled.store(a.version(), std::memory_order_release);  // as in Complete
-    if (LeaveWrite(ctx, op, a, exclusive)) DropPins(ctx, op, 1);
+    if (LeaveWrite(ctx, op, a)) DropPins(ctx, op, 1);
     return true;
   }
 
   // Releases one access of an op that goes on: what Complete does for all of them. Each access once; a pin of the op's
   // own (Env::ExtraPins) keeps the block until DropPins.
-  static void CompleteOne(Ctx& ctx, Op* op, Access& a, bool exclusive = false) {
+  static void CompleteOne(Ctx& ctx, Op* op, Access& a) {
     if (a.read()) return LeaveGroup(ctx, reinterpret_cast<Group*>(a.link.load(std::memory_order_relaxed)));
     if constexpr (Env::kMutant != Mutant::kSettledLate)
       a.var->settled.store(a.version(), std::memory_order_release);  // as in Complete
-    const uint32_t drop = LeaveWrite(ctx, op, a, exclusive);
+    const uint32_t drop = LeaveWrite(ctx, op, a);
     if constexpr (Env::kMutant == Mutant::kSettledLate) a.var->settled.store(a.version(), std::memory_order_release);
     if (drop) DropPins(ctx, op, 1);
   }
 
-  // Of an op in whose place its holder starts others before it has ended: those that were to start behind it await its
-  // grants instead. By the holder, while it has started none of them. relaxed: each still misses its start, so nobody
-  // meets the end of its count meanwhile, and whoever ends `op` has it from the holder.
-  static void GrantInstead(Op* op) {
-    for (Access *a = op->accesses(), *end = a + op->n_access; a != end; ++a) {
-      const uintptr_t next = a->read() ? 0 : a->link.load(std::memory_order_relaxed);
-      if (!(next & kImplied)) continue;
-      if constexpr (Env::kMutant != Mutant::kImpliedOutOfTurn)
-        reinterpret_cast<Op*>(next ^ kImplied)->wait.fetch_add(1, std::memory_order_relaxed);
-      a->link.store(next ^ kImplied, std::memory_order_relaxed);
-    }
-  }
-
-  // Whether the next of a holder's, `op`, comes straight behind `before` by a write, awaiting its grant or not.
+  // Whether `op` comes straight behind `before` by a write.
   static bool Follows(const Op* before, const Op* op) {
     const Access* a = before->accesses();
     for (uint32_t i = 0; i < before->n_access; ++i)
-      if (!a[i].read() &&
-          (a[i].link.load(std::memory_order_relaxed) | kImplied) == (reinterpret_cast<uintptr_t>(op) | kImplied))
-        return true;
+      if (!a[i].read() && a[i].link.load(std::memory_order_relaxed) == reinterpret_cast<uintptr_t>(op)) return true;
     return false;
   }
 
@@ -312,7 +273,6 @@ struct Dependency {
     uintptr_t old;     // tail before us
     uintptr_t now;     // tail that we publish
     uint64_t entered;  // readers of the group that we close
-    bool own;          // a write, behind one of the same holder
   };
 
  public:
@@ -320,10 +280,29 @@ struct Dependency {
   static constexpr size_t ScratchBytes(size_t accesses) { return accesses <= kOnStack ? 0 : accesses * sizeof(Seen); }
 
  private:
-  // Two-phase: locks every tail, publishes, links. Returns how many are granted at once; kRefused: a deleted Var, and
-  // nothing has changed.
+  // Each returns how many accesses are granted at once; kRefused: a deleted Var, and nothing has changed.
   static constexpr uint32_t kRefused = UINT32_MAX;
-  static uint32_t RegisterHolding(Ctx& ctx, Op* op, Access** refused) {
+  // The steps of RegisterAll, for one access.
+  ENGINE_INLINE static uint32_t RegisterOne(Ctx& ctx, Op* op, Access** refused) {
+    Access& a = *op->accesses();
+    Seen seen;
+    Lock(a.var, &seen.old);
+    if (a.var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
+      *refused = &a;
+      Unlock(a.var, seen.old);
+      return kRefused;
+    }
+    if (a.read()) {
+      EnterToRead(ctx, a, op, seen);
+      Unlock(a.var, seen.now);
+      return LinkToRead(ctx, a, seen);
+    }
+    EnterToWrite(ctx, a, op, seen);
+    Unlock(a.var, seen.now);
+    return LinkToWrite(ctx, a, seen);
+  }
+  // Two-phase: locks every tail, publishes, links.
+  static uint32_t RegisterAll(Ctx& ctx, Op* op, Access** refused) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
     Seen on_stack[kOnStack];
@@ -351,13 +330,15 @@ struct Dependency {
         return kRefused;
       }
     }
-    // 2. Publish every new tail; that store also unlocks. Until here nobody has seen the op.
+    // 2. Publish every new tail; that store also unlocks. Whoever queues behind one of them finds that access whole, and the
+    // op reaches nobody before it, who could grant it, until it is linked.
     const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding         ? 0
                           : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
                                                                                 : n;
-    for (uint32_t i = 0; i < held; ++i) Enter(ctx, access[i], op, seen[i]);
-    if constexpr (Env::kMutant != Mutant::kLinkBeforePublish)
-      for (uint32_t i = 0; i < held; ++i) Unlock(access[i].var, seen[i].now);
+    for (uint32_t i = 0; i < held; ++i) {
+      Enter(ctx, access[i], op, seen[i]);
+      if constexpr (Env::kMutant != Mutant::kLinkBeforePublish) Unlock(access[i].var, seen[i].now);
+    }
     // 3. Link to what was there before, and count what is granted at once.
     uint32_t granted = 0;
     for (uint32_t i = 0; i < n; ++i) granted += Link(ctx, access[i], seen[i]);
@@ -366,30 +347,7 @@ struct Dependency {
     return granted;
   }
 
-  // Exclusive: Enter, Unlock and Link in one. Returns whether the access is granted at once.
-  ENGINE_INLINE static bool RegisterAlone(Ctx& ctx, Access& a, Op* op) {
-    Var* const v = a.var;
-    Seen seen;
-    // relaxed: we wrote it ourselves; what a finished writer did comes with its kDone.
-    seen.old = v->tail.load(std::memory_order_relaxed);
-    if (a.read() && (seen.old & kBits) == (kGroup | kOpen) && !Env::Holder(op)) {
-      ++v->entered;
-      a.op = op;
-      a.set_version(v->pushed.load(std::memory_order_relaxed));
-      a.link.store(seen.old ^ (kGroup | kOpen), std::memory_order_relaxed);
-      return true;
-    }
-    if (a.read()) {
-      EnterToRead(ctx, a, op, seen);
-      Unlock(v, seen.now);
-      return LinkToRead(ctx, a, seen);
-    }
-    EnterToWrite(ctx, a, op, seen);
-    Unlock(v, seen.now);
-    return LinkToWrite(ctx, a, seen);
-  }
-
-  // Under LOCK, or exclusive: takes the version, enters or opens a group, and prepares the tail to publish.
+  // Under LOCK: takes the version, enters or opens a group, and prepares the tail to publish.
   ENGINE_INLINE static void Enter(Ctx& ctx, Access& a, Op* op, Seen& seen) {
     a.read() ? EnterToRead(ctx, a, op, seen) : EnterToWrite(ctx, a, op, seen);
   }
@@ -403,8 +361,7 @@ struct Dependency {
     if (op->deletes) v->deleted.store(1, std::memory_order_relaxed);
     seen.entered = v->entered;
     seen.now = TailOf(op, a);
-    seen.own = (seen.old & kHeld) && BehindOwn(op, seen.old);
-    if ((seen.old & kHeld) && !seen.own) [[unlikely]]
+    if ((seen.old & kHeld) && !BehindOwn(op, seen.old)) [[unlikely]]
       seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, seen.entered);
   }
   ENGINE_INLINE static void EnterToRead(Ctx& ctx, Access& a, Op* op, Seen& seen) {
@@ -448,7 +405,7 @@ struct Dependency {
     return mine && (old & kHeld) && g->holder == mine && (!g->holder_before || g->holder_before == mine);
   }
 
-  // Under LOCK, or exclusive: where ops are held, notes in the group who holds its readers and what it waits for, and
+  // Under LOCK: where ops are held, notes in the group who holds its readers and what it waits for, and
   // tells whose ops we queue behind. The write at the tail is pinned by it, so its block can be looked at. A holder seen
   // here may have let go long ago: Need must bear that. Returns the tail to publish instead of `now`.
   [[gnu::noinline]] static uintptr_t NoteHeld(Ctx& ctx, Access& a, Op* op, uintptr_t old, uintptr_t now,
@@ -496,14 +453,7 @@ struct Dependency {
     const uintptr_t old = seen.old;
     if (old == 0) return true;
     if (old & kGroup) return CloseGroup(ctx, GroupOf(old), a, seen.entered);
-    Access* const writer = AccessOf(old);
-    if (seen.own && Env::InTurn(a.op, writer->op) &&
-        (Env::kMutant == Mutant::kImpliedBehindDone || writer->link.load(std::memory_order_relaxed) != kDone)) {
-      // relaxed: nobody else follows this write, and its completer comes after its start, which is our holder's to give.
-      writer->link.store(reinterpret_cast<uintptr_t>(a.op) | kImplied, std::memory_order_relaxed);
-      return true;
-    }
-    return Follow(ctx, writer, reinterpret_cast<uintptr_t>(a.op));
+    return Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(a.op));
   }
 
   // Hangs `me` behind a writer; true if the writer had gone already.
@@ -559,7 +509,7 @@ struct Dependency {
   }
 
   // Returns 1 if the pin of this write is ours to drop, 0 if a pusher that sees us will.
-  ENGINE_INLINE static uint32_t LeaveWrite(Ctx& ctx, Op* op, Access& a, bool exclusive) {
+  ENGINE_INLINE static uint32_t LeaveWrite(Ctx& ctx, Op* op, Access& a) {
     constexpr uint32_t kLeft = Env::kMutant == Mutant::kMissingPin ? 1 : 0;
     // acquire: the successor's block. Partner: the release exchange in Follow.
     uintptr_t next = a.link.load(std::memory_order_acquire);
@@ -572,9 +522,7 @@ struct Dependency {
       } else {
         // release: our effects, to whoever finds the Var idle. Partner: the acquire in Lock. Idle comes before DONE:
         // once DONE is out, a pusher may drop the pin, the block be recycled, and `me` be the tail of a new op.
-        if (!exclusive &&
-            a.var->tail.compare_exchange_strong(me, 0, std::memory_order_release, std::memory_order_relaxed))
-          return 1;
+        if (a.var->tail.compare_exchange_strong(me, 0, std::memory_order_release, std::memory_order_relaxed)) return 1;
         // release: our effects. Partner: the acquire in Follow.
         next = a.link.exchange(kDone, std::memory_order_acq_rel);
         if (!next) return kLeft;
@@ -582,7 +530,7 @@ struct Dependency {
     }
     if (next & kGroup) {
       GrantGroup(ctx, GroupOf(next), nullptr);
-    } else if (!(next & kImplied)) {
+    } else {
       Grant(ctx, reinterpret_cast<Op*>(next));
     }
     return 1;

@@ -1,21 +1,15 @@
-// HeldChain: ops whose places in the order are taken, and which start together, one after another on one thread.
-// What bulk is made of; the core knows no more of it.
+// HeldChain: ops for one device whose places in the order are taken, and which are issued together, one after another on
+// one thread. What bulk is made of; the core knows no more of it.
 //
-// A member is registered like any op, with one more grant to wait for, which the chain gives: to the first member when
-// the chain is released, to each later one when the one before it has ended (or, waiting inside its body, lends its
-// worker away). So a chain adds edges that point the way in which its owner pushed, and no other.
-// A member that still waits for an op outside when its turn comes splits the chain (chain_split.cc), unless all behind it
-// depend on it or wait for all that it waits for (readers of one Var). All that remain are distributed in one pass: each
-// that waits for an op outside begins a part, a chain of its own, which whoever grants it last starts; who depends on one
-// of a part, or waits for all that its first waits for, is in that part, the earliest if there are several; the others go
-// on at once. A member of a part that is blocked when its turn comes, by an op outside or by another part, splits that.
-// Hence no member waits for anything but what it depends on, and a turn: what another waits for outside may wait for the
-// member, in ways that the engine cannot see (a body that calls a Completion, a thread that releases a HeldOp after a wait).
-// A pass costs by the member, and so do all of them together: after tuning::kMostLooks of them the members that are not
-// ready start each for itself.
-//
-// Where a member writes behind a member before it, that order needs no grant of the protocol (Dependency::kImplied), and
-// costs a store. Members that start out of turn, in a split or while one waits inside its body, get grants instead.
+// A member is registered like any op, with one more grant to wait for, its start, which the chain gives: to the first
+// member when the chain is released, to each later one when the one before it has been issued (or, waiting inside its
+// body, lends its worker away). So a chain adds edges that point the way in which its owner pushed, and no other.
+// When it is a member's turn and the member still waits for an op outside, the chain waits with it if no other member
+// could be ready before: if each comes straight behind the one before it, or names all of its Vars. Otherwise the members
+// that have all other grants stay, and nothing blocks them any more; every other one starts by itself when it is granted
+// last. Hence no member waits for anything but what it depends on, and a turn: what another waits for outside may wait for
+// the member, in ways that the engine cannot see (a body that calls a Completion, a thread that releases a HeldOp after a
+// wait). The members are looked at twice at most, so that this costs by their number.
 //
 // Nobody may be kept waiting by a chain that is still open. Whoever registers an op behind a member, other than in the
 // same chain, finds the chain there (Dependency::NoteHeld) and releases it after its registration. WaitAll, a push
@@ -45,9 +39,8 @@ struct alignas(64) HeldChain {
   // Open: the members, linked by extra.next. Released: those that have not started, by whoever runs the chain.
   OpRecord* last = nullptr;
   alignas(64) OpRecord* first = nullptr;  // a line of the thread that runs the chain, while others look at `open`
-  // How often the members were looked at since they were released, because the first was blocked.
-  uint32_t looks = 0;
-  static constexpr uint32_t kInOrder = UINT32_MAX;  // they never need be again: each depends on the one before it
+  // What a look at the members found, because the first was blocked; by whoever runs the chain.
+  enum : uint8_t { kNotLookedAt, kEachBehindTheOneBefore, kLookedAt } order = kNotLookedAt;
 };
 
 // What an op that nobody holds any more says instead of its chain, whose block others may take: those that go on are

@@ -122,11 +122,6 @@ struct ProductionEnv {
   static bool IsHeld(const Op* op) {
     return op->extra.flags & kInChain;
   }
-  // A chain runs its members one after another. On a device they are issued, and end later.
-  template <class Op>
-  static bool InTurn(const Op* op, const Op* before) {
-    return !((op->extra.flags | before->extra.flags) & kDeviceOp);
-  }
   static bool Holds(void* holder);
   static void Need(Pass& pass, void* holder);
   template <class Op>

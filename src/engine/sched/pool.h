@@ -37,7 +37,6 @@ struct alignas(64) Worker {
   bool played = false;                    // by a thread; set and looked at under EngineCore::pools_mu_
   uint32_t turn = 0;                      // where the next look starts
   uint32_t found = 0;                     // ops since it last found nothing
-  uint32_t ran_on = 0;                    // ops of chains that ran straight after others, since it last looked
   bool doubts = false;                    // that ops are still tiny: the last mean was not
   std::chrono::nanoseconds searched{0};   // since the last mean: nobody's op
   struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last

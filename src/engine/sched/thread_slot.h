@@ -64,7 +64,7 @@ struct alignas(64) ThreadSlot {
   // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sum in drain.cc.
   OwnedCounter pushed[2];
   OwnedCounter completed[2];
-  OwnedCounter skipped, inlined, merged, stolen, split_looks, backpressure_waits;
+  OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
   TraceRing trace;
   bool taken = false;  // under EngineCore::slots_mu_
 };
