@@ -6,6 +6,7 @@
 
 #include "comm/backend.h"
 #include "core/core.h"
+#include "device/devices.h"
 
 namespace engine {
 
@@ -87,7 +88,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
       step();
     } catch (const std::exception& error) {
       const std::exception_ptr cause = FailWith(error.what());
-      core->devices().Attend();
+      DevicesOf(*core).Attend();
       std::rethrow_exception(cause);
     }
   }
@@ -104,7 +105,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
     } catch (const Error& error) {
       backend->Abort(error.what());
     }
-    core->devices().CloseChannel(*channel);
+    DevicesOf(*core).CloseChannel(*channel);
     done();
   }
 
@@ -168,15 +169,15 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
   state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
                                                 : detail::MakeLoopbackBackend(membership, device);
   state->var = engine.NewVar(state->options.name);
-  state->channel = &core->devices().OpenChannel(static_cast<uint32_t>(state->options.device), state,
-                                                Timeout(state->options.timeout).nanoseconds());
+  state->channel = &DevicesOf(*core).OpenChannel(static_cast<uint32_t>(state->options.device), state,
+                                                 Timeout(state->options.timeout).nanoseconds());
   state_ = std::move(state);
   const auto join = [s = state_](RunContext&) { s->Step([&] { s->backend->Join(); }); };
   const OpDesc desc{.name = "communicator_join", .updates = state_->var, .place = place()};
   try {
     core->PushSync(desc, detail::RefClosure(join), site);
   } catch (...) {
-    core->devices().CloseChannel(*state_->channel);
+    DevicesOf(*core).CloseChannel(*state_->channel);
     throw;
   }
 }
@@ -235,7 +236,7 @@ void Communicator::Abort(std::string_view why) {
   if (State("Abort").process != getpid())
     throw UsageError("communicator '" + name() + "': Abort in a fork's child: the communicator is the parent's");
   state_->Fail("aborted: " + std::string(why));
-  state_->core->devices().Attend();
+  DevicesOf(*state_->core).Attend();
 }
 
 std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> devices,

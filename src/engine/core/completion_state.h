@@ -15,8 +15,8 @@
 
 #include <atomic>
 
+#include "base/fork.h"
 #include "core/core.h"
-#include "core/fork.h"
 
 namespace engine::detail {
 

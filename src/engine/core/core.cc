@@ -16,7 +16,7 @@ EngineCore::EngineCore(EngineOptions options)
       ops_(BlockKind::kOps, options_.max_pending),
       vars_(BlockKind::kVars, size_t{1} << 16),
       completions_(BlockKind::kCompletions, size_t{1} << 10),
-      devices_(std::make_unique<Devices>(*this, options_)),
+      devices_(MakeDevices(*this, options_)),
       liveness_(std::make_shared<Liveness>()) {
   {
     MutexLock lock(liveness_->mu);

@@ -21,11 +21,12 @@
 #include <thread>
 #include <vector>
 
+#include "core/device_side.h"
 #include "core/push_scopes.h"
-#include "device/devices.h"
 #include "engine/plan.h"
 #include "order/error_record.h"
 #include "order/held_chain.h"
+#include "order/op_kind.h"
 #include "order/op_record.h"
 #include "sched/pool.h"
 #include "sched/thread_slot.h"
@@ -70,7 +71,7 @@ struct ParkedWaiter {
   ParkedWaiter* after = nullptr;
 };
 
-class EngineCore {
+class EngineCore final : public PoolHost {
  public:
   explicit EngineCore(EngineOptions options);
 
@@ -79,7 +80,8 @@ class EngineCore {
     const OpDesc* desc;
     ClosureRef closure;
     Site site;
-    uint32_t flags = 0;    // kAsyncOp
+    uint32_t flags = 0;  // kAsyncOp
+    OpKindId kind{};
     bool may_wait = true;  // false: TryPush
   };
   bool Push(const PushRequest& request);                        // false: would have to wait
@@ -124,6 +126,9 @@ class EngineCore {
   void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
   static bool Cancelled(OpRecord* op);
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
+  // --- internal_ops.cc
+  void EndWait(Pass& pass, OpRecord* op);
+  void ClearPoison(Pass& pass, OpRecord* op);  // of its Var
   static Access* FindAccess(OpRecord* op, const VarCore* var);
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
 
@@ -149,7 +154,7 @@ class EngineCore {
   enum class WaitKind { kRead, kWrite };
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
   void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
-  void NoteIdle();                                // a worker is about to sleep: waiters for room and drains look again
+  void NoteIdle() override;                       // waiters for room and drains look again
   // Runs one op of the caller pool on this thread, unless it is inside an op, of any engine. `epoch`: the parity that it was pushed in.
   bool DriveOne(uint8_t* epoch = nullptr);
   void WakeDriver();  // the caller pool has work
@@ -158,14 +163,12 @@ class EngineCore {
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside);
   void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
 
-  SpinPlaces& spin_places() { return spin_places_; }
-
   // --- drain.cc
   bool WaitAll(Clock::time_point deadline, bool report);
   bool AllOverSoon(Clock::time_point deadline);
   bool WaitForEpochs(Clock::time_point deadline);
-  void NoteDrain();                                      // a completer met the epoch that a WaitAll waits for
-  void TellDrain(Worker& worker, const OpRecord* next);  // what it has not told yet, unless `next` will
+  void NoteDrain();  // a completer met the epoch that a WaitAll waits for
+  void TellDrain(Worker& worker, const OpRecord* next) override;
 
   // --- completion.cc
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count
@@ -180,7 +183,7 @@ class EngineCore {
   void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
 
   // --- device/
-  Devices& devices() const { return *devices_; }
+  DeviceSide& devices() const { return *devices_; }
   bool HostWaits() const {  // for everything, or for room
     return draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed);
   }
@@ -261,9 +264,6 @@ class EngineCore {
 
   // --- fork.cc, watchdog.cc
   std::string DescribePending();
-  void EnlistPlan(const std::shared_ptr<PlanCore>& plan) EXCLUDES(plans_mu_);
-  void LockPlans(std::vector<std::shared_ptr<PlanCore>>* locked);
-  void UnlockPlans();
   void BeforeFork();
   void AfterForkInParent();
   void AfterForkInChild();
@@ -314,7 +314,7 @@ class EngineCore {
   uint32_t ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const;
   static uint32_t ListOnce(ThreadSlot* slot, OpRecord* op);
   uint32_t ListAccesses(OpRecord* op, const OpDesc& desc) const;
-  Draft NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site);
+  Draft NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site);
   static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   Registered RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias);
@@ -332,7 +332,7 @@ class EngineCore {
 
   // held_chain.cc
   uint32_t AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner, bool open);
-  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home, bool may_wait,
+  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, Home home, bool may_wait,
                        HeldOwner& owner);
   HeldChain* OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count);
   OpRecord* StartNext(Pass& pass, HeldChain& chain);
@@ -359,7 +359,7 @@ class EngineCore {
   void BeginRun(RunState& run);
   OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
   OpRecord* FinishRun(ThreadSlot& slot, RunState& run, Worker* worker);
-  OpRecord* NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index);
+  OpRecord* NewPlanOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes, uint8_t pool_index);
   void RecyclePlanOp(ThreadSlot& slot, OpRecord* op);
   OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index);
   void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
@@ -387,7 +387,7 @@ class EngineCore {
   ErrorRecord* FirstPoison(OpRecord* op);
   static void PrefetchFollower(OpRecord* op);
   void SetPoison(VarCore* var, ErrorRecord* error);
-  void RunInternal(Pass& pass, OpRecord* op);
+  void RunInternal(Pass& pass, OpRecord* op);  // internal_ops.cc
   void RecycleRecord(ThreadSlot& slot, OpRecord* op);
   void RecycleOther(OpRecord* op);  // a deletion, or a block from operator new
 
@@ -475,7 +475,7 @@ class EngineCore {
   std::atomic<uint8_t> next_pool_{kFirstNamedPool};
   std::atomic<uint64_t> device_pools_{
       0};  // bit, from kFirstChannelPool: its ops go to a device; set before the pool is there
-  std::unique_ptr<Devices> devices_;
+  std::unique_ptr<DeviceSide> devices_;
 
   Mutex threads_mu_;
   std::vector<std::unique_ptr<EngineThread>> threads_ GUARDED_BY(threads_mu_);
@@ -488,9 +488,6 @@ class EngineCore {
   // Held by Stop, Start and Shutdown until they return, so that each finds the engine running, stopped or ended.
   Mutex change_mu_;
 
-  Mutex plans_mu_;  // of the list; a fork takes the plans' own locks
-  std::vector<std::weak_ptr<PlanCore>> plans_ GUARDED_BY(plans_mu_);
-
   Mutex owners_mu_;
   std::deque<HeldOwner> owners_ GUARDED_BY(owners_mu_);
   std::vector<HeldOwner*> free_owners_ GUARDED_BY(owners_mu_);
@@ -499,7 +496,6 @@ class EngineCore {
   Mutex parked_mu_;
   ParkedWaiter* last_parked_ GUARDED_BY(parked_mu_) = nullptr;
   std::atomic<uint32_t> parked_count_{0};
-  SpinPlaces spin_places_;
   Turns turns_;
 
   // WaitAll.

@@ -5,8 +5,8 @@
 #include <string>
 #include <unordered_set>
 
+#include "base/fork.h"
 #include "core/completion_state.h"
-#include "core/fork.h"
 #include "core/options.h"
 #include "core/piece_of_op.h"
 
@@ -82,11 +82,11 @@ Stream RunContext::stream() const {
   if (!defer_sync()) NotOnDevice(op_, "stream");
   for (const detail::RunFrame* f = detail::t_frame; f; f = f->outer)
     if (f->op == op_ && f->stream) return f->stream;  // captured
-  return core_->devices().lane(op_->extra.lane).stream;
+  return core_->devices().StreamOf(op_);
 }
 Device& RunContext::device() const {
   if (!defer_sync()) NotOnDevice(op_, "device");
-  return *core_->devices().lane(op_->extra.lane).device->device;
+  return core_->devices().DeviceOf(op_);
 }
 CUstream_st* RunContext::cuda_stream() const {
   const Stream own = stream();
@@ -186,7 +186,7 @@ Placement Engine::Pool(std::string_view name) const { return core_->NamedPool(na
 int Engine::workers() const noexcept { return core_->options().workers; }
 EngineStats Engine::stats() const { return core_->stats(); }
 DeviceStats Engine::device_stats() const { return core_->devices().stats(); }
-Device& Engine::device(int index) const { return *core_->devices().Get(static_cast<uint32_t>(index)).device; }
+Device& Engine::device(int index) const { return core_->devices().device(static_cast<uint32_t>(index)); }
 void Engine::StartTrace() { core_->StartTrace(); }
 std::vector<TraceEvent> Engine::StopTrace() { return core_->StopTrace(); }
 std::string Engine::DescribePending() const { return core_->DescribePending(); }

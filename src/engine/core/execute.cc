@@ -1,11 +1,11 @@
 // Running an op, settling it, and starting what it released.
 #include "core/core.h"
-#include "graph/plan_core.h"
 
 namespace engine::detail {
 
 thread_local constinit RunFrame* t_frame = nullptr;
 thread_local constinit bool t_role_lent = false;
+thread_local constinit bool t_in_piece = false;
 
 void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
   // It is likely to run next; its header has just been touched.
@@ -21,7 +21,7 @@ void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
 }
 
 void EngineCore::RecycleOther(OpRecord* op) {
-  if (op->extra.flags & kDeleteOp) return ReleaseVarCore(CoreOf(op->accesses()[0].var));
+  if (op->extra.kind == OpKindId::kDelete) return ReleaseVarCore(CoreOf(op->accesses()[0].var));
   ops_.ReturnLarge(op->extra.size_class, op);
 }
 
@@ -80,7 +80,7 @@ OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error,
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   CheckState(op, Bit(OpState::kReady), "an op starts that is not ready");
   op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
-  if ((op->extra.flags & (kScoped | kAsyncOp | kPlanOp)) | poisoned_.load(std::memory_order_relaxed) |
+  if ((op->extra.flags & (kScoped | kAsyncOp | kOwnWay)) | poisoned_.load(std::memory_order_relaxed) |
       tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]
     return ExecuteWatched(slot, op, worker, raised);
   RunFrame frame{this, op, t_frame};
@@ -107,7 +107,7 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
 OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   if (op->extra.flags & kDeviceOp) return devices_->Execute(slot, op, worker);
   if (has_devices_.load(std::memory_order_relaxed) && !devices_->MayRunOnHost(op)) return nullptr;
-  if (op->extra.flags & kPlanOp) return ExecutePlan(slot, op, worker);
+  if (op->extra.flags & kOwnWay) return KindOf(op).execute(*this, slot, op, worker);
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
   ErrorRecord* error = BeforeRun(op);
@@ -177,7 +177,7 @@ ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
 }
 
 bool EngineCore::Cancelled(OpRecord* op) {
-  if (op->extra.flags & (kShareOp | kTicketOp)) op = RunOf(op)->op;
+  if (const auto owner = KindOf(op).owner; owner && !(op->extra.flags & kDeviceOp)) op = owner(op);
   return (op->extra.flags & kScoped) && op->scope()->load(std::memory_order_relaxed);
 }
 
@@ -283,41 +283,8 @@ void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
   }
 }
 
-// Waits, error clearing and deletion: a few stores, done wherever they are granted.
-void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
-  Access& a = op->accesses()[0];
-  VarCore* var = CoreOf(a.var);
-  if (has_devices_.load(std::memory_order_relaxed) && !(op->extra.flags & kDeleteOp) && !devices_->MayRunOnHost(op))
-    return;  // its end comes with that of the device work
-  CheckState(op, Bit(OpState::kWaiting) | Bit(OpState::kBehindDevice), "an internal op runs that was not granted");
-  if constexpr (kAsserts) op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
-  if (op->extra.flags & kWaitOp) {
-    auto* node = static_cast<WaitNode*>(op->closure());
-    ErrorRecord* poison = var->completer.poison.load(std::memory_order_relaxed);
-    node->error = poison ? poison->Retain() : nullptr;
-    Complete(pass, op);  // the waiter's pin keeps the block
-    // release: the error, and the end of our look at the block. Partner: the acquire loads in wait.cc.
-    const uint32_t was = node->word.exchange(WaitNode::kDone, std::memory_order_acq_rel);
-    if (was == WaitNode::kParked) FutexWake(node->word, 1);  // only its address: the block may be gone
-    if (was != WaitNode::kAbandoned) return;
-    if (node->error) node->error->Release();
-    Protocol::DropPins(pass, op, 1);  // the waiter left its pin to us
-    return;
-  }
-  ErrorRecord* poison = nullptr;
-  OpRecord* const ticket = op->extra.flags & kSettleOp ? *static_cast<OpRecord**>(op->closure()) : nullptr;
-  if ((op->extra.flags & kClearOp) && devices_->AnyLost()) devices_->ForgetVar(var);
-  if (poisoned_.load(std::memory_order_relaxed)) {
-    poison = ticket ? var->completer.poison.load(std::memory_order_relaxed) : nullptr;
-    if (poison) poison->Retain();
-    if (!ticket) SetPoison(var, nullptr);  // else the next write of the lane's Var does
-  }
-  Complete(pass, op);
-  if (ticket) FinishTicket(ticket, poison);
-}
-
 Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {
-  if (op->extra.flags & (kShareOp | kTicketOp | kNodeOp)) op = RunOf(op)->op;  // the run's Vars are its nodes'
+  if (const auto owner = KindOf(op).owner) op = owner(op);  // a run's Vars are its nodes'
   for (uint32_t i = 0; i < op->n_access; ++i)
     if (op->accesses()[i].var == var) return &op->accesses()[i];
   return nullptr;

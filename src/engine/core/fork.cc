@@ -5,18 +5,16 @@
 // thread: it starts with new pools, slots and op memory; Vars with unfinished writes carry ForkedWhilePending; threads are
 // made on first use. What belonged to the threads that are gone is left where it is: also the ops behind the Completions,
 // HeldOps and Runs that the child's thread may hold, which are inert there.
-#include "core/fork.h"
+#include "base/fork.h"
 
 #include <pthread.h>
 
 #include <algorithm>
-#include <bit>
 #include <new>
 
 #include "core/engine_thread.h"
 #include "core/gate.h"
 #include "engine/spi/cost_model.h"
-#include "graph/plan_core.h"
 
 namespace engine::detail {
 
@@ -52,20 +50,13 @@ std::vector<EngineCore*>& Cores() {
   static auto* cores = new std::vector<EngineCore*>;  // never destroyed: fork may come late
   return *cores;
 }
-using Plans = std::vector<std::shared_ptr<PlanCore>>;
-// Whose locks a fork in progress has taken.
-Plans& LockedPlans() {
-  static auto* plans = new Plans;
-  return *plans;
-}
-
 // Written without the analysis: the locks are taken before the fork and dropped after it, in both processes. Models come
 // first: a model may drop a plan, whose Vars need the gate, with its lock held.
 void Before() NO_THREAD_SAFETY_ANALYSIS {
   Policies();  // a static: the child must not find another thread making it
   CostModel::BeforeFork();
   g_cores_mu.Lock();
-  for (EngineCore* core : Cores()) core->LockPlans(&LockedPlans());
+  LockPlans();
   for (EngineCore* core : Cores()) core->BeforeFork();
   LockLoopbackWorlds();
   LockNames();
@@ -74,13 +65,8 @@ void UnlockAll(bool in_child) NO_THREAD_SAFETY_ANALYSIS {
   UnlockNames();
   UnlockLoopbackWorlds();
   for (EngineCore* core : Cores()) in_child ? core->AfterForkInChild() : core->AfterForkInParent();
-  Plans dropped = std::exchange(LockedPlans(), {});  // with the last of an engine, too, after all locks
-  for (const auto& plan : dropped) {
-    plan->model_mu.Unlock();
-    plan->frames_mu.Unlock();
-  }
-  for (EngineCore* core : Cores()) core->UnlockPlans();
   g_cores_mu.Unlock();
+  UnlockPlans();
   CostModel::AfterFork(in_child);
 }
 void InParent() { UnlockAll(false); }
@@ -106,26 +92,6 @@ void EngineCore::DelistForFork() {
   std::erase(Cores(), this);
 }
 
-void EngineCore::EnlistPlan(const std::shared_ptr<PlanCore>& plan) {
-  MutexLock lock(plans_mu_);
-  if (std::has_single_bit(plans_.size()))  // now and then
-    std::erase_if(plans_, [](const auto& other) { return other.expired(); });
-  plans_.push_back(plan);
-}
-
-// Before any gate is closed: a frame that is being made may drop Vars.
-void EngineCore::LockPlans(std::vector<std::shared_ptr<PlanCore>>* locked) NO_THREAD_SAFETY_ANALYSIS {
-  plans_mu_.Lock();
-  for (const auto& listed : plans_) {
-    std::shared_ptr<PlanCore> plan = listed.lock();
-    if (!plan) continue;
-    plan->frames_mu.Lock();
-    plan->model_mu.Lock();
-    locked->push_back(std::move(plan));
-  }
-}
-void EngineCore::UnlockPlans() NO_THREAD_SAFETY_ANALYSIS { plans_mu_.Unlock(); }
-
 void EngineCore::BeforeFork() NO_THREAD_SAFETY_ANALYSIS {
   PushGate::Close(*this);
   vars_.LockForFork();
@@ -148,12 +114,8 @@ static void Renew(T& object, Args&&... args) {
 
 // A fork inside an op: the child's end of it touches no Var. A run's other threads are gone: it never ends.
 static void Orphan(OpRecord* op) {
-  if (op->extra.flags & kPlanOp) {
-    RunState& run = *RunOf(op);
-    run.forked = true;
-    run.remaining += uint32_t{1} << 30;
-    Renew(run.mu);
-    Renew(run.ready_mu);
+  if (const auto orphan = KindOf(op).orphan) {
+    orphan(op);
   } else {
     op->extra.flags |= kForgotten;
   }
@@ -197,7 +159,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   ForgetChains();
   // Its locks and threads are the parent's. It keeps the devices, which must not be destroyed here.
   (void)devices_.release();
-  devices_ = std::make_unique<Devices>(*this, options_, has_devices_.exchange(false));
+  devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));
   device_pools_ = 0;
   MakePools();
   // Another thread was shutting it down, and is gone: there is nothing left to drain.

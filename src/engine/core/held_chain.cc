@@ -134,7 +134,7 @@ OpRecord* EngineCore::KeepReady(Pass& pass, HeldChain& chain) {
 void EngineCore::LeaveChain(OpRecord* op) {
   if (!op->extra.more_behind) return;
   op->extra.more_behind = false;
-  if (op->extra.flags & kDeviceOp) devices_->EndRun(devices_->lane(op->extra.lane));
+  devices_->LeaveRunOf(op);
   Pass pass{&Slot()};
   HeldChain& chain = *op->chain();
   LetGo(op);

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <thread>
 
+#include "base/limits.h"
 #include "core/core.h"
 #include "core/options.h"
-#include "device/order_point.h"
 
 namespace engine {
 namespace {

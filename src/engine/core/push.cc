@@ -201,6 +201,7 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
   x.file = site.file;
   x.line = site.line;
   x.flags = flags & ~kScoped;  // until it is there
+  x.kind = OpKindId::kPlain;
   x.pool = home.pool;
   x.level = LevelOf(desc.priority);
   x.intra_op = home.intra_op;
@@ -316,6 +317,7 @@ bool EngineCore::Push(const PushRequest& request) {
   Draft draft = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
                           HomeOf(request.desc->place), request.may_wait);
   if (!draft) return false;
+  draft.op()->extra.kind = request.kind;
   RegisterAndStart(slot, std::move(draft), 0);
   ReleaseNeeded(slot);
   return true;
@@ -355,6 +357,7 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   x.file = site.file;
   x.line = site.line;
   x.flags = from->extra.flags | home.flags;
+  x.kind = OpKindId::kPlain;
   x.pool = home.pool;
   x.level = LevelOf(priority);
   x.intra_op = home.intra_op;
@@ -407,12 +410,13 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, 
 }
 
 // Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
+ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, Home home,
                                                bool may_wait, HeldOwner& owner) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  Draft draft = NewRecord(slot, desc, fn, site, flags, home, may_wait);
+  Draft draft = NewRecord(slot, desc, fn, site, kInChain, home, may_wait);
   if (!draft) return HeldOps::kNoRoom;
+  draft.op()->extra.kind = kind;
   HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
   if (chain) [[likely]]
@@ -420,7 +424,7 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
   if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
     chain = OpenChain(slot, draft, owner, &count);
   ReleaseNeeded(slot, chain);
-  if (flags & kNodeOp) return count;  // a run releases it at once, and nobody else knows its Var
+  if (kind == OpKindId::kNode) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in drain.cc and back_pressure.cc, which then look at all chains.
   LightFence();
@@ -449,7 +453,7 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
 }
 
 void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner) {
-  PushChained(desc, fn, site, kInChain | kNodeOp, HomeOf(desc.place), true, owner);
+  PushChained(desc, fn, site, OpKindId::kNode, HomeOf(desc.place), true, owner);
 }
 
 void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
@@ -475,15 +479,16 @@ void EngineCore::ReleaseHeld(CompletionState* claim) {
 
 // --- internal ops: exempt from the bounds, never counted, run wherever they are granted.
 
-Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t flags, Site site) {
+Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site) {
   const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
   auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
   OpExtra& x = op->extra;
   x.closure = nullptr;
-  x.name = flags & kWaitOp ? "wait" : "clear_error";
+  x.name = kind == OpKindId::kWait ? "wait" : "clear_error";
   x.file = site.file;
   x.line = site.line;
-  x.flags = flags;
+  x.flags = kind == OpKindId::kWait ? kInternal | kOnePinMore : kInternal;
+  x.kind = kind;
   x.pool = kDefaultPool;
   x.level = kNormalLevel;
   x.size_class = static_cast<uint8_t>(cls);
@@ -496,7 +501,7 @@ Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, uint32_t 
   Protocol::SetPins(op, mode != Mode::kRead);
   Draft draft(slot, op);
   if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
-  if (flags & kWaitOp) ::new (op->closure()) WaitNode;
+  if (kind == OpKindId::kWait) ::new (op->closure()) WaitNode;
   return draft;
 }
 
@@ -519,7 +524,7 @@ void EngineCore::PushClear(VarRef var, Site site) {
   CheckVar(var.core(), "argument", "clear_error", site);
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, kClearOp, site));
+  RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, OpKindId::kClear, site));
 }
 
 VarCore* EngineCore::NewVar(std::string_view name) {
@@ -537,7 +542,8 @@ void EngineCore::DeleteVar(VarCore* var) {
   const EndSlot slot(*this);
   OpRecord* op = &var->delete_op;
   op->extra.name = "delete";
-  op->extra.flags = kDeleteOp;
+  op->extra.flags = kInternal;
+  op->extra.kind = OpKindId::kDelete;
   op->extra.size_class = 0;
   op->extra.pool = kDefaultPool;
   op->extra.level = kNormalLevel;
@@ -560,7 +566,7 @@ ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef
   const uint8_t pool = core_->HomeOf(desc.place).pool;
   if (!core_->OnDevice(pool) || fn.type->async) [[unlikely]]
     return PushPast(desc, fn, site, may_wait) ? 0 : kNoRoom;
-  return core_->PushChained(desc, fn, site, detail::kInChain, {.pool = pool}, may_wait, *owner_);
+  return core_->PushChained(desc, fn, site, detail::OpKindId::kPlain, {.pool = pool}, may_wait, *owner_);
 }
 bool HeldOps::Holds(const Placement& place) const {
   return place.kind != Placement::Kind::kDefault && core_->OnDevice(core_->HomeOf(place).pool);

@@ -159,8 +159,8 @@ void EngineCore::FreeVar(VarCore* var) {
     poison->Release();
     poisoned_.fetch_sub(1, std::memory_order_relaxed);
   }
-  delete var->completer.points.load(std::memory_order_acquire);
-  if (devices_->AnyLost()) devices_->ForgetVar(var);
+  if (VarPoints* points = var->completer.points.load(std::memory_order_acquire)) FreePoints(points);
+  devices_->ForgetVar(var);
   var->pusher.core = nullptr;  // what the fork child's walk over Vars looks at
   {
     const EndSlot slot(*this);

@@ -86,7 +86,7 @@ uint8_t EngineCore::LanePoolIndex(const Placement& place) {
   const char* const name = compute ? "gpu" : in ? "copy_in" : "copy_out";
   if (HasPool(index)) return index;
   if (compute || devices_->Has(place.index)) {
-    devices_->Get(place.index);  // throws if there is none
+    devices_->Make(place.index);
     return MakeDevicePool(index, name, place.index);
   }
   MakeLane(index, {.name = name + std::to_string(place.index)});
@@ -300,7 +300,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
     // Let others have a turn.
     if (next && ((run >= tuning::kInlineRun && !merged) || worker.turn_over || pool.stopping())) {
       worker.turn_over = false;
-      if (merged && worker.run_lane) devices_->EndRun(*worker.run_lane);
+      if (merged) devices_->LeaveRun(worker);
       pool.Put(*worker.slot, next);
       next = nullptr;
       fair = true;

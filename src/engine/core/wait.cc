@@ -48,7 +48,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   const Hold hold(this);
   ThreadSlot& slot = Slot();
   const Mode mode = kind == WaitKind::kRead ? Mode::kRead : Mode::kUpdate;
-  Draft draft = NewInternal(slot, var, mode, kWaitOp | kWaitPin, site);
+  Draft draft = NewInternal(slot, var, mode, OpKindId::kWait, site);
   OpRecord* const op = draft.op();  // pinned by us, once it is registered
   auto* node = static_cast<WaitNode*>(op->closure());
   RegisterInternal(slot, std::move(draft));

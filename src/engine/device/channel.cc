@@ -11,7 +11,6 @@
 #include "base/tuning.h"
 #include "core/core.h"
 #include "device/devices.h"
-#include "graph/plan_core.h"
 
 namespace engine::detail {
 namespace {
@@ -31,10 +30,10 @@ void ForVersions(OpRecord* op, Fn&& fn) {
     const Access& a = op->accesses()[i];
     fn(a, a.mode() == Mode::kWrite, a.read());
   }
-  if (!(op->extra.flags & kNodeOp)) return;
-  ForNodeVars(op, [&](VarCore* var, Role role) {
-    fn(*EngineCore::FindAccess(op, var), role == Role::kWrite, role == Role::kRead);
-  });
+  const auto of_owner = [&](VarCore* var, Mode mode) {
+    fn(*EngineCore::FindAccess(op, var), mode == Mode::kWrite, mode == Mode::kRead);
+  };
+  ForOwnersVars(op, of_owner);
 }
 
 // The error of what the op sees, not counted, or null. A node may see what its run found, or what an earlier one made of it.
@@ -43,7 +42,7 @@ ErrorRecord* FailedAmong(const FailedVersions& failed, OpRecord* op) {
   ForVersions(op, [&](const Access& a, bool overwrites, bool) {
     if (found || overwrites) return;
     auto at = failed.find({a.var, SeenVersion(a)});
-    if (at == failed.end() && (op->extra.flags & kNodeOp)) at = failed.find({a.var, a.version()});
+    if (at == failed.end() && KindOf(op).for_vars) at = failed.find({a.var, a.version()});
     if (at != failed.end()) found = at->second;
   });
   return found;
@@ -291,6 +290,7 @@ ErrorRecord* Devices::ErrorOf(DeviceLane& on, uint64_t seq) {
 
 // Its error was cleared, or it is gone and its block may become another Var.
 void Devices::ForgetVar(const VarCore* var) {
+  if (!AnyLost()) return;
   MutexLock lock(lost_mu_);
   auto at = failed_versions_.lower_bound({var, 0});
   while (at != failed_versions_.end() && at->first.first == var) {

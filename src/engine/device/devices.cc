@@ -183,4 +183,10 @@ DeviceStats Devices::stats() const {
   return out;
 }
 
+std::unique_ptr<DeviceSide> MakeDevices(EngineCore& core, const EngineOptions& options, bool lost_by_fork) {
+  return std::make_unique<Devices>(core, options, lost_by_fork);
+}
+
+void FreePoints(VarPoints* points) noexcept { delete points; }
+
 }  // namespace engine::detail

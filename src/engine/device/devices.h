@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/core.h"
+#include "core/device_side.h"
 #include "device/channel.h"
 #include "device/lane.h"
 #include "engine/engine.h"
@@ -39,12 +41,6 @@ using FailedVersions = std::map<std::pair<const Protocol::Var*, uint64_t>, Error
 class BulkGraphs;
 class Devices;
 class MemoryPool;
-
-// Around what a body issues: two timed events, or none.
-struct DeviceTimer {
-  DeviceState* device = nullptr;
-  Event begin = {}, end = {};
-};
 
 struct DeviceState {
   Devices* devices = nullptr;
@@ -70,33 +66,37 @@ struct DeviceState {
   ~DeviceState();
 };
 
-class Devices {
+class Devices final : public DeviceSide {
  public:
   Devices(EngineCore& core, const EngineOptions& options, bool lost_by_fork = false);
-  ~Devices();
+  ~Devices() override;
 
   // The device of a placement, made on first use where the options gave none. Throws UsageError.
   DeviceState& Get(uint32_t index) EXCLUDES(make_mu_);
 
-  bool Has(uint32_t index) const;  // whether Get would find one
-  void Close();                    // nothing is pending any more: ends the thread, gives streams and events back
+  bool Has(uint32_t index) const override;  // whether Get would find one
+  void Close() override;  // nothing is pending any more: ends the thread, gives streams and events back
 
   // --- issue.cc
-  OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker);
-  void FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
+  OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) override;
+  void FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) override;
   // The run of a chain ended, or was left, with members issued since the last record.
   void EndRun(DeviceLane& lane);
+  void LeaveRun(Worker& worker) override {
+    if (worker.run_lane) EndRun(*worker.run_lane);
+  }
+  void LeaveRunOf(OpRecord* op) override { EndRun(lane(op->extra.lane)); }
 
   // --- retire.cc
   // Whether a host op may run: all device work on its Vars that it must come behind has retired. If not, the op will
   // be started again when more has. Passes the error of lost lanes to the Vars.
-  bool MayRunOnHost(OpRecord* op);
+  bool MayRunOnHost(OpRecord* op) override;
   // For a wait, before it sleeps: true if the Var's last write has retired, looking for at most `most`.
-  bool PollWrite(VarPoints& points, std::chrono::nanoseconds most);
-  bool Busy() const;                   // something issued has not retired
-  void Kick();                         // a host waiter came: polls at the pace of waiters from now on
-  void Ask(std::atomic<bool>& asked);  // the same for what is parked, or will be, with this word
-  bool Unretired(const VarPoints& points) const NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
+  bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) override;
+  bool Busy() const override;                   // something issued has not retired
+  void Kick() override;                         // a host waiter came: polls at the pace of waiters from now on
+  void Ask(std::atomic<bool>& asked) override;  // the same for what is parked, or will be, with this word
+  bool Unretired(const VarPoints& points) const override NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
 
   // --- memory.cc
   // The host waits for all that is issued, but by communicators. Where memory ran out.
@@ -107,7 +107,7 @@ class Devices {
 
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
-  void LoseBusy();                      // at shutdown: those on which something never ends
+  void LoseBusy() override;             // at shutdown: those on which something never ends
   ErrorRecord* LostWith(VarCore* var);  // what the Var's last write was lost with, counted, or null
 
   // --- timing.cc
@@ -121,17 +121,21 @@ class Devices {
   Channel& OpenChannel(uint32_t device, std::shared_ptr<ChannelOwner> owner, std::chrono::nanoseconds timeout)
       EXCLUDES(channels_mu_);
   void CloseChannel(Channel& channel) EXCLUDES(channels_mu_);
-  bool HasChannel(uint32_t index) const;
+  bool HasChannel(uint32_t index) const override;
   bool HasChannelOn(const DeviceState& device) const;  // or had
-  uint32_t ChannelDevice(uint32_t index) const;
+  uint32_t ChannelDevice(uint32_t index) const override;
   bool OfChannel(const DeviceLane& lane) const;
   void Attend();  // an owner has something to say: the retirement thread asks at once
   void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);  // nothing, unless of a channel
   bool AbortChannels(const std::string& why) EXCLUDES(channels_mu_);
-  void ForgetVar(const VarCore* var) EXCLUDES(lost_mu_);
+  void ForgetVar(const VarCore* var) override EXCLUDES(lost_mu_);
   bool AnyLost() const { return any_lost_.load(std::memory_order_acquire); }
 
-  DeviceStats stats() const;
+  DeviceStats stats() const override;
+  void Make(uint32_t index) override { Get(index); }
+  Stream StreamOf(const OpRecord* op) override { return lane(op->extra.lane).stream; }
+  Device& DeviceOf(const OpRecord* op) override { return *lane(op->extra.lane).device->device; }
+  Device& device(uint32_t index) override { return *Get(index).device; }
   DeviceLane& lane(uint32_t id) { return *lanes_[id].load(std::memory_order_acquire); }
   uint32_t lanes() const { return n_lanes_.load(std::memory_order_acquire); }
 
@@ -213,5 +217,7 @@ class Devices {
       host_waits_{0}, late_looks_{0};
   std::atomic<uint64_t> graph_captures_{0}, graph_instantiations_{0}, graph_updates_{0}, graph_launches_{0};
 };
+
+inline Devices& DevicesOf(const EngineCore& core) { return static_cast<Devices&>(core.devices()); }
 
 }  // namespace engine::detail

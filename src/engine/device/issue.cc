@@ -8,8 +8,6 @@
 #include "core/completion_state.h"
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
-#include "graph/plan_core.h"
-#include "graph/replay.h"
 #include "order/held_chain.h"
 #include "sched/pool.h"
 
@@ -20,13 +18,6 @@ thread_local Device* t_current_device = nullptr;
 
 void Raise(LaneClock& to, const LaneClock& by) {
   for (uint32_t i = 0; i < kMaxLanes; ++i) to[i] = std::max(to[i], by[i]);
-}
-
-// Every Var whose order the op keeps: fn(VarCore*, bool read). A node of a run first keeps those that are the run's.
-template <class Fn>
-void ForVars(OpRecord* op, Fn&& fn) {
-  if (op->extra.flags & kNodeOp) ForNodeVars(op, [&](VarCore* var, Role role) { fn(var, role == Role::kRead); });
-  for (uint32_t i = 0; i < op->n_access; ++i) fn(CoreOf(op->accesses()[i].var), op->accesses()[i].read());
 }
 
 }  // namespace
@@ -42,12 +33,12 @@ VarPoints& Devices::PointsOf(VarCore* var) {
 }
 
 void Devices::AddNeeds(OpRecord* op, Need* need) {
-  ForVars(op, [&](VarCore* var, bool read) {
+  ForOrderedVars(op, [&](VarCore* var, Mode mode) {
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) return;
     MutexLock lock(points->mu);
     need->Add(points->write);
-    if (read) return;
+    if (mode == Mode::kRead) return;
     for (const OrderPoint& p : points->reads) need->Add(p);
   });
 }
@@ -71,7 +62,7 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
     return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
   // Of several, one that is still to retire: the others need not be waited for.
   DeviceLane* follows = nullptr;
-  ForVars(op, [&](VarCore* var, bool) {
+  ForOrderedVars(op, [&](VarCore* var, Mode) {
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) return;
     MutexLock lock(points->mu);
@@ -306,8 +297,8 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
 }
 
 void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
-  if (error && (op->extra.flags & kNodeOp))  // the run's, and not of the task's lane
-    Replay::NodeFailed(core_, slot, op, std::exchange(error, nullptr));
+  if (const auto failed = KindOf(op).failed; error && failed)  // the run's error, and not of the task's lane
+    failed(core_, slot, op, std::exchange(error, nullptr));
   Settle(slot, op, error, nullptr);
 }
 
@@ -319,7 +310,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   if (core_.tracing_.load(std::memory_order_relaxed)) core_.TraceSkip(slot, op, worker);
   if (type->destroy) type->destroy(op->closure());
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane) EndRun(*worker->run_lane);
-  if (op->extra.flags & kNodeOp) Replay::NodeRefused(core_, slot, op, std::exchange(error, nullptr));
+  if (const auto refused = KindOf(op).refused) refused(core_, slot, op, std::exchange(error, nullptr));
   Pass pass{&slot};
   Protocol::DropPins(pass, op, op->extra.flags & kAsyncOp ? 2 : 1);
   return core_.Finish(slot, op, error, worker);
@@ -343,10 +334,10 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     if (!chain) recorded = RecordLocked(on);
   }
   if (!recorded.ok()) Lose(*on.device, recorded);
-  ForVars(op, [&](VarCore* var, bool read) {
+  ForOrderedVars(op, [&](VarCore* var, Mode mode) {
     VarPoints& points = PointsOf(var);
     MutexLock lock(points.mu);
-    if (!read) {
+    if (mode != Mode::kRead) {
       points.write = {seq, on.id};
       points.reads.clear();
       return;
@@ -361,7 +352,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   });
   // Partner: FailIssued, which sees this op if it does not see that.
   if (!error && any_lost_.load(std::memory_order_acquire)) InheritFailure(on, seq, op);
-  if (op->extra.flags & kNodeOp) Replay::NodeIssued(core_, slot, op);  // before its end: the run lives until then
+  if (const auto issued = KindOf(op).issued) issued(core_, slot, op);  // before its end: its owner lives until then
   if (error || core_.poisoned_.load(std::memory_order_relaxed)) core_.SettlePoison(op, error);
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   Pass pass{&slot};

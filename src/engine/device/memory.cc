@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/fork.h"
 #include "core/core.h"
-#include "core/fork.h"
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
 
@@ -19,7 +19,7 @@ size_t DeviceMemory::bytes() const noexcept { return block_ ? block_->bytes : 0;
 
 DeviceMemory RunContext::Allocate(size_t bytes) {
   (void)stream();  // refuses ops that have none
-  detail::DeviceLane& on = core_->devices().lane(op_->extra.lane);
+  detail::DeviceLane& on = detail::DevicesOf(*core_).lane(op_->extra.lane);
   if (const detail::RunFrame* f = detail::t_frame; f && f->stream)
     throw DeviceError(DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0,
                                          "Allocate in op '" + std::string(name()) + "', which is being captured"));
@@ -27,13 +27,13 @@ DeviceMemory RunContext::Allocate(size_t bytes) {
 }
 DeviceMemory RunContext::AllocatePinned(size_t bytes) {
   (void)stream();
-  detail::DeviceLane& on = core_->devices().lane(op_->extra.lane);
+  detail::DeviceLane& on = detail::DevicesOf(*core_).lane(op_->extra.lane);
   return on.device->pinned->Take(bytes, on);
 }
 
 void* RunContext::LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&)) {
   (void)stream();
-  detail::DeviceLane& on = core_->devices().lane(op_->extra.lane);
+  detail::DeviceLane& on = detail::DevicesOf(*core_).lane(op_->extra.lane);
   if (const detail::RunFrame* f = detail::t_frame; f && f->stream) on.device->graphs->NoteLaneLocal();
   const auto find = [&]() -> void* {
     detail::MutexLock lock(on.mu);

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/fork.h"
+#include "base/fork.h"
 #include "device/devices.h"
 #include "engine/device/device_memory.h"
 

@@ -14,13 +14,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/sync.h"
 
 namespace engine::detail {
-
-inline constexpr uint32_t kMaxDevices = 8;
-inline constexpr uint32_t kMaxLanes = 32;  // of an engine
-inline constexpr uint32_t kMaxChannels = 16;
 
 struct OrderPoint {
   uint64_t seq = 0;  // of the lane, from 1; 0: nothing

@@ -15,7 +15,6 @@
 
 #include "core/engine_thread.h"
 #include "device/devices.h"
-#include "graph/replay.h"
 
 namespace engine::detail {
 
@@ -29,7 +28,7 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     if (on.Retired(seq)) return false;
     // Whoever retires it may start and end it at once: nothing of it is touched after the unlock.
     op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
-    const auto* const asked = op->extra.flags & kSettleOp ? Replay::AskedFor(op) : nullptr;
+    const auto* const asked = KindOf(op).asked_for ? KindOf(op).asked_for(op) : nullptr;
     on.awaiting.push_back({seq, op, asked});
     // seq_cst, behind the push. Partner: Ask, which says so first and then has the thread look.
     if (!on.awaiting.back().Asked()) return true;
@@ -45,10 +44,9 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
 }
 
 bool Devices::MayRunOnHost(OpRecord* op) {
-  const PlanCore* const plan = op->extra.flags & kRunOp ? RunOf(op)->owner : nullptr;
-  const auto ordered_there = [&](uint32_t i) { return plan && i + 1 < op->n_access && plan->ordered_there[i]; };
+  const auto ordered_there = KindOf(op).ordered_there;
   for (uint32_t i = 0; i < op->n_access; ++i) {
-    if (ordered_there(i)) continue;
+    if (ordered_there && ordered_there(op, i)) continue;
     Access& a = op->accesses()[i];
     VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
@@ -68,7 +66,7 @@ bool Devices::MayRunOnHost(OpRecord* op) {
   for (uint32_t i = 0; i < op->n_access; ++i) {
     Access& a = op->accesses()[i];
     VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
-    if (!points || a.read() || ordered_there(i)) continue;
+    if (!points || a.read() || (ordered_there && ordered_there(op, i))) continue;
     MutexLock lock(points->mu);  // all of it is over, and we are alone
     points->write = {};
     points->reads.clear();

@@ -119,7 +119,7 @@ Value& Run::Output(size_t output, Site site) {
 Plan Graph::Compile(Engine& eng, const PlanOptions& options) const {
   Plan plan;
   plan.core_ = std::make_shared<detail::PlanCore>(*eng.core_, *this, options);
-  eng.core_->EnlistPlan(plan.core_);
+  detail::EnlistPlan(plan.core_);
   return plan;
 }
 Plan Graph::Compile(Engine& eng) const { return Compile(eng, PlanOptions()); }
@@ -178,7 +178,7 @@ Plan Plan::With(Schedule schedule) const {
   changed.schedule = std::move(schedule);
   Plan plan;
   plan.core_ = std::make_shared<detail::PlanCore>(*core.core, core.graph, changed);
-  core.core->EnlistPlan(plan.core_);
+  detail::EnlistPlan(plan.core_);
   return plan;
 }
 

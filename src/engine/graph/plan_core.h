@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "core/completion_state.h"
-#include "device/devices.h"
 #include "engine/spi/cost_model.h"
 #include "engine/spi/rank_queue.h"
 #include "graph/plan_layout.h"
@@ -204,5 +203,8 @@ void ForNodeVars(OpRecord* op, Fn&& fn) {
   for (uint32_t i = node->effects; i < (node + 1)->effects; ++i)
     fn(CoreOf(VarRef(plan.vars[plan.node_effects[i].var]).core()), plan.node_effects[i].role);
 }
+
+// To be found by forks (plan_fork.cc).
+void EnlistPlan(const std::shared_ptr<PlanCore>& plan);
 
 }  // namespace engine::detail

@@ -61,7 +61,8 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   x.name = plan.options.name.c_str();
   x.file = site.file;
   x.line = site.line;
-  x.flags = kRunOp | (scope ? kScoped : 0u) | (UsesWorkers(stamp.policy) ? 0u : kAtPush);
+  x.kind = OpKindId::kRun;
+  x.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (UsesWorkers(stamp.policy) ? 0u : kAtPush);
   x.pool = HomePool(stamp);
   x.level = LevelOf(options.priority.value_or(plan.priority));
   x.intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
@@ -141,30 +142,30 @@ void EngineCore::BeginRun(RunState& run) {
 
 OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   RunState& run = *RunOf(op);
-  const uint32_t flags = op->extra.flags;
+  const OpKindId kind = op->extra.kind;
   OpRecord* handed = nullptr;
   uint32_t ended = 0;
   bool ranked = false;
   {
     Replay replay(*this, slot, op, worker, run);
-    if (flags & kTicketOp) {
+    if (kind == OpKindId::kTicket) {
       replay.RunTicket();
       return nullptr;
     }
-    if (flags & kRunOp) BeginRun(run);
+    if (kind == OpKindId::kRun) BeginRun(run);
     ranked = !run.in_order && !run.owner->by_urgency.empty() && worker && worker->pool->index() == run.home;
     if (run.in_order) {
       replay.RunAll();
       ended = run.owner->remaining;
     } else {
       const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // none: of a run that begins
-      const uint32_t sources = flags & kRunOp ? static_cast<uint32_t>(run.owner->sources.size()) : 0;
+      const uint32_t sources = kind == OpKindId::kRun ? static_cast<uint32_t>(run.owner->sources.size()) : 0;
       ended = ranked ? replay.RunRanked(head, sources) : replay.RunReady(head, sources);
       handed = replay.handed();
     }
   }
   ThreadSlot& now = t_role_lent ? Slot() : slot;
-  if (flags & kRunOp) {
+  if (kind == OpKindId::kRun) {
     ++ended;
   } else {
     RecyclePlanOp(now, op);
@@ -247,7 +248,8 @@ void EngineCore::DropRun(RunState& run) {
 
 // --- the ops that carry parts of a run
 
-OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags, size_t bytes, uint8_t pool_index) {
+OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes,
+                                uint8_t pool_index) {
   const uint32_t cls = ClassOf(sizeof(OpRecord) + bytes);
   auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
   OpExtra& x = op->extra;
@@ -255,7 +257,8 @@ OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, uint32_t flags,
   x.name = run.owner->options.name.c_str();
   x.file = "";
   x.line = 0;
-  x.flags = flags;
+  x.flags = kOwnWay | flags;
+  x.kind = kind;
   x.pool = pool_index;
   x.level = run.op->extra.level;
   x.intra_op = run.op->extra.intra_op;
@@ -272,7 +275,7 @@ void EngineCore::RecyclePlanOp(ThreadSlot& slot, OpRecord* op) {
 }
 
 OpRecord* EngineCore::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index) {
-  OpRecord* op = NewPlanOp(slot, run, kShareOp, sizeof(PlanShare), pool_index);
+  OpRecord* op = NewPlanOp(slot, run, OpKindId::kShare, 0, sizeof(PlanShare), pool_index);
   ::new (op->closure()) PlanShare{&run, head};
   return op;
 }

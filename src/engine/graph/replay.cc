@@ -17,7 +17,7 @@ Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker,
       ctx_(EngineCore::MakeNodeContext(core, op, worker ? worker->index : -1, run)),
       traced_(core.tracing()),
       // What has no share out yet and no other placement is this thread's alone.
-      atomic_(plan_.concurrent || !(op->extra.flags & kRunOp)) {
+      atomic_(plan_.concurrent || op->extra.kind != OpKindId::kRun) {
   t_frame = &frame_;
 }
 

@@ -155,7 +155,7 @@ void Replay::RunWatched(uint32_t index) {
 }
 
 OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
-  OpRecord* op = core_.NewPlanOp(slot(), run_, kTicketOp | flags, sizeof(PlanTicket), run_.home);
+  OpRecord* op = core_.NewPlanOp(slot(), run_, OpKindId::kTicket, flags, sizeof(PlanTicket), run_.home);
   const PlanNode& node = plan_.nodes[index == kNone ? plan_.tasks[task].first : index];
   op->extra.name = node.name;
   op->extra.file = node.file;

@@ -34,28 +34,21 @@ struct Pass {
 
 enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync, kBehindDevice, kIssued };
 
+enum class OpKindId : uint8_t;  // op_kind.h
+
 enum OpFlags : uint32_t {
   kAsyncOp = 1 << 0,  // ends by its Completion
   kScoped = 1 << 1,   // has a cancel scope extra
   kRunAlways = 1 << 2,
-  kWaitOp = 1 << 3,       // internal: signals a WaitNode, runs wherever it is granted
-  kClearOp = 1 << 4,      // internal: clears the poison of its Var
-  kDeleteOp = 1 << 5,     // internal: ends its Var; embedded in it
-  kOperatorOp = 1 << 6,   // the closure is a counted pointer to an Operator
-  kWaitPin = 1 << 7,      // the waiter holds a pin
+  kInternal = 1 << 3,     // done wherever it is granted, by its kind
+  kOwnWay = 1 << 4,       // its kind runs it; it has no body
+  kOnePinMore = 1 << 7,   // of a waiter, or until all parts of a run have ended
   kInChain = 1 << 9,      // is held, or was, by a chain, a HeldChain extra
   kForgotten = 1 << 10,   // in a fork's child, which its body runs in: its Vars are not its own any more
   kDeviceOp = 1 << 11,    // issued to a device; its block stays until it has retired
   kCapturable = 1 << 12,  // on a device, with a GraphKey extra
-  kRunOp = 1 << 13,       // a run of a plan, on all its Vars (plan_run.cc)
-  kShareOp = 1 << 14,     // ready tasks of a run, handed to a worker; touches no Var
-  kTicketOp = 1 << 15,    // a node or task of a run that ends elsewhere; touches no Var
   kAtPush = 1 << 16,      // policy naive or inline: runs on its pusher's thread
   kRaise = 1 << 17,       // and throws there
-  kNodeOp = 1 << 18,      // a node of a run, on a device; its Vars are the run's
-  kSettleOp = 1 << 19,    // internal: behind nodes on a device, settles them
-  kInternal = kWaitOp | kClearOp | kDeleteOp | kSettleOp,
-  kPlanOp = kRunOp | kShareOp | kTicketOp,
 };
 
 struct OpExtra {
@@ -77,7 +70,8 @@ struct OpExtra {
   uint8_t asked_lane = 0;        // kDeviceOp: a number, Placement::kAnyLane, a channel's, or one of those below
   uint8_t lane = 0;              // kDeviceOp: the lane that it is on
   uint8_t intra_op = 0;          // most threads of its ParallelFor; 0: as many as its pool says
-  std::atomic<OpState> state;    // not initialised: a recycled block says kFree until it is registered
+  OpKindId kind{};
+  std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
 };
 
 inline constexpr uint8_t kFirstChannelLane = 0x80;
@@ -105,9 +99,9 @@ struct ProductionEnv {
   using CompleterExtra = detail::CompleterExtra;
   static constexpr Mutant kMutant = Mutant::kNone;
 
-  // async: until its body returns; waits: the waiter; runs: until all nodes have settled; on a device: until it has retired
+  // async: until its body returns; on a device: until it has retired
   static constexpr uint32_t ExtraPins(uint32_t flags) {
-    return ((flags & (kAsyncOp | kWaitPin | kRunOp)) ? 1 : 0) + ((flags & kDeviceOp) ? 1 : 0);
+    return ((flags & (kAsyncOp | kOnePinMore)) ? 1 : 0) + ((flags & kDeviceOp) ? 1 : 0);
   }
   template <class Op>
   static uint32_t ExtraPins(const Op* op) {

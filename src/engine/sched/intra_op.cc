@@ -6,12 +6,9 @@
 
 #include <algorithm>
 
-#include "core/fork.h"
-#include "core/piece_of_op.h"
+#include "base/fork.h"
 
 namespace engine::detail {
-
-thread_local constinit bool t_in_piece = false;
 
 namespace {
 // relaxed, both: the first is read in a fork's handlers, the second changes while a child has one thread.

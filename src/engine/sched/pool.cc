@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "core/core.h"
-
 namespace engine::detail {
 
-Pool::Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin)
-    : core_(core),
+Pool::Pool(PoolHost& host, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin)
+    : host_(host),
       index_(index),
       options_(std::move(options)),
       intra_op_threads_(intra_op_threads < 0 ? options_.threads : intra_op_threads),
@@ -139,7 +137,7 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
     return nullptr;
   OpRecord* op = Find(worker, fair);
   if (worker.untold) [[unlikely]]
-    core_.TellDrain(worker, op);
+    host_.TellDrain(worker, op);
   if (op) {
     ++worker.found;
     return op;
@@ -168,7 +166,7 @@ OpRecord* Pool::Search(Worker& worker) {
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
   const bool lingers = std::exchange(worker.lingers, false);
   if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);
-  SpinPlaces& places = core_.spin_places();
+  SpinPlaces& places = host_.spin_places();
   SpinPlaces::Note(places.searcher);
   const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
   // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
@@ -196,7 +194,7 @@ void Pool::Sleep(Worker& worker) {
   }
   searchers_.fetch_sub(1, std::memory_order_seq_cst);
   HeavyFence();  // partner: LightFence in Notify, and the announcement of waiters for room or for a drain
-  core_.NoteIdle();
+  host_.NoteIdle();
   worker.sleeps.Add();
   while ((!HasReady() || LeftToOthers()) && !stopping()) {
     if (worker.asleep.load(std::memory_order_acquire) == 0) return;

@@ -48,9 +48,22 @@ struct alignas(64) Worker {
   OwnedCounter sleeps;
 };
 
+// What a pool's workers tell the engine.
+class PoolHost {
+ public:
+  virtual void TellDrain(Worker& worker,
+                         const OpRecord* next) = 0;  // what the worker has not told yet, unless `next` will
+  virtual void NoteIdle() = 0;                       // a worker is about to sleep
+  SpinPlaces& spin_places() { return spin_places_; }
+
+ protected:
+  ~PoolHost() = default;
+  SpinPlaces spin_places_;
+};
+
 class Pool {
  public:
-  Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin);
+  Pool(PoolHost& host, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin);
   ~Pool();
 
   // Puts a ready op in the slot's queue, without waking. Never fails: where there is no memory for the queue, the op is put
@@ -100,7 +113,6 @@ class Pool {
   // `most` threads; 0: as many as the options say.
   void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body, int most) EXCLUDES(mu_);
 
-  EngineCore& core() const { return core_; }
   uint8_t index() const { return index_; }
   const PoolOptions& options() const { return options_; }
   std::vector<std::unique_ptr<Worker>>& workers() { return workers_; }
@@ -124,7 +136,7 @@ class Pool {
   uint64_t ProgressMark() const;
   void WakeOne() EXCLUDES(mu_);
 
-  EngineCore& core_;
+  PoolHost& host_;
   const uint8_t index_;
   const PoolOptions options_;
   const int intra_op_threads_;

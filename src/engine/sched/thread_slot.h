@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 
+#include "base/limits.h"
 #include "order/op_record.h"
 #include "sched/ready_queue.h"
 #include "sched/trace_recorder.h"
@@ -17,8 +18,6 @@ namespace engine::detail {
 
 class EngineCore;
 struct Worker;
-
-inline constexpr uint32_t kMaxPools = 80;
 
 // Memory that is there before it is needed, and kept.
 class Scratch {

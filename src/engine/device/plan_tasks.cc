@@ -1,4 +1,4 @@
-// Nodes of plans on devices: a task of them is a bulk.
+// Tasks of plans on devices: the nodes of one are a bulk.
 //
 // PlanLayout has put neighbours of one placement in one task. When it is ready its nodes are pushed as held ops on one Var
 // of the frame's, the task's lane, which the first writes and the others update: they keep their order, stay on one stream,
@@ -20,6 +20,7 @@
 
 #include "core/core.h"
 #include "core/draft.h"
+#include "device/devices.h"
 #include "graph/replay.h"
 #include "order/held_chain.h"
 
@@ -60,7 +61,11 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
       }
       if (node.async) {  // the task's only node
         PlanIssueAsync body{{&run_, n}};
-        core_.Push({.desc = &desc, .closure = RefClosure<true>(body), .site = node.site, .flags = kAsyncOp | kNodeOp});
+        core_.Push({.desc = &desc,
+                    .closure = RefClosure<true>(body),
+                    .site = node.site,
+                    .flags = kAsyncOp,
+                    .kind = OpKindId::kNode});
         continue;
       }
       PlanIssue body{&run_, n};
@@ -89,7 +94,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
   if (!error) error = replay.LostInput(node);
   if (error) {
     replay.slot().skipped.Add();
-    core.devices().NoteSkipped(op, *error);
+    DevicesOf(core).NoteSkipped(op, *error);
     replay.Note(node, error);
     if (done) (*done)();
     return;
@@ -97,12 +102,12 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
   const uint32_t watch = run.watch.load(std::memory_order_relaxed);
   if (watch & RunState::kTimes) run.times[node.recorded].begin = NowNanos();
   DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
-  if (timer) core.devices().BeginTimer(core.devices().Get(op->extra.device), ctx.stream(), timer);
+  if (timer) DevicesOf(core).BeginTimer(DevicesOf(core).Get(op->extra.device), ctx.stream(), timer);
   EngineCore::SetNode(replay.ctx_, node);
   if (done) {  // what it throws fails the Completion, and what that says comes later (NodeFailed)
     replay.Note(node, nullptr);
     node.run(node.closure, replay.ctx_, done);
-    if (timer) core.devices().EndTimer(ctx.stream(), timer);
+    if (timer) DevicesOf(core).EndTimer(ctx.stream(), timer);
     return;
   }
   try {
@@ -112,7 +117,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
     (void)ctx.device().TakeLastError();  // a sticky one stays, and loses the device
     error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
   }
-  if (timer) core.devices().EndTimer(ctx.stream(), timer);
+  if (timer) DevicesOf(core).EndTimer(ctx.stream(), timer);
   replay.Note(node, error);
 }
 
@@ -122,7 +127,7 @@ ErrorRecord* Replay::LostInput(const PlanNode& node) {
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
     const PlanEffect& effect = plan_.node_effects[i];
     if (effect.role == Role::kWrite) continue;
-    if (ErrorRecord* lost = core_.devices().LostWith(VarRef(plan_.vars[effect.var]).core())) {
+    if (ErrorRecord* lost = DevicesOf(core_).LostWith(VarRef(plan_.vars[effect.var]).core())) {
       ErrorRecord* const passed_on = lost->Hop(node.name, {node.file, node.line});
       lost->Release();
       return passed_on;
@@ -162,7 +167,7 @@ void Replay::SettleBulk(const PlanTicket& ticket) {
     if (watch & RunState::kTimes) {
       NodeTime& time = run_.times[node.recorded];
       if (time.begin != 0) time.end = NowNanos();
-      if (watch & RunState::kBusy) time.busy = core_.devices().ReadTimer(&run_.timers[n]);
+      if (watch & RunState::kBusy) time.busy = DevicesOf(core_).ReadTimer(&run_.timers[n]);
     }
     EndUses(n, kValueEnds | (pushed ? 0u : kVarEnds));
   }
@@ -189,7 +194,7 @@ bool Replay::HasFailed(const PlanNode& node) const {
 }
 
 void EngineCore::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
-  Draft draft = NewInternal(slot, var, Mode::kRead, kSettleOp, ticket->site());
+  Draft draft = NewInternal(slot, var, Mode::kRead, OpKindId::kSettle, ticket->site());
   draft.op()->extra.name = ticket->extra.name;
   ::new (draft.op()->closure()) OpRecord*(ticket);
   RegisterInternal(slot, std::move(draft));

@@ -21,7 +21,9 @@ inline uint32_t Forks() noexcept { return g_forks.load(std::memory_order_relaxed
 // In a child: oneTBB's threads are gone, if there were any.
 void LoseTbb() noexcept;
 
-// Locks of the whole process that are taken before a fork: of interned names, and of what communicators meet in.
+// Locks of the whole process that are taken before a fork: of plans, of interned names, and of what communicators meet in.
+void LockPlans();
+void UnlockPlans();
 void LockNames();
 void UnlockNames();
 void LockLoopbackWorlds();

@@ -1,0 +1,57 @@
+// A fork beside plans: their locks are taken before it and dropped in both processes.
+#include <bit>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/fork.h"
+#include "graph/plan_core.h"
+
+namespace engine::detail {
+namespace {
+
+constinit Mutex g_plans_mu;  // of the list; held over a fork
+// Never destroyed: fork may come late.
+std::vector<std::weak_ptr<PlanCore>>& Plans() {
+  static auto* plans = new std::vector<std::weak_ptr<PlanCore>>;
+  return *plans;
+}
+// Whose locks a fork in progress has taken.
+std::vector<std::shared_ptr<PlanCore>>& LockedPlans() {
+  static auto* plans = new std::vector<std::shared_ptr<PlanCore>>;
+  return *plans;
+}
+
+}  // namespace
+
+void EnlistPlan(const std::shared_ptr<PlanCore>& plan) {
+  MutexLock lock(g_plans_mu);
+  auto& plans = Plans();
+  if (std::has_single_bit(plans.size()))  // now and then
+    std::erase_if(plans, [](const auto& other) { return other.expired(); });
+  plans.push_back(plan);
+}
+
+// Before any gate is closed: a frame that is being made may drop Vars.
+void LockPlans() NO_THREAD_SAFETY_ANALYSIS {
+  g_plans_mu.Lock();
+  for (const auto& listed : Plans()) {
+    std::shared_ptr<PlanCore> plan = listed.lock();
+    if (!plan) continue;
+    plan->frames_mu.Lock();
+    plan->model_mu.Lock();
+    LockedPlans().push_back(std::move(plan));
+  }
+}
+
+void UnlockPlans() NO_THREAD_SAFETY_ANALYSIS {
+  // Dropped at the end, after all locks: with the last of an engine, too.
+  const auto dropped = std::exchange(LockedPlans(), {});
+  for (const auto& plan : dropped) {
+    plan->model_mu.Unlock();
+    plan->frames_mu.Unlock();
+  }
+  g_plans_mu.Unlock();
+}
+
+}  // namespace engine::detail

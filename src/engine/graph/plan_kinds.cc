@@ -1,0 +1,59 @@
+// The kinds of ops that carry runs of plans (op_kind.h).
+#include <new>
+
+#include "graph/replay.h"
+
+namespace engine::detail {
+namespace {
+
+OpRecord* Run(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker) {
+  return core.ExecutePlan(slot, op, worker);
+}
+OpRecord* OwnerOf(OpRecord* op) { return RunOf(op)->op; }
+
+// In a fork's child the run's other threads are gone: it never ends.
+void Orphan(OpRecord* op) {
+  RunState& run = *RunOf(op);
+  run.forked = true;
+  run.remaining += uint32_t{1} << 30;
+  // Over what a thread that does not exist here may have locked.
+  ::new (static_cast<void*>(&run.mu)) Mutex;
+  ::new (static_cast<void*>(&run.ready_mu)) Mutex;
+}
+
+void ForVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, Mode mode)) {
+  ForNodeVars(op, [&](VarCore* var, Role role) {
+    fn(to, var, role == Role::kRead ? Mode::kRead : role == Role::kWrite ? Mode::kWrite : Mode::kUpdate);
+  });
+}
+
+bool OrderedThere(OpRecord* op, uint32_t access) {
+  return access + 1 < op->n_access && RunOf(op)->owner->ordered_there[access];
+}
+
+void Settle(EngineCore& core, Pass& pass, OpRecord* op) {
+  OpRecord* const ticket = *static_cast<OpRecord**>(op->closure());
+  // The poison of the lane's Var goes with its next write.
+  ErrorRecord* const poison = CoreOf(op->accesses()[0].var)->completer.poison.load(std::memory_order_relaxed);
+  if (poison) poison->Retain();
+  core.Complete(pass, op);
+  core.FinishTicket(ticket, poison);
+}
+
+const OpKindEntry kRun(OpKindId::kRun, {.execute = Run, .orphan = Orphan, .ordered_there = OrderedThere});
+const OpKindEntry kShare(OpKindId::kShare, {.execute = Run, .owner = OwnerOf, .orphan = Orphan});
+const OpKindEntry kTicket(OpKindId::kTicket,
+                          {.execute = Run,
+                           .when_completed = [](EngineCore& core, OpRecord* op,
+                                                ErrorRecord* error) { core.FinishTicket(op, error); },
+                           .owner = OwnerOf,
+                           .orphan = Orphan});
+const OpKindEntry kNode(OpKindId::kNode, {.owner = OwnerOf,
+                                          .issued = Replay::NodeIssued,
+                                          .refused = Replay::NodeRefused,
+                                          .failed = Replay::NodeFailed,
+                                          .for_vars = ForVars});
+const OpKindEntry kSettle(OpKindId::kSettle, {.when_granted = Settle, .asked_for = Replay::AskedFor});
+
+}  // namespace
+}  // namespace engine::detail
