@@ -126,7 +126,7 @@ def compile_source(features: Any, feed_dict: dict[str, Any]) -> Source:
         raise UsageError(f"staged: feed_dict names '{unused[0]}', and no callable in features has such a parameter")
     pulls, feeds = compiler.pulls, compiler.feeds
     if not pulls and not _has_callable(features):
-        raise UsageError("staged: features has no source (iterator or callable): it would give the same item for ever")
+        raise UsageError("staged: features has no source (iterator or callable), only the same item for ever")
     if len(pulls) == 1 and not feeds and not isinstance(features, (dict, list, tuple)):
         return Source(pulls[0], None, compiler.once)
 
