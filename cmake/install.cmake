@@ -11,6 +11,7 @@ install(TARGETS engine EXPORT engine-targets
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/engine DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # What a program that uses the package has to find: a static library's own dependencies, a shared one's public ones.
 get_target_property(engine_needs engine INTERFACE_LINK_LIBRARIES)

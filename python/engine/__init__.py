@@ -1,4 +1,4 @@
-"""Runs Python callables asynchronously, in the order that the variables they touch ask for.
+"""Runs Python callables asynchronously. The variables that they touch decide the order.
 
     import engine, numpy as np
 
@@ -13,11 +13,11 @@
     sgd(w, gradient, 0.1)        # ordered after dense, which reads w
     np.asarray(y)                # waits; an error shows the op and the line that called it
 
-    v = engine.Var("v")          # the bare engine below: callables, and the Vars they touch
+    v = engine.Var("v")          # the plain engine below it: callables, and the Vars that they touch
     engine.push(work, reads=[v], priority=1)
     engine.wait_all()
 
-Workers run what releases the GIL in parallel: NumPy's larger calls, I/O, compression, extension modules.
+Workers run in parallel whatever releases the GIL: NumPy's larger calls, I/O, compression, extension modules.
 """
 
 import atexit as _atexit
@@ -105,8 +105,9 @@ __all__ = [
 ]  # fmt: skip
 
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)
-# Exit: drain and join while Python still runs; afterwards nothing calls into it. Registered late, so that it runs
-# before the hooks of what was imported earlier, and after threading has joined the program's own threads.
+# At exit the engines drain and join their threads while Python still runs; afterwards no thread of theirs calls into
+# Python. Registered at the end of the import, so it runs before the hooks of modules that were imported earlier, and
+# after threading has joined the program's own threads.
 _atexit.register(_core._shut_down_all)
 if hasattr(_os, "register_at_fork"):
     _os.register_at_fork(after_in_child=_core._after_fork_in_child)

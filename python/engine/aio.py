@@ -1,4 +1,4 @@
-"""asyncio: awaiting Vars and Values. One wake-up of the loop serves every op that has finished meanwhile."""
+"""asyncio: await on Vars and Values. One wake-up of the event loop serves every op that has finished meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class _Mailbox:
-    """What has finished and which future of the loop waits for it. Filled by workers, emptied by the loop."""
+    """Which ops have finished, and which future of the event loop waits for each. Workers fill it, the loop empties
+    it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
@@ -31,7 +33,7 @@ class _Mailbox:
             try:
                 loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+                pass  # the loop is closed, so nobody waits any more
 
     def _deliver(self) -> None:
         with self._lock:
@@ -40,7 +42,7 @@ class _Mailbox:
             if future.done():
                 continue  # cancelled meanwhile
             try:
-                settled.wait()  # has settled: raises what failed, or returns at once
+                settled.wait()  # it has settled, so this raises the error or returns at once
             except (StopIteration, StopAsyncIteration) as error:
                 wrapped = OpError(f"the op raised {type(error).__name__}, which a future cannot carry")
                 wrapped.__cause__ = error
@@ -55,18 +57,19 @@ _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = wea
 
 
 async def _settled(var: _core.Var, take: Any) -> Any:
-    """Waits in order behind the writes of ``var`` pushed so far; the result is what ``take()`` gives right then."""
+    """Waits behind the writes of ``var`` pushed so far; returns what ``take()`` gives at this place in the order."""
     loop, engine = asyncio.get_running_loop(), var.engine
-    if engine.workers == 0:  # ops run inside waits, so somebody has to wait
+    if engine.workers == 0:  # ops run inside waits, so a thread has to wait
         await loop.run_in_executor(None, var.wait)
         return take()
     mailbox = _mailboxes.get(loop)
     if mailbox is None:
         mailbox = _mailboxes.setdefault(loop, _Mailbox(loop))
     future, data = loop.create_future(), list[Any]()
-    # Two ops. The first reads `var` at this place in the order, so it takes the data before a later op changes it; if
-    # `var` is poisoned it is skipped and hands the error on to `settled`. The second tells the loop in either case.
-    # On the I/O pool, where busy compute workers don't delay them and no policy makes the push wait.
+    # Two ops. The first reads `var` at this place in the order, so it takes the data before a later op changes it. If
+    # `var` is poisoned, this op is skipped and passes the error on to `settled`. The second op tells the loop in
+    # either case. Both run on the I/O pool, where busy compute workers do not delay them and no policy makes the push
+    # wait.
     settled = _core.Var("await", engine)
     engine.push(
         lambda: data.append(take()), reads=[var], writes=[settled], name="await", place=_core.io(), priority=2

@@ -1,4 +1,4 @@
-"""Bulk: what a thread pushes starts together, as one dispatch."""
+"""Bulk: the ops that a thread pushes start together, as one dispatch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from .errors import UsageError
 
 
 def set_bulk_size(size: int, engine: _core.Engine | None = None) -> int:
-    """Sets the calling thread's bulk size, for its pushes from now on, and returns the one before. 0 and 1: no bulk.
+    """Sets the bulk size of the calling thread for its pushes from now on, and returns the size before. 0 and 1: no
+    bulk.
 
-    ``engine``: of which engine (the default one). UsageError for a negative size, or one above 1,048,576.
+    ``engine``: the engine that the pushes go to (the default one). UsageError for a size below 0 or above 1,048,576.
     """
     return (engine or _core.default()).set_bulk_size(size)
 
 
 @contextlib.contextmanager
 def bulk(size: int = 15, engine: _core.Engine | None = None) -> Iterator[None]:
-    """``with engine.bulk(15):`` starts what this thread pushes in the block together, ``size`` ops as one dispatch.
+    """``with engine.bulk(15):`` starts the ops that this thread pushes in the block together, ``size`` of them as one
+    dispatch.
 
-    Order, errors, names, traces and waits stay those of each op, and nothing is hidden: a bulk starts when it is full,
-    when an op comes that cannot be in it (``push_async``, another placement or priority, ``io()``), when anybody waits for
-    one of its ops or pushes behind one, after 1 to 2 ms without a push, and at the end of the block, thread or engine.
-    Blocks nest. UsageError for a size that makes no sense, and for a block that is left on another thread.
+    Each op keeps its own order, errors, name, trace and waits. A bulk starts when it is full; when an op comes that
+    cannot be in it (``push_async``, another placement or priority, ``io()``); when a thread waits for one of its ops
+    or pushes an op behind one; after 1 to 2 ms without a push; and at the end of the block, the thread or the engine.
+    Blocks nest. UsageError for a size below 0 or above 1,048,576, and for a block that is left on another thread.
     """
     target = engine or _core.default()
     previous = target.set_bulk_size(size)
@@ -34,5 +36,8 @@ def bulk(size: int = 15, engine: _core.Engine | None = None) -> Iterator[None]:
         yield
     finally:
         if threading.get_ident() != thread:
-            raise UsageError("bulk: the block was entered on another thread, whose bulk size stays as it was set there")
+            raise UsageError(
+                "bulk: the block was entered on another thread, whose bulk size stays as the block set it; "
+                "leave the block on the thread that entered it"
+            )
         target.set_bulk_size(previous)

@@ -1,4 +1,4 @@
-"""Collectives: what the ranks of a Communicator do together, as values that are pushed."""
+"""Collectives: what the ranks of a Communicator do together. A collective is a value that a communicator pushes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .values import Value
 
 
 class OnDevice(Protocol):
-    """Memory of a device: an engine.DeviceArray, a tensor of a framework on CUDA."""
+    """Memory of a device: an engine.DeviceArray, or a tensor of a framework on CUDA."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
@@ -20,12 +20,12 @@ Buffer = Union[OnDevice, Value[Any]]
 class Collective(NamedTuple):
     """One call of a communicator, for its ``push``. Made by the functions below, whose arguments are NCCL's.
 
-    Buffers: ``engine.DeviceArray``, what has ``__cuda_array_interface__`` (on CUDA; C-contiguous), or a Value of one;
-    on the communicator's device. Counts follow from their sizes, shapes do not matter. dtypes: int8, uint8, int32,
-    uint32, int64, uint64, float16, float32, float64; ``dtype`` takes the bytes for another, as "bfloat16".
-    Address, size and dtype are taken at the push, so that what is wrong with them is refused there and not found by
-    the other ranks: a Value that is not computed yet is refused. Give ops the array to fill (``updates``) instead.
-    ``reduction``: "sum", "product", "max", "min", "average".
+    A buffer is an ``engine.DeviceArray``, an object with ``__cuda_array_interface__`` (on CUDA; C-contiguous), or a
+    Value of one, on the communicator's device. Counts follow from the buffers' sizes; shapes do not matter. dtypes:
+    int8, uint8, int32, uint32, int64, uint64, float16, float32, float64. ``dtype`` says that the bytes are of another
+    type, such as "bfloat16". The push takes address, size and dtype, so it refuses what is wrong with them before
+    another rank meets it. So a Value that is not computed yet is refused: give ops the array to fill (``updates``)
+    instead. ``reduction``: "sum", "product", "max", "min", "average".
     """
 
     kind: str
@@ -39,14 +39,15 @@ class Collective(NamedTuple):
     def all_reduce(
         send: Buffer, recv: Buffer | None = None, reduction: str = "sum", *, dtype: str | None = None
     ) -> Collective:
-        """``recv`` (none: ``send`` itself) = the reduction over all ranks of ``send``, element by element."""
+        """``recv`` (if not given: ``send`` itself) = the reduction over all ranks of ``send``, element by element."""
         return Collective("all_reduce", send, send if recv is None else recv, reduction, 0, dtype)
 
     @staticmethod
     def broadcast(
         send: Buffer | None, recv: Buffer | None = None, *, root: int = 0, dtype: str | None = None
     ) -> Collective:
-        """``recv`` (none: ``send`` itself) = ``send`` of rank ``root``; on other ranks ``send`` is not looked at."""
+        """``recv`` (if not given: ``send`` itself) = ``send`` of rank ``root``; on other ranks ``send`` is not read.
+        """
         return Collective("broadcast", send, send if recv is None else recv, "sum", root, dtype)
 
     @staticmethod
@@ -61,10 +62,10 @@ class Collective(NamedTuple):
 
     @staticmethod
     def send_to(send: Buffer, rank: int, *, dtype: str | None = None) -> Collective:
-        """To a ``recv_from`` of that rank. Who sends and receives at the same time does so in one push."""
+        """Sends to a ``recv_from`` of that rank. Ranks that exchange data put both calls in one push."""
         return Collective("send", send, None, "sum", rank, dtype)
 
     @staticmethod
     def recv_from(recv: Buffer, rank: int, *, dtype: str | None = None) -> Collective:
-        """From a ``send_to`` of that rank."""
+        """Receives from a ``send_to`` of that rank."""
         return Collective("recv", None, recv, "sum", rank, dtype)

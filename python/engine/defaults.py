@@ -1,4 +1,4 @@
-"""The functions of the module that act on the default engine, which is made when it is first needed."""
+"""The functions that act on the default engine, which is made when it is first needed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def init(**options: Any) -> None:
-    """Makes the default engine with these options, before anything has used it; UsageError afterwards.
+    """Makes the default engine with these options, before anything has used it. UsageError afterwards.
 
     workers (-1: one a core; 0: ops run inside waits), intra_op_threads, io_threads, cpus, pools ({name: threads} or
     {name: dict(threads=, cpus=, on_start=, on_end=)}), thread_name; max_pending, hard_max_pending, max_spare_threads;
     devices (["cuda:0"], ["software"]; else the CUDA devices of the machine), streams_per_device; spin, drain_timeout,
-    stall_timeout (seconds); on_start(worker), on_end(worker), on_stall(report), on_unobserved(exception);
-    policy, raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
+    stall_timeout (seconds); on_start(worker), on_end(worker), on_stall(report), on_unobserved(exception); policy,
+    raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
     """
     _core.init(**options)
 
@@ -37,27 +37,26 @@ def _var(given: Any) -> _core.Var:
 
 
 def wait_all(timeout: float | None = None) -> bool:
-    """Waits for every push that returned before. Then raises the first error that nobody has seen yet.
+    """Waits for every push that returned before this call. Then raises the first error that nobody has seen yet.
 
-    False after ``timeout`` seconds. Refused (UsageError) inside an op. Ctrl-C works.
+    Returns False after ``timeout`` seconds. UsageError inside an op. Ctrl-C interrupts the wait.
     """
     return _core.default().wait_all(timeout)
 
 
 def clear_error(var: VarLike) -> None:
-    """Clears the error of a Var or Value in order, keeping its value: a failed step need not lose the weights."""
+    """Clears the error of a Var or Value, in order, and keeps the value: a failed step need not lose the weights."""
     _core.default().clear_error(var)
 
 
 def set_policy(
     name: str, *, smart_stage: bool | None = None, **parameters: bool | int
 ) -> tuple[str, dict[str, bool | int]]:
-    """Who runs what: ``set_policy("inline", intra_op_threads=2)``; ``engine.policies()`` lists what there is.
+    """Sets the policy of later pushes outside of ``policy`` blocks: ``set_policy("inline", intra_op_threads=2)``.
 
-    ``smart_stage``: whether steps are cut, under every policy; as ``engine.do_smart_stage``.
-
-    For pushes from now on that are in no ``policy`` block; returns what was in force, as (name, parameters).
-    UsageError, with what is allowed, for an unknown name or parameter or a value out of range.
+    ``engine.policies()`` lists the policies. Returns what was in force before, as (name, parameters).
+    ``smart_stage``: whether SmartStage cuts steps, under every policy; as ``engine.do_smart_stage``.
+    UsageError, which says what is allowed, for an unknown name or parameter or a value out of range.
     """
     before = _core.default().set_policy(name, **parameters)
     if smart_stage is not None:
@@ -68,17 +67,17 @@ def set_policy(
 
 
 def policy(name: str, **parameters: bool | int) -> _core.PolicyBlock:
-    """``with engine.policy("inline"):`` is the policy of what this thread pushes in the block. Blocks nest."""
+    """``with engine.policy("inline"):`` sets the policy of what this thread pushes in the block. Blocks nest."""
     return _core.default().policy_block(name, **parameters)
 
 
 def stop() -> None:
-    """Workers finish what they are running and end; pushes queue up until start(). May be repeated."""
+    """Stops the workers: they finish what they run and end. Pushes queue up until start(). May be repeated."""
     _core.default().stop()
 
 
 def start() -> None:
-    """Goes on after stop()."""
+    """Starts the workers again after stop()."""
     _core.default().start()
 
 
@@ -88,15 +87,15 @@ def stats() -> dict[str, int]:
 
 
 def device_stats() -> dict[str, int]:
-    """What the engine asked of its devices since it was made: issued, retired, records, waits, graph_launches and more."""
+    """Counters of what the engine asked of its devices: issued, retired, records, waits, graph_launches and more."""
     return _core.default().device_stats()
 
 
 def pool(name: str) -> _core.Placement:
-    """The placement of a pool that init(pools=...) named. UsageError, listing the pools there are, otherwise."""
+    """The placement of a pool that init(pools=...) named. UsageError, which lists the pools, for another name."""
     return _core.default().pool(name)
 
 
 def describe_pending() -> str:
-    """What is pending and why: blocked Vars, the ops that own them and wait for them, missing completions."""
+    """Says what is pending and why: blocked Vars, the ops that own them and wait for them, missing completions."""
     return _core.default().describe_pending()

@@ -1,8 +1,8 @@
-"""What goes wrong, as Python classes; and how an exception that an op raised comes back at a wait.
+"""The engine's exception classes; and how an exception that an op raised comes back at a wait.
 
-A body's own exception is raised at every wait as a copy of its own: same type, arguments, attributes, cause and
-traceback, plus a note that says which op failed, where it was pushed and through which ops the error came. A copy,
-because several threads may wait for one failed Var, and raising one object twice mixes up its tracebacks.
+Each wait raises a new copy of the body's exception: same type, arguments, attributes, cause and traceback, and a note
+that says which op failed, where it was pushed and which ops were skipped. It is a copy because several threads may
+wait for one failed Var, and raising one object twice would mix up its tracebacks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Hop(NamedTuple):
-    """An op that an error passed through: skipped, because something that it reads had failed."""
+    """An op that was skipped because something that it reads had failed, and that passed the error on."""
 
     op: str
     file: str
@@ -26,21 +26,22 @@ class Hop(NamedTuple):
 
 
 class Error(Exception):
-    """Base of everything that the engine raises by itself."""
+    """Base class of everything that the engine itself raises."""
 
 
 class UsageError(Error, ValueError):
-    """A call that cannot be honoured; nothing was changed by it."""
+    """A call that cannot be honoured. It has changed nothing."""
 
 
 class BackPressureError(Error):
-    """Too many ops are pending: the hard bound (``hard_max_pending``) was reached."""
+    """Too many ops are pending: ``hard_max_pending`` was reached."""
 
 
 class OpError(Error):
     """An op failed for a reason that is not a Python exception.
 
-    ``op``, ``file``, ``line``: the op that failed first and where it was pushed. ``path``: the ops it came through.
+    ``op``, ``file``, ``line``: the op that failed first, and where it was pushed. ``path``: the ops that were
+    skipped.
     """
 
     op: str = ""
@@ -62,7 +63,7 @@ class ShutdownError(OpError):
 
 
 class ForkedWhilePending(OpError):
-    """The Var had pending writes when the process forked; in the child they never happen."""
+    """The Var had pending writes when the process forked. In the child they never happen."""
 
 
 class CompletionError(OpError):
@@ -70,11 +71,13 @@ class CompletionError(OpError):
 
 
 class CommunicatorError(OpError):
-    """A collective failed: an error of the library or of another rank, a timeout, an abort; or the library is missing."""
+    """A collective failed (an error of the library or of another rank, a timeout, an abort), or the library is
+    missing.
+    """
 
 
 def describe(exception: BaseException) -> str:
-    """One line for reports that are not written by Python: type, text and where it was raised."""
+    """One line for reports that C++ writes: the type, the text and where it was raised."""
     text = f"{type(exception).__name__}: {exception}"
     trace = exception.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -89,10 +92,10 @@ _FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 def copy_exception(exception: BaseException) -> BaseException:
-    """A shallow copy made without running code of the exception's class.
+    """A shallow copy, made without running code of the exception's class.
 
-    The nearest built-in base makes the object from ``args``; then every field, slot and attribute is taken over.
-    Returns ``exception`` itself where even that is impossible.
+    The nearest built-in base class makes the object from ``args``; then every field, slot and attribute is copied.
+    Returns ``exception`` itself where that is impossible.
     """
     cls = type(exception)
     base = next(c for c in cls.__mro__ if c.__module__ == "builtins" and issubclass(c, BaseException))
@@ -113,14 +116,14 @@ def copy_exception(exception: BaseException) -> BaseException:
 def _take(copy: BaseException, exception: BaseException, name: str) -> None:
     try:
         value = getattr(exception, name)
-        if getattr(copy, name, None) is not value:  # OSError tells None from never set
+        if getattr(copy, name, None) is not value:  # for OSError, None is not the same as never set
             setattr(copy, name, value)
     except (AttributeError, TypeError):
-        pass  # unset, or read-only: then the constructor has set it from args
+        pass  # unset; or read-only, and then the constructor has set it from args
 
 
 def _story(op: str, file: str, line: int, path: list[tuple[str, str, int]]) -> str:
-    parts = [f"op {Hop(op, file, line)} failed"] if op or file else []  # what a fork poisons names no op
+    parts = [f"op {Hop(op, file, line)} failed"] if op or file else []  # an error of a fork names no op
     if path:
         parts.append("skipped on the way here: " + ", ".join(str(Hop(*hop)) for hop in path))
     return "engine: " + "; ".join(parts) if parts else ""
@@ -129,15 +132,15 @@ def _story(op: str, file: str, line: int, path: list[tuple[str, str, int]]) -> s
 def at_wait(
     exception: BaseException, op: str, file: str, line: int, path: list[tuple[str, str, int]]
 ) -> BaseException:
-    """What a wait raises for an op whose body raised ``exception``. Called by the extension."""
+    """What a wait raises for an op whose body raised ``exception``. The extension calls it."""
     return noted(exception, _story(op, file, line, path))
 
 
 def noted(exception: BaseException, note: str) -> BaseException:
-    """A copy of ``exception`` to be raised once, with ``note`` added. Called by the extension."""
+    """A copy of ``exception``, to be raised once, with ``note`` added. The extension calls it."""
     copy = copy_exception(exception)
     if copy is exception:
-        # Shared between waits: at least begin with the body's frames and say it once.
+        # Waits share this object, so the note is added once only.
         if note in getattr(exception, "__notes__", ()):
             return exception
     if sys.version_info >= (3, 11):
@@ -145,12 +148,12 @@ def noted(exception: BaseException, note: str) -> BaseException:
     else:
         copy.__dict__.setdefault("__notes__", []).append(note)
         if copy.__cause__ is None and copy.__context__ is None:
-            copy.__cause__ = OpError(note)  # the only place where older versions would show it
+            copy.__cause__ = OpError(note)  # the only place where older versions show it
     return copy
 
 
 def from_engine(cls: type[Error], text: str, op: str, file: str, line: int, path: list[Any]) -> Error:
-    """What a wait raises for an op that failed without a Python exception. Called by the extension."""
+    """What a wait raises for an op that failed without a Python exception. The extension calls it."""
     story = _story(op, file, line, path)
     error = cls(f"{text} [{story}]" if story else text)
     if isinstance(error, OpError):

@@ -1,4 +1,4 @@
-"""Graphs: functions recorded once and replayed without finding out again what depends on what."""
+"""Graphs: functions that are recorded once and replayed, without finding out again what depends on what."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import UNSET, Value
 
 
 class Traced(Value[Any]):
-    """What stands for a value while a function is recorded: it can go into ops, and has no data yet."""
+    """Stands for a value while a function is recorded: it can be an argument of ops, and has no data yet."""
 
     __slots__ = ("index",)
 
@@ -30,14 +30,14 @@ class Traced(Value[Any]):
 
 
 class _Unknown:
-    """In the place of a recorded value's Var."""
+    """Stands for the Var of a recorded value."""
 
     def __init__(self, name: str) -> None:
         self.name, self.version = name, 0
 
 
 class Result(Value[Any]):
-    """An output of a run. Its Var is the run's: ops on it come after the run."""
+    """An output of a run. Its Var is the Var of the run, so ops on it come after the run."""
 
     __slots__ = ("_run", "_index")
 
@@ -50,16 +50,16 @@ class Result(Value[Any]):
 
 
 class Recorder:
-    """The graph that a function is being recorded into, on this thread."""
+    """The graph that this thread is recording a function into."""
 
     _current = threading.local()
 
     def __init__(self, engine: _core.Engine) -> None:
         self.engine, self.graph = engine, _core.Graph()
         self.readers: dict[int, list[int]] = {}  # value -> nodes that read it
-        self.states: dict[int, Value[Any]] = {}  # Values from outside that the program names, kept alive
+        self.states: dict[int, Value[Any]] = {}  # Values from outside that the function uses, kept alive
         self.makers: dict[int, int] = {}  # value -> node that makes it
-        self.targets: set[int] = set()  # nodes that were marked
+        self.targets: set[int] = set()  # nodes that mark_target_node marked
 
     @classmethod
     def current(cls) -> Recorder | None:
@@ -100,7 +100,7 @@ class Recorder:
             name=name, engine=self.engine, **options)  # fmt: skip
         for v in traced:
             self.readers.setdefault(v.index, []).append(index)
-        # A value that is changed in place becomes another one; who read it before comes before.
+        # A value that is changed in place becomes another value. Nodes that read the old one come before this node.
         for i, v in enumerate(changed):
             for reader in self.readers[v.index]:
                 if reader != index:
@@ -111,7 +111,7 @@ class Recorder:
 
 
 class _Place:
-    """Where a node's input goes in the arguments of its function."""
+    """The place of a node's input in the arguments of its function."""
 
     __slots__ = ("place",)
 
@@ -142,7 +142,7 @@ def _mapped(arg: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class Hybrid:
-    """A function whose first call records it and whose later calls replay it. Made by ``engine.hybridize``."""
+    """A function whose first call is recorded and whose later calls replay it. Made by ``engine.hybridize``."""
 
     def __init__(self, fn: Callable[..., Any], static_alloc: bool, static_shape: bool,
                  engine: _core.Engine | None = None) -> None:  # fmt: skip
@@ -155,20 +155,20 @@ class Hybrid:
         self._profile: _core.Run | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Records if this is the first call; starts a run, and returns at once what the function returns, as Values."""
+        """Records the function at the first call; starts a run and returns at once, with Values for the results."""
         if Recorder.current():
-            return self._fn(*args, **kwargs)  # nested: its ops become the outer function's
+            return self._fn(*args, **kwargs)  # nested: its ops become ops of the outer function
         return self._start(args, kwargs)
 
     def profile(self, *args: Any, **kwargs: Any) -> Any:
-        """A call whose nodes are timed, waited for; ``engine.explain`` then tells costs and the critical path."""
+        """Calls the function, times its nodes and waits. ``engine.explain`` then shows costs and critical path."""
         result = self._start(args, kwargs, timed=True)
         assert self._profile is not None
         self._profile.var.wait()
         return result
 
     def record(self, *args: Any, **kwargs: Any) -> _core.Plan:
-        """Records, if that has not been done, with arguments like these, and runs nothing."""
+        """Records the function with arguments like these, if it is not recorded yet. Runs nothing."""
         with self._lock:
             if self.plan is None:
                 self._record(args, kwargs)
@@ -201,7 +201,8 @@ class Hybrid:
         given = [(f"argument {i}", a) for i, a in enumerate(args)] + [(f"argument '{n}'", kwargs[n]) for n in self._names]
         self._state = {name: a for name, a in given if isinstance(a, Value)}
         self._types = {name: type(a) for name, a in given}
-        # State keeps its place in the graph's inputs, and is looked up by its Var.
+        # Arguments that are Values are state. They keep their places among the graph's inputs; ops find them by their
+        # Vars.
         inputs = [recorder.input(name) for name, _ in given]
         traced = [a if isinstance(a, Value) else t for (_, a), t in zip(given, inputs)]
         with recorder:
@@ -218,7 +219,7 @@ class Hybrid:
         )
 
     def _noted(self, returned: Any, recorder: Recorder, outputs: dict[int, int]) -> Any:
-        """What was returned, with each recorded value replaced by the number of its output."""
+        """What the function returned, with each recorded value replaced by the number of its output."""
         if isinstance(returned, Traced):
             if returned.index not in outputs:
                 outputs[returned.index] = len(outputs)
@@ -250,7 +251,7 @@ class Hybrid:
 
 
 def _bindings(fn: Any) -> Iterator[tuple[str, str, Callable[[], Any], Any]]:
-    """Names by which the function reaches Values and Vars: when they are bound anew, the recording is out of date."""
+    """The names by which the function reaches Values and Vars. If one is bound anew, the recording is stale."""
     code = getattr(fn, "__code__", None)
     if code is None:
         return
@@ -266,10 +267,10 @@ def _bindings(fn: Any) -> Iterator[tuple[str, str, Callable[[], Any], Any]]:
 def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool = False) -> Any:
     """``@engine.hybridize``: the first call records the ops that the function calls, later calls replay them.
 
-    Arguments are data that every call brings; Values that the function reaches in other ways are state, which keeps
-    its order with everything else. It must call the same ops each time; what it does besides happens once, while it is
-    recorded. ``static_alloc``: values keep their place from run to run. ``static_shape``: arguments and bindings are not
-    checked between calls. Source: MXNet's hybridize.
+    Arguments are data that every call brings. Values that the function reaches in other ways are state: ops on them
+    keep their order with all other ops. The function must call the same ops each time; whatever else it does happens
+    once, while it is recorded. ``static_alloc``: values keep their place in memory from run to run. ``static_shape``:
+    arguments and bindings are not checked between calls. Source: MXNet's hybridize.
     """
     if fn is None:
         return functools.partial(hybridize, static_alloc=static_alloc, static_shape=static_shape)
@@ -281,8 +282,8 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
 def mark_target_node(values: Any) -> None:
     """Inside a step that ``engine.smart_stage`` runs: the ops that made these Values belong to the step.
 
-    ``values``: a Value, or Values in lists, tuples or dicts. Where nothing is recorded nothing is staged, and so nothing is
-    to be marked. Source: DeepRec's tf.train.mark_target_node.
+    ``values``: a Value, or Values in lists, tuples or dicts. While nothing is recorded, it does nothing, because
+    nothing is staged then. Source: DeepRec's tf.train.mark_target_node.
     """
     recorder = Recorder.current()
 
@@ -298,5 +299,5 @@ def mark_target_node(values: Any) -> None:
 
 
 def graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> _core.Plan:
-    """Records ``fn(*args, **kwargs)`` and returns the plan, to look at or to start; nothing is run."""
+    """Records ``fn(*args, **kwargs)`` and returns the plan, to look at or to start. Runs nothing."""
     return (fn if isinstance(fn, Hybrid) else Hybrid(fn, False, False)).record(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Ops: functions that become asynchronous. Arguments that are Values are read when the op runs."""
+"""Ops: functions that become asynchronous. An argument that is a Value is read when the op runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .values import UNSET, Value
 class Op:
     """A function whose calls are pushed to the engine. Made by ``engine.op``.
 
-    A call returns at once: a new Value (a tuple of them for ``outputs`` above one, None for none). It is pushed on
-    the engine of its first Value. Arguments that are Values, and Values inside lists, tuples and dicts that are
-    arguments, reach the function as their data. TypeError if an argument named in ``updates`` is no Value.
+    A call returns at once: a new Value (a tuple of them if ``outputs`` is above one, None if it is zero). It is
+    pushed on the engine of its first Value. The function gets the data of arguments that are Values, and of Values
+    inside lists, tuples and dicts that are arguments. TypeError if an argument named in ``updates`` is not a Value.
     """
 
     def __init__(
@@ -27,12 +27,12 @@ class Op:
         self._fn, self._outputs, self._options = fn, outputs, options
         self._name = options.pop("name") or getattr(fn, "__name__", type(fn).__name__)
         self._node_options = {**options}
-        options.pop("collective", None)  # says something about a node of a recorded step, nothing about a push
+        options.pop("collective", None)  # an option of nodes in a recorded step, not of pushes
         self._signature = inspect.signature(fn) if updates else None
         self._updates = updates
         for name in updates:
             if self._signature is None or name not in self._signature.parameters:
-                raise UsageError(f"op '{self._name}': updates names '{name}', which is no parameter of it")
+                raise UsageError(f"op '{self._name}': updates names '{name}', which is not one of its parameters")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         updated = self._updated(args, kwargs) if self._updates else ()
@@ -61,7 +61,7 @@ class Op:
         return tuple(made) or None
 
     def _run(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """The function on data; its outputs, checked."""
+        """Calls the function with data; returns its outputs, checked."""
         result = self._fn(*args, **kwargs)
         if self._outputs > 1:
             if not isinstance(result, (tuple, list)) or len(result) != self._outputs:
@@ -69,7 +69,9 @@ class Op:
         elif self._outputs:
             result = (result,)
         elif result is not None:
-            raise TypeError(f"op '{self._name}' returned {_shape(result)} although it only updates; say outputs=1")
+            raise TypeError(
+                f"op '{self._name}' returned {_shape(result)} although it only updates; if it has a result, say outputs=1"
+            )
         return tuple(_fresh(data, args, kwargs) for data in result or ())
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -91,7 +93,7 @@ class Op:
 
 
 class _Call:
-    """One pushed call: what the engine runs."""
+    """One pushed call: the body that the engine runs."""
 
     __slots__ = ("_op", "_args", "_kwargs", "_outputs")
 
@@ -127,9 +129,9 @@ def _data(arg: Any) -> Any:
 
 
 def _fresh(data: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Outputs are new: an array that is, or looks into, an argument's memory is copied.
+    """An output as new data: an array that shares memory with an argument is copied.
 
-    Otherwise an op that updates the argument would change the output too, and nothing would order the two.
+    Otherwise an op that updates the argument would change the output too, and nothing would order the two ops.
     """
     if not hasattr(data, "__array_interface__") or not hasattr(data, "copy"):
         return data
@@ -164,10 +166,11 @@ def op(
 def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: Any = None, **options: Any) -> Any:
     """Makes a function an op: ``@engine.op``, or ``@engine.op(updates="w")`` for one that changes arguments in place.
 
-    ``updates``: parameter names, in a list or with commas. ``outputs``: how many new Values a call returns (one; none
-    for an op that updates). ``name``, ``priority``, ``place``, ``run_always``, ``graph_key``: as for ``engine.push``.
-    ``collective``: every process calls it in the same order, so that ``engine.smart_stage`` never runs it ahead of its
-    step. What the function raises comes back wherever its outputs, or what it updates, are waited for.
+    ``updates``: parameter names, in a list or separated by commas. ``outputs``: how many new Values a call returns
+    (by default one, and none for an op that updates). ``name``, ``priority``, ``place``, ``run_always``,
+    ``graph_key``: as for ``engine.push``. ``collective``: every process calls the op in the same order, so
+    ``engine.smart_stage`` never runs it ahead of its step. Each wait for an output, or for what the op updates,
+    raises what the function raised.
     """
     unknown = set(options) - {"priority", "place", "run_always", "graph_key", "collective"}
     if unknown:

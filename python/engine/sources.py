@@ -1,8 +1,8 @@
-"""Sources: what a stage reads, from the structure that the program wrote down.
+"""Sources: from the structure that the program gave, such as a dict of iterators, to what a stage reads.
 
-Its iterators are advanced together, by one producer at a time and in order: that is ``pull``. Its callables turn what
-was pulled into the item, several producers at once: that is ``make``. A recorded function is either, by whether it takes
-something; what it returns is waited for.
+``pull`` advances the iterators together, one producer at a time and in order. ``make`` calls the callables, which
+turn what was pulled into the item; several producers do that at once. A recorded function is part of ``make`` if it
+has parameters, else of ``pull``; the stage waits for what it returns.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Build = Callable[[list[Any], dict[str, Any]], Any]
 
 
 class Source(NamedTuple):
-    """What the producers of one run share."""
+    """What the producers of one run read."""
 
     pull: Callable[[], Any] | None
     make: Callable[[Any], Any] | None
-    once: str | None  # what in it cannot begin again
+    once: str | None  # the part of it that cannot begin again, as text; None: all of it can
 
 
 class _Compiler:
@@ -56,7 +56,8 @@ class _Compiler:
         return len(self.pulls) - 1
 
     def build(self, node: Any, path: str) -> Build:
-        """How the part ``node`` of an item is made from what was pulled and what is fed."""
+        """Returns the function that makes the part ``node`` of an item from what was pulled and what feed_dict gives.
+        """
         if node is None:
             return lambda raw, fed: None
         if isinstance(node, dict):
@@ -87,13 +88,13 @@ class _Compiler:
 
         if inspect.signature(hybrid._fn).parameters:
             return self._call(data, path)
-        at = self._pull(data)  # what it changes orders its runs
+        at = self._pull(data)  # in order: the Vars that it changes order its runs anyway
         return lambda raw, fed: raw[at]
 
     def _call(self, fn: Callable[..., Any], path: str) -> Build:
         try:
             parameters = inspect.signature(fn).parameters.values()
-        except (TypeError, ValueError):  # built-ins need not have one
+        except (TypeError, ValueError):  # a built-in may have no signature
             parameters = {}.values()
         given, any_name = [], False
         for p in parameters:
@@ -114,17 +115,18 @@ class _Compiler:
 
 
 def compile_source(features: Any, feed_dict: dict[str, Any]) -> Source:
-    """Checks ``features`` and ``feed_dict`` and begins their iterators. TypeError or UsageError says what is wrong."""
+    """Checks ``features`` and ``feed_dict``, and begins their iterators. TypeError or UsageError says what is wrong.
+    """
     if isinstance(features, Source):
         return features
     compiler = _Compiler(feed_dict)
     build = compiler.build(features, "features")
     unused = [name for name in compiler.feeds if name not in compiler.used]
     if unused:
-        raise UsageError(f"staged: feed_dict names '{unused[0]}', which is a parameter of no callable in features")
+        raise UsageError(f"staged: feed_dict names '{unused[0]}', and no callable in features has such a parameter")
     pulls, feeds = compiler.pulls, compiler.feeds
     if not pulls and not _has_callable(features):
-        raise UsageError("staged: features has no source in it, so it would give the same item for ever")
+        raise UsageError("staged: features has no source (iterator or callable), only the same item for ever")
     if len(pulls) == 1 and not feeds and not isinstance(features, (dict, list, tuple)):
         return Source(pulls[0], None, compiler.once)
 
@@ -146,7 +148,7 @@ def _has_callable(node: Any) -> bool:
 
 
 def data_of(item: Any) -> Any:
-    """The item with the data of Values in it, for which it waits."""
+    """The item with each Value in it replaced by its data. Waits for the Values."""
     if isinstance(item, Value):
         return item.get()
     if type(item) in (list, tuple):

@@ -1,4 +1,4 @@
-"""Stages: the part of a step that does not depend on the model runs ahead of the rest, on threads of its own."""
+"""Stages: run the part of a step that does not depend on the model ahead of the rest, on threads of their own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
 class Stage:
     """Items that are made ahead by producer threads. Made by ``engine.staged``; iterate over it.
 
-    The first item asked for starts it. Any thread may take; each item goes to one of them. What a source raises comes
-    out as itself, after the items before it, as often as asked; a cancelled stage raises CancelledError.
-    ``with stage:`` cancels it at the end of the block; so does forgetting it.
+    The first request for an item starts it. Any thread may take items; each item goes to one thread. What the source
+    raises is raised here as itself, after the items before it, each time an item is asked for. A cancelled stage
+    raises CancelledError. ``with stage:`` cancels it at the end of the block; a stage that the program forgets is
+    cancelled too.
     """
 
     def __init__(self, features: Any, feed_dict: dict[str, Any], closed: Any, ignored: Any, area: dict[str, Any]):
@@ -36,8 +37,9 @@ class Stage:
     def _renew(self) -> None:
         source = compile_source(self._features, self._feed)
         self._area = _core.StagingArea(**self._options)
-        self._options["name"] = self._area.name  # a generated one stays
-        # Producers know nothing of the Stage: that its own area goes, when it is forgotten, cancels.
+        self._options["name"] = self._area.name  # a generated name stays the same after a restart
+        # Producers have no reference to the Stage. So a forgotten Stage is destroyed, and with it its area, which
+        # cancels.
         self._run = Run(self._area.for_producers(), source, self._closed, self._ignored, self._options["capacity_bytes"] > 0)
         self._take = self._area.take
         self._started = False
@@ -54,7 +56,7 @@ class Stage:
         return item
 
     def take(self, timeout: float | None = None) -> Any:
-        """As next(stage), but TimeoutError after ``timeout`` seconds; nothing is lost by it."""
+        """As next(stage), but raises TimeoutError after ``timeout`` seconds. No item is lost by that."""
         self.start()
         item = self._take(timeout, _END)
         if item is _END:
@@ -62,7 +64,7 @@ class Stage:
         return item
 
     def start(self) -> None:
-        """Starts the producers, unless they run: for who wants items to be ready when they are first asked for."""
+        """Starts the producers, unless they run already, so that items are ready when the first is asked for."""
         with self._lock:
             if not self._started:
                 self._started = True
@@ -70,24 +72,26 @@ class Stage:
                     self._run.spawn()
 
     def close(self) -> None:
-        """No more items are begun; what was begun is delivered, then the stream ends. May be repeated."""
+        """Begins no more items. What was begun is delivered; then the stream ends. May be repeated."""
         self._area.close()
 
     def cancel(self) -> None:
-        """Everything ends now: takers get CancelledError, what is buffered is thrown away. May be repeated."""
+        """Ends everything now: consumers get CancelledError, and what is buffered is thrown away. May be repeated."""
         self._area.cancel()
 
     def join(self, timeout: float | None = None) -> bool:
-        """True once no producer is inside the source any more; False if one is after ``timeout`` seconds each."""
+        """Waits until no producer is inside the source; False if one still is after ``timeout`` seconds for each."""
         for thread in list(self._run.threads):
             thread.join(timeout)
         return not any(thread.is_alive() for thread in self._run.threads)
 
     def restart(self, features: Any = None, timeout: float | None = None) -> None:
-        """Begins again, with nothing of the run before: with new ``features``, or with the same if they allow it.
+        """Begins again, with nothing of the run before: with new ``features``, or with the same if these can begin
+        again.
 
-        Waits for producers to leave the source, TimeoutError after ``timeout`` seconds. UsageError for an iterator,
-        which cannot begin again. In the child of a fork it is what makes the stage usable.
+        Waits until the producers have left the source; TimeoutError after ``timeout`` seconds. UsageError if the
+        source is an iterator, because an iterator cannot begin again. In the child of a fork this makes the stage
+        usable.
         """
         with self._lock:
             once = self._run.source.once
@@ -106,12 +110,12 @@ class Stage:
 
     @property
     def position(self) -> int:
-        """How many items of the source are done with: what a resumed run has to leave out."""
+        """How many items of the source are done with: a resumed run has to leave out as many."""
         return int(self._area.stats()["position"])
 
     @property
     def name(self) -> str:
-        """What it goes by in errors and in the names of its threads."""
+        """Its name in errors and in the names of its threads."""
         return self._area.name
 
     def __enter__(self) -> Stage:
@@ -125,7 +129,7 @@ class Stage:
 
 
 def _cancel(area: _core.StagingArea) -> None:
-    with contextlib.suppress(ForkedWhilePending):  # the producers are the parent's
+    with contextlib.suppress(ForkedWhilePending):  # the producers stayed in the parent
         area.cancel()
 
 
@@ -154,12 +158,13 @@ def staged(
     name: str | None = None,
     engine: _core.Engine | None = None,
 ) -> Stage:
-    """Runs ``features`` ahead on threads of its own: ``for batch in engine.staged(read("train.csv"), capacity=4): ...``
+    """Runs ``features`` ahead on threads of its own: ``for batch in engine.staged(read("train.csv"), capacity=4):
+    ...``
 
-    ``features``: an iterator or iterable, a callable, or a list, tuple or dict of them, nested; None stays None.
-    Iterators advance in order, one producer at a time; callables run on all ``num_threads``. Their parameters are what
-    ``feed_dict`` names: an iterator or a callable there is asked once an item, anything else is a constant.
-    ``engine``: whose device lane ``stage_subgraph_stream_id`` is; the default one if it is not given.
+    ``features``: an iterator or iterable, a callable, or a list, tuple or dict of these, nested; None stays None.
+    Iterators advance in order, one producer at a time; callables run on all ``num_threads``. ``feed_dict`` gives
+    their arguments by name: an iterator or a callable in it is asked once for each item, anything else is a constant.
+    ``engine``: the engine that has the device lane ``stage_subgraph_stream_id``; the default one if it is not given.
     Options and their defaults: docs/stages.md. Source: DeepRec's tf.staged.
     """
     if num_client is not None:
@@ -201,7 +206,7 @@ def staged(
             "drop": on_timeout == "drop",
             "use_pool": bool(use_stage_subgraph_thread_pool),
             "autotune": bool(autotune),
-            # Whose device the lane is of; 0 is the main one, for which nobody is asked.
+            # The engine that has the device of the lane. Lane 0, the main one, needs none.
             "engine": engine or (_core.default() if stage_subgraph_stream_id else None),
         },
     )
@@ -218,8 +223,8 @@ def _types(option: str, given: Any) -> tuple[type[BaseException], ...]:
 def stage_pool(global_name: str, *, inter_op_threads_num: int = 1, intra_op_threads_num: int = 1) -> int:
     """Makes a named pool for stages, for the life of the process; its number is their stage_subgraph_thread_pool_id.
 
-    At most ``inter_op_threads_num`` producers of its stages run at once, over all of them; those that wait for room or
-    take from another stage do not count. ``intra_op_threads_num`` is for sources in C++ and for who asks stage_pools().
+    At most ``inter_op_threads_num`` producers run at once, over all its stages; producers that wait for room, or take
+    from another stage, do not count. ``intra_op_threads_num`` is for sources in C++; stage_pools() shows it.
     """
     return _core._make_stage_pool(global_name, inter_op_threads_num, intra_op_threads_num)
 
@@ -231,7 +236,7 @@ def stage_pools() -> list[dict[str, Any]]:
 
 
 class PrefetchHook:
-    """Starts every stage there is, and cancels those at the end. Made by ``engine.make_prefetch_hook``."""
+    """Starts every stage there is, and cancels these stages at the end. Made by ``engine.make_prefetch_hook``."""
 
     def __init__(self) -> None:
         self._stages: list[Stage] = []
@@ -259,6 +264,7 @@ class PrefetchHook:
 def make_prefetch_hook() -> PrefetchHook:
     """``with engine.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
 
-    For programs that come from DeepRec, and for a first step without a wait: a stage that nobody started starts itself.
+    For programs that come from DeepRec, and for a first step that does not wait. Without it, the first take starts a
+    stage.
     """
     return PrefetchHook()

@@ -10,7 +10,7 @@ from . import _core
 
 
 class TraceEvent(NamedTuple):
-    """One op that ran. ``lane``: its thread, as "cpu/0"; times in nanoseconds since the trace began."""
+    """One op that ran. ``lane``: its thread, such as "cpu/0". Times are nanoseconds since the trace began."""
 
     name: str
     lane: str
@@ -23,8 +23,8 @@ class TraceEvent(NamedTuple):
 class Trace:
     """``with engine.trace("step.json") as t:`` records every op that ends inside the block.
 
-    ``t.events`` is the list afterwards; the file, if one is named, opens in Perfetto and chrome://tracing. Nothing is
-    waited for: end the block with wait_all() to see all of it. UsageError if a trace is already running.
+    Afterwards ``t.events`` is the list. The file, if one is named, opens in Perfetto and chrome://tracing. The block
+    does not wait for ops: end it with wait_all() to see all of them. UsageError if a trace is already running.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, engine: _core.Engine | None = None) -> None:

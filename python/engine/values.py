@@ -20,8 +20,8 @@ UNSET = _Unset()
 class Value(Generic[T]):
     """Some data and the Var that orders the ops on it. Made by ``engine.value`` and by calling an ``engine.op``.
 
-    ``get()``, ``np.asarray(v)`` and ``await v`` wait for the ops called so far that write it, and raise what they
-    raised. They return the data itself, not a copy: an op called later may still change it in place.
+    ``get()``, ``np.asarray(v)`` and ``await v`` wait for the ops called so far that change it, and raise what these
+    raised. They return the data itself and not a copy, so an op that is called later may still change it in place.
     Any thread may use a Value.
     """
 
@@ -32,7 +32,7 @@ class Value(Generic[T]):
         self._data = data  # written inside ops that hold the Var, read after waiting for it
 
     def get(self, timeout: float | None = None) -> T:
-        """The data, once it is there. TimeoutError after ``timeout`` seconds."""
+        """Waits for the data and returns it. TimeoutError after ``timeout`` seconds."""
         if not self.var.wait(timeout):
             raise TimeoutError(f"{self.var.name or 'value'} was not there within {timeout} s")
         data: T = self._data
@@ -60,9 +60,9 @@ class Value(Generic[T]):
 
 
 def value(data: T, name: str | None = None, engine: _core.Engine | None = None) -> Value[T]:
-    """Makes ``data`` a Value, for ops to read and change. Not copied: leave it to the ops from here on.
+    """Makes ``data`` a Value, for ops to read and change. It is not copied, so touch it only in ops from here on.
 
-    ``engine``: which engine orders it (the default one). A Value is refused: it is one already.
+    ``engine``: the engine that orders the ops on it (the default one). TypeError if ``data`` is a Value already.
     """
     if isinstance(data, Value):
         raise TypeError("value: data is a Value already")

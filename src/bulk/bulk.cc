@@ -28,7 +28,8 @@ Bulk::Bulk(Engine& engine, int limit)
 
 Bulk::~Bulk() {
   Release();
-  // In a fork's child the parent's watcher may be locked for ever, and nobody looks through it.
+  // In a fork's child the parent's Silence may be locked for ever, and its thread is gone: this bulk is not in the
+  // child's list.
   if (state_->silence == &bulk::Silence::Get()) state_->silence->Unwatch(state_.get());
 }
 
@@ -39,15 +40,16 @@ void Bulk::Release() noexcept {
   state_->ops.Release();
 }
 
-// What can be held with what was held last, and no more than that; anything else is PutOther's. A bulk that holds nothing yet
-// has no place, which is the same as no op's for a device.
+// The fast path: the op can join the ops that are held now. PutOther does every other case. A bulk that holds nothing yet has
+// no place, which is the same as no op's for a device.
 void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   if (fn.type->async || !Same(desc.place, place_) || desc.priority != priority_) [[unlikely]] {
     PutOther(desc, fn, site, true);
     return;
   }
   const uint32_t held = state_->ops.PushErased(desc, fn, site);
-  // A push that waits for room may run ops on this thread, which may push through us: only now is it known what is held.
+  // A push that waits for room may run ops on this thread, and these may push through this Bulk: so `held` is known
+  // only now.
   if (held < 2 || held >= limit_) [[unlikely]] {
     Note(desc, held);
     return;
@@ -71,7 +73,7 @@ bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool m
   return true;
 }
 
-// The op was pushed, and so many are held now.
+// After a push: `held` ops are held now.
 void Bulk::Note(const OpDesc& desc, uint32_t held) {
   State& state = *state_;
   const uint64_t mark = (state.mark.load(std::memory_order_relaxed) | 1) + 1;
@@ -90,7 +92,7 @@ void Bulk::Note(const OpDesc& desc, uint32_t held) {
   }
 }
 
-// The op has been pushed: nothing may fail any more. Where nobody can watch the bulk, nothing is held in it.
+// The op has been pushed, so nothing may fail any more. If no thread can watch the bulk, its ops are released at once.
 void Bulk::Opened() noexcept {
   bulk::Silence& silence = bulk::Silence::Get();
   if (state_->silence != &silence) [[unlikely]] {

@@ -11,11 +11,12 @@ namespace engine {
 class BulkSizes {
  public:
   static int Set(Engine& engine, int size) {
-    // Before our thread-local: it makes the thread's slot in the engine, which must go after what we release then. The
-    // innermost, and made first, so that a size that is refused changes nothing.
+    // Made before the thread-local list: the Bulk makes the thread's slot in the engine, and that slot must be
+    // destroyed after the list, whose end releases ops. Made before anything is changed, too, so that a size that is
+    // refused changes nothing.
     auto bulk = std::make_unique<Bulk>(engine, size);
     auto& bulks = OfThread().bulks_;
-    // Engines that have gone: a Bulk keeps their memory.
+    // Drop the bulks of engines that have ended: each keeps its engine's memory.
     std::erase_if(bulks, [](const auto& b) { return b->state_->ops.closed(); });
     const auto at = std::find_if(bulks.begin(), bulks.end(), [&](const auto& b) { return b->state_->ops.of(engine); });
     const int before = at == bulks.end() ? 0 : static_cast<int>((*at)->limit_);
@@ -25,7 +26,8 @@ class BulkSizes {
   }
 
  private:
-  // Also for what is destroyed after the thread-locals, at exit the statics: then made anew, and released by waits only.
+  // Statics that are destroyed at exit, after the thread-locals, may still call this. The list is then made anew and
+  // never destroyed, so its ops are released by waits only.
   static BulkSizes& OfThread() {
     static thread_local constinit BulkSizes* own = nullptr;
     struct End {
@@ -37,7 +39,7 @@ class BulkSizes {
     return *own;
   }
 
-  std::vector<std::unique_ptr<Bulk>> bulks_;  // one an engine; ends with the thread
+  std::vector<std::unique_ptr<Bulk>> bulks_;  // one for each engine; destroyed when the thread ends
 };
 
 int SetBulkSize(Engine& engine, int size) { return BulkSizes::Set(engine, size); }

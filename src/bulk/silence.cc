@@ -16,7 +16,8 @@ namespace {
 
 // Never destroyed: its thread runs until the process ends.
 std::atomic<Silence*> g_silence{nullptr};
-// When the library is loaded: a fork in the middle of its making would leave it locked in the child.
+// Made when the library is loaded, because a fork while it is being made would leave the static's guard locked in the
+// child.
 [[maybe_unused]] const Silence& g_made_early = Silence::Get();
 
 }  // namespace
@@ -24,7 +25,7 @@ std::atomic<Silence*> g_silence{nullptr};
 Silence& Silence::Get() {
   static const bool made = [] {
     g_silence.store(new Silence, std::memory_order_release);
-    // In the child nobody else runs; the old one may be locked by a thread that is gone.
+    // The child has one thread, and a thread that is gone may have locked the old Silence: so the child gets a new one.
     return pthread_atfork(nullptr, nullptr, [] { g_silence.store(new Silence, std::memory_order_release); }) == 0;
   }();
   (void)made;
@@ -44,18 +45,18 @@ void Silence::Unwatch(const Watched* bulk) noexcept {
   std::erase_if(watched_, [&](const auto& w) { return w.get() == bulk; });
 }
 
-// Asleep until there is a thread: the next opening tries again to make it.
+// If no thread can be made, `asleep_` stays true, so the next opening of a bulk tries again.
 bool Silence::Wake() {
   std::lock_guard lock(mu_);
   if (!by_hand_ && !started_) {
-    // Signals are for the program's own threads.
+    // The program's own threads are to get its signals.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       std::thread([this] { Main(); }).detach();
       started_ = true;
-    } catch (const std::system_error&) {  // no thread
+    } catch (const std::system_error&) {  // the system refused a thread
     } catch (const std::bad_alloc&) {     // no memory for one
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -69,11 +70,12 @@ bool Silence::Wake() {
 bool Silence::AnyOpen() const {
   return std::any_of(watched_.begin(), watched_.end(), [](const auto& w) {
     const uint64_t mark = w->mark.load(std::memory_order_seq_cst);
-    return (mark & 1) && mark != w->seen + 1;  // seen + 1: released by us already
+    return (mark & 1) && mark != w->seen + 1;  // seen + 1: Tick has released it already
   });
 }
 
-// `seen` is the odd mark of a bulk seen open, and one less, the even, once it was released.
+// `seen` is the mark (odd) of a bulk that was open at the last tick, or that mark minus one (even) once Tick has
+// released the bulk.
 bool Silence::Tick() {
   std::vector<std::shared_ptr<Watched>> silent;
   bool open = false;
@@ -89,7 +91,7 @@ bool Silence::Tick() {
       }
       try {
         silent.push_back(bulk);
-      } catch (const std::bad_alloc&) {  // at the next tick, then
+      } catch (const std::bad_alloc&) {  // the next tick tries again
         break;
       }
       bulk->seen = mark - 1;

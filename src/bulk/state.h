@@ -1,4 +1,4 @@
-// What a Bulk keeps behind its public face.
+// What a Bulk keeps out of its public header.
 #pragma once
 
 #include "engine/bulk.h"
@@ -8,7 +8,7 @@ namespace engine {
 
 struct Bulk::State : bulk::Watched {
   using Watched::Watched;
-  bulk::Silence* silence = nullptr;  // that watches us; another one after a fork
+  bulk::Silence* silence = nullptr;  // the one that watches this bulk; a new one after a fork
 };
 
 }  // namespace engine

@@ -11,11 +11,11 @@ constexpr uint32_t kNone = UINT32_MAX;
 constexpr double kLongChain = 4;
 constexpr double kMostNodes = 256;
 
-// One sweep in topological order. A node's start counts all batches made before it, what comes after it the rank that it has
-// without batches: as long as start + rank stays within the limit for each node, so does every path.
+// One sweep in topological order. A node's `start` counts all batches before it; its `rank`, without batches, counts
+// what comes after it. As long as start + rank stays within the limit for each node, every path stays within it.
 class Sweep {
  public:
-  // `critical`: of the costs with a dispatch in each.
+  // `critical`: computed from costs that include a dispatch for each node.
   Sweep(const Dag& dag, std::span<const double> cost, const Critical& critical, std::span<const uint32_t> kind,
         const BatchLimits& limits)
       : dag_(dag),
@@ -25,7 +25,7 @@ class Sweep {
         workers_(limits.workers),
         dispatch_(limits.dispatch),
         worth_(kWorth * limits.dispatch),
-        // More by a rounding error: sums must not forbid what is just allowed.
+        // A little more, so that rounding errors of sums do not forbid what is just allowed.
         longest_((1 + 1e-9) *
                  std::max(std::accumulate(cost.begin(), cost.end(), 0.0) / limits.workers / 2, critical.length)),
         batch_(dag.size(), kNone),
@@ -38,7 +38,7 @@ class Sweep {
     for (uint32_t n = 0; n < dag_.size(); ++n)
       if (missing_[n] == 0) ready.push_back(n);
     while (!ready.empty()) {
-      // Those behind one batch side by side, the most urgent first.
+      // Nodes behind one batch stand side by side, the most urgent first.
       std::sort(ready.begin(), ready.end(), [&](uint32_t a, uint32_t b) {
         if (behind_[a] != behind_[b]) return behind_[a] < behind_[b];
         if (kind_[a] != kind_[b]) return kind_[a] < kind_[b];
@@ -58,7 +58,7 @@ class Sweep {
   }
 
  private:
-  // The longest way to the end, without the node itself.
+  // The longest path behind the node.
   double After(uint32_t n) const { return rank_[n] - cost_[n] - dispatch_; }
   bool Short(uint32_t n) const { return kind_[n] != kAlone && cost_[n] < worth_; }
 
@@ -75,7 +75,7 @@ class Sweep {
       Close();
     }
     if (siblings.size() <= static_cast<size_t>(workers_)) share_ = 0;
-    // Evenly: no batch is filled up while the last one gets what is left.
+    // Batches of equal size, so that the last one does not get a small rest.
     const double full = short_ones / std::max(1.0, std::floor(short_ones / worth_)) * (1 + 1e-9);
     for (const uint32_t n : siblings) {
       if (!Short(n)) continue;
@@ -101,14 +101,15 @@ class Sweep {
     begin_ = std::max(begin_, start_[n]);
     below_ = std::max(below_, After(n));
   }
-  // More siblings than workers: the last of them cannot end before all have had their share, and a batch that is no longer
-  // than that makes nobody wait.
+  // If there are more siblings than workers, the last sibling cannot end before every worker has run its share of them.
+  // A batch that is no longer than such a share delays nothing.
   bool Fits(uint32_t n) const {
     const double takes = dispatch_ + total_ + cost_[n];
     return takes <= share_ || std::max(begin_, start_[n]) + takes + std::max(below_, After(n)) <= longest_;
   }
 
-  // The batch is made. What waited only for it joins it, if it may; the rest is found.
+  // The batch is complete. Nodes that waited only for it join it, if they may; the others that are ready go to
+  // `found_`.
   void Close() {
     const uint32_t number = batches_++;
     for (const uint32_t n : members_) batch_[n] = number;
@@ -129,7 +130,7 @@ class Sweep {
     members_.clear();
   }
 
-  // Successors of a member: `pending_` once each, of these `released_` those that wait for nobody else.
+  // Adds the successors of a member to `pending_`, each once, and those that wait for no other node to `released_`.
   void Release(uint32_t n, uint32_t number) {
     for (const uint32_t s : dag_.After(n)) {
       if (seen_.size() <= s) seen_.resize(dag_.size(), kNone);
@@ -141,9 +142,9 @@ class Sweep {
     }
   }
 
-  // One released node that waited for this batch alone, as a member: a chain, or one that is cheaper than its dispatch.
-  // `extra`: what was added so; nodes that cost next to nothing count as something. Not without end: a batch is not left
-  // when something more urgent becomes ready.
+  // Makes one released node that waited for this batch alone a member: the next of a chain, or a node that costs less
+  // than its dispatch. `extra` is the cost of what was added so; a node that costs next to nothing counts with a
+  // minimum. It is bounded, because a worker does not leave a batch when a more urgent node becomes ready.
   bool Extend(uint32_t number, double& extra) {
     const uint32_t first = members_[0];
     const bool chain = pending_.size() == 1;
@@ -177,8 +178,8 @@ class Sweep {
   double longest_;  // path
   double share_ = 0;
   std::vector<uint32_t> batch_, missing_;
-  std::vector<double> start_;     // the latest end of the batches before it, so far
-  std::vector<uint32_t> behind_;  // which of them that is
+  std::vector<double> start_;     // by node: the latest end, so far, of the batches before it
+  std::vector<uint32_t> behind_;  // by node: the batch that ends then
   std::vector<uint32_t> found_, released_, pending_, seen_;
   // The batch that is being made.
   std::vector<uint32_t> members_;

@@ -1,4 +1,4 @@
-// Batching: short nodes merged until a task is worth its dispatch. Pure.
+// Batching: merges short nodes until a task is worth its dispatch. Pure.
 #pragma once
 
 #include "dag.h"
@@ -6,17 +6,19 @@
 namespace engine::costmodel {
 
 struct BatchLimits {
-  double dispatch = 0;  // measured: what it costs to have one task taken by a worker
+  double dispatch = 0;  // nanoseconds, measured: the cost of having one task taken by a worker
   int workers = 1;
 };
 
-// A number for each node; nodes of one number are a batch. `kind`: only nodes of one kind are merged, kAlone with none.
+// Returns a number for each node; nodes with the same number are a batch. Only nodes of the same `kind` are merged; a
+// node of the kind kAlone is merged with none.
 //
-// A batch is worth a dispatch when it takes kWorth of them. Merged are nodes that become ready together, behind the same
-// batch, and nodes that only wait for the batch itself, unless that would lengthen the longest path: a task counts in it with
-// its dispatch, and siblings of which there are more than workers count with the share of them that each worker has.
-// Up to half of T1 / workers a path may be lengthened: that much slack every schedule has.
-// Batches follow each other in the order in which they are made, so that no cycle can come of them.
+// A batch is worth its dispatch when it takes kWorth times as long. Two sorts of nodes are merged: nodes that become
+// ready together, behind the same batch; and nodes that wait for the batch itself and for nothing else. Neither may
+// lengthen the longest path. In that path a task counts with its dispatch; if there are more siblings than workers,
+// they count with each worker's share of them. A path that is shorter than half of T1 / workers may grow up to that,
+// because every schedule has that much slack. Batches follow each other in the order in which they are made, so they
+// make no cycle.
 inline constexpr uint32_t kAlone = UINT32_MAX;
 inline constexpr double kWorth = 8;  // a dispatch is then a tenth of the work or less
 std::vector<uint32_t> Batch(const Dag& dag, std::span<const double> cost, std::span<const uint32_t> kind,
@@ -26,7 +28,7 @@ std::vector<uint32_t> Batch(const Dag& dag, std::span<const double> cost, std::s
 struct Contracted {
   std::vector<uint32_t> task_of;  // by node
   std::vector<double> cost;       // by task
-  Dag dag;                        // its order is shorter than it where batches make a cycle
+  Dag dag;                        // if batches make a cycle, dag.order has fewer tasks than dag
 };
 Contracted Contract(const Dag& dag, std::span<const double> cost, std::span<const uint32_t> batch);
 

@@ -43,7 +43,7 @@ std::string Plain(std::string_view key) {
   return out;
 }
 
-// The next field of the line as a number; false if it is none.
+// Takes the next field of the line as a number; false if it is not one.
 template <class T>
 bool Take(std::string_view& line, T* value) {
   const auto [stop, error] = std::from_chars(line.data(), line.data() + line.size(), *value);
@@ -56,7 +56,7 @@ bool Take(std::string_view& line, T* value) {
 
 std::string CostText(const std::vector<NodeCost>& costs) {
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
+  out.imbue(std::locale::classic());  // the program's locale must not put separators into numbers
   out.precision(9);
   out << kHeader << "\n# samples nanoseconds spread shape key\n";
   for (const NodeCost& c : costs)
@@ -75,12 +75,12 @@ std::vector<NodeCost> ParseCosts(const std::string& text, const std::string& whe
     };
     if (number == 1) {
       if (buffer != kHeader)
-        refuse("this is no cost file of this version: its first line is '" + buffer.substr(0, 40) + "' and must be '" +
-               std::string(kHeader) + "'");
+        refuse("this is not a cost file of this version: its first line is '" + buffer.substr(0, 40) +
+               "' and must be '" + std::string(kHeader) + "'");
       continue;
     }
     if (buffer.empty() || buffer[0] == '#') continue;
-    if (in.eof()) refuse("the file ends in the middle of a line");
+    if (in.eof()) refuse("the file ends in the middle of a line, so it was cut off; save it again");
     std::string_view line = buffer;
     NodeCost cost;
     if (!Take(line, &cost.samples) || !Take(line, &cost.nanos) || !Take(line, &cost.spread) ||
@@ -90,7 +90,8 @@ std::vector<NodeCost> ParseCosts(const std::string& text, const std::string& whe
       refuse("a cost must be a finite number of nanoseconds, 0 or more");
     cost.key = Plain(line);
     if (!seen.emplace(cost.shape, cost.key).second)
-      refuse("key '" + cost.key + "' comes a second time in shape class " + std::to_string(cost.shape));
+      refuse("key '" + cost.key + "' comes a second time in shape class " + std::to_string(cost.shape) +
+             "; once is allowed");
     costs.push_back(std::move(cost));
   }
   if (text.empty())
@@ -99,7 +100,7 @@ std::vector<NodeCost> ParseCosts(const std::string& text, const std::string& whe
 }
 
 void WriteCosts(const std::string& path, const std::vector<NodeCost>& costs) {
-  // Beside it, then in its place: a reader sees the old file or the new one.
+  // Written beside the file and then renamed, so that a reader sees either the old file or the new one.
   const std::string draft = path + ".new";
   const auto refuse = [&](const char* what) {
     const std::string why = std::strerror(errno);

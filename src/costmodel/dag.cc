@@ -42,7 +42,7 @@ Critical FindCritical(const Dag& dag, std::span<const double> cost) {
   }
   out.slack.resize(n);
   for (uint32_t v = 0; v < n; ++v) out.slack[v] = out.length - earliest[v] - out.rank[v];
-  // One of the longest paths: from a source of the highest rank along the highest ranks.
+  // One of the longest paths: it starts at a source of the highest rank, and follows the highest rank.
   uint32_t at = UINT32_MAX;
   for (uint32_t v = 0; v < n; ++v)
     if (dag.predecessors[v] == 0 && (at == UINT32_MAX || out.rank[v] > out.rank[at])) at = v;

@@ -1,4 +1,4 @@
-// Dag: a graph as numbers, and what its costs say about it. Pure.
+// Dag: a graph as numbers, and what the costs of its nodes say about it. Pure.
 //
 // Source: list scheduling by critical path (Hu 1961; HLFET), bound of Brent and Graham.
 #pragma once
@@ -19,7 +19,7 @@ struct Dag {
   std::vector<uint32_t> order;         // topological
 
   Dag() = default;
-  // `edges` as pairs (from, to) without repetition, of an acyclic graph.
+  // `edges`: pairs (from, to) of an acyclic graph, each pair once.
   Dag(uint32_t nodes, std::span<const Graph::Edge> edges);
 
   uint32_t size() const { return static_cast<uint32_t>(predecessors.size()); }
@@ -29,11 +29,11 @@ struct Dag {
 };
 
 struct Critical {
-  std::vector<double> rank;   // own cost and the highest rank among the successors
-  std::vector<double> slack;  // critical - (earliest start + rank)
-  std::vector<uint32_t> path;
-  double work = 0;
-  double length = 0;  // T-infinity
+  std::vector<double> rank;    // own cost and the highest rank among the successors
+  std::vector<double> slack;   // length - (earliest start + rank)
+  std::vector<uint32_t> path;  // one of the longest
+  double work = 0;             // T1: the sum of all costs
+  double length = 0;           // T-infinity: the cost of the longest path
   double Bound(int workers) const;
 };
 Critical FindCritical(const Dag& dag, std::span<const double> cost);

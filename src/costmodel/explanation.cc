@@ -1,4 +1,4 @@
-// Explanations for people.
+// An Explanation as text and as a drawing.
 #include <algorithm>
 #include <cstdio>
 #include <locale>
@@ -29,7 +29,7 @@ std::string Escaped(const std::string& text) {
 
 std::string Explanation::Text() const {
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
+  out.imbue(std::locale::classic());  // the program's locale must not put separators into numbers
   out << "cost_model: " << said << "\n"
       << "  " << nodes.size() << " nodes in " << tasks
       << " tasks; pushed ops have no graph to rank, and run as under threaded\n";
@@ -60,7 +60,7 @@ std::string Explanation::Text() const {
 
 std::string Explanation::Dot() const {
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
+  out.imbue(std::locale::classic());  // the program's locale must not put separators into numbers
   out << "digraph plan {\n  rankdir=LR;\n  node [shape=box];\n";
   std::map<uint32_t, std::vector<size_t>> batches;
   for (size_t n = 0; n < nodes.size(); ++n) batches[nodes[n].batch].push_back(n);

@@ -23,7 +23,8 @@ void Guard::Add(uint64_t id, double nanos) {
   if (ratios_.size() == kPairs) Decide();
 }
 
-// Steps that always fail are not compared for ever; which way is slower nobody can say then.
+// Steps that always fail are not compared for ever: after kMostFailures of them nothing shows that the new schedule is
+// better.
 void Guard::Void(bool failed) {
   failures_ += failed;
   if (verdict_ == Verdict::kOpen && failures_ >= kMostFailures) verdict_ = Verdict::kGoBack;

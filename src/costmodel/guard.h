@@ -1,9 +1,9 @@
-// Guard: steps with a new schedule beside steps with the old one, in pairs, until it is clear which to keep. Pure: it is
-// told durations, and reads no clock.
+// Guard: compares steps with a new schedule and steps with the old one, in pairs, and decides which schedule to keep.
+// Pure: it gets durations and reads no clock.
 //
-// Pairs are turned about (old new, new old), so that drift falls on both. A step that fails leaves its pair without a
-// figure, and another pair is made. The new one is kept unless it is slower: by the median of the pairs' ratios, or in so
-// many pairs that chance does not explain it (sign test at 95 %).
+// The order within pairs alternates (old new, new old), so that drift of the machine falls on both. If a step of a pair
+// fails, the pair has no figure, and another pair is made. The new schedule is kept unless it is slower: by the median
+// of the pairs' ratios, or in so many pairs that chance does not explain it (sign test at 95 %).
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ namespace engine::costmodel {
 
 class Guard {
  public:
-  static constexpr uint32_t kWarmUps = 2;  // pairs that do not count: frames are made, caches warmed
+  static constexpr uint32_t kWarmUps = 2;  // pairs that do not count, because they make frames and warm caches
   static constexpr uint32_t kPairs = 24;
-  static constexpr uint32_t kMostInSigns = 17;  // more slower ones than that of 24 are no chance
-  static constexpr double kTolerance = 1.01;    // of the median, where the signs say nothing
-  static constexpr uint32_t kMostFailures = 64;
+  static constexpr uint32_t kMostInSigns = 17;   // more slower pairs than this, of 24, are not chance
+  static constexpr double kTolerance = 1.01;     // of the median ratio, if the sign test says nothing
+  static constexpr uint32_t kMostFailures = 64;  // failed steps after which the old schedule is kept
 
   struct Turn {
     uint64_t id;
     bool with_new;
   };
-  // The next step's turn. Steps may overlap, and end in any order.
+  // Which schedule the next step gets. Steps may overlap, and end in any order.
   Turn Next();
   void Add(uint64_t id, double nanos);
-  // It has no figure: it failed, or was not even begun.
+  // A step without a figure: it failed, or did not begin.
   void Void(bool failed);
 
   enum class Verdict : uint8_t { kOpen, kKeep, kGoBack };
@@ -34,7 +34,7 @@ class Guard {
   double ratio() const { return ratio_; }    // median of new / old
   double before() const { return before_; }  // medians of the steps
   double after() const { return after_; }
-  uint32_t slower() const { return slower_; }  // pairs in which the new one was slower
+  uint32_t slower() const { return slower_; }  // pairs in which the new schedule was slower
   uint32_t pairs() const { return static_cast<uint32_t>(ratios_.size()); }
 
  private:
@@ -42,7 +42,7 @@ class Guard {
   void Decide();
 
   struct Pair {
-    double nanos[2] = {-1, -1};  // old, new; -1: none, or not yet
+    double nanos[2] = {-1, -1};  // old, new; -1: no figure, or not yet
   };
   std::vector<Pair> pairs_;
   uint64_t turns_ = 0;

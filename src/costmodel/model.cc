@@ -15,7 +15,7 @@ namespace engine {
 
 namespace {
 
-// All models, for forks. Held over a fork, and taken with no model's lock held.
+// All models, for forks. Locked over a fork. No model's lock is taken before it.
 constinit std::mutex g_models_mu;
 std::set<costmodel::Model*>& Models() {
   static auto* models = new std::set<costmodel::Model*>;  // never destroyed: a plan may outlive main
@@ -46,7 +46,8 @@ namespace {
 
 using Edges = std::vector<Graph::Edge>;
 
-// Dependencies without those that follow from others, as the plan has them between its tasks and within its chains.
+// The dependencies without those that follow from others: the plan has them so, between its tasks and within its
+// chains.
 Edges ReducedEdges(const Plan& plan) {
   if (!plan.options().schedule.batch.empty()) return plan.graph().Edges();
   Edges edges;
@@ -110,7 +111,7 @@ Model::Model(const Plan& plan, int workers)
   for (uint32_t t = 0; t < tasks.size(); ++t) {
     for (const uint32_t n : tasks[t].nodes) {
       task_of_[n] = t;
-      // What a device does is a bulk for each of the plan's own tasks, which no schedule takes apart or puts together.
+      // On a device each of the plan's own tasks is a bulk, and no schedule splits or joins these.
       unit_[n] = tasks[t].device ? tasks[t].nodes.front() : n;
       if (tasks[t].device) measure_[n] = Measure::kDevice;
     }
@@ -138,7 +139,7 @@ std::shared_ptr<Model::Shape> Model::FindShape(uint64_t shape) {
   if (at != shapes_.end()) return at->second;
   if (shapes_.size() == kMostShapes) return nullptr;
   auto made = std::make_shared<Shape>(keys_.size());
-  if (TakeLoaded(shape, *made)) made->steps = window_.stop;  // the window is behind it
+  if (TakeLoaded(shape, *made)) made->steps = window_.stop;  // its costs are known, so it skips the window
   return shapes_.emplace(shape, std::move(made)).first->second;
 }
 
@@ -161,7 +162,7 @@ CostModel::Step Model::Issue(const std::shared_ptr<Shape>& shape, bool compared,
 
 CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape_class) {
   std::unique_lock lock(mu_);
-  if (window != window_) {  // what was measured in another one does not hold here
+  if (window != window_) {  // measurements of another window do not count in this one
     window_ = window;
     shapes_.clear();
   }
@@ -176,7 +177,7 @@ CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape
     s.steps += s.steps < window.stop;
     if (s.steps <= window.start && !within) return {};
     if (!s.building && (within || (s.costs.empty() && s.in_flight == 0 && s.durations.seen() == 0))) {
-      // Also past the window, as long as no run has told anything: a schedule made of nothing helps nobody.
+      // Measure beyond the window, too, until one run has given costs: without costs there is no schedule.
       s.state = State::kMeasuring;
       ++s.in_flight;
       if (clock_nanos_ == 0) {
@@ -188,7 +189,7 @@ CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape
       }
       return Issue(shape, false, 0, true);
     }
-    if (s.in_flight != 0 || s.building) return {};  // still to come, or another thread is at it
+    if (s.in_flight != 0 || s.building) return {};  // costs are still to come, or another thread makes the schedule
     Build(plan, s, lock);
   }
   if (s.state == State::kScheduled) return {.plan = s.scheduled};
@@ -199,7 +200,7 @@ CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape
   return step;
 }
 
-// Outside the lock, for it takes long: other steps go on as before.
+// Makes the schedule outside the lock, because that takes long; other steps go on as before.
 void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock) {
   s.building = true;
   if (s.costs.empty())
@@ -218,7 +219,7 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
       kind[units.task_of[n]] = measure_[n] == Measure::kDevice ? kAlone : kind_[n];
     const std::vector<uint32_t> batch = Batch(units.dag, units.cost, kind, {dispatch, workers_});
     for (const uint32_t unit : units.task_of) schedule.batch.push_back(batch[unit]);
-    // What is taken from the queue is a batch, and each costs a dispatch: these are the ranks that count.
+    // Workers take batches from the queue, and each batch costs a dispatch: so the ranks are those of batches.
     Contracted tasks = Contract(dag_, cost, schedule.batch);
     for (double& c : tasks.cost) c += dispatch;
     const Critical critical = FindCritical(tasks.dag, tasks.cost);
@@ -232,7 +233,7 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
   s.schedule = std::move(schedule);
   s.scheduled = std::move(scheduled);
   s.state = failure.empty() ? State::kComparing : State::kWentBack;
-  if (!failure.empty()) s.said = "runs as compiled: the schedule could not be made: " + failure;
+  if (!failure.empty()) s.said = "runs as compiled, because the schedule could not be made: " + failure;
 }
 
 void Model::End(uint64_t ticket, const Report& report) noexcept {
@@ -312,8 +313,8 @@ void Model::Load(const std::string& path) {
   const std::vector<NodeCost> costs = ReadCosts(path);
   const auto known = [&](const NodeCost& c) { return std::find(keys_.begin(), keys_.end(), c.key) != keys_.end(); };
   if (std::none_of(costs.begin(), costs.end(), known))
-    throw UsageError("cost file '" + path + "': none of its " + std::to_string(costs.size()) +
-                     " keys is one of this plan's, of which the first is '" + (keys_.empty() ? "" : keys_[0]) + "'");
+    throw UsageError("cost file '" + path + "' is of another plan: none of its " + std::to_string(costs.size()) +
+                     " keys is one of this plan's, whose first key is '" + (keys_.empty() ? "" : keys_[0]) + "'");
   std::lock_guard lock(mu_);
   for (const NodeCost& c : costs) loaded_[{c.shape, c.key}] = c;
   shapes_.clear();
@@ -339,8 +340,8 @@ Explanation Model::Explain(const Plan& plan, uint64_t shape_class) const {
   out.tasks = static_cast<uint32_t>(plan.tasks().size());
   for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].batch = task_of_[n];
   if (at == shapes_.end()) {
-    out.said = crowded_out_ ? "not used, or one of too many shape classes, which run as compiled: the most is " +
-                                  std::to_string(kMostShapes)
+    out.said = crowded_out_ ? "not used, or one of too many shape classes: a plan schedules " +
+                                  std::to_string(kMostShapes) + ", and the others run as compiled"
                             : "no run under cost_model yet";
     return out;
   }
@@ -354,7 +355,7 @@ Explanation Model::Explain(const Plan& plan, uint64_t shape_class) const {
   if (s.state == State::kMeasuring) {
     out.said = "measuring: " + std::to_string(s.durations.seen()) + " steps of [" + std::to_string(window_.start) +
                ", " + std::to_string(window_.stop) + ")";
-    if (s.failed) out.said += "; " + std::to_string(s.failed) + " failed and tell nothing";
+    if (s.failed) out.said += "; " + std::to_string(s.failed) + " failed and do not count";
   }
   if (s.state == State::kComparing) out.said = "comparing steps with and without the schedule";
   std::vector<Estimate> costs = s.costs;
@@ -364,7 +365,7 @@ Explanation Model::Explain(const Plan& plan, uint64_t shape_class) const {
   const Critical critical = FindCritical(dag_, cost);
   out.work = critical.work;
   out.critical = critical.length;
-  double here = 0;  // of what the workers run
+  double here = 0;  // the costs of the nodes that workers run
   for (uint32_t n = 0; n < cost.size(); ++n)
     if (measure_[n] != Measure::kDevice) here += cost[n];
   out.bound = std::max(here / workers_, critical.length);

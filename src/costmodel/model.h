@@ -1,8 +1,9 @@
-// Model: the CostModel of one plan. For each shape class: count steps, measure in the window, make a schedule, compare, decide.
+// Model: the CostModel of one plan. For each shape class it counts steps, measures them in the window, makes a
+// schedule, compares it, and decides.
 //
-// Threads:   one lock over all of it; a schedule is made outside, by the Start that comes first after the window. A fork
+// Threads:   one lock guards everything. The first Start after the window makes the schedule, outside the lock. A fork
 //            takes the locks of all models.
-// Ownership: keeps the plan with the schedule, never the plan itself, which owns the model.
+// Ownership: the model owns the plan with the schedule. It never owns the plan that owns the model.
 #pragma once
 
 #include <map>
@@ -18,16 +19,17 @@ namespace engine::costmodel {
 
 class Model final : public CostModel {
  public:
-  // More shape classes than that run as compiled, and are told so by Explain.
+  // Runs of further shape classes go as compiled, and Explain says so.
   static constexpr size_t kMostShapes = 16;
-  // Where nothing was dispatched while it was measured, or hardly: one lock, and lines that move between two cores.
+  // Nanoseconds: what a dispatch costs at least, if none or few were measured: one lock, and cache lines that move
+  // between two cores.
   static constexpr double kLeastDispatch = 100;
 
   Model(const Plan& plan, int workers);
   ~Model() override;
   void LockForFork() { mu_.lock(); }
   void UnlockAfterFork() { mu_.unlock(); }
-  void ForgetRuns();  // those that are measured or compared now: they are the parent's
+  void ForgetRuns();  // in a fork's child: the runs that are measured or compared now are the parent's
 
   Explanation Explain(const Plan& plan, uint64_t shape) const override;
   std::vector<NodeCost> Costs() const override;
@@ -45,7 +47,7 @@ class Model final : public CostModel {
     bool building = false;
     uint32_t steps = 0;
     uint32_t in_flight = 0;        // measured runs that have not ended
-    uint32_t failed = 0;           // of those that have
+    uint32_t failed = 0;           // measured runs that have ended and failed
     std::vector<Samples> samples;  // by key
     Samples dispatches, durations;
     // Once the schedule is made.
@@ -57,7 +59,7 @@ class Model final : public CostModel {
     std::string said;
   };
   struct Ticket {
-    std::shared_ptr<Shape> shape;  // of before a Remeasure: nobody looks at it any more
+    std::shared_ptr<Shape> shape;  // after a Remeasure, the old one, which nobody looks at any more
     bool compared;
     uint64_t turn;
   };
@@ -74,7 +76,7 @@ class Model final : public CostModel {
   // Of the graph, by node.
   std::vector<std::string> keys_;
   std::vector<uint32_t> key_of_, kind_, task_of_;
-  std::vector<uint32_t> unit_;  // nodes of one number are scheduled together; by their first
+  std::vector<uint32_t> unit_;  // nodes that are scheduled together have the number of their first node
   enum class Measure : uint8_t { kProcessor, kClock, kDevice };
   std::vector<Measure> measure_;
   std::vector<Graph::Edge> edges_;  // reduced
@@ -86,8 +88,8 @@ class Model final : public CostModel {
   std::map<std::pair<uint64_t, std::string>, NodeCost> loaded_;
   std::unordered_map<uint64_t, Ticket> tickets_;
   uint64_t next_ticket_ = 1;
-  uint64_t crowded_out_ = 0;                      // steps of shape classes beyond the most
-  double clock_nanos_ = 0, processor_nanos_ = 0;  // what a reading costs; 0: nothing has been measured yet
+  uint64_t crowded_out_ = 0;                      // steps of shape classes beyond kMostShapes
+  double clock_nanos_ = 0, processor_nanos_ = 0;  // what reading each clock costs; 0: not measured yet
 };
 
 }  // namespace engine::costmodel

@@ -1,4 +1,4 @@
-// Samples: what was measured of one node, and what it tells. Pure.
+// Samples: what was measured of one node, and the estimate that follows. Pure.
 //
 // Threads: none of its own.
 #pragma once
@@ -14,14 +14,14 @@ namespace engine::costmodel {
 
 struct Estimate {
   uint64_t samples = 0;
-  double nanos = 0;   // median: half of the samples may be anything
+  double nanos = 0;   // the median, so that up to half of the samples may be outliers
   double spread = 0;  // between the quartiles
 };
 
 // Median and quartiles; sorts in place.
 Estimate EstimateOf(std::vector<double>& samples);
 
-// A bounded sample of a stream: all of it at first, then each of the stream with the same probability.
+// A bounded sample of a stream: at first it keeps everything, then each sample with the same probability.
 class Samples {
  public:
   void Add(double nanos);
@@ -35,8 +35,9 @@ class Samples {
   uint64_t random_ = 1;
 };
 
-// How long it takes to have a task taken: from when its predecessors and its worker are there until it begins. Of one run;
-// `task`: nodes of one number are not dispatched after each other. `clock`: what a reading of the clock adds. 0: nothing was.
+// The dispatch of one run, in nanoseconds: the median time from when a task's predecessors have ended and its worker is
+// free until the task begins. `task`: the task of each node; nodes of one task need no dispatch between them. `clock`:
+// what reading the clock adds. 0: there was no dispatch.
 double DispatchOf(const Dag& dag, std::span<const NodeTime> times, std::span<const uint32_t> task, double clock);
 
 }  // namespace engine::costmodel

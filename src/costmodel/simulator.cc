@@ -55,7 +55,8 @@ Simulated Simulate(const Dag& dag, std::span<const double> cost, std::span<const
     for (const uint32_t s : dag.After(end.task))
       if (--missing[s] == 0) ready.Add(urgency[s]);
     idle.push(end.worker);
-    // All that end at one moment first: who is taken next must not hang on whose end was looked at first.
+    // All tasks that end at the same moment are settled first, so that the next task does not depend on the order of
+    // looking.
     if (ends.empty() || ends.top().at > end.at) fill(end.at);
   }
   return out;

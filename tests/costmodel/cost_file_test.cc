@@ -39,7 +39,7 @@ TEST(CostFileTest, WhatIsBrokenIsRefusedWithItsLine) {
   const std::string head = "engine-costs 1\n# comment\n\n";
   const auto refusal = [](const std::string& text) { return RefusalOf([&] { ParseCosts(text, "file 'x'"); }); };
   EXPECT_TRUE(Has(refusal(""), "empty"));
-  EXPECT_TRUE(Has(refusal("PK\x03\x04 something else\n"), "file 'x', line 1: this is no cost file"));
+  EXPECT_TRUE(Has(refusal("PK\x03\x04 something else\n"), "file 'x', line 1: this is not a cost file"));
   EXPECT_TRUE(Has(refusal("engine-costs 2\n"), "'engine-costs 1'"));
   EXPECT_TRUE(Has(refusal(head + "12 a b 0 dense\n"), "line 4: '12 a b 0 dense' is not"));
   EXPECT_TRUE(Has(refusal(head + "1 2 3 0 a\n1 2 3 dense\n"), "line 5"));

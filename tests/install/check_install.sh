@@ -31,6 +31,7 @@ case $1 in
     configure_and_build "$here/find_package" -DCMAKE_PREFIX_PATH="$prefix"
     expect "C++ 42" "$work/build/use_cc"
     expect "C 42" "$work/build/use_c"
+    [ -n "$(find "$prefix" -name LICENSE)" ] || { echo "the license is not installed" >&2; exit 1; }
     ;;
   find_package_c)
     install_and_move
