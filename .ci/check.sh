@@ -7,7 +7,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 TREES=build-check
 LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
-CHECKS='format includes environment headers c_header cuda thread_safety build checker docs instructions
+CHECKS='format includes tables environment headers c_header cuda thread_safety build checker docs instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle'
 
 # What the result line says behind the time. A check sets it.
@@ -33,6 +33,10 @@ check_format() {
 
 check_includes() {
   python_ready && "$VENV_PYTHON" .ci/includes.py $DRAW
+}
+
+check_tables() {
+  python_ready && "$VENV_PYTHON" .ci/tables.py
 }
 
 check_environment() {

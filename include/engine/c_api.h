@@ -51,7 +51,7 @@ extern "C" {
 
 /* ---- Status and errors ---------------------------------------------------------------------------------------- */
 
-#define ENGINE_C_API_VERSION 3 /* grows by one with every addition */
+#define ENGINE_C_API_VERSION 4 /* grows by one with every addition */
 
 typedef int32_t EngineStatus;
 enum {
@@ -62,17 +62,20 @@ enum {
   ENGINE_E_USAGE = -1,        /* the call cannot be honoured; nothing was changed */
   ENGINE_E_OP = -2,           /* an op failed: EngineGetLastOpError says which */
   ENGINE_E_BACKPRESSURE = -3, /* the hard bound on pending ops is reached */
-  ENGINE_E_NOMEM = -4,
-  ENGINE_E_IO = -5, /* a file could not be written */
+  ENGINE_E_NOMEM = -4,        /* there was no memory for it */
+  ENGINE_E_IO = -5,           /* a file could not be written */
 
   /* Mostly met as EngineOpError.cause: why an op failed. */
-  ENGINE_E_BODY = -6,         /* its function returned a nonzero status, or its completion was failed */
-  ENGINE_E_EXCEPTION = -7,    /* a C++ exception */
-  ENGINE_E_CANCELLED = -8,    /* its cancel scope was cancelled before it started */
-  ENGINE_E_SHUTDOWN = -9,     /* the engine ended before its completion came */
-  ENGINE_E_FORKED = -10,      /* pending in the parent when this process was forked */
-  ENGINE_E_COMPLETION = -11,  /* a completion dropped uncalled, called twice, or used after its last reference */
-  ENGINE_E_COMMUNICATOR = -12 /* of a communicator: its library is missing, another rank failed, a timeout, an abort */
+  ENGINE_E_BODY = -6,          /* its function returned a nonzero status, or its completion was failed */
+  ENGINE_E_EXCEPTION = -7,     /* a C++ exception */
+  ENGINE_E_CANCELLED = -8,     /* its cancel scope was cancelled before it started */
+  ENGINE_E_SHUTDOWN = -9,      /* the engine ended before its completion came */
+  ENGINE_E_FORKED = -10,       /* pending in the parent when this process was forked */
+  ENGINE_E_COMPLETION = -11,   /* a completion dropped uncalled, called twice, or used after its last reference */
+  ENGINE_E_COMMUNICATOR = -12, /* a collective failed: no library, another rank failed, a timeout, an abort */
+  ENGINE_E_DEADLINE = -13,     /* the deadline of its run had passed before it started */
+  ENGINE_E_DEVICE = -14,       /* a call of a device failed, the device was lost, or there is no such device */
+  ENGINE_E_STAGE_TIMEOUT = -15 /* an item waited too long for room in its stage, or a consumer for an item */
 };
 
 /* Where a call stands in the caller's source. {NULL, 0}: not said. */
