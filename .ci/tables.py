@@ -86,10 +86,82 @@ def error_page() -> str:
     return page_table(["type", "in C", "means"], lines)
 
 
+# --- options
+
+# What a kind's default is in: in C++ and C the unit is in the type, in Python all times are seconds.
+SECONDS = {"Micros": 1e-6, "Millis": 1e-3}
+
+
+def option_rows() -> list[Row]:
+    return rows("include/engine/options.h", "ENGINE_OPTIONS")
+
+
+def allowed_text(allowed: str) -> str:
+    """"-1 to 4096" of "Range(-1, 4096)"; "" where any is."""
+    bounds = re.findall(r"-?\d+", allowed)
+    return " to ".join(bounds) if len(bounds) == 2 else f"{bounds[0]} and more" if bounds else ""
+
+
+def default_text(kind: str, initial: str) -> str:
+    """As Python says it."""
+    if kind in SECONDS:
+        return f"{int(initial) * SECONDS[kind]:.6f}".rstrip("0").rstrip(".")
+    if kind == "PolicyKind":
+        return {"Policy::kThreaded": "threaded"}[initial]
+    return initial
+
+
+def init_function() -> str:
+    """engine.init. Its annotations are those of the extension (python/src/options.h)."""
+    types = dict(re.findall(r'#define ENGINE_PY_(\w+) "(.*)"', (ROOT / "python/src/options.h").read_text()))
+    keywords, said = "", ""
+    for kind, name, initial, allowed, variable, text in option_rows():
+        keywords += f"    {name}: {types[kind]} | None = None,\n"
+        default = default_text(kind, initial) + (" s" if kind in SECONDS else "")
+        otherwise = f", or what {variable} says" if variable else ""
+        line = f"{name}: {text}." + (f" Default: {default}{otherwise}." if default else "")
+        said += textwrap.fill(line, WIDTH - 4, initial_indent="    ", subsequent_indent="        ") + "\n"
+    return f'''def init(
+    *,
+{keywords}) -> None:
+    """Makes the default engine with these options, before anything has used it; UsageError afterwards.
+
+    None leaves an option at its default. Times are seconds. A pool is {{name: threads}}, or {{name: dict(threads=2,
+    cpus=[0, 1], on_start=hook, on_end=hook)}}; a device is "cuda:0" or "software"; policies and their parameters are
+    listed by engine.policies().
+
+{said}    """
+    _core.init(**{{name: value for name, value in locals().items() if value is not None}})
+'''
+
+
+def option_page() -> str:
+    def cell(text: str) -> str:
+        return f"`{text}`" if text else ""
+
+    lines = []
+    for kind, name, initial, allowed, variable, text in option_rows():
+        unit = {"Micros": " µs", "Millis": " ms"}.get(kind, "")
+        default = cell(default_text("", initial.replace("Policy::kThreaded", "threaded"))) + unit
+        lines.append([cell(name), default, allowed_text(allowed), cell(variable), code(text)])
+    return page_table(["option", "default", "allowed", "environment", "is"], lines)
+
+
+# --- counters
+
+
+def counter_page(table: str) -> str:
+    return page_table(["counter", "counts"], [[f"`{n}`", code(t)] for n, t in rows("include/engine/stats.h", table)])
+
+
 # Every text that is written: its file, the name in its marks, and what makes it.
 TEXTS = [
     ("python/engine/errors.py", "errors", error_classes),
     ("docs/concepts.md", "errors", error_page),
+    ("python/engine/options.py", "init", init_function),
+    ("docs/reference.md", "options", option_page),
+    ("docs/reference.md", "counters", lambda: counter_page("ENGINE_COUNTERS")),
+    ("docs/reference.md", "device counters", lambda: counter_page("ENGINE_DEVICE_COUNTERS")),
 ]
 
 

@@ -61,7 +61,6 @@ from .defaults import (
     clear_error,
     describe_pending,
     device_stats,
-    init,
     policy,
     pool,
     set_policy,
@@ -75,6 +74,7 @@ from .errors import *  # noqa: F403 - its __all__: the kinds of errors
 from .explanation import Explanation, explain
 from .graphs import Hybrid, graph, hybridize, mark_target_node
 from .ops import Op, op
+from .options import init
 from .smart import SmartStage, SmartStageOptions, do_smart_stage, smart_stage
 from .stages import PrefetchHook, Stage, make_prefetch_hook, stage_pool, stage_pools, staged
 from .tracing import Trace, TraceEvent, trace
