@@ -7,7 +7,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 TREES=build-check
 LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
-CHECKS='format includes limits environment headers c_header cuda thread_safety build checker docs instructions
+CHECKS='format includes limits tables environment headers c_header cuda thread_safety build checker docs instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle'
 
 # What the result line says behind the time. A check sets it.
@@ -38,6 +38,10 @@ check_includes() {
 check_limits() {
   python_ready && "$VENV_PYTHON" .ci/limits.py | tee "$LOGS/limits.out" || return 1
   NOTE=$(tail -n 1 "$LOGS/limits.out")
+}
+
+check_tables() {
+  python_ready && "$VENV_PYTHON" .ci/tables.py
 }
 
 check_environment() {

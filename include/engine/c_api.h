@@ -51,7 +51,7 @@ extern "C" {
 
 /* ---- Status and errors ---------------------------------------------------------------------------------------- */
 
-#define ENGINE_C_API_VERSION 3 /* grows by one with every addition */
+#define ENGINE_C_API_VERSION 4 /* grows by one with every addition */
 
 typedef int32_t EngineStatus;
 enum {
@@ -62,17 +62,20 @@ enum {
   ENGINE_E_USAGE = -1,        /* the call cannot be honoured; nothing was changed */
   ENGINE_E_OP = -2,           /* an op failed: EngineGetLastOpError says which */
   ENGINE_E_BACKPRESSURE = -3, /* the hard bound on pending ops is reached */
-  ENGINE_E_NOMEM = -4,
-  ENGINE_E_IO = -5, /* a file could not be written */
+  ENGINE_E_NOMEM = -4,        /* there was no memory for it */
+  ENGINE_E_IO = -5,           /* a file could not be written */
 
   /* Mostly met as EngineOpError.cause: why an op failed. */
-  ENGINE_E_BODY = -6,         /* its function returned a nonzero status, or its completion was failed */
-  ENGINE_E_EXCEPTION = -7,    /* a C++ exception */
-  ENGINE_E_CANCELLED = -8,    /* its cancel scope was cancelled before it started */
-  ENGINE_E_SHUTDOWN = -9,     /* the engine ended before its completion came */
-  ENGINE_E_FORKED = -10,      /* pending in the parent when this process was forked */
-  ENGINE_E_COMPLETION = -11,  /* a completion dropped uncalled, called twice, or used after its last reference */
-  ENGINE_E_COMMUNICATOR = -12 /* of a communicator: its library is missing, another rank failed, a timeout, an abort */
+  ENGINE_E_BODY = -6,          /* its function returned a nonzero status, or its completion was failed */
+  ENGINE_E_EXCEPTION = -7,     /* a C++ exception */
+  ENGINE_E_CANCELLED = -8,     /* its cancel scope was cancelled before it started */
+  ENGINE_E_SHUTDOWN = -9,      /* the engine ended before its completion came */
+  ENGINE_E_FORKED = -10,       /* pending in the parent when this process was forked */
+  ENGINE_E_COMPLETION = -11,   /* a completion dropped uncalled, called twice, or used after its last reference */
+  ENGINE_E_COMMUNICATOR = -12, /* a collective failed: no library, another rank failed, a timeout, an abort */
+  ENGINE_E_DEADLINE = -13,     /* the deadline of its run had passed before it started */
+  ENGINE_E_DEVICE = -14,       /* a call of a device failed, the device was lost, or there is no such device */
+  ENGINE_E_STAGE_TIMEOUT = -15 /* an item waited too long for room in its stage, or a consumer for an item */
 };
 
 /* Where a call stands in the caller's source. {NULL, 0}: not said. */
@@ -154,7 +157,7 @@ typedef struct EnginePoolConfig {
 } EnginePoolConfig;
 
 /* Always filled by EngineConfigInit or EngineConfigFromEnv first: zero is a legal value of many fields. The fields
- * are those of engine::EngineOptions. Hook arguments must outlive the engine. */
+ * are those of engine::EngineOptions (options.h). Hook arguments must outlive the engine. */
 typedef struct EngineConfig {
   size_t struct_size;
   int32_t workers;          /* of the default pool; -1: one a core; 0: ops run inside waits */
@@ -185,13 +188,15 @@ typedef struct EngineConfig {
   const char* const* devices; /* device i of ENGINE_PLACE_GPU: "cuda", "cuda:1", "software" */
   int32_t num_devices;        /* 0: the CUDA devices of the machine, each made on first use */
   int32_t streams_per_device; /* that ops without a lane of their own are spread over */
+  int32_t start_step;         /* cost_model: first run of a plan that is measured */
+  int32_t stop_step;          /* cost_model: first run of a plan that is not measured any more */
 } EngineConfig;
 
 enum { ENGINE_POLICY_RAISE_AT_PUSH = 1 }; /* naive only: a push returns the ENGINE_E_OP of its own op */
 
 /* Sets every field that fits in `struct_size` (pass sizeof *config) to its default. */
 ENGINE_API EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size);
-/* As EngineConfigInit, then what the environment says (ENGINE_WORKERS and so on, see engine.h). */
+/* As EngineConfigInit, then what the environment says (ENGINE_WORKERS and so on, see options.h). */
 ENGINE_API EngineStatus EngineConfigFromEnv(EngineConfig* config, size_t struct_size);
 
 /* `config` null: all defaults. */
@@ -268,7 +273,6 @@ typedef struct EngineDeviceCounters {
   uint64_t graph_instantiations;
   uint64_t graph_updates;
   uint64_t graph_launches;
-  uint64_t late_looks; /* of host_waits, noticed only as a timer ran out: none, but by chance */
 } EngineDeviceCounters;
 ENGINE_API EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* counters);
 
@@ -310,7 +314,7 @@ typedef struct EngineOpDesc {
   int32_t num_reads;
   int32_t num_updates;
   int32_t num_writes;
-  int32_t priority; /* higher first among ready ops, -2 to 2; beyond is clamped */
+  int32_t priority; /* higher first among ready ops, -2 to 2 */
   EnginePlacement place;
   uint32_t flags;           /* ENGINE_OP_... */
   uint32_t reserved;        /* 0 */
@@ -578,15 +582,6 @@ ENGINE_API EngineStatus EnginePushCollectives(EngineCommunicator communicator, c
 ENGINE_API EngineStatus EngineGraphPushCollectives(EngineGraph graph, EngineCommunicator communicator,
                                                    const EngineOpDesc* op, const EngineCollective* calls,
                                                    int32_t num_calls, void* buffers, EngineDeleter deleter);
-
-/* For tests: breaks the nth push of `rank` (from 1) of the loopback communicator of this id. */
-enum {
-  ENGINE_LOOPBACK_CALL_FAILS = 0,  /* the library refuses the call */
-  ENGINE_LOOPBACK_ASYNC_ERROR = 1, /* found out later, while the collective waits for others */
-  ENGINE_LOOPBACK_NEVER_COMES = 2  /* the rank hangs, and so do those who wait for it */
-};
-ENGINE_API EngineStatus EnginePlantLoopbackFault(const EngineCommunicatorId* id, int32_t rank, uint64_t nth,
-                                                 uint32_t fault);
 
 #ifdef __cplusplus
 } /* extern "C" */

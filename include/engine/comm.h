@@ -46,11 +46,6 @@ namespace detail {
 struct CommunicatorState;
 }
 
-class CommunicatorError : public Error {
- public:
-  using Error::Error;
-};
-
 enum class DataType : uint8_t {
   kInt8,
   kUint8,

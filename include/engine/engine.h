@@ -25,98 +25,15 @@
 #include "engine/device/device_memory.h"
 #include "engine/error.h"
 #include "engine/op.h"
+#include "engine/options.h"
 #include "engine/policy.h"
+#include "engine/stats.h"
 #include "engine/submitter.h"
 #include "engine/timeout.h"
 #include "engine/trace.h"
 #include "engine/var.h"
 
 namespace engine {
-
-// A named set of threads beside the default CPU pool.
-struct PoolOptions {
-  std::string name;
-  int threads = 1;
-  std::vector<int> cpus = {};  // affinity: thread i runs on cpus[i % size]; empty: anywhere
-  // Hooks; see EngineOptions for what they may do.
-  std::function<void(int worker)> on_start = {};  // runs on each worker before its first op
-  std::function<void(int worker)> on_end = {};    // runs on each worker after its last op, also where on_start threw
-};
-
-// Durations: any that nanoseconds cannot hold, as milliseconds::max(), is for ever.
-// Hooks (on_start, on_end, on_stall, on_unobserved): one that throws is reported on stderr, and all goes on. Each may push;
-// after the shutdown that is refused, like any push. Stop, Start and Shutdown inside a hook of the same engine are refused
-// (UsageError), because they would wait for the hook; an engine destroyed there is shut down by another thread. A wait
-// that has to sleep is refused in on_start and on_end: it may be for their own worker. No hook is called once the
-// engine's destructor has returned, unless another thread finishes the shutdown: then until that is over.
-struct EngineOptions {
-  int workers = -1;            // of the default pool; -1: one a core; 0: ops run inside waits, bounded pushes and drain
-  int intra_op_threads = -1;   // of a pool's ParallelFor arena; -1: as many as the pool has workers
-  int io_threads = 4;          // of the I/O pool, made on first use
-  std::vector<int> cpus = {};  // affinity of the default pool
-  std::function<void(int worker)> on_start = {};  // hooks of the default pool
-  std::function<void(int worker)> on_end = {};
-  std::vector<PoolOptions> pools = {};
-  // Device i is Gpu(i). Empty: the CUDA devices of the machine, each made on first use.
-  std::vector<std::shared_ptr<Device>> devices = {};
-  int streams_per_device = 4;  // that ops without a lane of their own are spread over; 1: everything in push order
-  std::string thread_name = "engine";  // prefix of the threads' names, at most 9 characters are shown
-
-  size_t max_pending = 16384;  // soft: an outside push waits while more are pending and any can make progress
-  size_t hard_max_pending = size_t{1} << 26;  // any push beyond throws BackPressureError
-  int max_spare_threads = 64;                 // stand-ins for workers whose op waits; beyond it such a wait throws
-  // Longest idle spin of a worker or waiter before it sleeps; 0: none. More than a second counts as a second.
-  std::chrono::microseconds spin{20};
-  // At shutdown, for completions that never come; then ShutdownError, once their bodies have returned.
-  std::chrono::milliseconds drain_timeout{30000};
-  std::chrono::milliseconds stall_timeout{0};  // watchdog: report after this long without progress; 0: no watchdog
-  std::function<void(std::string_view report)> on_stall = {};    // default: writes to stderr
-  std::function<void(const OpError& error)> on_unobserved = {};  // default: writes to stderr
-  Policy policy = Policy::kThreaded;
-  PolicyOptions policy_options = {};
-  int start_step = 100;  // of cost_model, where its own parameters do not say
-  int stop_step = 200;
-
-  // Defaults overridden by ENGINE_WORKERS, ENGINE_IO_THREADS, ENGINE_MAX_PENDING, ENGINE_SPIN_US, ENGINE_POLICY,
-  // ENGINE_STALL_TIMEOUT_MS, START_NODE_STATS_STEP, STOP_NODE_STATS_STEP (DeepRec's names). The only place of the library that reads the environment. Throws UsageError.
-  static EngineOptions FromEnv();
-};
-
-// Counters since the engine was made; summed over threads, so a snapshot is not one instant.
-struct EngineStats {
-  uint64_t pushed = 0;            // ops accepted, internal ones (waits, deletions) left out
-  uint64_t completed = 0;         // ops settled: ran, failed, skipped or cancelled
-  uint64_t skipped = 0;           // of these, skipped because of an error or a cancel
-  uint64_t inlined = 0;           // run straight after the op that released them, without a queue
-  uint64_t dispatches = 0;        // runs of ops: a bulk is one, unless it was split; any other op is one
-  uint64_t stolen = 0;            // taken from another worker
-  uint64_t wakeups = 0;           // futex wakes of workers
-  uint64_t sleeps = 0;            // times a worker went to sleep
-  uint64_t spare_threads = 0;     // stand-in threads alive
-  uint64_t slab_bytes = 0;        // memory taken for ops, groups and Vars; returned when the engine goes
-  uint64_t slab_allocations = 0;  // times that memory was taken from the system
-  uint64_t unseen_errors = 0;
-  uint64_t backpressure_waits = 0;
-};
-
-// What was asked of the devices by the engine itself, since it was made. Bodies ask for more.
-struct DeviceStats {
-  uint64_t issued = 0;   // ops whose order is on a device, and whose Vars have been released
-  uint64_t retired = 0;  // of these, known to have ended
-  uint64_t records = 0;
-  uint64_t waits = 0;         // of one stream for another
-  uint64_t waits_elided = 0;  // that were implied by what the stream is behind already
-  uint64_t events = 0;        // made; they are used again
-  uint64_t queries = 0;
-  uint64_t host_waits = 0;  // times that a host op or a wait had to be put aside until a device got there
-  uint64_t late_looks = 0;  // of these, noticed only as a timer ran out: none, but by chance
-  uint64_t host_syncs = 0;  // where memory ran out; nowhere else
-  uint64_t lanes = 0;
-  uint64_t graph_captures = 0;  // of bulks, see GraphKey
-  uint64_t graph_instantiations = 0;
-  uint64_t graph_updates = 0;  // nodes, or whole executables, that got new params
-  uint64_t graph_launches = 0;
-};
 
 // CancelScope: ops pushed under it that have not started when Cancel() is called are skipped with CancelledError.
 // Copies share one scope. `Enter` makes it the current one of this thread until the guard goes.

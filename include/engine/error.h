@@ -24,42 +24,54 @@ namespace detail {
 struct CompletionState;
 }
 
-// Base of everything the engine throws by itself.
+// Base of everything the engine throws by itself. Thrown as such where the system refuses a thread.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A call that cannot be honoured: null, deleted or foreign Var, unknown pool, wait inside its own op, and so on.
-// Nothing was changed by the call.
-class UsageError : public Error {
- public:
-  using Error::Error;
-};
+// Kinds of errors, a row each: class, status of the C API (ENGINE_E_...), bases of the class in Python, what it means.
+// From these rows come the classes below, the answers of the C API (c_api/error.cc), and, written out by .ci/tables.py,
+// python/engine/errors.py and the table in docs/concepts.md. A new kind is a row here and a status in c_api.h, without
+// which the C API does not compile.
+//
+// Plain kinds have a text and nothing else. All are classes derived from Error.
+// clang-format off
+#define ENGINE_PLAIN_ERRORS(X)                                                                                         \
+  X(UsageError, USAGE, "Error, ValueError",                                                                            \
+    "A call cannot be honoured: a null, deleted or foreign Var, an unknown pool, a wait inside its own op, a value "   \
+    "out of range. The call changed nothing.")                                                                         \
+  X(BackPressureError, BACKPRESSURE, "Error",                                                                          \
+    "Too many ops are pending: the hard bound (``hard_max_pending``) was reached.")                                    \
+  X(CancelledError, CANCELLED, "OpError",                                                                              \
+    "The cancel scope of the op was cancelled before the op started.")                                                 \
+  X(DeadlineError, DEADLINE, "OpError, TimeoutError",                                                                  \
+    "The deadline of a run had passed before this op of it started.")                                                  \
+  X(ShutdownError, SHUTDOWN, "OpError",                                                                                \
+    "The engine was shut down before the op could finish.")                                                            \
+  X(ForkedWhilePending, FORKED, "OpError",                                                                             \
+    "The Var had pending writes when the process forked; in the child they never happen.")                             \
+  X(CompletionError, COMPLETION, "OpError",                                                                            \
+    "An asynchronous op lost its completion without calling it, or called it twice.")                                  \
+  X(CommunicatorError, COMMUNICATOR, "OpError",                                                                        \
+    "A collective failed: an error of the library or of another rank, a timeout, an abort; or there is no library.")   \
+  X(StageTimeoutError, STAGE_TIMEOUT, "Error, TimeoutError",                                                           \
+    "An item waited too long for room in its stage, or a consumer too long for an item.")
+// And the kinds that have more than a text: OpError below, DeviceError in device.h.
+#define ENGINE_ERRORS(X)                                                                                               \
+  X(OpError, OP, "Error", "Waits throw it: an op failed. It says which op, where it was pushed, and why it failed.")   \
+  X(DeviceError, DEVICE, "OpError",                                                                                    \
+    "A call of a device failed, the device was lost, or there is no such device.")                                     \
+  ENGINE_PLAIN_ERRORS(X)
+// clang-format on
 
-// The hard bound on pending ops was reached (EngineOptions::hard_max_pending).
-class BackPressureError : public Error {
- public:
-  using Error::Error;
-};
-
-// Causes that the engine itself gives to an op.
-class CancelledError : public Error {
- public:
-  using Error::Error;
-};
-class ShutdownError : public Error {
- public:
-  using Error::Error;
-};
-class ForkedWhilePending : public Error {
- public:
-  using Error::Error;
-};
-class CompletionError : public Error {  // dropped uncalled, or called twice
- public:
-  using Error::Error;
-};
+#define ENGINE_DEFINE_ERROR(Class, ...) \
+  class Class : public Error {          \
+   public:                              \
+    using Error::Error;                 \
+  };
+ENGINE_PLAIN_ERRORS(ENGINE_DEFINE_ERROR)
+#undef ENGINE_DEFINE_ERROR
 
 // What a wait throws: the op that failed, where it was pushed, through which ops the error came, and the cause.
 class OpError : public Error {

@@ -109,7 +109,7 @@ struct OpDesc {
   VarSet updates = {};
   VarSet writes = {};
   Placement place = {};
-  int priority = 0;               // higher first among ready ops; clamped to [kMinPriority, kMaxPriority]
+  int priority = 0;               // higher first among ready ops; kMinPriority to kMaxPriority
   bool run_always = false;        // runs even when an input is poisoned, and when cancelled (MXNet: kNoSkip)
   CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
   GraphKey graph = {};            // device ops only

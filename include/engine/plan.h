@@ -66,12 +66,6 @@ struct RunOptions {
   uint64_t shape = 0;
 };
 
-// Cause of nodes that came too late.
-class DeadlineError : public Error {
- public:
-  using Error::Error;
-};
-
 namespace detail {
 struct PlanCore;
 struct RunState;

@@ -26,11 +26,6 @@ class EndOfData : public Error {
   EndOfData() : Error("end of data") {}
   using Error::Error;
 };
-// An item waited too long for room, or a consumer for an item. The text names the stage and what holds it up.
-class StageTimeoutError : public Error {
- public:
-  using Error::Error;
-};
 
 // True for the exceptions that it stands for.
 using ExceptionFilter = std::function<bool(const std::exception_ptr&)>;

@@ -61,7 +61,6 @@ from .defaults import (
     clear_error,
     describe_pending,
     device_stats,
-    init,
     policy,
     pool,
     set_policy,
@@ -71,38 +70,27 @@ from .defaults import (
     wait,
     wait_all,
 )
-from .errors import (
-    BackPressureError,
-    CancelledError,
-    CommunicatorError,
-    CompletionError,
-    Error,
-    ForkedWhilePending,
-    OpError,
-    ShutdownError,
-    StageTimeoutError,
-    UsageError,
-)
+from .errors import *  # noqa: F403 - its __all__: the kinds of errors
 from .explanation import Explanation, explain
 from .graphs import Hybrid, graph, hybridize, mark_target_node
 from .ops import Op, op
+from .options import init
 from .smart import SmartStage, SmartStageOptions, do_smart_stage, smart_stage
 from .stages import PrefetchHook, Stage, make_prefetch_hook, stage_pool, stage_pools, staged
 from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
 
 __all__ = [
-    "BackPressureError", "CancelScope", "CancelledError", "Collective", "Communicator", "CommunicatorError",
-    "CompletionError", "DeviceArray", "Done", "Engine", "Error", "Explanation", "ForkedWhilePending", "GraphKey",
-    "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock", "PrefetchHook", "Run", "ShutdownError",
-    "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError", "Value",
-    "Var", "__version__", "bulk", "cancelled", "clear_error", "communicator_id", "communicators", "copy_in",
-    "copy_out", "cpu", "cuda_stream", "default", "defer_sync", "describe_pending", "device_stats", "do_smart_stage",
-    "explain", "gpu", "graph", "hybridize", "init", "io", "make_prefetch_hook", "mark_target_node", "op",
-    "plant_loopback_fault", "policies", "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy",
-    "smart_stage", "stage_lane", "stage_pool", "stage_pools", "staged", "start", "stats", "stop", "trace", "value",
-    "wait", "wait_all",
+    "CancelScope", "Collective", "Communicator", "DeviceArray", "Done", "Engine", "Explanation", "GraphKey", "Hybrid",
+    "Op", "Placement", "Plan", "PolicyBlock", "PrefetchHook", "Run", "SmartStage", "SmartStageOptions", "Stage",
+    "Trace", "TraceEvent", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "communicator_id",
+    "communicators", "copy_in", "copy_out", "cpu", "cuda_stream", "default", "defer_sync", "describe_pending",
+    "device_stats", "do_smart_stage", "explain", "gpu", "graph", "hybridize", "init", "io", "make_prefetch_hook",
+    "mark_target_node", "op", "plant_loopback_fault", "policies", "policy", "pool", "push", "push_async",
+    "set_bulk_size", "set_policy", "smart_stage", "stage_lane", "stage_pool", "stage_pools", "staged", "start",
+    "stats", "stop", "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
+__all__ += errors.__all__
 
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)
 # At exit the engines drain and join their threads while Python still runs; afterwards no thread of theirs calls into

@@ -12,18 +12,6 @@ if TYPE_CHECKING:
     VarLike = Union[_core.Var, Value[Any]]
 
 
-def init(**options: Any) -> None:
-    """Makes the default engine with these options, before anything has used it. UsageError afterwards.
-
-    workers (-1: one a core; 0: ops run inside waits), intra_op_threads, io_threads, cpus, pools ({name: threads} or
-    {name: dict(threads=, cpus=, on_start=, on_end=)}), thread_name; max_pending, hard_max_pending, max_spare_threads;
-    devices (["cuda:0"], ["software"]; else the CUDA devices of the machine), streams_per_device; spin, drain_timeout,
-    stall_timeout (seconds); on_start(worker), on_end(worker), on_stall(report), on_unobserved(exception); policy,
-    raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
-    """
-    _core.init(**options)
-
-
 def wait(*vars: VarLike, timeout: float | None = None) -> bool:
     """Waits for each Var or Value in turn; False once one took longer than ``timeout`` seconds. See Var.wait."""
     return all(_var(v).wait(timeout) for v in vars)

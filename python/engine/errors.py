@@ -26,15 +26,7 @@ class Hop(NamedTuple):
 
 
 class Error(Exception):
-    """Base class of everything that the engine itself raises."""
-
-
-class UsageError(Error, ValueError):
-    """A call that cannot be honoured. It has changed nothing."""
-
-
-class BackPressureError(Error):
-    """Too many ops are pending: ``hard_max_pending`` was reached."""
+    """Base of everything that the engine raises by itself. Raised as such where the system refuses a thread."""
 
 
 class OpError(Error):
@@ -50,12 +42,26 @@ class OpError(Error):
     path: tuple[Hop, ...] = ()
 
 
+# <errors: written by .ci/tables.py from include/engine/error.h>
+class DeviceError(OpError):
+    """A call of a device failed, the device was lost, or there is no such device."""
+
+
+class UsageError(Error, ValueError):
+    """A call cannot be honoured: a null, deleted or foreign Var, an unknown pool, a wait inside its own op, a value
+    out of range. The call changed nothing."""
+
+
+class BackPressureError(Error):
+    """Too many ops are pending: the hard bound (``hard_max_pending``) was reached."""
+
+
 class CancelledError(OpError):
-    """The op's CancelScope was cancelled before it started."""
+    """The cancel scope of the op was cancelled before the op started."""
 
 
-class StageTimeoutError(Error, TimeoutError):
-    """An item waited too long for room in its stage, or a consumer too long for an item."""
+class DeadlineError(OpError, TimeoutError):
+    """The deadline of a run had passed before this op of it started."""
 
 
 class ShutdownError(OpError):
@@ -67,13 +73,23 @@ class ForkedWhilePending(OpError):
 
 
 class CompletionError(OpError):
-    """An asynchronous op lost its ``done``, or called it twice."""
+    """An asynchronous op lost its completion without calling it, or called it twice."""
 
 
 class CommunicatorError(OpError):
-    """A collective failed (an error of the library or of another rank, a timeout, an abort), or the library is
-    missing.
-    """
+    """A collective failed: an error of the library or of another rank, a timeout, an abort; or there is no
+    library."""
+
+
+class StageTimeoutError(Error, TimeoutError):
+    """An item waited too long for room in its stage, or a consumer too long for an item."""
+
+
+__all__ = [
+    "Error", "BackPressureError", "CancelledError", "CommunicatorError", "CompletionError", "DeadlineError",
+    "DeviceError", "ForkedWhilePending", "OpError", "ShutdownError", "StageTimeoutError", "UsageError",
+]  # fmt: skip
+# </errors>
 
 
 def describe(exception: BaseException) -> str:

@@ -28,20 +28,11 @@ void Blocking(F&& fn) {
   }
 }
 
-// {"raise_at_push": True} as text, which is how policies take their parameters from front ends.
 engine::PolicyChoice ChoiceFrom(nb::handle name, nb::handle parameters) {
-  std::map<std::string, std::string> text;
-  for (auto [key, value] : nb::borrow<nb::dict>(parameters)) {
-    const std::string field = Text(key, "set_policy: parameter");
-    if (PyBool_Check(value.ptr())) {
-      text[field] = value.ptr() == Py_True ? "true" : "false";
-    } else {
-      text[field] = nb::str(value).c_str();
-    }
-  }
   const std::string policy = Text(name, "set_policy: name");
+  const std::map<std::string, std::string> texts = ParameterTexts(parameters);
   try {
-    return engine::MakePolicy(policy, text);
+    return engine::MakePolicy(policy, texts);
   } catch (...) {
     Raise(std::current_exception());
   }
@@ -105,49 +96,21 @@ void ExitBlock(PolicyBlock& self, nb::args) {
   self.scope.reset();
 }
 
+#define ENGINE_STAT(name, what) out[#name] = stats.name;
 nb::dict Stats(const PyEngine& self) {
   const engine::EngineStats stats = self.state->engine.stats();
   nb::dict out;
-#define ENGINE_STAT(field) out[#field] = stats.field
-  ENGINE_STAT(pushed);
-  ENGINE_STAT(completed);
-  ENGINE_STAT(skipped);
-  ENGINE_STAT(inlined);
-  ENGINE_STAT(dispatches);
-  ENGINE_STAT(stolen);
-  ENGINE_STAT(wakeups);
-  ENGINE_STAT(sleeps);
-  ENGINE_STAT(spare_threads);
-  ENGINE_STAT(slab_bytes);
-  ENGINE_STAT(slab_allocations);
-  ENGINE_STAT(unseen_errors);
-  ENGINE_STAT(backpressure_waits);
-#undef ENGINE_STAT
+  ENGINE_COUNTERS(ENGINE_STAT)
   return out;
 }
 
 nb::dict DeviceStatsOf(const PyEngine& self) {
   const engine::DeviceStats stats = self.state->engine.device_stats();
   nb::dict out;
-#define ENGINE_STAT(field) out[#field] = stats.field
-  ENGINE_STAT(issued);
-  ENGINE_STAT(retired);
-  ENGINE_STAT(records);
-  ENGINE_STAT(waits);
-  ENGINE_STAT(waits_elided);
-  ENGINE_STAT(events);
-  ENGINE_STAT(queries);
-  ENGINE_STAT(host_waits);
-  ENGINE_STAT(late_looks);
-  ENGINE_STAT(host_syncs);
-  ENGINE_STAT(lanes);
-  ENGINE_STAT(graph_captures);
-  ENGINE_STAT(graph_instantiations);
-  ENGINE_STAT(graph_updates);
-  ENGINE_STAT(graph_launches);
-#undef ENGINE_STAT
+  ENGINE_DEVICE_COUNTERS(ENGINE_STAT)
   return out;
 }
+#undef ENGINE_STAT
 
 engine::Placement GpuPlace(int device, std::optional<int> lane) {
   if (device < 0 || device > UINT16_MAX || (lane && (*lane < 0 || *lane >= engine::Placement::kAnyLane)))
@@ -211,7 +174,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
                            "Several may coexist; the functions of the module use one that is made on first use.");
   cls.def(
          "__init__", [](PyEngine* self, nb::kwargs options) { new (self) PyEngine{NewFrom(options)}; },
-         nb::sig("def __init__(self, **options: Any) -> None"))
+         nb::sig("def __init__(self, *" ENGINE_PY_KEYWORDS ") -> None"))
       .def(
           "wait_all", [](const PyEngine& self, nb::handle timeout) { return WaitAll(self.state, TimeoutOf(timeout)); },
           nb::arg("timeout") = nb::none(), nb::sig("def wait_all(self, timeout: float | None = None) -> bool"),
@@ -316,7 +279,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
         }
         SetDefaultState(NewFrom(options));
       },
-      nb::sig("def init(**options: Any) -> None"), "Makes the default engine. See engine.init.");
+      nb::sig("def init(*" ENGINE_PY_KEYWORDS ") -> None"), "Makes the default engine. See engine.init.");
   return cls;
 }
 

@@ -4,9 +4,8 @@
 
 #include <memory>
 
-#include "engine/comm.h"
+#include "engine/device/device.h"
 #include "engine/error.h"
-#include "engine/stage_options.h"
 
 namespace nb = nanobind;
 
@@ -42,17 +41,11 @@ nb::object PathOf(const engine::OpError& error) {
 
 // The class of engine.errors for an exception that the engine made itself; "OpError" for what C++ bodies threw.
 const char* ClassNameOf(const std::exception& error) {
-  if (dynamic_cast<const engine::UsageError*>(&error)) return "UsageError";
-  if (dynamic_cast<const engine::BackPressureError*>(&error)) return "BackPressureError";
-  if (dynamic_cast<const engine::CancelledError*>(&error)) return "CancelledError";
-  if (dynamic_cast<const engine::ShutdownError*>(&error)) return "ShutdownError";
-  if (dynamic_cast<const engine::ForkedWhilePending*>(&error)) return "ForkedWhilePending";
-  if (dynamic_cast<const engine::CompletionError*>(&error)) return "CompletionError";
-  if (dynamic_cast<const engine::CommunicatorError*>(&error)) return "CommunicatorError";
-  if (dynamic_cast<const engine::StageTimeoutError*>(&error)) return "StageTimeoutError";
-  if (dynamic_cast<const engine::OpError*>(&error)) return "OpError";
-  if (dynamic_cast<const engine::Error*>(&error)) return "Error";
-  return "OpError";
+#define ENGINE_NAME_ERROR(Class, ...) \
+  if (dynamic_cast<const engine::Class*>(&error)) return #Class;
+  ENGINE_ERRORS(ENGINE_NAME_ERROR)
+#undef ENGINE_NAME_ERROR
+  return dynamic_cast<const engine::Error*>(&error) ? "Error" : "OpError";
 }
 
 nb::object FromOpError(const engine::OpError& error) {

@@ -1,9 +1,9 @@
 #include "options.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "engine/device/device.h"
 #include "failure.h"
@@ -13,9 +13,11 @@
 namespace nb = nanobind;
 
 namespace engine_python {
-namespace {
 
 using engine::EngineOptions;
+namespace option = engine::option;
+
+namespace {
 
 template <class Int>
 Int IntOf(nb::handle given, const char* key, Int least, Int most = std::numeric_limits<Int>::max()) {
@@ -96,72 +98,89 @@ engine::PoolOptions PoolOf(const std::string& name, nb::handle given) {
   return pool;
 }
 
-using Setter = void (*)(EngineOptions&, nb::handle);
-const std::map<std::string, Setter>& Setters() {
-  using O = EngineOptions&;
-  using H = nb::handle;
-  using std::chrono::milliseconds;
-  static const auto* setters = new std::map<std::string, Setter>{
-      {"workers", [](O o, H v) { o.workers = IntOf<int>(v, "workers", -1); }},
-      {"intra_op_threads", [](O o, H v) { o.intra_op_threads = IntOf<int>(v, "intra_op_threads", -1); }},
-      {"start_step", [](O o, H v) { o.start_step = IntOf<int>(v, "start_step", 0); }},
-      {"stop_step", [](O o, H v) { o.stop_step = IntOf<int>(v, "stop_step", 1); }},
-      {"io_threads", [](O o, H v) { o.io_threads = IntOf<int>(v, "io_threads", 1); }},
-      {"cpus", [](O o, H v) { o.cpus = CpusOf(v, "cpus"); }},
-      {"on_start", [](O o, H v) { o.on_start = WorkerHook(v, "on_start"); }},
-      {"on_end", [](O o, H v) { o.on_end = WorkerHook(v, "on_end"); }},
-      {"pools",
-       [](O o, H v) {
-         if (!PyDict_Check(v.ptr())) RaiseTypeError("init: pools is no dict; {name: threads} is expected");
-         for (auto [name, pool] : nb::borrow<nb::dict>(v))
-           o.pools.push_back(PoolOf(Text(name, "init: pool name"), pool));
-       }},
-      {"thread_name", [](O o, H v) { o.thread_name = Text(v, "init: thread_name"); }},
-      {"max_pending", [](O o, H v) { o.max_pending = IntOf<size_t>(v, "max_pending", 1); }},
-      {"hard_max_pending", [](O o, H v) { o.hard_max_pending = IntOf<size_t>(v, "hard_max_pending", 1); }},
-      {"max_spare_threads", [](O o, H v) { o.max_spare_threads = IntOf<int>(v, "max_spare_threads", 0); }},
-      {"spin", [](O o, H v) { o.spin = SecondsOf<std::chrono::microseconds>(v, "spin"); }},
-      {"drain_timeout", [](O o, H v) { o.drain_timeout = SecondsOf<milliseconds>(v, "drain_timeout"); }},
-      {"stall_timeout", [](O o, H v) { o.stall_timeout = SecondsOf<milliseconds>(v, "stall_timeout"); }},
-      {"on_stall",
-       [](O o, H v) {
-         o.on_stall = HookOf<std::string_view>(
-             v, "on_stall", [](std::string_view report) { return nb::object(nb::str(report.data(), report.size())); });
-       }},
-      {"on_unobserved",
-       [](O o, H v) {
-         o.on_unobserved = HookOf<const engine::OpError&>(v, "on_unobserved", [](const engine::OpError& error) {
-           return nb::steal(ToPython(std::make_exception_ptr(error)));
-         });
-       }},
-      {"devices",
-       [](O o, H v) {
-         for (nb::handle name : nb::iter(v))
-           o.devices.push_back(engine::MakeDevice(Text(name, "init: devices: a device's name")));
-       }},
-      {"streams_per_device", [](O o, H v) { o.streams_per_device = IntOf<int>(v, "streams_per_device", 1); }},
-      {"policy", [](O o, H v) { o.policy = engine::PolicyByName(Text(v, "init: policy")); }},
-      {"raise_at_push", [](O o, H v) { o.policy_options.raise_at_push = PyObject_IsTrue(v.ptr()) == 1; }},
-  };
-  return *setters;
+// ---- from Python, an overload for each kind of option
+
+void Set(EngineOptions&, int& option, nb::handle given, const char* key, option::Range allowed) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  option = IntOf<int>(given, key, static_cast<int>(allowed.least), static_cast<int>(std::min(allowed.most, kMost)));
+}
+void Set(EngineOptions&, size_t& option, nb::handle given, const char* key, option::Range allowed) {
+  option = IntOf<size_t>(given, key, static_cast<size_t>(allowed.least), static_cast<size_t>(allowed.most));
+}
+template <class Rep, class Period>
+void Set(EngineOptions&, std::chrono::duration<Rep, Period>& option, nb::handle given, const char* key, option::Range) {
+  option = SecondsOf<std::chrono::duration<Rep, Period>>(given, key);
+}
+void Set(EngineOptions&, std::string& option, nb::handle given, const char* key, option::Range) {
+  option = Text(given, ("init: " + std::string(key)).c_str());
+}
+void Set(EngineOptions&, option::Cpus& option, nb::handle given, const char* key, option::Range) {
+  option = CpusOf(given, key);
+}
+void Set(EngineOptions&, option::WorkerHook& option, nb::handle given, const char* key, option::Range) {
+  option = WorkerHook(given, key);
+}
+void Set(EngineOptions&, option::ReportHook& option, nb::handle given, const char* key, option::Range) {
+  option = HookOf<std::string_view>(
+      given, key, [](std::string_view report) { return nb::object(nb::str(report.data(), report.size())); });
+}
+void Set(EngineOptions&, option::ErrorHook& option, nb::handle given, const char* key, option::Range) {
+  option = HookOf<const engine::OpError&>(
+      given, key, [](const engine::OpError& error) { return nb::steal(ToPython(std::make_exception_ptr(error))); });
+}
+void Set(EngineOptions&, option::Pools& option, nb::handle given, const char*, option::Range) {
+  if (!PyDict_Check(given.ptr())) RaiseTypeError("init: pools is no dict; {name: threads} is expected");
+  option.clear();
+  for (auto [name, pool] : nb::borrow<nb::dict>(given)) option.push_back(PoolOf(Text(name, "init: pool name"), pool));
+}
+void Set(EngineOptions&, option::Devices& option, nb::handle given, const char*, option::Range) {
+  option.clear();
+  for (nb::handle name : nb::iter(given))
+    option.push_back(engine::MakeDevice(Text(name, "init: devices: a device's name")));
+}
+void Set(EngineOptions&, engine::Policy& option, nb::handle given, const char*, option::Range) {
+  option = engine::PolicyByName(Text(given, "init: policy"));
+}
+// The policy stands before its parameters in the table, so it is known here.
+void Set(EngineOptions& options, engine::PolicyOptions& option, nb::handle given, const char* key, option::Range) {
+  if (!PyDict_Check(given.ptr()))
+    RaiseTypeError(std::string("init: ") + key + " is no dict; {parameter: value} is expected");
+  option = engine::MakePolicy(engine::PolicyName(options.policy), ParameterTexts(given)).options;
 }
 
 }  // namespace
 
+std::map<std::string, std::string> ParameterTexts(nb::handle parameters) {
+  std::map<std::string, std::string> texts;
+  for (auto [key, value] : nb::borrow<nb::dict>(parameters)) {
+    std::string& text = texts[Text(key, "the name of a policy's parameter")];
+    text = PyBool_Check(value.ptr()) ? (value.ptr() == Py_True ? "true" : "false") : nb::str(value).c_str();
+  }
+  return texts;
+}
+
 EngineOptions OptionsFrom(nb::handle given, EngineOptions base) {
-  for (auto [key, value] : nb::borrow<nb::dict>(given)) {
+  const nb::dict keywords = nb::borrow<nb::dict>(given);
+  size_t known = 0;
+  std::string names;
+  try {
+#define ENGINE_SET_OPTION(kind, name, initial, allowed, ...)                   \
+  names += ", " #name;                                                         \
+  if (keywords.contains(#name)) {                                              \
+    ++known;                                                                   \
+    nb::object value = keywords[#name];                                        \
+    if (!value.is_none()) Set(base, base.name, value, #name, option::allowed); \
+  }
+    ENGINE_OPTIONS(ENGINE_SET_OPTION)
+#undef ENGINE_SET_OPTION
+  } catch (const engine::Error&) {
+    Raise(std::current_exception());
+  }
+  if (known == keywords.size()) return base;
+  for (auto [key, value] : keywords) {
     const std::string name = Text(key, "init: keyword");
-    const auto setter = Setters().find(name);
-    if (setter == Setters().end()) {
-      std::string allowed;
-      for (const auto& entry : Setters()) allowed += (allowed.empty() ? "" : ", ") + entry.first;
-      RaiseTypeError("init: '" + name + "' is unknown; allowed are " + allowed);
-    }
-    try {
-      setter->second(base, value);
-    } catch (const engine::Error&) {
-      Raise(std::current_exception());
-    }
+    if ((names + ",").find(", " + name + ",") == std::string::npos)
+      RaiseTypeError("init: '" + name + "' is unknown; allowed are " + names.substr(2));
   }
   return base;
 }

@@ -1,14 +1,37 @@
-// Options: EngineOptions from keyword arguments.
+// Options: the keywords of engine.init and Engine, a row each of the table in engine/options.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
+
+#include <map>
+#include <string>
 
 #include "engine/engine.h"
 
 namespace engine_python {
 
-// Overrides `base` by `given` (a dict of the keywords of engine.init). TypeError or UsageError naming the keyword and
-// what is allowed.
+// The type of each kind of option in Python; None besides. Also read by .ci/tables.py.
+#define ENGINE_PY_Int "int"
+#define ENGINE_PY_Size "int"
+#define ENGINE_PY_Micros "float"
+#define ENGINE_PY_Millis "float"
+#define ENGINE_PY_Text "str"
+#define ENGINE_PY_Cpus "Iterable[int]"
+#define ENGINE_PY_Pools "dict[str, int | dict[str, Any]]"
+#define ENGINE_PY_Devices "Iterable[str]"
+#define ENGINE_PY_WorkerHook "Callable[[int], object]"
+#define ENGINE_PY_ReportHook "Callable[[str], object]"
+#define ENGINE_PY_ErrorHook "Callable[[BaseException], object]"
+#define ENGINE_PY_PolicyKind "str"
+#define ENGINE_PY_PolicyParameters "dict[str, bool | int]"
+
+// ", workers: int | None = None, ..." for signatures.
+#define ENGINE_PY_KEYWORD(kind, name, ...) ", " #name ": " ENGINE_PY_##kind " | None = None"
+#define ENGINE_PY_KEYWORDS ENGINE_OPTIONS(ENGINE_PY_KEYWORD)
+
+// `base` with what the dict `given` says; None leaves an option as it is. TypeError for an unknown keyword.
 engine::EngineOptions OptionsFrom(nanobind::handle given, engine::EngineOptions base);
+// {"raise_at_push": True} as texts, which is how policies take their parameters from front ends.
+std::map<std::string, std::string> ParameterTexts(nanobind::handle parameters);
 
 }  // namespace engine_python

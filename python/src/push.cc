@@ -1,6 +1,5 @@
 #include "push.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "body.h"
@@ -165,9 +164,13 @@ int PriorityOf(nb::handle given, const Where& at) {
     RaiseTypeError(at.Text() + "priority is a " + Py_TYPE(given.ptr())->tp_name + "; an int is expected");
   }
   int overflow = 0;
-  long value = PyLong_AsLongAndOverflow(given.ptr(), &overflow);
-  if (overflow) value = overflow < 0 ? engine::kMinPriority : engine::kMaxPriority;
-  return static_cast<int>(std::clamp<long>(value, engine::kMinPriority, engine::kMaxPriority));
+  const long value = PyLong_AsLongAndOverflow(given.ptr(), &overflow);
+  if (overflow || value < engine::kMinPriority || value > engine::kMaxPriority) {
+    RaiseError("UsageError", at.Text() + "priority is " + nb::str(given).c_str() + "; " +
+                                 std::to_string(engine::kMinPriority) + " (last) to " +
+                                 std::to_string(engine::kMaxPriority) + " (first) are allowed");
+  }
+  return static_cast<int>(value);
 }
 
 engine::GraphKey GraphKeyOf(nb::handle given, engine::Placement place, const Where& at) {

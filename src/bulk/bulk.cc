@@ -1,6 +1,5 @@
 #include "engine/bulk.h"
 
-#include <algorithm>
 #include <string>
 
 #include "state.h"
@@ -16,8 +15,6 @@ uint32_t CheckedLimit(int limit) {
 }
 
 bool Same(const Placement& a, const Placement& b) { return a.kind == b.kind && a.index == b.index; }
-
-int Clamped(int priority) { return std::clamp(priority, kMinPriority, kMaxPriority); }
 
 }  // namespace
 
@@ -66,7 +63,7 @@ bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool m
     Release();
     return state_->ops.PushPast(desc, fn, site, may_wait);
   }
-  if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();
+  if (!Same(desc.place, place_) || desc.priority != priority_) Release();
   const uint32_t held = may_wait ? state_->ops.PushErased(desc, fn, site) : state_->ops.TryPushErased(desc, fn, site);
   if (held == HeldOps::kNoRoom) return false;
   Note(desc, held);

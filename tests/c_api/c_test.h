@@ -54,6 +54,9 @@ void GateWait(Gate* gate);
 void StopBulkClock(void);
 void StartBulkClock(void);
 
+/* The library refuses the nth push (from 1) of `rank` of the loopback communicator of this id (loopback_fault.cc). */
+void RefuseLoopbackCall(const EngineCommunicatorId* id, int32_t rank, uint64_t nth);
+
 /* An engine with this many workers, everything else at its default. */
 EngineHandle NewEngine(int32_t workers);
 EngineVar NewVar(EngineHandle engine, const char* name);

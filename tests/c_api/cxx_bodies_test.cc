@@ -6,6 +6,8 @@
 #include <string>
 
 #include "engine/c_api.h"
+#include "engine/device/device.h"
+#include "engine/error.h"
 #include "support/sanitizers.h"
 
 namespace {
@@ -76,6 +78,29 @@ TEST_F(CxxBodies, ParallelForRethrowsIntoAStatus) {
   };
   EXPECT_EQ(EnginePush(engine_, &op_, body, nullptr, nullptr), ENGINE_OK);
   EXPECT_EQ(EngineWait(engine_, var_, ENGINE_HERE), ENGINE_OK);
+}
+
+template <class Error>
+int32_t Throw(EngineContext*, void*) {
+  throw Error("planned");
+}
+
+// Every row of the table of errors has a status, and that status has a name.
+TEST_F(CxxBodies, EachKindOfErrorHasItsStatus) {
+  const auto expect = [&](EngineSyncFn body, EngineStatus cause, const char* name) {
+    EXPECT_EQ(EnginePush(engine_, &op_, body, nullptr, nullptr), ENGINE_OK);
+    ASSERT_EQ(EngineWait(engine_, var_, ENGINE_HERE), ENGINE_E_OP);
+    EXPECT_EQ(EngineGetLastOpError()->cause, cause) << name;
+    EXPECT_STREQ(EngineStatusName(cause), name);
+  };
+#define EXPECT_STATUS(Class, STATUS, ...) expect(&Throw<engine::Class>, ENGINE_E_##STATUS, "ENGINE_E_" #STATUS);
+  ENGINE_PLAIN_ERRORS(EXPECT_STATUS)
+#undef EXPECT_STATUS
+  const EngineSyncFn device = [](EngineContext*, void*) -> int32_t {
+    throw engine::DeviceError(engine::DeviceStatus::Fail(engine::DeviceCode::kOutOfMemory, false, 0, "planned"));
+  };
+  expect(device, ENGINE_E_DEVICE, "ENGINE_E_DEVICE");
+  expect(&Throw<engine::Error>, ENGINE_E_EXCEPTION, "ENGINE_E_EXCEPTION");
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST(GpuPlacementsThatAreNoneAreRefused) {
   EngineHandle engine = NewGpuEngine(), other = NULL;
   EngineVar a = NewVar(engine, "a");
   EngineOpDesc op = Writes("kernel", &a);
-  const char* const unknown[] = {"abacus"};
+  const char *const unknown[] = {"abacus"}, *const absent[] = {"cuda:31"};
   EngineConfig config;
   op.place.kind = ENGINE_PLACE_GPU, op.place.index = 1;
   REFUSED(EnginePush(engine, &op, DoNothing, NULL, NULL), "device 1");
@@ -126,6 +126,8 @@ TEST(GpuPlacementsThatAreNoneAreRefused) {
   OK(EngineConfigInit(&config, sizeof config));
   config.devices = unknown, config.num_devices = 1;
   REFUSED(EngineCreate(&config, &other), "abacus");
+  config.devices = absent;
+  GIVES(ENGINE_E_DEVICE, EngineCreate(&config, &other));
   config.num_devices = 0, config.streams_per_device = 0;
   REFUSED(EngineCreate(&config, &other), "streams_per_device");
   OK(EngineVarFree(a));

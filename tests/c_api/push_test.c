@@ -119,9 +119,9 @@ TEST(HigherPriorityRunsFirstAmongReadyOps) {
   OK(EnginePush(engine, &op, OpenGate, &started, NULL));
   OK(EnginePush(engine, &op, WaitAtGate, &gate, NULL));
   GateWait(&started);
-  op.name = "l", op.priority = -100;
+  op.name = "l", op.priority = -2;
   OK(EnginePush(engine, &op, Append, text, NULL));
-  op.name = "h", op.priority = 100;
+  op.name = "h", op.priority = 2;
   OK(EnginePush(engine, &op, Append, text, NULL));
   GateOpen(&gate);
   OK(EngineWaitAll(engine));

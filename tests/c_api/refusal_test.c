@@ -61,6 +61,10 @@ TEST(ImpossibleDescriptionsAreRefusedAndNamed) {
   CheckRefusedPush(engine, &op, "65536");
   op = good, op.place.kind = ENGINE_PLACE_POOL, op.place.index = 60;
   CheckRefusedPush(engine, &op, "pool");
+  op = good, op.priority = 3;
+  CheckRefusedPush(engine, &op, "op 'bad' pushed at file.c:7: priority is 3; allowed: -2 (last) to 2 (first)");
+  op = good, op.priority = INT32_MIN;
+  CheckRefusedPush(engine, &op, "priority is -2147483648");
   op = good, op.flags = 8;
   CheckRefusedPush(engine, &op, "unknown flags 8");
   op = good, op.reserved = 4;

@@ -6,6 +6,7 @@ TEST(ConfigInitGivesTheDefaults) {
   memset(&config, 0x5a, sizeof config);
   OK(EngineConfigInit(&config, sizeof config));
   CHECK(config.struct_size == sizeof config && config.workers == -1 && config.max_pending == 16384);
+  CHECK(config.start_step == 100 && config.stop_step == 200 && config.spin_us == 20 && config.stall_timeout_ms == 0);
   CHECK(config.pools == NULL && config.num_pools == 0 && config.on_stall == NULL && config.reserved == 0);
   CHECK(strcmp(config.policy, "threaded") == 0 && strcmp(config.thread_name, "engine") == 0);
 }
@@ -77,8 +78,42 @@ TEST(ImpossibleConfigsAreRefused) {
   CheckRefusedConfig(&config, "flags 64");
   config = defaults, config.reserved = 1;
   CheckRefusedConfig(&config, "reserved");
+  config = defaults, config.hard_max_pending = 1;
+  CheckRefusedConfig(&config, "allowed: max_pending, which is 16384, and more");
+  config = defaults, config.streams_per_device = 33;
+  CheckRefusedConfig(&config, "streams_per_device = 33; allowed: 1 to 32");
+  config = defaults, config.start_step = -1;
+  CheckRefusedConfig(&config, "start_step = -1; allowed: 0 to 16777215");
   config = defaults, config.workers = -7;
   CheckRefusedConfig(&config, "workers");
+}
+
+TEST(StepsAreCheckedWhenCostModelIsChosen) {
+  EngineConfig config;
+  EngineHandle engine = NULL;
+  const char* name = NULL;
+  OK(EngineConfigInit(&config, sizeof config));
+  config.workers = 1, config.start_step = 8, config.stop_step = 8;
+  OK(EngineCreate(&config, &engine));
+  REFUSED(EngineSetPolicy(engine, "cost_model", 0), "start_step = 8 and stop_step = 8");
+  OK(EngineGetPolicy(engine, &name));
+  CHECK(strcmp(name, "threaded") == 0);
+  OK(EngineDestroy(engine));
+  config.policy = "cost_model";
+  CheckRefusedConfig(&config, "start_step = 8 and stop_step = 8");
+  config.stop_step = 9;
+  OK(EngineCreate(&config, &engine));
+  OK(EngineDestroy(engine));
+}
+
+TEST(OlderCallersGetTheDefaultsOfFieldsThatTheyDoNotKnow) {
+  EngineConfig config;
+  EngineHandle engine = NULL;
+  OK(EngineConfigInit(&config, sizeof config));
+  config.workers = 1, config.policy = "cost_model", config.start_step = config.stop_step = -7;
+  config.struct_size = offsetof(EngineConfig, start_step);
+  OK(EngineCreate(&config, &engine));
+  OK(EngineDestroy(engine));
 }
 
 static void CountHook(void* counter, int32_t worker) {
@@ -221,6 +256,8 @@ const TestCase kSetupTests[] = {CASE(ConfigInitGivesTheDefaults),
                                 CASE(NewerCallerIsServedUnlessItSetsAnUnknownField),
                                 CASE(StructSizesBelowTheFirstVersionAreRefused),
                                 CASE(ImpossibleConfigsAreRefused),
+                                CASE(StepsAreCheckedWhenCostModelIsChosen),
+                                CASE(OlderCallersGetTheDefaultsOfFieldsThatTheyDoNotKnow),
                                 CASE(NamedPoolsRunTheirOpsAndTheirHooks),
                                 CASE(PoliciesAreListedAndSetByName),
                                 CASE(NaivePolicyRunsInsideThePushAndCanRaiseThere),

@@ -153,7 +153,8 @@ TEST_F(CostModelTest, AWindowThatIsNoneIsRefused) {
                   }),
                   "start_step"));
   EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kThreaded, {.start_step = 5}); }), "'cost_model'"));
-  EXPECT_TRUE(Has(RefusalOf([] { Engine({.start_step = 8, .stop_step = 8}); }), "EngineOptions::start_step"));
+  EXPECT_TRUE(Has(RefusalOf([] { Engine({.policy = Policy::kCostModel, .start_step = 8, .stop_step = 8}); }),
+                  "start_step = 8 and stop_step = 8"));
   EXPECT_EQ(eng.policy(), Policy::kThreaded);
   eng.SetPolicy(Policy::kCostModel);
   EXPECT_EQ(eng.policy_choice().options.start_step, 100);
@@ -165,7 +166,8 @@ TEST_F(CostModelTest, TheEnvironmentsNamesAreDefaults) {
   setenv("STOP_NODE_STATS_STEP", "9", 1);
   EngineOptions options = EngineOptions::FromEnv();
   setenv("STOP_NODE_STATS_STEP", "3", 1);
-  EXPECT_TRUE(Has(RefusalOf([] { EngineOptions::FromEnv(); }), "START_NODE_STATS_STEP=4 and STOP_NODE_STATS_STEP=3"));
+  const EngineOptions none = EngineOptions::FromEnv();  // refused only where cost_model is chosen
+  EXPECT_TRUE(Has(RefusalOf([&] { Engine(none).SetPolicy(Policy::kCostModel); }), "start_step = 4 and stop_step = 3"));
   unsetenv("START_NODE_STATS_STEP");
   unsetenv("STOP_NODE_STATS_STEP");
   options.workers = 1;

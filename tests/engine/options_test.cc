@@ -1,4 +1,6 @@
 // Options: checked when the engine is made; the environment is read in one place. Bad input names what is allowed.
+#include <climits>
+#include <cstdint>
 #include <cstdlib>
 
 #include "support/engine_test.h"
@@ -35,6 +37,9 @@ TEST(OptionsTest, ValuesOutOfRangeAreRefusedByName) {
   EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.spin = -1us; }), "spin"));
   EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.drain_timeout = -1ms; }), "drain_timeout"));
   EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.stall_timeout = -1ms; }), "stall_timeout"));
+  EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.streams_per_device = 33; }), "streams_per_device = 33"));
+  EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.start_step = -1; }), "start_step = -1"));
+  EXPECT_TRUE(Has(Refused([](EngineOptions& o) { o.stop_step = 1 << 24; }), "allowed: 0 to 16777215"));
 }
 
 // What nanoseconds cannot hold is for ever.
@@ -149,9 +154,10 @@ TEST(OptionsTest, BadEnvironmentIsRefusedWithWhatIsAllowed) {
     Env workers("ENGINE_WORKERS", bad);
     const std::string text = RefusalOf([] { EngineOptions::FromEnv(); });
     EXPECT_TRUE(Has(text, "ENGINE_WORKERS='" + std::string(bad) + "'"));
-    EXPECT_TRUE(Has(text, "[-1, 4096]"));
+    EXPECT_TRUE(Has(text, "allowed: an integer, -1 to 4096"));
   }
   Env policy("ENGINE_POLICY", "fastest");
+  EXPECT_TRUE(Has(RefusalOf([] { EngineOptions::FromEnv(); }), "ENGINE_POLICY='fastest'"));
   EXPECT_TRUE(Has(RefusalOf([] { EngineOptions::FromEnv(); }), "'threaded', 'inline', 'naive'"));
 }
 
@@ -162,6 +168,39 @@ TEST(OptionsTest, PoliciesAreListedWithHelp) {
     EXPECT_FALSE(p.help.empty());
   }
   EXPECT_TRUE(Has(RefusalOf([] { PolicyByName("quick"); }), "'quick'"));
+}
+
+// Whoever never chooses cost_model may say what he likes of it.
+TEST(OptionsTest, StepsAreCheckedWhenCostModelIsChosen) {
+  EngineOptions o = Quiet(1);
+  o.start_step = o.stop_step = 8;
+  {
+    Engine eng(o);
+    const std::string text = RefusalOf([&] { eng.SetPolicy(Policy::kCostModel); });
+    EXPECT_TRUE(Has(text, "start_step = 8 and stop_step = 8"));
+    EXPECT_TRUE(Has(RefusalOf([&] {
+                      (void)eng.EnterPolicy({Policy::kCostModel, {.stop_step = 3}});
+                    }),
+                    "stop_step = 3"));
+    EXPECT_EQ(eng.policy(), Policy::kThreaded);
+    eng.SetPolicy(Policy::kCostModel, {.stop_step = 9});
+  }
+  o.policy = Policy::kCostModel;
+  EXPECT_TRUE(Has(RefusalOf([&] { Engine eng(o); }), "start_step = 8 and stop_step = 8"));
+  const Env start("START_NODE_STATS_STEP", "300");
+  Engine eng(EngineOptions::FromEnv());
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kCostModel); }), "start_step = 300 and stop_step = 200"));
+}
+
+// The largest value that an environment variable and a front end may say fits its option.
+TEST(OptionsTest, EachNumberIsAllowedUpToItsLastValue) {
+  EngineOptions o = Quiet(1);
+  o.max_pending = o.hard_max_pending = SIZE_MAX;
+  o.max_spare_threads = INT_MAX;
+  o.stop_step = 16777215;
+  Engine eng(o);
+  const Env pending("ENGINE_MAX_PENDING", "9223372036854775807");
+  EXPECT_EQ(EngineOptions::FromEnv().max_pending, size_t{INT64_MAX});
 }
 
 TEST(OptionsTest, NamesMadeAtRunTimeAreKept) {

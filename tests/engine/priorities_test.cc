@@ -1,4 +1,6 @@
-// Priorities: among ready ops the higher goes first; levels are clamped; equal ones keep their order on one worker.
+// Priorities: among ready ops the higher goes first; others than -2 to 2 are refused; equal ones keep their order on one worker.
+#include <climits>
+
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -29,9 +31,32 @@ TEST_P(PrioritiesTest, HigherGoesFirst) {
   EXPECT_EQ(OrderOf(GetParam(), {0, -1, 2, 1, -2, 2, 0}), (std::vector<int>{2, 2, 1, 0, 0, -1, -2}));
 }
 
-TEST_P(PrioritiesTest, BeyondTheRangeIsClamped) {
-  const std::vector<int> order = OrderOf(GetParam(), {-1000, 2, 1000, -2});
-  EXPECT_EQ(order, (std::vector<int>{2, 1000, -1000, -2}));
+TEST_P(PrioritiesTest, BeyondTheRangeIsRefusedAndChangesNothing) {
+  Engine eng(Quiet(GetParam()));
+  Var a = eng.NewVar("a");
+  Operator op = eng.NewOperator({.name = "again", .updates = {a}}, [] {});
+  const auto refused = [](auto&& push) {
+    const std::string text = RefusalOf(push);
+    EXPECT_TRUE(Has(text, "priority is ")) << text;
+    EXPECT_TRUE(Has(text, "allowed: -2 (last) to 2 (first)")) << text;
+  };
+  for (int bad : {-3, 3, INT_MIN, INT_MAX}) {
+    const OpDesc desc{.name = "bad", .updates = {a}, .priority = bad};
+    refused([&] { eng.Push(desc, [] {}); });
+    refused([&] { eng.TryPush(desc, [] {}); });
+    refused([&] { eng.PushAsync(desc, [](RunContext&, Completion done) { done(); }); });
+    refused([&] { eng.PushHeld(desc, [] {}); });
+    refused([&] { eng.NewOperator(desc, [] {}); });
+    refused([&] { eng.Push(op, bad); });
+    CancelScope in;
+    const CancelScope::Guard guard = in.Enter();  // another path: not from the operator's template
+    refused([&] { eng.Push(op, bad); });
+  }
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.name = "bad", .priority = 7}, [] {}); }), "op 'bad' pushed at"));
+  eng.Push(op);
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), 1u);
+  EXPECT_EQ(eng.stats().pushed, 1u);
 }
 
 TEST_P(PrioritiesTest, SuccessorsOfHigherPriorityGoBeforeReadyOps) {

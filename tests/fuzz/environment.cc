@@ -7,20 +7,22 @@
 
 namespace {
 
-constexpr const char* kNames[] = {"ENGINE_WORKERS",        "ENGINE_IO_THREADS",   "ENGINE_MAX_PENDING",
-                                  "ENGINE_SPIN_US",        "ENGINE_POLICY",       "ENGINE_STALL_TIMEOUT_MS",
-                                  "START_NODE_STATS_STEP", "STOP_NODE_STATS_STEP"};
+// Of each option; "" where it has none.
+#define ENGINE_VARIABLE(kind, name, initial, allowed, variable, help) variable,
+constexpr const char* kNames[] = {ENGINE_OPTIONS(ENGINE_VARIABLE)};
+#undef ENGINE_VARIABLE
 
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   engine::fuzz::Input input(data, size);
-  for (const char* name : kNames) unsetenv(name);
+  for (const char* name : kNames)
+    if (*name) unsetenv(name);
   std::string told;
   while (!input.empty()) {
     const std::string line = input.Line();
     for (const char* name : kNames)
-      if (line.starts_with(std::string(name) + "=")) setenv(name, line.c_str() + line.find('=') + 1, 1);
+      if (*name && line.starts_with(std::string(name) + "=")) setenv(name, line.c_str() + line.find('=') + 1, 1);
     told += line + "\n";
   }
   engine::EngineOptions options;

@@ -70,7 +70,7 @@ engine_mutant(started_member_stays_in_its_chain engine/core/held_chain.cc "Worke
     pass.slot->var_cache.Return(kChainClass, &chain);
   }")
 engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
-  "if (!Same(desc.place, place_) || Clamped(desc.priority) != Clamped(priority_)) Release();"
+  "if (!Same(desc.place, place_) || desc.priority != priority_) Release();"
   "")
 engine_mutant(bulk_without_limit bulk/bulk.cc "BulkCounters.AThousand*"
   "if (held >= limit_) Release();"

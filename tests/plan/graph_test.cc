@@ -63,6 +63,19 @@ TEST_F(GraphTest, NodesValuesAndEffects) {
   EXPECT_STREQ(graph.nodes()[1].cost_key.c_str(), "");  // its own, from the name
 }
 
+TEST_F(GraphTest, PrioritiesOutOfRangeAreRefusedByNodesAndRuns) {
+  EXPECT_TRUE(Has(RefusalOf([&] { graph.Add({.name = "n", .priority = -3}, [] {}); }), "op 'n' pushed at"));
+  EXPECT_TRUE(graph.nodes().empty());
+  graph.Add({.name = "n", .updates = {a}, .priority = -2}, [] {});
+  const Plan plan = graph.Compile(eng);
+  EXPECT_TRUE(Has(RefusalOf([&] { (void)plan.Start({}, {.priority = 3}); }), "priority is 3; allowed: -2 (last) to 2"));
+  eng.WaitAll();
+  EXPECT_EQ(a.version(), 0u);
+  (void)plan.Start({}, {.priority = 2});
+  eng.Wait(a);
+  EXPECT_EQ(a.version(), 1u);
+}
+
 TEST_F(GraphTest, NodesCanBeCopiedIntoAnotherGraph) {
   const ValueId x = graph.Input<int>("x");
   graph.Output(graph.Add({.name = "double", .inputs = {x}, .outputs = 1},

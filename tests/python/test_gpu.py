@@ -102,6 +102,8 @@ def test_what_is_no_device_is_refused(eng):
         engine.gpu(-1)
     with pytest.raises(engine.UsageError, match="abacus"):
         engine.Engine(devices=["abacus"])
+    with pytest.raises(engine.DeviceError):
+        engine.Engine(devices=["cuda:31"])
     with pytest.raises(engine.UsageError, match="streams_per_device"):
         engine.Engine(streams_per_device=0)
 

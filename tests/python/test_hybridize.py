@@ -222,9 +222,12 @@ def test_cancel_deadline_and_policy_of_one_run():
     scope.cancel()
     with pytest.raises(engine.CancelledError):
         plan.start([1], cancel=scope).output(0)
-    with pytest.raises(engine.Error, match="deadline"):
+    with pytest.raises(engine.DeadlineError, match="deadline") as late:
         plan.start([1], deadline=0.0).output(0)
+    assert isinstance(late.value, TimeoutError) and isinstance(late.value, engine.OpError) and late.value.line > 0
     assert plan.start([1], policy="inline", priority=2).done
+    with pytest.raises(engine.UsageError, match="priority is 9; allowed: -2"):
+        plan.start([1], priority=9)
     with pytest.raises(engine.UsageError, match="no policy named 'fast'"):
         plan.start([1], policy="fast")
 

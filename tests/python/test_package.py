@@ -25,7 +25,7 @@ def test_everything_public_says_what_it_does():
 
 def test_docstrings_are_short():
     long = [n for n, t in public() if not inspect.ismodule(t) and len((t.__doc__ or "").strip().splitlines()) > 12]
-    assert not long
+    assert long == ["engine.init"]  # which is a table
 
 
 def test_the_package_is_typed():

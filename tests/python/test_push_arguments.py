@@ -1,5 +1,7 @@
 """Bad input: a clear error that says what was expected, names the op and its line; nothing is pushed."""
 
+import inspect
+
 import pytest
 
 import engine
@@ -94,12 +96,29 @@ def test_a_wrong_timeout_is_refused():
         engine.wait_all(float("nan"))
 
 
+@pytest.mark.parametrize("wrong", [3, -3, 10**30, -(10**30)])
+@pytest.mark.parametrize("verb", [engine.push, engine.push_async])
+def test_a_priority_out_of_range_is_refused(verb, wrong):
+    with pytest.raises(engine.UsageError, match=rf"priority is {wrong}; -2 \(last\) to 2 \(first\) are allowed"):
+        verb(lambda *done: None, priority=wrong)
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
         ({"workers": "two"}, TypeError, "workers is a str"),
         ({"workers": -2}, engine.UsageError, "workers is -2; at least -1"),
         ({"workers": 10**30}, engine.UsageError, "workers"),
+        ({"max_pending": 0}, engine.UsageError, "max_pending is 0; at least 1"),
+        ({"streams_per_device": 33}, engine.UsageError, "at most 32"),
+        ({"start_step": -1}, engine.UsageError, "start_step is -1; at least 0"),
+        ({"stop_step": 1 << 24}, engine.UsageError, "at most 16777215"),
+        ({"spin": "soon"}, TypeError, "spin is a str; seconds are expected"),
+        ({"stall_timeout": float("nan")}, engine.UsageError, "stall_timeout: seconds from 0"),
+        ({"policy_options": 1}, TypeError, "policy_options is no dict"),
+        ({"policy_options": {"raise_at_push": True}}, engine.UsageError, "it belongs to 'naive'"),
+        ({"policy_options": {"raise_at_push": 3}, "policy": "naive"}, engine.UsageError, "raise_at_push"),
+        ({"policy": "cost_model", "start_step": 8, "stop_step": 8}, engine.UsageError, "start_step = 8 and stop_step"),
         ({"pools": ["disk"]}, TypeError, "pools"),
         ({"pools": {"disk": {"size": 3}}}, TypeError, "'size' is unknown"),
         ({"drain_timeout": -1}, engine.UsageError, "drain_timeout"),
@@ -119,8 +138,40 @@ def test_init_after_first_use_is_refused():
         engine.init(workers=1)
 
 
+def test_the_steps_are_checked_when_cost_model_is_chosen():
+    with engine.Engine(workers=1, start_step=8, stop_step=8) as eng:
+        with pytest.raises(engine.UsageError, match="start_step = 8 and stop_step = 8"):
+            eng.set_policy("cost_model")
+        assert eng.policy[0] == "threaded"
+        eng.set_policy("cost_model", stop_step=9)
+
+
+def test_times_are_seconds_and_none_leaves_an_option_alone():
+    with engine.Engine(workers=1, spin=0.001, drain_timeout=0.5, stall_timeout=None, policy=None) as eng:
+        assert eng.workers == 1 and eng.policy[0] == "threaded"
+
+
+def test_a_policy_may_come_with_its_parameters():
+    options = {"policy_options": {"raise_at_push": True}, "policy": "naive"}
+    with engine.Engine(workers=1, **options) as eng:
+        assert eng.policy == ("naive", {"raise_at_push": True})
+
+
+def test_init_says_what_it_takes():
+    keywords = inspect.signature(engine.init).parameters
+    assert list(keywords)[:3] == ["workers", "intra_op_threads", "io_threads"]
+    for name, keyword in keywords.items():
+        assert keyword.kind is inspect.Parameter.KEYWORD_ONLY and keyword.default is None, name
+        assert f"{name}: " in engine.init.__doc__
+    with pytest.raises(TypeError, match="worker"):
+        engine.init(worker=2)
+    with engine.Engine(**dict.fromkeys(keywords)) as eng:  # both take the same
+        assert eng.workers > 0
+
+
 def test_every_error_of_the_engine_has_its_class():
-    for name in ("UsageError", "OpError", "CancelledError", "ShutdownError", "CompletionError", "BackPressureError"):
+    assert {"DeadlineError", "DeviceError", "StageTimeoutError"} < set(engine.errors.__all__) <= set(engine.__all__)
+    for name in engine.errors.__all__:
         assert issubclass(getattr(engine, name), engine.Error)
     assert not issubclass(engine.Error, RuntimeError)
     assert issubclass(engine.UsageError, ValueError)

@@ -1,7 +1,6 @@
 // The C API's communicators: ids, ranks, and pushes of collectives.
 #include "c_api/description.h"
 #include "engine/graph.h"
-#include "engine/testing/loopback.h"
 
 namespace engine::capi {
 namespace {
@@ -23,9 +22,6 @@ static_assert(ENGINE_SUM == static_cast<int>(Reduction::kSum) &&
               ENGINE_PRODUCT == static_cast<int>(Reduction::kProduct) &&
               ENGINE_MAX == static_cast<int>(Reduction::kMax) && ENGINE_MIN == static_cast<int>(Reduction::kMin) &&
               ENGINE_AVERAGE == static_cast<int>(Reduction::kAverage));
-static_assert(ENGINE_LOOPBACK_CALL_FAILS == static_cast<int>(LoopbackFault::kCallFails) &&
-              ENGINE_LOOPBACK_ASYNC_ERROR == static_cast<int>(LoopbackFault::kAsyncError) &&
-              ENGINE_LOOPBACK_NEVER_COMES == static_cast<int>(LoopbackFault::kNeverComes));
 
 // `value`, which is one of `least` to `most`, as the enumeration of C++ counts it.
 template <class Enum>
@@ -190,14 +186,4 @@ EngineStatus EngineGraphPushCollectives(EngineGraph graph, EngineCommunicator co
                    engine::Capture capture(Live(graph).graph);
                    live.Push(capture, d.desc(), read, std::move(owner), d.site());
                  });
-}
-
-EngineStatus EnginePlantLoopbackFault(const EngineCommunicatorId* id, int32_t rank, uint64_t nth, uint32_t fault) {
-  return Guard(__func__, [&] {
-    engine::CommunicatorId of;
-    std::memcpy(of.bytes.data(), Required(id, "the id").bytes, of.bytes.size());
-    engine::PlantLoopbackFault(
-        of, rank, nth,
-        Read<engine::LoopbackFault>(fault, ENGINE_LOOPBACK_CALL_FAILS, ENGINE_LOOPBACK_NEVER_COMES, "the fault"));
-  });
 }

@@ -5,120 +5,11 @@
 #include <system_error>
 
 #include "base/per_thread.h"
+#include "c_api/config.h"
 #include "c_api/internal.h"
 
 namespace engine::capi {
 namespace {
-
-// ---- options
-
-std::vector<int> ReadCpus(const int32_t* cpus, int32_t count) {
-  const size_t n = CheckedCount(count, cpus, "cpus");
-  return {cpus, cpus + n};
-}
-
-std::function<void(int)> ReadHook(EngineWorkerHook hook, void* arg) {
-  if (!hook) return {};
-  return [hook, arg](int worker) { hook(arg, worker); };
-}
-
-std::vector<PoolOptions> ReadPools(const EnginePoolConfig* pools, int32_t count) {
-  std::vector<PoolOptions> read;
-  const auto* at = reinterpret_cast<const unsigned char*>(pools);
-  const size_t n = CheckedCount(count, pools, "pools");
-  for (size_t i = 0; i < n; ++i, at += pools->struct_size) {
-    const auto& given = *reinterpret_cast<const EnginePoolConfig*>(at);
-    if (given.struct_size != pools->struct_size) {
-      throw UsageError("pools[" + std::to_string(i) + "].struct_size is " + std::to_string(given.struct_size) +
-                       ", that of pools[0] is " + std::to_string(pools->struct_size));
-    }
-    EnginePoolConfig pool = {};
-    ReadStruct(given, pool, "EnginePoolConfig");
-    read.push_back({.name = &Required(pool.name, "a pool's name"),
-                    .threads = pool.threads,
-                    .cpus = ReadCpus(pool.cpus, pool.num_cpus),
-                    .on_start = ReadHook(pool.on_start, pool.on_start_arg),
-                    .on_end = ReadHook(pool.on_end, pool.on_end_arg)});
-  }
-  return read;
-}
-
-int64_t NotNegative(int64_t value, const char* what) {
-  if (value < 0) throw UsageError(std::string(what) + " is " + std::to_string(value));
-  return value;
-}
-
-PolicyOptions ReadPolicyFlags(uint32_t flags) {
-  if ((flags & ~uint32_t{ENGINE_POLICY_RAISE_AT_PUSH}) != 0) {
-    throw UsageError("unknown policy flags " + std::to_string(flags));
-  }
-  return {.raise_at_push = (flags & ENGINE_POLICY_RAISE_AT_PUSH) != 0};
-}
-
-const char* NameOfPolicy(Policy policy) {
-  for (const PolicyInfo& info : Policies()) {
-    if (info.policy == policy) return Name::Intern(info.name).c_str();
-  }
-  return "";
-}
-
-EngineConfig ToConfig(const EngineOptions& options) {
-  EngineConfig config = {};
-  config.struct_size = sizeof config;
-  config.workers = options.workers;
-  config.intra_op_threads = options.intra_op_threads;
-  config.io_threads = options.io_threads;
-  config.max_spare_threads = options.max_spare_threads;
-  config.thread_name = Name::Intern(options.thread_name).c_str();
-  config.policy = NameOfPolicy(options.policy);
-  config.policy_flags = options.policy_options.raise_at_push ? ENGINE_POLICY_RAISE_AT_PUSH : 0;
-  config.max_pending = static_cast<int64_t>(options.max_pending);
-  config.hard_max_pending = static_cast<int64_t>(options.hard_max_pending);
-  config.spin_us = options.spin.count();
-  config.drain_timeout_ms = options.drain_timeout.count();
-  config.stall_timeout_ms = options.stall_timeout.count();
-  config.streams_per_device = options.streams_per_device;
-  return config;
-}
-
-EngineOptions ReadConfig(const EngineConfig* given) {
-  EngineOptions options;
-  if (!given) return options;
-  EngineConfig config = ToConfig(options);
-  ReadStruct(*given, config, "EngineConfig");
-  if (config.reserved != 0) throw UsageError("EngineConfig.reserved is " + std::to_string(config.reserved));
-  options.workers = config.workers;
-  options.intra_op_threads = config.intra_op_threads;
-  options.io_threads = config.io_threads;
-  options.max_spare_threads = config.max_spare_threads;
-  options.cpus = ReadCpus(config.cpus, config.num_cpus);
-  options.on_start = ReadHook(config.on_start, config.on_start_arg);
-  options.on_end = ReadHook(config.on_end, config.on_end_arg);
-  options.pools = ReadPools(config.pools, config.num_pools);
-  if (config.thread_name) options.thread_name = config.thread_name;
-  if (config.policy) options.policy = PolicyByName(config.policy);
-  options.policy_options = ReadPolicyFlags(config.policy_flags);
-  options.max_pending = static_cast<size_t>(NotNegative(config.max_pending, "max_pending"));
-  options.hard_max_pending = static_cast<size_t>(NotNegative(config.hard_max_pending, "hard_max_pending"));
-  options.spin = std::chrono::microseconds(NotNegative(config.spin_us, "spin_us"));
-  options.drain_timeout = std::chrono::milliseconds(NotNegative(config.drain_timeout_ms, "drain_timeout_ms"));
-  options.stall_timeout = std::chrono::milliseconds(NotNegative(config.stall_timeout_ms, "stall_timeout_ms"));
-  options.streams_per_device = config.streams_per_device;
-  const size_t devices = CheckedCount(config.num_devices, config.devices, "devices");
-  for (size_t i = 0; i < devices; ++i)
-    options.devices.push_back(engine::MakeDevice(&Required(config.devices[i], "a device's name")));
-  if (config.on_stall) {
-    options.on_stall = [hook = config.on_stall, arg = config.on_stall_arg](std::string_view report) {
-      hook(arg, std::string(report).c_str());
-    };
-  }
-  if (config.on_unobserved) {
-    options.on_unobserved = [hook = config.on_unobserved, arg = config.on_unobserved_arg](const OpError& error) {
-      hook(arg, OpErrorText(error).view());
-    };
-  }
-  return options;
-}
 
 // ---- waits
 
@@ -173,18 +64,6 @@ const char* EngineVersion(void) { return engine::Version(); }
 int32_t EngineCApiVersion(void) { return ENGINE_C_API_VERSION; }
 
 // ---- engines
-
-EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size) {
-  return Guard(__func__,
-               [&] { WriteStruct(ToConfig({}), Required(config, "the config"), struct_size, "EngineConfig"); });
-}
-
-EngineStatus EngineConfigFromEnv(EngineConfig* config, size_t struct_size) {
-  return Guard(__func__, [&] {
-    WriteStruct(ToConfig(engine::EngineOptions::FromEnv()), Required(config, "the config"), struct_size,
-                "EngineConfig");
-  });
-}
 
 EngineStatus EngineCreate(const EngineConfig* config, EngineHandle* engine) {
   return Guard(__func__, [&] {
@@ -247,24 +126,18 @@ EngineStatus EngineWorkers(EngineHandle engine, int32_t* workers) {
   return Guard(__func__, [&] { Required(workers, "the result") = Live(engine).workers(); });
 }
 
+// Every field of the struct is a counter of the table; a row that has no field does not compile.
+#define ENGINE_COUNT_FIELD(name, what) +sizeof(uint64_t)
+#define ENGINE_READ_COUNTER(name, what) read.name = stats.name;
+static_assert(sizeof(EngineCounters) == sizeof(size_t) ENGINE_COUNTERS(ENGINE_COUNT_FIELD));
+static_assert(sizeof(EngineDeviceCounters) == sizeof(size_t) ENGINE_DEVICE_COUNTERS(ENGINE_COUNT_FIELD));
+
 EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters) {
   return Guard(__func__, [&] {
     EngineCounters& result = Required(counters, "the result");
     const engine::EngineStats stats = Live(engine).stats();
-    const EngineCounters read = {.struct_size = sizeof read,
-                                 .pushed = stats.pushed,
-                                 .completed = stats.completed,
-                                 .skipped = stats.skipped,
-                                 .inlined = stats.inlined,
-                                 .stolen = stats.stolen,
-                                 .wakeups = stats.wakeups,
-                                 .sleeps = stats.sleeps,
-                                 .spare_threads = stats.spare_threads,
-                                 .slab_bytes = stats.slab_bytes,
-                                 .slab_allocations = stats.slab_allocations,
-                                 .unseen_errors = stats.unseen_errors,
-                                 .backpressure_waits = stats.backpressure_waits,
-                                 .dispatches = stats.dispatches};
+    EngineCounters read = {};
+    ENGINE_COUNTERS(ENGINE_READ_COUNTER)
     WriteStruct(read, result, result.struct_size, "EngineCounters");
   });
 }
@@ -273,25 +146,13 @@ EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* 
   return Guard(__func__, [&] {
     EngineDeviceCounters& result = Required(counters, "the result");
     const engine::DeviceStats stats = Live(engine).device_stats();
-    const EngineDeviceCounters read = {.struct_size = sizeof read,
-                                       .issued = stats.issued,
-                                       .retired = stats.retired,
-                                       .records = stats.records,
-                                       .waits = stats.waits,
-                                       .waits_elided = stats.waits_elided,
-                                       .events = stats.events,
-                                       .queries = stats.queries,
-                                       .host_waits = stats.host_waits,
-                                       .host_syncs = stats.host_syncs,
-                                       .lanes = stats.lanes,
-                                       .graph_captures = stats.graph_captures,
-                                       .graph_instantiations = stats.graph_instantiations,
-                                       .graph_updates = stats.graph_updates,
-                                       .graph_launches = stats.graph_launches,
-                                       .late_looks = stats.late_looks};
+    EngineDeviceCounters read = {};
+    ENGINE_DEVICE_COUNTERS(ENGINE_READ_COUNTER)
     WriteStruct(read, result, result.struct_size, "EngineDeviceCounters");
   });
 }
+#undef ENGINE_READ_COUNTER
+#undef ENGINE_COUNT_FIELD
 
 EngineStatus EngineTraceStart(EngineHandle engine) {
   return Guard(__func__, [&] { Live(engine).StartTrace(); });

@@ -23,24 +23,14 @@ Cause ClassifyCurrent() {
     throw;
   } catch (const BodyError& e) {
     return {ENGINE_E_BODY, e.code(), detail::TextOf(e)};
-  } catch (const OpError& e) {
-    return {ENGINE_E_OP, 0, detail::TextOf(e)};
-  } catch (const UsageError& e) {
-    return {ENGINE_E_USAGE, 0, detail::TextOf(e)};
-  } catch (const BackPressureError& e) {
-    return {ENGINE_E_BACKPRESSURE, 0, detail::TextOf(e)};
-  } catch (const CancelledError& e) {
-    return {ENGINE_E_CANCELLED, 0, detail::TextOf(e)};
-  } catch (const ShutdownError& e) {
-    return {ENGINE_E_SHUTDOWN, 0, detail::TextOf(e)};
-  } catch (const ForkedWhilePending& e) {
-    return {ENGINE_E_FORKED, 0, detail::TextOf(e)};
-  } catch (const CompletionError& e) {
-    return {ENGINE_E_COMPLETION, 0, detail::TextOf(e)};
-  } catch (const CommunicatorError& e) {
-    return {ENGINE_E_COMMUNICATOR, 0, detail::TextOf(e)};
   } catch (const IoError& e) {
     return {ENGINE_E_IO, 0, detail::TextOf(e)};
+  } catch (const Error& e) {
+#define ENGINE_CLASSIFY(Class, STATUS, ...) \
+  if (dynamic_cast<const Class*>(&e)) return {ENGINE_E_##STATUS, 0, detail::TextOf(e)};
+    ENGINE_ERRORS(ENGINE_CLASSIFY)
+#undef ENGINE_CLASSIFY
+    return {ENGINE_E_EXCEPTION, 0, detail::TextOf(e)};
   } catch (const std::bad_alloc&) {
     return {ENGINE_E_NOMEM, 0, kNoMemory};
   } catch (...) {
@@ -179,21 +169,19 @@ const EngineOpError* EngineGetLastOpError(void) {
 
 const char* EngineStatusName(EngineStatus status) {
   switch (status) {
-    case ENGINE_OK: return "ENGINE_OK";
-    case ENGINE_TIMEOUT: return "ENGINE_TIMEOUT";
-    case ENGINE_WOULD_BLOCK: return "ENGINE_WOULD_BLOCK";
-    case ENGINE_E_USAGE: return "ENGINE_E_USAGE";
-    case ENGINE_E_OP: return "ENGINE_E_OP";
-    case ENGINE_E_BACKPRESSURE: return "ENGINE_E_BACKPRESSURE";
-    case ENGINE_E_NOMEM: return "ENGINE_E_NOMEM";
-    case ENGINE_E_IO: return "ENGINE_E_IO";
-    case ENGINE_E_BODY: return "ENGINE_E_BODY";
-    case ENGINE_E_EXCEPTION: return "ENGINE_E_EXCEPTION";
-    case ENGINE_E_CANCELLED: return "ENGINE_E_CANCELLED";
-    case ENGINE_E_SHUTDOWN: return "ENGINE_E_SHUTDOWN";
-    case ENGINE_E_FORKED: return "ENGINE_E_FORKED";
-    case ENGINE_E_COMPLETION: return "ENGINE_E_COMPLETION";
-    case ENGINE_E_COMMUNICATOR: return "ENGINE_E_COMMUNICATOR";
+#define ENGINE_NAME_STATUS(name) \
+  case name: return #name;
+#define ENGINE_NAME_ERROR(Class, STATUS, ...) ENGINE_NAME_STATUS(ENGINE_E_##STATUS)
+    ENGINE_NAME_STATUS(ENGINE_OK)
+    ENGINE_NAME_STATUS(ENGINE_TIMEOUT)
+    ENGINE_NAME_STATUS(ENGINE_WOULD_BLOCK)
+    ENGINE_NAME_STATUS(ENGINE_E_NOMEM)
+    ENGINE_NAME_STATUS(ENGINE_E_IO)
+    ENGINE_NAME_STATUS(ENGINE_E_BODY)
+    ENGINE_NAME_STATUS(ENGINE_E_EXCEPTION)
+    ENGINE_ERRORS(ENGINE_NAME_ERROR)
+#undef ENGINE_NAME_ERROR
+#undef ENGINE_NAME_STATUS
     default: return "unknown status";
   }
 }

@@ -90,6 +90,12 @@ inline size_t CheckedCount(int64_t count, const void* array, const char* what) {
   return static_cast<size_t>(count);
 }
 
+inline int64_t NotNegative(int64_t value, const char* what) {
+  if (value < 0)
+    throw UsageError(std::string(what) + " is " + std::to_string(value) + "; no negative number is allowed");
+  return value;
+}
+
 // Sizes of the growable structs in ENGINE_0.1: the smallest that a caller can have. They never change.
 template <class Struct>
 inline constexpr size_t kFirstSize = 0;

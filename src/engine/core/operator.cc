@@ -42,6 +42,7 @@ constexpr ClosureType kSharedType{sizeof(State*),
 
 std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   const OpDesc& desc = *request.desc;
+  CheckPriority(desc.priority, desc.name, request.site);
   // The handles together count as one push, which ends when all that were pushed have been told.
   std::shared_ptr<State> state(
       new State, [](State* last) { last->End(static_cast<int64_t>(last->pushed.load(std::memory_order_relaxed))); });
@@ -100,6 +101,7 @@ void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* pr
   if (state->core != this)
     throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + site.file + ":" +
                      std::to_string(site.line) + " belongs to another engine");
+  if (priority) CheckPriority(*priority, state->desc.name, site);
   if (state->bytes && !t_scopes.cancel) [[likely]]
     return PushTemplate(*state, priority ? *priority : state->desc.priority, site);
   OpDesc desc = state->desc;

@@ -1,4 +1,4 @@
-// Options and policies: defaults, checks, the environment.
+// Options: what is allowed, and what the environment says. Both follow the table in engine/options.h.
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -12,65 +12,103 @@
 namespace engine {
 namespace {
 
-// The one place that reads the environment. False if unset.
-bool ReadInt(const char* name, int64_t least, int64_t most, int64_t* value) {
-  const char* text = std::getenv(name);
-  if (!text) return false;
-  const char* end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, *value);
-  if (error != std::errc{} || stop != end || *value < least || *value > most)
-    throw UsageError(std::string(name) + "='" + text + "' is not an integer in [" + std::to_string(least) + ", " +
-                     std::to_string(most) + "]");
-  return true;
+using option::Range;
+
+template <class T>
+constexpr bool kIsNumber = std::is_same_v<T, option::Int> || std::is_same_v<T, option::Size>;
+template <class Rep, class Period>
+constexpr bool kIsNumber<std::chrono::duration<Rep, Period>> = true;
+
+const char* UnitOf(option::Micros) { return " us"; }
+const char* UnitOf(option::Millis) { return " ms"; }
+template <class T>
+const char* UnitOf(const T&) {
+  return "";
+}
+
+// What is more than any range can say counts as the most that it can say.
+int64_t CountOf(int value) { return value; }
+int64_t CountOf(size_t value) { return static_cast<int64_t>(std::min<size_t>(value, INT64_MAX)); }
+template <class Rep, class Period>
+int64_t CountOf(std::chrono::duration<Rep, Period> value) {
+  return value.count();
+}
+
+std::string Allowed(Range allowed, const char* unit) {
+  const std::string least = std::to_string(allowed.least);
+  if (allowed.most == INT64_MAX) return least + unit + " and more";
+  return least + " to " + std::to_string(allowed.most) + unit;
+}
+
+template <class T>
+void CheckOption(const char* name, const T& value, Range allowed, const char* help) {
+  if constexpr (kIsNumber<T>) {
+    const int64_t count = CountOf(value);
+    if (count >= allowed.least && count <= allowed.most) return;
+    const char* const unit = UnitOf(value);
+    throw UsageError(std::string("EngineOptions::") + name + " = " + std::to_string(count) + unit +
+                     "; allowed: " + Allowed(allowed, unit) + " (" + help + ")");
+  }
+}
+
+// The one place that reads the environment.
+const char* InEnvironment(const char* variable) { return *variable ? std::getenv(variable) : nullptr; }
+
+template <class T>
+void ReadOption(const char* variable, T& value, Range allowed, const char* help) {
+  const char* const text = InEnvironment(variable);
+  if (!text) return;
+  if constexpr (std::is_same_v<T, Policy>) {
+    try {
+      value = PolicyByName(text);
+    } catch (const UsageError& error) {
+      throw UsageError(std::string(variable) + "='" + text + "': " + error.what());
+    }
+  } else if constexpr (kIsNumber<T>) {
+    if constexpr (std::is_same_v<T, int>) allowed.most = std::min<int64_t>(allowed.most, INT32_MAX);
+    int64_t count = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [stop, error] = std::from_chars(text, end, count);
+    if (error != std::errc{} || stop != end || count < allowed.least || count > allowed.most)
+      throw UsageError(std::string(variable) + "='" + text + "'; allowed: an integer, " +
+                       Allowed(allowed, UnitOf(value)) + " (" + help + ")");
+    value = static_cast<T>(count);
+  }
 }
 
 }  // namespace
 
 EngineOptions EngineOptions::FromEnv() {
   EngineOptions o;
-  int64_t v;
-  if (ReadInt("ENGINE_WORKERS", -1, 4096, &v)) o.workers = static_cast<int>(v);
-  if (ReadInt("ENGINE_IO_THREADS", 1, 4096, &v)) o.io_threads = static_cast<int>(v);
-  if (ReadInt("ENGINE_MAX_PENDING", 1, int64_t{1} << 40, &v)) o.max_pending = static_cast<size_t>(v);
+#define ENGINE_READ_OPTION(kind, name, initial, allowed, variable, help) \
+  ReadOption(variable, o.name, option::allowed, help);
+  ENGINE_OPTIONS(ENGINE_READ_OPTION)
+#undef ENGINE_READ_OPTION
   o.hard_max_pending = std::max(o.hard_max_pending, o.max_pending);
-  if (ReadInt("ENGINE_SPIN_US", 0, 1'000'000, &v)) o.spin = std::chrono::microseconds(v);
-  if (ReadInt("ENGINE_STALL_TIMEOUT_MS", 0, int64_t{1} << 40, &v)) o.stall_timeout = std::chrono::milliseconds(v);
-  if (const char* policy = std::getenv("ENGINE_POLICY")) o.policy = PolicyByName(policy);
-  if (ReadInt("START_NODE_STATS_STEP", 0, detail::kMostSteps, &v)) o.start_step = static_cast<int>(v);
-  if (ReadInt("STOP_NODE_STATS_STEP", 0, detail::kMostSteps, &v)) o.stop_step = static_cast<int>(v);
-  if (o.start_step >= o.stop_step)
-    throw UsageError("START_NODE_STATS_STEP=" + std::to_string(o.start_step) + " and STOP_NODE_STATS_STEP=" +
-                     std::to_string(o.stop_step) + " (defaults 100 and 200): the first must be less than the second");
   return o;
 }
 
 namespace detail {
 
 EngineOptions CheckedOptions(EngineOptions o) {
-  const auto refuse = [](const char* field, auto value, const char* allowed) {
-    throw UsageError(std::string("EngineOptions::") + field + " = " + std::to_string(value) + "; allowed: " + allowed);
-  };
-  if (o.workers < -1 || o.workers > 4096) refuse("workers", o.workers, "-1 (one a core), 0 to 4096");
-  if (o.intra_op_threads < -1 || o.intra_op_threads > 4096)
-    refuse("intra_op_threads", o.intra_op_threads, "-1 to 4096");
-  if (o.io_threads < 1 || o.io_threads > 4096) refuse("io_threads", o.io_threads, "1 to 4096");
-  if (o.max_pending < 1) refuse("max_pending", o.max_pending, "1 and more");
-  if (o.hard_max_pending < o.max_pending) refuse("hard_max_pending", o.hard_max_pending, "max_pending and more");
-  if (o.max_spare_threads < 0) refuse("max_spare_threads", o.max_spare_threads, "0 and more");
-  if (o.spin.count() < 0) refuse("spin", o.spin.count(), "0 us and more");
+#define ENGINE_CHECK_OPTION(kind, name, initial, allowed, variable, help) \
+  CheckOption(#name, o.name, option::allowed, help);
+  ENGINE_OPTIONS(ENGINE_CHECK_OPTION)
+#undef ENGINE_CHECK_OPTION
+  static_assert(kMaxLanes == 32 && kMaxDevices == 8 && kMostSteps == 16777215, "the table of options says these");
+  if (o.hard_max_pending < o.max_pending)
+    throw UsageError("EngineOptions::hard_max_pending = " + std::to_string(o.hard_max_pending) +
+                     "; allowed: max_pending, which is " + std::to_string(o.max_pending) + ", and more");
   o.spin = std::min<std::chrono::microseconds>(o.spin, std::chrono::seconds(1));
-  if (o.drain_timeout.count() < 0) refuse("drain_timeout", o.drain_timeout.count(), "0 ms and more");
-  if (o.stall_timeout.count() < 0) refuse("stall_timeout", o.stall_timeout.count(), "0 (off) and more ms");
-  if (o.streams_per_device < 1 || o.streams_per_device > static_cast<int>(kMaxLanes))
-    refuse("streams_per_device", o.streams_per_device, "1 to 32");
-  if (o.devices.size() > kMaxDevices) refuse("devices.size()", o.devices.size(), "at most 8");
+  const auto most = [](const char* field, size_t size, size_t allowed) {
+    if (size > allowed)
+      throw UsageError(std::string("EngineOptions::") + field + ".size() = " + std::to_string(size) +
+                       "; allowed: at most " + std::to_string(allowed));
+  };
+  most("devices", o.devices.size(), kMaxDevices);
   for (size_t i = 0; i < o.devices.size(); ++i)
     if (!o.devices[i]) throw UsageError("EngineOptions::devices[" + std::to_string(i) + "] is null");
-  if (o.start_step < 0 || o.stop_step > kMostSteps || o.start_step >= o.stop_step)
-    throw UsageError("EngineOptions::start_step = " + std::to_string(o.start_step) +
-                     " and stop_step = " + std::to_string(o.stop_step) +
-                     "; allowed: 0 <= start_step < stop_step <= " + std::to_string(kMostSteps));
-  if (o.pools.size() > 32) refuse("pools.size()", o.pools.size(), "at most 32");
+  most("pools", o.pools.size(), 32);
   for (const PoolOptions& pool : o.pools) {
     if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name");
     if (pool.threads < 1 || pool.threads > 4096)

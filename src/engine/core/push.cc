@@ -175,6 +175,7 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
   flags |= home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
   if (desc.place.kind != Placement::Kind::kDefault && OnDevice(home.pool)) [[unlikely]]
     flags |= desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
+  CheckPriority(desc.priority, desc.name, site);
   size_t closure_at = 0;
   if (flags & (kScoped | kDeviceOp)) [[unlikely]] {
     const size_t align = std::max<size_t>(8, fn.type->align);

@@ -65,6 +65,7 @@ void AddEffect(std::vector<Effect>& effects, Effect effect) {
 }  // namespace
 
 NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
+  detail::CheckPriority(desc.priority, desc.name, site);
   Node node;
   node.name = desc.name;
   node.cost_key = desc.cost_key;

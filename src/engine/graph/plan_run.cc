@@ -38,6 +38,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
+  if (options.priority) CheckPriority(*options.priority, plan.options.name, site);
   if (stamp.policy == Policy::kInline) turns_.Take();
 
   const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;

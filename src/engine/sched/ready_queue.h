@@ -17,7 +17,7 @@
 
 #include "base/sync.h"
 #include "base/tuning.h"
-#include "engine/op.h"
+#include "order/priority.h"
 
 namespace engine::detail {
 
@@ -129,16 +129,6 @@ class ReadyDeque {
   int64_t head_seen_ = 0;
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };
-
-inline constexpr int kLevels = kMaxPriority - kMinPriority + 1;
-inline constexpr int kNormalLevel = kMaxPriority;  // level 0 is the most urgent
-constexpr uint8_t LevelOf(int priority) {
-  if (priority == 0) [[likely]]
-    return kNormalLevel;
-  return static_cast<uint8_t>(kMaxPriority - (priority < kMinPriority   ? kMinPriority
-                                              : priority > kMaxPriority ? kMaxPriority
-                                                                        : priority));
-}
 
 struct ReadyQueue {
   std::array<ReadyDeque, kLevels> level;

@@ -1,0 +1,151 @@
+#include "c_api/config.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace engine::capi {
+namespace {
+
+// ---- the fields of each kind of option. What the engine refuses it refuses itself: here is only what it could not see.
+
+#define ENGINE_SINGLE(action, name, field) action(options.name, #field, config.field)
+#define ENGINE_FIELDS_Int(action, name) ENGINE_SINGLE(action, name, name)
+#define ENGINE_FIELDS_Size(action, name) ENGINE_SINGLE(action, name, name)
+#define ENGINE_FIELDS_Micros(action, name) ENGINE_SINGLE(action, name, name##_us)
+#define ENGINE_FIELDS_Millis(action, name) ENGINE_SINGLE(action, name, name##_ms)
+#define ENGINE_FIELDS_Text(action, name) ENGINE_SINGLE(action, name, name)
+#define ENGINE_FIELDS_PolicyKind(action, name) ENGINE_SINGLE(action, name, name)
+#define ENGINE_FIELDS_PolicyParameters(action, name) ENGINE_SINGLE(action, name, policy_flags)
+#define ENGINE_FIELDS_Cpus(action, name) action(options.name, #name, config.name, config.num_##name)
+#define ENGINE_FIELDS_Pools(action, name) action(options.name, #name, config.name, config.num_##name)
+#define ENGINE_FIELDS_Devices(action, name) action(options.name, #name, config.name, config.num_##name)
+#define ENGINE_FIELDS_WorkerHook(action, name) action(options.name, #name, config.name, config.name##_arg)
+#define ENGINE_FIELDS_ReportHook(action, name) action(options.name, #name, config.name, config.name##_arg)
+#define ENGINE_FIELDS_ErrorHook(action, name) action(options.name, #name, config.name, config.name##_arg)
+
+// ---- from C
+
+void Read(int& option, const char*, int32_t given) { option = given; }
+void Read(size_t& option, const char* field, int64_t given) { option = static_cast<size_t>(NotNegative(given, field)); }
+template <class Rep, class Period>
+void Read(std::chrono::duration<Rep, Period>& option, const char* field, int64_t given) {
+  option = std::chrono::duration<Rep, Period>(NotNegative(given, field));
+}
+void Read(std::string& option, const char*, const char* given) {
+  if (given) option = given;
+}
+void Read(Policy& option, const char*, const char* given) {
+  if (given) option = PolicyByName(given);
+}
+void Read(PolicyOptions& option, const char*, uint32_t given) { option = ReadPolicyFlags(given); }
+void Read(std::vector<int>& option, const char* field, const int32_t* cpus, int32_t count) {
+  option.assign(cpus, cpus + CheckedCount(count, cpus, field));
+}
+void Read(option::WorkerHook& option, const char*, EngineWorkerHook hook, void* arg) {
+  if (hook) option = [hook, arg](int worker) { hook(arg, worker); };
+}
+void Read(option::ReportHook& option, const char*, EngineReportHook hook, void* arg) {
+  if (hook) option = [hook, arg](std::string_view report) { hook(arg, std::string(report).c_str()); };
+}
+void Read(option::ErrorHook& option, const char*, EngineErrorHook hook, void* arg) {
+  if (hook) option = [hook, arg](const OpError& error) { hook(arg, OpErrorText(error).view()); };
+}
+void Read(option::Devices& option, const char* field, const char* const* names, int32_t count) {
+  const size_t n = CheckedCount(count, names, field);
+  for (size_t i = 0; i < n; ++i) option.push_back(MakeDevice(&Required(names[i], "a device's name")));
+}
+void Read(option::Pools& option, const char* field, const EnginePoolConfig* pools, int32_t count) {
+  const auto* at = reinterpret_cast<const unsigned char*>(pools);
+  const size_t n = CheckedCount(count, pools, field);
+  for (size_t i = 0; i < n; ++i, at += pools->struct_size) {
+    const auto& given = *reinterpret_cast<const EnginePoolConfig*>(at);
+    if (given.struct_size != pools->struct_size)
+      throw UsageError("pools[" + std::to_string(i) + "].struct_size is " + std::to_string(given.struct_size) +
+                       ", that of pools[0] is " + std::to_string(pools->struct_size));
+    EnginePoolConfig config = {};
+    ReadStruct(given, config, "EnginePoolConfig");
+    PoolOptions& options = option.emplace_back();
+    options.name = &Required(config.name, "a pool's name");
+    options.threads = config.threads;
+    ENGINE_FIELDS_Cpus(Read, cpus);
+    ENGINE_FIELDS_WorkerHook(Read, on_start);
+    ENGINE_FIELDS_WorkerHook(Read, on_end);
+  }
+}
+
+// ---- to C: what has a default that is not zero
+
+void Write(int option, const char*, int32_t& field) { field = option; }
+void Write(size_t option, const char*, int64_t& field) {
+  field = static_cast<int64_t>(std::min<size_t>(option, std::numeric_limits<int64_t>::max()));
+}
+template <class Rep, class Period>
+void Write(std::chrono::duration<Rep, Period> option, const char*, int64_t& field) {
+  field = option.count();
+}
+void Write(const std::string& option, const char*, const char*& field) { field = Name::Intern(option).c_str(); }
+void Write(Policy option, const char*, const char*& field) { field = NameOfPolicy(option); }
+void Write(const PolicyOptions& option, const char*, uint32_t& field) {
+  field = option.raise_at_push ? ENGINE_POLICY_RAISE_AT_PUSH : 0;
+}
+template <class Option, class Pointer, class Second>
+void Write(const Option&, const char*, Pointer& field, Second& second) {
+  field = nullptr, second = {};
+}
+
+}  // namespace
+
+PolicyOptions ReadPolicyFlags(uint32_t flags) {
+  if ((flags & ~uint32_t{ENGINE_POLICY_RAISE_AT_PUSH}) != 0)
+    throw UsageError("unknown policy flags " + std::to_string(flags));
+  return {.raise_at_push = (flags & ENGINE_POLICY_RAISE_AT_PUSH) != 0};
+}
+
+const char* NameOfPolicy(Policy policy) {
+  for (const PolicyInfo& info : Policies())
+    if (info.policy == policy) return Name::Intern(info.name).c_str();
+  return "";
+}
+
+EngineConfig ToConfig(const EngineOptions& options) {
+  EngineConfig config = {};
+  config.struct_size = sizeof config;
+#define ENGINE_WRITE_OPTION(kind, name, ...) ENGINE_FIELDS_##kind(Write, name);
+  ENGINE_OPTIONS(ENGINE_WRITE_OPTION)
+#undef ENGINE_WRITE_OPTION
+#define ENGINE_SIZE_OF(option, text, field, ...) +sizeof(field) __VA_OPT__(+sizeof(__VA_ARGS__))
+#define ENGINE_ADD_SIZE(kind, name, ...) ENGINE_FIELDS_##kind(ENGINE_SIZE_OF, name)
+  static_assert(sizeof config == sizeof config.struct_size + sizeof config.reserved ENGINE_OPTIONS(ENGINE_ADD_SIZE),
+                "a field of EngineConfig that no row of ENGINE_OPTIONS stands for, or a hole between two fields");
+#undef ENGINE_ADD_SIZE
+#undef ENGINE_SIZE_OF
+  return config;
+}
+
+EngineOptions ReadConfig(const EngineConfig* given) {
+  EngineOptions options;
+  if (!given) return options;
+  EngineConfig config = ToConfig(options);
+  ReadStruct(*given, config, "EngineConfig");
+  if (config.reserved != 0) throw UsageError("EngineConfig.reserved is " + std::to_string(config.reserved));
+#define ENGINE_READ_OPTION(kind, name, ...) ENGINE_FIELDS_##kind(Read, name);
+  ENGINE_OPTIONS(ENGINE_READ_OPTION)
+#undef ENGINE_READ_OPTION
+  return options;
+}
+
+}  // namespace engine::capi
+
+using namespace engine::capi;  // NOLINT: this file defines its C face
+
+EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size) {
+  return Guard(__func__,
+               [&] { WriteStruct(ToConfig({}), Required(config, "the config"), struct_size, "EngineConfig"); });
+}
+
+EngineStatus EngineConfigFromEnv(EngineConfig* config, size_t struct_size) {
+  return Guard(__func__, [&] {
+    WriteStruct(ToConfig(engine::EngineOptions::FromEnv()), Required(config, "the config"), struct_size,
+                "EngineConfig");
+  });
+}

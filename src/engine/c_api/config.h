@@ -1,0 +1,17 @@
+// EngineConfig: the options of an engine as the C API has them, field by field of the table in engine/options.h.
+//
+// Threads: pure functions. Ownership: texts of a config that the library fills live as long as the process.
+// Errors:  UsageError.
+#pragma once
+
+#include "c_api/internal.h"
+
+namespace engine::capi {
+
+EngineConfig ToConfig(const EngineOptions& options);
+// The defaults for a null config, and for fields that an older caller does not know.
+EngineOptions ReadConfig(const EngineConfig* given);
+PolicyOptions ReadPolicyFlags(uint32_t flags);
+const char* NameOfPolicy(Policy policy);
+
+}  // namespace engine::capi
