@@ -69,7 +69,7 @@ class ShutdownError(OpError):
 
 
 class ForkedWhilePending(OpError):
-    """The Var had pending writes when the process forked. In the child they never happen."""
+    """The Var had pending writes when the process forked; in the child they never happen."""
 
 
 class CompletionError(OpError):
