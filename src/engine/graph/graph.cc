@@ -77,11 +77,10 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
   node.collective = desc.collective;
   const auto add = [&](const VarSet& set, Role role, const char* what) {
     for (const VarRef& ref : set) {
-      if (!ref.core())
+      if (!ref)
         throw UsageError(std::string("a null Var among the ") + what + " of node " + Quote(desc.name) + " added at " +
                          detail::At(site));
-      detail::RetainVar(ref.core());
-      AddEffect(node.effects, {detail::EngineCore::AdoptVar(ref.core()), role});
+      AddEffect(node.effects, {Var(ref), role});
     }
   };
   add(desc.reads, Role::kRead, "reads");
@@ -153,7 +152,7 @@ std::vector<Graph::Edge> Graph::Edges() const {
       if (const uint32_t from = values_[input.index].producer; from != UINT32_MAX)
         edges.push_back({from, n, Edge::Kind::kValue});
     for (const Effect& effect : nodes_[n].effects) {
-      Users& u = users[VarRef(effect.var).core()];
+      Users& u = users[effect.var.core()];
       if (effect.role == Role::kRead) {
         if (u.writer != UINT32_MAX) edges.push_back({u.writer, n, Edge::Kind::kVar});
         u.readers.push_back(n);
