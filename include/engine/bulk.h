@@ -21,6 +21,7 @@
 #include <memory>
 
 #include "engine/engine.h"
+#include "engine/spi/redirect.h"
 
 namespace engine {
 

@@ -21,8 +21,6 @@
 
 #include "engine/var.h"
 
-struct CUstream_st;  // cudaStream_t points to it
-
 namespace engine {
 
 class CancelScope;
@@ -78,6 +76,7 @@ struct Placement {
   uint16_t index = 0;       // of the pool, of the device, or of the communicator (comm.h)
   uint8_t lane = kAnyLane;  // kGpu: a lane of its own, or whichever suits
   static constexpr uint8_t kAnyLane = 0xff;
+  friend bool operator==(const Placement&, const Placement&) noexcept = default;
 };
 // The default CPU pool.
 constexpr Placement Cpu() noexcept { return {}; }
@@ -138,8 +137,6 @@ class RunContext {
   // Where the op's work goes; all that it must come behind is in front of it already.
   Stream stream() const;
   Device& device() const;
-  // The stream as CUDA knows it. Throws UsageError on a device of another kind.
-  CUstream_st* cuda_stream() const;
   // Memory of the device, or of the host where the device reaches it, from the engine's pools (device_memory.h).
   // Usable by this op at once, and by ops behind it.
   DeviceMemory Allocate(size_t bytes);

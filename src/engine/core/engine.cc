@@ -9,6 +9,7 @@
 #include "core/fork.h"
 #include "core/options.h"
 #include "core/piece_of_op.h"
+#include "engine/device/cuda_stream.h"
 
 namespace engine {
 
@@ -88,11 +89,11 @@ Device& RunContext::device() const {
   if (!defer_sync()) NotOnDevice(op_, "device");
   return *core_->devices().lane(op_->extra.lane).device->device;
 }
-CUstream_st* RunContext::cuda_stream() const {
-  const Stream own = stream();
-  if (void* native = device().NativeStream(own)) return static_cast<CUstream_st*>(native);
-  throw UsageError("op '" + std::string(op_->extra.name) +
-                   "' asks for its CUDA stream, but runs on a device of kind '" + device().info().kind + "'");
+CUstream_st* CudaStream(const RunContext& ctx) {
+  const Stream own = ctx.stream();
+  if (void* native = ctx.device().NativeStream(own)) return static_cast<CUstream_st*>(native);
+  throw UsageError("op '" + std::string(ctx.name()) + "' asks for its CUDA stream, but runs on a device of kind '" +
+                   ctx.device().info().kind + "'");
 }
 
 // --- Engine
