@@ -35,6 +35,9 @@
 
 namespace engine {
 
+template <class T>
+class Data;
+
 // A named set of threads beside the default CPU pool.
 struct PoolOptions {
   std::string name;
@@ -182,6 +185,12 @@ class Engine final : public Submitter {
   // Inside an op the thread parks and lends its worker to a stand-in; waiting for a Var that the op itself names is
   // refused (UsageError), as is any wait beyond max_spare_threads.
   void Wait(VarRef var, Site site = std::source_location::current());
+  // Waits likewise, and returns the object. It may be looked at until an op that updates or writes it is pushed.
+  template <class T>
+  const T& Wait(const Data<T>& data, Site site = std::source_location::current()) {
+    Wait(static_cast<VarRef>(data), site);
+    return data.object();
+  }
   // As Wait; false after `timeout`. An abandoned wait leaves nothing behind.
   bool WaitFor(VarRef var, Timeout timeout, Site site = std::source_location::current());
   // Waits for writers and readers: afterwards the host may reuse what the Var stands for.

@@ -69,8 +69,6 @@ struct NodeId {
   ValueId operator[](uint32_t output) const noexcept { return {output < outputs ? first_output + output : UINT32_MAX}; }
 };
 
-enum class Role : uint8_t { kRead, kUpdate, kWrite };
-
 struct Effect {
   Var var;
   Role role;

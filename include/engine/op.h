@@ -69,6 +69,9 @@ struct Site {
   static Site At(Name file, uint32_t line) noexcept { return {file.c_str(), line}; }
 };
 
+// Role: what an op does with a Var that it names.
+enum class Role : uint8_t { kRead, kUpdate, kWrite };
+
 // Placement: which threads run an op, and on what. Named pools: Engine::Pool("name").
 struct Placement {
   enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu, kCommunicator };

@@ -70,7 +70,7 @@ class Var : public VarRef {
 static_assert(sizeof(Var) == sizeof(VarRef));  // so that an array of Vars is read as one of VarRefs
 
 namespace detail {
-// Ranges whose elements convert to VarRef: containers, spans and views of Vars and VarRefs.
+// Ranges whose elements convert to VarRef: containers, spans and views of Vars, VarRefs and Data.
 template <class R>
 concept VarRange = requires(R& range) {
   { *std::begin(range) } -> std::convertible_to<VarRef>;
@@ -79,7 +79,7 @@ concept VarRange = requires(R& range) {
 }  // namespace detail
 
 // VarSet: the Vars that an op names in one role. A view: it lives for the expression that it is written in.
-// Accepts `{a, b}`, one Var, and any range of Var or VarRef. Vars and VarRefs that lie side by side, as in a vector,
+// Accepts `{a, b}`, one Var, and any range of Var, VarRef or Data. Vars and VarRefs that lie side by side, as in a vector,
 // an array or a span, are not copied.
 class VarSet {
  public:

@@ -4,6 +4,7 @@
 #include <ranges>
 #include <span>
 
+#include "engine/data.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -81,6 +82,7 @@ TEST_P(SetsTest, AnyRangeOfVarsIsASet) {
   const Var raw[] = {vars[0], vars[1], vars[2], vars[3]};
   const std::initializer_list<Var> listed = {vars[0], vars[1], vars[2], vars[3]};
   std::list<Var> linked(vars.begin(), vars.end());
+  std::vector<Data<int>> data;
   std::vector<Layer> layers;
   for (const Var& v : vars) layers.push_back({v, false});
   uint64_t pushes = 0;
@@ -102,6 +104,9 @@ TEST_P(SetsTest, AnyRangeOfVarsIsASet) {
   eng.Push({.writes = layers | std::views::filter([](const Layer& l) { return !l.frozen; }) |
                       std::views::transform(&Layer::weights)},
            [] {});
+  ++pushes;
+  for (int i = 0; i < 4; ++i) data.emplace_back(eng, "data", i);
+  eng.Push({.reads = data, .writes = vars}, [] {});
   ++pushes;
   eng.Push({.reads = std::vector<Var>(), .updates = std::views::empty<Var>, .writes = {}}, [] {});
   eng.WaitAll();

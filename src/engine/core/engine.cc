@@ -9,6 +9,7 @@
 #include "core/fork.h"
 #include "core/options.h"
 #include "core/piece_of_op.h"
+#include "engine/data.h"
 #include "engine/device/cuda_stream.h"
 
 namespace engine {
@@ -94,6 +95,14 @@ CUstream_st* CudaStream(const RunContext& ctx) {
   if (void* native = ctx.device().NativeStream(own)) return static_cast<CUstream_st*>(native);
   throw UsageError("op '" + std::string(ctx.name()) + "' asks for its CUDA stream, but runs on a device of kind '" +
                    ctx.device().info().kind + "'");
+}
+
+// --- data.h
+
+void detail::ThrowSetsBesideUses(Name name, Site site) {
+  throw UsageError("'" + std::string(name.c_str()) + "' at " + At(site) +
+                   " lists Vars in its description beside reads(), updates() or writes(); name each of them there, "
+                   "as reads(var)");
 }
 
 // --- Engine
