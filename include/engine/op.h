@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <source_location>
@@ -133,6 +134,9 @@ class RunContext {
   // The version of `var` that this op sees (Read), or makes (Update, Write). Throws UsageError if the op
   // does not name `var`.
   uint64_t version(VarRef var) const;
+  // Why this op would have been skipped if it were not run_always: an OpError, as a wait throws it, or CancelledError. Null:
+  // for no reason. Of an op, not of a node of a plan.
+  std::exception_ptr error() const;
   // True once the op's cancel scope was cancelled: long bodies may look at it and stop early.
   bool cancelled() const noexcept;
 

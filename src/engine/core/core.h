@@ -132,6 +132,7 @@ class EngineCore {
   static bool Cancelled(OpRecord* op);
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
   static Access* FindAccess(OpRecord* op, const VarCore* var);
+  static ErrorRecord* FirstPoison(OpRecord* op);
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
 
   // --- plan_run.cc, plan_in_order.cc: runs of plans
@@ -398,7 +399,6 @@ class EngineCore {
   OpRecord* ExecuteOne(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
-  ErrorRecord* FirstPoison(OpRecord* op);
   static void PrefetchFollower(OpRecord* op);
   void SetPoison(VarCore* var, ErrorRecord* error);
   void RunInternal(Pass& pass, OpRecord* op);
