@@ -6,7 +6,7 @@
 - The Python blocks of a page run as one program, in order.
 - A C++ block with `int main` is a program. The others of a page are one program, in order: their #include lines, then
   the rest as the body of main. They compile without warnings.
-- What a page's `text` blocks show is printed: each line, in order, by the C++ or the Python programs or by both; `...` in
+- What a page's `text` blocks show is printed: each line, in order, by one of the programs or by several; `...` in
   a line stands for anything.
 - A block under `<!-- PATH -->` is that file of the repository, word for word, and is run as that file.
 C blocks belong to tests/c_api. Run with the built Python package on the path (see with_engine in lib.sh).
@@ -103,13 +103,13 @@ def check(page: Path, library: Path) -> str:
             raise RuntimeError(f"{name}:{b.line}: is not {b.file} word for word")
     cpp = cpp_programs(name, [b for b in found if b.language == "cpp"])
     python = [b for b in found if b.language == "python"]
-    outputs = ["", ""]
+    outputs: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
         for source in cpp:
-            outputs[0] += run_cpp(source, library, where)
+            outputs.append(run_cpp(source, library, where))
         if python:
-            outputs[1] += run_python(name, python, where)
+            outputs.append(run_python(name, python, where))
     expected = [line for b in found if b.language == "text" for line in b.text.splitlines() if line.strip()]
     line = missing_line(expected, outputs)
     if line is not None:

@@ -1,14 +1,12 @@
-#include <engine/engine.h>
+#include <engine/data.h>
 
 #include <cstdio>
 
 int main() {
   engine::Engine eng({.workers = 2});
-  engine::Var x = eng.NewVar("x"), y = eng.NewVar("y");
-  double in = 0, out = 0;
+  engine::Data<double> x(eng, "x"), y(eng, "y");
 
-  eng.Push({.name = "load", .writes = {x}}, [&] { in = 21; });  // returns at once
-  eng.Push({.name = "twice", .reads = {x}, .writes = {y}}, [&] { out = 2 * in; });
-  eng.Wait(y);  // both have run, in this order
-  std::printf("y = %g\n", out);
+  eng.Push({.name = "load"}, writes(x), [](double& in) { in = 21; });  // returns at once
+  eng.Push({.name = "twice"}, reads(x), writes(y), [](const double& in, double& out) { out = 2 * in; });
+  std::printf("y = %g\n", eng.Wait(y));  // both have run, in this order
 }

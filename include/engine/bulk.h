@@ -22,6 +22,7 @@
 #include <memory>
 
 #include "engine/engine.h"
+#include "engine/spi/redirect.h"
 
 namespace engine {
 

@@ -25,8 +25,10 @@
 #include "engine/device/device_memory.h"
 #include "engine/error.h"
 #include "engine/op.h"
+#include "engine/operator.h"
 #include "engine/options.h"
 #include "engine/policy.h"
+#include "engine/spi/held_ops.h"
 #include "engine/stats.h"
 #include "engine/submitter.h"
 #include "engine/timeout.h"
@@ -34,6 +36,9 @@
 #include "engine/var.h"
 
 namespace engine {
+
+template <class T>
+class Data;
 
 // CancelScope: ops pushed under it that have not started when Cancel() is called are skipped with CancelledError.
 // Copies share one scope. `Enter` makes it the current one of this thread until the guard goes.
@@ -58,99 +63,6 @@ class CancelScope {
  private:
   friend class detail::EngineCore;
   std::shared_ptr<std::atomic<bool>> cancelled_;
-};
-
-// Operator: an op registered once and pushed often (MXNet: NewOperator). Its sets are sorted and its closure stored
-// once; pushes share the closure, which may run concurrently with itself. Deletion waits for the pending pushes.
-class Operator {
- public:
-  Operator() noexcept = default;
-  explicit operator bool() const noexcept { return state_ != nullptr; }
-  struct State;  // the engine's
-
- private:
-  friend class Engine;
-  std::shared_ptr<State> state_;
-};
-
-// HeldOp: an op whose place in the order is taken and whose start waits for Release(). Released when dropped,
-// and by the engine's shutdown.
-class HeldOp {
- public:
-  HeldOp() noexcept = default;
-  HeldOp(HeldOp&& other) noexcept : claim_(std::exchange(other.claim_, nullptr)) {}
-  HeldOp& operator=(HeldOp&& other) noexcept {
-    Release();
-    claim_ = std::exchange(other.claim_, nullptr);
-    return *this;
-  }
-  ~HeldOp() { Release(); }
-  void Release() noexcept;
-
- private:
-  friend class Engine;
-  detail::CompletionState* claim_ = nullptr;
-};
-
-// HeldOps: ops that take their places in the order as they are pushed, and start together, one after another on one
-// thread: one dispatch. Merges no accesses, so order, errors, names and waits are those of each op. `bulk.h` adds when
-// to let go; what anybody waits for or pushes behind is let go by the engine itself. Source: MXNet's bulk, which merges
-// accesses and thereby hides ops from other threads.
-//
-// Threads: Push by one thread, Release by any. Outlives the engine safely.
-class HeldOps {
- public:
-  explicit HeldOps(Engine& engine);
-  ~HeldOps();  // releases
-  HeldOps(const HeldOps&) = delete;
-  HeldOps& operator=(const HeldOps&) = delete;
-
-  // Whether an op that is placed there is held: on a device. Every other goes straight to the engine.
-  bool Holds(const Placement& place) const;
-  // How many ops are held now, this one included. 0: somebody needed this one, and all have been released; or the op is none
-  // that is held, and was pushed past those that are.
-  template <detail::SyncBody F>
-  uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
-    return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);
-  }
-  // For decorators, closures erased. Try: kNoRoom instead of waiting at the soft bound; nothing was pushed then.
-  uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
-  uint32_t TryPushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
-  static constexpr uint32_t kNoRoom = UINT32_MAX;
-  // Pushes an op that is not held, whatever Redirect says; those that are stay. False: no room, as above.
-  bool PushPast(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
-  void Release() noexcept;
-  bool of(const Engine& engine) const noexcept;  // whether they are this engine's
-  bool closed() const noexcept;                  // whether that engine takes no more ops
-
- private:
-  friend class detail::EngineCore;
-  uint32_t PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait);
-  detail::EngineCore* core_;  // counted
-  detail::HeldOwner* owner_;  // in the core's list of all that may hold ops
-};
-
-// Redirect: while it lives, what this thread pushes to `engine` (Push, TryPush and their asynchronous forms; not held ops
-// or Operators) goes to `to` instead: how bulk and capture stand in front of an engine. The innermost one counts, but
-// one that `yields` (bulk) only where no other is, and only for ops with a placement of their own: those of the default pool
-// pay nothing for it. Ends on its thread, in any order; may outlive the engine.
-class Redirect {
- public:
-  enum class Rank : uint8_t { kFirst, kYields };
-  Redirect(Engine& engine, Submitter& to, Rank rank = Rank::kFirst) noexcept;
-  ~Redirect();
-  Redirect(const Redirect&) = delete;
-  Redirect& operator=(const Redirect&) = delete;
-
-  // Where this thread's pushes to `engine` of ops that are placed there go; null: to the engine itself.
-  static Submitter* Of(const Engine& engine, const Placement& place) noexcept;
-
- private:
-  friend class Engine;
-  detail::EngineCore* const core_;  // names the engine, and is no longer looked at than that; not counted
-  Submitter* const to_;
-  const Rank rank_;
-  Redirect* outer_;
 };
 
 class Engine final : public Submitter {
@@ -189,6 +101,12 @@ class Engine final : public Submitter {
   // Inside an op the thread parks and lends its worker to a stand-in; waiting for a Var that the op itself names is
   // refused (UsageError), as is any wait beyond max_spare_threads.
   void Wait(VarRef var, Site site = std::source_location::current());
+  // Waits likewise, and returns the object. It may be looked at until an op that updates or writes it is pushed.
+  template <class T>
+  const T& Wait(const Data<T>& data, Site site = std::source_location::current()) {
+    Wait(static_cast<VarRef>(data), site);
+    return data.object();
+  }
   // As Wait; false after `timeout`. An abandoned wait leaves nothing behind.
   bool WaitFor(VarRef var, Timeout timeout, Site site = std::source_location::current());
   // Waits for writers and readers: afterwards the host may reuse what the Var stands for.

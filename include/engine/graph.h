@@ -2,8 +2,8 @@
 //
 //   engine::Graph graph;
 //   engine::ValueId x = graph.Input<Tensor>("x");
-//   engine::NodeId y = graph.Add({.name = "dense", .inputs = {x}, .outputs = 1, .reads = {w}},
-//                                [&](engine::NodeContext& ctx) { ctx.Return(0, Dot(ctx.In<Tensor>(0), weights)); });
+//   engine::NodeId y = graph.Add({.name = "dense", .inputs = {x}}, reads(weights),
+//                                [](const Tensor& in, const Tensor& w) { return Dot(in, w); });
 //   graph.Output(y[0]);
 //   engine::Plan plan = graph.Compile(eng);
 //
@@ -26,8 +26,9 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/node.h"
 #include "engine/submitter.h"
-#include "engine/value.h"
+#include "engine/typed_node.h"
 
 namespace engine {
 
@@ -37,122 +38,9 @@ struct PlanOptions;
 
 namespace detail {
 struct Kernel;
-struct RunState;
 
-// What a plan's arrays say of a node; here because its kernel looks its values up.
-struct alignas(64) PlanNode {
-  enum Flags : uint8_t { kEndsLater = 1, kAlways = 2, kHasScope = 4, kWatched = kEndsLater | kHasScope };
-  void (*run)(void* closure, RunContext& ctx, Completion* done);
-  void* closure;
-  const char* name;
-  const char* file;
-  uint32_t line;
-  uint32_t recorded;  // its number in the graph
-  // Where its lists begin; they end where the next node's begin.
-  uint32_t inputs, outputs, effects, ends;
-  uint8_t flags;
-};
-static_assert(sizeof(PlanNode) == 64);
-}  // namespace detail
-
-// A value of one graph: an input of it, or an output of one of its nodes.
-struct ValueId {
-  uint32_t index = UINT32_MAX;
-  friend bool operator==(ValueId, ValueId) noexcept = default;
-};
-
-// A node of one graph, and its outputs. Nodes are numbered in the order in which they were recorded.
-struct NodeId {
-  uint32_t index = UINT32_MAX;
-  uint32_t first_output = 0;
-  uint32_t outputs = 0;
-  ValueId operator[](uint32_t output) const noexcept { return {output < outputs ? first_output + output : UINT32_MAX}; }
-};
-
-enum class Role : uint8_t { kRead, kUpdate, kWrite };
-
-struct Effect {
-  Var var;
-  Role role;
-  friend bool operator==(const Effect&, const Effect&) noexcept = default;
-};
-
-// Written in the call that adds the node; the fields that OpDesc has mean the same.
-struct NodeDesc {
-  Name name = {};
-  std::vector<ValueId> inputs = {};
-  uint32_t outputs = 0;
-  VarSet reads = {};
-  VarSet updates = {};
-  VarSet writes = {};
-  Placement place = {};
-  int priority = 0;
-  bool run_always = false;
-  CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
-  Name cost_key = {};             // nodes of one key share their measured cost; "": a key of its own, from the name
-  GraphKey graph = {};            // on a device, under PlanOptions::static_alloc: see plan.h
-  bool collective = false;        // every process runs such nodes in one order: SmartStage leaves them in the step
-};
-
-// What a kernel sees. Values are this node's, by position.
-class NodeContext : public RunContext {
- public:
-  size_t inputs() const noexcept { return (node_ + 1)->inputs - node_->inputs; }
-  Value& In(size_t input) {
-    if (input >= inputs()) [[unlikely]]
-      NoSuchInput(input);
-    return values_[input_list_[node_->inputs + input]];
-  }
-  template <class T>
-  T& In(size_t input) {
-    if (T* held = In(input).template If<T>()) [[likely]]
-      return *held;
-    WrongInput(input, typeid(T));
-  }
-  // Moves the input out. Only the value's one consumer may (UsageError).
-  template <class T>
-  T Take(size_t input) {
-    CheckTake(input);
-    T taken(std::move(In<T>(input)));
-    In(input).Reset();
-    return taken;
-  }
-  size_t outputs() const noexcept { return (node_ + 1)->outputs - node_->outputs; }
-  // The place of an output. Under PlanOptions::static_alloc it still holds what the frame's run before left there.
-  Value& Out(size_t output) {
-    if (output >= outputs()) [[unlikely]]
-      NoSuchOutput(output);
-    return values_[output_list_[node_->outputs + output]];
-  }
-  template <class T>
-  void Return(size_t output, T&& object) {
-    Out(output) = Value(std::forward<T>(object));
-  }
-  // The output as a T that is made once a run, or, under static_alloc, once a frame and then used again.
-  template <class T>
-  T& Reuse(size_t output) {
-    Value& out = Out(output);
-    if (T* held = out.If<T>()) return *held;
-    return out.Emplace<T>();
-  }
-
- private:
-  friend class detail::EngineCore;
-  NodeContext(detail::EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept;
-  [[noreturn]] void NoSuchInput(size_t input) const;
-  [[noreturn]] void NoSuchOutput(size_t output) const;
-  [[noreturn]] void WrongInput(size_t input, const std::type_info& wanted);
-  void CheckTake(size_t input) const;
-  detail::RunState* const run_;
-  Value* const values_;  // the run's
-  const uint32_t* const input_list_;
-  const uint32_t* const output_list_;
-  const detail::PlanNode* node_ = nullptr;
-};
-
-namespace detail {
 template <class F>
-concept SyncKernel = std::is_invocable_v<std::decay_t<F>&, NodeContext&> || SyncBody<F>;
+concept SyncKernel = !TypedKernel<F> && (std::is_invocable_v<std::decay_t<F>&, NodeContext&> || SyncBody<F>);
 template <class F>
 concept AsyncKernel = std::is_invocable_v<std::decay_t<F>&, NodeContext&, Completion>;
 
@@ -194,6 +82,24 @@ class Graph {
   ValueId Input(Name name) {
     return Input(name, &typeid(T));
   }
+  // Adds a node whose function takes its inputs and returns its outputs: fn(const X&, Y) -> Z. See typed_node.h. UsageError:
+  // inputs of another number, or known to be of another type; `outputs` that is neither 0 nor what the function returns.
+  template <detail::TypedKernel F>
+  NodeId Add(const NodeDesc& desc, F&& fn, Site site = std::source_location::current()) {
+    return AddTyped(desc, detail::TypedKernelBody<std::decay_t<F>>{std::forward<F>(fn), {}}, site);
+  }
+  // The same with Data: Add({.inputs = {x}}, reads(w), [](const X&, const W&) -> Z {...}). See data.h.
+  template <class... Args>
+    requires detail::TypedPush<Args...>
+  NodeId Add(NodeDesc desc, Args&&... args) {
+    const auto make = [&]<class F, class First, class... Uses>(F&& fn, const First& first, const Uses&... uses) {
+      VarRef vars[] = {first.var, uses.var...};
+      detail::NameUses(desc, vars, first.site, first, uses...);
+      using Body = detail::TypedKernelBody<std::decay_t<F>, First, Uses...>;
+      return AddTyped(desc, Body{std::forward<F>(fn), {first.Pin(), uses.Pin()...}}, first.site);
+    };
+    return detail::BodyFirst(make, std::forward<Args>(args)...);
+  }
   // Adds a node: fn(NodeContext&), or what Submitter::Push takes.
   template <detail::SyncKernel F>
   NodeId Add(const NodeDesc& desc, F&& fn, Site site = std::source_location::current()) {
@@ -233,10 +139,11 @@ class Graph {
     std::shared_ptr<std::atomic<bool>> cancelled;  // of its scope, or null
   };
   struct ValueInfo {
-    Name name;                             // of an input
-    const std::type_info* type = nullptr;  // null: any
-    uint32_t producer = UINT32_MAX;        // node; UINT32_MAX: an input
-    std::vector<uint32_t> consumers;       // nodes, ascending
+    Name name;                                 // of an input
+    const std::type_info* type = nullptr;      // of an input; null: any
+    const std::type_info* returned = nullptr;  // of an output of a typed node; null: not known
+    uint32_t producer = UINT32_MAX;            // node; UINT32_MAX: an input
+    std::vector<uint32_t> consumers;           // nodes, ascending
   };
   struct Edge {
     enum class Kind : uint8_t { kValue, kVar, kOrder };
@@ -261,6 +168,13 @@ class Graph {
  private:
   friend class Capture;
   NodeId AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site);
+  template <class Body>
+  NodeId AddTyped(const NodeDesc& desc, Body body, Site site) {
+    return AddChecked(desc, detail::RefClosure(std::move(body)), Body::kInputs, Body::Outputs::kTypes, site);
+  }
+  // Null among the types: any.
+  NodeId AddChecked(NodeDesc desc, detail::ClosureRef fn, std::span<const std::type_info* const> inputs,
+                    std::span<const std::type_info* const> outputs, Site site);
   NodeId Append(Node node, std::span<const ValueId> inputs, uint32_t outputs);
   void CheckValue(ValueId value, const char* what, Name node, Site site) const;
 

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <source_location>
@@ -20,8 +21,6 @@
 #include <type_traits>
 
 #include "engine/var.h"
-
-struct CUstream_st;  // cudaStream_t points to it
 
 namespace engine {
 
@@ -71,6 +70,9 @@ struct Site {
   static Site At(Name file, uint32_t line) noexcept { return {file.c_str(), line}; }
 };
 
+// Role: what an op does with a Var that it names.
+enum class Role : uint8_t { kRead, kUpdate, kWrite };
+
 // Placement: which threads run an op, and on what. Named pools: Engine::Pool("name").
 struct Placement {
   enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu, kCommunicator };
@@ -78,6 +80,7 @@ struct Placement {
   uint16_t index = 0;       // of the pool, of the device, or of the communicator (comm.h)
   uint8_t lane = kAnyLane;  // kGpu: a lane of its own, or whichever suits
   static constexpr uint8_t kAnyLane = 0xff;
+  friend bool operator==(const Placement&, const Placement&) noexcept = default;
 };
 // The default CPU pool.
 constexpr Placement Cpu() noexcept { return {}; }
@@ -131,6 +134,9 @@ class RunContext {
   // The version of `var` that this op sees (Read), or makes (Update, Write). Throws UsageError if the op
   // does not name `var`.
   uint64_t version(VarRef var) const;
+  // Why this op would have been skipped if it were not run_always: an OpError, as a wait throws it, or CancelledError. Null:
+  // for no reason. Of an op, not of a node of a plan.
+  std::exception_ptr error() const;
   // True once the op's cancel scope was cancelled: long bodies may look at it and stop early.
   bool cancelled() const noexcept;
 
@@ -138,8 +144,6 @@ class RunContext {
   // Where the op's work goes; all that it must come behind is in front of it already.
   Stream stream() const;
   Device& device() const;
-  // The stream as CUDA knows it. Throws UsageError on a device of another kind.
-  CUstream_st* cuda_stream() const;
   // Memory of the device, or of the host where the device reaches it, from the engine's pools (device_memory.h).
   // Usable by this op at once, and by ops behind it.
   DeviceMemory Allocate(size_t bytes);

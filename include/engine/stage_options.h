@@ -55,6 +55,30 @@ enum class OnTimeout : uint8_t {
   kDrop,   // the item is dropped and counted (DeepRec)
 };
 
+// A named pool for stages: at most inter_op_threads_num of the producers of all its stages run at once; what waits for
+// room, or takes from another stage, does not count. ParallelFor in its sources uses intra_op_threads_num threads.
+struct StagePoolOptions {
+  std::string global_name;
+  int inter_op_threads_num = 1;
+  int intra_op_threads_num = 1;
+};
+// A handle of a pool that MakeStagePool has made; default-made: none.
+class StagePool {
+ public:
+  StagePool() noexcept = default;
+  // For other languages, which know pools by number: 0, 1, … in the order in which they were made (DeepRec's
+  // stage_subgraph_thread_pool_id). UsageError, listing those there are, if there is none of that number.
+  static StagePool Number(int number);
+  explicit operator bool() const noexcept { return number_ >= 0; }
+  int number() const noexcept { return number_; }
+  friend bool operator==(StagePool, StagePool) noexcept = default;
+
+ private:
+  friend StagePool MakeStagePool(StagePoolOptions options);
+  explicit StagePool(int number) noexcept : number_(number) {}
+  int number_ = -1;
+};
+
 struct StageOptions {
   std::string name = {};  // in errors and thread names; empty: generated
   size_t capacity = 1;    // items buffered
@@ -72,11 +96,10 @@ struct StageOptions {
   ExceptionFilter ignored_exception_types = AnyOf<>();          // skip the item and count it
   int ignored_budget = 100;  // ignored in a row; the next is unexpected. Beyond the eighth a growing pause (1 ms … 1 s)
 
-  bool use_stage_subgraph_thread_pool = false;  // run on the pool MakeStagePool made as number ...
-  int stage_subgraph_thread_pool_id = 0;        // ... this; refused if there is none
-  int stage_subgraph_stream_id = 0;             // device lane of the stage, 0 … StageLanes() - 1; 0: the main one
-  Engine* engine = nullptr;                     // whose device that is; it outlives the stage. Null: no device
-  int device = 0;                               // of that engine
+  StagePool pool = {};               // whose places its producers need to run; none: all may run at once
+  int stage_subgraph_stream_id = 0;  // device lane of the stage, 0 … StageLanes() - 1; 0: the main one
+  Engine* engine = nullptr;          // whose device that is; it outlives the stage. Null: no device
+  int device = 0;                    // of that engine
 
   bool autotune = false;      // grow capacity and threads while consumers wait
   size_t max_capacity = 256;  // how far autotune may go; capacity_bytes bounds it too
@@ -103,15 +126,8 @@ struct StageStats {
   std::chrono::nanoseconds consumer_wait{0};  // spent waiting for items, summed over consumers
 };
 
-// A named pool for stages: at most inter_op_threads_num of the producers of all its stages run at once; what waits for
-// room, or takes from another stage, does not count. ParallelFor in its sources uses intra_op_threads_num threads.
-struct StagePoolOptions {
-  std::string global_name;
-  int inter_op_threads_num = 1;
-  int intra_op_threads_num = 1;
-};
-// Makes a pool for the life of the process and returns its number: 0, 1, … Throws UsageError if the name is taken.
-int MakeStagePool(StagePoolOptions options);
+// Makes a pool for the life of the process. Throws UsageError if the name is taken.
+StagePool MakeStagePool(StagePoolOptions options);
 // The pools there are, by number.
 std::vector<StagePoolOptions> StagePools();
 // How many device lanes a stage may choose from: multi_stream_num. 1 where there is no device.

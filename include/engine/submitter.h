@@ -26,6 +26,17 @@ ClosureRef RefClosure(F&& fn) noexcept {
 
 template <class F>
 concept SyncBody = std::is_invocable_v<std::decay_t<F>&, RunContext&> || std::is_invocable_v<std::decay_t<F>&>;
+// What reads(), updates() and writes() return (data.h).
+template <class A>
+inline constexpr bool kIsUse = false;
+template <class First, class...>
+inline constexpr bool kStartsWithUse = kIsUse<std::remove_cvref_t<First>>;
+template <class... Args>
+concept TypedPush = sizeof...(Args) >= 2 && kStartsWithUse<Args...>;
+// Calls submit(OpDesc, body, Site) with the op that such arguments describe.
+template <class Submit, class... Args>
+decltype(auto) WithTypedOp(OpDesc desc, Submit&& submit, Args&&... args);
+
 template <class F>
 concept AsyncBody = std::is_invocable_v<std::decay_t<F>&, RunContext&, Completion>;
 }  // namespace detail
@@ -37,6 +48,19 @@ class Submitter {
   void Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     Submit(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
+  // Pushes `fn`, which is given the objects that the op names: Push(reads(x), updates(y), [](const X&, Y&) {...}). See data.h.
+  template <class... Args>
+    requires detail::TypedPush<Args...>
+  void Push(Args&&... args) {
+    Push(OpDesc{}, std::forward<Args>(args)...);
+  }
+  // The same, where the op needs a name, a placement or anything else of OpDesc but its sets.
+  template <class... Args>
+    requires detail::TypedPush<Args...>
+  void Push(const OpDesc& desc, Args&&... args) {
+    const auto submit = [this](const OpDesc& op, auto&& body, Site site) { Push(op, std::move(body), site); };
+    detail::WithTypedOp(desc, submit, std::forward<Args>(args)...);
+  }
   // Pushes `fn(RunContext&, Completion)`; the op ends when its Completion is called.
   template <detail::AsyncBody F>
   void PushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
@@ -46,6 +70,12 @@ class Submitter {
   template <detail::SyncBody F>
   bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), site);
+  }
+  template <class... Args>
+    requires detail::TypedPush<Args...>
+  bool TryPush(const OpDesc& desc, Args&&... args) {
+    const auto submit = [this](const OpDesc& op, auto&& body, Site site) { return TryPush(op, std::move(body), site); };
+    return detail::WithTypedOp(desc, submit, std::forward<Args>(args)...);
   }
   template <detail::AsyncBody F>
   bool TryPushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {

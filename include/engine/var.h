@@ -9,11 +9,14 @@
 // Source:    MXNet's Engine::VarHandle, with versions read without a lock and deletion that needs no allocation.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace engine {
 
@@ -26,13 +29,28 @@ uint64_t VarVersion(const VarCore* core) noexcept;
 const char* VarName(const VarCore* core) noexcept;
 }  // namespace detail
 
-class Var {
+// VarRef: a Var named in a call, not counted. The caller keeps the Var for the length of the call.
+class VarRef {
  public:
-  Var() noexcept = default;
-  Var(const Var& other) noexcept : core_(other.core_) {
+  explicit VarRef(detail::VarCore* core) noexcept : core_(core) {}
+  explicit operator bool() const noexcept { return core_ != nullptr; }
+  friend bool operator==(VarRef, VarRef) noexcept = default;
+  detail::VarCore* core() const noexcept { return core_; }
+
+ protected:
+  detail::VarCore* core_;
+};
+
+// A Var is a VarRef that is counted, so each call that takes a VarRef takes a Var.
+class Var : public VarRef {
+ public:
+  Var() noexcept : VarRef(nullptr) {}
+  // One more handle of a Var that is alive during the call.
+  explicit Var(const VarRef& alive) noexcept : VarRef(alive) {
     if (core_) detail::RetainVar(core_);
   }
-  Var(Var&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}
+  Var(const Var& other) noexcept : Var(static_cast<const VarRef&>(other)) {}
+  Var(Var&& other) noexcept : VarRef(std::exchange(other.core_, nullptr)) {}
   Var& operator=(Var other) noexcept {
     std::swap(core_, other.core_);
     return *this;
@@ -41,56 +59,65 @@ class Var {
     if (core_) detail::ReleaseVar(core_);
   }
 
-  explicit operator bool() const noexcept { return core_ != nullptr; }
-  friend bool operator==(const Var&, const Var&) noexcept = default;
-
   // Completed writes so far; failed and skipped ones count, because a version is a position in the order.
   uint64_t version() const noexcept { return core_ ? detail::VarVersion(core_) : 0; }
   const char* name() const noexcept { return core_ ? detail::VarName(core_) : ""; }
 
  private:
-  friend class VarRef;
   friend class detail::EngineCore;
-  explicit Var(detail::VarCore* counted) noexcept : core_(counted) {}
-  detail::VarCore* core_ = nullptr;
+  explicit Var(detail::VarCore* counted) noexcept : VarRef(counted) {}
 };
+static_assert(sizeof(Var) == sizeof(VarRef));  // so that an array of Vars is read as one of VarRefs
 
-// VarRef: a Var named in a call, not counted. The caller keeps the Var for the length of the call.
-class VarRef {
- public:
-  VarRef(const Var& var) noexcept : core_(var.core_) {}  // NOLINT: implicit by design
-  explicit VarRef(detail::VarCore* core) noexcept : core_(core) {}
-  detail::VarCore* core() const noexcept { return core_; }
-
- private:
-  detail::VarCore* core_;
+namespace detail {
+// Ranges whose elements convert to VarRef: containers, spans and views of Vars, VarRefs and Data.
+template <class R>
+concept VarRange = requires(R& range) {
+  { *std::begin(range) } -> std::convertible_to<VarRef>;
+  std::end(range);
 };
+}  // namespace detail
 
-// VarSet: the Vars that an op names in one role. A view: it lives for the call that it is written in.
-// Accepts `{a, b}`, one Var, std::vector<Var>, std::span<const Var>, std::span<const VarRef>.
+// VarSet: the Vars that an op names in one role. A view: it lives for the expression that it is written in.
+// Accepts `{a, b}`, one Var, and any range of Var, VarRef or Data. Vars and VarRefs that lie side by side, as in a vector,
+// an array or a span, are not copied.
 class VarSet {
  public:
   VarSet() noexcept = default;
+  VarSet(const VarSet&) noexcept = default;
+  VarSet(VarSet&) noexcept = default;  // else it would be taken for a range
+  VarSet& operator=(const VarSet&) noexcept = default;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpragmas"
 #pragma GCC diagnostic ignored "-Wunknown-warning-option"
 #pragma GCC diagnostic ignored "-Winit-list-lifetime"  // a view by contract: it lives for the full expression
   VarSet(std::initializer_list<VarRef> vars) noexcept : data_(vars.begin()), size_(vars.size()) {}
 #pragma GCC diagnostic pop
-  VarSet(const Var& var) noexcept : data_(reinterpret_cast<const VarRef*>(&var)), size_(1) {}
-  VarSet(std::span<const VarRef> vars) noexcept : data_(vars.data()), size_(vars.size()) {}
-  VarSet(std::span<const Var> vars) noexcept : data_(reinterpret_cast<const VarRef*>(vars.data())), size_(vars.size()) {
-    static_assert(sizeof(Var) == sizeof(VarRef) && alignof(Var) == alignof(VarRef));
+  VarSet(const Var& var) noexcept : data_(&var), size_(1) {}
+  template <class R>
+    requires detail::VarRange<std::remove_reference_t<R>>
+  VarSet(R&& vars, std::vector<VarRef>&& copy = {}) {
+    if constexpr (requires { std::span<const VarRef>(std::as_const(vars)); }) {
+      Look(std::span<const VarRef>(std::as_const(vars)));
+    } else if constexpr (requires { std::span<const Var>(std::as_const(vars)); }) {
+      Look(std::span<const Var>(std::as_const(vars)));
+    } else {
+      // `copy` is a temporary of the caller's expression: it lives as long as this view may.
+      for (auto&& var : vars) copy.push_back(var);
+      Look(std::span<const VarRef>(copy));
+    }
   }
-  template <class Range>
-    requires requires(const Range& r) { std::span<const Var>(r); }
-  VarSet(const Range& vars) noexcept : VarSet(std::span<const Var>(vars)) {}
 
   const VarRef* begin() const noexcept { return data_; }
   const VarRef* end() const noexcept { return data_ + size_; }
   size_t size() const noexcept { return size_; }
 
  private:
+  template <class V>
+  void Look(std::span<V> vars) noexcept {
+    data_ = vars.data();
+    size_ = vars.size();
+  }
   const VarRef* data_ = nullptr;
   size_t size_ = 0;
 };

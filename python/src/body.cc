@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/device/cuda_stream.h"
 #include "failure.h"
 
 namespace nb = nanobind;
@@ -123,7 +124,7 @@ void BindBody(nb::module_& m) {
       [] {
         if (!current) RaiseError("UsageError", "cuda_stream: asked for outside of an op");
         try {
-          return reinterpret_cast<uintptr_t>(current->cuda_stream());
+          return reinterpret_cast<uintptr_t>(engine::CudaStream(*current));
         } catch (const engine::Error&) {
           Raise(std::current_exception());
         }

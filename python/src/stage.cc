@@ -90,6 +90,18 @@ StageItem ItemOf(nb::handle object, size_t bytes) {
       object.inc_ref().ptr(), [](void* data) noexcept { PyRef::Steal(static_cast<PyObject*>(data)); }, bytes);
 }
 
+// The pool that DeepRec's two options name.
+engine::StagePool PoolOf(const std::string& stage, bool use, int number) {
+  try {
+    if (use) return engine::StagePool::Number(number);
+    if (number == 0) return {};
+    throw engine::UsageError("stage '" + stage + "': stage_subgraph_thread_pool_id is " + std::to_string(number) +
+                             "; it needs use_stage_subgraph_thread_pool");
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+}
+
 engine::StageOptions OptionsOf(const std::string& name, size_t capacity, size_t capacity_bytes, int num_threads,
                                int num_clients, bool ordered, int64_t timeout_millis, bool drop,
                                int64_t take_timeout_millis, int ignored_budget, bool use_pool, int pool, int stream,
@@ -104,8 +116,7 @@ engine::StageOptions OptionsOf(const std::string& name, size_t capacity, size_t 
           .on_timeout = drop ? engine::OnTimeout::kDrop : engine::OnTimeout::kError,
           .take_timeout_millis = std::chrono::milliseconds(take_timeout_millis),
           .ignored_budget = ignored_budget,
-          .use_stage_subgraph_thread_pool = use_pool,
-          .stage_subgraph_thread_pool_id = pool,
+          .pool = PoolOf(name, use_pool, pool),
           .stage_subgraph_stream_id = stream,
           .engine = of,
           .autotune = autotune,
@@ -257,9 +268,10 @@ nb::dict Stats(const PyArea& self) {
 
 int MakePool(const std::string& global_name, int inter_op_threads_num, int intra_op_threads_num) {
   try {
-    return engine::MakeStagePool({.global_name = global_name,
-                                  .inter_op_threads_num = inter_op_threads_num,
-                                  .intra_op_threads_num = intra_op_threads_num});
+    const engine::StagePoolOptions options{.global_name = global_name,
+                                           .inter_op_threads_num = inter_op_threads_num,
+                                           .intra_op_threads_num = intra_op_threads_num};
+    return engine::MakeStagePool(options).number();
   } catch (...) {
     Raise(std::current_exception());
   }

@@ -63,9 +63,7 @@ void BindVar(nb::module_& m) {
           },
           nb::arg("other").none(), nb::sig("def __eq__(self, other: object) -> bool"))
       .def("__hash__",
-           [](const PyVar& self) {
-             return static_cast<Py_hash_t>(reinterpret_cast<uintptr_t>(engine::VarRef(self.var).core()) >> 4);
-           })
+           [](const PyVar& self) { return static_cast<Py_hash_t>(reinterpret_cast<uintptr_t>(self.var.core()) >> 4); })
       .def("__repr__", [](const PyVar& self) {
         return std::string("Var('") + self.var.name() + "', version=" + std::to_string(self.var.version()) + ")";
       });

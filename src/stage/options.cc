@@ -54,10 +54,6 @@ StageOptions Checked(StageOptions options) {
     options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
   options.max_threads = std::max(options.max_threads, options.num_threads);
   options.max_capacity = std::max(options.max_capacity, options.capacity);
-  if (!options.use_stage_subgraph_thread_pool && options.stage_subgraph_thread_pool_id != 0) {
-    refuse("stage_subgraph_thread_pool_id", std::to_string(options.stage_subgraph_thread_pool_id),
-           "it needs use_stage_subgraph_thread_pool");
-  }
   const int lanes = StageLanes(options.engine, options.device);
   if (options.stage_subgraph_stream_id < 0 || options.stage_subgraph_stream_id >= lanes) {
     const std::string most = std::to_string(lanes - 1);

@@ -106,20 +106,10 @@ void StagePool::ParallelFor(size_t n, size_t grain, const std::function<void(siz
 
 uint32_t ForkGeneration() { return Pools().generation.load(std::memory_order_relaxed); }
 
-std::shared_ptr<StagePool> FindStagePool(int id, const std::string& label) {
+std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
   Registry& registry = Pools();
   StageLock lock(registry.mu);
-  const auto count = registry.pools.size();
-  if (id < 0 || static_cast<size_t>(id) >= count) {
-    std::string text = label + "stage_subgraph_thread_pool_id is " + std::to_string(id) + "; ";
-    if (count == 0) throw UsageError(text + "no stage pool has been made yet");
-    text += "the stage pools are";
-    for (size_t i = 0; i < count; ++i) {
-      text += (i ? ", " : " ") + std::to_string(i) + " ('" + registry.pools[i].options.global_name + "')";
-    }
-    throw UsageError(text);
-  }
-  auto& entry = registry.pools[static_cast<size_t>(id)];
+  auto& entry = registry.pools[static_cast<size_t>(handle.number())];
   const uint32_t generation = registry.generation.load(std::memory_order_relaxed);
   if (entry.generation != generation) {
     new std::shared_ptr<StagePool>(std::move(entry.pool));  // left alone: its lock may be held by a thread that is gone
@@ -131,7 +121,21 @@ std::shared_ptr<StagePool> FindStagePool(int id, const std::string& label) {
 
 }  // namespace detail
 
-int MakeStagePool(StagePoolOptions options) {
+StagePool StagePool::Number(int number) {
+  auto& registry = detail::Pools();
+  detail::StageLock lock(registry.mu);
+  const auto count = static_cast<int>(registry.pools.size());
+  if (number >= 0 && number < count) return StagePool(number);
+  std::string text = "stage_subgraph_thread_pool_id is " + std::to_string(number) + "; ";
+  if (count == 0) throw UsageError(text + "no stage pool has been made yet");
+  text += "the stage pools are";
+  for (int i = 0; i < count; ++i)
+    text += (i ? ", " : " ") + std::to_string(i) + " ('" + registry.pools[static_cast<size_t>(i)].options.global_name +
+            "')";
+  throw UsageError(text);
+}
+
+StagePool MakeStagePool(StagePoolOptions options) {
   const std::string label = "stage pool '" + options.global_name + "': ";
   if (options.global_name.empty()) throw UsageError("stage pool: global_name is empty; a name is expected");
   const auto check = [&](const char* field, int value) {
@@ -148,7 +152,7 @@ int MakeStagePool(StagePoolOptions options) {
   }
   registry.pools.push_back(
       {options, std::make_shared<detail::StagePool>(options), registry.generation.load(std::memory_order_relaxed)});
-  return static_cast<int>(registry.pools.size()) - 1;
+  return StagePool(static_cast<int>(registry.pools.size()) - 1);
 }
 
 std::vector<StagePoolOptions> StagePools() {

@@ -60,8 +60,8 @@ class StagePool {
   std::unique_ptr<Arena> arena_;
 };
 
-// Pool number `id`; UsageError, listing those there are, if there is none. After a fork the child's own.
-std::shared_ptr<StagePool> FindStagePool(int id, const std::string& label);
+// The pool of a handle that is not empty. After a fork the child's own.
+std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle);
 
 // Changes in the child of a fork: what was made under another number has lost its threads.
 uint32_t ForkGeneration();

@@ -84,8 +84,7 @@ uint64_t SmartPipeline::skipped() const {
 AskedReader::AskedReader(StageOptions options, StepReader& reader)
     : stage_({.name = options.name,
               .take_timeout_millis = options.take_timeout_millis,
-              .use_stage_subgraph_thread_pool = options.use_stage_subgraph_thread_pool,
-              .stage_subgraph_thread_pool_id = options.stage_subgraph_thread_pool_id,
+              .pool = options.pool,
               .clock = options.clock},
              [this, &reader]() -> std::optional<Answer> {
                asked_.acquire();

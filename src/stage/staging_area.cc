@@ -29,7 +29,7 @@ AreaState::AreaState(StageOptions given)
              clock),
       producers(options.num_threads),
       backoff(options.ignored_budget) {
-  if (options.use_stage_subgraph_thread_pool) pool = FindStagePool(options.stage_subgraph_thread_pool_id, label);
+  if (options.pool) pool = FindStagePool(options.pool);
   if (options.autotune) {
     tuning.emplace(Tuning{.tuner = Autotune({.max_capacity = options.max_capacity,
                                              .capacity_bytes = options.capacity_bytes,

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "engine/bulk.h"
+#include "engine/device/cuda_stream.h"
 #include "engine/device/device_memory.h"
 #include "engine/plan.h"
 #include "engine/spi/cost_model.h"
@@ -24,7 +25,7 @@ void Launched(RunContext& ctx, cudaError_t error) {
   Must(ctx.device().TakeLastError());
 }
 
-cudaStream_t Native(RunContext& ctx) { return static_cast<cudaStream_t>(ctx.cuda_stream()); }
+cudaStream_t Native(RunContext& ctx) { return static_cast<cudaStream_t>(CudaStream(ctx)); }
 
 struct Shape {
   int steps = 7;

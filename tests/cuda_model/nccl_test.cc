@@ -4,6 +4,7 @@
 
 #include "control.h"
 #include "device/comm_rig.h"
+#include "engine/device/cuda_stream.h"
 #include "nccl_control.h"
 
 namespace engine::test {
@@ -23,7 +24,7 @@ const RanksOn kNccl{"Nccl",
                         const std::unique_ptr<std::function<void()>> mine(static_cast<std::function<void()>*>(given));
                         (*mine)();
                       };
-                      if (const cudaError_t error = cudaLaunchHostFunc(ctx.cuda_stream(), run, kernel.get());
+                      if (const cudaError_t error = cudaLaunchHostFunc(CudaStream(ctx), run, kernel.get());
                           error != cudaSuccess)
                         throw std::runtime_error(cudaGetErrorName(error));
                       (void)kernel.release();

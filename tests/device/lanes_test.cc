@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "device_test.h"
+#include "engine/device/cuda_stream.h"
 #include "support/seed.h"
 
 namespace engine::test {
@@ -263,7 +264,7 @@ TEST(Lanes, TheContextKnowsWhereItRuns) {
   rig.eng().Push({.updates = {a}, .place = Gpu(0)}, [](RunContext& ctx) {
     EXPECT_TRUE(ctx.defer_sync());
     EXPECT_TRUE(static_cast<bool>(ctx.stream()));
-    EXPECT_THROW((void)ctx.cuda_stream(), UsageError) << "not a CUDA device";
+    EXPECT_THROW((void)CudaStream(ctx), UsageError) << "not a CUDA device";
   });
   rig.eng().Wait(a);
 }

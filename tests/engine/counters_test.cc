@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "engine/data.h"
 #include "support/engine_test.h"
 
 namespace {
@@ -94,6 +95,43 @@ TEST_P(CountersTest, NoMallocAndNoSlabInSteadyState) {
   }
   EXPECT_LE(mallocs, 8u);
   EXPECT_EQ(slabs, 0u);
+}
+
+// Types cost no allocation: with Data as many as with Vars, and none in steady state.
+TEST_P(CountersTest, TypedPushesAllocateNothingInSteadyState) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
+  Engine eng(Bounded(workers()));
+  Data<int> a(eng, "a", 1), b(eng, "b", 2), c(eng, "c", 3);
+  Var ticket = eng.NewVar("ticket");
+  const auto program = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      eng.Push(writes(a), [](int& x) { x = 1; });
+      eng.Push({.name = "sum"}, reads(a), reads(b), reads(ticket), updates(c),
+               [](RunContext&, const int& x, const int& y, int& z) { z += x + y; });
+      while (!eng.TryPush({.name = "tried"}, updates(ticket), updates(b), [](int& y) { ++y; })) eng.Wait(c);
+      if (i % 16 == 0) eng.Wait(c);
+    }
+    eng.WaitAll();
+  };
+  program(5000);
+  uint64_t mallocs = 0, slabs = 0;
+  for (int attempt = 0; attempt < 5; ++attempt) {  // see above
+    const uint64_t before = eng.stats().slab_allocations;
+    mallocs = AllocationsOf([&] { program(5000); });
+    slabs = eng.stats().slab_allocations - before;
+    if (mallocs <= 8 && slabs == 0) break;
+  }
+  EXPECT_LE(mallocs, 8u);
+  EXPECT_EQ(slabs, 0u);
+}
+
+TEST(CountersSizeTest, APushWithARangeSideBySideAllocatesNothing) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
+  Engine eng(Quiet(1));
+  std::vector<Var> vars{eng.NewVar(), eng.NewVar()};
+  const std::vector<VarRef> refs(vars.begin(), vars.end());
+  EXPECT_EQ(AllocationsOf([&] { (void)VarSet(vars).size(), (void)VarSet(refs).size(), (void)VarSet(vars[0]).size(); }),
+            0u);
 }
 
 // A bulk is split without memory as well: its members then start each for itself.

@@ -236,5 +236,26 @@ TEST_P(ErrorsTest, ClosuresOfSkippedOpsAreDestroyed) {
   EXPECT_TRUE(watch.expired());
 }
 
+TEST_P(ErrorsTest, AnOpThatRunsAlwaysMayAskWhyItWouldHaveBeenSkipped) {
+  Engine eng(Quiet(workers()));
+  Var good = eng.NewVar("good"), bad = eng.NewVar("bad");
+  Fail(eng, bad);
+  std::exception_ptr of_good, of_bad, of_written, of_cancelled;
+  const auto ask = [](std::exception_ptr* into) { return [into](RunContext& ctx) { *into = ctx.error(); }; };
+  eng.Push({.reads = {good}, .run_always = true}, ask(&of_good));
+  eng.Push({.name = "cleanup", .reads = {good, bad}, .run_always = true}, ask(&of_bad));
+  CancelScope scope;
+  scope.Cancel();
+  eng.Push({.reads = {bad}, .run_always = true, .cancel = &scope}, ask(&of_cancelled));
+  eng.Push({.writes = {bad}, .run_always = true}, ask(&of_written));
+  eng.WaitAll();  // seen: the ops above were told
+  EXPECT_FALSE(of_good);
+  EXPECT_FALSE(of_written);
+  ASSERT_TRUE(of_bad);
+  EXPECT_EQ(ErrorOf([&] { std::rethrow_exception(of_bad); }).op(), "fail");
+  ASSERT_TRUE(of_cancelled);
+  EXPECT_THROW(std::rethrow_exception(of_cancelled), CancelledError);
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -1,4 +1,10 @@
 // Contract 2: Vars named several times, empty sets, and handles that must be refused.
+#include <array>
+#include <list>
+#include <ranges>
+#include <span>
+
+#include "engine/data.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -61,6 +67,78 @@ TEST_P(SetsTest, HundredsOfVarsInOneOp) {
   eng.WaitAll();
   for (const Var& v : writes) ASSERT_EQ(v.version(), 3u);
   for (const Var& v : reads) ASSERT_EQ(v.version(), 3u);
+}
+
+TEST_P(SetsTest, AnyRangeOfVarsIsASet) {
+  Engine eng(Quiet(workers()));
+  struct Layer {
+    Var weights;
+    bool frozen;
+  };
+  std::vector<Var> vars;
+  for (int i = 0; i < 4; ++i) vars.push_back(eng.NewVar());
+  const std::vector<VarRef> refs(vars.begin(), vars.end());
+  const std::array<Var, 4> array{vars[0], vars[1], vars[2], vars[3]};
+  const Var raw[] = {vars[0], vars[1], vars[2], vars[3]};
+  const std::initializer_list<Var> listed = {vars[0], vars[1], vars[2], vars[3]};
+  std::list<Var> linked(vars.begin(), vars.end());
+  std::vector<Data<int>> data;
+  std::vector<Layer> layers;
+  for (const Var& v : vars) layers.push_back({v, false});
+  uint64_t pushes = 0;
+  const auto write_all = [&](const auto& set) {
+    eng.Push({.writes = set}, [] {});
+    ++pushes;
+  };
+  write_all(vars);
+  write_all(refs);
+  write_all(array);
+  write_all(raw);
+  write_all(listed);
+  write_all(linked);
+  write_all(std::span(vars));
+  write_all(std::span(refs));
+  write_all(std::views::all(vars));
+  write_all(std::views::transform(layers, &Layer::weights));
+  std::erase_if(layers, [](const Layer& l) { return l.frozen; });
+  eng.Push({.writes = layers | std::views::filter([](const Layer& l) { return !l.frozen; }) |
+                      std::views::transform(&Layer::weights)},
+           [] {});
+  ++pushes;
+  for (int i = 0; i < 4; ++i) data.emplace_back(eng, "data", i);
+  eng.Push({.reads = data, .writes = vars}, [] {});
+  ++pushes;
+  eng.Push({.reads = std::vector<Var>(), .updates = std::views::empty<Var>, .writes = {}}, [] {});
+  eng.WaitAll();
+  for (const Var& v : vars) EXPECT_EQ(v.version(), pushes);
+}
+
+TEST(SetsRangeTest, VarsSideBySideAreNotCopied) {
+  Engine eng(Quiet(1));
+  std::vector<Var> vars{eng.NewVar(), eng.NewVar()};
+  const std::vector<VarRef> refs(vars.begin(), vars.end());
+  EXPECT_EQ(VarSet(vars).begin(), &vars[0]);
+  EXPECT_EQ(VarSet(refs).begin(), &refs[0]);
+  EXPECT_EQ(VarSet(vars[1]).begin(), &vars[1]);
+  VarSet set(refs);
+  const VarSet copy(set);
+  EXPECT_EQ(copy.begin(), &refs[0]);
+  EXPECT_EQ(copy.size(), 2u);
+}
+
+TEST(SetsRangeTest, AVarRefOfALivingVarMakesOneMoreHandle) {
+  Engine eng(Quiet(1));
+  Var kept;
+  {
+    Var var = eng.NewVar("var");
+    const VarRef ref = var;
+    kept = Var(ref);
+    EXPECT_TRUE(kept == var);
+  }
+  eng.Push({.writes = {kept}}, [] {});
+  eng.Wait(kept);
+  EXPECT_EQ(kept.version(), 1u);
+  EXPECT_FALSE(Var(VarRef(Var())));
 }
 
 TEST(SetsRefusalTest, MoreVarsThanAnOpMayNameAreRefused) {

@@ -13,22 +13,23 @@ std::string Fresh(const char* name) {
   static int made = 0;
   return std::string(name) + "-" + std::to_string(++made);
 }
-int Pool(const char* name, int inter, int intra = 1) {
+StagePool Pool(const char* name, int inter, int intra = 1) {
   return MakeStagePool({.global_name = Fresh(name), .inter_op_threads_num = inter, .intra_op_threads_num = intra});
 }
-StageOptions On(int pool, int threads = 1, size_t capacity = 1) {
-  return {.capacity = capacity,
-          .num_threads = threads,
-          .use_stage_subgraph_thread_pool = true,
-          .stage_subgraph_thread_pool_id = pool};
+StageOptions On(StagePool pool, int threads = 1, size_t capacity = 1) {
+  return {.capacity = capacity, .num_threads = threads, .pool = pool};
 }
 
-TEST(StagePoolTest, AMissingPoolIsRefusedWhenTheStageIsMade) {
-  Pool("present", 1);
-  const std::string text = RefusalOf([] { Stage<int>(On(1000), [] { return 1; }); });
+TEST(StagePoolTest, AHandleNamesItsPoolAndANumberThatThereIsNotIsRefused) {
+  const StagePool pool = Pool("present", 1);
+  EXPECT_FALSE(StagePool());
+  EXPECT_TRUE(pool);
+  EXPECT_TRUE(pool != Pool("another", 1));
+  EXPECT_TRUE(StagePool::Number(pool.number()) == pool);
+  const std::string text = RefusalOf([] { StagePool::Number(1000); });
   EXPECT_TRUE(Has(text, "stage_subgraph_thread_pool_id is 1000; the stage pools are"));
   EXPECT_TRUE(Has(text, "('present-"));
-  EXPECT_THROW(Stage<int>(On(-1), [] { return 1; }), UsageError);
+  EXPECT_THROW(StagePool::Number(-1), UsageError);
 }
 
 TEST(StagePoolTest, PoolsAreRefusedWithoutANameTwiceOrWithoutThreads) {
@@ -42,7 +43,7 @@ TEST(StagePoolTest, PoolsAreRefusedWithoutANameTwiceOrWithoutThreads) {
 }
 
 TEST(StagePoolTest, NoMoreThanItsThreadsRunAtOnceOverAllItsStages) {
-  const int pool = Pool("two", 2);
+  const StagePool pool = Pool("two", 2);
   std::atomic<int> running{0}, most{0};
   const auto make = [&] {
     const int now = ++running;
@@ -62,7 +63,7 @@ TEST(StagePoolTest, NoMoreThanItsThreadsRunAtOnceOverAllItsStages) {
 }
 
 TEST(StagePoolTest, AProducerWithoutRoomGivesItsPlaceUp) {
-  const int pool = Pool("one", 1);
+  const StagePool pool = Pool("one", 1);
   Counter full;
   Stage<int> a(On(pool), [&] { return full.Add(), 1; }), b(On(pool), [] { return 2; });
   a.Start();
@@ -71,7 +72,7 @@ TEST(StagePoolTest, AProducerWithoutRoomGivesItsPlaceUp) {
 }
 
 TEST(StagePoolTest, StagesThatFeedEachOtherOnOnePlaceGoOn) {
-  const int pool = Pool("chain", 1);
+  const StagePool pool = Pool("chain", 1);
   Stage<int> rows(On(pool), [n = 0]() mutable { return n++; });
   Stage<int> parsed(
       On(pool, 2), [&] { return rows.Take(); }, [](int x) { return x; });
@@ -82,7 +83,7 @@ TEST(StagePoolTest, StagesThatFeedEachOtherOnOnePlaceGoOn) {
 }
 
 TEST(StagePoolTest, CancelReachesWhoWaitsForAPlace) {
-  const int pool = Pool("held", 1);
+  const StagePool pool = Pool("held", 1);
   Gate gate;
   Counter inside;
   Stage<int> holder(On(pool), [&] { return inside.Add(), gate.Wait(), 1; });
@@ -97,7 +98,7 @@ TEST(StagePoolTest, CancelReachesWhoWaitsForAPlace) {
 
 TEST(StagePoolTest, ParallelForRunsOverAllOfItAndHandsErrorsOn) {
   if (kUnderTsan) GTEST_SKIP() << "oneTBB is not instrumented";
-  const int pool = Pool("intra", 1, 2);
+  const StagePool pool = Pool("intra", 1, 2);
   Stage<int> stage(On(pool), [] {
     std::atomic<int> sum{0};
     StageParallelFor(1000, 10, [&](size_t begin, size_t end) { sum += static_cast<int>(end - begin); });
@@ -115,8 +116,8 @@ TEST(StagePoolTest, ParallelForRunsOverAllOfItAndHandsErrorsOn) {
 
 TEST(StagePoolTest, ParallelForRunsInAForksChild) {
   if (const char* why = WhyNoForks()) GTEST_SKIP() << why;
-  const int pool = Pool("forked", 1, 2), busy = Pool("busy", 1, 2);
-  const auto sum = [](int on) {
+  const StagePool pool = Pool("forked", 1, 2), busy = Pool("busy", 1, 2);
+  const auto sum = [](StagePool on) {
     std::atomic<int> covered{0};
     Stage<int> stage(On(on), [&] {
       StageParallelFor(64, 1, [&](size_t begin, size_t end) { covered += static_cast<int>(end - begin); });

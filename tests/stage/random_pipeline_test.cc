@@ -66,14 +66,11 @@ RandomPipeline Make(uint64_t seed) {
   if (random.OneIn(6)) {
     p.hangs_at = static_cast<int>(random.Below(60));
   } else if (random.OneIn(4)) {  // not with a source that blocks: it would keep its place in the pool
-    static const int pools[] = {
+    static const StagePool pools[] = {
         MakeStagePool({.global_name = "random, one at a time"}),
         MakeStagePool({.global_name = "random, three at a time", .inter_op_threads_num = 3}),
     };
-    for (Level& level : p.levels) {
-      level.options.use_stage_subgraph_thread_pool = true;
-      level.options.stage_subgraph_thread_pool_id = pools[random.Below(2)];
-    }
+    for (Level& level : p.levels) level.options.pool = pools[random.Below(2)];
   }
   return p;
 }

@@ -284,7 +284,7 @@ TEST(SmartStageTest, AStageThatHandsNothingOverIsAStage) {
 
 // DeepRec: a stage's own pool is silently ignored under the inline executor.
 TEST(SmartStageTest, TheStagesPoolCountsUnderEveryPolicy) {
-  const int pool = MakeStagePool({.global_name = "smart, one at a time", .inter_op_threads_num = 1});
+  const StagePool pool = MakeStagePool({.global_name = "smart, one at a time", .inter_op_threads_num = 1});
   for (const Policy policy : {Policy::kThreaded, Policy::kInline, Policy::kNaive}) {
     TrainingProgram p;
     p.eng.SetPolicy(policy);
@@ -296,11 +296,7 @@ TEST(SmartStageTest, TheStagesPoolCountsUnderEveryPolicy) {
       --inside;
     });
     p.graph.Output(hash[0]);
-    SmartStage steps(p.eng, p.graph, p.Rows(100),
-                     AtOnce({.capacity = 4,
-                             .num_threads = 3,
-                             .use_stage_subgraph_thread_pool = true,
-                             .stage_subgraph_thread_pool_id = pool}));
+    SmartStage steps(p.eng, p.graph, p.Rows(100), AtOnce({.capacity = 4, .num_threads = 3, .pool = pool}));
     EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(100));
     EXPECT_EQ(most, 1);
   }

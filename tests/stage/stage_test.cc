@@ -462,7 +462,6 @@ TEST(StageTest, OptionsThatCannotBeHonouredAreRefused) {
   EXPECT_TRUE(Has(refusal({.num_clients = -1}), "num_clients is -1"));
   EXPECT_TRUE(Has(refusal({.timeout_millis = -1ms}), "timeout_millis is -1"));
   EXPECT_TRUE(Has(refusal({.ignored_budget = -1}), "ignored_budget is -1"));
-  EXPECT_TRUE(Has(refusal({.stage_subgraph_thread_pool_id = 1}), "needs use_stage_subgraph_thread_pool"));
   EXPECT_TRUE(Has(refusal({.stage_subgraph_stream_id = 1}), "stage_subgraph_stream_id is 1; without a device only 0"));
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/spi/redirect.h"
 #include "support/gate.h"
 #include "support/log.h"
 #include "support/sanitizers.h"

@@ -3,7 +3,7 @@
 //
 //   ctx.Return(0, engine::HostArray::Of(std::vector<float>(32 * 13), {32, 13}));       // a staged node
 //   const engine::DeviceArray& rows = ctx.In<engine::DeviceArray>(0);                  // a node on a GPU
-//   Forward<<<grid, block, 0, ctx.cuda_stream()>>>(rows.data<float>(), rows.shape()[0]);
+//   Forward<<<grid, block, 0, CudaStream(ctx)>>>(rows.data<float>(), rows.shape()[0]);
 //
 // Threads:   plain values; what they stand for is ordered by whoever hands them on.
 // Ownership: copies share their memory, which the last of them frees; of a device as device_memory.h says.

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "engine/device/cuda_stream.h"
 #include "engine/engine.h"
 
 namespace engine {
@@ -35,8 +36,8 @@ inline cublasHandle_t CublasHandle(RunContext& ctx) {
                                            std::string("cublasCreate: ") + cublasGetStatusString(s)));
     return made;
   }));
-  if (kept->stream != ctx.cuda_stream()) {
-    kept->stream = ctx.cuda_stream();
+  if (kept->stream != CudaStream(ctx)) {
+    kept->stream = CudaStream(ctx);
     must(cublasSetStream(kept->handle, kept->stream), "cublasSetStream");
     // Behind SetStream, which takes the workspace away.
     must(cublasSetWorkspace(kept->handle, kept->workspace.data(), kept->workspace.bytes()), "cublasSetWorkspace");

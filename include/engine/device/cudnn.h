@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "engine/device/cuda_stream.h"
 #include "engine/engine.h"
 
 namespace engine {
@@ -33,8 +34,8 @@ inline cudnnHandle_t CudnnHandle(RunContext& ctx) {
                                            std::string("cudnnCreate: ") + cudnnGetErrorString(s)));
     return made;
   }));
-  if (kept->stream != ctx.cuda_stream()) {
-    kept->stream = ctx.cuda_stream();
+  if (kept->stream != CudaStream(ctx)) {
+    kept->stream = CudaStream(ctx);
     if (cudnnStatus_t s = cudnnSetStream(kept->handle, kept->stream); s != CUDNN_STATUS_SUCCESS)
       throw fail(s, "cudnnSetStream");
   }

@@ -1,6 +1,7 @@
 // The C API's ops: pushing, operators, held ops, completions, and what a body asks.
 #include "c_api/description.h"
 #include "engine/bulk.h"
+#include "engine/device/cuda_stream.h"
 
 namespace engine::capi {
 namespace {
@@ -264,7 +265,7 @@ EngineStatus EngineContextDeferSync(const EngineContext* context, int32_t* defer
 }
 
 EngineStatus EngineContextCudaStream(const EngineContext* context, void** stream) {
-  return Guard(__func__, [&] { Required(stream, "the result") = Required(context, "the context").run.cuda_stream(); });
+  return Guard(__func__, [&] { Required(stream, "the result") = CudaStream(Required(context, "the context").run); });
 }
 
 EngineStatus EngineContextAllocate(EngineContext* context, uint64_t bytes, EngineDeviceMemory* memory, void** data) {

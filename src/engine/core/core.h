@@ -130,6 +130,7 @@ class EngineCore final : public PoolHost {
   void EndWait(Pass& pass, OpRecord* op);
   void ClearPoison(Pass& pass, OpRecord* op);  // of its Var
   static Access* FindAccess(OpRecord* op, const VarCore* var);
+  static ErrorRecord* FirstPoison(OpRecord* op);
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
 
   // --- plan_run.cc, plan_in_order.cc: runs of plans
@@ -384,7 +385,6 @@ class EngineCore final : public PoolHost {
   ErrorRecord* BeforeRun(OpRecord* op);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
-  ErrorRecord* FirstPoison(OpRecord* op);
   static void PrefetchFollower(OpRecord* op);
   void SetPoison(VarCore* var, ErrorRecord* error);
   void RunInternal(Pass& pass, OpRecord* op);  // internal_ops.cc

@@ -9,6 +9,9 @@
 #include "core/completion_state.h"
 #include "core/options.h"
 #include "core/piece_of_op.h"
+#include "engine/await.h"
+#include "engine/data.h"
+#include "engine/device/cuda_stream.h"
 
 namespace engine {
 
@@ -68,6 +71,12 @@ uint64_t RunContext::version(VarRef var) const {
                    "', which it does not name");
 }
 bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
+std::exception_ptr RunContext::error() const {
+  if (op_->extra.flags & (detail::kPlanOp | detail::kNodeOp)) return nullptr;  // these Vars are the whole run's
+  if (cancelled()) return detail::MakeCause<CancelledError>("cancelled before it started");
+  detail::ErrorRecord* const poison = EngineCore::FirstPoison(op_);
+  return poison ? std::make_exception_ptr(poison->Show()) : nullptr;
+}
 bool RunContext::defer_sync() const noexcept { return op_->extra.flags & detail::kDeviceOp; }
 
 namespace {
@@ -88,11 +97,30 @@ Device& RunContext::device() const {
   if (!defer_sync()) NotOnDevice(op_, "device");
   return core_->devices().DeviceOf(op_);
 }
-CUstream_st* RunContext::cuda_stream() const {
-  const Stream own = stream();
-  if (void* native = device().NativeStream(own)) return static_cast<CUstream_st*>(native);
-  throw UsageError("op '" + std::string(op_->extra.name) +
-                   "' asks for its CUDA stream, but runs on a device of kind '" + device().info().kind + "'");
+CUstream_st* CudaStream(const RunContext& ctx) {
+  const Stream own = ctx.stream();
+  if (void* native = ctx.device().NativeStream(own)) return static_cast<CUstream_st*>(native);
+  throw UsageError("op '" + std::string(ctx.name()) + "' asks for its CUDA stream, but runs on a device of kind '" +
+                   ctx.device().info().kind + "'");
+}
+
+// --- data.h, await.h
+
+void detail::ThrowSetsBesideUses(Name name, Site site) {
+  throw UsageError("'" + std::string(name.c_str()) + "' at " + At(site) +
+                   " lists Vars in its description beside reads(), updates() or writes(); name each of them there, "
+                   "as reads(var)");
+}
+
+// Held and released: such an op goes to the engine itself whatever bulk or capture is open, and never runs inside the push,
+// where the coroutine would be resumed on top of its own stack.
+void detail::PushResume(VarRef var, ClosureRef fn, Placement place, Site site) {
+  if (!var) throw UsageError("co_await on a null Var at " + At(site));
+  EngineCore* const core = var.core()->pusher.core;
+  const OpDesc desc{.name = "co_await", .reads = std::span(&var, 1), .place = place, .run_always = true};
+  CompletionState* const claim = core->PushHeld({.desc = &desc, .closure = fn, .site = site});
+  core->ReleaseHeld(claim);
+  core->DropCompletion(claim);
 }
 
 // --- Engine

@@ -56,8 +56,7 @@ std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   const auto keep = [&](const VarSet& set, const char* role, std::vector<Var>& out) {
     for (const VarRef& var : set) {
       CheckVar(var.core(), role, desc.name.c_str(), request.site);
-      RetainVar(var.core());
-      out.push_back(AdoptVar(var.core()));
+      out.emplace_back(var);
     }
   };
   keep(desc.reads, "reads", state->reads);

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "engine/engine.h"
+#include "engine/spi/redirect.h"
 
 namespace engine::detail {
 

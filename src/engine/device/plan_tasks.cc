@@ -127,7 +127,7 @@ ErrorRecord* Replay::LostInput(const PlanNode& node) {
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
     const PlanEffect& effect = plan_.node_effects[i];
     if (effect.role == Role::kWrite) continue;
-    if (ErrorRecord* lost = DevicesOf(core_).LostWith(VarRef(plan_.vars[effect.var]).core())) {
+    if (ErrorRecord* lost = DevicesOf(core_).LostWith(plan_.vars[effect.var].core())) {
       ErrorRecord* const passed_on = lost->Hop(node.name, {node.file, node.line});
       lost->Release();
       return passed_on;

@@ -22,7 +22,7 @@ Graph::~Graph() = default;
 
 ValueId Graph::Input(Name name, const std::type_info* type) {
   const ValueId id{static_cast<uint32_t>(values_.size())};
-  values_.push_back({name, type, UINT32_MAX, {}});
+  values_.push_back({.name = name, .type = type, .consumers = {}});
   inputs_.push_back(id);
   return id;
 }
@@ -40,7 +40,7 @@ NodeId Graph::Append(Node node, std::span<const ValueId> inputs, uint32_t output
   node.outputs.clear();
   for (uint32_t i = 0; i < outputs; ++i) {
     node.outputs.push_back({static_cast<uint32_t>(values_.size())});
-    values_.push_back({node.name, nullptr, id.index, {}});
+    values_.push_back({.name = node.name, .producer = id.index, .consumers = {}});
   }
   for (ValueId input : inputs) {
     std::vector<uint32_t>& consumers = values_[input.index].consumers;
@@ -78,11 +78,10 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
   node.collective = desc.collective;
   const auto add = [&](const VarSet& set, Role role, const char* what) {
     for (const VarRef& ref : set) {
-      if (!ref.core())
+      if (!ref)
         throw UsageError(std::string("a null Var among the ") + what + " of node " + Quote(desc.name) + " added at " +
                          detail::At(site));
-      detail::RetainVar(ref.core());
-      AddEffect(node.effects, {detail::EngineCore::AdoptVar(ref.core()), role});
+      AddEffect(node.effects, {Var(ref), role});
     }
   };
   add(desc.reads, Role::kRead, "reads");
@@ -92,6 +91,31 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
     node.cancelled = detail::EngineCore::ScopeOf(*scope);
   node.kernel = std::make_shared<detail::Kernel>(fn);
   return Append(std::move(node), desc.inputs, desc.outputs);
+}
+
+NodeId Graph::AddChecked(NodeDesc desc, detail::ClosureRef fn, std::span<const std::type_info* const> inputs,
+                         std::span<const std::type_info* const> outputs, Site site) {
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError("node " + Quote(desc.name) + " added at " + detail::At(site) + " " + why);
+  };
+  if (desc.inputs.size() != inputs.size())
+    refuse("has " + std::to_string(desc.inputs.size()) + " inputs, but its function takes " +
+           std::to_string(inputs.size()));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    CheckValue(desc.inputs[i], "an input", desc.name, site);
+    const ValueInfo& value = values_[desc.inputs[i].index];
+    const std::type_info* const known = value.type ? value.type : value.returned;
+    if (known && inputs[i] && *known != *inputs[i])
+      refuse("has an input " + std::to_string(i) + " of type " + detail::TypeText(known) +
+             ", but its function takes it as " + detail::TypeText(inputs[i]));
+  }
+  if (desc.outputs != 0 && desc.outputs != outputs.size())
+    refuse("says outputs = " + std::to_string(desc.outputs) + ", but its function returns " +
+           std::to_string(outputs.size()));
+  desc.outputs = static_cast<uint32_t>(outputs.size());
+  const NodeId id = AddNode(desc, fn, site);
+  for (uint32_t i = 0; i < id.outputs; ++i) values_[id[i].index].returned = outputs[i];
+  return id;
 }
 
 NodeId Graph::AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs,
@@ -105,7 +129,11 @@ NodeId Graph::AddCopy(const Graph& from, uint32_t node, std::span<const ValueId>
                      " inputs; it has " + std::to_string(source.inputs.size()));
   Node copy = source;
   if (place) copy.place = *place;
-  return Append(std::move(copy), inputs, static_cast<uint32_t>(source.outputs.size()));
+  std::vector<const std::type_info*> returned;  // copied: `from` may be this graph
+  for (ValueId output : source.outputs) returned.push_back(from.values_[output.index].returned);
+  const NodeId id = Append(std::move(copy), inputs, static_cast<uint32_t>(returned.size()));
+  for (uint32_t i = 0; i < id.outputs; ++i) values_[id[i].index].returned = returned[i];
+  return id;
 }
 
 std::vector<ValueId> Graph::AddGraph(const Graph& inner, std::span<const ValueId> inputs) {
@@ -154,7 +182,7 @@ std::vector<Graph::Edge> Graph::Edges() const {
       if (const uint32_t from = values_[input.index].producer; from != UINT32_MAX)
         edges.push_back({from, n, Edge::Kind::kValue});
     for (const Effect& effect : nodes_[n].effects) {
-      Users& u = users[VarRef(effect.var).core()];
+      Users& u = users[effect.var.core()];
       if (effect.role == Role::kRead) {
         if (u.writer != UINT32_MAX) edges.push_back({u.writer, n, Edge::Kind::kVar});
         u.readers.push_back(n);

@@ -72,7 +72,7 @@ Run::~Run() {
 }
 bool Run::done() const {
   if (!state_) throw UsageError("an empty Run was asked whether it is done");
-  return detail::Protocol::Settled(VarRef(state_->done).core());
+  return detail::Protocol::Settled(state_->done.core());
 }
 const Var& Run::var() const {
   if (!state_) throw UsageError("an empty Run has no Var");
@@ -82,7 +82,7 @@ const Var& Run::var() const {
 void Run::Wait(Site site) {
   if (!state_) throw UsageError("Wait of an empty Run at " + detail::At(site));
   // Also inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
-  if (done() && !VarRef(state_->done).core()->completer.poison.load(std::memory_order_relaxed)) return;
+  if (done() && !state_->done.core()->completer.poison.load(std::memory_order_relaxed)) return;
   if (!done()) {
     state_->core->CheckRunWait(*state_, site);
     AskForEnd(*state_);

@@ -23,7 +23,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   const PlanLayout layout = LayOut(graph, options);
   for (const Graph::Node& node : graph.nodes())
     for (const Effect& effect : node.effects)
-      core->CheckVar(VarRef(effect.var).core(), "effects", node.name.c_str(), node.site);
+      core->CheckVar(effect.var.core(), "effects", node.name.c_str(), node.site);
   if (layout.vars.size() + 1 > Protocol::kMaxAccesses)
     throw UsageError("the graph names " + std::to_string(layout.vars.size()) + " Vars; the most is " +
                      std::to_string(Protocol::kMaxAccesses - 1));
@@ -32,7 +32,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   for (const Graph::Node& node : graph.nodes()) priority = std::max(priority, node.priority);
 
   std::unordered_map<VarCore*, uint32_t> place;
-  for (uint32_t v = 0; v < layout.vars.size(); ++v) place.emplace(VarRef(layout.vars[v]).core(), v);
+  for (uint32_t v = 0; v < layout.vars.size(); ++v) place.emplace(layout.vars[v].core(), v);
   const auto at = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
   for (uint32_t i = 0; i <= layout.order.size(); ++i) {
     PlanNode n{};
@@ -53,7 +53,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
                                (node.cancelled ? PlanNode::kHasScope : 0));
       for (ValueId v : node.inputs) node_inputs.push_back(v.index);
       for (ValueId v : node.outputs) node_outputs.push_back(v.index);
-      for (const Effect& e : node.effects) node_effects.push_back({place.at(VarRef(e.var).core()), e.role});
+      for (const Effect& e : node.effects) node_effects.push_back({place.at(e.var.core()), e.role});
       node_ends.insert(node_ends.end(), layout.ends[i].begin(), layout.ends[i].end());
       scopes.push_back(node.cancelled);
     }
@@ -114,7 +114,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   vars = layout.vars;
   std::vector<uint32_t> sorted(vars.size());
   std::iota(sorted.begin(), sorted.end(), 0u);
-  const auto core_of = [&](uint32_t v) { return VarRef(vars[v]).core(); };
+  const auto core_of = [&](uint32_t v) { return vars[v].core(); };
   std::sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) { return core_of(a) < core_of(b); });
   access_of.resize(vars.size());
   for (uint32_t i = 0; i < sorted.size(); ++i) {

@@ -201,7 +201,7 @@ void ForNodeVars(OpRecord* op, Fn&& fn) {
   const PlanCore& plan = *RunOf(op)->owner;
   const PlanNode* const node = &plan.nodes[static_cast<PlanIssue*>(op->closure())->node];
   for (uint32_t i = node->effects; i < (node + 1)->effects; ++i)
-    fn(CoreOf(VarRef(plan.vars[plan.node_effects[i].var]).core()), plan.node_effects[i].role);
+    fn(CoreOf(plan.vars[plan.node_effects[i].var].core()), plan.node_effects[i].role);
 }
 
 // To be found by forks (plan_fork.cc).

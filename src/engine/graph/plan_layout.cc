@@ -153,7 +153,7 @@ std::vector<Uses> LastUses(const Graph& graph, const PlanOptions& options, PlanL
   std::unordered_map<VarCore*, uint32_t> place;
   for (uint32_t n = 0; n < graph.nodes().size(); ++n) {
     for (const Effect& effect : graph.nodes()[n].effects) {
-      const auto [at, fresh] = place.emplace(VarRef(effect.var).core(), static_cast<uint32_t>(layout.vars.size()));
+      const auto [at, fresh] = place.emplace(effect.var.core(), static_cast<uint32_t>(layout.vars.size()));
       if (fresh) {
         uses.push_back({PlanLayout::kVarEnd + at->second, {}});
         layout.vars.push_back(effect.var);

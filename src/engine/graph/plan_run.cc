@@ -76,7 +76,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
     op->accesses()[i].word = plan.accesses[i].word;
   }
   // Last, out of the order of addresses: nobody else pushes on it, so holding it cannot deadlock.
-  op->accesses()[n - 1].var = VarRef(run->done).core();
+  op->accesses()[n - 1].var = run->done.core();
   op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(Mode::kWrite);
   Protocol::SetPins(op, n - plan.reads);
   if (scope) ::new (&op->scope()) ScopePtr(*scope);
@@ -118,7 +118,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   }
   if (!stamp.raise) return run;
   try {
-    if (Protocol::Settled(VarRef(run->done).core())) Wait(run->done, WaitKind::kRead, kNever, site);
+    if (Protocol::Settled(run->done.core())) Wait(run->done, WaitKind::kRead, kNever, site);
   } catch (...) {
     DropRun(*run);
     throw;
@@ -134,7 +134,7 @@ void EngineCore::BeginRun(RunState& run) {
   if (!poisoned_.load(std::memory_order_relaxed)) [[likely]]
     return;
   for (size_t v = 0; v < plan.vars.size(); ++v) {
-    ErrorRecord* poison = CoreOf(VarRef(plan.vars[v]).core())->completer.poison.load(std::memory_order_relaxed);
+    ErrorRecord* poison = CoreOf(plan.vars[v].core())->completer.poison.load(std::memory_order_relaxed);
     if (!poison) continue;
     run.errors[plan.graph.values().size() + v] = poison->Retain();
     run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
@@ -240,7 +240,7 @@ void EngineCore::ReportToModel(RunState& run) {
 void EngineCore::DropRun(RunState& run) {
   if (run.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::shared_ptr<PlanCore> plan = std::move(run.plan);
-  VarCore* done = VarRef(run.done).core();
+  VarCore* done = run.done.core();
   if (done->completer.poison.load(std::memory_order_relaxed)) SetPoison(done, nullptr);
   if (!plan->options.static_alloc)
     for (const uint32_t v : plan->left_over) run.values[v].Reset();

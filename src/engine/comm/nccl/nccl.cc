@@ -9,6 +9,7 @@
 
 #include "base/sync.h"
 #include "comm/backend.h"
+#include "engine/device/cuda_stream.h"
 
 // Non-blocking communicators, and names of the last error.
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 or newer is needed");
@@ -85,7 +86,7 @@ class NcclBackend final : public CommBackend {
   }
 
   void Issue(RunContext& ctx, std::span<const Collective> group) override {
-    const cudaStream_t stream = ctx.cuda_stream();
+    const cudaStream_t stream = CudaStream(ctx);
     ncclResult_t result = ncclSuccess;
     const char* failed = "ncclGroupEnd";
     {

@@ -1,0 +1,54 @@
+// Executor: an engine as the execution context of code that knows executors, schedulers and coroutines.
+//
+//   engine::Executor io(eng, engine::Io());
+//   io.execute([] { Fetch(); });       // as the executors of asio
+//   co_await io.schedule();            // as a scheduler of P2300; each awaitable is a sender there
+//
+// What it is given runs as an op without Vars: beside everything else, and drained by Shutdown.
+//
+// Threads:   any. Nothing ever runs inside the call, under no policy; bulk and capture leave these ops alone.
+// Ownership: a value, that names its engine and does not keep it.
+// Order:     none between two calls. At the soft bound of pending ops an outside thread waits for room, as in Push.
+// Errors:    UsageError after Shutdown. What a function throws is the failure of its op, which nobody waits for: WaitAll
+//            throws it, or on_unobserved is told. co_await throws CancelledError as in await.h.
+#pragma once
+
+#include "engine/await.h"
+
+namespace engine {
+
+class Executor {
+  class Schedule;
+
+ public:
+  explicit Executor(Engine& engine, Placement place = Cpu()) noexcept : engine_(&engine), place_(place) {}
+
+  // Runs `fn()` or `fn(RunContext&)`.
+  template <detail::SyncBody F>
+  void execute(F&& fn, Site site = std::source_location::current()) const {
+    engine_->PushHeld({.name = "execute", .place = place_}, std::forward<F>(fn), site);
+  }
+  // co_await executor.schedule(): the coroutine goes on there.
+  [[nodiscard]] Schedule schedule() const noexcept { return Schedule(*engine_, place_); }
+
+  friend bool operator==(const Executor&, const Executor&) noexcept = default;
+
+ private:
+  class Schedule : public detail::Resumption {
+   public:
+    Schedule(Engine& engine, Placement place) noexcept : engine_(engine), place_(place) {}
+    void await_suspend(std::coroutine_handle<> at, Site site = std::source_location::current()) {
+      engine_.PushHeld({.name = "schedule", .place = place_, .run_always = true}, BodyFor(at), site);
+    }
+    void await_resume() { ThrowIfFailed(); }
+
+   private:
+    Engine& engine_;
+    const Placement place_;
+  };
+
+  Engine* engine_;
+  Placement place_;
+};
+
+}  // namespace engine

@@ -1,0 +1,132 @@
+// Node: what is said of a node of a graph when it is added, and what its kernel sees when it runs.
+//
+// NodeDesc is written in the call that adds the node (graph.h). A kernel that takes a NodeContext& finds its inputs and
+// outputs there by position; one that is written as a function of its inputs is given them (typed_node.h).
+//
+// Threads:   a NodeContext is valid inside its kernel's call only; values are this node's, and the run orders who touches them.
+// Errors:    UsageError for an input or output that there is not, of another type, or taken although others need it.
+#pragma once
+
+#include <cstdint>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/value.h"
+
+namespace engine {
+
+namespace detail {
+struct RunState;
+
+// What a plan's arrays say of a node; here because its kernel looks its values up.
+struct alignas(64) PlanNode {
+  enum Flags : uint8_t { kEndsLater = 1, kAlways = 2, kHasScope = 4, kWatched = kEndsLater | kHasScope };
+  void (*run)(void* closure, RunContext& ctx, Completion* done);
+  void* closure;
+  const char* name;
+  const char* file;
+  uint32_t line;
+  uint32_t recorded;  // its number in the graph
+  // Where its lists begin; they end where the next node's begin.
+  uint32_t inputs, outputs, effects, ends;
+  uint8_t flags;
+};
+static_assert(sizeof(PlanNode) == 64);
+}  // namespace detail
+
+// A value of one graph: an input of it, or an output of one of its nodes.
+struct ValueId {
+  uint32_t index = UINT32_MAX;
+  friend bool operator==(ValueId, ValueId) noexcept = default;
+};
+
+// A node of one graph, and its outputs. Nodes are numbered in the order in which they were recorded.
+struct NodeId {
+  uint32_t index = UINT32_MAX;
+  uint32_t first_output = 0;
+  uint32_t outputs = 0;
+  ValueId operator[](uint32_t output) const noexcept { return {output < outputs ? first_output + output : UINT32_MAX}; }
+};
+
+struct Effect {
+  Var var;
+  Role role;
+  friend bool operator==(const Effect&, const Effect&) noexcept = default;
+};
+
+// Written in the call that adds the node; the fields that OpDesc has mean the same.
+struct NodeDesc {
+  Name name = {};
+  std::vector<ValueId> inputs = {};
+  uint32_t outputs = 0;
+  VarSet reads = {};
+  VarSet updates = {};
+  VarSet writes = {};
+  Placement place = {};
+  int priority = 0;
+  bool run_always = false;
+  CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
+  Name cost_key = {};             // nodes of one key share their measured cost; "": a key of its own, from the name
+  GraphKey graph = {};            // on a device, under PlanOptions::static_alloc: see plan.h
+  bool collective = false;        // every process runs such nodes in one order: SmartStage leaves them in the step
+};
+
+// What a kernel sees. Values are this node's, by position.
+class NodeContext : public RunContext {
+ public:
+  size_t inputs() const noexcept { return (node_ + 1)->inputs - node_->inputs; }
+  Value& In(size_t input) {
+    if (input >= inputs()) [[unlikely]]
+      NoSuchInput(input);
+    return values_[input_list_[node_->inputs + input]];
+  }
+  template <class T>
+  T& In(size_t input) {
+    if (T* held = In(input).template If<T>()) [[likely]]
+      return *held;
+    WrongInput(input, typeid(T));
+  }
+  // Moves the input out. Only the value's one consumer may (UsageError).
+  template <class T>
+  T Take(size_t input) {
+    CheckTake(input);
+    T taken(std::move(In<T>(input)));
+    In(input).Reset();
+    return taken;
+  }
+  size_t outputs() const noexcept { return (node_ + 1)->outputs - node_->outputs; }
+  // The place of an output. Under PlanOptions::static_alloc it still holds what the frame's run before left there.
+  Value& Out(size_t output) {
+    if (output >= outputs()) [[unlikely]]
+      NoSuchOutput(output);
+    return values_[output_list_[node_->outputs + output]];
+  }
+  template <class T>
+  void Return(size_t output, T&& object) {
+    Out(output) = Value(std::forward<T>(object));
+  }
+  // The output as a T that is made once a run, or, under static_alloc, once a frame and then used again.
+  template <class T>
+  T& Reuse(size_t output) {
+    Value& out = Out(output);
+    if (T* held = out.If<T>()) return *held;
+    return out.Emplace<T>();
+  }
+
+ private:
+  friend class detail::EngineCore;
+  NodeContext(detail::EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept;
+  [[noreturn]] void NoSuchInput(size_t input) const;
+  [[noreturn]] void NoSuchOutput(size_t output) const;
+  [[noreturn]] void WrongInput(size_t input, const std::type_info& wanted);
+  void CheckTake(size_t input) const;
+  detail::RunState* const run_;
+  Value* const values_;  // the run's
+  const uint32_t* const input_list_;
+  const uint32_t* const output_list_;
+  const detail::PlanNode* node_ = nullptr;
+};
+
+}  // namespace engine
