@@ -72,7 +72,7 @@ uint64_t RunContext::version(VarRef var) const {
 }
 bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
 std::exception_ptr RunContext::error() const {
-  if (op_->extra.flags & (detail::kPlanOp | detail::kNodeOp)) return nullptr;  // these Vars are the whole run's
+  if (op_->extra.kind != detail::OpKindId::kPlain) return nullptr;  // these Vars are a whole run's
   if (cancelled()) return detail::MakeCause<CancelledError>("cancelled before it started");
   detail::ErrorRecord* const poison = EngineCore::FirstPoison(op_);
   return poison ? std::make_exception_ptr(poison->Show()) : nullptr;
