@@ -130,8 +130,8 @@ struct Dependency {
   ENGINE_INLINE static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused) {
     const uint32_t n = op->n_access;
     op->wait.store(n + bias, std::memory_order_relaxed);
-    const uint32_t granted =
-        n == 1 && Env::kMutant == Mutant::kNone ? RegisterOne(ctx, op, refused) : RegisterAll(ctx, op, refused);
+    const bool one = n == 1 && Env::kMutant != Mutant::kLinkBeforePublish;  // a fault that only RegisterAll can carry
+    const uint32_t granted = one ? RegisterOne(ctx, op, refused) : RegisterAll(ctx, op, refused);
     if (granted == kRefused) [[unlikely]]
       return Result::kDeletedVar;
     // Nobody else grants an op whose accesses were all granted here, but for its holder, which does not while it pushes.
