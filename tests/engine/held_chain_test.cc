@@ -299,8 +299,7 @@ TEST(HeldChainDispatches, AChainIsOne) {
   for (int bulk = 0; bulk < 10; ++bulk) {
     for (int i = 0; i < 99; ++i) held.Push({.updates = {i % 3 ? a : b}, .place = Gpu(0)}, [] {});
     held.Release();
-    eng.Wait(a);
-    eng.Wait(b);
+    eng.WaitAll();
   }
   EXPECT_EQ(eng.stats().dispatches, 10u);
   EXPECT_EQ(eng.stats().completed, 990u);
