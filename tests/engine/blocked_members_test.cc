@@ -192,6 +192,48 @@ TEST(BlockedMembersDispatches, InARowStayTogether) {
   EXPECT_EQ(eng.device_stats().records, 1u);
 }
 
+// A step that is pushed while the one before it still runs: each layer reads what one before it writes, but for two that only
+// share what they read.
+TEST(BlockedMembersDispatches, BehindOthersThatWaitStayTogether) {
+  Engine eng(OnDevice(1));
+  Var in = eng.NewVar("in"), a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c"), d = eng.NewVar("d");
+  HeldOp outside = HoldWrite(eng, in);
+  HeldOps held(eng);
+  std::vector<int> order;
+  const auto run = [&order](int i) { return [&order, i] { order.push_back(i); }; };
+  held.Push({.reads = {in}, .writes = {a}, .place = Gpu(0)}, run(0));
+  held.Push({.reads = {a}, .writes = {b}, .place = Gpu(0)}, run(1));
+  held.Push({.reads = {b}, .writes = {c}, .place = Gpu(0)}, run(2));
+  held.Push({.reads = {b}, .writes = {d}, .place = Gpu(0)}, run(3));
+  held.Push({.updates = {a}, .place = Gpu(0)}, run(4));
+  held.Release();
+  outside.Release();
+  eng.WaitAll();
+  EXPECT_EQ(eng.stats().dispatches, 2u) << "the write, and all that is behind it";
+  EXPECT_EQ(eng.device_stats().records, 1u);
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+// The one that they are behind is too far back to be looked at: then each starts by itself.
+TEST(BlockedMembersDispatches, FarBehindTheOneThatWaitsRunAllTheSame) {
+  Engine eng(OnDevice(1));
+  Var in = eng.NewVar("in"), a = eng.NewVar("a");
+  HeldOp outside = HoldWrite(eng, in);
+  HeldOps held(eng);
+  std::vector<int> order;
+  constexpr int kReaders = 40;
+  held.Push({.reads = {in}, .writes = {a}, .place = Gpu(0)}, [&] { order.push_back(0); });
+  for (int i = 1; i <= kReaders; ++i) held.Push({.reads = {a}, .place = Gpu(0)}, [&, i] { order.push_back(i); });
+  held.Push({.updates = {a}, .place = Gpu(0)}, [&] { order.push_back(-1); });
+  held.Release();
+  EXPECT_FALSE(Done(eng, a));
+  outside.Release();
+  eng.WaitAll();
+  EXPECT_EQ(order.size(), size_t{kReaders} + 2);
+  EXPECT_EQ(order.front(), 0);
+  EXPECT_EQ(order.back(), -1);
+}
+
 TEST(BlockedMembersDispatches, LeaveThoseThatAreReadyTogether) {
   Engine eng(OnDevice(1));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");

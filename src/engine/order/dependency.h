@@ -206,14 +206,6 @@ struct Dependency {
     if (drop) DropPins(ctx, op, 1);
   }
 
-  // Whether `op` comes straight behind `before` by a write.
-  static bool Follows(const Op* before, const Op* op) {
-    const Access* a = before->accesses();
-    for (uint32_t i = 0; i < before->n_access; ++i)
-      if (!a[i].read() && a[i].link.load(std::memory_order_relaxed) == reinterpret_cast<uintptr_t>(op)) return true;
-    return false;
-  }
-
   // Releases one awaited grant that is not an access: a held op's start.
   static void ReleaseBias(Ctx& ctx, Op* op) {
     if (GrantMany(op, 1)) Env::OnReady(ctx, op);
