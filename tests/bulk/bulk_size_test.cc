@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "engine/bulk.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 
 namespace engine::test {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 WITH_ALL_WORKERS(BulkSizeTest);
 
 TEST_P(BulkSizeTest, ReturnsTheSizeBeforeAndIsOfOneThreadAndEngine) {
-  Engine eng(Quiet(workers())), other(Quiet(1));
+  Engine eng(OnDevice(workers())), other(Quiet(1));
   EXPECT_EQ(SetBulkSize(eng, 15), 0);
   EXPECT_EQ(SetBulkSize(eng, 4), 15);
   EXPECT_EQ(SetBulkSize(other, 3), 0);
@@ -24,18 +24,18 @@ TEST_P(BulkSizeTest, ReturnsTheSizeBeforeAndIsOfOneThreadAndEngine) {
 
 TEST_P(BulkSizeTest, BulksWhatTheThreadPushes) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   SetBulkSize(eng, 15);
-  for (int i = 0; i < 45; ++i) eng.Push({.updates = {a}}, [] {});
+  for (int i = 0; i < 45; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   SetBulkSize(eng, 0);
-  eng.Push({.updates = {a}}, [] {});
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   eng.Wait(a);
   EXPECT_EQ(eng.stats().dispatches, 4u);
 }
 
 TEST_P(BulkSizeTest, ASizeThatIsRefusedChangesNothing) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   SetBulkSize(eng, 7);
   for (const int size : {-15, kMaxBulkSize + 1})
     EXPECT_TRUE(Has(RefusalOf([&] { SetBulkSize(eng, size); }), std::to_string(size)));
@@ -44,9 +44,9 @@ TEST_P(BulkSizeTest, ASizeThatIsRefusedChangesNothing) {
 
 TEST_P(BulkSizeTest, AChangeOfSizeReleases) {
   SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   SetBulkSize(eng, 15);
-  eng.Push({}, [] {});
+  eng.Push({.place = Gpu(0)}, [] {});
   EXPECT_TRUE(silence.Tick());
   SetBulkSize(eng, 30);
   EXPECT_FALSE(silence.Tick());
@@ -55,18 +55,18 @@ TEST_P(BulkSizeTest, AChangeOfSizeReleases) {
 
 TEST_P(BulkSizeTest, EnginesThatHaveGoneAreForgotten) {
   for (int i = 0; i < 20; ++i) {
-    Engine eng(Quiet(workers()));
+    Engine eng(OnDevice(workers()));
     EXPECT_EQ(SetBulkSize(eng, 15), 0) << "a new engine, wherever it lies";
-    eng.Push({}, [] {});
+    eng.Push({.place = Gpu(0)}, [] {});
   }
 }
 
 TEST(BulkSizeExit, AProcessMayEndWithAnOpenBulk) {
   EXPECT_EXIT(
       {
-        static Engine eng(Quiet(2));
+        static Engine eng(OnDevice(2));
         SetBulkSize(eng, 1000);
-        for (int i = 0; i < 100; ++i) eng.Push({}, [] {});
+        for (int i = 0; i < 100; ++i) eng.Push({.place = Gpu(0)}, [] {});
         atexit([] { fprintf(stderr, "leaving\n"); });
         exit(0);
       },
@@ -75,21 +75,23 @@ TEST(BulkSizeExit, AProcessMayEndWithAnOpenBulk) {
 
 TEST_P(BulkSizeTest, AForksChildHasAnEmptyBulkAndAClockOfItsOwn) {
   if (kSanitized) GTEST_SKIP() << "sanitizers do not support threads made in a fork child";
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   SetBulkSize(eng, 1000);
-  Var a = eng.NewVar("a");
-  eng.Push({}, [] {});
+  eng.Push({.place = Gpu(0)}, [] {});
   eng.WaitAll();  // the clock runs
-  eng.Push({}, [] {});
+  eng.Push({.place = Gpu(0)}, [] {});
   const pid_t pid = fork();
   if (pid == 0) {
     alarm(30);
+    if (SetBulkSize(eng, 0) != 1000) _exit(1);
+    Engine own(OnDevice(workers()));  // devices are lost in a fork's child
+    SetBulkSize(own, 1000);
+    Var b = own.NewVar("b");
     Counter ran;
-    for (int i = 0; i < 3; ++i) eng.Push({.updates = {a}}, [&] { ran.Add(); });
-    // Released by the child's clock; with no workers, by the wait.
-    if (workers() > 0) ran.WaitFor(3);
-    eng.Wait(a);
-    _exit(SetBulkSize(eng, 0) == 1000 && a.version() == 3 ? 0 : 1);
+    for (int i = 0; i < 3; ++i) own.Push({.updates = {b}, .place = Gpu(0)}, [&] { ran.Add(); });
+    ran.WaitFor(3);  // released by the child's clock
+    own.Wait(b);
+    _exit(b.version() == 3 ? 0 : 1);
   }
   int status = 0;
   waitpid(pid, &status, 0);
@@ -103,26 +105,25 @@ TEST_P(BulkSizeTest, AForksChildHasAnEmptyBulkAndAClockOfItsOwn) {
 
 TEST_P(BulkSizeTest, MxnetLosesTheBulkOfAThreadThatEnds) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   bool ran = false;
   std::thread([&] {
     SetBulkSize(eng, 15);
-    eng.Push({.writes = {a}}, [&] { ran = true; });
+    eng.Push({.writes = {a}, .place = Gpu(0)}, [&] { ran = true; });
   }).join();
-  if (workers() > 0)
-    while (eng.stats().completed == 0) std::this_thread::yield();  // nobody waits for it: the thread's end released it
+  while (eng.stats().completed == 0) std::this_thread::yield();  // nobody waits for it: the thread's end released it
   eng.Wait(a);
   EXPECT_TRUE(ran);
 }
 
 TEST_P(BulkSizeTest, MxnetGivesOtherThreadsStaleValues) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   int value = 0, seen = -1;
   SetBulkSize(eng, 15);
-  eng.Push({.writes = {a}}, [&] { value = 42; });
+  eng.Push({.writes = {a}, .place = Gpu(0)}, [&] { value = 42; });
   std::thread([&] {
     eng.Wait(a);
     seen = value;
@@ -132,14 +133,16 @@ TEST_P(BulkSizeTest, MxnetGivesOtherThreadsStaleValues) {
 }
 
 TEST_P(BulkSizeTest, MxnetPoisonsAWholeBulkByOneFailure) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   std::vector<Var> vars;
   for (int i = 0; i < 8; ++i) vars.push_back(eng.NewVar("v" + std::to_string(i)));
   SetBulkSize(eng, 8);
   for (int i = 0; i < 8; ++i)
-    eng.Push({.name = Name::Intern("op" + std::to_string(i)), .writes = {vars[static_cast<size_t>(i)]}}, [i] {
-      if (i == 3) throw std::runtime_error("planted");
-    });
+    eng.Push(
+        {.name = Name::Intern("op" + std::to_string(i)), .writes = {vars[static_cast<size_t>(i)]}, .place = Gpu(0)},
+        [i] {
+          if (i == 3) throw std::runtime_error("planted");
+        });
   for (int i = 0; i < 8; ++i) {
     if (i == 3) {
       EXPECT_EQ(ErrorOf([&] { eng.Wait(vars[3]); }).op(), "op3");
@@ -152,14 +155,14 @@ TEST_P(BulkSizeTest, MxnetPoisonsAWholeBulkByOneFailure) {
 
 TEST_P(BulkSizeTest, MxnetStopsBulkingWhileItIsProfiled) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   uint64_t dispatches[2];
   SetBulkSize(eng, 15);
   for (const bool traced : {false, true}) {
     if (traced) eng.StartTrace();
     const uint64_t before = eng.stats().dispatches;
-    for (int i = 0; i < 150; ++i) eng.Push({.updates = {a}}, [] {});
+    for (int i = 0; i < 150; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
     eng.Wait(a);
     dispatches[traced] = eng.stats().dispatches - before;
     if (traced) {

@@ -1,7 +1,7 @@
 // Bulk: what it merges, what ends it, and that nobody can tell but by the number of dispatches.
 #include "engine/bulk.h"
 
-#include "support/engine_test.h"
+#include "support/on_device.h"
 
 namespace engine::test {
 namespace {
@@ -18,13 +18,13 @@ bool Started(const Engine& eng, uint64_t ops) { return eng.stats().completed >= 
 
 TEST_P(BulkTest, HoldsUntilTheScopeEnds) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   std::vector<int> seen;
   {
     Bulk bulk(eng);
-    for (int i = 0; i < 5; ++i) eng.Push({.updates = {a}}, [&seen, i] { seen.push_back(i); });
-    bulk.Push({.updates = {a}}, [&] { seen.push_back(5); });
+    for (int i = 0; i < 5; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [&seen, i] { seen.push_back(i); });
+    bulk.Push({.updates = {a}, .place = Gpu(0)}, [&] { seen.push_back(5); });
     EXPECT_EQ(eng.stats().pushed, 6u);
     EXPECT_FALSE(Started(eng, 1));
   }
@@ -34,12 +34,13 @@ TEST_P(BulkTest, HoldsUntilTheScopeEnds) {
 
 TEST(BulkCounters, AThousandOpsInBulksOf15Are67DispatchesAndAThousandNames) {
   const SilenceByHand silence;
-  Engine eng(Quiet(1));
+  Engine eng(OnDevice(1));
   Var a = eng.NewVar("a");
   eng.StartTrace();
   {
     Bulk bulk(eng);
-    for (int i = 0; i < 1000; ++i) eng.Push({.name = Name::Intern("op" + std::to_string(i)), .updates = {a}}, [] {});
+    for (int i = 0; i < 1000; ++i)
+      eng.Push({.name = Name::Intern("op" + std::to_string(i)), .updates = {a}, .place = Gpu(0)}, [] {});
   }
   eng.Wait(a);
   const auto events = eng.StopTrace();
@@ -51,10 +52,10 @@ TEST(BulkCounters, AThousandOpsInBulksOf15Are67DispatchesAndAThousandNames) {
 
 TEST(BulkCounters, IndependentOpsOfABulkAreOneDispatchToo) {
   const SilenceByHand silence;
-  Engine eng(Quiet(4));
+  Engine eng(OnDevice(4));
   {
     Bulk bulk(eng, 64);
-    for (int i = 0; i < 64; ++i) eng.Push({.name = "free"}, [] {});
+    for (int i = 0; i < 64; ++i) eng.Push({.name = "free", .place = Gpu(0)}, [] {});
   }
   eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 1u);
@@ -63,55 +64,27 @@ TEST(BulkCounters, IndependentOpsOfABulkAreOneDispatchToo) {
 TEST_P(BulkTest, OfOneOrNoneHoldsNothing) {
   const SilenceByHand silence;
   for (int limit : {0, 1}) {
-    Engine eng(Quiet(workers()));
+    Engine eng(OnDevice(workers()));
     Var a = eng.NewVar("a");
     const Bulk bulk(eng, limit);
-    for (int i = 0; i < 10; ++i) eng.Push({.updates = {a}}, [] {});
+    for (int i = 0; i < 10; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
     EXPECT_FALSE(SilenceByHand().Tick()) << "no bulk is open";
     eng.Wait(a);
     EXPECT_EQ(eng.stats().dispatches, 10u);
   }
 }
 
-TEST_P(BulkTest, TheNaivePolicyRunsEachOpInItsPush) {
-  EngineOptions options = Quiet(workers());
-  options.policy = Policy::kNaive;
-  Engine eng(options);
-  Var a = eng.NewVar("a");
-  const Bulk bulk(eng);
-  for (int i = 0; i < 3; ++i) {
-    bool ran = false;
-    eng.Push({.updates = {a}}, [&] { ran = true; });
-    EXPECT_TRUE(ran);
-  }
-}
-
-TEST_P(BulkTest, AChangeToTheNaivePolicyEndsTheBulk) {
-  const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
-  Var a = eng.NewVar("a"), b = eng.NewVar("b");
-  const Bulk bulk(eng);
-  eng.Push({.writes = {a}}, [] {});
-  eng.SetPolicy(Policy::kNaive);
-  bool ran = false;
-  eng.Push({.writes = {b}}, [&] { ran = true; });
-  EXPECT_TRUE(ran);
-  EXPECT_FALSE(SilenceByHand().Tick());
-}
-
-// --- what ends a bulk
-
 TEST_P(BulkTest, AnotherPlacementOrPriorityEndsIt) {
-  SilenceByHand silence;
-  Engine eng(Quiet(workers()));
-  const OpDesc ends[] = {{.name = "lane", .place = CopyIn()}, {.name = "urgent", .priority = 1}};
+  const SilenceByHand silence;
+  Engine eng(OnDevice(workers()));
+  const OpDesc ends[] = {{.name = "lane", .place = CopyIn(0)}, {.name = "urgent", .place = Gpu(0), .priority = 1}};
   for (const OpDesc& other : ends) {
     const uint64_t before = eng.stats().dispatches;
     {
       Bulk bulk(eng);
-      for (int i = 0; i < 3; ++i) eng.Push({.name = "first"}, [] {});
+      for (int i = 0; i < 3; ++i) eng.Push({.name = "first", .place = Gpu(0)}, [] {});
       for (int i = 0; i < 3; ++i) eng.Push(other, [] {});
-      eng.Push({.name = "third"}, [] {});
+      eng.Push({.name = "third", .place = Gpu(0)}, [] {});
     }
     eng.WaitAll();
     EXPECT_EQ(eng.stats().dispatches - before, 3u) << other.name.c_str();
@@ -119,53 +92,48 @@ TEST_P(BulkTest, AnotherPlacementOrPriorityEndsIt) {
 }
 
 TEST_P(BulkTest, PriorityBeyondTheRangeIsRefusedAndTheBulkGoesOn) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   int ran = 0;
   {
     Bulk bulk(eng);
     Var a = eng.NewVar("a");
-    eng.Push({.updates = {a}}, [&] { ++ran; });
-    EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.name = "late", .updates = {a}, .priority = 3}, [&] { ran += 100; }); }),
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [&] { ++ran; });
+    EXPECT_TRUE(Has(RefusalOf([&] {
+                      eng.Push({.name = "late", .updates = {a}, .place = Gpu(0), .priority = 3}, [&] { ran += 100; });
+                    }),
                     "priority is 3"));
-    eng.Push({.updates = {a}}, [&] { ++ran; });
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [&] { ++ran; });
   }
   eng.WaitAll();
   EXPECT_EQ(ran, 2);
 }
 
-TEST_P(BulkTest, AnOpThatCannotBeBulkedEndsItAndStartsByItself) {
+TEST_P(BulkTest, AnAsynchronousOpForADeviceEndsItAndStartsByItself) {
   SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   const Bulk bulk(eng);
-  for (const bool async : {true, false}) {
-    eng.Push({.updates = {a}}, [] {});
-    EXPECT_TRUE(silence.Tick());
-    if (async) {
-      eng.PushAsync({}, [](RunContext&, Completion done) { done(); });
-    } else {
-      eng.Push({.place = Io()}, [] {});
-    }
-    EXPECT_FALSE(silence.Tick()) << "nothing is held any more";
-  }
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
+  EXPECT_TRUE(silence.Tick());
+  eng.PushAsync({.place = Gpu(0)}, [](RunContext&, Completion done) { done(); });
+  EXPECT_FALSE(silence.Tick()) << "nothing is held any more";
 }
 
 TEST_P(BulkTest, AMillisecondOfSilenceEndsIt) {
   SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   const Bulk bulk(eng);
   EXPECT_FALSE(silence.Tick());
-  eng.Push({.updates = {a}}, [] {});
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   EXPECT_TRUE(silence.Tick());  // seen for the first time
-  eng.Push({.updates = {a}}, [] {});
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   EXPECT_TRUE(silence.Tick());  // moved
   EXPECT_FALSE(Started(eng, 1));
   EXPECT_TRUE(silence.Tick());  // silent: released
   EXPECT_FALSE(silence.Tick()) << "the clock may sleep";
-  if (workers() > 0)
-    while (!Started(eng, 2)) std::this_thread::yield();  // without anybody's wait
-  eng.Push({.updates = {a}}, [] {});
+  while (!Started(eng, 2)) std::this_thread::yield();  // without anybody's wait
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   EXPECT_TRUE(silence.Tick()) << "open again";
   EXPECT_TRUE(silence.Tick());
   EXPECT_FALSE(silence.Tick());
@@ -174,25 +142,25 @@ TEST_P(BulkTest, AMillisecondOfSilenceEndsIt) {
 }
 
 TEST(BulkClock, ReleasesByItselfAgainAndAgain) {
-  Engine eng(Quiet(2));
+  Engine eng(OnDevice(2));
   Var a = eng.NewVar("a");
   const Bulk bulk(eng);
   for (uint64_t i = 1; i <= 3; ++i) {  // between two of them the clock goes to sleep
-    eng.Push({.updates = {a}}, [] {});
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
     while (!Started(eng, i)) std::this_thread::yield();
   }
 }
 
 TEST_P(BulkTest, ShutdownReleasesTheBulksOfAllThreads) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   const Bulk bulk(eng);
-  eng.Push({.writes = {a}}, [] {});
+  eng.Push({.writes = {a}, .place = Gpu(0)}, [] {});
   Gate pushed, over;
   std::thread other([&] {
     const Bulk theirs(eng);
-    eng.Push({.writes = {b}}, [] {});
+    eng.Push({.writes = {b}, .place = Gpu(0)}, [] {});
     pushed.Open();
     over.Wait();
   });
@@ -201,17 +169,17 @@ TEST_P(BulkTest, ShutdownReleasesTheBulksOfAllThreads) {
   EXPECT_EQ(eng.stats().completed, 2u);
   over.Open();
   other.join();
-  EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.writes = {a}}, [] {}); }), "after shutdown"));
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.writes = {a}, .place = Gpu(0)}, [] {}); }), "after shutdown"));
 }
 
 TEST_P(BulkTest, MayOutliveItsEngineAndIsNotTakenForThatOfTheNextOne) {
   const SilenceByHand silence;
-  std::optional<Engine> eng(std::in_place, Quiet(workers()));
+  std::optional<Engine> eng(std::in_place, OnDevice(workers()));
   const Bulk bulk(*eng);
-  eng->Push({}, [] {});
-  eng.emplace(Quiet(workers()));  // at the same address
+  eng->Push({.place = Gpu(0)}, [] {});
+  eng.emplace(OnDevice(workers()));  // at the same address
   bool ran = false;
-  eng->Push({}, [&] { ran = true; });
+  eng->Push({.place = Gpu(0)}, [&] { ran = true; });
   eng->WaitAll();
   EXPECT_TRUE(ran);
 }
@@ -219,10 +187,10 @@ TEST_P(BulkTest, MayOutliveItsEngineAndIsNotTakenForThatOfTheNextOne) {
 // Workers that find nothing else leave it alone.
 TEST(BulkClock, NoHungryWorkerReleases) {
   const SilenceByHand silence;
-  Engine eng(Quiet(2));
+  Engine eng(OnDevice(2));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   Bulk bulk(eng);
-  eng.Push({.updates = {a}}, [] {});
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   for (uint64_t i = 1; i <= 20; ++i) {
     Elsewhere([&] {
       eng.Push({.updates = {b}}, [] {});
@@ -238,7 +206,7 @@ TEST(BulkClock, NoHungryWorkerReleases) {
 
 TEST_P(BulkTest, EveryKindOfWaitOfAnyThreadSeesEverything) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   const Bulk bulk(eng, 1000);
   int x = 0;
@@ -248,8 +216,8 @@ TEST_P(BulkTest, EveryKindOfWaitOfAnyThreadSeesEverything) {
   int expected = 0;
   for (const auto& wait : waits) {
     for (const bool here : {true, false}) {
-      eng.Push({.updates = {a}}, [&] { ++x; });
-      eng.Push({.updates = {a}}, [&] { ++x; });
+      eng.Push({.updates = {a}, .place = Gpu(0)}, [&] { ++x; });
+      eng.Push({.updates = {a}, .place = Gpu(0)}, [&] { ++x; });
       expected += 2;
       here ? wait() : Elsewhere(wait);
       EXPECT_EQ(x, expected);
@@ -259,18 +227,18 @@ TEST_P(BulkTest, EveryKindOfWaitOfAnyThreadSeesEverything) {
 
 TEST_P(BulkTest, APushBehindAMemberByAnotherThreadReleases) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   const Bulk bulk(eng);
   int x = 0, y = 0;
-  eng.Push({.writes = {a}}, [&] { x = 7; });
+  eng.Push({.writes = {a}, .place = Gpu(0)}, [&] { x = 7; });
   Elsewhere([&] { eng.Push({.reads = {a}, .writes = {b}}, [&] { y = x; }); });
   Elsewhere([&] { eng.Wait(b); });
   EXPECT_EQ(y, 7);
 }
 
 TEST_P(BulkTest, BulksOfManyThreadsOverSharedVarsFinishAndKeepPushOrder) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   int64_t x = 0, y = 0;
   constexpr int kEach = kSanitized ? 300 : 3000;
@@ -278,7 +246,8 @@ TEST_P(BulkTest, BulksOfManyThreadsOverSharedVarsFinishAndKeepPushOrder) {
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       const Bulk bulk(eng, 2 + 7 * t);
-      for (int i = 0; i < kEach; ++i) eng.Push({.updates = {t % 2 ? a : b, t % 2 ? b : a}}, [&] { ++x, ++y; });
+      for (int i = 0; i < kEach; ++i)
+        eng.Push({.updates = {t % 2 ? a : b, t % 2 ? b : a}, .place = Gpu(0)}, [&] { ++x, ++y; });
     });
   for (auto& t : threads) t.join();
   eng.Wait(a);
@@ -287,14 +256,14 @@ TEST_P(BulkTest, BulksOfManyThreadsOverSharedVarsFinishAndKeepPushOrder) {
 }
 
 TEST_P(BulkTest, AFailureSkipsOnlyWhatDependsOnIt) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
   bool other = false;
   {
     const Bulk bulk(eng);
-    eng.Push({.name = "bad", .writes = {a}}, [] { throw std::runtime_error("planted"); });
-    eng.Push({.name = "behind", .reads = {a}, .writes = {b}}, [] { FAIL() << "must be skipped"; });
-    eng.Push({.name = "other", .writes = {c}}, [&] { other = true; });
+    eng.Push({.name = "bad", .writes = {a}, .place = Gpu(0)}, [] { throw std::runtime_error("planted"); });
+    eng.Push({.name = "behind", .reads = {a}, .writes = {b}, .place = Gpu(0)}, [] { FAIL() << "must be skipped"; });
+    eng.Push({.name = "other", .writes = {c}, .place = Gpu(0)}, [&] { other = true; });
   }
   eng.Wait(c);
   EXPECT_TRUE(other);
@@ -306,14 +275,14 @@ TEST_P(BulkTest, AFailureSkipsOnlyWhatDependsOnIt) {
 
 TEST_P(BulkTest, DeletingATemporaryCutsNothing) {
   const SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   {
     Bulk bulk(eng, 30);
     for (int i = 0; i < 10; ++i) {
       Var temporary = eng.NewVar("temporary");
-      eng.Push({.writes = {temporary}}, [] {});
-      eng.Push({.reads = {temporary}, .updates = {a}}, [] {});
+      eng.Push({.writes = {temporary}, .place = Gpu(0)}, [] {});
+      eng.Push({.reads = {temporary}, .updates = {a}, .place = Gpu(0)}, [] {});
       if (i % 2) eng.Delete(temporary);
     }
   }
@@ -322,7 +291,7 @@ TEST_P(BulkTest, DeletingATemporaryCutsNothing) {
 }
 
 TEST_P(BulkTest, CancelScopesSkipMembersThatHaveNotStarted) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   CancelScope scope;
   bool ran = false;
@@ -330,9 +299,9 @@ TEST_P(BulkTest, CancelScopesSkipMembersThatHaveNotStarted) {
     const Bulk bulk(eng);
     {
       const auto guard = scope.Enter();
-      eng.Push({.writes = {a}}, [] { FAIL() << "cancelled"; });
+      eng.Push({.writes = {a}, .place = Gpu(0)}, [] { FAIL() << "cancelled"; });
     }
-    eng.Push({.writes = {b}}, [&] { ran = true; });
+    eng.Push({.writes = {b}, .place = Gpu(0)}, [&] { ran = true; });
     scope.Cancel();
   }
   eng.Wait(b);
@@ -341,19 +310,18 @@ TEST_P(BulkTest, CancelScopesSkipMembersThatHaveNotStarted) {
 }
 
 TEST_P(BulkTest, AMemberMayWaitForALaterOneAndPushIntoABulkOfItsOwn) {
-  if (workers() == 0) GTEST_SKIP() << "nobody would run the later one while a caller's thread waits inside an op";
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
   Gate pushed;
   {
     const Bulk bulk(eng);
-    eng.Push({.writes = {a}}, [&] {
+    eng.Push({.writes = {a}, .place = Gpu(0)}, [&] {
       pushed.Wait();
       const Bulk inner(eng);
-      eng.Push({.reads = {b}, .writes = {c}}, [] {});
+      eng.Push({.reads = {b}, .writes = {c}, .place = Gpu(0)}, [] {});
       eng.Wait(c);
     });
-    eng.Push({.writes = {b}}, [] {});
+    eng.Push({.writes = {b}, .place = Gpu(0)}, [] {});
   }
   pushed.Open();
   eng.Wait(a);
@@ -363,22 +331,22 @@ TEST_P(BulkTest, AMemberMayWaitForALaterOneAndPushIntoABulkOfItsOwn) {
 
 TEST_P(BulkTest, ScopesNestAndTheInnermostTakesTheOps) {
   SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   {
     Bulk outer(eng);
-    eng.Push({.updates = {a}}, [] {});
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
     {
       const Bulk inner(eng, 2);
-      eng.Push({.updates = {b}}, [] {});
-      eng.Push({.updates = {b}}, [] {});
-      eng.Push({.updates = {b}}, [] {});
+      eng.Push({.updates = {b}, .place = Gpu(0)}, [] {});
+      eng.Push({.updates = {b}, .place = Gpu(0)}, [] {});
+      eng.Push({.updates = {b}, .place = Gpu(0)}, [] {});
     }
-    eng.Push({.updates = {a}}, [] {});
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
     eng.Wait(b);
     {
       const Bulk off(eng, 0);
-      eng.Push({.updates = {b}}, [] {});
+      eng.Push({.updates = {b}, .place = Gpu(0)}, [] {});
     }
     eng.Wait(b);
     EXPECT_EQ(eng.stats().dispatches, 3u);
@@ -389,7 +357,7 @@ TEST_P(BulkTest, ScopesNestAndTheInnermostTakesTheOps) {
 
 TEST_P(BulkTest, TryPushIsBulkedAndStillRefusesToWait) {
   const SilenceByHand silence;
-  EngineOptions options = Quiet(workers());
+  EngineOptions options = OnDevice(workers());
   options.max_pending = 1;
   Engine eng(options);
   Var a = eng.NewVar("a");
@@ -397,16 +365,16 @@ TEST_P(BulkTest, TryPushIsBulkedAndStillRefusesToWait) {
   bool refused = false;
   {
     const Bulk bulk(eng);
-    for (int i = 0; i < 1000 && !refused; ++i) refused = !eng.TryPush({.updates = {a}}, [] {});
+    for (int i = 0; i < 1000 && !refused; ++i) refused = !eng.TryPush({.updates = {a}, .place = Gpu(0)}, [] {});
   }
   EXPECT_TRUE(refused);
   first.Release();
   eng.Wait(a);
-  Engine wide(Quiet(workers()));
+  Engine wide(OnDevice(workers()));
   Var b = wide.NewVar("b");
   {
     const Bulk bulk(wide);
-    for (int i = 0; i < 10; ++i) EXPECT_TRUE(wide.TryPush({.updates = {b}}, [] {}));
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(wide.TryPush({.updates = {b}, .place = Gpu(0)}, [] {}));
   }
   wide.Wait(b);
   EXPECT_EQ(wide.stats().dispatches, 1u);
@@ -414,22 +382,22 @@ TEST_P(BulkTest, TryPushIsBulkedAndStillRefusesToWait) {
 
 TEST_P(BulkTest, OperatorsAndHeldOpsGoToTheEngineAndLeaveTheBulkAlone) {
   SilenceByHand silence;
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
-  Operator op = eng.NewOperator({.updates = {b}}, [] {});
+  Operator op = eng.NewOperator({.updates = {b}, .place = Gpu(0)}, [] {});
   const Bulk bulk(eng);
-  eng.Push({.updates = {a}}, [] {});
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   eng.Push(op);
-  eng.PushHeld({.updates = {b}}, [] {}).Release();
+  eng.PushHeld({.updates = {b}, .place = Gpu(0)}, [] {}).Release();
   eng.Wait(b);
   EXPECT_TRUE(silence.Tick()) << "the bulk is still open";
-  eng.Push({.updates = {b}}, [] {});  // behind the operator, in the bulk
+  eng.Push({.updates = {b}, .place = Gpu(0)}, [] {});  // behind the operator, in the bulk
   eng.Wait(b);
   EXPECT_EQ(b.version(), 3u);
 }
 
 TEST_P(BulkTest, ACaptureTakesThePushesFirst) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   struct Recorder final : Submitter {
     int seen = 0;
     void Submit(const OpDesc&, detail::ClosureRef, Site) override { ++seen; }
@@ -437,26 +405,27 @@ TEST_P(BulkTest, ACaptureTakesThePushesFirst) {
   const Redirect capture(eng, recorder);
   const Bulk bulk(eng);
   eng.Push({}, [] { FAIL() << "recorded, not run"; });
-  EXPECT_TRUE(eng.TryPush({}, [] { FAIL() << "recorded, not run"; }));
+  EXPECT_TRUE(eng.TryPush({.place = Gpu(0)}, [] { FAIL() << "recorded, not run"; }));
   EXPECT_EQ(recorder.seen, 2);
 }
 
 TEST_P(BulkTest, ARefusedPushLeavesTheBulkAsItWas) {
   SilenceByHand silence;
-  Engine eng(Quiet(workers())), other(Quiet(1));
+  Engine eng(OnDevice(workers())), other(Quiet(1));
   Var a = eng.NewVar("a"), foreign = other.NewVar("foreign");
   {
     const Bulk bulk(eng);
-    eng.Push({.updates = {a}}, [] {});
-    EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.name = "op", .updates = {foreign}}, [] {}); }), "another engine"));
-    eng.Push({.updates = {a}}, [] {});
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
+    EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.name = "op", .updates = {foreign}, .place = Gpu(0)}, [] {}); }),
+                    "another engine"));
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   }
   eng.Wait(a);
   EXPECT_EQ(eng.stats().dispatches, 1u);
 }
 
 TEST_P(BulkTest, LimitsThatMakeNoSenseAreRefused) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   for (const int limit : {-1, kMaxBulkSize + 1}) {
     const std::string refusal = RefusalOf([&] { Bulk bulk(eng, limit); });
     EXPECT_TRUE(Has(refusal, std::to_string(limit)));
@@ -466,13 +435,13 @@ TEST_P(BulkTest, LimitsThatMakeNoSenseAreRefused) {
 
 TEST(BulkCounters, TakesNoMemoryInTheSteadyState) {
   const SilenceByHand silence;
-  Engine eng(Quiet(1));
+  Engine eng(OnDevice(1));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   const auto some = [&] {
     HeldOp first = HoldWrite(eng, a);  // all of them are pending at once, every time
     {
       const Bulk bulk(eng);
-      for (int i = 0; i < 3000; ++i) eng.Push({.reads = {b}, .updates = {a}}, [] {});
+      for (int i = 0; i < 3000; ++i) eng.Push({.reads = {b}, .updates = {a}, .place = Gpu(0)}, [] {});
     }
     first.Release();
     eng.WaitAll();

@@ -1,5 +1,5 @@
-// Contract 9: bulk size changes speed, never values, errors, versions or order. Random programs of several threads
-// against the serializability oracle.
+// Contract 9: bulk size changes speed, never values, errors, versions or order. Random programs of several threads, half on
+// the host and half on a device, against the serializability oracle.
 #include "stress/random_program.h"
 
 namespace engine::test {

@@ -56,6 +56,32 @@ TEST(GpuOpsAreIssuedAndRetired) {
   OK(EngineDestroy(engine));
 }
 
+TEST(GpuBulksAreOneDispatchAndHideNothing) {
+  EngineHandle engine = NewGpuEngine();
+  EngineVar a = NewVar(engine, "a"), b = NewVar(engine, "b");
+  EngineOpDesc op = {.struct_size = sizeof op, .name = "op", .updates = &a, .num_updates = 1};
+  EngineOpDesc host = Writes("host", &b);
+  EngineCounters counters = {.struct_size = sizeof counters};
+  int ran = 0, ran_on_host = 0;
+  StopBulkClock();
+  op.place.kind = ENGINE_PLACE_GPU;
+  OK(EngineSetBulkSize(engine, 1000, NULL));
+  for (int i = 0; i < 100; ++i) OK(EnginePush(engine, &op, OnDevice, &ran, NULL));
+  OK(EnginePush(engine, &host, OnHost, &ran_on_host, NULL)); /* passes by */
+  OK(EngineWait(engine, b, ENGINE_HERE));
+  CHECK(ran_on_host == 1 && ran == 0);
+  OK(EngineWait(engine, a, ENGINE_HERE)); /* releases what is held */
+  CHECK(ran == 100);
+  OK(EngineSetBulkSize(engine, 0, NULL));
+  OK(EngineWaitAll(engine));
+  OK(EngineGetCounters(engine, &counters));
+  CHECK(counters.dispatches == 2 && counters.completed == 101);
+  OK(EngineVarFree(a));
+  OK(EngineVarFree(b));
+  OK(EngineDestroy(engine));
+  StartBulkClock();
+}
+
 TEST(GpuBulksThatComeAgainBecomeGraphs) {
   EngineHandle engine = NewGpuEngine();
   EngineVar a = NewVar(engine, "a");
@@ -134,8 +160,6 @@ TEST(GpuPlacementsThatAreNoneAreRefused) {
   OK(EngineDestroy(engine));
 }
 
-const TestCase kGpuTests[] = {CASE(GpuOpsAreIssuedAndRetired),
-                              CASE(GpuBulksThatComeAgainBecomeGraphs),
-                              CASE(GpuPlansThatAreStaticBecomeGraphs),
-                              CASE(GpuPlacementsThatAreNoneAreRefused),
-                              {NULL, NULL}};
+const TestCase kGpuTests[] = {CASE(GpuOpsAreIssuedAndRetired),          CASE(GpuBulksAreOneDispatchAndHideNothing),
+                              CASE(GpuBulksThatComeAgainBecomeGraphs),  CASE(GpuPlansThatAreStaticBecomeGraphs),
+                              CASE(GpuPlacementsThatAreNoneAreRefused), {NULL, NULL}};

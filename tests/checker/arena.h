@@ -30,17 +30,11 @@ struct Model {
   uint8_t holder[kMaxVars];                  // thread + 1 that holds the tail
   uint8_t last_tail[Explorer::kMaxThreads];  // Var that a thread touched last, for its spin loop
   bool any_refused;
-  uint8_t sole_pusher;                         // pusher + 1 that alone has pushed, 0, or kManyPushers
-  bool exclusive_push[Explorer::kMaxThreads];  // a pusher registers without locks
-  uint8_t parts_ended[kMaxOps];                // threads that have ended on their Var
-  bool joined[kMaxOps];                        // is held in its pusher's bulk
-  bool needed[kMaxPushers];                    // the bulk of a pusher is, by an op in registration or behind it
-  uint8_t in_turn[kMaxOps];                    // mask of the members behind whose ends it starts
-  bool released[kMaxOps];                      // and may, once there are none left
-  bool completed[kMaxOps];                     // is through
+  uint8_t parts_ended[kMaxOps];  // threads that have ended on their Var
+  bool joined[kMaxOps];          // is held in its pusher's bulk
+  bool needed[kMaxPushers];      // the bulk of a pusher is, by an op in registration or behind it
+  bool completed[kMaxOps];       // is through
 };
-
-inline constexpr uint8_t kManyPushers = 255;
 
 enum class Kind : uint8_t { kTail, kPushed, kDeleted, kSettled, kBlock, kGroup, kPoison, kNowhere };
 

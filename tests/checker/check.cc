@@ -28,8 +28,6 @@ Outcome Check(const Scenario& scenario, Mutant mutant) {
     case Mutant::kDroppedGrant: return Run<Mutant::kDroppedGrant>(scenario);
     case Mutant::kOrderSwapOnOneVar: return Run<Mutant::kOrderSwapOnOneVar>(scenario);
     case Mutant::kForgottenHolder: return Run<Mutant::kForgottenHolder>(scenario);
-    case Mutant::kImpliedOutOfTurn: return Run<Mutant::kImpliedOutOfTurn>(scenario);
-    case Mutant::kImpliedBehindDone: return Run<Mutant::kImpliedBehindDone>(scenario);
     case Mutant::kSettledLate: return Run<Mutant::kSettledLate>(scenario);
   }
   return {};

@@ -18,7 +18,6 @@ class Host {
   virtual void SpinOnLock() = 0;
   virtual void* Holder(const void* op) = 0;
   virtual bool Holds(void* holder) = 0;
-  virtual bool InTurn(const void* op, const void* before) = 0;
   virtual void Need(void* holder) = 0;
 
   static inline Host* current = nullptr;
@@ -51,7 +50,6 @@ struct CheckEnv {
   static void* Holder(const void* op) { return Host::current->Holder(op); }
   static void* HolderAtTail(const void* op) { return Host::current->Holder(op); }
   static bool IsHeld(const void* op) { return Host::current->Holder(op); }
-  static bool InTurn(const void* op, const void* before) { return Host::current->InTurn(op, before); }
   static bool Holds(void* holder) { return Host::current->Holds(holder); }
   static void Need(Ctx&, void* holder) { Host::current->Need(holder); }
   static void* Scratch(Ctx&) { return nullptr; }  // no scenario has so many accesses

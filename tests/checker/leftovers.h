@@ -1,6 +1,6 @@
 // What may be left when all ops have ended: a group of readers, all gone, that hangs on an idle Var; where a push was
-// refused, a finished write that hangs there because its completer met the tail locked; where pushes were exclusive,
-// one that no completer takes away. A deleted Var keeps the address of its deletion, where nobody goes.
+// refused, a finished write that hangs there because its completer met the tail locked. A deleted Var keeps the address of
+// its deletion, where nobody goes.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace checker {
 
 template <class D>
-const char* CheckLeftovers(const Arena<D>& arena, bool exclusive) {
+const char* CheckLeftovers(const Arena<D>& arena) {
   const Model& model = arena.model();
   std::array<uint32_t, kMaxOps> hanging_writes{};
   std::array<bool, kMaxGroups> hanging_group{};
@@ -35,7 +35,7 @@ const char* CheckLeftovers(const Arena<D>& arena, bool exclusive) {
       if (place.kind != Kind::kBlock || !model.blocks.taken(place.index)) return "a tail leads to a freed op";
       const auto& access = *reinterpret_cast<const typename D::Access*>(tail & ~D::kBits);
       if (access.link.peek() != D::kDone || access.var != arena.var(i)) return "a tail leads to an unfinished write";
-      if (!model.any_refused && !exclusive) return "a finished write hangs on its Var";
+      if (!model.any_refused) return "a finished write hangs on its Var";
       ++hanging_writes[place.index];
     }
   }

@@ -42,40 +42,23 @@ TEST(DependencyProtocol, MutantDroppedGrantIsCaught) {
 TEST(DependencyProtocol, MutantForgottenHolderIsCaught) {
   IsCaught(Mutant::kForgottenHolder, "bulk:Wx, bulk:Rx, Rx", "deadlock: an op never became ready");
 }
-TEST(DependencyProtocol, MutantImpliedOutOfTurnIsCaught) {
-  IsCaught(Mutant::kImpliedOutOfTurn, "leaves:bulk:Wx, bulk:Wx, Rx", kUsedFreedOp);
-  IsCaught(Mutant::kImpliedOutOfTurn, "Wx | split:bulk:Wx, bulk:Wx, Rx", kUsedFreedOp);
-}
-TEST(DependencyProtocol, MutantImpliedBehindDoneIsCaught) {
-  Scenario scenario("bulk:Wx Wy, Wy, bulk:Wx, Wx");
-  scenario.exclusive = true;
-  ReportHolds(Check(scenario), scenario.text);
-  ReportCaught(Check(scenario, Mutant::kImpliedBehindDone), "block leaked", scenario.text);
-}
 TEST(DependencyProtocol, MutantSettledLateIsCaught) {
   IsCaught(Mutant::kSettledLate, "parts:Wx, Wx, settled:x", "settled != pushed at the end");
 }
-// The next faults are the caller's: nothing in the protocol completes an op twice, or knows who pushes.
+// The next faults are the caller's: nothing in the protocol completes an op twice.
 TEST(DependencyProtocol, MutantDoubleCompletionIsCaught) {
   ReportHolds(Check(Scenario("Wx")), "Wx");
   ReportCaught(Check(Scenario("twice:Wx")), "use after free", "twice:Wx");
 }
-// A run whose last write is left to others, and which still reads.
 // The claim of a held op that is out before the op is registered, and a push that is then refused.
 TEST(DependencyProtocol, MutantClaimBeforeItsOpIsCaught) {
   ReportHolds(Check(Scenario("del:Wx | held:Wx, Wy | Wy")));
   ReportCaught(Check(Scenario("del:Wx | early:Wx, Wy | Wy")), "an op became ready twice");
 }
+// A run whose last write is left to others, and which still reads.
 TEST(DependencyProtocol, MutantRunWithoutAPinIsCaught) {
   ReportHolds(Check(Scenario("parts:Wx Ry")), "parts:Wx Ry");
   ReportCaught(Check(Scenario("parts:unpinned:Wx Ry")), "an op was recycled before it ended", "parts:unpinned:Wx Ry");
-}
-TEST(DependencyProtocol, MutantSecondPusherDoesNotWaitIsCaught) {
-  Scenario scenario("Wx, Wx | Wx");
-  scenario.exclusive = true;
-  ReportHolds(Check(scenario), scenario.text);
-  scenario.open_gate = true;
-  ReportCaught(Check(scenario), "deadlock: an op never became ready", scenario.text);
 }
 
 }  // namespace

@@ -8,11 +8,6 @@ namespace checker {
 namespace {
 
 void Holds(const char* text) { ReportHolds(Check(Scenario(text)), text); }
-void HoldsExclusive(const char* text) {
-  Scenario scenario(text);
-  scenario.exclusive = true;
-  ReportHolds(Check(scenario), std::string(text) + "   (a sole pusher locks nothing)");
-}
 void HoldsFine(const char* text) {
   Scenario scenario(text);
   scenario.fine = true;
@@ -43,21 +38,28 @@ TEST(OneVar, GroupsAreRecycledWhileOthersJoin) {
   Holds("Wx, Rx | Rx | Rx");
 }
 
-// Completers mark their link done and leave the tail alone, until a second pusher comes, and some of them for longer.
-TEST(SolePusher, LocksNothing) {
-  HoldsExclusive("Wx, Wx, Wx");
-  HoldsExclusive("Wx, Rx, Rx, Wx");
-  HoldsExclusive("Wx Ry, Rx Wy, Wx Wy");
-  HoldsExclusive("Wx, settled:x, Wx | settled:x");
-  HoldsExclusive("Wx Wy, del:Wy, Wx Wy, Rx");
+// Every op of one Var: a push of one access has a way of its own, and meets here nothing but its like.
+TEST(OneAccess, PushersMeetOnOneVar) {
+  Holds("Wx, Wx, Wx");
+  Holds("Wx, Rx, Rx, Wx");
+  Holds("Wx | Ux | Rx, Wx");
+  Holds("Wx, Ry | Wy, Rx | Ux");
+  HoldsFine("Rx, Wx | Wx");
+  HoldsFine("Wx | Rx | Rx");
 }
-TEST(SolePusher, GivesWayToASecondOne) {
-  HoldsExclusive("Wx, Wx | Wx");
-  HoldsExclusive("Wx | Wx, Wx");
-  HoldsExclusive("Wx, Rx | Rx, Wx");
-  HoldsExclusive("Wx Wy, Rx Wy | Wx Ry");
-  HoldsExclusive("Wx | Wx | Rx, Wx");
-  HoldsExclusive("Wx Wy | del:Wy | Wx Wy");
+TEST(OneAccess, IsRefusedForADeletedVar) {
+  Holds("del:Wx | Wx | Rx");
+  Holds("Rx | del:Wx | Rx, Wx");
+  Holds("Wx, del:Wx | Wx, Wx | Rx");
+  HoldsSpinning("del:Wx | Rx, Wx");
+  HoldsFine("del:Wx | Wx | Rx");
+}
+TEST(OneAccess, MeetsPushesOfSeveralVars) {
+  Holds("Wx | Wx Wy | Wy");
+  Holds("Wx, Ry | Rx Wy | Ry");
+  Holds("Rx | Wx Ry, Wy | Wx");
+  Holds("Wx Wy, del:Wy, Wx Wy, Rx");
+  Holds("Wx Wy | del:Wy | Wx, Wx Wy");
 }
 
 TEST(ManyVars, OverlappingPushesAreOrderedOneWay) {
@@ -88,8 +90,8 @@ TEST(Runs, ReleaseTheirVarsOneByOne) {
   Holds("parts:Wx Wy | Wx Wy");
   Holds("parts:Rx Wy | Wx");
   Holds("parts:Wx Wy, settled:x | settled:y");
-  HoldsExclusive("parts:Wx Ry, parts:Wx Wy");
-  HoldsExclusive("parts:Wx Wy, Wx | Wy");
+  Holds("parts:Wx Ry, parts:Wx Wy");
+  Holds("parts:Wx Wy, Wx | Wy");
 }
 
 // The plain fields (`entered`, `successor`, `op`, versions) are written where nobody can look at them yet.

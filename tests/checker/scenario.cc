@@ -48,10 +48,6 @@ OpSpec ParseOp(std::string_view text) {
       op.held = true;
     } else if (word == "bulk") {
       op.bulk = true;
-    } else if (word == "leaves") {
-      op.leaves = true;
-    } else if (word == "split") {
-      op.split = true;
     } else if (word == "async") {
       op.async = true;
     } else if (word == "keep") {

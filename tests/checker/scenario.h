@@ -7,9 +7,7 @@
 //   del:    it ends the Var that it writes
 //   held:   it is registered with a bias that another thread releases later
 //   bulk:   it is registered with a bias, held together with the other such ops of its thread; these are released when
-//           an op was registered that needs them, and never otherwise; each behind the end of those that it follows by a write
-//   leaves: as a member of a bulk it lets go of those, while it runs (it waits for something)
-//   split:  or before it starts (it misses a grant)
+//           an op was registered that needs them, and never otherwise
 //   async:  it is completed while its body may still look at it
 //   keep:   it makes no version
 //   parts:  it releases its accesses one by one, each by a thread of its own, as a plan's run does
@@ -46,8 +44,6 @@ struct OpSpec {
   bool deletes = false;
   bool held = false;
   bool bulk = false;
-  bool leaves = false;
-  bool split = false;
   int pusher = 0;
   bool async = false;
   bool keeps_version = false;
@@ -79,10 +75,8 @@ struct Scenario {
   size_t most_accesses = 0;
   int reads = 0;  // accesses, of all ops
   bool looks_settled = false;
-  bool exclusive = false;  // as long as one pusher alone has pushed, its pushes lock nothing
-  bool open_gate = false;  // a fault: the second pusher does not wait for an exclusive push in progress
-  bool fine = false;       // points after accesses too, so that what is not atomic is a step of its own
-  bool spins = false;      // run the spin loop on a locked tail, instead of blocking at its first exchange
+  bool fine = false;   // points after accesses too, so that what is not atomic is a step of its own
+  bool spins = false;  // run the spin loop on a locked tail, instead of blocking at its first exchange
 };
 
 inline char VarName(int var) { return static_cast<char>('x' + var); }

@@ -58,7 +58,7 @@ class World final : public Program, private Host {
       held |= static_cast<uint8_t>(uint32_t{model_.joined[k] || (any_held && scenario_.ops[k].deletes)} << k);
     if (const char* broken = rules_.AtRest(held)) return broken;
     if (held) return nullptr;
-    return CheckLeftovers<D>(arena_, scenario_.exclusive);
+    return CheckLeftovers<D>(arena_);
   }
 
   void BeforeAccess(const void* word, AccessKind kind, uint64_t desired) override {
@@ -115,9 +115,7 @@ class World final : public Program, private Host {
   static void Keep(const char* broken) {
     if (broken) Fail(broken);
   }
-  // An exclusive push holds everything: nobody else can push.
-  bool Holds(int var) const { return model_.holder[var] == self() + 1 || IsExclusive(self()); }
-  bool IsExclusive(int thread) const { return model_.exclusive_push[thread]; }
+  bool Holds(int var) const { return model_.holder[var] == self() + 1; }
 
   // --- accesses
 
@@ -172,24 +170,11 @@ class World final : public Program, private Host {
     }
   }
 
-  // As the production gate does: the first pusher is the sole one, until a second one comes and, with the gate
-  // closed, ends that for good.
-  void PassGate(size_t pusher) {
-    uint8_t& sole = model_.sole_pusher;
-    if (sole == 0) sole = static_cast<uint8_t>(pusher + 1);
-    model_.exclusive_push[pusher] = sole == pusher + 1;
-    if (sole == pusher + 1 || sole == kManyPushers) return;
-    const uint8_t* const in_progress = &model_.pushing[sole - 1];
-    while (*in_progress && !scenario_.open_gate) explorer().PauseWhile(in_progress, *in_progress);
-    sole = kManyPushers;
-  }
-
   void PushOne(size_t pusher, int id) {
     const OpSpec& spec = scenario_.ops[id];
     // The call, the taking of a block and the first lock are one step: nothing that others do in between can differ.
-    if (spec.accesses.empty() || scenario_.spins || scenario_.exclusive) {
+    if (spec.accesses.empty() || scenario_.spins) {
       explorer().Pause();
-      if (scenario_.exclusive) PassGate(pusher);
     } else {
       explorer().PauseWhile(arena_.var(spec.accesses[0].var)->tail.word(), D::kLocked);
     }
@@ -206,9 +191,8 @@ class World final : public Program, private Host {
     typename CheckEnv<M>::Ctx ctx;
     typename D::Access* refused = nullptr;
     model_.pushing[pusher] = static_cast<uint8_t>(id + 1);
-    const auto result = D::Register(ctx, op, spec.held || spec.bulk ? 1 : 0, &refused, model_.exclusive_push[pusher]);
+    const auto result = D::Register(ctx, op, spec.held || spec.bulk ? 1 : 0, &refused);
     model_.pushing[pusher] = 0;
-    model_.exclusive_push[pusher] = false;
 
     if (result == D::Result::kDeletedVar) {
       explorer().Remark("is refused", static_cast<uint64_t>(id));
@@ -243,51 +227,31 @@ class World final : public Program, private Host {
       if (!model_.joined[k] || !model_.needed[owner]) continue;
       if (const uint8_t op = model_.pushing[owner]; op && scenario_.ops[op - 1].bulk) continue;
       model_.joined[k] = false;
-      model_.released[k] = model_.in_turn[k];
-      if (!model_.released[k]) explorer().Start(releaser_[k]);
-    }
-  }
-  // What was held behind a member need not wait for it any more, or not for its holder's sake.
-  void EndTurn(int id) {
-    for (size_t k = 0; k < scenario_.ops.size(); ++k) {
-      model_.in_turn[k] &= static_cast<uint8_t>(~(1u << id));
-      if (!model_.released[k] || model_.in_turn[k]) continue;
-      model_.released[k] = false;
       explorer().Start(releaser_[k]);
     }
   }
-  void LetOthersGo(int id) {
-    explorer().Pause();
-    D::GrantInstead(BlockOf(id));
-    EndTurn(id);
-  }
 
   void CompleterMain(int id, bool first) {
-    if (scenario_.ops[id].leaves) LetOthersGo(id);
     if (const auto inner = static_cast<size_t>(id) + 1; inner < scenario_.ops.size() && scenario_.ops[inner].inner) {
       PushOne(static_cast<size_t>(self()), static_cast<int>(inner));
       explorer().PauseWhile(&model_.completed[inner], false);
     }
-    const bool exclusive = scenario_.exclusive && model_.sole_pusher != kManyPushers;
-    if (scenario_.exclusive) explorer().Pause();  // what it knows may be old
     if (first) {
       explorer().Remark("ends", static_cast<uint64_t>(id));
       Keep(rules_.Ended(id));
     }
     typename CheckEnv<M>::Ctx ctx;
-    if (!D::CompleteSoleWrite(ctx, BlockOf(id), exclusive)) D::Complete(ctx, BlockOf(id), exclusive);
+    if (!D::CompleteSoleWrite(ctx, BlockOf(id))) D::Complete(ctx, BlockOf(id));
     model_.completed[id] = true;
-    EndTurn(id);
   }
   // One of several threads that end a run's last uses; the last of them ends the run.
   void PartMain(int id, size_t access) {
     const OpSpec& spec = scenario_.ops[id];
-    const bool exclusive = scenario_.exclusive && model_.sole_pusher != kManyPushers;
     explorer().Pause();
     explorer().Remark("ends on a Var", static_cast<uint64_t>(id));
     Keep(rules_.EndedOn(id, spec.accesses[access].var));
     typename CheckEnv<M>::Ctx ctx;
-    D::CompleteOne(ctx, BlockOf(id), BlockOf(id)->accesses()[access], exclusive);
+    D::CompleteOne(ctx, BlockOf(id), BlockOf(id)->accesses()[access]);
     explorer().Pause();
     if (++model_.parts_ended[id] == spec.accesses.size() && !spec.unpinned) D::DropPins(ctx, BlockOf(id), 1);
   }
@@ -296,7 +260,6 @@ class World final : public Program, private Host {
     D::DropPins(ctx, BlockOf(id), 1);
   }
   void ReleaserMain(int id) {
-    if (scenario_.ops[id].split) LetOthersGo(id);
     typename CheckEnv<M>::Ctx ctx;
     D::ReleaseBias(ctx, BlockOf(id));
   }
@@ -364,15 +327,6 @@ class World final : public Program, private Host {
     const uint32_t id = static_cast<const Op*>(op)->extra.id;
     if (id >= scenario_.ops.size()) Fail("use after free: who holds a freed op was asked");
     return scenario_.ops[id].bulk ? &model_.needed[scenario_.ops[id].pusher] : nullptr;
-  }
-  // Of one that is through the link says so.
-  bool InTurn(const void* op, const void* before) override {
-    const uint32_t ahead = static_cast<const Op*>(before)->extra.id;
-    if (ahead >= scenario_.ops.size()) Fail("use after free: a freed op was followed");
-    if (model_.completed[ahead]) return true;
-    if (!model_.joined[ahead]) return false;
-    model_.in_turn[static_cast<const Op*>(op)->extra.id] |= static_cast<uint8_t>(1u << ahead);
-    return true;
   }
   bool Holds(void* holder) override { return !*static_cast<bool*>(holder); }
   void Need(void* holder) override {

@@ -4,8 +4,9 @@
 
 #include <cstdlib>
 
+#include "engine/bulk.h"
 #include "engine/data.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 
 namespace {
 std::atomic<uint64_t> g_allocations{0};
@@ -134,35 +135,62 @@ TEST(CountersSizeTest, APushWithARangeSideBySideAllocatesNothing) {
             0u);
 }
 
-// A bulk is split without memory as well: its members then start each for itself.
-TEST_P(CountersTest, ASplitWithoutMemoryLosesNothing) {
+// Nothing is held there: inside a bulk or not, ops for the host take the same way.
+TEST_P(CountersTest, OpsForTheHostCostNothingInABulk) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
+  SilenceByHand silence;
+  Engine eng(Bounded(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  constexpr uint64_t kOps = 4000;
+  const auto program = [&] {
+    for (uint64_t i = 0; i < kOps / 2; ++i) {
+      eng.Push({.updates = {a}}, [] {});
+      eng.TryPush({.reads = {a}, .updates = {b}, .priority = 1}, [] {});
+      if (i % 16 == 0) eng.Wait(b);
+    }
+    eng.WaitAll();
+  };
+  program();
+  Bulk bulk(eng, 15);
+  program();  // queues grow to what the bound needs
+  uint64_t mallocs = 0, slabs = 0;
+  for (int attempt = 0; attempt < 5; ++attempt) {  // as above
+    const EngineStats before = eng.stats();
+    mallocs = AllocationsOf(program);
+    const EngineStats after = eng.stats();
+    slabs = after.slab_allocations - before.slab_allocations;
+    EXPECT_EQ(after.dispatches - before.dispatches, after.pushed - before.pushed) << "each starts by itself";
+    if (mallocs <= 8 && slabs == 0) break;
+  }
+  EXPECT_LE(mallocs, 8u);
+  EXPECT_EQ(slabs, 0u);
+  EXPECT_FALSE(silence.Tick()) << "no bulk was opened, and its clock sleeps";
+}
+
+// Members that wait for ops outside are let go without memory, however many there are.
+TEST_P(CountersTest, AReleaseNeedsNoMemory) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
   constexpr size_t kPairs = 1200;
-  // None; what the pass needs, and then not enough for a chain for each part.
-  for (const uint64_t allowed : {uint64_t{0}, uint64_t{2}}) {
-    Engine eng(Quiet(workers()));
-    std::vector<Var> in, out;
-    std::vector<HeldOp> outside;
-    std::vector<int> ran(kPairs);
-    HeldOps held(eng);
-    for (size_t i = 0; i < kPairs; ++i) {
-      in.push_back(eng.NewVar());
-      out.push_back(eng.NewVar());
-      outside.push_back(HoldWrite(eng, in[i]));
-    }
-    for (size_t i = 0; i < kPairs; ++i) {
-      held.Push({.reads = {in[i]}, .writes = {out[i]}}, [&ran, i] { ++ran[i]; });
-      held.Push({.updates = {out[i]}}, [&ran, i] { ran[i] *= 10; });
-    }
-    const uint64_t before = g_allocations;
-    t_allowed = allowed;
-    held.Release();
-    t_allowed = UINT64_MAX;
-    EXPECT_GT(g_allocations - before, allowed) << "nothing was refused";
-    for (HeldOp& h : outside) h.Release();
-    eng.WaitAll();
-    for (const int n : ran) EXPECT_EQ(n, 10);
+  Engine eng(OnDevice(workers()));
+  std::vector<Var> in, out;
+  std::vector<HeldOp> outside;
+  std::vector<int> ran(kPairs);
+  HeldOps held(eng);
+  for (size_t i = 0; i < kPairs; ++i) {
+    in.push_back(eng.NewVar());
+    out.push_back(eng.NewVar());
+    if (i % 3 == 0) outside.push_back(HoldWrite(eng, in[i]));
   }
+  for (size_t i = 0; i < kPairs; ++i) {
+    held.Push({.reads = {in[i]}, .writes = {out[i]}, .place = Gpu(0)}, [&ran, i] { ++ran[i]; });
+    held.Push({.updates = {out[i]}, .place = Gpu(0)}, [&ran, i] { ran[i] *= 10; });
+  }
+  t_allowed = 0;
+  held.Release();
+  t_allowed = UINT64_MAX;
+  for (HeldOp& h : outside) h.Release();
+  eng.WaitAll();
+  for (const int n : ran) EXPECT_EQ(n, 10);
 }
 
 TEST_P(CountersTest, CountersAddUp) {

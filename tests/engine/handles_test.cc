@@ -5,7 +5,7 @@
 #include "engine/bulk.h"
 #include "engine/plan.h"
 #include "engine/spi/cost_model.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 
 namespace engine::test {
 namespace {
@@ -30,7 +30,12 @@ const VarCall kPushes[] = {
        Bulk bulk(e);
        e.Push({.updates = {v}}, [] {});
      }},
-    {"HeldOps::Push", [](Engine& e, Var& v) { HeldOps(e).Push({.updates = {v}}, [] {}); }},
+    {"push to a device in a Bulk",
+     [](Engine& e, Var& v) {
+       Bulk bulk(e);
+       e.Push({.updates = {v}, .place = Gpu(0)}, [] {});
+     }},
+    {"HeldOps::Push", [](Engine& e, Var& v) { HeldOps(e).Push({.updates = {v}, .place = Gpu(0)}, [] {}); }},
     {"an Operator's push", [](Engine& e, Var& v) { e.Push(e.NewOperator({.updates = {v}}, [] {})); }},
     {"ClearError", [](Engine& e, Var& v) { e.ClearError(v); }},
 };
@@ -60,7 +65,7 @@ void ExpectRefused(Engine& eng, Var& var, const char* text) {
 }
 
 TEST_P(HandlesTest, OfVarsThatAreEmptyOrMovedFrom) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var empty, moved = eng.NewVar("moved"), there = std::move(moved);
   ExpectRefused(eng, empty, "null Var");
   ExpectRefused(eng, moved, "null Var");  // NOLINT: moved from on purpose
@@ -71,14 +76,14 @@ TEST_P(HandlesTest, OfVarsThatAreEmptyOrMovedFrom) {
 }
 
 TEST_P(HandlesTest, OfVarsOfAnotherEngine) {
-  Engine eng(Quiet(workers())), other(Quiet(1));
+  Engine eng(OnDevice(workers())), other(Quiet(1));
   Var foreign = other.NewVar("foreign");
   ExpectRefused(eng, foreign, "another engine");
   EXPECT_EQ(foreign.version(), 0u);
 }
 
 TEST_P(HandlesTest, OfVarsThatWereDeleted) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var idle = eng.NewVar("idle"), other = idle;
   eng.Delete(idle);
   ExpectRefused(eng, other, "deleted");
@@ -92,7 +97,7 @@ TEST_P(HandlesTest, OfVarsThatWereDeleted) {
 }
 
 TEST_P(HandlesTest, OfVarsAfterTheShutdown) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var v = eng.NewVar("v");
   eng.Push({.writes = {v}}, [] {});
   eng.Shutdown();

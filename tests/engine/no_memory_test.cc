@@ -5,7 +5,7 @@
 
 #include "engine/bulk.h"
 #include "support/child.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 #include "support/seed.h"
 
 namespace {
@@ -142,16 +142,18 @@ TEST_P(NoMemoryTest, ARefusedPushHasChangedNothing) {
 }
 
 TEST_P(NoMemoryTest, ABulkHoldsWhatItHasTaken) {
-  Engine eng(Quiet(workers()));
+  Engine eng(OnDevice(workers()));
   Var var = eng.NewVar("var");
   std::atomic<int> ran{0};
   int accepted = 0;
   {
     Bulk bulk(eng, 100);
+    eng.Push({.updates = {var}, .place = Gpu(0)}, [&] { ++ran; });  // the device has its threads
+    ++accepted;
     const NoMemory none;
     for (int i = 0; i < 2000; ++i) {
       try {
-        eng.Push({.updates = {var}}, [&] { ++ran; });
+        eng.Push({.updates = {var}, .place = Gpu(0)}, [&] { ++ran; });
         ++accepted;
       } catch (const std::bad_alloc&) {
       }
@@ -166,7 +168,7 @@ void FailAtEachAllocation(int workers, const std::function<void(Engine&, const V
   constexpr int kMore = 50;  // than a first push makes
   for (int good = 0; good < kMore && !testing::Test::HasFailure(); ++good) {
     EXPECT_TRUE(InChild([&] {
-      Engine eng(Quiet(workers));
+      Engine eng(OnDevice(workers));
       const Var var = eng.NewVar("var");
       std::atomic<int> ran{0};
       const auto attempt = [&] {
@@ -223,17 +225,24 @@ TEST_P(NoMemoryTest, AtWhicheverAllocationAPushFailsTheOpWasPushedOrWasNot) {
        [](Engine& eng, const Var& v, Body f) { EXPECT_TRUE(eng.TryPush({.updates = {v}}, std::move(f))); }},
       {"held",
        [](Engine& eng, const Var& v, Body f) { static_cast<void>(eng.PushHeld({.updates = {v}}, std::move(f))); }},
-      {"held together", [](Engine& eng, const Var& v, Body f) { HeldOps(eng).Push({.updates = {v}}, std::move(f)); }},
+      {"held together",
+       [](Engine& eng, const Var& v, Body f) { HeldOps(eng).Push({.updates = {v}, .place = Gpu(0)}, std::move(f)); }},
+      {"for the host, past what is held together",
+       [](Engine& eng, const Var& v, Body f) {
+         HeldOps held(eng);
+         held.Push({.updates = {v}, .place = Gpu(0)}, [] {});
+         held.Push({.updates = {v}}, std::move(f));
+       }},
       {"the first of a bulk",
        [](Engine& eng, const Var& v, Body f) {
          const Bulk bulk(eng, 100);
-         eng.Push({.updates = {v}}, std::move(f));
+         eng.Push({.updates = {v}, .place = Gpu(0)}, std::move(f));
        }},
       {"behind a bulk of another",
        [](Engine& eng, const Var& v, Body f) {
          const int fails_in = std::exchange(t_until_failure, -1);
          Bulk bulk(eng, 100);
-         bulk.Push({.updates = {v}}, [] {});
+         bulk.Push({.updates = {v}, .place = Gpu(0)}, [] {});
          t_until_failure = fails_in;
          std::exception_ptr error;
          std::thread other;

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "engine/bulk.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 
 namespace engine::test {
 namespace {
@@ -179,10 +179,10 @@ TEST(ProcessExitDeathTest, StaticThatSetsABulkSizeWhenTheThreadLocalsHaveGone) {
     Deadline();
     struct Sets {
       ~Sets() {
-        Engine eng(Short());
+        Engine eng(OnDevice(Short()));
         SetBulkSize(eng, 5);
         Var a = eng.NewVar("a");
-        for (int i = 0; i < 12; ++i) eng.Push({.updates = {a}}, [] {});
+        for (int i = 0; i < 12; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
         eng.Wait(a);
         SetBulkSize(eng, 0);
       }

@@ -5,8 +5,7 @@
 #include <unistd.h>
 
 #include "engine/bulk.h"
-#include "engine/testing/software_device.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 
 static std::atomic<int> g_allowed{1 << 30};
 
@@ -125,16 +124,18 @@ TEST(ThreadFailureTest, AStoppedEngineThatCannotStartGivesUpInItsDestructor) {
 }
 
 TEST(ThreadFailureTest, ABulkWithoutAClockHoldsNothing) {
-  Engine eng(Quiet(1));
+  Engine eng(OnDevice(1));
   Var a = eng.NewVar("a");
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
+  eng.Wait(a);  // the device has its threads
   Bulk bulk(eng);
   Gate first, second;
   {
     const Allow none(0);
-    eng.Push({.updates = {a}}, [&] { first.Open(); });
+    eng.Push({.updates = {a}, .place = Gpu(0)}, [&] { first.Open(); });
     first.Wait();
   }
-  eng.Push({.updates = {a}}, [&] { second.Open(); });
+  eng.Push({.updates = {a}, .place = Gpu(0)}, [&] { second.Open(); });
   second.Wait();  // there is a clock now
 }
 

@@ -153,7 +153,7 @@ void World::PushToHeldOps(Put& put) {
     std::lock_guard lock(mail_mu_);
     if (open_held_ops_.size() < 16) open_held_ops_.push_back(me.held_ops);  // other threads release it as well
   }
-  put.desc.place = Cpu();
+  if (!put.op.on_device) put.desc.place = Cpu();  // passes by what is held
   PushBody(put, [&](auto&& body) {
     Attempt(me, put.op, [&] {
       me.held_ops->Push(put.desc, std::move(body));
@@ -192,7 +192,9 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
   const bool held = kind == kHeldOne && Has(kHeld) && !inside && !apart &&
                     (s_.ending != Ending::kShutdownBeside || Has(kHeldDeleted));
   const bool asynchronous = kind <= kAsyncLast && Has(kAsync);
-  const bool device = kind == kOnDevice && Has(kDevices);
+  const bool to_held_ops = kind >= kHeldOpsFirst && kind <= kHeldOpsLast && Has(kHeldOps) && !inside;
+  const bool bulked = kind > kOnDevice && Has(kBulks) && random.OneIn(2);
+  const bool device = Has(kDevices) && (kind == kOnDevice || bulked || (to_held_ops && !random.OneIn(4)));
   Want want{.depth = depth, .apart = apart};
   // What shutdown finds held or uncompleted; what PushHeld may refuse.
   want.wide =
@@ -237,7 +239,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
       PushAsync(put);
     } else if (held) {
       PushHeld(put);
-    } else if (kind >= kHeldOpsFirst && kind <= kHeldOpsLast && Has(kHeldOps) && !inside) {
+    } else if (to_held_ops) {
       PushToHeldOps(put);
     } else if (kind == kTry) {
       PushBody(put, [&](auto&& body) { Attempt(me, op, [&] { return eng_->TryPush(put.desc, std::move(body)); }); });

@@ -2,7 +2,7 @@
 // and run, under each policy, in turns with pushes in bulks of each size, with overlapping runs and with any schedule.
 #include "engine/bulk.h"
 #include "engine/plan.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 #include "support/seed.h"
 
 namespace engine::test {
@@ -20,9 +20,10 @@ std::ostream& operator<<(std::ostream& out, const Meaning& m) {
   return out;
 }
 
-// State of one program, and its pushes, the same from the same seed. `failures`: one op in so many fails; 0: none.
+// State of one program, and its pushes, the same from the same seed. `failures`: one op in so many fails; 0: none. `devices`:
+// whether the engine has one, where a third of the ops then are.
 struct Program {
-  explicit Program(Engine& engine) : eng(engine), x(kVars, 1.0) {
+  explicit Program(Engine& engine, bool devices = false) : eng(engine), on_device(devices), x(kVars, 1.0) {
     for (size_t i = 0; i < kVars; ++i) vars.push_back(eng.NewVar("v" + std::to_string(i)));
     cancelled.Cancel();
   }
@@ -31,6 +32,7 @@ struct Program {
     for (int i = 0; i < ops; ++i) {
       const size_t r = random.Below(kVars), u = random.Below(kVars), w = random.Below(kVars);
       const bool fails = failures && random.OneIn(failures), always = random.OneIn(6);
+      const Placement device = random.OneIn(3) && on_device ? Gpu(0) : Cpu();
       const Name name = Name::Intern("op" + std::to_string(i));
       const auto body = [this, r, u, w, i, fails] {
         x[u] = 0.5 * x[u] + 0.25 * x[r] + i;
@@ -41,7 +43,7 @@ struct Program {
                        .reads = {vars[r]},
                        .updates = {vars[u]},
                        .writes = {vars[w]},
-                       .place = random.OneIn(16) ? Io() : Cpu(),
+                       .place = random.OneIn(16) ? Io() : device,
                        .priority = static_cast<int>(random.Below(5)) - 2,
                        .run_always = always,
                        .cancel = failures && random.OneIn(20) ? &cancelled : nullptr};
@@ -53,7 +55,7 @@ struct Program {
             const Var& w, size_t wi) {
     // The sets again: a VarSet lives for the expression that it is written in.
     if (kind == 0) {
-      to.Push({.name = all.name, .writes = {w}}, [this, wi, i] { x[wi] = i; });
+      to.Push({.name = all.name, .writes = {w}, .place = all.place}, [this, wi, i] { x[wi] = i; });
     } else if (kind == 1) {
       to.PushAsync({.name = all.name, .reads = {r}, .updates = {u}, .writes = {w}, .cancel = all.cancel},
                    [body](RunContext&, Completion done) {
@@ -97,6 +99,7 @@ struct Program {
   }
 
   Engine& eng;
+  const bool on_device;
   std::vector<Var> vars;
   std::vector<double> x;
   CancelScope cancelled;
@@ -144,10 +147,10 @@ Meaning Replayed(int workers, Policy policy, uint64_t seed, uint64_t failures, b
   return program.Result();
 }
 
-// Runs among eager ops of the same program, which are held in bulks when the run takes its place.
+// Runs among eager ops of the same program; those for the device are held in bulks when the run takes its place.
 Meaning InTurns(int workers, Policy policy, uint64_t seed, uint64_t failures, int bulk_size) {
-  Engine eng(Quiet(workers));
-  Program program(eng);
+  Engine eng(OnDevice(workers));
+  Program program(eng, true);
   Graph graph;
   Capture capture(graph);
   program.Push(capture, seed, kOps, failures);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "engine/bulk.h"
+#include "support/on_device.h"
 
 namespace engine::test {
 namespace {
@@ -73,7 +74,7 @@ class Program {
   static constexpr uint32_t kTemps = 4096;
 
   EngineOptions Options() const {
-    EngineOptions o = Quiet(shape_.workers);
+    EngineOptions o = shape_.bulk ? OnDevice(shape_.workers) : Quiet(shape_.workers);
     o.max_pending = shape_.max_pending;
     o.policy = shape_.policy;
     o.io_threads = 2;
@@ -180,7 +181,10 @@ class Program {
       body(ctx);
       completers_.Post([done]() mutable { done(); });
     };
-    const Placement place = random.OneIn(10) ? Io() : random.OneIn(20) ? CopyIn() : Cpu();
+    const Placement place = shape_.bulk && random.OneIn(2) ? Gpu(0)
+                            : random.OneIn(10)             ? Io()
+                            : random.OneIn(20)             ? CopyIn()
+                                                           : Cpu();
     const int priority = random.OneIn(4) ? static_cast<int>(random.Below(5)) - 2 : 0;
     const bool always = shape_.fails && random.OneIn(8);
     CancelScope* const scope = shape_.fails && random.OneIn(30) ? &cancelled_ : nullptr;

@@ -17,7 +17,7 @@ struct Shape {
   Policy policy = Policy::kThreaded;
   bool fails = false;   // failures, ClearError, run_always, cancels
   bool nested = false;  // pushes and waits inside ops
-  int bulk = 0;         // each pusher's bulk size; above 1 with scopes of other sizes in between
+  int bulk = 0;         // each pusher's bulk size, with ops on a device; above 1 with scopes of other sizes in between
 };
 
 // From the seed: workers 0..8, pushers 1..16, small and large bounds and so on.

@@ -74,6 +74,9 @@ inline constexpr std::chrono::microseconds kLeaveNap{100};
 // How long a run that is awaited may go on before its record. Records of runs come at their ends; only a body that
 // blocks on something else than the engine is caught by this.
 inline constexpr std::chrono::milliseconds kRunPatience{20};
+// A member of a chain whose first is blocked is compared with so many before it, to see whether it waits with them: all, in a
+// bulk of the default size. Beyond that it starts by itself, which costs a dispatch.
+inline constexpr size_t kMostLooksBack = 16;
 // Bulks as graphs: eager runs before a capture (as the page on bulk asks); executables of one structure, for as many lanes
 // as usually run one; memory and structures kept; param changes after which a structure that changes in three of four runs
 // is left eager, because a capture costs about what issuing does.

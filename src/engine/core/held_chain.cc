@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <vector>
 
 #include "core/core.h"
 
@@ -63,24 +62,40 @@ namespace {
 // acquire: the last granters, as in GrantMany. More than the start is missing.
 bool IsBlocked(const OpRecord* op) { return op->wait.load(std::memory_order_acquire) > 1; }
 
-// Whatever `head` waits for, a later `op` waits for as well, if it names all of the same Vars: it can't be ready first.
-bool NamesAllOf(OpRecord* head, OpRecord* op) {
-  if (head->n_access > op->n_access) return false;
-  const std::span<Access> named(op->accesses(), op->n_access);
-  return std::all_of(head->accesses(), head->accesses() + head->n_access, [&](const Access& of) {
-    return std::any_of(named.begin(), named.end(), [&](const Access& a) { return a.var == of.var; });
-  });
+std::span<const Access> AccessesOf(const OpRecord* op) { return {op->accesses(), op->n_access}; }
+bool ByVar(const Access& a, const Access& b) { return a.var < b.var; }
+
+// Whether `op` comes behind `before`, which was pushed before it and has not ended. Both list their Vars in order.
+bool IsBehind(const OpRecord* before, const OpRecord* op) {
+  const std::span<const Access> first = AccessesOf(before), then = AccessesOf(op);
+  for (auto a = first.begin(), b = then.begin(); a != first.end() && b != then.end();) {
+    if (a->var == b->var && !(a->read() && b->read())) return true;
+    a->var < b->var ? ++a : ++b;
+  }
+  return false;
 }
 
-// Of a chain whose first member is blocked: whether another could start before it.
+// Whatever `head` waits for, a later `op` waits for as well, if it names all of the same Vars: it can't be ready first.
+bool NamesAllOf(const OpRecord* head, const OpRecord* op) {
+  const std::span<const Access> named = AccessesOf(op), all = AccessesOf(head);
+  return std::includes(named.begin(), named.end(), all.begin(), all.end(), ByVar);
+}
+
+// Of a chain whose first member is blocked: whether another could start before it. None that is behind one that could not.
 bool OthersMayBeReady(HeldChain& chain) {
   if (chain.order == HeldChain::kEachBehindTheOneBefore) return false;
   if (chain.order == HeldChain::kLookedAt) return true;  // once is enough: the looks of a chain cost by its members
   chain.order = HeldChain::kEachBehindTheOneBefore;
-  for (OpRecord* op = chain.first; op->extra.more_behind; op = op->extra.next) {
-    if (Protocol::Follows(op, op->extra.next)) continue;
-    chain.order = HeldChain::kLookedAt;
-    if (!NamesAllOf(chain.first, op->extra.next)) return true;
+  std::array<const OpRecord*, tuning::kMostLooksBack> seen;
+  size_t n = 0;
+  for (const OpRecord* op = chain.first; op->extra.more_behind;) {
+    seen[n++ % seen.size()] = op;
+    op = op->extra.next;
+    const size_t most = std::min(n, seen.size());
+    size_t back = 1;
+    while (back <= most && !IsBehind(seen[(n - back) % seen.size()], op)) ++back;
+    if (back > 1) chain.order = HeldChain::kLookedAt;
+    if (back > most && !NamesAllOf(chain.first, op)) return true;
   }
   return false;
 }

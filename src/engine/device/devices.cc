@@ -44,8 +44,11 @@ Devices::~Devices() {
 }
 
 void Devices::Close() {
+  {
+    MutexLock making(make_mu_);
+    stop_.store(true, std::memory_order_release);  // a device that a refused push still makes gets no thread
+  }
   if (thread_.joinable()) {
-    stop_.store(true, std::memory_order_release);
     Kick();
     thread_.join();
   }
@@ -124,7 +127,8 @@ DeviceState& Devices::Get(uint32_t index) {
   state->memory = std::make_shared<MemoryPool>(*this, *state, false);
   state->pinned = std::make_shared<MemoryPool>(*this, *state, true);
   // The thread comes with the first device, and before it: without the thread the device would never be looked at.
-  if (!thread_.joinable()) thread_ = MakeThread("a thread that looks after devices", [this] { ThreadMain(); });
+  if (!stop_.load(std::memory_order_relaxed) && !thread_.joinable())
+    thread_ = MakeThread("a thread that looks after devices", [this] { ThreadMain(); });
   devices_.push_back(std::move(state));
   DeviceState* made = devices_.back().get();
   by_index_[index].store(made, std::memory_order_release);

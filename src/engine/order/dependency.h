@@ -130,8 +130,8 @@ struct Dependency {
   ENGINE_INLINE static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused) {
     const uint32_t n = op->n_access;
     op->wait.store(n + bias, std::memory_order_relaxed);
-    const uint32_t granted =
-        n == 1 && Env::kMutant == Mutant::kNone ? RegisterOne(ctx, op, refused) : RegisterAll(ctx, op, refused);
+    const bool one = n == 1 && Env::kMutant != Mutant::kLinkBeforePublish;  // a fault that only RegisterAll can carry
+    const uint32_t granted = one ? RegisterOne(ctx, op, refused) : RegisterAll(ctx, op, refused);
     if (granted == kRefused) [[unlikely]]
       return Result::kDeletedVar;
     // Nobody else grants an op whose accesses were all granted here, but for its holder, which does not while it pushes.
@@ -204,14 +204,6 @@ struct Dependency {
     const uint32_t drop = LeaveWrite(ctx, op, a);
     if constexpr (Env::kMutant == Mutant::kSettledLate) a.var->settled.store(a.version(), std::memory_order_release);
     if (drop) DropPins(ctx, op, 1);
-  }
-
-  // Whether `op` comes straight behind `before` by a write.
-  static bool Follows(const Op* before, const Op* op) {
-    const Access* a = before->accesses();
-    for (uint32_t i = 0; i < before->n_access; ++i)
-      if (!a[i].read() && a[i].link.load(std::memory_order_relaxed) == reinterpret_cast<uintptr_t>(op)) return true;
-    return false;
   }
 
   // Releases one awaited grant that is not an access: a held op's start.

@@ -5,7 +5,7 @@
 // member when the chain is released, to each later one when the one before it has been issued (or, waiting inside its
 // body, lends its worker away). So a chain adds edges that point the way in which its owner pushed, and no other.
 // When it is a member's turn and the member still waits for an op outside, the chain waits with it if no other member
-// could be ready before: if each comes straight behind the one before it, or names all of its Vars. Otherwise the members
+// could be ready before: if each comes behind one before it, or names all of the waiting one's Vars. Otherwise the members
 // that have all other grants stay, and nothing blocks them any more; every other one starts by itself when it is granted
 // last. Hence no member waits for anything but what it depends on, and a turn: what another waits for outside may wait for
 // the member, in ways that the engine cannot see (a body that calls a Completion, a thread that releases a HeldOp after a

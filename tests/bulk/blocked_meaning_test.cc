@@ -1,8 +1,8 @@
 // Bulks with many members that wait for ops outside, which other threads let go in any order: nothing but speed may
-// depend on how they are split. Random programs against the serializability oracle.
+// depend on which of them stay together. Random programs against the serializability oracle.
 #include "engine/bulk.h"
 #include "stress/oracle.h"
-#include "support/engine_test.h"
+#include "support/on_device.h"
 #include "support/seed.h"
 
 namespace engine::test {
@@ -10,7 +10,7 @@ namespace {
 
 class BlockedBulks {
  public:
-  BlockedBulks(int workers, uint32_t vars, uint64_t seed) : random_(seed), oracle_(vars), eng_(Quiet(workers)) {
+  BlockedBulks(int workers, uint32_t vars, uint64_t seed) : random_(seed), oracle_(vars), eng_(OnDevice(workers)) {
     for (uint32_t v = 0; v < vars; ++v) vars_.push_back(eng_.NewVar());
   }
 
@@ -40,7 +40,7 @@ class BlockedBulks {
 
   // Calls submit with the description and the body of an op on up to `most` Vars.
   template <class F>
-  auto Make(uint64_t most, F&& submit) {
+  auto Make(uint64_t most, Placement place, F&& submit) {
     std::vector<Use> uses;
     auto sets = std::make_shared<Sets>();
     for (uint64_t n = 1 + random_.Below(most); n > 0; --n) {
@@ -51,7 +51,7 @@ class BlockedBulks {
       (mode == Mode::kRead ? sets->reads : mode == Mode::kUpdate ? sets->updates : sets->writes).push_back(vars_[var]);
     }
     OpRecord* const record = oracle_.NewRecord(std::move(uses));
-    const OpDesc desc = {.reads = sets->reads, .updates = sets->updates, .writes = sets->writes};
+    const OpDesc desc = {.reads = sets->reads, .updates = sets->updates, .writes = sets->writes, .place = place};
     record->push_begin = oracle_.Tick();
     auto pushed = submit(desc, [this, record, sets](RunContext& ctx) {
       for (Use& use : record->uses) use.version = ctx.version(vars_[use.var]);
@@ -61,10 +61,11 @@ class BlockedBulks {
     return pushed;
   }
   HeldOp Hold() {
-    return Make(2, [&](const OpDesc& desc, auto&& body) { return eng_.PushHeld(desc, std::move(body)); });
+    return Make(2, random_.OneIn(4) ? Gpu(0) : Cpu(),
+                [&](const OpDesc& desc, auto&& body) { return eng_.PushHeld(desc, std::move(body)); });
   }
   void Push(uint64_t most) {
-    Make(most, [&](const OpDesc& desc, auto&& body) {
+    Make(most, random_.OneIn(6) ? Cpu() : Gpu(0), [&](const OpDesc& desc, auto&& body) {
       eng_.Push(desc, std::move(body));
       return 0;
     });
@@ -87,10 +88,10 @@ class BlockedBulks {
   std::vector<Var> vars_;
 };
 
-class BulkSplitMeaningTest : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Workers, BulkSplitMeaningTest, testing::Values(0, 1, 2, 4),
+class BlockedBulkMeaningTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Workers, BlockedBulkMeaningTest, testing::Values(0, 1, 2, 4),
                          [](const auto& instance) { return std::to_string(instance.param); });
-TEST_P(BulkSplitMeaningTest, ManyMembersThatWaitOutsideAreSerializable) {
+TEST_P(BlockedBulkMeaningTest, ManyMembersThatWaitOutsideAreSerializable) {
   SCOPED_TRACE(SeedLine());
   constexpr uint32_t kVars[] = {3, 12, 60, 400};
   constexpr size_t kMembers[] = {4, 15, 60, 250};
