@@ -58,12 +58,13 @@ void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
 bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) { return PutOther(desc, fn, site, false); }
 
 bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  if (limit_ < 2 || !state_->ops.Holds(desc.place)) return state_->ops.PushPast(desc, fn, site, may_wait);
+  if (limit_ < 2 || !state_->ops.Holds(desc.place))
+    return state_->ops.PushPast(desc, fn, site, may_wait);  // mutant: bulk_released_by_an_op_for_the_host
   if (fn.type->async) {
     Release();
     return state_->ops.PushPast(desc, fn, site, may_wait);
   }
-  if (!Same(desc.place, place_) || desc.priority != priority_) Release();
+  if (!Same(desc.place, place_) || desc.priority != priority_) Release();  // mutant: bulk_keeps_other_placements
   const uint32_t held = may_wait ? state_->ops.PushErased(desc, fn, site) : state_->ops.TryPushErased(desc, fn, site);
   if (held == HeldOps::kNoRoom) return false;
   Note(desc, held);
@@ -76,7 +77,7 @@ void Bulk::Note(const OpDesc& desc, uint32_t held) {
   const uint64_t mark = (state.mark.load(std::memory_order_relaxed) | 1) + 1;
   if (held > 1) {
     state.mark.store(mark + 1, std::memory_order_relaxed);
-    if (held >= limit_) Release();
+    if (held >= limit_) Release();  // mutant: bulk_without_limit
     return;
   }
   place_ = desc.place;
@@ -85,7 +86,7 @@ void Bulk::Note(const OpDesc& desc, uint32_t held) {
     state.mark.store(mark, std::memory_order_relaxed);
   } else {
     state.mark.store(mark + 1, std::memory_order_seq_cst);
-    Opened();
+    Opened();  // mutant: bulk_never_opened
   }
 }
 

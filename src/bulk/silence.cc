@@ -87,7 +87,7 @@ bool Silence::Tick() {
       open = true;
       if (mark != bulk->seen) {
         bulk->seen = mark;
-        continue;
+        continue;  // mutant: silence_too_early
       }
       try {
         silent.push_back(bulk);
@@ -97,7 +97,7 @@ bool Silence::Tick() {
       bulk->seen = mark - 1;
     }
   }
-  for (const auto& bulk : silent) bulk->ops.Release();
+  for (const auto& bulk : silent) bulk->ops.Release();  // mutant: silence_that_never_ends
   return open;
 }
 

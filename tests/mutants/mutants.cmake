@@ -1,103 +1,59 @@
-# name, file, the test that must notice, what is changed and into what. All of it shipped text: if a change of the
-# engine moves it, the configuration says so, and the mutant is to be brought up to date.
-engine_mutant(dropped_wake engine/sched/pool.cc "Workers/WaitingTest.*/1"
-  "FutexWake(worker->asleep, 1);"
-  "if (wakeups_.load() % 8) FutexWake(worker->asleep, 1);")
-engine_mutant(double_completion engine/core/completion.cc "Workers/CompletionTest.S*"
-  "if (state_->called.exchange(1, std::memory_order_acq_rel) == 0) {"
-  "if (state_->called.exchange(0, std::memory_order_acq_rel) == 0) {")
-engine_mutant(dropped_completion_failure engine/core/completion.cc "Workers/CompletionTest.Dropping*"
-  "!= 1) return;"
-  "!= 99) return;")
-engine_mutant(dropped_drain_note engine/core/drain.cc "Workers/WaitingTest.*/1"
-  "void EngineCore::NoteDrain() {"
-  "void EngineCore::NoteDrain() { return;")
-engine_mutant(untold_drain engine/core/drain.cc "WaitAllTest.*"
-  "  if (untold && "
-  "  if (false && untold && ")
-engine_mutant(dropped_driver_wake engine/core/wait.cc "Workers/CompletionTest.CalledOnAForeign*/0"
-  "FutexWake(*waiter.word, kEveryone);"
-  "")
-engine_mutant(driver_leaves_in_silence engine/core/wait.cc "DriverTest.AWait*"
-  "if (caller_pool_used_.load(std::memory_order_relaxed) && pool(kCallerPool).HasReady()) WakeDriver();"
-  "")
-engine_mutant(body_under_the_scopes_of_who_waits engine/core/wait.cc "Workers/DrivingTest.ABodyPushesUnderNo*/0"
-  "  const BodyScopes aside;"
-  "")
-engine_mutant(large_blocks_unlisted engine/base/arena.cc "Workers/WatchdogTest.NamesOpsOfManyVars*"
-  "    if (wanted(large.cls)) visit(large.block);"
-  "    if (false) visit(large.block);")
-engine_mutant(failed_beside_its_body engine/core/completion.cc "Workers/ShutdownTest.TimeoutStartsNothing*"
-  "if (state->returned.load(std::memory_order_acquire) && "
-  "if (")
-engine_mutant(completion_of_the_parent engine/core/completion.cc "*ForkInertTest.*"
-  "  if (state_->Inherited()) return;"
-  "")
-engine_mutant(lost_unseen_error engine/core/execute.cc "Workers/UnseenErrorsTest.*"
-  "errors_.Add(error);"
-  "(void)0;")
-engine_mutant(last_listed_error engine/core/execute.cc "Workers/ErrorsTest.OfSeveral*"
-  "a.listed() >= listed"
-  "(first && a.listed() < listed)")
-engine_mutant(update_clears_poison engine/core/execute.cc "Workers/ErrorsTest.RunAlways*"
-  "} else if (a.mode() == Mode::kWrite) {"
-  "} else {")
-engine_mutant(wait_for_own_var engine/core/wait.cc "Workers/NestedWaitTest.WaitForAVarOfItsOwn*"
-  "if (FindAccess(f->op, core))"
-  "if (false)")
-engine_mutant(unbounded_pending engine/core/back_pressure.cc "Workers/BackPressureTest.PendingOps*/0"
-  "  WaitForRoom(slot);
-  return true;"
-  "  return true;")
-engine_mutant(fork_without_poison engine/core/fork.cc "Workers/ForkTest.VarsWithPending*"
-  "      SetPoison(var, error);"
-  "")
-engine_mutant(needed_chain_not_released engine/core/held_chain.cc "Workers/HeldChainTest.AWaitOfAnyThread*"
-  "  while (!slot.needed.empty()) {  // one by one: a release may push"
-  "  slot.needed.clear();
-  while (!slot.needed.empty()) {")
-engine_mutant(chain_not_left_by_a_wait engine/core/held_chain.cc "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1"
-  "  if (!op->extra.more_behind) return;"
-  "  if (op) return;")
-engine_mutant(several_holders_not_released engine/core/held_chain.cc "Workers/HeldChainTest.HeldReadersOfSeveral*"
-  "      ReleaseAllChains(mine);"
-  "      (void)0;")
-engine_mutant(started_member_stays_in_its_chain engine/core/held_chain.cc "Workers/HeldChainTest.AMemberOfAnotherChain*"
-  "  TakeFirst(*pass.slot, chain);"
-  "  if (op->extra.more_behind) {
-    chain.first = op->extra.next;
-  } else {
-    pass.slot->var_cache.Return(kChainClass, &chain);
-  }")
-engine_mutant(bulk_keeps_other_placements bulk/bulk.cc "Workers/BulkTest.AnotherPlacement*"
-  "if (!Same(desc.place, place_) || desc.priority != priority_) Release();"
-  "")
-engine_mutant(bulk_without_limit bulk/bulk.cc "BulkCounters.AThousand*"
-  "if (held >= limit_) Release();"
-  "")
-engine_mutant(bulk_never_opened bulk/bulk.cc "BulkClock.*"
-  "    Opened();"
-  "")
-engine_mutant(silence_that_never_ends bulk/silence.cc "Workers/BulkTest.AMillisecond*"
-  "for (const auto& bulk : silent) bulk->ops.Release();"
-  "")
-engine_mutant(silence_too_early bulk/silence.cc "Workers/BulkTest.AMillisecond*"
-  "        bulk->seen = mark;
-        continue;"
-  "        bulk->seen = mark;")
-engine_mutant(lost_device_not_drained engine/device/lost.cc "DeviceFaults.ADeviceThatIsLostAndWorksOn*"
-  "why.sticky() ? Loss::kGone : Loss::kEnds"
-  "Loss::kGone")
-engine_mutant(run_nobody_waits_for engine/device/retire.cc "DevicePlans.ARunThatNobodyWaitsFor*"
-  "asked = op->extra.flags & kSettleOp ?"
-  "asked = false ?")
-engine_mutant(event_used_again_too_early engine/device/retire.cc "DeviceBulk.EventsAreMadeOnce*"
-  "on.records.front().seq <= retired"
-  "on.records.front().seq <= retired + 1")
-engine_mutant(waiters_that_nobody_tells_of engine/device/channel.cc "DevicePlans.WhoeverComesToWait*"
-  "  attention_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
-  Kick();"
-  "")
-engine_mutant(lane_made_of_a_lost_device engine/device/devices.cc "DeviceFaults.AnOpWhoseLaneIsMade*"
-  "if (device.lost.load()) made->good.store(0, std::memory_order_release);"
-  "")
+# name, the test that must notice, what is done to the line that is marked with the name.
+
+# --- sleep and wake, waits, drains
+engine_mutant(dropped_wake "Workers/WaitingTest.*/1" DROP)
+engine_mutant(dropped_drain_note "Workers/WaitingTest.*/1" DROP)
+engine_mutant(untold_drain "WaitAllTest.*" DROP)
+engine_mutant(dropped_driver_wake "Workers/CompletionTest.CalledOnAForeign*/0" DROP)
+engine_mutant(driver_leaves_in_silence "DriverTest.AWait*" DROP)
+engine_mutant(body_under_the_scopes_of_who_waits "Workers/DrivingTest.ABodyPushesUnderNo*/0" DROP)
+engine_mutant(wait_for_own_var "Workers/NestedWaitTest.WaitForAVarOfItsOwn*" FALSE)
+engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOps*/0" DROP)
+
+# --- completions
+engine_mutant(double_completion "Workers/CompletionTest.S*" TRUE)
+engine_mutant(dropped_completion_failure "Workers/CompletionTest.Dropping*" TRUE)
+engine_mutant(failed_beside_its_body "Workers/ShutdownTest.TimeoutStartsNothing*" INSTEAD
+  "const bool returned = true;")
+engine_mutant(completion_of_the_parent "*ForkInertTest.*" DROP)
+
+# --- errors, forks, reports
+engine_mutant(lost_unseen_error "Workers/UnseenErrorsTest.*" DROP)
+engine_mutant(last_listed_error "Workers/ErrorsTest.OfSeveral*" INSTEAD
+  "if (a.mode() == Mode::kWrite || (first && a.listed() < listed)) continue;")
+engine_mutant(update_clears_poison "Workers/ErrorsTest.RunAlways*" TRUE)
+engine_mutant(fork_without_poison "Workers/ForkTest.VarsWithPending*" DROP)
+engine_mutant(large_blocks_unlisted "Workers/WatchdogTest.NamesOpsOfManyVars*" FALSE)
+
+# --- ops that are held together
+engine_mutant(needed_chain_not_released "Workers/HeldChainTest.AWaitOfAnyThread*" FALSE)
+engine_mutant(several_holders_not_released "Workers/HeldChainTest.HeldReadersOfSeveral*" DROP)
+engine_mutant(chain_not_left_by_a_wait "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1" TRUE)
+engine_mutant(started_member_stays_in_its_chain "HeldChainDispatches.AMemberThatWasLetGo*" INSTEAD
+  "if (op->extra.more_behind) chain.first = op->extra.next; else pass.slot->var_cache.Return(kChainClass, &chain);")
+engine_mutant(op_for_the_host_held "Workers/HeldChainTest.OpsForTheHostPassBy*" FALSE)
+engine_mutant(chain_waits_for_any_member "Workers/BlockedMembersTest.MayWaitForWhat*" DROP)
+engine_mutant(chain_never_waits "BlockedMembersDispatches.*" TRUE)
+engine_mutant(row_taken_for_granted "Workers/BlockedMembersTest.AreFoundAgain*" DROP)
+engine_mutant(blocked_member_kept "Workers/BlockedMembersTest.MayWaitForWhat*" FALSE)
+
+# --- bulk
+engine_mutant(bulk_takes_ops_for_the_host "Redirected.OneThatYields*" TRUE)
+engine_mutant(bulk_released_by_an_op_for_the_host "Workers/BulkHostTest.*StartAtOnce*" INSTEAD
+  "return Release(), state_->ops.PushPast(desc, fn, site, may_wait);")
+engine_mutant(bulk_keeps_other_placements "Workers/BulkTest.AnotherPlacement*" DROP)
+engine_mutant(bulk_without_limit "BulkCounters.AThousand*" DROP)
+engine_mutant(bulk_never_opened "BulkClock.*" DROP)
+engine_mutant(silence_that_never_ends "Workers/BulkTest.AMillisecond*" DROP)
+engine_mutant(silence_too_early "Workers/BulkTest.AMillisecond*" DROP)
+
+# --- devices
+engine_mutant(lost_device_not_drained "DeviceFaults.ADeviceThatIsLostAndWorksOn*" INSTEAD
+  "const Loss loss = Loss::kGone;")
+engine_mutant(run_nobody_waits_for "DevicePlans.ARunThatNobodyWaitsFor*" INSTEAD
+  "false ? KindOf(op).asked_for(op) : nullptr;")
+engine_mutant(event_used_again_too_early "DeviceBulk.EventsAreMadeOnce*" INSTEAD
+  "while (!on.records.empty() && on.records.front().seq <= retired + 1) {")
+engine_mutant(waiters_that_nobody_tells_of "DevicePlans.WhoeverComesToWait*" DROP)
+engine_mutant(lane_made_of_a_lost_device "DeviceFaults.AnOpWhoseLaneIsMade*" DROP)
+engine_mutant(device_thread_after_the_end "Workers/HandlesTest.OfVarsAfterTheShutdown/1" TRUE)

@@ -239,7 +239,7 @@ void Arena::ForEachBlock(uint32_t from, uint32_t to, const std::function<void(vo
   for (const Slab& slab : slabs_)
     for (uint32_t i = 0; wanted(slab.cls) && i < slab.blocks; ++i) visit(slab.memory + BlockBytes(slab.cls) * i);
   for (const LargeBlock& large : large_)
-    if (wanted(large.cls)) visit(large.block);
+    if (wanted(large.cls)) visit(large.block);  // mutant: large_blocks_unlisted
 }
 
 BlockCache::Loaded& BlockCache::Known(uint32_t cls) {

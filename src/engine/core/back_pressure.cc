@@ -29,7 +29,7 @@ bool EngineCore::MakeRoom(ThreadSlot& slot, bool may_wait) {
   if (t_frame || HookFrame::Inside(this, HookFrame::Kind::kWorker)) return true;
   if (ops_.outstanding() + ops_.magazine() <= options_.max_pending || Pending() < options_.max_pending) return true;
   if (!may_wait) return false;
-  WaitForRoom(slot);
+  WaitForRoom(slot);  // mutant: unbounded_pending
   return true;
 }
 

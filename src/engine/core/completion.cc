@@ -19,9 +19,9 @@ std::exception_ptr Completion::Unspecified() {
 
 void Completion::Finish(std::exception_ptr cause) {
   if (!state_) throw UsageError("an empty Completion was called");
-  if (state_->Inherited()) return;
+  if (state_->Inherited()) return;  // mutant: completion_of_the_parent
   // acq_rel: one caller wins; its effects are published by the settling.
-  if (state_->called.exchange(1, std::memory_order_acq_rel) == 0) {
+  if (state_->called.exchange(1, std::memory_order_acq_rel) == 0) {  // mutant: double_completion
     state_->core->FinishAsync(state_->op, std::move(cause));
     return;
   }
@@ -52,7 +52,7 @@ void EngineCore::NoteReturned(const Completion& ours) { ours.state_->returned.st
 
 void EngineCore::DropCompletion(CompletionState* state) {
   // acq_rel: the last one sees what the others did.
-  if (state->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (state->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;  // mutant: dropped_completion_failure
   if (state->Inherited()) return Release();
   if (!state->held && state->called.exchange(1, std::memory_order_acq_rel) == 0)
     FinishAsync(state->op, MakeCause<CompletionError>("its Completion was dropped without being called"));
@@ -116,8 +116,8 @@ void EngineCore::ReleaseAllHeld() {
 void EngineCore::FailPendingCompletions(const std::exception_ptr& cause) {
   for (CompletionState *next, *state = PendingCompletions(false); state; state = next) {
     next = state->next;
-    if (state->returned.load(std::memory_order_acquire) && state->called.exchange(1, std::memory_order_acq_rel) == 0)
-      FinishAsync(state->op, cause);
+    const bool returned = state->returned.load(std::memory_order_acquire);  // mutant: failed_beside_its_body
+    if (returned && state->called.exchange(1, std::memory_order_acq_rel) == 0) FinishAsync(state->op, cause);
     DropCompletion(state);
   }
 }

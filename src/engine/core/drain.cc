@@ -114,13 +114,14 @@ bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
 }
 
 void EngineCore::NoteDrain() {
-  drain_seq_.fetch_add(1);  // seq_cst. Partner: the sleeper's count in WaitAll
-  if (drain_sleepers_.load()) FutexWake(drain_seq_, kEveryone);
+  // seq_cst. Partner: the sleeper's count in WaitAll.
+  drain_seq_.fetch_add(1);
+  if (drain_sleepers_.load()) FutexWake(drain_seq_, kEveryone);  // mutant: dropped_drain_note
 }
 
 void EngineCore::TellDrain(Worker& worker, const OpRecord* next) {
   const uint8_t untold = std::exchange(worker.untold, 0);
-  if (untold && !(next && 1u + next->extra.epoch == untold)) NoteDrain();
+  if (untold && !(next && 1u + next->extra.epoch == untold)) NoteDrain();  // mutant: untold_drain
 }
 
 }  // namespace engine::detail

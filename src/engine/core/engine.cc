@@ -162,7 +162,7 @@ Submitter* Redirect::Of(const Engine& engine, const Placement& place) noexcept {
   for (const Redirect* r = detail::t_scopes.redirect; r; r = r->outer_) {
     if (r->core_ != engine.core_) continue;
     if (r->rank_ == Rank::kFirst) return r->to_;
-    if (!yielding && place.kind != Placement::Kind::kDefault) yielding = r->to_;
+    if (!yielding && place.kind != Placement::Kind::kDefault) yielding = r->to_;  // mutant: bulk_takes_ops_for_the_host
   }
   return yielding;
 }

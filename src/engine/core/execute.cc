@@ -187,7 +187,7 @@ ErrorRecord* EngineCore::FirstPoison(OpRecord* op) {
   uint32_t listed = UINT32_MAX;
   for (uint32_t i = 0; i < op->n_access; ++i) {
     Access& a = op->accesses()[i];
-    if (a.mode() == Mode::kWrite || a.listed() >= listed) continue;
+    if (a.mode() == Mode::kWrite || a.listed() >= listed) continue;  // mutant: last_listed_error
     // relaxed: granted after the writer that set it; the grant orders us behind.
     if (ErrorRecord* e = CoreOf(a.var)->completer.poison.load(std::memory_order_relaxed)) {
       first = e;
@@ -214,12 +214,13 @@ void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
     if (a.read()) continue;
     if (error) {
       SetPoison(CoreOf(a.var), error);
-    } else if (a.mode() == Mode::kWrite) {
-      SetPoison(CoreOf(a.var), nullptr);  // an Update leaves the poison of a run_always op's Var where it is
+    } else if (a.mode() == Mode::kWrite) {  // mutant: update_clears_poison
+      // An Update leaves the poison of a run_always op's Var where it is.
+      SetPoison(CoreOf(a.var), nullptr);
     }
   }
   if (!error) return;
-  if (error->IsRoot() && !error->cancelled) errors_.Add(error);
+  if (error->IsRoot() && !error->cancelled) errors_.Add(error);  // mutant: lost_unseen_error
   error->Release();
 }
 

@@ -182,7 +182,7 @@ void EngineCore::PoisonPendingAfterFork() {
         error = ErrorRecord::NewRoot("", {},
                                      std::make_exception_ptr(ForkedWhilePending(
                                          "a write was pending when the process forked; the parent has it")));
-      SetPoison(var, error);
+      SetPoison(var, error);  // mutant: fork_without_poison
     }
     var->settled.store(pushed, std::memory_order_relaxed);
     var->tail.store(0, std::memory_order_relaxed);

@@ -94,8 +94,8 @@ bool OthersMayBeReady(HeldChain& chain) {
     const size_t most = std::min(n, seen.size());
     size_t back = 1;
     while (back <= most && !IsBehind(seen[(n - back) % seen.size()], op)) ++back;
-    if (back > 1) chain.order = HeldChain::kLookedAt;
-    if (back > most && !NamesAllOf(chain.first, op)) return true;
+    if (back > 1) chain.order = HeldChain::kLookedAt;              // mutant: row_taken_for_granted
+    if (back > most && !NamesAllOf(chain.first, op)) return true;  // mutant: chain_never_waits
   }
   return false;
 }
@@ -106,8 +106,9 @@ bool OthersMayBeReady(HeldChain& chain) {
 // until then.
 OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& chain) {
   OpRecord* const op = chain.first;
-  if (op->extra.more_behind && IsBlocked(op) && OthersMayBeReady(chain)) return KeepReady(pass, chain);
-  TakeFirst(*pass.slot, chain);
+  if (op->extra.more_behind && IsBlocked(op) && OthersMayBeReady(chain))
+    return KeepReady(pass, chain);  // mutant: chain_waits_for_any_member
+  TakeFirst(*pass.slot, chain);     // mutant: started_member_stays_in_its_chain
   Protocol::ReleaseBias(pass, op);
   return op;
 }
@@ -122,7 +123,7 @@ OpRecord* EngineCore::KeepReady(Pass& pass, HeldChain& chain) {
     more = op->extra.more_behind;
     next = op->extra.next;
     op->extra.more_behind = false;
-    if (IsBlocked(op)) {
+    if (IsBlocked(op)) {  // mutant: blocked_member_kept
       LetGo(op);
       Protocol::ReleaseBias(pass, op);
       continue;
@@ -147,7 +148,7 @@ OpRecord* EngineCore::KeepReady(Pass& pass, HeldChain& chain) {
 
 // The op on this thread has a member behind it and will not end soon: it leaves its chain, which goes on elsewhere.
 void EngineCore::LeaveChain(OpRecord* op) {
-  if (!op->extra.more_behind) return;
+  if (!op->extra.more_behind) return;  // mutant: chain_not_left_by_a_wait
   op->extra.more_behind = false;
   devices_->LeaveRunOf(op);
   Pass pass{&Slot()};
@@ -159,11 +160,12 @@ void EngineCore::LeaveChain(OpRecord* op) {
 
 // `mine` goes on being held: its members may wait for each other.
 void EngineCore::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
-  while (!slot.needed.empty()) {  // one by one: a release may push
+  // One by one: a release may push.
+  while (!slot.needed.empty()) {  // mutant: needed_chain_not_released
     HeldChain* const chain = slot.needed.back();
     slot.needed.pop_back();
     if (chain == Protocol::kSeveral) {
-      ReleaseAllChains(mine);
+      ReleaseAllChains(mine);  // mutant: several_holders_not_released
     } else {
       ReleaseChain(chain);
     }

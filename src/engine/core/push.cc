@@ -565,7 +565,7 @@ namespace engine {
 // Here, so that the compiler narrows the common case of PushChained.
 ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   const uint8_t pool = core_->HomeOf(desc.place).pool;
-  if (!core_->OnDevice(pool) || fn.type->async) [[unlikely]]
+  if (!core_->OnDevice(pool) || fn.type->async) [[unlikely]]  // mutant: op_for_the_host_held
     return PushPast(desc, fn, site, may_wait) ? 0 : kNoRoom;
   return core_->PushChained(desc, fn, site, detail::OpKindId::kPlain, {.pool = pool}, may_wait, *owner_);
 }

@@ -26,7 +26,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   for (const RunFrame* f = t_frame; f; f = f->outer) {
     if (f->core != this) continue;
     ours = true;
-    if (FindAccess(f->op, core))
+    if (FindAccess(f->op, core))  // mutant: wait_for_own_var
       throw UsageError("op '" + std::string(f->op->extra.name) + "' waits for Var '" + core->pusher.name +
                        "', which it names itself, at " + site.file + ":" + std::to_string(site.line));
   }
@@ -116,7 +116,8 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
 // Who could drive goes away: a wake that was meant for him goes to another. Asked behind his last sleep, in which the pool
 // may have been used for the first time.
 void EngineCore::PassOnDriving() {
-  if (caller_pool_used_.load(std::memory_order_relaxed) && pool(kCallerPool).HasReady()) WakeDriver();
+  if (caller_pool_used_.load(std::memory_order_relaxed) && pool(kCallerPool).HasReady())
+    WakeDriver();  // mutant: driver_leaves_in_silence
 }
 
 // One sleep, listed as a driver meanwhile. False at the deadline.
@@ -163,7 +164,7 @@ void EngineCore::WakeDriver() {
       uint32_t parked = WaitNode::kParked;
       if (!waiter.word->compare_exchange_strong(parked, WaitNode::kDrive, std::memory_order_acq_rel)) continue;
     }
-    FutexWake(*waiter.word, kEveryone);
+    FutexWake(*waiter.word, kEveryone);  // mutant: dropped_driver_wake
     return;
   }
 }
@@ -174,7 +175,7 @@ bool EngineCore::DriveOne(uint8_t* epoch) {
   OpRecord* op = pool(kCallerPool).TryTake();
   if (!op) return false;
   if (epoch) *epoch = op->extra.epoch;
-  const BodyScopes aside;
+  const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
   Execute(Slot(), op, nullptr);
   return true;
 }

@@ -118,7 +118,7 @@ void Devices::CloseChannels() {
 
 void Devices::Attend() {
   attention_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
-  Kick();
+  Kick();                  // mutant: waiters_that_nobody_tells_of
 }
 
 void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {

@@ -127,7 +127,7 @@ DeviceState& Devices::Get(uint32_t index) {
   state->memory = std::make_shared<MemoryPool>(*this, *state, false);
   state->pinned = std::make_shared<MemoryPool>(*this, *state, true);
   // The thread comes with the first device, and before it: without the thread the device would never be looked at.
-  if (!stop_.load(std::memory_order_relaxed) && !thread_.joinable())
+  if (!stop_.load(std::memory_order_relaxed) && !thread_.joinable())  // mutant: device_thread_after_the_end
     thread_ = MakeThread("a thread that looks after devices", [this] { ThreadMain(); });
   devices_.push_back(std::move(state));
   DeviceState* made = devices_.back().get();
@@ -153,7 +153,7 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
   DeviceLane* made = lanes_made_.back().get();
   lanes_[id].store(made, std::memory_order_release);
   n_lanes_.store(id + 1);  // seq_cst, then a look. Partner: Lose, which may not have seen it
-  if (device.lost.load()) made->good.store(0, std::memory_order_release);
+  if (device.lost.load()) made->good.store(0, std::memory_order_release);  // mutant: lane_made_of_a_lost_device
   place.store(made, std::memory_order_release);
   return *made;
 }

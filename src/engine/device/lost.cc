@@ -56,8 +56,9 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
       MutexLock lane_lock(on.mu);
       on.good.store(on.retired.load(std::memory_order_relaxed), std::memory_order_release);
     }
+    const Loss loss = why.sticky() ? Loss::kGone : Loss::kEnds;  // mutant: lost_device_not_drained
     // Only now may numbers retire that have failed. Partner: Poll.
-    state.loss.store(why.sticky() ? Loss::kGone : Loss::kEnds, std::memory_order_release);
+    state.loss.store(loss, std::memory_order_release);
   }
   core_.errors_.Add(error);
   Kick();  // the thread retires what is left

@@ -28,7 +28,8 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     if (on.Retired(seq)) return false;
     // Whoever retires it may start and end it at once: nothing of it is touched after the unlock.
     op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
-    const auto* const asked = KindOf(op).asked_for ? KindOf(op).asked_for(op) : nullptr;
+    const auto* const asked =
+        KindOf(op).asked_for ? KindOf(op).asked_for(op) : nullptr;  // mutant: run_nobody_waits_for
     on.awaiting.push_back({seq, op, asked});
     // seq_cst, behind the push. Partner: Ask, which says so first and then has the thread look.
     if (!on.awaiting.back().Asked()) return true;
@@ -131,7 +132,7 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
       on.first = last->extra.next;
       last->extra.next = nullptr;
     }
-    while (!on.records.empty() && on.records.front().seq <= retired) {
+    while (!on.records.empty() && on.records.front().seq <= retired) {  // mutant: event_used_again_too_early
       on.spare_events.push_back(on.records.front().event);
       on.records.PopFront();
     }

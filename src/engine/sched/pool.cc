@@ -268,7 +268,7 @@ void Pool::WakeOne() {
     worker->asleep.store(0, std::memory_order_release);
   }
   wakeups_.fetch_add(1, std::memory_order_relaxed);
-  FutexWake(worker->asleep, 1);
+  FutexWake(worker->asleep, 1);  // mutant: dropped_wake
 }
 
 void Pool::StopWorkers() {
