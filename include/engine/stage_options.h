@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@
 #include "engine/testing/stage_clock.h"
 
 namespace engine {
+
+class StageHost;
 
 // A source says with it that there is no more data. Also the default of closed_exception_types.
 class EndOfData : public Error {
@@ -88,6 +91,9 @@ struct StageOptions {
   int max_threads = 0;        // likewise; 0: one a core
 
   StageClock* clock = nullptr;  // of time-outs, pauses and waits; null: the steady clock
+
+  std::shared_ptr<StageHost> host =
+      {};  // of a front end (spi/stage_host.h): its threads; null: threads of the stage's own
 };
 
 // A snapshot. Counters start with the run; a restart starts them anew.

@@ -76,6 +76,7 @@ from .errors import (
     CancelledError,
     CommunicatorError,
     CompletionError,
+    EndOfData,
     Error,
     ForkedWhilePending,
     OpError,
@@ -93,7 +94,7 @@ from .values import Value, value
 
 __all__ = [
     "BackPressureError", "CancelScope", "CancelledError", "Collective", "Communicator", "CommunicatorError",
-    "CompletionError", "DeviceArray", "Done", "Engine", "Error", "Explanation", "ForkedWhilePending", "GraphKey",
+    "CompletionError", "DeviceArray", "Done", "EndOfData", "Engine", "Error", "Explanation", "ForkedWhilePending", "GraphKey",
     "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock", "PrefetchHook", "Run", "ShutdownError",
     "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError", "Value",
     "Var", "__version__", "bulk", "cancelled", "clear_error", "communicator_id", "communicators", "copy_in",

@@ -57,6 +57,10 @@ class StageTimeoutError(Error, TimeoutError):
     """An item waited too long for room in its stage, or a consumer too long for an item."""
 
 
+class EndOfData(Error):
+    """There is no more data: what ``take`` of a stage and ``step`` of a smart stage raise then, and what a source may raise."""
+
+
 class ShutdownError(OpError):
     """The engine was shut down before the op could finish."""
 

@@ -50,6 +50,7 @@ const char* ClassNameOf(const std::exception& error) {
   if (dynamic_cast<const engine::CompletionError*>(&error)) return "CompletionError";
   if (dynamic_cast<const engine::CommunicatorError*>(&error)) return "CommunicatorError";
   if (dynamic_cast<const engine::StageTimeoutError*>(&error)) return "StageTimeoutError";
+  if (dynamic_cast<const engine::EndOfData*>(&error)) return "EndOfData";
   if (dynamic_cast<const engine::OpError*>(&error)) return "OpError";
   if (dynamic_cast<const engine::Error*>(&error)) return "Error";
   return "OpError";

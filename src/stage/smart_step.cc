@@ -9,7 +9,6 @@
 #include <string>
 
 #include "boundary.h"
-#include "engine/spi/staging_area.h"
 #include "guard.h"
 #include "partition.h"
 #include "stage_lane.h"
@@ -37,12 +36,6 @@ std::string Millis(double seconds) {
   char text[40];
   std::snprintf(text, sizeof text, "%.4g ms", seconds * 1e3);
   return text;
-}
-
-StageOptions Named(StageOptions options) {
-  // The checks, and the generated name, are the staging area's.
-  const StagingArea checked(std::move(options));
-  return checked.options();
 }
 
 }  // namespace
@@ -236,9 +229,6 @@ struct SmartStep::State {
 SmartStep::SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, SmartStageOptions options)
     : state_(std::make_unique<State>(eng, std::move(step), std::move(sourced), std::move(options))) {
   State& s = *state_;
-  StageOptions& stage = s.options.stage;
-  if (stage.stage_subgraph_stream_id != 0 && !stage.engine) stage.engine = &eng;
-  stage = Named(std::move(stage));
   s.Check();
   s.options.graph = nullptr;
   if (s.options.stage_subgraph_on_cpu) s.AddCopies();

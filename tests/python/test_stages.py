@@ -38,7 +38,7 @@ def test_names_and_defaults_are_those_of_the_pages():
     import dataclasses
     import inspect
 
-    page = {"capacity": 1, "num_threads": 1, "timeout_millis": 300_000, "closed_exception_types": (StopIteration,),
+    page = {"capacity": 1, "num_threads": 1, "timeout_millis": 300_000, "closed_exception_types": (StopIteration, engine.EndOfData),
             "ignored_exception_types": (), "use_stage_subgraph_thread_pool": False, "stage_subgraph_thread_pool_id": 0,
             "stage_subgraph_stream_id": 0, "name": None}  # fmt: skip
     staged = {name: p.default for name, p in inspect.signature(engine.staged).parameters.items()}
@@ -373,11 +373,12 @@ def test_a_stage_that_is_forgotten_ends_its_producers():
     for _ in range(3):
         stage = engine.staged(lambda: 1, num_threads=2)
         next(stage)
-        run = stage._run
+        threads = [thread for thread in threading.enumerate() if thread.name == f"stage {stage.name}"]
+        assert len(threads) == 2
         del stage
-        for thread in run.threads:
+        for thread in threads:
             thread.join(PATIENCE)
-        assert not any(thread.is_alive() for thread in run.threads)
+        assert not any(thread.is_alive() for thread in threads)
 
 
 def test_items_that_nobody_takes_are_freed():
@@ -413,39 +414,29 @@ def test_items_that_nobody_takes_are_freed():
 
 
 @pytest.mark.parametrize("serial", [True, False])
-def test_a_producer_that_waits_for_room_does_not_keep_its_item_alive(serial):
+def test_a_producer_does_not_keep_an_item_that_waited_for_room_alive(serial, gate):
     import weakref
-
-    from engine.producers import Run
-    from engine.sources import Source
 
     class Item:
         pass
 
-    class Full:
-        """An area without room, in which somebody takes the item at once."""
+    refs = []
 
-        name, tickets = "full", iter([0, -1])
+    def make():
+        if len(refs) == 2:
+            gate()
+        item = Item()
+        refs.append(weakref.ref(item))
+        return item
 
-        def begin(self):
-            return next(self.tickets)
-
-        def put(self, ticket, item):
-            self.item = weakref.ref(item)
-            return False
-
-        def await_room(self, ticket):
-            self.freed = self.item() is None
-
-        def enter(self):
-            pass
-
-        leave = enter
-
-    area = Full()
-    source = Source(Item, None, None) if serial else Source(None, lambda _: Item(), None)
-    Run(area, source, (), (), False)._produce()
-    assert area.freed
+    stage = engine.staged(iter(make, None) if serial else make)
+    while stage.stats()["waiting"] == 0:  # the first is buffered, the second waits for room
+        stage.start()
+    next(stage)
+    gate.wait_until_entered()  # the second has found room
+    next(stage)
+    assert [ref() for ref in refs] == [None, None]
+    gate.open()
 
 
 def test_a_recorded_function_is_a_source_that_is_run_in_order():

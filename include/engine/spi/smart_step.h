@@ -19,6 +19,7 @@
 // Source:    DeepRec's SmartStage; reasons, costs and the guard are added.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -58,6 +59,17 @@ struct StepItem {
   size_t bytes() const;
 };
 
+// The values of the next item, in the order in which a step takes them; false at the end. One thread calls it at a time, in
+// order.
+using StepPull = std::function<bool(std::vector<Value>* values)>;
+
+// A step that a front end has recorded by its first item.
+struct RecordedStep {
+  Graph graph = {};
+  std::vector<ValueId> sourced = {};   // its inputs that the items give, in the order of their values
+  std::vector<uint32_t> targets = {};  // see SmartStageOptions
+};
+
 // What was decided, and why.
 struct SmartStageReport {
   struct Node {
@@ -83,7 +95,8 @@ struct SmartStageReport {
 
 class SmartStep {
  public:
-  // `sourced`: the inputs of `step` that its sources give, in the order of StepItem::values.
+  // `sourced`: the inputs of `step` that its sources give, in the order of StepItem::values. `options.stage`: as a
+  // StagingArea has checked it.
   SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, SmartStageOptions options);
   ~SmartStep();
   SmartStep(const SmartStep&) = delete;

@@ -6,6 +6,8 @@
 
 namespace engine::detail {
 
+thread_local constinit bool t_in_piece = false;
+
 Pool::Pool(EngineCore& core, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin)
     : core_(core),
       index_(index),

@@ -1,17 +1,15 @@
-#include "sched/intra_op.h"
+#include "base/intra_op.h"
 
 #include <oneapi/tbb/blocked_range.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 
-#include "core/fork.h"
-#include "core/piece_of_op.h"
+#include "engine/op.h"
 
 namespace engine::detail {
-
-thread_local constinit bool t_in_piece = false;
 
 namespace {
 // relaxed, both: the first is read in a fork's handlers, the second changes while a child has one thread.
