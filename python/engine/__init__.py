@@ -17,6 +17,8 @@
     engine.push(work, reads=[v], priority=1)
     engine.wait_all()
 
+Beside this: ``engine.data`` (stages), ``engine.comm`` (collectives), ``engine.testing``.
+
 Workers run what releases the GIL in parallel: NumPy's larger calls, I/O, compression, extension modules.
 """
 
@@ -24,10 +26,9 @@ import atexit as _atexit
 import os as _os
 import threading as _threading
 
-from . import _core, errors
+from . import _core, comm, data, errors, testing
 from ._core import (
     CancelScope,
-    Communicator,
     DeviceArray,
     Done,
     Engine,
@@ -39,8 +40,6 @@ from ._core import (
     Var,
     __version__,
     cancelled,
-    communicator_id,
-    communicators,
     copy_in,
     copy_out,
     cpu,
@@ -49,14 +48,11 @@ from ._core import (
     defer_sync,
     gpu,
     io,
-    plant_loopback_fault,
     policies,
     push,
     push_async,
-    stage_lane,
 )
 from .bulk import bulk, set_bulk_size
-from .collectives import Collective
 from .defaults import (
     clear_error,
     describe_pending,
@@ -85,24 +81,19 @@ from .errors import (
     UsageError,
 )
 from .explanation import Explanation, explain
-from .graphs import Hybrid, graph, hybridize, mark_target_node
+from .graphs import Hybrid, graph, hybridize
 from .ops import Op, op
-from .smart import SmartStage, SmartStageOptions, do_smart_stage, smart_stage
-from .stages import PrefetchHook, Stage, make_prefetch_hook, stage_pool, stage_pools, staged
 from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
 
 __all__ = [
-    "BackPressureError", "CancelScope", "CancelledError", "Collective", "Communicator", "CommunicatorError",
-    "CompletionError", "DeviceArray", "Done", "EndOfData", "Engine", "Error", "Explanation", "ForkedWhilePending", "GraphKey",
-    "Hybrid", "Op", "OpError", "Placement", "Plan", "PolicyBlock", "PrefetchHook", "Run", "ShutdownError",
-    "SmartStage", "SmartStageOptions", "Stage", "StageTimeoutError", "Trace", "TraceEvent", "UsageError", "Value",
-    "Var", "__version__", "bulk", "cancelled", "clear_error", "communicator_id", "communicators", "copy_in",
-    "copy_out", "cpu", "cuda_stream", "default", "defer_sync", "describe_pending", "device_stats", "do_smart_stage",
-    "explain", "gpu", "graph", "hybridize", "init", "io", "make_prefetch_hook", "mark_target_node", "op",
-    "plant_loopback_fault", "policies", "policy", "pool", "push", "push_async", "set_bulk_size", "set_policy",
-    "smart_stage", "stage_lane", "stage_pool", "stage_pools", "staged", "start", "stats", "stop", "trace", "value",
-    "wait", "wait_all",
+    "BackPressureError", "CancelScope", "CancelledError", "CommunicatorError", "CompletionError", "DeviceArray",
+    "Done", "EndOfData", "Engine", "Error", "Explanation", "ForkedWhilePending", "GraphKey", "Hybrid", "Op",
+    "OpError", "Placement", "Plan", "PolicyBlock", "Run", "ShutdownError", "StageTimeoutError", "Trace",
+    "TraceEvent", "UsageError", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "comm", "copy_in",
+    "copy_out", "cpu", "cuda_stream", "data", "default", "defer_sync", "describe_pending", "device_stats", "errors",
+    "explain", "gpu", "graph", "hybridize", "init", "io", "op", "policies", "policy", "pool", "push", "push_async",
+    "set_bulk_size", "set_policy", "start", "stats", "stop", "testing", "trace", "value", "wait", "wait_all",
 ]  # fmt: skip
 
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)

@@ -166,7 +166,7 @@ def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: A
 
     ``updates``: parameter names, in a list or with commas. ``outputs``: how many new Values a call returns (one; none
     for an op that updates). ``name``, ``priority``, ``place``, ``run_always``, ``graph_key``: as for ``engine.push``.
-    ``collective``: every process calls it in the same order, so that ``engine.smart_stage`` never runs it ahead of its
+    ``collective``: every process calls it in the same order, so that ``engine.data.smart_stage`` never runs it ahead of its
     step. What the function raises comes back wherever its outputs, or what it updates, are waited for.
     """
     unknown = set(options) - {"priority", "place", "run_always", "graph_key", "collective"}

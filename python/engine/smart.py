@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 @dataclasses.dataclass
 class SmartStageOptions:
-    """Options of ``engine.smart_stage``: those of ``engine.staged`` with their meanings and defaults, and these.
+    """Options of ``engine.data.smart_stage``: those of ``engine.data.staged`` with their meanings and defaults, and these.
 
     ``graph``: the step itself, or None (DeepRec's field). ``do_smart_stage``: None does as ``engine.do_smart_stage`` or
     ``set_policy(..., smart_stage=)`` said last; on at first. ``stage_subgraph_on_cpu``: ops placed on a GPU stay in the
@@ -34,7 +34,7 @@ class SmartStageOptions:
     capacity: int = 1
     num_threads: int = 1
     num_clients: int = 1
-    timeout_millis: int = 300_000
+    timeout: float = 300.0
     closed_exception_types: Exceptions = (StopIteration, EndOfData)
     ignored_exception_types: Exceptions = ()
     use_stage_subgraph_thread_pool: bool = False
@@ -44,7 +44,7 @@ class SmartStageOptions:
     name: str | None = None
     capacity_bytes: int = 0
     on_timeout: str = "error"
-    take_timeout_millis: int = 0
+    take_timeout: float | None = None
     ignored_budget: int = 100
     autotune: bool = False
     max_capacity: int = 256
@@ -64,7 +64,7 @@ _config = {"do_smart_stage": True, "stage_subgraph_on_cpu": False}
 
 
 def do_smart_stage(on: bool = True, *, stage_subgraph_on_cpu: bool | None = None) -> None:
-    """What ``engine.smart_stage`` does from now on where its options do not say: cut the steps, or run them whole.
+    """What ``engine.data.smart_stage`` does from now on where its options do not say: cut the steps, or run them whole.
 
     As DeepRec's ``optimizer_options.do_smart_stage`` and ``stage_subgraph_on_cpu``; also ``set_policy(..., smart_stage=on)``.
     """
@@ -108,7 +108,7 @@ class _Reader:
 
 
 class SmartStage(_core.SmartStage):
-    """The steps of a program, each with the next item of its source. Made by ``engine.smart_stage``; iterate over it.
+    """The steps of a program, each with the next item of its source. Made by ``engine.data.smart_stage``; iterate over it.
 
     Each step returns at once what the step function returns, as Values. What an op raises comes out of these; what the
     source raises comes out of the iteration, after the steps before it, as often as asked. ``with steps:`` cancels it at
@@ -182,7 +182,7 @@ class SmartStage(_core.SmartStage):
         self.cancel()
 
     def __repr__(self) -> str:
-        return f"<engine.SmartStage {self.name!r}>"
+        return f"<engine.data.SmartStage {self.name!r}>"
 
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -195,9 +195,9 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 def smart_stage(step: Any, source: Any, options: SmartStageOptions | None = None, **fields: Any) -> SmartStage:
     """Runs ``step`` with each item of ``source``; what of it does not depend on the model runs ahead, if that is faster.
 
-    ``for loss in engine.smart_stage(step, read("train.csv"), capacity=4): ...``. ``step``: a function that calls ops, as for
+    ``for loss in engine.data.smart_stage(step, read("train.csv"), capacity=4): ...``. ``step``: a function that calls ops, as for
     ``engine.hybridize``; it is recorded with the first item. A tuple or list gives its arguments in order, a dict by name,
-    and a step of one parameter gets the item itself. ``source``: as for ``engine.staged``, one of those included; read in
+    and a step of one parameter gets the item itself. ``source``: as for ``engine.data.staged``, one of those included; read in
     order by one thread at a time. ``options``, ``fields``: SmartStageOptions. Source: DeepRec's SmartStage.
     """
     unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}

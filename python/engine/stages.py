@@ -16,7 +16,7 @@ Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
 
 
 class Stage(_core.Stage):
-    """Items that are made ahead by producer threads. Made by ``engine.staged``; iterate over it.
+    """Items that are made ahead by producer threads. Made by ``engine.data.staged``; iterate over it.
 
     The first item asked for starts it. Any thread may take; each item goes to one of them. What a source raises comes
     out as itself, after the items before it, as often as asked; a cancelled stage raises CancelledError.
@@ -73,7 +73,7 @@ class Stage(_core.Stage):
         self.cancel()
 
     def __repr__(self) -> str:
-        return f"<engine.Stage {self.name!r}>"
+        return f"<engine.data.Stage {self.name!r}>"
 
 
 def staged(
@@ -86,9 +86,9 @@ def staged(
     num_clients: int = 1,
     num_client: int | None = None,
     ordered: bool = True,
-    timeout_millis: int = 300_000,
+    timeout: float = 300.0,
     on_timeout: str = "error",
-    take_timeout_millis: int = 0,
+    take_timeout: float | None = None,
     closed_exception_types: Exceptions = (StopIteration, EndOfData),
     ignored_exception_types: Exceptions = (),
     ignored_budget: int = 100,
@@ -101,7 +101,7 @@ def staged(
     name: str | None = None,
     engine: _core.Engine | None = None,
 ) -> Stage:
-    """Runs ``features`` ahead on threads of its own: ``for batch in engine.staged(read("train.csv"), capacity=4): ...``
+    """Runs ``features`` ahead on threads of its own: ``for batch in engine.data.staged(read("train.csv"), capacity=4): ...``
 
     ``features``: an iterator or iterable, a callable, or a list, tuple or dict of them, nested; None stays None.
     Iterators advance in order, one producer at a time; callables run on all ``num_threads``. Their parameters are what
@@ -115,7 +115,7 @@ def staged(
         num_clients = num_client
     options = stage_options(
         capacity=capacity, capacity_bytes=capacity_bytes, num_threads=num_threads, num_clients=num_clients,
-        ordered=ordered, timeout_millis=timeout_millis, on_timeout=on_timeout, take_timeout_millis=take_timeout_millis,
+        ordered=ordered, timeout=timeout, on_timeout=on_timeout, take_timeout=take_timeout,
         ignored_exception_types=ignored_exception_types, ignored_budget=ignored_budget,
         use_stage_subgraph_thread_pool=use_stage_subgraph_thread_pool,
         stage_subgraph_thread_pool_id=stage_subgraph_thread_pool_id, stage_subgraph_stream_id=stage_subgraph_stream_id,
@@ -125,7 +125,7 @@ def staged(
 
 def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_stage_subgraph_thread_pool: bool,
                   stage_subgraph_thread_pool_id: int, stage_subgraph_stream_id: int, name: str | None,
-                  engine: _core.Engine | None, autotune: bool, ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
+                  engine: _core.Engine | None, autotune: bool, timeout: float, take_timeout: float | None, ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
     """The options of a stage as _core takes them; TypeError or UsageError says which is wrong. What is out of range beyond
     what fits C++ is found there."""
     if on_timeout not in ("error", "drop"):
@@ -140,6 +140,8 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
             raise UsageError(f"staged: {option} is {numbers[option]}; it cannot be negative")
     return {
         **numbers,
+        "timeout": seconds("timeout", timeout),
+        "take_timeout": 0.0 if take_timeout is None else seconds("take_timeout", take_timeout),
         "name": name or "",
         "ordered": bool(ordered),
         "drop": on_timeout == "drop",
@@ -149,6 +151,15 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
         # Whose device the lane is of; 0 is the main one, for which nobody is asked.
         "engine": engine or (_core.default() if stage_subgraph_stream_id else None),
     }
+
+
+def seconds(option: str, value: Any) -> float:
+    """A time-out as it is given, 0 to ten years."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"staged: {option} is a {type(value).__name__}; seconds are expected, an int or a float")
+    if not 0 <= value <= 3e8:
+        raise UsageError(f"staged: {option} is {value}; 0 to 3e8 seconds are expected")
+    return float(value)
 
 
 def check_int(option: str, value: Any) -> None:
@@ -181,7 +192,7 @@ def stage_pools() -> list[dict[str, Any]]:
 
 
 class PrefetchHook:
-    """Starts every stage there is, and cancels those at the end. Made by ``engine.make_prefetch_hook``."""
+    """Starts every stage there is, and cancels those at the end. Made by ``engine.data.make_prefetch_hook``."""
 
     def __init__(self) -> None:
         self._stages: list[Stage] = []
@@ -207,7 +218,7 @@ class PrefetchHook:
 
 
 def make_prefetch_hook() -> PrefetchHook:
-    """``with engine.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
+    """``with engine.data.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
 
     For programs that come from DeepRec, and for a first step without a wait: a stage that nobody started starts itself.
     """

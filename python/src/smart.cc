@@ -127,7 +127,7 @@ nb::dict Report(const engine::SmartStageReport& report) {
 }  // namespace
 
 void BindSmart(nb::module_& m) {
-  nb::class_<PySmartStage>(m, "SmartStage", "What engine.smart_stage makes: see there.")
+  nb::class_<PySmartStage>(m, "SmartStage", "What engine.data.smart_stage makes: see there.")
       .def(
           "__init__",
           [](PySmartStage* self, const PyEngine& engine, nb::object pull, nb::object closed, const nb::dict& stage,

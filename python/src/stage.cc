@@ -136,7 +136,7 @@ nb::dict StatsOf(const engine::StageStats& stats) {
 }
 
 void BindStage(nb::module_& m) {
-  nb::class_<PyStage>(m, "Stage", "What engine.staged makes: see there.")
+  nb::class_<PyStage>(m, "Stage", "What engine.data.staged makes: see there.")
       .def(
           "__init__",
           [](PyStage* self, nb::object pull, nb::object make, nb::object closed, const nb::dict& options) {

@@ -133,7 +133,9 @@ void PythonHost::MindTakers(uint32_t before) {
 }
 
 engine::StageOptions StageOptionsOf(const nb::dict& given, std::shared_ptr<PythonHost> host) {
-  const auto seconds = [&](const char* name) { return std::chrono::milliseconds(Field<int64_t>(given, name)); };
+  const auto seconds = [&](const char* name) {
+    return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(Field<double>(given, name)));
+  };
   const nb::object of = given["engine"], ignored = given["ignored"];
   return {.name = Field<std::string>(given, "name"),
           .capacity = Field<size_t>(given, "capacity"),
@@ -141,9 +143,9 @@ engine::StageOptions StageOptionsOf(const nb::dict& given, std::shared_ptr<Pytho
           .num_threads = Field<int>(given, "num_threads"),
           .num_clients = Field<int>(given, "num_clients"),
           .ordered = Field<bool>(given, "ordered"),
-          .timeout_millis = seconds("timeout_millis"),
+          .timeout = seconds("timeout"),
           .on_timeout = Field<bool>(given, "drop") ? engine::OnTimeout::kDrop : engine::OnTimeout::kError,
-          .take_timeout_millis = seconds("take_timeout_millis"),
+          .take_timeout = seconds("take_timeout"),
           .ignored_exception_types = nb::len(ignored) > 0 ? FilterOf(ignored) : engine::AnyOf<>(),
           .ignored_budget = Field<int>(given, "ignored_budget"),
           .use_stage_subgraph_thread_pool = Field<bool>(given, "use_pool"),

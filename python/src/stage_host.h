@@ -57,7 +57,7 @@ struct PyGivenUp final : engine::StageHost::GivenUp {
   PyFailure failure;
 };
 
-// Fields of StageOptions, by the names of engine.staged's options.
+// Fields of StageOptions, by the names of engine.data.staged's options.
 engine::StageOptions StageOptionsOf(const nanobind::dict& given, std::shared_ptr<PythonHost> host);
 nanobind::dict StatsOf(const engine::StageStats& stats);
 // True for exceptions of the classes in the tuple `types`.

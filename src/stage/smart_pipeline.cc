@@ -99,7 +99,7 @@ uint64_t SmartPipeline::skipped() const {
 
 AskedReader::AskedReader(StageOptions options, std::shared_ptr<StepReader> reader)
     : stage_({.name = options.name,
-              .take_timeout_millis = options.take_timeout_millis,
+              .take_timeout = options.take_timeout,
               .use_stage_subgraph_thread_pool = options.use_stage_subgraph_thread_pool,
               .stage_subgraph_thread_pool_id = options.stage_subgraph_thread_pool_id,
               .clock = options.clock,

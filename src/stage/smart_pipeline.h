@@ -66,7 +66,7 @@ class AskedReader {
  public:
   AskedReader(StageOptions options, std::shared_ptr<StepReader> reader);
   ~AskedReader();
-  // As StepReader::Read; StageTimeoutError after take_timeout_millis; the item then comes with the next call.
+  // As StepReader::Read; StageTimeoutError after take_timeout; the item then comes with the next call.
   bool Read(StepItem* item);
   void Cancel();
 

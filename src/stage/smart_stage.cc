@@ -46,7 +46,7 @@ struct SmartStage::State {
         options(Checked(std::move(given), engine)),
         reader(std::make_shared<detail::StepReader>(std::move(pull), options.stage.ignored_exception_types)),
         backoff(options.stage.ignored_budget) {
-    if (options.stage.take_timeout_millis.count() > 0)
+    if (options.stage.take_timeout.count() > 0)
       asked = std::make_unique<detail::AskedReader>(options.stage, reader);
   }
   static SmartStageOptions Checked(SmartStageOptions given, Engine& engine) {

@@ -25,7 +25,7 @@ AreaState::AreaState(StageOptions given)
               .capacity_bytes = options.capacity_bytes,
               .threads = static_cast<size_t>(options.num_threads),
               .ordered = options.ordered,
-              .timeout = options.timeout_millis},
+              .timeout = options.timeout},
              clock),
       producers(options.num_threads),
       backoff(options.ignored_budget) {
@@ -101,14 +101,14 @@ AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
 }
 
 std::string AreaState::RoomStory(uint64_t ticket) const {
-  return label + "item " + std::to_string(ticket) + " waited " + Amount(options.timeout_millis) +
+  return label + "item " + std::to_string(ticket) + " waited " + Amount(options.timeout) +
          " for room, and nothing was taken: " + Amount(buffer.ready(), "item") + " of capacity " +
          std::to_string(buffer.limits().capacity) + " buffered, " + std::to_string(buffer.delivered()) +
-         " delivered; take them, raise capacity or timeout_millis, or choose on_timeout drop";
+         " delivered; take them, raise capacity or timeout, or choose on_timeout drop";
 }
 
 std::string AreaState::TakeStory() const {
-  std::string text = label + "no item within " + Amount(options.take_timeout_millis) + ": ";
+  std::string text = label + "no item within " + Amount(options.take_timeout) + ": ";
   if (buffer.making() == 0) {
     text += "no producer is making one";
   } else {
@@ -298,8 +298,8 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
       inside = true;
       ++s.takers_inside;
       begin = s.clock.Now();
-      if (s.options.take_timeout_millis.count() > 0) {
-        deadline = std::min(until, (began == kNow ? begin : began) + s.options.take_timeout_millis);
+      if (s.options.take_timeout.count() > 0) {
+        deadline = std::min(until, (began == kNow ? begin : began) + s.options.take_timeout);
       }
       lend.Begin();
     } else if (deadline != kNever && s.clock.Now() >= deadline) {

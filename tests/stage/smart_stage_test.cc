@@ -576,7 +576,7 @@ TEST(SmartStageTest, ASourceThatBlocksForEverIsNamedAndCancelled) {
   for (const bool staged : {false, true}) {
     TrainingProgram p;
     Gate gate;
-    SmartStageOptions options = AtOnce({.name = "reader", .take_timeout_millis = 1ms});
+    SmartStageOptions options = AtOnce({.name = "reader", .take_timeout = 1ms});
     options.do_smart_stage = staged;
     SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return gate.Wait(), p.next++; })}, options);
     Value given[] = {2};

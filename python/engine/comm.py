@@ -1,10 +1,17 @@
-"""Collectives: what the ranks of a Communicator do together, as values that are pushed."""
+"""Communicators, and collectives: what their ranks do together, as values that are pushed (docs/gpu.md).
+
+    ranks = engine.comm.communicators(eng, devices=[0, 1])
+    ranks[0].push([engine.comm.Collective.all_reduce(gradient)], updates=[v])
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, Union
 
+from ._core import Communicator, communicator_id, communicators
 from .values import Value
+
+__all__ = ["Collective", "Communicator", "communicator_id", "communicators"]
 
 
 class OnDevice(Protocol):
