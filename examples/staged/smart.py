@@ -59,7 +59,7 @@ def automatic(path, **options):
     # dataset = tf.data.TextLineDataset(path).batch(2)
     dataset = by_hand.batches(by_hand.read_lines(path), by_hand.BATCH)
     # config.graph_options.optimizer_options.do_smart_stage = True
-    engine.do_smart_stage(True)
+    engine.set_policy("threaded", smart_stage=True)  # which it is unless somebody has turned it off
     # smart_stage_options = tf.SmartStageOptions(capacity=1, num_threads=1)
     smart_stage_options = engine.data.SmartStageOptions(capacity=1, num_threads=1)
     return engine.data.smart_stage(Program().decode_and_target, dataset, smart_stage_options, **options)

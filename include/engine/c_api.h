@@ -187,7 +187,10 @@ typedef struct EngineConfig {
   int32_t streams_per_device; /* that ops without a lane of their own are spread over */
 } EngineConfig;
 
-enum { ENGINE_POLICY_RAISE_AT_PUSH = 1 }; /* naive only: a push returns the ENGINE_E_OP of its own op */
+enum {
+  ENGINE_POLICY_RAISE_AT_PUSH = 1, /* naive only: a push returns the ENGINE_E_OP of its own op */
+  ENGINE_POLICY_WHOLE_STEPS = 2    /* smart stages that do not say so themselves run their steps whole */
+};
 
 /* Sets every field that fits in `struct_size` (pass sizeof *config) to its default. */
 ENGINE_API EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size);
@@ -209,7 +212,7 @@ ENGINE_API EngineStatus EngineStart(EngineHandle engine);
 
 /* Policies by name ("threaded", "inline", "naive", "cost_model"), for ops pushed from now on. */
 ENGINE_API EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t flags);
-ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** name);
+ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** name, uint32_t* flags);
 /* The policies that there are: index 0 and up, ENGINE_E_USAGE past the last. `help` may be null. */
 ENGINE_API EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help);
 

@@ -19,7 +19,7 @@ def init(**options: Any) -> None:
     {name: dict(threads=, cpus=, on_start=, on_end=)}), thread_name; max_pending, hard_max_pending, max_spare_threads;
     devices (["cuda:0"], ["software"]; else the CUDA devices of the machine), streams_per_device; spin, drain_timeout,
     stall_timeout (seconds); on_start(worker), on_end(worker), on_stall(report), on_unobserved(exception);
-    policy, raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
+    policy, smart_stage, raise_at_push; start_step, stop_step (of cost_model). Others keep the default, or what ENGINE_* variables say.
     """
     _core.init(**options)
 
@@ -49,22 +49,15 @@ def clear_error(var: VarLike) -> None:
     _core.default().clear_error(var)
 
 
-def set_policy(
-    name: str, *, smart_stage: bool | None = None, **parameters: bool | int
-) -> tuple[str, dict[str, bool | int]]:
+def set_policy(name: str, **parameters: bool | int) -> tuple[str, dict[str, bool | int]]:
     """Who runs what: ``set_policy("inline", intra_op_threads=2)``; ``engine.policies()`` lists what there is.
 
-    ``smart_stage``: whether steps are cut, under every policy; as ``engine.do_smart_stage``.
+    ``smart_stage`` (True), which every policy takes: whether smart stages that do not say so themselves cut their steps.
 
     For pushes from now on that are in no ``policy`` block; returns what was in force, as (name, parameters).
     UsageError, with what is allowed, for an unknown name or parameter or a value out of range.
     """
-    before = _core.default().set_policy(name, **parameters)
-    if smart_stage is not None:
-        from .smart import do_smart_stage
-
-        do_smart_stage(smart_stage)
-    return before
+    return _core.default().set_policy(name, **parameters)
 
 
 def policy(name: str, **parameters: bool | int) -> _core.PolicyBlock:

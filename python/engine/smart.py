@@ -21,12 +21,13 @@ _numbers = itertools.count(1)
 class SmartStageOptions:
     """Options of ``engine.data.smart_stage``: those of ``engine.data.staged`` with their meanings and defaults, and these.
 
-    ``graph``: the step itself, or None (DeepRec's field). ``do_smart_stage``: None does as ``engine.do_smart_stage`` or
-    ``set_policy(..., smart_stage=)`` said last; on at first. ``stage_subgraph_on_cpu``: ops placed on a GPU stay in the
-    step, and what the host makes for them is copied there ahead: they get an ``engine.DeviceArray`` for each NumPy array
-    or other buffer of numbers, also in lists, tuples and dicts. ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
-    change others stay in the step, so that who looks at these between two steps finds what the steps left. ``max_levels``:
-    stages one behind the other. ``profile_steps``: how many are timed before the cut; 0: all that may be staged is.
+    ``graph``: the step itself, or None (DeepRec's field). ``do_smart_stage``: False runs every step whole; None does as the
+    policy says that is in force when the stage is made (``smart_stage``, True unless it was set). ``stage_subgraph_on_cpu``:
+    ops placed on a GPU stay in the step, and what the host makes for them is copied there ahead: they get an
+    ``engine.DeviceArray`` for each NumPy array or other buffer of numbers, also in lists, tuples and dicts.
+    ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that change
+    others stay in the step, so that who looks at these between two steps finds what the steps left. ``max_levels``: stages
+    one behind the other. ``profile_steps``: how many are timed before the cut; 0: all that may be staged is.
     ``guard_steps``: how many are compared, each way and twice; 0: staged without a comparison. ``engine``: which runs the
     steps; None: the default one.
     """
@@ -50,7 +51,7 @@ class SmartStageOptions:
     max_capacity: int = 256
     max_threads: int = 0
     do_smart_stage: bool | None = None
-    stage_subgraph_on_cpu: bool | None = None
+    stage_subgraph_on_cpu: bool = False
     input_state: Sequence[Any] = ()
     max_levels: int = 1
     profile_steps: int = 8
@@ -60,17 +61,6 @@ class SmartStageOptions:
 
 _OWN = {"graph", "do_smart_stage", "stage_subgraph_on_cpu", "input_state", "max_levels", "profile_steps", "guard_steps"}
 _DEFAULT_END = (StopIteration, EndOfData)
-_config = {"do_smart_stage": True, "stage_subgraph_on_cpu": False}
-
-
-def do_smart_stage(on: bool = True, *, stage_subgraph_on_cpu: bool | None = None) -> None:
-    """What ``engine.data.smart_stage`` does from now on where its options do not say: cut the steps, or run them whole.
-
-    As DeepRec's ``optimizer_options.do_smart_stage`` and ``stage_subgraph_on_cpu``; also ``set_policy(..., smart_stage=on)``.
-    """
-    _config["do_smart_stage"] = bool(on)
-    if stage_subgraph_on_cpu is not None:
-        _config["stage_subgraph_on_cpu"] = bool(stage_subgraph_on_cpu)
 
 
 class _Reader:
@@ -120,8 +110,6 @@ class SmartStage(_core.SmartStage):
         given["name"] = options.name or f"smart-stage-{next(_numbers)}"
         own = {name: given.pop(name) for name in _OWN}
         closed = exception_types("closed_exception_types", given.pop("closed_exception_types"))
-        for switch in ("do_smart_stage", "stage_subgraph_on_cpu"):
-            own[switch] = bool(_config[switch] if own[switch] is None else own[switch])
         for option in ("max_levels", "profile_steps", "guard_steps"):
             check_int(option, own[option])
         own["input_state"] = [getattr(state, "var", state) for state in options.input_state]

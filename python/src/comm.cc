@@ -295,8 +295,8 @@ void BindComm(nb::module_& m) {
           },
           "That every collective of it updates.")
       .def("__repr__", [](const PyCommunicator& self) {
-        return "<engine.comm.Communicator '" + self.rank->name() + "', rank " + std::to_string(self.rank->rank()) + " of " +
-               std::to_string(self.rank->size()) + " on device " + std::to_string(self.device) + ">";
+        return "<engine.comm.Communicator '" + self.rank->name() + "', rank " + std::to_string(self.rank->rank()) +
+               " of " + std::to_string(self.rank->size()) + " on device " + std::to_string(self.device) + ">";
       });
 }
 

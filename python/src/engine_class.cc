@@ -56,6 +56,7 @@ nb::tuple TupleOf(const engine::PolicyChoice& choice) {
     parameters["stop_step"] = o.stop_step;
   }
   if (choice.policy == engine::Policy::kInline) parameters["intra_op_threads"] = o.intra_op_threads;
+  parameters["smart_stage"] = o.smart_stage;
   return nb::make_tuple(std::string(engine::PolicyName(choice.policy)), parameters);
 }
 

@@ -141,6 +141,7 @@ const std::map<std::string, Setter>& Setters() {
        }},
       {"streams_per_device", [](O o, H v) { o.streams_per_device = IntOf<int>(v, "streams_per_device", 1); }},
       {"policy", [](O o, H v) { o.policy = engine::PolicyByName(Text(v, "init: policy")); }},
+      {"smart_stage", [](O o, H v) { o.policy_options.smart_stage = PyObject_IsTrue(v.ptr()) == 1; }},
       {"raise_at_push", [](O o, H v) { o.policy_options.raise_at_push = PyObject_IsTrue(v.ptr()) == 1; }},
   };
   return *setters;

@@ -1,4 +1,5 @@
 // The binding of SmartStage. What is Python's about it: items are arguments of a function, which is recorded by the first.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -44,7 +45,7 @@ class PySmartStage {
   PySmartStage(const PyEngine& engine, nb::handle pull, nb::handle closed, const nb::dict& stage, const nb::dict& own)
       : engine_(engine.state), host_(PythonHost::Make(nb::find(engine))) {
     engine::SmartStageOptions options{.stage = StageOptionsOf(stage, host_),
-                                      .do_smart_stage = nb::cast<bool>(own["do_smart_stage"]),
+                                      .do_smart_stage = nb::cast<std::optional<bool>>(own["do_smart_stage"]),
                                       .stage_subgraph_on_cpu = nb::cast<bool>(own["stage_subgraph_on_cpu"]),
                                       .arrays = PythonArrays(engine.state),
                                       .max_levels = nb::cast<int>(own["max_levels"]),

@@ -52,7 +52,7 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
 };
 
 // Ctrl-C while a stage waited.
-struct PyGivenUp final : engine::StageHost::GivenUp {
+struct PyGivenUp final : engine::WaitGivenUp {
   explicit PyGivenUp(PyFailure raised) : failure(std::move(raised)) {}
   PyFailure failure;
 };

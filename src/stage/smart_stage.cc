@@ -46,11 +46,12 @@ struct SmartStage::State {
         options(Checked(std::move(given), engine)),
         reader(std::make_shared<detail::StepReader>(std::move(pull), options.stage.ignored_exception_types)),
         backoff(options.stage.ignored_budget) {
-    if (options.stage.take_timeout.count() > 0)
-      asked = std::make_unique<detail::AskedReader>(options.stage, reader);
+    if (options.stage.take_timeout.count() > 0) asked = std::make_unique<detail::AskedReader>(options.stage, reader);
   }
   static SmartStageOptions Checked(SmartStageOptions given, Engine& engine) {
     if (given.stage.stage_subgraph_stream_id != 0 && !given.stage.engine) given.stage.engine = &engine;
+    // Now, also where the step is recorded later.
+    if (!given.do_smart_stage) given.do_smart_stage = engine.policy_choice().options.smart_stage;
     given.stage = StagingArea(std::move(given.stage)).options();  // which refuses, and names
     return given;
   }
@@ -145,7 +146,7 @@ struct SmartStage::State {
         return item;
       } catch (const StageTimeoutError&) {
         throw;  // the wait was given up, not the source
-      } catch (const StageHost::GivenUp&) {
+      } catch (const WaitGivenUp&) {
         throw;
       } catch (...) {
         const std::exception_ptr thrown = std::current_exception();

@@ -231,20 +231,21 @@ SmartStep::SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, Smar
   State& s = *state_;
   s.Check();
   s.options.graph = nullptr;
+  if (!s.options.do_smart_stage) s.options.do_smart_stage = eng.policy_choice().options.smart_stage;
   if (s.options.stage_subgraph_on_cpu) s.AddCopies();
   s.judged = !s.options.stage.closed_exception_types.target<detail::IsAnyOf<EndOfData>>() ||
              !s.options.stage.ignored_exception_types.target<detail::IsAnyOf<>>();
   s.whole = s.graph.Compile(eng, {.name = s.PlanName("step")});
   s.costs = detail::ToStepGraph(s.graph, s.sourced, s.copies, s.options);
   s.samples.resize(s.costs.nodes.size());
-  if (s.options.do_smart_stage && (s.judged || s.options.profile_steps == 0)) s.MakeCut(detail::Choice::kLargest);
+  if (*s.options.do_smart_stage && (s.judged || s.options.profile_steps == 0)) s.MakeCut(detail::Choice::kLargest);
 }
 
 SmartStep::~SmartStep() = default;
 
 SmartStep::Mode SmartStep::mode() const {
   const State& s = *state_;
-  if (!s.options.do_smart_stage) return Mode::kWhole;
+  if (!*s.options.do_smart_stage) return Mode::kWhole;
   if (!s.cut) return Mode::kProfile;
   if (s.cut->staged.empty()) return Mode::kWhole;
   if (s.guard->on()) return Mode::kStaged;
@@ -347,9 +348,9 @@ SmartStageReport SmartStep::Report() const {
   SmartStageReport out;
   out.on = mode() == Mode::kStaged;
   std::string head = "smart stage '" + s.options.stage.name + "': ";
-  if (!s.options.do_smart_stage) {
+  if (!*s.options.do_smart_stage) {
     out.decided = true;
-    out.text = head + "off (do_smart_stage)\n";
+    out.text = head + "off (do_smart_stage, or the policy's smart_stage)\n";
     return out;
   }
   if (!s.cut) {

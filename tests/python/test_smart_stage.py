@@ -283,16 +283,20 @@ def test_resuming_from_the_position_repeats_and_loses_nothing():
         assert seen == EXPECTED
 
 
-def test_switches():
+def test_the_policy_says_whether_steps_are_cut():
+    with engine.policy("threaded", smart_stage=False):
+        whole = losses(**AT_ONCE)[1]
+        assert whole.report["decided"] and "off" in whole.explain()
+        assert losses(do_smart_stage=True, **AT_ONCE)[1].report["on"]
+    assert losses(**AT_ONCE)[1].report["on"]
+    name, parameters = engine.set_policy("inline", smart_stage=False)
     try:
-        engine.smart.do_smart_stage(False)
-        assert losses(**AT_ONCE)[1].report["decided"] and "off" in losses(**AT_ONCE)[1].explain()
-        before = engine.set_policy("threaded", smart_stage=True)
-        assert before[0] == "threaded"
-        assert losses(**AT_ONCE)[1].report["on"]
-        assert not losses(do_smart_stage=False)[1].report["on"]
+        assert (name, parameters) == ("threaded", {"smart_stage": True})
+        assert engine.default().policy == ("inline", {"intra_op_threads": 1, "smart_stage": False})
+        assert not losses(**AT_ONCE)[1].report["on"]
     finally:
-        engine.smart.do_smart_stage(True)
+        engine.set_policy(name, **parameters)
+    assert losses(**AT_ONCE)[1].report["on"]
 
 
 @pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])

@@ -277,8 +277,7 @@ TEST(StageTest, NoRoomInTimeIsAnErrorThatNamesTheStageAndTheItem) {
 
 TEST(StageTest, NoRoomInTimeMayDropAndIsCounted) {
   Counter begun;
-  Stage<int> stage({.timeout = 0ms, .on_timeout = OnTimeout::kDrop}, Count(100),
-                   [&](int x) { return begun.Add(), x; });
+  Stage<int> stage({.timeout = 0ms, .on_timeout = OnTimeout::kDrop}, Count(100), [&](int x) { return begun.Add(), x; });
   stage.Start();
   EXPECT_TRUE(stage.JoinFor(20s));
   EXPECT_EQ(Drain(stage), UpTo(1));

@@ -21,6 +21,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ struct SmartStageOptions {
   // nodes too; then all that may be staged is, so that they mean the same in each step.
   StageOptions stage = {};
   const Graph* graph = nullptr;  // the seed's: the step's own graph, or none
-  bool do_smart_stage = true;    // false: every step runs whole
+  std::optional<bool> do_smart_stage =
+      {};  // false: every step runs whole; none: as PolicyOptions::smart_stage says now
   // Nodes placed on a GPU stay in the step, and what they take from the host is copied: each HostArray that the host makes
   // is a DeviceArray there, however steps run. Copies of what is staged are staged too, as one from pinned memory an item.
   bool stage_subgraph_on_cpu = false;

@@ -4,7 +4,7 @@
 // Threads:   Spawn, Put and Await on producers and on callers of the stage, all of them with the front end's lock held, in
 //            which they return, too. A stage holds no lock of its own meanwhile that a thread with the front end's waits for.
 // Ownership: a stage and its producers share it. Producers may outlive the stage, which waits for none of them.
-// Errors:    Spawn throws std::system_error if there is no thread to be had. Await may throw GivenUp.
+// Errors:    Spawn throws std::system_error if there is no thread to be had. Await may throw WaitGivenUp.
 #pragma once
 
 #include <exception>
@@ -15,14 +15,14 @@
 
 namespace engine {
 
+// The caller gave a wait up; what it waited for goes on and has not failed. The front end's classes derive from it.
+struct WaitGivenUp : std::exception {};
+
 class StageHost {
  public:
   using Time = StageClock::Time;
   // Waits until `until` at most. True: it is over. False: `until` came first, try again.
   using Attempt = std::function<bool(Time until)>;
-  // The caller gave a wait up; what it waited for goes on and has not failed. The front end's classes derive from it.
-  struct GivenUp : std::exception {};
-
   virtual ~StageHost() = default;
   // Runs `produce` on a new thread, `name` is the stage's.
   virtual void Spawn(const std::string& name, std::function<void()> produce) = 0;

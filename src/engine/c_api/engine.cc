@@ -49,10 +49,17 @@ int64_t NotNegative(int64_t value, const char* what) {
 }
 
 PolicyOptions ReadPolicyFlags(uint32_t flags) {
-  if ((flags & ~uint32_t{ENGINE_POLICY_RAISE_AT_PUSH}) != 0) {
+  if ((flags & ~uint32_t{ENGINE_POLICY_RAISE_AT_PUSH | ENGINE_POLICY_WHOLE_STEPS}) != 0) {
     throw UsageError("unknown policy flags " + std::to_string(flags));
   }
-  return {.raise_at_push = (flags & ENGINE_POLICY_RAISE_AT_PUSH) != 0};
+  return {.raise_at_push = (flags & ENGINE_POLICY_RAISE_AT_PUSH) != 0,
+          .smart_stage = (flags & ENGINE_POLICY_WHOLE_STEPS) == 0};
+}
+uint32_t PolicyFlags(const PolicyOptions& options) {
+  uint32_t flags = 0;
+  if (options.raise_at_push) flags |= ENGINE_POLICY_RAISE_AT_PUSH;
+  if (!options.smart_stage) flags |= ENGINE_POLICY_WHOLE_STEPS;
+  return flags;
 }
 
 const char* NameOfPolicy(Policy policy) {
@@ -71,7 +78,7 @@ EngineConfig ToConfig(const EngineOptions& options) {
   config.max_spare_threads = options.max_spare_threads;
   config.thread_name = Name::Intern(options.thread_name).c_str();
   config.policy = NameOfPolicy(options.policy);
-  config.policy_flags = options.policy_options.raise_at_push ? ENGINE_POLICY_RAISE_AT_PUSH : 0;
+  config.policy_flags = PolicyFlags(options.policy_options);
   config.max_pending = static_cast<int64_t>(options.max_pending);
   config.hard_max_pending = static_cast<int64_t>(options.hard_max_pending);
   config.spin_us = options.spin.count();
@@ -219,8 +226,14 @@ EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t fla
   });
 }
 
-EngineStatus EngineGetPolicy(EngineHandle engine, const char** name) {
-  return Guard(__func__, [&] { Required(name, "the result") = NameOfPolicy(Live(engine).policy()); });
+EngineStatus EngineGetPolicy(EngineHandle engine, const char** name, uint32_t* flags) {
+  return Guard(__func__, [&] {
+    Required(name, "the name");
+    Required(flags, "the flags");
+    const engine::PolicyChoice choice = Live(engine).policy_choice();
+    *name = NameOfPolicy(choice.policy);
+    *flags = PolicyFlags(choice.options);
+  });
 }
 
 EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help) {
