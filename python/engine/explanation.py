@@ -49,7 +49,7 @@ class Explanation:
         for n, (begin, end, worker) in enumerate(self.times):
             if not end:
                 continue
-            axes.barh(rows.index(worker), (end - begin) / 1e6, left=(begin - start) / 1e6, height=0.8, linewidth=0.5,
+            axes.barh(rows.index(worker), (end - begin) * 1e3, left=(begin - start) * 1e3, height=0.8, linewidth=0.5,
                       edgecolor="white", color="tab:red" if n in on_path else "tab:blue")  # fmt: skip
         axes.set_yticks(range(len(rows)), [f"worker {row}" if row >= 0 else "caller" for row in rows])
         axes.set_xlabel("ms; red: the critical path")

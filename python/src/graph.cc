@@ -262,13 +262,15 @@ void BindGraph(nb::module_& m) {
       .def_prop_ro(
           "times",
           [](const PyRun& self) {
-            std::vector<std::tuple<int64_t, int64_t, int>> out;
+            std::vector<std::tuple<double, double, int>> out;
             if (self.run.done())
-              for (const auto& t : self.times) out.emplace_back(t.begin, t.end, t.worker);
+              for (const auto& t : self.times)
+                out.emplace_back(static_cast<double>(t.begin) / 1e9, static_cast<double>(t.end) / 1e9, t.worker);
             return out;
           },
-          nb::sig("def times(self) -> list[tuple[int, int, int]]"),
-          "(begin, end, worker) of each node in nanoseconds; of a run that was started `timed` and has ended.");
+          nb::sig("def times(self) -> list[tuple[float, float, int]]"),
+          "(begin, end, worker) of each node, in seconds of one clock; of a run that was started `timed` and has "
+          "ended.");
 }
 
 }  // namespace engine_python
