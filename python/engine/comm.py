@@ -1,6 +1,6 @@
 """Communicators, and collectives: what their ranks do together, as values that are pushed (docs/gpu.md).
 
-    ranks = engine.comm.communicators(eng, devices=[0, 1])
+    ranks = engine.comm.communicators([0, 1])
     ranks[0].push([engine.comm.Collective.all_reduce(gradient)], updates=[v])
 """
 

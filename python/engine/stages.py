@@ -125,9 +125,9 @@ def staged(
 
 def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_stage_subgraph_thread_pool: bool,
                   stage_subgraph_thread_pool_id: int, stage_subgraph_stream_id: int, name: str | None,
-                  engine: _core.Engine | None, autotune: bool, timeout: float, take_timeout: float | None, ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
-    """The options of a stage as _core takes them; TypeError or UsageError says which is wrong. What is out of range beyond
-    what fits C++ is found there."""
+                  engine: _core.Engine | None, autotune: bool, timeout: float, take_timeout: float | None,
+                  ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
+    """The options of a stage as the extension takes them; TypeError or UsageError says which one does not fit there."""
     if on_timeout not in ("error", "drop"):
         raise UsageError(f"staged: on_timeout is {on_timeout!r}; 'error' or 'drop' is expected")
     numbers |= {"pool": stage_subgraph_thread_pool_id, "stream": stage_subgraph_stream_id}
@@ -163,6 +163,7 @@ def seconds(option: str, value: Any) -> float:
 
 
 def check_int(option: str, value: Any) -> None:
+    """TypeError if the value is no int."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"staged: {option} is a {type(value).__name__}; an int is expected")
 

@@ -162,7 +162,9 @@ engine::ExceptionFilter FilterOf(nb::handle types) {
   return [types = std::make_shared<const PyRef>(PyRef::Borrow(types.ptr()))](const std::exception_ptr& thrown) {
     const PythonScope python;
     const nb::object error = nb::steal(ToPython(thrown));
-    return PyObject_IsInstance(error.ptr(), types->get()) == 1;
+    const int is = PyObject_IsInstance(error.ptr(), types->get());
+    if (is < 0) PyErr_Clear();  // the class has a metaclass that raises
+    return is == 1;
   };
 }
 

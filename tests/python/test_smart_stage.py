@@ -58,6 +58,8 @@ def test_steps_are_the_same_whichever_way_they_run(options):
     assert steps.position == len(ROWS)
     with pytest.raises(StopIteration):
         next(steps)
+    with pytest.raises(engine.EndOfData, match="no more data"):
+        steps.step()
 
 
 def test_explain_names_what_is_staged_and_why_the_rest_is_not():

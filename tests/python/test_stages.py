@@ -100,6 +100,21 @@ def test_stop_iteration_that_is_no_end_does_not_look_like_one():
         next(stage)
 
 
+def test_the_end_passes_through_a_generator_and_a_source_that_takes():
+    stage = engine.data.staged(range(2))
+
+    def taken():
+        while True:
+            yield stage.take()
+
+    items = taken()
+    assert [next(items), next(items)] == [0, 1]
+    with pytest.raises(engine.EndOfData, match="no more data"):
+        next(items)
+    inner = engine.data.staged(range(3))
+    assert list(engine.data.staged(inner.take)) == [0, 1, 2]
+
+
 def test_closed_and_ignored_exceptions():
     def work(x):
         if x == 30:
@@ -320,6 +335,13 @@ def test_bytes_bound_what_is_buffered():
         time.sleep(0)
     assert stage.stats()["fill"] == 2 and stage.stats()["fill_bytes"] == 2000
     assert len(list(stage)) == 100
+
+
+def test_an_item_that_holds_itself_has_a_size():
+    item = [b"0123456789"]
+    item.append(item)
+    stage = engine.data.staged(iter([item]), capacity_bytes=100)
+    assert next(stage) is item
 
 
 def test_resuming_from_the_position_repeats_and_loses_nothing(rng):
