@@ -166,13 +166,16 @@ TEST(PoliciesAreListedAndSetByName) {
   for (int32_t i = 0; EnginePolicyAt(i, &name, &help) == ENGINE_OK; ++i) naive |= strcmp(name, "naive") == 0;
   CHECK(naive);
   REFUSED(EnginePolicyAt(-1, &name, NULL), "no policy -1");
-  OK(EngineSetPolicy(engine, "naive", 0));
-  OK(EngineGetPolicy(engine, &name));
-  CHECK(strcmp(name, "naive") == 0);
+  uint32_t flags = 7;
+  OK(EngineGetPolicy(engine, &name, &flags));
+  CHECK(strcmp(name, "threaded") == 0 && flags == 0);
+  OK(EngineSetPolicy(engine, "naive", ENGINE_POLICY_WHOLE_STEPS));
+  OK(EngineGetPolicy(engine, &name, &flags));
+  CHECK(strcmp(name, "naive") == 0 && flags == ENGINE_POLICY_WHOLE_STEPS);
   REFUSED(EngineSetPolicy(engine, "anarchy", 0), "threaded");
   REFUSED(EngineSetPolicy(engine, NULL, 0), "null");
   REFUSED(EngineSetPolicy(engine, "naive", 8), "flags 8");
-  OK(EngineGetPolicy(engine, &name));
+  OK(EngineGetPolicy(engine, &name, &flags));
   CHECK(strcmp(name, "naive") == 0);
   OK(EngineDestroy(engine));
 }
