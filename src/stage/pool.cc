@@ -105,7 +105,7 @@ std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
 
 StagePool StagePool::Number(int number) {
   auto& registry = detail::Pools();
-  detail::StageLock lock(registry.mu);
+  detail::MutexLock lock(registry.mu);
   const auto count = static_cast<int>(registry.pools.size());
   if (number >= 0 && number < count) return StagePool(number);
   std::string text = "stage_subgraph_thread_pool_id is " + std::to_string(number) + "; ";

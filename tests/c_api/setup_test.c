@@ -92,11 +92,12 @@ TEST(StepsAreCheckedWhenCostModelIsChosen) {
   EngineConfig config;
   EngineHandle engine = NULL;
   const char* name = NULL;
+  uint32_t flags = 0;
   OK(EngineConfigInit(&config, sizeof config));
   config.workers = 1, config.start_step = 8, config.stop_step = 8;
   OK(EngineCreate(&config, &engine));
   REFUSED(EngineSetPolicy(engine, "cost_model", 0), "start_step = 8 and stop_step = 8");
-  OK(EngineGetPolicy(engine, &name));
+  OK(EngineGetPolicy(engine, &name, &flags));
   CHECK(strcmp(name, "threaded") == 0);
   OK(EngineDestroy(engine));
   config.policy = "cost_model";

@@ -299,6 +299,8 @@ def test_the_policy_says_whether_steps_are_cut():
     finally:
         engine.set_policy(name, **parameters)
     assert losses(**AT_ONCE)[1].report["on"]
+    with engine.Engine(workers=1, policy_options={"smart_stage": False}) as whole:
+        assert whole.policy == ("threaded", {"smart_stage": False})
 
 
 @pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])
