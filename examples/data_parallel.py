@@ -9,7 +9,7 @@ layers below are still being computed: a collective is an op, and waits for its 
 import numpy as np
 
 import engine
-from engine import Collective
+from engine.comm import Collective
 
 RANKS, STEPS, RATE, SIZES = 2, 40, 0.2, (12, 16, 8, 1)
 rng = np.random.default_rng(7)
@@ -42,7 +42,7 @@ def sgd(w, gradient):
 
 
 with engine.Engine(devices=["software"] * RANKS) as eng:
-    comms = engine.communicators(range(RANKS), name="data", engine=eng)
+    comms = engine.comm.communicators(range(RANKS), name="data", engine=eng)
     x = [engine.value(part, engine=eng) for part in np.split(rows, RANKS)]
     target = np.split(targets, RANKS)
     weights = [[engine.value(w.copy(), engine=eng) for w in start] for _ in comms]

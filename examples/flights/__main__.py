@@ -55,9 +55,9 @@ class Clock:
 
     @contextlib.contextmanager
     def span(self, name):
-        begin = time.perf_counter_ns()
+        begin = time.perf_counter()
         yield
-        self.spans.append((name, "serial", begin, time.perf_counter_ns()))
+        self.spans.append((name, "serial", begin, time.perf_counter()))
 
 
 def timed(trainer, epoch, bar, who):
@@ -129,7 +129,7 @@ def main():
     except ImportError:
         print("demo: no picture, matplotlib is not installed")
     else:
-        spans = [(e.name, e.lane, e.begin_ns, e.end_ns) for e in trace.events]
+        spans = [(e.name, e.lane, e.begin, e.end) for e in trace.events]
         picture.draw(picture_path, clock.spans, spans, epochs, f"336,776 flights, small DLRM: {verdict}")
         print(f"demo: {picture_path} shows the schedule; {args.out / 'trace.json'} opens in ui.perfetto.dev")
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]

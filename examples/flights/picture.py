@@ -15,7 +15,7 @@ STEPS = 4  # shown
 
 
 def draw(path, serial_spans, engine_spans, epochs, title):
-    """Writes the PNG. Spans: (kind, lane, begin ns, end ns); epochs: one (seconds, seconds, loss, AUC) each."""
+    """Writes the PNG. Spans: (kind, lane, begin, end, in seconds); epochs: one (seconds, seconds, loss, AUC) each."""
     windows = [_window(spans) for spans in (serial_spans, engine_spans)]
     lanes = [("serial", windows[0], "serial")]
     lanes += [(lane, windows[1], lane) for lane in sorted({s[1] for s in windows[1]}, key=_lane_order)]
@@ -27,19 +27,19 @@ def draw(path, serial_spans, engine_spans, epochs, title):
     for row, (_, window, lane) in enumerate(lanes):
         for kind, where, begin, end in window:
             if where == lane and kind in COLORS:
-                timeline.barh(row, (end - begin) / 1e6, left=begin / 1e6, height=0.8, color=COLORS[kind],
+                timeline.barh(row, (end - begin) * 1e3, left=begin * 1e3, height=0.8, color=COLORS[kind],
                               edgecolor="white", linewidth=0.3)  # fmt: skip
     for window, rows_of in ((windows[0], (-0.5, 0.5)), (windows[1], (0.5, len(lanes) - 0.5))):
         for kind, _, begin, end in window:
             if kind == "tick":
-                timeline.vlines(begin / 1e6, *rows_of, color="black", linewidth=0.8, linestyle=(0, (2, 2)))
+                timeline.vlines(begin * 1e3, *rows_of, color="black", linewidth=0.8, linestyle=(0, (2, 2)))
     for window, row in ((windows[0], 0), (windows[1], 1)):
-        end = max(s[3] for s in window) / 1e6
+        end = max(s[3] for s in window) * 1e3
         timeline.annotate(f"{end:.0f} ms", (end, row), xytext=(6, 0), textcoords="offset points", va="center")
     timeline.axhline(0.5, color="black", linewidth=0.6)
     timeline.set_yticks(range(len(lanes)), [name for name, _, _ in lanes])
     timeline.invert_yaxis()
-    timeline.set_xlim(0, width / 1e6 * 1.06)
+    timeline.set_xlim(0, width * 1e3 * 1.06)
     timeline.set_xlabel(f"milliseconds; the same {STEPS} training steps in both runs, dashed from step to step")
     timeline.set_title(title, loc="left", fontsize=12)
     timeline.legend(

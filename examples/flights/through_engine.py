@@ -77,10 +77,10 @@ class ThroughEngine:
         self.total = engine.Var("total")
         self.steps = {}  # by number of chunks
         cut = CUT_QUICK if limit else CUT
-        self.staged = engine.smart_stage(self.input_and_step, self.chunks(serial.SHARDS), **cut)
+        self.staged = engine.data.smart_stage(self.input_and_step, self.chunks(serial.SHARDS), **cut)
         # An epoch that ends with a step of fewer chunks: too seldom to run ahead.
         rest = source.chunks % serial.SHARDS if limit is None else limit % serial.SHARDS
-        self.whole = engine.smart_stage(self.input_and_step, self.chunks(rest), do_smart_stage=False)
+        self.whole = engine.data.smart_stage(self.input_and_step, self.chunks(rest), do_smart_stage=False)
         self.loss, self.rows, self.scores = 0.0, 0, []
 
     def epoch(self, epoch, progress=lambda: None):

@@ -68,9 +68,9 @@ def step(table, xx):
 def targets(path, **options):
     """The values of `target`, one a step."""
     # v0, v1 = tf.decode_csv(tf.train.batch(...)); xx = tf.staged([v0, v1])
-    xx = engine.staged(decode_csv, feed_dict={"batch": batches(read_lines(path), BATCH)}, **options)
+    xx = engine.data.staged(decode_csv, feed_dict={"batch": batches(read_lines(path), BATCH)}, **options)
     table = engine.value([[1.0] * DIMENSION for _ in range(100)], name="var")
-    with engine.make_prefetch_hook():  # sess = tf.train.MonitoredTrainingSession(hooks=[tf.make_prefetch_hook()])
+    with engine.data.make_prefetch_hook():  # sess = tf.train.MonitoredTrainingSession(hooks=[tf.make_prefetch_hook()])
         for item in xx:
             yield step(table, item).get()  # sess.run([target])
 

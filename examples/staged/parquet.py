@@ -22,7 +22,7 @@ def record_batches(path, rows=1024):
 
 def staged_batches(path, rows=1024, **options):
     """Dicts of NumPy columns, converted on the stage's threads."""
-    return engine.staged(
+    return engine.data.staged(
         lambda batch: {
             name: column.to_numpy(zero_copy_only=False) for name, column in zip(batch.schema.names, batch)
         },

@@ -2,7 +2,7 @@
 
     python examples/staged/smart.py [FILE.csv]
 
-Twice: with a dataset and SmartStage alone, and with a graph that was cut by hand with ``engine.staged``, which SmartStage
+Twice: with a dataset and SmartStage alone, and with a graph that was cut by hand with ``engine.data.staged``, which SmartStage
 extends from there. Both print what the page's program prints.
 """
 
@@ -47,7 +47,7 @@ class Program:
         xx[0] = embedding_lookup(self.var, xx[0])
         xx[1] = concat(xx[1])
         target = make_target(*xx)
-        engine.mark_target_node([target])  # tf.train.mark_target_node([target])
+        engine.data.mark_target_node([target])  # tf.train.mark_target_node([target])
         return target
 
     def decode_and_target(self, batch):
@@ -59,17 +59,17 @@ def automatic(path, **options):
     # dataset = tf.data.TextLineDataset(path).batch(2)
     dataset = by_hand.batches(by_hand.read_lines(path), by_hand.BATCH)
     # config.graph_options.optimizer_options.do_smart_stage = True
-    engine.do_smart_stage(True)
+    engine.set_policy("threaded", smart_stage=True)  # which it is unless somebody has turned it off
     # smart_stage_options = tf.SmartStageOptions(capacity=1, num_threads=1)
-    smart_stage_options = engine.SmartStageOptions(capacity=1, num_threads=1)
-    return engine.smart_stage(Program().decode_and_target, dataset, smart_stage_options, **options)
+    smart_stage_options = engine.data.SmartStageOptions(capacity=1, num_threads=1)
+    return engine.data.smart_stage(Program().decode_and_target, dataset, smart_stage_options, **options)
 
 
 def extended(path, **options):
     """The second: xx = tf.staged([v0, v1]) stands in the graph, and SmartStage goes on from there."""
     batches = by_hand.batches(by_hand.read_lines(path), by_hand.BATCH)
-    xx = engine.staged(by_hand.decode_csv, feed_dict={"batch": batches}, name="by-hand")
-    return engine.smart_stage(Program().target, xx, **options)
+    xx = engine.data.staged(by_hand.decode_csv, feed_dict={"batch": batches}, name="by-hand")
+    return engine.data.smart_stage(Program().target, xx, **options)
 
 
 def main():
@@ -81,7 +81,7 @@ def main():
     for program in (automatic, extended):
         # A file this short has no steps to spare: all that may run ahead does, from the first step on.
         steps = program(path, profile_steps=0, guard_steps=0, name=program.__name__)
-        with engine.make_prefetch_hook():  # MonitoredTrainingSession(config=config, hooks=[tf.make_prefetch_hook()])
+        with engine.data.make_prefetch_hook():  # MonitoredTrainingSession(config=config, hooks=[tf.make_prefetch_hook()])
             for target in steps:
                 print(target.get())  # print(sess.run([target]))
         print(steps.explain(), end="")

@@ -66,16 +66,17 @@ enum {
   ENGINE_E_IO = -5,           /* a file could not be written */
 
   /* Mostly met as EngineOpError.cause: why an op failed. */
-  ENGINE_E_BODY = -6,          /* its function returned a nonzero status, or its completion was failed */
-  ENGINE_E_EXCEPTION = -7,     /* a C++ exception */
-  ENGINE_E_CANCELLED = -8,     /* its cancel scope was cancelled before it started */
-  ENGINE_E_SHUTDOWN = -9,      /* the engine ended before its completion came */
-  ENGINE_E_FORKED = -10,       /* pending in the parent when this process was forked */
-  ENGINE_E_COMPLETION = -11,   /* a completion dropped uncalled, called twice, or used after its last reference */
-  ENGINE_E_COMMUNICATOR = -12, /* a collective failed: no library, another rank failed, a timeout, an abort */
-  ENGINE_E_DEADLINE = -13,     /* the deadline of its run had passed before it started */
-  ENGINE_E_DEVICE = -14,       /* a call of a device failed, the device was lost, or there is no such device */
-  ENGINE_E_STAGE_TIMEOUT = -15 /* an item waited too long for room in its stage, or a consumer for an item */
+  ENGINE_E_BODY = -6,           /* its function returned a nonzero status, or its completion was failed */
+  ENGINE_E_EXCEPTION = -7,      /* a C++ exception */
+  ENGINE_E_CANCELLED = -8,      /* its cancel scope was cancelled before it started */
+  ENGINE_E_SHUTDOWN = -9,       /* the engine ended before its completion came */
+  ENGINE_E_FORKED = -10,        /* pending in the parent when this process was forked */
+  ENGINE_E_COMPLETION = -11,    /* a completion dropped uncalled, called twice, or used after its last reference */
+  ENGINE_E_COMMUNICATOR = -12,  /* a collective failed: no library, another rank failed, a timeout, an abort */
+  ENGINE_E_DEADLINE = -13,      /* the deadline of its run had passed before it started */
+  ENGINE_E_DEVICE = -14,        /* a call of a device failed, the device was lost, or there is no such device */
+  ENGINE_E_STAGE_TIMEOUT = -15, /* an item waited too long for room in its stage, or a consumer for an item */
+  ENGINE_E_END_OF_DATA = -16    /* there is no more data */
 };
 
 /* Where a call stands in the caller's source. {NULL, 0}: not said. */
@@ -192,7 +193,10 @@ typedef struct EngineConfig {
   int32_t stop_step;          /* cost_model: first run of a plan that is not measured any more */
 } EngineConfig;
 
-enum { ENGINE_POLICY_RAISE_AT_PUSH = 1 }; /* naive only: a push returns the ENGINE_E_OP of its own op */
+enum {
+  ENGINE_POLICY_RAISE_AT_PUSH = 1, /* naive only: a push returns the ENGINE_E_OP of its own op */
+  ENGINE_POLICY_WHOLE_STEPS = 2    /* smart stages that do not say so themselves run their steps whole */
+};
 
 /* Sets every field that fits in `struct_size` (pass sizeof *config) to its default. */
 ENGINE_API EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size);
@@ -214,7 +218,7 @@ ENGINE_API EngineStatus EngineStart(EngineHandle engine);
 
 /* Policies by name ("threaded", "inline", "naive", "cost_model"), for ops pushed from now on. */
 ENGINE_API EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t flags);
-ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** name);
+ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** name, uint32_t* flags);
 /* The policies that there are: index 0 and up, ENGINE_E_USAGE past the last. `help` may be null. */
 ENGINE_API EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help);
 

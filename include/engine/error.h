@@ -57,11 +57,13 @@ class Error : public std::runtime_error {
     "A collective failed: an error of the library or of another rank, a timeout, an abort; or there is no library.")   \
   X(StageTimeoutError, STAGE_TIMEOUT, "Error, TimeoutError",                                                           \
     "An item waited too long for room in its stage, or a consumer too long for an item.")
-// And the kinds that have more than a text: OpError below, DeviceError in device.h.
+// And the kinds that have more than a text: OpError and EndOfData below, DeviceError in device.h.
 #define ENGINE_ERRORS(X)                                                                                               \
   X(OpError, OP, "Error", "Waits throw it: an op failed. It says which op, where it was pushed, and why it failed.")   \
   X(DeviceError, DEVICE, "OpError",                                                                                    \
     "A call of a device failed, the device was lost, or there is no such device.")                                     \
+  X(EndOfData, END_OF_DATA, "Error",                                                                                   \
+    "There is no more data: a source may raise it, and ``take`` of a stage and ``step`` of a smart stage do.")         \
   ENGINE_PLAIN_ERRORS(X)
 // clang-format on
 
@@ -72,6 +74,13 @@ class Error : public std::runtime_error {
   };
 ENGINE_PLAIN_ERRORS(ENGINE_DEFINE_ERROR)
 #undef ENGINE_DEFINE_ERROR
+
+// A source says with it that there is no more data (engine/stage.h).
+class EndOfData : public Error {
+ public:
+  EndOfData() : Error("end of data") {}
+  using Error::Error;
+};
 
 // What a wait throws: the op that failed, where it was pushed, through which ops the error came, and the cause.
 class OpError : public Error {

@@ -36,6 +36,7 @@ struct PolicyOptions {
   // cost_model only: runs of a plan that are measured, [start_step, stop_step). -1: EngineOptions::start_step, stop_step.
   int start_step = -1;
   int stop_step = -1;
+  bool smart_stage = true;  // of all: whether SmartStages that do not say so themselves cut their steps
 };
 
 // A policy with its parameters, as `SetPolicy` and scopes take it.
@@ -69,7 +70,8 @@ class EngineCore;
 struct PolicyStamp {  // what is decided at a push; one word, because engines keep theirs in an atomic
   Policy policy : 2 = Policy::kThreaded;
   bool raise : 1 = false;
-  uint16_t intra_op : 13 = 1;
+  bool smart_stage : 1 = true;
+  uint16_t intra_op : 12 = 1;
   uint64_t start_step : 24 = 0;
   uint64_t stop_step : 24 = 0;
 };

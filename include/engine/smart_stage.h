@@ -59,20 +59,29 @@ struct SmartStageStats {
   uint64_t position = 0;  // items of the sources that are done with: what a resumed program has to leave out
   uint64_t read = 0;      // items read from the sources
   uint64_t skipped = 0;   // items left out because of an ignored exception
-  StageStats stage = {};  // of the last level, while steps are staged
+  bool on = false;        // steps are staged now
+  StageStats stage = {};  // of the last level, while they are
 };
 
 class SmartStage {
  public:
   SmartStage(Engine& eng, Graph step, std::vector<SmartSource> sources, SmartStageOptions options = {});
+  // For a front end that records the step by its first item; see Record.
+  SmartStage(Engine& eng, StepPull pull, SmartStageOptions options);
   ~SmartStage();
   SmartStage(const SmartStage&) = delete;
 
   // Starts the next step; an empty Run at the end of the data, as often as asked. `given`: the inputs that no source gives.
   Run Next(std::span<Value> given = {}, const RunOptions& options = {}, Site site = std::source_location::current());
+  // Before the first Next of a stage that was made without a step: reads the first item, and makes the step of what `record`
+  // returns. The first step gets that item, and if `record` throws, the next Record. Nothing, if there is a step. False: the
+  // data has ended.
+  bool Record(const std::function<RecordedStep()>& record);
   // Ends now: Next throws CancelledError, also where it waits. What was read ahead is thrown away.
   void Cancel();
 
+  // As the options say; one that was generated, if they say none.
+  const std::string& name() const;
   SmartStageStats stats() const;
   SmartStageReport Report() const;
   std::string Explain() const { return Report().text; }

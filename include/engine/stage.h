@@ -32,7 +32,7 @@ namespace detail {
 // A source whose type was erased. Both return false at the end of the data. `pull` may be empty.
 struct StageSource {
   std::function<bool(StageItem*)> pull;
-  std::function<bool(StageItem*)> make;  // turns what was pulled into the item
+  std::function<bool(StageItem*)> make;  // turns what was pulled into the item; empty: it is the item
 };
 
 template <class T>

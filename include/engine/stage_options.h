@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,7 @@
 
 namespace engine {
 
-// A source says with it that there is no more data. Also the default of closed_exception_types.
-class EndOfData : public Error {
- public:
-  EndOfData() : Error("end of data") {}
-  using Error::Error;
-};
+class StageHost;
 
 // True for the exceptions that it stands for.
 using ExceptionFilter = std::function<bool(const std::exception_ptr&)>;
@@ -88,9 +84,9 @@ struct StageOptions {
   int num_clients = 1;  // consumers that may wait at once; each item goes to one of them
   bool ordered = true;  // items keep the source's order; false: the order in which they are finished
 
-  std::chrono::milliseconds timeout_millis{300000};  // longest a finished item waits for room while nothing is taken
+  std::chrono::milliseconds timeout{300000};  // longest a finished item waits for room while nothing is taken
   OnTimeout on_timeout = OnTimeout::kError;
-  std::chrono::milliseconds take_timeout_millis{0};  // longest a consumer waits for an item; 0: as long as it takes
+  std::chrono::milliseconds take_timeout{0};  // longest a consumer waits for an item; 0: as long as it takes
 
   ExceptionFilter closed_exception_types = AnyOf<EndOfData>();  // end the stream, after what was made before
   ExceptionFilter ignored_exception_types = AnyOf<>();          // skip the item and count it
@@ -106,6 +102,9 @@ struct StageOptions {
   int max_threads = 0;        // likewise; 0: one a core
 
   StageClock* clock = nullptr;  // of time-outs, pauses and waits; null: the steady clock
+
+  std::shared_ptr<StageHost> host =
+      {};  // of a front end (spi/stage_host.h): its threads; null: threads of the stage's own
 };
 
 // A snapshot. Counters start with the run; a restart starts them anew.
@@ -118,7 +117,7 @@ struct StageStats {
   size_t waiting = 0;       // finished items that wait for room now, each with its producer
   size_t capacity = 0;      // as autotune left it
   int threads = 0;          // likewise
-  uint64_t drops = 0;       // items dropped after timeout_millis
+  uint64_t drops = 0;       // items dropped after timeout
   uint64_t skipped = 0;     // items skipped because of an ignored exception
   uint64_t discarded = 0;   // items finished behind the end, a failure or a cancel, and thrown away
   uint64_t room_waits = 0;  // times that a finished item found no room

@@ -84,7 +84,7 @@ def opened(variant, source):
     if variant == "ours":
         import engine
 
-        stage = engine.staged(items(source), capacity=AHEAD - 1)  # and one in the producer's hand
+        stage = engine.data.staged(items(source), capacity=AHEAD - 1)  # and one in the producer's hand
         return stage, stage.cancel
     if variant == "queue":
         buffer, over = queue.Queue(AHEAD - 1), threading.Event()  # likewise
@@ -193,7 +193,7 @@ def handover(variant, n):
     elif variant == "ours":
         import engine
 
-        stage = engine.staged(lambda: None, capacity=8)
+        stage = engine.data.staged(lambda: None, capacity=8)
         area = stage._area
         start, put, take = area.begin, area.put, area.take
         begin = time.perf_counter()

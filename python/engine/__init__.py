@@ -17,6 +17,8 @@
     engine.push(work, reads=[v], priority=1)
     engine.wait_all()
 
+Also here: ``engine.data`` (stages), ``engine.comm`` (collectives), ``engine.testing``.
+
 Workers run in parallel whatever releases the GIL: NumPy's larger calls, I/O, compression, extension modules.
 """
 
@@ -24,10 +26,9 @@ import atexit as _atexit
 import os as _os
 import threading as _threading
 
-from . import _core, errors
+from . import _core, comm, data, errors, testing
 from ._core import (
     CancelScope,
-    Communicator,
     DeviceArray,
     Done,
     Engine,
@@ -39,8 +40,6 @@ from ._core import (
     Var,
     __version__,
     cancelled,
-    communicator_id,
-    communicators,
     copy_in,
     copy_out,
     cpu,
@@ -49,14 +48,11 @@ from ._core import (
     defer_sync,
     gpu,
     io,
-    plant_loopback_fault,
     policies,
     push,
     push_async,
-    stage_lane,
 )
 from .bulk import bulk, set_bulk_size
-from .collectives import Collective
 from .defaults import (
     clear_error,
     describe_pending,
@@ -72,23 +68,19 @@ from .defaults import (
 )
 from .errors import *  # noqa: F403 - its __all__: the kinds of errors
 from .explanation import Explanation, explain
-from .graphs import Hybrid, graph, hybridize, mark_target_node
+from .graphs import Hybrid, graph, hybridize
 from .ops import Op, op
 from .options import init
-from .smart import SmartStage, SmartStageOptions, do_smart_stage, smart_stage
-from .stages import PrefetchHook, Stage, make_prefetch_hook, stage_pool, stage_pools, staged
 from .tracing import Trace, TraceEvent, trace
 from .values import Value, value
 
 __all__ = [
-    "CancelScope", "Collective", "Communicator", "DeviceArray", "Done", "Engine", "Explanation", "GraphKey", "Hybrid",
-    "Op", "Placement", "Plan", "PolicyBlock", "PrefetchHook", "Run", "SmartStage", "SmartStageOptions", "Stage",
-    "Trace", "TraceEvent", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error", "communicator_id",
-    "communicators", "copy_in", "copy_out", "cpu", "cuda_stream", "default", "defer_sync", "describe_pending",
-    "device_stats", "do_smart_stage", "explain", "gpu", "graph", "hybridize", "init", "io", "make_prefetch_hook",
-    "mark_target_node", "op", "plant_loopback_fault", "policies", "policy", "pool", "push", "push_async",
-    "set_bulk_size", "set_policy", "smart_stage", "stage_lane", "stage_pool", "stage_pools", "staged", "start",
-    "stats", "stop", "trace", "value", "wait", "wait_all",
+    "CancelScope", "DeviceArray", "Done", "Engine", "Explanation", "GraphKey", "Hybrid", "Op", "Placement", "Plan",
+    "PolicyBlock", "Run", "Trace", "TraceEvent", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error",
+    "comm", "copy_in", "copy_out", "cpu", "cuda_stream", "data", "default", "defer_sync", "describe_pending",
+    "device_stats", "errors", "explain", "gpu", "graph", "hybridize", "init", "io", "op", "policies", "policy", "pool",
+    "push", "push_async", "set_bulk_size", "set_policy", "start", "stats", "stop", "testing", "trace", "value", "wait",
+    "wait_all",
 ]  # fmt: skip
 __all__ += errors.__all__
 

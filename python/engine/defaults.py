@@ -37,21 +37,15 @@ def clear_error(var: VarLike) -> None:
     _core.default().clear_error(var)
 
 
-def set_policy(
-    name: str, *, smart_stage: bool | None = None, **parameters: bool | int
-) -> tuple[str, dict[str, bool | int]]:
+def set_policy(name: str, **parameters: bool | int) -> tuple[str, dict[str, bool | int]]:
     """Sets the policy of later pushes outside of ``policy`` blocks: ``set_policy("inline", intra_op_threads=2)``.
 
     ``engine.policies()`` lists the policies. Returns what was in force before, as (name, parameters).
-    ``smart_stage``: whether SmartStage cuts steps, under every policy; as ``engine.do_smart_stage``.
+    ``smart_stage``, which every policy takes (True): whether smart stages without a ``do_smart_stage`` of their own
+    cut their steps.
     UsageError, which says what is allowed, for an unknown name or parameter or a value out of range.
     """
-    before = _core.default().set_policy(name, **parameters)
-    if smart_stage is not None:
-        from .smart import do_smart_stage
-
-        do_smart_stage(smart_stage)
-    return before
+    return _core.default().set_policy(name, **parameters)
 
 
 def policy(name: str, **parameters: bool | int) -> _core.PolicyBlock:

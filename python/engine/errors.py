@@ -47,6 +47,10 @@ class DeviceError(OpError):
     """A call of a device failed, the device was lost, or there is no such device."""
 
 
+class EndOfData(Error):
+    """There is no more data: a source may raise it, and ``take`` of a stage and ``step`` of a smart stage do."""
+
+
 class UsageError(Error, ValueError):
     """A call cannot be honoured: a null, deleted or foreign Var, an unknown pool, a wait inside its own op, a value
     out of range. The call changed nothing."""
@@ -87,7 +91,7 @@ class StageTimeoutError(Error, TimeoutError):
 
 __all__ = [
     "Error", "BackPressureError", "CancelledError", "CommunicatorError", "CompletionError", "DeadlineError",
-    "DeviceError", "ForkedWhilePending", "OpError", "ShutdownError", "StageTimeoutError", "UsageError",
+    "DeviceError", "EndOfData", "ForkedWhilePending", "OpError", "ShutdownError", "StageTimeoutError", "UsageError",
 ]  # fmt: skip
 # </errors>
 

@@ -280,7 +280,7 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
 
 
 def mark_target_node(values: Any) -> None:
-    """Inside a step that ``engine.smart_stage`` runs: the ops that made these Values belong to the step.
+    """Inside a step that ``engine.data.smart_stage`` runs: the ops that made these Values belong to the step.
 
     ``values``: a Value, or Values in lists, tuples or dicts. While nothing is recorded, it does nothing, because
     nothing is staged then. Source: DeepRec's tf.train.mark_target_node.

@@ -169,7 +169,7 @@ def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: A
     ``updates``: parameter names, in a list or separated by commas. ``outputs``: how many new Values a call returns
     (by default one, and none for an op that updates). ``name``, ``priority``, ``place``, ``run_always``,
     ``graph_key``: as for ``engine.push``. ``collective``: every process calls the op in the same order, so
-    ``engine.smart_stage`` never runs it ahead of its step. Each wait for an output, or for what the op updates,
+    ``engine.data.smart_stage`` never runs it ahead of its step. Each wait for an output, or for what the op updates,
     raises what the function raised.
     """
     unknown = set(options) - {"priority", "place", "run_always", "graph_key", "collective"}

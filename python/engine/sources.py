@@ -156,17 +156,3 @@ def data_of(item: Any) -> Any:
     if type(item) is dict:
         return {key: data_of(value) for key, value in item.items()}
     return item
-
-
-def nbytes(item: Any) -> int:
-    """How many bytes an item holds: of arrays, bytes and strings, in any nesting; small objects count as 64."""
-    size = getattr(item, "nbytes", None)
-    if isinstance(size, int):
-        return size
-    if isinstance(item, (bytes, bytearray, str)):
-        return len(item)
-    if isinstance(item, dict):
-        return sum(map(nbytes, item.values()))
-    if isinstance(item, (list, tuple)):
-        return sum(map(nbytes, item))
-    return 64

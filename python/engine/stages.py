@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import weakref
 from typing import Any, Iterator, Mapping, Union
 
 from . import _core
-from .errors import ForkedWhilePending, UsageError
-from .producers import Run
+from .errors import EndOfData, UsageError
 from .sources import compile_source
 
 _END = object()
@@ -18,8 +15,8 @@ _alive: weakref.WeakSet[Stage] = weakref.WeakSet()
 Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
 
 
-class Stage:
-    """Items that are made ahead by producer threads. Made by ``engine.staged``; iterate over it.
+class Stage(_core.Stage):
+    """Items that are made ahead by producer threads. Made by ``engine.data.staged``; iterate over it.
 
     The first request for an item starts it. Any thread may take items; each item goes to one thread. What the source
     raises is raised here as itself, after the items before it, each time an item is asked for. A cancelled stage
@@ -27,63 +24,29 @@ class Stage:
     cancelled too.
     """
 
-    def __init__(self, features: Any, feed_dict: dict[str, Any], closed: Any, ignored: Any, area: dict[str, Any]):
-        self._features, self._feed = features, feed_dict
-        self._closed, self._ignored, self._options = closed, ignored, area
-        self._lock = threading.Lock()
-        self._renew()
+    def __init__(self, features: Any, feed_dict: dict[str, Any], closed: tuple[type[BaseException], ...],
+                 options: dict[str, Any]) -> None:  # fmt: skip
+        source = compile_source(features, feed_dict)
+        super().__init__(source.pull, source.make, closed, options)
+        self._features, self._feed, self._once = features, feed_dict, source.once
         _alive.add(self)
-
-    def _renew(self) -> None:
-        source = compile_source(self._features, self._feed)
-        self._area = _core.StagingArea(**self._options)
-        self._options["name"] = self._area.name  # a generated name stays the same after a restart
-        # Producers have no reference to the Stage. So a forgotten Stage is destroyed, and with it its area, which
-        # cancels.
-        self._run = Run(self._area.for_producers(), source, self._closed, self._ignored, self._options["capacity_bytes"] > 0)
-        self._take = self._area.take
-        self._started = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if not self._started:
-            self.start()
-        item = self._take(None, _END)
+        item = self._take_or(None, _END)
         if item is _END:
             raise StopIteration
         return item
 
     def take(self, timeout: float | None = None) -> Any:
-        """As next(stage), but raises TimeoutError after ``timeout`` seconds. No item is lost by that."""
-        self.start()
-        item = self._take(timeout, _END)
+        """As next(stage), but raises EndOfData at the end, and TimeoutError after ``timeout`` seconds. No item is lost
+        by that."""
+        item = self._take_or(timeout, _END)
         if item is _END:
-            raise StopIteration
+            raise EndOfData(f"stage '{self.name}': there is no more data")
         return item
-
-    def start(self) -> None:
-        """Starts the producers, unless they run already, so that items are ready when the first is asked for."""
-        with self._lock:
-            if not self._started:
-                self._started = True
-                for _ in range(self._options["num_threads"]):
-                    self._run.spawn()
-
-    def close(self) -> None:
-        """Begins no more items. What was begun is delivered; then the stream ends. May be repeated."""
-        self._area.close()
-
-    def cancel(self) -> None:
-        """Ends everything now: consumers get CancelledError, and what is buffered is thrown away. May be repeated."""
-        self._area.cancel()
-
-    def join(self, timeout: float | None = None) -> bool:
-        """Waits until no producer is inside the source; False if one still is after ``timeout`` seconds for each."""
-        for thread in list(self._run.threads):
-            thread.join(timeout)
-        return not any(thread.is_alive() for thread in self._run.threads)
 
     def restart(self, features: Any = None, timeout: float | None = None) -> None:
         """Begins again, with nothing of the run before: with new ``features``, or with the same if these can begin
@@ -93,30 +56,19 @@ class Stage:
         source is an iterator, because an iterator cannot begin again. In the child of a fork this makes the stage
         usable.
         """
-        with self._lock:
-            once = self._run.source.once
-            if features is None and once is not None:
-                raise UsageError(f"stage '{self.name}': {once}, which cannot begin again; restart with a new one")
-            _cancel(self._area)
-            if not self.join(timeout):
-                raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
-            if features is not None:
-                self._features = features
-            self._renew()
-
-    def stats(self) -> dict[str, Any]:
-        """Counters of this run: delivered, position, fill, drops, skipped, producer_wait, consumer_wait and more."""
-        return self._area.stats()
+        if features is None:
+            if self._once is not None:
+                raise UsageError(f"stage '{self.name}': {self._once}, which cannot begin again; restart with a new one")
+            features = self._features
+        source = compile_source(features, self._feed)
+        if not self._restart(source.pull, source.make, timeout):
+            raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
+        self._features, self._once = features, source.once
 
     @property
     def position(self) -> int:
         """How many items of the source are done with: a resumed run has to leave out as many."""
-        return int(self._area.stats()["position"])
-
-    @property
-    def name(self) -> str:
-        """Its name in errors and in the names of its threads."""
-        return self._area.name
+        return int(self.stats()["position"])
 
     def __enter__(self) -> Stage:
         return self
@@ -125,12 +77,7 @@ class Stage:
         self.cancel()
 
     def __repr__(self) -> str:
-        return f"<engine.Stage {self.name!r}>"
-
-
-def _cancel(area: _core.StagingArea) -> None:
-    with contextlib.suppress(ForkedWhilePending):  # the producers stayed in the parent
-        area.cancel()
+        return f"<engine.data.Stage {self.name!r}>"
 
 
 def staged(
@@ -143,10 +90,10 @@ def staged(
     num_clients: int = 1,
     num_client: int | None = None,
     ordered: bool = True,
-    timeout_millis: int = 300_000,
+    timeout: float = 300.0,
     on_timeout: str = "error",
-    take_timeout_millis: int = 0,
-    closed_exception_types: Exceptions = (StopIteration,),
+    take_timeout: float | None = None,
+    closed_exception_types: Exceptions = (StopIteration, EndOfData),
     ignored_exception_types: Exceptions = (),
     ignored_budget: int = 100,
     use_stage_subgraph_thread_pool: bool = False,
@@ -158,8 +105,10 @@ def staged(
     name: str | None = None,
     engine: _core.Engine | None = None,
 ) -> Stage:
-    """Runs ``features`` ahead on threads of its own: ``for batch in engine.staged(read("train.csv"), capacity=4):
-    ...``
+    """Runs ``features`` ahead on threads of its own.
+
+    ``for batch in engine.data.staged(read("train.csv"), capacity=4): ...``
+
 
     ``features``: an iterator or iterable, a callable, or a list, tuple or dict of these, nested; None stays None.
     Iterators advance in order, one producer at a time; callables run on all ``num_threads``. ``feed_dict`` gives
@@ -171,48 +120,63 @@ def staged(
         if num_clients not in (1, num_client):
             raise UsageError(f"staged: num_client is {num_client} and num_clients is {num_clients}; give one of them")
         num_clients = num_client
+    options = stage_options(
+        capacity=capacity, capacity_bytes=capacity_bytes, num_threads=num_threads, num_clients=num_clients,
+        ordered=ordered, timeout=timeout, on_timeout=on_timeout, take_timeout=take_timeout,
+        ignored_exception_types=ignored_exception_types, ignored_budget=ignored_budget,
+        use_stage_subgraph_thread_pool=use_stage_subgraph_thread_pool,
+        stage_subgraph_thread_pool_id=stage_subgraph_thread_pool_id, stage_subgraph_stream_id=stage_subgraph_stream_id,
+        autotune=autotune, max_capacity=max_capacity, max_threads=max_threads, name=name, engine=engine)  # fmt: skip
+    return Stage(features, dict(feed_dict or {}), exception_types("closed_exception_types", closed_exception_types), options)
+
+
+def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_stage_subgraph_thread_pool: bool,
+                  stage_subgraph_thread_pool_id: int, stage_subgraph_stream_id: int, name: str | None,
+                  engine: _core.Engine | None, autotune: bool, timeout: float, take_timeout: float | None,
+                  ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
+    """The options of a stage as the extension takes them; TypeError or UsageError says which one does not fit there."""
     if on_timeout not in ("error", "drop"):
         raise UsageError(f"staged: on_timeout is {on_timeout!r}; 'error' or 'drop' is expected")
-    numbers = {
-        "capacity": capacity,
-        "capacity_bytes": capacity_bytes,
-        "num_threads": num_threads,
-        "num_clients": num_clients,
-        "timeout_millis": timeout_millis,
-        "take_timeout_millis": take_timeout_millis,
-        "ignored_budget": ignored_budget,
-        "max_capacity": max_capacity,
-        "max_threads": max_threads,
-        "pool": stage_subgraph_thread_pool_id,
-        "stream": stage_subgraph_stream_id,
-    }
+    numbers |= {"pool": stage_subgraph_thread_pool_id, "stream": stage_subgraph_stream_id}
     for option, value in numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"staged: {option} is a {type(value).__name__}; an int is expected")
+        check_int(option, value)
         if not -1 <= value < 2**31:
             raise UsageError(f"staged: {option} is {value}; at least 0 and less than 2**31 is expected")
     for option in ("capacity_bytes", "max_capacity", "max_threads", "capacity"):
         if numbers[option] < 0:
             raise UsageError(f"staged: {option} is {numbers[option]}; it cannot be negative")
-    return Stage(
-        features,
-        dict(feed_dict or {}),
-        _types("closed_exception_types", closed_exception_types),
-        _types("ignored_exception_types", ignored_exception_types),
-        {
-            **numbers,
-            "name": name or "",
-            "ordered": bool(ordered),
-            "drop": on_timeout == "drop",
-            "use_pool": bool(use_stage_subgraph_thread_pool),
-            "autotune": bool(autotune),
-            # The engine that has the device of the lane. Lane 0, the main one, needs none.
-            "engine": engine or (_core.default() if stage_subgraph_stream_id else None),
-        },
-    )
+    return {
+        **numbers,
+        "timeout": seconds("timeout", timeout),
+        "take_timeout": 0.0 if take_timeout is None else seconds("take_timeout", take_timeout),
+        "name": name or "",
+        "ordered": bool(ordered),
+        "drop": on_timeout == "drop",
+        "ignored": exception_types("ignored_exception_types", ignored_exception_types),
+        "use_pool": bool(use_stage_subgraph_thread_pool),
+        "autotune": bool(autotune),
+        # The engine that has the device of the lane. Lane 0, the main one, needs none.
+        "engine": engine or (_core.default() if stage_subgraph_stream_id else None),
+    }
 
 
-def _types(option: str, given: Any) -> tuple[type[BaseException], ...]:
+def seconds(option: str, value: Any) -> float:
+    """A time-out as it is given, 0 to ten years."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"staged: {option} is a {type(value).__name__}; seconds are expected, an int or a float")
+    if not 0 <= value <= 3e8:
+        raise UsageError(f"staged: {option} is {value}; 0 to 3e8 seconds are expected")
+    return float(value)
+
+
+def check_int(option: str, value: Any) -> None:
+    """TypeError if the value is no int."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"staged: {option} is a {type(value).__name__}; an int is expected")
+
+
+def exception_types(option: str, given: Any) -> tuple[type[BaseException], ...]:
+    """The classes given for an option, one or several; TypeError if one is none."""
     types = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     for one in types:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
@@ -236,7 +200,7 @@ def stage_pools() -> list[dict[str, Any]]:
 
 
 class PrefetchHook:
-    """Starts every stage there is, and cancels these stages at the end. Made by ``engine.make_prefetch_hook``."""
+    """Starts every stage there is, and cancels these stages at the end. Made by ``engine.data.make_prefetch_hook``."""
 
     def __init__(self) -> None:
         self._stages: list[Stage] = []
@@ -262,7 +226,7 @@ class PrefetchHook:
 
 
 def make_prefetch_hook() -> PrefetchHook:
-    """``with engine.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
+    """``with engine.data.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
 
     For programs that come from DeepRec, and for a first step that does not wait. Without it, the first take starts a
     stage.

@@ -10,12 +10,12 @@ from . import _core
 
 
 class TraceEvent(NamedTuple):
-    """One op that ran. ``lane``: its thread, such as "cpu/0". Times are nanoseconds since the trace began."""
+    """One op that ran. ``lane``: its thread, such as "cpu/0"; ``begin`` and ``end``: seconds since the trace began."""
 
     name: str
     lane: str
-    begin_ns: int
-    end_ns: int
+    begin: float
+    end: float
     op: int
     skipped: bool
 

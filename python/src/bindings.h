@@ -13,6 +13,7 @@ void BindBulk(nanobind::class_<PyEngine>& cls);
 void BindGraph(nanobind::module_& m);
 void BindComm(nanobind::module_& m);
 void BindSmart(nanobind::module_& m);
+void BindStage(nanobind::module_& m);
 void BindExit(nanobind::module_& m);
 
 }  // namespace engine_python

@@ -117,19 +117,19 @@ void Push(PyCommunicator& self, nb::handle calls, nb::handle reads, nb::handle u
               .reads = VarsOf(reads, "reads", at),
               .updates = VarsOf(updates, "updates", at),
               .writes = VarsOf(writes, "writes", at)};
-  const nb::object one = nb::module_::import_("engine.collectives").attr("Collective");
+  const nb::object one = nb::module_::import_("engine.comm").attr("Collective");
   const nb::object items = nb::isinstance(calls, one) ? nb::object(nb::make_tuple(calls)) : nb::borrow(calls);
   const nb::object list = nb::steal(PySequence_Fast(items.ptr(), ""));
   if (!list.is_valid()) {
     PyErr_Clear();
     RaiseTypeError(at.Text() + "calls is a " + Py_TYPE(calls.ptr())->tp_name +
-                   "; an engine.Collective or a list of them is expected");
+                   "; an engine.comm.Collective or a list of them is expected");
   }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.ptr()); ++i) {
     const nb::handle call = PySequence_Fast_GET_ITEM(list.ptr(), i);
     const std::string index = at.Text() + "calls[" + std::to_string(i) + "]";
     if (!nb::isinstance(call, one))
-      RaiseTypeError(index + " is a " + Py_TYPE(call.ptr())->tp_name + "; an engine.Collective is expected");
+      RaiseTypeError(index + " is a " + Py_TYPE(call.ptr())->tp_name + "; an engine.comm.Collective is expected");
     push.Add(call, index);
   }
   const int always = PyObject_IsTrue(run_always.ptr());
@@ -159,7 +159,7 @@ engine::CommunicatorId IdOf(nb::bytes given) {
   engine::CommunicatorId id;
   if (given.size() != id.bytes.size())
     RaiseError("UsageError", "Communicator: id has " + std::to_string(given.size()) + " bytes; the " +
-                                 std::to_string(id.bytes.size()) + " of engine.communicator_id are expected");
+                                 std::to_string(id.bytes.size()) + " of engine.comm.communicator_id are expected");
   std::memcpy(id.bytes.data(), given.c_str(), id.bytes.size());
   return id;
 }
@@ -295,8 +295,8 @@ void BindComm(nb::module_& m) {
           },
           "That every collective of it updates.")
       .def("__repr__", [](const PyCommunicator& self) {
-        return "<engine.Communicator '" + self.rank->name() + "', rank " + std::to_string(self.rank->rank()) + " of " +
-               std::to_string(self.rank->size()) + " on device " + std::to_string(self.device) + ">";
+        return "<engine.comm.Communicator '" + self.rank->name() + "', rank " + std::to_string(self.rank->rank()) +
+               " of " + std::to_string(self.rank->size()) + " on device " + std::to_string(self.device) + ">";
       });
 }
 

@@ -47,6 +47,7 @@ nb::tuple TupleOf(const engine::PolicyChoice& choice) {
     parameters["stop_step"] = o.stop_step;
   }
   if (choice.policy == engine::Policy::kInline) parameters["intra_op_threads"] = o.intra_op_threads;
+  parameters["smart_stage"] = o.smart_stage;
   return nb::make_tuple(std::string(engine::PolicyName(choice.policy)), parameters);
 }
 
@@ -119,7 +120,7 @@ engine::Placement GpuPlace(int device, std::optional<int> lane) {
   return engine::Gpu(static_cast<uint16_t>(device), lane ? static_cast<uint8_t>(*lane) : engine::Placement::kAnyLane);
 }
 
-// (Chrome JSON, [(name, lane, begin_ns, end_ns, op, skipped), ...])
+// (Chrome JSON, [(name, lane, begin, end, op, skipped), ...]), in seconds
 nb::tuple StopTrace(const PyEngine& self) {
   std::vector<engine::TraceEvent> events;
   std::string json;
@@ -128,7 +129,9 @@ nb::tuple StopTrace(const PyEngine& self) {
     json = engine::ChromeTraceJson(events);
   });
   nb::list list;
-  for (const auto& e : events) list.append(nb::make_tuple(e.name, e.lane, e.begin_ns, e.end_ns, e.op, e.skipped));
+  const auto seconds = [](auto nanos) { return static_cast<double>(nanos) * 1e-9; };
+  for (const auto& e : events)
+    list.append(nb::make_tuple(e.name, e.lane, seconds(e.begin_ns), seconds(e.end_ns), e.op, e.skipped));
   return nb::make_tuple(json, list);
 }
 
@@ -233,8 +236,8 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
            "What the engine asked of its devices since it was made; bodies ask for more.")
       .def("start_trace", [](const PyEngine& self) { Blocking([&] { self.state->engine.StartTrace(); }); })
       .def("stop_trace", &StopTrace,
-           nb::sig("def stop_trace(self) -> tuple[str, list[tuple[str, str, int, int, int, bool]]]"),
-           "(Chrome trace JSON, [(name, lane, begin_ns, end_ns, op, skipped), ...]).")
+           nb::sig("def stop_trace(self) -> tuple[str, list[tuple[str, str, float, float, int, bool]]]"),
+           "(Chrome trace JSON, [(name, lane, begin, end, op, skipped), ...]), in seconds since the trace began.")
       .def("describe_pending", &DescribePending,
            "What is pending and why: blocked Vars, the ops that own them and wait for them, missing completions.")
       .def(

@@ -7,7 +7,7 @@
 #include "failure.h"
 #include "gil.h"
 #include "site.h"
-#include "stage.h"
+#include "stage_host.h"
 #include "wait.h"
 
 namespace nb = nanobind;
@@ -51,7 +51,10 @@ void BindExit(nb::module_& m) {
       },
       nb::sig("def _configure(errors: object, package_folder: str, main_thread: int) -> None"));
   m.def("_shut_down_all", &ShutDownAll);
-  m.def("_after_fork_in_child", &AfterForkInChild);
+  m.def("_after_fork_in_child", [] {
+    AfterForkInChild();
+    ForgetProducers();
+  });
 }
 
 }  // namespace engine_python

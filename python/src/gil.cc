@@ -62,14 +62,21 @@ size_t BytesOf(PyObject* object) {
   PyErr_Clear();
   if (PyBytes_Check(object) || PyByteArray_Check(object) || PyUnicode_Check(object))
     return static_cast<size_t>(PyObject_Length(object));
+  const bool is_dict = PyDict_Check(object);
+  if (!is_dict && !PyList_Check(object) && !PyTuple_Check(object)) return 64;
+  if (Py_EnterRecursiveCall(" while the bytes of an item are counted")) {  // it holds itself
+    PyErr_Clear();
+    return 0;
+  }
   size_t sum = 0;
-  if (PyDict_Check(object)) {
+  if (is_dict) {
     PyObject* value;
     for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &value);) sum += BytesOf(value);
-    return sum;
+  } else {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
+      sum += BytesOf(PySequence_Fast_GET_ITEM(object, i));
   }
-  if (!PyList_Check(object) && !PyTuple_Check(object)) return 64;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) sum += BytesOf(PySequence_Fast_GET_ITEM(object, i));
+  Py_LeaveRecursiveCall();
   return sum;
 }
 

@@ -32,10 +32,12 @@ class PyRef {
   ~PyRef();
 
   PyObject* get() const noexcept { return object_; }
+  PyObject* Release() noexcept { return std::exchange(object_, nullptr); }
   explicit operator bool() const noexcept { return object_ != nullptr; }
   // Drops the reference now. GIL held, and no engine code on this stack that minds Python code being run.
   void Clear() noexcept { Py_CLEAR(object_); }
-  // How large the object says it is, as engine.sources.nbytes counts. Takes the GIL; 0 once the interpreter is leaving.
+  // How many bytes it holds: of arrays, bytes and strings, in any nesting; small objects count as 64. Takes the GIL; 0 once
+  // the interpreter is leaving.
   size_t bytes() const noexcept;
 
  private:

@@ -89,33 +89,39 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
   return out;
 }
 
-// What the policy cost_model knows, in seconds.
-nb::dict CostModel(const PyPlan& self) {
-  const engine::Explanation told = Translated([&] { return engine::Explain(self.plan, self.shape); });
+// What the policy cost_model knows, or what the nodes of `timed` took; in seconds.
+nb::dict Explain(const PyPlan& self, const PyRun* timed) {
+  const engine::Explanation told = Translated([&] {
+    return engine::Explain(self.plan, self.shape,
+                           timed && timed->run.done() ? std::span<const engine::NodeTime>(timed->times)
+                                                      : std::span<const engine::NodeTime>());
+  });
   static constexpr const char* kStates[] = {"not used", "waiting", "measuring", "comparing", "scheduled", "went back"};
-  nb::list costs, spreads, samples, batches, keys, devices;
-  for (const auto& node : told.nodes) {
-    costs.append(node.cost.nanos / 1e9);
-    spreads.append(node.cost.spread / 1e9);
-    samples.append(node.cost.samples);
-    batches.append(node.batch);
-    keys.append(node.cost.key);
-    devices.append(node.device);
-  }
   nb::dict out;
+  const auto list = [&](const char* name, auto&& of) {
+    nb::list all;
+    for (const auto& node : told.nodes) all.append(of(node));
+    out[name] = all;
+  };
+  using Node = engine::Explanation::Node;
+  list("keys", [](const Node& node) { return node.cost.key; });
+  list("costs", [](const Node& node) { return node.cost.nanos / 1e9; });
+  list("spreads", [](const Node& node) { return node.cost.spread / 1e9; });
+  list("samples", [](const Node& node) { return node.cost.samples; });
+  list("ranks", [](const Node& node) { return node.rank / 1e9; });
+  list("slacks", [](const Node& node) { return node.slack / 1e9; });
+  list("batches", [](const Node& node) { return node.batch; });
+  list("devices", [](const Node& node) { return node.device; });  // whether the cost is time on a GPU
   out["state"] = kStates[static_cast<int>(told.state)];
   out["said"] = told.said;
-  out["keys"] = keys;
-  out["costs"] = costs;
-  out["spreads"] = spreads;
-  out["samples"] = samples;
-  out["batches"] = batches;
-  out["devices"] = devices;  // by node: whether the cost is time on a GPU
-  out["measured"] = told.work > 0;
-  out["dispatch"] = told.dispatch / 1e9;
-  out["before"] = told.before / 1e9;
-  out["after"] = told.after / 1e9;
-  out["dot"] = told.Dot();
+  out["path"] = told.path;
+  out["workers"] = told.workers;
+  const std::pair<const char*, double> times[] = {
+      {"work", told.work},         {"critical", told.critical}, {"bound", told.bound}, {"makespan", told.makespan()},
+      {"dispatch", told.dispatch}, {"before", told.before},     {"after", told.after}};
+  for (const auto& [name, nanos] : times) out[name] = nanos / 1e9;
+  out["text"] = told.Text();
+  out["dot"] = told.work > 0 ? told.Dot() : self.plan.Dot();
   return out;
 }
 
@@ -210,8 +216,10 @@ void BindGraph(nb::module_& m) {
             return tasks;
           },
           nb::sig("def tasks(self) -> list[list[int]]"), "Nodes that are run in a go, in topological order.")
-      .def("cost_model", &CostModel, nb::sig("def cost_model(self) -> dict[str, Any]"),
-           "What the policy cost_model knows of the shapes that ran last; engine.explain shows it.")
+      .def("explain", &Explain, nb::arg("run").none() = nb::none(),
+           nb::sig("def explain(self, run: Run | None = None) -> dict[str, Any]"),
+           "What the policy cost_model knows of the shapes that ran last, or what a timed run took; engine.explain "
+           "shows it.")
       .def(
           "save_costs",
           [](const PyPlan& self, nb::handle path) {
@@ -254,13 +262,15 @@ void BindGraph(nb::module_& m) {
       .def_prop_ro(
           "times",
           [](const PyRun& self) {
-            std::vector<std::tuple<int64_t, int64_t, int>> out;
+            std::vector<std::tuple<double, double, int>> out;
             if (self.run.done())
-              for (const auto& t : self.times) out.emplace_back(t.begin, t.end, t.worker);
+              for (const auto& t : self.times)
+                out.emplace_back(static_cast<double>(t.begin) / 1e9, static_cast<double>(t.end) / 1e9, t.worker);
             return out;
           },
-          nb::sig("def times(self) -> list[tuple[int, int, int]]"),
-          "(begin, end, worker) of each node in nanoseconds; of a run that was started `timed` and has ended.");
+          nb::sig("def times(self) -> list[tuple[float, float, int]]"),
+          "(begin, end, worker) of each node, in seconds of one clock; of a run that was started `timed` and has "
+          "ended.");
 }
 
 }  // namespace engine_python

@@ -7,7 +7,6 @@
 #include "cancel.h"
 #include "engine/engine.h"
 #include "push.h"
-#include "stage.h"
 
 NB_MODULE(_core, m) {
   using namespace engine_python;

@@ -1,125 +1,108 @@
-// The binding of SmartStep: what engine.smart_stage is made of. Threads, order and the end of data are Python's: the stages
-// are those of engine.staged.
+// The binding of SmartStage. What is Python's about it: items are arguments of a function, which is recorded by the first.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
+#include <utility>
+
 #include "arrays.h"
 #include "bindings.h"
-#include "engine/spi/smart_step.h"
+#include "engine/smart_stage.h"
 #include "run.h"
 #include "site.h"
+#include "stage_host.h"
+#include "wait.h"
 
 namespace nb = nanobind;
 
 namespace engine_python {
 namespace {
 
-struct PySmartStep {
-  std::shared_ptr<engine::SmartStep> step;
-  std::weak_ptr<EngineState> engine;
-};
-
-struct PyItem {
-  explicit PyItem(engine::StepItem given) : item(std::move(given)) {}
-  PyItem(PyItem&&) = default;
-  engine::StepItem item;
-};
-
-std::vector<engine::Value> ValuesOf(nb::sequence objects) {
+std::vector<engine::Value> ValuesOf(nb::handle objects) {
   std::vector<engine::Value> values;
   for (nb::handle object : objects) values.emplace_back(PyRef::Borrow(object.ptr()));
   return values;
 }
 
-// True for what the Python callable says so of. Called by producers, without the GIL.
-engine::ExceptionFilter FilterOf(nb::handle judge) {
-  return [judge = std::make_shared<const PyRef>(PyRef::Borrow(judge.ptr()))](const std::exception_ptr& thrown) {
-    const PythonScope python;
-    const nb::object error = nb::steal(ToPython(thrown));
-    const int said = PyObject_IsTrue(nb::handle(judge->get())(error).ptr());
-    return said == 1;
+// `pull` returns the arguments of the next step in a list.
+engine::StepPull PullOf(nb::handle pull) {
+  return [pull = std::make_shared<const PyRef>(PyRef::Borrow(pull.ptr()))](std::vector<engine::Value>* values) {
+    try {
+      *values = ValuesOf(nb::steal(CallSource(*pull)));
+      return true;
+    } catch (const PyFailure& failure) {
+      if (PyErr_GivenExceptionMatches(failure.get(), PyExc_StopIteration)) return false;
+      if (OnMainThread() && PyErr_GivenExceptionMatches(failure.get(), PyExc_KeyboardInterrupt))
+        throw PyGivenUp(failure);
+      throw;
+    }
   };
 }
 
-PySmartStep Make(const PyEngine& engine, const engine::Graph& graph, const std::vector<uint32_t>& sourced,
-                 const std::string& name, size_t capacity, int num_threads, int stream, nb::handle judge, bool on,
-                 bool on_cpu, std::vector<uint32_t> targets, nb::handle input_state, int max_levels, int profile_steps,
-                 int guard_steps) {
-  engine::SmartStageOptions options{
-      .stage = {.name = name, .capacity = capacity, .num_threads = num_threads, .stage_subgraph_stream_id = stream},
-      .do_smart_stage = on,
-      .stage_subgraph_on_cpu = on_cpu,
-      .arrays = PythonArrays(engine.state),
-      .targets = std::move(targets),
-      .max_levels = max_levels,
-      .profile_steps = profile_steps,
-      .guard_steps = guard_steps};
-  for (nb::handle var : input_state) options.input_state.push_back(nb::cast<const PyVar&>(var).var);
-  if (!judge.is_none()) options.stage.ignored_exception_types = FilterOf(judge);
-  std::vector<engine::ValueId> inputs;
-  for (uint32_t index : sourced) inputs.push_back({index});
-  return Translated([&] {
-    return PySmartStep{
-        std::make_shared<engine::SmartStep>(engine.state->engine, graph, std::move(inputs), std::move(options)),
-        engine.state};
-  });
-}
-
-StatePtr Alive(const PySmartStep& self) {
-  StatePtr state = self.engine.lock();
-  if (!state) RaiseError("ShutdownError", "the engine of the steps is gone");
-  return state;
-}
-
-// Starts the whole step, or its rest; gives the GIL up only where the call may wait or run nodes.
-PyRun Start(const PySmartStep& self, PyItem& item, nb::sequence given, bool rest) {
-  const engine::Site site = CallerSite();
-  const StatePtr state = Alive(self);
-  PyRun out;
-  out.engine = self.engine;
-  auto values = ValuesOf(given);
-  const auto start = [&](bool may_wait) {
-    out.run = rest ? self.step->StartRest(item.item, values, {}, site, may_wait)
-                   : self.step->StartWhole(item.item, values, {}, site, may_wait);
-  };
-  Translated([&] {
-    const bool here = !state->naive && state->engine.policy() == engine::Policy::kThreaded && !item.item.error;
-    if (here) start(false);
-    if (!out.run) WithoutGil([&] { start(true); });
-  });
-  DropDeferred();
-  return out;
-}
-
-PyRun Profile(const PySmartStep& self, PyItem& item, nb::sequence given, double source_seconds) {
-  const engine::Site site = CallerSite();
-  const StatePtr state = Alive(self);
-  PyRun out;
-  out.engine = self.engine;
-  auto values = ValuesOf(given);
-  Translated([&] { WithoutGil([&] { out.run = self.step->Profile(item.item, values, {}, source_seconds, site); }); });
-  DropDeferred();
-  return out;
-}
-
-void RunLevel(const PySmartStep& self, size_t level, PyItem& item) {
-  const auto step = self.step;
-  Translated([&] { WithoutGil([&] { step->RunLevel(level, item.item); }); });
-  DropDeferred();
-}
-
-const char* ModeName(const PySmartStep& self) {
-  switch (self.step->mode()) {
-    case engine::SmartStep::Mode::kProfile: return "profile";
-    case engine::SmartStep::Mode::kWhole: return "whole";
-    case engine::SmartStep::Mode::kHalves: return "halves";
-    case engine::SmartStep::Mode::kStaged: return "staged";
+class PySmartStage {
+ public:
+  PySmartStage(const PyEngine& engine, nb::handle pull, nb::handle closed, const nb::dict& stage, const nb::dict& own)
+      : engine_(engine.state), host_(PythonHost::Make(nb::find(engine))) {
+    engine::SmartStageOptions options{.stage = StageOptionsOf(stage, host_),
+                                      .do_smart_stage = nb::cast<std::optional<bool>>(own["do_smart_stage"]),
+                                      .stage_subgraph_on_cpu = nb::cast<bool>(own["stage_subgraph_on_cpu"]),
+                                      .arrays = PythonArrays(engine.state),
+                                      .max_levels = nb::cast<int>(own["max_levels"]),
+                                      .profile_steps = nb::cast<int>(own["profile_steps"]),
+                                      .guard_steps = nb::cast<int>(own["guard_steps"])};
+    if (!closed.is_none()) options.stage.closed_exception_types = FilterOf(closed);
+    for (nb::handle var : own["input_state"]) options.input_state.push_back(nb::cast<const PyVar&>(var).var);
+    steps_ = std::make_unique<engine::SmartStage>(engine.state->engine, PullOf(pull), std::move(options));
+    host_->cancel = [this] { steps_->Cancel(); };
   }
-  return "";
+  ~PySmartStage() { host_->cancel = {}; }
+
+  // record() -> (graph, how many inputs items give, marked nodes)
+  bool Record(nb::handle record) {
+    return steps_->Record([&] {
+      const nb::object made = record();
+      engine::RecordedStep step{.graph = nb::cast<const engine::Graph&>(made[0]),
+                                .targets = nb::cast<std::vector<uint32_t>>(made[2])};
+      for (uint32_t input = 0; input < nb::cast<uint32_t>(made[1]); ++input) step.sourced.push_back({input});
+      return step;
+    });
+  }
+  nb::object Next(nb::handle given) {
+    PyRun out;
+    out.engine = engine_;
+    auto values = ValuesOf(given);
+    out.run = steps_->Next(values, {}, CallerSite());
+    DropDeferred();
+    return out.run ? nb::cast(std::move(out)) : nb::none();
+  }
+  nb::dict Stats() const {
+    const engine::SmartStageStats stats = steps_->stats();
+    nb::dict out;
+    out["steps"] = stats.steps;
+    out["position"] = stats.position;
+    out["read"] = stats.read;
+    out["skipped"] = stats.skipped;
+    out["on"] = stats.on;
+    out["stage"] = stats.on ? StatsOf(stats.stage) : nb::dict();
+    return out;
+  }
+  const engine::SmartStage& operator*() const { return *steps_; }
+  void Cancel() { steps_->Cancel(); }
+  std::string Label() const { return "smart stage '" + steps_->name() + "': "; }
+
+ private:
+  const std::weak_ptr<EngineState> engine_;  // the host keeps it
+  const std::shared_ptr<PythonHost> host_;
+  std::unique_ptr<engine::SmartStage> steps_;
+};
+
+template <class F>
+auto Of(const PySmartStage& self, F&& fn) {
+  return Raising([&] { return self.Label(); }, fn);
 }
 
-nb::dict Report(const PySmartStep& self) {
-  const engine::SmartStageReport report = self.step->Report();
+nb::dict Report(const engine::SmartStageReport& report) {
   nb::dict out;
   nb::list nodes, boundary;
   for (const auto& node : report.nodes) nodes.append(nb::make_tuple(node.name.c_str(), node.reason.c_str()));
@@ -145,51 +128,40 @@ nb::dict Report(const PySmartStep& self) {
 }  // namespace
 
 void BindSmart(nb::module_& m) {
-  nb::class_<PyItem>(m, "StepItem", "What the sources give to one step, on its way.")
+  nb::class_<PySmartStage>(m, "SmartStage", "What engine.data.smart_stage makes: see there.")
       .def(
           "__init__",
-          [](PyItem* self, nb::sequence values, uint64_t number) {
-            new (self) PyItem(engine::StepItem{.values = ValuesOf(values), .number = number});
+          [](PySmartStage* self, const PyEngine& engine, nb::object pull, nb::object closed, const nb::dict& stage,
+             const nb::dict& own) {
+            Raising([] { return std::string(); }, [&] { new (self) PySmartStage(engine, pull, closed, stage, own); });
           },
-          nb::arg("values"), nb::arg("number"),
-          nb::sig("def __init__(self, values: Sequence[object], number: int) -> None"))
-      .def_prop_ro("number", [](const PyItem& self) { return self.item.number; })
-      .def_prop_ro("nbytes", [](const PyItem& self) { return self.item.bytes(); });
-  nb::class_<PySmartStep>(m, "SmartStep", "A step cut in two. See engine.smart_stage.")
+          nb::arg("engine"), nb::arg("pull"), nb::arg("closed").none(), nb::arg("stage"), nb::arg("own"),
+          nb::sig(
+              "def __init__(self, engine: Engine, pull: Callable[[], list[object]], closed: tuple[type[BaseException], "
+              "...] | None, stage: dict[str, Any], own: dict[str, Any]) -> None"))
       .def(
-          "__init__",
-          [](PySmartStep* self, const PyEngine& engine, const engine::Graph& graph,
-             const std::vector<uint32_t>& sourced, const std::string& name, size_t capacity, int num_threads,
-             int stream, nb::handle judge, bool on, bool on_cpu, std::vector<uint32_t> targets, nb::handle input_state,
-             int max_levels, int profile_steps, int guard_steps) {
-            new (self) PySmartStep(Make(engine, graph, sourced, name, capacity, num_threads, stream, judge, on, on_cpu,
-                                        std::move(targets), input_state, max_levels, profile_steps, guard_steps));
-          },
-          nb::arg("engine"), nb::arg("graph"), nb::arg("sourced"), nb::kw_only(), nb::arg("name"), nb::arg("capacity"),
-          nb::arg("num_threads"), nb::arg("stream"), nb::arg("judge").none(), nb::arg("on"), nb::arg("on_cpu"),
-          nb::arg("targets"), nb::arg("input_state"), nb::arg("max_levels"), nb::arg("profile_steps"),
-          nb::arg("guard_steps"),
-          nb::sig("def __init__(self, engine: Engine, graph: Graph, sourced: list[int], *, name: str, capacity: int, "
-                  "num_threads: int, stream: int, judge: Callable[[BaseException], bool] | None, on: bool, "
-                  "on_cpu: bool, targets: list[int], input_state: list[Var], max_levels: int, profile_steps: int, "
-                  "guard_steps: int) -> None"))
-      .def_prop_ro("mode", &ModeName, "How the next step is to be run: profile, whole, halves or staged.")
-      .def_prop_ro("levels", [](const PySmartStep& self) { return self.step->levels(); })
+          "cancel", [](PySmartStage& self) { Of(self, [&] { self.Cancel(); }); },
+          "Ends now: who waits for a step gets CancelledError, what was read ahead is thrown away. May be repeated.")
       .def(
-          "serial", [](const PySmartStep& self, size_t level) { return self.step->serial(level); }, nb::arg("level"))
-      .def("asked", [](const PySmartStep& self) { self.step->Asked(); })
+          "stats", [](const PySmartStage& self) { return Of(self, [&] { return self.Stats(); }); },
+          nb::sig("def stats(self) -> dict[str, Any]"),
+          "Counters: steps, position, read, skipped, on; `stage`: those of the last level, while steps are staged.")
+      .def_prop_ro(
+          "report", [](const PySmartStage& self) { return Report((*self).Report()); },
+          nb::sig("def report(self) -> dict[str, Any]"),
+          "What was decided: nodes with the reasons why they are not staged, boundary, predicted and measured seconds.")
+      .def_prop_ro(
+          "name", [](const PySmartStage& self) { return (*self).name(); },
+          "What it goes by in errors and in the names of its threads.")
       .def(
-          "started",
-          [](const PySmartStep& self, const PyRun& run) {
-            if (self.step->comparing()) Translated([&] { WithoutGil([&] { self.step->Started(run.run); }); });
-          },
-          nb::arg("run"))
-      .def("run_level", &RunLevel, nb::arg("level"), nb::arg("item"))
-      .def("start", &Start, nb::arg("item"), nb::arg("given"), nb::arg("rest"),
-           nb::sig("def start(self, item: StepItem, given: Sequence[object], rest: bool) -> Run"))
-      .def("profile", &Profile, nb::arg("item"), nb::arg("given"), nb::arg("source_seconds"),
-           nb::sig("def profile(self, item: StepItem, given: Sequence[object], source_seconds: float) -> Run"))
-      .def("report", &Report, nb::sig("def report(self) -> dict[str, Any]"));
+          "_record",
+          [](PySmartStage& self, nb::object record) { return Of(self, [&] { return self.Record(record); }); },
+          nb::arg("record"), nb::sig("def _record(self, record: Callable[[], tuple[Graph, int, list[int]]]) -> bool"),
+          "Reads the first item and records the step by it, unless that was done. False: the data has ended.")
+      .def(
+          "_next", [](PySmartStage& self, nb::object given) { return Of(self, [&] { return self.Next(given); }); },
+          nb::arg("given"), nb::sig("def _next(self, given: Sequence[object]) -> Run | None"),
+          "Starts the next step; None at the end of the data. Waits; Ctrl-C works.");
 }
 
 }  // namespace engine_python

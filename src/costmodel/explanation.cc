@@ -34,14 +34,15 @@ std::string Explanation::Text() const {
       << "  " << nodes.size() << " nodes in " << tasks
       << " tasks; pushed ops have no graph to rank, and run as under threaded\n";
   if (work == 0) return out.str() + "  no costs: nothing was measured\n";
+  if (run > 0) out << "  costs of one run, which took " << Micros(run) << "\n";
   out << "  work T1 " << Micros(work) << ", critical path " << Micros(critical) << ", bound on " << workers
       << " workers " << Micros(bound) << "; dispatch " << Micros(dispatch) << "\n";
   if (before > 0) out << "  a step took " << Micros(before) << " as compiled";
   if (after > 0) out << ", " << Micros(after) << " with the schedule";
-  if (before > 0) {
+  if (makespan() > 0) {
     char ratio[32];
     std::snprintf(ratio, sizeof(ratio), "%.2f", makespan() / bound);
-    out << "; makespan / bound " << ratio << "\n";
+    out << (before > 0 ? "; " : "  ") << "makespan / bound " << ratio << "\n";
   }
   char line[160];
   std::snprintf(line, sizeof(line), "  %-24s %12s %12s %12s %12s %6s\n", "node", "cost", "spread", "rank", "slack",

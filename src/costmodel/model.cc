@@ -326,66 +326,81 @@ void Model::Remeasure() {
   shapes_.clear();
 }
 
-Explanation Model::Explain(const Plan& plan, uint64_t shape_class) const {
+std::string Model::SaidOf(const Shape& s) const {
+  if (s.state == State::kComparing) return "comparing steps with and without the schedule";
+  const std::string window = std::to_string(window_.start);
+  if (s.state == State::kWaiting)
+    return std::to_string(s.steps) + " steps; measures from step " + window + " to " + std::to_string(window_.stop);
+  if (s.state != State::kMeasuring) return s.said;
+  return "measuring: " + std::to_string(s.durations.seen()) + " steps of [" + window + ", " +
+         std::to_string(window_.stop) + ")" +
+         (s.failed ? "; " + std::to_string(s.failed) + " failed and do not count" : "");
+}
+
+Explanation Model::Explain(const Plan& plan, uint64_t shape_class, std::span<const NodeTime> run) const {
   std::lock_guard lock(mu_);
   Explanation out;
   out.workers = workers_;
   out.edges = edges_;
-  for (const Graph::Node& node : plan.graph().nodes()) out.nodes.push_back({.name = node.name.c_str()});
-  for (uint32_t n = 0; n < out.nodes.size(); ++n) {
-    out.nodes[n].cost = {.key = keys_[key_of_[n]], .shape = shape_class};
-    out.nodes[n].device = measure_[n] == Measure::kDevice;
-  }
-  const auto at = shapes_.find(shape_class);
   out.tasks = static_cast<uint32_t>(plan.tasks().size());
-  for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].batch = task_of_[n];
-  if (at == shapes_.end()) {
+  std::vector<double> cost;
+  const auto at = shapes_.find(shape_class);
+  const Shape* const s = at == shapes_.end() ? nullptr : at->second.get();
+  for (const Graph::Node& recorded : plan.graph().nodes()) {
+    const auto n = static_cast<uint32_t>(out.nodes.size());
+    Explanation::Node& node = out.nodes.emplace_back();
+    node.name = recorded.name.c_str();
+    node.cost = {.key = keys_[key_of_[n]], .shape = shape_class};
+    node.device = measure_[n] == Measure::kDevice;
+    node.batch = task_of_[n];
+    if (!run.empty()) {
+      node.cost.samples = run[n].end != 0;
+      node.cost.nanos = static_cast<double>(run[n].end - run[n].begin);
+    } else if (s) {
+      const Estimate told = s->costs.empty() ? s->samples[key_of_[n]].Tell() : s->costs[key_of_[n]];
+      node.cost.samples = told.samples;
+      node.cost.nanos = told.nanos;
+      node.cost.spread = told.spread;
+    }
+    cost.push_back(node.cost.nanos);
+  }
+  if (s) {
+    out.state = s->state;
+    out.said = SaidOf(*s);
+    out.dispatch = s->dispatch;
+    out.before = s->guard.pairs() ? s->guard.before() : s->durations.Tell().nanos;
+    out.after = s->guard.after();
+    if (s->state == State::kScheduled || s->state == State::kComparing) {
+      const std::vector<uint32_t>& batch = s->schedule.batch;
+      for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].batch = batch[n];
+      out.tasks = batch.empty() ? 0 : 1 + *std::max_element(batch.begin(), batch.end());
+    }
+  } else {
     out.said = crowded_out_ ? "not used, or one of too many shape classes: a plan schedules " +
                                   std::to_string(kMostShapes) + ", and the others run as compiled"
                             : "no run under cost_model yet";
-    return out;
   }
-  const Shape& s = *at->second;
-  out.state = s.state;
-  out.said = s.said;
-  out.dispatch = s.dispatch;
-  if (s.state == State::kWaiting)
-    out.said = std::to_string(s.steps) + " steps; measures from step " + std::to_string(window_.start) + " to " +
-               std::to_string(window_.stop);
-  if (s.state == State::kMeasuring) {
-    out.said = "measuring: " + std::to_string(s.durations.seen()) + " steps of [" + std::to_string(window_.start) +
-               ", " + std::to_string(window_.stop) + ")";
-    if (s.failed) out.said += "; " + std::to_string(s.failed) + " failed and do not count";
+  int64_t begin = INT64_MAX, end = 0;
+  for (const NodeTime& time : run) {
+    if (time.end == 0) continue;  // it was skipped
+    begin = std::min(begin, time.begin);
+    end = std::max(end, time.end);
   }
-  if (s.state == State::kComparing) out.said = "comparing steps with and without the schedule";
-  std::vector<Estimate> costs = s.costs;
-  if (costs.empty())
-    for (const Samples& samples : s.samples) costs.push_back(samples.Tell());
-  const std::vector<double> cost = CostsOf(costs);
+  if (end != 0) out.run = static_cast<double>(end - begin);
   const Critical critical = FindCritical(dag_, cost);
+  if (critical.work == 0) return out;
   out.work = critical.work;
   out.critical = critical.length;
   double here = 0;  // the costs of the nodes that workers run
   for (uint32_t n = 0; n < cost.size(); ++n)
-    if (measure_[n] != Measure::kDevice) here += cost[n];
+    if (!out.nodes[n].device) here += cost[n];
   out.bound = std::max(here / workers_, critical.length);
-  if (critical.work > 0) out.path = critical.path;
+  out.path = critical.path;
   for (uint32_t n = 0; n < out.nodes.size(); ++n) {
-    Explanation::Node& node = out.nodes[n];
-    const Estimate& told = costs[key_of_[n]];
-    node.cost.samples = told.samples;
-    node.cost.nanos = told.nanos;
-    node.cost.spread = told.spread;
-    node.rank = critical.rank[n];
-    node.slack = std::max(0.0, critical.slack[n]);
+    out.nodes[n].rank = critical.rank[n];
+    out.nodes[n].slack = std::max(0.0, critical.slack[n]);
   }
   for (const uint32_t n : out.path) out.nodes[n].critical = true;
-  out.before = s.guard.pairs() ? s.guard.before() : s.durations.Tell().nanos;
-  out.after = s.guard.after();
-  if (s.state == State::kScheduled || s.state == State::kComparing) {
-    for (uint32_t n = 0; n < out.nodes.size(); ++n) out.nodes[n].batch = s.schedule.batch[n];
-    out.tasks = s.schedule.batch.empty() ? 0 : 1 + *std::max_element(s.schedule.batch.begin(), s.schedule.batch.end());
-  }
   return out;
 }
 

@@ -31,7 +31,7 @@ class Model final : public CostModel {
   void UnlockAfterFork() { mu_.unlock(); }
   void ForgetRuns();  // in a fork's child: the runs that are measured or compared now are the parent's
 
-  Explanation Explain(const Plan& plan, uint64_t shape) const override;
+  Explanation Explain(const Plan& plan, uint64_t shape, std::span<const NodeTime> run) const override;
   std::vector<NodeCost> Costs() const override;
   void Save(const std::string& path) const override;
   void Load(const std::string& path) override;
@@ -70,6 +70,7 @@ class Model final : public CostModel {
   Step Issue(const std::shared_ptr<Shape>& shape, bool compared, uint64_t turn, bool timed);
   void Measured(Shape& shape, const Report& report);
   void Decided(Shape& shape);
+  std::string SaidOf(const Shape& s) const;
   std::vector<double> CostsOf(const std::vector<Estimate>& costs) const;
 
   const int workers_;

@@ -10,10 +10,10 @@
 
 #include "autotune.h"
 #include "backoff.h"
+#include "base/sync.h"
 #include "engine/spi/staging_area.h"
 #include "pool.h"
 #include "stage_buffer.h"
-#include "sync.h"
 
 namespace engine::detail {
 
@@ -36,18 +36,17 @@ struct AreaState {
   std::atomic<bool> over{false};
 
   StageClock& clock;
-  mutable StageMutex mu;
-  StageBuffer buffer STAGE_TSA(guarded_by(mu));
-  Sleepers takers STAGE_TSA(guarded_by(mu)), beginners STAGE_TSA(guarded_by(mu)),
-      without_room STAGE_TSA(guarded_by(mu));
-  Sleepers idle STAGE_TSA(guarded_by(mu));
-  std::vector<std::unique_ptr<StageSleeper>> sleepers STAGE_TSA(guarded_by(mu));
-  int takers_inside STAGE_TSA(guarded_by(mu)) = 0;  // asleep, or woken and not yet gone
-  int producers STAGE_TSA(guarded_by(mu));          // that run or were asked for
-  Backoff backoff STAGE_TSA(guarded_by(mu));
-  StagingArea::Time not_before STAGE_TSA(guarded_by(mu)) = StagingArea::kNow;  // pause after ignored errors
-  uint64_t room_waits STAGE_TSA(guarded_by(mu)) = 0;
-  std::chrono::nanoseconds producer_wait STAGE_TSA(guarded_by(mu)){0}, consumer_wait STAGE_TSA(guarded_by(mu)){0};
+  mutable Mutex mu;
+  StageBuffer buffer GUARDED_BY(mu);
+  Sleepers takers GUARDED_BY(mu), beginners GUARDED_BY(mu), without_room GUARDED_BY(mu);
+  Sleepers idle GUARDED_BY(mu);
+  std::vector<std::unique_ptr<StageSleeper>> sleepers GUARDED_BY(mu);
+  int takers_inside GUARDED_BY(mu) = 0;  // asleep, or woken and not yet gone
+  int producers GUARDED_BY(mu);          // that run or were asked for
+  Backoff backoff GUARDED_BY(mu);
+  StagingArea::Time not_before GUARDED_BY(mu) = StagingArea::kNow;  // pause after ignored errors
+  uint64_t room_waits GUARDED_BY(mu) = 0;
+  std::chrono::nanoseconds producer_wait GUARDED_BY(mu){0}, consumer_wait GUARDED_BY(mu){0};
 
   struct Tuning {
     Autotune tuner;
@@ -55,31 +54,29 @@ struct AreaState {
     StagingArea::Time begin;
     std::chrono::nanoseconds producer_wait{0}, consumer_wait{0};  // when the window began
   };
-  std::optional<Tuning> tuning STAGE_TSA(guarded_by(mu));
+  std::optional<Tuning> tuning GUARDED_BY(mu);
 
   // One visit: holds the lock; its end wakes and destroys what is due.
-  class STAGE_TSA(scoped_lockable) Visit {
+  class SCOPED_CAPABILITY Visit {
    public:
-    explicit Visit(AreaState& state) STAGE_TSA(acquire_capability(state.mu));
-    ~Visit() STAGE_TSA(release_capability());
+    explicit Visit(AreaState& state) ACQUIRE(state.mu);
+    ~Visit() RELEASE();
     Visit(const Visit&) = delete;
-    std::unique_lock<std::mutex>& native() { return lock_; }
 
    private:
     AreaState& state_;
-    std::unique_lock<std::mutex> lock_;
   };
 
-  StageSleeper* NewSleeper() STAGE_TSA(requires_capability(mu));
+  StageSleeper* NewSleeper() REQUIRES(mu);
   // Sleeps in `list` until woken or until `deadline`; leaves the list.
-  void Sleep(Visit& visit, Sleepers& list, StagingArea::Time deadline) STAGE_TSA(requires_capability(mu));
+  void Sleep(Sleepers& list, StagingArea::Time deadline) REQUIRES(mu);
   void LeavePool() {
     if (pool) pool->Leave();
   }
   void CheckFork() const;
-  void Tune() STAGE_TSA(requires_capability(mu));
-  std::string RoomStory(uint64_t ticket) const STAGE_TSA(requires_capability(mu));
-  std::string TakeStory() const STAGE_TSA(requires_capability(mu));
+  void Tune() REQUIRES(mu);
+  std::string RoomStory(uint64_t ticket) const REQUIRES(mu);
+  std::string TakeStory() const REQUIRES(mu);
 };
 
 // Throws UsageError for what cannot be honoured; returns the options with a name and a clock.

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <vector>
 
-#include "sync.h"
+#include "base/sync.h"
 
 namespace engine::detail {
 
@@ -23,25 +23,25 @@ class Ends {
  public:
   // Step `step` ended at `now`. The list is in the order of the starts: a step counts once all before it have ended.
   void Add(size_t step, double now) {
-    StageLock lock(mu_);
+    MutexLock lock(mu_);
     if (ended_.size() <= step) ended_.resize(step + 1);
     ended_[step] = true;
     while (times_.size() < ended_.size() && ended_[times_.size()]) times_.push_back(now);
   }
   size_t count() const {
-    StageLock lock(mu_);
+    MutexLock lock(mu_);
     return times_.size();
   }
   // Of a step below count().
   double operator[](size_t step) const {
-    StageLock lock(mu_);
+    MutexLock lock(mu_);
     return times_[step];
   }
 
  private:
-  mutable StageMutex mu_;
-  std::vector<bool> ended_ STAGE_TSA(guarded_by(mu_));
-  std::vector<double> times_ STAGE_TSA(guarded_by(mu_));
+  mutable Mutex mu_;
+  std::vector<bool> ended_ GUARDED_BY(mu_);
+  std::vector<double> times_ GUARDED_BY(mu_);
 };
 
 class Guard {

@@ -43,12 +43,16 @@ StageOptions Checked(StageOptions options) {
     if (value >= least && value <= most) return;
     refuse(field, std::to_string(value), std::to_string(least) + " … " + std::to_string(most) + " is expected");
   };
-  constexpr int64_t kTenYearsMillis = int64_t{1000} * 60 * 60 * 24 * 3650;
+  constexpr std::chrono::milliseconds kTenYears = std::chrono::days(3650);
+  const auto time = [&](const char* field, std::chrono::milliseconds value) {
+    if (value.count() >= 0 && value <= kTenYears) return;
+    refuse(field, Amount(value), "0 s … " + Amount(kTenYears) + " is expected");
+  };
   range("capacity", static_cast<int64_t>(options.capacity), 1, 1 << 30);
   range("num_threads", options.num_threads, 1, 1024);
   range("num_clients", options.num_clients, 1, 1 << 20);
-  range("timeout_millis", options.timeout_millis.count(), 0, kTenYearsMillis);
-  range("take_timeout_millis", options.take_timeout_millis.count(), 0, kTenYearsMillis);
+  time("timeout", options.timeout);
+  time("take_timeout", options.take_timeout);
   range("ignored_budget", options.ignored_budget, 0, 1 << 30);
   if (options.max_threads == 0 && options.autotune)  // asks the system
     options.max_threads = static_cast<int>(std::thread::hardware_concurrency());

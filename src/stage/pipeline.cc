@@ -2,56 +2,77 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "area_state.h"
+#include "engine/spi/stage_host.h"
 #include "engine/stage.h"
 
 namespace engine {
 namespace {
 
+using detail::kNever;
+using detail::MutexLock;
+
 // One run: its threads share it, so that nothing of it can reach the next one.
 struct PipelineRun {
-  PipelineRun(const StageOptions& options, detail::StageSource from) : area(options), source(std::move(from)) {}
+  PipelineRun(const StageOptions& options, detail::StageSource from)
+      : area(options), source(std::move(from)), host(area.options().host.get()) {}
 
   StagingArea area;
   detail::StageSource source;
+  StageHost* const host;
   std::mutex pulling;  // held while `pull` runs, and while its ticket is drawn
-  detail::StageMutex mu;
-  std::condition_variable ended;
-  int live STAGE_TSA(guarded_by(mu)) = 0;
-  std::vector<std::thread> threads STAGE_TSA(guarded_by(mu));
-  // Set with mu held. release, with the acquire in Start: whoever sees it need not take the lock.
+  detail::Mutex mu;    // the host's lock may be held: nothing is waited for under it
+  detail::CondVar ended;
+  int live GUARDED_BY(mu) = 0;
+  bool joined GUARDED_BY(mu) = false;               // nobody is started any more
+  std::vector<std::thread> threads GUARDED_BY(mu);  // without a host
+  // release, with the acquire in Start: whoever sees it need not count.
   std::atomic<bool> started{false};
 };
+using RunPtr = std::shared_ptr<PipelineRun>;
 
-void Produce(const std::shared_ptr<PipelineRun>& run);
+void Produce(const RunPtr& run);
 
-void Spawn(const std::shared_ptr<PipelineRun>& run) STAGE_TSA(requires_capability(run->mu)) {
-  run->threads.emplace_back([run] {
-    const std::string name = run->area.options().name.substr(0, 15);
-    pthread_setname_np(pthread_self(), name.c_str());
-    run->area.Enter();
-    Produce(run);
-    detail::StageLock lock(run->mu);
-    if (--run->live == 0) run->ended.notify_all();
-  });
-  ++run->live;
+void Ended(PipelineRun& run) {
+  MutexLock lock(run.mu);
+  if (--run.live == 0) run.ended.NotifyAll();
 }
 
-void Start(const std::shared_ptr<PipelineRun>& run) {
-  if (run->started.load(std::memory_order_acquire)) return;
-  detail::StageLock lock(run->mu);
-  if (run->started.exchange(true, std::memory_order_acq_rel)) return;
+// One more producer. Throws std::system_error if the system refuses a thread.
+void Spawn(const RunPtr& run) {
+  const std::string& name = run->area.options().name;
+  {
+    MutexLock lock(run->mu);
+    if (run->joined) return;
+    if (!run->host) {
+      run->threads.emplace_back([run] {
+        pthread_setname_np(pthread_self(), run->area.options().name.substr(0, 15).c_str());
+        Produce(run);
+      });
+    }
+    ++run->live;
+  }
+  if (!run->host) return;
+  try {
+    run->host->Spawn(name, [run] { Produce(run); });
+  } catch (...) {
+    Ended(*run);
+    throw;
+  }
+}
+
+void Start(const RunPtr& run) {
+  if (run->started.load(std::memory_order_acquire) || run->started.exchange(true, std::memory_order_acq_rel)) return;
   for (int i = 0; i < run->area.options().num_threads; ++i) {
     try {
       Spawn(run);
     } catch (const std::system_error& e) {
-      if (run->live != 0) return;  // fewer are slower; they make the same items
+      if (i > 0) return;  // fewer are slower; they make the same items
       run->started.store(false, std::memory_order_release);
       throw Error(detail::StageLabel(run->area.options()) + "the system refused a thread for its source: " + e.what());
     }
@@ -59,23 +80,24 @@ void Start(const std::shared_ptr<PipelineRun>& run) {
 }
 
 // One item. False: this producer ends.
-bool ProduceOne(const std::shared_ptr<PipelineRun>& run) {
+bool ProduceOne(const RunPtr& run) {
   StagingArea& area = run->area;
   uint64_t ticket;
   StageItem item;
   const bool serial = static_cast<bool>(run->source.pull);
-  std::unique_lock<std::mutex> pulling;
-  if (serial) pulling = std::unique_lock(run->pulling);
-  switch (area.Begin(&ticket)) {
+  std::unique_lock<std::mutex> pulling(run->pulling, std::defer_lock);
+  if (serial && !pulling.try_lock()) StageHost::Blocking(run->host, [&] { pulling.lock(); });
+  StagingArea::Turn turn = area.Begin(&ticket, run->host ? StagingArea::kNow : StagingArea::kNever);
+  if (turn == StagingArea::Turn::kBusy) StageHost::Blocking(run->host, [&] { turn = area.Begin(&ticket); });
+  switch (turn) {
     case StagingArea::Turn::kOver: return false;
-    case StagingArea::Turn::kSpawn: {
-      detail::StageLock lock(run->mu);
+    case StagingArea::Turn::kSpawn:
       try {
+        if (serial) pulling.unlock();
         Spawn(run);
       } catch (const std::system_error&) {  // only autotune asks for more: it does without
       }
       return true;
-    }
     case StagingArea::Turn::kBusy: return true;
     case StagingArea::Turn::kItem: break;
   }
@@ -87,7 +109,7 @@ bool ProduceOne(const std::shared_ptr<PipelineRun>& run) {
       pulling.unlock();
     }
     if (!more) return true;
-    if (!run->source.make(&item)) {
+    if (run->source.make && !run->source.make(&item)) {
       area.End(ticket, serial);
       return true;
     }
@@ -95,13 +117,45 @@ bool ProduceOne(const std::shared_ptr<PipelineRun>& run) {
     area.Settle(ticket, std::current_exception(), serial);
     return true;
   }
-  if (!area.Put(ticket, std::move(item))) area.AwaitRoom(ticket);
+  const auto put = [&] { return area.Put(ticket, std::move(item)); };
+  if (!(run->host ? run->host->Put(std::ref(put)) : put()))
+    StageHost::Blocking(run->host, [&] { area.AwaitRoom(ticket); });
   return true;
 }
 
-void Produce(const std::shared_ptr<PipelineRun>& run) {
+void Produce(const RunPtr& run) {
+  run->area.Enter();
   while (ProduceOne(run)) {
   }
+  Ended(*run);
+}
+
+// False: producers are still inside the source at `until`.
+bool AwaitEnd(PipelineRun& run, detail::Clock::time_point until) {
+  bool ended = false;
+  const auto attempt = [&](StageHost::Time most) {
+    const auto end = std::min(most, until);
+    MutexLock lock(run.mu);
+    while (run.live > 0 && detail::Clock::now() < end) run.ended.WaitUntil(run.mu, end);
+    ended = run.live == 0;
+    return ended || detail::Clock::now() >= until;
+  };
+  StageHost::AwaitOn(run.host, attempt);
+  return ended;
+}
+
+void Join(PipelineRun& run) {
+  {
+    MutexLock lock(run.mu);
+    run.joined = true;
+  }
+  AwaitEnd(run, kNever);
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(run.mu);
+    threads.swap(run.threads);
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
@@ -116,34 +170,16 @@ struct StageBase::State {
       throw ForkedWhilePending(detail::StageLabel(options) +
                                "its producers stayed in the process that forked; restart it to read here");
     }
-    detail::StageLock lock(mu);
+    detail::MutexLock lock(mu);
     return run;
   }
 
   StageOptions options;
-  detail::StageMutex mu;
-  detail::StageSource source STAGE_TSA(guarded_by(mu));  // as it was given: each run works on a copy
+  detail::Mutex mu;
+  detail::StageSource source GUARDED_BY(mu);  // as it was given: each run works on a copy
   const uint32_t generation = detail::ForkGeneration();
-  std::shared_ptr<PipelineRun> run STAGE_TSA(guarded_by(mu));
+  std::shared_ptr<PipelineRun> run GUARDED_BY(mu);
 };
-
-namespace {
-
-void Join(PipelineRun& run) {
-  std::vector<std::thread> threads;
-  for (;;) {
-    {
-      detail::StageLock lock(run.mu);
-      run.started.store(true, std::memory_order_release);  // nobody starts it any more
-      threads.swap(run.threads);
-    }
-    if (threads.empty()) return;
-    for (std::thread& thread : threads) thread.join();
-    threads.clear();
-  }
-}
-
-}  // namespace
 
 StageBase::StageBase(StageOptions options, detail::StageSource source)
     : state_(std::make_unique<State>(std::move(options), std::move(source))) {}
@@ -155,7 +191,7 @@ StageBase::~StageBase() {
   }
   const auto run = state_->Current();
   run->area.Cancel();
-  Join(*run);
+  if (!run->host) Join(*run);
 }
 
 void StageBase::Start() { engine::Start(state_->Current()); }
@@ -164,12 +200,12 @@ void StageBase::Close() { state_->Current()->area.Close(); }
 void StageBase::Cancel() { state_->Current()->area.Cancel(); }
 
 // In the child of a fork there is one thread, and the locks may never be released.
-void StageBase::Restart() STAGE_TSA(no_thread_safety_analysis) {
+void StageBase::Restart() NO_THREAD_SAFETY_ANALYSIS {
   if (detail::ForkGeneration() != state_->generation) {
     Restart(state_->source);
   } else {
     const auto source = [&] {
-      detail::StageLock lock(state_->mu);
+      detail::MutexLock lock(state_->mu);
       return state_->source;
     };
     Restart(source());
@@ -186,21 +222,13 @@ void StageBase::Restart(detail::StageSource source) {
   const auto before = state_->Current();
   before->area.Cancel();
   Join(*before);
-  detail::StageLock lock(state_->mu);
+  auto next = std::make_shared<PipelineRun>(state_->options, source);
+  detail::MutexLock lock(state_->mu);
   state_->source = std::move(source);
-  state_->run = std::make_shared<PipelineRun>(state_->options, state_->source);
+  state_->run = std::move(next);
 }
 
-bool StageBase::JoinFor(Timeout timeout) {
-  const auto run = state_->Current();
-  const auto over = [&]() STAGE_TSA(no_thread_safety_analysis) { return run->live == 0; };
-  const auto now = std::chrono::steady_clock::now();
-  detail::StageLock lock(run->mu);
-  if (timeout.nanoseconds() <= StageClock::Time::max() - now)
-    return run->ended.wait_until(lock.native(), now + timeout.nanoseconds(), over);
-  run->ended.wait(lock.native(), over);
-  return true;
-}
+bool StageBase::JoinFor(Timeout timeout) { return AwaitEnd(*state_->Current(), detail::After(timeout)); }
 
 StageStats StageBase::stats() const { return state_->Current()->area.stats(); }
 const StageOptions& StageBase::options() const { return state_->options; }
@@ -208,11 +236,20 @@ const StageOptions& StageBase::options() const { return state_->options; }
 StagingArea::Taken StageBase::TakeItem(StageItem* item, Timeout timeout) {
   const auto run = state_->Current();
   engine::Start(run);
+  StageClock& clock = *state_->options.clock;
+  const auto now = clock.Now();
   const auto most = timeout.nanoseconds();
-  if (most <= most.zero()) return run->area.Take(item, StagingArea::kNow);
-  const auto now = state_->options.clock->Now();
-  if (most > StageClock::Time::max() - now) return run->area.Take(item);
-  return run->area.Take(item, now + most);
+  const auto deadline = most <= most.zero()                    ? StagingArea::kNow
+                        : most > StageClock::Time::max() - now ? StagingArea::kNever
+                                                               : now + most;
+  if (!run->host) return run->area.Take(item, deadline);
+  StagingArea::Taken taken;
+  const auto attempt = [&](StageHost::Time until) {
+    taken = run->area.Take(item, std::min(until, deadline), now);
+    return taken != StagingArea::Taken::kTimeout || clock.Now() >= deadline;
+  };
+  run->host->Take(std::ref(attempt));
+  return taken;
 }
 
 }  // namespace engine

@@ -1,8 +1,5 @@
 #include "pool.h"
 
-#include <oneapi/tbb/blocked_range.h>
-#include <oneapi/tbb/parallel_for.h>
-#include <oneapi/tbb/task_arena.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -20,8 +17,8 @@ struct Registry {
     std::shared_ptr<StagePool> pool;
     uint32_t generation;
   };
-  StageMutex mu;
-  std::vector<Entry> pools STAGE_TSA(guarded_by(mu));
+  Mutex mu;
+  std::vector<Entry> pools GUARDED_BY(mu);
   // relaxed: changes while the child of a fork has one thread.
   std::atomic<uint32_t> generation{0};
 };
@@ -41,36 +38,27 @@ Registry& Pools() {
 // When the library is loaded: a fork in the middle of its making would leave it locked in the child.
 [[maybe_unused]] const Registry& g_made_early = Pools();
 
-void BeforeFork() STAGE_TSA(no_thread_safety_analysis) { Pools().mu.Lock(); }
-void AfterForkInParent() STAGE_TSA(no_thread_safety_analysis) { Pools().mu.Unlock(); }
-void AfterForkInChild() STAGE_TSA(no_thread_safety_analysis) {
+void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { Pools().mu.Lock(); }
+void AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS { Pools().mu.Unlock(); }
+void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Pools().generation.fetch_add(1, std::memory_order_relaxed);
   Pools().mu.Unlock();
 }
 
 }  // namespace
 
-struct StagePool::Arena {
-  explicit Arena(int threads) : arena(threads) {}
-  oneapi::tbb::task_arena arena;
-};
-
-StagePool::StagePool(StagePoolOptions options)
-    : options_(std::move(options)), arena_(std::make_unique<Arena>(options_.intra_op_threads_num)) {}
-StagePool::~StagePool() = default;
-
 StagePool* StagePool::Current() { return current; }
 
 bool StagePool::Enter(bool wait, const std::function<bool()>& give_up) {
-  StageLock lock(mu_);
+  MutexLock lock(mu_);
   while (taken_ >= options_.inter_op_threads_num) {
     if (give_up() || !wait) return false;
     ++waiting_;
-    changed_.wait(lock.native());
+    changed_.Wait(mu_);
     --waiting_;
   }
   if (give_up()) {
-    if (waiting_ > 0) changed_.notify_one();  // the wake that came to us is somebody else's
+    if (waiting_ > 0) changed_.NotifyOne();  // the wake that came to us is somebody else's
     return false;
   }
   ++taken_;
@@ -79,36 +67,30 @@ bool StagePool::Enter(bool wait, const std::function<bool()>& give_up) {
 }
 
 void StagePool::Leave() {
-  StageLock lock(mu_);
+  MutexLock lock(mu_);
   --taken_;
   current = nullptr;
-  if (waiting_ > 0) changed_.notify_one();
+  if (waiting_ > 0) changed_.NotifyOne();
 }
 
 void StagePool::Nudge() {
-  StageLock lock(mu_);
-  if (waiting_ > 0) changed_.notify_all();
+  MutexLock lock(mu_);
+  if (waiting_ > 0) changed_.NotifyAll();
 }
 
 void StagePool::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
-  if (!UseTbb()) {
-    if (n > 0) body(0, n);
-    return;
+  if (UseTbb()) {
+    intra_op_.For(n, grain, body);
+  } else if (n > 0) {
+    body(0, n);
   }
-  using Range = oneapi::tbb::blocked_range<size_t>;
-  arena_->arena.execute([&] {
-    oneapi::tbb::this_task_arena::isolate([&] {
-      oneapi::tbb::parallel_for(Range(0, n, std::max<size_t>(1, grain)),
-                                [&](const Range& r) { body(r.begin(), r.end()); });
-    });
-  });
 }
 
 uint32_t ForkGeneration() { return Pools().generation.load(std::memory_order_relaxed); }
 
 std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
   Registry& registry = Pools();
-  StageLock lock(registry.mu);
+  MutexLock lock(registry.mu);
   auto& entry = registry.pools[static_cast<size_t>(handle.number())];
   const uint32_t generation = registry.generation.load(std::memory_order_relaxed);
   if (entry.generation != generation) {
@@ -123,7 +105,7 @@ std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
 
 StagePool StagePool::Number(int number) {
   auto& registry = detail::Pools();
-  detail::StageLock lock(registry.mu);
+  detail::MutexLock lock(registry.mu);
   const auto count = static_cast<int>(registry.pools.size());
   if (number >= 0 && number < count) return StagePool(number);
   std::string text = "stage_subgraph_thread_pool_id is " + std::to_string(number) + "; ";
@@ -144,7 +126,7 @@ StagePool MakeStagePool(StagePoolOptions options) {
   check("inter_op_threads_num", options.inter_op_threads_num);
   check("intra_op_threads_num", options.intra_op_threads_num);
   auto& registry = detail::Pools();
-  detail::StageLock lock(registry.mu);
+  detail::MutexLock lock(registry.mu);
   for (size_t i = 0; i < registry.pools.size(); ++i) {
     if (registry.pools[i].options.global_name == options.global_name) {
       throw UsageError(label + "the name is taken by stage pool " + std::to_string(i));
@@ -157,7 +139,7 @@ StagePool MakeStagePool(StagePoolOptions options) {
 
 std::vector<StagePoolOptions> StagePools() {
   auto& registry = detail::Pools();
-  detail::StageLock lock(registry.mu);
+  detail::MutexLock lock(registry.mu);
   std::vector<StagePoolOptions> all;
   for (const auto& entry : registry.pools) all.push_back(entry.options);
   return all;

@@ -8,19 +8,19 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
 
+#include "base/intra_op.h"
+#include "base/sync.h"
 #include "engine/spi/staging_area.h"
-#include "sync.h"
 
 namespace engine::detail {
 
 class StagePool {
  public:
-  explicit StagePool(StagePoolOptions options);
-  ~StagePool();
+  explicit StagePool(StagePoolOptions options)
+      : options_(std::move(options)), intra_op_(options_.intra_op_threads_num) {}
 
   // Takes a place for the calling thread. False if `give_up()` is true, or if there is none and `wait` is false.
   bool Enter(bool wait, const std::function<bool()>& give_up);
@@ -51,13 +51,12 @@ class StagePool {
   };
 
  private:
-  struct Arena;
   const StagePoolOptions options_;
-  StageMutex mu_;
-  std::condition_variable changed_;
-  int taken_ STAGE_TSA(guarded_by(mu_)) = 0;
-  int waiting_ STAGE_TSA(guarded_by(mu_)) = 0;
-  std::unique_ptr<Arena> arena_;
+  Mutex mu_;
+  CondVar changed_;
+  int taken_ GUARDED_BY(mu_) = 0;
+  int waiting_ GUARDED_BY(mu_) = 0;
+  IntraOp intra_op_;
 };
 
 // The pool of a handle that is not empty. After a fork the child's own.

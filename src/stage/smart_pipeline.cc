@@ -1,18 +1,18 @@
 #include "smart_pipeline.h"
 
+#include "engine/spi/stage_host.h"
+
 namespace engine::detail {
 
 bool StepReader::Read(StepItem* item) {
-  size_t values = 0;
-  for (const SmartSource& source : sources_) values += source.inputs.size();
-  item->values.resize(values);
+  if (kept_) {
+    *item = std::move(*kept_);
+    kept_.reset();
+    return true;
+  }
   item->number = read();
-  std::span<Value> rest = item->values;
   try {
-    for (SmartSource& source : sources_) {
-      if (!source.pull(rest.first(source.inputs.size()))) return false;
-      rest = rest.subspan(source.inputs.size());
-    }
+    if (!pull_(&item->values)) return false;
   } catch (...) {
     if (ignored_(std::current_exception())) read_.fetch_add(1, std::memory_order_relaxed);
     throw;
@@ -21,38 +21,53 @@ bool StepReader::Read(StepItem* item) {
   return true;
 }
 
+StepPull PullOf(std::vector<SmartSource> sources) {
+  return [sources = std::move(sources)](std::vector<Value>* values) {
+    size_t count = 0;
+    for (const SmartSource& source : sources) count += source.inputs.size();
+    values->resize(count);
+    std::span<Value> rest = *values;
+    for (const SmartSource& source : sources) {
+      if (!source.pull(rest.first(source.inputs.size()))) return false;
+      rest = rest.subspan(source.inputs.size());
+    }
+    return true;
+  };
+}
+
 template <class F>
-auto SmartPipeline::Watched(F&& fn) -> decltype(fn()) {
+auto SmartPipeline::Data::Watched(F&& fn) -> decltype(fn()) {
   try {
     return fn();
   } catch (...) {
-    if (step_.options().stage.closed_exception_types(std::current_exception()))
-      data_ended_.store(true, std::memory_order_release);
+    if (step->options().stage.closed_exception_types(std::current_exception()))
+      ended.store(true, std::memory_order_release);
     throw;
   }
 }
 
-SmartPipeline::SmartPipeline(const SmartStep& step, StepReader& reader) : step_(step), reader_(reader) {
-  for (size_t k = 0; k < step.levels(); ++k) {
-    StageOptions options = step.options().stage;
+SmartPipeline::SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_ptr<StepReader> reader)
+    : data_(std::make_shared<Data>(std::move(step), std::move(reader))) {
+  for (size_t k = 0; k < data_->step->levels(); ++k) {
+    StageOptions options = data_->step->options().stage;
     if (k > 0) options.name += "-" + std::to_string(k + 1);
-    const auto pull = [this, before = k > 0 ? levels_.back().get() : nullptr]() -> std::optional<StepItem> {
+    const auto pull = [data = data_, before = k > 0 ? levels_.back() : nullptr]() -> std::optional<StepItem> {
       if (before) return before->Take();
-      return Watched([this]() -> std::optional<StepItem> {
+      return data->Watched([&]() -> std::optional<StepItem> {
         StepItem item;
-        if (reader_.Read(&item)) return item;
-        data_ended_.store(true, std::memory_order_release);
+        if (data->reader->Read(&item)) return item;
+        data->ended.store(true, std::memory_order_release);
         return {};
       });
     };
-    const auto make = [this, k](StepItem item) {
-      return Watched([&] {
-        step_.RunLevel(k, item);
+    const auto make = [data = data_, k](StepItem item) {
+      return data->Watched([&] {
+        StageHost::Blocking(data->step->options().stage.host.get(), [&] { data->step->RunLevel(k, item); });
         return std::move(item);
       });
     };
-    if (step.serial(k)) {  // in the order of the items
-      levels_.push_back(std::make_unique<Stage<StepItem>>(
+    if (data_->step->serial(k)) {  // in the order of the items
+      levels_.push_back(std::make_shared<Stage<StepItem>>(
           options,
           [pull, make]() -> std::optional<StepItem> {
             auto item = pull();
@@ -61,7 +76,7 @@ SmartPipeline::SmartPipeline(const SmartStep& step, StepReader& reader) : step_(
           },
           [](StepItem item) { return item; }));
     } else {
-      levels_.push_back(std::make_unique<Stage<StepItem>>(options, pull, make));
+      levels_.push_back(std::make_shared<Stage<StepItem>>(options, pull, make));
     }
   }
 }
@@ -71,8 +86,9 @@ SmartPipeline::~SmartPipeline() {
   while (!levels_.empty()) levels_.pop_back();  // readers before what they read from
 }
 
-void SmartPipeline::Cancel() {
+void SmartPipeline::Cancel() try {
   for (const auto& level : levels_) level->Cancel();
+} catch (const ForkedWhilePending&) {  // in the child of a fork: the producers are the parent's
 }
 
 uint64_t SmartPipeline::skipped() const {
@@ -81,17 +97,18 @@ uint64_t SmartPipeline::skipped() const {
   return sum;
 }
 
-AskedReader::AskedReader(StageOptions options, StepReader& reader)
+AskedReader::AskedReader(StageOptions options, std::shared_ptr<StepReader> reader)
     : stage_({.name = options.name,
-              .take_timeout_millis = options.take_timeout_millis,
+              .take_timeout = options.take_timeout,
               .pool = options.pool,
-              .clock = options.clock},
-             [this, &reader]() -> std::optional<Answer> {
-               asked_.acquire();
-               if (over_.load(std::memory_order_acquire)) return {};
+              .clock = options.clock,
+              .host = options.host},
+             [asking = asking_, reader = std::move(reader), host = options.host]() -> std::optional<Answer> {
+               StageHost::Blocking(host.get(), [&] { asking->asked.acquire(); });
+               if (asking->over.load(std::memory_order_acquire)) return {};
                Answer answer;
                try {
-                 answer.more = reader.Read(&answer.item);
+                 answer.more = reader->Read(&answer.item);
                } catch (...) {
                  answer.error = std::current_exception();
                }
@@ -101,7 +118,7 @@ AskedReader::AskedReader(StageOptions options, StepReader& reader)
 AskedReader::~AskedReader() { Cancel(); }
 
 bool AskedReader::Read(StepItem* item) {
-  if (!pending_) asked_.release();
+  if (!pending_) asking_->asked.release();
   pending_ = true;
   auto answer = stage_.Take();
   pending_ = false;
@@ -112,9 +129,12 @@ bool AskedReader::Read(StepItem* item) {
 }
 
 void AskedReader::Cancel() {
-  stage_.Cancel();
-  over_.store(true, std::memory_order_release);
-  asked_.release();
+  try {
+    stage_.Cancel();
+  } catch (const ForkedWhilePending&) {  // as above
+  }
+  asking_->over.store(true, std::memory_order_release);
+  asking_->asked.release();
 }
 
 }  // namespace engine::detail

@@ -2,8 +2,10 @@
 #include "engine/smart_stage.h"
 
 #include "backoff.h"
+#include "base/sync.h"
+#include "engine/engine.h"
+#include "engine/spi/stage_host.h"
 #include "smart_pipeline.h"
-#include "sync.h"
 
 namespace engine {
 
@@ -39,65 +41,113 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 }  // namespace
 
 struct SmartStage::State {
-  State(Engine& eng, Graph graph, std::vector<SmartSource> sources, SmartStageOptions options)
-      : step(eng, std::move(graph), InputsOf(sources), std::move(options)),
-        reader(std::move(sources), step.options().stage.ignored_exception_types),
-        backoff(step.options().stage.ignored_budget) {
-    const StageOptions& stage = step.options().stage;
-    if (stage.take_timeout_millis.count() > 0) asked = std::make_unique<detail::AskedReader>(stage, reader);
+  State(Engine& engine, StepPull pull, SmartStageOptions given)
+      : eng(engine),
+        options(Checked(std::move(given), engine)),
+        reader(std::make_shared<detail::StepReader>(std::move(pull), options.stage.ignored_exception_types)),
+        backoff(options.stage.ignored_budget) {
+    if (options.stage.take_timeout.count() > 0) asked = std::make_unique<detail::AskedReader>(options.stage, reader);
+  }
+  static SmartStageOptions Checked(SmartStageOptions given, Engine& engine) {
+    if (given.stage.stage_subgraph_stream_id != 0 && !given.stage.engine) given.stage.engine = &engine;
+    // Now, also where the step is recorded later.
+    if (!given.do_smart_stage) given.do_smart_stage = engine.policy_choice().options.smart_stage;
+    given.stage = StagingArea(std::move(given.stage)).options();  // which refuses, and names
+    return given;
   }
 
-  SmartStep step;  // guarded by next_mu
-  detail::StepReader reader;
+  Engine& eng;
+  SmartStageOptions options;
+  const std::shared_ptr<detail::StepReader> reader;
   std::unique_ptr<detail::AskedReader> asked;
   // relaxed: a count, compared only.
   std::atomic<int> clients{0};
 
-  detail::StageMutex next_mu;                                   // one Next at a time, so that steps start in order
-  std::optional<StepItem> held STAGE_TSA(guarded_by(next_mu));  // its step was refused: it is the next
-  bool held_is_staged STAGE_TSA(guarded_by(next_mu)) = false;
-  bool held_as_planned STAGE_TSA(guarded_by(next_mu)) = false;
-  bool settled STAGE_TSA(guarded_by(next_mu)) = false;        // the report does not change any more
-  std::exception_ptr failure STAGE_TSA(guarded_by(next_mu));  // what a source threw
-  bool ended STAGE_TSA(guarded_by(next_mu)) = false;
-  bool closing STAGE_TSA(guarded_by(next_mu)) = false;  // the pipeline delivers what it has begun, then goes
-  detail::Backoff backoff STAGE_TSA(guarded_by(next_mu));
+  detail::Mutex next_mu;                                // one Next at a time, so that steps start in order
+  std::shared_ptr<SmartStep> step GUARDED_BY(next_mu);  // null: not recorded yet
+  std::optional<StepItem> held GUARDED_BY(next_mu);     // its step was refused: it is the next
+  bool held_is_staged GUARDED_BY(next_mu) = false;
+  bool held_as_planned GUARDED_BY(next_mu) = false;
+  bool settled GUARDED_BY(next_mu) = false;        // the report does not change any more
+  std::exception_ptr failure GUARDED_BY(next_mu);  // what a source threw
+  bool ended GUARDED_BY(next_mu) = false;
+  bool closing GUARDED_BY(next_mu) = false;  // the pipeline delivers what it has begun, then goes
+  detail::Backoff backoff GUARDED_BY(next_mu);
 
-  mutable detail::StageMutex mu;  // taken under next_mu, or alone
-  std::unique_ptr<detail::SmartPipeline> pipeline STAGE_TSA(guarded_by(mu));
-  bool cancelled STAGE_TSA(guarded_by(mu)) = false;
+  mutable detail::Mutex mu;  // taken under next_mu, or alone; nothing is waited for under it
+  std::unique_ptr<detail::SmartPipeline> pipeline GUARDED_BY(mu);
+  bool cancelled GUARDED_BY(mu) = false;
   std::condition_variable cancelling;
-  SmartStageStats stats STAGE_TSA(guarded_by(mu));
-  SmartStageReport report STAGE_TSA(guarded_by(mu));
+  SmartStageStats stats GUARDED_BY(mu);
+  SmartStageReport report GUARDED_BY(mu);
 
-  const std::string& name() const { return step.options().stage.name; }
+  const std::string& name() const { return options.stage.name; }
+  StageHost* host() const { return options.stage.host.get(); }
+
+  // One call at a time, of num_clients threads at most.
+  class SCOPED_CAPABILITY Turn {
+   public:
+    explicit Turn(State& s) ACQUIRE(s.next_mu) NO_THREAD_SAFETY_ANALYSIS : s_(s) {
+      const int most = s.options.stage.num_clients;
+      if (s.clients.fetch_add(1, std::memory_order_relaxed) >= most) {
+        s.clients.fetch_sub(1, std::memory_order_relaxed);
+        throw UsageError("smart stage '" + s.name() + "': more than num_clients (" + std::to_string(most) +
+                         ") threads ask for steps at once");
+      }
+      if (!s.next_mu.TryLock()) StageHost::Blocking(s.host(), [&]() NO_THREAD_SAFETY_ANALYSIS { s.next_mu.Lock(); });
+    }
+    ~Turn() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
+      s_.next_mu.Unlock();
+      s_.clients.fetch_sub(1, std::memory_order_relaxed);
+    }
+    Turn(const Turn&) = delete;
+
+   private:
+    State& s_;
+  };
 
   // Of Next only, which alone makes and ends pipelines.
   detail::SmartPipeline* Pipeline() {
-    detail::StageLock lock(mu);
+    detail::MutexLock lock(mu);
     if (cancelled) throw CancelledError("smart stage '" + name() + "': it was cancelled");
     return pipeline.get();
   }
   void Replace(std::unique_ptr<detail::SmartPipeline> next) {
-    std::unique_ptr<detail::SmartPipeline> gone = std::move(next);  // destroyed after the lock: that joins threads
-    detail::StageLock lock(mu);
+    std::unique_ptr<detail::SmartPipeline> gone = std::move(next);  // destroyed after the lock: that may join threads
+    detail::MutexLock lock(mu);
     if (pipeline) stats.skipped += pipeline->skipped();
     pipeline.swap(gone);
+    stats.on = pipeline != nullptr;
+  }
+  // Throws what has ended the steps; true: the data has.
+  bool IsOver() REQUIRES(next_mu) {
+    Pipeline();  // cancelled?
+    if (failure) std::rethrow_exception(failure);
+    return ended;
+  }
+
+  void Made(Graph graph, std::vector<ValueId> sourced) REQUIRES(next_mu) {
+    step = std::make_shared<SmartStep>(eng, std::move(graph), std::move(sourced), options);
+    auto fresh = step->Report();
+    detail::MutexLock lock(mu);
+    report = std::move(fresh);
   }
 
   // Reads on the calling thread. None: the data has ended.
-  std::optional<StepItem> Read() STAGE_TSA(requires_capability(next_mu)) {
-    const StageOptions& stage = step.options().stage;
+  std::optional<StepItem> Read() REQUIRES(next_mu) {
+    const StageOptions& stage = options.stage;
     for (;; Pipeline()) {  // cancelled?
       try {
         StepItem item;
-        if (!(asked ? asked->Read(&item) : reader.Read(&item))) return {};
-        if (step.mode() == Mode::kHalves)
-          for (size_t k = 0; k < step.levels(); ++k) step.RunLevel(k, item);
+        if (!(asked ? asked->Read(&item) : reader->Read(&item))) return {};
+        if (step && step->mode() == Mode::kHalves)
+          for (size_t k = 0; k < step->levels(); ++k) RunLevel(k, item);
         backoff.Finished();
         return item;
       } catch (const StageTimeoutError&) {
         throw;  // the wait was given up, not the source
+      } catch (const WaitGivenUp&) {
+        throw;
       } catch (...) {
         const std::exception_ptr thrown = std::current_exception();
         Pipeline();  // cancelled?
@@ -108,23 +158,38 @@ struct SmartStage::State {
           failure = thrown;
           throw;
         }
-        detail::StageLock lock(mu);
-        ++stats.skipped;
-        const auto until = stage.clock->Now() + *pause;
-        while (!cancelled && stage.clock->Now() < until) stage.clock->WaitUntil(cancelling, lock.native(), until);
+        Pause(*pause);
       }
     }
   }
+  void RunLevel(size_t level, StepItem& item) REQUIRES(next_mu) {
+    StageHost::Blocking(host(), [&]() NO_THREAD_SAFETY_ANALYSIS { step->RunLevel(level, item); });
+  }
+  void Pause(std::chrono::milliseconds pause) {
+    StageClock& clock = *options.stage.clock;
+    const auto until = clock.Now() + pause;
+    const auto attempt = [&](StageHost::Time most) {
+      const auto end = std::min(most, until);
+      detail::MutexLock lock(mu);
+      while (!cancelled && clock.Now() < end)
+        mu.WithNative([&](auto& held_lock) { clock.WaitUntil(cancelling, held_lock, end); });
+      return cancelled || clock.Now() >= until;
+    };
+    {
+      detail::MutexLock lock(mu);
+      ++stats.skipped;
+    }
+    if (pause.count() > 0) StageHost::AwaitOn(host(), attempt);
+  }
 
   // The next item, and whether its step is run as mode() says and so may be measured.
-  std::optional<StepItem> NextItem(bool* as_planned, bool* staged, double* seconds)
-      STAGE_TSA(requires_capability(next_mu)) {
+  std::optional<StepItem> NextItem(bool* as_planned, bool* staged, double* seconds) REQUIRES(next_mu) {
     for (;;) {
       detail::SmartPipeline* open = Pipeline();
-      const bool on = step.mode() == Mode::kStaged;
+      const bool on = step->mode() == Mode::kStaged;
       if (!on && !open) {
         *as_planned = true;
-        *staged = step.mode() == Mode::kHalves;
+        *staged = step->mode() == Mode::kHalves;
         const auto begin = Clock::now();
         auto item = Read();
         *seconds = Seconds(Clock::now() - begin);
@@ -149,11 +214,22 @@ struct SmartStage::State {
     }
   }
 
-  Run Next(std::span<Value> given, const RunOptions& options, Site site) STAGE_TSA(requires_capability(next_mu)) {
-    Pipeline();  // cancelled?
-    if (failure) std::rethrow_exception(failure);
-    if (ended) return {};
-    step.Asked();
+  // Starts the step of `held`. A host keeps its lock where the start neither waits nor runs nodes.
+  Run Start(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
+    Run run;
+    const auto start = [&](bool may_wait) NO_THREAD_SAFETY_ANALYSIS {
+      run = held_is_staged ? step->StartRest(*held, given, run_options, site, may_wait)
+                           : step->StartWhole(*held, given, run_options, site, may_wait);
+    };
+    if (host() && UsesWorkers(run_options.policy.value_or(eng.policy())) && !held->error) start(false);
+    if (!run) StageHost::Blocking(host(), [&] { start(true); });
+    return run;
+  }
+
+  Run Next(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
+    if (IsOver()) return {};
+    if (!step) throw UsageError("smart stage '" + name() + "': its step has not been recorded");
+    step->Asked();
     double seconds = 0;
     if (!held) held = NextItem(&held_as_planned, &held_is_staged, &seconds);
     if (!held) {
@@ -161,15 +237,20 @@ struct SmartStage::State {
       return {};
     }
     const uint64_t number = held->number;
-    const bool profile = step.mode() == Mode::kProfile;
-    Run run = held_is_staged ? step.StartRest(*held, given, options, site)
-              : profile      ? step.Profile(*held, given, options, seconds, site)
-                             : step.StartWhole(*held, given, options, site);
+    const bool profile = !held_is_staged && step->mode() == Mode::kProfile;
+    Run run;
+    if (profile) {
+      StageHost::Blocking(
+          host(), [&]() NO_THREAD_SAFETY_ANALYSIS { run = step->Profile(*held, given, run_options, seconds, site); });
+    } else {
+      run = Start(given, run_options, site);
+    }
     held.reset();
-    if (held_as_planned && !profile) step.Started(run);
+    if (held_as_planned && !profile && step->comparing())
+      StageHost::Blocking(host(), [&]() NO_THREAD_SAFETY_ANALYSIS { step->Started(run); });
     std::optional<SmartStageReport> fresh;
-    if (!settled) fresh = step.Report();
-    detail::StageLock lock(mu);
+    if (!settled) fresh = step->Report();
+    detail::MutexLock lock(mu);
     ++stats.steps;
     stats.position = number + 1;
     if (fresh) {
@@ -180,43 +261,56 @@ struct SmartStage::State {
   }
 };
 
-SmartStage::SmartStage(Engine& eng, Graph step, std::vector<SmartSource> sources, SmartStageOptions options)
-    : state_(std::make_unique<State>(eng, std::move(step), std::move(sources), std::move(options))) {
-  detail::StageLock lock(state_->mu);
-  state_->report = state_->step.Report();
+SmartStage::SmartStage(Engine& eng, Graph step, std::vector<SmartSource> sources, SmartStageOptions options) {
+  std::vector<ValueId> inputs = InputsOf(sources);
+  state_ = std::make_unique<State>(eng, detail::PullOf(std::move(sources)), std::move(options));
+  const State::Turn turn(*state_);
+  state_->Made(std::move(step), std::move(inputs));
 }
+
+SmartStage::SmartStage(Engine& eng, StepPull pull, SmartStageOptions options)
+    : state_(std::make_unique<State>(eng, std::move(pull), std::move(options))) {}
 
 SmartStage::~SmartStage() { Cancel(); }
 
-Run SmartStage::Next(std::span<Value> given, const RunOptions& options, Site site) {
+bool SmartStage::Record(const std::function<RecordedStep()>& record) {
   State& s = *state_;
-  struct Client {
-    std::atomic<int>& count;
-    const int before;
-    explicit Client(std::atomic<int>& of) : count(of), before(count.fetch_add(1, std::memory_order_relaxed)) {}
-    ~Client() { count.fetch_sub(1, std::memory_order_relaxed); }
-  } const client(s.clients);
-  if (client.before >= s.step.options().stage.num_clients)
-    throw UsageError("smart stage '" + s.name() + "': more than num_clients (" +
-                     std::to_string(s.step.options().stage.num_clients) + ") threads ask for steps at once");
-  detail::StageLock lock(s.next_mu);
-  return s.Next(given, options, site);
+  const State::Turn turn(s);
+  if (s.IsOver()) return false;
+  if (s.step) return true;
+  if (!s.reader->keeps()) {
+    auto item = s.Read();
+    s.ended = !item;
+    if (s.ended) return false;
+    s.reader->Keep(std::move(*item));
+  }
+  RecordedStep made = record();
+  s.options.targets = std::move(made.targets);
+  s.Made(std::move(made.graph), std::move(made.sourced));
+  return true;
+}
+
+Run SmartStage::Next(std::span<Value> given, const RunOptions& options, Site site) {
+  const State::Turn turn(*state_);
+  return state_->Next(given, options, site);
 }
 
 void SmartStage::Cancel() {
   State& s = *state_;
-  detail::StageLock lock(s.mu);
+  detail::MutexLock lock(s.mu);
   s.cancelled = true;
   s.cancelling.notify_all();
   if (s.pipeline) s.pipeline->Cancel();
   if (s.asked) s.asked->Cancel();
 }
 
+const std::string& SmartStage::name() const { return state_->name(); }
+
 SmartStageStats SmartStage::stats() const {
   State& s = *state_;
-  detail::StageLock lock(s.mu);
+  detail::MutexLock lock(s.mu);
   SmartStageStats out = s.stats;
-  out.read = s.reader.read();
+  out.read = s.reader->read();
   if (s.pipeline) {
     out.stage = s.pipeline->stats();
     out.skipped += s.pipeline->skipped();
@@ -225,7 +319,7 @@ SmartStageStats SmartStage::stats() const {
 }
 
 SmartStageReport SmartStage::Report() const {
-  detail::StageLock lock(state_->mu);
+  detail::MutexLock lock(state_->mu);
   return state_->report;
 }
 

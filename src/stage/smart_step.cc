@@ -9,7 +9,6 @@
 #include <string>
 
 #include "boundary.h"
-#include "engine/spi/staging_area.h"
 #include "guard.h"
 #include "partition.h"
 #include "stage_lane.h"
@@ -37,12 +36,6 @@ std::string Millis(double seconds) {
   char text[40];
   std::snprintf(text, sizeof text, "%.4g ms", seconds * 1e3);
   return text;
-}
-
-StageOptions Named(StageOptions options) {
-  // The checks, and the generated name, are the staging area's.
-  const StagingArea checked(std::move(options));
-  return checked.options();
 }
 
 }  // namespace
@@ -236,25 +229,23 @@ struct SmartStep::State {
 SmartStep::SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, SmartStageOptions options)
     : state_(std::make_unique<State>(eng, std::move(step), std::move(sourced), std::move(options))) {
   State& s = *state_;
-  StageOptions& stage = s.options.stage;
-  if (stage.stage_subgraph_stream_id != 0 && !stage.engine) stage.engine = &eng;
-  stage = Named(std::move(stage));
   s.Check();
   s.options.graph = nullptr;
+  if (!s.options.do_smart_stage) s.options.do_smart_stage = eng.policy_choice().options.smart_stage;
   if (s.options.stage_subgraph_on_cpu) s.AddCopies();
   s.judged = !s.options.stage.closed_exception_types.target<detail::IsAnyOf<EndOfData>>() ||
              !s.options.stage.ignored_exception_types.target<detail::IsAnyOf<>>();
   s.whole = s.graph.Compile(eng, {.name = s.PlanName("step")});
   s.costs = detail::ToStepGraph(s.graph, s.sourced, s.copies, s.options);
   s.samples.resize(s.costs.nodes.size());
-  if (s.options.do_smart_stage && (s.judged || s.options.profile_steps == 0)) s.MakeCut(detail::Choice::kLargest);
+  if (*s.options.do_smart_stage && (s.judged || s.options.profile_steps == 0)) s.MakeCut(detail::Choice::kLargest);
 }
 
 SmartStep::~SmartStep() = default;
 
 SmartStep::Mode SmartStep::mode() const {
   const State& s = *state_;
-  if (!s.options.do_smart_stage) return Mode::kWhole;
+  if (!*s.options.do_smart_stage) return Mode::kWhole;
   if (!s.cut) return Mode::kProfile;
   if (s.cut->staged.empty()) return Mode::kWhole;
   if (s.guard->on()) return Mode::kStaged;
@@ -357,9 +348,9 @@ SmartStageReport SmartStep::Report() const {
   SmartStageReport out;
   out.on = mode() == Mode::kStaged;
   std::string head = "smart stage '" + s.options.stage.name + "': ";
-  if (!s.options.do_smart_stage) {
+  if (!*s.options.do_smart_stage) {
     out.decided = true;
-    out.text = head + "off (do_smart_stage)\n";
+    out.text = head + "off (do_smart_stage, or the policy's smart_stage)\n";
     return out;
   }
   if (!s.cut) {

@@ -25,7 +25,7 @@ AreaState::AreaState(StageOptions given)
               .capacity_bytes = options.capacity_bytes,
               .threads = static_cast<size_t>(options.num_threads),
               .ordered = options.ordered,
-              .timeout = options.timeout_millis},
+              .timeout = options.timeout},
              clock),
       producers(options.num_threads),
       backoff(options.ignored_budget) {
@@ -56,21 +56,21 @@ StageSleeper* AreaState::NewSleeper() {
   return sleeper;
 }
 
-void AreaState::Sleep(Visit& visit, Sleepers& list, Time deadline) {
+void AreaState::Sleep(Sleepers& list, Time deadline) {
   StageSleeper* sleeper = NewSleeper();
   list.push_back(sleeper);
   while (!sleeper->woken && (deadline == StagingArea::kNever || clock.Now() < deadline)) {
-    clock.WaitUntil(sleeper->cv, visit.native(), deadline);
+    mu.WithNative([&](auto& lock) { clock.WaitUntil(sleeper->cv, lock, deadline); });
   }
   if (!sleeper->woken) std::erase(list, sleeper);
   idle.push_back(sleeper);
 }
 
-AreaState::Visit::Visit(AreaState& state) : state_(state), lock_(state.mu.native()) {}
+AreaState::Visit::Visit(AreaState& state) : state_(state) { state_.mu.Lock(); }
 
 // Looks at what has changed: items or an end for takers, places for beginners, room for those who wait for it. One of
 // each kind is enough, because a woken thread ends its own visit here and wakes the next.
-AreaState::Visit::~Visit() STAGE_TSA(no_thread_safety_analysis) {
+AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
   AreaState& s = state_;
   constexpr int kMost = 6;
   StageSleeper* wake[kMost];
@@ -96,19 +96,19 @@ AreaState::Visit::~Visit() STAGE_TSA(no_thread_safety_analysis) {
   s.buffer.released.clear();
   std::vector<StageItem> trash;
   if (!s.buffer.trash.empty()) trash.swap(s.buffer.trash);
-  lock_.unlock();
+  s.mu.Unlock();
   for (int i = 0; i < count; ++i) wake[i]->cv.notify_one();
 }
 
 std::string AreaState::RoomStory(uint64_t ticket) const {
-  return label + "item " + std::to_string(ticket) + " waited " + Amount(options.timeout_millis) +
+  return label + "item " + std::to_string(ticket) + " waited " + Amount(options.timeout) +
          " for room, and nothing was taken: " + Amount(buffer.ready(), "item") + " of capacity " +
          std::to_string(buffer.limits().capacity) + " buffered, " + std::to_string(buffer.delivered()) +
-         " delivered; take them, raise capacity or timeout_millis, or choose on_timeout drop";
+         " delivered; take them, raise capacity or timeout, or choose on_timeout drop";
 }
 
 std::string AreaState::TakeStory() const {
-  std::string text = label + "no item within " + Amount(options.take_timeout_millis) + ": ";
+  std::string text = label + "no item within " + Amount(options.take_timeout) + ": ";
   if (buffer.making() == 0) {
     text += "no producer is making one";
   } else {
@@ -176,7 +176,7 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     }
     s.LeavePool();
     if (turn != Turn::kBusy || until == kNow) return turn;
-    s.Sleep(visit, s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
+    s.Sleep(s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
     if (until != kNever && s.clock.Now() >= until) until = kNow;
   }
 }
@@ -209,7 +209,8 @@ void StagingArea::AwaitRoom(uint64_t ticket) {
   if (!sleeper->woken) {
     const auto begin = s.clock.Now();
     while (!sleeper->woken) {
-      s.clock.WaitUntil(sleeper->cv, visit.native(), s.buffer.RoomDeadline(sleeper->place));
+      const auto deadline = s.buffer.RoomDeadline(sleeper->place);
+      s.mu.WithNative([&](auto& lock) { s.clock.WaitUntil(sleeper->cv, lock, deadline); });
       if (sleeper->woken || !s.buffer.Expired(sleeper->place)) continue;
       if (s.options.on_timeout == OnTimeout::kDrop) {
         s.buffer.DropWaiting(sleeper->place);
@@ -271,7 +272,7 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
   AreaState::Visit visit(s);
   bool inside = false;
   Time begin{}, deadline = until;
-  const auto finish = [&]() STAGE_TSA(no_thread_safety_analysis) {
+  const auto finish = [&]() NO_THREAD_SAFETY_ANALYSIS {
     if (!inside) return;
     s.consumer_wait += s.clock.Now() - begin;
     --s.takers_inside;
@@ -297,8 +298,8 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
       inside = true;
       ++s.takers_inside;
       begin = s.clock.Now();
-      if (s.options.take_timeout_millis.count() > 0) {
-        deadline = std::min(until, (began == kNow ? begin : began) + s.options.take_timeout_millis);
+      if (s.options.take_timeout.count() > 0) {
+        deadline = std::min(until, (began == kNow ? begin : began) + s.options.take_timeout);
       }
       lend.Begin();
     } else if (deadline != kNever && s.clock.Now() >= deadline) {
@@ -306,7 +307,7 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
       if (deadline == until) return Taken::kTimeout;
       throw StageTimeoutError(s.TakeStory());
     }
-    s.Sleep(visit, s.takers, deadline);
+    s.Sleep(s.takers, deadline);
   }
 }
 
@@ -332,14 +333,14 @@ void StagingArea::Cancel() {
 bool StagingArea::over() const {
   const AreaState& s = *state_;
   s.CheckFork();
-  detail::StageLock lock(s.mu);
+  detail::MutexLock lock(s.mu);
   return s.buffer.stopped();
 }
 
 StageStats StagingArea::stats() const {
   const AreaState& s = *state_;
   s.CheckFork();
-  detail::StageLock lock(s.mu);
+  detail::MutexLock lock(s.mu);
   const StageBuffer& b = s.buffer;
   return {.delivered = b.delivered(),
           .position = b.position(),

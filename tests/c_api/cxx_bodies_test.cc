@@ -100,6 +100,7 @@ TEST_F(CxxBodies, EachKindOfErrorHasItsStatus) {
     throw engine::DeviceError(engine::DeviceStatus::Fail(engine::DeviceCode::kOutOfMemory, false, 0, "planned"));
   };
   expect(device, ENGINE_E_DEVICE, "ENGINE_E_DEVICE");
+  expect(&Throw<engine::EndOfData>, ENGINE_E_END_OF_DATA, "ENGINE_E_END_OF_DATA");
   expect(&Throw<engine::Error>, ENGINE_E_EXCEPTION, "ENGINE_E_EXCEPTION");
 }
 

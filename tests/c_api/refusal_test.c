@@ -95,7 +95,7 @@ TEST(NullFunctionsAndResultsAreRefused) {
   CHECK(atomic_load(&deleted) == 4);
   REFUSED(EngineVarNew(engine, "v", NULL), "the result is null");
   REFUSED(EngineWorkers(engine, NULL), "the result is null");
-  REFUSED(EngineGetPolicy(engine, NULL), "the result is null");
+  REFUSED(EngineGetPolicy(engine, NULL, NULL), "the name is null");
   REFUSED(EngineGetCounters(engine, NULL), "the result is null");
   REFUSED(EngineDescribePending(engine, NULL), "the result is null");
   REFUSED(EnginePool(engine, NULL, NULL), "is null");

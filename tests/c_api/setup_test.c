@@ -92,11 +92,12 @@ TEST(StepsAreCheckedWhenCostModelIsChosen) {
   EngineConfig config;
   EngineHandle engine = NULL;
   const char* name = NULL;
+  uint32_t flags = 0;
   OK(EngineConfigInit(&config, sizeof config));
   config.workers = 1, config.start_step = 8, config.stop_step = 8;
   OK(EngineCreate(&config, &engine));
   REFUSED(EngineSetPolicy(engine, "cost_model", 0), "start_step = 8 and stop_step = 8");
-  OK(EngineGetPolicy(engine, &name));
+  OK(EngineGetPolicy(engine, &name, &flags));
   CHECK(strcmp(name, "threaded") == 0);
   OK(EngineDestroy(engine));
   config.policy = "cost_model";
@@ -166,13 +167,16 @@ TEST(PoliciesAreListedAndSetByName) {
   for (int32_t i = 0; EnginePolicyAt(i, &name, &help) == ENGINE_OK; ++i) naive |= strcmp(name, "naive") == 0;
   CHECK(naive);
   REFUSED(EnginePolicyAt(-1, &name, NULL), "no policy -1");
-  OK(EngineSetPolicy(engine, "naive", 0));
-  OK(EngineGetPolicy(engine, &name));
-  CHECK(strcmp(name, "naive") == 0);
+  uint32_t flags = 7;
+  OK(EngineGetPolicy(engine, &name, &flags));
+  CHECK(strcmp(name, "threaded") == 0 && flags == 0);
+  OK(EngineSetPolicy(engine, "naive", ENGINE_POLICY_WHOLE_STEPS));
+  OK(EngineGetPolicy(engine, &name, &flags));
+  CHECK(strcmp(name, "naive") == 0 && flags == ENGINE_POLICY_WHOLE_STEPS);
   REFUSED(EngineSetPolicy(engine, "anarchy", 0), "threaded");
   REFUSED(EngineSetPolicy(engine, NULL, 0), "null");
   REFUSED(EngineSetPolicy(engine, "naive", 8), "flags 8");
-  OK(EngineGetPolicy(engine, &name));
+  OK(EngineGetPolicy(engine, &name, &flags));
   CHECK(strcmp(name, "naive") == 0);
   OK(EngineDestroy(engine));
 }

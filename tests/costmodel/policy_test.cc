@@ -311,6 +311,25 @@ TEST_F(CostModelTest, ExplainsInTextAndDot) {
   EXPECT_TRUE(Has(told.Dot(), "color=red"));
 }
 
+TEST_F(CostModelTest, ExplainsOneTimedRun) {
+  const Plan plan = Fan();
+  std::vector<NodeTime> times(plan.graph().nodes().size());
+  RunOptions timed;
+  timed.times = times;
+  plan.Start({}, timed).Wait();
+  const Explanation told = Explain(plan, 0, times);
+  int64_t begin = INT64_MAX, end = 0;
+  for (size_t n = 0; n < times.size(); ++n) {
+    EXPECT_EQ(told.nodes[n].cost.nanos, static_cast<double>(times[n].end - times[n].begin));
+    begin = std::min(begin, times[n].begin);
+    end = std::max(end, times[n].end);
+  }
+  EXPECT_EQ(told.state, State::kNotUsed);
+  EXPECT_EQ(told.makespan(), static_cast<double>(end - begin));
+  EXPECT_EQ(told.bound, std::max(told.work / 2, told.critical));
+  EXPECT_TRUE(Has(told.Text(), "costs of one run"));
+}
+
 // --- the ranked replay itself
 
 TEST(RankedReplayTest, ReadyNodesComeByRankAndAUsersPriorityComesFirst) {

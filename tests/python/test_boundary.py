@@ -49,7 +49,7 @@ class Program:
             train(self.weights, parsed(row))
             return count(self.weights)
 
-        self.steps = engine.smart_stage(step, iter(range(rows)), stage_subgraph_on_cpu=True, engine=eng, **options)
+        self.steps = engine.data.smart_stage(step, iter(range(rows)), stage_subgraph_on_cpu=True, engine=eng, **options)
         self.counted = [done.get() for done in self.steps]
 
 
@@ -115,7 +115,7 @@ def test_a_value_may_be_used_on_both_sides(eng):
         return on_device(pair), on_host(pair)
 
     for options in WAYS:
-        with engine.smart_stage(step, iter(range(5)), stage_subgraph_on_cpu=True, engine=eng, **options) as steps:
+        with engine.data.smart_stage(step, iter(range(5)), stage_subgraph_on_cpu=True, engine=eng, **options) as steps:
             for row in range(5):
                 there, here = steps.step()
                 assert (there.get(), here.get()) == (("DeviceArray", "note"), 3.0 * row)
@@ -170,7 +170,7 @@ def test_memory_is_used_again_once_nobody_has_it(eng):
         train(weights, parse(row))
         return end(weights)
 
-    for done in engine.smart_stage(step, iter(range(200)), stage_subgraph_on_cpu=True, engine=eng, **AT_ONCE):
+    for done in engine.data.smart_stage(step, iter(range(200)), stage_subgraph_on_cpu=True, engine=eng, **AT_ONCE):
         done.get()
     assert len(seen) < 20
 
@@ -181,17 +181,17 @@ def test_a_source_may_work_on_its_stages_lane(eng):
     def rows():
         for row in range(3):
             ready = engine.Var("ready", eng)
-            lanes.append(engine.stage_lane())
-            eng.push(lambda: None, writes=[ready], place=engine.stage_lane())
+            lanes.append(engine.data.stage_lane())
+            eng.push(lambda: None, writes=[ready], place=engine.data.stage_lane())
             yield row, ready
 
-    stage = engine.staged(rows(), stage_subgraph_stream_id=2, engine=eng)
+    stage = engine.data.staged(rows(), stage_subgraph_stream_id=2, engine=eng)
     for _, ready in stage:
         ready.wait()
     assert set(lanes) == {engine.gpu(0, lane=17)}
-    assert engine.stage_lane() == engine.cpu()
+    assert engine.data.stage_lane() == engine.cpu()
     with pytest.raises(engine.UsageError, match=r"0 … 8 is expected"):
-        engine.staged(rows(), stage_subgraph_stream_id=9, engine=eng)
+        engine.data.staged(rows(), stage_subgraph_stream_id=9, engine=eng)
 
 
 def test_copies_end_with_a_cancel(eng):
@@ -212,7 +212,7 @@ def test_copies_end_with_a_cancel(eng):
     def train(weights, batch):
         return batch.shape
 
-    steps = engine.smart_stage(
+    steps = engine.data.smart_stage(
         lambda row: train(weights, parsed(row)), iter(range(9)), stage_subgraph_on_cpu=True, engine=eng, **AT_ONCE
     )
     assert [steps.step().get() for _ in range(3)] == [(3,)] * 3

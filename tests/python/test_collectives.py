@@ -6,7 +6,7 @@ import pytest
 
 import engine
 from conftest import line_of
-from engine import Collective
+from engine.comm import Collective
 from test_processes import CHILD, held
 
 np = pytest.importorskip("numpy")
@@ -25,7 +25,7 @@ def eng():
 
 @pytest.fixture
 def comms(eng):
-    return engine.communicators(range(RANKS), name="data", engine=eng)
+    return engine.comm.communicators(range(RANKS), name="data", engine=eng)
 
 
 def on(rank, array, eng):
@@ -145,7 +145,7 @@ def test_names_are_those_that_were_given_or_of_the_collective(eng, comms):
         eng.wait_all()
     for r in range(RANKS):
         ran = [e for e in trace.events if e.lane == f"gpu{r}/comm{r}" and e.name != "communicator_join"]
-        ran.sort(key=lambda e: e.begin_ns)
+        ran.sort(key=lambda e: e.begin)
         assert [e.name for e in ran] == ["gradients", "broadcast", "collectives"]
 
 
@@ -214,7 +214,7 @@ MISMATCHES = {
 @pytest.mark.parametrize("case", MISMATCHES)
 def test_ranks_that_do_not_fit_together_are_named(eng, case):
     *calls, said = MISMATCHES[case]
-    comms = engine.communicators([0, 1], name="pair", engine=eng)
+    comms = engine.comm.communicators([0, 1], name="pair", engine=eng)
     done = [engine.Var("done", eng) for _ in comms]
     for r, comm in enumerate(comms):
         x, y = on(r, np.zeros(4, "f4"), eng), on(r, np.zeros(8, "f4"), eng)
@@ -229,9 +229,9 @@ def test_ranks_that_do_not_fit_together_are_named(eng, case):
 
 @pytest.mark.parametrize("fault", ["call_fails", "async_error", "never_comes"])
 def test_a_fault_fails_what_needs_the_collective_and_nothing_else(eng, fault):
-    id = engine.communicator_id("software")
-    engine.plant_loopback_fault(id, 1, 2, fault)
-    comms = [engine.Communicator(id, r, 2, r, name="data", timeout=0.005, engine=eng) for r in range(2)]
+    id = engine.comm.communicator_id("software")
+    engine.testing.plant_loopback_fault(id, 1, 2, fault)
+    comms = [engine.comm.Communicator(id, r, 2, r, name="data", timeout=0.005, engine=eng) for r in range(2)]
     x = [on(r, np.ones(2), eng) for r in range(2)]
     y = [on(r, np.ones(2), eng) for r in range(2)]
     apart = on(0, np.ones(2), eng)
@@ -305,8 +305,8 @@ def test_a_program_may_end_with_collectives_that_nobody_answers(run_python):
     ended = run_python("""
         import numpy as np
         engine.init(workers=1, devices=["software"] * 2, drain_timeout=0.01, on_unobserved=lambda e: print(e))
-        comms = engine.communicators([0, 1], name="data")
-        comms[0].push(engine.Collective.all_reduce(engine.DeviceArray(np.zeros(1))), name="alone")
+        comms = engine.comm.communicators([0, 1], name="data")
+        comms[0].push(engine.comm.Collective.all_reduce(engine.DeviceArray(np.zeros(1))), name="alone")
     """)
     assert ended.code == 0 and "the engine was shut down" in ended.out and "'alone'" in ended.out, ended
     assert "Traceback" not in ended.err, ended
@@ -317,13 +317,13 @@ def test_a_forked_child_is_refused_its_parents_communicator(run_python):
     held(run_python(CHILD + """
 import numpy as np
 engine.init(workers=1, devices=["software"])
-(comm,) = engine.communicators([0], name="data")
+(comm,) = engine.comm.communicators([0], name="data")
 x = engine.value(engine.DeviceArray(np.ones(2)))
-comm.push(engine.Collective.all_reduce(x))
+comm.push(engine.comm.Collective.all_reduce(x))
 x.wait()
 def refused():
     global comm
-    for use in (lambda: comm.push(engine.Collective.all_reduce(x)), lambda: comm.abort("why")):
+    for use in (lambda: comm.push(engine.comm.Collective.all_reduce(x)), lambda: comm.abort("why")):
         try:
             use()
         except engine.UsageError as error:
@@ -333,7 +333,7 @@ def refused():
     del comm
     works()
 assert child(refused) == 0
-comm.push(engine.Collective.all_reduce(x))
+comm.push(engine.comm.Collective.all_reduce(x))
 assert x.get().to_host().tolist() == [1.0, 1.0]
 print("ok")
 """))
@@ -348,7 +348,7 @@ class Tensor:
 
 
 REFUSED = {
-    "no collective": (7, TypeError, "calls is a int; an engine.Collective"),
+    "no collective": (7, TypeError, "calls is a int; an engine.comm.Collective"),
     "no collectives": ([7], TypeError, r"calls\[0\] is a int"),
     "none": ([], engine.UsageError, "has no calls"),
     "an unknown kind": (
@@ -435,8 +435,8 @@ def _unset(eng):
 
 
 def test_communicators_that_cannot_be_made_are_refused(eng):
-    id = engine.communicator_id("software")
-    assert len(id) == 128 and id != engine.communicator_id("software")
+    id = engine.comm.communicator_id("software")
+    assert len(id) == 128 and id != engine.comm.communicator_id("software")
     for arguments, said in [
         ((b"short", 0, 1), "id has 5 bytes; the 128"),
         ((bytes(128), 0, 1), "its id is empty"),
@@ -444,17 +444,17 @@ def test_communicators_that_cannot_be_made_are_refused(eng):
         ((id, 0, 1, 7), "no device 7"),
     ]:
         with pytest.raises(engine.UsageError, match=said):
-            engine.Communicator(*arguments, engine=eng)
+            engine.comm.Communicator(*arguments, engine=eng)
     with pytest.raises(engine.UsageError, match="seconds from 0"):
-        engine.Communicator(id, 0, 1, timeout=-1, engine=eng)
+        engine.comm.Communicator(id, 0, 1, timeout=-1, engine=eng)
     with pytest.raises(engine.UsageError, match="no devices"):
-        engine.communicators([], engine=eng)
+        engine.comm.communicators([], engine=eng)
     with pytest.raises(engine.UsageError, match="'abacus'; cuda and software"):
-        engine.communicator_id("abacus")
+        engine.comm.communicator_id("abacus")
     with pytest.raises(engine.UsageError, match="'earthquake'; call_fails, async_error, never_comes"):
-        engine.plant_loopback_fault(id, 0, 1, "earthquake")
-    (comm,) = engine.communicators([1], name="alone", engine=eng)
-    assert repr(comm) == "<engine.Communicator 'alone', rank 0 of 1 on device 1>"
+        engine.testing.plant_loopback_fault(id, 0, 1, "earthquake")
+    (comm,) = engine.comm.communicators([1], name="alone", engine=eng)
+    assert repr(comm) == "<engine.comm.Communicator 'alone', rank 0 of 1 on device 1>"
     assert (comm.rank, comm.size, comm.device, comm.name) == (0, 1, 1, "alone")
     x = on(1, np.zeros(1), eng)
     eng.shutdown()
@@ -464,7 +464,7 @@ def test_communicators_that_cannot_be_made_are_refused(eng):
 
 def test_without_nccl_the_error_says_so():
     try:
-        assert len(engine.communicator_id("cuda")) == 128  # a build that has it
+        assert len(engine.comm.communicator_id("cuda")) == 128  # a build that has it
     except engine.CommunicatorError as error:
         assert "this build has no NCCL" in str(error) or "ncclGetUniqueId" in str(error)
 

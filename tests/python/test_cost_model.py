@@ -39,7 +39,7 @@ def test_it_measures_compares_and_decides_and_results_stay_the_same():
                 step(np.full(3, float(i)))
             results.append(state.get().tolist())
             if policy == "cost_model":
-                assert engine.default().policy == (policy, parameters)
+                assert engine.default().policy == (policy, {**parameters, "smart_stage": True})
                 for _ in range(1000):
                     if engine.explain(step).model["state"] in ("scheduled", "went back"):
                         break
@@ -114,4 +114,4 @@ def test_costs_are_saved_loaded_and_refused_with_the_line(tmp_path):
 def test_windows_that_are_none_are_refused(parameters, said):
     with pytest.raises(engine.UsageError, match=said):
         engine.set_policy("cost_model", **parameters)
-    assert engine.default().policy == ("threaded", {})
+    assert engine.default().policy == ("threaded", {"smart_stage": True})

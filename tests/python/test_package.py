@@ -9,13 +9,14 @@ ROOT = pathlib.Path(engine.__file__).parent
 
 
 def public():
-    for name in engine.__all__:
-        thing = getattr(engine, name)
-        yield f"engine.{name}", thing
-        if inspect.isclass(thing):
-            for member, value in vars(thing).items():
-                if not member.startswith("_") and callable(value):
-                    yield f"engine.{name}.{member}", value
+    for module in (engine, engine.comm, engine.data, engine.testing):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            yield f"{module.__name__}.{name}", thing
+            if inspect.isclass(thing):
+                for member, value in vars(thing).items():
+                    if not member.startswith("_") and callable(value):
+                        yield f"{module.__name__}.{name}.{member}", value
 
 
 def test_everything_public_says_what_it_does():

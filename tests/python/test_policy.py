@@ -53,12 +53,12 @@ def test_without_raise_at_push_errors_wait_for_the_wait():
 
 
 def test_set_policy_returns_the_previous_and_the_context_restores_it():
-    naive = ("naive", {"raise_at_push": True})
-    assert engine.set_policy("naive", raise_at_push=True) == ("threaded", {})
+    naive = ("naive", {"raise_at_push": True, "smart_stage": True})
+    assert engine.set_policy("naive", raise_at_push=True) == ("threaded", {"smart_stage": True})
     with engine.policy("inline", intra_op_threads=2):
-        assert engine.default().policy == ("inline", {"intra_op_threads": 2})
+        assert engine.default().policy == ("inline", {"intra_op_threads": 2, "smart_stage": True})
         with engine.policy("threaded"):
-            assert engine.default().policy == ("threaded", {})
+            assert engine.default().policy == ("threaded", {"smart_stage": True})
     assert engine.default().policy == naive
     assert engine.set_policy("threaded") == naive
 
@@ -95,7 +95,7 @@ def test_a_refused_policy_changes_nothing():
             engine.set_policy(name, **parameters)
         with pytest.raises(engine.UsageError, match=allowed):
             engine.policy(name, **parameters)
-    assert engine.default().policy == ("threaded", {})
+    assert engine.default().policy == ("threaded", {"smart_stage": True})
 
 
 def test_policies_come_with_help_and_parameters():

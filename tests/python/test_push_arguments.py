@@ -154,7 +154,7 @@ def test_times_are_seconds_and_none_leaves_an_option_alone():
 def test_a_policy_may_come_with_its_parameters():
     options = {"policy_options": {"raise_at_push": True}, "policy": "naive"}
     with engine.Engine(workers=1, **options) as eng:
-        assert eng.policy == ("naive", {"raise_at_push": True})
+        assert eng.policy == ("naive", {"raise_at_push": True, "smart_stage": True})
 
 
 def test_init_says_what_it_takes():

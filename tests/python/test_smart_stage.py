@@ -43,7 +43,7 @@ class Model:
 
 def losses(rows=ROWS, **options):
     model = Model()
-    steps = engine.smart_stage(model.step, iter(rows), **options)
+    steps = engine.data.smart_stage(model.step, iter(rows), **options)
     return [loss.get() for loss in steps], steps
 
 
@@ -58,6 +58,8 @@ def test_steps_are_the_same_whichever_way_they_run(options):
     assert steps.position == len(ROWS)
     with pytest.raises(StopIteration):
         next(steps)
+    with pytest.raises(engine.EndOfData, match="no more data"):
+        steps.step()
 
 
 def test_explain_names_what_is_staged_and_why_the_rest_is_not():
@@ -96,7 +98,7 @@ def test_a_table_that_the_step_changes_is_not_read_ahead():
 
     def run(**options):
         table.get()[:] = [0.0] * 3
-        steps = engine.smart_stage(step, iter(ROWS), **options)
+        steps = engine.data.smart_stage(step, iter(ROWS), **options)
         return [found.get() for found in steps], steps
 
     staged, steps = run(capacity=8, **AT_ONCE)
@@ -113,7 +115,7 @@ def test_only_state_of_the_input_is_changed_ahead(own):
         counter[0] += 1
         return counter[0]
 
-    steps = engine.smart_stage(lambda row: draw(counter, row), iter(ROWS), num_threads=3,
+    steps = engine.data.smart_stage(lambda row: draw(counter, row), iter(ROWS), num_threads=3,
                                input_state=[counter] if own else [], **AT_ONCE)  # fmt: skip
     assert [drawn.get() for drawn in steps] == list(range(1, len(ROWS) + 1))
     reason = dict(steps.report["nodes"])["draw"]
@@ -125,15 +127,15 @@ def test_marked_targets_stay():
 
     def step(row):
         found = look_up(model.table, parse(row))
-        engine.mark_target_node([found])
+        engine.data.mark_target_node([found])
         return found
 
-    steps = engine.smart_stage(step, iter(ROWS), **AT_ONCE)
+    steps = engine.data.smart_stage(step, iter(ROWS), **AT_ONCE)
     assert len(list(steps)) == len(ROWS)
     assert dict(steps.report["nodes"]) == {"parse": "", "look_up": "is a marked target"}
     assert step("1,2").get() == [1.25, 7.0]  # outside of recordings there is nothing to mark
     with pytest.raises(TypeError, match="mark_target_node: a str is no Value"):
-        engine.mark_target_node("parse")
+        engine.data.mark_target_node("parse")
 
 
 def test_several_sources_by_name_and_arguments_of_each_step():
@@ -144,7 +146,7 @@ def test_several_sources_by_name_and_arguments_of_each_step():
 
     for options in (AT_ONCE, {"do_smart_stage": False}):
         model.weights.get()[0] = 0.0
-        steps = engine.smart_stage(step, {"row": iter(ROWS), "label": iter(range(100, 200))}, **options)
+        steps = engine.data.smart_stage(step, {"row": iter(ROWS), "label": iter(range(100, 200))}, **options)
         for i in range(5):
             loss, label = steps.step(rate=2.0)
             assert label.get() == 100 + i
@@ -155,7 +157,7 @@ def test_several_sources_by_name_and_arguments_of_each_step():
 
 
 def test_a_stage_by_hand_is_extended():
-    rows = engine.staged(iter(ROWS), capacity=3, name="by hand")
+    rows = engine.data.staged(iter(ROWS), capacity=3, name="by hand")
     seen, steps = losses(rows, **AT_ONCE)
     assert seen == EXPECTED
     assert rows.stats()["delivered"] == len(ROWS)
@@ -173,7 +175,7 @@ def test_a_recorded_function_as_a_source():
     def reader():
         return read(at)
 
-    steps = engine.smart_stage(Model().step, reader, **AT_ONCE)
+    steps = engine.data.smart_stage(Model().step, reader, **AT_ONCE)
     assert [steps.step().get() for _ in range(5)] == EXPECTED[:5]
     steps.cancel()
 
@@ -181,7 +183,7 @@ def test_a_recorded_function_as_a_source():
 @pytest.mark.parametrize("options", [AT_ONCE, NEVER, {"do_smart_stage": False}])
 def test_an_op_that_raises_fails_its_step_and_no_other(options):
     model = Model()
-    steps = engine.smart_stage(lambda row: look_up(model.table, parse(row)), iter(["1,2", "bad", "2"]), **options)
+    steps = engine.data.smart_stage(lambda row: look_up(model.table, parse(row)), iter(["1,2", "bad", "2"]), **options)
     first, second, third = list(steps)
     assert (first.get(), third.get()) == ([1.25, 7.0], [7.0])
     with pytest.raises(ValueError, match="malformed row in line 4"):
@@ -196,7 +198,7 @@ def test_ignored_rows_are_left_out_and_counted(options):
     assert steps.stats()["skipped"] == 1
 
 
-def test_persistent_errors_are_paused_for_also_while_steps_run_whole(monkeypatch):
+def test_persistent_errors_are_left_out_and_count_while_steps_run_whole():
     class Rows:
         left = 11
 
@@ -209,11 +211,8 @@ def test_persistent_errors_are_paused_for_also_while_steps_run_whole(monkeypatch
                 return ROWS[0]
             raise ValueError("bad row")
 
-    steps = engine.smart_stage(Model().step, Rows(), ignored_exception_types=ValueError, do_smart_stage=False)
-    pauses = []
-    monkeypatch.setattr(steps._over, "wait", pauses.append)
+    steps = engine.data.smart_stage(Model().step, Rows(), ignored_exception_types=ValueError, do_smart_stage=False)
     assert steps.step().get() == EXPECTED[0]
-    assert pauses == [0.001, 0.002, 0.004]
     assert steps.stats()["skipped"] == 11
     assert steps.position == 12  # rows that the source skips count, too
 
@@ -224,7 +223,7 @@ def test_a_truncated_file_comes_as_itself_after_the_steps_before_it(options):
         yield from ROWS[:3]
         raise EOFError("rows.csv ends in line 4, in the middle of a row")
 
-    steps = engine.smart_stage(Model().step, read(), capacity=8, **options)
+    steps = engine.data.smart_stage(Model().step, read(), capacity=8, **options)
     assert [steps.step().get() for _ in range(3)] == EXPECTED[:3]
     for _ in range(2):
         with pytest.raises(EOFError, match="line 4"):
@@ -238,7 +237,7 @@ def test_a_source_that_blocks_for_ever_is_named_and_loses_nothing(gate, options)
         gate()
         yield ROWS[1]
 
-    steps = engine.smart_stage(Model().step, read(), take_timeout_millis=200, name="reader", **options)
+    steps = engine.data.smart_stage(Model().step, read(), take_timeout=0.2, name="reader", **options)
     assert steps.step().get() == EXPECTED[0]
     with pytest.raises(engine.StageTimeoutError, match="stage 'reader': no item within 200 ms"):
         steps.step()
@@ -256,7 +255,7 @@ def test_cancel_ends_a_waiting_step(gate):
         yield ROWS[0]
         gate()
 
-    steps = engine.smart_stage(Model().step, read(), **AT_ONCE)
+    steps = engine.data.smart_stage(Model().step, read(), **AT_ONCE)
     steps.step().get()
     caught = []
 
@@ -279,23 +278,29 @@ def test_resuming_from_the_position_repeats_and_loses_nothing():
         model, seen, position = Model(), [], 0
         while position < len(ROWS):
             options = {"capacity": 3, "profile_steps": 2, "guard_steps": 2}
-            with engine.smart_stage(model.step, iter(ROWS[position:]), **options) as steps:
+            with engine.data.smart_stage(model.step, iter(ROWS[position:]), **options) as steps:
                 for _ in range(min(stop, len(ROWS) - position)):
                     seen.append(steps.step().get())
                 position += steps.position
         assert seen == EXPECTED
 
 
-def test_switches():
+def test_the_policy_says_whether_steps_are_cut():
+    with engine.policy("threaded", smart_stage=False):
+        whole = losses(**AT_ONCE)[1]
+        assert whole.report["decided"] and "off" in whole.explain()
+        assert losses(do_smart_stage=True, **AT_ONCE)[1].report["on"]
+    assert losses(**AT_ONCE)[1].report["on"]
+    name, parameters = engine.set_policy("inline", smart_stage=False)
     try:
-        engine.do_smart_stage(False)
-        assert losses(**AT_ONCE)[1].report["decided"] and "off" in losses(**AT_ONCE)[1].explain()
-        before = engine.set_policy("threaded", smart_stage=True)
-        assert before[0] == "threaded"
-        assert losses(**AT_ONCE)[1].report["on"]
-        assert not losses(do_smart_stage=False)[1].report["on"]
+        assert (name, parameters) == ("threaded", {"smart_stage": True})
+        assert engine.default().policy == ("inline", {"intra_op_threads": 1, "smart_stage": False})
+        assert not losses(**AT_ONCE)[1].report["on"]
     finally:
-        engine.do_smart_stage(True)
+        engine.set_policy(name, **parameters)
+    assert losses(**AT_ONCE)[1].report["on"]
+    with engine.Engine(workers=1, policy_options={"smart_stage": False}) as whole:
+        assert whole.policy == ("threaded", {"smart_stage": False})
 
 
 @pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])
@@ -307,15 +312,15 @@ def test_under_every_policy(policy):
 def test_what_cannot_be_honoured_is_refused():
     step = Model().step
     with pytest.raises(TypeError, match="'capacty' is unknown"):
-        engine.smart_stage(step, iter(ROWS), capacty=3)
+        engine.data.smart_stage(step, iter(ROWS), capacty=3)
     with pytest.raises(engine.UsageError, match="capacity is 0"):
-        engine.smart_stage(step, iter(ROWS), capacity=0)
+        engine.data.smart_stage(step, iter(ROWS), capacity=0)
     with pytest.raises(TypeError, match="a list is no function"):
-        engine.smart_stage(ROWS, step)
+        engine.data.smart_stage(ROWS, step)
     with pytest.raises(engine.UsageError, match="another function than its step"):
-        engine.smart_stage(step, iter(ROWS), engine.SmartStageOptions(graph=parse))
+        engine.data.smart_stage(step, iter(ROWS), engine.data.SmartStageOptions(graph=parse))
     with pytest.raises(engine.UsageError, match="max_levels is 0"):
-        engine.smart_stage(step, iter(ROWS), max_levels=0).step()
+        engine.data.smart_stage(step, iter(ROWS), max_levels=0).step()
 
 
 def test_collectives_stay():
@@ -323,7 +328,7 @@ def test_collectives_stay():
     def gather(row):
         return sum(row)
 
-    steps = engine.smart_stage(lambda row: gather(parse(row)), iter(ROWS), **AT_ONCE)
+    steps = engine.data.smart_stage(lambda row: gather(parse(row)), iter(ROWS), **AT_ONCE)
     assert [total.get() for total in steps] == [sum(map(float, row.split(","))) for row in ROWS]
     assert dict(steps.report["nodes"]) == {
         "parse": "", "gather": "is a collective: every process must run it in the same order"

@@ -6,15 +6,15 @@ import pytest
 
 # Each program, and what its last lines must be. All must exit with 0 and say nothing of a fatal error.
 PROGRAMS = {
-    "never started": ("s = engine.staged(iter([1]))\nprint('end')", ["end"]),
-    "drained": ("print(list(engine.staged(iter('ab'))))", ["['a', 'b']"]),
-    "full, its producers without room": ("s = engine.staged(lambda: 1, num_threads=3)\nprint(next(s))", ["1"]),
+    "never started": ("s = engine.data.staged(iter([1]))\nprint('end')", ["end"]),
+    "drained": ("print(list(engine.data.staged(iter('ab'))))", ["['a', 'b']"]),
+    "full, its producers without room": ("s = engine.data.staged(lambda: 1, num_threads=3)\nprint(next(s))", ["1"]),
     "a source that blocks in Python": (
-        "s = engine.staged(threading.Event().wait)\ns.start()\nprint('end')",
+        "s = engine.data.staged(threading.Event().wait)\ns.start()\nprint('end')",
         ["end"],
     ),
     "a source that blocks in a system call": (
-        "r, w = os.pipe()\ns = engine.staged(lambda: os.read(r, 1))\ns.start()\nprint('end')",
+        "r, w = os.pipe()\ns = engine.data.staged(lambda: os.read(r, 1))\ns.start()\nprint('end')",
         ["end"],
     ),
     "a source that is busy for ever": (
@@ -22,7 +22,7 @@ PROGRAMS = {
         busy = threading.Event()
         def forever():
             while True: busy.set()
-        s = engine.staged(forever)
+        s = engine.data.staged(forever)
         s.start(); busy.wait()
         print('end')
         """,
@@ -33,7 +33,7 @@ PROGRAMS = {
         import queue
         turns = queue.SimpleQueue()
         turns.put(None)
-        s = engine.staged(lambda: turns.put(turns.get()), num_threads=4, capacity=1000000)
+        s = engine.data.staged(lambda: turns.put(turns.get()), num_threads=4, capacity=1000000)
         next(s)
         print('end')
         """,
@@ -42,7 +42,7 @@ PROGRAMS = {
     "a consumer that is a daemon thread": (
         """
         entered = threading.Semaphore(0)
-        s = engine.staged(lambda: (entered.release(), threading.Event().wait()))
+        s = engine.data.staged(lambda: (entered.release(), threading.Event().wait()))
         def consume():
             try: next(s)
             except engine.CancelledError: pass
@@ -54,7 +54,7 @@ PROGRAMS = {
     ),
     "a consumer that is a thread of the program": (
         """
-        s = engine.staged(range(100))
+        s = engine.data.staged(range(100))
         def consume():
             until_exit()
             print(sum(s))
@@ -65,27 +65,27 @@ PROGRAMS = {
     "ops that take from it still pending": (
         """
         v, got = engine.Var('v'), []
-        s = engine.staged(range(1000), capacity=3)
+        s = engine.data.staged(range(1000), capacity=3)
         for i in range(1000):
             engine.push(lambda i=i: print(next(s)) if i == 999 else next(s), updates=[v])
         """,
         ["999"],
     ),
-    "an error that nobody took": ("s = engine.staged(lambda: 1 / 0)\ns.start(); s.join()\nprint('end')", ["end"]),
-    "cancelled": ("s = engine.staged(lambda: 1)\nnext(s); s.cancel()\nprint('end')", ["end"]),
+    "an error that nobody took": ("s = engine.data.staged(lambda: 1 / 0)\ns.start(); s.join()\nprint('end')", ["end"]),
+    "cancelled": ("s = engine.data.staged(lambda: 1)\nnext(s); s.cancel()\nprint('end')", ["end"]),
     "made in an atexit hook": (
         """
         import atexit
         engine.default()
-        atexit.register(lambda: print(list(engine.staged(range(3)))))
+        atexit.register(lambda: print(list(engine.data.staged(range(3)))))
         """,
         ["[0, 1, 2]"],
     ),
     "stages that read from stages": (
         """
-        a = engine.staged(lambda: 1, num_threads=2)
-        b = engine.staged(lambda x: x, {'x': a}, num_threads=2)
-        c = engine.staged(lambda x: x, {'x': b}, num_threads=2)
+        a = engine.data.staged(lambda: 1, num_threads=2)
+        b = engine.data.staged(lambda x: x, {'x': a}, num_threads=2)
+        c = engine.data.staged(lambda x: x, {'x': b}, num_threads=2)
         print(next(c))
         """,
         ["1"],
@@ -93,7 +93,7 @@ PROGRAMS = {
     "kept in a cycle": (
         """
         class Holder: pass
-        h = Holder(); h.self = h; h.stage = engine.staged(lambda: h.self and 1)
+        h = Holder(); h.self = h; h.stage = engine.data.staged(lambda: h.self and 1)
         print(next(h.stage))
         """,
         ["1"],
@@ -113,7 +113,7 @@ def test_exit_is_clean_with_a_stage(state, run_python):
 def test_ctrl_c_while_a_program_waits_for_a_source_that_blocks(run_python):
     ended = run_python("""
         import signal
-        s = engine.staged(threading.Event().wait)
+        s = engine.data.staged(threading.Event().wait)
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         next(s)
         """)
@@ -140,8 +140,8 @@ def child(check):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_fork(run_python):
     ended = run_python(FORK + """
-s = engine.staged(range(50), capacity=2, num_threads=2, name='rows')
-fresh = engine.staged(range(5))
+s = engine.data.staged(range(50), capacity=2, num_threads=2, name='rows')
+fresh = engine.data.staged(range(5))
 assert next(s) == 0
 def check():
     try:
@@ -152,7 +152,7 @@ def check():
         raise AssertionError('no error')
     s.restart()
     assert list(s) == list(range(50))
-    assert list(engine.staged(range(7))) == list(range(7))
+    assert list(engine.data.staged(range(7))) == list(range(7))
 for _ in range(5):
     assert child(check) == 0
 assert list(s) == list(range(1, 50)) and list(fresh) == list(range(5))
@@ -164,7 +164,7 @@ print('ok')
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_that_ends_as_python_does(run_python):
     ended = run_python("""
-s = engine.staged(lambda: 1, num_threads=2)
+s = engine.data.staged(lambda: 1, num_threads=2)
 next(s)
 pid = os.fork()
 if pid == 0:

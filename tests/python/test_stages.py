@@ -22,14 +22,14 @@ def counting(n, then=None):
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_many_threads_make_what_one_would_make(threads):
-    stage = engine.staged(lambda x: x * x, feed_dict={"x": counting(200)}, capacity=3, num_threads=threads)
+    stage = engine.data.staged(lambda x: x * x, feed_dict={"x": counting(200)}, capacity=3, num_threads=threads)
     assert list(stage) == [x * x for x in range(200)]
     assert next(stage, "end") == next(stage, "end") == "end"
     assert stage.position == 200
 
 
 def test_unordered_loses_and_repeats_nothing():
-    stage = engine.staged(lambda x: x, feed_dict={"x": counting(200)}, capacity=3, num_threads=4, ordered=False)
+    stage = engine.data.staged(lambda x: x, feed_dict={"x": counting(200)}, capacity=3, num_threads=4, ordered=False)
     assert sorted(stage) == list(range(200))
 
 
@@ -38,25 +38,25 @@ def test_names_and_defaults_are_those_of_the_pages():
     import dataclasses
     import inspect
 
-    page = {"capacity": 1, "num_threads": 1, "timeout_millis": 300_000, "closed_exception_types": (StopIteration,),
+    page = {"capacity": 1, "num_threads": 1, "timeout": 300.0, "closed_exception_types": (StopIteration, engine.EndOfData),
             "ignored_exception_types": (), "use_stage_subgraph_thread_pool": False, "stage_subgraph_thread_pool_id": 0,
             "stage_subgraph_stream_id": 0, "name": None}  # fmt: skip
-    staged = {name: p.default for name, p in inspect.signature(engine.staged).parameters.items()}
+    staged = {name: p.default for name, p in inspect.signature(engine.data.staged).parameters.items()}
     assert page.items() <= staged.items() and list(staged)[:2] == ["features", "feed_dict"] and "num_client" in staged
-    smart = dataclasses.asdict(engine.SmartStageOptions())
+    smart = dataclasses.asdict(engine.data.SmartStageOptions())
     assert {**page, "num_clients": 1, "graph": None}.items() <= smart.items()
 
 
 def test_nothing_is_read_before_the_first_take():
     read = []
-    stage = engine.staged(lambda: read.append(1) or len(read))
+    stage = engine.data.staged(lambda: read.append(1) or len(read))
     assert read == []
     assert next(stage) == 1
 
 
 def test_start_and_the_prefetch_hook_read_ahead(gate):
-    stage = engine.staged(lambda: gate())
-    with engine.make_prefetch_hook():
+    stage = engine.data.staged(lambda: gate())
+    with engine.data.make_prefetch_hook():
         gate.wait_until_entered()
         gate.open()
     with pytest.raises(engine.CancelledError):
@@ -68,7 +68,7 @@ def test_an_error_comes_as_itself_after_the_items_before_it_and_stays():
         pass
 
     error = Broken("row 5", {"detail": 1})
-    stage = engine.staged(counting(5, then=error), capacity=2, name="rows")
+    stage = engine.data.staged(counting(5, then=error), capacity=2, name="rows")
     assert [next(stage) for _ in range(5)] == list(range(5))
     for _ in range(2):
         with pytest.raises(Broken) as raised:
@@ -85,7 +85,7 @@ def test_an_error_in_a_parallel_part_comes_in_its_place():
             raise LookupError(x)
         return x
 
-    stage = engine.staged(work, feed_dict={"x": counting(100)}, capacity=4, num_threads=4)
+    stage = engine.data.staged(work, feed_dict={"x": counting(100)}, capacity=4, num_threads=4)
     assert [next(stage) for _ in range(7)] == list(range(7))
     with pytest.raises(LookupError):
         next(stage)
@@ -95,9 +95,24 @@ def test_stop_iteration_that_is_no_end_does_not_look_like_one():
     def work(x):
         raise StopIteration
 
-    stage = engine.staged(work, feed_dict={"x": counting(3)}, closed_exception_types=(EOFError,))
+    stage = engine.data.staged(work, feed_dict={"x": counting(3)}, closed_exception_types=(EOFError,))
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         next(stage)
+
+
+def test_the_end_passes_through_a_generator_and_a_source_that_takes():
+    stage = engine.data.staged(range(2))
+
+    def taken():
+        while True:
+            yield stage.take()
+
+    items = taken()
+    assert [next(items), next(items)] == [0, 1]
+    with pytest.raises(engine.EndOfData, match="no more data"):
+        next(items)
+    inner = engine.data.staged(range(3))
+    assert list(engine.data.staged(inner.take)) == [0, 1, 2]
 
 
 def test_closed_and_ignored_exceptions():
@@ -108,7 +123,7 @@ def test_closed_and_ignored_exceptions():
             raise KeyError(x)
         return x
 
-    stage = engine.staged(
+    stage = engine.data.staged(
         work, {"x": counting(100)}, closed_exception_types=EOFError, ignored_exception_types=(KeyError, OSError)
     )
     assert list(stage) == [x for x in range(30) if x % 3]
@@ -122,13 +137,13 @@ def test_a_persistent_ignored_error_ends_as_itself():
         calls.append(1)
         raise KeyError(len(calls))
 
-    stage = engine.staged(work, ignored_exception_types=KeyError, ignored_budget=3)
+    stage = engine.data.staged(work, ignored_exception_types=KeyError, ignored_budget=3)
     with pytest.raises(KeyError, match="4"):
         next(stage)
 
 
 def test_iterators_in_a_structure_advance_together_and_end_together():
-    stage = engine.staged(
+    stage = engine.data.staged(
         {"a": iter("xyz"), "b": [counting(10), None], "c": (lambda: "made",)}, capacity=2, num_threads=2
     )
     assert list(stage) == [{"a": c, "b": [i, None], "c": ("made",)} for i, c in enumerate("xyz")]
@@ -141,7 +156,7 @@ def test_feeds_are_evaluated_once_an_item_and_shared():
         asked.append(1)
         return len(asked)
 
-    stage = engine.staged(
+    stage = engine.data.staged(
         [lambda row, now: (row, now), lambda now, rate: now * rate],
         feed_dict={"row": iter("abc"), "now": clock, "rate": 10},
         num_threads=2,
@@ -167,7 +182,7 @@ def test_feeds_are_evaluated_once_an_item_and_shared():
 )
 def test_sources_that_make_no_sense_are_refused(features, feed, message):
     with pytest.raises((TypeError, engine.UsageError), match=message):
-        engine.staged(features, feed)
+        engine.data.staged(features, feed)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +194,8 @@ def test_sources_that_make_no_sense_are_refused(features, feed, message):
         ({"num_threads": 0}, "num_threads is 0"),
         ({"num_clients": 0}, "num_clients is 0"),
         ({"num_clients": 2, "num_client": 3}, "num_client is 3"),
-        ({"timeout_millis": -1}, "timeout_millis is -1"),
+        ({"timeout": -1}, "timeout is -1"),
+        ({"take_timeout": float("nan")}, "take_timeout is nan"),
         ({"on_timeout": "retry"}, "on_timeout is 'retry'"),
         ({"closed_exception_types": ("EOFError",)}, "closed_exception_types"),
         ({"ignored_exception_types": [3]}, "ignored_exception_types"),
@@ -191,11 +207,11 @@ def test_sources_that_make_no_sense_are_refused(features, feed, message):
 )  # fmt: skip
 def test_options_that_cannot_be_honoured_are_refused(options, message):
     with pytest.raises((TypeError, engine.UsageError), match=message):
-        engine.staged(counting(3), **options)
+        engine.data.staged(counting(3), **options)
 
 
 def test_each_item_goes_to_one_client_and_all_see_the_end():
-    stage, got = engine.staged(counting(300), capacity=2, num_client=3), [[], [], []]
+    stage, got = engine.data.staged(counting(300), capacity=2, num_client=3), [[], [], []]
     threads = [threading.Thread(target=lambda mine=mine: mine.extend(stage)) for mine in got]
     for t in threads:
         t.start()
@@ -206,7 +222,7 @@ def test_each_item_goes_to_one_client_and_all_see_the_end():
 
 
 def test_more_clients_than_said_are_refused(gate):
-    stage, refused, taken = engine.staged(lambda: gate(), name="rows"), [], []
+    stage, refused, taken = engine.data.staged(lambda: gate(), name="rows"), [], []
 
     def consume():
         try:
@@ -225,7 +241,7 @@ def test_more_clients_than_said_are_refused(gate):
 
 
 def test_cancel_wakes_a_consumer_while_the_source_blocks(gate):
-    stage, seen = engine.staged(lambda: gate(), name="slow"), []
+    stage, seen = engine.data.staged(lambda: gate(), name="slow"), []
 
     def consume():
         try:
@@ -253,7 +269,7 @@ def test_close_delivers_what_was_begun_and_then_ends():
             begun.release()
             yield i
 
-    stage = engine.staged(source())
+    stage = engine.data.staged(source())
     stage.start()
     for _ in range(2):
         assert begun.acquire(timeout=PATIENCE)
@@ -263,7 +279,7 @@ def test_close_delivers_what_was_begun_and_then_ends():
 
 
 def test_a_restart_shows_nothing_of_the_run_before():
-    stage = engine.staged(range(10), capacity=4, num_threads=2)
+    stage = engine.data.staged(range(10), capacity=4, num_threads=2)
     for _ in range(3):
         assert [next(stage) for _ in range(3)] == [0, 1, 2]
         stage.restart()
@@ -274,7 +290,7 @@ def test_a_restart_shows_nothing_of_the_run_before():
 
 
 def test_no_room_in_time_is_an_error_that_names_the_stage():
-    stage = engine.staged(counting(100), timeout_millis=1, name="rows")
+    stage = engine.data.staged(counting(100), timeout=0.001, name="rows")
     stage.start()
     assert stage.join(PATIENCE)
     assert next(stage) == 0
@@ -284,7 +300,7 @@ def test_no_room_in_time_is_an_error_that_names_the_stage():
 
 
 def test_no_room_in_time_may_drop():
-    stage = engine.staged(counting(50), timeout_millis=0, on_timeout="drop")
+    stage = engine.data.staged(counting(50), timeout=0, on_timeout="drop")
     stage.start()
     assert stage.join(PATIENCE)
     assert list(stage) == [0]
@@ -292,7 +308,7 @@ def test_no_room_in_time_may_drop():
 
 
 def test_a_source_that_blocks_for_ever_is_named(gate):
-    stage = engine.staged(lambda: gate(), take_timeout_millis=70, name="reader")
+    stage = engine.data.staged(lambda: gate(), take_timeout=0.07, name="reader")
     with pytest.raises(
         engine.StageTimeoutError, match="stage 'reader': no item within 70 ms: the source has not returned"
     ):
@@ -311,7 +327,7 @@ def test_bytes_bound_what_is_buffered():
             made.release()
             yield {"x": bytes(1000)}
 
-    stage = engine.staged(source(), capacity=50, capacity_bytes=2500)
+    stage = engine.data.staged(source(), capacity=50, capacity_bytes=2500)
     stage.start()
     for _ in range(3):
         assert made.acquire(timeout=PATIENCE)
@@ -321,10 +337,17 @@ def test_bytes_bound_what_is_buffered():
     assert len(list(stage)) == 100
 
 
+def test_an_item_that_holds_itself_has_a_size():
+    item = [b"0123456789"]
+    item.append(item)
+    stage = engine.data.staged(iter([item]), capacity_bytes=100)
+    assert next(stage) is item
+
+
 def test_resuming_from_the_position_repeats_and_loses_nothing(rng):
     rows, got, position, ended = list(range(100)), [], 0, False
     while not ended:
-        with engine.staged(lambda x: x, {"x": iter(rows[position:])}, capacity=3, num_threads=3) as stage:
+        with engine.data.staged(lambda x: x, {"x": iter(rows[position:])}, capacity=3, num_threads=3) as stage:
             for _ in range(rng.randrange(1, 20)):
                 item = next(stage, None)
                 if item is None:
@@ -336,12 +359,12 @@ def test_resuming_from_the_position_repeats_and_loses_nothing(rng):
 
 
 def test_pools_bound_how_many_run_at_once():
-    pool = engine.stage_pool("two-of-python", inter_op_threads_num=2, intra_op_threads_num=3)
-    assert engine.stage_pools()[pool] == {
+    pool = engine.data.stage_pool("two-of-python", inter_op_threads_num=2, intra_op_threads_num=3)
+    assert engine.data.stage_pools()[pool] == {
         "global_name": "two-of-python", "inter_op_threads_num": 2, "intra_op_threads_num": 3
     }  # fmt: skip
     with pytest.raises(engine.UsageError, match="the name is taken"):
-        engine.stage_pool("two-of-python")
+        engine.data.stage_pool("two-of-python")
     running, most, lock = [0], [0], threading.Lock()
 
     def work(x):
@@ -354,14 +377,14 @@ def test_pools_bound_how_many_run_at_once():
         return x
 
     options = {"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": pool, "num_threads": 3}
-    a = engine.staged(work, {"x": counting(100)}, capacity=4, **options)
-    b = engine.staged(work, {"x": a}, capacity=4, **options)
+    a = engine.data.staged(work, {"x": counting(100)}, capacity=4, **options)
+    b = engine.data.staged(work, {"x": a}, capacity=4, **options)
     assert list(b) == list(range(100))
     assert 1 <= most[0] <= 2
 
 
 def test_ctrl_c_ends_a_take_and_the_stage_goes_on(gate):
-    stage = engine.staged(lambda: gate())
+    stage = engine.data.staged(lambda: gate())
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         next(stage)
@@ -371,13 +394,14 @@ def test_ctrl_c_ends_a_take_and_the_stage_goes_on(gate):
 
 def test_a_stage_that_is_forgotten_ends_its_producers():
     for _ in range(3):
-        stage = engine.staged(lambda: 1, num_threads=2)
+        stage = engine.data.staged(lambda: 1, num_threads=2)
         next(stage)
-        run = stage._run
+        threads = [thread for thread in threading.enumerate() if thread.name == f"stage {stage.name}"]
+        assert len(threads) == 2
         del stage
-        for thread in run.threads:
+        for thread in threads:
             thread.join(PATIENCE)
-        assert not any(thread.is_alive() for thread in run.threads)
+        assert not any(thread.is_alive() for thread in threads)
 
 
 def test_items_that_nobody_takes_are_freed():
@@ -397,7 +421,7 @@ def test_items_that_nobody_takes_are_freed():
             yield item
             del item
 
-    stage = engine.staged(source(), capacity=5)
+    stage = engine.data.staged(source(), capacity=5)
     next(stage)
     for _ in range(4):  # one was taken; while the fourth is made, two are there
         assert made.acquire(timeout=PATIENCE)
@@ -413,39 +437,29 @@ def test_items_that_nobody_takes_are_freed():
 
 
 @pytest.mark.parametrize("serial", [True, False])
-def test_a_producer_that_waits_for_room_does_not_keep_its_item_alive(serial):
+def test_a_producer_does_not_keep_an_item_that_waited_for_room_alive(serial, gate):
     import weakref
-
-    from engine.producers import Run
-    from engine.sources import Source
 
     class Item:
         pass
 
-    class Full:
-        """An area without room, in which somebody takes the item at once."""
+    refs = []
 
-        name, tickets = "full", iter([0, -1])
+    def make():
+        if len(refs) == 2:
+            gate()
+        item = Item()
+        refs.append(weakref.ref(item))
+        return item
 
-        def begin(self):
-            return next(self.tickets)
-
-        def put(self, ticket, item):
-            self.item = weakref.ref(item)
-            return False
-
-        def await_room(self, ticket):
-            self.freed = self.item() is None
-
-        def enter(self):
-            pass
-
-        leave = enter
-
-    area = Full()
-    source = Source(Item, None, None) if serial else Source(None, lambda _: Item(), None)
-    Run(area, source, (), (), False)._produce()
-    assert area.freed
+    stage = engine.data.staged(iter(make, None) if serial else make)
+    while stage.stats()["waiting"] == 0:  # the first is buffered, the second waits for room
+        stage.start()
+    next(stage)
+    gate.wait_until_entered()  # the second has found room
+    next(stage)
+    assert [ref() for ref in refs] == [None, None]
+    gate.open()
 
 
 def test_a_recorded_function_is_a_source_that_is_run_in_order():
@@ -462,7 +476,7 @@ def test_a_recorded_function_is_a_source_that_is_run_in_order():
     def reader():
         return {"x": read(row)}
 
-    stage = engine.staged(reader, capacity=3, num_threads=3)
+    stage = engine.data.staged(reader, capacity=3, num_threads=3)
     assert list(stage) == [{"x": 10 * i} for i in range(1, 21)]
     assert stage.position == 20
 
@@ -476,7 +490,7 @@ def test_a_recorded_function_may_be_what_parses_and_its_error_comes_in_its_place
     def parse(line):
         return split(line)
 
-    stage = engine.staged(parse, {"line": iter(["1,2", "3", "oops", "4"])}, capacity=3, num_threads=2)
+    stage = engine.data.staged(parse, {"line": iter(["1,2", "3", "oops", "4"])}, capacity=3, num_threads=2)
     assert [next(stage), next(stage)] == [[1, 2], [3]]
     with pytest.raises(ValueError, match="oops") as raised:
         next(stage)
@@ -493,7 +507,7 @@ def test_a_take_inside_an_op_and_a_source_that_uses_the_engine():
             made.wait()
             yield i
 
-    stage, got = engine.staged(source(), capacity=2), []
+    stage, got = engine.data.staged(source(), capacity=2), []
     for _ in range(20):
         engine.push(lambda: got.append(next(stage)), updates=[v])
     assert v.wait(PATIENCE) and got == list(range(20))
@@ -520,7 +534,7 @@ def test_random_programs_see_what_a_loop_would_see(rng):
             return x
 
         def level(source, work=work, r=r):
-            return engine.staged(work, {"x": source}, capacity=r.randrange(1, 4), num_threads=r.randrange(1, 4),
+            return engine.data.staged(work, {"x": source}, capacity=r.randrange(1, 4), num_threads=r.randrange(1, 4),
                                  ignored_exception_types=Bad)  # fmt: skip
 
         expected, error = [], None
@@ -559,11 +573,11 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path):
             for fields in reader:
                 yield reader.line_num, fields
 
-    stage = engine.staged(parse, {"row": rows()}, num_threads=2)
+    stage = engine.data.staged(parse, {"row": rows()}, num_threads=2)
     assert [next(stage), next(stage)] == [(1, "a"), (2, "b")]
     with pytest.raises(ValueError, match="rows.csv:3: invalid literal"):
         next(stage)
-    ignoring = engine.staged(parse, {"row": rows()}, num_threads=2, ignored_exception_types=ValueError)
+    ignoring = engine.data.staged(parse, {"row": rows()}, num_threads=2, ignored_exception_types=ValueError)
     assert [key for key, _ in ignoring] == [1, 2, 4]
 
 
@@ -581,7 +595,7 @@ def test_a_truncated_file_ends_with_its_own_error_after_what_was_whole(tmp_path)
     alone = []
     with pytest.raises(EOFError):
         alone.extend(rows())  # extend keeps what came before
-    stage, got = engine.staged(rows(), capacity=10), []
+    stage, got = engine.data.staged(rows(), capacity=10), []
     with pytest.raises(EOFError, match="end-of-stream"):
         for row in stage:
             got.append(row)

@@ -572,7 +572,7 @@ TEST(SmartStageTest, ASourceThatBlocksForEverIsNamedAndCancelled) {
   for (const bool staged : {false, true}) {
     TrainingProgram p;
     Gate gate;
-    SmartStageOptions options = AtOnce({.name = "reader", .take_timeout_millis = 1ms});
+    SmartStageOptions options = AtOnce({.name = "reader", .take_timeout = 1ms});
     options.do_smart_stage = staged;
     SmartStage steps(p.eng, p.graph, {SourceOf<int>("rows", p.row, [&] { return gate.Wait(), p.next++; })}, options);
     Value given[] = {2};
@@ -618,6 +618,56 @@ TEST(SmartStageTest, ARefusedStepIsTheNextOne) {
   SmartStage steps(p.eng, p.graph, p.Rows(3), AtOnce());
   EXPECT_TRUE(Has(RefusalOf([&] { steps.Next(); }), "takes 1"));
   EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(3));
+}
+
+TEST(SmartStageTest, ThePolicySaysWhetherStepsAreCut) {
+  TrainingProgram p;
+  const auto on = [&](std::optional<bool> own) {
+    SmartStageOptions options = AtOnce();
+    options.do_smart_stage = own;
+    return SmartStage(p.eng, p.graph, p.Rows(1), options).Report().on;
+  };
+  EXPECT_TRUE(on({}));
+  {
+    const PolicyScope scope = p.eng.EnterPolicy({Policy::kThreaded, {.smart_stage = false}});
+    EXPECT_FALSE(on({}));
+    EXPECT_TRUE(on(true));
+  }
+  p.eng.SetPolicy(Policy::kInline, {.smart_stage = false});
+  EXPECT_FALSE(p.eng.policy_choice().options.smart_stage);
+  EXPECT_FALSE(on({}));
+  p.eng.SetPolicy(Policy::kThreaded);
+  EXPECT_TRUE(on({}));
+}
+
+TEST(SmartStageTest, AFrontEndRecordsTheStepByTheFirstItem) {
+  for (const bool staged : {false, true}) {
+    TrainingProgram p;
+    SmartStageOptions options = AtOnce({.capacity = 2});
+    options.do_smart_stage = staged;
+    auto rows = p.Rows(20);
+    int pulled = 0, recorded = 0;
+    SmartStage steps(
+        p.eng,
+        [&](std::vector<Value>* values) {
+          ++pulled;
+          values->resize(1);
+          return rows[0].pull(*values);
+        },
+        options);
+    EXPECT_TRUE(Has(RefusalOf([&] { steps.Next(); }), "has not been recorded"));
+    const auto record = [&]() -> RecordedStep {
+      EXPECT_EQ(pulled, 1);
+      if (++recorded == 1) throw std::runtime_error("not yet");
+      return {.graph = p.graph, .sourced = rows[0].inputs};
+    };
+    EXPECT_THROW(steps.Record(record), std::runtime_error);
+    EXPECT_TRUE(steps.Record(record));
+    EXPECT_TRUE(steps.Record(record));
+    EXPECT_EQ(recorded, 2);
+    EXPECT_EQ(p.Drain(steps), TrainingProgram::Expected(20));
+    EXPECT_EQ(steps.stats().read, 20u);
+  }
 }
 
 TEST(SmartStageTest, WhatCannotBeHonouredIsRefused) {

@@ -266,7 +266,7 @@ TEST(StageTest, ARestartShowsNothingOfTheRunBefore) {
 
 TEST(StageTest, NoRoomInTimeIsAnErrorThatNamesTheStageAndTheItem) {
   Counter begun;
-  Stage<int> stage({.name = "rows", .timeout_millis = 1ms}, Count(100), [&](int x) { return begun.Add(), x; });
+  Stage<int> stage({.name = "rows", .timeout = 1ms}, Count(100), [&](int x) { return begun.Add(), x; });
   stage.Start();
   EXPECT_TRUE(stage.JoinFor(20s));  // the failure ends the producer
   EXPECT_EQ(stage.Take(), 0);
@@ -277,8 +277,7 @@ TEST(StageTest, NoRoomInTimeIsAnErrorThatNamesTheStageAndTheItem) {
 
 TEST(StageTest, NoRoomInTimeMayDropAndIsCounted) {
   Counter begun;
-  Stage<int> stage({.timeout_millis = 0ms, .on_timeout = OnTimeout::kDrop}, Count(100),
-                   [&](int x) { return begun.Add(), x; });
+  Stage<int> stage({.timeout = 0ms, .on_timeout = OnTimeout::kDrop}, Count(100), [&](int x) { return begun.Add(), x; });
   stage.Start();
   EXPECT_TRUE(stage.JoinFor(20s));
   EXPECT_EQ(Drain(stage), UpTo(1));
@@ -313,7 +312,7 @@ TEST(StageTest, RoomIsWaitedForForTheTimeoutAfterTheLastTake) {
 TEST(StageTest, AnItemIsWaitedForForTheTimeoutAndItsWaitIsCounted) {
   TurnedClock clock;
   Gate gate;
-  Stage<int> stage({.take_timeout_millis = 5000ms, .clock = &clock}, [&] { return gate.Wait(), 1; });
+  Stage<int> stage({.take_timeout = 5000ms, .clock = &clock}, [&] { return gate.Wait(), 1; });
   Slot<std::string> told;
   std::thread consumer([&] {
     told.Put(Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what());
@@ -359,7 +358,7 @@ TEST(StageTest, CancelAndCloseWorkWhileBothSidesBlock) {
 TEST(StageTest, ASourceThatBlocksForEverIsNamed) {
   Gate gate;
   Counter inside;
-  Stage<int> stage({.name = "reader", .take_timeout_millis = 1ms}, [&] { return inside.Add(), gate.Wait(), 1; });
+  Stage<int> stage({.name = "reader", .take_timeout = 1ms}, [&] { return inside.Add(), gate.Wait(), 1; });
   stage.Start();
   inside.WaitFor(1);
   const std::string text = Caught<StageTimeoutError>([&] { stage.Take(); }, "a timeout").what();
@@ -460,7 +459,7 @@ TEST(StageTest, OptionsThatCannotBeHonouredAreRefused) {
   EXPECT_TRUE(Has(refusal({.capacity = 0}), "stage 'bad': capacity is 0"));
   EXPECT_TRUE(Has(refusal({.num_threads = 0}), "num_threads is 0"));
   EXPECT_TRUE(Has(refusal({.num_clients = -1}), "num_clients is -1"));
-  EXPECT_TRUE(Has(refusal({.timeout_millis = -1ms}), "timeout_millis is -1"));
+  EXPECT_TRUE(Has(refusal({.timeout = -1ms}), "timeout is -1"));
   EXPECT_TRUE(Has(refusal({.ignored_budget = -1}), "ignored_budget is -1"));
   EXPECT_TRUE(Has(refusal({.stage_subgraph_stream_id = 1}), "stage_subgraph_stream_id is 1; without a device only 0"));
 }

@@ -74,9 +74,13 @@ struct Explanation {
   double dispatch = 0;  // measured: from when a task and a worker are there until it runs
   double before = 0;    // median of the steps without the schedule, and with it; 0: not compared
   double after = 0;
+  double run = 0;  // from the first begin to the last end of the run that is explained; 0: none is
   uint32_t tasks = 0;
 
-  double makespan() const noexcept { return state == State::kWentBack || after == 0 ? before : after; }
+  double makespan() const noexcept {
+    if (run > 0) return run;
+    return state == State::kWentBack || after == 0 ? before : after;
+  }
   std::string Text() const;
   std::string Dot() const;  // the graph with costs; the critical path in red, batches in boxes
 
@@ -88,7 +92,8 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
 
-  virtual Explanation Explain(const Plan& plan, uint64_t shape = 0) const = 0;
+  // `run`: when the nodes of one run ran (RunOptions::times), to explain that instead of what the policy measured.
+  virtual Explanation Explain(const Plan& plan, uint64_t shape = 0, std::span<const NodeTime> run = {}) const = 0;
   // Of all shape classes, by node.
   virtual std::vector<NodeCost> Costs() const = 0;
   // A text file with a line for each key and shape class; written whole or not at all.
@@ -122,6 +127,8 @@ class CostModel {
   static std::shared_ptr<CostModel> New(const Plan& plan, int workers);
 };
 
-inline Explanation Explain(const Plan& plan, uint64_t shape = 0) { return plan.cost_model()->Explain(plan, shape); }
+inline Explanation Explain(const Plan& plan, uint64_t shape = 0, std::span<const NodeTime> run = {}) {
+  return plan.cost_model()->Explain(plan, shape, run);
+}
 
 }  // namespace engine

@@ -19,7 +19,9 @@
 // Source:    DeepRec's SmartStage; reasons, costs and the guard are added.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,7 +37,8 @@ struct SmartStageOptions {
   // nodes too; then all that may be staged is, so that they mean the same in each step.
   StageOptions stage = {};
   const Graph* graph = nullptr;  // the seed's: the step's own graph, or none
-  bool do_smart_stage = true;    // false: every step runs whole
+  std::optional<bool> do_smart_stage =
+      {};  // false: every step runs whole; none: as PolicyOptions::smart_stage says now
   // Nodes placed on a GPU stay in the step, and what they take from the host is copied: each HostArray that the host makes
   // is a DeviceArray there, however steps run. Copies of what is staged are staged too, as one from pinned memory an item.
   bool stage_subgraph_on_cpu = false;
@@ -56,6 +59,17 @@ struct StepItem {
   std::exception_ptr error = {};  // of a staged node
   uint64_t number = 0;            // in the source, from 0
   size_t bytes() const;
+};
+
+// The values of the next item, in the order in which a step takes them; false at the end. One thread calls it at a time, in
+// order.
+using StepPull = std::function<bool(std::vector<Value>* values)>;
+
+// A step that a front end has recorded by its first item.
+struct RecordedStep {
+  Graph graph = {};
+  std::vector<ValueId> sourced = {};   // its inputs that the items give, in the order of their values
+  std::vector<uint32_t> targets = {};  // see SmartStageOptions
 };
 
 // What was decided, and why.
@@ -83,7 +97,8 @@ struct SmartStageReport {
 
 class SmartStep {
  public:
-  // `sourced`: the inputs of `step` that its sources give, in the order of StepItem::values.
+  // `sourced`: the inputs of `step` that its sources give, in the order of StepItem::values. `options.stage`: as a
+  // StagingArea has checked it.
   SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, SmartStageOptions options);
   ~SmartStep();
   SmartStep(const SmartStep&) = delete;

@@ -87,7 +87,7 @@ class StagingArea {
   void Settle(uint64_t ticket, std::exception_ptr error, bool exact);
 
   enum class Taken : uint8_t { kItem, kEnd, kTimeout };
-  // kTimeout at `until`. take_timeout_millis counts from `began`: for callers that cut a long wait into short ones.
+  // kTimeout at `until`. take_timeout counts from `began`: for callers that cut a long wait into short ones.
   Taken Take(StageItem* item, Time until = kNever, Time began = kNow);
 
   // No more items are begun; what was begun is delivered, then the stream ends. Idempotent.

@@ -18,9 +18,6 @@ inline constinit std::atomic<uint32_t> g_forks{0};
 // How many forks lie between the first process and this one. What was made under another number belongs to an ancestor.
 inline uint32_t Forks() noexcept { return g_forks.load(std::memory_order_relaxed); }
 
-// In a child: oneTBB's threads are gone, if there were any.
-void LoseTbb() noexcept;
-
 // Locks of the whole process that are taken before a fork: of plans, of interned names, and of what communicators meet in.
 void LockPlans();
 void UnlockPlans();

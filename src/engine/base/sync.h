@@ -53,9 +53,16 @@ class CAPABILITY("mutex") Mutex {
     }
     mu_.lock();
   }
+  bool TryLock() ENGINE_TSA(try_acquire_capability(true)) { return mu_.try_lock(); }
+  // wait(std::unique_lock<std::mutex>&), with the mutex held before and after: for standard condition variables.
+  template <class F>
+  void WithNative(F&& wait) REQUIRES(this) {
+    std::unique_lock<std::mutex> held(mu_, std::adopt_lock);
+    wait(held);
+    held.release();
+  }
 
  private:
-  friend class CondVar;
   std::mutex mu_;
 };
 
@@ -83,10 +90,12 @@ class SCOPED_CAPABILITY ShortLock {
 class CondVar {
  public:
   void Wait(Mutex& mu) REQUIRES(mu) {
-    std::unique_lock<std::mutex> held(mu.mu_, std::adopt_lock);
-    changed_.wait(held);
-    held.release();
+    mu.WithNative([&](auto& held) { changed_.wait(held); });
   }
+  void WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point until) REQUIRES(mu) {
+    mu.WithNative([&](auto& held) { changed_.wait_until(held, until); });
+  }
+  void NotifyOne() { changed_.notify_one(); }
   void NotifyAll() { changed_.notify_all(); }
 
  private:

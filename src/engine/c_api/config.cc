@@ -85,9 +85,7 @@ void Write(std::chrono::duration<Rep, Period> option, const char*, int64_t& fiel
 }
 void Write(const std::string& option, const char*, const char*& field) { field = Name::Intern(option).c_str(); }
 void Write(Policy option, const char*, const char*& field) { field = NameOfPolicy(option); }
-void Write(const PolicyOptions& option, const char*, uint32_t& field) {
-  field = option.raise_at_push ? ENGINE_POLICY_RAISE_AT_PUSH : 0;
-}
+void Write(const PolicyOptions& option, const char*, uint32_t& field) { field = PolicyFlags(option); }
 template <class Option, class Pointer, class Second>
 void Write(const Option&, const char*, Pointer& field, Second& second) {
   field = nullptr, second = {};
@@ -96,9 +94,17 @@ void Write(const Option&, const char*, Pointer& field, Second& second) {
 }  // namespace
 
 PolicyOptions ReadPolicyFlags(uint32_t flags) {
-  if ((flags & ~uint32_t{ENGINE_POLICY_RAISE_AT_PUSH}) != 0)
+  if ((flags & ~uint32_t{ENGINE_POLICY_RAISE_AT_PUSH | ENGINE_POLICY_WHOLE_STEPS}) != 0)
     throw UsageError("unknown policy flags " + std::to_string(flags));
-  return {.raise_at_push = (flags & ENGINE_POLICY_RAISE_AT_PUSH) != 0};
+  return {.raise_at_push = (flags & ENGINE_POLICY_RAISE_AT_PUSH) != 0,
+          .smart_stage = (flags & ENGINE_POLICY_WHOLE_STEPS) == 0};
+}
+
+uint32_t PolicyFlags(const PolicyOptions& options) {
+  uint32_t flags = 0;
+  if (options.raise_at_push) flags |= ENGINE_POLICY_RAISE_AT_PUSH;
+  if (!options.smart_stage) flags |= ENGINE_POLICY_WHOLE_STEPS;
+  return flags;
 }
 
 const char* NameOfPolicy(Policy policy) {

@@ -98,8 +98,14 @@ EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t fla
   });
 }
 
-EngineStatus EngineGetPolicy(EngineHandle engine, const char** name) {
-  return Guard(__func__, [&] { Required(name, "the result") = NameOfPolicy(Live(engine).policy()); });
+EngineStatus EngineGetPolicy(EngineHandle engine, const char** name, uint32_t* flags) {
+  return Guard(__func__, [&] {
+    Required(name, "the name");
+    Required(flags, "the flags");
+    const engine::PolicyChoice choice = Live(engine).policy_choice();
+    *name = NameOfPolicy(choice.policy);
+    *flags = PolicyFlags(choice.options);
+  });
 }
 
 EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help) {

@@ -33,6 +33,7 @@ PolicyStamp EngineCore::StampOf(const PolicyChoice& choice) const {
   CheckPolicy(choice);
   PolicyStamp stamp{.policy = choice.policy,
                     .raise = choice.options.raise_at_push,
+                    .smart_stage = choice.options.smart_stage,
                     .intra_op = static_cast<uint16_t>(choice.options.intra_op_threads)};
   if (choice.policy != Policy::kCostModel) return stamp;
   const auto given = [](int value, int otherwise) { return value >= 0 ? value : otherwise; };
@@ -45,7 +46,9 @@ PolicyStamp EngineCore::StampOf(const PolicyChoice& choice) const {
 }
 
 PolicyChoice ChoiceOf(PolicyStamp stamp) {
-  PolicyChoice choice{stamp.policy, {.raise_at_push = stamp.raise, .intra_op_threads = stamp.intra_op}};
+  PolicyChoice choice{
+      stamp.policy,
+      {.raise_at_push = stamp.raise, .intra_op_threads = stamp.intra_op, .smart_stage = stamp.smart_stage}};
   if (stamp.policy == Policy::kCostModel) {
     choice.options.start_step = static_cast<int>(stamp.start_step);
     choice.options.stop_step = static_cast<int>(stamp.stop_step);
@@ -115,7 +118,8 @@ PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::
             {.raise_at_push = values.raise_at_push,
              .intra_op_threads = values.intra_op_threads,
              .start_step = values.start_step,
-             .stop_step = values.stop_step}};
+             .stop_step = values.stop_step,
+             .smart_stage = values.smart_stage}};
   } catch (const std::invalid_argument& error) {
     throw UsageError("policy '" + info.name + "': " + error.what() + "\nit takes " + takes);
   }
@@ -129,6 +133,7 @@ void CheckPolicy(const PolicyChoice& choice) {
     text["intra_op_threads"] = std::to_string(o.intra_op_threads);
   if (o.start_step != PolicyOptions().start_step) text["start_step"] = std::to_string(o.start_step);
   if (o.stop_step != PolicyOptions().stop_step) text["stop_step"] = std::to_string(o.stop_step);
+  if (!o.smart_stage) text["smart_stage"] = "false";
   if (!text.empty()) {
     MakePolicy(PolicyName(choice.policy), text);
   } else {

@@ -9,36 +9,47 @@
 
 namespace engine::detail {
 
-// Each policy's parameters, with types, ranges, defaults and help.
+// Each policy's parameters, with types, ranges, defaults and help. What all of them take:
+#define ENGINE_DECLARE_COMMON_FIELDS() \
+  DMLC_DECLARE_FIELD(smart_stage)      \
+      .set_default(true)               \
+      .describe("smart stages that do not say so themselves cut their steps")
+
 struct ThreadedParameters : dmlc::Parameter<ThreadedParameters> {
-  DMLC_DECLARE_PARAMETER(ThreadedParameters) { (void)manager; }  // takes none
-  PolicyValues Values() const { return {}; }
+  bool smart_stage;
+  DMLC_DECLARE_PARAMETER(ThreadedParameters) { ENGINE_DECLARE_COMMON_FIELDS(); }
+  PolicyValues Values() const { return {false, 1, -1, -1, smart_stage}; }
 };
 
 struct InlineParameters : dmlc::Parameter<InlineParameters> {
   int intra_op_threads;
+  bool smart_stage;
   DMLC_DECLARE_PARAMETER(InlineParameters) {
     DMLC_DECLARE_FIELD(intra_op_threads)
         .set_default(1)
-        .set_range(1, 4096)
+        .set_range(1, 4095)
         .describe("most threads of one ParallelFor; 1: the calling thread alone");
+    ENGINE_DECLARE_COMMON_FIELDS();
   }
-  PolicyValues Values() const { return {false, intra_op_threads, -1, -1}; }
+  PolicyValues Values() const { return {false, intra_op_threads, -1, -1, smart_stage}; }
 };
 
 struct NaiveParameters : dmlc::Parameter<NaiveParameters> {
   bool raise_at_push;
+  bool smart_stage;
   DMLC_DECLARE_PARAMETER(NaiveParameters) {
     DMLC_DECLARE_FIELD(raise_at_push)
         .set_default(false)
         .describe("a failing op throws where it was pushed, and poisons as usual");
+    ENGINE_DECLARE_COMMON_FIELDS();
   }
-  PolicyValues Values() const { return {raise_at_push, 1, -1, -1}; }
+  PolicyValues Values() const { return {raise_at_push, 1, -1, -1, smart_stage}; }
 };
 
 struct CostModelParameters : dmlc::Parameter<CostModelParameters> {
   int start_step;
   int stop_step;
+  bool smart_stage;
   DMLC_DECLARE_PARAMETER(CostModelParameters) {
     DMLC_DECLARE_FIELD(start_step)
         .set_default(-1)
@@ -48,8 +59,9 @@ struct CostModelParameters : dmlc::Parameter<CostModelParameters> {
         .set_default(-1)
         .set_range(-1, (1 << 24) - 1)
         .describe("first run that is not measured any more, more than start_step; -1: the engine's, 200");
+    ENGINE_DECLARE_COMMON_FIELDS();
   }
-  PolicyValues Values() const { return {false, 1, start_step, stop_step}; }
+  PolicyValues Values() const { return {false, 1, start_step, stop_step, smart_stage}; }
 };
 
 DMLC_REGISTER_PARAMETER(ThreadedParameters);

@@ -26,6 +26,7 @@ struct PolicyValues {
   int intra_op_threads = 1;
   int start_step = -1;
   int stop_step = -1;
+  bool smart_stage = true;
 };
 
 std::vector<DeclaredPolicy> DeclaredPolicies();  // in the order of engine::Policy

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/asymmetric_fence.h"
-#include "sched/intra_op.h"
+#include "base/intra_op.h"
 #include "sched/thread_slot.h"
 
 namespace engine::detail {

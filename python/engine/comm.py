@@ -1,10 +1,19 @@
-"""Collectives: what the ranks of a Communicator do together. A collective is a value that a communicator pushes."""
+"""Communicators, and collectives: what the ranks of a communicator do together (docs/gpu.md).
+
+A collective is a value that a communicator pushes:
+
+    ranks = engine.comm.communicators([0, 1])
+    ranks[0].push([engine.comm.Collective.all_reduce(gradient)], updates=[v])
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, Union
 
+from ._core import Communicator, communicator_id, communicators
 from .values import Value
+
+__all__ = ["Collective", "Communicator", "communicator_id", "communicators"]
 
 
 class OnDevice(Protocol):

@@ -1,12 +1,13 @@
-#include "sched/intra_op.h"
+#include "base/intra_op.h"
 
 #include <oneapi/tbb/blocked_range.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 
-#include "base/fork.h"
+#include "engine/op.h"
 
 namespace engine::detail {
 

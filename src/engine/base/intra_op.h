@@ -1,4 +1,4 @@
-// IntraOp: the oneTBB arena of a pool, for RunContext::ParallelFor.
+// IntraOp: a oneTBB arena. A pool of the engine has one for RunContext::ParallelFor, a stage pool for StageParallelFor.
 #pragma once
 
 #include <cstddef>
@@ -18,5 +18,8 @@ class IntraOp {
   struct Arena;
   std::unique_ptr<Arena> arena_;
 };
+
+// In the child of a fork: oneTBB's threads are gone, if there were any. UseTbb (engine/op.h) says so from then on.
+void LoseTbb() noexcept;
 
 }  // namespace engine::detail

@@ -1,0 +1,5 @@
+"""For tests of programs that use the engine. Devices of software are options: ``engine.Engine(devices=["software"])``."""
+
+from ._core import plant_loopback_fault
+
+__all__ = ["plant_loopback_fault"]

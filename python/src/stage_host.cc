@@ -1,0 +1,246 @@
+#include "stage_host.h"
+
+#include <cxxabi.h>
+#include <nanobind/stl/string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "body.h"
+#include "gil.h"
+#include "handle.h"
+#include "wait.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::steady_clock;
+
+constexpr auto kExitPatience = std::chrono::seconds(2);  // how long exit waits for sources to return
+constexpr auto kLongTake = microseconds(200);            // shorter waits are not worth a hand-over of the GIL
+constexpr auto kHandOver = microseconds(200);
+constexpr int kHandOvers = 16;
+
+// Guarded by the GIL.
+std::vector<std::weak_ptr<PythonHost>>& Hosts() {
+  static auto* hosts = new std::vector<std::weak_ptr<PythonHost>>;
+  return *hosts;
+}
+
+struct Counted {
+  std::atomic<uint32_t>& count;
+  ~Counted() { count.fetch_add(1, std::memory_order_release); }
+};
+struct Inside {
+  explicit Inside(int& of) : count(of) { ++count; }
+  ~Inside() { --count; }
+  int& count;
+};
+
+template <class T>
+T Field(const nb::dict& given, const char* name) {
+  return nb::cast<T>(given[name]);
+}
+
+// The pool that DeepRec's two options name.
+engine::StagePool PoolOf(const std::string& stage, bool use, int number) {
+  if (use) return engine::StagePool::Number(number);
+  if (number == 0) return {};
+  throw engine::UsageError("stage '" + stage + "': stage_subgraph_thread_pool_id is " + std::to_string(number) +
+                           "; it needs use_stage_subgraph_thread_pool");
+}
+
+}  // namespace
+
+std::shared_ptr<PythonHost> PythonHost::Make(nb::handle engine) {
+  auto host = std::make_shared<PythonHost>();
+  host->engine_ = PyRef::Borrow(engine.ptr());
+  std::erase_if(Hosts(), [](const auto& weak) { return weak.expired(); });
+  Hosts().push_back(host);
+  return host;
+}
+
+void PythonHost::Spawn(const std::string& name, std::function<void()> produce) {
+  auto body = [self = shared_from_this(), produce = std::move(produce)] {
+    const Inside inside(self->producers_);
+    try {
+      produce();
+    } catch (const engine::ShutdownError&) {  // the interpreter is leaving
+    }
+  };
+  try {
+    const auto thread = nb::module_::import_("threading")
+                            .attr("Thread")(nb::arg("target") = nb::cpp_function(std::move(body)),
+                                            nb::arg("name") = "stage " + name, nb::arg("daemon") = true);
+    thread.attr("start")();
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_RuntimeError)) throw;
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), error.what());
+  }
+}
+
+void PythonHost::Await(const Attempt& attempt) {
+  const bool watch_signals = OnMainThread() && !CurrentBody();
+  for (bool over = false; !over;) {
+    const Time most = watch_signals ? steady_clock::now() + kSlice : Time::max();
+    WithoutGil([&] { over = attempt(most); });
+    if (!over && PyErr_CheckSignals() != 0) throw PyGivenUp(PyFailure::Fetch());
+  }
+}
+
+void PythonHost::Take(const Attempt& attempt) {
+  if (attempt(Time::min())) {
+    const Counted counted{taken_};
+    return;
+  }
+  taking_since_ = steady_clock::now();
+  const Inside inside(takers_);
+  Await([&](Time until) {
+    const Counted counted{taken_};
+    return attempt(until);
+  });
+}
+
+bool PythonHost::Put(const std::function<bool()>& put) {
+  const uint32_t before = taken_.load(std::memory_order_relaxed);  // relaxed: a stale count costs one kHandOver
+  const bool go_on = put();
+  if (go_on) MindTakers(before);
+  return go_on;
+}
+
+// Lets go of the GIL until a consumer has an item and asks for it, or for kHandOver at most.
+void PythonHost::LetTakerRun(uint32_t before) {
+  if (Leaving()) return;
+  const auto until = steady_clock::now() + kHandOver;
+  WithoutGil([&] {
+    while (taken_.load(std::memory_order_acquire) == before && steady_clock::now() < until) std::this_thread::yield();
+  });
+}
+
+// A consumer that was just woken wants the GIL. A source that waits or calls into libraries lets go of it soon; one of pure
+// Python would keep it for a whole switch interval (5 ms). Which it is shows at the next item: who was woken by the one
+// before still waits, or not. It is asked again from time to time, because who gives the GIL up may be long without it.
+// With the first item the consumer may still be on its way out of the call that started this thread.
+void PythonHost::MindTakers(uint32_t before) {
+  const bool first = std::exchange(fresh_, false);
+  if (takers_ == 0) {
+    if (first) LetTakerRun(before);
+    return;
+  }
+  if (std::exchange(woken_since_, taking_since_) == taking_since_) hand_overs_ = kHandOvers;
+  if (hand_overs_ == 0 || steady_clock::now() - taking_since_ < kLongTake) return;
+  --hand_overs_;
+  LetTakerRun(before);
+}
+
+engine::StageOptions StageOptionsOf(const nb::dict& given, std::shared_ptr<PythonHost> host) {
+  const auto seconds = [&](const char* name) {
+    return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(Field<double>(given, name)));
+  };
+  const nb::object of = given["engine"], ignored = given["ignored"];
+  const auto name = Field<std::string>(given, "name");
+  return {.name = name,
+          .capacity = Field<size_t>(given, "capacity"),
+          .capacity_bytes = Field<size_t>(given, "capacity_bytes"),
+          .num_threads = Field<int>(given, "num_threads"),
+          .num_clients = Field<int>(given, "num_clients"),
+          .ordered = Field<bool>(given, "ordered"),
+          .timeout = seconds("timeout"),
+          .on_timeout = Field<bool>(given, "drop") ? engine::OnTimeout::kDrop : engine::OnTimeout::kError,
+          .take_timeout = seconds("take_timeout"),
+          .ignored_exception_types = nb::len(ignored) > 0 ? FilterOf(ignored) : engine::AnyOf<>(),
+          .ignored_budget = Field<int>(given, "ignored_budget"),
+          .pool = PoolOf(name, Field<bool>(given, "use_pool"), Field<int>(given, "pool")),
+          .stage_subgraph_stream_id = Field<int>(given, "stream"),
+          .engine = of.is_none() ? nullptr : &nb::cast<const PyEngine&>(of).state->engine,
+          .autotune = Field<bool>(given, "autotune"),
+          .max_capacity = Field<size_t>(given, "max_capacity"),
+          .max_threads = Field<int>(given, "max_threads"),
+          .host = std::move(host)};
+}
+
+engine::ExceptionFilter FilterOf(nb::handle types) {
+  return [types = std::make_shared<const PyRef>(PyRef::Borrow(types.ptr()))](const std::exception_ptr& thrown) {
+    const PythonScope python;
+    const nb::object error = nb::steal(ToPython(thrown));
+    const int is = PyObject_IsInstance(error.ptr(), types->get());
+    if (is < 0) PyErr_Clear();  // the class has a metaclass that raises
+    return is == 1;
+  };
+}
+
+PyObject* CallSource(const PyRef& function, PyObject* argument) {
+  PyObject* made = nullptr;
+  try {
+    made = argument ? PyObject_CallOneArg(function.get(), argument) : PyObject_CallNoArgs(function.get());
+  } catch (const abi::__forced_unwind&) {
+    // The interpreter has ended while the source ran. CPython before 3.14 unwinds a thread that then wants the GIL, which
+    // our frames do not survive; later ones let it sleep for ever, and so it does here.
+    for (;;) pause();
+  }
+  if (!made) throw PyFailure::Fetch();
+  return made;
+}
+
+engine::StageItem ItemOf(PyObject* object, bool sized) {
+  PyRef item = PyRef::Steal(object);
+  const size_t bytes = sized ? item.bytes() : 0;
+  const auto drop = [](void* data) noexcept { PyRef::Steal(static_cast<PyObject*>(data)); };
+  return engine::StageItem(item.Release(), drop, bytes);
+}
+
+void RaiseOf(const std::string& label, const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const PyGivenUp& given_up) {
+    Raise(std::make_exception_ptr(given_up.failure));
+  } catch (const PyFailure& failure) {
+    if (!PyErr_GivenExceptionMatches(failure.get(), PyExc_StopIteration) &&
+        !PyErr_GivenExceptionMatches(failure.get(), PyExc_StopAsyncIteration))
+      RaiseWithNote(failure, "engine: " + label + "its source raised this");
+    // Out of __next__ it would look like the end.
+    const std::string what = Py_TYPE(failure.get())->tp_name;
+    nb::object error = nb::handle(PyExc_RuntimeError)(
+        ("the source of " + label.substr(0, label.size() - 2) + " raised " + what).c_str());
+    PyException_SetCause(error.ptr(), Py_NewRef(failure.get()));
+    Raise(std::make_exception_ptr(PyFailure(error.ptr())));
+  } catch (...) {
+    Raise(std::current_exception());
+  }
+}
+
+void CancelStages() {
+  std::vector<std::shared_ptr<PythonHost>> alive;
+  for (const auto& weak : Hosts()) {
+    auto host = weak.lock();
+    if (!host) continue;
+    try {
+      if (host->cancel) host->cancel();
+    } catch (const engine::ForkedWhilePending&) {  // its producers are the parent's
+    }
+    alive.push_back(std::move(host));
+  }
+  const auto busy = [&] {
+    return std::any_of(alive.begin(), alive.end(), [](const auto& host) { return host->producers_ > 0; });
+  };
+  const auto limit = steady_clock::now() + kExitPatience;
+  while (busy() && steady_clock::now() < limit) {
+    PyThreadState* thread = PyEval_SaveThread();
+    std::this_thread::sleep_for(microseconds(200));
+    PyEval_RestoreThread(thread);
+  }
+}
+
+void ForgetProducers() {
+  for (const auto& weak : Hosts())
+    if (const auto host = weak.lock()) host->producers_ = host->takers_ = 0;
+}
+
+}  // namespace engine_python
