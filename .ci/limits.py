@@ -19,7 +19,6 @@ NOT_LIMITS = {
     "kMostDoublings": "part of the pause after ignored errors, which is on the page",
     "kMostFailures": "how long a comparison of schedules goes on while steps fail",
     "kMostInSigns": "a threshold of the sign test",
-    "kMostLooks": "how often a split chain is looked at",
     "kMostNodes": "what a node that costs nothing counts as",
     "kMostPauses": "how long a worker lets a pusher get ahead",
     "kMostPins": "an assertion",

@@ -31,6 +31,7 @@ TEST_P(BulkSizeTest, BulksWhatTheThreadPushes) {
   SetBulkSize(eng, 0);
   eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   eng.Wait(a);
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 4u);
 }
 
@@ -164,6 +165,7 @@ TEST_P(BulkSizeTest, MxnetStopsBulkingWhileItIsProfiled) {
     const uint64_t before = eng.stats().dispatches;
     for (int i = 0; i < 150; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
     eng.Wait(a);
+    eng.WaitAll();
     dispatches[traced] = eng.stats().dispatches - before;
     if (traced) {
       EXPECT_EQ(eng.StopTrace().size(), 150u);

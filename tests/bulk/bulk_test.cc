@@ -46,6 +46,7 @@ TEST(BulkCounters, AThousandOpsInBulksOf15Are67DispatchesAndAThousandNames) {
   const auto events = eng.StopTrace();
   ASSERT_EQ(events.size(), 1000u);
   for (size_t i = 0; i < 1000; ++i) EXPECT_EQ(std::string(events[i].name), "op" + std::to_string(i));
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 67u);
   EXPECT_EQ(eng.stats().completed, 1000u);
 }
@@ -70,6 +71,7 @@ TEST_P(BulkTest, OfOneOrNoneHoldsNothing) {
     for (int i = 0; i < 10; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
     EXPECT_FALSE(SilenceByHand().Tick()) << "no bulk is open";
     eng.Wait(a);
+    eng.WaitAll();
     EXPECT_EQ(eng.stats().dispatches, 10u);
   }
 }
@@ -138,6 +140,7 @@ TEST_P(BulkTest, AMillisecondOfSilenceEndsIt) {
   EXPECT_TRUE(silence.Tick());
   EXPECT_FALSE(silence.Tick());
   eng.Wait(a);
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 2u);
 }
 
@@ -287,6 +290,7 @@ TEST_P(BulkTest, DeletingATemporaryCutsNothing) {
     }
   }
   eng.Wait(a);
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 1u);
 }
 
@@ -349,9 +353,11 @@ TEST_P(BulkTest, ScopesNestAndTheInnermostTakesTheOps) {
       eng.Push({.updates = {b}, .place = Gpu(0)}, [] {});
     }
     eng.Wait(b);
+    eng.WaitAll();
     EXPECT_EQ(eng.stats().dispatches, 3u);
   }
   eng.Wait(a);
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 4u);
 }
 
@@ -377,6 +383,7 @@ TEST_P(BulkTest, TryPushIsBulkedAndStillRefusesToWait) {
     for (int i = 0; i < 10; ++i) EXPECT_TRUE(wide.TryPush({.updates = {b}, .place = Gpu(0)}, [] {}));
   }
   wide.Wait(b);
+  wide.WaitAll();
   EXPECT_EQ(wide.stats().dispatches, 1u);
 }
 
@@ -421,6 +428,7 @@ TEST_P(BulkTest, ARefusedPushLeavesTheBulkAsItWas) {
     eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
   }
   eng.Wait(a);
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 1u);
 }
 

@@ -32,6 +32,7 @@ TEST_P(BulkHostTest, OpsForTheHostStartAtOnceWhileItHoldsOthers) {
   bulk.Release();
   eng.WaitAll();
   EXPECT_EQ(device, 2);
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 13u) << "one for the device, and each op for the host by itself";
 }
 

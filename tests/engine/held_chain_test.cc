@@ -301,6 +301,7 @@ TEST(HeldChainDispatches, AChainIsOne) {
     held.Release();
     eng.WaitAll();
   }
+  eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 10u);
   EXPECT_EQ(eng.stats().completed, 990u);
 }

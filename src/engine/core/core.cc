@@ -1,6 +1,8 @@
 // Making an engine, and its counters.
 #include "core/core.h"
 
+#include <algorithm>
+
 #include "core/engine_thread.h"
 
 namespace engine::detail {
@@ -85,7 +87,8 @@ EngineStats EngineCore::stats() {
       out.backpressure_waits += s->backpressure_waits.Read();
     }
     out.inlined += merged;
-    out.dispatches = out.completed - merged;
+    // An op for a device is merged when it is issued, and completed when it has retired.
+    out.dispatches = out.completed - std::min(out.completed, merged);
     for (const auto& s : slots_) out.pushed += s->pushed[0].Read() + s->pushed[1].Read();
   }
   ForEachPool([&](class Pool& p) {
