@@ -21,6 +21,7 @@ NOT_LIMITS = {
     "kMostInSigns": "a threshold of the sign test",
     "kMostNodes": "what a node that costs nothing counts as",
     "kMostPauses": "how long a worker lets a pusher get ahead",
+    "kMostLooksBack": "how far a blocked chain looks for what its members wait for",
     "kMostPins": "an assertion",
 }
 

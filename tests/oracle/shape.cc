@@ -92,7 +92,8 @@ void MakeConsistent(Shape& s) {
   // A stream without its thread fails what is issued to it, and a rank without its stream the collective of all.
   if (s.Has(kDevices) || s.Has(kCollectives)) s.features &= ~uint64_t{kNoThreads};
   if (s.Has(kNoThreads))
-    s.features &= ~uint64_t{kWaitInside | kTwoEngines};  // a wait that is refused leaves its op behind
+    // A wait that is refused leaves its op behind; a stage without a thread throws; oneTBB throws inside the body.
+    s.features &= ~uint64_t{kWaitInside | kTwoEngines | kStages | kParallel | kPushInPieces | kForkParallel};
   const bool tight = !(s.Has(kDevices) && !s.Has(kTightDevices)) && !(s.Has(kCollectives) && !s.Has(kTightCollectives));
   if (!tight) s.max_pending = 16384;
   if (!s.Has(kWide)) s.wide = 0;
