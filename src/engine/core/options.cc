@@ -5,7 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "base/limits.h"
+#include "base/engine_limits.h"
 #include "core/core.h"
 #include "core/options.h"
 

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/limits.h"
+#include "base/engine_limits.h"
 #include "base/sync.h"
 
 namespace engine::detail {

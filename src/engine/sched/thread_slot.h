@@ -9,7 +9,7 @@
 #include <array>
 #include <atomic>
 
-#include "base/limits.h"
+#include "base/engine_limits.h"
 #include "order/op_record.h"
 #include "sched/ready_queue.h"
 #include "sched/trace_recorder.h"
