@@ -58,7 +58,7 @@ class Submitter {
   template <class... Args>
     requires detail::TypedPush<Args...>
   void Push(const OpDesc& desc, Args&&... args) {
-    const auto submit = [this](const OpDesc& op, auto&& body, Site site) { Push(op, std::move(body), site); };
+    const auto submit = [this](const OpDesc& op, auto&& body, Site site) { this->Push(op, std::move(body), site); };
     detail::WithTypedOp(desc, submit, std::forward<Args>(args)...);
   }
   // Pushes `fn(RunContext&, Completion)`; the op ends when its Completion is called.
@@ -74,7 +74,9 @@ class Submitter {
   template <class... Args>
     requires detail::TypedPush<Args...>
   bool TryPush(const OpDesc& desc, Args&&... args) {
-    const auto submit = [this](const OpDesc& op, auto&& body, Site site) { return TryPush(op, std::move(body), site); };
+    const auto submit = [this](const OpDesc& op, auto&& body, Site site) {
+      return this->TryPush(op, std::move(body), site);
+    };
     return detail::WithTypedOp(desc, submit, std::forward<Args>(args)...);
   }
   template <detail::AsyncBody F>

@@ -12,11 +12,6 @@
 #include "engine/stage.h"
 
 namespace engine {
-namespace {
-
-using detail::kNever;
-using detail::MutexLock;
-
 // One run: its threads share it, so that nothing of it can reach the next one.
 struct PipelineRun {
   PipelineRun(const StageOptions& options, detail::StageSource from)
@@ -35,6 +30,11 @@ struct PipelineRun {
   std::atomic<bool> started{false};
 };
 using RunPtr = std::shared_ptr<PipelineRun>;
+
+namespace {
+
+using detail::kNever;
+using detail::MutexLock;
 
 void Produce(const RunPtr& run);
 

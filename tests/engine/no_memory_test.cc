@@ -203,7 +203,10 @@ TEST_P(NoMemoryTest, AtWhicheverAllocationAPushFailsTheOpWasPushedOrWasNot) {
        [](Engine& eng, const Var& v, Body f) {
          CancelScope scope;
          eng.Push({.updates = {v}, .priority = 1, .cancel = &scope},
-                  [f = std::move(f), large = std::array<char, 2000>{}] { f(); });
+                  [f = std::move(f), large = std::array<char, 2000>{}] {
+                    (void)large;
+                    f();
+                  });
        }},
       {"many Vars",
        [](Engine& eng, const Var& v, Body f) {

@@ -125,7 +125,7 @@ TEST_F(Layouts, LastUseIsCountedOnlyIfSeveralMayBeLast) {
   capture.Push({.name = "u", .updates = {v}}, [] {});
   layout = LayOut(graph, {});
   ASSERT_EQ(layout.ends[3].size(), 1u);
-  EXPECT_EQ(layout.ends[3][0].counter, kNone);
+  EXPECT_EQ(layout.ends[3][0].counter, kNoIndex);
 }
 
 TEST_F(Layouts, RandomGraphsKeepEveryDependency) {

@@ -83,11 +83,11 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     }
     has_device |= task.device;
     concurrent |= task.pool != kDefaultPool || task.device;
-    task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNone;
-    uint32_t first_behind = kNone;  // of those that its end releases
+    task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNoIndex;
+    uint32_t first_behind = kNoIndex;  // of those that its end releases
     for (const uint32_t s : from.successors)
       if (!task.device || !on_device(s)) first_behind = std::min(first_behind, s);
-    if (task.ticket != kNone && first_behind != kNone) awaited[first_behind].push_back(task.ticket);
+    if (task.ticket != kNoIndex && first_behind != kNoIndex) awaited[first_behind].push_back(task.ticket);
     remaining += task.async ? 2 : 1;
     if (from.predecessors == 0) sources.push_back(i);
     tasks.push_back(task);

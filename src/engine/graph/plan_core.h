@@ -23,7 +23,7 @@ struct PlanTask {
   uint32_t first, end;  // nodes
   uint32_t successors, successors_end;
   uint32_t predecessors;
-  uint32_t ticket;   // kNone, or its place among the tasks that an in-order run does not finish on the spot
+  uint32_t ticket;   // kNoIndex, or its place among the tasks that an in-order run does not finish on the spot
   uint32_t urgency;  // of a ranked plan: 0 comes first
   uint32_t
       async : 23;  // so many nodes at its end are not over when they have run: 1 if the last is asynchronous, on a device all
@@ -35,7 +35,7 @@ static_assert(sizeof(PlanTask) <= 32);
 // An edge. The counter lies here, so that a task is looked at only when it is ready.
 struct PlanSuccessor {
   uint32_t task;
-  uint32_t counter;  // kNone: the only edge to it
+  uint32_t counter;  // kNoIndex: the only edge to it
 };
 
 struct PlanEffect {
@@ -92,7 +92,7 @@ struct RunState {
 
   Mutex mu;
   ErrorRecord* first_error GUARDED_BY(mu) = nullptr;  // counted; of the failed node that was recorded first
-  uint32_t first_failed GUARDED_BY(mu) = kNone;
+  uint32_t first_failed GUARDED_BY(mu) = kNoIndex;
 
   std::unique_ptr<std::byte[], void (*)(std::byte*)> block{nullptr, nullptr};
 };
@@ -174,14 +174,14 @@ struct ModelStep : CostModel::Step {
 // What the closure of a plan's op begins with.
 struct PlanShare {  // of a run op, or a share: tasks handed to another worker
   RunState* run;
-  uint32_t head = kNone;  // list of tasks by RunState::next
+  uint32_t head = kNoIndex;  // list of tasks by RunState::next
 };
 struct PlanTicket {  // an asynchronous node, or, in an in-order run, a task of another placement
   RunState* run;
   uint32_t task;
-  uint32_t node;                  // whose outcome is to be settled; kNone: all settled by who ran it. Of a device task:
-                                  // from which node on none was pushed
-  bool lost = false;              // a device task: `error` is of all its nodes, not just of those that were not pushed
+  uint32_t node;      // whose outcome is to be settled; kNoIndex: all settled by who ran it. Of a device task:
+                      // from which node on none was pushed
+  bool lost = false;  // a device task: `error` is of all its nodes, not just of those that were not pushed
   ErrorRecord* error = nullptr;   // counted; published by the release of kDone
   std::atomic<uint32_t> word{0};  // a WaitNode's states
 };

@@ -18,7 +18,7 @@ void Replay::RunAll() {
     for (const uint32_t ticket : plan_.awaited[t]) Await(run_.tickets[ticket]);
     const PlanTask& task = plan_.tasks[t];
     if (task.pool != kDefaultPool) {
-      OpRecord* ticket = NewTicket(t, task.async ? task.end - 1 : kNone, task.async ? kAsyncOp : 0u);
+      OpRecord* ticket = NewTicket(t, task.async ? task.end - 1 : kNoIndex, task.async ? kAsyncOp : 0u);
       ticket->extra.pool = task.pool;
       run_.tickets[task.ticket] = ticket;
       core_.Post(slot(), ticket);
@@ -38,7 +38,7 @@ void Replay::RunTicket() {
   RunTask(task);
   if (!task.async) return Signal(ticket);
   if (Launch(number, task.end - 1, op_)) return;
-  ticket.node = kNone;  // skipped, and settled
+  ticket.node = kNoIndex;  // skipped, and settled
   Signal(ticket);
 }
 
@@ -46,7 +46,7 @@ void Replay::Await(OpRecord*& op) {
   if (!op) return;
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
   core_.AwaitInside(ticket.word);
-  if (ticket.node != kNone) SettleTicket(ticket);
+  if (ticket.node != kNoIndex) SettleTicket(ticket);
   core_.RecyclePlanOp(slot(), std::exchange(op, nullptr));
 }
 

@@ -178,7 +178,7 @@ std::vector<Uses> LastUses(const Graph& graph, const PlanOptions& options, PlanL
 }  // namespace
 
 std::vector<std::vector<uint32_t>> Reduce(Lists predecessors, uint32_t bound) {
-  std::vector<uint32_t> reached(predecessors.size(), kNone), todo;
+  std::vector<uint32_t> reached(predecessors.size(), kNoIndex), todo;
   for (uint32_t n = 0; n < predecessors.size(); ++n) {
     std::vector<uint32_t>& own = predecessors[n];
     if (own.size() < 2) continue;
@@ -226,9 +226,9 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
                                          ? Chains(graph, predecessors, Successors(predecessors), recorded)
                                          : Batches(graph, schedule);
   // Tasks are numbered by their first node in recorded order; then everything is between tasks.
-  std::vector<uint32_t> task_of(n_nodes, kNone), heads;
+  std::vector<uint32_t> task_of(n_nodes, kNoIndex), heads;
   for (uint32_t n : recorded) {
-    if (task_of[head[n]] == kNone) {
+    if (task_of[head[n]] == kNoIndex) {
       task_of[head[n]] = static_cast<uint32_t>(heads.size());
       heads.push_back(n);
     }
@@ -273,7 +273,7 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
     std::sort(after[task].begin(), after[task].end(), [&](uint32_t a, uint32_t b) { return urgent(b, a); });
     for (uint32_t s : after[task]) t.successors.push_back(number[s]);
     layout.tasks.push_back(std::move(t));
-    layout.task_counter.push_back(kNone);
+    layout.task_counter.push_back(kNoIndex);
     if (layout.tasks.back().predecessors > 1) {
       layout.task_counter.back() = static_cast<uint32_t>(layout.counters.size());
       layout.counters.push_back(layout.tasks.back().predecessors);
@@ -295,7 +295,7 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
       uint32_t& at = last.emplace(task_of[n], place[n]).first->second;
       at = std::max(at, place[n]);
     }
-    uint32_t counter = kNone;
+    uint32_t counter = kNoIndex;
     if (last.size() > 1) {
       counter = static_cast<uint32_t>(layout.counters.size());
       layout.counters.push_back(static_cast<uint32_t>(last.size()));

@@ -11,7 +11,7 @@
 
 namespace engine::detail {
 
-inline constexpr uint32_t kNone = UINT32_MAX;
+inline constexpr uint32_t kNoIndex = UINT32_MAX;
 
 struct PlanLayout {
   struct Task {
@@ -23,7 +23,7 @@ struct PlanLayout {
   // the last, each counts down, and the one that comes last does it.
   struct End {
     uint32_t what;     // a value, or kVarEnd + place in `vars`
-    uint32_t counter;  // kNone: this node alone
+    uint32_t counter;  // kNoIndex: this node alone
   };
   static constexpr uint32_t kVarEnd = uint32_t{1} << 31;
 
@@ -31,7 +31,7 @@ struct PlanLayout {
   std::vector<Task> tasks;
   std::vector<std::vector<End>> ends;  // by position
   std::vector<uint32_t> counters;      // initial counts: of tasks with several predecessors first, then of ends
-  std::vector<uint32_t> task_counter;  // by task; kNone
+  std::vector<uint32_t> task_counter;  // by task; kNoIndex
   std::vector<uint32_t> by_urgency;    // tasks, the most urgent first; empty: the schedule has no ranks
   std::vector<Var> vars;               // that the graph names
   std::vector<Role> modes;             // of a whole run, by place in `vars`

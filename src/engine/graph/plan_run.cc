@@ -177,8 +177,8 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
     OpRecord* next = EndTasks(now, run, ended, worker);
     if (!next) {
       const uint32_t ready = AwaitReady(run, *worker);
-      if (ready != kNone) {
-        run.next[ready] = kNone;
+      if (ready != kNoIndex) {
+        run.next[ready] = kNoIndex;
         next = NewShare(now, run, ready, run.home);
       }
     }
@@ -209,7 +209,7 @@ OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker)
     MutexLock lock(run.mu);
     SetPoison(CoreOf(done.var), run.first_error);
     if (run.first_error) std::exchange(run.first_error, nullptr)->Release();
-    run.first_failed = kNone;
+    run.first_failed = kNoIndex;
   }
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   const uint8_t epoch = op->extra.epoch;

@@ -52,20 +52,20 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
   Begin();
 
   Stack stack{head, 0, sources};
-  for (uint32_t t = head; t != kNone; t = links[t]) ++stack.depth;
+  for (uint32_t t = head; t != kNoIndex; t = links[t]) ++stack.depth;
   uint32_t ended = 0;
-  uint32_t next = kNone;
+  uint32_t next = kNoIndex;
   for (;;) {
-    if (next == kNone) {
-      if (stack.top != kNone) {
+    if (next == kNoIndex) {
+      if (stack.top != kNoIndex) {
         next = stack.top;
         stack.top = links[next];
         --stack.depth;
       } else if (stack.sources != 0) {
         next = plan_.sources[--stack.sources];
         if (elsewhere && tasks[next].pool != kDefaultPool) [[unlikely]] {
-          core_.PostShare(slot(), run_, next, kNone, tasks[next].pool);
-          next = kNone;
+          core_.PostShare(slot(), run_, next, kNoIndex, tasks[next].pool);
+          next = kNoIndex;
           continue;
         }
       } else {
@@ -76,17 +76,17 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
     const PlanTask& task = tasks[current];
     for (const PlanNode *n = nodes + task.first, *last = nodes + task.end - task.async; n != last; ++n) Run(*n);
     ++ended;
-    next = kNone;
+    next = kNoIndex;
     if (task.async) [[unlikely]] {
       ended += LaunchLast(current);
-      while (kept_ != kNone) {
+      while (kept_ != kNoIndex) {
         const uint32_t ready = std::exchange(kept_, run_.next[kept_]);
         if (here == run_.home) {
           links[ready] = stack.top;
           stack.top = ready;
           ++stack.depth;
         } else {
-          core_.PostShare(slot(), run_, ready, kNone, run_.home);
+          core_.PostShare(slot(), run_, ready, kNoIndex, run_.home);
         }
       }
     } else {
@@ -94,10 +94,10 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
       for (const PlanSuccessor* s = successors + task.successors; s != end; ++s) {
         if (!Arrive(*s)) continue;
         if (elsewhere && PoolOf(tasks[s->task]) != here) [[unlikely]] {
-          core_.PostShare(slot(), run_, s->task, kNone, PoolOf(tasks[s->task]));
+          core_.PostShare(slot(), run_, s->task, kNoIndex, PoolOf(tasks[s->task]));
           continue;
         }
-        if (next != kNone) {
+        if (next != kNoIndex) {
           links[next] = stack.top;
           stack.top = next;
           ++stack.depth;
@@ -106,16 +106,16 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
       }
     }
     if (t_role_lent) [[unlikely]] {
-      if (next != kNone) core_.PostShare(slot(), run_, next, kNone, here);
+      if (next != kNoIndex) core_.PostShare(slot(), run_, next, kNoIndex, here);
       const uint32_t rest = Link(stack, stack.depth + stack.sources);
-      if (rest != kNone) core_.PostShare(slot(), run_, rest, links[rest], here);
+      if (rest != kNoIndex) core_.PostShare(slot(), run_, rest, links[rest], here);
       return ended;
     }
     if (!others) continue;
     if (ended % tuning::kReplayMeasured == 0) [[unlikely]] {
       stack = Measure(stack);
       if (handed_) {
-        if (next != kNone) core_.PostShare(slot_, run_, next, kNone, here);
+        if (next != kNoIndex) core_.PostShare(slot_, run_, next, kNoIndex, here);
         return ended;
       }
     }
@@ -169,18 +169,18 @@ Replay::Stack Replay::Measure(Stack stack) {
 Replay::Stack Replay::Share(Stack stack) {
   atomic_ = true;
   const uint32_t head = Link(stack, (stack.depth + stack.sources + 1) / 2);
-  if (head != kNone) core_.PostShare(slot_, run_, head, run_.next[head], op_->extra.pool);
+  if (head != kNoIndex) core_.PostShare(slot_, run_, head, run_.next[head], op_->extra.pool);
   return stack;
 }
 
 // Takes `count` of the oldest off the stack, as a list.
 uint32_t Replay::Link(Stack& stack, uint32_t count) {
-  uint32_t list = kNone;
+  uint32_t list = kNoIndex;
   for (; count != 0 && stack.sources != 0; --count) {
     // The next of the sources lie at the end: what is taken here from the front is run by others.
     const uint32_t source = plan_.sources[--stack.sources];
     if (plan_.tasks[source].pool != kDefaultPool) {
-      core_.PostShare(slot(), run_, source, kNone, plan_.tasks[source].pool);
+      core_.PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
       continue;
     }
     run_.next[source] = list;
@@ -189,26 +189,26 @@ uint32_t Replay::Link(Stack& stack, uint32_t count) {
   if (count == 0) return list;
   if (count >= stack.depth) {
     uint32_t last = stack.top;
-    if (last == kNone) return list;
-    while (run_.next[last] != kNone) last = run_.next[last];
+    if (last == kNoIndex) return list;
+    while (run_.next[last] != kNoIndex) last = run_.next[last];
     run_.next[last] = list;
-    list = std::exchange(stack.top, kNone);
+    list = std::exchange(stack.top, kNoIndex);
     stack.depth = 0;
     return list;
   }
   uint32_t keep = stack.top;
   for (uint32_t i = 1; i < stack.depth - count; ++i) keep = run_.next[keep];
   uint32_t tail = run_.next[keep];
-  const uint32_t taken = std::exchange(run_.next[keep], kNone);
-  while (run_.next[tail] != kNone) tail = run_.next[tail];
+  const uint32_t taken = std::exchange(run_.next[keep], kNoIndex);
+  while (run_.next[tail] != kNoIndex) tail = run_.next[tail];
   run_.next[tail] = list;
   stack.depth -= count;
   return taken;
 }
 
 void Replay::HandOver() {
-  if (kept_ == kNone) return;
-  const uint32_t head = std::exchange(kept_, kNone);
+  if (kept_ == kNoIndex) return;
+  const uint32_t head = std::exchange(kept_, kNoIndex);
   core_.PostShare(slot(), run_, head, run_.next[head], run_.home);
 }
 
@@ -218,7 +218,7 @@ void Replay::Release(const PlanSuccessor& edge) {
   if (pool == run_.home) {
     Keep(edge.task);
   } else {
-    core_.PostShare(slot(), run_, edge.task, kNone, pool);
+    core_.PostShare(slot(), run_, edge.task, kNoIndex, pool);
   }
 }
 

@@ -83,7 +83,7 @@ class Replay {
   [[gnu::always_inline]] bool Down(uint32_t counter) {
     return CountDown(run_.counters[counter], plan_.counters[counter], atomic_);
   }
-  bool Arrive(const PlanSuccessor& edge) { return edge.counter == kNone || Down(edge.counter); }
+  bool Arrive(const PlanSuccessor& edge) { return edge.counter == kNoIndex || Down(edge.counter); }
   void Keep(uint32_t task) {
     run_.next[task] = kept_;
     kept_ = task;
@@ -118,7 +118,7 @@ class Replay {
   const bool traced_;
   bool atomic_;  // other threads may be at the run's counters
   bool may_share_ = false;
-  uint32_t kept_ = kNone;  // tasks for HandOver
+  uint32_t kept_ = kNoIndex;  // tasks for HandOver
   Clock::time_point began_;
   Clock::time_point measured_;
   OpRecord* handed_ = nullptr;

@@ -156,7 +156,7 @@ void Replay::RunWatched(uint32_t index) {
 
 OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
   OpRecord* op = core_.NewPlanOp(slot(), run_, OpKindId::kTicket, flags, sizeof(PlanTicket), run_.home);
-  const PlanNode& node = plan_.nodes[index == kNone ? plan_.tasks[task].first : index];
+  const PlanNode& node = plan_.nodes[index == kNoIndex ? plan_.tasks[task].first : index];
   op->extra.name = node.name;
   op->extra.file = node.file;
   op->extra.line = node.line;
@@ -196,7 +196,7 @@ void Replay::EndUses(uint32_t index, uint32_t which) {
   for (uint32_t i = node.ends; i < (&node + 1)->ends; ++i) {
     const PlanLayout::End& end = plan_.node_ends[i];
     if (!(which & (end.what < PlanLayout::kVarEnd ? kValueEnds : kVarEnds))) continue;
-    if (end.counter != kNone && !Down(end.counter)) continue;
+    if (end.counter != kNoIndex && !Down(end.counter)) continue;
     if (end.what < PlanLayout::kVarEnd) {
       run_.values[end.what].Reset();
     } else {

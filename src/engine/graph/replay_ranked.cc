@@ -10,14 +10,14 @@ namespace engine::detail {
 
 // Adds the tasks of the list; takes the most urgent of all that are ready, and, if somebody might come for it, the least.
 Replay::Taken Replay::Exchange(uint32_t list, bool spare) {
-  Taken taken{kNone, kNone};
+  Taken taken{kNoIndex, kNoIndex};
   ShortLock lock(run_.ready_mu);
-  for (; list != kNone; list = run_.next[list]) run_.ready.Add(plan_.tasks[list].urgency);
+  for (; list != kNoIndex; list = run_.next[list]) run_.ready.Add(plan_.tasks[list].urgency);
   taken.task = run_.ready.TakeFirst();
   if (spare && run_.ready.size() > run_.idle) taken.spare = run_.ready.TakeLast();
   run_.ready_count.store(run_.ready.size(), std::memory_order_relaxed);
-  if (taken.task != kNone) taken.task = plan_.by_urgency[taken.task];
-  if (taken.spare != kNone) taken.spare = plan_.by_urgency[taken.spare];
+  if (taken.task != kNoIndex) taken.task = plan_.by_urgency[taken.task];
+  if (taken.spare != kNoIndex) taken.spare = plan_.by_urgency[taken.spare];
   return taken;
 }
 
@@ -30,7 +30,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
   for (uint32_t i = 0; i < sources; ++i) {
     const uint32_t source = plan_.sources[i];
     if (plan_.tasks[source].pool != kDefaultPool) {
-      core_.PostShare(slot(), run_, source, kNone, plan_.tasks[source].pool);
+      core_.PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
     } else {
       run_.next[source] = std::exchange(head, source);
     }
@@ -41,8 +41,8 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
     const bool spare = found();
     if (spare) atomic_ = true;
     const auto [current, given] = Exchange(head, spare);
-    if (given != kNone) core_.PostShare(slot_, run_, given, kNone, run_.home);
-    if (current == kNone) break;
+    if (given != kNoIndex) core_.PostShare(slot_, run_, given, kNoIndex, run_.home);
+    if (current == kNoIndex) break;
     const PlanTask& task = plan_.tasks[current];
     RunTask(task);
     ++ended;
@@ -51,19 +51,19 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
     } else {
       ReleaseSuccessors(task);
     }
-    head = std::exchange(kept_, kNone);
+    head = std::exchange(kept_, kNoIndex);
     if (t_role_lent) [[unlikely]] {
       atomic_ = true;
       // Whoever runs it takes over; others may have taken everything meanwhile.
-      if (const uint32_t rest = Exchange(head, false).task; rest != kNone)
-        core_.PostShare(slot(), run_, rest, kNone, run_.home);
+      if (const uint32_t rest = Exchange(head, false).task; rest != kNoIndex)
+        core_.PostShare(slot(), run_, rest, kNoIndex, run_.home);
       return ended;
     }
     if (ended % tuning::kReplayMeasured == 0 && TurnIsOver()) [[unlikely]] {
       atomic_ = true;
       const uint32_t rest = Exchange(head, false).task;
-      if (rest == kNone) return ended;
-      run_.next[rest] = kNone;
+      if (rest == kNoIndex) return ended;
+      run_.next[rest] = kNoIndex;
       handed_ = core_.NewShare(slot_, run_, rest, run_.home);
       return ended;
     }
@@ -73,7 +73,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
 }
 
 // A worker that found nothing ready stays for a moment: what it would be woken for is often shorter than the wake. The
-// caller holds a count of the frame, and none of the run, which may end meanwhile. Returns a task that it took, or kNone.
+// caller holds a count of the frame, and none of the run, which may end meanwhile. Returns a task that it took, or kNoIndex.
 uint32_t EngineCore::AwaitReady(RunState& run, Worker& worker) {
   class Pool& pool = *worker.pool;
   const auto spin = tuning::kRankedSpins * options_.spin;
@@ -81,13 +81,13 @@ uint32_t EngineCore::AwaitReady(RunState& run, Worker& worker) {
     ShortLock lock(run.ready_mu);
     run.idle += static_cast<uint32_t>(idle);
     const uint32_t place = run.ready.TakeFirst();
-    if (place == kNone) return kNone;
+    if (place == kNoIndex) return kNoIndex;
     if (idle == 0) --run.idle;
     run.ready_count.store(run.ready.size(), std::memory_order_relaxed);
     return run.owner->by_urgency[place];
   };
   const auto over = [&] { return run.remaining.load(std::memory_order_relaxed) == 0; };
-  if (spin.count() == 0 || pool.workers().size() < 2 || over()) return kNone;
+  if (spin.count() == 0 || pool.workers().size() < 2 || over()) return kNoIndex;
   {
     ShortLock lock(run.ready_mu);
     ++run.idle;
@@ -95,7 +95,7 @@ uint32_t EngineCore::AwaitReady(RunState& run, Worker& worker) {
   const auto until = Clock::now() + spin;
   for (uint32_t round = 1;; ++round) {
     if (run.ready_count.load(std::memory_order_relaxed) != 0)
-      if (const uint32_t task = take(0); task != kNone) return task;
+      if (const uint32_t task = take(0); task != kNoIndex) return task;
     if (over() || Clock::now() >= until || pool.HasReady() || pool.stopping()) break;
     for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
     if (round % tuning::kIdlePauses == 0) sched_yield();  // whom we wait for may want this core
