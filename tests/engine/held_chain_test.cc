@@ -56,6 +56,7 @@ TEST_P(HeldChainTest, AWaitForSomethingElseReleasesNothing) {
 }
 
 TEST_P(HeldChainTest, OpsForTheHostPassByWhatIsHeld) {
+  bool ran = false;  // outlives what is held
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps held(eng);
@@ -63,7 +64,6 @@ TEST_P(HeldChainTest, OpsForTheHostPassByWhatIsHeld) {
   EXPECT_TRUE(held.Holds(Gpu(0, 3)));
   EXPECT_TRUE(held.Holds(CopyIn(0))) << "a lane of the device";
   for (const Placement& place : {Cpu(), Io(), CopyIn(1)}) EXPECT_FALSE(held.Holds(place)) << "a thread of the host";
-  bool ran = false;
   EXPECT_EQ(held.Push({.updates = {a}, .place = Gpu(0)}, [&] { ran = true; }), 1u);
   for (const Placement& place : {Cpu(), Io(), CopyIn(1)})
     EXPECT_EQ(held.Push({.updates = {b}, .place = place}, [] {}), 0u);
