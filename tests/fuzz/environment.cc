@@ -1,9 +1,9 @@
 // EngineOptions::FromEnv: a line "NAME=value" each. UsageError, or options that an engine accepts.
 #include <cstdlib>
 
+#include "core/options.h"
 #include "engine/engine.h"
 #include "fuzz.h"
-#include "options.h"
 
 namespace {
 
