@@ -26,6 +26,33 @@ TEST_P(StopStartTest, PushesQueueUpWhileStopped) {
   EXPECT_EQ(ran, 100);
 }
 
+// A push that makes room by running the run would wait for its node, which only the Start behind that push will run.
+TEST_P(StopStartTest, APushWhileStoppedRunsNothingToMakeRoom) {
+  EngineOptions options = Quiet(workers());
+  options.max_pending = 1;
+  Engine eng(options);
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  Completion before;
+  Gate begun;
+  eng.PushAsync({.updates = {a}, .place = Io()}, [&](RunContext&, Completion done) {
+    before = std::move(done);
+    begun.Open();
+  });
+  begun.Wait();
+  Graph graph;
+  graph.Add({.name = "elsewhere", .updates = {a}, .place = Io()}, [] {});
+  const Plan plan = graph.Compile(eng, {.name = "plan"});
+  const Run run = plan.Start({}, {.policy = Policy::kInline});  // cannot go on before `before`
+  eng.Stop();
+  before();
+  for (int i = 0; i < 100; ++i) eng.Push({.updates = {b}}, [] {});
+  eng.Start();
+  run.Wait();
+  eng.Wait(b);
+  EXPECT_EQ(a.version(), 2u);
+  EXPECT_EQ(b.version(), 100u);
+}
+
 TEST_P(StopStartTest, BothMayBeRepeated) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

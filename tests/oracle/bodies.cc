@@ -18,6 +18,12 @@ struct Waiting {
   Waiting() { ++t_waiting_bodies; }
   ~Waiting() { --t_waiting_bodies; }
 };
+// How many pieces of ParallelFor this thread is in: waits are refused there, also to an op that runs at its push.
+thread_local int t_pieces = 0;
+struct InPiece {
+  InPiece() { ++t_pieces; }
+  ~InPiece() { --t_pieces; }
+};
 }  // namespace
 
 void World::Begin(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
@@ -162,7 +168,10 @@ void World::EndAsync(OpRecord& op, Completion done) {
   } else if (failure == Failure::kNone) {
     done();
   }
-  if (again) again();
+  if (!again) return;
+  again();
+  // Behind the call: one that returns before the end begins must be reported, a later one may be.
+  if (!end_begins_.load(std::memory_order_acquire)) second_calls_in_time_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void World::ClosureDestroyed(OpRecord& op, const std::vector<Var>& vars) {
@@ -237,6 +246,7 @@ void World::RunPieces(OpRecord& op, RunContext& ctx, Random& random) {
   ctx.ParallelFor(n, 1 + random.Below(8), [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) ++done[i];
     if (!push || end != n) return;  // the last piece: more likely another thread's
+    const InPiece in_piece;
     Random of_piece(op.seed);
     PushInside(op, of_piece);
     RefusedInside(op);
@@ -254,11 +264,11 @@ void World::WhileRunning(OpRecord& op, RunContext& ctx, Random& random) {
       if (Has(kNest) && op.depth < 2) PushInside(op, random);
       break;
     case 4:
-      if (Has(kWaitInside)) WaitForOwn(op);
+      if (Has(kWaitInside) && !t_pieces) WaitForOwn(op);
       break;
     case 5: {
       // Only those that are not apart wait for those that are, so that they cannot wait for each other.
-      bool waits = Has(kWaitInside) && s_.apart > 0 && op.depth == 0 && !op.uses.empty();
+      bool waits = Has(kWaitInside) && !t_pieces && s_.apart > 0 && op.depth == 0 && !op.uses.empty();
       for (const Use& use : op.uses) waits &= use.var < s_.vars || use.var >= vars_.size();
       if (!waits) break;
       Pusher* const me = BorrowPusher();

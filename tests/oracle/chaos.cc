@@ -78,6 +78,7 @@ void World::ShutDownBeside() {
   const int64_t when = static_cast<int64_t>(Random(seed_ * 31).Below(static_cast<uint64_t>(total) + 1));
   while (pushes_ < when && !stop_chaos_) std::this_thread::sleep_for(std::chrono::microseconds(50));
   FailThreads(0);  // of a stopped engine it would be refused
+  end_begins_ = true;
   shutdown_begin_ = Tick();
   eng_->Shutdown();
   shutdown_end_ = Tick();

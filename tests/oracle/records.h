@@ -117,9 +117,9 @@ struct History {
   std::vector<WaitRecord> waits;
   Interval shutdown;  // beside the pushers
   uint64_t operator_runs = 0, operator_pushes = 0;
-  std::set<uint32_t> shown;                           // roots of errors that somebody saw
-  uint64_t further = 0;                               // errors that were counted only
-  uint64_t second_calls = 0, second_calls_shown = 0;  // of completions
+  std::set<uint32_t> shown;                                                     // roots of errors that somebody saw
+  uint64_t further = 0;                                                         // errors that were counted only
+  uint64_t second_calls = 0, second_calls_in_time = 0, second_calls_shown = 0;  // of completions
   EngineStats stats;
   bool has_stats = false;
 };

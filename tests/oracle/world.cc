@@ -232,11 +232,13 @@ void World::End() {
         stats_ = eng_->stats();
       } while (stats_.pushed != stats_.completed && ++rounds < 1000);
       has_stats_ = true;
+      end_begins_ = true;
       if (seed_ % 3 == 0) eng_->Shutdown();
       break;
     }
     case Ending::kShutdown:
     case Ending::kShutdownBeside:
+      end_begins_ = true;
       eng_->Shutdown();
       stats_ = eng_->stats();
       has_stats_ = true;
@@ -260,6 +262,7 @@ void World::End() {
       break;
     }
   }
+  end_begins_ = true;
   Engine* const gone = eng_;
   delete gone;
   eng_ = nullptr;
@@ -284,6 +287,7 @@ History World::TakeHistory() {
   h.operator_pushes = operator_pushes_;
   h.shutdown = {shutdown_begin_, shutdown_end_};
   h.second_calls = static_cast<uint64_t>(second_calls_.load());
+  h.second_calls_in_time = static_cast<uint64_t>(second_calls_in_time_.load());
   h.stats = stats_;
   h.has_stats = has_stats_;
   log_.FillIn(&h);

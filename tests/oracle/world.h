@@ -219,7 +219,8 @@ class World {
 
   // Flags and counters that only steer the program.
   std::atomic<bool> stop_chaos_{false}, complete_at_once_{false};
-  std::atomic<int64_t> pushes_{0}, at_end_{0}, second_calls_{0}, withheld_count_{0};
+  std::atomic<int64_t> pushes_{0}, at_end_{0}, second_calls_{0}, second_calls_in_time_{0}, withheld_count_{0};
+  std::atomic<bool> end_begins_{false};  // set before the engine is shut down or destroyed
   std::atomic<uint64_t> shutdown_begin_{kNever};
   uint64_t shutdown_end_ = kNever;
   EngineStats stats_;
