@@ -119,8 +119,8 @@ class Engine final : public Submitter {
   // Clears the error of `var` in order, keeping its value and version: a failed step need not lose the weights.
   void ClearError(VarRef var, Site site = std::source_location::current());
 
-  // Stop: workers finish what they are running and are joined; pushes queue up, and wait for no room (only the hard bound
-  // refuses). Start: goes on. Both may be repeated.
+  // Stop: workers finish what they are running and are joined; pushes queue up: they run nothing, under no policy, and wait
+  // for no room (only the hard bound refuses). Start: goes on. Both may be repeated.
   // Stop, Start and Shutdown come one after another: each waits until the one before, on whatever thread, has returned.
   // All three are refused (UsageError) inside an op or a hook of this engine. After Shutdown they do nothing.
   // Start throws Error where the system refuses a thread: the engine is still stopped then, and Start may be repeated.

@@ -49,8 +49,7 @@ void EngineCore::WaitForRoom(ThreadSlot& slot) {
     if (pending <= enough) break;
     const bool device_busy = has_devices_.load(std::memory_order_relaxed) && devices_->Busy();
     if (device_busy) devices_->Kick();
-    // What an op waits for may lie in a pool that is stopped, and it may be this thread that will start it.
-    if (!pool(kCallerPool).stopping() && DriveOne()) continue;  // mutant: push_drives_while_stopped
+    if (!Stopped() && DriveOne()) continue;  // mutant: push_drives_while_stopped
     if (HostMayProgress()) {
       FutexWait(room_seq_, seq);
     } else if (device_busy) {

@@ -156,6 +156,9 @@ class EngineCore final : public PoolHost {
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
   void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
   void NoteIdle() override;                       // waiters for room and drains look again
+  // Between Stop and Start no push runs an op: the op may wait for a pool that is stopped, and the thread that pushes may be the
+  // one that will start it. The flag is set and cleared with those of all pools.
+  bool Stopped() { return pool(kCallerPool).stopping(); }
   // Runs one op of the caller pool on this thread, unless it is inside an op, of any engine. `epoch`: the parity that it was pushed in.
   bool DriveOne(uint8_t* epoch = nullptr);
   void WakeDriver();  // the caller pool has work

@@ -286,7 +286,8 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
       DriveLeftOver();
     return registered;
   }
-  if (at_push && !t_in_piece) {  // a body that waits needs a thread that may lend its role
+  // Not in a piece: a body that waits needs a thread that may lend its role.
+  if (at_push && !t_in_piece && !Stopped()) {  // mutant: naive_runs_while_stopped
     RunAtPush(slot, op);
   } else {
     Post(slot, op);
@@ -307,7 +308,7 @@ void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
 
 // What this thread's earlier pushes left, and what they released.
 void EngineCore::DriveLeftOver() {
-  if (t_frame || !pool(kCallerPool).HasReady()) return;
+  if (t_frame || Stopped() || !pool(kCallerPool).HasReady()) return;
   while (DriveOne()) {
   }
 }
