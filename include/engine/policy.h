@@ -25,14 +25,28 @@ enum class Policy : uint8_t {
   kCostModel,  // as threaded, but plans are measured, then scheduled by critical path (cost_model.h; DeepRec's)
 };
 
-// Whether ops and plans are spread over the workers, rather than run by their caller.
-constexpr bool UsesWorkers(Policy policy) noexcept {
-  return policy == Policy::kThreaded || policy == Policy::kCostModel;
+// What a policy decides. A row for each policy: the engine asks the row, and nowhere which policy it is.
+struct PolicyRules {
+  bool uses_workers = true;     // else the caller runs ops at their push, and plans in a precomputed order
+  bool takes_turns = false;     // runs on threads that share a processor come one after another
+  bool own_intra_op = false;    // ParallelFor has as many threads as intra_op_threads says, not as many as the pool has
+  bool measures_plans = false;  // a run of a plan is what the plan's cost model says
+};
+constexpr PolicyRules RulesOf(Policy policy) noexcept {
+  constexpr PolicyRules kRules[] = {
+      {},                                                                  // kThreaded
+      {.uses_workers = false, .takes_turns = true, .own_intra_op = true},  // kInline
+      {.uses_workers = false},                                             // kNaive
+      {.measures_plans = true},                                            // kCostModel
+  };
+  return kRules[static_cast<uint8_t>(policy)];
 }
+constexpr bool UsesWorkers(Policy policy) noexcept { return RulesOf(policy).uses_workers; }
 
 struct PolicyOptions {
   bool raise_at_push = false;  // naive only: a failing op throws where it was pushed, and poisons as usual
-  int intra_op_threads = 1;    // inline only: most threads of one ParallelFor; with more than 1, callers share them
+  int intra_op_threads =
+      1;  // inline only: most threads of one ParallelFor, 1 to 255; with more than 1, callers share them
   // cost_model only: runs of a plan that are measured, [start_step, stop_step). -1: EngineOptions::start_step, stop_step.
   int start_step = -1;
   int stop_step = -1;
@@ -68,12 +82,13 @@ void CheckPolicy(const PolicyChoice& choice);
 namespace detail {
 class EngineCore;
 struct PolicyStamp {  // what is decided at a push; one word, because engines keep theirs in an atomic
-  Policy policy : 2 = Policy::kThreaded;
+  Policy policy : 4 = Policy::kThreaded;
   bool raise : 1 = false;
   bool smart_stage : 1 = true;
-  uint16_t intra_op : 12 = 1;
+  uint8_t intra_op = 1;
   uint64_t start_step : 24 = 0;
   uint64_t stop_step : 24 = 0;
+  constexpr PolicyRules rules() const noexcept { return RulesOf(policy); }
 };
 static_assert(sizeof(PolicyStamp) == 8);
 inline constexpr int kMostSteps = (1 << 24) - 1;

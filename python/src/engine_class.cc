@@ -61,7 +61,7 @@ StatePtr NewFrom(nb::handle keywords) {
   options = OptionsFrom(keywords, std::move(options));
   const engine::Policy policy = options.policy;
   StatePtr state = NewState(std::move(options));
-  state->naive = !engine::UsesWorkers(policy);
+  state->caller_runs = !engine::UsesWorkers(policy);
   return state;
 }
 
@@ -71,10 +71,10 @@ nb::tuple SetPolicy(const PyEngine& self, nb::handle name, nb::kwargs parameters
   const engine::PolicyChoice choice = ChoiceFrom(name, parameters);
   nb::tuple previous = PolicyOf(self);
   EngineState& state = *self.state;
-  // Pushes read `naive` under the GIL; while either policy may be in force they must give it up.
-  state.naive = true;
+  // Pushes read `caller_runs` under the GIL; while either policy may be in force they must give it up.
+  state.caller_runs = true;
   Blocking([&] { state.engine.SetPolicy(choice); });
-  state.naive = !engine::UsesWorkers(choice.policy);
+  state.caller_runs = !engine::UsesWorkers(choice.policy);
   return previous;
 }
 

@@ -81,8 +81,8 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
   Translated([&] {
     if (policy) options.policy = engine::PolicyByName(*policy);
     const engine::Policy used = options.policy.value_or(state->engine.policy());
-    if (used == engine::Policy::kCostModel) options.shape = self.shape = ShapeOf(inputs);
-    if (!state->naive && engine::UsesWorkers(used)) out.run = self.plan.TryStart(values, options, site);
+    if (engine::RulesOf(used).measures_plans) options.shape = self.shape = ShapeOf(inputs);
+    if (!state->caller_runs && engine::UsesWorkers(used)) out.run = self.plan.TryStart(values, options, site);
     if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
   });
   DropDeferred();

@@ -64,9 +64,9 @@ StatePtr DefaultState() {
     } catch (...) {
       Raise(std::current_exception());
     }
-    const bool naive = !engine::UsesWorkers(options.policy);
+    const bool caller_runs = !engine::UsesWorkers(options.policy);
     StatePtr made = NewState(std::move(options));
-    made->naive = naive;
+    made->caller_runs = caller_runs;
     if (!Default()) Default() = made;  // another thread may have been first while the GIL was free
   }
   return Default();

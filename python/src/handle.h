@@ -19,7 +19,7 @@ namespace engine_python {
 struct EngineState {
   explicit EngineState(engine::EngineOptions options) : engine(std::move(options)) {}
   engine::Engine engine;
-  bool naive = false;  // a policy under which pushes run ops may be in force: they give the GIL up
+  bool caller_runs = false;  // a policy under which pushes run ops may be in force: they give the GIL up
   bool shut_down = false;
   // Errors that an abandoned wait_all (Ctrl-C) took from the engine after its caller had left.
   std::vector<std::exception_ptr> orphans;

@@ -19,7 +19,7 @@ void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine
   constexpr bool kAsync = std::is_same_v<Body, AsyncBody>;
   // A push is shorter than giving the GIL away and getting it back, and never waits for a body: so it keeps the GIL,
   // unless the queue is full or ops run inside their push.
-  if (!state->naive && engine::UsesWorkers(eng.policy())) {
+  if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
     bool pushed;
     if constexpr (kAsync) {
       pushed = eng.TryPushAsync(desc, std::move(body), site);

@@ -39,7 +39,7 @@ struct Job {
 bool MustWatchSignals() { return OnMainThread() && !CurrentBody(); }
 
 // True where waits run ops on the waiting thread.
-bool RunsOps(const EngineState& state) { return state.naive || state.engine.workers() == 0; }
+bool RunsOps(const EngineState& state) { return state.caller_runs || state.engine.workers() == 0; }
 
 // The part of a wait that the main thread does itself, looking for signals after each slice: one slice, because a
 // helper thread costs more than most waits take; all of them where the wait runs ops, which shall stay on the thread

@@ -22,7 +22,7 @@ TEST(PolicyTest, TextIsParsedAndChecked) {
   EXPECT_EQ(MakePolicy("inline", {{"intra_op_threads", "3"}}).options.intra_op_threads, 3);
   EXPECT_TRUE(MakePolicy("naive", {{"raise_at_push", "true"}}).options.raise_at_push);
   EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("anarchy"); }), "'threaded', 'inline', 'naive'"));
-  EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"intra_op_threads", "0"}}); }), "[1,4095]"));
+  EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"intra_op_threads", "0"}}); }), "[1,255]"));
   EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"intra_op_threads", "many"}}); }), "int"));
   EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"threads", "2"}}); }), "intra_op_threads"));
   EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("threaded", {{"raise_at_push", "true"}}); }), "'naive'"));
@@ -31,7 +31,7 @@ TEST(PolicyTest, TextIsParsedAndChecked) {
 TEST(PolicyTest, OptionsOfAnotherPolicyAreRefused) {
   Engine eng(Quiet(1));
   EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kNaive, {.intra_op_threads = 2}); }), "'inline'"));
-  EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kInline, {.intra_op_threads = -1}); }), "[1,4095]"));
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kInline, {.intra_op_threads = -1}); }), "[1,255]"));
   EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(static_cast<Policy>(77)); }), "77"));
   EXPECT_EQ(eng.policy(), Policy::kThreaded);  // unchanged
 }

@@ -301,7 +301,7 @@ class EngineCore final : public PoolHost {
   // policy.cc, push.cc
   PolicyStamp ScopedStamp() const;
   uint8_t HomePool(PolicyStamp stamp) const {
-    return UsesWorkers(stamp.policy) ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
+    return stamp.rules().uses_workers ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
   }
   void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
   void MakeTemplate(Operator::State& state);

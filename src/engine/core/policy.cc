@@ -34,8 +34,8 @@ PolicyStamp EngineCore::StampOf(const PolicyChoice& choice) const {
   PolicyStamp stamp{.policy = choice.policy,
                     .raise = choice.options.raise_at_push,
                     .smart_stage = choice.options.smart_stage,
-                    .intra_op = static_cast<uint16_t>(choice.options.intra_op_threads)};
-  if (choice.policy != Policy::kCostModel) return stamp;
+                    .intra_op = static_cast<uint8_t>(choice.options.intra_op_threads)};
+  if (!stamp.rules().measures_plans) return stamp;
   const auto given = [](int value, int otherwise) { return value >= 0 ? value : otherwise; };
   const int start = given(choice.options.start_step, options_.start_step);
   const int stop = given(choice.options.stop_step, options_.stop_step);
@@ -49,7 +49,7 @@ PolicyChoice ChoiceOf(PolicyStamp stamp) {
   PolicyChoice choice{
       stamp.policy,
       {.raise_at_push = stamp.raise, .intra_op_threads = stamp.intra_op, .smart_stage = stamp.smart_stage}};
-  if (stamp.policy == Policy::kCostModel) {
+  if (stamp.rules().measures_plans) {
     choice.options.start_step = static_cast<int>(stamp.start_step);
     choice.options.stop_step = static_cast<int>(stamp.stop_step);
   }

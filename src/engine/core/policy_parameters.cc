@@ -27,7 +27,7 @@ struct InlineParameters : dmlc::Parameter<InlineParameters> {
   DMLC_DECLARE_PARAMETER(InlineParameters) {
     DMLC_DECLARE_FIELD(intra_op_threads)
         .set_default(1)
-        .set_range(1, 4095)
+        .set_range(1, 255)
         .describe("most threads of one ParallelFor; 1: the calling thread alone");
     ENGINE_DECLARE_COMMON_FIELDS();
   }

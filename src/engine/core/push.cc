@@ -153,9 +153,9 @@ void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool ma
 ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
   const PolicyStamp stamp = Stamp();
   Home home{.pool = HomePool(stamp)};
-  if (!UsesWorkers(stamp.policy)) [[unlikely]] {
+  if (const PolicyRules rules = stamp.rules(); !rules.uses_workers) [[unlikely]] {
     home.flags = kAtPush | (stamp.raise ? kRaise : 0u);
-    if (stamp.policy == Policy::kInline) home.intra_op = static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255));
+    if (rules.own_intra_op) home.intra_op = stamp.intra_op;
   }
   return home;
 }

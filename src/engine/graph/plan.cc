@@ -140,7 +140,7 @@ engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, S
   EngineCore& core = *core_->core;
   const EngineCore::Hold hold(&core);
   const detail::PolicyStamp stamp = core.RunStamp(options);
-  if (stamp.policy != Policy::kCostModel) [[likely]]
+  if (!stamp.rules().measures_plans) [[likely]]
     return engine::Run(core.StartRun(*core_, inputs, options, stamp, {}, site, may_wait));
   const std::shared_ptr<CostModel> model = cost_model();
   detail::ModelStep step;

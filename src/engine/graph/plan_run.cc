@@ -39,7 +39,8 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   if (options.priority) CheckPriority(*options.priority, plan.options.name, site);
-  if (stamp.policy == Policy::kInline) turns_.Take();
+  const PolicyRules rules = stamp.rules();
+  if (rules.takes_turns) turns_.Take();
 
   const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
   const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
@@ -63,10 +64,10 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   x.file = site.file;
   x.line = site.line;
   x.kind = OpKindId::kRun;
-  x.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (UsesWorkers(stamp.policy) ? 0u : kAtPush);
+  x.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (rules.uses_workers ? 0u : kAtPush);
   x.pool = HomePool(stamp);
   x.level = LevelOf(options.priority.value_or(plan.priority));
-  x.intra_op = stamp.policy == Policy::kInline ? static_cast<uint8_t>(std::min<int>(stamp.intra_op, 255)) : 0;
+  x.intra_op = rules.own_intra_op ? stamp.intra_op : 0;
   x.closure_offset = static_cast<uint8_t>(closure_at / 8);
   op->keeps_version = false;
   op->deletes = false;
@@ -85,7 +86,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   run->plan = plan.shared_from_this();
   run->op = op;
   run->home = x.pool;
-  run->in_order = !UsesWorkers(stamp.policy);
+  run->in_order = !rules.uses_workers;
   run->deadline = options.deadline;
   run->times = options.times;
   if (step.model) [[unlikely]] {
