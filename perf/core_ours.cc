@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "peers/runner.h"
+#include "task_bench.h"
 
 namespace {
 
@@ -74,6 +75,7 @@ class Ours {
       return Floor(n, [&] { engine_.Push(op); });
     }
     if (name == "bulk_closures") return BulkOfClosures(n);
+    if (name.starts_with(TaskBench::kPrefix)) return TaskBench(engine_).Run(name.substr(TaskBench::kPrefix.size()), n);
     if (name.starts_with(kAlone)) return Alone(name.substr(kAlone.size()), n);
     return Answer::Skip("no such case");
   }

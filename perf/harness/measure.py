@@ -45,7 +45,10 @@ def _runner(name: str, case: Case, settings: Settings) -> Runner | None:
         return None
     workers = contender.workers or settings.workers
     args = ["--workers", str(workers), *contender.in_case.get(case.name, contender.args)]
-    return Runner(binary, args, settings.logs / f"{contender.binary}.log")
+    library = settings.runners / "without" / contender.without
+    if contender.without and not library.exists():
+        return None
+    return Runner(binary, args, settings.logs / f"{contender.binary}.log", library if contender.without else None)
 
 
 def _size(runner: Runner, case: Case, settings: Settings) -> tuple[int, str]:

@@ -11,6 +11,7 @@ class Contender:
     args: tuple[str, ...] = ()
     workers: int | None = None  # None: as asked on the command line
     in_case: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    without: str = ""  # a mechanism that its library lacks (perf/mechanisms)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,16 @@ CONTENDERS = {
     "DataLoader": Contender("stages_python", ("--variant", "loader0")),
     "DataLoader, 1 worker": Contender("stages_python", ("--variant", "loader1")),
     "DataLoader, 2 workers": Contender("stages_python", ("--variant", "loader2")),
+}
+
+# The library without one mechanism each: who is measured with and without it, and on what.
+MECHANISMS = ("tiny_regime", "pauses", "takes_many", "prefetch_tails", "prefetch_end", "prefetch_follower")
+for _name in MECHANISMS:
+    CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
+CONTENDERS |= {
+    "without lingers": Contender("makespan_ours", without="lingers"),
+    "without turns": Contender("serving", without="turns"),
+    "without resting_producers": Contender("stages", without="resting_producers"),
 }
 
 PEERS = (
@@ -231,7 +242,20 @@ MAKESPANS = tuple(
     )
 )
 
+# The patterns of Task Bench, with bodies of nothing and of some 0.3 us.
+TASK_BENCH = tuple(
+    Case(f"task_bench_{pattern}_{rounds}", f"Task Bench: {pattern}; bodies of {rounds} rounds", n=400_000, quick_n=100_000)
+    for rounds in (0, 1000)
+    for pattern in ("no_comm", "stencil", "dom", "tree", "fft", "nearest", "spread")
+)
+
 SUITES = {
+    "mechanisms": (
+        Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + (REST[1], REST[3], REST[5]) + TASK_BENCH),
+        Group("ranked", "cost_model", ("without lingers",), MAKESPANS),
+        Group("serving", "inline", ("without turns",), CLOSED),
+        Group("stages", "stage", ("without resting_producers",), HANDOVER + PIPELINES),
+    ),
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
         Group("smart", "stage", (), SMART),

@@ -11,7 +11,9 @@ from pathlib import Path
 
 
 class Runner:
-    def __init__(self, binary: Path, args: list[str], log: Path):
+    def __init__(self, binary: Path, args: list[str], log: Path, library: Path | None = None):
+        # A library of that folder goes before the one that the runner was linked with.
+        self._env = os.environ | ({"LD_LIBRARY_PATH": str(library)} if library else {})
         self._command = [str(binary), *args]
         self._log = log
         self._process: subprocess.Popen | None = None
@@ -49,7 +51,7 @@ class Runner:
     def _start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0, env=self._env
             )
 
     def _read_line(self, timeout: float) -> bytes:

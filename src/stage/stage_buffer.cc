@@ -194,7 +194,7 @@ void StageBuffer::LetIn() {
     Enter(slot);
     LeaveWaiting(slot.place, resting_);
   }
-  if (!resting_.empty() && !MayRest()) EndRest();
+  if (!resting_.empty() && !MayRest()) EndRest();  // mechanism: resting_producers
 }
 
 void StageBuffer::Done(uint64_t ticket) {

@@ -268,7 +268,7 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
   if (posted) worker->pool->Notify();
   if (next) {
     if (next != keep) pass.slot->inlined.Add();
-    PrefetchFollower(next);
+    PrefetchFollower(next);  // mechanism: prefetch_follower
   }
   return next;
 }

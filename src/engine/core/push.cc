@@ -119,7 +119,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
       VarCore* core = var.core();
       if (!core || core->pusher.core != this) [[unlikely]]
         CheckVar(core, ModeName(mode), op->extra.name, op->site());
-      Protocol::PrefetchTail(core, mode);
+      Protocol::PrefetchTail(core, mode);  // mechanism: prefetch_tails
       a->var = core;
       a->word = place | static_cast<uint64_t>(mode);
       place += 1 << 2;

@@ -285,7 +285,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   Clock::time_point since{};
   const bool several = pool.workers().size() > 1;
   for (uint32_t run = 0;; ++run) {
-    if (several && (measured == 0 || measured >= tuning::kMeasuredOps)) {
+    if (several && (measured == 0 || measured >= tuning::kMeasuredOps)) {  // mechanism: tiny_regime
       const auto now = Clock::now();
       const auto searched = std::exchange(worker.searched, std::chrono::nanoseconds{0});
       if (measured && pool.NoteMean(worker, now - since - searched, measured)) {
@@ -315,7 +315,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
       fair = false;
       if (!next) break;
     }
-    Protocol::PrefetchEnd(next);
+    Protocol::PrefetchEnd(next);  // mechanism: prefetch_end
     next = Execute(*worker.slot, next, &worker);
     if (t_role_lent) break;  // with the worker
   }

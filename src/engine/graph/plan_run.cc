@@ -40,7 +40,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   if (options.priority) CheckPriority(*options.priority, plan.options.name, site);
   const PolicyRules rules = stamp.rules();
-  if (rules.takes_turns) turns_.Take();
+  if (rules.takes_turns) turns_.Take();  // mechanism: turns
 
   const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
   const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;

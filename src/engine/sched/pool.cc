@@ -64,7 +64,7 @@ OpRecord* Pool::TakeShared(Worker& worker, int level) {
     uint32_t most = 1;
     if (!alone) {
       const auto fair_share = static_cast<uint32_t>(q.level[level].Size() / static_cast<int64_t>(workers_.size()));
-      most = std::clamp(fair_share, 1u, tuning::kTakeBatch);
+      most = std::clamp(fair_share, 1u, tuning::kTakeBatch);  // mechanism: takes_many
     }
     const uint32_t got = q.level[level].TakeMany(taken, most);
     if (!got) continue;
@@ -164,14 +164,15 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
 OpRecord* Pool::Search(Worker& worker) {
   // Only the last one awake spins: its sleep is the one that costs the next push a wake. And who was in a ranked run.
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
-  const bool lingers = std::exchange(worker.lingers, false);
+  const bool lingers = std::exchange(worker.lingers, false);  // mechanism: lingers
   if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);
   SpinPlaces& places = host_.spin_places();
   SpinPlaces::Note(places.searcher);
   const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
   // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
-  uint32_t pauses =
-      std::clamp(std::exchange(worker.found, 0) * tuning::kPausesPerOp, tuning::kIdlePauses, tuning::kMostPauses);
+  uint32_t pauses = tuning::kIdlePauses;
+  pauses = std::clamp(worker.found * tuning::kPausesPerOp, pauses, tuning::kMostPauses);  // mechanism: pauses
+  worker.found = 0;
   for (uint32_t round = 0;; ++round) {
     SpinRound(round, pauses, places.waiter, [] { return false; });
     pauses = tuning::kIdlePauses;
