@@ -76,7 +76,7 @@ Shape RandomShape(uint64_t seed, uint64_t allowed, int64_t ops) {
 void MakeConsistent(Shape& s) {
   if (test::kSanitized) s.features &= ~uint64_t{kFork | kNoMemory | kNoThreads};  // the tools' own limits
   if (test::kUnderTsan)
-    s.features &= ~uint64_t{kDescribe};  // reads blocks that may be refilled, by design: watchdog.cc
+    s.features &= ~uint64_t{kDescribe};  // reads blocks that may be refilled, by design: describe_pending.cc
   if (test::kUnderTsan) s.features &= ~uint64_t{kParallel | kPushInPieces};  // oneTBB is not instrumented
   if (!s.Has(kShutdownBeside) && s.ending == Ending::kShutdownBeside) s.ending = Ending::kShutdown;
   if (s.ending == Ending::kWithheld) {

@@ -9,6 +9,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
+#include <utility>
 
 namespace engine::detail {
 
@@ -17,6 +19,13 @@ inline constinit std::atomic<uint32_t> g_forks{0};
 
 // How many forks lie between the first process and this one. What was made under another number belongs to an ancestor.
 inline uint32_t Forks() noexcept { return g_forks.load(std::memory_order_relaxed); }
+
+// In a fork's child: makes the object anew, whole, so that no field of it can be forgotten. The old one is not destroyed: it
+// may have been in use by a thread that does not exist here.
+template <class T, class... Args>
+void Renew(T& object, Args&&... args) {
+  ::new (static_cast<void*>(&object)) T(std::forward<Args>(args)...);
+}
 
 // Locks of the whole process that are taken before a fork: of plans, of interned names, and of what communicators meet in.
 void LockPlans();

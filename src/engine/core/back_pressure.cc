@@ -21,6 +21,13 @@ uint64_t EngineCore::Pending() {
   return pushed - done;
 }
 
+uint64_t EngineCore::ProgressMark() {
+  MutexLock lock(slots_mu_);
+  uint64_t mark = 0;
+  for (const auto& s : slots_) mark += s->completed[0].Read() + s->completed[1].Read();
+  return mark;
+}
+
 bool EngineCore::MakeRoom(ThreadSlot& slot, bool may_wait) {
   if (ops_.outstanding() >= options_.hard_max_pending && Pending() >= options_.hard_max_pending)
     throw BackPressureError("the hard bound of " + std::to_string(options_.hard_max_pending) +
@@ -40,7 +47,7 @@ void EngineCore::WaitForRoom(ThreadSlot& slot) {
   // its sleep; and the LightFence in Finish, behind its count.
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
   HeavyFence();
-  ReleaseAllChains();  // one that is appended to later sees room_waiters_
+  chains_.ReleaseAll();  // one that is appended to later sees room_waiters_
   uint64_t left = 0;
   Clock::time_point patience{};
   for (;;) {

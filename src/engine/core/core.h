@@ -4,7 +4,7 @@
 //   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll's epochs
 //   slots.cc      which slot a thread has                            stop_start.cc  stop, start
 //   shutdown.cc   draining and the end                               fork.cc      the push gate and fork
-//   completion.cc asynchronous ops                                   watchdog.cc  reports of what is stuck
+//   completion.cc asynchronous ops                                   describe_pending.cc  reports of what is stuck
 // Counted: by the Engine handle, each live Var, and each Completion, so that all of these may outlive the engine.
 //
 // Lock order: change_mu_, then drain_mu_ or pools_mu_, then threads_mu_, then slots_mu_, then an Arena's; at fork, the Arena of the Vars
@@ -22,7 +22,9 @@
 #include <vector>
 
 #include "core/device_side.h"
+#include "core/held_chains.h"
 #include "core/push_scopes.h"
+#include "core/watchdog.h"
 #include "engine/plan.h"
 #include "order/error_record.h"
 #include "order/held_chain.h"
@@ -91,17 +93,9 @@ class EngineCore final : public PoolHost {
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
   void ReleaseHeld(CompletionState* claim);
 
-  // --- held_chain.cc
+  // --- push.cc: members of chains
   void PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner);  // push.cc: of a run, into its chain
-  HeldOwner* NewOwner() EXCLUDES(owners_mu_);
-  void FreeOwner(HeldOwner* owner) EXCLUDES(owners_mu_);
-  void ReleaseChain(HeldChain* chain);
-  void ReleaseAllChains(const HeldChain* but = nullptr);
-  // After a registration: starts what it queued behind.
-  void ReleaseNeeded(ThreadSlot& slot, const HeldChain* mine = nullptr) {
-    if (!slot.needed.empty()) [[unlikely]]
-      ReleaseNeededSlow(slot, mine);
-  }
+  HeldChains& chains() { return chains_; }
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
   void PushClear(VarRef var, Site site);
@@ -266,13 +260,15 @@ class EngineCore final : public PoolHost {
   };
   void ReleaseVarCore(VarCore* var);  // its deletion has completed: drops the engine's count
 
-  // --- fork.cc, watchdog.cc
+  // --- fork.cc, describe_pending.cc
   std::string DescribePending();
   void BeforeFork();
   void AfterForkInParent();
   void AfterForkInChild();
 
   EngineStats stats();
+  uint64_t Pending();
+  uint64_t ProgressMark();  // moves when an op ends
   const EngineOptions& options() const { return options_; }
   bool closed() const { return phase_.load(std::memory_order_relaxed) == Phase::kClosed; }
   // What a push of this thread is stamped with. relaxed: a policy publishes nothing.
@@ -334,29 +330,11 @@ class EngineCore final : public PoolHost {
   bool MayPushLate() const;
   [[noreturn]] static void RefusePush();
 
-  // held_chain.cc
+  // push.cc: members of chains
   uint32_t AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner, bool open);
   uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, Home home, bool may_wait,
                        HeldOwner& owner);
   HeldChain* OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count);
-  OpRecord* StartNext(Pass& pass, HeldChain& chain);
-  // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
-  static void TakeFirst(ThreadSlot& slot, HeldChain& released) {
-    OpRecord* const op = released.first;
-    if (op->extra.more_behind) [[likely]] {
-      released.first = op->extra.next;
-    } else {
-      LetGo(op);
-      slot.var_cache.Return(kChainClass, &released);
-    }
-  }
-  // The op has left its chain, whose block may be taken anew by who pushes behind it. relaxed: carried to him by the
-  // way that the block takes.
-  static void LetGo(OpRecord* op) { std::atomic_ref(op->chain()).store(&g_let_go, std::memory_order_relaxed); }
-  void LeaveChain(OpRecord* op);
-  void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
-  void ForgetChains();
-  static OpRecord* KeepReady(Pass& pass, HeldChain& chain);
   // plan_run.cc, replay_ranked.cc
   uint32_t AwaitReady(RunState& run, Worker& worker);
   void ReportToModel(RunState& run);
@@ -379,7 +357,6 @@ class EngineCore final : public PoolHost {
   void WaitForRoom(ThreadSlot& slot);
   bool HostMayProgress();
   bool PushInProgress();
-  uint64_t Pending();
   void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
   void NoteRoom(ThreadSlot& slot, Worker* worker);  // an op ended while a push waits for room
   void WakeRoom();
@@ -434,15 +411,10 @@ class EngineCore final : public PoolHost {
   bool SettleAll(Clock::time_point deadline);
   bool Drain();
   void GiveUp(const std::string& why);
-  void JoinWatchdog();
   void JoinEverything();
 
   // fork.cc
   void PoisonPendingAfterFork();
-
-  // watchdog.cc
-  void WatchdogMain();
-  uint64_t ProgressMark();
 
   const EngineOptions options_;
   std::atomic<uint64_t> id_;  // names this engine in threads' slot tables; a fork child takes a new one
@@ -491,9 +463,8 @@ class EngineCore final : public PoolHost {
   // Held by Stop, Start and Shutdown until they return, so that each finds the engine running, stopped or ended.
   Mutex change_mu_;
 
-  Mutex owners_mu_;
-  std::deque<HeldOwner> owners_ GUARDED_BY(owners_mu_);
-  std::vector<HeldOwner*> free_owners_ GUARDED_BY(owners_mu_);
+  HeldChains chains_{*this};
+  Watchdog watchdog_{*this};
 
   // Waiters that can drive the caller pool.
   Mutex parked_mu_;
@@ -512,9 +483,6 @@ class EngineCore final : public PoolHost {
   std::atomic<uint32_t> room_waiters_{0};
   std::atomic<uint32_t> room_seq_{0};  // futex word
 
-  // Watchdog.
-  std::thread watchdog_;
-  std::atomic<uint32_t> watchdog_stop_{0};        // futex word
   std::atomic<Clock::time_point> trace_start_{};  // relaxed: written before tracing_ is released
 
   // Never destroyed before the core: threads that end after the engine ask through it whether it is still there.

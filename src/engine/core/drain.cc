@@ -31,7 +31,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
     if (f->core == this)
       throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) + "' would wait for itself");
   const Hold hold(this);
-  ReleaseAllChains();
+  chains_.ReleaseAll();
   if (!AllOverSoon(deadline)) {
     RefuseWaitInHook();
     LentRoles lent;
@@ -98,7 +98,7 @@ bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
       if (drained_before_ > upto) return true;
       awaited = drained_before_ & 1;
     }
-    ReleaseAllChains();  // behind the HeavyFence: a chain that is appended to later sees draining_
+    chains_.ReleaseAll();  // behind the HeavyFence: a chain that is appended to later sees draining_
     if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->Kick();
     if (DriveOne(&ran)) {
       while (ran == awaited && DriveOne(&ran)) {  // nothing can be over before these are

@@ -58,7 +58,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   Pass pass{&slot};
   CompleteInline(pass, op);
   if (chain) [[unlikely]]
-    StartNext(pass, *chain);
+    chains_.StartNext(pass, *chain);
   return CountEndInline(slot, pass, epoch, worker);
 }
 

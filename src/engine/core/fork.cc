@@ -10,7 +10,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <new>
 
 #include "core/engine_thread.h"
 #include "core/gate.h"
@@ -96,20 +95,14 @@ void EngineCore::BeforeFork() NO_THREAD_SAFETY_ANALYSIS {
   PushGate::Close(*this);
   vars_.LockForFork();
   slots_mu_.Lock();
-  owners_mu_.Lock();
+  chains_.BeforeFork();
 }
 
 void EngineCore::AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS {
-  owners_mu_.Unlock();
+  chains_.AfterForkInParent();
   slots_mu_.Unlock();
   vars_.UnlockForFork();
   PushGate::Open(*this);
-}
-
-// Overwrites without destroying: the old object may have been in use by a thread that does not exist here.
-template <class T, class... Args>
-static void Renew(T& object, Args&&... args) {
-  ::new (static_cast<void*>(&object)) T(std::forward<Args>(args)...);
 }
 
 // A fork inside an op: the child's end of it touches no Var. A run's other threads are gone: it never ends.
@@ -141,8 +134,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Renew(last_parked_, nullptr);
   Renew(drain_mu_);
   Renew(change_mu_);
-  Renew(owners_mu_);
-  Renew(watchdog_);
+  watchdog_.AfterForkInChild();
   playing_ = 0;
   parked_count_ = 0;
   room_waiters_ = 0;
@@ -156,7 +148,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   tracing_ = false;
   threads_lost_ = false;
   PoisonPendingAfterFork();
-  ForgetChains();
+  chains_.AfterForkInChild(vars_);
   // Its locks and threads are the parent's. It keeps the devices, which must not be destroyed here.
   (void)devices_.release();
   devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));

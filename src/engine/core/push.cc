@@ -321,7 +321,7 @@ bool EngineCore::Push(const PushRequest& request) {
   if (!draft) return false;
   draft.op()->extra.kind = request.kind;
   RegisterAndStart(slot, std::move(draft), 0);
-  ReleaseNeeded(slot);
+  chains_.ReleaseNeeded(slot);
   return true;
 }
 
@@ -332,7 +332,7 @@ CompletionState* EngineCore::PushHeld(const PushRequest& request) {
       NewRecord(slot, *request.desc, request.closure, request.site, request.flags, HomeOf(request.desc->place), true);
   draft.MakeClaim();
   Registered registered = RegisterAndStart(slot, std::move(draft), 1);
-  ReleaseNeeded(slot);
+  chains_.ReleaseNeeded(slot);
   return std::move(registered).TakeClaim();
 }
 
@@ -340,7 +340,7 @@ void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
   RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, HomeOf(desc.place), true), 0);
-  ReleaseNeeded(slot);
+  chains_.ReleaseNeeded(slot);
 }
 
 void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
@@ -380,7 +380,7 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   Draft draft(slot, op);
   slot.cache.Reserve(kGroupClass, n);
   RegisterAndStart(slot, std::move(draft), 0);
-  ReleaseNeeded(slot);
+  chains_.ReleaseNeeded(slot);
 }
 
 // --- members of a chain (held_chain.h)
@@ -425,14 +425,14 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
     count = AppendInline(slot, draft, *chain, owner, false);
   if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
     chain = OpenChain(slot, draft, owner, &count);
-  ReleaseNeeded(slot, chain);
+  chains_.ReleaseNeeded(slot, chain);
   if (kind == OpKindId::kNode) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in drain.cc and back_pressure.cc, which then look at all chains.
   LightFence();
   if (draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed) |
       static_cast<uint32_t>(phase_.load(std::memory_order_relaxed) != Phase::kOpen)) [[unlikely]] {
-    ReleaseChain(chain);
+    chains_.Release(chain);
     return 0;
   }
   return count;
@@ -519,7 +519,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
   draft.Commit();
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);
-  ReleaseNeeded(slot);
+  chains_.ReleaseNeeded(slot);
 }
 
 void EngineCore::PushClear(VarRef var, Site site) {

@@ -53,7 +53,7 @@ void EngineCore::Shutdown() {
   PushGate::Close(*this);  // pushes in progress are registered now, later ones see the phase
   PushGate::Open(*this);
   ReleaseAllHeld();
-  ReleaseAllChains();
+  chains_.ReleaseAll();
   if (!Drain())
     return GiveUp(std::to_string(Pending()) + " ops did not end, and got no fewer for as long as drain_timeout");
   phase_.store(Phase::kClosed, std::memory_order_release);
@@ -65,7 +65,7 @@ void EngineCore::Shutdown() {
 // end. No hook is called any more but by a worker.
 void EngineCore::GiveUp(const std::string& why) {
   Retain();
-  JoinWatchdog();
+  watchdog_.Stop();
   {
     MutexLock lock(threads_mu_);
     for (auto& t : threads_)
@@ -102,15 +102,8 @@ void EngineCore::ShutdownElsewhere() noexcept {
   }
 }
 
-void EngineCore::JoinWatchdog() {
-  if (!watchdog_.joinable()) return;
-  watchdog_stop_.store(1, std::memory_order_release);
-  FutexWake(watchdog_stop_, 1);
-  watchdog_.join();
-}
-
 void EngineCore::JoinEverything() {
-  JoinWatchdog();
+  watchdog_.Stop();
   {
     MutexLock lock(pools_mu_);
     stopped_ = true;  // a pool that a refused push still makes gets no threads

@@ -206,13 +206,11 @@ void EngineCore::StartPools() {
       if (!worker->played) roles.push_back(worker.get());
   });
   const std::vector<EngineThread*> threads = TakeThreads(roles.size());
-  if (options_.stall_timeout.count() > 0 && !watchdog_.joinable()) {
-    try {
-      watchdog_ = MakeThread("a thread for the watchdog", [this] { WatchdogMain(); });
-    } catch (...) {
-      PutBack(threads);
-      throw;
-    }
+  try {
+    watchdog_.Start();
+  } catch (...) {
+    PutBack(threads);
+    throw;
   }
   ForEachPool([](class Pool& p) { p.RestartWorkers(); });
   for (size_t i = 0; i < roles.size(); ++i) Play(*threads[i], *roles[i]);
@@ -333,7 +331,7 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
 EngineCore::EngineThread* EngineCore::LendRole() {
   RefuseWaitInHook();
   for (const RunFrame* f = t_frame; f; f = f->outer)
-    if (f->core == this && (f->op->extra.flags & kInChain)) LeaveChain(f->op);
+    if (f->core == this && (f->op->extra.flags & kInChain)) chains_.Leave(f->op);
   Worker* role = Slot().worker;
   bool drives = false, ours = false;
   for (const RunFrame* f = t_frame; f; f = f->outer) {

@@ -1,128 +1,36 @@
-// Describing what is stuck, and the thread that does so by itself after a time without progress.
-#include <algorithm>
-#include <cstdio>
-#include <map>
-#include <sstream>
-#include <vector>
+#include "core/watchdog.h"
 
+#include <cstdio>
+
+#include "base/make_thread.h"
 #include "core/core.h"
-#include "core/gate.h"
 #include "core/hook_frame.h"
 
 namespace engine::detail {
-namespace {
 
-struct PendingOp {
-  const char* name;
-  Site site;
-  OpState state;
-  std::vector<Protocol::Var*> vars;
-};
-
-void Put(std::ostream& out, const PendingOp& op) {
-  out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line << ")";
+void Watchdog::Start() {
+  if (core_.options().stall_timeout.count() > 0 && !thread_.joinable())
+    thread_ = MakeThread("a thread for the watchdog", [this] { Main(); });
 }
 
-// What the block says, if it holds a pending op from the first look to the last. With the gate closed nothing becomes
-// pending; an op may end, and its block be filled again for a push that waits at the gate, but then it is free at the
-// last look, and what was copied is dropped unseen. (A data race by the letter, as in a sequence lock.)
-bool CopyPending(OpRecord* op, PendingOp* copy) {
-  copy->state = op->extra.state.load(std::memory_order_acquire);
-  if (copy->state == OpState::kFree) return false;
-  copy->name = op->extra.name;
-  copy->site = op->site();
-  const size_t room = op->extra.size_class ? (BlockBytes(op->extra.size_class) - sizeof(OpRecord)) / sizeof(Access) : 0;
-  const size_t n = std::min<size_t>(op->n_access, room);
-  copy->vars.clear();
-  for (size_t i = 0; i < n; ++i) copy->vars.push_back(op->accesses()[i].var);
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return op->extra.state.load(std::memory_order_relaxed) != OpState::kFree;
-}
-
-const char* StateText(OpState state) {
-  switch (state) {
-    case OpState::kWaiting: return "waits for its Vars";
-    case OpState::kReady: return "is ready, not started";
-    case OpState::kRunning: return "is running";
-    case OpState::kAsync: return "awaits its Completion";
-    case OpState::kBehindDevice: return "waits for work on a device to end";
-    case OpState::kIssued: return "is issued to a device, and has not ended there";
-    case OpState::kFree: break;
-  }
-  return "";
-}
-
-}  // namespace
-
-// Vars may be gone by the time that they are printed: their memory stays what it is.
-std::string EngineCore::DescribePending() {
-  constexpr size_t kMost = 32;
-  struct Use {
-    std::vector<const PendingOp*> owners, waiters;
-  };
-  std::vector<PendingOp> pending;
-  PushGate::Close(*this);
-  PendingOp copy;
-  ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block) {
-    if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
-  });
-  PushGate::Open(*this);
-  std::map<Protocol::Var*, Use> uses;
-  std::ostringstream out;
-  out << pending.size() << " ops are pending (waits included)\n";
-  size_t listed = 0;
-  for (const PendingOp& op : pending) {
-    const bool owns = op.state != OpState::kWaiting;
-    for (Protocol::Var* var : op.vars) {
-      Use& use = uses[var];
-      (owns ? use.owners : use.waiters).push_back(&op);
-    }
-    if (!owns || ++listed > kMost) continue;
-    out << "  op ";
-    Put(out, op);
-    out << " " << StateText(op.state) << "\n";
-  }
-  if (listed > kMost) out << "  and " << listed - kMost << " more that have started or could\n";
-  size_t vars = 0;
-  for (auto& [var, use] : uses) {
-    if (use.waiters.empty()) continue;
-    if (++vars > kMost) continue;
-    out << "  Var '" << (*var->pusher.name ? var->pusher.name : "unnamed") << "' version "
-        << var->settled.load(std::memory_order_acquire) << " of " << var->pushed.load(std::memory_order_relaxed);
-    const auto list = [&](const char* text, const std::vector<const PendingOp*>& ops) {
-      if (ops.empty()) return;
-      out << text;
-      for (size_t i = 0; i < ops.size() && i < 4; ++i) {
-        if (i) out << ", ";
-        Put(out, *ops[i]);
-      }
-      if (ops.size() > 4) out << " and " << ops.size() - 4 << " more";
-    };
-    list("\n    owned by ", use.owners);
-    list("\n    awaited by ", use.waiters);
-    out << "\n";
-  }
-  if (vars > kMost) out << "  and " << vars - kMost << " more blocked Vars\n";
-  return out.str();
-}
-
-uint64_t EngineCore::ProgressMark() {
-  MutexLock lock(slots_mu_);
-  uint64_t mark = 0;
-  for (const auto& s : slots_) mark += s->completed[0].Read() + s->completed[1].Read();
-  return mark;
+void Watchdog::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(1, std::memory_order_release);
+  FutexWake(stop_, 1);
+  thread_.join();
 }
 
 // Looks four times per timeout; reports once for each stall.
-void EngineCore::WatchdogMain() {
-  const auto timeout = Timeout(options_.stall_timeout).nanoseconds();
-  uint64_t last = ProgressMark();
+void Watchdog::Main() {
+  const EngineOptions& options = core_.options();
+  const auto timeout = Timeout(options.stall_timeout).nanoseconds();
+  uint64_t last = core_.ProgressMark();
   auto since = Clock::now();
   bool reported = false;
-  while (watchdog_stop_.load(std::memory_order_acquire) == 0) {
-    FutexWait(watchdog_stop_, 0, After(timeout / 4));
-    const uint64_t mark = ProgressMark();
-    if (mark != last || Pending() == 0) {
+  while (stop_.load(std::memory_order_acquire) == 0) {
+    FutexWait(stop_, 0, After(timeout / 4));
+    const uint64_t mark = core_.ProgressMark();
+    if (mark != last || core_.Pending() == 0) {
       last = mark;
       since = Clock::now();
       reported = false;
@@ -130,11 +38,11 @@ void EngineCore::WatchdogMain() {
     }
     if (reported || Clock::now() - since < timeout) continue;
     const std::string report =
-        "engine: no progress for " + std::to_string(options_.stall_timeout.count()) + " ms; " + DescribePending();
-    if (ProgressMark() != mark || Pending() == 0) continue;  // what it describes has moved on meanwhile
+        "engine: no progress for " + std::to_string(options.stall_timeout.count()) + " ms; " + core_.DescribePending();
+    if (core_.ProgressMark() != mark || core_.Pending() == 0) continue;  // what it describes has moved on meanwhile
     reported = true;
-    if (options_.on_stall) {
-      RunHook(this, HookFrame::Kind::kStall, "on_stall", [&] { options_.on_stall(report); });
+    if (options.on_stall) {
+      RunHook(&core_, HookFrame::Kind::kStall, "on_stall", [&] { options.on_stall(report); });
     } else {
       std::fputs(report.c_str(), stderr);
     }

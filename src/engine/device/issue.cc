@@ -357,7 +357,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   Pass pass{&slot};
   core_.Complete(pass, op);
-  const OpRecord* const chained = chain ? core_.StartNext(pass, *chain) : nullptr;
+  const OpRecord* const chained = chain ? core_.chains().StartNext(pass, *chain) : nullptr;
   OpRecord* const next = pass.ready ? core_.Dispatch(pass, worker, chained) : nullptr;
   // release: our last look at the block. Partner: the acquire in RetireUpTo, which stops at an op that does not say so.
   op->extra.state.store(OpState::kIssued, std::memory_order_release);

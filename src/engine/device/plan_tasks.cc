@@ -74,7 +74,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   } catch (...) {  // no room, or too late: the rest of the nodes fail
     ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
   }
-  if (HeldChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.ReleaseChain(chain);
+  if (HeldChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.chains().Release(chain);
   core_.SettleBehind(slot(), lane, op);
   return op;
 }

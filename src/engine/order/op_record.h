@@ -181,7 +181,7 @@ struct alignas(64) VarCore : Protocol::Var {
 static_assert(sizeof(VarCore) <= 256);
 inline constexpr uint32_t kVarClass = sizeof(VarCore) / 64;
 
-// relaxed: a chain, whichever (held_chain.cc).
+// relaxed: a chain, whichever (held_chains.h).
 inline void* ProductionEnv::HolderAtTail(void* op) {
   return std::atomic_ref(static_cast<OpRecord*>(op)->chain()).load(std::memory_order_relaxed);
 }

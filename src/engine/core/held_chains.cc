@@ -1,4 +1,4 @@
-#include "order/held_chain.h"
+#include "core/held_chains.h"
 
 #include <algorithm>
 #include <array>
@@ -11,12 +11,12 @@ namespace engine {
 HeldOps::HeldOps(Engine& engine) : core_(engine.core_) {
   core_->Retain();
   core_->Slot();  // made before the thread-locals of an owner whose end releases, so that it goes after them
-  owner_ = core_->NewOwner();
+  owner_ = core_->chains().NewOwner();
 }
 
 HeldOps::~HeldOps() {
   Release();
-  core_->FreeOwner(owner_);
+  core_->chains().FreeOwner(owner_);
   core_->Release();
 }
 
@@ -29,7 +29,7 @@ bool HeldOps::of(const Engine& engine) const noexcept { return core_ == engine.c
 bool HeldOps::closed() const noexcept { return core_->closed(); }
 
 void HeldOps::Release() noexcept {
-  if (detail::HeldChain* chain = owner_->chain.load(std::memory_order_acquire)) core_->ReleaseChain(chain);
+  if (detail::HeldChain* chain = owner_->chain.load(std::memory_order_acquire)) core_->chains().Release(chain);
 }
 
 namespace detail {
@@ -42,7 +42,7 @@ void ProductionEnv::Need(Pass& pass, void* holder) try {
   pass.slot->needed.back() = static_cast<HeldChain*>(Protocol::kSeveral);
 }
 
-void EngineCore::ReleaseChain(HeldChain* chain) {
+void HeldChains::Release(HeldChain* chain) {
   if (!ProductionEnv::Holds(chain)) return;
   {
     ChainLock lock(*chain);
@@ -51,10 +51,10 @@ void EngineCore::ReleaseChain(HeldChain* chain) {
     chain->open.store(false, std::memory_order_relaxed);
   }
   chain->order = HeldChain::kNotLookedAt;
-  const EndSlot slot(*this);
+  const EngineCore::EndSlot slot(core_);
   Pass pass{&*slot};
   StartNext(pass, *chain);
-  Dispatch(pass, nullptr);
+  core_.Dispatch(pass, nullptr);
 }
 
 namespace {
@@ -100,22 +100,24 @@ bool OthersMayBeReady(HeldChain& chain) {
   return false;
 }
 
-}  // namespace
+// The op has left its chain, whose block may be taken anew by who pushes behind it. relaxed: carried to him by the way that
+// the block takes.
+void LetGo(OpRecord* op) { std::atomic_ref(op->chain()).store(&g_let_go, std::memory_order_relaxed); }
 
-// Gives the next member its start; returns it, or null if none of the chain's has all its grants. Members are ours alone
-// until then.
-OpRecord* EngineCore::StartNext(Pass& pass, HeldChain& chain) {
-  OpRecord* const op = chain.first;
-  if (op->extra.more_behind && IsBlocked(op) && OthersMayBeReady(chain))
-    return KeepReady(pass, chain);  // mutant: chain_waits_for_any_member
-  TakeFirst(*pass.slot, chain);     // mutant: started_member_stays_in_its_chain
-  Protocol::ReleaseBias(pass, op);
-  return op;
+// The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
+void TakeFirst(ThreadSlot& slot, HeldChain& released) {
+  OpRecord* const op = released.first;
+  if (op->extra.more_behind) [[likely]] {
+    released.first = op->extra.next;
+  } else {
+    LetGo(op);
+    slot.var_cache.Return(kChainClass, &released);
+  }
 }
 
 // The members that have all their grants stay, in a chain that nothing blocks any more. The others start by themselves,
 // each as soon as it is granted last. Returns the first that stays, or null.
-OpRecord* EngineCore::KeepReady(Pass& pass, HeldChain& chain) {
+OpRecord* KeepReady(Pass& pass, HeldChain& chain) {
   OpRecord *next = chain.first, *last = nullptr;
   chain.first = nullptr;
   for (bool more = true; more;) {
@@ -146,68 +148,78 @@ OpRecord* EngineCore::KeepReady(Pass& pass, HeldChain& chain) {
   return op;
 }
 
-// The op on this thread has a member behind it and will not end soon: it leaves its chain, which goes on elsewhere.
-void EngineCore::LeaveChain(OpRecord* op) {
+}  // namespace
+
+OpRecord* HeldChains::StartNext(Pass& pass, HeldChain& chain) {
+  OpRecord* const op = chain.first;
+  if (op->extra.more_behind && IsBlocked(op) && OthersMayBeReady(chain))
+    return KeepReady(pass, chain);  // mutant: chain_waits_for_any_member
+  TakeFirst(*pass.slot, chain);     // mutant: started_member_stays_in_its_chain
+  Protocol::ReleaseBias(pass, op);
+  return op;
+}
+
+void HeldChains::Leave(OpRecord* op) {
   if (!op->extra.more_behind) return;  // mutant: chain_not_left_by_a_wait
   op->extra.more_behind = false;
-  devices_->LeaveRunOf(op);
-  Pass pass{&Slot()};
+  core_.devices().LeaveRunOf(op);
+  Pass pass{&core_.Slot()};
   HeldChain& chain = *op->chain();
   LetGo(op);
   StartNext(pass, chain);
-  Dispatch(pass, nullptr);
+  core_.Dispatch(pass, nullptr);
 }
 
-// `mine` goes on being held: its members may wait for each other.
-void EngineCore::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
+void HeldChains::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
   // One by one: a release may push.
   while (!slot.needed.empty()) {  // mutant: needed_chain_not_released
     HeldChain* const chain = slot.needed.back();
     slot.needed.pop_back();
     if (chain == Protocol::kSeveral) {
-      ReleaseAllChains(mine);  // mutant: several_holders_not_released
+      ReleaseAll(mine);  // mutant: several_holders_not_released
     } else {
-      ReleaseChain(chain);
+      Release(chain);
     }
   }
 }
 
-void EngineCore::ReleaseAllChains(const HeldChain* but) {
+void HeldChains::ReleaseAll(const HeldChain* but) {
   // A few at a time: nothing is allocated, and nothing released under the lock.
   std::array<HeldChain*, 32> chains;
   for (size_t from = 0, all = 1; from < all; from += chains.size()) {
     size_t found = 0;
     {
-      MutexLock lock(owners_mu_);
+      MutexLock lock(mu_);
       all = owners_.size();
       for (size_t i = from; i < std::min(all, from + chains.size()); ++i)
         if (HeldChain* chain = owners_[i].chain.load(std::memory_order_acquire)) chains[found++] = chain;
     }
     for (size_t i = 0; i < found; ++i)
-      if (chains[i] != but) ReleaseChain(chains[i]);
+      if (chains[i] != but) Release(chains[i]);
   }
 }
 
-HeldOwner* EngineCore::NewOwner() {
-  MutexLock lock(owners_mu_);
-  if (free_owners_.empty()) {
-    free_owners_.reserve(owners_.size() + 1);  // an owner's end needs no memory
+HeldOwner* HeldChains::NewOwner() {
+  MutexLock lock(mu_);
+  if (free_.empty()) {
+    free_.reserve(owners_.size() + 1);  // an owner's end needs no memory
     return &owners_.emplace_back();
   }
-  HeldOwner* owner = free_owners_.back();
-  free_owners_.pop_back();
+  HeldOwner* owner = free_.back();
+  free_.pop_back();
   return owner;
 }
 
-void EngineCore::FreeOwner(HeldOwner* owner) {
-  MutexLock lock(owners_mu_);
+void HeldChains::FreeOwner(HeldOwner* owner) {
+  MutexLock lock(mu_);
   owner->chain.store(nullptr, std::memory_order_relaxed);
-  free_owners_.push_back(owner);
+  free_.push_back(owner);
 }
 
-// In a fork's child: what was held is lost with everything else that was pending.
-void EngineCore::ForgetChains() {
-  vars_.ForEachBlock(kChainClass, kChainClass + 1, [&](void* block) {
+// What was held is lost with everything else that was pending.
+void HeldChains::AfterForkInChild(Arena& vars) {
+  mu_.Unlock();
+  vars.ForEachBlock(kChainClass, kChainClass + 1, [&](void* block) {
     auto* chain = static_cast<HeldChain*>(block);
     chain->lock.store(0, std::memory_order_relaxed);
     chain->open.store(false, std::memory_order_relaxed);

@@ -1,0 +1,107 @@
+// What is pending, in words: for EngineOptions::on_stall, and for whoever asks.
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "core/core.h"
+#include "core/gate.h"
+
+namespace engine::detail {
+namespace {
+
+struct PendingOp {
+  const char* name;
+  Site site;
+  OpState state;
+  std::vector<Protocol::Var*> vars;
+};
+
+void Put(std::ostream& out, const PendingOp& op) {
+  out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line << ")";
+}
+
+// What the block says, if it holds a pending op from the first look to the last. With the gate closed nothing becomes
+// pending; an op may end, and its block be filled again for a push that waits at the gate, but then it is free at the
+// last look, and what was copied is dropped unseen. (A data race by the letter, as in a sequence lock.)
+bool CopyPending(OpRecord* op, PendingOp* copy) {
+  copy->state = op->extra.state.load(std::memory_order_acquire);
+  if (copy->state == OpState::kFree) return false;
+  copy->name = op->extra.name;
+  copy->site = op->site();
+  const size_t room = op->extra.size_class ? (BlockBytes(op->extra.size_class) - sizeof(OpRecord)) / sizeof(Access) : 0;
+  const size_t n = std::min<size_t>(op->n_access, room);
+  copy->vars.clear();
+  for (size_t i = 0; i < n; ++i) copy->vars.push_back(op->accesses()[i].var);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return op->extra.state.load(std::memory_order_relaxed) != OpState::kFree;
+}
+
+const char* StateText(OpState state) {
+  switch (state) {
+    case OpState::kWaiting: return "waits for its Vars";
+    case OpState::kReady: return "is ready, not started";
+    case OpState::kRunning: return "is running";
+    case OpState::kAsync: return "awaits its Completion";
+    case OpState::kBehindDevice: return "waits for work on a device to end";
+    case OpState::kIssued: return "is issued to a device, and has not ended there";
+    case OpState::kFree: break;
+  }
+  return "";
+}
+
+}  // namespace
+
+// Vars may be gone by the time that they are printed: their memory stays what it is.
+std::string EngineCore::DescribePending() {
+  constexpr size_t kMost = 32;
+  struct Use {
+    std::vector<const PendingOp*> owners, waiters;
+  };
+  std::vector<PendingOp> pending;
+  PushGate::Close(*this);
+  PendingOp copy;
+  ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block) {
+    if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
+  });
+  PushGate::Open(*this);
+  std::map<Protocol::Var*, Use> uses;
+  std::ostringstream out;
+  out << pending.size() << " ops are pending (waits included)\n";
+  size_t listed = 0;
+  for (const PendingOp& op : pending) {
+    const bool owns = op.state != OpState::kWaiting;
+    for (Protocol::Var* var : op.vars) {
+      Use& use = uses[var];
+      (owns ? use.owners : use.waiters).push_back(&op);
+    }
+    if (!owns || ++listed > kMost) continue;
+    out << "  op ";
+    Put(out, op);
+    out << " " << StateText(op.state) << "\n";
+  }
+  if (listed > kMost) out << "  and " << listed - kMost << " more that have started or could\n";
+  size_t vars = 0;
+  for (auto& [var, use] : uses) {
+    if (use.waiters.empty()) continue;
+    if (++vars > kMost) continue;
+    out << "  Var '" << (*var->pusher.name ? var->pusher.name : "unnamed") << "' version "
+        << var->settled.load(std::memory_order_acquire) << " of " << var->pushed.load(std::memory_order_relaxed);
+    const auto list = [&](const char* text, const std::vector<const PendingOp*>& ops) {
+      if (ops.empty()) return;
+      out << text;
+      for (size_t i = 0; i < ops.size() && i < 4; ++i) {
+        if (i) out << ", ";
+        Put(out, *ops[i]);
+      }
+      if (ops.size() > 4) out << " and " << ops.size() - 4 << " more";
+    };
+    list("\n    owned by ", use.owners);
+    list("\n    awaited by ", use.waiters);
+    out << "\n";
+  }
+  if (vars > kMost) out << "  and " << vars - kMost << " more blocked Vars\n";
+  return out.str();
+}
+
+}  // namespace engine::detail
