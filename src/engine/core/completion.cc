@@ -1,5 +1,4 @@
 #include "core/completion_state.h"
-#include "core/gate.h"
 
 namespace engine {
 
@@ -57,8 +56,8 @@ void EngineCore::DropCompletion(CompletionState* state) {
   if (!state->held && state->called.exchange(1, std::memory_order_acq_rel) == 0)
     FinishAsync(state->op, MakeCause<CompletionError>("its Completion was dropped without being called"));
   // Once the engine has closed, the memory goes with it.
-  if (phase_.load(std::memory_order_acquire) != Phase::kClosed) {
-    const EndSlot slot(*this);
+  if (admission_.phase(std::memory_order_acquire) != Phase::kClosed) {
+    const EndSlot slot(slots_);
     (*slot).completion_cache.Return(kCompletionClass, state);
   }
   Release();
@@ -67,7 +66,7 @@ void EngineCore::DropCompletion(CompletionState* state) {
 // On whatever thread called: settles the op and posts what it released, and runs none of it.
 void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   ErrorRecord* error = cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
-  const EndSlot slot(*this);
+  const EndSlot slot(slots_);
   if (const auto when_completed = KindOf(op).when_completed) return when_completed(*this, op, error);
   if (op->extra.flags & kDeviceOp) {
     devices_->FinishAsync(*slot, op, error);

@@ -7,23 +7,12 @@
 
 namespace engine::detail {
 
-uint64_t EngineCore::NewId() {
-  static std::atomic<uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
-}
-
 EngineCore::EngineCore(EngineOptions options)
     : options_(std::move(options)),
-      id_(NewId()),
       ops_(BlockKind::kOps, options_.max_pending),
       vars_(BlockKind::kVars, size_t{1} << 16),
       completions_(BlockKind::kCompletions, size_t{1} << 10),
-      devices_(MakeDevices(*this, options_)),
-      liveness_(std::make_shared<Liveness>()) {
-  {
-    MutexLock lock(liveness_->mu);
-    liveness_->core = this;
-  }
+      devices_(MakeDevices(*this, options_)) {
   MakePools();
   SetPolicy({options_.policy, options_.policy_options});
   EnlistForFork();
@@ -31,14 +20,13 @@ EngineCore::EngineCore(EngineOptions options)
     MutexLock lock(pools_mu_);
     StartPools();
   } catch (...) {
-    Delist();
+    DelistForFork();
     throw;
   }
 }
 
 void EngineCore::MakePools() {
   MutexLock lock(pools_mu_);
-  spare_slot_ = TakeSlot();
   roles_ = static_cast<size_t>(options_.workers);
   for (const PoolOptions& named : options_.pools) roles_ += static_cast<size_t>(named.threads);
   for (auto& p : pools_) p.store(nullptr, std::memory_order_relaxed);
@@ -50,20 +38,14 @@ void EngineCore::MakePools() {
             .on_end = options_.on_end},
            options_.intra_op_threads);
   MakePool(kCallerPool, {.name = "caller", .threads = 0}, options_.intra_op_threads);
-  caller_pool_used_ = options_.workers == 0;
   default_pool_.store(options_.workers == 0 ? kCallerPool : kDefaultPool, std::memory_order_relaxed);
   next_pool_ = kFirstNamedPool;
   for (const PoolOptions& named : options_.pools) MakePool(next_pool_++, named, options_.intra_op_threads);
 }
 
-EngineCore::~EngineCore() { Delist(); }
+ThreadSlot& EngineCore::FindSlot() { return slots_.Mine(); }
 
-// From here on neither a fork nor a thread that ends comes back to us.
-void EngineCore::Delist() {
-  DelistForFork();
-  MutexLock lock(liveness_->mu);
-  liveness_->core = nullptr;
-}
+EngineCore::~EngineCore() { DelistForFork(); }
 
 Var EngineCore::AdoptVar(VarCore* counted) { return Var(counted); }
 
@@ -75,22 +57,19 @@ void EngineCore::SetPolicy(const PolicyChoice& choice) {
 
 EngineStats EngineCore::stats() {
   EngineStats out;
-  {
-    MutexLock lock(slots_mu_);
-    uint64_t merged = 0;
-    for (const auto& s : slots_) {
-      out.completed += s->completed[0].Read() + s->completed[1].Read();
-      out.skipped += s->skipped.Read();
-      out.inlined += s->inlined.Read();
-      merged += s->merged.Read();  // each of them inlined
-      out.stolen += s->stolen.Read();
-      out.backpressure_waits += s->backpressure_waits.Read();
-    }
-    out.inlined += merged;
-    // An op for a device is merged when it is issued, and completed when it has retired.
-    out.dispatches = out.completed - std::min(out.completed, merged);
-    for (const auto& s : slots_) out.pushed += s->pushed[0].Read() + s->pushed[1].Read();
-  }
+  uint64_t merged = 0;
+  slots_.ForEach([&](const ThreadSlot& s) {
+    out.completed += s.completed[0].Read() + s.completed[1].Read();
+    out.skipped += s.skipped.Read();
+    out.inlined += s.inlined.Read();
+    merged += s.merged.Read();  // each of them inlined
+    out.stolen += s.stolen.Read();
+    out.backpressure_waits += s.backpressure_waits.Read();
+  });
+  out.inlined += merged;
+  // An op for a device is merged when it is issued, and completed when it has retired.
+  out.dispatches = out.completed - std::min(out.completed, merged);
+  slots_.ForEach([&](const ThreadSlot& s) { out.pushed += s.pushed[0].Read() + s.pushed[1].Read(); });
   ForEachPool([&](class Pool& p) {
     out.wakeups += p.wakeups();
     for (const auto& w : p.workers()) out.sleeps += w->sleeps.Read();

@@ -14,16 +14,20 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/admission.h"
+#include "core/caller_pool.h"
 #include "core/device_side.h"
+#include "core/epochs.h"
+#include "core/gate.h"
 #include "core/held_chains.h"
 #include "core/push_scopes.h"
+#include "core/slots.h"
 #include "core/watchdog.h"
 #include "engine/plan.h"
 #include "order/error_record.h"
@@ -63,15 +67,6 @@ struct WaitNode {
 };
 
 PolicyChoice ChoiceOf(PolicyStamp stamp);
-
-// A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
-struct ParkedWaiter {
-  std::atomic<uint32_t>* word;
-  bool sequence;  // a sequence word, to be moved; else a WaitNode's
-  bool listed = false;
-  ParkedWaiter* before = nullptr;  // in the list, whose end is the last that went to sleep
-  ParkedWaiter* after = nullptr;
-};
 
 class EngineCore final : public PoolHost {
  public:
@@ -155,8 +150,6 @@ class EngineCore final : public PoolHost {
   bool Stopped() { return pool(kCallerPool).stopping(); }
   // Runs one op of the caller pool on this thread, unless it is inside an op, of any engine. `epoch`: the parity that it was pushed in.
   bool DriveOne(uint8_t* epoch = nullptr);
-  void WakeDriver();  // the caller pool has work
-  void PassOnDriving();
   // Waits until `word` is kDone, driving and sleeping; false at the deadline. `inside`: what a wait inside an op has lent.
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside);
   void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
@@ -165,7 +158,7 @@ class EngineCore final : public PoolHost {
   bool WaitAll(Clock::time_point deadline, bool report);
   bool AllOverSoon(Clock::time_point deadline);
   bool WaitForEpochs(Clock::time_point deadline);
-  void NoteDrain();  // a completer met the epoch that a WaitAll waits for
+  bool KickBusyDevices();  // hurries them for who waits; false: none is busy
   void TellDrain(Worker& worker, const OpRecord* next) override;
 
   // --- completion.cc
@@ -183,32 +176,25 @@ class EngineCore final : public PoolHost {
   // --- device/
   DeviceSide& devices() const { return *devices_; }
   bool HostWaits() const {  // for everything, or for room
-    return draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed);
+    return epochs_.AnyAwaited() | admission_.Waiters();
   }
 
-  // --- slots.cc
-  ThreadSlot& Slot() {  // of the calling thread; made on its first call
-    if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]]
+  // --- owners of what it does not keep itself
+  // By way of the core where the push path asks, and what is rare out of line: an owner's address in a register is an
+  // instruction more for each push.
+  ThreadSlot& Slot() {  // of the calling thread
+    if (t_engine_id == slots_.id()) [[likely]]
       return *t_slot;
     return FindSlot();
   }
-  bool HasSlot() noexcept;  // or gets one now
-  ThreadSlot* TakeSlot();
-  void ReturnSlot(ThreadSlot* slot);
-  // This thread's slot for what must not fail: the end of an op, a release, a deletion. On a thread that has none yet, and
-  // gets none for want of memory or threads, the engine's spare one, which one thread has at a time.
-  class EndSlot {
-   public:
-    explicit EndSlot(EngineCore& core) noexcept;
-    ~EndSlot();
-    EndSlot(const EndSlot&) = delete;
-    ThreadSlot& operator*() const { return *slot_; }
-
-   private:
-    EngineCore& core_;
-    ThreadSlot* slot_;
-    bool spare_ = false;
-  };
+  bool MayPush() const { return phase() == Phase::kOpen || Admission::MayPushLate(*this); }
+  void CheckMayPush() const {
+    if (!MayPush()) [[unlikely]]
+      Admission::Refuse();
+  }
+  PushGate& gate() { return gate_; }
+  Slots& slots() { return slots_; }
+  Arena& ops() { return ops_; }
 
   // --- threads.cc
   uint8_t PoolIndex(const Placement& place) {
@@ -233,6 +219,8 @@ class EngineCore final : public PoolHost {
       if (class Pool* pool = p.load(std::memory_order_acquire)) f(*pool);
   }
 
+  void StartLostThreads() EXCLUDES(pools_mu_);  // by a fork
+
   // --- stop_start.cc
   void Stop() EXCLUDES(change_mu_);
   void Start() EXCLUDES(change_mu_);
@@ -244,10 +232,8 @@ class EngineCore final : public PoolHost {
   void FreeVar(VarCore* var);
   static Var AdoptVar(VarCore* counted);
   static const ScopePtr& ScopeOf(const CancelScope& scope) { return scope.cancelled_; }
-  static uint64_t NewId();
   void EnlistForFork();
   void DelistForFork();
-  void Delist();
   void MakePools() EXCLUDES(pools_mu_);
   void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Release();
@@ -267,10 +253,9 @@ class EngineCore final : public PoolHost {
   void AfterForkInChild();
 
   EngineStats stats();
-  uint64_t Pending();
-  uint64_t ProgressMark();  // moves when an op ends
   const EngineOptions& options() const { return options_; }
-  bool closed() const { return phase_.load(std::memory_order_relaxed) == Phase::kClosed; }
+  Phase phase() const { return admission_.phase(); }
+  bool closed() const { return phase() == Phase::kClosed; }
   // What a push of this thread is stamped with. relaxed: a policy publishes nothing.
   PolicyStamp Stamp() const {
     if (t_scopes.policy) [[unlikely]]
@@ -291,9 +276,9 @@ class EngineCore final : public PoolHost {
   friend struct ProductionEnv;
   friend class Devices;
   friend class Draft;
-  friend class PushGate;
   ~EngineCore();
 
+  ThreadSlot& FindSlot();
   // policy.cc, push.cc
   PolicyStamp ScopedStamp() const;
   uint8_t HomePool(PolicyStamp stamp) const {
@@ -323,12 +308,6 @@ class EngineCore final : public PoolHost {
   void DriveLeftOver();
   void RegisterInternal(ThreadSlot& slot, Draft draft);
   [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);
-  void CheckMayPush() const {
-    if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]]
-      RefusePush();
-  }
-  bool MayPushLate() const;
-  [[noreturn]] static void RefusePush();
 
   // push.cc: members of chains
   uint32_t AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner, bool open);
@@ -352,16 +331,8 @@ class EngineCore final : public PoolHost {
   bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
   void NoteError(ErrorRecord* root) { errors_.Add(root); }
 
-  // back_pressure.cc
-  bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
-  void WaitForRoom(ThreadSlot& slot);
-  bool HostMayProgress();
-  bool PushInProgress();
-  void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
-  void NoteRoom(ThreadSlot& slot, Worker* worker);  // an op ended while a push waits for room
-  void WakeRoom();
-
   // execute.cc
+  void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
   ErrorRecord* BeforeRun(OpRecord* op);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
@@ -374,16 +345,6 @@ class EngineCore final : public PoolHost {
   // wait.cc
   ErrorRecord* TakeError(OpRecord* op);
   bool Abandon(OpRecord* op);
-  bool SleepListed(ParkedWaiter me, uint32_t expected, Clock::time_point deadline, bool listed);
-  void Unlist(ParkedWaiter& waiter) REQUIRES(parked_mu_);
-
-  // drain.cc
-  bool Drained(uint8_t parity);
-
-  // slots.cc
-  ThreadSlot& FindSlot();
-  void RememberSlot(ThreadSlot* slot) noexcept;  // of a role, or of a thread that has lent its own
-  void ForgetSlot(uint64_t id);
 
   // threads.cc, stop_start.cc
   class Pool* MakePool(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(pools_mu_);
@@ -396,7 +357,6 @@ class EngineCore final : public PoolHost {
   void Play(EngineThread& thread, Worker& role);
   void Command(EngineThread& thread, uint32_t command, Worker* role);
   void StartPools() REQUIRES(pools_mu_);
-  void StartLostThreads() EXCLUDES(pools_mu_);
   void StartStopped() REQUIRES(change_mu_) EXCLUDES(pools_mu_);
   void RefuseInside(const char* call) const;
   void RefuseWaitInHook() const;
@@ -417,32 +377,26 @@ class EngineCore final : public PoolHost {
   void PoisonPendingAfterFork();
 
   const EngineOptions options_;
-  std::atomic<uint64_t> id_;  // names this engine in threads' slot tables; a fork child takes a new one
   std::atomic<uint32_t> refs_{1};
 
   // Read-mostly, looked at by every op.
   // relaxed loads everywhere: a failing op raises it before it releases its Vars, and that order carries it.
   std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
   std::atomic<bool> tracing_{false};
-  std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
-  std::atomic<uint8_t> epoch_{0};         // parity; relaxed at the push, see drain.cc
-  std::atomic<uint32_t> draining_{0};     // 1 + parity that a WaitAll waits for; partner: LightFence in execute.cc
-  std::atomic<uint32_t> gate_{0};         // push gate, see gate.h
+  std::atomic<bool> has_devices_{false};             // sticky; set before a device op can be pushed
   std::atomic<uint8_t> default_pool_{kDefaultPool};  // of policies that use workers; the caller pool if there are none
   std::atomic<PolicyStamp> policy_{PolicyStamp{}};
-  std::atomic<bool> caller_pool_used_{false};
-  enum class Phase : uint8_t { kOpen, kDraining, kClosed };
-  std::atomic<Phase> phase_{Phase::kOpen};
+  PushGate gate_;
+  Admission admission_{*this};
 
   alignas(64) Arena ops_;
   Arena vars_;
   Arena completions_;
   ErrorLedger errors_;
 
-  Mutex spare_mu_;  // held while a thread has the spare slot
-  ThreadSlot* spare_slot_ = nullptr;
-  Mutex slots_mu_;
-  std::deque<std::unique_ptr<ThreadSlot>> slots_ GUARDED_BY(slots_mu_);
+  Slots slots_{*this, ops_, vars_, completions_};
+  Epochs epochs_{slots_};
+  CallerPool caller_pool_{*this, options_.workers == 0};
 
   std::array<std::atomic<class Pool*>, kMaxPools> pools_{};
   mutable Mutex pools_mu_;
@@ -466,27 +420,9 @@ class EngineCore final : public PoolHost {
   HeldChains chains_{*this};
   Watchdog watchdog_{*this};
 
-  // Waiters that can drive the caller pool.
-  Mutex parked_mu_;
-  ParkedWaiter* last_parked_ GUARDED_BY(parked_mu_) = nullptr;
-  std::atomic<uint32_t> parked_count_{0};
   Turns turns_;
 
-  // WaitAll.
-  Mutex drain_mu_;
-  uint64_t epoch_number_ GUARDED_BY(drain_mu_) = 0;
-  uint64_t drained_before_ GUARDED_BY(drain_mu_) = 0;  // epochs below are over
-  std::atomic<uint32_t> drain_seq_{0};                 // futex word
-  std::atomic<uint32_t> drain_sleepers_{0};            // who sleeps on it
-
-  // Back-pressure.
-  std::atomic<uint32_t> room_waiters_{0};
-  std::atomic<uint32_t> room_seq_{0};  // futex word
-
   std::atomic<Clock::time_point> trace_start_{};  // relaxed: written before tracing_ is released
-
-  // Never destroyed before the core: threads that end after the engine ask through it whether it is still there.
-  std::shared_ptr<struct Liveness> liveness_;
 };
 
 inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
@@ -497,12 +433,6 @@ inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
 }
 
 inline void ProductionEnv::RecycleRecord(Pass& pass, OpRecord* op) { pass.slot->core->RecycleRecord(*pass.slot, op); }
-
-// Lets a thread that ends give its slot back only to an engine that is still there.
-struct Liveness {
-  Mutex mu;
-  EngineCore* core GUARDED_BY(mu);
-};
 
 }  // namespace engine::detail
 

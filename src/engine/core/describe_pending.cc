@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/core.h"
-#include "core/gate.h"
 
 namespace engine::detail {
 namespace {
@@ -59,12 +58,12 @@ std::string EngineCore::DescribePending() {
     std::vector<const PendingOp*> owners, waiters;
   };
   std::vector<PendingOp> pending;
-  PushGate::Close(*this);
+  gate_.Close(slots_);
   PendingOp copy;
   ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block) {
     if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
   });
-  PushGate::Open(*this);
+  gate_.Open();
   std::map<Protocol::Var*, Use> uses;
   std::ostringstream out;
   out << pending.size() << " ops are pending (waits included)\n";

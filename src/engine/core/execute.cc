@@ -29,17 +29,17 @@ void EngineCore::RecycleOther(OpRecord* op) {
 ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
   slot.completed[epoch].AddRelease();
   OpRecord* const next = pass.ready ? Dispatch(pass, worker) : nullptr;
-  // The partner of these looks is the heavy fence of a waiter that has announced itself (drain.cc, push.cc).
+  // The partner of these looks is the heavy fence of a waiter that has announced itself (epochs.h, admission.cc).
   LightFence();
-  if (draining_.load(std::memory_order_relaxed) == 1u + epoch && (!next || next->extra.epoch != epoch)) [[unlikely]] {
+  if (epochs_.Awaited(epoch) && (!next || next->extra.epoch != epoch)) [[unlikely]] {
     if (worker && !next) {
       worker->untold = 1 + epoch;  // what its queue holds may be of that epoch, too
     } else {
-      NoteDrain();
+      epochs_.Note();
     }
   }
-  if (room_waiters_.load(std::memory_order_relaxed)) [[unlikely]]
-    NoteRoom(slot, worker);
+  if (admission_.Waiters()) [[unlikely]]
+    admission_.NoteEnd(slot, worker);
   return next;
 }
 
@@ -66,8 +66,8 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
 void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
   slot.completed[epoch].AddRelease();
   LightFence();
-  if (draining_.load(std::memory_order_relaxed) == 1u + epoch) NoteDrain();
-  if (room_waiters_.load(std::memory_order_relaxed)) NoteRoom(slot, nullptr);
+  if (epochs_.Awaited(epoch)) epochs_.Note();
+  if (admission_.Waiters()) admission_.NoteEnd(slot, nullptr);
 }
 
 OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
@@ -278,7 +278,7 @@ void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
   // Once it is in a queue the op may run and be gone.
   target.Put(slot, op);
   if (target.index() == kCallerPool) {
-    WakeDriver();
+    caller_pool_.Wake();
   } else {
     target.Notify();
   }

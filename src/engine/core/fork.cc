@@ -1,4 +1,4 @@
-// The push gate, and fork.
+// Fork.
 //
 // Before a fork every engine closes its gate and takes the locks of what the child keeps: the Vars and the plans; then come
 // those of the whole process (fork.h). Running ops go on. The parent opens the gate and has lost nothing. The child has one
@@ -12,35 +12,9 @@
 #include <algorithm>
 
 #include "core/engine_thread.h"
-#include "core/gate.h"
 #include "engine/spi/cost_model.h"
 
 namespace engine::detail {
-
-void PushGate::WaitUntilOpen(EngineCore& core, ThreadSlot& slot) {
-  for (;;) {
-    slot.pushing.store(0, std::memory_order_release);
-    for (uint32_t n; (n = core.gate_.load(std::memory_order_acquire)) != 0;) FutexWait(core.gate_, n);
-    slot.pushing.store(1, std::memory_order_relaxed);
-    LightFence();
-    if (core.gate_.load(std::memory_order_acquire) == 0) return;
-  }
-}
-
-void PushGate::Close(EngineCore& core) {
-  core.gate_.fetch_add(1, std::memory_order_seq_cst);
-  HeavyFence();
-  MutexLock lock(core.slots_mu_);
-  for (auto& slot : core.slots_) {
-    // acquire: the registration that has just ended. Partner: the release store in Leave.
-    while (slot->pushing.load(std::memory_order_acquire) != 0) sched_yield();
-  }
-}
-
-void PushGate::Open(EngineCore& core) {
-  core.gate_.fetch_sub(1, std::memory_order_release);
-  FutexWake(core.gate_, kEveryone);
-}
 
 namespace {
 
@@ -92,17 +66,17 @@ void EngineCore::DelistForFork() {
 }
 
 void EngineCore::BeforeFork() NO_THREAD_SAFETY_ANALYSIS {
-  PushGate::Close(*this);
+  gate_.Close(slots_);
   vars_.LockForFork();
-  slots_mu_.Lock();
+  slots_.BeforeFork();
   chains_.BeforeFork();
 }
 
 void EngineCore::AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS {
   chains_.AfterForkInParent();
-  slots_mu_.Unlock();
+  slots_.AfterForkInParent();
   vars_.UnlockForFork();
-  PushGate::Open(*this);
+  gate_.Open();
 }
 
 // A fork inside an op: the child's end of it touches no Var. A run's other threads are gone: it never ends.
@@ -114,49 +88,37 @@ static void Orphan(OpRecord* op) {
   }
 }
 
+// Each owner makes itself anew. The memory of the ops goes first, which slots have caches of.
 void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   vars_.UnlockForFork();
-  id_.store(NewId(), std::memory_order_relaxed);
   for (RunFrame* f = t_frame; f; f = f->outer)
     if (f->core == this) Orphan(f->op);
   Renew(ops_, BlockKind::kOps, options_.max_pending);
   Renew(completions_, BlockKind::kCompletions, size_t{1} << 10);
   Renew(errors_);
-  Renew(spare_mu_);
-  Renew(slots_mu_);
-  Renew(slots_);
+  tracing_ = false;
+  slots_.AfterForkInChild();
+  gate_.AfterForkInChild();
+  admission_.AfterForkInChild();
+  epochs_.AfterForkInChild();
+  caller_pool_.AfterForkInChild(options_.workers == 0);
+  chains_.AfterForkInChild(vars_);
+  watchdog_.AfterForkInChild();
+  Renew(change_mu_);
   Renew(pools_mu_);
   Renew(pools_made_);
   Renew(threads_mu_);
   Renew(threads_);
   Renew(idle_);
-  Renew(parked_mu_);
-  Renew(last_parked_, nullptr);
-  Renew(drain_mu_);
-  Renew(change_mu_);
-  watchdog_.AfterForkInChild();
   playing_ = 0;
-  parked_count_ = 0;
-  room_waiters_ = 0;
-  draining_ = 0;
-  drained_before_ = epoch_number_;
-  gate_ = 0;
-  Renew(liveness_->mu);
-  liveness_->core = nullptr;  // this thread's slot is the parent's, and no longer one to give back
-  liveness_ = std::make_shared<Liveness>();
-  liveness_->core = this;
-  tracing_ = false;
   threads_lost_ = false;
   PoisonPendingAfterFork();
-  chains_.AfterForkInChild(vars_);
   // Its locks and threads are the parent's. It keeps the devices, which must not be destroyed here.
   (void)devices_.release();
   devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));
   device_pools_ = 0;
   MakePools();
-  // Another thread was shutting it down, and is gone: there is nothing left to drain.
-  if (phase_ == Phase::kDraining) phase_ = Phase::kClosed;
-  threads_lost_ = !stopped_ && phase_ == Phase::kOpen;
+  threads_lost_ = !stopped_ && admission_.phase() == Phase::kOpen;
   t_engine_id = 0;  // the walk may have taken a slot: the next call looks for it again, and starts the threads
 }
 

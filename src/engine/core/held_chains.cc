@@ -51,7 +51,7 @@ void HeldChains::Release(HeldChain* chain) {
     chain->open.store(false, std::memory_order_relaxed);
   }
   chain->order = HeldChain::kNotLookedAt;
-  const EngineCore::EndSlot slot(core_);
+  const EndSlot slot(core_.slots());
   Pass pass{&*slot};
   StartNext(pass, *chain);
   core_.Dispatch(pass, nullptr);
@@ -171,14 +171,15 @@ void HeldChains::Leave(OpRecord* op) {
 }
 
 void HeldChains::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
+  HeldChains& chains = slot.core->chains();
   // One by one: a release may push.
   while (!slot.needed.empty()) {  // mutant: needed_chain_not_released
     HeldChain* const chain = slot.needed.back();
     slot.needed.pop_back();
     if (chain == Protocol::kSeveral) {
-      ReleaseAll(mine);  // mutant: several_holders_not_released
+      chains.ReleaseAll(mine);  // mutant: several_holders_not_released
     } else {
-      Release(chain);
+      chains.Release(chain);
     }
   }
 }

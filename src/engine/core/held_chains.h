@@ -25,7 +25,7 @@ class HeldChains {
   void Release(HeldChain* chain);
   void ReleaseAll(const HeldChain* but = nullptr) EXCLUDES(mu_);
   // After a registration: starts what it queued behind. `mine` goes on being held: its members may wait for each other.
-  void ReleaseNeeded(ThreadSlot& slot, const HeldChain* mine = nullptr) {
+  static void ReleaseNeeded(ThreadSlot& slot, const HeldChain* mine = nullptr) {
     if (!slot.needed.empty()) [[unlikely]]
       ReleaseNeededSlow(slot, mine);
   }
@@ -40,7 +40,7 @@ class HeldChains {
   void AfterForkInChild(Arena& vars) RELEASE(mu_);
 
  private:
-  void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
+  static void ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine);
 
   EngineCore& core_;
   Mutex mu_;

@@ -7,7 +7,6 @@
 
 #include "core/completion_state.h"
 #include "core/draft.h"
-#include "core/gate.h"
 #include "order/held_chain.h"
 
 namespace engine::detail {
@@ -141,8 +140,8 @@ uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc) const { retu
 // Where the loaded magazine has none. Null: would have to wait.
 void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait) {
   if (const auto small = static_cast<uint32_t>(*cls); *cls < kClasses)
-    return slot.cache.Empty(small) && !MakeRoom(slot, may_wait) ? nullptr : slot.cache.Get(small);
-  if (!MakeRoom(slot, may_wait)) return nullptr;
+    return slot.cache.Empty(small) && !admission_.MakeRoom(slot, may_wait) ? nullptr : slot.cache.Get(small);
+  if (!admission_.MakeRoom(slot, may_wait)) return nullptr;
   uint32_t large = 0;
   void* const block = ops_.TakeLarge(bytes, &large);
   *cls = large;
@@ -247,15 +246,15 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
   const Registered registered(draft.claim_);
   Pass pass{&slot};
   Access* refused = nullptr;
-  PushGate::Enter(*this, slot);
+  gate_.Enter(slot);
   // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen && !MayPushLate()) [[unlikely]] {
+  if (!MayPush()) [[unlikely]] {
     PushGate::Leave(slot);
-    RefusePush();
+    Admission::Refuse();
   }
-  // relaxed: which of two epochs an overlapping push belongs to is free (drain.cc). Counted before anyone can
+  // relaxed: which of two epochs an overlapping push belongs to is free (epochs.h). Counted before anyone can
   // complete it; the grant edges carry the count to whoever counts the completion.
-  const uint8_t epoch = epoch_.load(std::memory_order_relaxed);
+  const uint8_t epoch = epochs_.parity();
   const bool at_push = op->extra.flags & kAtPush;  // once it is registered it may run and be gone
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
@@ -321,7 +320,7 @@ bool EngineCore::Push(const PushRequest& request) {
   if (!draft) return false;
   draft.op()->extra.kind = request.kind;
   RegisterAndStart(slot, std::move(draft), 0);
-  chains_.ReleaseNeeded(slot);
+  HeldChains::ReleaseNeeded(slot);
   return true;
 }
 
@@ -332,7 +331,7 @@ CompletionState* EngineCore::PushHeld(const PushRequest& request) {
       NewRecord(slot, *request.desc, request.closure, request.site, request.flags, HomeOf(request.desc->place), true);
   draft.MakeClaim();
   Registered registered = RegisterAndStart(slot, std::move(draft), 1);
-  chains_.ReleaseNeeded(slot);
+  HeldChains::ReleaseNeeded(slot);
   return std::move(registered).TakeClaim();
 }
 
@@ -340,7 +339,7 @@ void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
   RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, HomeOf(desc.place), true), 0);
-  chains_.ReleaseNeeded(slot);
+  HeldChains::ReleaseNeeded(slot);
 }
 
 void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
@@ -380,7 +379,7 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   Draft draft(slot, op);
   slot.cache.Reserve(kGroupClass, n);
   RegisterAndStart(slot, std::move(draft), 0);
-  chains_.ReleaseNeeded(slot);
+  HeldChains::ReleaseNeeded(slot);
 }
 
 // --- members of a chain (held_chain.h)
@@ -425,13 +424,12 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
     count = AppendInline(slot, draft, *chain, owner, false);
   if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
     chain = OpenChain(slot, draft, owner, &count);
-  chains_.ReleaseNeeded(slot, chain);
+  HeldChains::ReleaseNeeded(slot, chain);
   if (kind == OpKindId::kNode) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
-  // announcements in drain.cc and back_pressure.cc, which then look at all chains.
+  // announcements in epochs.cc and admission.cc, which then look at all chains.
   LightFence();
-  if (draining_.load(std::memory_order_relaxed) | room_waiters_.load(std::memory_order_relaxed) |
-      static_cast<uint32_t>(phase_.load(std::memory_order_relaxed) != Phase::kOpen)) [[unlikely]] {
+  if (HostWaits() || phase() != Phase::kOpen) [[unlikely]] {
     chains_.Release(chain);
     return 0;
   }
@@ -460,20 +458,14 @@ void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwne
 
 void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
   LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
-  if (draining_.load(std::memory_order_relaxed)) NoteDrain();
+  if (epochs_.AnyAwaited()) epochs_.Note();
   throw UsageError(Where(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
 }
-
-// What running ops push while the engine drains is part of the program; anything else comes too late.
-bool EngineCore::MayPushLate() const {
-  return t_frame && t_frame->core == this && phase_.load(std::memory_order_relaxed) == Phase::kDraining;
-}
-void EngineCore::RefusePush() { throw UsageError("push after shutdown: the engine takes no more ops"); }
 
 // Whoever claims the op first starts it: its HeldOp, or a shutdown.
 void EngineCore::ReleaseHeld(CompletionState* claim) {
   if (claim->called.exchange(1, std::memory_order_acq_rel) != 0) return;
-  const EndSlot slot(*this);
+  const EndSlot slot(slots_);
   Pass pass{&*slot};
   Protocol::ReleaseBias(pass, claim->op);
   Dispatch(pass, nullptr);
@@ -511,7 +503,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
   OpRecord* const op = draft.op();
   Pass pass{&slot};
   Access* refused = nullptr;
-  PushGate::Enter(*this, slot);
+  gate_.Enter(slot);
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
   const Protocol::Result result = Protocol::Register(pass, op, 0, &refused);
   PushGate::Leave(slot);
@@ -519,7 +511,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
   draft.Commit();
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);
-  chains_.ReleaseNeeded(slot);
+  HeldChains::ReleaseNeeded(slot);
 }
 
 void EngineCore::PushClear(VarRef var, Site site) {
@@ -541,7 +533,7 @@ VarCore* EngineCore::NewVar(std::string_view name) {
 
 // Schedules the deletion behind the pending ops. Needs no memory and cannot fail.
 void EngineCore::DeleteVar(VarCore* var) {
-  const EndSlot slot(*this);
+  const EndSlot slot(slots_);
   OpRecord* op = &var->delete_op;
   op->extra.name = "delete";
   op->extra.flags = kInternal;

@@ -4,7 +4,6 @@
 
 #include "base/make_thread.h"
 #include "core/engine_thread.h"
-#include "core/gate.h"
 #include "core/hook_frame.h"
 
 namespace engine::detail {
@@ -14,7 +13,7 @@ namespace engine::detail {
 bool EngineCore::SettleAll(Clock::time_point deadline) {
   do {
     if (!WaitAll(deadline, false)) return false;
-    if (Pending() == 0) return true;
+    if (slots_.Pending() == 0) return true;
   } while (Clock::now() < deadline);
   return false;
 }
@@ -28,14 +27,14 @@ bool EngineCore::Drain() {
   // Long enough for what has not even started to get there, however short the timeout.
   const auto patience =
       Timeout(std::max<std::chrono::milliseconds>(options_.drain_timeout, std::chrono::seconds(1))).nanoseconds();
-  uint64_t fewest = Pending();
+  uint64_t fewest = slots_.Pending();
   auto since = Clock::now();
   do {
     ReleaseAllHeld();               // again: what running ops held meanwhile
     FailPendingCompletions(cause);  // again: what they release may wait for completions itself
     devices_->LoseBusy();
     if (SettleAll(Clock::now() + std::chrono::milliseconds(20))) return true;
-    if (const uint64_t left = Pending(); left < fewest) {
+    if (const uint64_t left = slots_.Pending(); left < fewest) {
       fewest = left;
       since = Clock::now();
     }
@@ -47,16 +46,16 @@ void EngineCore::Shutdown() {
   RefuseInside("Shutdown");
   const Hold hold(this);
   MutexLock changing(change_mu_);
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) return;
+  if (admission_.phase() != Phase::kOpen) return;
   StartStopped();  // throws, and then nothing has changed
-  phase_.store(Phase::kDraining, std::memory_order_release);
-  PushGate::Close(*this);  // pushes in progress are registered now, later ones see the phase
-  PushGate::Open(*this);
+  admission_.Enter(Phase::kDraining);
+  gate_.Close(slots_);  // pushes in progress are registered now, later ones see the phase
+  gate_.Open();
   ReleaseAllHeld();
   chains_.ReleaseAll();
   if (!Drain())
-    return GiveUp(std::to_string(Pending()) + " ops did not end, and got no fewer for as long as drain_timeout");
-  phase_.store(Phase::kClosed, std::memory_order_release);
+    return GiveUp(std::to_string(slots_.Pending()) + " ops did not end, and got no fewer for as long as drain_timeout");
+  admission_.Enter(Phase::kClosed);
   JoinEverything();
   ReportUnseen();
 }
@@ -81,7 +80,7 @@ void EngineCore::ShutdownOrGiveUp() noexcept {
     Shutdown();
   } catch (const Error& e) {  // stopped, and cannot be started to run what is left
     MutexLock changing(change_mu_);
-    phase_.store(Phase::kDraining, std::memory_order_release);
+    admission_.Enter(Phase::kDraining);
     GiveUp(e.what());
   }
 }
@@ -156,7 +155,7 @@ void EngineCore::FreeVar(VarCore* var) {
   devices_->ForgetVar(var);
   var->pusher.core = nullptr;  // what the fork child's walk over Vars looks at
   {
-    const EndSlot slot(*this);
+    const EndSlot slot(slots_);
     (*slot).var_cache.Return(kVarClass, var);
   }
   Release();

@@ -1,6 +1,7 @@
-// Which slot a thread has in which engine. Given back when the thread ends; see per_thread.h for what comes after that.
+#include "core/slots.h"
+
 #include "base/per_thread.h"
-#include "core/engine_thread.h"
+#include "core/core.h"
 
 namespace engine::detail {
 
@@ -8,6 +9,11 @@ thread_local constinit uint64_t t_engine_id = 0;
 thread_local constinit ThreadSlot* t_slot = nullptr;
 
 namespace {
+
+uint64_t NewId() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
+}
 
 // What this thread has in each engine. The current one is cached for the push path.
 struct SlotEntry {
@@ -30,111 +36,158 @@ struct SlotTable {
     t_engine_id = 0;  // another thread may take the slot from here on
     for (SlotEntry& e : entries) {
       MutexLock lock(e.engine->mu);
-      if (e.engine->core) e.engine->core->ReturnSlot(e.slot);
+      if (e.engine->slots) e.engine->slots->Return(e.slot);
     }
   }
 };
 
-void Remember(SlotEntry entry) {
+void UseNow(uint64_t id, ThreadSlot* slot) {
+  t_engine_id = id;
+  t_slot = slot;
+}
+
+void EnterInTable(SlotEntry entry) {
   std::vector<SlotEntry>& entries = PerThread<SlotTable>::Get().entries;
   std::erase_if(entries, [&](SlotEntry& e) {
     if (e.id == entry.id) return true;
     MutexLock lock(e.engine->mu);
-    return e.engine->core == nullptr;  // an engine that has gone
+    return e.engine->slots == nullptr;  // an engine that has gone
   });
   entries.push_back(std::move(entry));
-  t_engine_id = entries.back().id;
-  t_slot = entries.back().slot;
+  UseNow(entries.back().id, entries.back().slot);
 }
 
 }  // namespace
 
-ThreadSlot& EngineCore::FindSlot() {
-  const uint64_t id = id_.load(std::memory_order_relaxed);
-  if (t_role.id == id) {
-    t_engine_id = id;
-    t_slot = t_role.slot;
+Slots::Slots(EngineCore& core, Arena& ops, Arena& vars, Arena& completions)
+    : id_(NewId()),
+      core_(core),
+      ops_(ops),
+      vars_(vars),
+      completions_(completions),
+      spare_(Take()),
+      liveness_(std::make_shared<Liveness>()) {
+  MutexLock lock(liveness_->mu);
+  liveness_->slots = this;
+}
+
+Slots::~Slots() {
+  MutexLock lock(liveness_->mu);
+  liveness_->slots = nullptr;
+}
+
+ThreadSlot& Slots::Find() {
+  const uint64_t mine = id();
+  if (t_role.id == mine) {
+    UseNow(mine, t_role.slot);
     return *t_slot;
   }
-  bool found = false;
-  for (SlotEntry& e : PerThread<SlotTable>::Get().entries) {
-    if (e.id != id) continue;
-    t_engine_id = id;
-    t_slot = e.slot;
-    found = true;
-    break;
-  }
-  if (!found) {
-    ThreadSlot* const slot = TakeSlot();
+  const std::vector<SlotEntry>& entries = PerThread<SlotTable>::Get().entries;
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const SlotEntry& e) { return e.id == mine; });
+  if (found != entries.end()) {
+    UseNow(mine, found->slot);
+  } else {
+    ThreadSlot* const slot = Take();
     try {
-      Remember({id, slot, liveness_});
+      EnterInTable({mine, slot, liveness_});
     } catch (...) {
-      ReturnSlot(slot);
+      Return(slot);
       throw;
     }
   }
-  // First use after a fork. A closed engine needs no threads, and would not join them.
-  if (threads_lost_.exchange(false, std::memory_order_acq_rel) && !closed()) StartLostThreads();
+  core_.StartLostThreads();
   return *t_slot;
 }
 
-ThreadSlot* EngineCore::TakeSlot() {
-  MutexLock lock(slots_mu_);
+ThreadSlot* Slots::Take() {
+  MutexLock lock(mu_);
   for (auto& s : slots_) {
     if (s->taken || s->worker) continue;
     s->taken = true;
     return s.get();
   }
-  slots_.push_back(std::make_unique<ThreadSlot>(this, ops_, vars_, completions_));
+  slots_.push_back(std::make_unique<ThreadSlot>(&core_, ops_, vars_, completions_));
   slots_.back()->taken = true;
   return slots_.back().get();
 }
 
-void EngineCore::ReturnSlot(ThreadSlot* slot) {
+void Slots::Return(ThreadSlot* slot) {
   slot->cache.Flush();
   slot->var_cache.Flush();
   slot->completion_cache.Flush();
-  MutexLock lock(slots_mu_);
+  MutexLock lock(mu_);
   slot->taken = false;
 }
 
-// Not for the analysis: the lock is held as long as the EndSlot lives. What it calls finds the spare slot as this thread's.
-EngineCore::EndSlot::EndSlot(EngineCore& core) noexcept NO_THREAD_SAFETY_ANALYSIS : core_(core) {
-  try {
-    slot_ = &core.Slot();
-  } catch (...) {
-    core.spare_mu_.Lock();
-    spare_ = true;
-    slot_ = core.spare_slot_;
-    t_engine_id = core.id_.load(std::memory_order_relaxed);
-    t_slot = slot_;
-  }
+bool Slots::HasMine() noexcept try {
+  Mine();
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
-EngineCore::EndSlot::~EndSlot() NO_THREAD_SAFETY_ANALYSIS {
-  if (!spare_) return;
-  t_engine_id = 0;
-  core_.spare_mu_.Unlock();
+void Slots::Remember(ThreadSlot* slot) noexcept {
+  t_role = {id(), slot};
+  UseNow(t_role.id, slot);
 }
 
-void EngineCore::RememberSlot(ThreadSlot* slot) noexcept {
-  t_role = {id_.load(std::memory_order_relaxed), slot};
-  t_engine_id = t_role.id;
-  t_slot = slot;
-}
-
-void EngineCore::ForgetSlot(uint64_t id) {
+void Slots::Forget(uint64_t id) {
   t_engine_id = 0;
   if (t_role.id == id) t_role = {};
   if (SlotTable* table = PerThread<SlotTable>::Made())
     std::erase_if(table->entries, [&](const SlotEntry& e) { return e.id == id; });
 }
 
-bool EngineCore::HasSlot() noexcept try {
-  Slot();
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
+bool Slots::Drained(uint8_t parity) {
+  MutexLock lock(mu_);
+  uint64_t completed = 0, pushed = 0;
+  for (const auto& s : slots_) completed += s->completed[parity].Read();
+  for (const auto& s : slots_) pushed += s->pushed[parity].Read();
+  return completed == pushed;  // equal now means that all was done when `completed` was summed
+}
+
+uint64_t Slots::Pending() {
+  MutexLock lock(mu_);
+  uint64_t done = 0, pushed = 0;
+  for (const auto& s : slots_) done += s->completed[0].Read() + s->completed[1].Read();
+  for (const auto& s : slots_) pushed += s->pushed[0].Read() + s->pushed[1].Read();
+  return pushed - done;
+}
+
+uint64_t Slots::Completed() {
+  uint64_t done = 0;
+  ForEach([&](const ThreadSlot& s) { done += s.completed[0].Read() + s.completed[1].Read(); });
+  return done;
+}
+
+bool Slots::PushInProgress() {
+  bool found = false;
+  ForEach([&](const ThreadSlot& s) { found |= s.pushing.load(std::memory_order_acquire) != 0; });
+  return found;
+}
+
+void Slots::AfterForkInChild() {
+  Renew(liveness_->mu);
+  liveness_->slots = nullptr;  // this thread's slot is the parent's, and no longer one to give back
+  Renew(*this, core_, ops_, vars_, completions_);
+}
+
+// Not for the analysis: the lock is held as long as the EndSlot lives. What it calls finds the spare slot as this thread's.
+EndSlot::EndSlot(Slots& slots) noexcept NO_THREAD_SAFETY_ANALYSIS : slots_(slots) {
+  try {
+    slot_ = &slots.Mine();
+  } catch (...) {
+    slots.spare_mu_.Lock();
+    spare_ = true;
+    slot_ = slots.spare_;
+    UseNow(slots.id(), slot_);
+  }
+}
+
+EndSlot::~EndSlot() NO_THREAD_SAFETY_ANALYSIS {
+  if (!spare_) return;
+  t_engine_id = 0;
+  slots_.spare_mu_.Unlock();
 }
 
 }  // namespace engine::detail

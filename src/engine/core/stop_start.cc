@@ -13,7 +13,7 @@ void EngineCore::Stop() {
   RefuseInside("Stop");
   const Hold hold(this);
   MutexLock changing(change_mu_);
-  if (phase_.load(std::memory_order_relaxed) != Phase::kOpen) return;
+  if (admission_.phase() != Phase::kOpen) return;
   Slot();  // in the child of a fork the threads are made on first use: not behind our back
   {
     MutexLock lock(pools_mu_);
@@ -26,7 +26,7 @@ void EngineCore::Stop() {
 
 void EngineCore::JoinRoles() {
   for (uint32_t n; (n = playing_.load(std::memory_order_acquire)) != 0;) FutexWait(playing_, n);
-  WakeRoom();
+  admission_.Wake();
   JoinIdle();
 }
 
@@ -34,7 +34,7 @@ void EngineCore::Start() {
   RefuseInside("Start");
   const Hold hold(this);
   MutexLock changing(change_mu_);
-  if (phase_.load(std::memory_order_relaxed) == Phase::kOpen) StartStopped();
+  if (admission_.phase() == Phase::kOpen) StartStopped();
 }
 
 void EngineCore::StartStopped() {

@@ -40,7 +40,7 @@ Pool* EngineCore::MakePool(uint8_t index, PoolOptions options, int intra_op) {
     worker->pool = made.get();
     worker->index = i;
     worker->lane = lane + "/" + std::to_string(i);
-    worker->slot = TakeSlot();
+    worker->slot = slots_.Take();
     worker->slot->worker = worker.get();
     made->workers().push_back(std::move(worker));
   }
@@ -216,8 +216,9 @@ void EngineCore::StartPools() {
   for (size_t i = 0; i < roles.size(); ++i) Play(*threads[i], *roles[i]);
 }
 
-// In the child of a fork, on its first use.
+// In the child of a fork, on its first use. A closed engine needs no threads, and would not join them.
 void EngineCore::StartLostThreads() {
+  if (!threads_lost_.exchange(false, std::memory_order_acq_rel) || closed()) return;
   MutexLock lock(pools_mu_);
   if (stopped_) return;
   try {
@@ -267,10 +268,10 @@ void EngineCore::ThreadMain(EngineThread& thread) {
 
 // True when the pool stopped and the role is back; false when a stand-in has it.
 bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
-  const uint64_t id = id_.load(std::memory_order_relaxed);
+  const uint64_t id = slots_.id();
   class Pool& pool = *worker.pool;
   const PoolOptions& options = pool.options();
-  RememberSlot(worker.slot);
+  slots_.Remember(worker.slot);
   t_role_lent = false;
   SetThreadUp(options, options_.thread_name, worker);
   if (!thread.hooked[pool.index()]) {
@@ -319,12 +320,12 @@ bool EngineCore::PlayRole(EngineThread& thread, Worker& worker) {
   }
   const bool lent = std::exchange(t_role_lent, false);
   if (lent) {
-    ReturnSlot(&Slot());
+    slots_.Return(&Slot());
   } else {
     TellDrain(worker, nullptr);
     worker.slot->cache.Flush();
   }
-  ForgetSlot(id);
+  Slots::Forget(id);
   return !lent;
 }
 
@@ -338,8 +339,8 @@ EngineCore::EngineThread* EngineCore::LendRole() {
     ours |= f->core == this;
     drives |= f->core == this && f->op->extra.pool == kCallerPool;
   }
-  drives |= !ours && caller_pool_used_.load(std::memory_order_relaxed);
-  ThreadSlot* const own = role ? TakeSlot() : nullptr;
+  drives |= !ours && caller_pool_.used();
+  ThreadSlot* const own = role ? slots_.Take() : nullptr;
   EngineThread* driver = nullptr;
   EngineThread* player = nullptr;
   try {
@@ -347,11 +348,11 @@ EngineCore::EngineThread* EngineCore::LendRole() {
     if (drives) driver = StartDriver();
   } catch (...) {
     if (player) PutBack({player});
-    if (own) ReturnSlot(own);
+    if (own) slots_.Return(own);
     throw;
   }
   if (!role) return driver;
-  RememberSlot(own);
+  slots_.Remember(own);
   t_role_lent = true;
   Command(*player, EngineThread::kPlay, role);
   return driver;

@@ -25,10 +25,7 @@ void EngineCore::StartTrace() {
 std::vector<TraceEvent> EngineCore::StopTrace() {
   tracing_.store(false, std::memory_order_relaxed);
   std::vector<TraceEvent> events;
-  {
-    MutexLock lock(slots_mu_);
-    for (auto& slot : slots_) slot->trace.MoveTo(events);
-  }
+  slots_.ForEach([&](ThreadSlot& slot) { slot.trace.MoveTo(events); });
   std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
   for (size_t i = 0; i < events.size(); ++i) events[i].op = i;
   return events;

@@ -36,7 +36,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
                      "': a piece may run on any thread, which has no worker to lend; wait before or after ParallelFor");
   // The common case needs no op: the writes settle while we look, and nothing is poisoned.
   // Not behind ops that are held: it is the op that has them released.
-  const bool may_spin = !inside && !caller_pool_used_.load(std::memory_order_relaxed) && !Protocol::BehindHeld(core);
+  const bool may_spin = !inside && !caller_pool_.used() && !Protocol::BehindHeld(core);
   const auto spin = may_spin ? std::chrono::nanoseconds(options_.spin) : std::chrono::nanoseconds{0};
   if (kind == WaitKind::kRead && SpinUntil([&] { return Protocol::Settled(core); }, spin, spin_places_, deadline) &&
       !poisoned_.load(std::memory_order_relaxed)) {
@@ -94,7 +94,7 @@ bool EngineCore::Abandon(OpRecord* op) {
 }
 
 bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside) {
-  const bool driven = caller_pool_used_.load(std::memory_order_relaxed);
+  const bool driven = caller_pool_.used();
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
   if (SpinUntil(done, driven ? std::chrono::nanoseconds{0} : options_.spin, spin_places_, deadline)) return true;
   bool in_time = true;
@@ -103,75 +103,19 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
     if (inside && pool(kCallerPool).HasReady() && inside->AddDriver(*this)) continue;
     uint32_t was = WaitNode::kPending;
     if (!word.compare_exchange_strong(was, WaitNode::kParked, std::memory_order_acq_rel)) break;
-    in_time = SleepListed({&word, false}, WaitNode::kParked, deadline, !inside || inside->MayAddDriver(*this));
+    in_time = caller_pool_.Sleep({&word, false}, WaitNode::kParked, deadline, !inside || inside->MayAddDriver(*this));
     // Back from kParked or kDrive; kDone stays.
     was = word.load(std::memory_order_acquire);
     while (was != WaitNode::kDone && !word.compare_exchange_weak(was, WaitNode::kPending, std::memory_order_acq_rel)) {
     }
   }
-  PassOnDriving();
+  caller_pool_.PassOn();
   return done();
-}
-
-// Who could drive goes away: a wake that was meant for him goes to another. Asked behind his last sleep, in which the pool
-// may have been used for the first time.
-void EngineCore::PassOnDriving() {
-  if (caller_pool_used_.load(std::memory_order_relaxed) && pool(kCallerPool).HasReady())
-    WakeDriver();  // mutant: driver_leaves_in_silence
-}
-
-// One sleep, listed as a driver meanwhile. False at the deadline.
-bool EngineCore::SleepListed(ParkedWaiter me, uint32_t expected, Clock::time_point deadline, bool listed) {
-  if (deadline != kNever && Clock::now() >= deadline) return false;
-  if (!listed) {
-    FutexWait(*me.word, expected, deadline);
-    return true;
-  }
-  {
-    MutexLock lock(parked_mu_);
-    me.before = std::exchange(last_parked_, &me);
-    if (me.before) me.before->after = &me;
-    me.listed = true;
-    // seq_cst, then a look at the pool. Partner: WakeDriver, which has posted before it looks at the count.
-    parked_count_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  HeavyFence();
-  if (!pool(kCallerPool).HasReady()) FutexWait(*me.word, expected, deadline);
-  MutexLock lock(parked_mu_);
-  if (me.listed) Unlist(me);
-  parked_count_.fetch_sub(1, std::memory_order_relaxed);
-  return true;
-}
-
-void EngineCore::Unlist(ParkedWaiter& waiter) {
-  (waiter.after ? waiter.after->before : last_parked_) = waiter.before;
-  if (waiter.before) waiter.before->after = waiter.after;
-  waiter.listed = false;
-}
-
-// Changes the word that a driver sleeps on, then wakes it: a sleep that has not begun yet then ends at once.
-void EngineCore::WakeDriver() {
-  caller_pool_used_.store(true, std::memory_order_relaxed);
-  LightFence();
-  if (parked_count_.load(std::memory_order_relaxed) == 0) return;
-  MutexLock lock(parked_mu_);
-  while (last_parked_) {
-    ParkedWaiter& waiter = *last_parked_;  // stays until we let go of the lock
-    Unlist(waiter);
-    if (waiter.sequence) {
-      waiter.word->fetch_add(1, std::memory_order_release);
-    } else {
-      uint32_t parked = WaitNode::kParked;
-      if (!waiter.word->compare_exchange_strong(parked, WaitNode::kDrive, std::memory_order_acq_rel)) continue;
-    }
-    FutexWake(*waiter.word, kEveryone);  // mutant: dropped_driver_wake
-    return;
-  }
 }
 
 bool EngineCore::DriveOne(uint8_t* epoch) {
   if (t_frame) return false;
-  if (!HasSlot()) return false;  // no memory for one: later
+  if (!slots_.HasMine()) return false;  // no memory for one: later
   OpRecord* op = pool(kCallerPool).TryTake();
   if (!op) return false;
   if (epoch) *epoch = op->extra.epoch;

@@ -23,14 +23,15 @@ void Watchdog::Stop() {
 // Looks four times per timeout; reports once for each stall.
 void Watchdog::Main() {
   const EngineOptions& options = core_.options();
+  Slots& slots = core_.slots();
   const auto timeout = Timeout(options.stall_timeout).nanoseconds();
-  uint64_t last = core_.ProgressMark();
+  uint64_t last = slots.Completed();
   auto since = Clock::now();
   bool reported = false;
   while (stop_.load(std::memory_order_acquire) == 0) {
     FutexWait(stop_, 0, After(timeout / 4));
-    const uint64_t mark = core_.ProgressMark();
-    if (mark != last || core_.Pending() == 0) {
+    const uint64_t mark = slots.Completed();
+    if (mark != last || slots.Pending() == 0) {
       last = mark;
       since = Clock::now();
       reported = false;
@@ -39,7 +40,7 @@ void Watchdog::Main() {
     if (reported || Clock::now() - since < timeout) continue;
     const std::string report =
         "engine: no progress for " + std::to_string(options.stall_timeout.count()) + " ms; " + core_.DescribePending();
-    if (core_.ProgressMark() != mark || core_.Pending() == 0) continue;  // what it describes has moved on meanwhile
+    if (slots.Completed() != mark || slots.Pending() == 0) continue;  // what it describes has moved on meanwhile
     reported = true;
     if (options.on_stall) {
       RunHook(&core_, HookFrame::Kind::kStall, "on_stall", [&] { options.on_stall(report); });

@@ -3,7 +3,6 @@
 
 #include "core/core.h"
 #include "core/draft.h"
-#include "core/gate.h"
 #include "graph/kernel.h"
 #include "graph/replay.h"
 
@@ -50,7 +49,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   ThreadSlot& slot = Slot();
   uint32_t cls = ClassOf(bytes);
   // Null: would have to wait.
-  if ((cls >= kClasses || slot.cache.Empty(cls)) && !MakeRoom(slot, may_wait)) return nullptr;
+  if ((cls >= kClasses || slot.cache.Empty(cls)) && !admission_.MakeRoom(slot, may_wait)) return nullptr;
   slot.cache.Reserve(kGroupClass, plan.reads);
   slot.scratch.Reserve(Protocol::ScratchBytes(n));
   auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : ops_.TakeLarge(bytes, &cls));

@@ -1,0 +1,89 @@
+#include "core/admission.h"
+
+#include <sched.h>
+
+#include <utility>
+
+#include "core/core.h"
+#include "core/hook_frame.h"
+
+namespace engine::detail {
+
+void Admission::Refuse() { throw UsageError("push after shutdown: the engine takes no more ops"); }
+
+bool Admission::MayPushLate(const EngineCore& core) {
+  return t_frame && t_frame->core == &core && core.phase() == Phase::kDraining;
+}
+
+bool Admission::MakeRoom(ThreadSlot& slot, bool may_wait) {
+  const EngineOptions& options = core_.options();
+  const Arena& ops = core_.ops();
+  if (ops.outstanding() >= options.hard_max_pending && core_.slots().Pending() >= options.hard_max_pending)
+    throw BackPressureError("the hard bound of " + std::to_string(options.hard_max_pending) +
+                            " pending ops is reached (EngineOptions::hard_max_pending)");
+  // Inside an op, or a hook that keeps its worker: waiting here could be waiting for itself.
+  if (t_frame || HookFrame::Inside(&core_, HookFrame::Kind::kWorker)) return true;
+  if (ops.outstanding() + ops.magazine() <= options.max_pending || core_.slots().Pending() < options.max_pending)
+    return true;
+  if (!may_wait) return false;
+  WaitForRoom(slot);  // mutant: unbounded_pending
+  return true;
+}
+
+// So many pending ops are few enough for those that wait.
+static uint64_t Enough(size_t max_pending) { return max_pending - (max_pending + 1) / tuning::kRefillDivisor; }
+
+void Admission::WaitForRoom(ThreadSlot& slot) {
+  slot.backpressure_waits.Add();
+  const uint64_t enough = Enough(core_.options().max_pending);
+  // seq_cst, then a look at the workers and devices. Partners: NoteIdle, after a worker or the retirement thread has announced
+  // its sleep; and the LightFence in Finish, behind its count.
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  HeavyFence();
+  core_.chains().ReleaseAll();  // one that is appended to later sees Waiters()
+  uint64_t left = 0;
+  Clock::time_point patience{};
+  for (;;) {
+    const uint32_t seq = changes_.load(std::memory_order_acquire);
+    const uint64_t pending = core_.slots().Pending();
+    if (pending <= enough) break;
+    const bool device_busy = core_.KickBusyDevices();
+    if (!core_.Stopped() && core_.DriveOne()) continue;  // mutant: push_drives_while_stopped
+    if (HostMayProgress()) {
+      FutexWait(changes_, seq);
+    } else if (device_busy) {
+      // A collective waits for its peers, which may be waiting for what this push would bring. So a device alone is waited for
+      // only as long as ops end there from time to time.
+      const auto now = Clock::now();
+      if (std::exchange(left, pending) != pending) patience = now + tuning::kRoomOnDevice;
+      if (now >= patience) break;
+      FutexWait(changes_, seq, patience);
+    } else if (core_.slots().PushInProgress()) {
+      sched_yield();  // it may be about to post the op that all others wait for; nobody will wake us if it is not
+    } else {
+      break;
+    }
+  }
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool Admission::HostMayProgress() {
+  bool possible = false;
+  core_.ForEachPool([&](Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
+  return possible;
+}
+
+void Admission::NoteEnd(ThreadSlot& slot, const Worker* worker) {
+  // A sum over the slots now and then; every time where a worker's rhythm doesn't tell.
+  const uint64_t done = slot.completed[0].Read() + slot.completed[1].Read();
+  const size_t most = core_.options().max_pending;
+  if (worker && most >= 8 * tuning::kMagazine && done % tuning::kMagazine) return;
+  if (core_.slots().Pending() <= Enough(most)) Wake();
+}
+
+void Admission::Wake() {
+  changes_.fetch_add(1, std::memory_order_release);
+  FutexWake(changes_, kEveryone);
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,44 @@
+#include "core/epochs.h"
+
+#include "base/asymmetric_fence.h"
+#include "core/slots.h"
+
+namespace engine::detail {
+
+uint64_t Epochs::present() const {
+  MutexLock lock(mu_);
+  return present_;
+}
+
+bool Epochs::Over(uint64_t last, uint8_t* awaited) {
+  MutexLock lock(mu_);
+  bool moved = false;
+  while (over_ <= last) {
+    if (over_ == present_) {
+      // Nothing older runs, but for stragglers counted late under the parity that comes next: they go first.
+      const uint8_t next = (present_ + 1) & 1;
+      awaited_.store(1u + next, std::memory_order_relaxed);
+      HeavyFence();
+      if (!slots_.Drained(next)) break;
+      ++present_;  // flip, and wait for what was the present
+      parity_.store(present_ & 1, std::memory_order_relaxed);
+      awaited_.store(1 + (over_ & 1), std::memory_order_relaxed);
+      HeavyFence();
+    }
+    if (!slots_.Drained(over_ & 1)) break;
+    ++over_;
+    awaited_.store(0, std::memory_order_relaxed);
+    moved = true;
+  }
+  if (moved) Note();
+  *awaited = over_ & 1;
+  return over_ > last;
+}
+
+void Epochs::Note() {
+  // seq_cst. Partner: the sleeper's count in Sleep.
+  changes_.fetch_add(1);
+  if (sleepers_.load()) FutexWake(changes_, kEveryone);  // mutant: dropped_drain_note
+}
+
+}  // namespace engine::detail
