@@ -69,7 +69,7 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
 
 bool Admission::HostMayProgress() {
   bool possible = false;
-  core_.ForEachPool([&](Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
+  core_.pools().ForEach([&](const Pool& p) { possible |= p.index() != kCallerPool && !p.Quiet(); });
   return possible;
 }
 

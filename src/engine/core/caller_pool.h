@@ -11,6 +11,15 @@
 namespace engine::detail {
 
 class EngineCore;
+struct ErrorRecord;
+
+// What a waiting thread sleeps on. Lives in the closure of the wait op, whose block the waiter pins.
+struct WaitNode {
+  // 0 pending -> (waiter) kParked -> (completer) kDone; (waiter gives up) kAbandoned. kDrive: look at the caller pool.
+  enum : uint32_t { kPending, kParked, kDrive, kDone, kAbandoned };
+  std::atomic<uint32_t> word{kPending};
+  ErrorRecord* error = nullptr;  // counted; published by the release of kDone
+};
 
 // A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
 struct ParkedWaiter {

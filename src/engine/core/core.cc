@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/engine_thread.h"
-
 namespace engine::detail {
 
 EngineCore::EngineCore(EngineOptions options)
@@ -13,34 +11,26 @@ EngineCore::EngineCore(EngineOptions options)
       vars_(BlockKind::kVars, size_t{1} << 16),
       completions_(BlockKind::kCompletions, size_t{1} << 10),
       devices_(MakeDevices(*this, options_)) {
-  MakePools();
   SetPolicy({options_.policy, options_.policy_options});
   EnlistForFork();
   try {
-    MutexLock lock(pools_mu_);
-    StartPools();
+    pools_.Start();
   } catch (...) {
     DelistForFork();
     throw;
   }
 }
 
-void EngineCore::MakePools() {
-  MutexLock lock(pools_mu_);
-  roles_ = static_cast<size_t>(options_.workers);
-  for (const PoolOptions& named : options_.pools) roles_ += static_cast<size_t>(named.threads);
-  for (auto& p : pools_) p.store(nullptr, std::memory_order_relaxed);
-  MakePool(kDefaultPool,
-           {.name = "cpu",
-            .threads = options_.workers,
-            .cpus = options_.cpus,
-            .on_start = options_.on_start,
-            .on_end = options_.on_end},
-           options_.intra_op_threads);
-  MakePool(kCallerPool, {.name = "caller", .threads = 0}, options_.intra_op_threads);
-  default_pool_.store(options_.workers == 0 ? kCallerPool : kDefaultPool, std::memory_order_relaxed);
-  next_pool_ = kFirstNamedPool;
-  for (const PoolOptions& named : options_.pools) MakePool(next_pool_++, named, options_.intra_op_threads);
+// A closed engine needs no threads, and would not join them.
+void EngineCore::StartLostThreads() {
+  if (!threads_lost_.exchange(false, std::memory_order_acq_rel) || closed()) return;
+  try {
+    pools_.StartLost();
+  } catch (...) {
+    threads_lost_.store(true, std::memory_order_release);
+    t_engine_id = 0;  // so that the next call comes here again
+    throw;
+  }
 }
 
 ThreadSlot& EngineCore::FindSlot() { return slots_.Mine(); }
@@ -70,14 +60,11 @@ EngineStats EngineCore::stats() {
   // An op for a device is merged when it is issued, and completed when it has retired.
   out.dispatches = out.completed - std::min(out.completed, merged);
   slots_.ForEach([&](const ThreadSlot& s) { out.pushed += s.pushed[0].Read() + s.pushed[1].Read(); });
-  ForEachPool([&](class Pool& p) {
+  pools_.ForEach([&](class Pool& p) {
     out.wakeups += p.wakeups();
     for (const auto& w : p.workers()) out.sleeps += w->sleeps.Read();
   });
-  {
-    MutexLock lock(threads_mu_);
-    out.spare_threads = threads_.size() > roles_ ? threads_.size() - roles_ : 0;
-  }
+  out.spare_threads = threads_.spare();
   for (const Arena* arena : {&ops_, &vars_, &completions_}) {
     out.slab_bytes += arena->slab_bytes();
     out.slab_allocations += arena->slab_allocations();

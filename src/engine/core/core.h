@@ -26,8 +26,10 @@
 #include "core/epochs.h"
 #include "core/gate.h"
 #include "core/held_chains.h"
+#include "core/pools.h"
 #include "core/push_scopes.h"
 #include "core/slots.h"
+#include "core/threads.h"
 #include "core/watchdog.h"
 #include "engine/plan.h"
 #include "order/error_record.h"
@@ -47,24 +49,6 @@ struct PlanCore;
 struct PlanNode;
 class Registered;
 struct RunState;
-
-inline constexpr uint8_t kDefaultPool = 0;
-inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
-inline constexpr uint8_t kIoPool = 2;
-inline constexpr uint8_t kFirstNamedPool = 3;
-// Pools of devices, from the end: copy lanes, before them one issuer a device, before them one a channel.
-inline constexpr uint8_t kFirstCopyPool = kMaxPools - 2 * kMaxDevices;
-inline constexpr uint8_t kFirstDevicePool = kFirstCopyPool - kMaxDevices;
-inline constexpr uint8_t kFirstChannelPool = kFirstDevicePool - kMaxChannels;
-static_assert(kMaxPools - kFirstChannelPool <= 64);  // bits of device_pools_
-
-// What a waiting thread sleeps on. Lives in the closure of the wait op, whose block the waiter pins.
-struct WaitNode {
-  // 0 pending -> (waiter) kParked -> (completer) kDone; (waiter gives up) kAbandoned. kDrive: look at the caller pool.
-  enum : uint32_t { kPending, kParked, kDrive, kDone, kAbandoned };
-  std::atomic<uint32_t> word{kPending};
-  ErrorRecord* error = nullptr;  // counted; published by the release of kDone
-};
 
 PolicyChoice ChoiceOf(PolicyStamp stamp);
 
@@ -133,15 +117,12 @@ class EngineCore final : public PoolHost {
   OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
   void FinishTicket(OpRecord* op, ErrorRecord* error);
   void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
-  bool OnDevice(uint8_t pool_index) const {
-    return pool_index >= kFirstChannelPool &&
-           (device_pools_.load(std::memory_order_relaxed) >> (pool_index - kFirstChannelPool) & 1);
-  }
   void DropRun(RunState& run);
   void CheckRunWait(const RunState& run, Site site) const;
 
   // --- wait.cc
   enum class WaitKind { kRead, kWrite };
+  void RefuseWaitInHook() const;
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
   void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
   void NoteIdle() override;                       // waiters for room and drains look again
@@ -175,6 +156,8 @@ class EngineCore final : public PoolHost {
 
   // --- device/
   DeviceSide& devices() const { return *devices_; }
+  // relaxed: whoever runs an op for a device is behind the making of its pool.
+  void NoteDevices() { has_devices_.store(true, std::memory_order_relaxed); }
   bool HostWaits() const {  // for everything, or for room
     return epochs_.AnyAwaited() | admission_.Waiters();
   }
@@ -194,34 +177,18 @@ class EngineCore final : public PoolHost {
   }
   PushGate& gate() { return gate_; }
   Slots& slots() { return slots_; }
+  Pools& pools() { return pools_; }
+  class Pool& pool(uint8_t index) const { return pools_.at(index); }
+  Threads& threads() { return threads_; }
+  CallerPool& caller_pool() { return caller_pool_; }
+  Watchdog& watchdog() { return watchdog_; }
   Arena& ops() { return ops_; }
 
-  // --- threads.cc
-  uint8_t PoolIndex(const Placement& place) {
-    if (place.kind == Placement::Kind::kDefault) [[likely]]
-      return default_pool_.load(std::memory_order_relaxed);
-    return LanePoolIndex(place);
-  }
-  uint8_t LanePoolIndex(const Placement& place);
-  class Pool& pool(uint8_t index) { return *pools_[index].load(std::memory_order_acquire); }
-  bool HasPool(uint8_t index) const { return pools_[index].load(std::memory_order_acquire) != nullptr; }
-  struct EngineThread;
-  // Gives the calling worker's role to a stand-in while an op on this thread waits, and has another one drive the
-  // caller pool if the op came from there, or is another engine's that waits for one of ours; that one is returned, for
-  // EndDriving. Throws beyond the cap. LentRoles calls it in all engines that are concerned.
-  EngineThread* LendRole();
-  EngineThread* StartDriver();  // a stand-in that drives the caller pool until EndDriving; throws beyond the cap
-  static void EndDriving(EngineThread* driver);
-  bool OnOwnThread() const;  // also inside an op or a hook of ours on any thread
-  template <class F>
-  void ForEachPool(F&& f) {
-    for (auto& p : pools_)
-      if (class Pool* pool = p.load(std::memory_order_acquire)) f(*pool);
-  }
-
-  void StartLostThreads() EXCLUDES(pools_mu_);  // by a fork
+  // --- core.cc
+  void StartLostThreads();  // in the child of a fork, on its first use
 
   // --- stop_start.cc
+  bool OnOwnThread() const;  // also inside an op or a hook of ours on any thread
   void Stop() EXCLUDES(change_mu_);
   void Start() EXCLUDES(change_mu_);
 
@@ -234,7 +201,6 @@ class EngineCore final : public PoolHost {
   static const ScopePtr& ScopeOf(const CancelScope& scope) { return scope.cancelled_; }
   void EnlistForFork();
   void DelistForFork();
-  void MakePools() EXCLUDES(pools_mu_);
   void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Release();
   // Keeps the core while a call is inside it: an op that the call drives may destroy the engine.
@@ -264,7 +230,6 @@ class EngineCore final : public PoolHost {
   }
   PolicyStamp StampOf(const PolicyChoice& choice) const;  // checked
   void SetPolicy(const PolicyChoice& choice);
-  Placement NamedPool(std::string_view name) const;
   void StartTrace();
   std::vector<TraceEvent> StopTrace();
   void TraceRun(const char* name, const char* lane, Clock::time_point begin) noexcept;
@@ -281,9 +246,7 @@ class EngineCore final : public PoolHost {
   ThreadSlot& FindSlot();
   // policy.cc, push.cc
   PolicyStamp ScopedStamp() const;
-  uint8_t HomePool(PolicyStamp stamp) const {
-    return stamp.rules().uses_workers ? default_pool_.load(std::memory_order_relaxed) : kCallerPool;
-  }
+  uint8_t HomePool(PolicyStamp stamp) const { return stamp.rules().uses_workers ? pools_.home() : kCallerPool; }
   void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
   void MakeTemplate(Operator::State& state);
   void PushTemplate(Operator::State& state, int priority, Site site);
@@ -346,24 +309,9 @@ class EngineCore final : public PoolHost {
   ErrorRecord* TakeError(OpRecord* op);
   bool Abandon(OpRecord* op);
 
-  // threads.cc, stop_start.cc
-  class Pool* MakePool(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(pools_mu_);
-  void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(pools_mu_);
-  uint8_t MakeDevicePool(uint8_t index, const char* name, uint16_t number) EXCLUDES(pools_mu_);
-  void PlaceOnDevice(OpRecord* op, const Placement& place);
-  EngineThread* TakeIdleThread(bool stand_in) EXCLUDES(threads_mu_);
-  std::vector<EngineThread*> TakeThreads(size_t n) EXCLUDES(threads_mu_);
-  void PutBack(const std::vector<EngineThread*>& threads) EXCLUDES(threads_mu_);
-  void Play(EngineThread& thread, Worker& role);
-  void Command(EngineThread& thread, uint32_t command, Worker* role);
-  void StartPools() REQUIRES(pools_mu_);
-  void StartStopped() REQUIRES(change_mu_) EXCLUDES(pools_mu_);
+  // stop_start.cc
   void RefuseInside(const char* call) const;
-  void RefuseWaitInHook() const;
-  void ThreadMain(EngineThread& thread);
-  bool PlayRole(EngineThread& thread, Worker& worker);
   void JoinRoles();
-  void JoinIdle() EXCLUDES(threads_mu_);
 
   // shutdown.cc
   void Unobserved(const OpError& error);
@@ -383,8 +331,7 @@ class EngineCore final : public PoolHost {
   // relaxed loads everywhere: a failing op raises it before it releases its Vars, and that order carries it.
   std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
   std::atomic<bool> tracing_{false};
-  std::atomic<bool> has_devices_{false};             // sticky; set before a device op can be pushed
-  std::atomic<uint8_t> default_pool_{kDefaultPool};  // of policies that use workers; the caller pool if there are none
+  std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
   std::atomic<PolicyStamp> policy_{PolicyStamp{}};
   PushGate gate_;
   Admission admission_{*this};
@@ -398,22 +345,11 @@ class EngineCore final : public PoolHost {
   Epochs epochs_{slots_};
   CallerPool caller_pool_{*this, options_.workers == 0};
 
-  std::array<std::atomic<class Pool*>, kMaxPools> pools_{};
-  mutable Mutex pools_mu_;
-  std::vector<std::unique_ptr<class Pool>> pools_made_ GUARDED_BY(pools_mu_);
-  std::atomic<uint8_t> next_pool_{kFirstNamedPool};
-  std::atomic<uint64_t> device_pools_{
-      0};  // bit, from kFirstChannelPool: its ops go to a device; set before the pool is there
   std::unique_ptr<DeviceSide> devices_;
 
-  Mutex threads_mu_;
-  std::vector<std::unique_ptr<EngineThread>> threads_ GUARDED_BY(threads_mu_);
-  std::vector<EngineThread*> idle_ GUARDED_BY(threads_mu_);
-  std::atomic<uint32_t> idle_changed_{0};  // futex word
-  std::atomic<size_t> roles_{0};
-  std::atomic<uint32_t> playing_{0};       // roles that are played; futex word
+  Threads threads_{*this};
+  Pools pools_{*this};
   std::atomic<bool> threads_lost_{false};  // by a fork; made anew on first use
-  bool stopped_ GUARDED_BY(pools_mu_) = false;
   // Held by Stop, Start and Shutdown until they return, so that each finds the engine running, stopped or ended.
   Mutex change_mu_;
 

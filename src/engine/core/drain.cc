@@ -1,5 +1,6 @@
 // WaitAll. Most calls end without an epoch (epochs.h): where nothing at all is pending within a spin, all pushes up to now
 // are over.
+#include "core/core.h"
 #include "core/lent_roles.h"
 #include "sched/pool.h"
 

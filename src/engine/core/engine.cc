@@ -210,7 +210,7 @@ void Engine::Start() { core_->Start(); }
 void Engine::Shutdown() { core_->Shutdown(); }
 void Engine::SetPolicy(const PolicyChoice& choice) { core_->SetPolicy(choice); }
 PolicyChoice Engine::policy_choice() const { return detail::ChoiceOf(core_->Stamp()); }
-Placement Engine::Pool(std::string_view name) const { return core_->NamedPool(name); }
+Placement Engine::Pool(std::string_view name) const { return core_->pools().Named(name); }
 int Engine::workers() const noexcept { return core_->options().workers; }
 EngineStats Engine::stats() const { return core_->stats(); }
 DeviceStats Engine::device_stats() const { return core_->devices().stats(); }

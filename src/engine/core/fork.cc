@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "core/engine_thread.h"
+#include "core/core.h"
 #include "engine/spi/cost_model.h"
 
 namespace engine::detail {
@@ -105,20 +105,14 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   chains_.AfterForkInChild(vars_);
   watchdog_.AfterForkInChild();
   Renew(change_mu_);
-  Renew(pools_mu_);
-  Renew(pools_made_);
-  Renew(threads_mu_);
-  Renew(threads_);
-  Renew(idle_);
-  playing_ = 0;
+  threads_.AfterForkInChild();
   threads_lost_ = false;
   PoisonPendingAfterFork();
   // Its locks and threads are the parent's. It keeps the devices, which must not be destroyed here.
   (void)devices_.release();
   devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));
-  device_pools_ = 0;
-  MakePools();
-  threads_lost_ = !stopped_ && admission_.phase() == Phase::kOpen;
+  pools_.AfterForkInChild();
+  threads_lost_ = !pools_.stopped() && admission_.phase() == Phase::kOpen;
   t_engine_id = 0;  // the walk may have taken a slot: the next call looks for it again, and starts the threads
 }
 

@@ -62,7 +62,7 @@ std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   keep(desc.reads, "reads", state->reads);
   keep(desc.updates, "updates", state->updates);
   keep(desc.writes, "writes", state->writes);
-  PoolIndex(desc.place);  // refuses an unknown pool here rather than at the first push
+  pools_.Index(desc.place);  // refuses an unknown pool here rather than at the first push
   if (desc.cancel) state->scope = *desc.cancel;
   state->closure = std::make_unique<std::byte[]>(request.closure.type->size);
   request.closure.type->construct(state->closure.get(), request.closure.object);

@@ -162,7 +162,19 @@ ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
 ENGINE_INLINE EngineCore::Home EngineCore::HomeOf(const Placement& place) {
   if (place.kind == Placement::Kind::kDefault) [[likely]]
     return HomeNow();
-  return {.pool = PoolIndex(place)};
+  return {.pool = pools_.Index(place)};
+}
+
+static void PlaceOnDevice(OpRecord* op, const Placement& place, const DeviceSide& devices) {
+  if (place.kind == Placement::Kind::kCommunicator) {
+    op->extra.device = static_cast<uint8_t>(devices.ChannelDevice(place.index));
+    op->extra.asked_lane = static_cast<uint8_t>(kFirstChannelLane + place.index);
+    return;
+  }
+  op->extra.device = static_cast<uint8_t>(place.index);
+  op->extra.asked_lane = place.kind == Placement::Kind::kCopyIn    ? kCopyInLane
+                         : place.kind == Placement::Kind::kCopyOut ? kCopyOutLane
+                                                                   : place.lane;
 }
 
 // Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups. Null: no
@@ -172,7 +184,7 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
   const CancelScope* const cancel = desc.cancel ? desc.cancel : t_scopes.cancel;
   const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
   flags |= home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
-  if (desc.place.kind != Placement::Kind::kDefault && OnDevice(home.pool)) [[unlikely]]
+  if (desc.place.kind != Placement::Kind::kDefault && pools_.OnDevice(home.pool)) [[unlikely]]
     flags |= desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
   CheckPriority(desc.priority, desc.name, site);
   size_t closure_at = 0;
@@ -212,7 +224,7 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
 
   try {
     if (flags & kDeviceOp) [[unlikely]]
-      PlaceOnDevice(op, desc.place);
+      PlaceOnDevice(op, desc.place, *devices_);
     const uint32_t writes = ListInline(&slot, op, desc);
     if (desc.reads.size()) slot.cache.Reserve(kGroupClass, static_cast<uint32_t>(desc.reads.size()));
     Protocol::SetPins(op, writes, ProductionEnv::ExtraPins(flags));
@@ -558,12 +570,12 @@ namespace engine {
 // Here, so that the compiler narrows the common case of PushChained.
 ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   const uint8_t pool = core_->HomeOf(desc.place).pool;
-  if (!core_->OnDevice(pool) || fn.type->async) [[unlikely]]  // mutant: op_for_the_host_held
+  if (!core_->pools().OnDevice(pool) || fn.type->async) [[unlikely]]  // mutant: op_for_the_host_held
     return PushPast(desc, fn, site, may_wait) ? 0 : kNoRoom;
   return core_->PushChained(desc, fn, site, detail::OpKindId::kPlain, {.pool = pool}, may_wait, *owner_);
 }
 bool HeldOps::Holds(const Placement& place) const {
-  return place.kind != Placement::Kind::kDefault && core_->OnDevice(core_->HomeOf(place).pool);
+  return place.kind != Placement::Kind::kDefault && core_->pools().OnDevice(core_->HomeOf(place).pool);
 }
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   return PushOrTry(desc, fn, site, true);

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "base/make_thread.h"
-#include "core/engine_thread.h"
+#include "core/core.h"
 #include "core/hook_frame.h"
 
 namespace engine::detail {
@@ -47,7 +47,7 @@ void EngineCore::Shutdown() {
   const Hold hold(this);
   MutexLock changing(change_mu_);
   if (admission_.phase() != Phase::kOpen) return;
-  StartStopped();  // throws, and then nothing has changed
+  pools_.Start();  // throws, and then nothing has changed
   admission_.Enter(Phase::kDraining);
   gate_.Close(slots_);  // pushes in progress are registered now, later ones see the phase
   gate_.Open();
@@ -65,11 +65,7 @@ void EngineCore::Shutdown() {
 void EngineCore::GiveUp(const std::string& why) {
   Retain();
   watchdog_.Stop();
-  {
-    MutexLock lock(threads_mu_);
-    for (auto& t : threads_)
-      if (t->thread.joinable()) t->thread.detach();
-  }
+  threads_.DetachAll();
   auto cause = std::make_exception_ptr(ShutdownError(why));
   Unobserved(OpError("shutdown gave up: " + DescribeException(cause), "", {}, {}, cause));
   ReportUnseen();
@@ -103,20 +99,9 @@ void EngineCore::ShutdownElsewhere() noexcept {
 
 void EngineCore::JoinEverything() {
   watchdog_.Stop();
-  {
-    MutexLock lock(pools_mu_);
-    stopped_ = true;  // a pool that a refused push still makes gets no threads
-    ForEachPool([](class Pool& p) { p.StopWorkers(); });
-  }
-  for (;;) {
-    const uint32_t changed = idle_changed_.load(std::memory_order_acquire);
-    JoinRoles();
-    {
-      MutexLock lock(threads_mu_);
-      if (threads_.empty()) break;
-    }
-    FutexWait(idle_changed_, changed);
-  }
+  pools_.Stop();  // a pool that a refused push still makes gets no threads
+  JoinRoles();
+  threads_.JoinAll();
   devices_->Close();
 }
 

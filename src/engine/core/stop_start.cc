@@ -1,7 +1,14 @@
 // Stop and start, one after another with each other and with a shutdown.
-#include "core/engine_thread.h"
+#include "core/core.h"
+#include "core/hook_frame.h"
 
 namespace engine::detail {
+
+bool EngineCore::OnOwnThread() const {
+  for (const RunFrame* f = t_frame; f; f = f->outer)
+    if (f->core == this) return true;
+  return threads_.OwnThis() || HookFrame::Inside(this);
+}
 
 void EngineCore::RefuseInside(const char* call) const {
   if (OnOwnThread())
@@ -15,33 +22,20 @@ void EngineCore::Stop() {
   MutexLock changing(change_mu_);
   if (admission_.phase() != Phase::kOpen) return;
   Slot();  // in the child of a fork the threads are made on first use: not behind our back
-  {
-    MutexLock lock(pools_mu_);
-    if (stopped_) return;
-    stopped_ = true;
-    ForEachPool([](class Pool& p) { p.StopWorkers(); });
-  }
-  JoinRoles();
+  if (pools_.Stop()) JoinRoles();
 }
 
 void EngineCore::JoinRoles() {
-  for (uint32_t n; (n = playing_.load(std::memory_order_acquire)) != 0;) FutexWait(playing_, n);
+  threads_.AwaitRoles();
   admission_.Wake();
-  JoinIdle();
+  threads_.JoinIdle();
 }
 
 void EngineCore::Start() {
   RefuseInside("Start");
   const Hold hold(this);
   MutexLock changing(change_mu_);
-  if (admission_.phase() == Phase::kOpen) StartStopped();
-}
-
-void EngineCore::StartStopped() {
-  MutexLock lock(pools_mu_);
-  if (!stopped_) return;
-  StartPools();
-  stopped_ = false;
+  if (admission_.phase() == Phase::kOpen) pools_.Start();
 }
 
 }  // namespace engine::detail

@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "core/draft.h"
-#include "core/engine_thread.h"
+#include "core/hook_frame.h"
 #include "core/lent_roles.h"
 
 namespace engine::detail {
@@ -64,6 +64,12 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   if (!done && Abandon(op)) return false;
   if (ErrorRecord* error = TakeError(op)) Throw(error);
   return true;
+}
+
+void EngineCore::RefuseWaitInHook() const {
+  if (HookFrame::Inside(this, HookFrame::Kind::kWorker))
+    throw UsageError(
+        "a wait in on_start or on_end may be for what the hook's own worker is to run; push there, and wait elsewhere");
 }
 
 // A run that goes on here when `word` says so. Where no stand-in is left, or can be made, nobody takes our role meanwhile.

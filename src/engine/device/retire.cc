@@ -13,7 +13,6 @@
 
 #include <algorithm>
 
-#include "core/engine_thread.h"
 #include "device/devices.h"
 
 namespace engine::detail {

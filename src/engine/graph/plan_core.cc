@@ -62,7 +62,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   awaited.resize(layout.tasks.size());
   const auto on_device = [&](uint32_t t) {
     const Placement& on = graph.nodes()[layout.order[layout.tasks[t].first]].place;
-    return on.kind != Placement::Kind::kDefault && core->OnDevice(core->PoolIndex(on));
+    return on.kind != Placement::Kind::kDefault && core->pools().OnDevice(core->pools().Index(on));
   };
   for (uint32_t i = 0; i < layout.tasks.size(); ++i) {
     const PlanLayout::Task& from = layout.tasks[i];
@@ -74,9 +74,9 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     for (const uint32_t s : from.successors) successors.push_back({s, layout.task_counter[s]});
     task.successors_end = at(successors);
     task.predecessors = from.predecessors;
-    task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->PoolIndex(last.place);
+    task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->pools().Index(last.place);
     task.async = last.async;
-    if (core->OnDevice(task.pool)) {
+    if (core->pools().OnDevice(task.pool)) {
       task.pool = kDefaultPool;  // whoever comes to it pushes it there
       task.async = from.end - from.first;
       task.device = true;

@@ -34,7 +34,7 @@ struct alignas(64) Worker {
   int index = 0;
   ThreadSlot* slot = nullptr;
   std::string lane;                       // "cpu/0"
-  bool played = false;                    // by a thread; set and looked at under EngineCore::pools_mu_
+  bool played = false;                    // by a thread; set and looked at under the lock of Pools
   uint32_t turn = 0;                      // where the next look starts
   uint32_t found = 0;                     // ops since it last found nothing
   bool doubts = false;                    // that ops are still tiny: the last mean was not

@@ -65,7 +65,7 @@ struct alignas(64) ThreadSlot {
   OwnedCounter completed[2];
   OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
   TraceRing trace;
-  bool taken = false;  // under EngineCore::slots_mu_
+  bool taken = false;  // under the lock of Slots
 };
 
 // The slot that this thread used last, and of which engine.

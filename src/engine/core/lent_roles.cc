@@ -1,0 +1,76 @@
+#include "core/lent_roles.h"
+
+#include "core/core.h"
+
+namespace engine::detail {
+
+LentRoles::~LentRoles() {
+  while (EngineThread* driver = drivers_) {
+    drivers_ = driver->next_lent;
+    Threads::EndDriving(driver);
+  }
+}
+
+void LentRoles::Lend(EngineCore& awaited) {
+  LendOf(awaited);
+  if (t_in_piece) return;  // the roles are another thread's, and ops on its stack must not be touched here
+  for (const RunFrame* f = t_frame; f; f = f->outer) {
+    bool seen = f->core == &awaited;
+    for (const RunFrame* inner = t_frame; inner != f; inner = inner->outer) seen |= inner->core == f->core;
+    if (seen) continue;
+    try {
+      LendOf(*f->core);
+    } catch (const Error&) {
+    } catch (const std::bad_alloc&) {
+    }
+  }
+}
+
+void LentRoles::LendOf(EngineCore& core) {
+  core.RefuseWaitInHook();
+  for (const RunFrame* f = t_frame; f; f = f->outer)
+    if (f->core == &core && (f->op->extra.flags & kInChain)) core.chains().Leave(f->op);
+  Worker* const role = core.Slot().worker;
+  bool drives = false, ours = false;
+  for (const RunFrame* f = t_frame; f; f = f->outer) {
+    ours |= f->core == &core;
+    drives |= f->core == &core && f->op->extra.pool == kCallerPool;
+  }
+  drives |= !ours && core.caller_pool().used();
+  Slots& slots = core.slots();
+  Threads& threads = core.threads();
+  ThreadSlot* const own = role ? slots.Take() : nullptr;
+  EngineThread* player = nullptr;
+  try {
+    if (role) player = threads.TakeStandIn();
+    if (drives) Keep(threads.StartDriver());
+  } catch (...) {
+    if (player) threads.PutBack({player});
+    if (own) slots.Return(own);
+    throw;
+  }
+  if (!role) return;
+  slots.Remember(own);
+  t_role_lent = true;
+  threads.PlayOn(*player, *role);
+}
+
+bool LentRoles::AddDriver(EngineCore& core) {
+  if (!MayAddDriver(core)) return false;
+  try {
+    Keep(core.threads().StartDriver());
+    return true;
+  } catch (const Error&) {
+  } catch (const std::bad_alloc&) {
+  }
+  none_to_be_had_ = true;
+  return false;
+}
+
+bool LentRoles::MayAddDriver(const EngineCore& core) const {
+  for (const EngineThread* driver = drivers_; driver; driver = driver->next_lent)
+    if (driver->core == &core) return false;
+  return !none_to_be_had_;
+}
+
+}  // namespace engine::detail

@@ -1,0 +1,79 @@
+// Pools: the pools of one engine: its own, the named ones, and those of lanes, which are made on first use; and whether
+// threads play the roles of their workers.
+//
+// Threads: any. Only making a pool, Start and Stop take the lock.
+// Errors:  UsageError for a placement or a name that the engine does not have; Error where no thread can be made, and then
+//          nothing has changed.
+// Fork:    made anew in the child, which starts the threads on first use, unless the parent had stopped them.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "base/fork.h"
+#include "sched/pool.h"
+
+namespace engine::detail {
+
+class EngineCore;
+
+inline constexpr uint8_t kDefaultPool = 0;
+inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
+inline constexpr uint8_t kIoPool = 2;
+inline constexpr uint8_t kFirstNamedPool = 3;
+// Pools of devices, from the end: copy lanes, before them one issuer a device, before them one a channel.
+inline constexpr uint8_t kFirstCopyPool = kMaxPools - 2 * kMaxDevices;
+inline constexpr uint8_t kFirstDevicePool = kFirstCopyPool - kMaxDevices;
+inline constexpr uint8_t kFirstChannelPool = kFirstDevicePool - kMaxChannels;
+static_assert(kMaxPools - kFirstChannelPool <= 64);  // bits of on_device_
+
+class Pools {
+ public:
+  explicit Pools(EngineCore& core, bool stopped = true);
+
+  class Pool& at(uint8_t index) const { return *at_[index].load(std::memory_order_acquire); }
+  uint8_t home() const { return home_; }  // of policies that use workers: the caller pool if there are none
+  uint8_t Index(const Placement& place) {
+    if (place.kind == Placement::Kind::kDefault) [[likely]]
+      return home_;
+    return LaneIndex(place);
+  }
+  bool OnDevice(uint8_t index) const {
+    return index >= kFirstChannelPool &&
+           (on_device_.load(std::memory_order_relaxed) >> (index - kFirstChannelPool) & 1);
+  }
+  Placement Named(std::string_view name) const;
+  template <class F>
+  void ForEach(F&& f) const {
+    for (const auto& p : at_)
+      if (class Pool* pool = p.load(std::memory_order_acquire)) f(*pool);
+  }
+
+  void Start() EXCLUDES(mu_);
+  bool Stop() EXCLUDES(mu_);       // false: they are stopped already
+  void StartLost() EXCLUDES(mu_);  // in the child of a fork
+  bool stopped() const EXCLUDES(mu_);
+
+  void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS { Renew(*this, core_, stopped_); }
+
+ private:
+  bool Has(uint8_t index) const { return at_[index].load(std::memory_order_acquire) != nullptr; }
+  uint8_t LaneIndex(const Placement& place) EXCLUDES(mu_);
+  uint8_t MakeDevicePool(uint8_t index, const char* name, uint16_t number) EXCLUDES(mu_);
+  void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(mu_);
+  class Pool* Make(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(mu_);
+  void StartRoles() REQUIRES(mu_);
+
+  const uint8_t home_;
+  uint8_t end_of_named_;
+  std::atomic<uint64_t> on_device_{
+      0};  // bit, from kFirstChannelPool: its ops go to a device; set before the pool is there
+  std::array<std::atomic<class Pool*>, kMaxPools> at_{};
+  EngineCore& core_;
+  mutable Mutex mu_;
+  std::vector<std::unique_ptr<class Pool>> made_ GUARDED_BY(mu_);
+  bool stopped_ GUARDED_BY(mu_);
+};
+
+}  // namespace engine::detail

@@ -1,0 +1,88 @@
+// What a thread does that plays a worker's role: takes ops from its pool and runs them, until the pool stops or the body of
+// one has waited and lent the role away.
+#include <pthread.h>
+#include <sched.h>
+
+#include <cstdio>
+
+#include "core/core.h"
+#include "core/hook_frame.h"
+
+namespace engine::detail {
+
+static void SetThreadUp(const PoolOptions& options, const std::string& prefix, const Worker& worker) {
+  char name[16];  // as much as a thread's name may have
+  std::snprintf(name, sizeof name, "%s/%s", prefix.c_str(), worker.lane.c_str());
+  pthread_setname_np(pthread_self(), name);
+  if (options.cpus.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(options.cpus[static_cast<size_t>(worker.index) % options.cpus.size()], &set);
+  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // a refused affinity costs speed, never a result
+}
+
+// True when the pool stopped and the role is back; false when a stand-in has it.
+bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
+  const uint64_t id = core_.slots().id();
+  class Pool& pool = *worker.pool;
+  const PoolOptions& options = pool.options();
+  core_.slots().Remember(worker.slot);
+  t_role_lent = false;
+  SetThreadUp(options, core_.options().thread_name, worker);
+  if (!thread.hooked[pool.index()]) {
+    thread.hooked[pool.index()] = worker.index + 1;
+    if (options.on_start)
+      RunHook(&core_, HookFrame::Kind::kWorker, "on_start", [&] { options.on_start(worker.index); });
+  }
+  OpRecord* next = nullptr;
+  bool fair = false;
+  uint32_t taken = 0, measured = 0;
+  Clock::time_point since{};
+  const bool several = pool.workers().size() > 1;
+  for (uint32_t run = 0;; ++run) {
+    if (several && (measured == 0 || measured >= tuning::kMeasuredOps)) {  // mechanism: tiny_regime
+      const auto now = Clock::now();
+      const auto searched = std::exchange(worker.searched, std::chrono::nanoseconds{0});
+      if (measured && pool.NoteMean(worker, now - since - searched, measured)) {
+        if (next) pool.Put(*worker.slot, std::exchange(next, nullptr));
+        pool.Retire(worker);
+      }
+      since = measured ? Clock::now() : now;
+      measured = 0;
+    }
+    ++measured;
+    const bool merged = next && (next->extra.flags & kInChain) && next->extra.merged;
+    // Let others have a turn.
+    if (next && ((run >= tuning::kInlineRun && !merged) || worker.turn_over || pool.stopping())) {
+      worker.turn_over = false;
+      if (merged) core_.devices().LeaveRun(worker);
+      pool.Put(*worker.slot, next);
+      next = nullptr;
+      fair = true;
+    }
+    if (!next) {
+      run = 0;
+      // An op that pushes its like would keep all others out for ever: what lies in its own queue comes first.
+      fair |= ++taken % tuning::kInlineRun == 0;
+      const uint64_t sleeps = worker.sleeps.Read();
+      next = pool.Next(worker, fair);
+      if (worker.sleeps.Read() != sleeps) measured = 0;  // the time asleep is nobody's op
+      fair = false;
+      if (!next) break;
+    }
+    Protocol::PrefetchEnd(next);  // mechanism: prefetch_end
+    next = core_.Execute(*worker.slot, next, &worker);
+    if (t_role_lent) break;  // with the worker
+  }
+  const bool lent = std::exchange(t_role_lent, false);
+  if (lent) {
+    core_.slots().Return(&core_.Slot());
+  } else {
+    core_.TellDrain(worker, nullptr);
+    worker.slot->cache.Flush();
+  }
+  Slots::Forget(id);
+  return !lent;
+}
+
+}  // namespace engine::detail
