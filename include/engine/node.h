@@ -18,6 +18,7 @@
 namespace engine {
 
 namespace detail {
+class Runs;
 struct RunState;
 
 // What a plan's arrays say of a node; here because its kernel looks its values up.
@@ -116,7 +117,7 @@ class NodeContext : public RunContext {
   }
 
  private:
-  friend class detail::EngineCore;
+  friend class detail::Runs;
   NodeContext(detail::EngineCore* core, detail::OpRecord* op, int worker, detail::RunState* run) noexcept;
   [[noreturn]] void NoSuchInput(size_t input) const;
   [[noreturn]] void NoSuchOutput(size_t output) const;

@@ -8,7 +8,7 @@ engine_mutant(dropped_driver_wake "Workers/CompletionTest.CalledOnAForeign*/0" D
 engine_mutant(driver_leaves_in_silence "DriverTest.AWait*" DROP)
 engine_mutant(body_under_the_scopes_of_who_waits "Workers/DrivingTest.ABodyPushesUnderNo*/0" DROP)
 engine_mutant(wait_for_own_var "Workers/NestedWaitTest.WaitForAVarOfItsOwn*" FALSE)
-engine_mutant(push_drives_while_stopped "Workers/StoppedRunsTest.*/0" INSTEAD "if (DriveOne()) continue;")
+engine_mutant(push_drives_while_stopped "Workers/StoppedRunsTest.*/0" INSTEAD "if (core_.DriveOne()) continue;")
 engine_mutant(naive_runs_while_stopped "Workers/StoppedRunsTest.A*/0" INSTEAD "if (at_push && !t_in_piece) {")
 engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOps*/0" DROP)
 

@@ -1,23 +1,18 @@
-// EngineCore: the state of one engine, and the steps that an op goes through. Each step has a file of its own:
+// EngineCore: one engine. What it has is kept by its owners, each with its own lock, its own way over a fork and a file of its
+// own (slots, gate, epochs, admission, caller_pool, held_chains, pools, threads, watchdog). EngineCore brings them together:
+// it has what each op looks at, and the steps that an op goes through:
 //   push.cc       validate, take a block, fill it, register          execute.cc   run, settle, release, propagate
-//   pool.cc       ready ops, parking, waking                         threads.cc   workers, stand-ins
-//   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll's epochs
-//   slots.cc      which slot a thread has                            stop_start.cc  stop, start
-//   shutdown.cc   draining and the end                               fork.cc      the push gate and fork
-//   completion.cc asynchronous ops                                   describe_pending.cc  reports of what is stuck
+//   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll
+//   shutdown.cc   draining and the end                               fork.cc      fork
+//   completion.cc asynchronous ops                                   stop_start.cc  stop, start
 // Counted: by the Engine handle, each live Var, and each Completion, so that all of these may outlive the engine.
-//
-// Lock order: change_mu_, then drain_mu_ or pools_mu_, then threads_mu_, then slots_mu_, then an Arena's; at fork, the Arena of the Vars
-// before slots_mu_, with the push gate closed. No lock is held while user code runs, but change_mu_: who
-// wants that is refused inside ops and hooks.
+// Lock order: README.md. No lock is held while user code runs, but change_mu_: who wants that is refused inside ops and hooks.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/admission.h"
@@ -31,24 +26,18 @@
 #include "core/slots.h"
 #include "core/threads.h"
 #include "core/watchdog.h"
-#include "engine/plan.h"
+#include "engine/trace.h"
 #include "order/error_record.h"
-#include "order/held_chain.h"
 #include "order/op_kind.h"
 #include "order/op_record.h"
 #include "sched/pool.h"
-#include "sched/thread_slot.h"
 #include "sched/turns.h"
 
 namespace engine::detail {
 
 class Draft;
 class LentRoles;
-struct ModelStep;
-struct PlanCore;
-struct PlanNode;
 class Registered;
-struct RunState;
 
 PolicyChoice ChoiceOf(PolicyStamp stamp);
 
@@ -72,8 +61,22 @@ class EngineCore final : public PoolHost {
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
   void ReleaseHeld(CompletionState* claim);
 
-  // --- push.cc: members of chains
-  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner);  // push.cc: of a run, into its chain
+  // Where an op goes that is pushed by this thread now, and what it is under there.
+  struct Home {
+    uint8_t pool = 0;
+    uint8_t intra_op = 0;
+    uint32_t flags = 0;
+  };
+  Home HomeOf(const Placement& place);
+  uint8_t HomePool(PolicyStamp stamp) const { return stamp.rules().uses_workers ? pools_.home() : kCallerPool; }
+  // Of a drawn up op (draft.h): its place in the order, and its start if it is ready.
+  void StartRecord(ThreadSlot& slot, Draft draft);
+  void DropUnregistered(ThreadSlot& slot, OpRecord* op);
+  void RecycleRecord(ThreadSlot& slot, OpRecord* op);
+  // Members of chains: how many the chain holds then, 0 if somebody needed it meanwhile, and it has been released.
+  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, Home home, bool may_wait,
+                       HeldOwner& owner);
+  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner);  // of a run, into its chain
   HeldChains& chains() { return chains_; }
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
@@ -98,27 +101,23 @@ class EngineCore final : public PoolHost {
   void Complete(Pass& pass, OpRecord* op);
   void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
   static bool Cancelled(OpRecord* op);
+  ErrorRecord* BeforeRun(OpRecord* op);
+  void SettlePoison(OpRecord* op, ErrorRecord* error);
+  void SetPoison(VarCore* var, ErrorRecord* error);
+  void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
+  void NoteError(ErrorRecord* root) { errors_.Add(root); }
+  // relaxed: a failing op raises it before it releases its Vars, and that order carries it.
+  bool poisoned() const { return poisoned_.load(std::memory_order_relaxed) != 0; }
+  bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
   // --- internal_ops.cc
+  Draft NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site);
+  void RegisterInternal(ThreadSlot& slot, Draft draft);
   void EndWait(Pass& pass, OpRecord* op);
   void ClearPoison(Pass& pass, OpRecord* op);  // of its Var
   static Access* FindAccess(OpRecord* op, const VarCore* var);
   static ErrorRecord* FirstPoison(OpRecord* op);
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
-
-  // --- plan_run.cc, plan_in_order.cc: runs of plans
-  PolicyStamp RunStamp(const RunOptions& options) const {
-    const PolicyStamp stamp = Stamp();
-    if (!options.policy || *options.policy == stamp.policy) return stamp;
-    return StampOf({*options.policy, {}});
-  }
-  RunState* StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
-                     const ModelStep& step, Site site, bool may_wait);
-  OpRecord* ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker);
-  void FinishTicket(OpRecord* op, ErrorRecord* error);
-  void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
-  void DropRun(RunState& run);
-  void CheckRunWait(const RunState& run, Site site) const;
 
   // --- wait.cc
   enum class WaitKind { kRead, kWrite };
@@ -148,7 +147,6 @@ class EngineCore final : public PoolHost {
   Completion NewCompletionOf(ThreadSlot& slot, OpRecord* op) { return Completion(NewCompletion(slot, op)); }
   void FinishAsync(OpRecord* op, std::exception_ptr cause);
   void DropCompletion(CompletionState* state);  // one count
-  friend class engine::Completion;
   void ReleaseAllHeld();
   void FailPendingCompletions(const std::exception_ptr& cause);
   CompletionState* PendingCompletions(bool held);
@@ -177,12 +175,14 @@ class EngineCore final : public PoolHost {
   }
   PushGate& gate() { return gate_; }
   Slots& slots() { return slots_; }
+  Admission& admission() { return admission_; }
   Pools& pools() { return pools_; }
   class Pool& pool(uint8_t index) const { return pools_.at(index); }
   Threads& threads() { return threads_; }
   CallerPool& caller_pool() { return caller_pool_; }
   Watchdog& watchdog() { return watchdog_; }
   Arena& ops() { return ops_; }
+  Turns& turns() { return turns_; }
 
   // --- core.cc
   void StartLostThreads();  // in the child of a fork, on its first use
@@ -236,74 +236,34 @@ class EngineCore final : public PoolHost {
   void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) noexcept;
 
  private:
-  friend class engine::HeldOps;
-  friend class Replay;
-  friend struct ProductionEnv;
-  friend class Devices;
-  friend class Draft;
   ~EngineCore();
 
   ThreadSlot& FindSlot();
   // policy.cc, push.cc
   PolicyStamp ScopedStamp() const;
-  uint8_t HomePool(PolicyStamp stamp) const { return stamp.rules().uses_workers ? pools_.home() : kCallerPool; }
   void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
   void MakeTemplate(Operator::State& state);
   void PushTemplate(Operator::State& state, int priority, Site site);
-  struct Home {
-    uint8_t pool = 0;
-    uint8_t intra_op = 0;
-    uint32_t flags = 0;
-  };
   Home HomeNow() const;
-  Home HomeOf(const Placement& place);
   Draft NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
                   bool may_wait);
   uint32_t ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const;
   static uint32_t ListOnce(ThreadSlot* slot, OpRecord* op);
   uint32_t ListAccesses(OpRecord* op, const OpDesc& desc) const;
-  Draft NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site);
   static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
-  void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   Registered RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias);
-  void StartRecord(ThreadSlot& slot, Draft draft);
   void RunAtPush(ThreadSlot& slot, OpRecord* op);
   void DriveLeftOver();
-  void RegisterInternal(ThreadSlot& slot, Draft draft);
   [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);
 
   // push.cc: members of chains
   uint32_t AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner, bool open);
-  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, Home home, bool may_wait,
-                       HeldOwner& owner);
   HeldChain* OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count);
-  // plan_run.cc, replay_ranked.cc
-  uint32_t AwaitReady(RunState& run, Worker& worker);
-  void ReportToModel(RunState& run);
-  void BeginRun(RunState& run);
-  OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
-  OpRecord* FinishRun(ThreadSlot& slot, RunState& run, Worker* worker);
-  OpRecord* NewPlanOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes, uint8_t pool_index);
-  void RecyclePlanOp(ThreadSlot& slot, OpRecord* op);
-  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index);
-  void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
-  Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
-  void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
-  static NodeContext MakeNodeContext(EngineCore& core, OpRecord* op, int worker, RunState& run);
-  static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
-  bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
-  void NoteError(ErrorRecord* root) { errors_.Add(root); }
-
   // execute.cc
-  void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
-  ErrorRecord* BeforeRun(OpRecord* op);
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
-  void SettlePoison(OpRecord* op, ErrorRecord* error);
   static void PrefetchFollower(OpRecord* op);
-  void SetPoison(VarCore* var, ErrorRecord* error);
   void RunInternal(Pass& pass, OpRecord* op);  // internal_ops.cc
-  void RecycleRecord(ThreadSlot& slot, OpRecord* op);
-  void RecycleOther(OpRecord* op);  // a deletion, or a block from operator new
+  void RecycleOther(OpRecord* op);             // a deletion, or a block from operator new
 
   // wait.cc
   ErrorRecord* TakeError(OpRecord* op);

@@ -1,7 +1,83 @@
-// Internal ops: waits, error clearing and deletion. A few stores, done wherever they are granted.
-#include "core/core.h"
+// Internal ops: waits, error clearing and deletion; and the Vars that the last makes an end of. Exempt from the bounds, never
+// counted, a few stores, done wherever they are granted.
+#include <cassert>
+#include <new>
+
+#include "core/draft.h"
 
 namespace engine::detail {
+
+Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site) {
+  const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
+  auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
+  op->Init({.name = kind == OpKindId::kWait ? "wait" : "clear_error",
+            .site = site,
+            .flags = kind == OpKindId::kWait ? kInternal | kOnePinMore : kInternal,
+            .kind = kind,
+            .pool = kDefaultPool,
+            .level = kNormalLevel,
+            .size_class = cls,
+            .keeps_version = true});
+  op->n_access = 1;
+  op->accesses()[0].var = var.core();
+  op->accesses()[0].word = static_cast<uint64_t>(mode);
+  Protocol::SetPins(op, mode != Mode::kRead);
+  Draft draft(slot, op);
+  if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
+  if (kind == OpKindId::kWait) ::new (op->closure()) WaitNode;
+  return draft;
+}
+
+void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
+  OpRecord* const op = draft.op();
+  Pass pass{&slot};
+  Access* refused = nullptr;
+  gate_.Enter(slot);
+  op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+  const Protocol::Result result = Protocol::Register(pass, op, 0, &refused);
+  PushGate::Leave(slot);
+  if (result == Protocol::Result::kDeletedVar) RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
+  draft.Commit();
+  if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
+  Dispatch(pass, nullptr);
+  HeldChains::ReleaseNeeded(slot);
+}
+
+void EngineCore::PushClear(VarRef var, Site site) {
+  CheckVar(var.core(), "argument", "clear_error", site);
+  CheckMayPush();
+  ThreadSlot& slot = Slot();
+  RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, OpKindId::kClear, site));
+}
+
+VarCore* EngineCore::NewVar(std::string_view name) {
+  CheckMayPush();
+  auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
+  var->pusher.core = this;
+  var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
+  var->completer.refs.store(2, std::memory_order_relaxed);  // the handle's and the engine's
+  Retain();
+  return var;
+}
+
+// Schedules the deletion behind the pending ops. Needs no memory and cannot fail.
+void EngineCore::DeleteVar(VarCore* var) {
+  const EndSlot slot(slots_);
+  OpRecord* op = &var->delete_op;
+  op->Init({.name = "delete",
+            .flags = kInternal,
+            .kind = OpKindId::kDelete,
+            .pool = kDefaultPool,
+            .level = kNormalLevel,
+            .keeps_version = true,
+            .deletes = true});
+  op->n_access = 1;
+  assert(op->accesses() == &var->delete_access);
+  var->delete_access.var = var;
+  var->delete_access.word = static_cast<uint64_t>(Mode::kUpdate);
+  Protocol::SetPins(op, 1);
+  RegisterInternal(*slot, Draft(*slot, op));
+}
 
 void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   if (has_devices_.load(std::memory_order_relaxed) && op->extra.kind != OpKindId::kDelete &&

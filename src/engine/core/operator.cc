@@ -81,13 +81,8 @@ void EngineCore::MakeTemplate(State& state) {
   desc.reads = state.reads;
   desc.updates = state.updates;
   desc.writes = state.writes;
-  op->extra.flags = desc.run_always ? kRunAlways : 0u;
+  op->Init({.closure = &kSharedType, .name = desc.name.c_str(), .flags = desc.run_always ? kRunAlways : 0u});
   Protocol::SetPins(op, ListAccesses(op, desc));
-  op->extra.closure = &kSharedType;
-  op->extra.name = desc.name.c_str();
-  op->extra.closure_offset = 0;
-  op->keeps_version = false;
-  op->deletes = false;
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   StateIn(op->closure()) = &state;
   state.bytes = sizeof(OpRecord) + op->n_access * sizeof(Access) + sizeof(State*);

@@ -2,9 +2,9 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cassert>
 #include <new>
 
+#include "core/access_list.h"
 #include "core/completion_state.h"
 #include "core/draft.h"
 #include "order/held_chain.h"
@@ -18,61 +18,6 @@ const char* ModeName(Mode mode) { return mode == Mode::kRead ? "reads" : mode ==
 std::string Where(const char* op, Site site) {
   return (*op ? "op '" + std::string(op) + "'" : std::string("an unnamed op")) + " pushed at " + site.file + ":" +
          std::to_string(site.line);
-}
-
-struct Named {
-  Protocol::Var* var;
-  uint64_t word;
-};
-
-// Up to so many Vars are sorted where they are listed.
-constexpr uint32_t kFewVars = 16;
-
-// Sorts by Var, and keeps the listing's order among equals. Works on the accesses in place; their other fields are not set
-// yet. Returns whether some Var came twice.
-ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
-  const auto put = [](Access& to, Named from) {
-    to.var = from.var;
-    to.word = from.word;
-  };
-  bool twice = false;
-  for (uint32_t i = 1; i < n; ++i) {
-    const Named one{a[i].var, a[i].word};
-    uint32_t k = i;
-    for (; k > 0 && one.var < a[k - 1].var; --k) put(a[k], {a[k - 1].var, a[k - 1].word});
-    if (k != i) put(a[k], one);
-    twice |= k > 0 && a[k - 1].var == one.var;
-  }
-  return twice;
-}
-
-// As Sort, for so many that insertion takes too long.
-[[gnu::noinline]] void SortMany(Access* a, uint32_t n) {
-  std::vector<Named> all(n);
-  for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};
-  std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.var < y.var; });
-  for (uint32_t i = 0; i < n; ++i) {
-    a[i].var = all[i].var;
-    a[i].word = all[i].word;
-  }
-}
-
-// Of sorted ones, merges what names one Var several times: twice Read or twice Write stay, anything else updates.
-uint32_t Merge(Access* a, uint32_t n) {
-  uint32_t kept = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    if (kept > 0 && a[kept - 1].var == a[i].var) {
-      uint64_t& word = a[kept - 1].word;
-      const uint64_t listed = std::min(word >> 2, a[i].word >> 2);
-      const uint64_t mode = (word & 3) == (a[i].word & 3) ? word & 3 : static_cast<uint64_t>(Mode::kUpdate);
-      word = listed << 2 | mode;
-    } else {
-      a[kept].var = a[i].var;
-      a[kept].word = a[i].word;
-      ++kept;
-    }
-  }
-  return kept;
 }
 
 }  // namespace
@@ -207,21 +152,15 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
     if (!memory) return {slot, nullptr};
   }
   auto* const op = static_cast<OpRecord*>(memory);
-  OpExtra& x = op->extra;
-  x.closure = fn.type;
-  x.name = desc.name.c_str();
-  x.file = site.file;
-  x.line = site.line;
-  x.flags = flags & ~kScoped;  // until it is there
-  x.kind = OpKindId::kPlain;
-  x.pool = home.pool;
-  x.level = LevelOf(desc.priority);
-  x.intra_op = home.intra_op;
-  x.size_class = static_cast<uint8_t>(cls);
-  x.closure_offset = static_cast<uint8_t>(closure_at / 8);
-  op->keeps_version = false;
-  op->deletes = false;
-
+  op->Init({.closure = fn.type,
+            .name = desc.name.c_str(),
+            .site = site,
+            .flags = flags & ~kScoped,  // until it is there
+            .pool = home.pool,
+            .level = LevelOf(desc.priority),
+            .intra_op = home.intra_op,
+            .size_class = cls,
+            .closure_at = closure_at});
   try {
     if (flags & kDeviceOp) [[unlikely]]
       PlaceOnDevice(op, desc.place, *devices_);
@@ -232,7 +171,7 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
       AddExtras(op, desc, flags, scope);
     fn.type->construct(op->closure(), fn.object);
   } catch (...) {
-    x.closure = nullptr;
+    op->extra.closure = nullptr;
     DropUnregistered(slot, op);
     throw;
   }
@@ -364,20 +303,14 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   if (!block) [[unlikely]]
     block = TakeBlock(slot, state.bytes, &cls, true);
   auto* const op = static_cast<OpRecord*>(block);
-  OpExtra& x = op->extra;
-  x.closure = from->extra.closure;
-  x.name = from->extra.name;
-  x.file = site.file;
-  x.line = site.line;
-  x.flags = from->extra.flags | home.flags;
-  x.kind = OpKindId::kPlain;
-  x.pool = home.pool;
-  x.level = LevelOf(priority);
-  x.intra_op = home.intra_op;
-  x.size_class = static_cast<uint8_t>(cls);
-  x.closure_offset = 0;
-  op->keeps_version = false;
-  op->deletes = false;
+  op->Init({.closure = from->extra.closure,
+            .name = from->extra.name,
+            .site = site,
+            .flags = from->extra.flags | home.flags,
+            .pool = home.pool,
+            .level = LevelOf(priority),
+            .intra_op = home.intra_op,
+            .size_class = cls});
   const uint32_t n = op->n_access = from->n_access;
   const Access* listed = reinterpret_cast<const Access*>(from + 1);
   for (Access *a = op->accesses(), *end = a + n; a != end; ++a, ++listed) {
@@ -481,86 +414,6 @@ void EngineCore::ReleaseHeld(CompletionState* claim) {
   Pass pass{&*slot};
   Protocol::ReleaseBias(pass, claim->op);
   Dispatch(pass, nullptr);
-}
-
-// --- internal ops: exempt from the bounds, never counted, run wherever they are granted.
-
-Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site) {
-  const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
-  auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
-  OpExtra& x = op->extra;
-  x.closure = nullptr;
-  x.name = kind == OpKindId::kWait ? "wait" : "clear_error";
-  x.file = site.file;
-  x.line = site.line;
-  x.flags = kind == OpKindId::kWait ? kInternal | kOnePinMore : kInternal;
-  x.kind = kind;
-  x.pool = kDefaultPool;
-  x.level = kNormalLevel;
-  x.size_class = static_cast<uint8_t>(cls);
-  x.closure_offset = 0;
-  op->keeps_version = true;
-  op->deletes = false;
-  op->n_access = 1;
-  op->accesses()[0].var = var.core();
-  op->accesses()[0].word = static_cast<uint64_t>(mode);
-  Protocol::SetPins(op, mode != Mode::kRead);
-  Draft draft(slot, op);
-  if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
-  if (kind == OpKindId::kWait) ::new (op->closure()) WaitNode;
-  return draft;
-}
-
-void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
-  OpRecord* const op = draft.op();
-  Pass pass{&slot};
-  Access* refused = nullptr;
-  gate_.Enter(slot);
-  op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-  const Protocol::Result result = Protocol::Register(pass, op, 0, &refused);
-  PushGate::Leave(slot);
-  if (result == Protocol::Result::kDeletedVar) RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
-  draft.Commit();
-  if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
-  Dispatch(pass, nullptr);
-  HeldChains::ReleaseNeeded(slot);
-}
-
-void EngineCore::PushClear(VarRef var, Site site) {
-  CheckVar(var.core(), "argument", "clear_error", site);
-  CheckMayPush();
-  ThreadSlot& slot = Slot();
-  RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, OpKindId::kClear, site));
-}
-
-VarCore* EngineCore::NewVar(std::string_view name) {
-  CheckMayPush();
-  auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
-  var->pusher.core = this;
-  var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
-  var->completer.refs.store(2, std::memory_order_relaxed);  // the handle's and the engine's
-  Retain();
-  return var;
-}
-
-// Schedules the deletion behind the pending ops. Needs no memory and cannot fail.
-void EngineCore::DeleteVar(VarCore* var) {
-  const EndSlot slot(slots_);
-  OpRecord* op = &var->delete_op;
-  op->extra.name = "delete";
-  op->extra.flags = kInternal;
-  op->extra.kind = OpKindId::kDelete;
-  op->extra.size_class = 0;
-  op->extra.pool = kDefaultPool;
-  op->extra.level = kNormalLevel;
-  op->keeps_version = true;
-  op->deletes = true;
-  op->n_access = 1;
-  assert(op->accesses() == &var->delete_access);
-  var->delete_access.var = var;
-  var->delete_access.word = static_cast<uint64_t>(Mode::kUpdate);
-  Protocol::SetPins(op, 1);
-  RegisterInternal(*slot, Draft(*slot, op));
 }
 
 }  // namespace engine::detail

@@ -251,7 +251,7 @@ void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause) {
              return failed != nullptr;
            }) != 0;
   }
-  core_.errors_.Add(root);
+  core_.NoteError(root);
 }
 
 ErrorRecord* Devices::FailedInput(OpRecord* op) { return FailedAmong(failed_versions_, op); }
@@ -274,7 +274,7 @@ void Devices::InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) {
   }
   if (!ended) return;
   ErrorRecord* const root = ErrorRecord::NewRoot(op->extra.name, op->site(), ended);
-  core_.errors_.Add(root);
+  core_.NoteError(root);
   FailNumber(on, seq, op, root);
 }
 

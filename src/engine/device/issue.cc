@@ -214,8 +214,8 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     }
     on = in_run ? worker->run_lane : &Choose(device, op);
     // Before the members' points are looked at: once nobody outside is missing, they are all there.
-    graph_may_suit = !in_run && (op->extra.flags & kCapturable) && worker &&
-                     !core_.poisoned_.load(std::memory_order_relaxed) && device.graphs->Suits(op);
+    graph_may_suit =
+        !in_run && (op->extra.flags & kCapturable) && worker && !core_.poisoned() && device.graphs->Suits(op);
     if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
       for (OpRecord* member = op->chain()->first; member;
            member = member->extra.more_behind ? member->extra.next : nullptr)
@@ -245,7 +245,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
-  const bool tracing = core_.tracing_.load(std::memory_order_relaxed);
+  const bool tracing = core_.tracing();
   const auto begin = tracing ? Clock::now() : Clock::time_point{};
   const char* const name = op->extra.name;
   RunFrame frame{&core_, op, t_frame};
@@ -291,8 +291,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 // A graph stands for the body.
 OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker) {
   op->extra.lane = static_cast<uint8_t>(worker.run_lane->id);
-  if (core_.tracing_.load(std::memory_order_relaxed))
-    core_.TraceRun(op->extra.name, worker.run_lane->name.c_str(), Clock::now());
+  if (core_.tracing()) core_.TraceRun(op->extra.name, worker.run_lane->name.c_str(), Clock::now());
   return Settle(slot, op, nullptr, &worker);
 }
 
@@ -307,7 +306,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   const ClosureType* type = op->extra.closure;
   slot.skipped.Add(!error->IsRoot() || error->cancelled);
   NoteSkipped(op, *error);
-  if (core_.tracing_.load(std::memory_order_relaxed)) core_.TraceSkip(slot, op, worker);
+  if (core_.tracing()) core_.TraceSkip(slot, op, worker);
   if (type->destroy) type->destroy(op->closure());
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane) EndRun(*worker->run_lane);
   if (const auto refused = KindOf(op).refused) refused(core_, slot, op, std::exchange(error, nullptr));
@@ -353,7 +352,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   // Partner: FailIssued, which sees this op if it does not see that.
   if (!error && any_lost_.load(std::memory_order_acquire)) InheritFailure(on, seq, op);
   if (const auto issued = KindOf(op).issued) issued(core_, slot, op);  // before its end: its owner lives until then
-  if (error || core_.poisoned_.load(std::memory_order_relaxed)) core_.SettlePoison(op, error);
+  if (error || core_.poisoned()) core_.SettlePoison(op, error);
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   Pass pass{&slot};
   core_.Complete(pass, op);

@@ -60,7 +60,7 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
     // Only now may numbers retire that have failed. Partner: Poll.
     state.loss.store(loss, std::memory_order_release);
   }
-  core_.errors_.Add(error);
+  core_.NoteError(error);
   Kick();  // the thread retires what is left
 }
 
@@ -71,7 +71,7 @@ void Devices::GiveUp(DeviceState& state) {
                            "; what they use may still be written";
   auto cause = std::make_exception_ptr(DeviceError(DeviceStatus::Fail(DeviceCode::kUnknown, true, 0, text)));
   ErrorRecord* const error = ErrorRecord::NewRoot("", {}, cause);
-  core_.errors_.Add(error);
+  core_.NoteError(error);
   error->Release();
   state.loss.store(DeviceState::Loss::kGone, std::memory_order_release);
   Kick();

@@ -75,7 +75,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
     ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
   }
   if (HeldChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.chains().Release(chain);
-  core_.SettleBehind(slot(), lane, op);
+  Runs(core_).SettleBehind(slot(), lane, op);
   return op;
 }
 
@@ -85,8 +85,8 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
   OpRecord* const op = EngineCore::OpOf(ctx);
   const PlanNode& node = run.owner->nodes[index];
   if (t_frame->stream) {  // nothing is settled: it will run for real, or a graph stands for it
-    NodeContext captured = EngineCore::MakeNodeContext(core, op, ctx.worker(), run);
-    EngineCore::SetNode(captured, node);
+    NodeContext captured = Runs::MakeContext(core, op, ctx.worker(), run);
+    Runs::SetNode(captured, node);
     return node.run(node.closure, captured, nullptr);
   }
   Replay replay(core, core.Slot(), op, nullptr, run);
@@ -103,7 +103,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
   if (watch & RunState::kTimes) run.times[node.recorded].begin = NowNanos();
   DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
   if (timer) DevicesOf(core).BeginTimer(DevicesOf(core).Get(op->extra.device), ctx.stream(), timer);
-  EngineCore::SetNode(replay.ctx_, node);
+  Runs::SetNode(replay.ctx_, node);
   if (done) {  // what it throws fails the Completion, and what that says comes later (NodeFailed)
     replay.Note(node, nullptr);
     node.run(node.closure, replay.ctx_, done);
@@ -193,11 +193,11 @@ bool Replay::HasFailed(const PlanNode& node) const {
   return false;
 }
 
-void EngineCore::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
-  Draft draft = NewInternal(slot, var, Mode::kRead, OpKindId::kSettle, ticket->site());
+void Runs::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
+  Draft draft = core_.NewInternal(slot, var, Mode::kRead, OpKindId::kSettle, ticket->site());
   draft.op()->extra.name = ticket->extra.name;
   ::new (draft.op()->closure()) OpRecord*(ticket);
-  RegisterInternal(slot, std::move(draft));
+  core_.RegisterInternal(slot, std::move(draft));
 }
 
 }  // namespace engine::detail

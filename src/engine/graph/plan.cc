@@ -8,6 +8,7 @@
 #include "core/core.h"
 #include "graph/kernel.h"
 #include "graph/plan_core.h"
+#include "graph/runs.h"
 
 namespace engine {
 
@@ -68,7 +69,7 @@ void AskForEnd(detail::RunState& run) {
 }  // namespace
 
 Run::~Run() {
-  if (state_) state_->core->DropRun(*state_);
+  if (state_) detail::Runs(*state_->core).Drop(*state_);
 }
 bool Run::done() const {
   if (!state_) throw UsageError("an empty Run was asked whether it is done");
@@ -84,7 +85,7 @@ void Run::Wait(Site site) {
   // Also inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
   if (done() && !state_->done.core()->completer.poison.load(std::memory_order_relaxed)) return;
   if (!done()) {
-    state_->core->CheckRunWait(*state_, site);
+    detail::Runs(*state_->core).CheckWait(*state_, site);
     AskForEnd(*state_);
   }
   state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
@@ -92,7 +93,7 @@ void Run::Wait(Site site) {
 bool Run::WaitFor(Timeout timeout, Site site) {
   if (!state_) throw UsageError("WaitFor of an empty Run at " + detail::At(site));
   if (!done()) {
-    state_->core->CheckRunWait(*state_, site);
+    detail::Runs(*state_->core).CheckWait(*state_, site);
     AskForEnd(*state_);
   }
   return state_->core->Wait(state_->done, WaitKind::kRead, detail::After(timeout), site);
@@ -139,9 +140,9 @@ engine::Run Plan::TryStart(std::span<Value> inputs, const RunOptions& options, S
 engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const {
   EngineCore& core = *core_->core;
   const EngineCore::Hold hold(&core);
-  const detail::PolicyStamp stamp = core.RunStamp(options);
+  const detail::PolicyStamp stamp = detail::Runs(core).StampOf(options);
   if (!stamp.rules().measures_plans) [[likely]]
-    return engine::Run(core.StartRun(*core_, inputs, options, stamp, {}, site, may_wait));
+    return engine::Run(detail::Runs(core).Start(*core_, inputs, options, stamp, {}, site, may_wait));
   const std::shared_ptr<CostModel> model = cost_model();
   detail::ModelStep step;
   static_cast<CostModel::Step&>(step) = model->Begin(
@@ -150,7 +151,7 @@ engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, S
   const Plan& chosen = step.plan ? step.plan : *this;
   detail::RunState* run = nullptr;
   try {
-    run = core.StartRun(*chosen.core_, inputs, options, stamp, step, site, may_wait);
+    run = detail::Runs(core).Start(*chosen.core_, inputs, options, stamp, step, site, may_wait);
   } catch (...) {
     if (step.ticket) model->End(step.ticket, {});
     throw;

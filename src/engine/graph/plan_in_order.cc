@@ -47,10 +47,10 @@ void Replay::Await(OpRecord*& op) {
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
   core_.AwaitInside(ticket.word);
   if (ticket.node != kNoIndex) SettleTicket(ticket);
-  core_.RecyclePlanOp(slot(), std::exchange(op, nullptr));
+  Runs(core_).RecycleOp(slot(), std::exchange(op, nullptr));
 }
 
-void EngineCore::FinishTicket(OpRecord* op, ErrorRecord* error) {
+void Runs::FinishTicket(OpRecord* op, ErrorRecord* error) {
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
   RunState& run = *ticket.run;
   const PlanTask& task = run.owner->tasks[ticket.task];
@@ -63,14 +63,14 @@ void EngineCore::FinishTicket(OpRecord* op, ErrorRecord* error) {
     ticket.lost = task.device;
   }
   if (run.in_order) return Signal(ticket);
-  ThreadSlot& slot = Slot();
+  ThreadSlot& slot = core_.Slot();
   {
-    Replay replay(*this, slot, op, nullptr, run);
+    Replay replay(core_, slot, op, nullptr, run);
     replay.SettleTicket(ticket);
     replay.ReleaseSuccessors(task);
     replay.HandOver();
   }
-  RecyclePlanOp(slot, op);
+  RecycleOp(slot, op);
   EndTasks(slot, run, 1, nullptr);
 }
 

@@ -7,7 +7,7 @@ namespace engine::detail {
 namespace {
 
 OpRecord* Run(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker) {
-  return core.ExecutePlan(slot, op, worker);
+  return Runs(core).Execute(slot, op, worker);
 }
 OpRecord* OwnerOf(OpRecord* op) { return RunOf(op)->op; }
 
@@ -37,7 +37,7 @@ void Settle(EngineCore& core, Pass& pass, OpRecord* op) {
   ErrorRecord* const poison = CoreOf(op->accesses()[0].var)->completer.poison.load(std::memory_order_relaxed);
   if (poison) poison->Retain();
   core.Complete(pass, op);
-  core.FinishTicket(ticket, poison);
+  Runs(core).FinishTicket(ticket, poison);
 }
 
 const OpKindEntry kRun(OpKindId::kRun, {.execute = Run, .orphan = Orphan, .ordered_there = OrderedThere});
@@ -45,7 +45,7 @@ const OpKindEntry kShare(OpKindId::kShare, {.execute = Run, .owner = OwnerOf, .o
 const OpKindEntry kTicket(OpKindId::kTicket,
                           {.execute = Run,
                            .when_completed = [](EngineCore& core, OpRecord* op,
-                                                ErrorRecord* error) { core.FinishTicket(op, error); },
+                                                ErrorRecord* error) { Runs(core).FinishTicket(op, error); },
                            .owner = OwnerOf,
                            .orphan = Orphan});
 const OpKindEntry kNode(OpKindId::kNode, {.owner = OwnerOf,

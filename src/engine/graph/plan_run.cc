@@ -1,10 +1,10 @@
 // A run from its start to its end: an op on the plan's Vars whose body is a replay, and the ops that carry its parts.
 #include <algorithm>
 
-#include "core/core.h"
 #include "core/draft.h"
 #include "graph/kernel.h"
 #include "graph/replay.h"
+#include "graph/runs.h"
 
 namespace engine::detail {
 namespace {
@@ -30,46 +30,40 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
 
 }  // namespace
 
-RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
-                               const ModelStep& step, Site site, bool may_wait) {
-  CheckMayPush();
+RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
+                      const ModelStep& step, Site site, bool may_wait) {
+  core_.CheckMayPush();
   CheckInputs(plan, inputs, site);
   if (!options.times.empty() && options.times.size() != plan.graph.nodes().size())
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   if (options.priority) CheckPriority(*options.priority, plan.options.name, site);
   const PolicyRules rules = stamp.rules();
-  if (rules.takes_turns) turns_.Take();  // mechanism: turns
+  if (rules.takes_turns) core_.turns().Take();  // mechanism: turns
 
   const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
-  const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
+  const ScopePtr* const scope = cancel ? &EngineCore::ScopeOf(*cancel) : nullptr;
   const auto n = static_cast<uint32_t>(plan.accesses.size() + 1);
   const size_t closure_at = scope ? sizeof(ScopePtr) : 0;
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
-  ThreadSlot& slot = Slot();
+  ThreadSlot& slot = core_.Slot();
   uint32_t cls = ClassOf(bytes);
   // Null: would have to wait.
-  if ((cls >= kClasses || slot.cache.Empty(cls)) && !admission_.MakeRoom(slot, may_wait)) return nullptr;
+  if ((cls >= kClasses || slot.cache.Empty(cls)) && !core_.admission().MakeRoom(slot, may_wait)) return nullptr;
   slot.cache.Reserve(kGroupClass, plan.reads);
   slot.scratch.Reserve(Protocol::ScratchBytes(n));
-  auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : ops_.TakeLarge(bytes, &cls));
-  OpExtra& x = op->extra;
-  x.closure = nullptr;
-  x.flags = 0;
-  x.size_class = static_cast<uint8_t>(cls);
+  auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : core_.ops().TakeLarge(bytes, &cls));
+  op->Init({.name = plan.options.name.c_str(),
+            .site = site,
+            .kind = OpKindId::kRun,
+            .pool = core_.HomePool(stamp),
+            .level = LevelOf(options.priority.value_or(plan.priority)),
+            .intra_op = rules.own_intra_op ? stamp.intra_op : uint8_t{0},
+            .size_class = cls,
+            .closure_at = closure_at});
   Draft draft(slot, op);
   RunState* run = plan.TakeFrame();
-  x.name = plan.options.name.c_str();
-  x.file = site.file;
-  x.line = site.line;
-  x.kind = OpKindId::kRun;
-  x.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (rules.uses_workers ? 0u : kAtPush);
-  x.pool = HomePool(stamp);
-  x.level = LevelOf(options.priority.value_or(plan.priority));
-  x.intra_op = rules.own_intra_op ? stamp.intra_op : 0;
-  x.closure_offset = static_cast<uint8_t>(closure_at / 8);
-  op->keeps_version = false;
-  op->deletes = false;
+  op->extra.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (rules.uses_workers ? 0u : kAtPush);
   op->n_access = static_cast<uint16_t>(n);
   for (uint32_t i = 0; i + 1 < n; ++i) {
     op->accesses()[i].var = plan.accesses[i].var;
@@ -84,7 +78,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
 
   run->plan = plan.shared_from_this();
   run->op = op;
-  run->home = x.pool;
+  run->home = op->extra.pool;
   run->in_order = !rules.uses_workers;
   run->deadline = options.deadline;
   run->times = options.times;
@@ -108,30 +102,30 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   run->refs.store(2, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
-    StartRecord(slot, std::move(draft));
+    core_.StartRecord(slot, std::move(draft));
   } catch (...) {  // refused: nothing has begun
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
     run->refs.store(1, std::memory_order_relaxed);
     run->model.reset();
-    DropRun(*run);
+    Drop(*run);
     throw;
   }
   if (!stamp.raise) return run;
   try {
-    if (Protocol::Settled(run->done.core())) Wait(run->done, WaitKind::kRead, kNever, site);
+    if (Protocol::Settled(run->done.core())) core_.Wait(run->done, EngineCore::WaitKind::kRead, kNever, site);
   } catch (...) {
-    DropRun(*run);
+    Drop(*run);
     throw;
   }
   return run;
 }
 
 // All Vars are granted: their errors are now known.
-void EngineCore::BeginRun(RunState& run) {
+void Runs::Begin(RunState& run) {
   const PlanCore& plan = *run.owner;
   if (run.model) [[unlikely]]
     run.began = Clock::now();
-  if (!poisoned_.load(std::memory_order_relaxed)) [[likely]]
+  if (!core_.poisoned()) [[likely]]
     return;
   for (size_t v = 0; v < plan.vars.size(); ++v) {
     ErrorRecord* poison = CoreOf(plan.vars[v].core())->completer.poison.load(std::memory_order_relaxed);
@@ -141,19 +135,19 @@ void EngineCore::BeginRun(RunState& run) {
   }
 }
 
-OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker) {
+OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   RunState& run = *RunOf(op);
   const OpKindId kind = op->extra.kind;
   OpRecord* handed = nullptr;
   uint32_t ended = 0;
   bool ranked = false;
   {
-    Replay replay(*this, slot, op, worker, run);
+    Replay replay(core_, slot, op, worker, run);
     if (kind == OpKindId::kTicket) {
       replay.RunTicket();
       return nullptr;
     }
-    if (kind == OpKindId::kRun) BeginRun(run);
+    if (kind == OpKindId::kRun) Begin(run);
     ranked = !run.in_order && !run.owner->by_urgency.empty() && worker && worker->pool->index() == run.home;
     if (run.in_order) {
       replay.RunAll();
@@ -165,11 +159,11 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
       handed = replay.handed();
     }
   }
-  ThreadSlot& now = t_role_lent ? Slot() : slot;
+  ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   if (kind == OpKindId::kRun) {
     ++ended;
   } else {
-    RecyclePlanOp(now, op);
+    RecycleOp(now, op);
   }
   if (ranked && !handed && !t_role_lent) {
     // Counted, for the run may end without us.
@@ -182,7 +176,7 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
         next = NewShare(now, run, ready, run.home);
       }
     }
-    DropRun(run);
+    Drop(run);
     worker->lingers = !next;
     return next;
   }
@@ -192,12 +186,12 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
   return handed;
 }
 
-OpRecord* EngineCore::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker) {
+OpRecord* Runs::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker) {
   if (run.remaining.fetch_sub(ended, std::memory_order_acq_rel) != ended) return nullptr;
-  return FinishRun(slot, run, worker);
+  return Finish(slot, run, worker);
 }
 
-OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker) {
+OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   OpRecord* op = run.op;
   Access& done = op->accesses()[op->n_access - 1];
   if (run.model) [[unlikely]]
@@ -207,7 +201,7 @@ OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker)
     for (size_t i = 0; i < n; ++i)
       if (ErrorRecord* error = std::exchange(run.errors[i], nullptr)) error->Release();
     MutexLock lock(run.mu);
-    SetPoison(CoreOf(done.var), run.first_error);
+    core_.SetPoison(CoreOf(done.var), run.first_error);
     if (run.first_error) std::exchange(run.first_error, nullptr)->Release();
     run.first_failed = kNoIndex;
   }
@@ -217,12 +211,12 @@ OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker)
   Pass pass{&slot};
   Protocol::CompleteOne(pass, op, done);
   Protocol::DropPins(pass, op, 1);
-  DropRun(run);  // before it is counted: after a drain the plan's frames are free
-  return CountEnd(slot, pass, epoch, worker);
+  Drop(run);  // before it is counted: after a drain the plan's frames are free
+  return core_.CountEnd(slot, pass, epoch, worker);
 }
 
 // Before the run's end is published: afterwards the times are the caller's.
-void EngineCore::ReportToModel(RunState& run) {
+void Runs::ReportToModel(RunState& run) {
   const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - run.began);
   bool failed;
   {
@@ -237,11 +231,11 @@ void EngineCore::ReportToModel(RunState& run) {
 }
 
 // The last of the handle and the run. What is left in the frame goes, but for what static_alloc keeps.
-void EngineCore::DropRun(RunState& run) {
+void Runs::Drop(RunState& run) {
   if (run.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::shared_ptr<PlanCore> plan = std::move(run.plan);
   VarCore* done = run.done.core();
-  if (done->completer.poison.load(std::memory_order_relaxed)) SetPoison(done, nullptr);
+  if (done->completer.poison.load(std::memory_order_relaxed)) core_.SetPoison(done, nullptr);
   if (!plan->options.static_alloc)
     for (const uint32_t v : plan->left_over) run.values[v].Reset();
   plan->ReturnFrame(&run);
@@ -249,65 +243,60 @@ void EngineCore::DropRun(RunState& run) {
 
 // --- the ops that carry parts of a run
 
-OpRecord* EngineCore::NewPlanOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes,
-                                uint8_t pool_index) {
+OpRecord* Runs::NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes,
+                      uint8_t pool_index) {
   const uint32_t cls = ClassOf(sizeof(OpRecord) + bytes);
   auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
-  OpExtra& x = op->extra;
-  x.closure = nullptr;
-  x.name = run.owner->options.name.c_str();
-  x.file = "";
-  x.line = 0;
-  x.flags = kOwnWay | flags;
-  x.kind = kind;
-  x.pool = pool_index;
-  x.level = run.op->extra.level;
-  x.intra_op = run.op->extra.intra_op;
-  x.size_class = static_cast<uint8_t>(cls);
-  x.closure_offset = 0;
+  op->Init({.name = run.owner->options.name.c_str(),
+            .flags = kOwnWay | flags,
+            .kind = kind,
+            .pool = pool_index,
+            .level = run.op->extra.level,
+            .intra_op = run.op->extra.intra_op,
+            .size_class = cls});
   op->n_access = 0;
   op->extra.state.store(OpState::kReady, std::memory_order_release);
   return op;
 }
 
-void EngineCore::RecyclePlanOp(ThreadSlot& slot, OpRecord* op) {
+void Runs::RecycleOp(ThreadSlot& slot, OpRecord* op) {
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   slot.cache.Return(op->extra.size_class, op);
 }
 
-OpRecord* EngineCore::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index) {
-  OpRecord* op = NewPlanOp(slot, run, OpKindId::kShare, 0, sizeof(PlanShare), pool_index);
+OpRecord* Runs::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index) {
+  OpRecord* op = NewOp(slot, run, OpKindId::kShare, 0, sizeof(PlanShare), pool_index);
   ::new (op->closure()) PlanShare{&run, head};
   return op;
 }
 
-void EngineCore::PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index) {
+void Runs::PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index) {
   run.next[head] = rest;
-  Post(slot, NewShare(slot, run, head, pool_index));
+  core_.Post(slot, NewShare(slot, run, head, pool_index));
 }
 
-Completion EngineCore::StartCompletion(ThreadSlot& slot, OpRecord* op) {
-  Completion completion(NewCompletion(slot, op));
+Completion Runs::StartCompletion(ThreadSlot& slot, OpRecord* op) {
+  Completion completion = core_.NewCompletionOf(slot, op);
   op->extra.state.store(OpState::kAsync, std::memory_order_release);
   return completion;
 }
 
-void EngineCore::ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access) {
+void Runs::ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access) {
   Pass pass{&slot};
   Protocol::CompleteOne(pass, op, access);
-  if (pass.ready) Dispatch(pass, nullptr);
+  if (pass.ready) core_.Dispatch(pass, nullptr);
 }
 
-NodeContext EngineCore::MakeNodeContext(EngineCore& core, OpRecord* op, int worker, RunState& run) {
+NodeContext Runs::MakeContext(EngineCore& core, OpRecord* op, int worker, RunState& run) {
   return {&core, op, worker, &run};
 }
 
 // A run that needs a Var which an op on this thread's stack holds would wait for that op.
-void EngineCore::CheckRunWait(const RunState& run, Site site) const {
+void Runs::CheckWait(const RunState& run, Site site) const {
   for (const RunFrame* f = t_frame; f; f = f->outer) {
-    if (f->core != this) continue;
+    if (f->core != &core_) continue;
     for (const auto& wanted : run.owner->accesses) {
-      const Access* held = FindAccess(f->op, wanted.var);
+      const Access* held = EngineCore::FindAccess(f->op, wanted.var);
       const bool reads = static_cast<Mode>(wanted.word & 3) == Mode::kRead;
       if (held && !(held->read() && reads))
         throw UsageError("op '" + std::string(f->op->extra.name) + "' waits at " + At(site) + " for a run of plan " +

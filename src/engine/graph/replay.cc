@@ -14,7 +14,7 @@ Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker,
       run_(run),
       plan_(*run.owner),
       frame_{&core, op, t_frame},
-      ctx_(EngineCore::MakeNodeContext(core, op, worker ? worker->index : -1, run)),
+      ctx_(Runs::MakeContext(core, op, worker ? worker->index : -1, run)),
       traced_(core.tracing()),
       // What has no share out yet and no other placement is this thread's alone.
       atomic_(plan_.concurrent || op->extra.kind != OpKindId::kRun) {
@@ -25,7 +25,7 @@ inline void Replay::Run(const PlanNode& node) {
   Name(node);
   if ((node.flags & PlanNode::kWatched) | run_.watch.load(std::memory_order_relaxed) | traced_) [[unlikely]]
     return RunWatched(static_cast<uint32_t>(&node - plan_.nodes.data()));
-  EngineCore::SetNode(ctx_, node);
+  Runs::SetNode(ctx_, node);
   try {
     node.run(node.closure, ctx_, nullptr);
   } catch (...) {
@@ -64,7 +64,7 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
       } else if (stack.sources != 0) {
         next = plan_.sources[--stack.sources];
         if (elsewhere && tasks[next].pool != kDefaultPool) [[unlikely]] {
-          core_.PostShare(slot(), run_, next, kNoIndex, tasks[next].pool);
+          Runs(core_).PostShare(slot(), run_, next, kNoIndex, tasks[next].pool);
           next = kNoIndex;
           continue;
         }
@@ -86,7 +86,7 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
           stack.top = ready;
           ++stack.depth;
         } else {
-          core_.PostShare(slot(), run_, ready, kNoIndex, run_.home);
+          Runs(core_).PostShare(slot(), run_, ready, kNoIndex, run_.home);
         }
       }
     } else {
@@ -94,7 +94,7 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
       for (const PlanSuccessor* s = successors + task.successors; s != end; ++s) {
         if (!Arrive(*s)) continue;
         if (elsewhere && PoolOf(tasks[s->task]) != here) [[unlikely]] {
-          core_.PostShare(slot(), run_, s->task, kNoIndex, PoolOf(tasks[s->task]));
+          Runs(core_).PostShare(slot(), run_, s->task, kNoIndex, PoolOf(tasks[s->task]));
           continue;
         }
         if (next != kNoIndex) {
@@ -106,16 +106,16 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
       }
     }
     if (t_role_lent) [[unlikely]] {
-      if (next != kNoIndex) core_.PostShare(slot(), run_, next, kNoIndex, here);
+      if (next != kNoIndex) Runs(core_).PostShare(slot(), run_, next, kNoIndex, here);
       const uint32_t rest = Link(stack, stack.depth + stack.sources);
-      if (rest != kNoIndex) core_.PostShare(slot(), run_, rest, links[rest], here);
+      if (rest != kNoIndex) Runs(core_).PostShare(slot(), run_, rest, links[rest], here);
       return ended;
     }
     if (!others) continue;
     if (ended % tuning::kReplayMeasured == 0) [[unlikely]] {
       stack = Measure(stack);
       if (handed_) {
-        if (next != kNoIndex) core_.PostShare(slot_, run_, next, kNoIndex, here);
+        if (next != kNoIndex) Runs(core_).PostShare(slot_, run_, next, kNoIndex, here);
         return ended;
       }
     }
@@ -161,7 +161,7 @@ Replay::Stack Replay::Measure(Stack stack) {
   const uint32_t count = stack.depth + stack.sources;
   if (!TurnIsOver() || count == 0) return stack;
   atomic_ = true;
-  handed_ = core_.NewShare(slot_, run_, Link(stack, count), op_->extra.pool);
+  handed_ = Runs(core_).NewShare(slot_, run_, Link(stack, count), op_->extra.pool);
   return stack;
 }
 
@@ -169,7 +169,7 @@ Replay::Stack Replay::Measure(Stack stack) {
 Replay::Stack Replay::Share(Stack stack) {
   atomic_ = true;
   const uint32_t head = Link(stack, (stack.depth + stack.sources + 1) / 2);
-  if (head != kNoIndex) core_.PostShare(slot_, run_, head, run_.next[head], op_->extra.pool);
+  if (head != kNoIndex) Runs(core_).PostShare(slot_, run_, head, run_.next[head], op_->extra.pool);
   return stack;
 }
 
@@ -180,7 +180,7 @@ uint32_t Replay::Link(Stack& stack, uint32_t count) {
     // The next of the sources lie at the end: what is taken here from the front is run by others.
     const uint32_t source = plan_.sources[--stack.sources];
     if (plan_.tasks[source].pool != kDefaultPool) {
-      core_.PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
+      Runs(core_).PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
       continue;
     }
     run_.next[source] = list;
@@ -209,7 +209,7 @@ uint32_t Replay::Link(Stack& stack, uint32_t count) {
 void Replay::HandOver() {
   if (kept_ == kNoIndex) return;
   const uint32_t head = std::exchange(kept_, kNoIndex);
-  core_.PostShare(slot(), run_, head, run_.next[head], run_.home);
+  Runs(core_).PostShare(slot(), run_, head, run_.next[head], run_.home);
 }
 
 void Replay::Release(const PlanSuccessor& edge) {
@@ -218,7 +218,7 @@ void Replay::Release(const PlanSuccessor& edge) {
   if (pool == run_.home) {
     Keep(edge.task);
   } else {
-    core_.PostShare(slot(), run_, edge.task, kNoIndex, pool);
+    Runs(core_).PostShare(slot(), run_, edge.task, kNoIndex, pool);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "graph/plan_core.h"
 #include "graph/replay_counter.h"
+#include "graph/runs.h"
 
 namespace engine::detail {
 

@@ -137,7 +137,7 @@ void Replay::RunWatched(uint32_t index) {
   }
   const auto begin = traced_ || timed ? Clock::now() : Clock::time_point{};
   const int64_t before = busy ? ThreadNanos() : 0;
-  EngineCore::SetNode(ctx_, node);
+  Runs::SetNode(ctx_, node);
   try {
     node.run(node.closure, ctx_, nullptr);
   } catch (...) {
@@ -155,7 +155,7 @@ void Replay::RunWatched(uint32_t index) {
 }
 
 OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
-  OpRecord* op = core_.NewPlanOp(slot(), run_, OpKindId::kTicket, flags, sizeof(PlanTicket), run_.home);
+  OpRecord* op = Runs(core_).NewOp(slot(), run_, OpKindId::kTicket, flags, sizeof(PlanTicket), run_.home);
   const PlanNode& node = plan_.nodes[index == kNoIndex ? plan_.tasks[task].first : index];
   op->extra.name = node.name;
   op->extra.file = node.file;
@@ -177,9 +177,9 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   if (run_.watch.load(std::memory_order_relaxed) & RunState::kTimes)
     run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1, -1};
   const auto begin = traced_ ? Clock::now() : Clock::time_point{};
-  EngineCore::SetNode(ctx_, node);
+  Runs::SetNode(ctx_, node);
   if (!ticket) ticket = NewTicket(task, index, kAsyncOp);
-  Completion ours = core_.StartCompletion(slot(), ticket);
+  Completion ours = Runs(core_).StartCompletion(slot(), ticket);
   try {
     Completion theirs = ours;
     node.run(node.closure, ctx_, &theirs);
@@ -210,7 +210,7 @@ void Replay::ReleaseVar(uint32_t var) {
   Access& access = run_.op->accesses()[plan_.access_of[var]];
   if (!access.read() && (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors))
     core_.SetPoison(CoreOf(access.var), run_.errors[plan_.graph.values().size() + var]);
-  core_.ReleaseAccess(slot(), run_.op, access);
+  Runs(core_).ReleaseAccess(slot(), run_.op, access);
 }
 
 }  // namespace engine::detail

@@ -30,7 +30,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
   for (uint32_t i = 0; i < sources; ++i) {
     const uint32_t source = plan_.sources[i];
     if (plan_.tasks[source].pool != kDefaultPool) {
-      core_.PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
+      Runs(core_).PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
     } else {
       run_.next[source] = std::exchange(head, source);
     }
@@ -41,7 +41,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
     const bool spare = found();
     if (spare) atomic_ = true;
     const auto [current, given] = Exchange(head, spare);
-    if (given != kNoIndex) core_.PostShare(slot_, run_, given, kNoIndex, run_.home);
+    if (given != kNoIndex) Runs(core_).PostShare(slot_, run_, given, kNoIndex, run_.home);
     if (current == kNoIndex) break;
     const PlanTask& task = plan_.tasks[current];
     RunTask(task);
@@ -56,7 +56,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
       atomic_ = true;
       // Whoever runs it takes over; others may have taken everything meanwhile.
       if (const uint32_t rest = Exchange(head, false).task; rest != kNoIndex)
-        core_.PostShare(slot(), run_, rest, kNoIndex, run_.home);
+        Runs(core_).PostShare(slot(), run_, rest, kNoIndex, run_.home);
       return ended;
     }
     if (ended % tuning::kReplayMeasured == 0 && TurnIsOver()) [[unlikely]] {
@@ -64,7 +64,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
       const uint32_t rest = Exchange(head, false).task;
       if (rest == kNoIndex) return ended;
       run_.next[rest] = kNoIndex;
-      handed_ = core_.NewShare(slot_, run_, rest, run_.home);
+      handed_ = Runs(core_).NewShare(slot_, run_, rest, run_.home);
       return ended;
     }
   }
@@ -74,9 +74,9 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
 
 // A worker that found nothing ready stays for a moment: what it would be woken for is often shorter than the wake. The
 // caller holds a count of the frame, and none of the run, which may end meanwhile. Returns a task that it took, or kNoIndex.
-uint32_t EngineCore::AwaitReady(RunState& run, Worker& worker) {
+uint32_t Runs::AwaitReady(RunState& run, Worker& worker) {
   class Pool& pool = *worker.pool;
-  const auto spin = tuning::kRankedSpins * options_.spin;
+  const auto spin = tuning::kRankedSpins * core_.options().spin;
   const auto take = [&](int idle) {
     ShortLock lock(run.ready_mu);
     run.idle += static_cast<uint32_t>(idle);

@@ -157,7 +157,38 @@ using Access = Protocol::Access;
 // Shared with the CancelScope handles; counted, because an op may outlive them.
 using ScopePtr = std::shared_ptr<std::atomic<bool>>;
 
+// What an op's header says before the op is registered. Accesses, pins and closure come next.
+struct OpHeader {
+  const ClosureType* closure = nullptr;
+  const char* name = "";
+  Site site = {"", 0};
+  uint32_t flags = 0;
+  OpKindId kind{};
+  uint8_t pool = 0;
+  uint8_t level = 0;
+  uint8_t intra_op = 0;
+  size_t size_class = 0;
+  size_t closure_at = 0;  // bytes behind the accesses
+  bool keeps_version = false;
+  bool deletes = false;
+};
+
 struct OpRecord : Protocol::Op {
+  ENGINE_INLINE void Init(const OpHeader& header) {
+    extra.closure = header.closure;
+    extra.name = header.name;
+    extra.file = header.site.file;
+    extra.line = header.site.line;
+    extra.flags = header.flags;
+    extra.kind = header.kind;
+    extra.pool = header.pool;
+    extra.level = header.level;
+    extra.intra_op = header.intra_op;
+    extra.size_class = static_cast<uint8_t>(header.size_class);
+    extra.closure_offset = static_cast<uint8_t>(header.closure_at / 8);
+    keeps_version = header.keeps_version;
+    deletes = header.deletes;
+  }
   std::byte* extras() { return reinterpret_cast<std::byte*>(accesses() + n_access); }
   void* closure() { return extras() + size_t{8} * extra.closure_offset; }
   // Extras, in this order, present as the flags say: chain; scope; graph key.

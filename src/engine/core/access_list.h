@@ -1,0 +1,67 @@
+// An op's accesses in the order of their Vars' addresses, each Var once. Pure: on accesses whose Vars and modes are listed, and
+// that nobody else knows yet.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "order/op_record.h"
+
+namespace engine::detail {
+
+struct Named {
+  Protocol::Var* var;
+  uint64_t word;
+};
+
+// Up to so many Vars are sorted where they are listed.
+inline constexpr uint32_t kFewVars = 16;
+
+// Sorts by Var, and keeps the listing's order among equals. Works on the accesses in place; their other fields are not set
+// yet. Returns whether some Var came twice.
+ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
+  const auto put = [](Access& to, Named from) {
+    to.var = from.var;
+    to.word = from.word;
+  };
+  bool twice = false;
+  for (uint32_t i = 1; i < n; ++i) {
+    const Named one{a[i].var, a[i].word};
+    uint32_t k = i;
+    for (; k > 0 && one.var < a[k - 1].var; --k) put(a[k], {a[k - 1].var, a[k - 1].word});
+    if (k != i) put(a[k], one);
+    twice |= k > 0 && a[k - 1].var == one.var;
+  }
+  return twice;
+}
+
+// As Sort, for so many that insertion takes too long.
+[[gnu::noinline]] inline void SortMany(Access* a, uint32_t n) {
+  std::vector<Named> all(n);
+  for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};
+  std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.var < y.var; });
+  for (uint32_t i = 0; i < n; ++i) {
+    a[i].var = all[i].var;
+    a[i].word = all[i].word;
+  }
+}
+
+// Of sorted ones, merges what names one Var several times: twice Read or twice Write stay, anything else updates.
+inline uint32_t Merge(Access* a, uint32_t n) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (kept > 0 && a[kept - 1].var == a[i].var) {
+      uint64_t& word = a[kept - 1].word;
+      const uint64_t listed = std::min(word >> 2, a[i].word >> 2);
+      const uint64_t mode = (word & 3) == (a[i].word & 3) ? word & 3 : static_cast<uint64_t>(Mode::kUpdate);
+      word = listed << 2 | mode;
+    } else {
+      a[kept].var = a[i].var;
+      a[kept].word = a[i].word;
+      ++kept;
+    }
+  }
+  return kept;
+}
+
+}  // namespace engine::detail

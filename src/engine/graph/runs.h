@@ -1,0 +1,51 @@
+// Runs: the runs of plans in one engine. Starting one, the ops that carry its parts, its end. The core knows them as kinds of
+// ops (op_kind.h) only.
+//
+// Threads: any. A Runs keeps nothing: it is made where it is used.
+// Errors:  Start throws as a push does; what nodes throw becomes their Vars' poison.
+#pragma once
+
+#include "core/core.h"
+#include "graph/plan_core.h"
+
+namespace engine::detail {
+
+class Runs {
+ public:
+  explicit Runs(EngineCore& core) : core_(core) {}
+
+  PolicyStamp StampOf(const RunOptions& options) const {
+    const PolicyStamp stamp = core_.Stamp();
+    if (!options.policy || *options.policy == stamp.policy) return stamp;
+    return core_.StampOf({*options.policy, {}});
+  }
+  // Null: there is no room, and it may not wait.
+  RunState* Start(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
+                  const ModelStep& step, Site site, bool may_wait);
+  OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker);
+  void Drop(RunState& run);
+  void CheckWait(const RunState& run, Site site) const;
+
+  // --- its parts
+  void FinishTicket(OpRecord* op, ErrorRecord* error);
+  void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
+  OpRecord* NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes, uint8_t pool_index);
+  void RecycleOp(ThreadSlot& slot, OpRecord* op);
+  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index);
+  void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
+  Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
+  void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
+  static NodeContext MakeContext(EngineCore& core, OpRecord* op, int worker, RunState& run);
+  static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
+
+ private:
+  void Begin(RunState& run);
+  uint32_t AwaitReady(RunState& run, Worker& worker);  // replay_ranked.cc
+  OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
+  OpRecord* Finish(ThreadSlot& slot, RunState& run, Worker* worker);
+  void ReportToModel(RunState& run);
+
+  EngineCore& core_;
+};
+
+}  // namespace engine::detail
