@@ -32,15 +32,14 @@ struct PolicyRules {
   bool own_intra_op = false;    // ParallelFor has as many threads as intra_op_threads says, not as many as the pool has
   bool measures_plans = false;  // a run of a plan is what the plan's cost model says
 };
-constexpr PolicyRules RulesOf(Policy policy) noexcept {
-  constexpr PolicyRules kRules[] = {
-      {},                                                                  // kThreaded
-      {.uses_workers = false, .takes_turns = true, .own_intra_op = true},  // kInline
-      {.uses_workers = false},                                             // kNaive
-      {.measures_plans = true},                                            // kCostModel
-  };
-  return kRules[static_cast<uint8_t>(policy)];
-}
+// Not in RulesOf: there the table would be built anew at each call, which is at each push.
+inline constexpr PolicyRules kRules[] = {
+    {},                                                                  // kThreaded
+    {.uses_workers = false, .takes_turns = true, .own_intra_op = true},  // kInline
+    {.uses_workers = false},                                             // kNaive
+    {.measures_plans = true},                                            // kCostModel
+};
+constexpr const PolicyRules& RulesOf(Policy policy) noexcept { return kRules[static_cast<uint8_t>(policy)]; }
 constexpr bool UsesWorkers(Policy policy) noexcept { return RulesOf(policy).uses_workers; }
 
 struct PolicyOptions {
@@ -88,7 +87,7 @@ struct PolicyStamp {  // what is decided at a push; one word, because engines ke
   uint8_t intra_op = 1;
   uint64_t start_step : 24 = 0;
   uint64_t stop_step : 24 = 0;
-  constexpr PolicyRules rules() const noexcept { return RulesOf(policy); }
+  constexpr const PolicyRules& rules() const noexcept { return RulesOf(policy); }
 };
 static_assert(sizeof(PolicyStamp) == 8);
 inline constexpr int kMostSteps = (1 << 24) - 1;

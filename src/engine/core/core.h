@@ -126,8 +126,8 @@ class EngineCore final : public PoolHost {
   void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
   void NoteIdle() override;                       // waiters for room and drains look again
   // Between Stop and Start no push runs an op: the op may wait for a pool that is stopped, and the thread that pushes may be the
-  // one that will start it. The flag is set and cleared with those of all pools.
-  bool Stopped() { return pool(kCallerPool).stopping(); }
+  // one that will start it.
+  bool Stopped() const { return pools_.stopped(); }
   // Runs one op of the caller pool on this thread, unless it is inside an op, of any engine. `epoch`: the parity that it was pushed in.
   bool DriveOne(uint8_t* epoch = nullptr);
   // Waits until `word` is kDone, driving and sleeping; false at the deadline. `inside`: what a wait inside an op has lent.
@@ -157,7 +157,7 @@ class EngineCore final : public PoolHost {
   // relaxed: whoever runs an op for a device is behind the making of its pool.
   void NoteDevices() { has_devices_.store(true, std::memory_order_relaxed); }
   bool HostWaits() const {  // for everything, or for room
-    return epochs_.AnyAwaited() | admission_.Waiters();
+    return epochs_.AnyAwaited() || admission_.Waiters();
   }
 
   // --- owners of what it does not keep itself

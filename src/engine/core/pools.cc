@@ -5,10 +5,10 @@
 namespace engine::detail {
 
 Pools::Pools(EngineCore& core, bool stopped)
-    : home_(core.options().workers == 0 ? kCallerPool : kDefaultPool),
+    : stopped_(stopped),
+      home_(core.options().workers == 0 ? kCallerPool : kDefaultPool),
       end_of_named_(kFirstNamedPool),
-      core_(core),
-      stopped_(stopped) {
+      core_(core) {
   const EngineOptions& options = core.options();
   MutexLock lock(mu_);
   const auto make = [&](uint8_t index, PoolOptions pool) REQUIRES(mu_) {
@@ -105,14 +105,14 @@ void Pools::MakeLane(uint8_t index, PoolOptions options) {
   class Pool* pool = nullptr;
   all.AddRoles(roles);
   try {
-    if (!stopped_) threads = all.Take(roles);
+    if (!stopped()) threads = all.Take(roles);
     pool = Make(index, std::move(options), 1);
   } catch (...) {
     all.DropRoles(roles);
     all.PutBack(threads);
     throw;
   }
-  if (stopped_) return pool->StopWorkers();
+  if (stopped()) return pool->StopWorkers();
   for (size_t i = 0; i < threads.size(); ++i) all.Play(*threads[i], *pool->workers()[i]);
 }
 
@@ -142,33 +142,27 @@ void Pools::StartRoles() {
     all.PutBack(threads);
     throw;
   }
+  stopped_.store(false, std::memory_order_relaxed);  // before a hook of a worker may push
   ForEach([](class Pool& p) { p.RestartWorkers(); });
   for (size_t i = 0; i < roles.size(); ++i) all.Play(*threads[i], *roles[i]);
 }
 
 void Pools::Start() {
   MutexLock lock(mu_);
-  if (!stopped_) return;
-  StartRoles();
-  stopped_ = false;
+  if (stopped()) StartRoles();
 }
 
 void Pools::StartLost() {
   MutexLock lock(mu_);
-  if (!stopped_) StartRoles();
+  if (!stopped()) StartRoles();
 }
 
 bool Pools::Stop() {
   MutexLock lock(mu_);
-  if (stopped_) return false;
-  stopped_ = true;
+  if (stopped()) return false;
+  stopped_.store(true, std::memory_order_relaxed);
   ForEach([](class Pool& p) { p.StopWorkers(); });
   return true;
-}
-
-bool Pools::stopped() const {
-  MutexLock lock(mu_);
-  return stopped_;
 }
 
 }  // namespace engine::detail

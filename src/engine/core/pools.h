@@ -53,9 +53,10 @@ class Pools {
   void Start() EXCLUDES(mu_);
   bool Stop() EXCLUDES(mu_);       // false: they are stopped already
   void StartLost() EXCLUDES(mu_);  // in the child of a fork
-  bool stopped() const EXCLUDES(mu_);
+  // relaxed: whoever asks is behind the Stop, or beside it.
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
-  void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS { Renew(*this, core_, stopped_); }
+  void AfterForkInChild() { Renew(*this, core_, stopped()); }
 
  private:
   bool Has(uint8_t index) const { return at_[index].load(std::memory_order_acquire) != nullptr; }
@@ -65,6 +66,7 @@ class Pools {
   class Pool* Make(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(mu_);
   void StartRoles() REQUIRES(mu_);
 
+  std::atomic<bool> stopped_;  // changed under mu_
   const uint8_t home_;
   uint8_t end_of_named_;
   std::atomic<uint64_t> on_device_{
@@ -73,7 +75,6 @@ class Pools {
   EngineCore& core_;
   mutable Mutex mu_;
   std::vector<std::unique_ptr<class Pool>> made_ GUARDED_BY(mu_);
-  bool stopped_ GUARDED_BY(mu_);
 };
 
 }  // namespace engine::detail

@@ -96,11 +96,11 @@ void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool ma
 // Where this thread's policy puts ops of the default pool. Read once a push: another thread may change the policy.
 ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
   const PolicyStamp stamp = Stamp();
-  Home home{.pool = HomePool(stamp)};
-  if (const PolicyRules rules = stamp.rules(); !rules.uses_workers) [[unlikely]] {
-    home.flags = kAtPush | (stamp.raise ? kRaise : 0u);
-    if (rules.own_intra_op) home.intra_op = stamp.intra_op;
-  }
+  const PolicyRules& rules = stamp.rules();
+  if (rules.uses_workers) [[likely]]
+    return {.pool = pools_.home()};
+  Home home{.pool = kCallerPool, .flags = kAtPush | (stamp.raise ? kRaise : 0u)};
+  if (rules.own_intra_op) home.intra_op = stamp.intra_op;
   return home;
 }
 
