@@ -3,7 +3,7 @@
 // Pattern (Dekker): the common side stores X, LightFence(), loads Y; the rare side stores Y, HeavyFence(), loads X.
 // At least one of them sees the other's store. The light side is a compiler barrier where the kernel offers
 // membarrier(PRIVATE_EXPEDITED), else a full fence. Used by: posting work / going to sleep (pool.cc), completing /
-// WaitAll (drain.cc), pushing / closing the push gate (gate.h).
+// WaitAll (epochs.cc), pushing / closing the push gate (gate.h).
 #pragma once
 
 #include <atomic>

@@ -384,7 +384,7 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
 [[gnu::noinline]] HeldChain* EngineCore::OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count) {
   auto* const chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
   // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
-  // the block. Partners: the acquire loads in Release and ReleaseAllChains.
+  // the block. Partners: the acquire loads in Release and ReleaseAll.
   owner.chain.store(chain, std::memory_order_release);
   try {
     *count = AppendInline(slot, draft, *chain, owner, true);

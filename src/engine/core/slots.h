@@ -39,7 +39,7 @@ class Slots {
 
   // Counts only grow, and those of ends are read first, so a difference is never too small. Exact when nobody pushes or
   // completes.
-  bool Drained(uint8_t parity) EXCLUDES(mu_);  // every op of that epoch (drain.cc) has ended
+  bool Drained(uint8_t parity) EXCLUDES(mu_);  // every op of that epoch (epochs.h) has ended
   uint64_t Pending() EXCLUDES(mu_);
   uint64_t Completed() EXCLUDES(mu_);
   bool PushInProgress() EXCLUDES(mu_);

@@ -60,7 +60,7 @@ struct alignas(64) ThreadSlot {
 
   // The push gate's light side, see gate.h.
   alignas(64) std::atomic<uint32_t> pushing{0};
-  // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sum in drain.cc.
+  // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sums of Slots.
   OwnedCounter pushed[2];
   OwnedCounter completed[2];
   OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
