@@ -1,4 +1,4 @@
-// What all communicators share: the ops, the checks of what is called, and the one failure that ends them.
+// What all communicators have in common: their ops, the checks of calls, and the failure that ends them.
 #include <unistd.h>
 
 #include <thread>
@@ -67,7 +67,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
   CommunicatorState(EngineCore* engine_core, CommunicatorOptions given, Site made_at)
       : core(engine_core), options(std::move(given)), site(made_at) {}
 
-  // Whatever happens, the first cause stays.
+  // The first cause stays, whatever happens later.
   std::exception_ptr FailWith(const std::string& why) EXCLUDES(mu) {
     MutexLock lock(mu);
     if (!failure)
@@ -80,7 +80,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
     MutexLock lock(mu);
     return failure;
   }
-  // A step of the library's on the communicator's own thread.
+  // Runs one step of the library on the communicator's own thread. If it throws, the communicator fails.
   template <class F>
   void Step(F&& step) EXCLUDES(mu) {
     if (const std::exception_ptr known = Known()) std::rethrow_exception(known);
@@ -93,7 +93,8 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
     }
   }
   void Check(const Collective& call) const;
-  // One look. The ranks that it waits for may be behind it on this very thread, so the next is an op behind theirs.
+  // Looks once whether the rank can leave. The other ranks may need this very thread, so the next look is an op behind
+  // theirs.
   void Leave(Completion done) {
     const auto again = [this, self = shared_from_this(), done] { Leave(done); };
     try {
@@ -118,7 +119,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
   void Abort() noexcept override { backend->Abort(DescribeException(Known())); }
   bool Close() noexcept override { return Known() || backend->Leave(); }
 
-  EngineCore* const core;  // `var` counts it
+  EngineCore* const core;  // kept alive by `var`
   const CommunicatorOptions options;
   const Site site;
   const pid_t process = getpid();
@@ -182,16 +183,16 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
   }
 }
 
-// The last op of the communicator: a host op, so that all that was issued has ended.
+// Pushes the last op of the communicator. It is a host op, so it comes after all that was issued has ended.
 void Communicator::End() noexcept {
   const std::shared_ptr<CommunicatorState> state = std::move(state_);
-  if (!state || state->process != getpid()) return;  // in a fork's child it is lost
+  if (!state || state->process != getpid()) return;  // in a fork's child the communicator is lost
   const auto leave = [s = state](RunContext&, Completion done) { s->Leave(std::move(done)); };
   const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
   try {
     state->core->Push(
         {.desc = &desc, .closure = detail::RefClosure<true>(leave), .site = state->site, .flags = detail::kAsyncOp});
-  } catch (const Error&) {  // the engine has shut down, and has closed it
+  } catch (const Error&) {  // the engine has shut down, and has closed the channel
   }
 }
 
@@ -251,7 +252,7 @@ std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> 
       mine.device = devices[static_cast<size_t>(mine.rank)];
       made.emplace_back(engine, mine, site);
     }
-  } catch (const std::exception& error) {  // nobody will come to those that are there
+  } catch (const std::exception& error) {  // nobody will meet the ranks that were made
     for (Communicator& rank : made) rank.Abort(std::string("another rank could not be made: ") + error.what());
     throw;
   }
