@@ -1,4 +1,4 @@
-// Recording: what a graph knows, checked as it is said.
+// Recording: what a graph knows, checked when it is given.
 #include "engine/graph.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ NodeId Graph::Append(Node node, std::span<const ValueId> inputs, uint32_t output
 
 namespace {
 
-// Each Var once, in its strongest role: Read or Update together with Write is Update (op.h).
+// Lists each Var once, in its strongest role: a read or an update together with a write is an update (op.h).
 void AddEffect(std::vector<Effect>& effects, Effect effect) {
   for (Effect& e : effects) {
     if (e.var != effect.var) continue;

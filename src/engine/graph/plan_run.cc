@@ -1,4 +1,5 @@
-// A run from its start to its end: an op on the plan's Vars whose body is a replay, and the ops that carry its parts.
+// A run from its start to its end: an op on the plan's Vars whose body is a replay, and the ops that carry parts of the
+// run.
 #include <algorithm>
 
 #include "core/core.h"
@@ -49,7 +50,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
   ThreadSlot& slot = Slot();
   uint32_t cls = ClassOf(bytes);
-  // Null: would have to wait.
+  // Null: the start would have to wait for room.
   if ((cls >= kClasses || slot.cache.Empty(cls)) && !MakeRoom(slot, may_wait)) return nullptr;
   slot.cache.Reserve(kGroupClass, plan.reads);
   slot.scratch.Reserve(Protocol::ScratchBytes(n));
@@ -76,7 +77,8 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
     op->accesses()[i].var = plan.accesses[i].var;
     op->accesses()[i].word = plan.accesses[i].word;
   }
-  // Last, out of the order of addresses: nobody else pushes on it, so holding it cannot deadlock.
+  // The run's own Var comes last, out of the order of addresses: nobody else pushes on it, so holding its tail cannot
+  // deadlock.
   op->accesses()[n - 1].var = run->done.core();
   op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(Mode::kWrite);
   Protocol::SetPins(op, n - plan.reads);
@@ -102,15 +104,16 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
   if (options.deadline != kNever) watch |= RunState::kDeadline;
   if (!run->times.empty()) watch |= RunState::kTimes | (step.timed ? RunState::kBusy : 0u);
-  // relaxed stores: the registration publishes the frame to whoever begins the run.
+  // relaxed stores: the registration publishes the frame to the thread that begins the run.
   run->watch.store(watch, std::memory_order_relaxed);
-  run->asked.store(watch & RunState::kTimes || step.model, std::memory_order_relaxed);  // its end is what is measured
+  run->asked.store(watch & RunState::kTimes || step.model, std::memory_order_relaxed);  // a model measures the end of
+                                                                                        // the run
   run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
   run->refs.store(2, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
     StartRecord(slot, std::move(draft));
-  } catch (...) {  // refused: nothing has begun
+  } catch (...) {  // the start was refused: nothing has begun
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
     run->refs.store(1, std::memory_order_relaxed);
     run->model.reset();
@@ -127,7 +130,7 @@ RunState* EngineCore::StartRun(PlanCore& plan, std::span<Value> inputs, const Ru
   return run;
 }
 
-// All Vars are granted: their errors are now known.
+// Called when all Vars are granted, so that their errors are known.
 void EngineCore::BeginRun(RunState& run) {
   const PlanCore& plan = *run.owner;
   if (run.model) [[unlikely]]
@@ -160,7 +163,7 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
       replay.RunAll();
       ended = run.owner->remaining;
     } else {
-      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // none: of a run that begins
+      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // kNoIndex for a run that begins
       const uint32_t sources = kind == OpKindId::kRun ? static_cast<uint32_t>(run.owner->sources.size()) : 0;
       ended = ranked ? replay.RunRanked(head, sources) : replay.RunReady(head, sources);
       handed = replay.handed();
@@ -173,7 +176,7 @@ OpRecord* EngineCore::ExecutePlan(ThreadSlot& slot, OpRecord* op, Worker* worker
     RecyclePlanOp(now, op);
   }
   if (ranked && !handed && !t_role_lent) {
-    // Counted, for the run may end without us.
+    // We take a count, because the run may end without us.
     run.refs.fetch_add(1, std::memory_order_relaxed);
     OpRecord* next = EndTasks(now, run, ended, worker);
     if (!next) {
@@ -218,11 +221,11 @@ OpRecord* EngineCore::FinishRun(ThreadSlot& slot, RunState& run, Worker* worker)
   Pass pass{&slot};
   Protocol::CompleteOne(pass, op, done);
   Protocol::DropPins(pass, op, 1);
-  DropRun(run);  // before it is counted: after a drain the plan's frames are free
+  DropRun(run);  // before the run is counted as ended, so that the plan's frames are free after a drain
   return CountEnd(slot, pass, epoch, worker);
 }
 
-// Before the run's end is published: afterwards the times are the caller's.
+// Called before the run's end is published, because afterwards the times belong to the caller.
 void EngineCore::ReportToModel(RunState& run) {
   const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - run.began);
   bool failed;
@@ -237,7 +240,7 @@ void EngineCore::ReportToModel(RunState& run) {
   run.model_times.clear();
 }
 
-// The last of the handle and the run. What is left in the frame goes, but for what static_alloc keeps.
+// Called by the handle and by the run. The second call empties the frame, except for what static_alloc keeps.
 void EngineCore::DropRun(RunState& run) {
   if (run.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::shared_ptr<PlanCore> plan = std::move(run.plan);
@@ -303,7 +306,7 @@ NodeContext EngineCore::MakeNodeContext(EngineCore& core, OpRecord* op, int work
   return {&core, op, worker, &run};
 }
 
-// A run that needs a Var which an op on this thread's stack holds would wait for that op.
+// If the run needs a Var that an op on this thread's stack names, it would wait for that op.
 void EngineCore::CheckRunWait(const RunState& run, Site site) const {
   for (const RunFrame* f = t_frame; f; f = f->outer) {
     if (f->core != this) continue;
