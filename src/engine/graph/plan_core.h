@@ -8,8 +8,9 @@
 //            RunState; the edges order them, so that one of them at a time uses a node's data.
 // Ownership: a run in flight and its handle each have a count in `refs`. A run keeps its plan alive; the plan keeps its
 //            frames.
-// Counters: a task with several predecessors has a 4-byte counter; whoever arrives last sets it back. While one thread
-// alone runs the tasks, counting needs no read-modify-write; counting becomes atomic before a second thread joins.
+// Counters:  a task with several predecessors has a 4-byte counter; whoever arrives last sets it back. While one thread
+//            alone runs the tasks, counting needs no read-modify-write; counting becomes atomic before a second thread
+//            joins.
 #pragma once
 
 #include <array>
