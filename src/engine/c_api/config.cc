@@ -6,7 +6,7 @@
 namespace engine::capi {
 namespace {
 
-// ---- the fields of each kind of option. What the engine refuses it refuses itself: here is only what it could not see.
+// ---- the fields of each kind of option. The engine checks values itself; only what it cannot see is checked here.
 
 #define ENGINE_SINGLE(action, name, field) action(options.name, #field, config.field)
 #define ENGINE_FIELDS_Int(action, name) ENGINE_SINGLE(action, name, name)
@@ -73,7 +73,7 @@ void Read(option::Pools& option, const char* field, const EnginePoolConfig* pool
   }
 }
 
-// ---- to C: what has a default that is not zero
+// ---- to C: fields whose default is not zero
 
 void Write(int option, const char*, int32_t& field) { field = option; }
 void Write(size_t option, const char*, int64_t& field) {

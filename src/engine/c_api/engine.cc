@@ -1,4 +1,4 @@
-// The C API's engines, Vars, waits and cancel scopes. See c_api.h for the conventions.
+// Engines, Vars, waits and cancel scopes in the C API. c_api.h has the conventions.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -14,7 +14,7 @@ namespace {
 // ---- waits
 
 std::chrono::nanoseconds ReadTimeout(int64_t timeout_ns) {
-  // Half the range: adding it to a clock cannot overflow.
+  // Half of the range, because adding it to a clock's time cannot overflow.
   return std::chrono::nanoseconds(std::min(NotNegative(timeout_ns, "timeout_ns"), INT64_MAX / 2));
 }
 
@@ -22,13 +22,15 @@ std::chrono::nanoseconds ReadTimeout(int64_t timeout_ns) {
 
 void ShutDown(EngineHandle engine) {
   Engine& live = Live(engine);
-  if (!InsideBodyOf(engine)) ReleaseHeldOps(engine);  // else the next line refuses, and nothing may have changed
+  if (!InsideBodyOf(engine))
+    ReleaseHeldOps(engine);  // inside a body the next line refuses, and then nothing may have
+                             // changed
   live.Shutdown();
 }
 
 // ---- cancel scopes
 
-// The scopes that this thread has entered. A thread that ends inside some leaves them, the innermost first.
+// The scopes that this thread has entered. If the thread ends inside some, it leaves them, the innermost first.
 class EnteredScopes {
  public:
   ~EnteredScopes() {
@@ -47,7 +49,7 @@ class EnteredScopes {
   struct Entered {
     Entered(EngineCancelScope h, const CancelScope& s) : handle(h), scope(s), guard(scope.Enter()) {}
     EngineCancelScope handle;
-    CancelScope scope;  // a copy: the handle may be freed before Leave
+    CancelScope scope;  // a copy, because the handle may be freed before Leave
     CancelScope::Guard guard;
   };
   std::vector<std::unique_ptr<Entered>> entered_;
@@ -78,7 +80,7 @@ EngineStatus EngineShutdown(EngineHandle engine) {
 
 EngineStatus EngineDestroy(EngineHandle engine) {
   return Guard(__func__, [&] {
-    ShutDown(engine);  // with the handle still good: ops that are draining may use it
+    ShutDown(engine);  // before the handle is freed, because ops that are draining may use it
     FreeHandle(engine);
   });
 }
@@ -132,7 +134,7 @@ EngineStatus EngineWorkers(EngineHandle engine, int32_t* workers) {
   return Guard(__func__, [&] { Required(workers, "the result") = Live(engine).workers(); });
 }
 
-// Every field of the struct is a counter of the table; a row that has no field does not compile.
+// Every field of the struct must be a counter of the table; if a row has no field, this does not compile.
 #define ENGINE_COUNT_FIELD(name, what) +sizeof(uint64_t)
 #define ENGINE_READ_COUNTER(name, what) read.name = stats.name;
 static_assert(sizeof(EngineCounters) == sizeof(size_t) ENGINE_COUNTERS(ENGINE_COUNT_FIELD));

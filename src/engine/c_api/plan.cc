@@ -1,4 +1,4 @@
-// The C API's graphs, plans and runs; what is recorded is in c_api_ops.cc.
+// Graphs, plans and runs in the C API; ops.cc records the ops.
 #include "c_api/internal.h"
 
 using namespace engine::capi;  // NOLINT: this file defines its C face
@@ -53,7 +53,7 @@ EngineStatus EngineGraphFree(EngineGraph graph) {
 
 EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run) {
   return Guard(__func__, [&] {
-    const engine::Plan live = Live(plan);  // counted: the handle may be freed meanwhile
+    const engine::Plan live = Live(plan);  // a copy, because the handle may be freed meanwhile
     engine::RunOptions options;
     if (policy) options.policy = engine::PolicyByName(policy);
     engine::Run started = live.Start({}, options, ToSite(site));
