@@ -23,10 +23,11 @@ using engine::DeviceArray;
 using engine::ElementType;
 using engine::HostArray;
 
-// Of a format of the buffer protocol; none: not of numbers in this machine's order.
+// The element type for a format of the buffer protocol; nothing if the format is not one of numbers in this machine's
+// order.
 std::optional<ElementType> TypeOf(const Py_buffer& buffer) {
   std::string_view format = buffer.format ? buffer.format : "B";
-  constexpr std::string_view kNative = "@=<";  // this code is built for little-endian machines only
+  constexpr std::string_view kNative = "@=<";  // this code is built only for little-endian machines
   if (!format.empty() && kNative.find(format.front()) != kNative.npos) format.remove_prefix(1);
   char kind = 0;
   if (format == "?") kind = 'b';
@@ -38,12 +39,12 @@ std::optional<ElementType> TypeOf(const Py_buffer& buffer) {
   return ElementType{kind, static_cast<uint8_t>(buffer.itemsize)};
 }
 
-// The array that an object is. It keeps the object's export, and so its memory, until it goes. GIL held.
+// The array that an object is. It keeps the object's export, and so its memory, alive. GIL held.
 std::optional<HostArray> ArrayOf(PyObject* object) {
   if (!PyObject_CheckBuffer(object)) return {};
   PyRef view = PyRef::Steal(PyMemoryView_GetContiguous(object, PyBUF_READ, 'C'));
   if (!view) {
-    PyErr_Clear();  // it has items that the protocol has no word for
+    PyErr_Clear();  // the protocol has no word for its items
     return {};
   }
   const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.get());
@@ -82,7 +83,7 @@ class Arrays final : public engine::BoundaryArrays {
   }
 
  private:
-  // The object with its arrays replaced, in the order in which Collect found them; itself where it has none.
+  // The object with its arrays replaced, in the order in which Collect found them; the object itself if it has none.
   nb::object Rebuilt(nb::handle object, const engine::Boundary& value, size_t* next) const {
     if (value.copies.empty()) return nb::borrow(object);
     if (PyDict_CheckExact(object.ptr())) {
@@ -119,7 +120,7 @@ StatePtr Alive(const PyDeviceArray& self) {
   return state;
 }
 
-// The array that was given as `what`, or TypeError.
+// The array in `given`; otherwise TypeError that names `what`.
 HostArray HostOf(nb::handle given, const char* what) {
   std::optional<HostArray> host = ArrayOf(given.ptr());
   if (!host)
@@ -128,9 +129,10 @@ HostArray HostOf(nb::handle given, const char* what) {
   return std::move(*host);
 }
 
-// The copy is an op on the device's copy lane, whose memory comes from the engine's pool. Waits for it.
+// Copies the array to the device and waits for that. The copy is an op on the device's copy lane, whose memory comes
+// from the engine's pool.
 PyDeviceArray Made(nb::handle given, int device, nb::handle engine) {
-  struct Copy {  // outlives an interrupted wait
+  struct Copy {  // outlives a wait that Ctrl-C interrupted
     HostArray from;
     engine::DeviceMemory memory = {};
   };
@@ -140,7 +142,7 @@ PyDeviceArray Made(nb::handle given, int device, nb::handle engine) {
   engine::Var done;
   Translated([&] {
     WithoutGil([&] {
-      (void)state->engine.device(device);  // refuses what is none
+      (void)state->engine.device(device);  // throws if there is no such device
       done = state->engine.NewVar("DeviceArray");
       const auto run = [copy](engine::RunContext& ctx) {
         const size_t bytes = copy->from.bytes();
@@ -205,7 +207,7 @@ nb::dict InterfaceOf(const PyDeviceArray& self) {
   out["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(self.array.address()), false);
   out["version"] = 3;
   out["strides"] = nb::none();
-  out["stream"] = nb::none();  // it was copied before the op was begun
+  out["stream"] = nb::none();  // none: the copy was over before the op began
   return out;
 }
 

@@ -19,10 +19,10 @@ struct CurrentScope {
   engine::RunContext* outer;
 };
 
-// What fn(args...) returned; throws PyFailure for what it raised. GIL held.
+// The result of fn(args...); throws PyFailure if it raised. GIL held.
 nb::object Checked(nb::object result, engine::Name name) {
   if (result.is_valid() && PyCoro_CheckExact(result.ptr())) {
-    // Nobody would ever await it. Closing it spares the warning that says so less clearly.
+    // Nobody would ever await this coroutine. Closing it spares the user Python's warning, which says so less clearly.
     nb::object closed = nb::steal(PyObject_CallMethod(result.ptr(), "close", nullptr));
     PyErr_Format(PyExc_TypeError,
                  "op '%s' is a coroutine function; push a plain function, or push_async one that calls done()",
@@ -33,10 +33,10 @@ nb::object Checked(nb::object result, engine::Name name) {
   return result;
 }
 
-// Calls fn(args...) and drops it.
+// Calls fn(args...) and drops the result.
 void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
   nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
-  fn.Clear();  // here, so that what it owned is gone before anybody who waits for the op goes on
+  fn.Clear();  // dropped here, so that what fn owned is gone before anybody who waits for the op goes on
   Checked(std::move(result), name);
 }
 

@@ -7,8 +7,8 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// A tuple of the scopes that are open, innermost last. A context variable, not a thread's: tasks of one event loop
-// open and close their scopes in any order.
+// The open scopes as a tuple, the innermost last. It is a context variable and not a thread-local, because tasks of one
+// event loop open and close their scopes in any order.
 PyObject* open_scopes = nullptr;
 
 nb::tuple OpenScopes() {

@@ -1,6 +1,6 @@
 // The binding of communicators: ranks, and pushes of collectives on memory of devices.
 //
-// Threads:   pushes and the end of a communicator give the GIL up. Ownership: a pushed op keeps the arrays that it works on.
+// Threads:   pushes, and the end of a communicator, give the GIL up. Ownership: a pushed op keeps its arrays alive.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -38,8 +38,8 @@ struct PyCommunicator {
   ~PyCommunicator() {
     if (!rank) return;
     try {
-      WithoutGil([&] { rank.reset(); });  // pushes its last op, which may have to wait for room
-    } catch (...) {  // the interpreter is leaving: the engine has been shut down, and nothing waits
+      WithoutGil([&] { rank.reset(); });  // pushes the rank's last op, which may have to wait for room
+    } catch (...) {                       // the interpreter is ending: the engine has been shut down, and nothing waits
     }
   }
 };
@@ -53,7 +53,7 @@ const char* FaultName(engine::LoopbackFault fault) {
   return kNames[static_cast<size_t>(fault)];
 }
 
-// What one push is made of.
+// What one push consists of.
 struct Pushed {
   const PyCommunicator& comm;
   const StatePtr state;

@@ -1,4 +1,4 @@
-// The binding of Engine: everything but pushes and Vars.
+// The binding of Engine, without pushes and Vars.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -18,7 +18,7 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// Calls fn with the GIL given up, raising in Python what it throws.
+// Calls fn without the GIL, and raises in Python what it throws.
 template <class F>
 void Blocking(F&& fn) {
   try {
@@ -71,14 +71,14 @@ nb::tuple SetPolicy(const PyEngine& self, nb::handle name, nb::kwargs parameters
   const engine::PolicyChoice choice = ChoiceFrom(name, parameters);
   nb::tuple previous = PolicyOf(self);
   EngineState& state = *self.state;
-  // Pushes read `caller_runs` under the GIL; while either policy may be in force they must give it up.
+  // Pushes read `caller_runs` under the GIL. While either policy may be in force, they must give the GIL up.
   state.caller_runs = true;
   Blocking([&] { state.engine.SetPolicy(choice); });
   state.caller_runs = !engine::UsesWorkers(choice.policy);
   return previous;
 }
 
-// `with engine.policy(...)`: of the thread that enters it.
+// `with engine.policy(...)`: sets the policy of the thread that enters the block.
 struct PolicyBlock {
   StatePtr state;
   engine::PolicyChoice choice;
@@ -120,7 +120,7 @@ engine::Placement GpuPlace(int device, std::optional<int> lane) {
   return engine::Gpu(static_cast<uint16_t>(device), lane ? static_cast<uint8_t>(*lane) : engine::Placement::kAnyLane);
 }
 
-// (Chrome JSON, [(name, lane, begin, end, op, skipped), ...]), in seconds
+// Returns (Chrome JSON, [(name, lane, begin, end, op, skipped), ...]); times are in seconds.
 nb::tuple StopTrace(const PyEngine& self) {
   std::vector<engine::TraceEvent> events;
   std::string json;

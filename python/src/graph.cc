@@ -1,6 +1,6 @@
 // The bindings of Graph, Plan and Run: what engine.graph and engine.hybridize are made of.
 //
-// Threads:   the GIL guards a graph. Start gives it up where nodes may run inside the call, or the call may wait.
+// Threads:   the GIL guards a graph. Start gives the GIL up if nodes may run inside the call, or if the call may wait.
 // Ownership: values are Python references, which may die on any thread (gil.h).
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -26,13 +26,13 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// The shapes of what a run is given, as one number: the same in every process. Arguments without a shape count as nothing.
+// The shapes of a run's arguments as one number, the same in every process. Arguments without a shape do not count.
 uint64_t ShapeOf(nb::sequence inputs) {
   uint64_t shape = 0;
   for (nb::handle input : inputs) {
     nb::object own = nb::getattr(input, "shape", nb::none());
     const Py_hash_t hash = nb::isinstance<nb::tuple>(own) ? PyObject_Hash(own.ptr()) : 0;
-    if (hash == -1) PyErr_Clear();  // of things that have no hash
+    if (hash == -1) PyErr_Clear();  // some things have no hash
     shape = shape * 1000003 + static_cast<uint64_t>(hash);
   }
   return shape;
@@ -89,7 +89,7 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
   return out;
 }
 
-// What the policy cost_model knows, or what the nodes of `timed` took; in seconds.
+// What the policy cost_model knows, or how long the nodes of `timed` took; times are in seconds.
 nb::dict Explain(const PyPlan& self, const PyRun* timed) {
   const engine::Explanation told = Translated([&] {
     return engine::Explain(self.plan, self.shape,
@@ -182,7 +182,7 @@ void BindGraph(nb::module_& m) {
           nb::sig("def compile(self, engine: Engine, *, name: str = 'plan', static_alloc: bool = False, "
                   "static_shape: bool = False) -> Plan"));
 
-  // Marks this thread: its pushes go into the graph. Returns what was marked before, as a number for `record`.
+  // Marks this thread: its pushes go into the graph. Returns the earlier mark, as a number for `record`.
   m.def(
       "record", [](std::optional<engine::Graph*> graph) { recording = graph ? *graph : nullptr; },
       nb::arg("graph").none(), nb::sig("def record(graph: Graph | None) -> None"),

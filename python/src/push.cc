@@ -17,8 +17,8 @@ template <class Body>
 void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
   engine::Engine& eng = state->engine;
   constexpr bool kAsync = std::is_same_v<Body, AsyncBody>;
-  // A push is shorter than giving the GIL away and getting it back, and never waits for a body: so it keeps the GIL,
-  // unless the queue is full or ops run inside their push.
+  // A push takes less time than giving the GIL up and getting it back, and it never waits for a body. So it keeps the
+  // GIL, unless the queue is full or ops run inside their push.
   if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
     bool pushed;
     if constexpr (kAsync) {
@@ -41,7 +41,7 @@ struct PushArgs {
   nb::handle fn, reads, updates, writes, priority, name, place, run_always, cancel, graph_key;
 };
 
-// Validates, then pushes on `state`; `async` bodies are called with a Done. Raises Python exceptions only.
+// Checks the arguments, then pushes on `state`; the body of an `async` push gets a Done. Raises Python exceptions only.
 void Push(const StatePtr& state, const PushArgs& args, bool async) {
   const char* verb = async ? "push_async" : "push";
   const engine::Site site = CallerSite();
@@ -93,13 +93,13 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
   DropDeferred();
 }
 
-// The parameters of all four functions, in Python's words.
+// The parameters of all four functions, as Python writes them.
 #define ENGINE_PUSH_PARAMETERS                                                                               \
   "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, " \
   "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None, "      \
   "graph_key: GraphKey | None = None) -> None"
 
-// Binds `name` as a function of the module (the default engine) and as a method of Engine.
+// Binds `name` as a function of the module (for the default engine) and as a method of Engine.
 template <bool kAsync>
 void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const char* function, const char* method,
               const char* doc) {

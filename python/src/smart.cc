@@ -1,4 +1,5 @@
-// The binding of SmartStage. What is Python's about it: items are arguments of a function, which is recorded by the first.
+// The binding of SmartStage. Special to Python: an item is the arguments of a function, which is recorded with the
+// first item.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -25,7 +26,7 @@ std::vector<engine::Value> ValuesOf(nb::handle objects) {
   return values;
 }
 
-// `pull` returns the arguments of the next step in a list.
+// `pull` returns the arguments of the next step as a list.
 engine::StepPull PullOf(nb::handle pull) {
   return [pull = std::make_shared<const PyRef>(PyRef::Borrow(pull.ptr()))](std::vector<engine::Value>* values) {
     try {
@@ -58,7 +59,7 @@ class PySmartStage {
   }
   ~PySmartStage() { host_->cancel = {}; }
 
-  // record() -> (graph, how many inputs items give, marked nodes)
+  // record() -> (graph, how many inputs the items give, marked nodes)
   bool Record(nb::handle record) {
     return steps_->Record([&] {
       const nb::object made = record();
@@ -92,7 +93,7 @@ class PySmartStage {
   std::string Label() const { return "smart stage '" + steps_->name() + "': "; }
 
  private:
-  const std::weak_ptr<EngineState> engine_;  // the host keeps it
+  const std::weak_ptr<EngineState> engine_;  // the host keeps the engine alive
   const std::shared_ptr<PythonHost> host_;
   std::unique_ptr<engine::SmartStage> steps_;
 };

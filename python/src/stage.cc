@@ -19,7 +19,7 @@ using engine::StageItem;
 using Taken = engine::StagingArea::Taken;
 using SharedFn = std::shared_ptr<const PyRef>;
 
-// None: for ever.
+// None means for ever.
 engine::Timeout TimeoutOfSeconds(std::optional<double> seconds) {
   if (!seconds) return engine::Timeout::kForever;
   return std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(*seconds, 0.0, 3e8) * 1e9));
@@ -27,7 +27,7 @@ engine::Timeout TimeoutOfSeconds(std::optional<double> seconds) {
 
 SharedFn Shared(nb::handle function) { return std::make_shared<const PyRef>(PyRef::Borrow(function.ptr())); }
 
-// Of the callables that engine.sources makes: pull() and make(what was pulled), either of which may be None.
+// A source made of the callables of engine.sources: pull() and make(what was pulled). Either may be None.
 engine::detail::StageSource SourceOf(nb::handle pull, nb::handle make, bool sized) {
   engine::detail::StageSource source;
   if (!pull.is_none()) {
@@ -36,7 +36,7 @@ engine::detail::StageSource SourceOf(nb::handle pull, nb::handle make, bool size
         *item = ItemOf(CallSource(*pull), sized);
         return true;
       } catch (const PyFailure& failure) {
-        // An iterator says StopIteration when it ends, whatever closed_exception_types is.
+        // An iterator ends by StopIteration, whatever closed_exception_types is.
         if (PyErr_GivenExceptionMatches(failure.get(), PyExc_StopIteration)) return false;
         throw;
       }
@@ -80,7 +80,7 @@ class PyStage final : public engine::StageBase {
     try {
       Cancel();
       if (!JoinFor(timeout)) return false;
-    } catch (const engine::ForkedWhilePending&) {  // the producers are the parent's
+    } catch (const engine::ForkedWhilePending&) {  // the producers stayed in the parent
     }
     Restart(SourceOf(pull, make, sized_));
     return true;
@@ -106,7 +106,7 @@ class PyStage final : public engine::StageBase {
   const bool sized_;  // only capacity_bytes needs to know how large items are
 };
 
-// fn, with what it throws raised.
+// Calls fn, and raises in Python what it throws.
 template <class F>
 auto Of(const PyStage& self, F&& fn) {
   return Raising([&] { return self.Label(); }, fn);
