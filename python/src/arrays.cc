@@ -228,11 +228,12 @@ std::shared_ptr<const engine::BoundaryArrays> PythonArrays(std::weak_ptr<EngineS
 void BindArrays(nb::module_& m) {
   nb::class_<PyDeviceArray>(
       m, "DeviceArray",
-      "An array on a device: what an op placed there gets for a NumPy array or another buffer of numbers, under\n"
-      "stage_subgraph_on_cpu; or DeviceArray(array, device=0, engine=None): a copy of `array` in the engine's memory "
-      "of\n"
-      "that device. Which ops may use it when is up to Vars: engine.value(DeviceArray(...)) gives it one.\n"
-      "On CUDA a framework takes it by __cuda_array_interface__, without a copy: torch.as_tensor(x, device='cuda').")
+      "An array on a device. Under stage_subgraph_on_cpu an op on that device gets it for each NumPy array\n"
+      "or other buffer of numbers. DeviceArray(array, device=0, engine=None) copies `array` into the\n"
+      "engine's memory of that device. Vars say which ops may use it when: engine.value(DeviceArray(...))\n"
+      "gives it one.\n"
+      "On CUDA a framework takes it by __cuda_array_interface__, without a copy: torch.as_tensor(x,\n"
+      "device='cuda').")
       .def(
           "__init__",
           [](PyDeviceArray* self, nb::handle array, int device, nb::handle engine) {
@@ -240,9 +241,8 @@ void BindArrays(nb::module_& m) {
           },
           nb::arg("array"), nb::arg("device") = 0, nb::arg("engine") = nb::none(),
           nb::sig("def __init__(self, array: Any, device: int = 0, engine: Engine | None = None) -> None"),
-          "Waits until the copy is there, so not in the body of an op on that device. TypeError for what is no buffer "
-          "of\n"
-          "numbers, UsageError for a device that the engine does not have.")
+          "Waits for the copy, so do not call it in the body of an op on that device. TypeError if `array` is\n"
+          "no buffer of numbers, UsageError for a device that the engine does not have.")
       .def_prop_ro("address",
                    [](const PyDeviceArray& self) { return reinterpret_cast<uintptr_t>(self.array.address()); })
       .def_prop_ro("shape", &ShapeOf, nb::sig("def shape(self) -> tuple[int, ...]"))
@@ -254,19 +254,18 @@ void BindArrays(nb::module_& m) {
           nb::sig("def dtype(self) -> Any"), "As NumPy has it.")
       .def_prop_ro("nbytes", [](const PyDeviceArray& self) { return self.array.bytes(); })
       .def_prop_ro(
-          "device", [](const PyDeviceArray& self) { return self.array.device(); }, "Its number, as of engine.gpu.")
+          "device", [](const PyDeviceArray& self) { return self.array.device(); },
+          "The number of the device, as engine.gpu takes it.")
       .def("to_host", &ToHost, nb::sig("def to_host(self) -> Any"),
-           "A copy as a NumPy array. Waits for the device, so not in the body of an op there: in one on the host that "
-           "reads\n"
-           "its Var, or behind a wait.")
+           "A copy as a NumPy array. Waits for the device, so do not call it in the body of an op there, but\n"
+           "after a wait, or in an op on the host that reads the array's Var.")
       .def("from_host", &FromHost, nb::arg("array"), nb::sig("def from_host(self, array: Any) -> None"),
-           "Copies `array`, of the same shape and dtype (else UsageError), into it. Waits for the device likewise: in "
-           "an op\n"
-           "on the host that writes its Var.")
+           "Copies `array` into this one. UsageError unless shape and dtype are the same. Waits for the device,\n"
+           "so do not call it in the body of an op there, but in an op on the host that writes the array's Var.")
       .def_prop_ro("__cuda_array_interface__", &CudaInterface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, Any]"))
       .def("_interface", &InterfaceOf, nb::sig("def _interface(self) -> dict[str, Any]"),
-           "What __cuda_array_interface__ says where it exists: on CUDA.")
+           "What __cuda_array_interface__ is, also on devices that are not CUDA's.")
       .def("__repr__", [](const PyDeviceArray& self) {
         return "<engine.DeviceArray " + self.array.type().text() + " of " + std::to_string(self.array.size()) +
                " on device " + std::to_string(self.array.device()) + ">";

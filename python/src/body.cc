@@ -108,17 +108,19 @@ void Done::Fail(nb::handle exception) {
 }
 
 void BindBody(nb::module_& m) {
-  nb::class_<Done>(m, "Done", "How an asynchronous op says that it has finished: call it once, on any thread.")
+  nb::class_<Done>(m, "Done", "Ends an asynchronous op: call it once, on any thread.")
       .def("__call__", &Done::Succeed, "The op has succeeded. A second call raises CompletionError.")
       .def("fail", &Done::Fail, nb::arg("exception").none(),
            nb::sig("def fail(self, exception: BaseException) -> None"),
            "The op has failed with `exception`, which waits will raise. A second call raises CompletionError.");
   m.def(
       "cancelled", [] { return current && current->cancelled(); },
-      "True in the body of an op whose CancelScope was cancelled: long bodies may look and stop early.");
+      "True in the body of an op whose CancelScope has been cancelled; a long body may look at it and stop\n"
+      "early.");
   m.def(
       "defer_sync", [] { return current && current->defer_sync(); },
-      "True in the body of an op on a device: it must not synchronize; whoever needs the result waits for it.");
+      "True in the body of an op on a device: the body must not synchronize, because whoever needs the\n"
+      "result waits for it.");
   m.def(
       "cuda_stream",
       [] {
@@ -130,8 +132,8 @@ void BindBody(nb::module_& m) {
         }
       },
       nb::sig("def cuda_stream() -> int"),
-      "The stream of the op that runs, as CUDA's address: torch.cuda.ExternalStream(engine.cuda_stream()).\n"
-      "UsageError outside of ops on CUDA devices.");
+      "The stream of the op whose body calls this, as CUDA's address:\n"
+      "torch.cuda.ExternalStream(engine.cuda_stream()). UsageError outside of ops on CUDA devices.");
 }
 
 }  // namespace engine_python

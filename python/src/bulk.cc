@@ -29,7 +29,8 @@ int SetBulkSize(const PyEngine& self, nb::handle size) {
 
 void BindBulk(nb::class_<PyEngine>& cls) {
   cls.def("set_bulk_size", &SetBulkSize, nb::arg("size").none(), nb::sig("def set_bulk_size(self, size: int) -> int"),
-          "The bulk size of the calling thread, for its pushes from now on; returns the one before. See engine.bulk.");
+          "Sets the bulk size of the calling thread for its later pushes; returns the size before. See\n"
+          "engine.bulk.");
 }
 
 }  // namespace engine_python

@@ -163,10 +163,10 @@ void BindGraph(nb::module_& m) {
           [](engine::Graph& self, uint32_t before, uint32_t after) {
             Translated([&] { self.Order({before, 0, 0}, {after, 0, 0}); });
           },
-          nb::arg("before"), nb::arg("after"), "One node ends before another starts.")
+          nb::arg("before"), nb::arg("after"), "Node `before` ends before node `after` starts.")
       .def(
           "output", [](engine::Graph& self, uint32_t value) { Translated([&] { self.Output({value}); }); },
-          nb::arg("value"), "Marks a value as a result of a run.")
+          nb::arg("value"), "Makes a value an output of a run.")
       .def_prop_ro(
           "size", [](const engine::Graph& self) { return self.nodes().size(); }, "How many nodes it has.")
       .def(
@@ -186,17 +186,17 @@ void BindGraph(nb::module_& m) {
   m.def(
       "record", [](std::optional<engine::Graph*> graph) { recording = graph ? *graph : nullptr; },
       nb::arg("graph").none(), nb::sig("def record(graph: Graph | None) -> None"),
-      "This thread's pushes are recorded in `graph` from now on; None: they are pushed.");
+      "From now on this thread's pushes are recorded in `graph`; with None they are pushed.");
 
-  nb::class_<PyPlan>(m, "Plan", "A graph made ready to run, as often and as concurrently as one likes.")
+  nb::class_<PyPlan>(m, "Plan", "A graph that was made ready to run, any number of times, also concurrently.")
       .def("start", &Start, nb::arg("inputs") = nb::make_tuple(), nb::kw_only(), nb::arg("policy") = nb::none(),
            nb::arg("priority") = nb::none(), nb::arg("cancel") = nb::none(), nb::arg("deadline") = nb::none(),
            nb::arg("timed") = false,
            nb::sig("def start(self, inputs: Sequence[object] = (), *, policy: str | None = None, priority: int | None "
                    "= None, "
                    "cancel: CancelScope | None = None, deadline: float | None = None, timed: bool = False) -> Run"),
-           "Starts a run and returns at once. `deadline`: seconds from now after which nodes that have not begun are\n"
-           "skipped. `timed`: Run.times tells afterwards when each node ran.")
+           "Starts a run and returns at once. Nodes that have not begun `deadline` seconds from now are skipped.\n"
+           "`timed`: afterwards Run.times says when each node ran.")
       .def_prop_ro("name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); })
       .def_prop_ro(
           "edges",
@@ -215,11 +215,12 @@ void BindGraph(nb::module_& m) {
             for (const auto& task : self.plan.tasks()) tasks.push_back(task.nodes);
             return tasks;
           },
-          nb::sig("def tasks(self) -> list[list[int]]"), "Nodes that are run in a go, in topological order.")
+          nb::sig("def tasks(self) -> list[list[int]]"),
+          "The nodes of each task, which run one after the other; in topological order.")
       .def("explain", &Explain, nb::arg("run").none() = nb::none(),
            nb::sig("def explain(self, run: Run | None = None) -> dict[str, Any]"),
-           "What the policy cost_model knows of the shapes that ran last, or what a timed run took; engine.explain "
-           "shows it.")
+           "What the policy cost_model knows of the shapes that ran last, or how long the nodes of a timed run\n"
+           "took. engine.explain shows it.")
       .def(
           "save_costs",
           [](const PyPlan& self, nb::handle path) {
@@ -227,7 +228,7 @@ void BindGraph(nb::module_& m) {
             Translated([&] { self.plan.cost_model()->Save(file); });
           },
           nb::arg("path"), nb::sig("def save_costs(self, path: object) -> None"),
-          "Writes what was measured under cost_model to a readable file.")
+          "Writes the costs that were measured under cost_model to a text file.")
       .def(
           "load_costs",
           [](const PyPlan& self, nb::handle path) {
@@ -235,12 +236,14 @@ void BindGraph(nb::module_& m) {
             Translated([&] { self.plan.cost_model()->Load(file); });
           },
           nb::arg("path"), nb::sig("def load_costs(self, path: object) -> None"),
-          "Reads such a file: runs under cost_model need no window then. UsageError, with the line, if it is broken.")
+          "Reads a file that save_costs wrote, so that runs under cost_model need no window. UsageError, with\n"
+          "the line, if the file is broken.")
       .def(
           "remeasure", [](const PyPlan& self) { self.plan.cost_model()->Remeasure(); },
-          "Forgets what was measured under cost_model; the window opens again, counted from now.")
+          "Forgets the costs that were measured under cost_model. The window opens again, counted from now.")
       .def(
-          "describe", [](const PyPlan& self) { return self.plan.Describe(); }, "One line a task.")
+          "describe", [](const PyPlan& self) { return self.plan.Describe(); },
+          "The plan as text, one line for each task.")
       .def(
           "dot", [](const PyPlan& self) { return self.plan.Dot(); }, "The graph in Graphviz's language.");
 
@@ -251,7 +254,7 @@ void BindGraph(nb::module_& m) {
           [](const PyRun& self) {
             return PyVar{self.run.var(), self.engine};
           },
-          "Written by the run when it ends; for as long as this object lives.")
+          "The Var that the run writes when it ends. Valid as long as this object lives.")
       .def(
           "output",
           [](PyRun& self, size_t index) {
@@ -269,8 +272,8 @@ void BindGraph(nb::module_& m) {
             return out;
           },
           nb::sig("def times(self) -> list[tuple[float, float, int]]"),
-          "(begin, end, worker) of each node, in seconds of one clock; of a run that was started `timed` and has "
-          "ended.");
+          "(begin, end, worker) of each node, in seconds of one clock. Empty unless the run was started `timed`\n"
+          "and has ended.");
 }
 
 }  // namespace engine_python

@@ -142,27 +142,30 @@ void BindSmart(nb::module_& m) {
               "...] | None, stage: dict[str, Any], own: dict[str, Any]) -> None"))
       .def(
           "cancel", [](PySmartStage& self) { Of(self, [&] { self.Cancel(); }); },
-          "Ends now: who waits for a step gets CancelledError, what was read ahead is thrown away. May be repeated.")
+          "Ends now: a thread that waits for a step gets CancelledError, and items that were read ahead are\n"
+          "dropped. May be repeated.")
       .def(
           "stats", [](const PySmartStage& self) { return Of(self, [&] { return self.Stats(); }); },
           nb::sig("def stats(self) -> dict[str, Any]"),
-          "Counters: steps, position, read, skipped, on; `stage`: those of the last level, while steps are staged.")
+          "Counters: steps, position, read, skipped, on. `stage`: the counters of the last level, while steps\n"
+          "are staged.")
       .def_prop_ro(
           "report", [](const PySmartStage& self) { return Report((*self).Report()); },
           nb::sig("def report(self) -> dict[str, Any]"),
           "What was decided: nodes with the reasons why they are not staged, boundary, predicted and measured seconds.")
       .def_prop_ro(
           "name", [](const PySmartStage& self) { return (*self).name(); },
-          "What it goes by in errors and in the names of its threads.")
+          "The name that errors and the names of its threads use.")
       .def(
           "_record",
           [](PySmartStage& self, nb::object record) { return Of(self, [&] { return self.Record(record); }); },
           nb::arg("record"), nb::sig("def _record(self, record: Callable[[], tuple[Graph, int, list[int]]]) -> bool"),
-          "Reads the first item and records the step by it, unless that was done. False: the data has ended.")
+          "Reads the first item and records the step with it, unless that was done already. False: the data has\n"
+          "ended.")
       .def(
           "_next", [](PySmartStage& self, nb::object given) { return Of(self, [&] { return self.Next(given); }); },
           nb::arg("given"), nb::sig("def _next(self, given: Sequence[object]) -> Run | None"),
-          "Starts the next step; None at the end of the data. Waits; Ctrl-C works.");
+          "Starts the next step; None at the end of the data. Waits; Ctrl-C interrupts it.");
 }
 
 }  // namespace engine_python
