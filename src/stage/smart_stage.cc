@@ -92,7 +92,7 @@ struct SmartStage::State {
       if (s.clients.fetch_add(1, std::memory_order_relaxed) >= most) {
         s.clients.fetch_sub(1, std::memory_order_relaxed);
         throw UsageError("smart stage '" + s.name() + "': more than num_clients (" + std::to_string(most) +
-                         ") threads ask for steps at once");
+                         ") threads ask for steps at once; raise num_clients");
       }
       if (!s.next_mu.TryLock()) StageHost::Blocking(s.host(), [&]() NO_THREAD_SAFETY_ANALYSIS { s.next_mu.Lock(); });
     }
@@ -230,7 +230,7 @@ struct SmartStage::State {
 
   Run Next(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
     if (IsOver()) return {};
-    if (!step) throw UsageError("smart stage '" + name() + "': its step has not been recorded");
+    if (!step) throw UsageError("smart stage '" + name() + "': its step has not been recorded; call Record first");
     step->Asked();
     double seconds = 0;
     if (!held) held = NextItem(&held_as_planned, &held_is_staged, &seconds);

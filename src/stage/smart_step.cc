@@ -83,14 +83,14 @@ struct SmartStep::State {
     const std::string label = "smart stage '" + options.stage.name + "': ";
     const auto refuse = [&](const std::string& what) { throw UsageError(label + what); };
     if (options.graph && options.graph->nodes().size() != graph.nodes().size())
-      refuse("its option graph is another graph than its step's");
+      refuse("its option graph is another graph than its step's; give the step's, or none");
     if (!options.stage.ordered)
       refuse("ordered is false; steps keep the order of the source, so that results are the same");
     if (sourced.empty()) refuse("no input of the step comes from a source, so there is nothing to run ahead");
     if (options.max_levels < 1)
       refuse("max_levels is " + std::to_string(options.max_levels) + "; at least 1 is expected");
     if (options.profile_steps < 0 || options.guard_steps < 0)
-      refuse("profile_steps and guard_steps cannot be negative");
+      refuse("profile_steps and guard_steps cannot be negative; 0 leaves them out");
     for (const auto* list : {&options.targets, &options.collectives})
       for (uint32_t n : *list)
         if (n >= graph.nodes().size())

@@ -294,7 +294,7 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
     if (!inside) {
       if (s.takers_inside == s.options.num_clients) {
         throw UsageError(s.label + "more than num_clients (" + std::to_string(s.options.num_clients) +
-                         ") consumers wait for items at once");
+                         ") consumers wait for items at once; raise num_clients");
       }
       inside = true;
       ++s.takers_inside;

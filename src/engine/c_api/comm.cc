@@ -53,7 +53,8 @@ std::vector<Collective> ReadCalls(const EngineCollective* calls, int32_t num_cal
 EngineCommunicatorOptions Given(const EngineCommunicatorOptions& from) {
   EngineCommunicatorOptions given = {};
   ReadStruct(from, given, "EngineCommunicatorOptions");
-  if (given.reserved != 0) throw UsageError("EngineCommunicatorOptions.reserved is " + std::to_string(given.reserved));
+  if (given.reserved != 0)
+    throw UsageError("EngineCommunicatorOptions.reserved is " + std::to_string(given.reserved) + "; it must be 0");
   return given;
 }
 
@@ -124,7 +125,8 @@ EngineStatus EngineCommunicatorNewAll(EngineHandle engine, const EngineCommunica
     if (options) given = Given(*options);
     constexpr EngineCommunicatorId kNone = {};
     if (given.device != 0 || given.rank != 0 || given.size != 0 || std::memcmp(&given.id, &kNone, sizeof kNone) != 0)
-      throw UsageError("EngineCommunicatorOptions sets a device, rank, size or id; all ranks have their own");
+      throw UsageError(
+          "EngineCommunicatorOptions sets a device, rank, size or id; all ranks have their own, so leave these zero");
     auto made = engine::NewCommunicators(live, {devices, n}, ToOptions(given), ToSite(given.site));
     std::vector<EngineCommunicator> handles;
     handles.reserve(n);

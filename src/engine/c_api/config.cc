@@ -61,7 +61,7 @@ void Read(option::Pools& option, const char* field, const EnginePoolConfig* pool
     const auto& given = *reinterpret_cast<const EnginePoolConfig*>(at);
     if (given.struct_size != pools->struct_size)
       throw UsageError("pools[" + std::to_string(i) + "].struct_size is " + std::to_string(given.struct_size) +
-                       ", that of pools[0] is " + std::to_string(pools->struct_size));
+                       ", that of pools[0] is " + std::to_string(pools->struct_size) + "; all must be equal");
     EnginePoolConfig config = {};
     ReadStruct(given, config, "EnginePoolConfig");
     PoolOptions& options = option.emplace_back();
@@ -133,7 +133,8 @@ EngineOptions ReadConfig(const EngineConfig* given) {
   if (!given) return options;
   EngineConfig config = ToConfig(options);
   ReadStruct(*given, config, "EngineConfig");
-  if (config.reserved != 0) throw UsageError("EngineConfig.reserved is " + std::to_string(config.reserved));
+  if (config.reserved != 0)
+    throw UsageError("EngineConfig.reserved is " + std::to_string(config.reserved) + "; it must be 0");
 #define ENGINE_READ_OPTION(kind, name, ...) ENGINE_FIELDS_##kind(Read, name);
   ENGINE_OPTIONS(ENGINE_READ_OPTION)
 #undef ENGINE_READ_OPTION

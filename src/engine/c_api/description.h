@@ -70,9 +70,10 @@ inline Placement ToPlacement(EnginePlacement place, uint32_t gpu_lane) {
                 ENGINE_PLACE_GPU == static_cast<int>(Placement::Kind::kGpu) &&
                 ENGINE_PLACE_COMMUNICATOR == static_cast<int>(Placement::Kind::kCommunicator));
   if (place.kind > ENGINE_PLACE_COMMUNICATOR) throw UsageError("unknown placement kind " + std::to_string(place.kind));
-  if (place.index > UINT16_MAX) throw UsageError("the placement's index is " + std::to_string(place.index));
+  if (place.index > UINT16_MAX)
+    throw UsageError("the placement's index is " + std::to_string(place.index) + "; the most is 65535");
   if (gpu_lane != 0 && place.kind != ENGINE_PLACE_GPU)
-    throw UsageError("gpu_lane is " + std::to_string(gpu_lane) + ", but the op is not placed on a GPU");
+    throw UsageError("gpu_lane is " + std::to_string(gpu_lane) + ", but the op is not placed on a GPU; leave it 0");
   // The engine checks which lanes exist. A number that does not fit the field becomes one that does not exist either.
   const auto lane = gpu_lane == 0 ? Placement::kAnyLane : static_cast<uint8_t>(std::min<uint32_t>(gpu_lane - 1, 0xfe));
   return {static_cast<Placement::Kind>(place.kind), static_cast<uint16_t>(place.index), lane};

@@ -114,7 +114,8 @@ EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help)
   return Guard(__func__, [&] {
     const auto policies = engine::Policies();
     if (index < 0 || static_cast<size_t>(index) >= policies.size()) {
-      throw engine::UsageError("there is no policy " + std::to_string(index));
+      throw engine::UsageError("there is no policy " + std::to_string(index) + "; there are " +
+                               std::to_string(policies.size()));
     }
     const engine::PolicyInfo& info = policies[static_cast<size_t>(index)];
     Required(name, "the result") = engine::Name::Intern(info.name).c_str();

@@ -127,7 +127,9 @@ EngineStatus KeepCurrentException(const char* function) noexcept {
 void RefuseNull(const char* what) { throw UsageError(std::string(what) + " is null"); }
 
 void RefuseCount(int64_t count, const char* what) {
-  if (count < 0) throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count));
+  if (count < 0)
+    throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count) +
+                     "; it may not be negative");
   throw UsageError("the array of " + std::to_string(count) + " " + what + " is null");
 }
 

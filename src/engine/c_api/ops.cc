@@ -301,7 +301,8 @@ EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t
     EngineContext& live = Required(context, "the context");
     Required(fn, "the function");
     if (n < 0 || grain < 0) {
-      throw UsageError("a range of " + std::to_string(n) + " with a grain of " + std::to_string(grain));
+      throw UsageError("a range of " + std::to_string(n) + " with a grain of " + std::to_string(grain) +
+                       "; neither may be negative");
     }
     const EngineHandle engine = t_body ? t_body->engine : nullptr;
     const auto body = [fn, arg, engine](size_t begin, size_t end) {

@@ -82,7 +82,8 @@ EngineStatus EngineRunWait(EngineRun run, EngineSite site) {
 }
 EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site) {
   return Guard(__func__, [&] {
-    if (timeout_ns < 0) throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns");
+    if (timeout_ns < 0)
+      throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns; it may not be negative");
     return Live(run).WaitFor(std::chrono::nanoseconds(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
   });
 }

@@ -140,9 +140,9 @@ void CommunicatorState::Check(const Collective& call) const {
   if (to_peer || call.kind == Kind::kBroadcast) {
     if (call.peer < 0 || call.peer >= options.size)
       refuse("names rank " + std::to_string(call.peer) + "; there are " + std::to_string(options.size));
-    if (to_peer && call.peer == options.rank) refuse("names its own rank");
+    if (to_peer && call.peer == options.rank) refuse("names its own rank; a send or recv needs another one");
   }
-  if (SizeOf(call.type) == 0) refuse("of an unknown data type");
+  if (SizeOf(call.type) == 0) refuse("has an unknown data type; use one of engine::DataType");
   if (call.count == 0) return;
   const bool sends = call.kind != Kind::kRecv && (call.kind != Kind::kBroadcast || call.peer == options.rank);
   if (sends && !call.send) refuse("has a null send buffer");
@@ -161,8 +161,9 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
                      "; ranks are 0 to size - 1");
   if (options.id == CommunicatorId{})
     throw UsageError(label + "its id is empty: one rank makes it by NewCommunicatorId and ships it to the others");
-  if (options.timeout.count() < 0) throw UsageError(label + "its timeout is negative; 0 is none");
-  if (options.device < 0) throw UsageError(label + "its device is " + std::to_string(options.device));
+  if (options.timeout.count() < 0) throw UsageError(label + "its timeout is negative; 0 means no limit");
+  if (options.device < 0)
+    throw UsageError(label + "its device is " + std::to_string(options.device) + "; 0 or more is expected");
   EngineCore* const core = engine.core_;
   Device& device = engine.device(options.device);
   const detail::Membership membership{options, Timeout(core->options().drain_timeout).nanoseconds() / 2};
@@ -210,8 +211,9 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
   CommunicatorState& s = State("Push");
   const std::string label = "communicator '" + s.options.name + "': op '" + desc.name.c_str() + "' ";
   if (s.process != getpid()) throw UsageError(label + "in a fork's child: the communicator is the parent's");
-  if (calls.empty()) throw UsageError(label + "has no calls");
-  if (desc.place.kind != Placement::Kind::kDefault) throw UsageError(label + "has a place; it is the communicator's");
+  if (calls.empty()) throw UsageError(label + "has no calls; at least one is expected");
+  if (desc.place.kind != Placement::Kind::kDefault)
+    throw UsageError(label + "has a place; leave it unset, the op runs on the communicator's lane");
   if (desc.graph.kind != 0)
     throw UsageError(label +
                      "has a GraphKey; collectives are never in device graphs, which ranks would have to make alike");
@@ -242,7 +244,8 @@ void Communicator::Abort(std::string_view why) {
 
 std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> devices,
                                            const CommunicatorOptions& options, Site site) {
-  if (devices.empty()) throw UsageError("communicator '" + options.name + "' of no devices");
+  if (devices.empty())
+    throw UsageError("communicator '" + options.name + "' of no devices; one is expected for each rank");
   CommunicatorOptions mine = options;
   mine.id = NewCommunicatorId(engine.device(devices[0]));
   mine.size = static_cast<int>(devices.size());

@@ -54,7 +54,7 @@ void NodeContext::WrongInput(size_t input, const std::type_info& wanted) {
 void NodeContext::CheckTake(size_t input) const {
   if (input < inputs() && !run_->owner->single_use[run_->owner->node_inputs[node_->inputs + input]])
     throw UsageError("node '" + std::string(node_->name) + "' may not take input " + std::to_string(input) +
-                     ": others use it, or it is an output of the graph");
+                     ": others use it, or it is an output of the graph; read it with In");
 }
 
 // --- Run
