@@ -552,15 +552,12 @@ ENGINE_API EngineStatus EngineGetCommunicatorInfo(EngineCommunicator communicato
 
 /* No kind is 0, so that a forgotten one is refused. */
 enum {
-  ENGINE_ALL_REDUCE =
-      1,                /* recv = the reduction of every rank's send; both have `count` elements, and may be the same */
-  ENGINE_BROADCAST = 2, /* recv = send of rank `peer`; the other ranks' send is not used */
-  ENGINE_REDUCE_SCATTER =
-      3, /* recv, of `count`, = this rank's part of the reduction of send, of `count` for each rank */
-  ENGINE_ALL_GATHER =
-      4,           /* recv, of `count` for each rank, = every rank's send, of `count`, in the order of the ranks */
-  ENGINE_SEND = 5, /* to rank `peer` */
-  ENGINE_RECV = 6  /* from rank `peer` */
+  ENGINE_ALL_REDUCE = 1,     /* recv = the reduction of every rank's send; both of `count`, maybe the same buffer */
+  ENGINE_BROADCAST = 2,      /* recv = send of rank `peer`; the other ranks' send is not used */
+  ENGINE_REDUCE_SCATTER = 3, /* recv, of `count`, = this rank's part of the reduction; send: `count` for each rank */
+  ENGINE_ALL_GATHER = 4,     /* recv, of `count` for each rank, = every rank's send, of `count`, by rank */
+  ENGINE_SEND = 5,           /* to rank `peer` */
+  ENGINE_RECV = 6            /* from rank `peer` */
 };
 enum {
   ENGINE_INT8 = 1,

@@ -46,8 +46,7 @@ constexpr bool UsesWorkers(Policy policy) noexcept { return RulesOf(policy).uses
 
 struct PolicyOptions {
   bool raise_at_push = false;  // naive only: the push of an op that fails throws; the op poisons its Vars as usual
-  int intra_op_threads =
-      1;  // inline only: the most threads of one ParallelFor, 1 to 255; if it is above 1, all callers share the threads
+  int intra_op_threads = 1;    // inline only: most threads of a ParallelFor, 1 to 255; above 1 all callers share them
   // cost_model only: which runs of a plan are measured, [start_step, stop_step). -1: what EngineOptions says.
   int start_step = -1;
   int stop_step = -1;

@@ -77,14 +77,12 @@ class StagePool {
 };
 
 struct StageOptions {
-  std::string name = {};  // for errors and thread names; empty: generated
-  size_t capacity = 1;    // how many items may be buffered
-  size_t capacity_bytes =
-      0;                // how many bytes may be buffered, as the source reports them; the item whose turn has come may
-                        // exceed it; 0: any
-  int num_threads = 1;  // producer threads
-  int num_clients = 1;  // consumers that may wait at once; each item goes to one of them
-  bool ordered = true;  // items keep the source's order; false: they come in the order in which they are finished
+  std::string name = {};      // for errors and thread names; empty: generated
+  size_t capacity = 1;        // how many items may be buffered
+  size_t capacity_bytes = 0;  // how many bytes (as the source reports), but the item whose turn it is enters; 0: any
+  int num_threads = 1;        // producer threads
+  int num_clients = 1;        // consumers that may wait at once; each item goes to one of them
+  bool ordered = true;        // items keep the source's order; false: they come in the order in which they are finished
 
   std::chrono::milliseconds timeout{300000};  // the longest time that a finished item waits for room while nobody takes
   OnTimeout on_timeout = OnTimeout::kError;

@@ -38,9 +38,8 @@ struct SmartStageOptions {
   // default, both apply to staged nodes too; every node that may be staged is staged then, so that the types mean the
   // same in each step.
   StageOptions stage = {};
-  const Graph* graph = nullptr;  // the graph of the step, to check that it is the expected one, or null
-  std::optional<bool> do_smart_stage =
-      {};  // false: every step runs whole; none: as PolicyOptions::smart_stage says when the SmartStep is made
+  const Graph* graph = nullptr;             // the graph of the step, to check that it is the expected one, or null
+  std::optional<bool> do_smart_stage = {};  // false: every step runs whole; none: as PolicyOptions::smart_stage says
   // Nodes on a GPU stay in the step, and the values that they take from the host are copied to the device: each
   // HostArray arrives there as a DeviceArray, however the steps run. The copies of staged values are staged too, as one
   // copy from pinned memory for each item.

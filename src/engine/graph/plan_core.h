@@ -32,8 +32,7 @@ struct PlanTask {
   uint32_t ticket;   // its place among the tasks that an in-order run does not finish on the spot; kNoIndex: none
   uint32_t urgency;  // its place in a ranked plan; 0 comes first
   uint32_t
-      async : 23;  // how many nodes at its end are not over when they have run: an asynchronous last one; on a device,
-                   // all
+      async : 23;  // how many of its last nodes are not over when they have run: 1 if asynchronous; on a device: all
   uint32_t device : 1;  // a bulk on a device (device/plan_tasks.cc)
   uint32_t pool : 8;    // kDefaultPool: the pool that the run's policy says
 };
@@ -138,18 +137,15 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   int priority = 0;                  // the highest priority of its nodes
   bool concurrent = false;           // some tasks have other placements, so counters are atomic from the start
   bool has_device = false;           // some tasks are on a device
-  std::vector<bool> ordered_there;   // by access: the host touches the Var only behind a write on a device, or not at
-                                     // all
+  std::vector<bool> ordered_there;   // by access: the host touches the Var behind a write on a device, or not at all
   std::vector<uint32_t> by_urgency;  // tasks of a ranked plan, the most urgent first
   std::vector<Var> vars;
   struct AccessTemplate {
     VarCore* var;
     uint64_t word;
   };
-  std::vector<AccessTemplate>
-      accesses;                     // sorted by address, as a registration needs them; the run's own Var is not among
-                                    // them
-  std::vector<uint32_t> access_of;  // by Var
+  std::vector<AccessTemplate> accesses;  // by address, as a registration needs them, without the run's own Var
+  std::vector<uint32_t> access_of;       // by Var
   uint32_t reads = 0;
   // How long a task took lately; 0: not known. relaxed: it only decides whether sharing pays. On a line of its own,
   // because each run writes it.
