@@ -103,8 +103,8 @@ constexpr Placement Gpu(uint16_t device = 0, uint8_t lane = Placement::kAnyLane)
 
 // GraphKey: what a device op does, for bulks that are repeated. Two bulks whose members have equal kinds in equal order
 // have one structure. Once the engine has seen a structure often enough, it launches such a bulk as a device graph, and
-// the body of a member runs only when its params have changed. So a body must issue the same calls for the same kind
-// and params, and do nothing else. Copy lanes launch no graphs.
+// bodies run only if params have changed. So a body must issue the same calls for the same kind and params, and do
+// nothing else. Copy lanes launch no graphs.
 struct GraphKey {
   uint64_t kind = 0;      // the operator, launch shape, types: everything but pointers and scalars. 0: never in a graph
   uint64_t params = 0;    // the pointers and scalars, as a hash or as a version that changes with them

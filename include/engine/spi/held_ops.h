@@ -45,8 +45,8 @@ class HeldOps {
 
   // Whether ops with this placement are held: those on a device are. All others go straight to the engine.
   bool Holds(const Placement& place) const;
-  // Returns how many ops are held now, the new one included. 0: the new op was not held, because it is not for a device
-  // or because somebody needed it at once; all have been released then, or it was pushed past those that stay held.
+  // Returns how many ops are held now, the new one included. 0: somebody needed the new op, so all were released; or the
+  // op is not for a device, and was pushed past the held ones, which stay held.
   template <detail::SyncBody F>
   uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);

@@ -11,8 +11,8 @@ namespace engine::detail::tuning {
 inline constexpr uint32_t kMagazine = 32;
 // How much memory is taken from the system at once, for blocks of one size.
 inline constexpr size_t kSlabBytes = size_t{1} << 16;
-// After this many ops that ran straight after the op that released them, a worker looks at the queues again, and this
-// time at those of other threads before its own.
+// A worker runs at most this many ops in a row straight after the op that released each; then the next one is queued.
+// And each time that it has taken this many ops from queues, it looks at other threads' queues before its own.
 inline constexpr uint32_t kInlineRun = 64;
 // How many ops a worker takes from an outside thread's queue at once, if several workers are awake.
 inline constexpr uint32_t kTakeBatch = 32;
@@ -77,8 +77,8 @@ inline constexpr std::chrono::milliseconds kRoomOnDevice{50};
 // in a hurry, and each look is an op.
 inline constexpr std::chrono::microseconds kLeaveNap{100};
 
-// How long a run that somebody waits for may go on without a record. Runs record at their ends; only a body that blocks
-// on something outside the engine takes this long.
+// How long issued work for which somebody waits may stay without a record. Records come at the end of a dispatch; only
+// a body that blocks on something outside the engine makes a dispatch last this long.
 inline constexpr std::chrono::milliseconds kRunPatience{20};
 // If the first member of a chain is blocked, each later one is compared with this many members before it, to see
 // whether it waits with them: with all of them, in a bulk of the default size. A member that is farther back starts by
