@@ -52,7 +52,7 @@ extern "C" {
 
 /* ---- Status and errors ---------------------------------------------------------------------------------------- */
 
-#define ENGINE_C_API_VERSION 4 /* grows by one with every addition */
+#define ENGINE_C_API_VERSION 5 /* grows by one with every addition */
 
 typedef int32_t EngineStatus;
 enum {
@@ -175,9 +175,7 @@ typedef struct EngineConfig {
   EngineWorkerHook on_end;
   void* on_end_arg;
   const char* thread_name;   /* prefix of the threads' names */
-  const char* policy;        /* a name that EnginePolicyAt gives */
-  uint32_t policy_flags;     /* ENGINE_POLICY_... */
-  uint32_t reserved;         /* 0 */
+  const char* policy;        /* as for EngineSetPolicy */
   int64_t max_pending;       /* soft bound: a push from outside of ops waits */
   int64_t hard_max_pending;  /* hard bound: every push is refused with ENGINE_E_BACKPRESSURE */
   int64_t spin_us;           /* longest idle spin; 0: none */
@@ -193,11 +191,6 @@ typedef struct EngineConfig {
   int32_t start_step;         /* cost_model: first run of a plan that is measured */
   int32_t stop_step;          /* cost_model: first run of a plan that is not measured any more; more than start_step */
 } EngineConfig;
-
-enum {
-  ENGINE_POLICY_RAISE_AT_PUSH = 1, /* naive only: if the pushed op fails, the push returns ENGINE_E_OP */
-  ENGINE_POLICY_WHOLE_STEPS = 2    /* smart stages run their steps whole if their own options do not say */
-};
 
 /* Sets every field that fits in `struct_size` (pass sizeof *config) to its default. */
 ENGINE_API EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size);
@@ -219,9 +212,11 @@ ENGINE_API EngineStatus EngineDestroy(EngineHandle engine);
 ENGINE_API EngineStatus EngineStop(EngineHandle engine);
 ENGINE_API EngineStatus EngineStart(EngineHandle engine);
 
-/* Sets the policy ("threaded", "inline", "naive", "cost_model") of ops that are pushed from now on. */
-ENGINE_API EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t flags);
-ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** name, uint32_t* flags);
+/* The policy of ops that are pushed from now on: its name, then its parameters where they are not as by default, for instance
+ * "naive", "naive:raise_at_push=true" (a push returns the ENGINE_E_OP of its own op) or
+ * "inline:intra_op_threads=2,smart_stage=false". EngineGetPolicy's text lives as long as the process. */
+ENGINE_API EngineStatus EngineSetPolicy(EngineHandle engine, const char* policy);
+ENGINE_API EngineStatus EngineGetPolicy(EngineHandle engine, const char** policy);
 /* The policies by number, from 0; ENGINE_E_USAGE past the last. `help` may be null. */
 ENGINE_API EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help);
 
@@ -409,6 +404,17 @@ ENGINE_API EngineStatus EngineGraphFree(EngineGraph graph);
 /* Starts a run and returns at once. A null `policy` means the engine's. Runs overlap as far as their Vars allow. `run`
  * may be null: then the Vars, or EngineWaitAll, tell how the run went. */
 ENGINE_API EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run);
+/* How a run is started. A field left zero takes its default. */
+typedef struct EngineRunOptions {
+  size_t struct_size;
+  const char* policy;       /* a policy's name; null: the engine's */
+  EngineCancelScope cancel; /* nodes that have not begun are skipped when it is cancelled; null: none */
+  int64_t deadline_ns;      /* nodes that have not begun after so long are skipped with ENGINE_E_DEADLINE; 0: none */
+  int32_t has_priority;     /* 0: the run has the highest priority of its nodes */
+  int32_t priority;         /* else: of the whole run among ready ops, -2 to 2 */
+} EngineRunOptions;
+ENGINE_API EngineStatus EnginePlanStartWith(EnginePlan plan, const EngineRunOptions* options, EngineSite site,
+                                            EngineRun* run);
 /* Describe: one line for each task. Dot: the graph in Graphviz's language. */
 ENGINE_API EngineStatus EnginePlanDescribe(EnginePlan plan, char** text);
 ENGINE_API EngineStatus EnginePlanDot(EnginePlan plan, char** text);

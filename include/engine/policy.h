@@ -76,6 +76,10 @@ std::string_view PolicyName(Policy policy);
 Policy PolicyByName(std::string_view name);
 // Makes a policy from text, for front ends: MakePolicy("inline", {{"intra_op_threads", "2"}}).
 PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::string>& parameters = {});
+// One line of text, "inline" or "inline:intra_op_threads=2,smart_stage=false", and back: parameters that are as by default are
+// left out.
+PolicyChoice ParsePolicy(std::string_view text);
+std::string PolicyText(const PolicyChoice& choice);
 // UsageError if the options set something that the policy does not have, or a value out of range.
 void CheckPolicy(const PolicyChoice& choice);
 

@@ -11,8 +11,5 @@ namespace engine::capi {
 EngineConfig ToConfig(const EngineOptions& options);
 // Returns the defaults for a null config, and for fields that an older caller does not know.
 EngineOptions ReadConfig(const EngineConfig* given);
-PolicyOptions ReadPolicyFlags(uint32_t flags);
-uint32_t PolicyFlags(const PolicyOptions& options);
-const char* NameOfPolicy(Policy policy);
 
 }  // namespace engine::capi

@@ -93,20 +93,13 @@ EngineStatus EngineStart(EngineHandle engine) {
   return Guard(__func__, [&] { Live(engine).Start(); });
 }
 
-EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t flags) {
-  return Guard(__func__, [&] {
-    engine::Engine& live = Live(engine);
-    live.SetPolicy(engine::PolicyByName(&Required(name, "the policy's name")), ReadPolicyFlags(flags));
-  });
+EngineStatus EngineSetPolicy(EngineHandle engine, const char* policy) {
+  return Guard(__func__, [&] { Live(engine).SetPolicy(engine::ParsePolicy(&Required(policy, "the policy"))); });
 }
 
-EngineStatus EngineGetPolicy(EngineHandle engine, const char** name, uint32_t* flags) {
+EngineStatus EngineGetPolicy(EngineHandle engine, const char** policy) {
   return Guard(__func__, [&] {
-    Required(name, "the name");
-    Required(flags, "the flags");
-    const engine::PolicyChoice choice = Live(engine).policy_choice();
-    *name = NameOfPolicy(choice.policy);
-    *flags = PolicyFlags(choice.options);
+    Required(policy, "the result") = engine::Name::Intern(engine::PolicyText(Live(engine).policy_choice())).c_str();
   });
 }
 

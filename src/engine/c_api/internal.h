@@ -103,7 +103,7 @@ inline constexpr size_t kFirstSize = 0;
 template <>
 inline constexpr size_t kFirstSize<EnginePoolConfig> = 64;
 template <>
-inline constexpr size_t kFirstSize<EngineConfig> = 176;
+inline constexpr size_t kFirstSize<EngineConfig> = 168;
 template <>
 inline constexpr size_t kFirstSize<EngineOpDesc> = 96;
 template <>
@@ -112,6 +112,8 @@ template <>
 inline constexpr size_t kFirstSize<EngineDeviceCounters> = 120;
 template <>
 inline constexpr size_t kFirstSize<EnginePlanOptions> = 24;
+template <>
+inline constexpr size_t kFirstSize<EngineRunOptions> = 40;
 template <>
 inline constexpr size_t kFirstSize<EngineCommunicatorOptions> = 184;
 template <>

@@ -17,6 +17,18 @@ void Compile(EngineGraph graph, const EnginePlanOptions& given, EnginePlan* plan
   result = NewHandle<EnginePlan>(slot.graph.Compile(Live(slot.engine), options));
 }
 
+void Start(EnginePlan plan, const EngineRunOptions& given, EngineSite site, EngineRun* run) {
+  const engine::Plan live = Live(plan);  // counted: the handle may be freed meanwhile
+  engine::RunOptions options;
+  if (given.policy) options.policy = engine::PolicyByName(given.policy);
+  if (given.cancel) options.cancel = &Live(given.cancel);
+  if (NotNegative(given.deadline_ns, "deadline_ns") > 0)
+    options.deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(given.deadline_ns);
+  if (given.has_priority) options.priority = given.priority;
+  engine::Run started = live.Start({}, options, ToSite(site));
+  if (run) *run = NewHandle<EngineRun>(std::move(started));
+}
+
 }  // namespace
 
 EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph) {
@@ -53,11 +65,17 @@ EngineStatus EngineGraphFree(EngineGraph graph) {
 
 EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run) {
   return Guard(__func__, [&] {
-    const engine::Plan live = Live(plan);  // a copy, because the handle may be freed meanwhile
-    engine::RunOptions options;
-    if (policy) options.policy = engine::PolicyByName(policy);
-    engine::Run started = live.Start({}, options, ToSite(site));
-    if (run) *run = NewHandle<EngineRun>(std::move(started));
+    EngineRunOptions options{};
+    options.policy = policy;
+    Start(plan, options, site, run);
+  });
+}
+
+EngineStatus EnginePlanStartWith(EnginePlan plan, const EngineRunOptions* options, EngineSite site, EngineRun* run) {
+  return Guard(__func__, [&] {
+    EngineRunOptions given{};
+    ReadStruct(Required(options, "the options"), given, "EngineRunOptions");
+    Start(plan, given, site, run);
   });
 }
 
