@@ -1,7 +1,7 @@
-// This engine on the cases of peers/, and its one-thread floors.
+// This engine on the cases of peers/, and what one thread alone needs for an op.
 // Threads:   `workers` of the engine's own; the pushing thread is not one of them.
-// Variants:  "" the defaults; "naive" runs each op inside its push; "unbounded" lifts the soft bound on pending ops,
-//            without which a push waits while the gate of bytes_pending is shut; "bulk15" pushes in bulks of 15.
+// Variants: "" the defaults. "naive": each op runs inside its push. "unbounded": without the soft bound on pending ops,
+// at which a push waits while the gate of bytes_pending is shut. "bulk15": pushes in bulks of 15.
 #include <engine/bulk.h>
 #include <engine/engine.h>
 #include <pthread.h>
@@ -30,7 +30,8 @@ class Ours {
   explicit Ours(const Config& config) : naive_(config.variant == "naive"), engine_(Options(config)) {
     if (config.variant == "bulk15") engine::SetBulkSize(engine_, 15);
     for (VarId v = 0; v < kAllVars; ++v) vars_.push_back(engine_.NewVar());
-    // Programs push from ops, loaders and several threads: none of the figures is for an engine that only one has used.
+    // A second thread pushes first. Programs push from ops, loaders and several threads, so no figure is for an engine
+    // that only one thread has used.
     std::thread([this] { engine_.Push({.name = "second", .updates = {vars_[0]}}, [] {}); }).join();
     engine_.WaitAll();
   }
@@ -64,7 +65,7 @@ class Ours {
   void WaitAll() { engine_.WaitAll(); }
   void Wait(VarId v) { engine_.Wait(vars_[v]); }
 
-  // Push, run and completion of one op on one thread, next to an uncontended mutex pair.
+  // Push, run and completion of one op on one thread, beside an uncontended mutex pair.
   Answer Extra(std::string_view name, std::size_t n) {
     if (name == "floor_1w") return Floor(n, [&] { Push(Writer{{}, {0}}); });
     if (name == "floor_1w1r") return Floor(n, [&] { Push(Op<1, 1>{{1}, {0}}); });
@@ -83,8 +84,9 @@ class Ours {
  private:
   static constexpr std::string_view kAlone = "alone_";
 
-  // The two sides of an op, one after the other on one thread (an engine without workers, whose ops run inside the wait),
-  // in batches that stay in the cache: what a pushing thread and a worker would have to do if no line moved between them.
+  // The two sides of an op, one after the other on one thread (an engine without workers, whose ops run inside the
+  // wait), in batches that stay in the cache: what a pushing thread and a worker would do if no cache line moved
+  // between them.
   Answer Alone(std::string_view program, std::size_t n) {
     constexpr std::size_t kBatch = 404;  // four fans
     Config config;
@@ -112,7 +114,7 @@ class Ours {
     return {{{"ns_per_op", push + run}, {"push_ns", push}, {"run_ns", run}}, {}};
   }
 
-  // Batches of both take turns, so that the clock rate of the moment is the same for both.
+  // Batches of the two take turns, so that both have the same clock rate.
   template <class PushOne>
   Answer Floor(std::size_t n, const PushOne& push) {
     constexpr std::size_t kBatches = 50;
@@ -138,9 +140,10 @@ class Ours {
             {}};
   }
 
-  // What an op of a bulk costs above its registration, on one thread: a chain of closures in bulks of 15 is pushed and
-  // run by the wait (an engine without workers), next to the same chain that is only registered, because its first op is
-  // held back, and to an uncontended mutex pair. Small batches: both stay in the cache, as a pipeline's do.
+  // What an op of a bulk costs beyond its registration, on one thread. A chain of closures in bulks of 15 is pushed,
+  // and run by the wait (an engine without workers). Beside it: the same chain only registered, because its first op is
+  // held back; and an uncontended mutex pair. The batches are small, so that both stay in the cache, as those of a
+  // pipeline do.
   Answer BulkOfClosures(std::size_t n) {
     constexpr std::size_t kBatch = 240;
     engine::Engine eng({.workers = 0});
@@ -186,7 +189,7 @@ class Ours {
 
   bool naive_;
   engine::Engine engine_;
-  std::vector<engine::Var> vars_;  // before the engine goes, so do its handles
+  std::vector<engine::Var> vars_;  // their handles go before the engine does
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // This engine's plans on the replay cases of peers/.
-// Threads:   `workers` of the engine's own; the thread that starts runs is not one of them, but under "inline" it alone.
-// Variants:  "" edges as the peers get them; "vars" the same program captured, with a Var for each that it names, which
-//            orders the runs among other ops as well; "inline" the policy; "waits" each run is waited for before the next one
-//            starts; "loop" no engine: the kernels called in a row; "static", "inline_static": static_alloc and static_shape.
+// Threads:   `workers` of the engine's own, and not the thread that starts runs; under "inline" only that thread.
+// Variants: "": the edges that the peers get. "vars": the same program captured, with a Var for each that it names,
+// which also orders the runs among other ops. "inline": the policy. "waits": each run is waited for before the next one
+// starts. "loop": no engine, the kernels are called in a row. "static", "inline_static": static_alloc and static_shape.
 #include <engine/plan.h>
 
 #include <functional>
@@ -53,7 +53,8 @@ class Plans {
     if (!plan_) plan_ = graph_.Compile(engine_);
     plan_.Start().Wait();
   }
-  // Some runs are in flight, as in a training loop that does not look at each step's result at once; "waits": one.
+  // Several runs are in flight, as in a training loop that does not look at each step's result at once; with "waits"
+  // one run.
   void RerunMany(std::size_t runs) {
     if (variant_ == "loop" || variant_ == "waits") {
       for (std::size_t i = 0; i < runs; ++i) Rerun();
@@ -70,7 +71,7 @@ class Plans {
     }
     engine_.WaitAll();
   }
-  // One node, so that what is left is the start of a run, and its end.
+  // A plan of one node, so that the figure is the start of a run and its end.
   Answer Extra(std::string_view, std::size_t runs) {
     const bool is_static = variant_.ends_with("static");
     engine::Graph graph;
@@ -108,7 +109,7 @@ class Plans {
 
   const std::string variant_;
   engine::Engine engine_;
-  std::vector<engine::Var> vars_;  // before the engine goes, so do its handles
+  std::vector<engine::Var> vars_;  // their handles go before the engine does
   engine::Graph graph_;
   engine::Plan plan_;
   std::vector<engine::NodeId> before_;

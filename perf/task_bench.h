@@ -1,6 +1,7 @@
-// The patterns of Task Bench (Slaughter et al., SC 2020) on this engine: a grid of tasks, `kWidth` in each step, where a task
-// reads what the pattern says of the step before, and writes its own. Two fields of Vars take turns, as in its own programs.
-// Bodies spin for a given number of rounds, some 0.3 ns each: a task that does something, unlike those of workload.h.
+// The patterns of Task Bench (Slaughter et al., SC 2020) on this engine: a grid of tasks, `kWidth` in each step. A task
+// reads the fields of those tasks of the step before that its pattern names, and writes its own field. Two rows of Vars
+// take turns, as in Task Bench's own programs. A body spins for a given number of rounds, some 0.3 ns each, so that its
+// task does something, unlike those of workload.h.
 // Threads:   the calling thread pushes.
 #pragma once
 
@@ -57,9 +58,9 @@ class TaskBench {
 
  private:
   static constexpr int kWidth = 16;
-  static constexpr std::size_t kPeriod = 12;  // steps after which fft and spread begin anew
+  static constexpr std::size_t kPeriod = 12;  // after so many steps fft and spread repeat
 
-  // Which tasks of the step before task x of step t reads; {-1}: no such pattern.
+  // The tasks of the step before that task x of step t reads; {-1} if there is no such pattern.
   static std::vector<int> Dependencies(std::string_view pattern, std::size_t t, int x) {
     const auto inside = [](std::vector<int> all) {
       std::erase_if(all, [](int at) { return at < 0 || at >= kWidth; });

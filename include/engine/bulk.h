@@ -1,21 +1,25 @@
-// Bulk: neighbouring ops for one device become one dispatch. They take their places in the order as they are pushed, and are
-// issued together, one after another on one thread, with one wait and one record. Ops for the host are never held: inside a
-// bulk or not, they take the same way, and cost the same.
+// Bulk: neighbouring ops for one device become one dispatch. Each op takes its place in the order when it is pushed.
+// The ops are issued together, one after another on one thread, with one wait and one record. Ops for the host are
+// never held: they run and cost the same inside a bulk and outside.
 //
 //   engine::Bulk bulk(eng);                        // what this thread pushes to `eng` is bulked until the scope ends
 //   for (Layer& layer : layers) layer.Forward(eng);
 //
-// A bulk merges dispatch, not accesses: order, names, errors, traces, waits and deletions are those of each op, and no op is
-// ever hidden. It starts when it is full; when an op for another device or copy lane, of another priority, or an asynchronous
-// one for a device comes; when anybody waits for a member or pushes behind one; after 1 to 2 ms in which its owner has
-// pushed nothing that it holds; and at the end of its scope, thread or engine.
+// A bulk merges dispatch, not accesses: order, names, errors, traces, waits and deletions are those of each op, and no
+// op is hidden from anybody. The bulk releases its ops
+//   - when it is full;
+//   - when its thread pushes an op for another device, copy lane or priority, or an asynchronous op for a device;
+//   - when anybody waits for one of its ops, or pushes an op behind one;
+//   - when its thread has pushed nothing into it for 1 to 2 ms;
+//   - at the end of its scope, of its thread or of its engine.
 //
-// TryPush is bulked as Push is. Operators and PushHeld go to the engine as ever.
-// A capture takes its thread's pushes first. In a fork's child an open bulk is empty.
+// A bulk takes ops of TryPush as it takes those of Push; Operators and PushHeld go straight to the engine. While a
+// thread captures, the capture takes its pushes instead of the bulk. In a fork's child an open bulk is empty.
 //
-// Threads:   of the thread that made it, which pushes through it, releases and ends it.
-// Ownership: may outlive its engine, whose shutdown releases it.
-// Order:     as of the engine. Scopes nest: the innermost takes the ops, those outside keep theirs.
+// Threads:   the thread that makes a bulk pushes through it, releases it and ends it.
+// Ownership: a bulk may outlive its engine, whose shutdown releases it.
+// Order:     as of the engine. Scopes nest: the innermost bulk takes the ops; those outside keep the ops that they
+//            hold.
 // Errors:    UsageError for a limit outside [0, kMaxBulkSize]. Source: MXNet's engine bulk, which merges accesses.
 #pragma once
 
@@ -31,13 +35,13 @@ inline constexpr int kMaxBulkSize = 1 << 20;
 
 class Bulk final : public Submitter {
  public:
-  // At most `limit` ops are held; 0 and 1: none, each starts by itself.
+  // The bulk holds at most `limit` ops; with 0 or 1 it holds none, and each op starts by itself.
   explicit Bulk(Engine& engine, int limit = kDefaultBulkSize);
   ~Bulk();
   Bulk(const Bulk&) = delete;
   Bulk& operator=(const Bulk&) = delete;
 
-  // Starts what is held now.
+  // Starts the ops that the bulk holds now.
   void Release() noexcept;
 
  private:
@@ -50,23 +54,26 @@ class Bulk final : public Submitter {
   void Opened() noexcept;
 
   const uint32_t limit_;
-  const std::shared_ptr<State> state_;  // shared with the clock that watches it
-  Placement place_;                     // of the ops that are held
+  const std::shared_ptr<State> state_;  // shared with the thread that watches for a pause in the pushes
+                                        // (src/bulk/silence.h)
+  Placement place_;                     // placement of the ops that the bulk holds
   int priority_ = 0;
   const Redirect redirect_;
 };
 
-// The bulk size of this thread on `engine`, for what it pushes from now on: as if a Bulk had been opened that ends with the
-// thread. Returns the size before; 0 and 1: no bulk. Inside a scope it takes effect at once, and outlasts the scope.
+// Sets the bulk size of the calling thread's later pushes to `engine`, as if a Bulk were open until the thread ends.
+// Returns the size before. 0 and 1: no bulk. Inside a Bulk's scope the new size takes effect at once, and outlasts the
+// scope.
 int SetBulkSize(Engine& engine, int size);
 
-// SilenceByHand: for tests. While one lives, no clock watches open bulks; each Tick is the end of a millisecond.
+// SilenceByHand: replaces, in tests, the clock that releases a bulk after a pause. While one lives, only Tick moves
+// that clock: each Tick is the end of a millisecond.
 class SilenceByHand {
  public:
   SilenceByHand();
   ~SilenceByHand();
   SilenceByHand(const SilenceByHand&) = delete;
-  bool Tick();  // false: no bulk is open, and the clock would sleep
+  bool Tick();  // false: no bulk is open, so the clock would sleep
 };
 
 }  // namespace engine

@@ -1,29 +1,34 @@
-// Communicator: collectives between the ranks of a program, as ops. One rank on one device of one engine.
+// Communicator: collectives between the ranks of a program, as ops. A Communicator is one rank, on one device of one
+// engine.
 //
 //   engine::Communicator comm(eng, {.name = "data", .rank = rank, .size = ranks, .id = id});
 //   comm.Push(eng, {.name = "reduce", .updates = gradient}, {engine::Collective::AllReduce(g, g, n)});
 //   eng.Wait(gradient);
 //
-// A collective is an op like any other: it names what it reads and writes, and may be pushed through a Bulk or a Capture.
-// Beside those Vars it updates one of the communicator's, so that its collectives run in push order on every rank, whatever
-// policy, priority and bulk size. They have a lane and an issuing thread of their own.
+// A collective is an op like any other: it names its Vars, and may be pushed through a Bulk or a Capture.
+// Besides those Vars it updates a Var of the communicator, so that the collectives of a communicator run in push order
+// on every rank, whatever the policy, the priorities and the bulk size are. A communicator has a lane and an issuing
+// thread of its own.
 //
-// Several calls in one push are one group, as between ncclGroupStart and ncclGroupEnd: one launch, behind the inputs of all
-// and in front of what needs any of their results. Groups are the program's and not the bulk's, because all ranks must
-// group alike, and a bulk may end early on one of them. Calls of one group must not need each other's results. A rank
-// that sends to and receives from others at the same time does so in one group.
+// The calls of one push are one group, as between ncclGroupStart and ncclGroupEnd: one launch, behind the inputs of all
+// the calls and in front of whatever needs any of their results. The program says what is a group, and not the bulk,
+// because all ranks must group alike and a bulk may end earlier on one rank than on another. The calls of one group
+// must not need each other's results. A rank that sends to and receives from others at the same time does so in one
+// group.
 //
 // The kind of the device chooses the library: NCCL on "cuda"; loopback (loopback.h), within one process, on "software".
 //
-// Threads:   every method on any thread. Push order counts, so one thread, or ops of which each follows from the one before.
-// Ownership: buffers are the caller's, or what the push was told that they belong to. The last collective may outlive the
-//            handle: the communicator leaves behind its pending ops, and waits for nobody.
-// Errors:    UsageError for what cannot be called. CommunicatorError, in the ops concerned, for what goes wrong later: an
-//            error of the library, of another rank, a timeout, Abort, a collective that was skipped because its input had
-//            failed (the other ranks would wait for it). The communicator is aborted then: what was issued and had not
-//            ended fails, and what was issued behind it and needs it; the device goes on. Later collectives fail with
-//            the cause. Make a new communicator to go on.
-//            Device graphs never hold collectives (a GraphKey is refused): ranks would have to capture alike.
+// Threads:   every method may be called on any thread. The order of the pushes counts, so push from one thread, or from
+//            ops of which each follows from the one before.
+// Ownership: buffers are the caller's, or belong to the `owner` that the push names. The last collective may outlive
+//            the Communicator: the rank leaves its communicator behind its pending ops, and waits for nobody.
+// Errors:    UsageError for a call that cannot be made. CommunicatorError, in the ops concerned, for what goes wrong
+//            later: an error of the library or of another rank, a timeout, Abort, or a collective that was skipped
+//            because its input had failed (the other ranks would wait for it). Any of these aborts the communicator:
+//            the collectives that were issued and had not ended fail, and so do the ops that were issued behind them
+//            and need them; the device goes on. Later collectives fail with the same cause. Make a new communicator to
+//            go on.
+//            A GraphKey is refused: device graphs hold no collectives, because all ranks would have to capture alike.
 #pragma once
 
 #include <array>
@@ -63,7 +68,7 @@ const char* DataTypeName(DataType type) noexcept;  // "float32", ...
 
 enum class Reduction : uint8_t { kSum, kProduct, kMax, kMin, kAverage };
 
-// One call, as a value. Pointers are of the device, counts in elements; names and arguments are NCCL's.
+// One call, as a value. Pointers are device pointers, counts are in elements; names and arguments are NCCL's.
 struct Collective {
   enum class Kind : uint8_t { kAllReduce, kBroadcast, kReduceScatter, kAllGather, kSend, kRecv };
   Kind kind;
@@ -74,21 +79,22 @@ struct Collective {
   void* recv = nullptr;
   size_t count = 0;
 
-  // recv = reduction over all ranks of send; both of `count`, and they may be the same.
+  // recv = the reduction of every rank's send. Both have `count` elements, and may be the same buffer.
   static Collective AllReduce(const void* send, void* recv, size_t count, DataType type = DataType::kFloat32,
                               Reduction reduction = Reduction::kSum) {
     return {Kind::kAllReduce, type, reduction, 0, send, recv, count};
   }
-  // recv = send of `root`; only there is `send` looked at.
+  // recv = send of rank `root`; the other ranks' send is not used.
   static Collective Broadcast(const void* send, void* recv, size_t count, DataType type, int root) {
     return {Kind::kBroadcast, type, Reduction::kSum, root, send, recv, count};
   }
-  // recv, of `count`, = this rank's part of the reduction of send, of `count` times the ranks.
+  // recv, of `count` elements, = this rank's part of the reduction of send, which has `count` elements for each rank.
   static Collective ReduceScatter(const void* send, void* recv, size_t count, DataType type = DataType::kFloat32,
                                   Reduction reduction = Reduction::kSum) {
     return {Kind::kReduceScatter, type, reduction, 0, send, recv, count};
   }
-  // recv, of `count` times the ranks, = every rank's send, of `count`, by rank.
+  // recv, which has `count` elements for each rank, = every rank's send, of `count` elements, in the order of the
+  // ranks.
   static Collective AllGather(const void* send, void* recv, size_t count, DataType type = DataType::kFloat32) {
     return {Kind::kAllGather, type, Reduction::kSum, 0, send, recv, count};
   }
@@ -101,42 +107,44 @@ struct Collective {
 };
 const char* CollectiveName(Collective::Kind kind) noexcept;  // "all_reduce", ...
 
-// What the ranks of a communicator have in common: one of them makes it, and ships its bytes to the others.
+// What the ranks of a communicator have in common: one rank makes it, and sends its bytes to the others.
 struct CommunicatorId {
   std::array<unsigned char, 128> bytes{};
   friend bool operator==(const CommunicatorId&, const CommunicatorId&) noexcept = default;
 };
-// For communicators on devices of this kind: "cuda", "software". Throws CommunicatorError where the library is missing, and
-// says which. Needs no device: a process that only starts the ranks may call it.
+// An id for communicators on devices of this kind: "cuda", "software". Throws CommunicatorError, which names the
+// library, if that is missing. Needs no device: a process that only starts the ranks may call it.
 CommunicatorId NewCommunicatorId(std::string_view kind);
 inline CommunicatorId NewCommunicatorId(const Device& device) { return NewCommunicatorId(device.info().kind); }
 
 struct CommunicatorOptions {
-  std::string name = "world";  // in messages
-  int device = 0;              // of the engine
+  std::string name = "world";  // for messages
+  int device = 0;              // number of a device of the engine
   int rank = 0;
   int size = 1;
   CommunicatorId id = {};
-  // A collective that has not ended so long after it came first fails the communicator. 0: peers are waited for without an
-  // end; the watchdog (stall_timeout) names the op, and at shutdown the communicator is aborted after drain_timeout.
+  // A collective that has not ended this long after it came first on its lane fails the communicator. 0: no limit; the
+  // watchdog (stall_timeout) names the op, and a shutdown aborts the communicator after drain_timeout.
   std::chrono::milliseconds timeout{0};
 };
 
 struct CommunicatorStats {
   uint64_t collectives = 0;  // calls that were issued
-  uint64_t groups = 0;       // launches that they took: one a push
+  uint64_t groups = 0;       // launches that these calls took: one for each push
 };
 
 class Communicator {
  public:
-  // Returns at once: ranks find each other in the first op of the communicator's lane, whose failure is that of all later.
+  // Returns at once. The ranks find each other in the first op on the communicator's lane; if that op fails, all later
+  // ones fail with its error.
   Communicator(Engine& engine, CommunicatorOptions options, Site site = std::source_location::current());
   ~Communicator();
   Communicator(Communicator&&) noexcept = default;
   Communicator& operator=(Communicator&& other) noexcept;
 
-  // One op. `desc` names the Vars of the buffers; its place is the communicator's, and must be left alone. `owner`: what
-  // the buffers belong to, given up once the op has retired; null: the caller sees to it.
+  // Pushes the calls as one op. `desc` names the Vars of the buffers; leave its place alone, the op runs on the
+  // communicator's lane. `owner`: what the buffers belong to; it is dropped when the op has retired. Null: the caller
+  // keeps the buffers alive.
   void Push(Submitter& to, const OpDesc& desc, std::span<const Collective> calls,
             std::shared_ptr<const void> owner = {}, Site site = std::source_location::current());
   void Push(Submitter& to, const OpDesc& desc, std::initializer_list<Collective> calls,
@@ -144,25 +152,26 @@ class Communicator {
     Push(to, desc, std::span<const Collective>(calls.begin(), calls.size()), std::move(owner), site);
   }
 
-  // Fails what has been issued and has not ended, and all that comes; other ranks are told as far as the library can.
+  // Fails the collectives that have been issued and have not ended, and all later ones. Tells the other ranks as far as
+  // the library can.
   void Abort(std::string_view why);
 
-  // UsageError, as from the calls above, if it was moved from.
+  // These throw UsageError, as the calls above do, if the Communicator was moved from.
   int rank() const;
   int size() const;
   const std::string& name() const;
   Placement place() const;
-  const Var& var() const;  // that every collective updates
+  const Var& var() const;  // the Var that every collective updates
   CommunicatorStats stats() const;
 
  private:
   void End() noexcept;
-  detail::CommunicatorState& State(const char* call) const;  // refuses one that was moved from
+  detail::CommunicatorState& State(const char* call) const;  // throws UsageError if it was moved from
   std::shared_ptr<detail::CommunicatorState> state_;
 };
 
-// All ranks of a new communicator in this process: rank i on device devices[i] of the engine, all devices of one kind. Rank,
-// size, device and id of `options` are not looked at. Throws what NewCommunicatorId and Communicator throw.
+// Makes all ranks of a new communicator in this process: rank i on device devices[i] of the engine; the devices must be
+// of one kind. Ignores rank, size, device and id of `options`. Throws what NewCommunicatorId and Communicator throw.
 std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> devices,
                                            const CommunicatorOptions& options = {},
                                            Site site = std::source_location::current());

@@ -6,16 +6,19 @@
 //   eng.Push({.name = "twice"}, reads(x), writes(y), [](const double& from, double& to) { to = 2 * from; });
 //   std::printf("%g\n", eng.Wait(y));
 //
-// The body is given what the op names, in that order: `const T&` for reads(x), `T&` for updates(x) and writes(x). A
-// RunContext& may stand before these. reads(var) of a Var without an object names it too, and gives nothing.
+// The body is given the objects of the Data that the op names, in that order: `const T&` for reads(x), `T&` for
+// updates(x) and writes(x). It may take a RunContext& before these. reads(var) of a Var without an object names the
+// Var, and gives the body nothing.
 //
-// A Data is a Var: it stands wherever a Var may, and an op pushed without types can name it and use object().
+// A Data is a Var: it may stand wherever a Var may. An op that is pushed without types can name a Data and use
+// object().
 //
-// Threads:   copying, dropping and naming a Data is safe on any thread; the object is touched by ops that name it.
-// Ownership: a counted handle. The object goes with the last handle and the last op that was pushed with it, on the thread
-//            where that is. It may outlive its engine. A push costs no allocation more than one without types.
-// Order:     see submitter.h. Errors: as of any push; a Data without an object is refused as a null Var is.
-// Source:    logical data of CUDASTF (NVIDIA), whose tasks name data.read(), data.rw() and data.write().
+// Threads:   copying, dropping and naming a Data is safe on any thread; only ops that name a Data touch its object.
+// Ownership: a counted handle. The object is destroyed with the last handle or the last op that was pushed with it,
+//            whichever goes later, on the thread where that happens. It may outlive its engine. A typed push allocates
+//            no more than an untyped one.
+// Order:     see submitter.h. Errors: those of any push; a Data without an object is refused as a null Var is.
+// Source:    the logical data of CUDASTF (NVIDIA), whose tasks name data.read(), data.rw() and data.write().
 #pragma once
 
 #include <atomic>
@@ -32,34 +35,36 @@ namespace engine {
 
 namespace detail {
 
-// The object and who holds it. Handles are counted by themselves. Ops are counted twice, as those of an Operator are: pushers
-// count what they push, and ops that end count down from zero, so that the two do not write to one cache line.
+// DataBlock: the object, and two counts of who keeps it. Handles have a count of their own. Ops are counted as those of
+// an Operator are, twice: pushers count the ops that they push, and ops that end count down from zero, so that pushers
+// and workers do not write to one cache line.
 template <class T>
 struct DataBlock {
   template <class... Args>
   explicit DataBlock(Args&&... args) : object(std::forward<Args>(args)...) {}
 
-  // relaxed: the caller holds a handle already.
+  // relaxed: the caller has a handle, so the block cannot go meanwhile.
   void Retain() { handles.fetch_add(1, std::memory_order_relaxed); }
-  // acq_rel: whoever drops the last handle sees all that was pushed through the others.
+  // acq_rel: whoever drops the last handle sees all pushes through the others.
   void Release() {
     if (handles.fetch_sub(1, std::memory_order_acq_rel) == 1)
       Add(static_cast<int64_t>(pushed.load(std::memory_order_relaxed)));
   }
-  // acq_rel: every use of the object comes before its end. Partner: this line in the others.
+  // acq_rel: every use of the object comes before its destruction. Partner: this line, executed by the other ops.
   void Add(int64_t n) {
     if (left.fetch_add(n, std::memory_order_acq_rel) == -n) delete this;
   }
 
   std::atomic<uint32_t> handles{1};
-  // relaxed: each push is made through a handle that is dropped later, and that order carries the count.
+  // relaxed: each push goes through a handle that is dropped later, and the acq_rel of that drop publishes the count.
   std::atomic<uint64_t> pushed{0};
-  // Minus the ops that have ended; once the last handle is gone, the ops that have not.
+  // While handles exist: minus the number of ops that have ended. After the last handle: the number of ops that have
+  // not.
   alignas(64) std::atomic<int64_t> left{0};
   T object;
 };
 
-// What the closure of an op keeps of one Data.
+// DataPin: what an op's closure keeps of one Data.
 template <class T>
 class DataPin {
  public:
@@ -77,7 +82,7 @@ class DataPin {
   DataBlock<T>* block_;
 };
 
-// What reads(), updates() and writes() return: one Var in one role, and its object, if it has one (T is not void).
+// Use: what reads(), updates() and writes() return. It is one Var in one role, and its object unless T is void.
 template <class T, Role kTheRole>
 struct Use {
   static constexpr Role kRole = kTheRole;
@@ -100,7 +105,7 @@ struct Use<void, kTheRole> {
 template <class T, Role kRole>
 inline constexpr bool kIsUse<Use<T, kRole>> = true;
 
-// The body of a typed op: calls `fn` with the objects.
+// TypedBody: the body of a typed op. It calls `fn` with the objects.
 template <class F, class... Uses>
 struct TypedBody {
   F fn;
@@ -133,7 +138,8 @@ struct TypedBody {
 
 [[noreturn]] void ThrowSetsBesideUses(Name name, Site site);
 
-// Lists the Vars in `vars`, role by role in the order of the call, and makes them the sets of `desc`, an OpDesc or NodeDesc.
+// Lists the Vars in `vars`, role by role in the order of the call, and makes these lists the sets of `desc`, an OpDesc
+// or a NodeDesc.
 template <class Desc, class... Uses>
 void NameUses(Desc& desc, VarRef* vars, Site site, const Uses&... uses) {
   static_assert((kIsUse<Uses> && ...), "reads(), updates() and writes() are followed by the body, and by nothing else");
@@ -147,7 +153,7 @@ void NameUses(Desc& desc, VarRef* vars, Site site, const Uses&... uses) {
   desc.writes = std::span<const VarRef>(vars + kReads + kUpdates, sizeof...(Uses) - kReads - kUpdates);
 }
 
-// Calls fn(body, uses...) for arguments in the order of a push: uses..., body.
+// Calls fn(body, uses...). The arguments come in the order of a push: uses..., body.
 template <class Fn, class... Args>
 decltype(auto) BodyFirst(Fn&& fn, Args&&... args) {
   constexpr size_t kUses = sizeof...(Args) - 1;
@@ -177,7 +183,7 @@ class Data : public Var {
                 "Data<T> holds an object that ops change: T is no reference");
 
  public:
-  Data() noexcept = default;  // without an object
+  Data() noexcept = default;  // has no object
   // Makes the object from `args`.
   template <class... Args>
   explicit Data(Engine& engine, std::string_view name = {}, Args&&... args)
@@ -195,7 +201,7 @@ class Data : public Var {
     if (block_) block_->Release();
   }
 
-  // The object, whatever ops are at work on it: for the bodies of ops that were pushed without types and name this Data.
+  // The object, even while ops use it. It is for the bodies of ops that were pushed without types and name this Data.
   T& object() const noexcept { return block_->object; }
 
  private:
@@ -208,7 +214,8 @@ class Data : public Var {
   detail::DataBlock<T>* block_ = nullptr;
 };
 
-// In lower case: they are read as words of the push. One Data or Var each; the op is told to come from their line.
+// reads, updates and writes are in lower case because they are read as words of the push. Each takes one Data or Var.
+// The op's site is the line where they stand.
 template <class T>
 detail::Use<T, Role::kRead> reads(const Data<T>& data, Site site = std::source_location::current()) {
   return {data, data.block_, site};

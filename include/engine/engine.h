@@ -6,8 +6,9 @@
 //   eng.Push({.name = "scale", .reads = {a}, .writes = {b}}, [&] { y = 2 * x; });
 //   eng.Wait(b);   // throws OpError if "load" or "scale" failed
 //
-// Threads:   every method is safe on every thread; the notes say what is refused inside an op or a hook.
-// Ownership: several engines may coexist; Vars, Operators and Completions may outlive theirs.
+// Threads:   every method may be called on any thread; each method's comment says what is refused inside an op or a
+//            hook.
+// Ownership: several engines may coexist; Vars, Operators and Completions may outlive their engine.
 // Order:     see submitter.h. Errors: see error.h. Source: MXNet's include/mxnet/engine.h, each fault repaired.
 #pragma once
 
@@ -40,8 +41,9 @@ namespace engine {
 template <class T>
 class Data;
 
-// CancelScope: ops pushed under it that have not started when Cancel() is called are skipped with CancelledError.
-// Copies share one scope. `Enter` makes it the current one of this thread until the guard goes.
+// CancelScope: ops pushed under the scope are skipped with CancelledError if they have not started when Cancel() is
+// called. Copies share one scope. `Enter` makes the scope the current one of the calling thread until the Guard is
+// destroyed.
 class CancelScope {
  public:
   CancelScope();
@@ -67,17 +69,18 @@ class CancelScope {
 
 class Engine final : public Submitter {
  public:
-  // Throws UsageError for options that are not allowed, and Error, with nothing left behind, where the system refuses a
-  // thread.
+  // Throws UsageError for options that are not allowed, and Error if the system refuses a thread; nothing is left
+  // behind then.
   explicit Engine(EngineOptions options = {});
-  // Drains (see Shutdown). Inside one of its own ops or hooks, where draining would wait for itself, that is reported
-  // to on_unobserved (inside on_unobserved to stderr) and a thread of its own finishes the shutdown.
+  // Shuts down (see Shutdown). A destructor that runs inside one of the engine's own ops or hooks would wait for
+  // itself: it reports that to on_unobserved (inside on_unobserved: to stderr), and leaves the shutdown to another
+  // thread.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   Var NewVar(std::string_view name = {});
-  // Ends the variable now, behind the ops pending on it: other handles of it are refused from here on.
+  // Ends the variable behind the ops that are pending on it. From now on the engine refuses every other handle of it.
   void Delete(Var& var);
 
   using Submitter::Push;
@@ -97,62 +100,64 @@ class Engine final : public Submitter {
     return SubmitHeld(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
 
-  // Waits until every write pushed so far on `var` has finished. Throws OpError if `var` is poisoned.
-  // Inside an op the thread parks and lends its worker to a stand-in; waiting for a Var that the op itself names is
-  // refused (UsageError), as is any wait beyond max_spare_threads.
+  // Waits until every write of `var` that has been pushed so far has ended. Throws OpError if `var` is poisoned.
+  // Inside an op the calling thread sleeps and lends its worker to a stand-in thread. UsageError: the op itself names
+  // `var`, or the wait would need more stand-ins than max_spare_threads.
   void Wait(VarRef var, Site site = std::source_location::current());
-  // Waits likewise, and returns the object. It may be looked at until an op that updates or writes it is pushed.
+  // Waits likewise, and returns the object. The caller may look at it until an op that updates or writes it is pushed.
   template <class T>
   const T& Wait(const Data<T>& data, Site site = std::source_location::current()) {
     Wait(static_cast<VarRef>(data), site);
     return data.object();
   }
-  // As Wait; false after `timeout`. An abandoned wait leaves nothing behind.
+  // As Wait, but returns false after `timeout`. An abandoned wait leaves nothing behind.
   bool WaitFor(VarRef var, Timeout timeout, Site site = std::source_location::current());
-  // Waits for writers and readers: afterwards the host may reuse what the Var stands for.
+  // Waits for the writers and the readers of `var`: afterwards the host may reuse what the Var stands for.
   void WaitToWrite(VarRef var, Site site = std::source_location::current());
-  // Waits for every push that returned before it was called; then throws the first error that nobody has seen yet.
-  // Refused inside an op. Later pushes cannot hold it up.
+  // Waits until every push that returned before this call has ended; later pushes cannot delay it. Then throws the
+  // first error that nobody has seen yet. UsageError inside an op.
   void WaitAll();
   bool WaitAllFor(Timeout timeout);
 
   // Clears the error of `var` in order, keeping its value and version: a failed step need not lose the weights.
   void ClearError(VarRef var, Site site = std::source_location::current());
 
-  // Stop: workers finish what they are running and are joined; pushes queue up: they run nothing, under no policy, and wait
-  // for no room (only the hard bound refuses). Start: goes on. Both may be repeated.
-  // Stop, Start and Shutdown come one after another: each waits until the one before, on whatever thread, has returned.
-  // All three are refused (UsageError) inside an op or a hook of this engine. After Shutdown they do nothing.
-  // Start throws Error where the system refuses a thread: the engine is still stopped then, and Start may be repeated.
+  // Stop: each worker finishes the op that it runs and is joined. Pushes on a stopped engine take their places and run
+  // nothing, whatever the policy; they do not wait for room, and only the hard bound refuses them. Start: makes the
+  // workers again. Both may be repeated.
+  // Stop, Start and Shutdown never overlap: each waits until an earlier one, on whatever thread, has returned.
+  // UsageError inside an op or a hook of this engine. After Shutdown all three do nothing.
+  // Start throws Error if the system refuses a thread: the engine is still stopped then, and Start may be called again.
   void Stop();
   void Start();
 
-  // Settles every op exactly once, those too that a Stop has left, joins the threads, reports unseen errors. Later pushes
-  // throw UsageError. Idempotent. Throws only what Start throws, if the engine was stopped; it may be repeated then.
+  // Settles every op exactly once, also those that a Stop left queued; joins the threads; reports unseen errors. Later
+  // pushes throw UsageError. A second call does nothing. Throws only what Start throws, if the engine was stopped;
+  // Shutdown may be called again then.
   void Shutdown();
 
-  // Of all later pushes that are not under a scope.
+  // The policy of all later pushes that are under no PolicyScope.
   void SetPolicy(const PolicyChoice& choice);
   void SetPolicy(Policy policy, PolicyOptions options = {}) { SetPolicy(PolicyChoice{policy, options}); }
-  // Of this thread's pushes, until the guard goes; scopes nest.
+  // The policy of this thread's pushes until the PolicyScope is destroyed. Scopes nest.
   [[nodiscard]] PolicyScope EnterPolicy(const PolicyChoice& choice) { return PolicyScope(core_, choice); }
-  // What a push of this thread would be stamped with.
+  // The policy that a push of this thread would get now.
   PolicyChoice policy_choice() const;
   Policy policy() const { return policy_choice().policy; }
 
-  // The placement of a named pool; throws UsageError listing the pools there are.
+  // The placement of a named pool. The UsageError for an unknown name lists the engine's pools.
   Placement Pool(std::string_view name) const;
   int workers() const noexcept;
   EngineStats stats() const;
   DeviceStats device_stats() const;
-  // Device i, as Gpu(i) uses it. Throws UsageError if there is none.
+  // Device `index`, the one that Gpu(index) names. UsageError if there is none.
   Device& device(int index) const;
 
   void StartTrace();
   std::vector<TraceEvent> StopTrace();
 
-  // What is pending and why, as the watchdog prints it: blocked Vars with the ops that own them and that wait for
-  // them, and completions that have not come, with push sites. Stops pushes for a moment.
+  // What is pending and why, as the watchdog prints it: each blocked Var with the op that owns it and the ops that wait
+  // for it, and each completion that has not come, with the lines of the pushes. Holds up pushes for a moment.
   std::string DescribePending() const;
 
  private:

@@ -1,9 +1,9 @@
 // Errors: what the engine throws, and what it knows about a failed op.
 //
-// An op that fails poisons the Vars that it would have written. Ops that read or update a poisoned Var are
-// skipped and pass the same error on; a good Write clears it; Engine::ClearError clears it and keeps the value.
-// Every wait on a poisoned Var throws a fresh OpError, as often as asked. Errors that no wait has shown are kept
-// (64 whole, the rest counted) for WaitAll, and at shutdown go to EngineOptions::on_unobserved.
+// An op that fails poisons the Vars that it would have changed. Ops that read or update a poisoned Var are skipped and
+// pass the same error on. A successful write clears the error; Engine::ClearError clears it and keeps the value. Every
+// wait on a poisoned Var throws a new OpError. Errors that no wait has thrown are kept for WaitAll (64 whole, the rest
+// counted); at shutdown they go to EngineOptions::on_unobserved.
 //
 // Threads: every object here may be read on any thread.
 #pragma once
@@ -24,7 +24,7 @@ namespace detail {
 struct CompletionState;
 }
 
-// Base of everything the engine throws by itself. Thrown as such where the system refuses a thread.
+// Base of everything that the engine itself throws. Thrown as such if the system refuses a thread.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -35,7 +35,7 @@ class Error : public std::runtime_error {
 // python/engine/errors.py and the table in docs/concepts.md. A new kind is a row here and a status in c_api.h, without
 // which the C API does not compile.
 //
-// Plain kinds have a text and nothing else. All are classes derived from Error.
+// A plain kind has a text and nothing else. All are classes derived from Error.
 // clang-format off
 #define ENGINE_PLAIN_ERRORS(X)                                                                                         \
   X(UsageError, USAGE, "Error, ValueError",                                                                            \
@@ -57,7 +57,7 @@ class Error : public std::runtime_error {
     "A collective failed: an error of the library or of another rank, a timeout, an abort; or there is no library.")   \
   X(StageTimeoutError, STAGE_TIMEOUT, "Error, TimeoutError",                                                           \
     "An item waited too long for room in its stage, or a consumer too long for an item.")
-// And the kinds that have more than a text: OpError and EndOfData below, DeviceError in device.h.
+// The kinds that have more than a text: OpError and EndOfData below, DeviceError in device.h.
 #define ENGINE_ERRORS(X)                                                                                               \
   X(OpError, OP, "Error", "Waits throw it: an op failed. It says which op, where it was pushed, and why it failed.")   \
   X(DeviceError, DEVICE, "OpError",                                                                                    \
@@ -75,14 +75,15 @@ class Error : public std::runtime_error {
 ENGINE_PLAIN_ERRORS(ENGINE_DEFINE_ERROR)
 #undef ENGINE_DEFINE_ERROR
 
-// A source says with it that there is no more data (engine/stage.h).
+// EndOfData: a source throws it when there is no more data (engine/stage.h).
 class EndOfData : public Error {
  public:
   EndOfData() : Error("end of data") {}
   using Error::Error;
 };
 
-// What a wait throws: the op that failed, where it was pushed, through which ops the error came, and the cause.
+// OpError: what a wait throws. It has the op that failed, where that op was pushed, the ops that passed the error on,
+// and the cause.
 class OpError : public Error {
  public:
   struct Hop {
@@ -94,8 +95,11 @@ class OpError : public Error {
 
   const std::string& op() const noexcept { return op_; }           // name of the op that failed first
   Site site() const noexcept { return site_; }                     // where that op was pushed
-  const std::vector<Hop>& path() const noexcept { return path_; }  // skipped ops that passed it on (16 kept)
-  std::exception_ptr cause() const noexcept { return cause_; }     // what its body threw
+  const std::vector<Hop>& path() const noexcept { return path_; }  // skipped ops that passed the error on; the first 16
+  std::exception_ptr cause() const noexcept {
+    return cause_;
+  }  // what the op's body threw, or the engine's own
+     // reason
   [[noreturn]] void RethrowCause() const { std::rethrow_exception(cause_); }
 
  private:
@@ -105,9 +109,9 @@ class OpError : public Error {
   std::exception_ptr cause_;
 };
 
-// Completion: how an asynchronous op says that it is done. Copyable; call it once, on any thread, before or after
-// the body returns. Dropping the last copy uncalled fails the op; a second call is reported as an error and
-// changes nothing. A Completion may outlive the engine; calling or dropping it then does nothing, and tells nobody.
+// Completion: ends an asynchronous op. It can be copied; call it once, on any thread, before or after the body returns.
+// If the last copy is dropped uncalled, the op fails. A second call is reported as an error and changes nothing. A
+// Completion may outlive the engine; calling or dropping it then does nothing and is not reported.
 class Completion {
  public:
   Completion() noexcept = default;

@@ -1,16 +1,18 @@
-// Executor: an engine as the execution context of code that knows executors, schedulers and coroutines.
+// Executor: makes an engine usable by code that knows executors, schedulers and coroutines.
 //
 //   engine::Executor io(eng, engine::Io());
 //   io.execute([] { Fetch(); });       // as the executors of asio
 //   co_await io.schedule();            // as a scheduler of P2300; each awaitable is a sender there
 //
-// What it is given runs as an op without Vars: beside everything else, and drained by Shutdown.
+// Each function that it is given runs as an op without Vars: beside everything else, and Shutdown waits for it.
 //
-// Threads:   any. Nothing ever runs inside the call, under no policy; bulk and capture leave these ops alone.
-// Ownership: a value, that names its engine and does not keep it.
-// Order:     none between two calls. At the soft bound of pending ops an outside thread waits for room, as in Push.
-// Errors:    UsageError after Shutdown. What a function throws is the failure of its op, which nobody waits for: WaitAll
-//            throws it, or on_unobserved is told. co_await throws CancelledError as in await.h.
+// Threads:   any. No function ever runs inside the call, whatever the policy. Bulks hold, and captures record, none of
+//            these ops.
+// Ownership: a value. It names its engine and does not keep it alive.
+// Order:     none between two calls. At the soft bound of pending ops a thread outside of ops waits for room, as in
+//            Push.
+// Errors:    UsageError after Shutdown. An exception of a function is the failure of its op, for which nobody waits:
+//            WaitAll throws it, or on_unobserved gets it. co_await throws CancelledError as in await.h.
 #pragma once
 
 #include "engine/await.h"
@@ -28,7 +30,7 @@ class Executor {
   void execute(F&& fn, Site site = std::source_location::current()) const {
     engine_->PushHeld({.name = "execute", .place = place_}, std::forward<F>(fn), site);
   }
-  // co_await executor.schedule(): the coroutine goes on there.
+  // co_await executor.schedule(): the coroutine resumes at the executor's placement.
   [[nodiscard]] Schedule schedule() const noexcept { return Schedule(*engine_, place_); }
 
   friend bool operator==(const Executor&, const Executor&) noexcept = default;

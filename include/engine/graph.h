@@ -10,12 +10,13 @@
 //   engine::Capture capture(graph);   // a Submitter: the same code that pushes to an engine records itself
 //   Step(capture);
 //
-// A node has values (inputs and outputs that live for one run) beside effects on Vars (state that lasts). What depends
-// on what follows from values, from the order in which nodes that share a Var were recorded, and from Order(); never
-// from what had finished while it was recorded.
+// A node has values (inputs and outputs that live for one run) and effects on Vars (state that lasts). Node B depends
+// on node A if a value leads from A to B, if both share a Var that one of them changes and A was recorded first, or if
+// Order() says so. The dependencies never depend on what had finished during the recording.
 //
-// Threads:   a Graph is built by one thread at a time. Kernels are shared by runs and may run concurrently with
-//            themselves. Ownership: a graph keeps its kernels and handles of its Vars.
+// Threads:   a Graph is built by one thread at a time. Runs share its kernels, so a kernel may run concurrently with
+//            itself.
+// Ownership: a graph keeps its kernels and handles of its Vars.
 // Errors:    UsageError for a value of another graph, a null Var, a wrong number of inputs; see Compile for the rest.
 #pragma once
 
@@ -44,7 +45,7 @@ concept SyncKernel = !TypedKernel<F> && (std::is_invocable_v<std::decay_t<F>&, N
 template <class F>
 concept AsyncKernel = std::is_invocable_v<std::decay_t<F>&, NodeContext&, Completion>;
 
-// Every body that a plan runs is given a NodeContext.
+// Inside a plan, every body gets a NodeContext.
 template <class F>
 struct KernelBody {
   F fn;
@@ -70,20 +71,21 @@ struct KernelBody {
 class Graph {
  public:
   Graph();
-  Graph(const Graph&);  // shares the kernels
+  Graph(const Graph&);  // the copy shares the kernels
   Graph(Graph&&) noexcept;
   Graph& operator=(const Graph&);
   Graph& operator=(Graph&&) noexcept;
   ~Graph();
 
-  // A value that each run is given. With a type, a run that brings another one is refused.
+  // Adds a value that each run is given. If `type` is not null, a run that brings an object of another type is refused.
   ValueId Input(Name name, const std::type_info* type = nullptr);
   template <class T>
   ValueId Input(Name name) {
     return Input(name, &typeid(T));
   }
-  // Adds a node whose function takes its inputs and returns its outputs: fn(const X&, Y) -> Z. See typed_node.h. UsageError:
-  // inputs of another number, or known to be of another type; `outputs` that is neither 0 nor what the function returns.
+  // Adds a node whose function takes its inputs and returns its outputs: fn(const X&, Y) -> Z. See typed_node.h.
+  // UsageError: the function takes another number of inputs, or an input that is known to be of another type; `outputs`
+  // is neither 0 nor the number of the function's results.
   template <detail::TypedKernel F>
   NodeId Add(const NodeDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return AddTyped(desc, detail::TypedKernelBody<std::decay_t<F>>{std::forward<F>(fn), {}}, site);
@@ -110,14 +112,16 @@ class Graph {
   NodeId AddAsync(const NodeDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return AddNode(desc, detail::RefClosure<true>(detail::KernelBody<std::decay_t<F>>{std::forward<F>(fn)}), site);
   }
-  // A node of another graph with its kernel, effects and description, over values of this one; `place`: elsewhere.
+  // Adds a node of another graph, with its kernel, effects and description, over values of this graph. With `place` it
+  // runs there instead.
   NodeId AddCopy(const Graph& from, uint32_t node, std::span<const ValueId> inputs,
                  std::optional<Placement> place = {});
-  // All nodes of another graph (a plan's: Plan::graph), over values of this one; returns what its outputs are here.
+  // Adds all nodes of another graph (of a plan's: Plan::graph) over values of this graph. Returns the values that are
+  // the other graph's outputs here.
   std::vector<ValueId> AddGraph(const Graph& inner, std::span<const ValueId> inputs);
-  // `before` ends before `after` starts, whatever they touch.
+  // Node `before` ends before node `after` starts, whatever the two touch.
   void Order(NodeId before, NodeId after);
-  // Marks a value as a result of a run, in the order of the calls.
+  // Makes a value an output of a run. Outputs are numbered in the order of these calls.
   void Output(ValueId value);
 
   // --- what was recorded
@@ -134,15 +138,15 @@ class Graph {
     bool collective = false;
     std::vector<ValueId> inputs;
     std::vector<ValueId> outputs;
-    std::vector<Effect> effects;  // each Var once, in the caller's listing
+    std::vector<Effect> effects;  // each Var once, in the caller's order
     std::shared_ptr<detail::Kernel> kernel;
-    std::shared_ptr<std::atomic<bool>> cancelled;  // of its scope, or null
+    std::shared_ptr<std::atomic<bool>> cancelled;  // flag of the node's cancel scope, or null
   };
   struct ValueInfo {
     Name name;                                 // of an input
     const std::type_info* type = nullptr;      // of an input; null: any
     const std::type_info* returned = nullptr;  // of an output of a typed node; null: not known
-    uint32_t producer = UINT32_MAX;            // node; UINT32_MAX: an input
+    uint32_t producer = UINT32_MAX;            // number of the node that makes it; UINT32_MAX: an input
     std::vector<uint32_t> consumers;           // nodes, ascending
   };
   struct Edge {
@@ -156,12 +160,12 @@ class Graph {
   const std::vector<ValueInfo>& values() const noexcept { return values_; }
   const std::vector<ValueId>& inputs() const noexcept { return inputs_; }
   const std::vector<ValueId>& outputs() const noexcept { return outputs_; }
-  // Dependencies: each pair once, its strongest reason first (value, Var, order), ascending by (to, from).
-  // What follows from others is included; Compile removes that.
+  // All dependencies: each pair of nodes once, with its strongest reason (value before Var before order), ascending by
+  // (to, from). Includes dependencies that follow from others; Compile removes those.
   std::vector<Edge> Edges() const;
 
-  // Makes it ready to run on `eng`. UsageError: a cycle (by Order; named node by node), Vars of another engine, more Vars
-  // than an op may name, an unknown pool. The graph may be used and compiled again.
+  // Makes the graph ready to run on `eng`. UsageError: a cycle (made by Order; the error names each node of it), Vars
+  // of another engine, more Vars than an op may name, an unknown pool. The graph may be used and compiled again.
   Plan Compile(Engine& eng, const PlanOptions& options) const;
   Plan Compile(Engine& eng) const;
 
@@ -172,7 +176,7 @@ class Graph {
   NodeId AddTyped(const NodeDesc& desc, Body body, Site site) {
     return AddChecked(desc, detail::RefClosure(std::move(body)), Body::kInputs, Body::Outputs::kTypes, site);
   }
-  // Null among the types: any.
+  // A null entry of `types` accepts any type.
   NodeId AddChecked(NodeDesc desc, detail::ClosureRef fn, std::span<const std::type_info* const> inputs,
                     std::span<const std::type_info* const> outputs, Site site);
   NodeId Append(Node node, std::span<const ValueId> inputs, uint32_t outputs);
@@ -182,7 +186,7 @@ class Graph {
   std::vector<ValueInfo> values_;
   std::vector<ValueId> inputs_;
   std::vector<ValueId> outputs_;
-  std::vector<Edge> orders_;  // as given
+  std::vector<Edge> orders_;  // the pairs of Order()
 };
 
 // Capture: records pushes into a graph instead of running them. The bodies must be able to run more than once.

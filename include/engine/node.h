@@ -1,10 +1,12 @@
 // Node: what is said of a node of a graph when it is added, and what its kernel sees when it runs.
 //
-// NodeDesc is written in the call that adds the node (graph.h). A kernel that takes a NodeContext& finds its inputs and
-// outputs there by position; one that is written as a function of its inputs is given them (typed_node.h).
+// A NodeDesc is written in the call that adds the node (graph.h). A kernel that takes a NodeContext& finds its inputs
+// and outputs there by position; a kernel that is written as a function of its inputs gets them as arguments
+// (typed_node.h).
 //
-// Threads:   a NodeContext is valid inside its kernel's call only; values are this node's, and the run orders who touches them.
-// Errors:    UsageError for an input or output that there is not, of another type, or taken although others need it.
+// Threads:   a NodeContext is valid only inside its kernel's call. The run orders all nodes that touch the same value.
+// Errors:    UsageError for an input or output that does not exist or is of another type, and for taking an input that
+//            other nodes need.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,8 @@ namespace detail {
 class Runs;
 struct RunState;
 
-// What a plan's arrays say of a node; here because its kernel looks its values up.
+// PlanNode: what a plan's arrays say of a node. It is in this header because NodeContext looks the node's values up in
+// it.
 struct alignas(64) PlanNode {
   enum Flags : uint8_t { kEndsLater = 1, kAlways = 2, kHasScope = 4, kWatched = kEndsLater | kHasScope };
   void (*run)(void* closure, RunContext& ctx, Completion* done);
@@ -29,8 +32,8 @@ struct alignas(64) PlanNode {
   const char* name;
   const char* file;
   uint32_t line;
-  uint32_t recorded;  // its number in the graph
-  // Where its lists begin; they end where the next node's begin.
+  uint32_t recorded;  // the node's number in the graph
+  // Where the node's lists begin in the plan's arrays. They end where the next node's begin.
   uint32_t inputs, outputs, effects, ends;
   uint8_t flags;
 };
@@ -57,7 +60,7 @@ struct Effect {
   friend bool operator==(const Effect&, const Effect&) noexcept = default;
 };
 
-// Written in the call that adds the node; the fields that OpDesc has mean the same.
+// Written in the call that adds the node. The fields that OpDesc has too mean the same here.
 struct NodeDesc {
   Name name = {};
   std::vector<ValueId> inputs = {};
@@ -68,13 +71,15 @@ struct NodeDesc {
   Placement place = {};
   int priority = 0;
   bool run_always = false;
-  CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
-  Name cost_key = {};             // nodes of one key share their measured cost; "": a key of its own, from the name
-  GraphKey graph = {};            // on a device, under PlanOptions::static_alloc: see plan.h
-  bool collective = false;        // every process runs such nodes in one order: SmartStage leaves them in the step
+  CancelScope* cancel = nullptr;  // null: the calling thread's current scope, if it has one
+  Name cost_key = {};             // nodes of one key share their measured cost; "": the node has a key of its own, made
+                                  // from its name
+  GraphKey graph = {};            // for nodes on a device, under PlanOptions::static_alloc: see plan.h
+  bool collective = false;        // every process runs such nodes in the same order, so SmartStage leaves them in the
+                                  // step
 };
 
-// What a kernel sees. Values are this node's, by position.
+// What a kernel sees. Inputs and outputs are those of its node, by position.
 class NodeContext : public RunContext {
  public:
   size_t inputs() const noexcept { return (node_ + 1)->inputs - node_->inputs; }
@@ -89,7 +94,7 @@ class NodeContext : public RunContext {
       return *held;
     WrongInput(input, typeid(T));
   }
-  // Moves the input out. Only the value's one consumer may (UsageError).
+  // Moves the input out. UsageError unless this node is the value's only consumer.
   template <class T>
   T Take(size_t input) {
     CheckTake(input);
@@ -98,7 +103,8 @@ class NodeContext : public RunContext {
     return taken;
   }
   size_t outputs() const noexcept { return (node_ + 1)->outputs - node_->outputs; }
-  // The place of an output. Under PlanOptions::static_alloc it still holds what the frame's run before left there.
+  // Where the output is put. Under PlanOptions::static_alloc the Value still holds what the previous run of this frame
+  // left there.
   Value& Out(size_t output) {
     if (output >= outputs()) [[unlikely]]
       NoSuchOutput(output);
@@ -108,7 +114,7 @@ class NodeContext : public RunContext {
   void Return(size_t output, T&& object) {
     Out(output) = Value(std::forward<T>(object));
   }
-  // The output as a T that is made once a run, or, under static_alloc, once a frame and then used again.
+  // The output as a T. The T is made once for each run; under static_alloc once for each frame, and then used again.
   template <class T>
   T& Reuse(size_t output) {
     Value& out = Out(output);
@@ -124,7 +130,7 @@ class NodeContext : public RunContext {
   [[noreturn]] void WrongInput(size_t input, const std::type_info& wanted);
   void CheckTake(size_t input) const;
   detail::RunState* const run_;
-  Value* const values_;  // the run's
+  Value* const values_;  // all values of the run
   const uint32_t* const input_list_;
   const uint32_t* const output_list_;
   const detail::PlanNode* node_ = nullptr;

@@ -1,14 +1,16 @@
 // Op: a function, the Vars that it reads and writes, where it runs, and what it is called.
 //
-// `OpDesc` is written in the call that pushes it. Modes:
+// An `OpDesc` is written in the call that pushes the op. Access modes:
 //   reads    the op sees the value; readers between two writers run together;
 //   updates  the op sees the value and changes it, alone;
-//   writes   the op replaces the value without looking at it, alone; a good write clears a Var's error.
-// A Var named several times counts once, in its strongest role; Read or Update together with Write is Update.
+//   writes   the op replaces the value without looking at it, alone; a successful write clears a Var's error.
+// A Var that is named several times counts once, in its strongest mode; a read or an update together with a write is an
+// update.
 //
-// Threads:   a body runs on a worker of its placement's pool; bodies of ops that do not conflict run together.
-// Ownership: the closure is moved into the engine and destroyed on the thread that ran or skipped it.
-// Errors:    whatever a body throws, of any type, poisons what the op would have written (see error.h).
+// Threads:   a body runs on a worker of its placement's pool; bodies of ops that do not conflict may run at the same
+//            time.
+// Ownership: the closure is moved into the engine, and destroyed on the thread that ran or skipped the op.
+// Errors:    whatever a body throws, of any type, poisons the Vars that the op would have changed (see error.h).
 #pragma once
 
 #include <cstddef>
@@ -40,8 +42,8 @@ struct HeldOwner;
 struct OpRecord;
 }  // namespace detail
 
-// Name: text with static lifetime, so that a push copies a pointer. Literals convert by themselves; text made
-// at run time is interned once (`Name::Intern`) and kept for the life of the process.
+// Name: text that lives as long as the process, so that a push copies only a pointer. Literals convert by themselves;
+// `Name::Intern` stores other text once and keeps it for the life of the process.
 class Name {
  public:
   constexpr Name() noexcept = default;
@@ -60,7 +62,8 @@ class Name {
   const char* text_ = "";
 };
 
-// Site: where an op was pushed. `Site site = std::source_location::current()` as a default argument is the caller's line.
+// Site: where an op was pushed. As a default argument, `Site site = std::source_location::current()` is the caller's
+// line.
 struct Site {
   const char* file = "";
   uint32_t line = 0;
@@ -73,37 +76,39 @@ struct Site {
 // Role: what an op does with a Var that it names.
 enum class Role : uint8_t { kRead, kUpdate, kWrite };
 
-// Placement: which threads run an op, and on what. Named pools: Engine::Pool("name").
+// Placement: which threads run an op, and on which device. For named pools see Engine::Pool("name").
 struct Placement {
   enum class Kind : uint8_t { kDefault, kPool, kIo, kCopyIn, kCopyOut, kGpu, kCommunicator };
   Kind kind = Kind::kDefault;
-  uint16_t index = 0;       // of the pool, of the device, or of the communicator (comm.h)
-  uint8_t lane = kAnyLane;  // kGpu: a lane of its own, or whichever suits
+  uint16_t index = 0;       // number of the pool, of the device, or of the communicator (comm.h)
+  uint8_t lane = kAnyLane;  // kGpu: the number of a lane; kAnyLane: the engine chooses one
   static constexpr uint8_t kAnyLane = 0xff;
   friend bool operator==(const Placement&, const Placement&) noexcept = default;
 };
 // The default CPU pool.
 constexpr Placement Cpu() noexcept { return {}; }
-// Threads of their own for work that blocks; never takes a compute worker.
+// The I/O pool: threads for work that blocks, so that such work never occupies a compute worker.
 constexpr Placement Io() noexcept { return {Placement::Kind::kIo, 0}; }
-// Ordered copy lanes, one thread and one stream each, made on first use: to and from device `device`. Where the engine
-// has no such device they are threads all the same.
+// The copy lanes of `device`: one thread and one stream for each direction, made on first use; they run ops in push
+// order. If the engine has no such device, only the threads exist.
 constexpr Placement CopyIn(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyIn, device}; }
 constexpr Placement CopyOut(uint16_t device = 0) noexcept { return {Placement::Kind::kCopyOut, device}; }
-// A device: the body issues work on ctx.stream() and does not wait for it. The op is over for device ops when it is
-// issued, for the host when the device has done it. `lane` asks for a stream by number (stages); otherwise
-// the op goes where its producer went, or to the stream with the least to do (EngineOptions::streams_per_device).
+// A device: the body issues work on ctx.stream() and does not wait for it. For other device ops the op is over when it
+// has been issued; for the host it is over when the device has done the work. `lane` asks for a stream by its number
+// (stages do); otherwise the op goes to the stream of an op that it follows, or to the stream with the least to do
+// (EngineOptions::streams_per_device).
 constexpr Placement Gpu(uint16_t device = 0, uint8_t lane = Placement::kAnyLane) noexcept {
   return {Placement::Kind::kGpu, device, lane};
 }
 
-// What a device op is, for bulks that come again: members of equal kinds in equal order are one structure, which the
-// engine launches as a graph once it has seen it often enough. From then on the body runs only when params change.
-// So the body must issue the same calls for the same kind and params, and do nothing else. Copy lanes launch no graphs.
+// GraphKey: what a device op does, for bulks that are repeated. Two bulks whose members have equal kinds in equal order
+// have one structure. Once the engine has seen a structure often enough, it launches such a bulk as a device graph, and
+// bodies run only if params have changed. So a body must issue the same calls for the same kind and params, and do
+// nothing else. Copy lanes launch no graphs.
 struct GraphKey {
-  uint64_t kind = 0;      // operator, launch shape, types: everything but pointers and scalars. 0: never in a graph
-  uint64_t params = 0;    // of pointers and scalars: a hash, or a version that moves with them
-  bool one_call = false;  // the body issues exactly one kernel or copy: it can be given new params alone
+  uint64_t kind = 0;      // the operator, launch shape, types: everything but pointers and scalars. 0: never in a graph
+  uint64_t params = 0;    // the pointers and scalars, as a hash or as a version that changes with them
+  bool one_call = false;  // the body issues exactly one kernel or copy, so the engine can give new params to it alone
 };
 
 struct OpDesc {
@@ -112,47 +117,47 @@ struct OpDesc {
   VarSet updates = {};
   VarSet writes = {};
   Placement place = {};
-  int priority = 0;               // higher first among ready ops; kMinPriority to kMaxPriority
-  bool run_always = false;        // runs even when an input is poisoned, and when cancelled (MXNet: kNoSkip)
-  CancelScope* cancel = nullptr;  // none: the calling thread's current scope, if it has one
-  GraphKey graph = {};            // device ops only
+  int priority = 0;               // of ready ops the highest goes first; kMinPriority to kMaxPriority
+  bool run_always = false;        // the op runs even if an input is poisoned or its scope is cancelled (MXNet: kNoSkip)
+  CancelScope* cancel = nullptr;  // null: the calling thread's current scope, if it has one
+  GraphKey graph = {};            // of device ops only
 };
 inline constexpr int kMinPriority = -2;
 inline constexpr int kMaxPriority = 2;
 
-// What a body may ask while it runs. Valid inside the body only.
+// What a body may ask while it runs. Valid only inside the body.
 class RunContext {
  public:
-  // Runs body(begin, end) over [0, n) in pieces of at least `grain` on the pool's intra-op arena (oneTBB).
-  // Isolated: no other op ever runs on this stack. The first exception of a piece is rethrown here. A piece is inside the
-  // op, whichever thread runs it: it may push, under the op's scopes; it may not wait for ops of its engine (UsageError). In the child
-  // of a process that forked after its first ParallelFor, oneTBB has lost its threads: the calling thread runs everything.
+  // Runs body(begin, end) over [0, n) in pieces of at least `grain`, on the intra-op threads of the pool (oneTBB).
+  // Meanwhile no other op ever starts on this stack. Rethrows the first exception of a piece. A piece is inside the
+  // op, whichever thread runs it: it may push, and its pushes are under the op's scopes; a wait for ops of its own
+  // engine is a UsageError. If the process forked after its first ParallelFor, the child runs all pieces on the calling
+  // thread, because oneTBB's threads stayed in the parent.
   void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
-  // Index of the worker in its pool; -1 where a caller's thread drives the engine.
+  // Index of the worker in its pool; -1 if the caller's thread runs the op.
   int worker() const noexcept { return worker_; }
   const char* name() const noexcept;
-  // The version of `var` that this op sees (Read), or makes (Update, Write). Throws UsageError if the op
-  // does not name `var`.
+  // The version of `var` that this op sees (read), or makes (update, write). UsageError if the op does not name `var`.
   uint64_t version(VarRef var) const;
-  // Why this op would have been skipped if it were not run_always: an OpError, as a wait throws it, or CancelledError. Null:
-  // for no reason. Of an op, not of a node of a plan.
+  // Why this op would have been skipped without run_always: an OpError, as a wait throws it, or a CancelledError. Null
+  // if there is no reason, and always in a node of a plan.
   std::exception_ptr error() const;
-  // True once the op's cancel scope was cancelled: long bodies may look at it and stop early.
+  // True once the op's cancel scope has been cancelled; a long body may look at it and stop early.
   bool cancelled() const noexcept;
 
-  // On a device (Gpu, CopyIn, CopyOut); elsewhere they throw UsageError.
-  // Where the op's work goes; all that it must come behind is in front of it already.
+  // On a device (Gpu, CopyIn, CopyOut). Elsewhere these throw UsageError.
+  // The stream for the op's work. The work that the op depends on has been ordered in front of it already.
   Stream stream() const;
   Device& device() const;
-  // Memory of the device, or of the host where the device reaches it, from the engine's pools (device_memory.h).
-  // Usable by this op at once, and by ops behind it.
+  // Memory of the device, or host memory that the device reaches, from the engine's pools (device_memory.h). This op
+  // and the ops behind it may use the memory at once.
   DeviceMemory Allocate(size_t bytes);
   DeviceMemory AllocatePinned(size_t bytes);
-  // What this op's lane keeps under `key`, made by `make` on first use and destroyed with the engine: handles of
-  // libraries that want one a stream (cublas.h, cudnn.h).
+  // The object that this op's lane keeps under `key`. `make` makes it on first use; it is destroyed with the engine.
+  // For libraries that want one handle for each stream (cublas.h, cudnn.h).
   void* LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&));
-  // True for ops on a device: whoever needs the result waits for it, so the body must not synchronize. (MXNet asks this
-  // of bulked ops only.)
+  // True for ops on a device: the body must not synchronize, because whoever needs the result waits for it. (In MXNet
+  // this is true only of bulked ops.)
   bool defer_sync() const noexcept;
 
  private:
@@ -167,15 +172,15 @@ class RunContext {
 
 namespace detail {
 
-// Whether oneTBB may run pieces here, which this call counts as. Not in the child of a process that had it do so: its threads
-// stayed there.
+// Whether oneTBB may run pieces in this process; a true answer counts as a use of oneTBB. False in the child of a
+// process that had used it, because oneTBB's threads stayed in the parent.
 bool UseTbb() noexcept;
 
-// ClosureType: how to move, run and destroy a closure whose type was erased. One static table a type.
+// ClosureType: how to move, run and destroy a closure whose type was erased. Each type of closure has one static table.
 struct ClosureType {
   size_t size;
   size_t align;
-  bool async;  // the op ends by its Completion
+  bool async;  // the op ends when its Completion is called
   void (*construct)(void* to, void* from);
   void (*run)(void* self, RunContext& ctx, Completion* done);  // `done` is null for synchronous ops
   void (*destroy)(void* self) noexcept;                        // null: nothing to destroy
@@ -190,7 +195,7 @@ template <class F>
 void InvokeClosure(F& fn, RunContext& ctx, Completion* done);
 
 template <class F, class Arg, bool kAsync>
-struct ClosureTraits {  // Arg: F& (copied) or F&& (moved)
+struct ClosureTraits {  // Arg: F& (the closure is copied) or F&& (it is moved)
   static void Construct(void* to, void* from) {
     auto& source = *static_cast<std::remove_reference_t<Arg>*>(from);
     if constexpr (kFitsInline<F>) {

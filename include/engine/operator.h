@@ -1,10 +1,12 @@
-// Operator: an op registered once and pushed often (MXNet: NewOperator). Its sets are sorted and its closure stored once.
+// Operator: an op that is registered once and pushed often (MXNet: NewOperator). Its sets are sorted once, and its
+// closure is stored once.
 //
 //   const engine::Operator step = eng.NewOperator({.name = "step", .updates = {weights}}, [&] { Step(); });
 //   for (int i = 0; i < 1000; ++i) eng.Push(step);
 //
-// Threads:   any. Pushes share the closure, which may run concurrently with itself.
-// Ownership: a counted handle, which may outlive its engine. The closure goes with the last handle and the last pending push.
+// Threads:   any. All pushes share the closure, which may run concurrently with itself.
+// Ownership: a counted handle, which may outlive its engine. The closure is destroyed with the last handle and the last
+//            pending push.
 // Order:     as of any push. Errors: those of Engine::NewOperator and Engine::Push.
 #pragma once
 
@@ -18,7 +20,7 @@ class Operator {
  public:
   Operator() noexcept = default;
   explicit operator bool() const noexcept { return state_ != nullptr; }
-  struct State;  // the engine's
+  struct State;  // defined in src/engine/core
 
  private:
   friend class Engine;

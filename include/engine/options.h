@@ -1,13 +1,14 @@
 // Options: what an engine is made with.
 //
-// Durations: any that nanoseconds cannot hold, as milliseconds::max(), is for ever.
-// Hooks (on_start, on_end, on_stall, on_unobserved): one that throws is reported on stderr, and all goes on. Each may push;
-// after the shutdown that is refused, like any push. Stop, Start and Shutdown inside a hook of the same engine are refused
-// (UsageError), because they would wait for the hook; an engine destroyed there is shut down by another thread. A wait
-// that has to sleep is refused in on_start and on_end: it may be for their own worker. No hook is called once the
-// engine's destructor has returned, unless another thread finishes the shutdown: then until that is over.
+// Durations: a duration that nanoseconds cannot hold, such as milliseconds::max(), means for ever.
+// Hooks (on_start, on_end, on_stall, on_unobserved): an exception of a hook is reported on stderr, and the engine goes
+// on. A hook may push; after the shutdown that is refused, like any push. Stop, Start and Shutdown of the same engine
+// would wait for the hook, so they are refused inside it (UsageError); if the hook destroys the engine, another thread
+// shuts it down. on_start and on_end must not wait for a Var that is not ready (UsageError): the op may need their own
+// worker. After the engine's destructor has returned, no hook is called, unless another thread is finishing the
+// shutdown.
 //
-// Threads: values; FromEnv is called while no other thread changes the environment.
+// Threads: plain values. Call FromEnv while no other thread changes the environment.
 // Errors:  UsageError, by FromEnv and by the constructor of the engine, says what is allowed.
 #pragma once
 
@@ -25,10 +26,10 @@
 #include "engine/policy.h"
 
 // The options, a row each: kind, name, default, what is allowed, environment variable ("": none), what it is.
-// From these rows come EngineOptions, its checks and FromEnv (core/options.cc), the config of the C API (c_api/config.cc),
-// the keywords of Python's init (python/src/options.cc) and, written out by .ci/tables.py, its signature and the table in
-// docs/reference.md. A new option is a row at the end here and a field at the end of EngineConfig, without which the C API
-// does not compile.
+// From these rows come EngineOptions, its checks and FromEnv (core/options.cc), the config of the C API
+// (c_api/config.cc), the keywords of Python's init (python/src/options.cc) and, written out by .ci/tables.py, the
+// signature of that init and the table in docs/reference.md. A new option is a row at the end here and a field at the
+// end of EngineConfig; without that field the C API does not compile.
 // clang-format off
 #define ENGINE_OPTIONS(X)                                                                                              \
   X(Int, workers, -1, Range(-1, 4096), "ENGINE_WORKERS",                                                               \
@@ -83,7 +84,7 @@ struct PoolOptions {
   std::function<void(int worker)> on_end = {};
 };
 
-// The kinds of options, and what is allowed of those that are numbers.
+// The kinds of options, and the range that is allowed for those that are numbers.
 namespace option {
 using Int = int;
 using Size = size_t;
@@ -112,8 +113,8 @@ struct EngineOptions {
   ENGINE_OPTIONS(ENGINE_OPTION_FIELD)
 #undef ENGINE_OPTION_FIELD
 
-  // The defaults, and what the environment variables of the table say instead. It raises hard_max_pending to max_pending.
-  // The only place of the library that reads the environment.
+  // The defaults, replaced by what the environment variables of the table say. Raises hard_max_pending to max_pending
+  // if it is lower. This is the only place of the library that reads the environment.
   static EngineOptions FromEnv();
 };
 

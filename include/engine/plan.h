@@ -1,24 +1,27 @@
-// Plan: a graph made ready to run. Immutable and re-entrant: any number of runs at once, each with a frame of its own.
+// Plan: a graph that was made ready to run. It is immutable, and may have any number of runs at once, each with a frame
+// of its own.
 //
 //   engine::Run run = plan.Start(inputs, {.priority = 1});   // returns at once
 //   Tensor y = run.Take<Tensor>(0);                          // waits; throws OpError if the run failed
 //
-// To the engine a run is one op on the plan's Vars, whatever number of nodes it has: it takes its place in the order at
-// Start, begins when all its Vars are granted, and releases each Var after the last node that needs it.
-// A run counts as one write of each Var that it changes.
+// To the engine a run is one op on the plan's Vars, however many nodes it has: it takes its place in the order at
+// Start, begins when all its Vars are granted, and releases each Var after the last node that needs that Var. A run
+// counts as one write of each Var that it changes.
 //
-// Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk. Those behind it on a device, of this run or the
-// next, are ordered behind it there; what needs it on the host comes when the device has done it. With PlanOptions::static_alloc and a GraphKey on each of them it is launched as a graph from a frame's third run on:
-// the key then speaks of what the bodies do to the frame's values, whose objects stay (NodeContext::Reuse), and of nothing
-// that a run brings.
+// Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk. On the device, later nodes of this run
+// and of the next run are ordered behind it; nodes on the host that need it start when the device has done it. If
+// PlanOptions::static_alloc is set and each of the nodes has a GraphKey, the task is launched as a device graph from
+// the third run of a frame on. The GraphKey must then describe what the bodies do to the frame's values, whose objects
+// stay (NodeContext::Reuse), and nothing that differs from run to run.
 //
-// Threads:   Start on any thread, inside ops too. A Run is used by one thread at a time.
-// Ownership: plans, runs and frames may outlive the graph; a run that is dropped goes on, and its errors are reported by WaitAll.
-//            Frames come from the plan's pool: after warm-up a run allocates nothing.
+// Threads:   Start may be called on any thread, also inside ops. A Run is used by one thread at a time.
+// Ownership: plans, runs and frames may outlive the graph. A run whose handle is dropped goes on; WaitAll reports its
+//            errors. Frames come from the plan's pool: once there are enough of them, a run allocates nothing.
 // Errors:    per node, as for ops (error.h): a node that throws poisons its outputs and the Vars that it would have
-//            written; nodes that read these are skipped; the others run. The plan may be run again. Every call on an empty
-//            Plan or Run (default-made, moved from, from a TryStart without room) throws UsageError.
-// Source:    MXNet's CachedOp (hybridize) and Taskflow's run; each run's order is that of the recorded versions.
+//            changed; nodes that read these are skipped; the others run. The plan may be run again. Every call on an
+//            empty Plan or Run (default-made, moved from, or returned by a TryStart without room) throws UsageError.
+// Source:    MXNet's CachedOp (hybridize) and Taskflow's run. Here each run takes its place in the order of the Vars,
+//            as an op does.
 #pragma once
 
 #include <chrono>
@@ -29,40 +32,45 @@
 
 namespace engine {
 
-// What a scheduler decides, by node as recorded. Pure data; empty vectors leave it to the plan.
+// Schedule: what a scheduler decides, by the number of the node in the graph. Plain data; an empty vector leaves the
+// decision to the plan.
 struct Schedule {
-  std::vector<double> rank = {};     // ready nodes with the highest rank first; must not grow along a dependency
-  std::vector<uint32_t> batch = {};  // nodes of one number run one after the other as one task; must not form a cycle
+  std::vector<double> rank = {};     // of ready nodes the highest rank goes first; a rank must not grow along a
+                                     // dependency
+  std::vector<uint32_t> batch = {};  // nodes of one number run one after the other, as one task; batches must not form
+                                     // a cycle
 };
 
 struct PlanOptions {
   Name name = "plan";
-  // Values keep their place and their object from run to run of a frame (NodeContext::Reuse): stable addresses.
+  // Each value keeps its place and its object from one run of a frame to the next (NodeContext::Reuse), so addresses
+  // stay.
   bool static_alloc = false;
-  // Inputs are trusted to be of the types that the first run brought: checked once instead of at each Start.
+  // The types of the inputs are checked at the first run only; later runs trust them.
   bool static_shape = false;
   Schedule schedule = {};
 };
 
-// When and where a node ran; nanoseconds of the steady clock. begin == end == 0: it was skipped.
+// When and where a node ran, in nanoseconds of the steady clock. begin == end == 0: the node was skipped.
 struct NodeTime {
   int64_t begin = 0;
   int64_t end = 0;
   int worker = -1;     // -1: a caller's thread, or a device
-  int64_t busy = -1;   // processor time of its thread meanwhile, or time on the device; of runs that a cost model
-                       // measures, else -1
-  uint64_t bytes = 0;  // of its outputs, as these say it (Value::bytes); of an asynchronous node 0
+  int64_t busy = -1;   // processor time of the node's thread, or time on the device; -1 unless a cost model measures
+                       // the run
+  uint64_t bytes = 0;  // size of the node's outputs (Value::bytes); 0 for an asynchronous node
 };
 
 struct RunOptions {
-  std::optional<Policy> policy = {};  // none: the calling thread's scope, or the engine's
-  std::optional<int> priority = {};   // of the whole run among ready ops; none: the highest of its nodes'
-  CancelScope* cancel = nullptr;  // none: the calling thread's scope. Nodes not begun are skipped with CancelledError
+  std::optional<Policy> policy = {};  // none: the policy of the calling thread's scope, or else the engine's
+  std::optional<int> priority = {};   // of the whole run among ready ops; none: the highest priority of its nodes
+  CancelScope* cancel = nullptr;      // null: the calling thread's scope. Nodes that have not begun are skipped with
+                                      // CancelledError
   // Nodes that have not begun at this time are skipped with DeadlineError.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-  // Filled by the run, by node as recorded; it must be as long as the graph and live until the run has ended.
+  // The run fills it, by the number of the node. It must be as long as the graph and live until the run has ended.
   std::span<NodeTime> times = {};
-  // cost_model: runs of another shape class (sizes of what they are given) are measured and scheduled by themselves.
+  // For cost_model: runs of different shape classes (sizes of their inputs) are measured and scheduled separately.
   uint64_t shape = 0;
 };
 
@@ -84,16 +92,16 @@ class Run {
   explicit operator bool() const noexcept { return state_ != nullptr; }
 
   bool done() const;
-  // Written by the run when it ends: what reads it comes after the run, and inherits its error. For as long as the Run
-  // lives; its frame is another run's afterwards.
+  // The Var that the run writes when it ends: an op that reads it comes after the run, and inherits the run's error.
+  // Valid as long as this Run lives; afterwards another run may use the frame and its Var.
   const Var& var() const;
-  // Waits until every node has settled; throws the OpError of the failed node that was recorded first, each time
-  // afresh. Inside an op as Engine::Wait; refused if the run needs a Var that the waiting op itself holds.
+  // Waits until every node has settled. Throws the OpError of the failed node that was recorded first, a new one at
+  // each call. Inside an op it waits as Engine::Wait does; UsageError if the run needs a Var that the waiting op names.
   void Wait(Site site = std::source_location::current());
   bool WaitFor(Timeout timeout, Site site = std::source_location::current());
-  // Output by position. Waits first.
+  // The output of that number. Waits first.
   Value& Output(size_t output, Site site = std::source_location::current());
-  // As Output, but null for a value that a failed node should have made, and no error of the run.
+  // As Output, but returns null, instead of throwing the run's error, if a failed node should have made this output.
   Value* OutputIf(size_t output, Site site = std::source_location::current());
   template <class T>
   T& Output(size_t output, Site site = std::source_location::current()) {
@@ -122,25 +130,27 @@ class Plan {
   ~Plan();
   explicit operator bool() const noexcept { return core_ != nullptr; }
 
-  // Starts a run. The inputs are moved from, unless the call is refused: UsageError for a wrong number or type of inputs,
-  // a deleted Var, options that cannot be honoured; BackPressureError.
+  // Starts a run. Moves from the inputs, unless the call is refused. UsageError for a wrong number or type of inputs, a
+  // deleted Var, or options that cannot be honoured; BackPressureError at the hard bound.
   engine::Run Start(std::span<Value> inputs = {}, const RunOptions& options = {},
                     Site site = std::source_location::current()) const;
 
-  // As Start, but returns an empty Run, and leaves the inputs, instead of waiting at the soft bound of pending ops.
+  // As Start; but where Start would wait at the soft bound of pending ops, returns an empty Run and leaves the inputs
+  // alone.
   engine::Run TryStart(std::span<Value> inputs = {}, const RunOptions& options = {},
                        Site site = std::source_location::current()) const;
 
   // The same program under another schedule.
   Plan With(Schedule schedule) const;
-  // What the policy cost_model knows about this plan (cost_model.h); it is shared by copies of the plan.
+  // What the policy cost_model knows about this plan (spi/cost_model.h). Copies of the plan share it.
   std::shared_ptr<CostModel> cost_model() const;
 
-  // --- what it is
+  // --- how the plan is made up
 
-  // Nodes are grouped in tasks: a chain or a batch, which one thread runs in a go. Both are in topological order.
+  // The nodes are grouped in tasks: a chain or a batch, which one thread runs in one go. Tasks, and the nodes in them,
+  // are in topological order.
   struct Task {
-    std::vector<uint32_t> nodes;       // as recorded
+    std::vector<uint32_t> nodes;       // numbers in the graph
     std::vector<uint32_t> successors;  // tasks, after transitive reduction
     uint32_t predecessors = 0;
     bool device = false;  // a bulk on a device
@@ -149,16 +159,17 @@ class Plan {
   const PlanOptions& options() const;
   std::vector<Task> tasks() const;
   size_t edges() const;     // between tasks
-  size_t counters() const;  // 4-byte counters of a frame: tasks with several predecessors, shared last uses
-  size_t frames() const;    // made so far: the most runs that were alive at once
-  // As text: one line a task; as DOT: nodes, effects and dependencies.
+  size_t counters() const;  // 4-byte counters of a frame: one for each task with several predecessors and for each
+                            // value with several last users
+  size_t frames() const;    // made so far, which is the most runs that were alive at once
+  // Describe: as text, one line for each task. Dot: as DOT, with nodes, effects and dependencies.
   std::string Describe() const;
   std::string Dot() const;
 
  private:
   friend class Graph;
   engine::Run StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const;
-  detail::PlanCore& Core(const char* call) const;  // refuses an empty Plan
+  detail::PlanCore& Core(const char* call) const;  // throws UsageError for an empty Plan
   std::shared_ptr<detail::PlanCore> core_;
 };
 

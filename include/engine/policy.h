@@ -1,13 +1,14 @@
-// Policy: who runs what, when. A policy changes speed and thread, never results.
+// Policy: which thread runs an op, and when. A policy changes speed and threads, never results.
 //
-// A policy governs the default CPU pool only: the I/O, named and copy placements keep their threads.
-// It is stamped on an op at its push: the pushing thread's scope (Engine::EnterPolicy), else the engine's (SetPolicy).
-// Under `inline` and `naive` an op whose inputs are not done, or that a piece of ParallelFor pushes, is queued, and run by its
-// thread's next push, by any thread that waits, or by a drain.
+// A policy governs the default CPU pool only: ops on the I/O pool, named pools and copy lanes run on the threads of
+// those.
+// An op gets its policy when it is pushed: that of the pushing thread's scope (Engine::EnterPolicy), or else the
+// engine's (SetPolicy). Under `inline` and `naive` an op is queued if its inputs are not done, or if a piece of
+// ParallelFor pushes it. A queued op is run by the next push of its thread, by any thread that waits, or by a drain.
 //
 // Threads: pure functions.
-// Errors:  UsageError for an unknown name, an unknown parameter, a value out of range or a combination that cannot be
-//          honoured; it says what is allowed.
+// Errors:  UsageError, which says what is allowed, for an unknown name, an unknown parameter, a value out of range or a
+//          combination that cannot be honoured.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +20,18 @@
 namespace engine {
 
 enum class Policy : uint8_t {
-  kThreaded,   // ready ops go to the pool's workers
-  kInline,     // everything on the calling thread, for serving (DeepRec's inline executor)
+  kThreaded,   // the pool's workers run ready ops
+  kInline,     // the calling thread runs everything; for serving (DeepRec's inline executor)
   kNaive,      // each op runs inside its push when its inputs are done, for debugging (MXNet's NaiveEngine)
-  kCostModel,  // as threaded, but plans are measured, then scheduled by critical path (cost_model.h; DeepRec's)
+  kCostModel,  // as threaded, but plans are measured, then scheduled by critical path (spi/cost_model.h; DeepRec's)
 };
 
-// What a policy decides. A row for each policy: the engine asks the row, and nowhere which policy it is.
+// PolicyRules: what a policy decides. Each policy has a row; the engine asks the row, and nowhere which policy it is.
 struct PolicyRules {
-  bool uses_workers = true;     // else the caller runs ops at their push, and plans in a precomputed order
-  bool takes_turns = false;     // runs on threads that share a processor come one after another
-  bool own_intra_op = false;    // ParallelFor has as many threads as intra_op_threads says, not as many as the pool has
-  bool measures_plans = false;  // a run of a plan is what the plan's cost model says
+  bool uses_workers = true;     // false: the caller runs ops at their push, and runs of plans in a precomputed order
+  bool takes_turns = false;     // threads that share a processor run their runs of plans one after another
+  bool own_intra_op = false;    // ParallelFor uses intra_op_threads threads; false: as many as its pool has workers
+  bool measures_plans = false;  // the plan's cost model chooses how a run of the plan goes
 };
 // Not in RulesOf: there the table would be built anew at each call, which is at each push.
 inline constexpr PolicyRules kRules[] = {
@@ -43,13 +44,12 @@ constexpr const PolicyRules& RulesOf(Policy policy) noexcept { return kRules[sta
 constexpr bool UsesWorkers(Policy policy) noexcept { return RulesOf(policy).uses_workers; }
 
 struct PolicyOptions {
-  bool raise_at_push = false;  // naive only: a failing op throws where it was pushed, and poisons as usual
-  int intra_op_threads =
-      1;  // inline only: most threads of one ParallelFor, 1 to 255; with more than 1, callers share them
-  // cost_model only: runs of a plan that are measured, [start_step, stop_step). -1: EngineOptions::start_step, stop_step.
+  bool raise_at_push = false;  // naive only: the push of an op that fails throws; the op poisons its Vars as usual
+  int intra_op_threads = 1;    // inline only: most threads of a ParallelFor, 1 to 255; above 1 all callers share them
+  // cost_model only: which runs of a plan are measured, [start_step, stop_step). -1: what EngineOptions says.
   int start_step = -1;
   int stop_step = -1;
-  bool smart_stage = true;  // of all: whether SmartStages that do not say so themselves cut their steps
+  bool smart_stage = true;  // all policies: whether SmartStages cut their steps if their own options do not say
 };
 
 // A policy with its parameters, as `SetPolicy` and scopes take it.
@@ -58,10 +58,10 @@ struct PolicyChoice {
   PolicyOptions options = {};
 };
 
-// What there is, from the one place where policies and parameters are declared.
+// What policies and parameters there are, from the one place that declares them.
 struct PolicyParameter {
   std::string name;
-  std::string type;  // with its range and default
+  std::string type;  // with the range and the default
   std::string help;
 };
 struct PolicyInfo {
@@ -73,14 +73,18 @@ struct PolicyInfo {
 const std::vector<PolicyInfo>& Policies();
 std::string_view PolicyName(Policy policy);
 Policy PolicyByName(std::string_view name);
-// From text, as front ends have it: MakePolicy("inline", {{"intra_op_threads", "2"}}).
+// Makes a policy from text, for front ends: MakePolicy("inline", {{"intra_op_threads", "2"}}).
 PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::string>& parameters = {});
-// Throws if the options have what the policy does not take, or a value out of range.
+// One line of text, "inline" or "inline:intra_op_threads=2,smart_stage=false", and back: parameters that are as by default are
+// left out.
+PolicyChoice ParsePolicy(std::string_view text);
+std::string PolicyText(const PolicyChoice& choice);
+// UsageError if the options set something that the policy does not have, or a value out of range.
 void CheckPolicy(const PolicyChoice& choice);
 
 namespace detail {
 class EngineCore;
-struct PolicyStamp {  // what is decided at a push; one word, because engines keep theirs in an atomic
+struct PolicyStamp {  // what a push gets from its policy; one word, because each engine keeps its own in an atomic
   Policy policy : 4 = Policy::kThreaded;
   bool raise : 1 = false;
   bool smart_stage : 1 = true;
@@ -98,7 +102,7 @@ struct PolicyScopeLink {
 };
 }  // namespace detail
 
-// PolicyScope: the policy of what this thread pushes to one engine, until the guard goes (Engine::EnterPolicy).
+// PolicyScope: the policy of what this thread pushes to one engine, until the scope is destroyed (Engine::EnterPolicy).
 class PolicyScope {
  public:
   PolicyScope(const PolicyScope&) = delete;

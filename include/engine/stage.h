@@ -3,16 +3,16 @@
 //   engine::Stage<Batch> stage({.capacity = 4, .num_threads = 2}, ReadRow, ParseRow);
 //   while (std::optional<Batch> batch = stage.Take()) Step(*batch);
 //
-// A source is one or two callables. `pull` is called by one producer at a time, in order, and gives what `make` works on;
-// several producers run `make` at once. With `make` alone the calls are independent of each other. Either returns an
-// optional or throws EndOfData to end the stream.
+// A source is one or two callables. Producers call `pull` one at a time and in order; several producers call `make` at
+// once, each on what its `pull` returned. A source with `make` alone makes items that are independent of each other.
+// Either callable ends the stream by an empty optional or by throwing EndOfData.
 //
-// Threads:   any thread may take; producers start with the first Take, or with Start. They belong to the stage under every
-//            policy of every engine, so they never hold a compute worker.
-// Ownership: the stage owns its source and what it has buffered.
-// Order:     items come out as one thread alone would make them, unless `ordered` is false.
-// Errors:    what a source throws comes out of Take as itself, after the items before it, as often as asked; see
-//            staging_area.h for the end, cancelling and forks. Source: DeepRec's tf.staged; what it lacks is added.
+// Threads:   any thread may take. The producers start with the first Take, or with Start. They are threads of the stage
+//            whatever policy an engine has, so they never occupy a compute worker.
+// Ownership: the stage owns its source and the items that it has buffered.
+// Order:     items come out in the order in which one thread alone would make them, unless `ordered` is false.
+// Errors:    Take throws an exception of the source as it is, after the items before it and at every later call. See
+//            spi/staging_area.h for the end, cancelling and forks. Source: DeepRec's tf.staged; what it lacks is added.
 #pragma once
 
 #include <functional>
@@ -29,10 +29,10 @@ namespace engine {
 
 namespace detail {
 
-// A source whose type was erased. Both return false at the end of the data. `pull` may be empty.
+// A source whose type was erased. Both functions return false at the end of the data. `pull` may be empty.
 struct StageSource {
   std::function<bool(StageItem*)> pull;
-  std::function<bool(StageItem*)> make;  // turns what was pulled into the item; empty: it is the item
+  std::function<bool(StageItem*)> make;  // turns what was pulled into the item; empty: what was pulled is the item
 };
 
 template <class T>
@@ -56,7 +56,7 @@ struct Plain<std::optional<R>> {
   using Type = R;
 };
 
-// Calls fn(args...) and boxes what it gives; false where it gave an empty optional.
+// Calls fn(args...) and boxes the result; returns false for an empty optional.
 template <class T, class F, class... Args>
 bool Give(StageItem* item, F& fn, Args&&... args) {
   auto made = fn(std::forward<Args>(args)...);
@@ -71,7 +71,7 @@ bool Give(StageItem* item, F& fn, Args&&... args) {
 
 }  // namespace detail
 
-// What Stage does whatever it carries.
+// What a Stage does whatever the type of its items is.
 class StageBase {
  public:
   ~StageBase();
@@ -79,13 +79,15 @@ class StageBase {
 
   // Starts the producers, unless they run already.
   void Start();
-  // No more items are begun; what was begun is delivered, then the stream ends.
+  // Producers begin no more items. Consumers get those that were begun, then the stream ends.
   void Close();
-  // Ends now: takers get CancelledError, what is buffered is thrown away. Does not wait for the source to return.
+  // Ends the stream now: Take throws CancelledError, and buffered items are dropped. Does not wait until the source
+  // returns.
   void Cancel();
-  // Begins again with the source as it was given, and nothing of the run before. Waits for the source to return.
+  // Starts over with the source as it was given to the constructor, and keeps nothing of the stream before. Waits until
+  // the source returns.
   void Restart();
-  // True once no producer is inside the source any more; false after `timeout`.
+  // Waits until no producer is inside the source; returns false after `timeout`.
   bool JoinFor(Timeout timeout);
 
   StageStats stats() const;
@@ -113,13 +115,13 @@ class Stage final : public StageBase {
   Stage(StageOptions options, Pull pull, Make make)
       : StageBase(std::move(options), Source(std::move(pull), std::move(make))) {}
 
-  // The next item; null at the end of the data, as often as asked. Waits for it.
+  // Waits for the next item and returns it; returns null at the end of the data, at every later call too.
   std::optional<T> Take() {
     StageItem item;
     if (TakeItem(&item, kForever) != StagingArea::Taken::kItem) return {};
     return detail::Unbox<T>(std::move(item));
   }
-  // As Take, into `item`; says which of the three happened.
+  // As Take, but moves the item into `item` and waits for `timeout` at most. Returns kItem, kEnd or kTimeout.
   StagingArea::Taken TakeFor(std::optional<T>* item, Timeout timeout) {
     StageItem taken;
     const auto result = TakeItem(&taken, timeout);

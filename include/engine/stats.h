@@ -1,14 +1,15 @@
-// Counters of an engine and of its devices, since the engine was made; summed over threads, so a snapshot is not one instant.
+// Counters of an engine and of its devices, since the engine was made. They are summed over threads, so a snapshot does
+// not show one instant.
 //
-// Threads: values.
+// Threads: plain values.
 #pragma once
 
 #include <cstdint>
 
 // The counters, a row each: name, what it counts. From these rows come the structs below, those of the C API
-// (EngineCounters, EngineDeviceCounters), Python's stats() and device_stats() and, written out by .ci/tables.py, the tables
-// in docs/reference.md. A new counter is a row at the end here and a field at the end of the struct in c_api.h,
-// without which the C API does not compile. Those of the DEBUG tables are for tests of the engine, and in C++ only.
+// (EngineCounters, EngineDeviceCounters), Python's stats() and device_stats() and, written out by .ci/tables.py, the
+// tables in docs/reference.md. A new counter is a row at the end here and a field at the end of the struct in c_api.h;
+// without that field the C API does not compile. The DEBUG tables are for tests of the engine, and exist in C++ only.
 // clang-format off
 #define ENGINE_COUNTERS(X)                                                                                             \
   X(pushed, "ops accepted, without internal ones (waits, deletions)")                                                  \
@@ -26,7 +27,7 @@
   X(dispatches, "runs of ops: a bulk is one, unless it was split; any other op is one")
 #define ENGINE_DEBUG_COUNTERS(X)                                                                                       \
 
-// What the engine itself asked of its devices. Bodies ask for more.
+// Calls that the engine itself made to its devices. Bodies make more.
 #define ENGINE_DEVICE_COUNTERS(X)                                                                                      \
   X(issued, "ops whose order is on a device, and whose Vars have been released")                                       \
   X(retired, "issued ops that are known to have ended")                                                                \

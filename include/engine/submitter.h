@@ -1,10 +1,10 @@
-// Submitter: anything that accepts an op. The engine runs it; decorators (bulk, capture) hold or record it.
+// Submitter: anything that accepts an op. An engine runs the op; a decorator (bulk, capture) holds or records it.
 //
-// Threads: as the implementation says; the engine's is safe on every thread, inside ops too.
-// Order:   if one Push returned before another began and the two conflict, the first finishes before the second
+// Threads: as the implementation says. An engine accepts ops on every thread, also inside ops.
+// Order:   if one Push returned before another was called and the two ops conflict, the first op ends before the second
 //          starts, whichever threads pushed them.
-// Errors:  UsageError for a null, deleted or foreign Var or an unknown pool, BackPressureError at the hard bound:
-//          nothing was pushed then.
+// Errors:  UsageError for a null, deleted or foreign Var or an unknown pool; BackPressureError at the hard bound. In
+//          both cases nothing was pushed.
 #pragma once
 
 #include "engine/error.h"
@@ -15,7 +15,7 @@ namespace engine {
 namespace detail {
 struct ClosureRef {
   const ClosureType* type;
-  void* object;  // constructed from, once, during Submit
+  void* object;  // Submit moves or copies the closure from here, once
 };
 
 template <bool kAsync = false, class F>
@@ -33,7 +33,7 @@ template <class First, class...>
 inline constexpr bool kStartsWithUse = kIsUse<std::remove_cvref_t<First>>;
 template <class... Args>
 concept TypedPush = sizeof...(Args) >= 2 && kStartsWithUse<Args...>;
-// Calls submit(OpDesc, body, Site) with the op that such arguments describe.
+// Calls submit(OpDesc, body, Site) with the op that these arguments describe.
 template <class Submit, class... Args>
 decltype(auto) WithTypedOp(OpDesc desc, Submit&& submit, Args&&... args);
 
@@ -43,18 +43,20 @@ concept AsyncBody = std::is_invocable_v<std::decay_t<F>&, RunContext&, Completio
 
 class Submitter {
  public:
-  // Pushes `fn(RunContext&)` or `fn()`; returns at once (see EngineOptions::max_pending for the one exception).
+  // Pushes `fn(RunContext&)` or `fn()`. Returns at once, except that it may wait at the soft bound
+  // (EngineOptions::max_pending).
   template <detail::SyncBody F>
   void Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     Submit(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
-  // Pushes `fn`, which is given the objects that the op names: Push(reads(x), updates(y), [](const X&, Y&) {...}). See data.h.
+  // Pushes `fn`, which gets the objects that the op names: Push(reads(x), updates(y), [](const X&, Y&) {...}). See
+  // data.h.
   template <class... Args>
     requires detail::TypedPush<Args...>
   void Push(Args&&... args) {
     Push(OpDesc{}, std::forward<Args>(args)...);
   }
-  // The same, where the op needs a name, a placement or anything else of OpDesc but its sets.
+  // The same for an op that needs a name, a placement or another field of OpDesc besides its sets.
   template <class... Args>
     requires detail::TypedPush<Args...>
   void Push(const OpDesc& desc, Args&&... args) {
@@ -66,7 +68,7 @@ class Submitter {
   void PushAsync(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     Submit(desc, detail::RefClosure<true>(std::forward<F>(fn)), site);
   }
-  // As Push / PushAsync, but returns false instead of waiting at the soft bound.
+  // As Push and PushAsync, but return false where those would wait at the soft bound.
   template <detail::SyncBody F>
   bool TryPush(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return TrySubmit(desc, detail::RefClosure(std::forward<F>(fn)), site);
@@ -86,7 +88,7 @@ class Submitter {
 
  protected:
   ~Submitter() = default;
-  // For decorators: hands an op on.
+  // For decorators: these pass an op on to another Submitter.
   static void Forward(Submitter& to, const OpDesc& desc, detail::ClosureRef fn, Site site) {
     to.Submit(desc, fn, site);
   }
@@ -94,7 +96,7 @@ class Submitter {
     return to.TrySubmit(desc, fn, site);
   }
   virtual void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) = 0;
-  // Those that never wait need not say it twice.
+  // A Submitter that never waits need not override this.
   virtual bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
     Submit(desc, fn, site);
     return true;

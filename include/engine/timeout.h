@@ -1,7 +1,8 @@
 // Timeout: how long a call may take at most.
 //
-// Any std::chrono duration of whole numbers converts. One that nanoseconds cannot hold, as milliseconds::max(), is for
-// ever, where the conversion of std::chrono would overflow. Zero or less: only a look.
+// Any std::chrono duration of whole numbers converts to it. A duration that nanoseconds cannot hold, such as
+// milliseconds::max(), means for ever; std::chrono's own conversion would overflow. Zero or less: the call looks and
+// does not wait.
 #pragma once
 
 #include <chrono>

@@ -1,13 +1,15 @@
-// Typed nodes: a kernel as a function of its inputs, whose result is the node's outputs.
+// Typed nodes: a kernel that is a function of its node's inputs, and returns the node's outputs.
 //
-//   graph.Add({.name = "dense", .inputs = {x}}, reads(weights), [](const Tensor& in, const Tensor& w) { return Dot(in, w); });
+//   graph.Add({.name = "dense", .inputs = {x}}, reads(weights),
+//             [](const Tensor& in, const Tensor& w) { return Dot(in, w); });
 //
-// Parameters: an optional NodeContext& or RunContext&; one for each input; then the object of each Data that the node names.
-//   const X&   looks at an input                  Value&     the input, whatever its type
-//   X, X&&     takes it: the node must be its one consumer
+// Parameters: an optional NodeContext& or RunContext&; one for each input; then the object of each Data that the node
+// names.
+//   const X&   looks at the input                 Value&     the input, whatever its type
+//   X, X&&     takes the input: the node must be its only consumer
 // Result: nothing, one output, or a std::tuple of several. A Value is an output of any type.
 //
-// Threads:   as any kernel. The function's types must be plain: a generic lambda has none.
+// Threads:   as any kernel. The function's parameters must have fixed types, which those of a generic lambda have not.
 // Errors:    see Graph::Add and NodeContext.
 #pragma once
 
@@ -23,13 +25,13 @@
 
 namespace engine::detail {
 
-// A function's parameters and result; not of a generic lambda.
+// The parameters and the result of a function. A generic lambda has no Signature.
 template <class F>
 struct SignatureOf;
 template <class R, class... P>
 struct Signature {
   using Result = R;
-  using Params = std::tuple<P...>;  // only named, never made
+  using Params = std::tuple<P...>;  // only named; no such tuple is ever made
   static constexpr bool kContext = false;
 };
 template <class R, class... P>
@@ -56,13 +58,13 @@ template <class F>
   requires requires { &F::operator(); }
 struct SignatureOf<F> : SignatureOf<decltype(&F::operator())> {};
 
-// fn(inputs...) -> outputs, after an optional NodeContext& or RunContext&.
+// fn(inputs...) -> outputs; an optional NodeContext& or RunContext& comes first.
 template <class F>
 concept TypedKernel = requires { typename SignatureOf<std::decay_t<F>>::Result; } &&
                       (std::tuple_size_v<typename SignatureOf<std::decay_t<F>>::Params> > 0 ||
                        !std::is_void_v<typename SignatureOf<std::decay_t<F>>::Result>);
 
-// How a typed kernel is given an input. A Value& is the value itself, of any type.
+// How a typed kernel gets one input. A Value& gets the Value itself, whatever it holds.
 template <class P>
 struct InputParam {
   using Type = std::remove_cvref_t<P>;
@@ -110,7 +112,7 @@ struct OutputsOf<std::tuple<R...>> {
   }
 };
 
-// The body of a typed node: fn(inputs..., objects of the Data that it names...).
+// The body of a typed node: calls fn(inputs..., objects of the Data that the node names...).
 template <class F, class... Uses>
 struct TypedKernelBody {
   F fn;

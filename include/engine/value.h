@@ -1,8 +1,8 @@
-// Value: one object of any movable type, held by value: what flows between the nodes of a graph for one run.
+// Value: one object of any movable type. Values flow between the nodes of a graph during one run.
 //
 // Threads:   as the object that it holds; the engine orders the nodes that touch it.
-// Ownership: moved, never copied. Up to 48 bytes lie inside, larger objects in one heap block.
-// Errors:    asking for another type than the one held throws UsageError, which names both.
+// Ownership: moved, never copied. An object of up to 48 bytes lies inside the Value, a larger one in one heap block.
+// Errors:    asking for another type than the one held throws UsageError, which names both types.
 #pragma once
 
 #include <concepts>
@@ -23,7 +23,7 @@ struct ValueType {
   size_t (*bytes)(const void* at);
   bool boxed;
 };
-// What an object says about its size: its own bytes(), else that of the elements it holds, else the size of its type.
+// How large an object is: what its own bytes() says, or else the size of its elements, or else the size of its type.
 template <class T>
 size_t BytesOf(const T& object) {
   if constexpr (requires {
@@ -78,10 +78,11 @@ class alignas(64) Value {
       return *held;
     detail::ThrowWrongType(typeid(T), type());
   }
-  // Null if it holds another type, or nothing.
+  // The object, or null if the Value is empty or holds another type.
   template <class T>
   T* If() noexcept {
-    // Two shared libraries may each have a table for one type; the type itself is then compared.
+    // Two shared libraries may have a table each for the same type, so a different table alone does not mean a
+    // different type.
     if (type_ != &kType<T> && (!type_ || *type_->info != typeid(T))) return nullptr;
     return type_->boxed ? *std::launder(reinterpret_cast<T**>(store_)) : std::launder(reinterpret_cast<T*>(store_));
   }
@@ -98,7 +99,7 @@ class alignas(64) Value {
   }
   explicit operator bool() const noexcept { return type_ != nullptr; }
   const std::type_info* type() const noexcept { return type_ ? type_->info : nullptr; }  // null: empty
-  // What the object says about its size (detail::BytesOf); 0: empty.
+  // The size of the object (detail::BytesOf); 0 if the Value is empty.
   size_t bytes() const { return type_ ? type_->bytes(store_) : 0; }
 
  private:

@@ -1,12 +1,12 @@
 // Var: what ops are ordered by.
 //
-// A Var is a counted handle to one variable of one engine. It owns no user data: it stands for it, and the
-// engine keeps the order of the ops that name it. Every completed write moves the variable's version by one.
+// A Var is a counted handle to one variable of one engine. It owns no user data, it stands for some: the engine orders
+// the ops that name it. Every completed write raises the variable's version by one.
 //
 // Threads:   copying, dropping and reading a Var is safe on any thread; one Var object is not a mutex for itself.
-// Ownership: the last handle to go schedules the deletion behind the pending ops; nothing is cut short, and
-//            handles may outlive their engine (they then only hold a little memory).
-// Source:    MXNet's Engine::VarHandle, with versions read without a lock and deletion that needs no allocation.
+// Ownership: when the last handle goes, the engine schedules the variable's deletion behind the ops that are pending on
+//            it, so no op is cut short. A handle may outlive its engine; it then keeps only a little memory.
+// Source:    MXNet's Engine::VarHandle. Here versions are read without a lock, and a deletion needs no allocation.
 #pragma once
 
 #include <concepts>
@@ -29,7 +29,7 @@ uint64_t VarVersion(const VarCore* core) noexcept;
 const char* VarName(const VarCore* core) noexcept;
 }  // namespace detail
 
-// VarRef: a Var named in a call, not counted. The caller keeps the Var for the length of the call.
+// VarRef: names a Var in a call, without counting a handle. The caller keeps the Var alive during the call.
 class VarRef {
  public:
   explicit VarRef(detail::VarCore* core) noexcept : core_(core) {}
@@ -41,11 +41,11 @@ class VarRef {
   detail::VarCore* core_;
 };
 
-// A Var is a VarRef that is counted, so each call that takes a VarRef takes a Var.
+// Var: a VarRef that counts as a handle. Every call that takes a VarRef takes a Var.
 class Var : public VarRef {
  public:
   Var() noexcept : VarRef(nullptr) {}
-  // One more handle of a Var that is alive during the call.
+  // One more handle of the variable that `alive` names; the caller keeps that variable alive during the call.
   explicit Var(const VarRef& alive) noexcept : VarRef(alive) {
     if (core_) detail::RetainVar(core_);
   }
@@ -59,7 +59,7 @@ class Var : public VarRef {
     if (core_) detail::ReleaseVar(core_);
   }
 
-  // Completed writes so far; failed and skipped ones count, because a version is a position in the order.
+  // How many writes have completed. Failed and skipped writes count too, because a version is a place in the order.
   uint64_t version() const noexcept { return core_ ? detail::VarVersion(core_) : 0; }
   const char* name() const noexcept { return core_ ? detail::VarName(core_) : ""; }
 
@@ -67,7 +67,7 @@ class Var : public VarRef {
   friend class detail::EngineCore;
   explicit Var(detail::VarCore* counted) noexcept : VarRef(counted) {}
 };
-static_assert(sizeof(Var) == sizeof(VarRef));  // so that an array of Vars is read as one of VarRefs
+static_assert(sizeof(Var) == sizeof(VarRef));  // so that an array of Vars can be read as an array of VarRefs
 
 namespace detail {
 // Ranges whose elements convert to VarRef: containers, spans and views of Vars, VarRefs and Data.
@@ -78,14 +78,14 @@ concept VarRange = requires(R& range) {
 };
 }  // namespace detail
 
-// VarSet: the Vars that an op names in one role. A view: it lives for the expression that it is written in.
-// Accepts `{a, b}`, one Var, and any range of Var, VarRef or Data. Vars and VarRefs that lie side by side, as in a vector,
-// an array or a span, are not copied.
+// VarSet: the Vars that an op names in one role. It is a view: it lives as long as the expression that it is written
+// in. Accepts `{a, b}`, one Var, and any range of Var, VarRef or Data. Vars and VarRefs that lie side by side, as in a
+// vector, an array or a span, are not copied.
 class VarSet {
  public:
   VarSet() noexcept = default;
   VarSet(const VarSet&) noexcept = default;
-  VarSet(VarSet&) noexcept = default;  // else it would be taken for a range
+  VarSet(VarSet&) noexcept = default;  // without it, the range constructor would take a non-const VarSet
   VarSet& operator=(const VarSet&) noexcept = default;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpragmas"
@@ -102,7 +102,7 @@ class VarSet {
     } else if constexpr (requires { std::span<const Var>(std::as_const(vars)); }) {
       Look(std::span<const Var>(std::as_const(vars)));
     } else {
-      // `copy` is a temporary of the caller's expression: it lives as long as this view may.
+      // `copy` is a temporary of the caller's expression, so it lives as long as this view.
       for (auto&& var : vars) copy.push_back(var);
       Look(std::span<const VarRef>(copy));
     }

@@ -1,1 +1,1 @@
-"""What compare.py is made of: the plan of a suite, the runners' processes, the arithmetic, the report."""
+"""The parts of compare.py: the plan of a suite, the runners' processes, the arithmetic, the report."""

@@ -1,4 +1,4 @@
-"""What must be known about the machine to read a figure."""
+"""What a reader of a figure must know about the machine."""
 
 import datetime
 import os
@@ -33,7 +33,7 @@ def _compiler(build: Path) -> str:
 
 
 def busy(seconds: float = 0.2) -> float:
-    """Share of the cores that is busy now. Asked while all runners are stopped: what it sees is other people's work."""
+    """The share of the cores that is busy. Called while all runners are stopped, so it measures other programs."""
 
     def ticks() -> tuple[int, int]:
         fields = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

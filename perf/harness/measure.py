@@ -32,7 +32,7 @@ class Result:
     n: int = 0
     rounds: list[dict] = field(default_factory=list)
     skip: str = ""
-    busy: float = 0.0  # what else the machine was doing, at the worst of the looks taken around the rounds
+    busy: float = 0.0  # how busy the machine was with other work, at the worst look around the rounds
 
     def values(self, metric: str) -> list[float | None]:
         return [figures.get(metric) for figures in self.rounds]
@@ -52,10 +52,10 @@ def _runner(name: str, case: Case, settings: Settings) -> Runner | None:
 
 
 def _size(runner: Runner, case: Case, settings: Settings) -> tuple[int, str]:
-    """How many operations fit the budget (a first run of a tenth tells), or why there will be none."""
+    """How many operations fit the budget, judged by a first run of a tenth; or why there will be none."""
     n = case.quick_n if settings.quick else case.n
     if case.fresh:
-        return n, ""  # its process would only be thrown away
+        return n, ""  # a trial would need a process of its own
     trial = max(5, n // 10) if case.scaled else n
     answer = runner.ask(case.name, trial, settings.timeout)
     if "skip" in answer:
@@ -66,7 +66,8 @@ def _size(runner: Runner, case: Case, settings: Settings) -> tuple[int, str]:
 
 
 def measure(group: Group, case: Case, settings: Settings, open_runners: dict) -> dict[str, Result]:
-    """Every contender of the group in one case. Order rotates by round, so that none always follows the same other."""
+    """Measures every contender of the group in one case. The order rotates by round, so that none always follows the
+    same other."""
     results: dict[str, Result] = {}
     runners: dict[str, Runner] = {}
     for name in (group.ours, *group.peers):
@@ -84,7 +85,7 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
         if not result.skip:
             runners[name] = runner
     for name, runner in runners.items():
-        if not case.fresh:  # memory of the full size is touched before anything counts
+        if not case.fresh:  # touches memory of the full size before anything counts
             runner.ask(case.name, results[name].n, settings.timeout)
     names = list(runners)
     busy = machine.busy()
@@ -110,6 +111,6 @@ def measure(group: Group, case: Case, settings: Settings, open_runners: dict) ->
 
 
 def _progress(text: str) -> None:
-    """One line that overwrites itself, for people who wait."""
+    """A line of progress that overwrites itself."""
     if sys.stderr.isatty():
         print(f"\r{text:60}\r{text}", end="", file=sys.stderr, flush=True)

@@ -23,8 +23,8 @@ class Case:
     metric: str = "ns_per_op"  # what the table compares; the others go into the JSON, and beside it
     n: int = 1_000_000
     quick_n: int = 200_000
-    scaled: bool = True  # fewer operations for contenders that would take too long
-    fresh: bool = False  # a new process each time, for what only its first run can show
+    scaled: bool = True  # contenders that would take too long get fewer operations
+    fresh: bool = False  # a new process for each measurement, for figures of a first run
     beside: tuple[str, ...] = ("wakeups_per_op",)
 
 
@@ -158,7 +158,7 @@ STARTS = (
     Case("startup", "from Start until the outputs are there: a plan of one node with 8 inputs, 8 outputs and 8 Vars",
          n=200_000, quick_n=20_000),
 )
-# The wide-and-deep model: how long an answer takes, and what it costs, by number of clients and by rate.
+# The wide-and-deep model: how long an answer takes and what it costs, for several numbers of clients and rates.
 SERVED = ("p50_us", "p90_us", "us_per_request", "cpu_us_per_request", "switches_per_request")
 CLOSED = tuple(
     Case(f"closed_{clients}", f"{clients} clients, each asks again as soon as it was answered", "p99_us", 100_000,
@@ -171,7 +171,7 @@ OPEN = tuple(
     for rate in (1000, 4000, 8000)
 )
 IDLE = (Case("idle", "processor time in the second after one request", "idle_cpu_us", 1, 1, False),)
-# What a stage adds when there is nothing to overlap; then pipelines whose best is the slower of their two sides.
+# What a stage costs if there is nothing to overlap; then pipelines that at best take as long as their slower side.
 HANDOVER = (
     Case("handover", "one thread hands items to itself", n=2_000_000),
     Case("stream", "an empty source on a thread, nothing to compute", n=1_000_000, quick_n=100_000),
@@ -195,7 +195,7 @@ SMART = (
     Case("smart", "SmartStage, guarded, over the whole step: 12 random steps in pairs", "over_whole", 15, 5, False,
          beside=("low95", "high95", "steps_lost", "steps_staged", "best_over_whole")),
 )
-# DeepRec's five models: input and compute as it published them; the device is the software one.
+# DeepRec's five models, with the times of input and compute that it published; the device is a software device.
 MODELS = tuple(
     Case(f"model_{name}", f"SmartStage, guarded, over the whole step: input and compute of {title}", "over_whole", n,
          n // 4, False, beside=("gain", "allowed", "of_allowed", "published", "staged"))

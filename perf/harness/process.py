@@ -1,5 +1,5 @@
 """Runner: one contender's process. It is stopped (SIGSTOP) whenever it isn't its turn, so that a pool that spins or
-polls while idle, as libomp's and StarPU's do, takes nothing from the contender that is being measured."""
+polls while idle, as those of libomp and StarPU do, takes nothing from the contender that is being measured."""
 
 import json
 import os
@@ -20,7 +20,7 @@ class Runner:
         self._buffer = b""
 
     def ask(self, case: str, n: int, timeout: float) -> dict:
-        """The runner's answer; a hang or a crash is an answer too, as the reason of a skip."""
+        """The runner's answer. A hang or a crash is answered by a skip with that reason."""
         if self._process is None:
             self._start()
         os.kill(self._process.pid, signal.SIGCONT)

@@ -7,7 +7,7 @@ from .plan import Case, Group
 from .stats import paired_ratio, spread
 
 
-NOT_A_COST = {"held", "kept", "least_capacity"}  # metrics that describe a figure: less isn't better, so they have no ratio
+NOT_A_COST = {"held", "kept", "least_capacity"}  # they describe a figure: less is not better, so they have no ratio
 
 
 def _summary(result: Result | None, metric: str) -> tuple[float, tuple[float, float], float] | None:
@@ -17,12 +17,12 @@ def _summary(result: Result | None, metric: str) -> tuple[float, tuple[float, fl
 
 
 def _metrics(case: Case, results: dict[str, Result]) -> list[str]:
-    """The metrics of the case that somebody has figures for."""
+    """The metrics of the case for which a contender has figures."""
     return [m for m in (case.metric, *case.beside) if any(_summary(r, m) for r in results.values())]
 
 
 def rows(suite: str, group: Group, case: Case, results: dict[str, Result]) -> list[dict]:
-    """One row for each peer and metric; one without a peer where only ours has figures."""
+    """One row for each peer and metric; one row without a peer if only ours has figures."""
     out = []
     ours = results.get(group.ours)
     base = {"suite": suite, "group": group.name, "case": case.name, "ours_name": group.ours}
@@ -70,7 +70,7 @@ def _number(value: float) -> str:
 
 
 def table(group: Group, case: Case, results: dict[str, Result]) -> str:
-    """One line a contender, the best first; ratios are against ours, above 1 where ours is better."""
+    """One line for each contender, the best first. Ratios are contender / ours: above 1, ours is better."""
     lines = [f"{group.name} / {case.name}: {case.title}; {case.metric}"]
     busy = max((r.busy for r in results.values()), default=0)
     if busy > 0.1:

@@ -5,7 +5,7 @@ import statistics
 
 
 def spread(values: list[float]) -> tuple[float, float]:
-    """First and third quartile; the extremes where there are fewer than four values."""
+    """First and third quartile; the extremes if there are fewer than four values."""
     if len(values) < 4:
         return min(values), max(values)
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -15,7 +15,7 @@ def spread(values: list[float]) -> tuple[float, float]:
 def paired_ratio(ours: list[float | None], peer: list[float | None], resamples: int = 2000) -> dict | None:
     """Median over the rounds of peer / ours (above 1: ours is better) and its 95 % bootstrap interval.
 
-    Pairs are the figures of one round; a round that either of them missed is left out."""
+    A pair is the figures of one round; a round in which either has none is left out."""
     ratios = [p / o for o, p in zip(ours, peer) if o and p is not None]
     if not ratios:
         return None

@@ -1,4 +1,4 @@
-// cases: how each case is run and measured on a Backend (see runner.h for what one is).
+// cases: how each case is run and measured on a Backend (runner.h says what a Backend is).
 // Threads:   the thread that calls RunCase pushes; the multi-pusher cases start their own.
 #pragma once
 
@@ -17,14 +17,15 @@
 namespace perf {
 
 struct Config {
-  int workers = 2;      // threads of the pool, beside the one that pushes
-  std::string variant;  // contenders with several modes
+  int workers = 2;      // threads of the pool, without the one that pushes
+  std::string variant;  // for contenders that have several modes
 
-  // For contenders whose pushing thread works too: no more threads than cores, where spinning ones hurt each other.
+  // For contenders whose pushing thread works too: no more threads than cores, because spinning threads would disturb
+  // each other.
   int Team() const { return std::max(2, std::min(workers + 1, static_cast<int>(std::thread::hardware_concurrency()))); }
 };
 
-// Stands in for a contender whose library is not on this machine.
+// Takes the place of a contender whose library is not on this machine.
 struct Absent {
   std::string why;
   std::string WhyNot(std::string_view) const { return why; }
@@ -49,7 +50,7 @@ void Clear(Backend& backend) {
   if constexpr (requires { backend.Clear(); }) backend.Clear();
 }
 
-// First push until everything has completed. `program` pushes n operations through the function it is given.
+// From the first push until everything has completed. `program` pushes n operations through the function that it gets.
 template <class Backend, class Program>
 Answer Throughput(Backend& backend, std::size_t n, Program&& program) {
   Answer answer;
@@ -59,7 +60,7 @@ Answer Throughput(Backend& backend, std::size_t n, Program&& program) {
     backend.WaitAll();
     answer = meter.Stop(n);
     if constexpr (requires { backend.Rerun(); }) {
-      backend.Rerun();  // the first one may still allocate
+      backend.Rerun();  // the first rerun may still allocate
       const Meter again;
       backend.Rerun();
       answer.figures.emplace_back("rerun_ns_per_op", again.Stop(n).figures.front().second);
@@ -69,7 +70,7 @@ Answer Throughput(Backend& backend, std::size_t n, Program&& program) {
   return answer;
 }
 
-// The push call alone, on the random DAG. One clock reading per push; its cost is taken off.
+// The push call alone, on the random DAG. The clock is read once for each push; what that costs is subtracted.
 template <class Backend>
 Answer PushLatency(Backend& backend, std::size_t n) {
   const Dag dag = MakeDag(n);
@@ -90,7 +91,7 @@ Answer PushLatency(Backend& backend, std::size_t n) {
   return {{{"push_p50_ns", quantile(0.5)}, {"push_p99_ns", quantile(0.99)}}, {}};
 }
 
-// One op, from its push until the wait for its Var has returned; before each, `idle` lets the pool fall asleep.
+// One op, from its push until the wait for its Var has returned. Before each op, `idle` lets the pool fall asleep.
 template <class Backend>
 Answer Roundtrip(Backend& backend, std::size_t n, std::chrono::milliseconds idle) {
   std::vector<double> us(n, 0.0);
@@ -124,8 +125,9 @@ Answer Steps(Backend& backend, std::size_t n) {
   return answer;
 }
 
-// What the process grows by for each op of a chain whose first op is held back. The driver asks a fresh process, so
-// that no memory freed before is used again. With few ops, growth is what malloc handed out instead of pages.
+// How much the process grows for each op of a chain whose first op is held back. The driver asks a fresh process, so
+// that no memory that was freed earlier is used again. With few ops, the figure shows what malloc handed out instead of
+// pages.
 template <class Backend>
 Answer BytesPending(Backend& backend, std::size_t n) {
   bool by_malloc = false;
@@ -151,7 +153,7 @@ Answer BytesPending(Backend& backend, std::size_t n) {
   return {{{"bytes_per_op", bytes / static_cast<double>(n)}, {"held", static_cast<double>(n)}}, {}};
 }
 
-// kPushers threads push their shares at once; from their common start until everything has completed.
+// kPushers threads push their shares at once: from their common start until everything has completed.
 template <class Backend>
 Answer ManyPushers(Backend& backend, std::size_t n, bool overlap) {
   const std::size_t share = n / kPushers;
@@ -187,7 +189,7 @@ Answer ManyPushers(Backend& backend, std::size_t n, bool overlap) {
   }
 }
 
-// The graph of `program` is built and run once; then as many reruns as make n operations are timed.
+// Builds the graph of `program` and runs it once; then times as many reruns as make n operations.
 template <class Backend, class Program>
 Answer Replays(Backend& backend, std::size_t n, Program&& program) {
   Answer answer;

@@ -1,5 +1,6 @@
-// HandDeps: the bookkeeping that a user writes by hand for libraries that only know task-to-task edges.
-// Per Var: the last writer, and the readers since. It is paid inside the timed part, as dependency discovery is elsewhere.
+// HandDeps: the bookkeeping that users write by hand for libraries that know only edges between tasks. For each Var it
+// keeps the last writer, and the readers since. Its cost is in the timed part, as the search for dependencies is
+// elsewhere.
 // Threads:   no locks; two threads may use it at once only on different Vars.
 #pragma once
 
@@ -42,7 +43,7 @@ class HandDeps {
 
  private:
   struct Access {
-    std::vector<Task> writer;  // none or one: a handle need not have an empty state
+    std::vector<Task> writer;  // none or one, because a handle need not have an empty state
     std::vector<Task> readers;
   };
   static void AppendWriter(const Access& var, std::vector<Task>& before) {

@@ -1,4 +1,4 @@
-// measure: clock, wake-ups, memory and percentiles, the same for every contender.
+// measure: the clock, wake-ups, memory and percentiles, which are the same for every contender.
 // Threads:   everything here is called by the thread that runs the case.
 #pragma once
 
@@ -23,7 +23,7 @@ inline double NsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::nano>(to - from).count();
 }
 
-// What a runner says about a case: figures by name, or why it cannot run it.
+// What a runner says about a case: figures by name, or why it cannot run the case.
 struct Answer {
   std::vector<std::pair<std::string, double>> figures;
   std::string skip;
@@ -31,13 +31,13 @@ struct Answer {
   static Answer Skip(std::string why) { return {{}, std::move(why)}; }
 };
 
-// Holds back the first op of a program until the case has seen what it came for.
+// Holds back the first op of a program until the case has measured what it needs.
 using Gate = std::latch;
 
-// The body of every op: nothing, but a nothing that no compiler may drop.
+// The body of every op: it does nothing, in a way that no compiler may leave out.
 inline void Body() { asm volatile(""); }
 
-// Voluntary context switches of the whole process: each is a thread that slept and had to be woken.
+// Voluntary context switches of the whole process. Each is a thread that slept and had to be woken.
 inline double Sleeps() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -59,7 +59,7 @@ inline double MallocBytes() {
 // Keeps freed memory mapped, so that after the warm-up no contender pays for fresh pages.
 inline void KeepFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that glibc accepts
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest value that glibc accepts
 }
 
 // Sorts in place; q in [0, 1].
@@ -78,7 +78,7 @@ inline double ClockCost() {
   return Quantile(costs, 0.5);
 }
 
-// Time and sleeps from construction to Stop, per operation.
+// Measures time and sleeps for each operation, from its construction until Stop.
 class Meter {
  public:
   Meter() : sleeps_(Sleeps()), start_(Clock::now()) {}

@@ -17,7 +17,7 @@ namespace {
 
 using namespace perf;
 
-// What the library's completion callback points to.
+// What MXNet's completion callback points to.
 struct OnComplete {
   void (*call)(void* engine, void* param, const void* error);
   void* engine;
@@ -32,7 +32,7 @@ using AsyncBody = void (*)(void* run_context, void* on_complete, void* param);
 using SyncBody = void (*)(void* run_context, void* param);
 using Deleter = void (*)(void*);
 
-// The few entry points that are needed, declared here so that no header of MXNet's is.
+// The few functions that are needed. They are declared here, so that no header of MXNet is needed.
 struct Api {
   int (*push_async)(AsyncBody, void*, Deleter, Context*, Array*, int, Array*, int, const void*, int, const char*, bool);
   int (*push_sync)(SyncBody, void*, Deleter, Context*, Array*, int, Array*, int, const void*, int, const char*);

@@ -25,7 +25,7 @@ class OmpDepend {
     body();
   }
 
-  // The pushing threads are members of the team, since nobody else can push.
+  // The threads that push are members of the team, because no other thread can push.
   template <class F>
   Answer Pushers(int k, std::size_t n, F&& push_share) {
     Answer answer;
@@ -35,7 +35,7 @@ class OmpDepend {
 #pragma omp barrier
       const Meter meter;
       if (id < k) push_share(id);
-#pragma omp barrier  // also completes every task of the team
+#pragma omp barrier  // also completes all tasks of the team
       if (id == 0) answer = meter.Stop(n);
     }
     return answer;
@@ -77,7 +77,8 @@ class OmpDepend {
   void Wait(VarId) { WaitAll(); }
 
 #ifndef __clang__
-  // Past 64 tasks a thread libgomp stops deferring: the push itself waits for the task's dependencies, here for ever.
+  // Beyond 64 tasks for each thread libgomp stops deferring: the push itself waits for the task's dependencies, and
+  // here that is for ever.
   std::size_t MaxPending() const { return 32 * static_cast<std::size_t>(team_); }
 #endif
 

@@ -1,7 +1,8 @@
 // ONNX Runtime as a server: the same nodes as a model of custom ops, which call the same kernels.
-// Variants: "sequential"; "parallel" (workers threads between ops, which sleep when idle); "parallel_spins" (its default).
-// Threads:   sequential: the clients' own. One session for all clients, as is usual.
-// The library is loaded when this runs; only its headers are needed to build.
+// Variants: "sequential"; "parallel" (`workers` threads between ops, which sleep when idle); "parallel_spins" (its
+// default).
+// Threads:  sequential: those of the clients. All clients share one session, as is usual.
+// The library is loaded when this program runs; only its headers are needed to build.
 #include <dlfcn.h>
 #include <onnxruntime_c_api.h>
 
@@ -26,7 +27,7 @@ void Check(OrtStatus* status) {
   throw std::runtime_error("ONNX Runtime: " + text);
 }
 
-// --- the model as ONNX's protocol buffers: what little of them it takes
+// --- the model in ONNX's protocol buffers: the little of them that is needed
 
 std::string Varint(uint64_t value) {
   std::string bytes;
@@ -63,7 +64,7 @@ std::string ModelBytes(const Model& model) {
   return Number(1, 8) + Bytes(7, graph) + opset("", 17) + opset("perf", 1);  // ir_version, graph, opset_import
 }
 
-// --- the custom op: one, whose attribute says which kernel
+// --- the custom op. There is one, and an attribute of it says which kernel it calls
 
 OrtStatus* CreateKernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
   int64_t number = 0;
@@ -141,7 +142,7 @@ class OnnxRuntime {
     result_ = NameOf(static_cast<int>(model.nodes().size()) - 1);
   }
 
-  // Its result lies where the client says; the request is not copied.
+  // The result is stored where the client says; the request is not copied.
   class Client {
    public:
     explicit Client(OnnxRuntime& server) : server_(server), scores_(std::make_unique<Scores>()) {

@@ -1,6 +1,7 @@
 // runner: a server on stdin and stdout that runs cases on one contender.
-// Each contender is a process of its own, since libgomp and libomp cannot share one. A request is a line
-// `CASE N`; the answer is one line of JSON: {"ns_per_op": 123.4, ...} or {"skip": "reason"}. It ends at end of input.
+// Each contender is a process of its own, because libgomp and libomp cannot share one. A request is a line `CASE N`;
+// the answer is one line of JSON: {"ns_per_op": 123.4, ...} or {"skip": "reason"}. The runner ends at the end of its
+// input.
 //
 // A contender is a Backend:
 //   Backend(const Config&)           creates the pool and kAllVars variables
@@ -59,7 +60,7 @@ inline Config ParseArgs(int argc, char** argv) {
   return config;
 }
 
-// Answers go to the real stdout; whatever a library prints there goes to stderr instead.
+// Answers go to the real stdout. What a library prints to stdout goes to stderr instead.
 inline FILE* TakeStdout() {
   FILE* answers = fdopen(dup(STDOUT_FILENO), "w");
   dup2(STDERR_FILENO, STDOUT_FILENO);
@@ -81,10 +82,10 @@ void Serve(Backend& backend, FILE* answers) {
   }
 }
 
-// `Backend` may throw from its constructor (a library that is not there): every case is then skipped for that reason.
+// If the constructor of `Backend` throws (because a library is missing), every case is skipped for that reason.
 template <class Backend>
 int Main(int argc, char** argv) {
-  // The driver stops the runners whose turn it isn't; one that it leaves behind must not stay stopped for ever.
+  // The driver stops runners that do not have their turn. If the driver dies, they must not stay stopped for ever.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   KeepFreedMemory();
   FILE* answers = TakeStdout();

@@ -46,7 +46,8 @@ class StarPu {
   StarPu& operator=(const StarPu&) = delete;
 
   std::string WhyNot(std::string_view name) const {
-    // Seen in most runs of 200,000 ops: all submitting threads have returned, nothing is ready, the wait never ends.
+    // Seen in most runs of 200,000 ops: all submitting threads have returned, no task is ready, and the wait never
+    // ends.
     if (name == kOverlap) return "pushes of overlapping sets from several threads deadlock in StarPU";
     return {};
   }
@@ -59,7 +60,7 @@ class StarPu {
                        handles_[op.updates[0]], 0);
   }
   void PushBlocked(VarId v, Gate& gate) {
-    // A pointer by value: StarPU packs the argument and hands the body a buffer, so the pointer itself goes through.
+    // The pointer itself is passed by value, because StarPU packs the argument and gives the body a buffer.
     starpu_task_insert(&blocked_, STARPU_RW, handles_[v], STARPU_CL_ARGS_NFREE, &gate, sizeof(&gate), 0);
   }
   void WaitAll() { starpu_task_wait_for_all(); }

@@ -23,7 +23,8 @@ class TaskflowDynamic {
   void Push(const AnyOp& op) {
     Submit(op, Body);
   }
-  // Several threads that share Vars must find the edges and submit under one lock: the last writer is read and replaced.
+  // Threads that share Vars must find the edges and submit under one lock, because they read and replace the last
+  // writer.
   template <class AnyOp>
   void PushShared(const AnyOp& op) {
     const std::scoped_lock lock(mutex_);

@@ -1,6 +1,6 @@
-// Taskflow's static graphs: a push adds a task and its edges, the wait runs the graph.
+// Taskflow's static graphs: a push adds a task and its edges, and the wait runs the graph.
 // Threads:   the executor's workers; the pushing thread is not one of them.
-// Ownership: tasks live until Clear(), which is not timed; a rerun uses them again.
+// Ownership: tasks live until Clear(), which is not timed; a rerun uses the same tasks.
 #include <taskflow/taskflow.hpp>
 
 #include <vector>

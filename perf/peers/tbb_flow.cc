@@ -1,6 +1,6 @@
-// oneTBB flow graph of continue_nodes: a push adds a node and its edges, the wait runs the graph.
+// oneTBB flow graph of continue_nodes: a push adds a node and its edges, and the wait runs the graph.
 // Threads:   an arena with one slot for the pushing thread, which also runs nodes while it waits.
-// Ownership: nodes live until Clear(), which is not timed; a rerun uses them again.
+// Ownership: nodes live until Clear(), which is not timed; a rerun uses the same nodes.
 #include <oneapi/tbb/flow_graph.h>
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/task_arena.h>
@@ -63,7 +63,7 @@ class TbbFlow {
   }
 
  private:
-  // Variant "alone": the calling thread, and nobody else.
+  // Variant "alone": only the calling thread.
   static int Threads(const Config& config) { return config.variant == "alone" ? 1 : config.Team(); }
 
   template <class AnyOp, class F>

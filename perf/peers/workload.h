@@ -1,6 +1,6 @@
-// workload: the programs that every contender runs, so that figures differ by engine and by nothing else.
-// Threads:   pure values and pure functions; a program is built before the clock starts.
-// Order:     operations name Vars by index; an Update both reads and writes (MXNet's mutable, OpenMP's inout).
+// workload: the programs that every contender runs, so that only the engine makes the figures differ.
+// Threads:   pure values and pure functions. A program is built before the clock starts.
+// Order:     operations name Vars by number; an Update reads and writes (MXNet's mutable, OpenMP's inout).
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@ namespace perf {
 
 using VarId = std::uint32_t;
 
-inline constexpr VarId kVars = 1000;          // what the random programs touch
-inline constexpr VarId kAllVars = 20'000;     // what exists: more than any contender lets wait at once
+inline constexpr VarId kVars = 1000;          // the Vars that the random programs touch
+inline constexpr VarId kAllVars = 20'000;     // all Vars, more than any contender lets wait at once
 inline constexpr std::size_t kFan = 1 + 100;  // one writer, then its readers
-inline constexpr VarId kStepOps = 64;         // of a step that is waited for
-inline constexpr int kPushers = 4;            // threads of the multi-pusher cases
+inline constexpr VarId kStepOps = 64;         // in a step that is waited for
+inline constexpr int kPushers = 4;            // how many threads push in the multi-pusher cases
 
-// One operation: how many Vars it touches is part of its type, because OpenMP needs its clauses at compile time.
+// One operation. How many Vars it touches is part of its type, because OpenMP needs its clauses at compile time.
 template <std::size_t R, std::size_t U>
 struct Op {
   std::array<VarId, R> reads;
@@ -31,7 +31,7 @@ using Reader = Op<1, 0>;
 using DagOp = Op<2, 1>;
 using Dag = std::vector<DagOp>;
 
-// splitmix64: small, and the same numbers on every platform, which std:: distributions do not promise.
+// splitmix64: small, and the same numbers on every platform, which the distributions of std:: do not promise.
 class Rng {
  public:
   explicit Rng(std::uint64_t seed) : state_(seed) {}
@@ -62,13 +62,13 @@ inline Dag MakeDag(std::size_t n, VarId first = 0, VarId count = kVars, std::uin
   return dag;
 }
 
-// The programs. `push` is called with each operation in program order.
+// The programs. They call `push` with each operation in program order.
 template <class Push>
 void Independent(Push&& push, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) push(Free{});
 }
 
-// Independent as well, but every one names a Var: nothing is saved by having no accesses at all.
+// Independent too, but each names a Var, so nothing is saved by having no accesses at all.
 template <class Push>
 void OwnVar(Push&& push, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) push(Writer{{}, {static_cast<VarId>(i % kAllVars)}});
@@ -126,7 +126,8 @@ inline constexpr std::string_view kWaitedSteps = "steps_64";
 inline constexpr std::string_view kBytesPending = "bytes_pending";
 inline constexpr std::string_view kDisjoint = "pushers4_disjoint";
 inline constexpr std::string_view kOverlap = "pushers4_overlap";
-// Replays of a graph of kGraphNodes operations that was built before the clock starts: "replay_" and the program.
+// Cases that replay a graph of kGraphNodes operations, which was built before the clock starts, have the name "replay_"
+// and the program.
 inline constexpr std::size_t kGraphNodes = std::size_t{kGridSide} * kGridSide;
 inline constexpr std::string_view kReplay = "replay_";
 inline constexpr std::string_view kGrid = "grid";

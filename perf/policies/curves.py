@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The scheduler of cost_model, simulated past the cores that there are: a table, a picture, and JSON.
+"""Simulates the scheduler of cost_model with more cores than this machine has: a table, a picture, and JSON.
 
     curves.py --build BUILD [--quick] [--out FOLDER]"""
 

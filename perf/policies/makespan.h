@@ -1,10 +1,10 @@
 // makespan: a runner of the suite `policies`. A contender is a Team:
 //   Team(const Config&, const Program&)   makes the graph; its node n calls Work(program.cost[n])
-//   void Prepare()                        what it needs before a step counts
+//   void Prepare()                        what must happen before a step counts
 //   void Step()                           runs the graph once, and waits
-//   double Kept()                         optional: 1 if it runs as its policy wants
-// A case is SHAPE_MICROSECONDS. `over_best` is the median over the seeds of the median step over the best offline schedule of
-// the same costs, `over_bound` the same over max(T1 / m, T-infinity).
+//   double Kept()                         optional: 1 if the graph runs as its policy wants
+// A case is SHAPE_MICROSECONDS. `over_best` is the median, over the seeds, of the median step divided by the best
+// offline schedule of the same costs; `over_bound` is the same, divided by max(T1 / m, T-infinity).
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace perf {
 
-// Takes the time that it is told: it ends when the clock says so.
+// Takes as long as it is told, by the clock.
 inline void Work(double ns) {
   for (const auto from = Clock::now(); NsBetween(from, Clock::now()) < ns;) {
   }

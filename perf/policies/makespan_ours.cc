@@ -1,4 +1,4 @@
-// Plans under cost_model, or as the variant says: "threaded".
+// Plans under cost_model, or under "threaded" if the variant says so.
 #include <engine/spi/cost_model.h>
 
 #include "makespan.h"
@@ -30,7 +30,7 @@ class Ours {
  private:
   using Scheduled = engine::Explanation::State;
   Scheduled State() const { return engine::Explain(plan_).state; }
-  // One for all programs: their workers would disturb each other.
+  // One engine for all programs, because the workers of several would disturb each other.
   static std::shared_ptr<engine::Engine> Engine(const Config& config) {
     static std::weak_ptr<engine::Engine> shared;
     auto engine = shared.lock();

@@ -1,5 +1,6 @@
-// The scheduler of cost_model on a virtual clock: 4 to 256 workers, up to a million nodes. One line of JSON a point.
-// ours: ranks, batches and the queue's order; the cost of a node is measured on the real clock, the makespan is simulated.
+// The scheduler of cost_model on a virtual clock: 4 to 256 workers, up to a million nodes. One line of JSON for each
+// point. Ours are the ranks, the batches and the order of the queue. What they cost for each node is measured on the
+// real clock; the makespan is simulated.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -16,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 double NsSince(Clock::time_point from) { return std::chrono::duration<double, std::nano>(Clock::now() - from).count(); }
 
-// One addition and one taking, with some thousand others in the queue.
+// Adds one task and takes one, with some thousand others in the queue.
 double QueueNanos(uint32_t places) {
   std::vector<uint64_t> words(engine::RankQueue::WordsFor(places));
   engine::RankQueue queue(words.data(), places);

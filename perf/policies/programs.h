@@ -1,5 +1,5 @@
-// programs: heterogeneous graphs whose costs are known, the same for every contender, and the best schedule that is found
-// for them offline.
+// programs: heterogeneous graphs with known costs, the same for every contender, and the best schedule for them that is
+// found offline.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Program {
   engine::costmodel::Dag ToDag() const { return {static_cast<uint32_t>(cost.size()), edges}; }
 };
 
-// Grain: about the median cost of a node, in nanoseconds. Costs are drawn anew for each seed.
+// Draws costs anew for each seed. Grain: about the median cost of a node, in nanoseconds.
 class Draw {
  public:
   Draw(uint64_t seed, double grain) : random_(seed), grain_(grain) {}
@@ -45,8 +45,8 @@ class Draw {
   double grain_;
 };
 
-// A step of DIEN: lookups of different lengths, a GRU over the history with its auxiliary loss aside, attention, a second
-// GRU, the top, and the way back.
+// A step of DIEN: lookups of different lengths, a GRU over the history with its auxiliary loss beside it, attention, a
+// second GRU, the top, and the way back.
 inline Program Dien(Draw draw) {
   Program p;
   constexpr int kSteps = 12, kLookups = 10;
@@ -67,7 +67,7 @@ inline Program Dien(Draw draw) {
   for (int i = 0; i < 3; ++i) top = {p.Add(draw.About(3 - i), top)};
   const uint32_t aux_loss = p.Add(draw.About(1), aux);
   last = p.Add(draw.About(1), {top[0], aux_loss});
-  for (int t = 0; t < 2 * kSteps; ++t) {  // back: each step has its weights' gradient aside
+  for (int t = 0; t < 2 * kSteps; ++t) {  // the way back: at each step the gradient of the weights stands aside
     last = p.Add(draw.About(1.5), {last});
     p.Add(draw.About(2), {last});
   }
@@ -85,7 +85,7 @@ inline Program ForkJoin(Draw draw) {
   return p;
 }
 
-// A matrix in tiles: each node writes one, behind the last that wrote it or what it reads.
+// A matrix in tiles. Each node writes one tile, after the node that wrote it last and those that wrote what it reads.
 class Tiles {
  public:
   using Tile = std::pair<int, int>;
@@ -132,7 +132,8 @@ inline Program Lu(Draw draw) {
   return tiles.Take();
 }
 
-// Layers of random width, each node behind some of the layer before; costs over three decades. At least so many nodes.
+// Layers of random width; each node comes after some of the layer before. Costs span three decades. It has at least
+// `nodes` nodes.
 inline Program Layered(Draw draw, uint32_t nodes = 100, uint32_t widest = 10) {
   Program p;
   std::vector<uint32_t> before, layer;
@@ -161,7 +162,7 @@ inline Program MakeProgram(std::string_view shape, uint64_t seed, double grain) 
   throw std::invalid_argument("no such program: " + std::string(shape));
 }
 
-// The shortest makespan of some list schedules: by critical path, by cost, and the best so far with its ranks disturbed.
+// The shortest makespan of some list schedules: by critical path, by cost, and the best of these with disturbed ranks.
 inline double BestOffline(const Program& p, int workers) {
   using namespace engine::costmodel;
   const engine::costmodel::Dag dag = p.ToDag();

@@ -1,6 +1,6 @@
-// load: requests to a Server, and what they take. A closed loop: each of so many clients asks as soon as it was answered.
-// An open loop: requests come at a rate whatever happens (Poisson, the same for all), and the time of each counts from
-// when it was due, so that a server that falls behind cannot hide it.
+// load: sends requests to a Server, and measures how long they take. Closed loop: each of so many clients sends a
+// request as soon as it got its answer. Open loop: requests come at a rate whatever happens (Poisson, the same for all
+// contenders), and the time of each counts from when it was due, so that a server that falls behind cannot hide it.
 //
 // A Server is:
 //   Server(const Config&, const Model&)
@@ -36,10 +36,10 @@ inline Usage Used() {
   return {us(usage.ru_utime) + us(usage.ru_stime), static_cast<double>(usage.ru_nvcsw + usage.ru_nivcsw)};
 }
 
-// `clients` threads take `n` requests in turn; `due(i)`: when request i is asked, or long past.
+// `clients` threads send `n` requests in turn. `due(i)`: when request i is sent; if that is long past, at once.
 template <class Server, class Due>
 Answer Serve(Server& server, std::size_t clients, std::size_t n, Due&& due) {
-  constexpr std::size_t kRequests = 64;  // different ones
+  constexpr std::size_t kRequests = 64;  // how many requests differ
   std::vector<std::vector<float>> requests;
   for (uint32_t i = 0; i < kRequests; ++i) requests.push_back(Model::Request(i));
   std::vector<double> us(n);
@@ -49,10 +49,10 @@ Answer Serve(Server& server, std::size_t clients, std::size_t n, Due&& due) {
   std::vector<std::thread> threads;
   for (std::size_t c = 0; c < clients; ++c)
     threads.emplace_back([&, c] {
-      prctl(PR_SET_TIMERSLACK, 1);  // nanosecond; a wake-up of an open loop is asked for when it is due
+      prctl(PR_SET_TIMERSLACK, 1);  // nanosecond, so that an open loop is woken when a request is due
       auto client = server.MakeClient();
       for (std::size_t i = 0; i < 3; ++i) client.Ask(requests[(c + i) % kRequests].data());
-      start.arrive_and_wait();  // all are warm
+      start.arrive_and_wait();  // all clients are warm
       start.arrive_and_wait();  // the clock runs
       for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) {
         const Clock::time_point at = due(began, i);

@@ -1,6 +1,6 @@
-// model: a wide-and-deep ranking model as a list of nodes over one request, and its kernels.
-// The same nodes and kernels stand behind every contender, so that executors are compared and not kernels.
-// Threads:   a Model is immutable once built; kernels may run concurrently.
+// model: a wide-and-deep ranking model as a list of nodes over one request, and its kernels. Every contender runs the
+// same nodes and kernels, so that executors are compared and not kernels.
+// Threads:   a Model does not change once it is built; kernels may run concurrently.
 // Order:     nodes are listed in topological order; the last one is the result.
 #pragma once
 
@@ -14,9 +14,9 @@ namespace perf::serving {
 
 inline constexpr int kBatch = 8;  // candidates that one request ranks
 inline constexpr int kSparse = 26, kDense = 13, kCrosses = 20;
-inline constexpr int kWide = 16;         // of an embedding
+inline constexpr int kWide = 16;         // width of an embedding
 inline constexpr int kBuckets = 10'000;  // rows of a table
-inline constexpr int kRequest = -1;      // as an input: the request, kBatch rows of kSparse + kDense
+inline constexpr int kRequest = -1;      // as an input: the request itself, kBatch rows of kSparse + kDense
 inline constexpr int kColumns = kSparse + kDense;
 inline constexpr std::size_t kMostInputs = 64;
 
@@ -24,9 +24,9 @@ struct Node {
   using Run = void (*)(const Node&, const float* const* in, float* out);
   const char* kind;
   Run run;
-  std::vector<int> inputs;  // nodes, or kRequest
+  std::vector<int> inputs;  // numbers of nodes, or kRequest
   std::vector<int> widths;  // of the inputs
-  int width;                // of the output: kBatch rows of it
+  int width;                // of the output, which has kBatch rows
   int column = 0;
   const float* weights = nullptr;
 };
@@ -177,7 +177,7 @@ class Model {
   std::deque<std::vector<float>> weights_;
 };
 
-// Loop: no executor: the kernels called in a row, everything in its place. One client's.
+// Loop: no executor. It calls the kernels in a row, and everything has a fixed place. Each client has its own.
 class Loop {
  public:
   explicit Loop(const Model& model) {

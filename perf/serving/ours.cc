@@ -1,6 +1,7 @@
-// This engine's plans as a server. Variants: "" the policy inline; "threaded"; "vars" inline, where every lookup reads a
-// Var, as a model does whose parameters are updated while it serves; "loop" no engine: the kernels called in a row.
-// Threads: under inline the clients' own.
+// This engine's plans as a server. Variants: "": the policy inline. "threaded". "vars": inline, and every lookup reads
+// a Var, as in a model whose parameters are updated while it serves. "loop": no engine, the kernels are called in a
+// row.
+// Threads: under inline, those of the clients.
 #include <engine/plan.h>
 
 #include <memory>

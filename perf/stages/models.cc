@@ -14,9 +14,9 @@ using perf::Clock;
 using perf::NsBetween;
 using std::chrono::duration;
 
-// Steps a second without SmartStage and with it (on a GPU: with the stage on the CPU), as published. What it saved a step is
-// input work; the rest is the model's. Here both are three tenths, so that a suite is not an hour. Time on a CPU is spent, time
-// on a device slept: it has cores of its own.
+// Steps a second without SmartStage and with it (on a GPU: with the stage on the CPU), as published. The time that it
+// saved in a step is input work, the rest is the model's. Here both are three tenths of that, so that a suite does not
+// take an hour. Time on a CPU is spent computing. Time on a device is slept, because a device has cores of its own.
 struct Model {
   std::string_view name;
   double off, on;
@@ -28,7 +28,7 @@ constexpr std::array kModels = {
     Model{"model_dssm", 92.4544, 101.352, true}, Model{"model_deepfm", 74.7011, 93.0858, true},
 };
 constexpr double kScale = 0.3;
-constexpr std::size_t kFeatures = 512 * 13;  // of a batch, as of Criteo
+constexpr std::size_t kFeatures = 512 * 13;  // floats of a batch, as in Criteo
 
 void Spend(double seconds) {
   for (const auto from = Clock::now(); NsBetween(from, Clock::now()) < seconds * 1e9;) {
@@ -62,7 +62,7 @@ engine::Graph StepOf(const Model& model, engine::SoftwareDevice& device, engine:
   return graph;
 }
 
-// Seconds of a step, once everything is decided.
+// Seconds of a step, after SmartStage has decided.
 double Measure(const Model& model, bool smart, std::size_t n, engine::SmartStageReport* report) {
   const auto device = engine::MakeSoftwareDevice();
   engine::EngineOptions options;
@@ -89,7 +89,7 @@ perf::Answer ModelSteps(std::string_view name, std::size_t n) {
   if (model == kModels.end()) return perf::Answer::Skip("no such model");
   engine::SmartStageReport report, off;
   const double staged = Measure(*model, true, n, &report), whole = Measure(*model, false, n, &off);
-  // What the parts, as they were timed in these steps, allow at best.
+  // The best that the two parts allow, as they were timed in these steps.
   const double best = std::max(report.stage_seconds, report.rest_seconds);
   const double allowed = best > 0 ? report.whole_seconds / best : 1;
   perf::Answer answer;

@@ -19,7 +19,7 @@ void Work(double ns) {
   }
 }
 
-// A chain of nodes with some branches; the last ones update a Var, as a model does.
+// A chain of nodes with some branches. The last nodes update a Var, as a model does.
 engine::Graph RandomStep(unsigned seed, engine::Var model, engine::ValueId* row) {
   std::mt19937 random(seed);
   engine::Graph graph;
@@ -42,7 +42,7 @@ engine::Graph RandomStep(unsigned seed, engine::Var model, engine::ValueId* row)
   return graph;
 }
 
-// Seconds of a step once everything is decided; `on`: whether it is staged.
+// Seconds of a step after everything was decided. `on`: whether the step is staged.
 double Measure(engine::Engine& eng, unsigned seed, bool smart, bool* on) {
   const engine::Var model = eng.NewVar("model");
   engine::ValueId row;
@@ -61,7 +61,7 @@ double Measure(engine::Engine& eng, unsigned seed, bool smart, bool* on) {
 struct Interval {
   double mean, low, high;
 };
-// Of the mean, at 95 % (normal; the pairs are many).
+// The interval of the mean, at 95 % (normal, because there are many pairs).
 Interval IntervalOf(const std::vector<double>& samples) {
   double mean = 0, squares = 0;
   for (double s : samples) mean += s;
@@ -83,7 +83,7 @@ perf::Answer SmartPairs(std::size_t pairs) {
     std::size_t on_count = 0;
     for (std::size_t i = 0; i < pairs; ++i) {
       double seconds[2];
-      for (const bool smart : {i % 2 == 0, i % 2 != 0}) {  // neither always comes second
+      for (const bool smart : {i % 2 == 0, i % 2 != 0}) {  // so that neither always comes second
         bool on;
         seconds[smart] = Measure(eng, seed, smart, &on);
         on_count += on;
@@ -91,7 +91,7 @@ perf::Answer SmartPairs(std::size_t pairs) {
       ratios.push_back(std::log(seconds[1] / seconds[0]));
     }
     const Interval here = IntervalOf(ratios);
-    lost += here.low > std::log(1.03);  // slower than measuring itself can tell
+    lost += here.low > std::log(1.03);  // slower by more than the measurement's own error
     staged += static_cast<double>(on_count) / static_cast<double>(pairs);
     best = std::min(best, std::exp(here.mean));
     all.insert(all.end(), ratios.begin(), ratios.end());

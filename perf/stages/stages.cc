@@ -1,4 +1,4 @@
-// Stages in C++: ours, and what one would write by hand with a mutex, two condition variables and a deque.
+// Stages in C++: ours, and a queue that one would write by hand with a mutex, two condition variables and a deque.
 // Variants: "" is ours; "queue" the hand-written one; "serial" makes each item where it is used.
 // Threads:  the producers of the contender, and the thread that runs the case as the only consumer.
 #include <engine/stage.h>
@@ -23,7 +23,7 @@ namespace {
 using namespace perf;
 using Item = std::vector<float>;
 
-// A bounded queue as it stands in many programs, here with its waiters counted, so that it wakes nobody in vain.
+// A bounded queue as many programs have it. It counts its waiters, so that it wakes nobody in vain.
 class HandQueue {
  public:
   explicit HandQueue(std::size_t capacity) : capacity_(capacity) {}
@@ -105,7 +105,7 @@ Loop Open(const std::string& variant, std::size_t capacity, int threads, std::fu
           .keep = stage};
 }
 
-// Work that takes a known time: it ends when the clock says so, so it needs no calibration.
+// Takes a known time. It ends when the clock says so, and so needs no calibration.
 void Spin(double ns) {
   for (const auto from = Clock::now(); NsBetween(from, Clock::now()) < ns;) {
   }
@@ -113,7 +113,7 @@ void Spin(double ns) {
 
 // One synthetic pipeline. Times in microseconds, uniform in mean * [1 - jitter, 1 + jitter].
 struct Load {
-  double wait = 0, parse = 0, copy = 0;  // of the stage: blocked, computing, memory traffic
+  double wait = 0, parse = 0, copy = 0;  // of the stage: blocked, computing, moving memory
   double compute = 0;                    // of the step
   double jitter = 0;
   std::size_t capacity = 8;
@@ -142,7 +142,7 @@ Item Make(const Load& load, double* spent, std::uint64_t& random) {
   return item;
 }
 
-// Steady-state time of a step, and its ratio to the slower of the two sides as they were measured in the same run.
+// The time of a step in the steady state, and its ratio to the slower of the two sides, as measured in the same run.
 Answer Pipeline(const std::string& variant, const Load& load, std::size_t n) {
   double making = 0;
   std::size_t made = 0;
@@ -178,7 +178,7 @@ Answer Pipeline(const std::string& variant, const Load& load, std::size_t n) {
   return answer;
 }
 
-// Beside it the smallest capacity that would have done, found by trying them.
+// The same with autotune; and, beside it, the smallest capacity that would have been enough, found by trying.
 Answer Autotuned(Load load, std::size_t n) {
   Answer answer = Pipeline("", load, n);
   load.autotune = false;
@@ -192,7 +192,7 @@ Answer Autotuned(Load load, std::size_t n) {
   return answer;
 }
 
-// One thread hands an item to itself: what a hand-over costs when nobody waits.
+// One thread hands an item to itself: the cost of a hand-over if nobody waits.
 Answer Handover(const std::string& variant, std::size_t n) {
   if (variant == "serial") return Answer::Skip("hands nothing over");
   auto item = std::make_unique<Item>();
@@ -218,7 +218,7 @@ Answer Handover(const std::string& variant, std::size_t n) {
   return meter.Stop(n);
 }
 
-// Two threads, nothing to overlap: the whole cost of a stage for an item.
+// Two threads and nothing to overlap: the whole cost of a stage for an item.
 Answer Stream(const std::string& variant, std::size_t n) {
   Loop loop = Open(variant, 64, 1, [] { return Item(); });
   loop.take();

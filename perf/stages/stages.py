@@ -74,7 +74,7 @@ def items(source):
         yield source()
 
 
-AHEAD = 2  # items that may be ready or in the making while the consumer computes; the default of all who prefetch
+AHEAD = 2  # items that may be ready or in the making while the consumer computes; the usual default
 
 
 def opened(variant, source):
@@ -84,7 +84,7 @@ def opened(variant, source):
     if variant == "ours":
         import engine
 
-        stage = engine.data.staged(items(source), capacity=AHEAD - 1)  # and one in the producer's hand
+        stage = engine.data.staged(items(source), capacity=AHEAD - 1)  # and the producer has one more
         return stage, stage.cancel
     if variant == "queue":
         buffer, over = queue.Queue(AHEAD - 1), threading.Event()  # likewise
@@ -119,7 +119,7 @@ def opened(variant, source):
 
 
 def memory():
-    """Of this process and its children, in MB; what they share counts once."""
+    """The memory of this process and its children, in MB; what they share counts once."""
     total = 0
     for pid in [str(os.getpid()), *open(f"/proc/self/task/{os.getpid()}/children").read().split()]:
         rollup = open(f"/proc/{pid}/smaps_rollup").read()
@@ -128,7 +128,7 @@ def memory():
 
 
 def pipeline(variant, name, n):
-    """In a process of its own: what one case has left in the allocators is not there for the next."""
+    """Runs a case in a process of its own, because one case leaves memory in the allocators."""
     come, gone = os.pipe()
     if child := os.fork():
         os.close(gone)
@@ -149,9 +149,9 @@ def measured(variant, name, n):
     source, micros = CASES[name]
     if variant == "ours":
         import engine  # noqa: F401
-    source()  # what it allocates once, and imports, is everybody's
+    source()  # so that all contenders have what it imports, and allocates once
     compute(0)
-    gc.collect()  # pages that the fork shares are copied here: whoever touches them first would pay
+    gc.collect()  # copies the pages that the fork shares here, so that no contender pays for it
     before = memory()
     begin = time.perf_counter()
     iterator, end = opened(variant, source)
@@ -167,7 +167,7 @@ def measured(variant, name, n):
         computed += compute(micros)
     step = (time.perf_counter() - begin) / n
     grown = []
-    for _ in range(15):  # at one moment an item more or less is there, and the allocator keeps more or less of what was
+    for _ in range(15):  # several looks, because the number of items, and what the allocator keeps, vary
         next(iterator)
         compute(micros)
         grown.append(memory() - before)
@@ -182,7 +182,7 @@ def measured(variant, name, n):
 
 
 def handover(variant, n):
-    """One thread hands an item to itself: what a hand-over costs when nobody waits."""
+    """One thread hands an item to itself: the cost of a hand-over if nobody waits."""
     item = object()
     if variant == "queue":
         buffer = queue.Queue(8)
@@ -217,7 +217,7 @@ def answer(variant, name, n):
 
 
 def main():
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # not left behind stopped, if the driver dies
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # so that it does not stay stopped for ever if the driver dies
     parser = argparse.ArgumentParser()
     parser.add_argument("--variant", default="ours")
     args, _ = parser.parse_known_args()

@@ -66,7 +66,7 @@ class Collective(NamedTuple):
 
     @staticmethod
     def all_gather(send: Buffer, recv: Buffer, *, dtype: str | None = None) -> Collective:
-        """``recv`` = every rank's ``send``, one behind the other, by rank."""
+        """``recv`` = every rank's ``send``, one behind the other, in the order of the ranks."""
         return Collective("all_gather", send, recv, "sum", 0, dtype)
 
     @staticmethod

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def wait(*vars: VarLike, timeout: float | None = None) -> bool:
-    """Waits for each Var or Value in turn; False once one took longer than ``timeout`` seconds. See Var.wait."""
+    """Waits for each Var or Value in turn; False as soon as one takes longer than ``timeout`` seconds. See Var.wait."""
     return all(_var(v).wait(timeout) for v in vars)
 
 
@@ -40,7 +40,7 @@ def clear_error(var: VarLike) -> None:
 def set_policy(name: str, **parameters: bool | int) -> tuple[str, dict[str, bool | int]]:
     """Sets the policy of later pushes outside of ``policy`` blocks: ``set_policy("inline", intra_op_threads=2)``.
 
-    ``engine.policies()`` lists the policies. Returns what was in force before, as (name, parameters).
+    ``engine.policies()`` lists the policies. Returns the policy before, as (name, parameters).
     ``smart_stage``, which every policy takes (True): whether smart stages without a ``do_smart_stage`` of their own
     cut their steps.
     UsageError, which says what is allowed, for an unknown name or parameter or a value out of range.

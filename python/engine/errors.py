@@ -26,7 +26,7 @@ class Hop(NamedTuple):
 
 
 class Error(Exception):
-    """Base of everything that the engine raises by itself. Raised as such where the system refuses a thread."""
+    """Base of everything that the engine itself raises. Raised as such if the system refuses a thread."""
 
 
 class OpError(Error):

@@ -1,4 +1,4 @@
-"""Explaining plans: what runs after what, what it costs, and how close a run came to the best there could be."""
+"""Explaining plans: what runs after what, what it costs, and how close a run came to the best possible time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .graphs import Hybrid
 class Explanation:
     """What ``engine.explain`` returns: print it; ``dot`` is for Graphviz, ``picture(path)`` draws the timed run.
 
-    After ``step.profile(...)``, or once the policy cost_model has measured: ``work`` (T1, the sum of the nodes' costs) and
-    ``critical`` (T-infinity, the longest path) in seconds, ``path`` (nodes on it), ``costs``, ``ranks``, ``makespan``,
-    ``workers``, ``bound`` = max(T1 without the nodes on a GPU / workers, T-infinity). ``model`` is all of it, and what
-    cost_model does (Plan.explain).
+    After ``step.profile(...)``, or once the policy cost_model has measured, it has ``work`` (T1, the sum of the nodes'
+    costs) and ``critical`` (T-infinity, the longest path) in seconds, ``path`` (the nodes on that path), ``costs``,
+    ``ranks``, ``makespan``, ``workers``, and ``bound`` = max(T1 without the nodes on a GPU / workers, T-infinity).
+    ``model`` has all of these, and what cost_model does with the plan (Plan.explain).
     """
 
     def __init__(self, plan: _core.Plan, run: _core.Run | None = None) -> None:
@@ -36,7 +36,7 @@ class Explanation:
         return self.plan.describe() + "  no costs: nothing was profiled; call .profile(...) once\n"
 
     def picture(self, path: str | os.PathLike[str]) -> None:
-        """Draws the timed run as a Gantt chart, one row a worker, the critical path in red. Needs matplotlib."""
+        """Draws the timed run as a Gantt chart: a row for each worker, the critical path in red. Needs matplotlib."""
         if not self.times:
             raise UsageError("explain: there is no run to draw; call .profile(...) once")
         import matplotlib.figure
@@ -58,8 +58,9 @@ class Explanation:
 
 
 def explain(plan: Any) -> Explanation:
-    """What a hybridized function or a plan does; after ``step.profile(...)``, or under the policy cost_model, what each node
-    costs and what that means: ranks, slack, batches, the critical path, and how close a step comes to the bound."""
+    """Explains a hybridized function or a plan. After ``step.profile(...)``, or under the policy cost_model, also says
+    what each node costs and what follows: ranks, slack, batches, the critical path, and how close a step comes to the
+    bound."""
     if isinstance(plan, Hybrid):
         if plan.plan is None:
             raise UsageError(f"explain: {plan!r} was not recorded yet; call it, or .record(...) it")

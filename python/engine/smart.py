@@ -1,4 +1,4 @@
-"""SmartStage: the engine finds what of a step may run ahead of the rest, and runs it ahead where that is faster."""
+"""SmartStage: finds the part of a step that may run ahead of the rest, and runs it ahead if that is faster."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _numbers = itertools.count(1)
 
 @dataclasses.dataclass
 class SmartStageOptions:
-    """Options of ``engine.data.smart_stage``: those of ``engine.data.staged`` with their meanings and defaults, and these.
+    """Options of ``engine.data.smart_stage``: those of ``engine.data.staged``, with the same meanings and defaults, and
 
-    ``graph``: the step itself, or None (DeepRec's field). ``do_smart_stage``: False runs every step whole; None does as the
-    policy says that is in force when the stage is made (``smart_stage``, True unless it was set). ``stage_subgraph_on_cpu``:
-    ops placed on a GPU stay in the step, and what the host makes for them is copied there ahead: they get an
-    ``engine.DeviceArray`` for each NumPy array or other buffer of numbers, also in lists, tuples and dicts.
-    ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that change
-    others stay in the step, so that who looks at these between two steps finds what the steps left. ``max_levels``: stages
-    one behind the other. ``profile_steps``: how many are timed before the cut; 0: all that may be staged is.
-    ``guard_steps``: how many are compared, each way and twice; 0: staged without a comparison. ``engine``: which runs the
-    steps; None: the default one.
+    ``graph``: the step itself, or None (DeepRec's field). ``do_smart_stage``: False runs every step whole; None does as
+    the parameter ``smart_stage`` of the policy says when the stage is made (True unless it was set).
+    ``stage_subgraph_on_cpu``: ops on a GPU stay in the step, and what the host makes for them is copied there ahead:
+    they get an ``engine.DeviceArray`` for each NumPy array or other buffer of numbers, also in lists, tuples and dicts.
+    ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
+    change others stay in the step, so that code between two steps finds what the steps left. ``max_levels``: how many
+    stages may stand one behind the other. ``profile_steps``: how many steps are timed before the cut; 0: everything
+    that may be staged is. ``guard_steps``: how many steps are compared, each way and twice; 0: steps are staged without
+    a comparison. ``engine``: the engine that runs the steps; None: the default one.
     """
 
     capacity: int = 1
@@ -64,21 +64,24 @@ _DEFAULT_END = (StopIteration, EndOfData)
 
 
 class _Reader:
-    """The arguments of the steps, out of the items of the source. Knows nothing of the SmartStage, which may be forgotten."""
+    """Makes the arguments of the steps from the items of the source.
+
+    It has no reference to the SmartStage, so that a program may forget that.
+    """
 
     def __init__(self, source: Any, fn: Callable[..., Any]) -> None:
         self.source, self.name, self.read = compile_source(source, {}), "", 0
-        self.first: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # by which the step is recorded
-        self.shape: tuple[int, list[str]] | None = None  # of the items
+        self.first: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # the step is recorded with these
+        self.shape: tuple[int, list[str]] | None = None  # of each item: how many arguments, and which keywords
         needed = [p for p in _parameters(fn) if p.default is p.empty]
-        # A step of one parameter is given the item as it is.
+        # A step of one parameter gets the item as it is.
         self.spreads = len(needed) != 1 or needed[0].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
     def next(self) -> list[Any]:
         number = self.read
         self.read += 1
         raw = self.source.pull() if self.source.pull else None
-        # Values in it are waited for.
+        # Waits for the Values in the item.
         args, kwargs = self._parts(data_of(self.source.make(raw) if self.source.make else raw))
         shape = len(args), list(kwargs)
         if self.shape is None:
@@ -89,7 +92,7 @@ class _Reader:
         return [*args, *kwargs.values()]
 
     def _parts(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the step: a tuple or list is several, a dict is keywords, all else is the first."""
+        """The arguments of the step: several from a tuple or list, keywords from a dict, else one."""
         if self.spreads and isinstance(item, dict):
             return (), item
         if self.spreads and isinstance(item, (tuple, list)):
@@ -98,11 +101,12 @@ class _Reader:
 
 
 class SmartStage(_core.SmartStage):
-    """The steps of a program, each with the next item of its source. Made by ``engine.data.smart_stage``; iterate over it.
+    """Runs the steps of a program, each with the next item of its source. Made by ``engine.data.smart_stage``; iterate
+    over it.
 
-    Each step returns at once what the step function returns, as Values. What an op raises comes out of these; what the
-    source raises comes out of the iteration, after the steps before it, as often as asked. ``with steps:`` cancels it at
-    the end of the block; so does forgetting it.
+    Each step returns at once what the step function returns, as Values. Waits for these raise what an op raised. The
+    iteration raises what the source raised, after the steps before it, at every later request too. ``with steps:``
+    cancels the stage at the end of the block; a stage that the program forgets is cancelled too.
     """
 
     def __init__(self, step: Callable[..., Any], source: Any, options: SmartStageOptions) -> None:
@@ -117,7 +121,7 @@ class SmartStage(_core.SmartStage):
         self._reader = _Reader(source, fn)
         eng = options.engine or _core.default()
         self._hybrid = Hybrid(fn, False, False, eng)
-        self._given: list[str] | None = None  # names of what each step is given, once the first was recorded
+        self._given: list[str] | None = None  # names given to each step; None before the first
         super().__init__(eng, self._reader.next, None if closed == _DEFAULT_END else closed,
                          stage_options(**given), own)  # fmt: skip
         self._reader.name = self.name
@@ -132,7 +136,7 @@ class SmartStage(_core.SmartStage):
         return self._hybrid._rebuilt(self._hybrid._returned, run)
 
     def step(self, **given: Any) -> Any:
-        """The next step; ``given``: arguments that the source does not give. EndOfData at the end of the data."""
+        """Starts the next step. ``given``: arguments that no item gives. EndOfData at the end of the data."""
         run = self._start(given)
         if run is None:
             raise EndOfData(f"smart stage '{self.name}': there is no more data")
@@ -141,7 +145,7 @@ class SmartStage(_core.SmartStage):
     def _start(self, given: dict[str, Any]) -> _core.Run | None:
         if self._given is None:
             self._record(functools.partial(self._recorded, given))
-        names = self._given if self._given is not None else []  # else the data has ended before the first item
+        names = self._given if self._given is not None else []  # None: the data has ended before the first item
         if given.keys() != set(names):
             raise UsageError(f"smart stage '{self.name}': a step is given {list(given)}; {names} is expected, as in the "
                              "first step")  # fmt: skip
@@ -156,11 +160,11 @@ class SmartStage(_core.SmartStage):
 
     @property
     def position(self) -> int:
-        """How many items of the source are done with: what a resumed program has to leave out."""
+        """How many items of the source are done with; a program that resumes leaves out this many."""
         return int(self.stats()["position"])
 
     def explain(self) -> str:
-        """What was decided, as text."""
+        """What was decided and why, as text."""
         return str(self.report["text"]) or f"smart stage '{self.name}': no step was run yet\n"
 
     def __enter__(self) -> SmartStage:
@@ -176,17 +180,18 @@ class SmartStage(_core.SmartStage):
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):  # built-ins need not have one
+    except (TypeError, ValueError):  # a built-in may have no signature
         return []
 
 
 def smart_stage(step: Any, source: Any, options: SmartStageOptions | None = None, **fields: Any) -> SmartStage:
-    """Runs ``step`` with each item of ``source``; what of it does not depend on the model runs ahead, if that is faster.
+    """Runs ``step`` with each item of ``source``; what does not depend on the model runs ahead if that is faster.
 
-    ``for loss in engine.data.smart_stage(step, read("train.csv"), capacity=4): ...``. ``step``: a function that calls ops, as for
-    ``engine.hybridize``; it is recorded with the first item. A tuple or list gives its arguments in order, a dict by name,
-    and a step of one parameter gets the item itself. ``source``: as for ``engine.data.staged``, one of those included; read in
-    order by one thread at a time. ``options``, ``fields``: SmartStageOptions. Source: DeepRec's SmartStage.
+    ``for loss in engine.data.smart_stage(step, read("train.csv"), capacity=4): ...``. ``step``: a function that calls
+    ops, as for ``engine.hybridize``; it is recorded with the first item. An item that is a tuple or list gives the
+    arguments in order, a dict gives them by name, and a step of one parameter gets the item itself. ``source``: as for
+    ``engine.data.staged``, or a stage that it made; one thread at a time reads it, in order. ``options``, ``fields``:
+    SmartStageOptions. Source: DeepRec's SmartStage.
     """
     unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
     if unknown:

@@ -18,10 +18,10 @@ Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
 class Stage(_core.Stage):
     """Items that are made ahead by producer threads. Made by ``engine.data.staged``; iterate over it.
 
-    The first request for an item starts it. Any thread may take items; each item goes to one thread. What the source
-    raises is raised here as itself, after the items before it, each time an item is asked for. A cancelled stage
-    raises CancelledError. ``with stage:`` cancels it at the end of the block; a stage that the program forgets is
-    cancelled too.
+    The first request for an item starts the producers. Any thread may take items; each item goes to one thread. What
+    the source raised is raised here as it is, after the items before it, at every later request too. A cancelled stage
+    raises CancelledError. ``with stage:`` cancels the stage at the end of the block; a stage that the program forgets
+    is cancelled too.
     """
 
     def __init__(self, features: Any, feed_dict: dict[str, Any], closed: tuple[type[BaseException], ...],
@@ -41,16 +41,16 @@ class Stage(_core.Stage):
         return item
 
     def take(self, timeout: float | None = None) -> Any:
-        """As next(stage), but raises EndOfData at the end, and TimeoutError after ``timeout`` seconds. No item is lost
-        by that."""
+        """As next(stage), but raises EndOfData at the end, and TimeoutError after ``timeout`` seconds. A time-out loses
+        no item."""
         item = self._take_or(timeout, _END)
         if item is _END:
             raise EndOfData(f"stage '{self.name}': there is no more data")
         return item
 
     def restart(self, features: Any = None, timeout: float | None = None) -> None:
-        """Begins again, with nothing of the run before: with new ``features``, or with the same if these can begin
-        again.
+        """Starts over, and keeps nothing of the items before: with new ``features``, or with the same ones if they can
+        begin again.
 
         Waits until the producers have left the source; TimeoutError after ``timeout`` seconds. UsageError if the
         source is an iterator, because an iterator cannot begin again. In the child of a fork this makes the stage
@@ -67,7 +67,7 @@ class Stage(_core.Stage):
 
     @property
     def position(self) -> int:
-        """How many items of the source are done with: a resumed run has to leave out as many."""
+        """How many items of the source are done with; a program that resumes leaves out this many."""
         return int(self.stats()["position"])
 
     def __enter__(self) -> Stage:
@@ -134,7 +134,7 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
                   stage_subgraph_thread_pool_id: int, stage_subgraph_stream_id: int, name: str | None,
                   engine: _core.Engine | None, autotune: bool, timeout: float, take_timeout: float | None,
                   ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
-    """The options of a stage as the extension takes them; TypeError or UsageError says which one does not fit there."""
+    """The options of a stage as the extension takes them. A TypeError or UsageError names the wrong option."""
     if on_timeout not in ("error", "drop"):
         raise UsageError(f"staged: on_timeout is {on_timeout!r}; 'error' or 'drop' is expected")
     numbers |= {"pool": stage_subgraph_thread_pool_id, "stream": stage_subgraph_stream_id}
@@ -161,7 +161,7 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
 
 
 def seconds(option: str, value: Any) -> float:
-    """A time-out as it is given, 0 to ten years."""
+    """The time-out ``value``, checked: 0 to ten years."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"staged: {option} is a {type(value).__name__}; seconds are expected, an int or a float")
     if not 0 <= value <= 3e8:
@@ -176,7 +176,7 @@ def check_int(option: str, value: Any) -> None:
 
 
 def exception_types(option: str, given: Any) -> tuple[type[BaseException], ...]:
-    """The classes given for an option, one or several; TypeError if one is none."""
+    """The exception classes that are given for an option, one or several. TypeError for anything else."""
     types = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     for one in types:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
@@ -185,7 +185,8 @@ def exception_types(option: str, given: Any) -> tuple[type[BaseException], ...]:
 
 
 def stage_pool(global_name: str, *, inter_op_threads_num: int = 1, intra_op_threads_num: int = 1) -> int:
-    """Makes a named pool for stages, for the life of the process; its number is their stage_subgraph_thread_pool_id.
+    """Makes a named pool for stages, for the life of the process. Returns its number, which stages take as
+    stage_subgraph_thread_pool_id.
 
     At most ``inter_op_threads_num`` producers run at once, over all its stages; producers that wait for room, or take
     from another stage, do not count. ``intra_op_threads_num`` is for sources in C++; stage_pools() shows it.
@@ -200,7 +201,7 @@ def stage_pools() -> list[dict[str, Any]]:
 
 
 class PrefetchHook:
-    """Starts every stage there is, and cancels these stages at the end. Made by ``engine.data.make_prefetch_hook``."""
+    """Starts all stages that exist, and cancels them at the end. Made by ``engine.data.make_prefetch_hook``."""
 
     def __init__(self) -> None:
         self._stages: list[Stage] = []
@@ -228,7 +229,7 @@ class PrefetchHook:
 def make_prefetch_hook() -> PrefetchHook:
     """``with engine.data.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
 
-    For programs that come from DeepRec, and for a first step that does not wait. Without it, the first take starts a
+    For programs that come from DeepRec, and so that the first step need not wait. Without it, the first take starts a
     stage.
     """
     return PrefetchHook()

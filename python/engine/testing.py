@@ -1,4 +1,4 @@
-"""For tests of programs that use the engine. Devices of software are options: ``engine.Engine(devices=["software"])``."""
+"""For tests of programs that use the engine. For a software device: ``engine.Engine(devices=["software"])``."""
 
 from ._core import plant_loopback_fault
 

@@ -29,7 +29,7 @@ class Value(Generic[T]):
 
     def __init__(self, data: Any, var: _core.Var) -> None:
         self.var = var
-        self._data = data  # written inside ops that hold the Var, read after waiting for it
+        self._data = data  # ops that update or write the Var store it; read it after a wait for the Var
 
     def get(self, timeout: float | None = None) -> T:
         """Waits for the data and returns it. TimeoutError after ``timeout`` seconds."""

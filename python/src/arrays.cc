@@ -23,10 +23,11 @@ using engine::DeviceArray;
 using engine::ElementType;
 using engine::HostArray;
 
-// Of a format of the buffer protocol; none: not of numbers in this machine's order.
+// The element type for a format of the buffer protocol; nothing if the format is not one of numbers in this machine's
+// order.
 std::optional<ElementType> TypeOf(const Py_buffer& buffer) {
   std::string_view format = buffer.format ? buffer.format : "B";
-  constexpr std::string_view kNative = "@=<";  // this code is built for little-endian machines only
+  constexpr std::string_view kNative = "@=<";  // this code is built only for little-endian machines
   if (!format.empty() && kNative.find(format.front()) != kNative.npos) format.remove_prefix(1);
   char kind = 0;
   if (format == "?") kind = 'b';
@@ -38,12 +39,12 @@ std::optional<ElementType> TypeOf(const Py_buffer& buffer) {
   return ElementType{kind, static_cast<uint8_t>(buffer.itemsize)};
 }
 
-// The array that an object is. It keeps the object's export, and so its memory, until it goes. GIL held.
+// The array that an object is. It keeps the object's export, and so its memory, alive. GIL held.
 std::optional<HostArray> ArrayOf(PyObject* object) {
   if (!PyObject_CheckBuffer(object)) return {};
   PyRef view = PyRef::Steal(PyMemoryView_GetContiguous(object, PyBUF_READ, 'C'));
   if (!view) {
-    PyErr_Clear();  // it has items that the protocol has no word for
+    PyErr_Clear();  // the protocol has no word for its items
     return {};
   }
   const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.get());
@@ -82,7 +83,7 @@ class Arrays final : public engine::BoundaryArrays {
   }
 
  private:
-  // The object with its arrays replaced, in the order in which Collect found them; itself where it has none.
+  // The object with its arrays replaced, in the order in which Collect found them; the object itself if it has none.
   nb::object Rebuilt(nb::handle object, const engine::Boundary& value, size_t* next) const {
     if (value.copies.empty()) return nb::borrow(object);
     if (PyDict_CheckExact(object.ptr())) {
@@ -119,7 +120,7 @@ StatePtr Alive(const PyDeviceArray& self) {
   return state;
 }
 
-// The array that was given as `what`, or TypeError.
+// The array in `given`; otherwise TypeError that names `what`.
 HostArray HostOf(nb::handle given, const char* what) {
   std::optional<HostArray> host = ArrayOf(given.ptr());
   if (!host)
@@ -128,9 +129,10 @@ HostArray HostOf(nb::handle given, const char* what) {
   return std::move(*host);
 }
 
-// The copy is an op on the device's copy lane, whose memory comes from the engine's pool. Waits for it.
+// Copies the array to the device and waits for that. The copy is an op on the device's copy lane, whose memory comes
+// from the engine's pool.
 PyDeviceArray Made(nb::handle given, int device, nb::handle engine) {
-  struct Copy {  // outlives an interrupted wait
+  struct Copy {  // outlives a wait that Ctrl-C interrupted
     HostArray from;
     engine::DeviceMemory memory = {};
   };
@@ -140,7 +142,7 @@ PyDeviceArray Made(nb::handle given, int device, nb::handle engine) {
   engine::Var done;
   Translated([&] {
     WithoutGil([&] {
-      (void)state->engine.device(device);  // refuses what is none
+      (void)state->engine.device(device);  // throws if there is no such device
       done = state->engine.NewVar("DeviceArray");
       const auto run = [copy](engine::RunContext& ctx) {
         const size_t bytes = copy->from.bytes();
@@ -205,7 +207,7 @@ nb::dict InterfaceOf(const PyDeviceArray& self) {
   out["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(self.array.address()), false);
   out["version"] = 3;
   out["strides"] = nb::none();
-  out["stream"] = nb::none();  // it was copied before the op was begun
+  out["stream"] = nb::none();  // none: the copy was over before the op began
   return out;
 }
 
@@ -226,11 +228,12 @@ std::shared_ptr<const engine::BoundaryArrays> PythonArrays(std::weak_ptr<EngineS
 void BindArrays(nb::module_& m) {
   nb::class_<PyDeviceArray>(
       m, "DeviceArray",
-      "An array on a device: what an op placed there gets for a NumPy array or another buffer of numbers, under\n"
-      "stage_subgraph_on_cpu; or DeviceArray(array, device=0, engine=None): a copy of `array` in the engine's memory "
-      "of\n"
-      "that device. Which ops may use it when is up to Vars: engine.value(DeviceArray(...)) gives it one.\n"
-      "On CUDA a framework takes it by __cuda_array_interface__, without a copy: torch.as_tensor(x, device='cuda').")
+      "An array on a device. Under stage_subgraph_on_cpu an op on that device gets it for each NumPy array\n"
+      "or other buffer of numbers. DeviceArray(array, device=0, engine=None) copies `array` into the\n"
+      "engine's memory of that device. Vars say which ops may use it when: engine.value(DeviceArray(...))\n"
+      "gives it one.\n"
+      "On CUDA a framework takes it by __cuda_array_interface__, without a copy: torch.as_tensor(x,\n"
+      "device='cuda').")
       .def(
           "__init__",
           [](PyDeviceArray* self, nb::handle array, int device, nb::handle engine) {
@@ -238,9 +241,8 @@ void BindArrays(nb::module_& m) {
           },
           nb::arg("array"), nb::arg("device") = 0, nb::arg("engine") = nb::none(),
           nb::sig("def __init__(self, array: Any, device: int = 0, engine: Engine | None = None) -> None"),
-          "Waits until the copy is there, so not in the body of an op on that device. TypeError for what is no buffer "
-          "of\n"
-          "numbers, UsageError for a device that the engine does not have.")
+          "Waits for the copy, so do not call it in the body of an op on that device. TypeError if `array` is\n"
+          "no buffer of numbers, UsageError for a device that the engine does not have.")
       .def_prop_ro("address",
                    [](const PyDeviceArray& self) { return reinterpret_cast<uintptr_t>(self.array.address()); })
       .def_prop_ro("shape", &ShapeOf, nb::sig("def shape(self) -> tuple[int, ...]"))
@@ -252,19 +254,18 @@ void BindArrays(nb::module_& m) {
           nb::sig("def dtype(self) -> Any"), "As NumPy has it.")
       .def_prop_ro("nbytes", [](const PyDeviceArray& self) { return self.array.bytes(); })
       .def_prop_ro(
-          "device", [](const PyDeviceArray& self) { return self.array.device(); }, "Its number, as of engine.gpu.")
+          "device", [](const PyDeviceArray& self) { return self.array.device(); },
+          "The number of the device, as engine.gpu takes it.")
       .def("to_host", &ToHost, nb::sig("def to_host(self) -> Any"),
-           "A copy as a NumPy array. Waits for the device, so not in the body of an op there: in one on the host that "
-           "reads\n"
-           "its Var, or behind a wait.")
+           "A copy as a NumPy array. Waits for the device, so do not call it in the body of an op there, but\n"
+           "after a wait, or in an op on the host that reads the array's Var.")
       .def("from_host", &FromHost, nb::arg("array"), nb::sig("def from_host(self, array: Any) -> None"),
-           "Copies `array`, of the same shape and dtype (else UsageError), into it. Waits for the device likewise: in "
-           "an op\n"
-           "on the host that writes its Var.")
+           "Copies `array` into this one. UsageError unless shape and dtype are the same. Waits for the device,\n"
+           "so do not call it in the body of an op there, but in an op on the host that writes the array's Var.")
       .def_prop_ro("__cuda_array_interface__", &CudaInterface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, Any]"))
       .def("_interface", &InterfaceOf, nb::sig("def _interface(self) -> dict[str, Any]"),
-           "What __cuda_array_interface__ says where it exists: on CUDA.")
+           "What __cuda_array_interface__ is, also on devices that are not CUDA's.")
       .def("__repr__", [](const PyDeviceArray& self) {
         return "<engine.DeviceArray " + self.array.type().text() + " of " + std::to_string(self.array.size()) +
                " on device " + std::to_string(self.array.device()) + ">";

@@ -1,8 +1,8 @@
-// Arrays: what Python's values have of arrays when they cross to a device, and what they are there.
+// Arrays: finds the arrays in Python's values that cross to a device, and puts the device's arrays in their places.
 //
-// Host:      whatever offers numbers by the buffer protocol (NumPy's arrays, array.array, memoryview, bytes), also in lists,
-//            tuples and dicts. Scalars, and what holds objects, pass through.
-// Device:    engine.DeviceArray, as it crossed with a step, or as it was made by hand of something on the host.
+// Host: an array is whatever offers numbers by the buffer protocol (NumPy's arrays, array.array, memoryview, bytes),
+// also inside lists, tuples and dicts. Scalars, and arrays of objects, pass through.
+// Device: an array is an engine.DeviceArray, which crossed with a step or was made by hand from something on the host.
 #pragma once
 
 #include <memory>

@@ -19,10 +19,10 @@ struct CurrentScope {
   engine::RunContext* outer;
 };
 
-// What fn(args...) returned; throws PyFailure for what it raised. GIL held.
+// The result of fn(args...); throws PyFailure if it raised. GIL held.
 nb::object Checked(nb::object result, engine::Name name) {
   if (result.is_valid() && PyCoro_CheckExact(result.ptr())) {
-    // Nobody would ever await it. Closing it spares the warning that says so less clearly.
+    // Nobody would ever await this coroutine. Closing it spares the user Python's warning, which says so less clearly.
     nb::object closed = nb::steal(PyObject_CallMethod(result.ptr(), "close", nullptr));
     PyErr_Format(PyExc_TypeError,
                  "op '%s' is a coroutine function; push a plain function, or push_async one that calls done()",
@@ -33,10 +33,10 @@ nb::object Checked(nb::object result, engine::Name name) {
   return result;
 }
 
-// Calls fn(args...) and drops it.
+// Calls fn(args...) and drops the result.
 void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
   nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
-  fn.Clear();  // here, so that what it owned is gone before anybody who waits for the op goes on
+  fn.Clear();  // dropped here, so that what fn owned is gone before anybody who waits for the op goes on
   Checked(std::move(result), name);
 }
 
@@ -108,17 +108,19 @@ void Done::Fail(nb::handle exception) {
 }
 
 void BindBody(nb::module_& m) {
-  nb::class_<Done>(m, "Done", "How an asynchronous op says that it has finished: call it once, on any thread.")
+  nb::class_<Done>(m, "Done", "Ends an asynchronous op: call it once, on any thread.")
       .def("__call__", &Done::Succeed, "The op has succeeded. A second call raises CompletionError.")
       .def("fail", &Done::Fail, nb::arg("exception").none(),
            nb::sig("def fail(self, exception: BaseException) -> None"),
            "The op has failed with `exception`, which waits will raise. A second call raises CompletionError.");
   m.def(
       "cancelled", [] { return current && current->cancelled(); },
-      "True in the body of an op whose CancelScope was cancelled: long bodies may look and stop early.");
+      "True in the body of an op whose CancelScope has been cancelled; a long body may look at it and stop\n"
+      "early.");
   m.def(
       "defer_sync", [] { return current && current->defer_sync(); },
-      "True in the body of an op on a device: it must not synchronize; whoever needs the result waits for it.");
+      "True in the body of an op on a device: the body must not synchronize, because whoever needs the\n"
+      "result waits for it.");
   m.def(
       "cuda_stream",
       [] {
@@ -130,8 +132,8 @@ void BindBody(nb::module_& m) {
         }
       },
       nb::sig("def cuda_stream() -> int"),
-      "The stream of the op that runs, as CUDA's address: torch.cuda.ExternalStream(engine.cuda_stream()).\n"
-      "UsageError outside of ops on CUDA devices.");
+      "The stream of the op whose body calls this, as CUDA's address:\n"
+      "torch.cuda.ExternalStream(engine.cuda_stream()). UsageError outside of ops on CUDA devices.");
 }
 
 }  // namespace engine_python

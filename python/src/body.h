@@ -1,8 +1,9 @@
 // Body: the closures that the engine keeps for Python callables.
 //
-// Threads:   run on workers, which take the GIL for the call and for nothing else.
-// Ownership: a body owns its callable and drops it right after the call; if it never runs, the deferred queue does.
-// Errors:    what the callable raises leaves as PyFailure.
+// Threads:   bodies run on workers, which take the GIL for the call and for nothing else.
+// Ownership: a body owns its callable and drops it right after the call. If the body never runs, the deferred queue
+//            (gil.h) drops the callable.
+// Errors:    an exception of the callable leaves the body as a PyFailure.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -36,7 +37,7 @@ class AsyncBody {
   engine::Name name_;
 };
 
-// NodeBody: a callable that a plan calls in every run, with the node's input values; what it returns are the outputs.
+// NodeBody: a callable that a plan calls in every run with the node's input values. It returns the node's outputs.
 class NodeBody {
  public:
   NodeBody(PyObject* fn, engine::Name name, size_t outputs) : fn_(PyRef::Borrow(fn)), name_(name), outputs_(outputs) {}
@@ -48,7 +49,7 @@ class NodeBody {
   size_t outputs_;
 };
 
-// The same for a callable that is given a Done; such a node has no values.
+// AsyncNodeBody: the same for a callable that gets a Done; such a node has no values.
 class AsyncNodeBody {
  public:
   AsyncNodeBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), name_(name) {}
@@ -59,7 +60,7 @@ class AsyncNodeBody {
   engine::Name name_;
 };
 
-// Done: what an asynchronous body calls when its op has finished. Guarded by the GIL.
+// Done: an asynchronous body calls it when its op has ended. The GIL guards it.
 class Done {
  public:
   Done(engine::Completion completion, engine::Name name) : completion_(std::move(completion)), name_(name) {}
@@ -73,7 +74,7 @@ class Done {
   bool called_ = false;
 };
 
-// The context of the body that this thread is running; null outside of bodies.
+// The context of the body that this thread runs; null outside of bodies.
 engine::RunContext* CurrentBody() noexcept;
 
 void BindBody(nanobind::module_& m);

@@ -26,7 +26,8 @@ struct Raw {
   void* address = nullptr;
 };
 
-// By __cuda_array_interface__: C-contiguous and without a mask. Its `stream` is of no account: Vars order.
+// Reads __cuda_array_interface__: C-contiguous and without a mask. Its `stream` is ignored, because the Vars order the
+// uses.
 Raw OfInterface(nb::handle interface, bool written, const std::string& what) {
   const auto refuse = [&](const char* why) {
     RaiseError("UsageError", what + ": its __cuda_array_interface__ " + why);
@@ -60,7 +61,7 @@ Raw OfInterface(nb::handle interface, bool written, const std::string& what) {
 DataType TypeOf(ElementType type, const std::string& what) {
   for (int i = 0; i <= static_cast<int>(DataType::kFloat64); ++i) {
     const auto candidate = static_cast<DataType>(i);
-    const char kind = engine::DataTypeName(candidate)[0];  // as the array interface has it
+    const char kind = engine::DataTypeName(candidate)[0];  // written as in the array interface
     if (type.kind == kind && type.bytes == SizeOf(candidate)) return candidate;
   }
   RaiseError("UsageError", what + " has elements " + type.text() + "; " +

@@ -1,5 +1,5 @@
-// Buffer: memory of a device, as it is given to a collective: an engine.DeviceArray, what has __cuda_array_interface__, or a
-// Value of one. GIL held. Errors: TypeError or UsageError that begins with `what`.
+// Buffer: device memory that is given to a collective: an engine.DeviceArray, an object with __cuda_array_interface__,
+// or a Value of one. The GIL is held. Errors: TypeError or UsageError that begins with `what`.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,15 @@ struct Buffer {
   void* address = nullptr;
   size_t count = 0;
   engine::DataType type = {};
-  std::shared_ptr<const void> owner = {};  // keeps the memory
-  std::optional<PyVar> var = {};           // of the Value that it was given in
+  std::shared_ptr<const void> owner = {};  // keeps the memory alive
+  std::optional<PyVar> var = {};           // the Var of the Value, if one was given
 };
 
 struct GivenBuffer {
   nanobind::handle given;
-  nanobind::handle dtype;  // None, or what the bytes are to be taken for
+  nanobind::handle dtype;  // None, or the type that the bytes are taken for
   bool written;
-  int device;  // where it must be
+  int device;  // the device on which the memory must be
 };
 Buffer ReadBuffer(const GivenBuffer& from, const StatePtr& state, const std::string& what);
 

@@ -1,4 +1,4 @@
-// The binding of the bulk size. Pushes need nothing here: the engine's push verbs go to the thread's bulk by themselves.
+// The binding of the bulk size. Pushes need nothing here, because the engine sends them to the thread's bulk by itself.
 #include "engine/bulk.h"
 
 #include "bindings.h"
@@ -9,7 +9,7 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// With the GIL: what a bulk releases is queued, and no body ever runs inside the call.
+// Keeps the GIL: the ops that a bulk releases are queued, and no body ever runs inside the call.
 int SetBulkSize(const PyEngine& self, nb::handle size) {
   if (!PyLong_Check(size.ptr()) || PyBool_Check(size.ptr()))
     RaiseTypeError(std::string("set_bulk_size: size is a ") + Py_TYPE(size.ptr())->tp_name + "; an int is expected");
@@ -29,7 +29,8 @@ int SetBulkSize(const PyEngine& self, nb::handle size) {
 
 void BindBulk(nb::class_<PyEngine>& cls) {
   cls.def("set_bulk_size", &SetBulkSize, nb::arg("size").none(), nb::sig("def set_bulk_size(self, size: int) -> int"),
-          "The bulk size of the calling thread, for its pushes from now on; returns the one before. See engine.bulk.");
+          "Sets the bulk size of the calling thread for its later pushes; returns the size before. See\n"
+          "engine.bulk.");
 }
 
 }  // namespace engine_python

@@ -7,8 +7,8 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// A tuple of the scopes that are open, innermost last. A context variable, not a thread's: tasks of one event loop
-// open and close their scopes in any order.
+// The open scopes as a tuple, the innermost last. It is a context variable and not a thread-local, because tasks of one
+// event loop open and close their scopes in any order.
 PyObject* open_scopes = nullptr;
 
 nb::tuple OpenScopes() {
@@ -39,10 +39,12 @@ void BindCancel(nb::module_& m) {
   open_scopes = PyContextVar_New("engine.cancel_scopes", nullptr);
   nb::class_<engine::CancelScope>(
       m, "CancelScope",
-      "Ops pushed inside `with scope:` (or with cancel=scope) that have not started when cancel() is called are\n"
-      "skipped: waits for what they would have written raise CancelledError. Any thread may cancel.")
+      "Ops that are pushed inside `with scope:` (or with cancel=scope) are skipped if they have not started\n"
+      "when cancel() is called. Waits for what they would have written raise CancelledError. Any thread may\n"
+      "cancel.")
       .def(nb::init<>())
-      .def("cancel", &engine::CancelScope::Cancel, "Skips what has not started. Cannot be undone.")
+      .def("cancel", &engine::CancelScope::Cancel,
+           "Skips the ops of the scope that have not started. Cannot be undone.")
       .def_prop_ro("cancelled", &engine::CancelScope::cancelled, "True after cancel().")
       .def(
           "__enter__",

@@ -1,4 +1,4 @@
-// Cancel: the scope that a push belongs to.
+// Cancel: the cancel scope of a push.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,8 @@
 
 namespace engine_python {
 
-// `given`, or the innermost scope that this context has entered; null where there is none. TypeError otherwise.
+// `given`, or else the innermost scope that this context has entered; null if there is none. TypeError for anything
+// else.
 nanobind::object ScopeFor(nanobind::handle given, const Where& at);
 
 void BindCancel(nanobind::module_& m);

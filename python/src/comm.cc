@@ -1,6 +1,6 @@
 // The binding of communicators: ranks, and pushes of collectives on memory of devices.
 //
-// Threads:   pushes and the end of a communicator give the GIL up. Ownership: a pushed op keeps the arrays that it works on.
+// Threads:   pushes, and the end of a communicator, give the GIL up. Ownership: a pushed op keeps its arrays alive.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -38,8 +38,8 @@ struct PyCommunicator {
   ~PyCommunicator() {
     if (!rank) return;
     try {
-      WithoutGil([&] { rank.reset(); });  // pushes its last op, which may have to wait for room
-    } catch (...) {  // the interpreter is leaving: the engine has been shut down, and nothing waits
+      WithoutGil([&] { rank.reset(); });  // pushes the rank's last op, which may have to wait for room
+    } catch (...) {                       // the interpreter is ending: the engine has been shut down, and nothing waits
     }
   }
 };
@@ -53,7 +53,7 @@ const char* FaultName(engine::LoopbackFault fault) {
   return kNames[static_cast<size_t>(fault)];
 }
 
-// What one push is made of.
+// What one push consists of.
 struct Pushed {
   const PyCommunicator& comm;
   const StatePtr state;
@@ -210,33 +210,30 @@ void BindComm(nb::module_& m) {
         return nb::bytes(id.bytes.data(), id.bytes.size());
       },
       nb::arg("kind"), nb::sig("def communicator_id(kind: str) -> bytes"),
-      "What the ranks of a communicator have in common: one process makes it and ships it to the others, 128 bytes.\n"
-      "`kind`: of the devices, \"cuda\" (NCCL) or \"software\" (loopback, in one process). CommunicatorError where "
-      "the\n"
-      "library is missing, which the text names.");
-  m.def(
-      "communicators", &NewAll, nb::arg("devices"), nb::kw_only(), nb::arg("name") = "world", nb::arg("timeout") = 0.0,
-      nb::arg("engine") = nb::none(),
-      nb::sig("def communicators(devices: Sequence[int], *, name: str = 'world', timeout: float = 0.0, "
-              "engine: Engine | None = None) -> list[Communicator]"),
-      "All ranks of a new communicator in this process: rank i on device devices[i] of the engine. See Communicator.");
-  m.def(
-      "plant_loopback_fault", &Plant, nb::arg("id"), nb::arg("rank"), nb::arg("nth"), nb::arg("fault"),
-      nb::sig("def plant_loopback_fault(id: bytes, rank: int, nth: int, fault: str) -> None"),
-      "For tests: breaks the nth push (from 1) of a rank of the loopback communicator of this id. `fault`: "
-      "\"call_fails\",\n"
-      "\"async_error\" (found out while it waits for others), \"never_comes\" (the rank hangs, and who waits for it).");
+      "What the ranks of a communicator have in common, 128 bytes: one process makes it and sends it to the\n"
+      "others. `kind` is that of the devices: \"cuda\" (NCCL) or \"software\" (loopback, in one process).\n"
+      "CommunicatorError, which names the library, if that is missing.");
+  m.def("communicators", &NewAll, nb::arg("devices"), nb::kw_only(), nb::arg("name") = "world",
+        nb::arg("timeout") = 0.0, nb::arg("engine") = nb::none(),
+        nb::sig("def communicators(devices: Sequence[int], *, name: str = 'world', timeout: float = 0.0, "
+                "engine: Engine | None = None) -> list[Communicator]"),
+        "Makes all ranks of a new communicator in this process: rank i on device devices[i] of the engine.\n"
+        "See Communicator.");
+  m.def("plant_loopback_fault", &Plant, nb::arg("id"), nb::arg("rank"), nb::arg("nth"), nb::arg("fault"),
+        nb::sig("def plant_loopback_fault(id: bytes, rank: int, nth: int, fault: str) -> None"),
+        "For tests: breaks the nth push (from 1) of a rank of the loopback communicator with this id.\n"
+        "`fault`: \"call_fails\", \"async_error\" (the error is found while the collective waits for others),\n"
+        "\"never_comes\" (the rank hangs, and so do the ranks that wait for it).");
 
   nb::class_<PyCommunicator>(
       m, "Communicator", nb::is_weak_referenceable(),
-      "One rank, on one device of an engine, of a group of ranks that run collectives: of NCCL on CUDA devices, of "
-      "loopback\n"
-      "within one process on software devices. Collectives are ops, run in push order on every rank, on a stream of "
-      "their\n"
-      "own. Making one returns at once; the last reference to go leaves behind the pending ops, and waits for nobody.\n"
-      "What goes wrong later (the library, another rank, `timeout`, abort) fails the ops concerned, and all later ones "
-      "of\n"
-      "the communicator, with CommunicatorError; the device goes on. Refused in the child of a fork.")
+      "One rank, on one device of an engine, of a group of ranks that run collectives. On CUDA devices the\n"
+      "library is NCCL, on software devices loopback, within one process. Collectives are ops; they run in\n"
+      "push order on every rank, on a stream of their own. Making a communicator returns at once. When its\n"
+      "last reference goes, the rank leaves behind its pending ops, and waits for nobody.\n"
+      "What goes wrong later (the library, another rank, `timeout`, abort) fails the ops concerned, and all\n"
+      "later ones of the communicator, with CommunicatorError; the device goes on. Refused in the child of\n"
+      "a fork.")
       .def(
           "__init__",
           [](PyCommunicator* self, nb::bytes id, int rank, int size, int device, std::string name, double timeout,
@@ -247,8 +244,8 @@ void BindComm(nb::module_& m) {
           nb::arg("name") = "world", nb::arg("timeout") = 0.0, nb::arg("engine") = nb::none(),
           nb::sig("def __init__(self, id: bytes, rank: int, size: int, device: int = 0, *, name: str = 'world', "
                   "timeout: float = 0.0, engine: Engine | None = None) -> None"),
-          "`timeout`: seconds after which a collective that came first and has not ended fails the communicator; 0: "
-          "none.")
+          "`timeout`: a collective that has not ended this many seconds after it came first fails the\n"
+          "communicator; 0: no limit.")
       .def("push", &Push, nb::arg("calls").none(), nb::arg("reads").none() = nb::tuple(),
            nb::arg("updates").none() = nb::tuple(), nb::arg("writes").none() = nb::tuple(), nb::kw_only(),
            nb::arg("priority").none() = 0, nb::arg("name") = nb::none(), nb::arg("run_always").none() = false,
@@ -256,20 +253,18 @@ void BindComm(nb::module_& m) {
            nb::sig("def push(self, calls: Collective | Sequence[Collective], reads: Vars = (), updates: Vars = (), "
                    "writes: Vars = (), *, priority: int = 0, name: str | None = None, run_always: bool = False, "
                    "cancel: CancelScope | None = None) -> None"),
-           "Pushes a Collective, or several as one group, as one op; returns at once. Any thread, but order counts: "
-           "all\n"
-           "ranks push alike. A buffer that is a Value has its Var read or written by the op; Vars of others are named "
-           "as\n"
-           "for engine.push. The op keeps the arrays until it has ended, and is called after its collective, or\n"
-           "\"collectives\". TypeError or UsageError for what does not fit; nothing was pushed then. What the ranks do "
-           "not\n"
-           "agree on (sizes, dtypes, roots, groups) is a CommunicatorError at waits; NCCL may also hang, until "
+           "Pushes a Collective, or several as one group, as one op; returns at once. Any thread may push, but\n"
+           "the order counts: all ranks must push alike. The op reads or writes the Var of each buffer that is a\n"
+           "Value; name the Vars of other buffers as for engine.push. The op keeps the arrays until it has\n"
+           "ended. By default its name is its collective's, or \"collectives\".\n"
+           "TypeError or UsageError for arguments that do not fit; nothing was pushed then. If the ranks do not\n"
+           "agree (sizes, dtypes, roots, groups), waits raise CommunicatorError; NCCL may also hang, until\n"
            "`timeout`.")
       .def(
           "abort", [](PyCommunicator& self, const std::string& why) { Translated([&] { self.rank->Abort(why); }); },
           nb::arg("why"), nb::sig("def abort(self, why: str) -> None"),
-          "Fails what was issued and has not ended, and all that comes; other ranks are told as far as the library "
-          "can.")
+          "Fails the collectives that were issued and have not ended, and all later ones. Tells the other ranks\n"
+          "as far as the library can.")
       .def(
           "stats",
           [](const PyCommunicator& self) {
@@ -280,11 +275,13 @@ void BindComm(nb::module_& m) {
             return out;
           },
           nb::sig("def stats(self) -> dict[str, int]"),
-          "Calls that were issued (`collectives`), and the launches that they took (`groups`): one a push.")
+          "Counters: `collectives`, the calls that were issued; `groups`, the launches that they took, one for\n"
+          "each push.")
       .def_prop_ro("rank", [](const PyCommunicator& self) { return self.rank->rank(); })
       .def_prop_ro("size", [](const PyCommunicator& self) { return self.rank->size(); })
       .def_prop_ro(
-          "device", [](const PyCommunicator& self) { return self.device; }, "Its number, as of engine.gpu.")
+          "device", [](const PyCommunicator& self) { return self.device; },
+          "The number of the device, as engine.gpu takes it.")
       .def_prop_ro("name", [](const PyCommunicator& self) { return self.rank->name(); })
       .def_prop_ro(
           "place", [](const PyCommunicator& self) { return self.rank->place(); }, "Its stream, for other ops.")
@@ -293,7 +290,7 @@ void BindComm(nb::module_& m) {
           [](const PyCommunicator& self) {
             return PyVar{self.rank->var(), self.engine};
           },
-          "That every collective of it updates.")
+          "The Var that every collective of this communicator updates.")
       .def("__repr__", [](const PyCommunicator& self) {
         return "<engine.comm.Communicator '" + self.rank->name() + "', rank " + std::to_string(self.rank->rank()) +
                " of " + std::to_string(self.rank->size()) + " on device " + std::to_string(self.device) + ">";

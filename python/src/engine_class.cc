@@ -1,4 +1,4 @@
-// The binding of Engine: everything but pushes and Vars.
+// The binding of Engine, without pushes and Vars.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -18,7 +18,7 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// Calls fn with the GIL given up, raising in Python what it throws.
+// Calls fn without the GIL, and raises in Python what it throws.
 template <class F>
 void Blocking(F&& fn) {
   try {
@@ -71,14 +71,14 @@ nb::tuple SetPolicy(const PyEngine& self, nb::handle name, nb::kwargs parameters
   const engine::PolicyChoice choice = ChoiceFrom(name, parameters);
   nb::tuple previous = PolicyOf(self);
   EngineState& state = *self.state;
-  // Pushes read `caller_runs` under the GIL; while either policy may be in force they must give it up.
+  // Pushes read `caller_runs` under the GIL. While either policy may be in force, they must give the GIL up.
   state.caller_runs = true;
   Blocking([&] { state.engine.SetPolicy(choice); });
   state.caller_runs = !engine::UsesWorkers(choice.policy);
   return previous;
 }
 
-// `with engine.policy(...)`: of the thread that enters it.
+// `with engine.policy(...)`: sets the policy of the thread that enters the block.
 struct PolicyBlock {
   StatePtr state;
   engine::PolicyChoice choice;
@@ -120,7 +120,7 @@ engine::Placement GpuPlace(int device, std::optional<int> lane) {
   return engine::Gpu(static_cast<uint16_t>(device), lane ? static_cast<uint8_t>(*lane) : engine::Placement::kAnyLane);
 }
 
-// (Chrome JSON, [(name, lane, begin, end, op, skipped), ...]), in seconds
+// Returns (Chrome JSON, [(name, lane, begin, end, op, skipped), ...]); times are in seconds.
 nb::tuple StopTrace(const PyEngine& self) {
   std::vector<engine::TraceEvent> events;
   std::string json;
@@ -159,30 +159,36 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
   m.def(
       "cpu", [] { return engine::Cpu(); }, "The default CPU pool.");
   m.def(
-      "io", [] { return engine::Io(); }, "Threads of their own for work that blocks; never takes a compute worker.");
-  m.def("copy_in", &engine::CopyIn, nb::arg("device") = 0, "The ordered copy lane to a device: one thread.");
-  m.def("copy_out", &engine::CopyOut, nb::arg("device") = 0, "The ordered copy lane from a device: one thread.");
+      "io", [] { return engine::Io(); },
+      "The I/O pool: threads for work that blocks, so that such work never occupies a compute worker.");
+  m.def("copy_in", &engine::CopyIn, nb::arg("device") = 0,
+        "The copy lane to a device: one thread, which runs ops in push order.");
+  m.def("copy_out", &engine::CopyOut, nb::arg("device") = 0,
+        "The copy lane from a device: one thread, which runs ops in push order.");
 
   m.def("gpu", &GpuPlace, nb::arg("device") = 0, nb::arg("lane") = nb::none(),
         nb::sig("def gpu(device: int = 0, lane: int | None = None) -> Placement"),
-        "Device `device` of the engine. The op's body issues work on engine.cuda_stream() and does not wait for it.\n"
-        "`lane`: a stream of its own by number; else the one of what the op needs, or the one with the least to do.");
+        "Device `device` of the engine. The op's body issues work on engine.cuda_stream() and does not wait\n"
+        "for it. `lane`: the number of a stream; without it the op goes to the stream of an op that it\n"
+        "follows, or to the stream with the least to do.");
 
   nb::class_<PolicyBlock>(m, "PolicyBlock", "What engine.policy(...) returns: a block with a policy of its own.")
       .def("__enter__", &EnterBlock, nb::sig("def __enter__(self) -> None"))
       .def("__exit__", &ExitBlock, nb::sig("def __exit__(self, *exc: object) -> None"));
 
-  nb::class_<PyEngine> cls(m, "Engine", nb::is_weak_referenceable(),
-                           "Runs pushed callables, each as soon as its Vars allow. Takes the keywords of engine.init.\n"
-                           "Several may coexist; the functions of the module use one that is made on first use.");
+  nb::class_<PyEngine> cls(
+      m, "Engine", nb::is_weak_referenceable(),
+      "Runs pushed callables, each as soon as its Vars allow. Takes the keywords of engine.init. Several\n"
+      "engines may coexist; the functions of the module use one that is made on first use.");
   cls.def(
          "__init__", [](PyEngine* self, nb::kwargs options) { new (self) PyEngine{NewFrom(options)}; },
          nb::sig("def __init__(self, *" ENGINE_PY_KEYWORDS ") -> None"))
       .def(
           "wait_all", [](const PyEngine& self, nb::handle timeout) { return WaitAll(self.state, TimeoutOf(timeout)); },
           nb::arg("timeout") = nb::none(), nb::sig("def wait_all(self, timeout: float | None = None) -> bool"),
-          "Waits for every push that returned before; False after `timeout` seconds. Then raises the first error that\n"
-          "nobody has seen yet. Refused (UsageError) inside an op. Gives the GIL up; Ctrl-C works.")
+          "Waits until every push that returned before this call has ended; False after `timeout` seconds. Then\n"
+          "raises the first error that nobody has seen yet. UsageError inside an op. Gives the GIL up; Ctrl-C\n"
+          "interrupts it.")
       .def(
           "clear_error",
           [](const PyEngine& self, nb::handle var) {
@@ -191,11 +197,12 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
             Blocking([&] { self.state->engine.ClearError(found.var, site); });
           },
           nb::arg("var").none(), nb::sig("def clear_error(self, var: VarLike) -> None"),
-          "Clears the error of a Var in order, keeping its value and version.")
+          "Clears the error of a Var, in order, and keeps the value and the version.")
       .def("set_policy", &SetPolicy, nb::arg("name").none(), nb::arg("parameters"),
            nb::sig("def set_policy(self, name: str, **parameters: bool | int) -> tuple[str, dict[str, bool | int]]"),
-           "Who runs what, for all later pushes that are under no `policy` block: see engine.policies(). Returns what\n"
-           "was in force. UsageError, with what is allowed, for an unknown name or parameter or a value out of range.")
+           "Sets the policy of all later pushes that are under no `policy` block: see engine.policies(). Returns\n"
+           "the policy before. UsageError, which says what is allowed, for an unknown name or parameter or a\n"
+           "value out of range.")
       .def(
           "policy_block",
           [](const PyEngine& self, nb::handle name, nb::kwargs parameters) {
@@ -203,22 +210,24 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           },
           nb::arg("name").none(), nb::arg("parameters"),
           nb::sig("def policy_block(self, name: str, **parameters: bool | int) -> PolicyBlock"),
-          "For `with`: the policy of what this thread pushes in the block.")
+          "For `with`: sets the policy of what this thread pushes in the block.")
       .def_prop_ro("policy", &PolicyOf, nb::sig("def policy(self) -> tuple[str, dict[str, bool | int]]"),
-                   "(name, parameters): what a push of this thread would get.")
+                   "(name, parameters) of the policy that a push of this thread would get.")
       .def(
           "stop", [](const PyEngine& self) { Interruptible([state = self.state] { state->engine.Stop(); }); },
-          "Workers finish what they are running and end; pushes queue up. May be repeated.")
+          "Stops the workers: they finish the ops that they run, and end. Pushes queue up. May be repeated.")
       .def(
-          "start", [](const PyEngine& self) { Blocking([&] { self.state->engine.Start(); }); }, "Goes on after stop().")
+          "start", [](const PyEngine& self) { Blocking([&] { self.state->engine.Start(); }); },
+          "Makes the workers again after stop().")
       .def(
           "shutdown",
           [](const PyEngine& self) {
             Interruptible([state = self.state] { state->engine.Shutdown(); });
             self.state->shut_down = true;
           },
-          "Finishes every op, ends the threads, reports errors that nobody has seen. Later pushes raise UsageError.\n"
-          "What still waits for a done() after drain_timeout fails with ShutdownError. Refused inside an op.")
+          "Ends every op and the threads, and reports errors that nobody has seen. Later pushes raise\n"
+          "UsageError. An op whose done() has not come after drain_timeout fails with ShutdownError. UsageError\n"
+          "inside an op.")
       .def(
           "pool",
           [](const PyEngine& self, nb::handle name) {
@@ -229,17 +238,18 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
             }
           },
           nb::arg("name").none(), nb::sig("def pool(self, name: str) -> Placement"),
-          "The placement of a named pool. UsageError, listing the pools there are, for an unknown name.")
+          "The placement of a named pool. The UsageError for an unknown name lists the pools.")
       .def_prop_ro("workers", [](const PyEngine& self) { return self.state->engine.workers(); })
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"), "Counters since the engine was made.")
       .def("device_stats", &DeviceStatsOf, nb::sig("def device_stats(self) -> dict[str, int]"),
-           "What the engine asked of its devices since it was made; bodies ask for more.")
+           "Counters of the calls that the engine itself made to its devices; bodies make more.")
       .def("start_trace", [](const PyEngine& self) { Blocking([&] { self.state->engine.StartTrace(); }); })
       .def("stop_trace", &StopTrace,
            nb::sig("def stop_trace(self) -> tuple[str, list[tuple[str, str, float, float, int, bool]]]"),
            "(Chrome trace JSON, [(name, lane, begin, end, op, skipped), ...]), in seconds since the trace began.")
       .def("describe_pending", &DescribePending,
-           "What is pending and why: blocked Vars, the ops that own them and wait for them, missing completions.")
+           "Says what is pending and why: blocked Vars, the ops that own them and wait for them, missing\n"
+           "completions.")
       .def(
           "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Engine"))
       .def(

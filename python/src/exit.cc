@@ -1,4 +1,4 @@
-// Exit: the end of the interpreter, and the child of a fork.
+// Exit: what happens when the interpreter ends, and in the child of a fork.
 #include <cstdio>
 
 #include <unistd.h>
@@ -15,9 +15,9 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// Registered with atexit: shuts every engine down while Python still runs, so that no thread of ours asks for the GIL
-// of an interpreter that is being taken apart. Ctrl-C here means that the user won't wait: then the process ends at
-// once, because threads that are inside a body can be neither joined nor left alone.
+// Registered with atexit: shuts every engine down while Python still runs, so that no engine thread asks for the GIL of
+// an interpreter that is being taken apart. Ctrl-C during this means that the user does not want to wait: the process
+// ends at once, because threads inside a body can be neither joined nor left alone.
 void ShutDownAll() {
   if (Leaving()) return;
   for (const StatePtr& state : LiveStates()) {
@@ -35,7 +35,7 @@ void ShutDownAll() {
       }
     }
   }
-  CancelStages();  // last, because ops that were pending may have taken from them
+  CancelStages();  // last, because pending ops may have taken items from them
   Leave();
 }
 

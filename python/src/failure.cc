@@ -12,11 +12,11 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-PyObject* errors = nullptr;  // never dropped: needed until the very end of the process
+PyObject* errors = nullptr;  // never dropped, because it is needed until the very end of the process
 
 nb::object ErrorClass(const char* name) { return nb::handle(errors).attr(name); }
 
-// "ValueError: text (body.py:3 in load)"; never fails.
+// "ValueError: text (body.py:3 in load)". Never fails.
 std::string Describe(PyObject* exception) {
   nb::object text = nb::steal(PyObject_CallMethod(errors, "describe", "O", exception));
   const char* utf8 = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
@@ -25,7 +25,7 @@ std::string Describe(PyObject* exception) {
   return Py_TYPE(exception)->tp_name;
 }
 
-// What a C++ body threw may have no text.
+// The text of an exception; one of a C++ body may have none.
 const char* TextOf(const std::exception& error) {
   const char* const text = error.what();
   return text ? text : "a C++ exception without a text";
@@ -39,7 +39,7 @@ nb::object PathOf(const engine::OpError& error) {
   return path;
 }
 
-// The class of engine.errors for an exception that the engine made itself; "OpError" for what C++ bodies threw.
+// The class of engine.errors for an exception that the engine made itself; "OpError" for one of a C++ body.
 const char* ClassNameOf(const std::exception& error) {
 #define ENGINE_NAME_ERROR(Class, ...) \
   if (dynamic_cast<const engine::Class*>(&error)) return #Class;
@@ -86,7 +86,7 @@ nb::object Convert(const std::exception_ptr& thrown) {
 }
 
 [[noreturn]] void RaiseObject(const nb::object& exception) {
-  // Also takes the traceback that the exception brings, and chains what is being handled as its context.
+  // This also takes over the exception's own traceback, and chains the exception that is being handled as its context.
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   throw nb::python_error();
 }

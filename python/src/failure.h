@@ -1,8 +1,8 @@
-// Failure: exceptions on their way through the engine, out of Python and back into it.
+// Failure: exceptions on their way out of Python, through the engine, and back into Python.
 //
-// Ownership: a PyFailure holds the Python exception and may die on any thread.
-// Errors:    Raise is the one place where C++ exceptions become Python ones: what a body raised comes back with its
-//            type, attributes and traceback; what the engine itself says is of a class of engine.errors.
+// Ownership: a PyFailure has the Python exception, and may be destroyed on any thread.
+// Errors:    only Raise turns C++ exceptions into Python ones. An exception of a body comes back with its type,
+//            attributes and traceback; one of the engine itself has a class of engine.errors.
 #pragma once
 
 #include <Python.h>
@@ -14,11 +14,11 @@
 
 namespace engine_python {
 
-// What a Python body raised. Its text is made once, under the GIL, for reports that C++ writes.
+// PyFailure: an exception of a Python body. Its text is made once, under the GIL, for reports that C++ writes.
 class PyFailure : public std::exception {
  public:
   explicit PyFailure(PyObject* raised);  // GIL held
-  static PyFailure Fetch();              // the error indicator, which it clears. GIL held
+  static PyFailure Fetch();              // takes and clears the error indicator. GIL held
   PyObject* get() const noexcept { return exception_->get(); }
   const char* what() const noexcept override { return text_->c_str(); }
 
@@ -27,15 +27,15 @@ class PyFailure : public std::exception {
   std::shared_ptr<const std::string> text_;
 };
 
-// The module engine.errors, whose classes and helper Raise uses. Kept for the life of the process.
+// The module engine.errors. Raise uses its classes and its helper. Kept for the life of the process.
 void SetErrorsModule(PyObject* module);
-// Throws nb::python_error with the Python exception that stands for `thrown`. GIL held.
+// Throws nb::python_error with the Python exception for `thrown`. GIL held.
 [[noreturn]] void Raise(const std::exception_ptr& thrown);
-// The same as a new reference, not raised.
+// That exception as a new reference, not raised.
 PyObject* ToPython(const std::exception_ptr& thrown);
-// Throws nb::python_error with a copy of what `failure` holds, and `note` added to it. GIL held.
+// Throws nb::python_error with a copy of the exception in `failure`, to which `note` is added. GIL held.
 [[noreturn]] void RaiseWithNote(const PyFailure& failure, const std::string& note);
-// Throws the class `name` of engine.errors, or TypeError.
+// Throws the class `name` of engine.errors, or TypeError if `name` says so.
 [[noreturn]] void RaiseError(const char* name, const std::string& text);
 [[noreturn]] void RaiseTypeError(const std::string& text);
 

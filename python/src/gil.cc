@@ -15,16 +15,16 @@ struct Dropped {
   Dropped* next;
 };
 std::atomic<Dropped*> dropped{nullptr};
-std::atomic<bool> drop_scheduled{false};  // a pending call of the interpreter will drain the queue
+std::atomic<bool> drop_scheduled{false};  // the interpreter will make a pending call that drains the queue
 
 std::atomic<bool> leaving{false};
-std::atomic<int> without_gil{0};        // threads inside WithoutGil
-std::atomic<int> helpers{0};            // threads that hold an Away
-thread_local int without_gil_here = 0;  // of these, this thread (nested: a wait that runs ops that wait)
+std::atomic<int> without_gil{0};        // how many threads are inside WithoutGil
+std::atomic<int> helpers{0};            // how many threads have an Away
+thread_local int without_gil_here = 0;  // how often this thread is (nested: a wait that runs ops that wait)
 std::atomic<unsigned long> main_thread{0};
 
-// The thread state that PythonScope made for a thread of the engine; deleted when the thread ends, which is before
-// the interpreter does, because engines are shut down at exit.
+// The thread state that PythonScope made for a thread of the engine. It is deleted when the thread ends. That is before
+// the interpreter ends, because engines are shut down at exit.
 struct OwnedThreadState {
   PyThreadState* state = nullptr;
   ~OwnedThreadState() { Release(); }
@@ -32,7 +32,7 @@ struct OwnedThreadState {
     if (!state || Leaving()) return;
     PyEval_RestoreThread(std::exchange(state, nullptr));
     DropDeferred();
-    PyGILState_Release(PyGILState_UNLOCKED);  // the partner of the Ensure that made it
+    PyGILState_Release(PyGILState_UNLOCKED);  // the partner of the Ensure that made this state
   }
 };
 thread_local OwnedThreadState owned;
@@ -64,7 +64,7 @@ size_t BytesOf(PyObject* object) {
     return static_cast<size_t>(PyObject_Length(object));
   const bool is_dict = PyDict_Check(object);
   if (!is_dict && !PyList_Check(object) && !PyTuple_Check(object)) return 64;
-  if (Py_EnterRecursiveCall(" while the bytes of an item are counted")) {  // it holds itself
+  if (Py_EnterRecursiveCall(" while the bytes of an item are counted")) {  // the item contains itself
     PyErr_Clear();
     return 0;
   }
@@ -94,7 +94,7 @@ size_t PyRef::bytes() const noexcept {
 PyRef::~PyRef() {
   if (!object_) return;
   auto* node = new (std::nothrow) Dropped{object_, dropped.load(std::memory_order_relaxed)};
-  if (!node) return;  // out of memory: leaking one reference is the least harm
+  if (!node) return;  // no memory: a leaked reference does the least harm
   // release: publishes the node. Partner: the acquire in DropDeferred.
   while (!dropped.compare_exchange_weak(node->next, node, std::memory_order_release, std::memory_order_relaxed)) {
   }
@@ -109,7 +109,7 @@ void DropDeferred() noexcept {
   if (!dropped.load(std::memory_order_relaxed)) return;
   Dropped* node = dropped.exchange(nullptr, std::memory_order_acquire);
   if (!node) return;
-  PyObject *type, *value, *trace;  // destructors must not see, or disturb, an exception in flight
+  PyObject *type, *value, *trace;  // destructors must neither see nor change an exception in flight
   PyErr_Fetch(&type, &value, &trace);
   while (node) {
     Dropped* next = node->next;
@@ -122,7 +122,7 @@ void DropDeferred() noexcept {
 
 PythonScope::PythonScope() : exit_(Exit::kNothing) {
   if (Leaving()) throw engine::ShutdownError("the Python interpreter is exiting");
-  if (PyGILState_Check()) return;  // a body that runs inside a call that kept the GIL
+  if (PyGILState_Check()) return;  // a body inside a call that kept the GIL
   if (owned.state) {
     PyEval_RestoreThread(owned.state);
     exit_ = Exit::kSave;
@@ -141,7 +141,7 @@ PythonScope::~PythonScope() {
 
 PyThreadState* detail::EnterWithoutGil() {
   if (Leaving()) throw engine::ShutdownError("the Python interpreter is exiting");
-  without_gil.fetch_add(1, std::memory_order_relaxed);  // relaxed: Leave reads it under the GIL that we still hold
+  without_gil.fetch_add(1, std::memory_order_relaxed);  // relaxed: Leave reads it under the GIL, which we still have
   ++without_gil_here;
   return PyEval_SaveThread();
 }
@@ -159,8 +159,8 @@ Away::~Away() {
 }
 
 void Leave() {
-  // From CPython 3.9 to 3.13 a thread that asks for the GIL of an ending interpreter is unwound through our frames,
-  // which ends the process with an abort. So everybody comes back first, and nobody leaves again.
+  // From CPython 3.9 to 3.13, a thread that asks for the GIL of an ending interpreter is unwound through our frames,
+  // which aborts the process. So all threads come back first, and none leaves again.
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   const auto wait_while = [&](auto&& busy) {
     while (busy() && std::chrono::steady_clock::now() < limit) {
@@ -188,7 +188,7 @@ void ForgetThread() { owned.Release(); }
 
 void SetMainThread(unsigned long ident) noexcept { main_thread.store(ident, std::memory_order_relaxed); }
 
-// relaxed: set while one thread runs, at import or in the child of a fork.
+// relaxed: it is set while only one thread runs, at import or in a fork's child.
 bool OnMainThread() noexcept { return PyThread_get_thread_ident() == main_thread.load(std::memory_order_relaxed); }
 
 }  // namespace engine_python

@@ -1,9 +1,10 @@
-// GIL: how threads of the engine meet the interpreter, and how the interpreter's threads leave it.
+// GIL: how threads of the engine meet the interpreter, and how Python's threads leave it.
 //
-// Threads:   engine threads take the GIL only in PythonScope, around Python callables; Python threads give it up only
-//            in WithoutGil. No engine lock is ever held while the GIL is waited for.
-// Ownership: Python references that die on a thread without the GIL go to a queue and are dropped under it later.
-// Errors:    once the interpreter is on its way out (`Leave`), nothing here touches it again: entering is refused.
+// Threads:   engine threads take the GIL only in PythonScope, around Python callables. Python threads give it up only
+//            in WithoutGil. Nobody waits for the GIL with a lock of the engine.
+// Ownership: Python references that die on a thread without the GIL go into a queue, and are dropped later by a thread
+//            with the GIL.
+// Errors:    once the interpreter is ending (`Leave`), nothing here touches it again: entering is refused.
 #pragma once
 
 #include <Python.h>
@@ -34,23 +35,23 @@ class PyRef {
   PyObject* get() const noexcept { return object_; }
   PyObject* Release() noexcept { return std::exchange(object_, nullptr); }
   explicit operator bool() const noexcept { return object_ != nullptr; }
-  // Drops the reference now. GIL held, and no engine code on this stack that minds Python code being run.
+  // Drops the reference now. GIL held, and no engine code on this stack that must not see Python code run.
   void Clear() noexcept { Py_CLEAR(object_); }
-  // How many bytes it holds: of arrays, bytes and strings, in any nesting; small objects count as 64. Takes the GIL; 0 once
-  // the interpreter is leaving.
+  // How many bytes the object has: those of arrays, bytes and strings, however nested; small objects count as 64. Takes
+  // the GIL. 0 once the interpreter is ending.
   size_t bytes() const noexcept;
 
  private:
   PyObject* object_ = nullptr;
 };
-using SharedPyRef = std::shared_ptr<const PyRef>;  // for what C++ wants to copy: exceptions, hooks
+using SharedPyRef = std::shared_ptr<const PyRef>;  // for code in C++ that copies: exceptions, hooks
 
-// Drops what died without the GIL. GIL held; may run any Python code.
+// Drops the references in the queue. GIL held; this may run any Python code.
 void DropDeferred() noexcept;
 
-// PythonScope: this thread holds the GIL while it lives. The first one on a thread of the engine makes a thread state
+// PythonScope: while it lives, this thread holds the GIL. The first one on a thread of the engine makes a thread state
 // that stays until the thread ends, so that threading.local and context variables last, and entering stays cheap.
-// Throws engine::ShutdownError once the interpreter is leaving.
+// Throws engine::ShutdownError once the interpreter is ending.
 class PythonScope {
  public:
   PythonScope();
@@ -67,8 +68,9 @@ PyThreadState* EnterWithoutGil();
 void ExitWithoutGil(PyThreadState* state);
 }  // namespace detail
 
-// Runs `fn` with the GIL given up and hands on what it throws, of C++ origin, with the GIL held again.
-// Throws engine::ShutdownError once the interpreter is leaving: a thread that let go then would not get it back.
+// Calls `fn` without the GIL, and takes the GIL again before it returns or passes on a C++ exception. Throws
+// engine::ShutdownError once the interpreter is ending, because a thread that gave the GIL up then would not get it
+// back.
 template <class F>
 void WithoutGil(F&& fn) {
   std::exception_ptr thrown;
@@ -82,7 +84,7 @@ void WithoutGil(F&& fn) {
   if (thrown) std::rethrow_exception(std::move(thrown));
 }
 
-// Away: a helper thread that acts for a Python thread; the interpreter stays until this goes.
+// Away: held by a helper thread that acts for a Python thread. The interpreter does not end before it is gone.
 class Away {
  public:
   Away() noexcept;
@@ -93,15 +95,16 @@ class Away {
   bool counts_ = true;
 };
 
-// The interpreter is about to end: waits for helper threads, then refuses new visits and waits until every thread in
-// WithoutGil has come back. GIL held. The engines are shut down by then, so every wait has ended; a minute is the most.
+// Called when the interpreter is about to end: waits for helper threads, then refuses new visits, and waits until every
+// thread in WithoutGil has come back. GIL held. The engines have been shut down, so every wait has ended; waits a
+// minute at most.
 void Leave();
 bool Leaving() noexcept;
-// In the child of a fork only the calling thread is left.
+// Called in a fork's child, where only the calling thread is left.
 void AfterForkInChild() noexcept;
-// Ends what PythonScope keeps for the calling thread, which is not Python's, before its end would. GIL not held.
+// Ends what PythonScope keeps for the calling thread, which Python did not make, before the thread ends. GIL not held.
 void ForgetThread();
-// Signals reach Python code on the main thread only.
+// Python runs signal handlers on the main thread only.
 void SetMainThread(unsigned long ident) noexcept;
 bool OnMainThread() noexcept;
 

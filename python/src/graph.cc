@@ -1,6 +1,6 @@
 // The bindings of Graph, Plan and Run: what engine.graph and engine.hybridize are made of.
 //
-// Threads:   the GIL guards a graph. Start gives it up where nodes may run inside the call, or the call may wait.
+// Threads:   the GIL guards a graph. Start gives the GIL up if nodes may run inside the call, or if the call may wait.
 // Ownership: values are Python references, which may die on any thread (gil.h).
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -26,13 +26,13 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// The shapes of what a run is given, as one number: the same in every process. Arguments without a shape count as nothing.
+// The shapes of a run's arguments as one number, the same in every process. Arguments without a shape do not count.
 uint64_t ShapeOf(nb::sequence inputs) {
   uint64_t shape = 0;
   for (nb::handle input : inputs) {
     nb::object own = nb::getattr(input, "shape", nb::none());
     const Py_hash_t hash = nb::isinstance<nb::tuple>(own) ? PyObject_Hash(own.ptr()) : 0;
-    if (hash == -1) PyErr_Clear();  // of things that have no hash
+    if (hash == -1) PyErr_Clear();  // some things have no hash
     shape = shape * 1000003 + static_cast<uint64_t>(hash);
   }
   return shape;
@@ -89,7 +89,7 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
   return out;
 }
 
-// What the policy cost_model knows, or what the nodes of `timed` took; in seconds.
+// What the policy cost_model knows, or how long the nodes of `timed` took; times are in seconds.
 nb::dict Explain(const PyPlan& self, const PyRun* timed) {
   const engine::Explanation told = Translated([&] {
     return engine::Explain(self.plan, self.shape,
@@ -163,10 +163,10 @@ void BindGraph(nb::module_& m) {
           [](engine::Graph& self, uint32_t before, uint32_t after) {
             Translated([&] { self.Order({before, 0, 0}, {after, 0, 0}); });
           },
-          nb::arg("before"), nb::arg("after"), "One node ends before another starts.")
+          nb::arg("before"), nb::arg("after"), "Node `before` ends before node `after` starts.")
       .def(
           "output", [](engine::Graph& self, uint32_t value) { Translated([&] { self.Output({value}); }); },
-          nb::arg("value"), "Marks a value as a result of a run.")
+          nb::arg("value"), "Makes a value an output of a run.")
       .def_prop_ro(
           "size", [](const engine::Graph& self) { return self.nodes().size(); }, "How many nodes it has.")
       .def(
@@ -182,21 +182,21 @@ void BindGraph(nb::module_& m) {
           nb::sig("def compile(self, engine: Engine, *, name: str = 'plan', static_alloc: bool = False, "
                   "static_shape: bool = False) -> Plan"));
 
-  // Marks this thread: its pushes go into the graph. Returns what was marked before, as a number for `record`.
+  // Marks this thread: its pushes go into the graph. Returns the earlier mark, as a number for `record`.
   m.def(
       "record", [](std::optional<engine::Graph*> graph) { recording = graph ? *graph : nullptr; },
       nb::arg("graph").none(), nb::sig("def record(graph: Graph | None) -> None"),
-      "This thread's pushes are recorded in `graph` from now on; None: they are pushed.");
+      "From now on this thread's pushes are recorded in `graph`; with None they are pushed.");
 
-  nb::class_<PyPlan>(m, "Plan", "A graph made ready to run, as often and as concurrently as one likes.")
+  nb::class_<PyPlan>(m, "Plan", "A graph that was made ready to run, any number of times, also concurrently.")
       .def("start", &Start, nb::arg("inputs") = nb::make_tuple(), nb::kw_only(), nb::arg("policy") = nb::none(),
            nb::arg("priority") = nb::none(), nb::arg("cancel") = nb::none(), nb::arg("deadline") = nb::none(),
            nb::arg("timed") = false,
            nb::sig("def start(self, inputs: Sequence[object] = (), *, policy: str | None = None, priority: int | None "
                    "= None, "
                    "cancel: CancelScope | None = None, deadline: float | None = None, timed: bool = False) -> Run"),
-           "Starts a run and returns at once. `deadline`: seconds from now after which nodes that have not begun are\n"
-           "skipped. `timed`: Run.times tells afterwards when each node ran.")
+           "Starts a run and returns at once. Nodes that have not begun `deadline` seconds from now are skipped.\n"
+           "`timed`: afterwards Run.times says when each node ran.")
       .def_prop_ro("name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); })
       .def_prop_ro(
           "edges",
@@ -215,11 +215,12 @@ void BindGraph(nb::module_& m) {
             for (const auto& task : self.plan.tasks()) tasks.push_back(task.nodes);
             return tasks;
           },
-          nb::sig("def tasks(self) -> list[list[int]]"), "Nodes that are run in a go, in topological order.")
+          nb::sig("def tasks(self) -> list[list[int]]"),
+          "The nodes of each task, which run one after the other; in topological order.")
       .def("explain", &Explain, nb::arg("run").none() = nb::none(),
            nb::sig("def explain(self, run: Run | None = None) -> dict[str, Any]"),
-           "What the policy cost_model knows of the shapes that ran last, or what a timed run took; engine.explain "
-           "shows it.")
+           "What the policy cost_model knows of the shapes that ran last, or how long the nodes of a timed run\n"
+           "took. engine.explain shows it.")
       .def(
           "save_costs",
           [](const PyPlan& self, nb::handle path) {
@@ -227,7 +228,7 @@ void BindGraph(nb::module_& m) {
             Translated([&] { self.plan.cost_model()->Save(file); });
           },
           nb::arg("path"), nb::sig("def save_costs(self, path: object) -> None"),
-          "Writes what was measured under cost_model to a readable file.")
+          "Writes the costs that were measured under cost_model to a text file.")
       .def(
           "load_costs",
           [](const PyPlan& self, nb::handle path) {
@@ -235,12 +236,14 @@ void BindGraph(nb::module_& m) {
             Translated([&] { self.plan.cost_model()->Load(file); });
           },
           nb::arg("path"), nb::sig("def load_costs(self, path: object) -> None"),
-          "Reads such a file: runs under cost_model need no window then. UsageError, with the line, if it is broken.")
+          "Reads a file that save_costs wrote, so that runs under cost_model need no window. UsageError, with\n"
+          "the line, if the file is broken.")
       .def(
           "remeasure", [](const PyPlan& self) { self.plan.cost_model()->Remeasure(); },
-          "Forgets what was measured under cost_model; the window opens again, counted from now.")
+          "Forgets the costs that were measured under cost_model. The window opens again, counted from now.")
       .def(
-          "describe", [](const PyPlan& self) { return self.plan.Describe(); }, "One line a task.")
+          "describe", [](const PyPlan& self) { return self.plan.Describe(); },
+          "The plan as text, one line for each task.")
       .def(
           "dot", [](const PyPlan& self) { return self.plan.Dot(); }, "The graph in Graphviz's language.");
 
@@ -251,7 +254,7 @@ void BindGraph(nb::module_& m) {
           [](const PyRun& self) {
             return PyVar{self.run.var(), self.engine};
           },
-          "Written by the run when it ends; for as long as this object lives.")
+          "The Var that the run writes when it ends. Valid as long as this object lives.")
       .def(
           "output",
           [](PyRun& self, size_t index) {
@@ -269,8 +272,8 @@ void BindGraph(nb::module_& m) {
             return out;
           },
           nb::sig("def times(self) -> list[tuple[float, float, int]]"),
-          "(begin, end, worker) of each node, in seconds of one clock; of a run that was started `timed` and has "
-          "ended.");
+          "(begin, end, worker) of each node, in seconds of one clock. Empty unless the run was started `timed`\n"
+          "and has ended.");
 }
 
 }  // namespace engine_python

@@ -13,7 +13,7 @@ namespace engine_python {
 namespace {
 
 StatePtr& Default() {
-  static auto* state = new StatePtr;  // never destroyed: exit shuts it down, later threads may still look
+  static auto* state = new StatePtr;  // never destroyed: exit shuts the engine down, and later threads may still look
   return *state;
 }
 
@@ -22,13 +22,13 @@ std::vector<std::weak_ptr<EngineState>>& Registry() {
   return *states;
 }
 
-// Draining waits for bodies that need the GIL, so whoever drops the last handle must let it go.
+// A drain waits for bodies, which need the GIL, so whoever drops the last handle must give the GIL up.
 void Destroy(EngineState* state) {
   if (Leaving()) {
-    if (!state->shut_down) return;  // its threads can't be joined any more: leak it
+    if (!state->shut_down) return;  // its threads cannot be joined any more: leak it
     delete state;
   } else if (CurrentBody()) {
-    // On a worker, perhaps one of its own, which can't join itself. Exit waits for this thread.
+    // This is a worker, perhaps one of that engine, and a worker cannot join itself. Exit waits for this thread.
     std::thread([state, away = Away()] {
       delete state;
       ForgetThread();
@@ -67,7 +67,7 @@ StatePtr DefaultState() {
     const bool caller_runs = !engine::UsesWorkers(options.policy);
     StatePtr made = NewState(std::move(options));
     made->caller_runs = caller_runs;
-    if (!Default()) Default() = made;  // another thread may have been first while the GIL was free
+    if (!Default()) Default() = made;  // another thread may have made one while we did not have the GIL
   }
   return Default();
 }

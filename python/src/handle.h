@@ -1,7 +1,7 @@
-// Handle: what Python holds of an engine and of a Var.
+// Handle: what Python has of an engine and of a Var.
 //
-// Ownership: Engine objects of Python share one EngineState; the last to go shuts the engine down. A Var knows its
-//            engine weakly, so that a forgotten Var doesn't keep threads alive.
+// Ownership: Python's Engine objects share one EngineState; when the last one goes, the engine is shut down. A Var has
+//            only a weak reference to its engine, so that a forgotten Var does not keep threads alive.
 // Threads:   the GIL guards the fields of EngineState; the engine guards itself.
 #pragma once
 
@@ -19,9 +19,9 @@ namespace engine_python {
 struct EngineState {
   explicit EngineState(engine::EngineOptions options) : engine(std::move(options)) {}
   engine::Engine engine;
-  bool caller_runs = false;  // a policy under which pushes run ops may be in force: they give the GIL up
+  bool caller_runs = false;  // a policy under which pushes run ops may be in force, so pushes give the GIL up
   bool shut_down = false;
-  // Errors that an abandoned wait_all (Ctrl-C) took from the engine after its caller had left.
+  // Errors that an abandoned wait_all (Ctrl-C) got from the engine after its caller had left.
   std::vector<std::exception_ptr> orphans;
 };
 using StatePtr = std::shared_ptr<EngineState>;
@@ -35,20 +35,20 @@ struct PyVar {
   std::weak_ptr<EngineState> engine;
 };
 
-// Makes an engine, with the GIL given up; destroying it gives the GIL up as well.
+// Makes an engine without the GIL. Its destruction gives the GIL up, too.
 StatePtr NewState(engine::EngineOptions options);
-// The engine behind the module's functions, made with EngineOptions::FromEnv on first use.
+// The engine of the module's functions. It is made with EngineOptions::FromEnv on first use.
 StatePtr DefaultState();
 bool HasDefaultState();
 void SetDefaultState(StatePtr state);
-// Of an Engine, or of the default one for None; TypeError that begins with `what` otherwise.
+// The state of an Engine; for None that of the default one. Otherwise TypeError that begins with `what`.
 StatePtr StateOf(nanobind::handle engine, const char* what);
-// Every engine that is alive; for exit.
+// All engines that are alive. For exit.
 std::vector<StatePtr> LiveStates();
 
-// The Var of `object`: a Var, or what has one as its `var` (a Value); null otherwise.
+// The Var of `object`, which is a Var or has one as its `var` (a Value); null for anything else.
 nanobind::object FindVar(nanobind::handle object);
-// As FindVar; raises TypeError that begins with what() where there is none.
+// As FindVar, but raises TypeError, which begins with what(), if there is no Var.
 [[noreturn]] void RaiseNoVar(nanobind::handle object, const std::string& what);
 template <class What>
 PyVar VarOf(nanobind::handle object, What&& what) {
@@ -56,7 +56,7 @@ PyVar VarOf(nanobind::handle object, What&& what) {
   if (!found.is_valid()) RaiseNoVar(object, what());
   return *nanobind::inst_ptr<PyVar>(found);
 }
-// The engine of a Var; ShutdownError if it is gone.
+// The engine of a Var; ShutdownError if that engine is gone.
 StatePtr EngineOf(const PyVar& var);
 
 }  // namespace engine_python

@@ -1,4 +1,4 @@
-// The extension module engine._core. Its functions are the package's; the package adds what is easier in Python.
+// The extension module engine._core. The package exports its functions, and adds what is easier to write in Python.
 #include <nanobind/nanobind.h>
 
 #include "arrays.h"
@@ -10,7 +10,7 @@
 
 NB_MODULE(_core, m) {
   using namespace engine_python;
-  nanobind::set_leak_warnings(false);  // Vars of a program's globals outlive the module; that is no leak
+  nanobind::set_leak_warnings(false);  // Vars in a program's globals outlive the module; they are no leak
   m.attr("__version__") = engine::Version();
   BindCancel(m);
   BindVar(m);

@@ -1,4 +1,5 @@
-// Names: enumerations that Python says by name. Their enumerators count from 0; `last` is the largest of those that are meant.
+// Names: enumerations whose values Python gives by name. Their enumerators count from 0; `last` is the largest one
+// allowed.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ std::string NamesUpTo(Enum last, NameOf&& name_of) {
   return names;
 }
 
-// The enumerator that is called `name`; UsageError with those that there are.
+// The enumerator with that name; the UsageError for another name lists the names.
 template <class Enum, class NameOf>
 Enum ByName(const std::string& name, Enum last, NameOf&& name_of, const std::string& what) {
   for (int i = 0; i <= static_cast<int>(last); ++i)

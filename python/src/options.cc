@@ -48,7 +48,7 @@ Duration SecondsOf(nb::handle given, const char* key) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
-// A hook in Python. What it raises has nobody to go to but sys.unraisablehook.
+// A Python function as a hook. What it raises goes to sys.unraisablehook, because nobody else can get it.
 template <class... Args>
 std::function<void(Args...)> HookOf(nb::handle given, const char* key,
                                     std::type_identity_t<nb::object (*)(Args...)> convert) {
@@ -98,7 +98,7 @@ engine::PoolOptions PoolOf(const std::string& name, nb::handle given) {
   return pool;
 }
 
-// ---- from Python, an overload for each kind of option
+// ---- from Python: an overload for each kind of option
 
 void Set(EngineOptions&, int& option, nb::handle given, const char* key, option::Range allowed) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
@@ -141,7 +141,7 @@ void Set(EngineOptions&, option::Devices& option, nb::handle given, const char*,
 void Set(EngineOptions&, engine::Policy& option, nb::handle given, const char*, option::Range) {
   option = engine::PolicyByName(Text(given, "init: policy"));
 }
-// The policy stands before its parameters in the table, so it is known here.
+// The policy comes before its parameters in the table, so it is known here.
 void Set(EngineOptions& options, engine::PolicyOptions& option, nb::handle given, const char* key, option::Range) {
   if (!PyDict_Check(given.ptr()))
     RaiseTypeError(std::string("init: ") + key + " is no dict; {parameter: value} is expected");

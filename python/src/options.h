@@ -1,4 +1,4 @@
-// Options: the keywords of engine.init and Engine, a row each of the table in engine/options.h.
+// Options: the keywords of engine.init and Engine. Each is a row of the table in engine/options.h.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@
 
 namespace engine_python {
 
-// The type of each kind of option in Python; None besides. Also read by .ci/tables.py.
+// The type of each kind of option in Python; None is allowed too. .ci/tables.py reads these lines.
 #define ENGINE_PY_Int "int"
 #define ENGINE_PY_Size "int"
 #define ENGINE_PY_Micros "float"
@@ -25,13 +25,13 @@ namespace engine_python {
 #define ENGINE_PY_PolicyKind "str"
 #define ENGINE_PY_PolicyParameters "dict[str, bool | int]"
 
-// ", workers: int | None = None, ..." for signatures.
+// For signatures: ", workers: int | None = None, ..."
 #define ENGINE_PY_KEYWORD(kind, name, ...) ", " #name ": " ENGINE_PY_##kind " | None = None"
 #define ENGINE_PY_KEYWORDS ENGINE_OPTIONS(ENGINE_PY_KEYWORD)
 
-// `base` with what the dict `given` says; None leaves an option as it is. TypeError for an unknown keyword.
+// `base`, changed by what the dict `given` says. None leaves an option as it is. TypeError for an unknown keyword.
 engine::EngineOptions OptionsFrom(nanobind::handle given, engine::EngineOptions base);
-// {"raise_at_push": True} as texts, which is how policies take their parameters from front ends.
+// The parameters as text, which is how front ends give them to policies: {"raise_at_push": True}.
 std::map<std::string, std::string> ParameterTexts(nanobind::handle parameters);
 
 }  // namespace engine_python

@@ -17,8 +17,8 @@ template <class Body>
 void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
   engine::Engine& eng = state->engine;
   constexpr bool kAsync = std::is_same_v<Body, AsyncBody>;
-  // A push is shorter than giving the GIL away and getting it back, and never waits for a body: so it keeps the GIL,
-  // unless the queue is full or ops run inside their push.
+  // A push takes less time than giving the GIL up and getting it back, and it never waits for a body. So it keeps the
+  // GIL, unless the queue is full or ops run inside their push.
   if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
     bool pushed;
     if constexpr (kAsync) {
@@ -41,7 +41,7 @@ struct PushArgs {
   nb::handle fn, reads, updates, writes, priority, name, place, run_always, cancel, graph_key;
 };
 
-// Validates, then pushes on `state`; `async` bodies are called with a Done. Raises Python exceptions only.
+// Checks the arguments, then pushes on `state`; the body of an `async` push gets a Done. Raises Python exceptions only.
 void Push(const StatePtr& state, const PushArgs& args, bool async) {
   const char* verb = async ? "push_async" : "push";
   const engine::Site site = CallerSite();
@@ -93,13 +93,13 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
   DropDeferred();
 }
 
-// The parameters of all four functions, in Python's words.
+// The parameters of all four functions, as Python writes them.
 #define ENGINE_PUSH_PARAMETERS                                                                               \
   "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, " \
   "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None, "      \
   "graph_key: GraphKey | None = None) -> None"
 
-// Binds `name` as a function of the module (the default engine) and as a method of Engine.
+// Binds `name` as a function of the module (for the default engine) and as a method of Engine.
 template <bool kAsync>
 void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const char* function, const char* method,
               const char* doc) {
@@ -204,11 +204,12 @@ engine::Placement PlaceOf(const StatePtr& state, nb::handle place, const Where& 
 void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
   nb::class_<engine::GraphKey>(
       m, "GraphKey",
-      "What an op on a device is, so that a bulk or a static plan in which all ops have one is launched as a graph "
-      "once it\n"
-      "has come often enough: the body is not run then. So it must do the same for the same key, and nothing else.\n"
-      "`kind`: operator, launch shape, types, everything but pointers and scalars; not 0. `params`: of pointers and\n"
-      "scalars, a hash, or a version that moves with them. `one_call`: the body issues exactly one kernel or copy.")
+      "What an op on a device does, for a bulk or a static plan of which every op has a key: when it has\n"
+      "come often enough, it is launched as a device graph, and the bodies do not run. So a body must do\n"
+      "the same for the same key, and nothing else.\n"
+      "`kind`: the operator, launch shape, types, everything but pointers and scalars; not 0. `params`: the\n"
+      "pointers and scalars, as a hash or as a version that changes with them. `one_call`: the body issues\n"
+      "exactly one kernel or copy.")
       .def(
           "__init__",
           [](engine::GraphKey* self, nb::int_ kind, nb::int_ params, bool one_call) {
@@ -221,15 +222,15 @@ void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
   BindVerb<false>(
       m, cls, "push", "def push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,
       "def push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,
-      "Runs fn() on a worker once every earlier op on the same Vars allows it; returns at once (with the queue full,\n"
-      "when there is room). `reads` are looked at, `updates` changed, `writes` replaced. Any thread, ops included.\n"
-      "What fn raises comes back at waits for what it updates or writes; its result is ignored.\n"
-      "Raises TypeError or UsageError, with the op's name and the line of the push; nothing was pushed then.");
-  BindVerb<true>(
-      m, cls, "push_async", "def push_async(fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
-      "def push_async(self, fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
-      "As push, but the op ends when done() or done.fail(exception) is called, on any thread, before or after\n"
-      "fn(done) returns. A done that is dropped uncalled fails the op with CompletionError.");
+      "Runs fn() on a worker once every earlier op on the same Vars allows it. Returns at once; if the\n"
+      "queue is full, when there is room. fn looks at `reads`, changes `updates` and replaces `writes`. Any\n"
+      "thread may push, also inside ops.\n"
+      "Waits for what the op updates or writes raise what fn raised; fn's result is ignored. TypeError or\n"
+      "UsageError, with the op's name and the line of the push: nothing was pushed.");
+  BindVerb<true>(m, cls, "push_async", "def push_async(fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
+                 "def push_async(self, fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
+                 "As push, but the op ends when done() or done.fail(exception) is called, on any thread, before or\n"
+                 "after fn(done) returns. If done is dropped uncalled, the op fails with CompletionError.");
 }
 
 }  // namespace engine_python

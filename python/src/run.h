@@ -1,4 +1,4 @@
-// Run: plans and runs as Python holds them.
+// Run: plans and runs in Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,10 +17,10 @@ namespace engine_python {
 struct PyPlan {
   engine::Plan plan;
   std::weak_ptr<EngineState> engine;
-  mutable uint64_t shape = 0;  // class of the last run's arguments under cost_model; guarded by the GIL
+  mutable uint64_t shape = 0;  // shape class of the last run's arguments under cost_model; the GIL guards it
 };
 
-// A run in flight. The times that it fills must outlive it, so that dropping one that has them waits.
+// A run in flight. Its array of times must outlive it, so dropping a run that has one waits for the run.
 struct PyRun {
   engine::Run run;
   std::weak_ptr<EngineState> engine;
@@ -31,12 +31,12 @@ struct PyRun {
     if (times.empty() || run.done()) return;
     try {
       WithoutGil([&] { run.Wait(); });
-    } catch (...) {  // said by whoever waits for what it wrote
+    } catch (...) {  // whoever waits for what the run wrote gets the error
     }
   }
 };
 
-// `f`, with what it throws raised in Python.
+// Calls `f`, and raises in Python what it throws.
 template <class F>
 auto Translated(F&& f) {
   try {

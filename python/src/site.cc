@@ -25,8 +25,8 @@ const char* Utf8(PyObject* text) {
   return utf8;
 }
 
-// File names by the address of their str: code objects of one file share it. The cache owns a reference, so that an
-// address is not reused; programs that compile many "<string>"s start over now and then.
+// File names by the address of their str, which the code objects of one file share. The cache owns a reference, so that
+// an address is not reused. Programs that compile many "<string>"s start a new cache now and then.
 const File& FileOf(PyObject* filename) {
   constexpr size_t kMaxFiles = 4096;
   static auto* cache = new std::unordered_map<PyObject*, File>;

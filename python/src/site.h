@@ -1,6 +1,6 @@
-// Site: where in the Python program an op is pushed, and the name it goes by.
+// Site: where in the Python program an op is pushed, and the op's name.
 //
-// Threads: the GIL is held in every function here; that is what guards the cache of file names.
+// Threads: the GIL is held in every function here; it guards the cache of file names.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,12 +11,12 @@
 
 namespace engine_python {
 
-// Frames of files in this folder are the package's own and never a push site.
+// Sets the folder of the package. Frames of files in it are never the site of a push.
 void SetPackageFolder(std::string folder);
-// The innermost frame outside the package; empty where no Python frame is running.
+// The line of the innermost frame outside the package; empty if no Python frame is running.
 engine::Site CallerSite();
 
-// What messages of refused calls begin with; made into text only when one is written.
+// Where: how messages of refused calls begin. The text is made only when a message is written.
 struct Where {
   const char* verb;
   engine::Name name;
@@ -25,7 +25,7 @@ struct Where {
 };
 // The op's name: `given`, or the name of `fn`. Kept for the life of the process, once for each distinct text.
 engine::Name OpName(nanobind::handle given, nanobind::handle fn, const Where& at);
-// Text of a str; TypeError naming `what` otherwise.
+// The text of a str; otherwise TypeError that names `what`.
 std::string Text(nanobind::handle object, const std::string& what);
 
 }  // namespace engine_python

@@ -1,4 +1,5 @@
-// The binding of SmartStage. What is Python's about it: items are arguments of a function, which is recorded by the first.
+// The binding of SmartStage. Special to Python: an item is the arguments of a function, which is recorded with the
+// first item.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -25,7 +26,7 @@ std::vector<engine::Value> ValuesOf(nb::handle objects) {
   return values;
 }
 
-// `pull` returns the arguments of the next step in a list.
+// `pull` returns the arguments of the next step as a list.
 engine::StepPull PullOf(nb::handle pull) {
   return [pull = std::make_shared<const PyRef>(PyRef::Borrow(pull.ptr()))](std::vector<engine::Value>* values) {
     try {
@@ -58,7 +59,7 @@ class PySmartStage {
   }
   ~PySmartStage() { host_->cancel = {}; }
 
-  // record() -> (graph, how many inputs items give, marked nodes)
+  // record() -> (graph, how many inputs the items give, marked nodes)
   bool Record(nb::handle record) {
     return steps_->Record([&] {
       const nb::object made = record();
@@ -92,7 +93,7 @@ class PySmartStage {
   std::string Label() const { return "smart stage '" + steps_->name() + "': "; }
 
  private:
-  const std::weak_ptr<EngineState> engine_;  // the host keeps it
+  const std::weak_ptr<EngineState> engine_;  // the host keeps the engine alive
   const std::shared_ptr<PythonHost> host_;
   std::unique_ptr<engine::SmartStage> steps_;
 };
@@ -141,27 +142,30 @@ void BindSmart(nb::module_& m) {
               "...] | None, stage: dict[str, Any], own: dict[str, Any]) -> None"))
       .def(
           "cancel", [](PySmartStage& self) { Of(self, [&] { self.Cancel(); }); },
-          "Ends now: who waits for a step gets CancelledError, what was read ahead is thrown away. May be repeated.")
+          "Ends now: a thread that waits for a step gets CancelledError, and items that were read ahead are\n"
+          "dropped. May be repeated.")
       .def(
           "stats", [](const PySmartStage& self) { return Of(self, [&] { return self.Stats(); }); },
           nb::sig("def stats(self) -> dict[str, Any]"),
-          "Counters: steps, position, read, skipped, on; `stage`: those of the last level, while steps are staged.")
+          "Counters: steps, position, read, skipped, on. `stage`: the counters of the last level, while steps\n"
+          "are staged.")
       .def_prop_ro(
           "report", [](const PySmartStage& self) { return Report((*self).Report()); },
           nb::sig("def report(self) -> dict[str, Any]"),
           "What was decided: nodes with the reasons why they are not staged, boundary, predicted and measured seconds.")
       .def_prop_ro(
           "name", [](const PySmartStage& self) { return (*self).name(); },
-          "What it goes by in errors and in the names of its threads.")
+          "The name that errors and the names of its threads use.")
       .def(
           "_record",
           [](PySmartStage& self, nb::object record) { return Of(self, [&] { return self.Record(record); }); },
           nb::arg("record"), nb::sig("def _record(self, record: Callable[[], tuple[Graph, int, list[int]]]) -> bool"),
-          "Reads the first item and records the step by it, unless that was done. False: the data has ended.")
+          "Reads the first item and records the step with it, unless that was done already. False: the data has\n"
+          "ended.")
       .def(
           "_next", [](PySmartStage& self, nb::object given) { return Of(self, [&] { return self.Next(given); }); },
           nb::arg("given"), nb::sig("def _next(self, given: Sequence[object]) -> Run | None"),
-          "Starts the next step; None at the end of the data. Waits; Ctrl-C works.");
+          "Starts the next step; None at the end of the data. Waits; Ctrl-C interrupts it.");
 }
 
 }  // namespace engine_python

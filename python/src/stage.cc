@@ -19,7 +19,7 @@ using engine::StageItem;
 using Taken = engine::StagingArea::Taken;
 using SharedFn = std::shared_ptr<const PyRef>;
 
-// None: for ever.
+// None means for ever.
 engine::Timeout TimeoutOfSeconds(std::optional<double> seconds) {
   if (!seconds) return engine::Timeout::kForever;
   return std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(*seconds, 0.0, 3e8) * 1e9));
@@ -27,7 +27,7 @@ engine::Timeout TimeoutOfSeconds(std::optional<double> seconds) {
 
 SharedFn Shared(nb::handle function) { return std::make_shared<const PyRef>(PyRef::Borrow(function.ptr())); }
 
-// Of the callables that engine.sources makes: pull() and make(what was pulled), either of which may be None.
+// A source made of the callables of engine.sources: pull() and make(what was pulled). Either may be None.
 engine::detail::StageSource SourceOf(nb::handle pull, nb::handle make, bool sized) {
   engine::detail::StageSource source;
   if (!pull.is_none()) {
@@ -36,7 +36,7 @@ engine::detail::StageSource SourceOf(nb::handle pull, nb::handle make, bool size
         *item = ItemOf(CallSource(*pull), sized);
         return true;
       } catch (const PyFailure& failure) {
-        // An iterator says StopIteration when it ends, whatever closed_exception_types is.
+        // An iterator ends by StopIteration, whatever closed_exception_types is.
         if (PyErr_GivenExceptionMatches(failure.get(), PyExc_StopIteration)) return false;
         throw;
       }
@@ -80,7 +80,7 @@ class PyStage final : public engine::StageBase {
     try {
       Cancel();
       if (!JoinFor(timeout)) return false;
-    } catch (const engine::ForkedWhilePending&) {  // the producers are the parent's
+    } catch (const engine::ForkedWhilePending&) {  // the producers stayed in the parent
     }
     Restart(SourceOf(pull, make, sized_));
     return true;
@@ -106,7 +106,7 @@ class PyStage final : public engine::StageBase {
   const bool sized_;  // only capacity_bytes needs to know how large items are
 };
 
-// fn, with what it throws raised.
+// Calls fn, and raises in Python what it throws.
 template <class F>
 auto Of(const PyStage& self, F&& fn) {
   return Raising([&] { return self.Label(); }, fn);
@@ -147,27 +147,30 @@ void BindStage(nb::module_& m) {
                   "closed: tuple[type[BaseException], ...], options: dict[str, Any]) -> None"))
       .def(
           "start", [](PyStage& self) { Of(self, [&] { self.Start(); }); },
-          "Starts the producers, unless they run: for who wants items to be ready when they are first asked for.")
+          "Starts the producers, unless they run already, so that items are ready when they are first asked\n"
+          "for.")
       .def(
           "close", [](PyStage& self) { Of(self, [&] { self.Close(); }); },
-          "No more items are begun; what was begun is delivered, then the stream ends. May be repeated.")
+          "Producers begin no more items. Those that were begun are delivered, then the stream ends. May be\n"
+          "repeated.")
       .def(
           "cancel", [](PyStage& self) { Of(self, [&] { self.Cancel(); }); },
-          "Everything ends now: takers get CancelledError, what is buffered is thrown away. May be repeated.")
+          "Ends everything now: a thread that waits for an item gets CancelledError, and buffered items are\n"
+          "dropped. May be repeated.")
       .def(
           "join",
           [](PyStage& self, std::optional<double> timeout) {
             return Of(self, [&] { return self.JoinFor(TimeoutOfSeconds(timeout)); });
           },
           nb::arg("timeout") = nb::none(), nb::sig("def join(self, timeout: float | None = None) -> bool"),
-          "True once no producer is inside the source any more; False if one still is after `timeout` seconds.")
+          "Waits until no producer is inside the source; False if one still is after `timeout` seconds.")
       .def(
           "stats", [](const PyStage& self) { return Of(self, [&] { return StatsOf(self.stats()); }); },
           nb::sig("def stats(self) -> dict[str, Any]"),
           "Counters of this run: delivered, position, fill, drops, skipped, producer_wait, consumer_wait and more.")
       .def_prop_ro(
           "name", [](const PyStage& self) { return self.options().name; },
-          "What it goes by in errors and in the names of its threads.")
+          "The name that errors and the names of its threads use.")
       .def(
           "_take_or",
           [](PyStage& self, std::optional<double> timeout, nb::object end) {
@@ -175,7 +178,7 @@ void BindStage(nb::module_& m) {
           },
           nb::arg("timeout").none(), nb::arg("end").none(),
           nb::sig("def _take_or(self, timeout: float | None, end: Any) -> Any"),
-          "The next item, or `end`. Waits; Ctrl-C works. TimeoutError after `timeout` seconds.")
+          "The next item, or `end`. Waits; Ctrl-C interrupts it. TimeoutError after `timeout` seconds.")
       .def(
           "_restart",
           [](PyStage& self, nb::object pull, nb::object make, std::optional<double> timeout) {
@@ -184,9 +187,9 @@ void BindStage(nb::module_& m) {
           nb::arg("pull").none(), nb::arg("make").none(), nb::arg("timeout").none(),
           nb::sig("def _restart(self, pull: Callable[[], Any] | None, make: Callable[[Any], Any] | None, "
                   "timeout: float | None) -> bool"),
-          "Cancels, and begins again. False: the source has not returned within `timeout` seconds.");
+          "Cancels, and starts over. False: the source has not returned within `timeout` seconds.");
   m.def("stage_lane", &engine::StageLane,
-        "In the source of a stage: where its device work goes, for `place`. Elsewhere the CPU.");
+        "In the source of a stage: the placement for its work on the device. Elsewhere: the default CPU pool.");
   m.def(
       "_make_stage_pool",
       [](const std::string& global_name, int inter_op_threads_num, int intra_op_threads_num) {

@@ -28,7 +28,7 @@ constexpr auto kLongTake = microseconds(200);            // shorter waits are no
 constexpr auto kHandOver = microseconds(200);
 constexpr int kHandOvers = 16;
 
-// Guarded by the GIL.
+// The list of all hosts. The GIL guards it.
 std::vector<std::weak_ptr<PythonHost>>& Hosts() {
   static auto* hosts = new std::vector<std::weak_ptr<PythonHost>>;
   return *hosts;
@@ -72,7 +72,7 @@ void PythonHost::Spawn(const std::string& name, std::function<void()> produce) {
     const Inside inside(self->producers_);
     try {
       produce();
-    } catch (const engine::ShutdownError&) {  // the interpreter is leaving
+    } catch (const engine::ShutdownError&) {  // the interpreter is ending
     }
   };
   try {
@@ -115,7 +115,7 @@ bool PythonHost::Put(const std::function<bool()>& put) {
   return go_on;
 }
 
-// Lets go of the GIL until a consumer has an item and asks for it, or for kHandOver at most.
+// Gives the GIL up until a consumer has an item and asks for the GIL, or for kHandOver at most.
 void PythonHost::LetTakerRun(uint32_t before) {
   if (Leaving()) return;
   const auto until = steady_clock::now() + kHandOver;
@@ -124,10 +124,11 @@ void PythonHost::LetTakerRun(uint32_t before) {
   });
 }
 
-// A consumer that was just woken wants the GIL. A source that waits or calls into libraries lets go of it soon; one of pure
-// Python would keep it for a whole switch interval (5 ms). Which it is shows at the next item: who was woken by the one
-// before still waits, or not. It is asked again from time to time, because who gives the GIL up may be long without it.
-// With the first item the consumer may still be on its way out of the call that started this thread.
+// A consumer that was just woken needs the GIL. A source that waits, or calls into libraries, gives the GIL up soon; a
+// source of pure Python would keep it for a whole switch interval (5 ms). The next item shows which kind the source is:
+// the consumer that the item before woke is still waiting, or not. That is tested again from time to time, because a
+// thread that gives the GIL up may be without it for long. At the first item the consumer may still be leaving the call
+// that started this thread.
 void PythonHost::MindTakers(uint32_t before) {
   const bool first = std::exchange(fresh_, false);
   if (takers_ == 0) {
@@ -181,8 +182,8 @@ PyObject* CallSource(const PyRef& function, PyObject* argument) {
   try {
     made = argument ? PyObject_CallOneArg(function.get(), argument) : PyObject_CallNoArgs(function.get());
   } catch (const abi::__forced_unwind&) {
-    // The interpreter has ended while the source ran. CPython before 3.14 unwinds a thread that then wants the GIL, which
-    // our frames do not survive; later ones let it sleep for ever, and so it does here.
+    // The interpreter has ended while the source ran. CPython before 3.14 unwinds a thread that then asks for the GIL,
+    // which our frames do not survive; later versions let such a thread sleep for ever, and so do we.
     for (;;) pause();
   }
   if (!made) throw PyFailure::Fetch();
@@ -205,7 +206,7 @@ void RaiseOf(const std::string& label, const std::exception_ptr& thrown) {
     if (!PyErr_GivenExceptionMatches(failure.get(), PyExc_StopIteration) &&
         !PyErr_GivenExceptionMatches(failure.get(), PyExc_StopAsyncIteration))
       RaiseWithNote(failure, "engine: " + label + "its source raised this");
-    // Out of __next__ it would look like the end.
+    // If it left __next__ as it is, it would look like the end.
     const std::string what = Py_TYPE(failure.get())->tp_name;
     nb::object error = nb::handle(PyExc_RuntimeError)(
         ("the source of " + label.substr(0, label.size() - 2) + " raised " + what).c_str());
@@ -223,7 +224,7 @@ void CancelStages() {
     if (!host) continue;
     try {
       if (host->cancel) host->cancel();
-    } catch (const engine::ForkedWhilePending&) {  // its producers are the parent's
+    } catch (const engine::ForkedWhilePending&) {  // its producers stayed in the parent
     }
     alive.push_back(std::move(host));
   }

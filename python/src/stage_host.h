@@ -1,10 +1,10 @@
-// PythonHost: what stages of Python programs do around their waits, and where their sources run.
+// PythonHost: what stages of Python programs do around their waits, and the threads on which their sources run.
 //
-// Producers are daemon threads of Python's own, so that one which is stuck in its source cannot keep the interpreter from
-// ending. They hold the GIL but where they wait. One host for each engine.data.Stage and SmartStage.
+// Producers are daemon threads that Python makes, so that a producer that is stuck in its source cannot keep the
+// interpreter from ending. They hold the GIL except where they wait. Each engine.data.Stage and SmartStage has a host.
 //
-// Threads:   all with the GIL held; it guards the fields but `taken_`.
-// Ownership: the stage and its producers share it; `cancel` is the Python object's that has the stage.
+// Threads:   all, with the GIL held. The GIL guards the fields except `taken_`.
+// Ownership: the stage and its producers share the host; `cancel` belongs to the Python object that has the stage.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,7 +23,7 @@ namespace engine_python {
 
 class PythonHost final : public engine::StageHost, public std::enable_shared_from_this<PythonHost> {
  public:
-  // `engine`: whose device lane the options name, kept alive.
+  // `engine`, whose device lanes the options name, is kept alive.
   static std::shared_ptr<PythonHost> Make(nanobind::handle engine);
 
   void Spawn(const std::string& name, std::function<void()> produce) override;
@@ -31,7 +31,7 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
   void Take(const Attempt& attempt) override;
   bool Put(const std::function<bool()>& put) override;
 
-  // What ends the stage when the interpreter ends; empty: it has gone.
+  // Ends the stage when the interpreter ends; empty: the stage is gone.
   std::function<void()> cancel;
 
  private:
@@ -41,36 +41,36 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
   void MindTakers(uint32_t before);
 
   PyRef engine_;
-  int producers_ = 0;  // inside their loops
-  int takers_ = 0;     // that sleep in Take
+  int producers_ = 0;  // how many are inside their loops
+  int takers_ = 0;     // how many sleep in Take
   std::chrono::steady_clock::time_point taking_since_{};
-  bool fresh_ = true;                                    // nothing was put yet
-  std::chrono::steady_clock::time_point woken_since_{};  // taking_since_ of the consumer for whom the last item was put
-  int hand_overs_ = 0;  // of the GIL, before it is asked anew whether the source keeps it
-  // Takes that have ended. release, with the acquire in LetTakerRun: nothing but the order of the two.
+  bool fresh_ = true;                                    // no item has been put yet
+  std::chrono::steady_clock::time_point woken_since_{};  // taking_since_ of the consumer that the last item woke
+  int hand_overs_ = 0;  // how often the GIL is still handed over before the source is tested again
+  // How many takes have ended. release, with the acquire in LetTakerRun: only the order of the two matters.
   std::atomic<uint32_t> taken_{0};
 };
 
-// Ctrl-C while a stage waited.
+// Somebody pressed Ctrl-C while a stage waited.
 struct PyGivenUp final : engine::WaitGivenUp {
   explicit PyGivenUp(PyFailure raised) : failure(std::move(raised)) {}
   PyFailure failure;
 };
 
-// Fields of StageOptions, by the names of engine.data.staged's options.
+// StageOptions from the options of engine.data.staged, by name.
 engine::StageOptions StageOptionsOf(const nanobind::dict& given, std::shared_ptr<PythonHost> host);
 nanobind::dict StatsOf(const engine::StageStats& stats);
-// True for exceptions of the classes in the tuple `types`.
+// A filter that is true for exceptions of the classes in the tuple `types`.
 engine::ExceptionFilter FilterOf(nanobind::handle types);
 
-// Calls a Python function of the source, with one argument or none; the result is a new reference. What it raises is thrown
-// as PyFailure; at the end of the interpreter it may not come back.
+// Calls a Python function of the source with one argument or none, and returns a new reference. An exception is thrown
+// as PyFailure. While the interpreter ends, the call may never return.
 PyObject* CallSource(const PyRef& function, PyObject* argument = nullptr);
-// An item that holds a reference to `object`, which it takes over.
+// An item that takes over a reference to `object`.
 engine::StageItem ItemOf(PyObject* object, bool sized);
 
-// Raises in Python what a call of the stage threw; what its source raised comes as a copy of its own with a note.
-// `label`: "stage 'x': ".
+// Raises in Python what a call of the stage threw; an exception of the source as a copy with a note. `label`: "stage
+// 'x': ".
 [[noreturn]] void RaiseOf(const std::string& label, const std::exception_ptr& thrown);
 template <class Label, class F>
 auto Raising(Label&& label, F&& fn) -> decltype(fn()) {
@@ -83,9 +83,10 @@ auto Raising(Label&& label, F&& fn) -> decltype(fn()) {
   }
 }
 
-// At exit, after the engines have ended: cancels every stage and waits a while for producers to leave their sources.
+// Called at exit, after the engines have ended: cancels every stage, and waits a while for producers to leave their
+// sources.
 void CancelStages();
-// In the child of a fork: producers are the parent's.
+// Called in a fork's child: the producers stayed in the parent.
 void ForgetProducers();
 
 }  // namespace engine_python

@@ -26,10 +26,9 @@ PyVar NewVar(nb::handle name, nb::handle engine) {
 }  // namespace
 
 void BindVar(nb::module_& m) {
-  nb::class_<PyVar>(
-      m, "Var", nb::is_weak_referenceable(),
-      "What ops are ordered by: a name for some data, which it doesn't hold. Counted: the last reference to\n"
-      "go ends the variable behind the ops that are pending on it. Any thread may use it.")
+  nb::class_<PyVar>(m, "Var", nb::is_weak_referenceable(),
+                    "What ops are ordered by: a name for some data, which the Var does not contain. When its last\n"
+                    "reference goes, the variable ends behind the ops that are pending on it. Any thread may use it.")
       .def(
           "__init__", [](PyVar* self, nb::handle name, nb::handle engine) { new (self) PyVar(NewVar(name, engine)); },
           nb::arg("name") = nb::none(), nb::arg("engine") = nb::none(),
@@ -37,25 +36,24 @@ void BindVar(nb::module_& m) {
       .def_prop_ro("name", [](const PyVar& self) { return std::string(self.var.name()); })
       .def_prop_ro(
           "version", [](const PyVar& self) { return self.var.version(); },
-          "Writes completed so far; failed and skipped ones count.")
+          "How many writes have completed; failed and skipped ones count too.")
       .def_prop_ro(
           "engine", [](const PyVar& self) { return PyEngine{EngineOf(self)}; },
-          "The engine it belongs to. ShutdownError if that is gone.")
+          "The engine of the Var. ShutdownError if that engine is gone.")
       .def(
           "wait", [](const PyVar& self, nb::handle timeout) { return WaitVar(self, TimeoutOf(timeout)); },
           nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> bool"),
-          "Waits until every write pushed so far has finished; False after `timeout` seconds. Gives the GIL up; "
-          "Ctrl-C\n"
-          "works. Raises what the failed op raised, with a note that says which op and where it was pushed; as often "
-          "as\n"
-          "asked. Inside an op, waiting for a Var of that op is refused (UsageError).")
+          "Waits until every write of this Var that was pushed so far has ended; False after `timeout` seconds.\n"
+          "Gives the GIL up; Ctrl-C interrupts it. Raises, at every call, what the failed op raised, with a\n"
+          "note that says which op it was and where it was pushed. Inside an op, a wait for a Var of that op is\n"
+          "refused (UsageError).")
       .def(
           "wait_to_write", [](const PyVar& self) { WaitToWrite(self); },
-          "Waits for writers and readers: afterwards the caller may reuse what the Var stands for.")
+          "Waits for the writers and the readers: afterwards the caller may reuse what the Var stands for.")
       .def(
           "__await__",
           [](nb::handle self) { return nb::module_::import_("engine.aio").attr("of_var")(self).attr("__await__")(); },
-          nb::sig("def __await__(self) -> Generator[object, None, None]"), "As wait, for a coroutine.")
+          nb::sig("def __await__(self) -> Generator[object, None, None]"), "Waits as `wait` does, in a coroutine.")
       .def(
           "__eq__",
           [](const PyVar& self, nb::handle other) {

@@ -19,7 +19,7 @@ namespace {
 using Nanoseconds = std::chrono::nanoseconds;
 
 Nanoseconds Duration(double seconds) {
-  constexpr double kLongest = 3e8;  // ten years; keeps clock arithmetic from overflowing
+  constexpr double kLongest = 3e8;  // ten years, so that computing with clocks cannot overflow
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(std::min(seconds, kLongest)));
 }
 
@@ -30,20 +30,21 @@ void CheckSignals() {
 struct Job {
   std::mutex mutex;
   std::condition_variable ended;
-  bool done = false;  // guarded by mutex, as the rest
+  bool done = false;  // guarded by mutex, like the rest
   bool abandoned = false;
   std::exception_ptr thrown;
 };
 
-// True where a signal handler can run here, and nobody else waits for this thread's op.
+// Whether a signal handler can run on this thread, and nobody else waits for this thread's op.
 bool MustWatchSignals() { return OnMainThread() && !CurrentBody(); }
 
-// True where waits run ops on the waiting thread.
+// Whether waits run ops on the waiting thread.
 bool RunsOps(const EngineState& state) { return state.caller_runs || state.engine.workers() == 0; }
 
-// The part of a wait that the main thread does itself, looking for signals after each slice: one slice, because a
-// helper thread costs more than most waits take; all of them where the wait runs ops, which shall stay on the thread
-// that waits. Null: not ready yet, go on in one piece. `timeout` shrinks by what was waited.
+// The part of a wait that the main thread does itself, in slices, with a look for signals after each. It is one slice,
+// because a helper thread costs more than most waits take; or all slices, if the wait runs ops, because these must stay
+// on the thread that waits. Null: not ready yet, wait for the rest in one piece. Shortens `timeout` by the time that it
+// waited.
 template <class Wait>
 std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>* timeout, const Wait& wait) {
   if (!MustWatchSignals()) return {};
@@ -86,8 +87,8 @@ void Interruptible(std::function<void()> block, std::function<void(std::exceptio
   }
   auto job = std::make_shared<Job>();
   Away away;
-  // The helper waits in one piece, as the engine wants it: a wait cut into slices would start over each time, and a
-  // thread that keeps pushing could hold it up for ever.
+  // The helper waits in one piece, as the engine needs it: a wait that is cut into slices would start over with each
+  // slice, and a thread that keeps pushing could delay it for ever.
   std::thread([job, away = std::move(away), block = std::move(block), late = std::move(late)]() mutable {
     std::exception_ptr error;
     try {
@@ -96,7 +97,7 @@ void Interruptible(std::function<void()> block, std::function<void(std::exceptio
       error = std::current_exception();
     }
     block = nullptr;
-    ForgetThread();  // with zero workers, bodies have run here
+    ForgetThread();  // with zero workers, bodies have run on this thread
     std::unique_lock lock(job->mutex);
     if (job->abandoned && late) late(error);
     job->thrown = std::move(error);
@@ -124,7 +125,7 @@ bool WaitVar(const PyVar& var, std::optional<double> timeout) {
   const StatePtr state = EngineOf(var);
   const engine::Site site = CallerSite();
   try {
-    // Most waits find their Var ready: then the GIL is kept. Not where this call may run ops or lend a worker.
+    // Most waits find their Var ready, and then the GIL is kept; but not if this call may run ops or lend a worker.
     if (!RunsOps(*state) && !CurrentBody() && state->engine.WaitFor(var.var, Nanoseconds(0), site)) return true;
     if (timeout && *timeout <= 0) {
       bool ready = false;
@@ -160,7 +161,7 @@ bool WaitAll(const StatePtr& state, std::optional<double> timeout) {
     state->orphans.erase(state->orphans.begin());
     Raise(orphan);
   }
-  // Errors that an abandoned wait takes from the engine are kept for the next one: none may get lost.
+  // Errors that an abandoned wait takes from the engine are kept for the next wait, so that none is lost.
   const auto late = [state](std::exception_ptr error) {
     if (!error || Leaving()) return;
     PythonScope python;  // the GIL guards the list

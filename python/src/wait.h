@@ -1,4 +1,4 @@
-// Wait: blocking calls that give the GIL up and still answer to Ctrl-C.
+// Wait: blocking calls that give the GIL up and still react to Ctrl-C.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,20 +11,20 @@
 
 namespace engine_python {
 
-inline constexpr auto kSlice = std::chrono::milliseconds(50);  // how long Ctrl-C may go unnoticed
+inline constexpr auto kSlice = std::chrono::milliseconds(50);  // how long Ctrl-C may stay unnoticed
 
-// Seconds as Python gives them; null for None. TypeError or ValueError otherwise.
+// The seconds that Python gives; nothing for None. TypeError or ValueError for anything else.
 std::optional<double> TimeoutOf(nanobind::handle given);
 
-// Waits for `var`; false after the timeout. Raises what its op raised, or KeyboardInterrupt.
+// Waits for `var`; false after the timeout. Raises what the op raised, or KeyboardInterrupt.
 bool WaitVar(const PyVar& var, std::optional<double> timeout);
-// As WaitVar, also for readers.
+// As WaitVar, and waits for the readers too.
 void WaitToWrite(const PyVar& var);
 bool WaitAll(const StatePtr& state, std::optional<double> timeout);
 
-// Runs `block`, which may block and must own what it uses, with the GIL given up. On the main thread it runs on a
-// helper thread, so that signals are handled meanwhile: a handler that raises abandons it, and when it then ends
-// `late` (optional) gets what it threw. Raises Python exceptions.
+// Calls `block`, which may block and must own what it uses, without the GIL. On the main thread a helper thread calls
+// it, so that signals are handled meanwhile. A signal handler that raises abandons the block; if the block throws
+// later, `late` (optional) gets the exception. Raises Python exceptions.
 void Interruptible(std::function<void()> block, std::function<void(std::exception_ptr)> late = {});
 
 }  // namespace engine_python

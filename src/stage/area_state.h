@@ -1,5 +1,5 @@
-// AreaState: what is inside a StagingArea. Every call is one or more visits; when a visit ends, whoever can go on is woken,
-// outside the lock. Nobody is woken who does not sleep.
+// AreaState: what is inside a StagingArea. Every call makes one or more visits: it takes the lock, changes the state,
+// and at its end wakes whoever can go on, outside the lock. Only threads that sleep are woken.
 #pragma once
 
 #include <condition_variable>
@@ -17,11 +17,11 @@
 
 namespace engine::detail {
 
-// A sleeping thread. Reused, never freed before the area, so that a late notify finds it.
+// A sleeping thread. It is reused, and never freed before the area, so that a late notify finds it.
 struct StageSleeper {
   std::condition_variable cv;
   bool woken = false;
-  uint64_t ticket = 0, place = 0;  // of the item that waits for room
+  uint64_t ticket = 0, place = 0;  // of an item that waits for room
 };
 using Sleepers = std::vector<StageSleeper*>;
 
@@ -31,8 +31,8 @@ struct AreaState {
   const StageOptions options;
   const std::string label;
   const uint32_t generation = ForkGeneration();
-  std::shared_ptr<StagePool> pool;  // null: none
-  // A hint for those who wait in the pool; the lock of the pool carries it (see Cancel).
+  std::shared_ptr<StagePool> pool;  // null: the stage has none
+  // A hint for those who wait in the pool; the pool's lock publishes it (see StagingArea::Cancel).
   std::atomic<bool> over{false};
 
   StageClock& clock;
@@ -41,10 +41,10 @@ struct AreaState {
   Sleepers takers GUARDED_BY(mu), beginners GUARDED_BY(mu), without_room GUARDED_BY(mu);
   Sleepers idle GUARDED_BY(mu);
   std::vector<std::unique_ptr<StageSleeper>> sleepers GUARDED_BY(mu);
-  int takers_inside GUARDED_BY(mu) = 0;  // asleep, or woken and not yet gone
-  int producers GUARDED_BY(mu);          // that run or were asked for
+  int takers_inside GUARDED_BY(mu) = 0;  // how many sleep, or were woken and have not left yet
+  int producers GUARDED_BY(mu);          // how many run or were asked for
   Backoff backoff GUARDED_BY(mu);
-  StagingArea::Time not_before GUARDED_BY(mu) = StagingArea::kNow;  // pause after ignored errors
+  StagingArea::Time not_before GUARDED_BY(mu) = StagingArea::kNow;  // end of the pause after ignored errors
   uint64_t room_waits GUARDED_BY(mu) = 0;
   std::chrono::nanoseconds producer_wait GUARDED_BY(mu){0}, consumer_wait GUARDED_BY(mu){0};
 
@@ -52,11 +52,11 @@ struct AreaState {
     Autotune tuner;
     uint64_t takes = 0;
     StagingArea::Time begin;
-    std::chrono::nanoseconds producer_wait{0}, consumer_wait{0};  // when the window began
+    std::chrono::nanoseconds producer_wait{0}, consumer_wait{0};  // what they were when the window began
   };
   std::optional<Tuning> tuning GUARDED_BY(mu);
 
-  // One visit: holds the lock; its end wakes and destroys what is due.
+  // One visit: holds the lock. Its end wakes the threads, and destroys the items, that are due.
   class SCOPED_CAPABILITY Visit {
    public:
     explicit Visit(AreaState& state) ACQUIRE(state.mu);
@@ -68,7 +68,7 @@ struct AreaState {
   };
 
   StageSleeper* NewSleeper() REQUIRES(mu);
-  // Sleeps in `list` until woken or until `deadline`; leaves the list.
+  // Sleeps in `list` until it is woken or until `deadline`; then leaves the list.
   void Sleep(Sleepers& list, StagingArea::Time deadline) REQUIRES(mu);
   void LeavePool() {
     if (pool) pool->Leave();
@@ -79,7 +79,7 @@ struct AreaState {
   std::string TakeStory() const REQUIRES(mu);
 };
 
-// Throws UsageError for what cannot be honoured; returns the options with a name and a clock.
+// UsageError for options that cannot be honoured. Returns the options with a name and a clock.
 StageOptions Checked(StageOptions options);
 std::string StageLabel(const StageOptions& options);
 // "5 s", "1 ms"

@@ -21,7 +21,8 @@ Array::Array(ElementType type, std::vector<int64_t> shape, void* data, std::shar
 
 void* Array::Data(ElementType wanted) const {
   if (wanted == type_) return data_;
-  throw UsageError("an array of '" + type_.text() + "' is read as one of '" + wanted.text() + "'");
+  throw UsageError("an array of '" + type_.text() + "' is read as one of '" + wanted.text() +
+                   "'; ask for its own type");
 }
 
 void HostArray::CheckSize(size_t elements) const {

@@ -1,7 +1,7 @@
-// Backoff: when errors that are ignored are too many, and how long a source is left alone after one. Pure.
+// Backoff: how long a source is left alone after an ignored error, and when ignored errors are too many. Pure.
 //
-// A malformed row here and there costs nothing. An error that persists would spin: beyond the eighth in a row there are
-// pauses of 1 ms, 2 ms, 4 ms … 1 s, and beyond the budget the error is no longer ignored.
+// A malformed row here and there costs nothing. A persistent error would make producers spin, so beyond the eighth
+// error in a row there are pauses of 1 ms, 2 ms, 4 ms … 1 s, and beyond the budget the error is no longer ignored.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace engine::detail {
 class Backoff {
  public:
   explicit Backoff(int budget) : budget_(budget) {}
-  // Another error, in a row: the pause before the next item; none if it is one too many.
+  // One more error in a row. Returns the pause before the next item; nothing if this error is beyond the budget.
   std::optional<std::chrono::milliseconds> Ignored() {
     if (++in_a_row_ > budget_) return {};
     const int beyond = in_a_row_ - kFree;

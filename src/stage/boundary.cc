@@ -11,15 +11,16 @@
 namespace engine::detail {
 namespace {
 
-// Of an array in a packed buffer: what an allocation of a CUDA device has, so that kernels may load whole lines.
+// Alignment of an array in a packed buffer: that of an allocation on a CUDA device, so that kernels may load whole
+// lines.
 constexpr size_t kAlignment = 256;
 
-// The body of a copy node. Threads: run on a copy lane, by runs that overlap.
+// The body of a copy node. Threads: runs that overlap call it on threads of a copy lane.
 struct Copy {
   std::shared_ptr<const BoundaryArrays> arrays;
   int device;
   std::vector<Name> names;  // of its inputs, by position
-  std::vector<bool> last;   // likewise: nobody else needs it
+  std::vector<bool> last;   // by position: nobody else needs the input
 
   void operator()(NodeContext& ctx) const {
     std::vector<Boundary> values;
@@ -29,7 +30,7 @@ struct Copy {
     size_t end = 0;
     for (const Boundary& value : values)
       for (const HostArray& array : value.arrays) end = Aligned(end) + array.bytes();
-    // Goes back at the end of this body, behind the copy: it is written again only when that has ended.
+    // Given back at the end of this body, behind the copy: it is not written again before the copy has ended.
     const DeviceMemory pinned = end > 0 ? ctx.AllocatePinned(end) : DeviceMemory();
     const auto memory = std::make_shared<const DeviceMemory>(end > 0 ? ctx.Allocate(end) : DeviceMemory());
     size_t at = 0;
@@ -72,7 +73,7 @@ bool IsOn(const Graph::Node& node, int device) {
   return node.place.kind == Placement::Kind::kGpu && node.place.index == device;
 }
 
-// Nobody but the copy to `device` needs the value.
+// Whether only the copy to `device` needs the value.
 bool OnlyFor(const Graph& graph, ValueId value, int device) {
   const auto& consumers = graph.values()[value.index].consumers;
   return std::all_of(consumers.begin(), consumers.end(), [&](uint32_t n) { return IsOn(graph.nodes()[n], device); }) &&
@@ -88,7 +89,7 @@ Copying WithCopies(const Graph& step, std::shared_ptr<const BoundaryArrays> arra
     const Graph::ValueInfo& info = step.values()[input.index];
     out.values[input.index] = out.graph.Input(info.name, info.type);
   }
-  std::map<std::pair<uint32_t, int>, ValueId> copied;  // value of the step and device
+  std::map<std::pair<uint32_t, int>, ValueId> copied;  // (value of the step, device) -> its copy
   std::vector<NodeId> ids;
   std::vector<ValueId> inputs;
   for (uint32_t n = 0; n < step.nodes().size(); ++n) {

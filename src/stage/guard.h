@@ -1,12 +1,14 @@
-// Guard: whether the first steps ran faster staged or whole. Pure: it is shown when steps began and ended.
+// Guard: decides whether the first steps ran faster staged or whole. Pure: it is told when steps began and ended.
 //
-// Turns of both ways, twice, so that a machine that gets slower or faster in between favours neither; of each way the best
-// turn counts. A caller may keep many steps in flight. While it comes to have more of them it begins them faster than they
-// end; while those of a faster turn before run out they end faster than it begins new ones; so the pace of a turn is the
-// slower of the two, over the same steps. Left out are those before the first has ended, as many again, and those that a
-// stage has ready by then; and pauses, as between epochs, which say nothing of either way. Nobody waits: a turn goes on
-// until the end that it needs is known. Two turns of one way tell the noise: a stage that gains less than that (or than 3 %,
-// where there is more of it) is dropped, so that the verdict is the same the next time.
+// Both ways have two turns, alternating, so that a machine that gets slower or faster meanwhile favours neither. The
+// better turn of each way counts.
+// The pace of a turn is the slower of two: that at which its steps began, and that at which the same steps ended. For
+// the caller may have many steps in flight: while their number grows, steps begin faster than they end; while those of
+// an earlier, faster turn run out, steps end faster than new ones begin. Not counted are the steps before the first one
+// ends, as many again, the steps that a stage has ready by then, and pauses (as between epochs), which say nothing
+// about either way. Nobody waits: a turn lasts until the ends that it needs are known.
+// The two turns of one way show the noise. A stage that gains less than the noise (or than 3 %, if the noise is larger)
+// is dropped, so that the decision is the same the next time.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +20,11 @@
 
 namespace engine::detail {
 
-// When the steps of one turn ended. Threads: any.
+// Ends: when the steps of one turn ended. Threads: any.
 class Ends {
  public:
-  // Step `step` ended at `now`. The list is in the order of the starts: a step counts once all before it have ended.
+  // Step `step` ended at `now`. Steps are listed in the order of their starts, so a step counts when all steps before
+  // it have ended.
   void Add(size_t step, double now) {
     MutexLock lock(mu_);
     if (ended_.size() <= step) ended_.resize(step + 1);
@@ -32,7 +35,7 @@ class Ends {
     MutexLock lock(mu_);
     return times_.size();
   }
-  // Of a step below count().
+  // When `step`, which is below count(), ended.
   double operator[](size_t step) const {
     MutexLock lock(mu_);
     return times_[step];
@@ -46,7 +49,7 @@ class Ends {
 
 class Guard {
  public:
-  // `warm_up`: steps until either way runs evenly. steps == 0: no guard, staged from the beginning.
+  // `warm_up`: how many steps until either way runs evenly. steps == 0: no guard; staged from the beginning.
   Guard(int warm_up, int steps)
       : warm_up_(static_cast<size_t>(warm_up)), steps_(static_cast<size_t>(steps)), turn_(steps > 0 ? 0 : kTurns) {}
 
@@ -55,9 +58,10 @@ class Guard {
     return steps_ == 0 || best_[1] < best_[0] - std::min(noise_, kClear * best_[0]);
   }
   bool decided() const { return turn_ == kTurns; }
-  // Of this turn.
+  // How many steps of this turn have started.
   size_t started() const { return begins_.size(); }
-  // Another step, asked for at `asked`, was started `now`, on() or not. `ends`: of this turn. True: the turn is over.
+  // One more step, which was asked for at `asked`, was started `now`, staged if on(). `ends`: of this turn. Returns
+  // true if the turn is over.
   bool Started(const Ends& ends, double asked, double now) {
     const size_t before = started();
     const bool idle = before > 0 && ends.count() >= before;
@@ -75,22 +79,22 @@ class Guard {
     Restart();
     return true;
   }
-  // The turn begins anew: an end of it will not be known.
+  // Begins the turn anew, because the end of one of its steps will not be known.
   void Restart() {
     begins_.clear();
     gaps_.clear();
     first_ = 0;
   }
-  // Of one step; 0: not measured.
+  // Seconds for one step; 0: not measured.
   double whole_seconds() const { return best_[0]; }
   double staged_seconds() const { return best_[1]; }
 
  private:
   static constexpr int kTurns = 4;  // whole, staged, whole, staged
   static constexpr double kClear = 0.03;
-  static constexpr double kPause = 4;  // steps; a shorter gap is the caller's own work, which a stage may slow down
+  static constexpr double kPause = 4;  // in steps; a shorter gap is the caller's own work, which a stage may slow down
 
-  // Between the begins of two steps: the time in gaps that are far longer than a step.
+  // The time, between the begins of two steps, in gaps that are far longer than a step.
   double Pauses(size_t from, size_t to) const {
     std::vector<double> steps;
     for (size_t i = from + 1; i <= to; ++i) steps.push_back(begins_[i] - begins_[i - 1]);
@@ -104,9 +108,9 @@ class Guard {
 
   size_t warm_up_, steps_;
   int turn_;
-  std::vector<double> gaps_;    // before each step: nothing was in flight, and nobody had asked for it yet
+  std::vector<double> gaps_;    // before each step: how long nothing was in flight and nobody had asked for the step
   std::vector<double> begins_;  // of the steps of this turn
-  size_t first_ = 0;            // how many were started when the first had ended; 0: it has not
+  size_t first_ = 0;            // how many steps had started when the first one ended; 0: it has not ended
   std::array<double, 2> best_{};
   double noise_ = 0;
 };

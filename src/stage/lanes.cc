@@ -1,5 +1,5 @@
-// Device lanes of stages: the main one, number 0, is whichever suits the engine; the others are streams that nobody else
-// is given.
+// Device lanes of stages. Number 0, the main one, is any lane, as the engine chooses; the others are streams that the
+// engine gives to nobody else.
 
 #include "engine/engine.h"
 #include "engine/stage_options.h"
@@ -9,7 +9,7 @@ namespace engine {
 namespace {
 
 constexpr int kLanes = 8;           // besides the main one
-constexpr uint8_t kFirstLane = 16;  // of the device's; streams_per_device counts from 0
+constexpr uint8_t kFirstLane = 16;  // lanes of the device from here on are for stages; streams_per_device counts from 0
 
 thread_local Placement place;
 

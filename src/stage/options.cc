@@ -1,4 +1,4 @@
-// Checks of StageOptions, and the texts that name a stage.
+// Checks StageOptions, and makes the texts that name a stage.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -32,7 +32,7 @@ struct SteadyClock final : StageClock {
 StageOptions Checked(StageOptions options) {
   static SteadyClock steady;
   if (!options.clock) options.clock = &steady;
-  // relaxed: only makes names differ.
+  // relaxed: only makes the names differ.
   static std::atomic<uint64_t> made{0};
   if (options.name.empty()) options.name = "stage-" + std::to_string(1 + made.fetch_add(1, std::memory_order_relaxed));
   const std::string label = StageLabel(options);
@@ -54,7 +54,7 @@ StageOptions Checked(StageOptions options) {
   time("timeout", options.timeout);
   time("take_timeout", options.take_timeout);
   range("ignored_budget", options.ignored_budget, 0, 1 << 30);
-  if (options.max_threads == 0 && options.autotune)  // asks the system
+  if (options.max_threads == 0 && options.autotune)  // because the count asks the system
     options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
   options.max_threads = std::max(options.max_threads, options.num_threads);
   options.max_capacity = std::max(options.max_capacity, options.capacity);

@@ -46,7 +46,7 @@ class Partitioner {
   }
 
  private:
-  static constexpr size_t kExhaustive = 12;  // groups: at most 4096 sets are looked at
+  static constexpr size_t kExhaustive = 12;  // of so many groups every set is looked at: at most 4096
 
   void Check() {
     producer_.assign(graph_.values.size(), kNobody);
@@ -76,7 +76,7 @@ class Partitioner {
     }
   }
 
-  // Downstream of a source: what does not depend on the data has nothing to run ahead of.
+  // Finds what is downstream of a source: a node that does not depend on the data has nothing to run ahead of.
   void FindReach() {
     reaches_.assign(graph_.nodes.size(), false);
     constant_.assign(graph_.nodes.size(), false);
@@ -93,7 +93,7 @@ class Partitioner {
 
   std::string Name(uint32_t n) const { return "'" + graph_.nodes[n].name + "'"; }
 
-  // Why node n may not be staged while `staged` is; empty if it may.
+  // Why node n may not be staged together with the nodes `staged`; empty if it may.
   std::string Objection(uint32_t n, const std::vector<bool>& staged) const {
     const Node& node = graph_.nodes[n];
     if (node.target) return "is a marked target";
@@ -123,7 +123,8 @@ class Partitioner {
     return "";
   }
 
-  // Takes nodes out until nobody objects: the largest legal set, since what objects now objects to smaller sets too.
+  // Takes nodes out until there is no objection. The result is the largest legal set, because an objection against a
+  // node in a set also holds in every smaller set.
   std::vector<bool> Largest() {
     std::vector<bool> staged(graph_.nodes.size(), true);
     reasons_.assign(graph_.nodes.size(), "");
@@ -140,7 +141,7 @@ class Partitioner {
     return staged;
   }
 
-  // Nodes that share a Var which one of them changes are staged together or not at all.
+  // Puts nodes that share a Var which one of them changes into one group: they are staged together or not at all.
   void MakeGroups(const std::vector<bool>& most) {
     std::vector<uint32_t> root(graph_.nodes.size());
     for (uint32_t n = 0; n < root.size(); ++n) root[n] = n;
@@ -196,7 +197,7 @@ class Partitioner {
     }
   }
 
-  // Moves single groups over the cut while that helps.
+  // Moves single groups across the cut while that helps.
   void Improve(Cut& best) const {
     for (bool changed = true; changed;) {
       changed = false;
@@ -218,7 +219,7 @@ class Partitioner {
     for (uint32_t n : groups_[group]) staged[n] = where;
   }
 
-  // Copies of what is staged are staged, others are not.
+  // Stages the copies of staged values, and no other copies.
   void PutCopies(std::vector<bool>& staged) const {
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!graph_.nodes[n].copy) continue;
@@ -235,7 +236,7 @@ class Partitioner {
   Cut Describe(const std::vector<bool>& staged) const {
     Cut cut;
     std::set<uint32_t> crossing;
-    double reading = 0;  // by one thread at a time
+    double reading = 0;  // of nodes that one thread at a time runs
     bool changes = false;
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
@@ -267,7 +268,7 @@ class Partitioner {
 
   const StepGraph& graph_;
   const HandOverCost cost_;
-  std::vector<uint32_t> producer_;  // of each value
+  std::vector<uint32_t> producer_;  // by value
   std::vector<bool> reaches_, constant_;
   std::vector<std::string> reasons_;
   std::vector<std::vector<uint32_t>> groups_;
@@ -290,7 +291,8 @@ std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut
   for (uint32_t n : cut.staged)
     if (!graph.nodes[n].copy) all.push_back(n);
   if (all.empty()) return {};
-  // May the next level begin at node all[i]? Not between two that share a Var which one changes, nor against an order.
+  // Whether the next level may begin at node all[i]: not between two nodes that share a Var which one of them changes,
+  // and not against an order.
   std::vector<bool> may(all.size(), true);
   const auto apart = [&](size_t a, size_t b) {  // a < b
     for (size_t i = a + 1; i <= b; ++i) may[i] = false;
@@ -306,7 +308,7 @@ std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut
       }
     }
   }
-  // best[k][i]: the slowest of k levels over the first i nodes, and where the last of them begins.
+  // best[k][i]: the time of the slowest of k levels over the first i nodes, and where the last level begins.
   const size_t n = all.size(), levels = std::min(n, static_cast<size_t>(std::max(1, most)));
   struct Best {
     double seconds = std::numeric_limits<double>::infinity();

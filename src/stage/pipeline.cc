@@ -1,4 +1,4 @@
-// Pipeline: a StagingArea with threads that run a source.
+// Stage: a StagingArea, and the threads that run its source.
 #include <pthread.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include "engine/stage.h"
 
 namespace engine {
-// One run: its threads share it, so that nothing of it can reach the next one.
+// One run of a stage. Its threads share it, so that nothing of it reaches the next run.
 struct PipelineRun {
   PipelineRun(const StageOptions& options, detail::StageSource from)
       : area(options), source(std::move(from)), host(area.options().host.get()) {}
@@ -20,13 +20,13 @@ struct PipelineRun {
   StagingArea area;
   detail::StageSource source;
   StageHost* const host;
-  std::mutex pulling;  // held while `pull` runs, and while its ticket is drawn
-  detail::Mutex mu;    // the host's lock may be held: nothing is waited for under it
+  std::mutex pulling;  // held while `pull` runs and its ticket is drawn
+  detail::Mutex mu;    // taken also with the host's lock held, so nothing is waited for under it
   detail::CondVar ended;
   int live GUARDED_BY(mu) = 0;
-  bool joined GUARDED_BY(mu) = false;               // nobody is started any more
-  std::vector<std::thread> threads GUARDED_BY(mu);  // without a host
-  // release, with the acquire in Start: whoever sees it need not count.
+  bool joined GUARDED_BY(mu) = false;               // no more threads are started
+  std::vector<std::thread> threads GUARDED_BY(mu);  // if the stage has no host
+  // release; partner: the acquire in Start. Whoever sees it set need not take the lock and count.
   std::atomic<bool> started{false};
 };
 using RunPtr = std::shared_ptr<PipelineRun>;
@@ -43,7 +43,7 @@ void Ended(PipelineRun& run) {
   if (--run.live == 0) run.ended.NotifyAll();
 }
 
-// One more producer. Throws std::system_error if the system refuses a thread.
+// Starts one more producer. Throws std::system_error if the system refuses a thread.
 void Spawn(const RunPtr& run) {
   const std::string& name = run->area.options().name;
   {
@@ -72,14 +72,14 @@ void Start(const RunPtr& run) {
     try {
       Spawn(run);
     } catch (const std::system_error& e) {
-      if (i > 0) return;  // fewer are slower; they make the same items
+      if (i > 0) return;  // fewer producers are slower, and make the same items
       run->started.store(false, std::memory_order_release);
       throw Error(detail::StageLabel(run->area.options()) + "the system refused a thread for its source: " + e.what());
     }
   }
 }
 
-// One item. False: this producer ends.
+// Makes one item. False: this producer ends.
 bool ProduceOne(const RunPtr& run) {
   StagingArea& area = run->area;
   uint64_t ticket;
@@ -95,7 +95,7 @@ bool ProduceOne(const RunPtr& run) {
       try {
         if (serial) pulling.unlock();
         Spawn(run);
-      } catch (const std::system_error&) {  // only autotune asks for more: it does without
+      } catch (const std::system_error&) {  // only autotune asks for more producers, and does without
       }
       return true;
     case StagingArea::Turn::kBusy: return true;
@@ -130,7 +130,7 @@ void Produce(const RunPtr& run) {
   Ended(*run);
 }
 
-// False: producers are still inside the source at `until`.
+// Waits until no producer is inside the source; returns false at `until`.
 bool AwaitEnd(PipelineRun& run, detail::Clock::time_point until) {
   bool ended = false;
   const auto attempt = [&](StageHost::Time most) {
@@ -163,7 +163,7 @@ void Join(PipelineRun& run) {
 struct StageBase::State {
   State(StageOptions given, detail::StageSource from) : options(std::move(given)), source(std::move(from)) {
     run = std::make_shared<PipelineRun>(options, source);
-    options = run->area.options();  // with the name it was given
+    options = run->area.options();  // with the name that the area generated
   }
   std::shared_ptr<PipelineRun> Current() {
     if (detail::ForkGeneration() != generation) {
@@ -176,7 +176,7 @@ struct StageBase::State {
 
   StageOptions options;
   detail::Mutex mu;
-  detail::StageSource source GUARDED_BY(mu);  // as it was given: each run works on a copy
+  detail::StageSource source GUARDED_BY(mu);  // as the caller gave it; each run uses a copy
   const uint32_t generation = detail::ForkGeneration();
   std::shared_ptr<PipelineRun> run GUARDED_BY(mu);
 };
@@ -186,7 +186,7 @@ StageBase::StageBase(StageOptions options, detail::StageSource source)
 
 StageBase::~StageBase() {
   if (detail::ForkGeneration() != state_->generation) {
-    static_cast<void>(state_.release());  // see Restart
+    static_cast<void>(state_.release());  // for the reason that Restart gives
     return;
   }
   const auto run = state_->Current();
@@ -199,7 +199,7 @@ void StageBase::Start() { engine::Start(state_->Current()); }
 void StageBase::Close() { state_->Current()->area.Close(); }
 void StageBase::Cancel() { state_->Current()->area.Cancel(); }
 
-// In the child of a fork there is one thread, and the locks may never be released.
+// A fork's child has one thread, and the locks may never be released there.
 void StageBase::Restart() NO_THREAD_SAFETY_ANALYSIS {
   if (detail::ForkGeneration() != state_->generation) {
     Restart(state_->source);
@@ -215,7 +215,7 @@ void StageBase::Restart() NO_THREAD_SAFETY_ANALYSIS {
 void StageBase::Restart(detail::StageSource source) {
   if (detail::ForkGeneration() != state_->generation) {
     const StageOptions options = state_->options;
-    static_cast<void>(state_.release());  // its threads, and whatever locks they held, are the parent's
+    static_cast<void>(state_.release());  // its threads, and the locks that they hold, are the parent's
     state_ = std::make_unique<State>(options, std::move(source));
     return;
   }

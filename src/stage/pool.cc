@@ -19,11 +19,11 @@ struct Registry {
   };
   Mutex mu;
   std::vector<Entry> pools GUARDED_BY(mu);
-  // relaxed: changes while the child of a fork has one thread.
+  // relaxed: changes only while a fork's child has one thread.
   std::atomic<uint32_t> generation{0};
 };
 
-// Held over a fork, so that the child finds the list whole.
+// The lock is held over a fork, so that the child finds the list complete.
 void BeforeFork();
 void AfterForkInParent();
 void AfterForkInChild();
@@ -31,11 +31,11 @@ void AfterForkInChild();
 Registry& Pools() {
   static auto* registry = [] {
     pthread_atfork(&BeforeFork, &AfterForkInParent, &AfterForkInChild);
-    return new Registry;  // never destroyed: threads may outlive main
+    return new Registry;  // never destroyed, because threads may outlive main
   }();
   return *registry;
 }
-// When the library is loaded: a fork in the middle of its making would leave it locked in the child.
+// Made when the library is loaded, because a fork while it is being made would leave it locked in the child.
 [[maybe_unused]] const Registry& g_made_early = Pools();
 
 void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { Pools().mu.Lock(); }
@@ -58,7 +58,7 @@ bool StagePool::Enter(bool wait, const std::function<bool()>& give_up) {
     --waiting_;
   }
   if (give_up()) {
-    if (waiting_ > 0) changed_.NotifyOne();  // the wake that came to us is somebody else's
+    if (waiting_ > 0) changed_.NotifyOne();  // the wake that came to us was meant for another thread
     return false;
   }
   ++taken_;
@@ -94,7 +94,7 @@ std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
   auto& entry = registry.pools[static_cast<size_t>(handle.number())];
   const uint32_t generation = registry.generation.load(std::memory_order_relaxed);
   if (entry.generation != generation) {
-    new std::shared_ptr<StagePool>(std::move(entry.pool));  // left alone: its lock may be held by a thread that is gone
+    new std::shared_ptr<StagePool>(std::move(entry.pool));  // never destroyed: a thread that is gone may hold its lock
     entry.pool = std::make_shared<StagePool>(entry.options);
     entry.generation = generation;
   }

@@ -1,10 +1,11 @@
-// StagePool: how many producers may run at once, over all stages that share it; and their intra-op arena.
+// StagePool: limits how many producers run at once, over all stages that share it; and has their intra-op arena.
 //
-// A pool has places, not threads: each stage brings its own threads, and one of them holds a place from Begin until its
-// item is finished. A producer that waits for room, or takes from another stage, gives its place up meanwhile, so that
-// stages which feed each other on one pool cannot starve each other.
+// A pool has places, not threads: each stage has its own threads, and a thread has a place from Begin until its item is
+// finished. A producer that waits for room, or takes from another stage, gives its place up meanwhile, so that stages
+// that feed each other on one pool cannot starve each other.
 //
-// Threads:   every method on any thread. Ownership: pools live as long as the process, and their stages share them.
+// Threads:   every method may be called on any thread. Ownership: pools live as long as the process; their stages share
+//            them.
 #pragma once
 
 #include <atomic>
@@ -22,18 +23,19 @@ class StagePool {
   explicit StagePool(StagePoolOptions options)
       : options_(std::move(options)), intra_op_(options_.intra_op_threads_num) {}
 
-  // Takes a place for the calling thread. False if `give_up()` is true, or if there is none and `wait` is false.
+  // Takes a place for the calling thread. Returns false if `give_up()` is true, or if there is no place and `wait` is
+  // false.
   bool Enter(bool wait, const std::function<bool()>& give_up);
   void Leave();
-  // Lets the waiters ask their give_up again.
+  // Makes the waiting threads call their `give_up` again.
   void Nudge();
   void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
   const StagePoolOptions& options() const { return options_; }
 
-  // The pool in which the calling thread holds a place; null: none.
+  // The pool in which the calling thread has a place; null: none.
   static StagePool* Current();
 
-  // Gives the calling thread's place up, from Begin on, while it waits for something else.
+  // Gives up the calling thread's place, which it has had since Begin, while the thread waits for something else.
   class Lend {
    public:
     Lend() = default;
@@ -59,10 +61,10 @@ class StagePool {
   IntraOp intra_op_;
 };
 
-// The pool of a handle that is not empty. After a fork the child's own.
+// The pool of a handle that is not empty. In a fork's child the pool is the child's own.
 std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle);
 
-// Changes in the child of a fork: what was made under another number has lost its threads.
+// Changes in a fork's child. What was made under another number has lost its threads.
 uint32_t ForkGeneration();
 
 }  // namespace engine::detail

@@ -66,7 +66,7 @@ SmartPipeline::SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_
         return std::move(item);
       });
     };
-    if (data_->step->serial(k)) {  // in the order of the items
+    if (data_->step->serial(k)) {  // one item after another, by their numbers
       levels_.push_back(std::make_shared<Stage<StepItem>>(
           options,
           [pull, make]() -> std::optional<StepItem> {
@@ -83,12 +83,12 @@ SmartPipeline::SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_
 
 SmartPipeline::~SmartPipeline() {
   Cancel();
-  while (!levels_.empty()) levels_.pop_back();  // readers before what they read from
+  while (!levels_.empty()) levels_.pop_back();  // the last level first, because it reads from the one before
 }
 
 void SmartPipeline::Cancel() try {
   for (const auto& level : levels_) level->Cancel();
-} catch (const ForkedWhilePending&) {  // in the child of a fork: the producers are the parent's
+} catch (const ForkedWhilePending&) {  // in a fork's child: the producers are the parent's
 }
 
 uint64_t SmartPipeline::skipped() const {
@@ -131,7 +131,7 @@ bool AskedReader::Read(StepItem* item) {
 void AskedReader::Cancel() {
   try {
     stage_.Cancel();
-  } catch (const ForkedWhilePending&) {  // as above
+  } catch (const ForkedWhilePending&) {  // in a fork's child, as above
   }
   asking_->over.store(true, std::memory_order_release);
   asking_->asked.release();

@@ -1,5 +1,5 @@
-// SmartPipeline: the levels of a SmartStep as stages, one behind the other, from sources to items that are ready for the
-// rest of the step.
+// SmartPipeline: the levels of a SmartStep as stages, one behind the other. They take items from the sources, and give
+// items that are ready for the rest of the step.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,14 @@
 
 namespace engine::detail {
 
-// The sources of a step, read in order. Used by one side at a time: the caller of Next, or the first stage's producers.
+// StepReader: reads the sources of a step in order. One side uses it at a time: the caller of Next, or the producers of
+// the first level.
 class StepReader {
  public:
   StepReader(StepPull pull, ExceptionFilter ignored) : pull_(std::move(pull)), ignored_(std::move(ignored)) {}
-  // False: one of them ended. What they throw of those that are ignored counts as an item, too.
+  // False: a source has ended. If a source throws an ignored exception, that counts as an item too.
   bool Read(StepItem* item);
-  // The item comes with the next Read again.
+  // The next Read returns `item` again.
   void Keep(StepItem item) { kept_ = std::move(item); }
   bool keeps() const { return kept_.has_value(); }
   // relaxed: a counter.
@@ -30,43 +31,44 @@ class StepReader {
   std::optional<StepItem> kept_;
   std::atomic<uint64_t> read_{0};
 };
-// One pull of several sources.
+// Makes one pull of several sources.
 StepPull PullOf(std::vector<SmartSource> sources);
 
-// Its producers share what they use with it: those of a front end are not joined, and may outlive it.
+// Its producers share what they need with it, because those of a front end are not joined, and may outlive it.
 class SmartPipeline {
  public:
   SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_ptr<StepReader> reader);
   ~SmartPipeline();
-  // The next item; none at the end: of the data, or of what was begun before Close.
+  // Waits for the next item; nothing at the end of the data, or of the items that were begun before Close.
   std::optional<StepItem> Take() { return levels_.back()->Take(); }
   void Close() { levels_.front()->Close(); }
   void Cancel();
-  // The data has ended, not only this pipeline. After Take has said so.
+  // After Take has returned nothing: whether the data has ended, and not only this pipeline.
   bool data_ended() const { return data_->ended.load(std::memory_order_acquire); }
   StageStats stats() const { return levels_.back()->stats(); }
   uint64_t skipped() const;
 
  private:
   struct Data {
-    // Runs fn; remembers an end of the data, also one that is said by an exception.
+    // Calls fn, and notes if it reports the end of the data, by its result or by an exception.
     template <class F>
     auto Watched(F&& fn) -> decltype(fn());
     const std::shared_ptr<const SmartStep> step;
     const std::shared_ptr<StepReader> reader;
-    // release where the end is met, acquire in data_ended: the item before it was taken.
+    // release where the end is noticed, acquire in data_ended. Between them the last item was taken.
     std::atomic<bool> ended{false};
   };
   const std::shared_ptr<Data> data_;
   std::vector<std::shared_ptr<Stage<StepItem>>> levels_;
 };
 
-// A source that may block for ever, read on a thread of its own, one item when asked: so that waiting for it can end.
+// AskedReader: reads a source that may block for ever, on a thread of its own, one item for each request, so that a
+// caller can stop waiting.
 class AskedReader {
  public:
   AskedReader(StageOptions options, std::shared_ptr<StepReader> reader);
   ~AskedReader();
-  // As StepReader::Read; StageTimeoutError after take_timeout; the item then comes with the next call.
+  // As StepReader::Read, but StageTimeoutError after take_timeout; the next call then gets the item.
   bool Read(StepItem* item);
   void Cancel();
 
@@ -78,9 +80,9 @@ class AskedReader {
   };
   struct Asking {
     std::counting_semaphore<> asked{0};
-    std::atomic<bool> over{false};  // release before `asked` is released, acquire after
+    std::atomic<bool> over{false};  // stored before `asked` is released, loaded after it was acquired
   };
-  const std::shared_ptr<Asking> asking_ = std::make_shared<Asking>();  // shared with the thread that reads
+  const std::shared_ptr<Asking> asking_ = std::make_shared<Asking>();  // the reading thread has it too
   bool pending_ = false;
   Stage<Answer> stage_;
 };

@@ -1,4 +1,4 @@
-// SmartStage: Next, whichever way steps are run at the moment.
+// SmartStage: Next, in whichever way steps run at the moment.
 #include "engine/smart_stage.h"
 
 #include "backoff.h"
@@ -50,9 +50,9 @@ struct SmartStage::State {
   }
   static SmartStageOptions Checked(SmartStageOptions given, Engine& engine) {
     if (given.stage.stage_subgraph_stream_id != 0 && !given.stage.engine) given.stage.engine = &engine;
-    // Now, also where the step is recorded later.
+    // Asked now, also if the step is recorded later.
     if (!given.do_smart_stage) given.do_smart_stage = engine.policy_choice().options.smart_stage;
-    given.stage = StagingArea(std::move(given.stage)).options();  // which refuses, and names
+    given.stage = StagingArea(std::move(given.stage)).options();  // the area checks the options, and generates a name
     return given;
   }
 
@@ -60,21 +60,21 @@ struct SmartStage::State {
   SmartStageOptions options;
   const std::shared_ptr<detail::StepReader> reader;
   std::unique_ptr<detail::AskedReader> asked;
-  // relaxed: a count, compared only.
+  // relaxed: a count that is only compared.
   std::atomic<int> clients{0};
 
   detail::Mutex next_mu;                                // one Next at a time, so that steps start in order
   std::shared_ptr<SmartStep> step GUARDED_BY(next_mu);  // null: not recorded yet
-  std::optional<StepItem> held GUARDED_BY(next_mu);     // its step was refused: it is the next
+  std::optional<StepItem> held GUARDED_BY(next_mu);     // an item whose step was refused; the next step gets it
   bool held_is_staged GUARDED_BY(next_mu) = false;
   bool held_as_planned GUARDED_BY(next_mu) = false;
-  bool settled GUARDED_BY(next_mu) = false;        // the report does not change any more
+  bool settled GUARDED_BY(next_mu) = false;        // the report is final
   std::exception_ptr failure GUARDED_BY(next_mu);  // what a source threw
   bool ended GUARDED_BY(next_mu) = false;
-  bool closing GUARDED_BY(next_mu) = false;  // the pipeline delivers what it has begun, then goes
+  bool closing GUARDED_BY(next_mu) = false;  // the pipeline delivers the items that it has begun, and then goes
   detail::Backoff backoff GUARDED_BY(next_mu);
 
-  mutable detail::Mutex mu;  // taken under next_mu, or alone; nothing is waited for under it
+  mutable detail::Mutex mu;  // taken under next_mu or alone; nothing is waited for under it
   std::unique_ptr<detail::SmartPipeline> pipeline GUARDED_BY(mu);
   bool cancelled GUARDED_BY(mu) = false;
   std::condition_variable cancelling;
@@ -84,7 +84,7 @@ struct SmartStage::State {
   const std::string& name() const { return options.stage.name; }
   StageHost* host() const { return options.stage.host.get(); }
 
-  // One call at a time, of num_clients threads at most.
+  // Lets one call in at a time, and refuses more than num_clients threads.
   class SCOPED_CAPABILITY Turn {
    public:
     explicit Turn(State& s) ACQUIRE(s.next_mu) NO_THREAD_SAFETY_ANALYSIS : s_(s) {
@@ -92,7 +92,7 @@ struct SmartStage::State {
       if (s.clients.fetch_add(1, std::memory_order_relaxed) >= most) {
         s.clients.fetch_sub(1, std::memory_order_relaxed);
         throw UsageError("smart stage '" + s.name() + "': more than num_clients (" + std::to_string(most) +
-                         ") threads ask for steps at once");
+                         ") threads ask for steps at once; raise num_clients");
       }
       if (!s.next_mu.TryLock()) StageHost::Blocking(s.host(), [&]() NO_THREAD_SAFETY_ANALYSIS { s.next_mu.Lock(); });
     }
@@ -106,22 +106,24 @@ struct SmartStage::State {
     State& s_;
   };
 
-  // Of Next only, which alone makes and ends pipelines.
+  // The pipeline, or null; throws if the stage was cancelled. Only Next uses it, and only Next makes and ends
+  // pipelines.
   detail::SmartPipeline* Pipeline() {
     detail::MutexLock lock(mu);
     if (cancelled) throw CancelledError("smart stage '" + name() + "': it was cancelled");
     return pipeline.get();
   }
   void Replace(std::unique_ptr<detail::SmartPipeline> next) {
-    std::unique_ptr<detail::SmartPipeline> gone = std::move(next);  // destroyed after the lock: that may join threads
+    std::unique_ptr<detail::SmartPipeline> gone = std::move(next);  // destroyed after the lock is dropped, because that
+                                                                    // may join threads
     detail::MutexLock lock(mu);
     if (pipeline) stats.skipped += pipeline->skipped();
     pipeline.swap(gone);
     stats.on = pipeline != nullptr;
   }
-  // Throws what has ended the steps; true: the data has.
+  // Whether the data has ended. Throws if the stage was cancelled, or a source has failed.
   bool IsOver() REQUIRES(next_mu) {
-    Pipeline();  // cancelled?
+    Pipeline();  // throws if cancelled
     if (failure) std::rethrow_exception(failure);
     return ended;
   }
@@ -133,10 +135,10 @@ struct SmartStage::State {
     report = std::move(fresh);
   }
 
-  // Reads on the calling thread. None: the data has ended.
+  // Reads one item on the calling thread; nothing at the end of the data.
   std::optional<StepItem> Read() REQUIRES(next_mu) {
     const StageOptions& stage = options.stage;
-    for (;; Pipeline()) {  // cancelled?
+    for (;; Pipeline()) {  // Pipeline throws if cancelled
       try {
         StepItem item;
         if (!(asked ? asked->Read(&item) : reader->Read(&item))) return {};
@@ -145,12 +147,12 @@ struct SmartStage::State {
         backoff.Finished();
         return item;
       } catch (const StageTimeoutError&) {
-        throw;  // the wait was given up, not the source
+        throw;  // the wait was given up; the source has not failed
       } catch (const WaitGivenUp&) {
         throw;
       } catch (...) {
         const std::exception_ptr thrown = std::current_exception();
-        Pipeline();  // cancelled?
+        Pipeline();  // throws if cancelled
         if (stage.closed_exception_types(thrown)) return {};
         std::optional<std::chrono::milliseconds> pause;
         if (stage.ignored_exception_types(thrown)) pause = backoff.Ignored();
@@ -182,7 +184,7 @@ struct SmartStage::State {
     if (pause.count() > 0) StageHost::AwaitOn(host(), attempt);
   }
 
-  // The next item, and whether its step is run as mode() says and so may be measured.
+  // The next item; how its step must run; and whether that is what mode() says, so that the step may be measured.
   std::optional<StepItem> NextItem(bool* as_planned, bool* staged, double* seconds) REQUIRES(next_mu) {
     for (;;) {
       detail::SmartPipeline* open = Pipeline();
@@ -214,7 +216,7 @@ struct SmartStage::State {
     }
   }
 
-  // Starts the step of `held`. A host keeps its lock where the start neither waits nor runs nodes.
+  // Starts the step of `held`. A host keeps its own lock if the start neither waits nor runs nodes.
   Run Start(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
     Run run;
     const auto start = [&](bool may_wait) NO_THREAD_SAFETY_ANALYSIS {
@@ -228,7 +230,7 @@ struct SmartStage::State {
 
   Run Next(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
     if (IsOver()) return {};
-    if (!step) throw UsageError("smart stage '" + name() + "': its step has not been recorded");
+    if (!step) throw UsageError("smart stage '" + name() + "': its step has not been recorded; call Record first");
     step->Asked();
     double seconds = 0;
     if (!held) held = NextItem(&held_as_planned, &held_is_staged, &seconds);

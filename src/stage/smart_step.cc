@@ -1,4 +1,4 @@
-// SmartStep: profile, cut, guard; and the plans of a cut step.
+// SmartStep: profile, cut, guard; and the plans of the parts of a cut step.
 #include "engine/spi/smart_step.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 
 using detail::Cut;
 
-// Of an item, on both sides: an uncontended hand-over and the start of a run (perf stages: `stream`, 2 µs in C++). Values
-// are moved, not copied, so bytes cost nothing here; they break ties.
+// The cost of an item on both sides: an uncontended hand-over and the start of a run (perf stages: `stream`, 2 µs in
+// C++). Values are moved, not copied, so bytes cost nothing here; they only break ties.
 constexpr double kHandOver = 2e-6;
 
 double Median(std::vector<double> samples) {
@@ -51,45 +51,46 @@ struct SmartStep::State {
       : eng(engine), graph(std::move(step)), sourced(std::move(from_sources)), options(std::move(given)) {}
 
   struct Level {
-    Plan plan;  // empty: it hands on what it gets
+    Plan plan;  // empty: the level hands on the values that it gets
     bool serial = false;
   };
 
   Engine& eng;
   Graph graph;  // with its copy nodes
   std::vector<ValueId> sourced;
-  std::vector<bool> copies;  // nodes of it that are; empty: none
+  std::vector<bool> copies;  // by node of `graph`: whether it is a copy node; empty: none is
   SmartStageOptions options;
-  bool judged = false;        // the filters apply to staged nodes
-  std::vector<size_t> place;  // of the graph's inputs: among the sourced, or kGiven + among the given
+  bool judged = false;        // the exception types of the options apply to staged nodes
+  std::vector<size_t> place;  // of each input of the graph: its place among the sourced ones, or kGiven + its place
+                              // among the given ones
   static constexpr size_t kGiven = size_t{1} << 32;
   size_t givens = 0;
 
   Plan whole;
   detail::StepGraph costs;
-  std::vector<std::vector<double>> samples;  // of each node of `costs`
+  std::vector<std::vector<double>> samples;  // by node of `costs`
   int profiled = 0;
 
   std::optional<Cut> cut;
   std::vector<Level> levels;
-  std::vector<ValueId> crossing;  // the last level's outputs, the rest's first inputs
+  std::vector<ValueId> crossing;  // what the last level gives, and the rest takes first
   Plan rest;
   std::optional<detail::Guard> guard;
-  std::shared_ptr<detail::Ends> ends;  // of the guard's turn
-  double asked = 0;                    // for the step to come
+  std::shared_ptr<detail::Ends> ends;  // of the guard's current turn
+  double asked = 0;                    // when the next step was asked for
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
     const auto refuse = [&](const std::string& what) { throw UsageError(label + what); };
     if (options.graph && options.graph->nodes().size() != graph.nodes().size())
-      refuse("its option graph is another graph than its step's");
+      refuse("its option graph is another graph than its step's; give the step's, or none");
     if (!options.stage.ordered)
       refuse("ordered is false; steps keep the order of the source, so that results are the same");
     if (sourced.empty()) refuse("no input of the step comes from a source, so there is nothing to run ahead");
     if (options.max_levels < 1)
       refuse("max_levels is " + std::to_string(options.max_levels) + "; at least 1 is expected");
     if (options.profile_steps < 0 || options.guard_steps < 0)
-      refuse("profile_steps and guard_steps cannot be negative");
+      refuse("profile_steps and guard_steps cannot be negative; 0 leaves them out");
     for (const auto* list : {&options.targets, &options.collectives})
       for (uint32_t n : *list)
         if (n >= graph.nodes().size())
@@ -134,7 +135,7 @@ struct SmartStep::State {
       Level level;
       bool any = false;
       for (uint32_t n : listed) {
-        if (n == 0) continue;  // the source
+        if (n == 0) continue;  // node 0 is the source
         any = part[n - 1] = before[n - 1] = true;
         after[n - 1] = false;
         for (const Effect& e : graph.nodes()[n - 1].effects) level.serial |= e.role != Role::kRead;
@@ -159,7 +160,7 @@ struct SmartStep::State {
       if (place[i] >= kGiven) in.push_back(graph.inputs()[i]);
     rest = detail::Segment(graph, after, in, graph.outputs(), Placement::kAnyLane)
                .Compile(eng, {.name = PlanName("rest")});
-    // The buffers of all levels fill first, and each producer holds an item.
+    // The buffers of all levels fill first, and each producer has one item.
     const size_t ahead = (options.stage.capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size();
     guard.emplace(static_cast<int>(ahead) + 2, options.guard_steps);
   }
@@ -172,7 +173,7 @@ struct SmartStep::State {
                        " inputs; beside what its sources give it takes " + std::to_string(givens));
   }
 
-  // Runs `plan` with what is in the item and with what is given, and keeps both if that is refused.
+  // Runs `plan` with the values of `item` and with `given`; if that is refused, both keep their values.
   Run Start(const Plan& plan, StepItem& item, std::span<Value> given, const RunOptions& run, Site site, bool by_place,
             bool may_wait = true) {
     std::vector<Value*> from;
@@ -197,7 +198,8 @@ struct SmartStep::State {
     }
   }
 
-  // As Start for an item that a staged node failed: what it should have made is poisoned with that error.
+  // As Start, for an item of which a staged node failed: the values that the node should have made are poisoned with
+  // its error.
   Run StartFailed(const Plan& plan, StepItem& item, std::span<Value> given, const RunOptions& run, Site site) {
     NodeDesc desc{.name = "stage", .outputs = static_cast<uint32_t>(item.values.size())};
     std::exception_ptr cause = item.error;
@@ -265,15 +267,15 @@ void SmartStep::Started(const Run& run) {
   const auto note = [ends = s.ends, step = s.guard->started()] { ends->Add(step, Now()); };
   bool over = false;
   try {
-    // An Operator, because a bulk or a capture of the caller has nothing to do with it.
+    // An Operator, because the caller's bulk or capture must not take this op.
     s.eng.Push(s.eng.NewOperator(
         {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
     over = s.guard->Started(*s.ends, s.asked, Now());
-  } catch (const Error&) {  // no more ops may be pushed, which is told to who pushes the next one that matters
+  } catch (const Error&) {  // no more ops may be pushed; a push that matters to the program will report it
     s.guard->Restart();
     over = true;
   }
-  if (over) s.ends.reset();  // ops of the turn that are still on their way keep it
+  if (over) s.ends.reset();  // ops of this turn that are still pending keep it
 }
 
 Run SmartStep::StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait) {
@@ -299,9 +301,10 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
   Run run = s.Start(s.whole, item, given, timed, site, true);
   try {
     run.Wait(site);
-  } catch (const Error&) {  // whoever waits for the run is told again
+  } catch (const Error&) {  // whoever waits for the run gets the error
   }
-  if (s.profiled > 0 || s.options.profile_steps == 1) {  // the first step is slower than the others
+  if (s.profiled > 0 || s.options.profile_steps == 1) {  // unless there is only one, the first step does not count,
+                                                         // because it is slower
     s.samples[0].push_back(source_seconds);
     for (size_t n = 0; n < times.size(); ++n) {
       if (times[n].end == 0) continue;  // it was skipped
@@ -322,7 +325,7 @@ void SmartStep::RunLevel(size_t level, StepItem& item) const {
   State& s = *state_;
   const Plan& plan = s.levels[level].plan;
   if (!plan) return;
-  // On this thread: the stage's own, not the engine's workers.
+  // On this thread, which is the stage's own, and not on the engine's workers.
   const RunOptions options{.policy = Policy::kInline, .priority = {}};
   const Site site = std::source_location::current();
   Run run = item.error ? s.StartFailed(plan, item, {}, options, site) : plan.Start(item.values, options, site);

@@ -13,7 +13,7 @@ StageBuffer::Slot& StageBuffer::Append(uint64_t ticket, uint64_t place) {
 }
 
 size_t StageBuffer::IndexOf(uint64_t place) const {
-  const uint64_t guess = place - slots_.front().place;  // right unless something in between is gone
+  const uint64_t guess = place - slots_.front().place;  // right, unless a place in between is gone
   if (guess < slots_.size() && slots_[guess].place == place) return guess;
   const auto found = std::lower_bound(slots_.begin(), slots_.end(), place,
                                       [](const Slot& slot, uint64_t wanted) { return slot.place < wanted; });
@@ -108,7 +108,7 @@ void StageBuffer::LimitTo(uint64_t place, std::exception_ptr error) {
     Slot& slot = slots_.back();
     if (slot.state == State::kReady) --ready_, bytes_ -= slot.item.bytes();
     if (slot.state == State::kWaiting) LeaveWaiting(slot.place, released);
-    if (slot.state != State::kMaking) Discard(std::move(slot.item));  // else its producer will be told
+    if (slot.state != State::kMaking) Discard(std::move(slot.item));  // its producer will be told otherwise
     slots_.pop_back();
   }
 }
@@ -186,7 +186,7 @@ StageBuffer::Take StageBuffer::TakeItem(StageItem* item) {
   return Take::kItem;
 }
 
-// Lets in what has room now.
+// Lets in the items that have room now.
 void StageBuffer::LetIn() {
   while (!waiting_.empty()) {
     Slot& slot = At(*std::min_element(waiting_.begin(), waiting_.end()));
@@ -206,7 +206,7 @@ void StageBuffer::Done(uint64_t ticket) {
 }
 
 void StageBuffer::Cancel() {
-  if (Ended()) return;  // some consumer may have seen it already; all see the same
+  if (Ended()) return;  // a consumer may have seen the end already, and all see the same
   Stop();
   LimitTo(0, nullptr);
   cancelled_ = true;

@@ -1,13 +1,15 @@
-// StageBuffer: the state of one run of a stage, as a machine without threads: who may begin, what is buffered, what waits
-// for room, what a consumer gets, and how the stream ends.
+// StageBuffer: the state of one run of a stage, as a machine without threads: who may begin an item, what is buffered,
+// which items wait for room, what a consumer gets, and how the stream ends.
 //
 // Threads:   none; StagingArea guards it with its lock.
-// Ownership: items put are the buffer's until they are taken; what it discards lies in `trash`, for the owner to destroy.
-// Order:     each item has a place. Ordered: the place is the ticket. Otherwise places are given out as items are put.
+// Ownership: the buffer owns an item from Put until Take. Discarded items lie in `trash`, and the owner of the buffer
+//            destroys them.
+// Order:     each item has a place. If `ordered`, the place is the ticket; otherwise items get places as they are put.
 //            Items leave by place. The item of the lowest place (the head) is always let in, so that no order of
-//            arrivals can block; the others leave it one seat.
-// Waking:    producers that keep the buffer full, item for item, rest once theirs was let in until half of it is empty:
-//            waking one costs the consumer some microseconds, and so it pays that once for several items.
+//            arrivals can block; the other items leave one seat for it.
+// Waking:    if producers keep the buffer full, item for item, each rests after its item was let in until the buffer is
+//            half empty. Waking a producer costs the consumer some microseconds, so it pays that once for several
+//            items.
 // Errors:    the lowest place that ended or failed is the limit: nothing at or behind it is ever delivered.
 #pragma once
 
@@ -29,12 +31,12 @@ class StageBuffer {
   using Time = StagingArea::Time;
   struct Limits {
     size_t capacity = 1;
-    size_t capacity_bytes = 0;  // 0: any
-    size_t threads = 1;         // producers: each may hold one finished item beyond the capacity
+    size_t capacity_bytes = 0;  // 0: no limit
+    size_t threads = 1;         // producers; each may have one finished item beyond the capacity
     bool ordered = true;
     std::chrono::nanoseconds timeout{0};
   };
-  // The clock is read only where something waits.
+  // Reads the clock only if something waits.
   StageBuffer(Limits limits, StageClock& clock) : limits_(limits), clock_(clock) {}
 
   // --- producers
@@ -42,15 +44,15 @@ class StageBuffer {
   // kLater: capacity + threads items are under way; ask again when some have been taken.
   Begun Begin(uint64_t* ticket);
   enum class Put : uint8_t { kReady, kWaiting, kOver };
-  // kWaiting: the item is kept at `*place`, and enters when there is room. kOver: discarded.
+  // kWaiting: the item stays at `*place`, and enters when there is room. kOver: the item was discarded.
   Put PutItem(uint64_t ticket, StageItem item, uint64_t* place);
   void Skip(uint64_t ticket);
   void End(uint64_t ticket, bool exact);
   void Fail(uint64_t ticket, std::exception_ptr error);
 
   bool Waits(uint64_t place) const;
-  // When the item waiting at `place` has waited too long, if nothing happens before: the time-out counts from when the
-  // item was finished, from when the head could be taken, or from the last take, whichever came last.
+  // When the item that waits at `place` has waited too long, if nothing happens before. The time-out counts from the
+  // latest of three moments: when the item was finished, when the head could be taken, and the last take.
   Time RoomDeadline(uint64_t place);
   bool Expired(uint64_t place);
   void DropWaiting(uint64_t place);
@@ -59,7 +61,7 @@ class StageBuffer {
   // --- consumers
   enum class Take : uint8_t { kItem, kEmpty, kEnd, kFailed, kCancelled };
   Take TakeItem(StageItem* item);
-  bool CanTake() const;  // TakeItem would not say kEmpty
+  bool CanTake() const;  // whether TakeItem would not return kEmpty
   const std::exception_ptr& error() const { return error_; }
 
   void Close() { Stop(); }
@@ -81,9 +83,9 @@ class StageBuffer {
   uint64_t skipped() const { return skipped_; }
   uint64_t discarded() const { return discarded_; }
 
-  // Places whose producers may go on: their items have stopped waiting.
+  // Places of items that have stopped waiting, so that their producers may go on.
   std::vector<uint64_t> released;
-  // Items that nobody will get. Destroying them is user code, so the owner does it outside its lock.
+  // Items that nobody will get. Their destructors are user code, so the owner calls them outside its lock.
   std::vector<StageItem> trash;
 
  private:
@@ -94,7 +96,7 @@ class StageBuffer {
   };
   struct Slot {
     StageItem item;
-    Time since{};  // kWaiting: when it was finished
+    Time since{};  // kWaiting: when the item was finished
     uint64_t ticket = 0;
     uint64_t place = 0;
     State state = State::kMaking;
@@ -107,13 +109,13 @@ class StageBuffer {
   Slot& At(uint64_t place) { return slots_[IndexOf(place)]; }
   void Erase(uint64_t place) { slots_.erase(slots_.begin() + static_cast<ptrdiff_t>(IndexOf(place))); }
   bool HeadIsReady() const { return !slots_.empty() && slots_.front().state == State::kReady; }
-  // Nothing is left to deliver, and nothing comes: the end, or the failure, is what consumers see.
+  // Nothing is left to deliver and nothing more comes: consumers see the end, or the failure.
   bool Ended() const { return slots_.empty() && (limit_ != kNone || (stopped_ && making_ == 0)); }
   bool HasRoom(const Slot& slot) const;
   void Enter(Slot& slot);
   void Discard(StageItem item);
   void LeaveWaiting(uint64_t place, std::vector<uint64_t>& to);
-  // Whether producers far ahead of the consumer may rest.
+  // Whether producers may rest, because they are far ahead of the consumer.
   bool MayRest() const { return ahead_ >= kSurelyAhead && ready_ > (limits_.capacity + 1) / 2 && !stopped_; }
   void EndRest();
   void Stop();
@@ -123,18 +125,18 @@ class StageBuffer {
 
   Limits limits_;
   StageClock& clock_;
-  // By place. Ordered: everything begun and not settled, so that the front is the next to deliver, or what it waits for.
-  // Otherwise what was put and not taken.
+  // By place. Ordered: every item that was begun and not settled, so that the front is the next one to deliver, or the
+  // one for which delivery waits. Otherwise: the items that were put and not taken.
   std::deque<Slot> slots_;
-  uint64_t places_ = 0;            // unordered: places given out
+  uint64_t places_ = 0;            // unordered: how many places were given out
   uint64_t limit_ = kNone;         // the stream ends before this place
-  std::exception_ptr error_;       // why, if it failed
-  std::vector<uint64_t> waiting_;  // places, few: at most one a producer
-  std::vector<uint64_t> resting_;  // places that were let in, with producers that were not told yet
-  int ahead_ = 0;                  // takes in a row, about, that found the buffer full and all producers waiting
-  Time progress_{};                // last take, or last time that the head could be taken, while any waits
+  std::exception_ptr error_;       // why the stream failed, if it did
+  std::vector<uint64_t> waiting_;  // places; few, at most one for each producer
+  std::vector<uint64_t> resting_;  // places of items that were let in, whose producers have not been told yet
+  int ahead_ = 0;                  // about how many takes in a row found the buffer full and all producers waiting
+  Time progress_{};                // the last take, or the last time that the head could be taken, while items wait
   uint64_t begun_ = 0, delivered_ = 0, position_ = 0;
-  std::set<uint64_t> done_ahead_;  // unordered: tickets done with, beyond position_
+  std::set<uint64_t> done_ahead_;  // unordered: tickets that are done with, beyond position_
   size_t ready_ = 0, bytes_ = 0, making_ = 0;
   uint64_t drops_ = 0, skipped_ = 0, discarded_ = 0;
   bool stopped_ = false, cancelled_ = false;

@@ -1,4 +1,4 @@
-// Which device lane a stage has.
+// The device lane of a stage.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace engine::detail {
 
-// Of the device's lanes, the one that stage_subgraph_stream_id `id` stands for; any where it is 0, the main one.
+// The lane of the device that stage_subgraph_stream_id `id` stands for. 0 is the main one: any lane, as the engine
+// chooses.
 uint8_t LaneOfStage(int id) noexcept;
 
-// On a producer's thread, before its first item: what StageLane gives from here on.
+// A producer calls it on its own thread, before its first item; StageLane returns that lane there from then on.
 void EnterStageLane(const StageOptions& options);
 
 }  // namespace engine::detail

@@ -68,8 +68,9 @@ void AreaState::Sleep(Sleepers& list, Time deadline) {
 
 AreaState::Visit::Visit(AreaState& state) : state_(state) { state_.mu.Lock(); }
 
-// Looks at what has changed: items or an end for takers, places for beginners, room for those who wait for it. One of
-// each kind is enough, because a woken thread ends its own visit here and wakes the next.
+// Wakes those who can go on after this visit's changes: consumers, if there is an item or an end; producers that want
+// to begin, if there is a place; producers that wait for room, if there is room. One of each kind is enough, because a
+// woken thread ends a visit of its own and wakes the next.
 AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
   AreaState& s = state_;
   constexpr int kMost = 6;
@@ -86,7 +87,7 @@ AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
     const auto found = std::find_if(s.without_room.begin(), s.without_room.end(),
                                     [&](const StageSleeper* sleeper) { return sleeper->place == place; });
     if (found == s.without_room.end()) continue;
-    (*found)->woken = true;  // stays listed until its producer has seen it
+    (*found)->woken = true;  // stays in the list until its producer has seen it
     if (count < kMost) {
       wake[count++] = *found;
     } else {
@@ -143,7 +144,7 @@ using detail::StageBuffer;
 StagingArea::StagingArea(StageOptions options) : state_(std::make_unique<AreaState>(std::move(options))) {}
 
 StagingArea::~StagingArea() {
-  // In the child of a fork its lock may be held by a thread that is gone.
+  // In a fork's child a thread that is gone may hold its lock.
   if (detail::ForkGeneration() != state_->generation) static_cast<void>(state_.release());
 }
 
@@ -268,7 +269,7 @@ void StagingArea::Settle(uint64_t ticket, std::exception_ptr error, bool exact) 
 StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
   AreaState& s = *state_;
   s.CheckFork();
-  detail::StagePool::Lend lend;  // ends after the visit, whose lock it must not hold
+  detail::StagePool::Lend lend;  // destroyed after the visit, because the lock must not be held then
   AreaState::Visit visit(s);
   bool inside = false;
   Time begin{}, deadline = until;
@@ -293,7 +294,7 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
     if (!inside) {
       if (s.takers_inside == s.options.num_clients) {
         throw UsageError(s.label + "more than num_clients (" + std::to_string(s.options.num_clients) +
-                         ") consumers wait for items at once");
+                         ") consumers wait for items at once; raise num_clients");
       }
       inside = true;
       ++s.takers_inside;
@@ -321,7 +322,7 @@ void StagingArea::Close() {
 void StagingArea::Cancel() {
   AreaState& s = *state_;
   s.CheckFork();
-  // relaxed: Nudge's lock publishes it to those who wait in the pool.
+  // relaxed: the lock in Nudge publishes it to those who wait in the pool.
   s.over.store(true, std::memory_order_relaxed);
   {
     AreaState::Visit visit(s);

@@ -15,7 +15,7 @@ bool IsOutput(const Graph& graph, ValueId value) {
   return std::find(graph.outputs().begin(), graph.outputs().end(), value) != graph.outputs().end();
 }
 
-// Why a node belongs to the step, beside what Partition finds out; empty: nothing is known.
+// Why a node stays in the step, besides the reasons that Partition finds; empty: none is known.
 std::string Kept(const Graph& graph, const Graph::Node& node, const SmartStageOptions& options) {
   const bool used = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
     return !graph.values()[v.index].consumers.empty() || IsOutput(graph, v);
@@ -94,7 +94,8 @@ Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const
               std::span<const ValueId> out, uint8_t lane) {
   std::vector<bool> given(graph.values().size(), false), mine = part;
   for (ValueId v : in) given[v.index] = true;
-  for (uint32_t n = static_cast<uint32_t>(part.size()); n-- > 0;) {  // backwards: constants of constants too
+  for (uint32_t n = static_cast<uint32_t>(part.size()); n-- > 0;) {  // backwards, so that constants of constants are
+                                                                     // found too
     if (!mine[n]) continue;
     for (ValueId v : graph.nodes()[n].inputs)
       if (const uint32_t from = graph.values()[v.index].producer; !given[v.index] && from != UINT32_MAX)

@@ -1,4 +1,4 @@
-// From a recorded Graph to what Partition understands, and from a cut to graphs that can be compiled. Pure.
+// From a recorded Graph to the graph that Partition understands, and from a cut to graphs that can be compiled. Pure.
 #pragma once
 
 #include <span>
@@ -10,17 +10,18 @@
 
 namespace engine::detail {
 
-// Node 0 reads the data and makes the values `sourced`; node n of the graph is node n + 1. `copies`: the copy nodes (see
-// boundary.h), or none.
+// Node 0 reads the data and makes the values `sourced`; node n of the graph is node n + 1 here. `copies`: which nodes
+// are copy nodes (see boundary.h); empty: none.
 StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& copies,
                       const SmartStageOptions& options);
 
-// The values that those in `after` (nodes) or the outputs of the graph need, of `sourced` and of what `before` makes.
+// Of `sourced` and the values that the nodes `before` make: those that the nodes `after`, or the outputs of the graph,
+// need.
 std::vector<ValueId> Crossing(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& before,
                               const std::vector<bool>& after);
 
-// The nodes of a part, which takes `in` and gives `out`. What it needs besides are constants, which it computes itself.
-// `lane`: of nodes on a GPU that name none.
+// The nodes `part` as a graph that takes `in` and returns `out`. Other values that they need are constants, which the
+// graph computes itself. `lane`: for nodes on a GPU that name no lane.
 Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
               std::span<const ValueId> out, uint8_t lane);
 

@@ -79,6 +79,46 @@ TEST(FailedRunsSayWhichOpAndThePlanRunsAgain) {
   OK(EngineDestroy(engine));
 }
 
+TEST(RunsTakeAPolicyAScopeADeadlineAndAPriority) {
+  EngineHandle engine = NewEngine(1);
+  EngineGraph graph;
+  EnginePlan plan;
+  EngineRun run;
+  EngineCancelScope scope;
+  int fails = 0;
+  OK(EngineGraphNew(engine, &graph));
+  EngineOpDesc op = {.struct_size = sizeof op, .name = "node", .site = ENGINE_HERE};
+  OK(EngineGraphPush(graph, &op, Seven, &fails, NULL));
+  OK(EngineGraphCompile(graph, NULL, &plan));
+  EngineRunOptions options = {.struct_size = sizeof options, .policy = "inline", .has_priority = 1, .priority = -2};
+  OK(EnginePlanStartWith(plan, &options, ENGINE_HERE, &run));
+  OK(EngineRunWait(run, ENGINE_HERE));
+  OK(EngineRunFree(run));
+  options.deadline_ns = 1; /* over when the node begins */
+  OK(EnginePlanStartWith(plan, &options, ENGINE_HERE, &run));
+  GIVES(ENGINE_E_OP, EngineRunWait(run, ENGINE_HERE));
+  CHECK(EngineGetLastOpError()->cause == ENGINE_E_DEADLINE);
+  OK(EngineRunFree(run));
+  OK(EngineCancelScopeNew(&scope));
+  OK(EngineCancelScopeCancel(scope));
+  options = (EngineRunOptions){.struct_size = sizeof options, .cancel = scope};
+  OK(EnginePlanStartWith(plan, &options, ENGINE_HERE, &run));
+  GIVES(ENGINE_E_OP, EngineRunWait(run, ENGINE_HERE));
+  CHECK(EngineGetLastOpError()->cause == ENGINE_E_CANCELLED);
+  OK(EngineRunFree(run));
+  options = (EngineRunOptions){.struct_size = sizeof options, .deadline_ns = -1};
+  REFUSED(EnginePlanStartWith(plan, &options, ENGINE_HERE, &run), "deadline_ns is -1");
+  options = (EngineRunOptions){.struct_size = sizeof options, .has_priority = 1, .priority = 3};
+  REFUSED(EnginePlanStartWith(plan, &options, ENGINE_HERE, &run), "priority");
+  options = (EngineRunOptions){.struct_size = sizeof options, .policy = "fast"};
+  REFUSED(EnginePlanStartWith(plan, &options, ENGINE_HERE, &run), "threaded");
+  REFUSED(EnginePlanStartWith(plan, NULL, ENGINE_HERE, &run), "the options is null");
+  OK(EngineCancelScopeFree(scope));
+  OK(EnginePlanFree(plan));
+  OK(EngineGraphFree(graph));
+  OK(EngineDestroy(engine));
+}
+
 TEST(BadGraphCallsAreRefused) {
   EngineHandle engine = NewEngine(1);
   EngineGraph graph;
@@ -108,5 +148,6 @@ TEST(BadGraphCallsAreRefused) {
 
 const TestCase kPlanTests[] = {CASE(PlansRunWhatWasRecordedInOrder),
                                CASE(FailedRunsSayWhichOpAndThePlanRunsAgain),
+                               CASE(RunsTakeAPolicyAScopeADeadlineAndAPriority),
                                CASE(BadGraphCallsAreRefused),
                                {NULL, NULL}};

@@ -95,7 +95,7 @@ TEST(NullFunctionsAndResultsAreRefused) {
   CHECK(atomic_load(&deleted) == 4);
   REFUSED(EngineVarNew(engine, "v", NULL), "the result is null");
   REFUSED(EngineWorkers(engine, NULL), "the result is null");
-  REFUSED(EngineGetPolicy(engine, NULL, NULL), "the name is null");
+  REFUSED(EngineGetPolicy(engine, NULL), "the result is null");
   REFUSED(EngineGetCounters(engine, NULL), "the result is null");
   REFUSED(EngineDescribePending(engine, NULL), "the result is null");
   REFUSED(EnginePool(engine, NULL, NULL), "is null");
@@ -118,7 +118,7 @@ TEST(NullHandlesAreRefusedEverywhere) {
   REFUSED(EngineWaitAllFor(NULL, 0), "null");
   REFUSED(EngineTraceStart(NULL), "null");
   REFUSED(EngineTraceStop(NULL, NULL, NULL), "null");
-  REFUSED(EngineSetPolicy(NULL, "naive", 0), "null");
+  REFUSED(EngineSetPolicy(NULL, "naive"), "null");
   REFUSED(EngineVarNew(NULL, "v", &var), "null");
   REFUSED(EngineVarFree(NULL), "the variable handle is null");
   REFUSED(EngineVarCopy(NULL, &var), "null");

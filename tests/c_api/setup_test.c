@@ -7,7 +7,7 @@ TEST(ConfigInitGivesTheDefaults) {
   OK(EngineConfigInit(&config, sizeof config));
   CHECK(config.struct_size == sizeof config && config.workers == -1 && config.max_pending == 16384);
   CHECK(config.start_step == 100 && config.stop_step == 200 && config.spin_us == 20 && config.stall_timeout_ms == 0);
-  CHECK(config.pools == NULL && config.num_pools == 0 && config.on_stall == NULL && config.reserved == 0);
+  CHECK(config.pools == NULL && config.num_pools == 0 && config.on_stall == NULL);
   CHECK(strcmp(config.policy, "threaded") == 0 && strcmp(config.thread_name, "engine") == 0);
 }
 
@@ -74,10 +74,10 @@ TEST(ImpossibleConfigsAreRefused) {
   CheckRefusedConfig(&config, "spin_us is -1");
   config = defaults, config.policy = "anarchy";
   CheckRefusedConfig(&config, "anarchy");
-  config = defaults, config.policy_flags = 64;
-  CheckRefusedConfig(&config, "flags 64");
-  config = defaults, config.reserved = 1;
-  CheckRefusedConfig(&config, "reserved");
+  config = defaults, config.policy = "threaded:raise_at_push=true";
+  CheckRefusedConfig(&config, "it belongs to 'naive'");
+  config = defaults, config.policy = "inline:intra_op_threads=256";
+  CheckRefusedConfig(&config, "[1,255]");
   config = defaults, config.hard_max_pending = 1;
   CheckRefusedConfig(&config, "allowed: max_pending, which is 16384, and more");
   config = defaults, config.streams_per_device = 33;
@@ -91,14 +91,16 @@ TEST(ImpossibleConfigsAreRefused) {
 TEST(StepsAreCheckedWhenCostModelIsChosen) {
   EngineConfig config;
   EngineHandle engine = NULL;
-  const char* name = NULL;
-  uint32_t flags = 0;
+  const char* policy = NULL;
   OK(EngineConfigInit(&config, sizeof config));
   config.workers = 1, config.start_step = 8, config.stop_step = 8;
   OK(EngineCreate(&config, &engine));
-  REFUSED(EngineSetPolicy(engine, "cost_model", 0), "start_step = 8 and stop_step = 8");
-  OK(EngineGetPolicy(engine, &name, &flags));
-  CHECK(strcmp(name, "threaded") == 0);
+  REFUSED(EngineSetPolicy(engine, "cost_model"), "start_step = 8 and stop_step = 8");
+  OK(EngineGetPolicy(engine, &policy));
+  CHECK(strcmp(policy, "threaded") == 0);
+  OK(EngineSetPolicy(engine, "cost_model:start_step=3,stop_step=5"));
+  OK(EngineGetPolicy(engine, &policy));
+  CHECK(strcmp(policy, "cost_model:start_step=3,stop_step=5") == 0);
   OK(EngineDestroy(engine));
   config.policy = "cost_model";
   CheckRefusedConfig(&config, "start_step = 8 and stop_step = 8");
@@ -167,17 +169,21 @@ TEST(PoliciesAreListedAndSetByName) {
   for (int32_t i = 0; EnginePolicyAt(i, &name, &help) == ENGINE_OK; ++i) naive |= strcmp(name, "naive") == 0;
   CHECK(naive);
   REFUSED(EnginePolicyAt(-1, &name, NULL), "no policy -1");
-  uint32_t flags = 7;
-  OK(EngineGetPolicy(engine, &name, &flags));
-  CHECK(strcmp(name, "threaded") == 0 && flags == 0);
-  OK(EngineSetPolicy(engine, "naive", ENGINE_POLICY_WHOLE_STEPS));
-  OK(EngineGetPolicy(engine, &name, &flags));
-  CHECK(strcmp(name, "naive") == 0 && flags == ENGINE_POLICY_WHOLE_STEPS);
-  REFUSED(EngineSetPolicy(engine, "anarchy", 0), "threaded");
-  REFUSED(EngineSetPolicy(engine, NULL, 0), "null");
-  REFUSED(EngineSetPolicy(engine, "naive", 8), "flags 8");
-  OK(EngineGetPolicy(engine, &name, &flags));
-  CHECK(strcmp(name, "naive") == 0);
+  const char* policy = NULL;
+  OK(EngineGetPolicy(engine, &policy));
+  CHECK(strcmp(policy, "threaded") == 0);
+  OK(EngineSetPolicy(engine, "inline:smart_stage=0,intra_op_threads=2"));
+  OK(EngineGetPolicy(engine, &policy));
+  CHECK(strcmp(policy, "inline:intra_op_threads=2,smart_stage=false") == 0);
+  OK(EngineSetPolicy(engine, policy));
+  OK(EngineSetPolicy(engine, "naive:"));
+  REFUSED(EngineSetPolicy(engine, "anarchy"), "threaded");
+  REFUSED(EngineSetPolicy(engine, NULL), "null");
+  REFUSED(EngineSetPolicy(engine, "naive:8"), "write NAME:PARAMETER=VALUE");
+  REFUSED(EngineSetPolicy(engine, "naive:smart_stage=1,smart_stage=0"), "twice");
+  REFUSED(EngineSetPolicy(engine, "inline:threads=2"), "no parameter 'threads'");
+  OK(EngineGetPolicy(engine, &policy));
+  CHECK(strcmp(policy, "naive") == 0);
   OK(EngineDestroy(engine));
 }
 
@@ -186,7 +192,7 @@ TEST(NaivePolicyRunsInsideThePushAndCanRaiseThere) {
   EngineVar a = NewVar(engine, "a");
   EngineOpDesc op = Writes("write", &a);
   atomic_int runs = 0, deleted = 0;
-  OK(EngineSetPolicy(engine, "naive", ENGINE_POLICY_RAISE_AT_PUSH));
+  OK(EngineSetPolicy(engine, "naive:raise_at_push=true"));
   OK(EnginePush(engine, &op, CountRun, &runs, NULL));
   CHECK(atomic_load(&runs) == 1);
   GIVES(ENGINE_E_OP, EnginePush(engine, &op, FailWith7, &deleted, CountDelete));

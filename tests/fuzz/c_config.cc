@@ -29,8 +29,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   config.io_threads = Few(input.Byte());
   config.max_spare_threads = Few(input.Byte());
   config.streams_per_device = input.Byte();
-  config.policy_flags = input.Byte() % 4;
-  config.reserved = input.Byte() == 1;
   config.max_pending = static_cast<int64_t>(input.Number());
   config.hard_max_pending = static_cast<int64_t>(input.Number());
   // In seconds, not as long as can be said: what overflows is options_test's.

@@ -1,4 +1,4 @@
-// What ops do: see their Vars, do something, write, and end in one of the ways there are.
+// What ops do: look at their Vars, do something, write, and end in one of all possible ways.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,13 +12,13 @@ namespace engine::oracle {
 using namespace std::chrono_literals;
 
 namespace {
-// How many bodies of this thread wait just now: none of the engine's ops may run on top of them.
+// How many bodies on this thread's stack wait at the moment. No op of the engine may run on top of them.
 thread_local int t_waiting_bodies = 0;
 struct Waiting {
   Waiting() { ++t_waiting_bodies; }
   ~Waiting() { --t_waiting_bodies; }
 };
-// How many pieces of ParallelFor this thread is in: waits are refused there, also to an op that runs at its push.
+// In how many pieces of ParallelFor this thread is. There waits are refused, also in an op that runs at its push.
 thread_local int t_pieces = 0;
 struct InPiece {
   InPiece() { ++t_pieces; }
@@ -28,7 +28,7 @@ struct InPiece {
 
 void World::Begin(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
   if (op.runs || op.closures_destroyed) {
-    // Nothing of the op can be trusted any more, so the process ends here, with this stack.
+    // Nothing of the op can be trusted any more, so the process ends here, and shows this stack.
     fprintf(stderr, "o%u runs although it ran %d times and its closure was destroyed %d times\n", op.id, op.runs,
             op.closures_destroyed);
     abort();
@@ -40,7 +40,7 @@ void World::Begin(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
   for (size_t i = 0; i < op.uses.size(); ++i) op.uses[i].version = ctx.version(vars[i]);
 }
 
-// Reads, does something, and looks whether anybody wrote meanwhile.
+// Reads the Vars, does something, and checks that nobody wrote meanwhile.
 void World::See(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
   Begin(op, vars, ctx);
   for (Use& use : op.uses)
@@ -82,11 +82,11 @@ void World::SyncBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx
   op.run_end = Tick();
 }
 
-// The body issues copies and a kernel; the kernel does what other ops do in their bodies.
+// The body issues copies and a kernel. The kernel does what bodies of other ops do.
 void World::DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
   const GoodAllocations good;
   Begin(op, vars, ctx);
-  op.run_begin = kNever;  // until the device gets there
+  op.run_begin = kNever;  // until the device runs the kernel
   op.run_end = 0;
   if (op.failure == Failure::kBeforeWriting) {
     op.failed = true;
@@ -131,7 +131,7 @@ void World::AsyncBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ct
     Begin(op, vars, ctx);
     op.failed = true;
     op.run_end = kNever;
-    if (Has(kOverlapAtEnd)) {  // it has its Vars until the body returns
+    if (Has(kOverlapAtEnd)) {  // the op keeps its Vars until the body returns
       for (Use& use : op.uses)
         if (use.mode != Mode::kWrite) use.value = cells_[use.var].value;
       std::this_thread::sleep_for(5ms);  // so that the shutdown finds it running
@@ -162,7 +162,7 @@ void World::EndAsync(OpRecord& op, Completion done) {
   if (op.completes_twice) second_calls_.fetch_add(1, std::memory_order_relaxed);
   Completion again = op.completes_twice ? done : Completion();
   op.run_end = Tick();
-  // From here on the op may be over, and its record another thread's.
+  // From here on the op may be over, and another thread may use its record.
   if (failure == Failure::kByCompletion) {
     done.Fail(PlannedFailure{id});
   } else if (failure == Failure::kNone) {
@@ -170,7 +170,7 @@ void World::EndAsync(OpRecord& op, Completion done) {
   }
   if (!again) return;
   again();
-  // Behind the call: one that returns before the end begins must be reported, a later one may be.
+  // After the call: a second call that returns before the end begins must be reported; a later one may be.
   if (!end_begins_.load(std::memory_order_acquire)) second_calls_in_time_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -182,7 +182,7 @@ void World::ClosureDestroyed(OpRecord& op, const std::vector<Var>& vars) {
   for (size_t i = 0; i < op.uses.size(); ++i) op.uses[i].version = vars[i].version() + (op.uses[i].mode != Mode::kRead);
 }
 
-// --- what a body does between reading and writing
+// --- what a body does between its reads and its writes
 
 void World::PushInside(OpRecord& op, Random& random) {
   Pusher* const me = BorrowPusher();
@@ -245,7 +245,7 @@ void World::RunPieces(OpRecord& op, RunContext& ctx, Random& random) {
   const bool push = Has(kPushInPieces) && op.depth < 2;
   ctx.ParallelFor(n, 1 + random.Below(8), [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) ++done[i];
-    if (!push || end != n) return;  // the last piece: more likely another thread's
+    if (!push || end != n) return;  // the last piece, because another thread is likelier to run it
     const InPiece in_piece;
     Random of_piece(op.seed);
     PushInside(op, of_piece);
@@ -267,7 +267,7 @@ void World::WhileRunning(OpRecord& op, RunContext& ctx, Random& random) {
       if (Has(kWaitInside) && !t_pieces) WaitForOwn(op);
       break;
     case 5: {
-      // Only those that are not apart wait for those that are, so that they cannot wait for each other.
+      // Only ops that are not apart wait for ops that are, so that they cannot wait for each other.
       bool waits = Has(kWaitInside) && !t_pieces && s_.apart > 0 && op.depth == 0 && !op.uses.empty();
       for (const Use& use : op.uses) waits &= use.var < s_.vars || use.var >= vars_.size();
       if (!waits) break;

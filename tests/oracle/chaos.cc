@@ -16,7 +16,7 @@ void World::StartAgain() {
     try {
       eng_->Start();
       return;
-    } catch (const Error&) {  // no thread to be had: it can be tried again
+    } catch (const Error&) {  // the system refused a thread; it can be tried again
       if (!Has(kNoThreads)) log_.Complain("Start threw");
     }
   }
@@ -54,7 +54,7 @@ void World::ChaosMain() {
         if (Has(kFork)) ForkOnce(random);
         break;
       case 6: eng_->stats(); break;
-      default: DropMail(); break;  // releases what pushers hold
+      default: DropMail(); break;  // releases what pushers put there
     }
   }
   if (Has(kPolicy)) eng_->SetPolicy(Policy::kThreaded);
@@ -77,7 +77,7 @@ void World::ShutDownBeside() {
   const int64_t total = s_.pushers * s_.ops;
   const int64_t when = static_cast<int64_t>(Random(seed_ * 31).Below(static_cast<uint64_t>(total) + 1));
   while (pushes_ < when && !stop_chaos_) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  FailThreads(0);  // of a stopped engine it would be refused
+  FailThreads(0);  // a Shutdown of a stopped engine needs threads
   end_begins_ = true;
   shutdown_begin_ = Tick();
   eng_->Shutdown();

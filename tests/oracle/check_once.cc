@@ -1,4 +1,4 @@
-// Once: ops run or are skipped once; refusals changed nothing; counters add up.
+// Once: each op ran or was skipped once; refused pushes changed nothing; counters add up.
 #include <algorithm>
 #include <cinttypes>
 
@@ -9,7 +9,7 @@ namespace engine::oracle {
 void Verdict::Check() {
   Once();
   Stats();
-  if (!RunVersions() || !Versions() || !SerialOrder()) return;  // the rest needs an order
+  if (!RunVersions() || !Versions() || !SerialOrder()) return;  // the other checks need an order
   RealTimeAndOverlap();
   Replay();
   Waits();
@@ -63,13 +63,13 @@ void Verdict::Stats() {
   if (h_.operator_runs != h_.operator_pushes)
     log_.Complain("%" PRIu64 " runs of operators for %" PRIu64 " pushes", h_.operator_runs, h_.operator_pushes);
   if (!h_.has_stats) return;
-  if (h_.stats.pushed < ops_.size())  // others pushed as well: inner ops, stages, collectives
+  if (h_.stats.pushed < ops_.size())  // inner ops, stages and collectives push too
     log_.Complain("stats: %" PRIu64 " pushed, %zu accepted", h_.stats.pushed, ops_.size());
   if (h_.stats.completed != h_.stats.pushed)
     log_.Complain("stats: %" PRIu64 " pushed, %" PRIu64 " completed", h_.stats.pushed, h_.stats.completed);
 }
 
-// A run's versions are those that its observer saw, and all its nodes saw the same.
+// A run's versions are those that its observer node saw; all its nodes must have seen the same.
 bool Verdict::RunVersions() {
   for (OpRecord* op : ops_) {
     if (op->nodes.empty()) continue;

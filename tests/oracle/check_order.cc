@@ -1,4 +1,4 @@
-// Order: each version has one writer, and there is a serial order of all ops.
+// Order: each version has one writer, and a serial order of all ops exists.
 #include <algorithm>
 #include <cinttypes>
 #include <deque>
@@ -52,7 +52,7 @@ bool Verdict::Versions() {
   return true;
 }
 
-// Writer, then its readers, then the next writer, for each Var: no cycle.
+// For each Var: the writer, then its readers, then the next writer. There must be no cycle.
 bool Verdict::SerialOrder() {
   std::vector<std::vector<OpRecord*>> after(ops_.size());
   std::vector<uint32_t> before(ops_.size(), 0);

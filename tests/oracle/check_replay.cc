@@ -1,4 +1,4 @@
-// Values and errors: the ops one after the other, in the serial order that was found.
+// Values and errors: replays the ops one after the other, in the serial order that was found.
 #include <algorithm>
 #include <cinttypes>
 
@@ -7,8 +7,8 @@
 namespace engine::oracle {
 namespace {
 
-// Which errors an op may have inherited: the first of its reads and updates, as the caller listed them, that has one. One that
-// may be clean lets the next one have its turn.
+// Which errors an op may have inherited: those of the first of its reads and updates, as the caller listed them, that
+// has an error. If that Var may be clean, the next one counts too.
 template <class Errors>
 Errors Inherited(std::vector<std::pair<uint32_t, Errors>> inputs, int64_t clean) {
   std::sort(inputs.begin(), inputs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -24,8 +24,8 @@ Errors Inherited(std::vector<std::pair<uint32_t, Errors>> inputs, int64_t clean)
 
 }  // namespace
 
-// The errors of a version as somebody in [begin, end] finds them: ClearError takes a place in the order too, but makes no
-// version, so where it stands is known by time only.
+// The errors of a version as somebody in [begin, end] finds them. ClearError takes a place in the order and makes no
+// version, so only the time says where it stands.
 Verdict::Errors Verdict::WithClears(uint32_t var, size_t version, uint64_t begin, uint64_t end) const {
   Errors errors = vars_[var].errors[version];
   if (errors == Errors{kClean}) return errors;

@@ -1,4 +1,5 @@
-// Real time and overlap: what was pushed before comes before, and what conflicts does not run at the same time.
+// Real time and overlap: an op that was pushed earlier comes earlier, and ops that conflict do not run at the same
+// time.
 #include <algorithm>
 #include <cinttypes>
 
@@ -6,8 +7,8 @@
 
 namespace engine::oracle {
 
-// When an op began, and ended, to use a Var. Ops on a device that were skipped, or failed before they launched anything, did
-// so in the host's order, which may be ahead of the device: they use nothing.
+// When an op began, and ended, to use a Var. An op on a device that was skipped, or failed before it launched anything,
+// used nothing: its place is in the host's order, which may be ahead of the device.
 uint64_t Verdict::BeginOf(const OpRecord& op, uint32_t var) {
   if (op.nodes.empty()) return op.runs ? op.run_begin : op.on_device ? kNever : op.skip_tick;
   uint64_t begin = kNever;
@@ -42,7 +43,8 @@ void Verdict::RealTimeAndOverlap() {
       log_.Complain("v%u: o%u (ends at %" PRIu64 ") overlaps %s (begins at %" PRIu64 ")", var, op->id, end, what,
                     begin);
   };
-  // From the last version to the first, with the ops behind it whose push ended first, and the first to begin.
+  // From the last version to the first; remembers, of the ops behind a version, the first end of a push and the first
+  // begin.
   for (uint32_t v = 0; v < vars_.size(); ++v) {
     const VarHistory& var = vars_[v];
     const OpRecord *first_write = nullptr, *first_any = nullptr;

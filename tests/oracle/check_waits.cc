@@ -1,4 +1,5 @@
-// Waits: when they returned all that they cover had ended, and they showed the right error. Unseen: somebody saw each.
+// Waits: when a wait returned, everything that it covers had ended, and it threw the right error. Unseen: somebody saw
+// each error.
 #include <cinttypes>
 
 #include "verdict.h"

@@ -1,5 +1,5 @@
-// Collectives of two ranks in memory: each step changes a number on both devices and adds them up, while all the other threads
-// use the same engine. Vars of their own, because the ranks wait for each other.
+// Collectives of two ranks in memory. Each step changes a number on both devices and adds the two up, while all other
+// threads use the same engine. The Vars are their own, because the ranks wait for each other.
 #include "engine/comm.h"
 #include "engine/testing/loopback.h"
 #include "engine/testing/software_device.h"
@@ -31,7 +31,7 @@ void World::CollectivesMain() {
     });
   };
   std::vector<Communicator> comms;
-  // The memory is the body's to allocate, so a collective, which names it at the push, comes when that is done.
+  // The body allocates the memory, and a collective names it at its push; so the collective is pushed after that body.
   try {
     for (size_t r = 0; r < kRanks; ++r) {
       ranks[r].var = eng_->NewVar();
@@ -70,8 +70,8 @@ void World::CollectivesMain() {
     if (shutdown_begin_ == kNever) log_.Complain("collectives: %s", error.what());
     if (shutdown_begin_ == kNever) return;
     for (Communicator& comm : comms)
-      comm.Abort("the engine is shut down");  // one rank may wait for a push that was refused
-    eng_->Shutdown();                         // bodies use what is on this stack
+      comm.Abort("the engine is shut down");  // one rank may wait for a collective of the other that was refused
+    eng_->Shutdown();                         // before this stack goes, because bodies use it
   }
 }
 

@@ -31,7 +31,7 @@ bool Completer::idle() const {
 }
 
 void Completer::Main() {
-  constexpr size_t kReach = 8;  // how far from the oldest one it picks
+  constexpr size_t kReach = 8;  // how far from the oldest job it may pick
   std::unique_lock lock(mu_);
   for (;;) {
     changed_.wait(lock, [&] { return over_ || !jobs_.empty(); });
@@ -43,7 +43,7 @@ void Completer::Main() {
     lock.unlock();
     if (random_.OneIn(20)) std::this_thread::sleep_for(std::chrono::microseconds(random_.Below(500)));
     job();
-    job = nullptr;  // the last copy of a completion goes here, not under the lock
+    job = nullptr;  // drops the last copy of a completion, without the lock
     lock.lock();
     busy_ = false;
   }

@@ -1,7 +1,7 @@
-// Completer: a thread that the engine does not know, which ends asynchronous ops, as an I/O library would: out of order, some
-// of them late.
+// Completer: a thread that the engine does not know, which ends asynchronous ops as an I/O library would: out of order,
+// and some of them late.
 //
-// Threads: every method on any thread.
+// Threads: every method may be called on any thread.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@ class Completer {
  public:
   explicit Completer(uint64_t seed);
   ~Completer() { Finish(); }
-  void Finish();  // after the last job; then the thread is gone
+  void Finish();  // returns when the last job is done and the thread has ended
   void Post(std::function<void()> job);
   bool idle() const;
 
@@ -28,7 +28,7 @@ class Completer {
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   bool busy_ = false, over_ = false;
-  test::Random random_;  // of the thread
+  test::Random random_;  // used by the thread only
   std::thread thread_;
 };
 

@@ -13,7 +13,7 @@ int64_t ErrorLog::RootOf(const OpError& error) {
     return failure.root;
   } catch (const CompletionError& e) {
     if (strstr(e.what(), "twice") || strstr(e.what(), "after it had completed")) return kSecondCall;
-  } catch (const CancelledError&) {  // the engine's causes: the op's name says whose they are
+  } catch (const CancelledError&) {  // the engine's own causes; the op's name says whose they are
   } catch (const ShutdownError&) {
   } catch (const HookFailure&) {
     return kOther;
@@ -25,7 +25,7 @@ int64_t ErrorLog::RootOf(const OpError& error) {
       further_.fetch_add(strtoull(e.what(), nullptr, 10), std::memory_order_relaxed);
       return kFurther;
     }
-    if (!strstr(e.what(), "the engine is shut down"))  // what collectives that a shutdown overtakes are aborted with
+    if (!strstr(e.what(), "the engine is shut down"))  // the reason with which a shutdown aborts collectives
       Complain("an unknown cause: %s", e.what());
     return kOther;
   } catch (const std::exception& e) {

@@ -1,7 +1,7 @@
-// ErrorLog: which errors the program was shown, by whom, and what it has to complain about. Errors are told apart by their
+// ErrorLog: which errors the program was shown and by whom, and what is wrong with them. An error is identified by its
 // root: the number of the op, or of the node, that failed first.
 //
-// Threads: every method on any thread.
+// Threads: every method may be called on any thread.
 #pragma once
 
 #include <atomic>
@@ -15,13 +15,13 @@
 namespace engine::oracle {
 
 inline constexpr const char* kOpenOverFork =
-    "open over a fork";  // the name of an op whose completion a fork finds open
+    "open over a fork";  // name of the op whose completion is open while the process forks
 
-// What bodies throw: no std::exception, because bodies may throw anything.
+// What bodies throw. It is no std::exception, because bodies may throw anything.
 struct PlannedFailure {
   uint32_t root;
 };
-// One whose what() is null.
+// An exception whose what() returns null.
 struct NullWhat : std::exception {
   const char* what() const noexcept override { return nullptr; }
 };
@@ -33,11 +33,11 @@ class ErrorLog {
  public:
   static constexpr int64_t kNone = -1, kSecondCall = -2, kFurther = -3, kOther = -4;
 
-  // Notes an error that a wait threw. Its root, or one of the constants.
+  // Notes an error that a wait threw. Returns its root, or one of the constants.
   int64_t Shown(const OpError& error);
-  // Notes one that WaitAll or on_unobserved reported, which they may do once.
+  // Notes an error that WaitAll or on_unobserved reported. Each error may be reported once.
   void Reported(const OpError& error);
-  // From here on nothing may be reported: the engine is gone. `complain`: say so if it is.
+  // The engine is gone: from here on nothing may be reported. `complain`: whether a later report is noted as wrong.
   void EngineGone(bool complain) { gone_ = complain ? Gone::kComplain : Gone::kIgnore; }
 
   [[gnu::format(printf, 2, 3)]] void Complain(const char* format, ...);
@@ -51,7 +51,7 @@ class ErrorLog {
   mutable std::mutex mu_;
   std::set<uint32_t> shown_, reported_;
   std::string complaints_;
-  // Counters and a flag that nothing is published by.
+  // Counters and a flag, which publish nothing.
   std::atomic<uint64_t> further_{0}, second_calls_{0};
   std::atomic<Gone> gone_{Gone::kNo};
 };

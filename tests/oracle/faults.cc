@@ -13,8 +13,8 @@
 namespace engine::oracle {
 namespace {
 
-thread_local int64_t t_good_allocations = -1;  // left until they fail; -1: they never do
-std::atomic<uint64_t> g_thread_fails_in{0};    // relaxed: only chooses
+thread_local int64_t t_good_allocations = -1;  // allocations left until they fail; -1: they never do
+std::atomic<uint64_t> g_thread_fails_in{0};    // relaxed: it only chooses who fails
 std::atomic<uint64_t> g_threads{0};
 
 [[maybe_unused]] bool AllocationFails() {

@@ -1,7 +1,7 @@
-// Faults: allocations and new threads that the system refuses, on the calling thread, while a guard lives. Only in plain
-// builds: sanitizers bring allocators and thread functions of their own.
+// Faults: makes allocations fail on the calling thread while a guard lives, and makes the system refuse new threads.
+// Only in plain builds, because sanitizers have allocators and thread functions of their own.
 //
-// Threads: guards are of the thread that made them.
+// Threads: a guard acts on the thread that made it.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace engine::oracle {
 
-// The nth call of operator new from here on throws bad_alloc, and so does each later one while the guard lives.
+// While the guard lives, the nth call of operator new from here on throws bad_alloc, and so does each later one.
 class FailingAllocations {
  public:
   explicit FailingAllocations(int64_t nth);
   ~FailingAllocations();
   FailingAllocations(const FailingAllocations&) = delete;
 };
-// Inside the guard above: for code that is the program's and not the engine's.
+// Inside a FailingAllocations: allocations succeed while this guard lives, for code of the program and not of the
+// engine.
 class GoodAllocations {
  public:
   GoodAllocations();
@@ -28,7 +29,8 @@ class GoodAllocations {
   const int64_t before_;
 };
 
-// One pthread_create in so many fails with EAGAIN, in the whole process; 0: none. The program's own threads are exempt.
+// In the whole process, one pthread_create in `one_in` fails with EAGAIN; 0: none does. The program's own threads are
+// exempt.
 void FailThreads(uint64_t one_in);
 namespace detail {
 extern thread_local bool t_own_thread;

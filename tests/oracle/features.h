@@ -1,8 +1,8 @@
-// Features: what a random program may do, each by a name, so that a part of them can be switched off: to shrink a failing
-// program, to look at one part alone, and to leave out what is known to be broken.
+// Features: what a random program may do. Each feature has a name, so that some can be switched off: to shrink a
+// failing program, to look at one part alone, and to leave out what is known to be broken.
 //
 // Threads: pure functions.
-// Errors:  std::invalid_argument for a name that is not a feature's.
+// Errors:  std::invalid_argument for a name that is no feature's.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum Feature : uint64_t {
   kParallel = 1ull << 6,
   kWide = 1ull << 7,
   kNullErrors = 1ull << 8,
-  // How they are pushed.
+  // How ops are pushed.
   kPlans = 1ull << 9,
   kBulks = 1ull << 10,
   kHeld = 1ull << 11,
@@ -33,7 +33,7 @@ enum Feature : uint64_t {
   kHeldWide = 1ull << 15,
   kNestPlainScope = 1ull << 16,
   kPushInPieces = 1ull << 17,
-  // What happens meanwhile.
+  // What happens at the same time.
   kWaitOutside = 1ull << 18,
   kPolicy = 1ull << 19,
   kRaise = 1ull << 20,
@@ -49,7 +49,7 @@ enum Feature : uint64_t {
   kForkParallel = 1ull << 30,
   kWaitDeleted = 1ull << 31,
   kTwoEngines = 1ull << 32,
-  // The end.
+  // How the program ends.
   kShutdownBeside = 1ull << 33,
   kOverlapAtEnd = 1ull << 34,
   kLateCompletion = 1ull << 35,
@@ -66,7 +66,7 @@ enum Feature : uint64_t {
   kNoMemory = 1ull << 40,
   kNoThreads = 1ull << 41,
   kHooksThrow = 1ull << 42,
-  // The schedule.
+  // How threads are scheduled.
   kNoise = 1ull << 43,
 };
 
@@ -74,15 +74,16 @@ struct FeatureInfo {
   Feature bit;
   std::string_view name;
   std::string_view help;
-  int finding;  // of the review, while it is broken; 0: works
+  int finding;  // number of the review's finding, while the feature is broken; 0: it works
 };
 const std::vector<FeatureInfo>& Features();
 
 uint64_t AllFeatures();
-// Those with a finding: left out unless asked for.
+// The features that have a finding. They are left out unless somebody asks for them.
 uint64_t KnownBroken();
 
-// "fail,plans", "all", "broken" (those known to be), "all,-fork": each name adds, or with a minus takes away.
+// "fail,plans", "all", "broken" (those with a finding), "all,-fork": each name adds features; with a minus it removes
+// them.
 uint64_t ParseFeatures(std::string_view text);
 std::string FeatureNames(uint64_t features);
 

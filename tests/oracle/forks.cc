@@ -1,4 +1,4 @@
-// Forks while everything goes on. The child must find an engine that works, without the parent's pending ops.
+// Forks while everything else goes on. The child must find an engine that works, without the parent's pending ops.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,12 +13,12 @@ void World::PrepareForks() {
   child_var_ = eng_->NewVar();
   Graph graph;
   for (int i = 0; i < 4; ++i) graph.Add({.name = "child plan", .updates = {child_var_}}, [this] { ++child_runs_; });
-  // A name is made where a frame is, which a child may not be able to.
+  // A name is made together with a frame; a child may not be able to make one.
   child_plan_ = graph.Compile(*eng_, {.name = Has(kForkNames) ? Name("child plan") : Name()});
   child_plan_.Start().Wait();
 }
 
-// What is to be found in the middle by a fork: a held op, an open completion, a ParallelFor.
+// Makes what a fork should find half done: a held op, an open completion, a ParallelFor.
 void World::PushOverFork() {
   struct Open {
     std::mutex mu;
@@ -54,14 +54,14 @@ void World::ForkOnce(Random& random) {
   const bool destroy = random.OneIn(3);
   try {
     PushOverFork();
-  } catch (const Error& error) {  // no thread to be had
+  } catch (const Error& error) {  // the system refused a thread
     if (!Has(kNoThreads) && shutdown_begin_ == kNever)
       log_.Complain("a push before a fork was refused: %s", error.what());
   }
   const pid_t pid = fork();
   if (pid == 0) {
     alarm(40);
-    log_.EngineGone(false);  // the parent's errors are the parent's
+    log_.EngineGone(false);  // the parent reports its errors itself
     FailThreads(0);
     _exit(Child(destroy));
   }
@@ -78,7 +78,7 @@ void World::ForkOnce(Random& random) {
   }
 }
 
-// 0, or the number of what is wrong.
+// Returns 0, or the number of what is wrong.
 int World::Child(bool destroy) {
   const Var fresh = eng_->NewVar(Has(kForkNames) ? "made in a child" : "");
   eng_->Start();

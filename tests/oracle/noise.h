@@ -1,8 +1,8 @@
-// Noise: delays at points of the program that the seed chooses: each thread goes on, yields, or waits for some microseconds.
-// What happens at a point is a hash of the seed, of whose point it is, and of its number, so that a seed gives the same noise
-// each time, whichever thread of the engine comes by.
+// Noise: delays at points of the program that the seed chooses: there a thread goes on, yields, or waits for some
+// microseconds. What happens at a point is a hash of the seed, of the point's owner and of the point's number. So a
+// seed gives the same noise every time, whichever thread of the engine passes.
 //
-// Threads: pure, but for the delay.
+// Threads: pure, except for the delay.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class Noise {
   }
 
  private:
-  // Holds the processor, where a sleep would give it away.
+  // Keeps the processor; a sleep would give it away.
   static void Spin(std::chrono::microseconds length) {
     const auto until = std::chrono::steady_clock::now() + length;
     while (std::chrono::steady_clock::now() < until) {

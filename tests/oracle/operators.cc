@@ -1,4 +1,4 @@
-// Operators, pushed by all. They run always, so each push is one run; which push a run belongs to is not known.
+// Operators that all threads push. They run always, so each push is one run; which push a run belongs to is not known.
 #include <algorithm>
 
 #include "faults.h"
@@ -57,7 +57,7 @@ void World::PushOperator(Random& random) {
     operator_pushes_.fetch_add(1, std::memory_order_relaxed);
   } catch (const UsageError& error) {
     if (shutdown_begin_ == kNever) log_.Complain("an operator was refused: %s", error.what());
-  } catch (const OpError& error) {  // raise_at_push: it never fails
+  } catch (const OpError& error) {  // raise_at_push; the op never fails
     log_.Complain("an operator raised: %s", error.what());
   }
 }

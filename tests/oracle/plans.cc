@@ -1,5 +1,5 @@
-// Plans beside eager ops on the same Vars. Each has a node that only looks, at every Var of the plan, and always runs: so the
-// versions of a run are known.
+// Plans beside eager ops on the same Vars. Each plan has an observer node, which always runs and reads every Var of the
+// plan, so that the versions of a run are known.
 #include <algorithm>
 #include <map>
 
@@ -29,7 +29,7 @@ std::unique_ptr<World::PlanInfo> World::MakePlan(Random& random, uint32_t number
     for (uint32_t j = 0; j < node.uses.size(); ++j) node.uses[j].listed = j;
     info->nodes.push_back(node);
   }
-  // To the engine the run is one op: reads and writes of its nodes together are an update.
+  // To the engine the run is one op: if its nodes read and write a Var, it updates that Var.
   std::map<uint32_t, Mode> all;
   for (const NodeRecord& node : info->nodes) {
     for (const Use& use : node.uses) {

@@ -18,7 +18,7 @@
 namespace engine::oracle {
 namespace {
 
-// All threads' stacks, in a file that is named; where gdb is.
+// Writes the stacks of all threads into a file, and prints its name, if gdb is installed.
 void WriteStacks(uint64_t seed) {
   char command[300];
   snprintf(command, sizeof command,
@@ -67,7 +67,7 @@ class HangWatch {
   void Report() {
     printf("HANG: nothing has moved for %d s: %s\n", HangLimit(), Describe(program_).c_str());
     fflush(stdout);
-    alarm(20);  // if even that hangs
+    alarm(20);  // in case even that hangs
     printf("%s\n", world_.DescribePending().c_str());
     WriteStacks(program_.seed);
     fflush(stdout);
@@ -98,7 +98,7 @@ Program ParseProgram(const std::string& line) {
 
 std::string RunProgram(const Program& program, Totals* totals) {
   g_seed = program.seed;
-  if (!test::kSanitized)  // those say it themselves
+  if (!test::kSanitized)  // sanitizers report leaks themselves
     for (const int signal : {SIGSEGV, SIGBUS, SIGABRT}) std::signal(signal, OnCrash);
   World world(program.shape, program.seed);
   {

@@ -1,4 +1,4 @@
-// One random program from its seed and shape: run it, and say what was wrong with it.
+// One random program, made from its seed and shape: runs it, and says what was wrong.
 //
 // Threads: one program at a time in a process.
 #pragma once
@@ -15,11 +15,12 @@ struct Program {
   Shape shape;
 };
 
-// A line that says it all, and back. Errors: std::invalid_argument.
+// A program as one line, and the program of such a line. Errors: std::invalid_argument.
 std::string Describe(const Program& program);
 Program ParseProgram(const std::string& line);
 
-// What was wrong, a line each; "" if nothing was. Ends the process, with `kHung`, when nothing has happened for a long time.
+// Returns what was wrong, a line for each complaint; "" if nothing was. Ends the process with `kHung` if nothing has
+// happened for a long time.
 std::string RunProgram(const Program& program, Totals* totals);
 inline constexpr int kHung = 4;
 int HangLimit();  // in seconds

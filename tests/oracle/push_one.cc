@@ -1,4 +1,4 @@
-// One push of a random op, in one of all the ways there are.
+// Pushes one random op, in one of all possible ways.
 #include <array>
 #include <map>
 
@@ -8,7 +8,7 @@
 namespace engine::oracle {
 namespace {
 
-// Of an op pushed inside a body the first thirteen.
+// An op that is pushed inside a body is of one of the first thirteen kinds.
 enum Kind : uint32_t {
   kAsyncLast = 2,
   kHeldOne = 3,
@@ -28,13 +28,13 @@ enum Kind : uint32_t {
 }  // namespace
 
 uint32_t World::NextId(Pusher& me) {
-  // Numbers of what pushers push follow from the seed; bodies' share what is left over.
+  // The numbers of a pusher's ops follow from the seed; ops of bodies share the numbers that are left.
   const auto stride = static_cast<uint32_t>(s_.pushers) + 1;
   if (Inside(me)) return next_inner_.fetch_add(1, std::memory_order_relaxed) * stride + stride - 1;
   return me.pushed++ * stride + static_cast<uint32_t>(me.number);
 }
 
-// Random Vars with duplicates, in three lists; the record has each once, in its strongest role.
+// Random Vars with duplicates, in three lists. The record has each Var once, in its strongest role.
 OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* sets) {
   OpRecord& op = me.ops.emplace_back();
   op.id = NextId(me);
@@ -89,7 +89,7 @@ OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* s
   return op;
 }
 
-// Makes the closure, of one of two sizes, and gives it to push(closure).
+// Makes a closure of one of two sizes, and calls push(closure).
 template <class Push>
 void World::PushBody(Put& put, Push&& push) {
   const auto make = [&]<size_t kBytes>(std::array<char, kBytes> more) {
@@ -139,7 +139,7 @@ void World::PushHeld(Put& put) {
       return true;
     });
   });
-  if (put.random.OneIn(4) && !put.me.held.empty()) {  // another thread drops it
+  if (put.random.OneIn(4) && !put.me.held.empty()) {  // another thread will drop it
     std::lock_guard lock(mail_mu_);
     mail_.push_back(std::move(put.me.held.back()));
     put.me.held.pop_back();
@@ -151,9 +151,9 @@ void World::PushToHeldOps(Put& put) {
   if (!me.held_ops) {
     me.held_ops = std::make_shared<HeldOps>(*eng_);
     std::lock_guard lock(mail_mu_);
-    if (open_held_ops_.size() < 16) open_held_ops_.push_back(me.held_ops);  // other threads release it as well
+    if (open_held_ops_.size() < 16) open_held_ops_.push_back(me.held_ops);  // so that other threads release it too
   }
-  if (!put.op.on_device) put.desc.place = Cpu();  // passes by what is held
+  if (!put.op.on_device) put.desc.place = Cpu();  // goes past the held ops
   PushBody(put, [&](auto&& body) {
     Attempt(me, put.op, [&] {
       me.held_ops->Push(put.desc, std::move(body));
@@ -196,7 +196,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
   const bool bulked = kind > kOnDevice && Has(kBulks) && random.OneIn(2);
   const bool device = Has(kDevices) && (kind == kOnDevice || bulked || (to_held_ops && !random.OneIn(4)));
   Want want{.depth = depth, .apart = apart};
-  // What shutdown finds held or uncompleted; what PushHeld may refuse.
+  // Ops that shutdown finds held or uncompleted, and ops that PushHeld may refuse.
   want.wide =
       held ? Has(kHeldWide) || Has(kHeldDeleted) : s_.ending == Ending::kWaitAll || !asynchronous || Has(kHeldWide);
   want.deleted = !held || !want.wide || Has(kHeldDeleted);
@@ -232,7 +232,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
               .priority = Has(kPlaces) && random.OneIn(5) ? static_cast<int>(random.Below(5)) - 2 : 0,
               .run_always = op.always,
               .cancel = scope};
-  // The scope in the description, or of the thread.
+  // The scope of the description, or that of the thread.
   if (scope && !inside && random.OneIn(3)) put.desc.cancel = nullptr;
   const auto push = [&] {
     if (asynchronous && (s_.ending != Ending::kWithheld || (random.OneIn(20) && !inside && MayWithhold()))) {

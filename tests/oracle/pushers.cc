@@ -12,7 +12,7 @@ std::unique_ptr<World::Pusher> World::NewPusher(uint64_t number) {
   return pusher;
 }
 
-// What bodies push is noted apart from the pushers.
+// What bodies push is recorded apart from what pushers push.
 World::Pusher* World::BorrowPusher() {
   std::lock_guard lock(pushers_mu_);
   if (spare_pushers_.empty()) {
@@ -64,7 +64,7 @@ void World::BetweenPushes(Pusher& me, Random& random, std::vector<std::unique_pt
 
 void World::WaitNowAndThen(Pusher& me, Random& random) {
   if (Has(kWaitOutside) && random.OneIn(40)) {
-    // A thread that waits must not hold what it waits for.
+    // A thread that waits must not hold the op for which it waits.
     me.held.clear();
     DropMail();
     const uint64_t what = random.Below(8);
@@ -80,7 +80,7 @@ void World::WaitNowAndThen(Pusher& me, Random& random) {
   if (random.OneIn(200)) std::this_thread::sleep_for(std::chrono::microseconds(random.Below(3000)));
 }
 
-// Nobody waits any more, so that shutdown finds all kinds of ops held.
+// Nobody waits any more, so shutdown finds ops of all kinds held.
 void World::AtTheEnd(Pusher& me, Random& random) {
   constexpr int kLast = 30;
   ++at_end_;

@@ -1,4 +1,4 @@
-// World::Put: one push of an op: its record, its Vars, and how it is to be pushed.
+// World::Put: one push of an op: its record, its Vars, and how it is pushed.
 #pragma once
 
 #include <cstring>
@@ -20,7 +20,7 @@ struct World::Put {
   bool inside() const { return op.depth > 0; }
 };
 
-// Calls push() and notes how it went; it returns false where there was no room.
+// Calls push(), which returns false if there was no room, and notes how it went.
 template <class F>
 void World::Attempt(Pusher& me, OpRecord& op, F&& push) {
   pushes_.fetch_add(1, std::memory_order_relaxed);
@@ -37,13 +37,13 @@ void World::Attempt(Pusher& me, OpRecord& op, F&& push) {
   } catch (const UsageError& error) {
     failing.reset();
     op.push = PushEnd::kRefused;
-    const bool closed = shutdown_begin_ != kNever && (!Inside(me) || Has(kStages));  // a stage's source is no op
+    const bool closed = shutdown_begin_ != kNever && (!Inside(me) || Has(kStages));  // a source of a stage is no op
     if (!strstr(error.what(), "deleted") && !closed) log_.Complain("o%u was refused: %s", op.id, error.what());
   } catch (const std::bad_alloc&) {
     failing.reset();
     op.push = PushEnd::kNoMemory;
     if (!Has(kNoMemory)) log_.Complain("o%u: bad_alloc", op.id);
-  } catch (const Error& error) {  // no thread to be had for its lane: likewise
+  } catch (const Error& error) {  // the system refused a thread for the op's lane; the push was refused too
     failing.reset();
     op.push = PushEnd::kNoMemory;
     if (!Has(kNoThreads)) log_.Complain("o%u was refused: %s", op.id, error.what());

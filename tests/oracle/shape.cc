@@ -62,7 +62,7 @@ Shape RandomShape(uint64_t seed, uint64_t allowed, int64_t ops) {
   uint64_t features = 0;
   for (const FeatureInfo& f : Features())
     if (!random.OneIn(4)) features |= f.bit;
-  // Dear, and in each other's way: not in every program.
+  // These are slow and disturb each other, so not every program has them.
   if (random.OneIn(2)) features &= ~uint64_t{kFork};
   if (!random.OneIn(3)) features &= ~uint64_t{kDevices | kCollectives};
   if (!random.OneIn(6)) features &= ~uint64_t{kNoMemory | kNoThreads | kHooksThrow};
@@ -74,31 +74,31 @@ Shape RandomShape(uint64_t seed, uint64_t allowed, int64_t ops) {
 }
 
 void MakeConsistent(Shape& s) {
-  if (test::kSanitized) s.features &= ~uint64_t{kFork | kNoMemory | kNoThreads};  // the tools' own limits
+  if (test::kSanitized) s.features &= ~uint64_t{kFork | kNoMemory | kNoThreads};  // limits of the sanitizers
   if (test::kUnderTsan)
     s.features &= ~uint64_t{kDescribe};  // reads blocks that may be refilled, by design: describe_pending.cc
   if (test::kUnderTsan) s.features &= ~uint64_t{kParallel | kPushInPieces};  // oneTBB is not instrumented
   if (!s.Has(kShutdownBeside) && s.ending == Ending::kShutdownBeside) s.ending = Ending::kShutdown;
   if (s.ending == Ending::kWithheld) {
-    s.features &= ~uint64_t{kWaitOutside | kWaitInside | kStages | kTwoEngines};  // they would wait for ever
-    s.features &= ~uint64_t{kDevices | kCollectives};  // what a device is given after drain_timeout is lost
+    s.features &= ~uint64_t{kWaitOutside | kWaitInside | kStages | kTwoEngines};  // these would wait for ever
+    s.features &= ~uint64_t{kDevices | kCollectives};  // what a device gets after drain_timeout is lost
   }
-  if (s.ending == Ending::kShutdownBeside) s.features &= ~uint64_t{kFork};  // a child's engine would be shut down
+  if (s.ending == Ending::kShutdownBeside) s.features &= ~uint64_t{kFork};  // a child would find its engine closed
   if (s.ending == Ending::kShutdownBeside && !s.Has(kStopRaces)) s.features &= ~uint64_t{kStop};
   if (s.ending == Ending::kShutdownBeside && !s.Has(kLateLanes)) s.features &= ~uint64_t{kCollectives};
   if (s.Has(kDevices) || s.Has(kCollectives) || s.Has(kStages))
-    s.features &= ~uint64_t{kFork};  // threads a child lacks
+    s.features &= ~uint64_t{kFork};  // because of threads that a child does not have
   if (s.Has(kDevices)) s.features &= ~uint64_t{kNoMemory};
-  // A stream without its thread fails what is issued to it, and a rank without its stream the collective of all.
+  // If a stream has no thread, what is issued to it fails; if a rank has no stream, the collective fails on all ranks.
   if (s.Has(kDevices) || s.Has(kCollectives)) s.features &= ~uint64_t{kNoThreads};
   if (s.Has(kNoThreads))
-    // A wait that is refused leaves its op behind; a stage without a thread throws; oneTBB throws inside the body.
+    // A wait that is refused leaves its op pending; a stage without a thread throws; oneTBB throws inside the body.
     s.features &= ~uint64_t{kWaitInside | kTwoEngines | kStages | kParallel | kPushInPieces | kForkParallel};
   const bool tight = !(s.Has(kDevices) && !s.Has(kTightDevices)) && !(s.Has(kCollectives) && !s.Has(kTightCollectives));
   if (!tight) s.max_pending = 16384;
   if (!s.Has(kWide)) s.wide = 0;
   if (!s.Has(kNoise)) s.noise = 0;
-  if (s.Has(kNoMemory)) {  // a push that runs bodies would make these fail as well
+  if (s.Has(kNoMemory)) {  // a push that runs bodies would make these fail too
     s.workers = std::max<int64_t>(s.workers, 1);
     s.policy = 0;
     s.features &= ~uint64_t{kPolicy};

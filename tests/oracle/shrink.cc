@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Programs one step smaller, those that take most away first.
+// Programs that are one step smaller, starting with the largest step.
 std::vector<Shape> Smaller(const Shape& shape) {
   std::vector<Shape> candidates;
   const auto add = [&](auto&& change) {
@@ -50,7 +50,7 @@ bool Fails(const Program& program, int tries, Clock::time_point until, Program* 
   Supervisor supervisor(
       [&](uint64_t number) -> std::optional<Program> {
         if (number >= static_cast<uint64_t>(tries)) return {};
-        // Every other try is another seed of the same shape.
+        // Every other try uses another seed of the same shape.
         return Program{number % 2 == 0 ? program.seed : program.seed + number * 1'000'003, program.shape};
       },
       [&](const Program& bad) {

@@ -1,4 +1,4 @@
-// Stages whose sources push random ops and wait for what they pushed, while a thread takes their items.
+// Stages whose sources push random ops and wait for them, while a thread takes the stages' items.
 #include "engine/stage.h"
 #include "world.h"
 
@@ -14,7 +14,7 @@ void World::StagesMain() {
     PushOne(*me, random, 1);
     GiveBack(me);
   };
-  // `pull` is called in order by one producer at a time, so its ops need nothing else to be ordered by.
+  // One producer at a time calls `pull`, in order, so nothing else needs to order its ops.
   const auto pull = [&]() -> std::optional<int> {
     const int item = next++;
     if (item == kItems) return {};
@@ -39,7 +39,7 @@ void World::StagesMain() {
       ++expected;
     }
     if (expected != kItems) log_.Complain("a stage gave %d items of %d", expected, kItems);
-  } catch (const UsageError& error) {  // the engine is shut down meanwhile
+  } catch (const UsageError& error) {  // the engine has been shut down meanwhile
     if (shutdown_begin_ == kNever) log_.Complain("a stage threw %s", error.what());
   } catch (const Error& error) {
     log_.Complain("a stage threw %s", error.what());

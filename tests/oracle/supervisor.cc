@@ -16,7 +16,7 @@ namespace engine::oracle {
 
 using Clock = std::chrono::steady_clock;
 
-// What a child says of each program: that it begins, and how it ended.
+// What a child reports of each program: that it begins, and how it ended.
 struct Supervisor::Message {
   enum What : uint8_t { kBegins, kFine, kWrong } what;
   uint64_t number;
@@ -24,7 +24,8 @@ struct Supervisor::Message {
 };
 
 void Supervisor::ChildMain(int pipe, uint64_t first, Clock::time_point until) {
-  // A new process now and then: names that programs made stay for the life of a process, and leaks are looked for at its end.
+  // A new process after so many programs: names that programs make stay for the life of a process, and leaks are looked
+  // for at its end.
   constexpr uint64_t kPrograms = 100;
   const auto say = [&](Message message) {
     if (write(pipe, &message, sizeof message) != sizeof message) _exit(1);
@@ -44,13 +45,13 @@ void Supervisor::ChildMain(int pipe, uint64_t first, Clock::time_point until) {
       fflush(stdout);
     }
     say({wrong.empty() ? Message::kFine : Message::kWrong, number, totals});
-    if (!wrong.empty()) _exit(0);  // what it left behind must not be taken for the next one's
+    if (!wrong.empty()) _exit(0);  // what a wrong program left must not count against the next
   }
-  if (test::kUnderAsan) exit(0);  // leaks are looked for
+  if (test::kUnderAsan) exit(0);  // which looks for leaks
   _exit(0);
 }
 
-// Returns the number of the program to go on with.
+// Returns the number of the next program.
 uint64_t Supervisor::RunChild(uint64_t first, Clock::time_point until, Verdicts* verdicts) {
   int pipe[2];
   if (::pipe(pipe) != 0) throw std::runtime_error("no pipe");
@@ -64,7 +65,8 @@ uint64_t Supervisor::RunChild(uint64_t first, Clock::time_point until, Verdicts*
   close(pipe[1]);
   uint64_t next = first;
   bool running = false, killed = false;
-  const int limit_ms = HangLimit() * 4000;  // for one that goes round in circles; others find out by themselves
+  const int limit_ms = HangLimit() * 4000;  // for a program that loops for ever; other hangs end the child by
+                                            // themselves
   for (;;) {
     pollfd wait{pipe[0], POLLIN, 0};
     if (poll(&wait, 1, limit_ms) == 0) {

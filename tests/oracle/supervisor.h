@@ -1,7 +1,8 @@
-// Supervisor: runs programs in processes of their own, so that one that crashes or hangs is named, and the others go on.
+// Supervisor: runs programs in processes of their own, so that a program that crashes or hangs is named, and the others
+// go on.
 //
-// Threads:   none of its own; it forks, so the process must have no other.
-// Ownership: of the child that runs just now.
+// Threads:   none. It forks, so the process must have no other thread.
+// Ownership: it owns the child that runs at the moment.
 #pragma once
 
 #include <chrono>
@@ -15,18 +16,18 @@ namespace engine::oracle {
 
 struct Verdicts {
   Totals totals;
-  uint64_t bad = 0;  // programs that were wrong, crashed, or hung
+  uint64_t bad = 0;  // how many programs were wrong, crashed or hung
 };
 
 class Supervisor {
  public:
-  // The programs by number; none: there are no more.
+  // Returns the program of a number; nothing: there are no more.
   using Source = std::function<std::optional<Program>(uint64_t number)>;
   using Failed = std::function<void(const Program&)>;
   Supervisor(Source source, Failed failed, bool verbose)
       : source_(std::move(source)), failed_(std::move(failed)), verbose_(verbose) {}
 
-  // Runs them all, or until the time is up, or `most_bad` were bad.
+  // Runs all programs, but stops when the time is up, or when `most_bad` were bad.
   Verdicts Run(std::chrono::steady_clock::time_point until, uint64_t most_bad);
 
  private:

@@ -1,15 +1,15 @@
 // Verdict: whether a history is one that docs/concepts.md allows.
 //
-//   once       every op accepted ran or was skipped once, its closure was destroyed once; counters add up
+//   once       every accepted op ran or was skipped once, and its closure was destroyed once; counters add up
 //   order      the writers of each Var have the versions 1..n, each once; readers and writers of all Vars form no cycle
-//   real time  a push that returned before another began is before it, where the two conflict
+//   real time  if a push returned before another began and the two conflict, the first op comes before the second
 //   overlap    conflicting bodies, completions and kernels do not overlap in time
-//   values     every value seen is that of a serial replay in the order found, and so is what is left at the end
-//   errors     a replay of poison says for every op whether it had to run or to be skipped, for every wait what it may show
-//   waits      all that they cover has ended when they return
+//   values     every value that was seen, or is left at the end, is that of a serial replay in the order that was found
+//   errors     a replay of poison says for each op whether it had to run or be skipped, for each wait what it may throw
+//   waits      everything that a wait covers has ended when it returns
 //   unseen     every error has been shown by a wait, by WaitAll or on_unobserved, or is among the counted ones
 //
-// Threads: none; pure but for the versions of a run, which it fills in.
+// Threads: none; pure, except that it fills in the versions of runs.
 #pragma once
 
 #include <map>
@@ -28,18 +28,18 @@ class Verdict {
   Totals totals() const { return totals_; }
 
  private:
-  // Roots of errors that a Var may carry at some version; kClean: it may carry none. More than one where clears, cancels or
-  // pushes overlapped in time.
+  // Roots of the errors that a Var may have at some version; kClean: it may have none. There are several if clears,
+  // cancels or pushes overlapped in time.
   using Errors = std::set<int64_t>;
   static constexpr int64_t kClean = -1;
 
   struct VarHistory {
     std::vector<OpRecord*> writers;               // by version - 1
     std::vector<std::vector<OpRecord*>> readers;  // by version
-    std::vector<Errors> errors;                   // by version, as the writer left it
+    std::vector<Errors> errors;                   // by version, after its writer
     std::vector<uint64_t> values;                 // by version
   };
-  // What one op finds in a Var, and leaves there.
+  // What one op finds in a Var, and what it leaves there.
   struct Now {
     Errors errors;
     uint64_t value;
@@ -79,11 +79,11 @@ class Verdict {
   History& h_;
   ErrorLog& log_;
   Totals totals_;
-  std::vector<OpRecord*> ops_;    // that were accepted
-  std::vector<OpRecord*> order_;  // the same, in a serial order that explains all
+  std::vector<OpRecord*> ops_;    // the accepted ops
+  std::vector<OpRecord*> order_;  // the accepted ops, in a serial order that explains everything
   std::vector<VarHistory> vars_;
-  std::set<uint32_t> roots_;     // of errors that somebody has to be shown
-  std::set<uint32_t> may_show_;  // cancelled ops: waits show them, WaitAll does not have to
+  std::set<uint32_t> roots_;     // roots of errors that somebody must be shown
+  std::set<uint32_t> may_show_;  // roots of cancelled ops: waits throw these, WaitAll need not
   std::map<const OpRecord*, Errors> of_run_;
 };
 

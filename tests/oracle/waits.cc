@@ -1,4 +1,4 @@
-// Waits of all kinds, with what they showed.
+// Waits of all kinds; each is recorded with the error that it threw.
 #include "world.h"
 
 namespace engine::oracle {

@@ -10,7 +10,7 @@ namespace engine::oracle {
 using namespace std::chrono_literals;
 
 namespace {
-std::atomic<int64_t> g_closures{0};  // relaxed: read when all threads have ended
+std::atomic<int64_t> g_closures{0};  // relaxed: it is read when all threads have ended
 }
 
 ClosureWitness::ClosureWitness(World* world, OpRecord* op, std::vector<Var> vars)
@@ -54,7 +54,7 @@ EngineOptions World::Options() {
   o.spin = std::chrono::microseconds(s_.spin_us);
   o.policy = static_cast<Policy>(s_.policy);
   o.max_spare_threads = static_cast<int>(s_.spares);
-  o.start_step = 2;  // plans under cost_model are measured early, so that short programs see all of it
+  o.start_step = 2;  // measures plans under cost_model early, so that short programs reach all of its states
   o.stop_step = 6;
   o.pools = {{.name = "p", .threads = static_cast<int>(s_.pool_threads)}};
   o.on_unobserved = [this](const OpError& error) {
@@ -90,14 +90,14 @@ void World::MakeEngine() {
   while (!eng_) {
     try {
       eng_ = new Engine(options);
-    } catch (const Error&) {  // no thread to be had: nothing was made, and it can be tried again
+    } catch (const Error&) {  // the system refused a thread: nothing was made, and it can be tried again
       FailThreads(0);
     }
   }
-  FailThreads(0);  // what is made before the pushers begin is not what this is about
+  FailThreads(0);  // this test is not about what is made before the pushers begin
 }
 
-// Lanes and pools are made when they are used first.
+// Uses every lane and pool, because each is made on first use.
 void World::UseAllLanes() {
   std::vector<Placement> places{Io()};
   for (uint16_t d = 0; d < std::max<size_t>(devices_.size(), 1); ++d) {
@@ -110,7 +110,7 @@ void World::UseAllLanes() {
     try {
       eng_->Push({.name = "first", .place = places[i]}, [] {});
       ++i;
-    } catch (const Error&) {  // no thread to be had: it can be tried again
+    } catch (const Error&) {  // the system refused a thread; it can be tried again
       if (!Has(kNoThreads)) throw;
     }
   }
@@ -119,7 +119,7 @@ void World::UseAllLanes() {
 
 std::string World::DescribePending() const { return eng_ ? eng_->DescribePending() : "the engine is gone"; }
 
-// Puts a fresh Var in the slot; the one before is deleted, or left to the last handle.
+// Puts a new Var into the slot. The old one is deleted, or ends with its last handle.
 void World::RefreshSlot(Slot& slot, bool by_delete) {
   Var fresh;
   try {
@@ -177,9 +177,9 @@ void World::Run() {
   stop_chaos_ = true;
   for (auto& t : beside) t.join();
   FailThreads(0);
-  // Handles of operators and plans go at different times.
+  // Handles of operators and of plans are dropped at different times.
   if (seed_ & 1) operators_.clear();
-  if ((seed_ & 2) && !Has(kNest)) plans_.clear();  // bodies start them
+  if ((seed_ & 2) && !Has(kNest)) plans_.clear();  // not if bodies start them
   End();
   completer_.Finish();
   log_.EngineGone(Has(kLateCompletion));
@@ -187,7 +187,9 @@ void World::Run() {
   plans_.clear();
   child_plan_ = Plan();
   child_var_ = Var();
-  for (Completion& done : withheld_) std::exchange(done, Completion())();  // after the engine's end: does nothing
+  for (Completion& done : withheld_)
+    std::exchange(done, Completion())();  // after the engine's end; this must do
+                                          // nothing
 }
 
 void World::DropMail() {
@@ -202,7 +204,7 @@ void World::DropMail() {
   for (const auto& held : open) held->Release();
 }
 
-// Until WaitAll has shown every error.
+// Waits until WaitAll has shown every error.
 void World::Settle() {
   for (;;) {
     try {
@@ -225,7 +227,7 @@ void World::End() {
   switch (s_.ending) {
     case Ending::kWaitAll: {
       drop_held();
-      // Bodies push, and what they pushed while WaitAll ran is waited for by the next one.
+      // Bodies push too; the next WaitAll waits for what they pushed during this one.
       int rounds = 0;
       do {
         Settle();
@@ -246,8 +248,8 @@ void World::End() {
     case Ending::kDestroyed: break;
     case Ending::kWithheld: {
       drop_held();
-      complete_at_once_ = true;  // what comes later than drain_timeout is failed
-      // Until nothing is pending but what is withheld, and what waits for that.
+      complete_at_once_ = true;  // so that no completion comes after drain_timeout, which would fail its op
+      // Waits until only withheld ops, and ops that wait for those, are pending.
       uint64_t last = 0;
       for (int calm = 0; calm < 20;) {
         const uint64_t now = g_tick.load(std::memory_order_relaxed);

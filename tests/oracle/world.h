@@ -1,10 +1,10 @@
-// World: one random program while it runs: an engine, its Vars, the threads that use it, and what each op does. Afterwards
-// its History is checked.
+// World: one random program while it runs: an engine, its Vars, the threads that use it, and what each op does.
+// Afterwards the checks look at its History.
 //
-// Each op logs the version of every Var that it sees or makes, and reads and writes a value a Var that nothing guards but the
-// engine's order. A skipped op logs its place in the order from the destructor of its closure.
+// Each op notes the version of every Var that it sees or makes. It also reads and writes one value for each Var, which
+// only the engine's order guards. A skipped op notes its place in the order in the destructor of its closure.
 //
-// Threads:   Run on one; what bodies and closures call on any.
+// Threads:   one thread calls Run; bodies and closures call the other methods on any thread.
 // Ownership: the World owns the engine, all records, and all handles that outlive their threads.
 #pragma once
 
@@ -49,10 +49,10 @@ class World {
  private:
   static constexpr uint32_t kMaxVars = 20000;
   static constexpr uint32_t kSlots = 4;
-  static constexpr uint32_t kNodeRoots = 10'000'000;  // roots of nodes begin here
+  static constexpr uint32_t kNodeRoots = 10'000'000;  // the roots of nodes start here
   static constexpr int kMaxForks = 5;
 
-  // What a thread of the program owns: its records, and its handles.
+  // What a thread of the program owns: its records and its handles.
   struct Pusher {
     uint64_t number = 0;
     uint32_t pushed = 0;
@@ -64,11 +64,11 @@ class World {
     std::deque<std::pair<engine::Run, const OpRecord*>> runs;
     CancelScope never;
   };
-  // The Vars of an op as they are named in its push, and once each.
+  // The Vars of an op: as its push names them, and each one once.
   struct Sets {
     std::vector<Var> reads, updates, writes, by_use;
   };
-  // A Var that is replaced by a fresh one now and then, and deleted.
+  // A Var that is deleted now and then and replaced by a new one.
   struct Slot {
     std::mutex mu;
     Var var;
@@ -76,26 +76,26 @@ class World {
   };
   struct Scope {
     CancelScope scope;
-    std::atomic<uint64_t> begin{kNever}, end{kNever};  // ticks; a pusher wins the right to cancel by `begin`
+    std::atomic<uint64_t> begin{kNever}, end{kNever};  // ticks; the pusher that sets `begin` may cancel
   };
   struct PlanInfo {
     Plan plan;
-    std::vector<NodeRecord> nodes;  // as they are before a run
+    std::vector<NodeRecord> nodes;  // what they are before a run
     std::vector<Use> uses;
     size_t observer = 0;
   };
-  // How an op is to be pushed: what its Vars may be.
+  // How an op is pushed, and which Vars it may have.
   struct Want {
     int depth = 0;
-    bool apart = false;   // over the Vars that bodies of others may wait for
-    bool wide = true;     // may be wide
-    bool deleted = true;  // may name Vars that are deleted meanwhile
+    bool apart = false;   // only Vars for which bodies of other ops may wait
+    bool wide = true;     // it may have very many Vars
+    bool deleted = true;  // it may name Vars that are deleted at the same time
   };
   struct Put;  // one push: its record, sets and description
 
   bool Has(uint64_t feature) const { return s_.Has(feature); }
   bool Inside(const Pusher& me) const { return me.number == kInside; }
-  static constexpr uint64_t kInside = 1000;  // number of those that bodies push as
+  static constexpr uint64_t kInside = 1000;  // numbers of the pushers that bodies use start here
 
   // world.cc
   EngineOptions Options();
@@ -167,7 +167,7 @@ class World {
   void StopRacesMain();
   void StopAndStart(Random& random);
   void StartAgain();
-  uint64_t FewThreads() const { return 20 + seed_ % 30; }  // fewer, and an engine of a dozen would never start
+  uint64_t FewThreads() const { return 20 + seed_ % 30; }  // with fewer, an engine of a dozen threads would never start
   void ShutDownBeside();
   void SwitchPolicy(Random& random);
 
@@ -188,17 +188,17 @@ class World {
   std::vector<std::shared_ptr<Device>> devices_;
   std::unique_ptr<Engine> partner_;  // a second engine, without workers
   Var partner_var_;
-  Engine* eng_ = nullptr;  // bodies use it while it is being destroyed
+  Engine* eng_ = nullptr;  // a pointer, because bodies use the engine while it is being destroyed
   Completer completer_;
 
-  std::vector<Var> vars_;  // that last: s_.vars of them, then s_.apart
+  std::vector<Var> vars_;  // the Vars that are never deleted: first s_.vars of them, then s_.apart
   struct alignas(64) Cell {
     uint64_t value = 0;
   };
   std::vector<Cell> cells_;          // by Var
   std::vector<Interval> deletions_;  // by Var
   std::array<Slot, kSlots> slots_;
-  std::atomic<uint32_t> next_var_{0}, next_inner_{0};  // only count
+  std::atomic<uint32_t> next_var_{0}, next_inner_{0};  // these only count
   std::vector<std::unique_ptr<Scope>> scopes_;
   std::vector<std::unique_ptr<PlanInfo>> plans_;
 
@@ -209,10 +209,10 @@ class World {
 
   std::mutex pushers_mu_;
   std::vector<std::unique_ptr<Pusher>> pushers_;
-  std::vector<Pusher*> spare_pushers_;  // of bodies, free
+  std::vector<Pusher*> spare_pushers_;  // for bodies; these are free
 
   std::mutex mail_mu_;
-  std::vector<HeldOp> mail_, left_;  // for any thread to drop; for nobody
+  std::vector<HeldOp> mail_, left_;  // mail_: any thread may drop them; left_: nobody does
   std::vector<std::shared_ptr<HeldOps>> open_held_ops_, left_held_ops_;
   std::mutex withheld_mu_;
   std::vector<Completion> withheld_;
@@ -234,7 +234,7 @@ class World {
   Completion child_completion_;
 };
 
-// Part of every closure: tells the World how its op ended.
+// ClosureWitness: a part of every closure, which tells the World how the closure's op ended.
 class ClosureWitness {
  public:
   ClosureWitness(World* world, OpRecord* op, std::vector<Var> vars);
@@ -246,12 +246,12 @@ class ClosureWitness {
   OpRecord& op() const { return *op_; }
   const std::vector<Var>& vars() const { return vars_; }
 
-  static int64_t alive();  // in this process: none, after a program
+  static int64_t alive();  // in this process; after a program there must be none
 
  private:
   World* world_;
   OpRecord* op_;
-  std::vector<Var> vars_;  // as the record's uses
+  std::vector<Var> vars_;  // in the order of the record's uses
 };
 
 }  // namespace engine::oracle

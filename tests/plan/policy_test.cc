@@ -95,5 +95,15 @@ TEST(PolicyTest, OtherPlacementsKeepTheirThreads) {
   EXPECT_NE(ran, std::this_thread::get_id());
 }
 
+TEST(PolicyTextTest, IsReadBackAsItWasWritten) {
+  for (const char* text : {"threaded", "naive:raise_at_push=true,smart_stage=false", "inline:intra_op_threads=255",
+                           "cost_model:start_step=3,stop_step=5"})
+    EXPECT_EQ(PolicyText(ParsePolicy(text)), text);
+  EXPECT_EQ(PolicyText(ParsePolicy("inline:smart_stage=1,intra_op_threads=1")), "inline");  // as by default
+  EXPECT_TRUE(Has(RefusalOf([] { ParsePolicy("inline:intra_op_threads"); }), "write NAME:PARAMETER=VALUE"));
+  EXPECT_TRUE(Has(RefusalOf([] { ParsePolicy("naive:smart_stage=1,smart_stage=1"); }), "'smart_stage' twice"));
+  EXPECT_TRUE(Has(RefusalOf([] { ParsePolicy(""); }), "'threaded'"));
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -1,13 +1,15 @@
-// Arrays: typed buffers, row by row, on the host and on a device: what a step hands from its stage on the host to its part
-// on a device (SmartStageOptions::stage_subgraph_on_cpu).
+// Arrays: typed buffers, row by row, on the host and on a device. A step's staged part on the host hands them to its
+// part on a device (SmartStageOptions::stage_subgraph_on_cpu).
 //
 //   ctx.Return(0, engine::HostArray::Of(std::vector<float>(32 * 13), {32, 13}));       // a staged node
 //   const engine::DeviceArray& rows = ctx.In<engine::DeviceArray>(0);                  // a node on a GPU
 //   Forward<<<grid, block, 0, CudaStream(ctx)>>>(rows.data<float>(), rows.shape()[0]);
 //
-// Threads:   plain values; what they stand for is ordered by whoever hands them on.
-// Ownership: copies share their memory, which the last of them frees; of a device as device_memory.h says.
-// Errors:    UsageError for a shape that does not fit, and for elements that are asked for as another type.
+// Threads:   plain values; whoever hands an array on orders the uses of its memory.
+// Ownership: copies of an array share its memory, and the last copy frees it; device memory is given back as
+//            device_memory.h says.
+// Errors:    UsageError for a shape that does not fit the elements, and for elements that are asked for as another
+//            type.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +45,7 @@ struct ElementType {
   friend bool operator==(ElementType, ElementType) noexcept = default;
 };
 
-// What both have. Contiguous, the last dimension fastest.
+// Array: what HostArray and DeviceArray have in common. Contiguous; the last dimension varies fastest.
 class Array {
  public:
   ElementType type() const noexcept { return type_; }
@@ -69,7 +71,7 @@ class HostArray : public Array {
  public:
   HostArray(ElementType type, std::vector<int64_t> shape, const void* data, std::shared_ptr<const void> owner)
       : Array(type, std::move(shape), const_cast<void*>(data), std::move(owner)) {}
-  // The elements of a vector, without a copy; one dimension unless `shape` says otherwise.
+  // An array of a vector's elements, without a copy. It has one dimension, unless `shape` says otherwise.
   template <class T>
   static HostArray Of(std::vector<T> elements, std::vector<int64_t> shape = {}) {
     static_assert(!std::is_same_v<T, bool>, "a vector<bool> has no elements in memory");
@@ -93,7 +95,7 @@ class DeviceArray : public Array {
  public:
   DeviceArray(ElementType type, std::vector<int64_t> shape, void* data, std::shared_ptr<const void> owner, int device)
       : Array(type, std::move(shape), data, std::move(owner)), device_(device) {}
-  int device() const noexcept { return device_; }  // as Gpu(i)
+  int device() const noexcept { return device_; }  // the device's number, as in Gpu(i)
   template <class T>
   T* data() const {
     return static_cast<T*>(Data(ElementType::Of<T>()));
@@ -103,24 +105,25 @@ class DeviceArray : public Array {
   int device_;
 };
 
-// Values on their way from the host to a device: `arrays` is what is found in `from`, `copies` are the same on the device,
-// and `to` is what takes the place of `from` there.
+// Boundary: a value on its way from the host to a device. `arrays` are the arrays in `from`, `copies` are the same
+// arrays on the device, and `to` takes the place of `from` there.
 struct Boundary {
   Name name;
   Value& from;
   Value& to;
-  bool last;  // nobody else needs `from`: it may be moved
+  bool last;  // nobody else needs `from`, so it may be moved
   std::vector<HostArray> arrays = {};
   std::vector<DeviceArray> copies = {};
 };
 
-// Where the arrays in values are. This one knows values that are a HostArray, which become a DeviceArray; others pass
-// through. A front end whose values are objects of its own has its own. Called on a copy lane, by several at once.
+// BoundaryArrays: finds the arrays in values. This class knows values that are a HostArray, and makes them a
+// DeviceArray; other values pass through. A front end with objects of its own derives from it. Several threads of a
+// copy lane may call it at once.
 class BoundaryArrays {
  public:
   virtual ~BoundaryArrays() = default;
-  virtual void Find(std::span<Boundary> values) const;     // fills `arrays`
-  virtual void Replace(std::span<Boundary> values) const;  // fills `to`
+  virtual void Find(std::span<Boundary> values) const;     // fills `arrays` of each
+  virtual void Replace(std::span<Boundary> values) const;  // fills `to` of each
 };
 
 }  // namespace engine

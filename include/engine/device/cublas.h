@@ -1,5 +1,5 @@
-// CublasHandle: a cuBLAS handle of the lane that an op is on, with a workspace of its own, as captures need it.
-// Only for programs that have cuBLAS: the engine itself does not.
+// CublasHandle: a cuBLAS handle for the lane that an op is on, with a workspace of its own, which captures need.
+// Include this header only in programs that have cuBLAS; the engine itself does not use it.
 #pragma once
 
 #include <cublas_v2.h>
@@ -11,8 +11,8 @@
 
 namespace engine {
 
-// Made on the lane's first use; its stream is the op's. Valid in the body. Throws UsageError off CUDA devices, DeviceError
-// if cuBLAS refuses. 32 MiB is what NVIDIA recommends for GPUs of compute capability 9.
+// The handle is made on the lane's first use, and set to the op's stream. Valid inside the body. UsageError off CUDA
+// devices; DeviceError if cuBLAS refuses. 32 MiB is what NVIDIA recommends for GPUs of compute capability 9.
 inline cublasHandle_t CublasHandle(RunContext& ctx) {
   struct Kept {
     cublasHandle_t handle = nullptr;
@@ -39,7 +39,7 @@ inline cublasHandle_t CublasHandle(RunContext& ctx) {
   if (kept->stream != CudaStream(ctx)) {
     kept->stream = CudaStream(ctx);
     must(cublasSetStream(kept->handle, kept->stream), "cublasSetStream");
-    // Behind SetStream, which takes the workspace away.
+    // After cublasSetStream, which takes the workspace away.
     must(cublasSetWorkspace(kept->handle, kept->workspace.data(), kept->workspace.bytes()), "cublasSetWorkspace");
   }
   return kept->handle;

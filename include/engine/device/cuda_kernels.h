@@ -1,9 +1,9 @@
-// PreloadKernels: has kernels loaded before they are launched. Only for programs that have CUDA.
+// PreloadKernels: loads kernels before they are launched. Include this header only in programs that have CUDA.
 //
-// Since CUDA 12 a module is loaded when the first of its kernels is launched, which may wait for all that runs on the device:
-// for milliseconds between ops, and for ever if what runs there waits for that kernel, or for a peer that waits for this rank. A
-// bulk that becomes a graph has run twice before and is safe; anything else that must not wait is preloaded at the start.
-// Source: CUDA C++ Programming Guide, "Lazy Loading".
+// Since CUDA 12 the first launch of a module's kernels loads the module, and that may wait for all that runs on the
+// device: for milliseconds between ops, and for ever if the running work waits for that very kernel, or for a peer that
+// waits for this rank. A bulk that becomes a device graph has run twice before, so its kernels are loaded. Preload all
+// other kernels that must not wait, at the start. Source: CUDA C++ Programming Guide, "Lazy Loading".
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,12 +14,13 @@
 
 namespace engine {
 
-// Of `__global__` functions, on `device`. The calling thread's current device is as it was. Throws DeviceError.
+// Loads these `__global__` functions on `device`. The calling thread's current device stays the same. Throws
+// DeviceError.
 template <class... Kernels>
 void PreloadKernels(Device& device, Kernels*... kernels) {
   const auto check = [&](const char* call, cudaError_t error) {
     if (error == cudaSuccess) return;
-    const DeviceStatus last = device.TakeLastError();  // this one, and the device knows what it means
+    const DeviceStatus last = device.TakeLastError();  // the same error, with the meaning that the device gives it
     throw DeviceError(DeviceStatus::Fail(last.failed() ? last.code() : DeviceCode::kUnknown, last.sticky(),
                                          static_cast<int>(error),
                                          std::string("PreloadKernels: ") + call + ": " + cudaGetErrorString(error)));
@@ -29,7 +30,7 @@ void PreloadKernels(Device& device, Kernels*... kernels) {
     int before = 0;
     ~Back() {
       if (cudaSetDevice(before) != cudaSuccess)
-        (void)device.TakeLastError();  // else it is found where it does not belong
+        (void)device.TakeLastError();  // otherwise a later, unrelated call would find this error
     }
   } back{device};
   check("cudaGetDevice", cudaGetDevice(&back.before));

@@ -1,6 +1,6 @@
-// CudnnHandle: a cuDNN handle of the lane that an op is on. Workspaces go to each call: take them from ctx.Allocate, or
-// keep one with the op, if its bulk is to be captured.
-// Only for programs that have cuDNN: the engine itself does not.
+// CudnnHandle: a cuDNN handle for the lane that an op is on. Each cuDNN call takes a workspace: take it from
+// ctx.Allocate, or keep it with the op if the op's bulk is to become a device graph. Include this header only in
+// programs that have cuDNN; the engine itself does not use it.
 #pragma once
 
 #include <cudnn.h>
@@ -12,8 +12,8 @@
 
 namespace engine {
 
-// Made on the lane's first use; its stream is the op's. Valid in the body. Throws UsageError off CUDA devices, DeviceError
-// if cuDNN refuses.
+// The handle is made on the lane's first use, and set to the op's stream. Valid inside the body. UsageError off CUDA
+// devices; DeviceError if cuDNN refuses.
 inline cudnnHandle_t CudnnHandle(RunContext& ctx) {
   struct Kept {
     cudnnHandle_t handle = nullptr;

@@ -1,19 +1,19 @@
-// Device: all that the engine knows of a GPU. Streams, events, copies, ordered memory, graph capture, the last error.
+// Device: all that the engine knows of a GPU: streams, events, copies, ordered memory, graph capture, the last error.
 //
-// Backends: `cuda` (MakeCudaDevice) and `software` (software_device.h), which is made of CPU threads or of a virtual
-// clock and keeps the same contract; one conformance suite is run on both. Meanings are CUDA's where it has one:
+// Backends: `cuda` (MakeCudaDevice) and `software` (software_device.h), which consists of CPU threads or of a virtual
+// clock and keeps the same contract; one conformance suite runs on both. Words mean what they mean in CUDA:
 //   stream   work on it runs in the order of the calls; work on two streams is unordered unless an event orders it;
-//   event    Record overwrites it: later waits and queries see the newest record, earlier ones keep what they saw.
-//            An event that was never recorded is ready, and waiting for it passes at once;
-//   copy     asynchronous if the host memory is pinned; a pageable one blocks the host until it is over.
-// No call but Synchronize, pageable copies, AllocatePinned and FreePinned blocks the host on device work.
+//   event    Record overwrites it: later waits and queries see the newest record, earlier ones keep the one they saw.
+//            An event that was never recorded is ready, and a wait for it passes at once;
+//   copy     asynchronous if the host memory is pinned; a copy of pageable memory blocks the host until it is over.
+// Only Synchronize, pageable copies, AllocatePinned and FreePinned block the host on device work.
 //
-// Threads:   every method may be called on any thread, at the same time. Calls that race on one stream are ordered
-//            one way or the other. A capture belongs to the thread that began it.
-// Ownership: held by std::shared_ptr. Handles are plain values, valid until they are destroyed; destroy them before
-//            the device. Destroying a stream or an event with work pending is fine: the work still happens.
-// Errors:    nothing throws. Each call returns a DeviceStatus, and the caller decides. A sticky one means that the
-//            device is lost: every later call returns it as well. Null handles are refused, so stream 0 is never used.
+// Threads:   every method may be called on any thread, at the same time. Calls that race on one stream are ordered one
+//            way or the other. A capture belongs to the thread that began it.
+// Ownership: held by std::shared_ptr. Handles are plain values, valid until they are destroyed; destroy them before the
+//            device. A stream or an event may be destroyed with work pending: the work still happens.
+// Errors:    no method throws. Each call returns a DeviceStatus, and the caller decides. A sticky status means that the
+//            device is lost: every later call returns it too. Null handles are refused, so stream 0 is never used.
 #pragma once
 
 #include <chrono>
@@ -30,26 +30,26 @@ namespace engine {
 
 enum class DeviceCode : uint8_t {
   kOk,
-  kNotReady,  // of Query: the work before the record has not ended; no error
+  kNotReady,  // of Query: the work before the record has not ended; this is no error
   kInvalidValue,
   kInvalidHandle,  // null, destroyed, or of another device
   kWrongMemory,    // debug checks: a host pointer where a device pointer belongs, or the other way round
   kSyncInBody,     // debug checks: Synchronize in the body of an op on a device
-  kWrongStream,    // debug checks, software only: a body's work on a stream that is not its op's, nor joined to that
+  kWrongStream,    // debug checks, software only: a body's work on a stream that is neither its op's nor joined to that
   kOutOfMemory,
   kNoDevice,  // no such device, no driver, or a build without the backend
   kUnsupported,
   kLaunchFailed,    // sticky: a kernel failed while it ran
   kIllegalAddress,  // sticky
   kDeviceFault,     // sticky: any other error that ends the device
-  // Capture. All but kCaptureWrongThread and kCaptureMode spoil the captures concerned: EndCapture then says
-  // kCaptureInvalidated and gives no graph.
+  // Capture. All but kCaptureWrongThread and kCaptureMode spoil the captures concerned: their EndCapture returns
+  // kCaptureInvalidated and no graph.
   kCaptureMode,         // a call that makes no sense now: begin twice, end without begin, pageable copy, allocation
-  kCaptureUnsupported,  // the host looked at a stream that captures, or did what the thread may not while it captures
+  kCaptureUnsupported,  // the host looked at a capturing stream, or did what a capturing thread must not do
   kCaptureInvalidated,  // an earlier error spoilt the capture
   kCaptureMerge,        // a wait would join two captures
   kCaptureUnmatched,    // EndCapture on another stream than BeginCapture
-  kCaptureUnjoined,     // EndCapture while a stream that joined has work that the first one did not wait for
+  kCaptureUnjoined,     // EndCapture while a stream that joined has work for which the first stream did not wait
   kCaptureIsolation,    // a capturing stream would wait for an event outside the capture
   kCaptureWrongThread,  // EndCapture on another thread than BeginCapture
   kCapturedEvent,       // the host looked at an event that was last recorded in a capture
@@ -58,12 +58,13 @@ enum class DeviceCode : uint8_t {
 };
 const char* DeviceCodeName(DeviceCode code) noexcept;  // "kOk", ...
 
-// What a call says. Good ones and NotReady cost no allocation.
+// DeviceStatus: what a call returns. ok and kNotReady need no allocation.
 class [[nodiscard]] DeviceStatus {
  public:
   DeviceStatus() noexcept = default;
   static DeviceStatus NotReady() noexcept { return DeviceStatus(DeviceCode::kNotReady, false, 0); }
-  // `text` says what was asked for and what is wrong with it: "Record(event 3, stream 1): the event was destroyed".
+  // `text` says what was asked for and what is wrong with it, such as "Record(event 3, stream 1): the event was
+  // destroyed".
   static DeviceStatus Fail(DeviceCode code, bool sticky, int native, std::string text) {
     DeviceStatus status(code, sticky, native);
     status.text_ = std::make_shared<const std::string>(std::move(text));
@@ -85,7 +86,7 @@ class [[nodiscard]] DeviceStatus {
   std::shared_ptr<const std::string> text_;
 };
 
-// For those who do throw.
+// DeviceError: a DeviceStatus as an exception, for code that throws.
 class DeviceError : public Error {
  public:
   explicit DeviceError(DeviceStatus status) : Error(status.text()), status_(std::move(status)) {}
@@ -95,7 +96,7 @@ class DeviceError : public Error {
   DeviceStatus status_;
 };
 
-// A handle of a device: a pointer of the backend's, of a type of its own. Null when default.
+// DeviceHandle: a pointer of the backend's, as a type of its own for each kind of object. Null when default-made.
 template <class Tag>
 struct DeviceHandle {
   void* raw = nullptr;
@@ -104,11 +105,11 @@ struct DeviceHandle {
 };
 using Stream = DeviceHandle<struct StreamTag>;
 using Event = DeviceHandle<struct EventTag>;
-using DeviceGraph = DeviceHandle<struct DeviceGraphTag>;          // what a capture gave
+using DeviceGraph = DeviceHandle<struct DeviceGraphTag>;          // what a capture returned
 using DeviceGraphNode = DeviceHandle<struct DeviceGraphNodeTag>;  // one call in it; lives as long as its graph
 using DeviceGraphExec = DeviceHandle<struct DeviceGraphExecTag>;  // a graph made ready to be launched
 
-// Whose memory a pointer is. As an argument kUnknown has the device find out, which costs a look-up.
+// Whose memory a pointer points to. As an argument, kUnknown makes the device look it up, which costs time.
 enum class MemoryKind : uint8_t { kUnknown, kDevice, kPinned, kPageable };
 
 struct DeviceInfo {
@@ -117,7 +118,8 @@ struct DeviceInfo {
   std::string description;     // for people: "NVIDIA H200, 132 SMs, driver 13.0", "software, 8 threads"
   int least_priority = 0;      // of streams; smaller numbers go first
   int greatest_priority = 0;   // <= least_priority
-  std::string unchecked = {};  // debug checks that were asked for and cannot be made here, and why; else empty
+  std::string unchecked = {};  // debug checks that were asked for and that this machine cannot make, and why; else
+                               // empty
 };
 
 class Device {
@@ -127,71 +129,76 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const noexcept { return info_; }
-  // Makes this the current device of the calling thread, which code that launches kernels by itself needs.
+  // Makes this the calling thread's current device. Code that launches kernels by itself needs that.
   virtual DeviceStatus MakeCurrent() = 0;
-  // The sticky error, if the device is lost; else the last error of the calling thread, which is forgotten by this.
-  // How a launch that returns nothing (<<<>>>) is asked whether it failed.
+  // The sticky error, if the device is lost; else the calling thread's last error, which the call also clears. A launch
+  // that returns no status (<<<>>>) is checked with it.
   virtual DeviceStatus TakeLastError() = 0;
 
   // Streams are non-blocking: they never wait for stream 0. A priority out of range is refused.
   virtual DeviceStatus CreateStream(int priority, Stream* stream) = 0;
   virtual DeviceStatus DestroyStream(Stream stream) = 0;
   virtual void* NativeStream(Stream stream) const noexcept = 0;  // a cudaStream_t on cuda, else null
-  // Events have no timing. Creating and destroying them is slow: keep them.
+  // Events have no timing. Creating and destroying them is slow, so keep them.
   virtual DeviceStatus CreateEvent(Event* event) = 0;
-  // One that notes when it is reached, for Elapsed; else like any other.
+  // An event that notes when it is reached, for Elapsed; else like any other.
   virtual DeviceStatus CreateTimedEvent(Event* event) = 0;
   virtual DeviceStatus DestroyEvent(Event event) = 0;
 
   virtual DeviceStatus Record(Event event, Stream stream) = 0;
-  virtual DeviceStatus Wait(Stream stream, Event event) = 0;  // on the device: later work of the stream waits
+  virtual DeviceStatus Wait(Stream stream, Event event) = 0;  // on the device: later work of `stream` waits
   virtual DeviceStatus Query(Event event) = 0;                // ok, kNotReady or an error
-  virtual DeviceStatus Query(Stream stream) = 0;              // the same, of all that is on the stream by now
-  // The device's time between the newest records of two timed events. Waits for nothing: kNotReady until both have been
-  // reached, kInvalidHandle if one was never recorded or has no timing.
+  virtual DeviceStatus Query(Stream stream) = 0;              // the same, for all work that is on the stream by now
+  // The time on the device between the newest records of two timed events. Does not wait: kNotReady until both have
+  // been reached, kInvalidHandle if one was never recorded or has no timing.
   virtual DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) = 0;
   virtual DeviceStatus Synchronize(Event event) = 0;  // blocks; sleeps rather than spins
   virtual DeviceStatus Synchronize(Stream stream) = 0;
 
-  // `memory` is of the host side. A pageable copy blocks the host until it is over, and is refused during capture.
+  // `memory` is the kind of the host's memory. A pageable copy blocks the host until it is over, and is refused during
+  // capture.
   virtual DeviceStatus CopyIn(void* to_device, const void* from_host, size_t bytes, Stream stream,
                               MemoryKind memory = MemoryKind::kUnknown) = 0;
   virtual DeviceStatus CopyOut(void* to_host, const void* from_device, size_t bytes, Stream stream,
                                MemoryKind memory = MemoryKind::kUnknown) = 0;
   virtual DeviceStatus CopyWithin(void* to_device, const void* from_device, size_t bytes, Stream stream) = 0;
 
-  // Ordered memory: usable by work on `stream` behind Allocate, and by other streams that wait for that point. Free
-  // takes it back behind the work that is on `stream` by then. From a pool that keeps what it got; refused during
-  // capture. `bytes` 0 gives null, and freeing null does nothing.
+  // Ordered memory: work on `stream` behind Allocate may use it, and so may other streams that wait for that point.
+  // Free takes it back behind the work that is on `stream` by then. It comes from a pool that keeps what it got from
+  // the driver. Refused during capture. 0 bytes give null, and freeing null does nothing.
   virtual DeviceStatus Allocate(size_t bytes, Stream stream, void** memory) = 0;
   virtual DeviceStatus Free(void* memory, Stream stream) = 0;
-  // Gives back to the driver what the pool holds beyond `keep` bytes and nobody uses.
+  // Gives memory that nobody uses back to the driver, until the pool has `keep` bytes.
   virtual DeviceStatus TrimPool(size_t keep) = 0;
-  // Host memory that the device reaches by itself. Slow, may wait for the whole device: keep it.
+  // Host memory that the device reaches by itself. The call is slow and may wait for the whole device, so keep the
+  // memory.
   virtual DeviceStatus AllocatePinned(size_t bytes, void** memory) = 0;
   virtual DeviceStatus FreePinned(void* memory) = 0;
-  virtual DeviceStatus KindOf(const void* memory, MemoryKind* kind) = 0;  // memory unknown to the device: kPageable
+  virtual DeviceStatus KindOf(const void* memory, MemoryKind* kind) = 0;  // of memory that the device does not know:
+                                                                          // kPageable
 
-  // Capture, in thread-local mode: until EndCapture, work on `stream` is noted instead of run, and so is work on
-  // streams that wait for an event recorded in the capture; these join back by an event that `stream` waits for.
-  // Meanwhile this thread may not synchronize, query or touch pinned allocations; others may. EndCapture ends the capture
-  // whatever it returns, except kCaptureWrongThread and kCaptureUnmatched. Without success there is no graph.
+  // Capture, in thread-local mode: until EndCapture, work on `stream` is recorded instead of run, and so is work on
+  // streams that wait for an event that was recorded in the capture; these must join back by an event for which
+  // `stream` waits. Meanwhile this thread must not synchronize, query or touch pinned allocations; other threads may.
+  // EndCapture ends the capture whatever it returns, except kCaptureWrongThread and kCaptureUnmatched. Unless it
+  // returns ok there is no graph.
   virtual DeviceStatus BeginCapture(Stream stream) = 0;
   virtual DeviceStatus EndCapture(Stream stream, DeviceGraph* graph) = 0;
-  virtual DeviceStatus IsCapturing(Stream stream, bool* capturing) = 0;  // true also for a spoilt capture
-  // The node that the newest captured call on this stream made. kInvalidValue if there is not exactly one.
+  virtual DeviceStatus IsCapturing(Stream stream, bool* capturing) = 0;  // also true of a spoilt capture
+  // The node of the newest captured call on this stream. kInvalidValue if that call made none, or several.
   virtual DeviceStatus LastNode(Stream stream, DeviceGraphNode* node) = 0;
   virtual DeviceStatus DestroyGraph(DeviceGraph graph) = 0;
 
-  // `bytes` (may be null): device memory that the executable took, as measured around the call; 0 if unknown.
-  // The graph may be destroyed afterwards, but not if nodes of it are to be updated.
+  // `bytes` (may be null): how much device memory the executable took, measured around the call; 0 if unknown. The
+  // graph may be destroyed afterwards, unless nodes of it will be updated.
   virtual DeviceStatus Instantiate(DeviceGraph graph, DeviceGraphExec* exec, size_t* bytes) = 0;
-  // Gives `exec` all the parameters of `graph`. kGraphUpdateFailed, and an unchanged `exec`, if their structures differ.
+  // Gives `exec` all the parameters of `graph`. If their structures differ: kGraphUpdateFailed, and `exec` is
+  // unchanged.
   virtual DeviceStatus Update(DeviceGraphExec exec, DeviceGraph graph) = 0;
-  // Gives one node (of the graph that `exec` was made of) the parameters of `from`, a node of the same kind in any
-  // graph: capture the op alone, then take its node over. Launches that were made before keep what they had.
+  // Gives `node`, of the graph from which `exec` was made, the parameters of `from`, a node of the same kind in any
+  // graph: capture one op alone, then copy its node's parameters. Launches that were made earlier keep the old ones.
   virtual DeviceStatus UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, DeviceGraphNode from) = 0;
-  // One executable never overlaps itself: a launch waits on the device for the launch before.
+  // An executable never overlaps itself: a launch waits, on the device, for the launch before.
   virtual DeviceStatus Launch(DeviceGraphExec exec, Stream stream) = 0;
   virtual DeviceStatus DestroyGraphExec(DeviceGraphExec exec) = 0;
 
@@ -200,12 +207,14 @@ class Device {
   DeviceInfo info_;
 };
 
-// The CUDA devices of this machine; 0 without a driver or without the backend, and then `why` (may be null) says so.
+// How many CUDA devices this machine has. 0 without a driver or without the backend; `why` (may be null) then gets the
+// reason.
 int CudaDeviceCount(std::string* why = nullptr);
-// Throws DeviceError (kNoDevice) that says what is missing. `debug_checks`: kWrongMemory and kSyncInBody are looked for, the
-// latter by CUPTI in the whole process (DeviceInfo::unchecked says if it cannot).
+// Throws DeviceError (kNoDevice), which says what is missing. `debug_checks`: the device reports kWrongMemory and
+// kSyncInBody; the latter needs CUPTI, which watches the whole process (DeviceInfo::unchecked says if it cannot).
 std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool debug_checks = false);
-// By name, for those who cannot hold one: "cuda", "cuda:1", "software". UsageError for any other.
+// Makes a device by its name, for callers that cannot hold one: "cuda", "cuda:1", "software". UsageError for any other
+// name.
 std::shared_ptr<Device> MakeDevice(std::string_view name);
 
 }  // namespace engine

@@ -1,23 +1,25 @@
 // DeviceMemory: a block of device memory, or of pinned host memory, from the engine's pool of that device.
 //
-// Ordered like work, not by the host: a block that is given back is taken again by whoever asks next, behind the work that
-// may still use it. Taking and giving back call the driver only until the pool has what the program needs.
-//   device memory   reuse on the lane of its last use costs nothing; on another lane that lane waits, on the device
-//   pinned memory   the host writes to it, so it is taken again only when the work that used it has ended
+// The device orders the reuse of blocks, not the host: a block that was given back goes to whoever asks next, behind
+// the work that may still use it. The pool calls the driver only until it has as much as the program needs.
+//   device memory   reuse on the lane of its last use costs nothing; another lane waits, on the device
+//   pinned memory   the host writes to it, so it is reused only when the work that used it has ended
 //
 // Give a block back (destroy or Reset it) where its use ends:
-//   in the body of a device op      behind what the op has issued so far
-//   with the closure of an op       when the op has retired, and at once
-//   anywhere else on the host       behind all that has been issued on the device by then
-// What is pushed but not issued yet does not count: let the op own the block, or give it back in an op behind it.
+//   in the body of a device op      it goes back behind what the op has issued so far
+//   with the closure of an op       it goes back when the op has retired, without a wait
+//   anywhere else on the host       it goes back behind all that has been issued on the device by then
+// Ops that are pushed and not yet issued are not waited for: let such an op own the block, or give it back in an op
+// behind it.
 //
-// Threads:   a handle is used by one thread at a time; handles are independent.
+// Threads:   one handle is used by one thread at a time; handles are independent of each other.
 // Ownership: unique. A block may outlive its engine.
-// Errors:    DeviceError (kOutOfMemory) when the device has no memory after the pool gave back what it could, and then
-//            had the device finish what was issued (collectives excepted: they may wait for whoever asks).
-// Blocking:  pinned memory that goes back to the driver waits for all work on the device. The pool gives it back only where
-//            memory ran out, and never beside a communicator; and when the engine goes. A pinned block that outlives its
-//            engine goes back with its handle.
+// Errors:    DeviceError (kOutOfMemory) if the device has no memory even after the pool gave back what it could, and
+//            then waited until the device had finished what was issued (except collectives, which may wait for this
+//            very thread).
+// Blocking:  giving pinned memory back to the driver waits for all work on the device. The pool does that only if
+//            memory ran out, and never beside a communicator; and at the end of the engine. A pinned block that
+//            outlives its engine goes back to the driver with its handle.
 #pragma once
 
 #include <cstddef>

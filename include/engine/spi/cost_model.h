@@ -1,22 +1,22 @@
-// CostModel: what the policy cost_model knows about one plan. It measures the plan's nodes over a window of its runs, then
-// has later runs take ready nodes by critical path and run short ones in batches, and goes back if that is slower.
+// CostModel: what the policy cost_model knows about one plan. It measures the plan's nodes during a window of runs.
+// Later runs then take ready nodes by critical path, and run short nodes in batches; if that is slower, it goes back.
 //
 //   eng.SetPolicy(engine::Policy::kCostModel, {.start_step = 10, .stop_step = 20});
 //   for (int step = 0; step < 200; ++step) plan.Start().Wait();
 //   std::puts(engine::Explain(plan).Text().c_str());
 //   plan.cost_model()->Save("costs.txt");        // and later, in another process: Load, which needs no window
 //
-// A step is a run of the plan under this policy, counted at its start; runs may overlap. In [start_step, stop_step) nodes are
-// timed: by the processor time of their thread, so that time blocked on a queue or a stage is not theirs; those on a GPU by
-// events around what they issue, which are read when it has retired, so that nobody waits for them; asynchronous nodes
-// and those on other placements by the clock. Then steps with and without the schedule take turns, and are
-// compared in pairs. Outside these steps no clock is read. Ops that are pushed have no graph to rank: they run as
-// under `threaded`.
+// A step is a run of the plan under this policy, counted at its start; runs may overlap. In steps [start_step,
+// stop_step) nodes are timed: by the processor time of their thread, so that time in which the thread is blocked does
+// not count; nodes on a GPU by events around what they issue, which are read when the work has retired, so that nobody
+// waits for them; asynchronous nodes and nodes on other placements by the clock. Then steps with and without the
+// schedule take turns, and are compared in pairs. In all other steps no clock is read. Ops that are pushed have no
+// graph to rank: they run as under `threaded`.
 //
-// Threads:   every method is thread-safe.
-// Ownership: a plan and its copies share one model; runs that it measures keep it.
-// Errors:    UsageError for a cost file that cannot be read, is not one, or is broken (with the line); nothing is
-//            taken from it then. A run that fails, is cancelled or skipped tells nothing about costs.
+// Threads:   every method may be called on any thread.
+// Ownership: a plan and its copies share one model; a run that the model measures keeps it alive.
+// Errors:    UsageError for a file that cannot be read, is no cost file, or is broken (with the line); nothing is taken
+//            from such a file. A run that fails, is cancelled or is skipped tells nothing about costs.
 // Source:    DeepRec's cost-model executor (averages of elapsed time, frozen for ever, dispatched by constants).
 #pragma once
 
@@ -37,44 +37,44 @@ struct CostWindow {
 
 // What a node costs, in nanoseconds: the median of its samples and the distance between their quartiles.
 struct NodeCost {
-  std::string key;  // NodeDesc::cost_key; of a node without one its name, followed by #1, #2 ... where several share it
+  std::string key;  // NodeDesc::cost_key; without one the node's name, with #1, #2 ... if several nodes have it
   uint64_t shape = 0;
   uint64_t samples = 0;
   double nanos = 0;
   double spread = 0;
 };
 
-// How a plan runs under cost_model, and why. Times in nanoseconds.
+// How a plan runs under cost_model, and why. Times are in nanoseconds.
 struct Explanation {
   struct Node {
     std::string name;
     NodeCost cost = {};
-    double rank = 0;     // own cost, and that of the longest way to the end
-    double slack = 0;    // how much later it could end without lengthening the critical path
+    double rank = 0;     // the node's cost plus that of the most expensive chain behind it
+    double slack = 0;    // how much later it could end without making the critical path longer
     uint32_t batch = 0;  // nodes of one number run as one task
     bool critical = false;
     bool device = false;  // the cost is time on a GPU
   };
   enum class State : uint8_t {
-    kNotUsed,    // no run under the policy yet
+    kNotUsed,    // no run under this policy yet
     kWaiting,    // before start_step
-    kMeasuring,  // until stop_step, and until what it measures has ended
+    kMeasuring,  // until stop_step, and until the measured runs have ended
     kComparing,  // steps with and without the schedule take turns
     kScheduled,
     kWentBack,  // the schedule was slower, or could not be made
   };
   State state = State::kNotUsed;
   std::string said;         // the state in words, with the comparison that decided it
-  std::vector<Node> nodes;  // as recorded; without costs while nothing is measured
+  std::vector<Node> nodes;  // by their number in the graph; without costs until something was measured
   std::vector<uint32_t> path;
   int workers = 1;
   double work = 0;      // T1: the sum of the costs
   double critical = 0;  // T-infinity: the longest path
   double bound = 0;     // max(T1 without GPU nodes / workers, T-infinity): no schedule is shorter
-  double dispatch = 0;  // measured: from when a task and a worker are there until it runs
-  double before = 0;    // median of the steps without the schedule, and with it; 0: not compared
+  double dispatch = 0;  // measured: the time from when a task and a worker are ready until the task runs
+  double before = 0;    // median time of the steps without the schedule; `after`: with it; 0: not compared
   double after = 0;
-  double run = 0;  // from the first begin to the last end of the run that is explained; 0: none is
+  double run = 0;  // from the first begin to the last end in the run that is explained; 0: no run is
   uint32_t tasks = 0;
 
   double makespan() const noexcept {
@@ -92,38 +92,40 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
 
-  // `run`: when the nodes of one run ran (RunOptions::times), to explain that instead of what the policy measured.
+  // `run`: the times of the nodes in one run (RunOptions::times); if given, that run is explained instead of what the
+  // policy measured.
   virtual Explanation Explain(const Plan& plan, uint64_t shape = 0, std::span<const NodeTime> run = {}) const = 0;
-  // Of all shape classes, by node.
+  // The costs of all shape classes, by node.
   virtual std::vector<NodeCost> Costs() const = 0;
-  // A text file with a line for each key and shape class; written whole or not at all.
+  // Writes a text file with a line for each key and shape class; it is written whole or not at all.
   virtual void Save(const std::string& path) const = 0;
-  // Shape classes whose nodes are all found in it need no window: their next step is compared at once.
+  // Reads such a file. A shape class whose nodes are all found in it needs no window: its next steps are compared at
+  // once.
   virtual void Load(const std::string& path) = 0;
-  // Forgets what was measured; the window opens again, counted from now.
+  // Forgets all measurements. The window opens again, counted from now.
   virtual void Remeasure() = 0;
 
-  // --- for the engine: how a run is to be run, and what came of it
+  // --- for the engine: how a run is to go, and what came of it
 
   struct Step {
-    Plan plan = {};       // to run instead; empty: the plan itself
-    uint64_t ticket = 0;  // for End; 0: it is not called
-    bool timed = false;   // End wants the nodes' times
+    Plan plan = {};       // the plan to run instead; empty: the plan itself
+    uint64_t ticket = 0;  // for End; 0: do not call End
+    bool timed = false;   // End needs the times of the nodes
   };
   struct Report {
-    enum class Outcome : uint8_t { kNotBegun, kFailed, kEnded };  // not begun: refused, or no room
+    enum class Outcome : uint8_t { kNotBegun, kFailed, kEnded };  // kNotBegun: refused, or there was no room
     Outcome outcome = Outcome::kNotBegun;
-    int64_t nanos = 0;  // from when its Vars were granted until its last node ended
+    int64_t nanos = 0;  // from when the run's Vars were granted until its last node ended
     std::span<const NodeTime> times = {};
   };
   virtual Step Begin(const Plan& plan, CostWindow window, uint64_t shape) = 0;
   virtual void End(uint64_t ticket, const Report& report) noexcept = 0;
-  // Around a fork, of all models that there are: their locks are taken before it. In the child the runs that are being
-  // measured never end.
+  // Called around a fork, for all models: BeforeFork takes their locks. In the child, the runs that were being measured
+  // never end.
   static void BeforeFork();
   static void AfterFork(bool in_child);
 
-  // Made in src/costmodel, which the engine knows by this header alone. Keeps nothing of the plan.
+  // Defined in src/costmodel, of which the engine knows only this header. Keeps nothing of the plan.
   static std::shared_ptr<CostModel> New(const Plan& plan, int workers);
 };
 

@@ -1,11 +1,12 @@
-// HeldOp, HeldOps: ops whose places in the order are taken, and whose start waits. For tests and for decorators.
+// HeldOp, HeldOps: ops that have their places in the order, and start only when they are released. For tests and for
+// decorators.
 //
 // HeldOp is one such op: it starts when it is released or dropped, or when the engine shuts down.
 //
-// HeldOps are ops for devices that take their places in the order as they are pushed, and are issued together, one after another
-// on one thread: one dispatch. It merges no accesses, so order, errors, names and waits are those of each op. `bulk.h` adds when
-// to let go; what anybody waits for or pushes behind is let go by the engine itself. Source: MXNet's bulk, which merges
-// accesses and thereby hides ops from other threads.
+// HeldOps are ops for devices. Each takes its place in the order when it is pushed; all are issued together, one after
+// another on one thread, as one dispatch. Accesses are not merged, so order, errors, names and waits are those of each
+// op. `bulk.h` decides when to release the ops; the engine itself releases them when anybody waits for one or pushes an
+// op behind one. Source: MXNet's bulk, which merges accesses and thereby hides ops from other threads.
 //
 // Threads:   HeldOps::Push by one thread; Release by any.
 // Ownership: both may outlive the engine.
@@ -42,29 +43,30 @@ class HeldOps {
   HeldOps(const HeldOps&) = delete;
   HeldOps& operator=(const HeldOps&) = delete;
 
-  // Whether an op that is placed there is held: on a device. Every other goes straight to the engine.
+  // Whether ops with this placement are held: those on a device are. All others go straight to the engine.
   bool Holds(const Placement& place) const;
-  // How many ops are held now, this one included. 0: somebody needed this one, and all have been released; or the op is none
-  // that is held, and was pushed past those that are.
+  // Returns how many ops are held now, the new one included. 0: somebody needed the new op, so all were released; or the
+  // op is not for a device, and was pushed past the held ones, which stay held.
   template <detail::SyncBody F>
   uint32_t Push(const OpDesc& desc, F&& fn, Site site = std::source_location::current()) {
     return PushErased(desc, detail::RefClosure(std::forward<F>(fn)), site);
   }
-  // For decorators, closures erased. Try: kNoRoom instead of waiting at the soft bound; nothing was pushed then.
+  // For decorators, with an erased closure. The Try form returns kNoRoom instead of waiting at the soft bound; nothing
+  // was pushed then.
   uint32_t PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
   uint32_t TryPushErased(const OpDesc& desc, detail::ClosureRef fn, Site site);
   static constexpr uint32_t kNoRoom = UINT32_MAX;
-  // Pushes an op that is not held, whatever Redirect says; those that are stay. False: no room, as above.
+  // Pushes an op that is not held, whatever Redirect says; the held ops stay held. False: there was no room, as above.
   bool PushPast(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait = true);
   void Release() noexcept;
-  bool of(const Engine& engine) const noexcept;  // whether they are this engine's
+  bool of(const Engine& engine) const noexcept;  // whether the ops are for this engine
   bool closed() const noexcept;                  // whether that engine takes no more ops
 
  private:
   friend class detail::EngineCore;
   uint32_t PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait);
-  detail::EngineCore* core_;  // counted
-  detail::HeldOwner* owner_;  // in the core's list of all that may hold ops
+  detail::EngineCore* core_;  // keeps the core alive
+  detail::HeldOwner* owner_;  // an entry in the core's list of all who may hold ops
 };
 
 }  // namespace engine

@@ -1,10 +1,11 @@
-// RankQueue: ready tasks, taken by rank. The order in which a ranked plan's replay takes them, and the simulator
-// (src/costmodel) with it.
+// RankQueue: ready tasks, taken by rank. Replays of ranked plans and the simulator (src/costmodel) both take tasks from
+// it, so that both take them in the same order.
 //
-// A set of places, 0 being the most urgent: a tree of bits, 64 to a word, in memory that the owner gives. Adding and
-// taking touch a word a level: three for a quarter of a million tasks.
+// It is a set of places, of which 0 is the most urgent: a tree of bits, 64 to a word, in memory that the owner gives.
+// Adding or taking a place touches one word of each level: three words for a quarter of a million tasks.
 //
-// Threads: none of its own; whoever shares one locks it. Errors: none; a place is added at most once at a time.
+// Threads: none; if threads share a queue, its owner locks it. Errors: none. A place must not be added twice without
+//          being taken.
 #pragma once
 
 #include <bit>
@@ -27,7 +28,7 @@ class RankQueue {
   }
 
   RankQueue() = default;
-  // `words`: WordsFor(places) of them, all 0.
+  // `words` are WordsFor(places) words, all 0.
   RankQueue(uint64_t* words, uint32_t places) noexcept {
     for (size_t n = places;;) {
       n = (n + 63) / 64;
@@ -46,11 +47,11 @@ class RankQueue {
       if (known) return;
     }
   }
-  // The most urgent, or kNothing.
+  // Takes the most urgent place; kNothing if there is none.
   uint32_t TakeFirst() noexcept {
     return Take([](uint64_t word) { return static_cast<uint32_t>(std::countr_zero(word)); });
   }
-  // The least urgent, or kNothing.
+  // Takes the least urgent place; kNothing if there is none.
   uint32_t TakeLast() noexcept {
     return Take([](uint64_t word) { return 63 - static_cast<uint32_t>(std::countl_zero(word)); });
   }
@@ -72,7 +73,7 @@ class RankQueue {
     return place;
   }
 
-  uint64_t* level_[6] = {};  // the leaves first
+  uint64_t* level_[6] = {};  // level_[0] has the leaves
   int levels_ = 0;
   uint32_t size_ = 0;
 };

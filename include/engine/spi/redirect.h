@@ -1,11 +1,11 @@
-// Redirect: while it lives, what this thread pushes to an engine (Push, TryPush and their asynchronous forms; not held ops
-// or Operators) goes to another Submitter instead. That is how bulk and capture stand in front of an engine.
+// Redirect: while it lives, this thread's pushes to an engine (Push, TryPush and their asynchronous forms; not held ops
+// or Operators) go to another Submitter instead. Bulk and capture use it to stand in front of an engine.
 //
-// The innermost Redirect counts, but one that yields (a bulk's) only where no other is, and only for ops with a placement of
-// their own: those of the default pool pay nothing for it.
+// The innermost Redirect counts. A Redirect that yields (a bulk's) counts only if the thread has none that does not,
+// and only for ops with a placement of their own, so that pushes to the default pool pay nothing for it.
 //
-// Threads:   of the thread that made it, on which it ends; in any order with others.
-// Ownership: may outlive the engine.
+// Threads:   made and destroyed on the thread that it redirects, in any order with other Redirects.
+// Ownership: it may outlive the engine.
 #pragma once
 
 #include "engine/engine.h"
@@ -20,12 +20,12 @@ class Redirect {
   Redirect(const Redirect&) = delete;
   Redirect& operator=(const Redirect&) = delete;
 
-  // Where this thread's pushes to `engine` of ops that are placed there go; null: to the engine itself.
+  // The Submitter that gets this thread's pushes to `engine` of ops with this placement; null: the engine itself.
   static Submitter* Of(const Engine& engine, const Placement& place) noexcept;
 
  private:
   friend class Engine;
-  detail::EngineCore* const core_;  // only compared, never followed: the engine may be gone
+  detail::EngineCore* const core_;  // compared and never followed, because the engine may be gone
   Submitter* const to_;
   const Rank rank_;
   Redirect* outer_;

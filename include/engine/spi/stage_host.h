@@ -1,10 +1,11 @@
-// StageHost: what a front end does around what a stage does: it brings the threads, and gives up a lock of its own (the
-// interpreter lock of Python) where a stage waits. Stages without one have threads of their own.
+// StageHost: what a front end does for a stage: it makes the threads, and gives up a lock of its own (the interpreter
+// lock of Python) while a stage waits. A stage without a host makes its own threads.
 //
-// Threads:   Spawn, Put and Await on producers and on callers of the stage, all of them with the front end's lock held, in
-//            which they return, too. A stage holds no lock of its own meanwhile that a thread with the front end's waits for.
-// Ownership: a stage and its producers share it. Producers may outlive the stage, which waits for none of them.
-// Errors:    Spawn throws std::system_error if there is no thread to be had. Await may throw WaitGivenUp.
+// Threads:   Spawn, Put and Await are called on producers and on callers of the stage. Every call is made, and returns,
+//            with the front end's lock held. Meanwhile the stage holds no lock that a thread with the front end's lock
+//            may wait for.
+// Ownership: a stage and its producers share the host. Producers may outlive the stage, which waits for none of them.
+// Errors:    Spawn throws std::system_error if the system refuses a thread. Await may throw WaitGivenUp.
 #pragma once
 
 #include <exception>
@@ -15,25 +16,26 @@
 
 namespace engine {
 
-// The caller gave a wait up; what it waited for goes on and has not failed. The front end's classes derive from it.
+// The caller gave up a wait. What it waited for goes on, and has not failed. Front ends throw classes that derive from
+// this one.
 struct WaitGivenUp : std::exception {};
 
 class StageHost {
  public:
   using Time = StageClock::Time;
-  // Waits until `until` at most. True: it is over. False: `until` came first, try again.
+  // Waits until `until` at most. True: the wait is over. False: `until` came first, so call again.
   using Attempt = std::function<bool(Time until)>;
   virtual ~StageHost() = default;
-  // Runs `produce` on a new thread, `name` is the stage's.
+  // Runs `produce` on a new thread. `name` is that of the stage.
   virtual void Spawn(const std::string& name, std::function<void()> produce) = 0;
-  // Calls `attempt`, which may block, until it says that it is over.
+  // Calls `attempt`, which may block, again and again until it returns true.
   virtual void Await(const Attempt& attempt) = 0;
-  // The same for a consumer that wants an item; with Time::min() the attempt only looks.
+  // As Await, for a consumer that wants an item; an attempt with Time::min() only looks.
   virtual void Take(const Attempt& attempt) { Await(attempt); }
-  // Around the hand-over of an item by a producer; returns what `put` returns.
+  // Called when a producer hands over an item: calls `put` and returns its result.
   virtual bool Put(const std::function<bool()>& put) { return put(); }
 
-  // Await, where there is a host; else the attempt waits as long as it takes.
+  // Calls host->Await; without a host, waits in `attempt` itself as long as it takes.
   template <class F>
   static void AwaitOn(StageHost* host, F& attempt) {
     if (host) {
@@ -42,7 +44,7 @@ class StageHost {
       attempt(Time::max());
     }
   }
-  // The same for what may block for long, and cannot be cut into attempts.
+  // As AwaitOn, for a wait that may be long and cannot be cut into attempts.
   template <class F>
   static void Blocking(StageHost* host, F&& wait) {
     const auto attempt = [&](Time) {

@@ -1,15 +1,15 @@
-// StagingArea: where producers and consumers of a stage meet. It runs nothing; Stage and the Python front end bring the
-// threads. Items are erased.
+// StagingArea: where the producers and the consumers of a stage meet. It runs nothing: Stage, or the Python front end,
+// has the threads. The types of the items are erased.
 //
-//   producer:  Begin -> make the item -> one of Put, Skip, End, Fail; over and over until Begin says kOver
+//   producer:  Begin -> make the item -> one of Put, Skip, End, Fail; again and again until Begin returns kOver
 //   consumer:  Take
 //
-// Threads:   every method on any thread; a ticket is settled on the thread that began it.
-// Ownership: an item belongs to whoever holds the StageItem; the area drops what it discards outside its lock.
-// Order:     items leave in the order of their tickets (ordered), else in the order in which they were put.
-// Errors:    three ways to end, told apart: End (Take says kEnd, for ever), Fail (Take throws the error itself, as often as
-//            asked) and Cancel (Take throws CancelledError); the first two come after the items before them.
-//            After a fork the child's calls throw ForkedWhilePending: the producers stayed in the parent.
+// Threads:   every method may be called on any thread; a ticket is settled on the thread that began it.
+// Ownership: an item belongs to whoever holds the StageItem. The area destroys discarded items outside its lock.
+// Order:     items leave in the order of their tickets if `ordered` is true, else in the order in which they were put.
+// Errors:    a stream ends in one of three ways. End: Take returns kEnd from then on. Fail: every Take throws the error
+//            itself. Cancel: Take throws CancelledError. End and Fail take effect after the items before them. After a
+//            fork the child's calls throw ForkedWhilePending, because the producers stayed in the parent.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ namespace detail {
 struct AreaState;
 }
 
-// StageItem: an owned pointer whose type was erased, and how many bytes it stands for.
+// StageItem: owns an object whose type was erased, and says how many bytes it counts for.
 class StageItem {
  public:
   using Drop = void (*)(void*) noexcept;
@@ -60,45 +60,50 @@ class StagingArea {
   static constexpr Time kNever = Time::max();  // wait as long as it takes
 
   explicit StagingArea(StageOptions options);  // throws UsageError
-  ~StagingArea();                              // nobody may be inside
+  ~StagingArea();                              // no thread may be inside a method
   StagingArea(const StagingArea&) = delete;
 
   enum class Turn : uint8_t {
-    kItem,   // make the item of `ticket`
+    kItem,   // make the item for `ticket`
     kSpawn,  // start one more producer, then call again
-    kOver,   // no more items: this producer ends
-    kBusy    // would have to wait (only with kNow)
+    kOver,   // there are no more items: this producer ends
+    kBusy    // the call would have to wait (only with kNow)
   };
-  // On a producer's thread, before its first item: what StageLane gives there from here on, and its name in traces.
+  // A producer calls it on its own thread before its first item. It sets what StageLane returns there, and the thread's
+  // name in traces.
   void Enter() const;
-  // Waits while too much was begun already, while a pause after ignored errors lasts, and for a place in the pool.
+  // Waits while too many items have been begun, during a pause after ignored errors, and for a place in the pool.
   Turn Begin(uint64_t* ticket, Time until = kNever);
-  // Hands the item over, always. True: go on. False: it waits for room, and so must the producer: AwaitRoom.
+  // Hands the item over. True: the producer may go on. False: the item waits for room, and the producer must call
+  // AwaitRoom.
   bool Put(uint64_t ticket, StageItem item);
-  // Returns when the item that Put left waiting has found room, was dropped, or is of no use any more.
+  // Returns when the item for which Put returned false has found room, was dropped, or is no longer needed.
   void AwaitRoom(uint64_t ticket);
-  // Nothing came of it, because of an ignored exception; beyond ignored_budget in a row `error` is unexpected.
+  // There is no item, because of an ignored exception. If more than ignored_budget come in a row, `error` counts as
+  // unexpected.
   void Skip(uint64_t ticket, std::exception_ptr error);
-  // There is no more data. `exact`: what was begun later is discarded (the stream ends at this very item); otherwise
-  // it is still delivered (the source is a set of independent calls).
+  // There is no more data. `exact` true: items that were begun later are discarded, because the stream ends at this
+  // very ticket. False: they are still delivered, because the source is a set of independent calls.
   void End(uint64_t ticket, bool exact);
   void Fail(uint64_t ticket, std::exception_ptr error);
-  // End, Skip or Fail, as the filters of the options say.
+  // Calls End, Skip or Fail, as the exception types of the options say.
   void Settle(uint64_t ticket, std::exception_ptr error, bool exact);
 
   enum class Taken : uint8_t { kItem, kEnd, kTimeout };
-  // kTimeout at `until`. take_timeout counts from `began`: for callers that cut a long wait into short ones.
+  // Returns kTimeout at `until`. take_timeout is counted from `began`, for callers that cut a long wait into short
+  // ones.
   Taken Take(StageItem* item, Time until = kNever, Time began = kNow);
 
-  // No more items are begun; what was begun is delivered, then the stream ends. Idempotent.
+  // Producers begin no more items. Those that were begun are delivered, then the stream ends. A second call does
+  // nothing.
   void Close();
-  // Everything ends now; what is buffered is thrown away. Idempotent.
+  // Ends everything now, and drops what is buffered. A second call does nothing.
   void Cancel();
 
   bool over() const;  // no producer is needed any more
   StageStats stats() const;
   const StageOptions& options() const;
-  // "stage 'read' ": what its messages begin with.
+  // How the area's messages begin: "stage 'read' ".
   const std::string& label() const;
 
  private:

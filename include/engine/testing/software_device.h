@@ -1,22 +1,22 @@
 // SoftwareDevice: a device without a GPU. It keeps the contract of device.h, errors included, so that everything that
-// drives a GPU can be tested, counted and broken on purpose on any machine.
+// drives a GPU can be tested, counted and made to fail on any machine.
 //
 // Two clocks (SoftwareDeviceOptions::clock):
-//   kThreads   each stream is a thread; kernels really run at the same time. Costs are not spent.
+//   kThreads   each stream is a thread; kernels really run at the same time. Their costs take no time.
 //   kVirtual   no threads: the device runs inside the host's calls, as far as its clock has come. Each call moves the
-//              clock by its price in the cost table; Advance moves it, and a synchronization moves it as far as it needs.
-//              One host thread and one seed give one run, always the same. A seed other than 0 delays each
-//              kernel and copy by chance, from nothing up to far behind the host: other seeds, other interleavings.
+//              clock on by its price in the cost table; Advance advances it, and a synchronization as far as it needs.
+//              One host thread and one seed always give the same run. A seed other than 0 delays each kernel and copy
+//              by chance, from nothing up to far behind the host: other seeds, other interleavings.
 //
-// Kernels are C++ callables that run when the device gets there. They may not call the device, and with a virtual clock
-// must not block. What a body throws is a sticky error of the device: a DeviceError keeps its code, anything else is
-// kLaunchFailed.
-// Device memory is ordinary memory that the host must not touch; with check_pointers copies and declared uses are
-// checked, and freed memory is overwritten when the stream gets there.
+// Kernels are C++ callables that run when the device reaches them. They must not call the device, and with a virtual
+// clock must not block. An exception of a kernel's body is a sticky error of the device: a DeviceError keeps its code,
+// anything else becomes kLaunchFailed.
+// Device memory is ordinary memory that the host must not touch. With check_pointers the device checks copies and
+// declared uses, and overwrites freed memory when the stream reaches the Free.
 //
 // Threads:   as Device. Observers are called one at a time and in the order of the calls, except OnRan.
-// Ownership: destroying the device drops work that has not started, kernels that never end included, and waits for
-//            bodies that run.
+// Ownership: destroying the device drops work that has not started and kernels that never end, and waits for bodies
+//            that run.
 // Errors:    as Device.
 #pragma once
 
@@ -31,7 +31,7 @@
 
 namespace engine {
 
-// What is counted, priced and made to fail.
+// The calls that are counted, priced and made to fail.
 enum class DeviceCall : uint8_t {
   kLaunch,  // of a kernel
   kRecord,
@@ -39,14 +39,14 @@ enum class DeviceCall : uint8_t {
   kQuery,         // of an event or a stream
   kSynchronize,   // of an event or a stream
   kCopy,          // of any kind
-  kPageableCopy,  // of these, the ones that blocked the host
+  kPageableCopy,  // of these, the copies that blocked the host
   kCreateStream,
   kDestroyStream,
   kCreateEvent,
   kDestroyEvent,
   kAllocate,
   kFree,
-  kDriverAllocate,  // of these allocations, the ones that the pool had no block for
+  kDriverAllocate,  // of these, the allocations for which the pool had no block
   kAllocatePinned,
   kFreePinned,
   kBeginCapture,
@@ -56,19 +56,20 @@ enum class DeviceCall : uint8_t {
   kUpdateNode,
   kLaunchGraph,
   kElapsed,
-  kRecordPending,  // records of an event whose record before had not been reached yet: someone may still want that one
+  kRecordPending,  // records of an event whose earlier record had not been reached, though somebody may still want that
+                   // one
   kCount,
 };
 const char* DeviceCallName(DeviceCall call) noexcept;  // "kLaunch", ...
 
-// How often each call was made, refused and failed ones included.
+// How often each call was made; refused and failed calls count too.
 struct DeviceCounts {
   std::array<uint64_t, static_cast<size_t>(DeviceCall::kCount)> calls{};
   uint64_t operator[](DeviceCall call) const { return calls[static_cast<size_t>(call)]; }
   DeviceCounts operator-(const DeviceCounts& before) const;
 };
 
-// What a kernel or a copy touches. For the debug checks and for observers; the device does not need it.
+// The memory that a kernel or a copy touches. For debug checks and observers; the device works without it.
 struct BufferUse {
   const void* memory;
   size_t bytes;
@@ -82,9 +83,9 @@ struct SoftwareKernel {
   std::vector<BufferUse> uses;
 };
 
-// Prices of a virtual clock. The defaults are of the order of a GPU of 2023, so that overlap looks like overlap.
+// Prices of a virtual clock. The defaults are like those of a GPU of 2023, so that overlap looks as it does there.
 struct SoftwareCosts {
-  // What a host call takes, by DeviceCall.
+  // How long a host call takes, by DeviceCall.
   std::array<std::chrono::nanoseconds, static_cast<size_t>(DeviceCall::kCount)> host;
   std::chrono::nanoseconds kernel_gap{1000};     // between two kernels of one stream
   std::chrono::nanoseconds graph_node_gap{500};  // the same inside a graph
@@ -95,19 +96,23 @@ struct SoftwareCosts {
   static SoftwareCosts Free();  // everything takes 1 ns, so that time still passes
 };
 
-// Sees the device's work as it is ordered, so that a checker can be built beside it. A lane is a stream, or a branch of
-// a graph; the ids of lanes and events are never used again. Called under a lock: must not call the device.
+// DeviceObserver: sees the device's work as it is ordered, for a checker beside the device. A lane is a stream, or a
+// branch of a graph; ids of lanes and events are never reused. It is called under a lock, so it must not call the
+// device.
 class DeviceObserver {
  public:
   virtual ~DeviceObserver() = default;
-  virtual void OnWork(uint32_t lane, const SoftwareKernel& work) = 0;  // kernels, and copies as such, behind all before
+  virtual void OnWork(uint32_t lane, const SoftwareKernel& work) = 0;  // a kernel, or a copy as one; it comes behind
+                                                                       // all earlier work of the lane
   virtual void OnRecord(uint64_t event, uint32_t lane) = 0;
-  virtual void OnWait(uint32_t lane, uint64_t event) = 0;  // later work of the lane comes behind the newest record
-  virtual void OnHostSync(uint64_t event) = 0;  // the host knows that what the newest record stands for ended
-  virtual void OnForget(uint64_t event) = 0;    // it is never named again
+  virtual void OnWait(uint32_t lane, uint64_t event) = 0;  // later work of the lane comes behind the event's newest
+                                                           // record
+  virtual void OnHostSync(uint64_t event) = 0;  // the host knows that the work before the newest record has ended
+  virtual void OnForget(uint64_t event) = 0;    // the event is never named again
   virtual void OnAllocate(uint32_t lane, const void* memory, size_t bytes) = 0;
   virtual void OnFree(uint32_t lane, const void* memory, size_t bytes) = 0;
-  // The device ran something; times are of now(). With threads, called by them, several at a time.
+  // The device ran a kernel or a copy; the times are those of now(). With kThreads the streams' threads call it,
+  // several at a time.
   virtual void OnRan(uint32_t lane, const SoftwareKernel& work, std::chrono::nanoseconds start,
                      std::chrono::nanoseconds end) {
     (void)lane, (void)work, (void)start, (void)end;
@@ -117,10 +122,10 @@ class DeviceObserver {
 struct SoftwareDeviceOptions {
   enum class Clock : uint8_t { kThreads, kVirtual };
   Clock clock = Clock::kThreads;
-  uint64_t seed = 0;  // virtual clock: 0 is exact, others delay by chance
+  uint64_t seed = 0;  // virtual clock: 0: exact; others: delays by chance
   SoftwareCosts costs = {};
-  size_t memory_bytes = size_t{1} << 30;  // device memory; beyond it kOutOfMemory
-  size_t graph_node_bytes = 256;          // what Instantiate says that a node takes; of no other consequence
+  size_t memory_bytes = size_t{1} << 30;  // device memory; an allocation beyond it is kOutOfMemory
+  size_t graph_node_bytes = 256;          // how many bytes Instantiate reports for each node; nothing else uses it
   bool check_pointers = true;
   int ordinal = 0;
   std::shared_ptr<DeviceObserver> observer = nullptr;
@@ -133,26 +138,27 @@ class SoftwareDevice : public Device {
   DeviceStatus Launch(Stream stream, std::string name, std::chrono::nanoseconds cost, std::function<void()> body) {
     return Launch(stream, SoftwareKernel{std::move(name), cost, std::move(body), {}});
   }
-  // A kernel that ends when it is released, for tests that need the device to stand still. Not for captures.
+  // A kernel that ends when Release is called, for tests that need the device to stand still. It cannot be captured.
   virtual DeviceStatus LaunchHeld(Stream stream, std::string name, uint64_t* hold) = 0;
   virtual void Release(uint64_t hold) = 0;
 
-  // The nth call first runs `then`, on its thread, before it does anything: for what is to happen in just that moment.
+  // Before its nth call of this kind, the calling thread runs `then`, for tests of what may happen at that moment.
   virtual void AtCall(DeviceCall call, uint64_t nth, std::function<void()> then) = 0;
-  // Faults. `nth` counts from the next one on, which is 1; each strikes once. A call that fails has done nothing.
+  // Faults. `nth` counts from the next call, which is 1; each fault strikes once. A call that fails has done nothing.
   virtual void FailCall(DeviceCall call, uint64_t nth, DeviceCode code, bool sticky) = 0;
   // The nth kernel, those of graphs included, fails while it runs, which is sticky.
   virtual void FailKernel(uint64_t nth, DeviceCode code) = 0;
-  // The nth kernel never ends, unless it is released.
+  // The nth kernel never ends, unless the returned hold is released.
   virtual uint64_t HangKernel(uint64_t nth) = 0;
 
   virtual SoftwareDeviceOptions::Clock clock() const noexcept = 0;
   virtual DeviceCounts counts() const = 0;
   // The virtual clock, or real time since the device was made.
   virtual std::chrono::nanoseconds now() const = 0;
-  // Virtual clock: lets time pass, and the device with it. With threads: does nothing, time passes by itself.
+  // Virtual clock: lets time pass, and the device works meanwhile. With kThreads it does nothing, because time passes
+  // by itself.
   virtual void Advance(std::chrono::nanoseconds by) = 0;
-  // The device does all that it can do. With threads: waits until it has done everything.
+  // The device does all that it can do. With kThreads: waits until the device has done everything.
   virtual void RunUntilIdle() = 0;
 
  protected:

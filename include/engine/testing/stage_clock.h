@@ -1,8 +1,8 @@
-// StageClock: what a stage measures its time-outs and pauses by. Programs need none: it is there to be turned by hand, so
-// that what happens after five minutes can be tried at once.
+// StageClock: the clock for a stage's time-outs and pauses. Programs need none; tests set one, so that what happens
+// after five minutes happens at once.
 //
-// Threads:   both methods on any thread.
-// Ownership: StageOptions::clock points to it; it outlives the stage.
+// Threads:   both methods may be called on any thread.
+// Ownership: StageOptions::clock points to the clock, which must outlive the stage.
 // Order:     Now never goes back.
 // Errors:    none.
 #pragma once
@@ -17,7 +17,7 @@ class StageClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
   virtual Time Now() = 0;
-  // Waits on `changed`, whose mutex `lock` holds, until it is notified or Now() is `until`. May return before.
+  // Waits on `changed`, whose mutex `lock` holds, until it is notified or Now() reaches `until`. May return earlier.
   virtual void WaitUntil(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Time until) = 0;
 
  protected:

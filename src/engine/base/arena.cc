@@ -11,7 +11,7 @@ namespace {
 
 std::byte* NewSlab(size_t bytes) {
   auto* memory = static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64}));
-  std::memset(memory, 0, bytes);  // pages are touched here, not on the push path; state 0 reads as free
+  std::memset(memory, 0, bytes);  // touches the pages here, not on the push path; state 0 means free
   return memory;
 }
 
@@ -37,7 +37,7 @@ void* Arena::TakeLarge(size_t bytes, uint32_t* cls) {
     CheckPoison(kind_, kLargeClass + log, block);
   } else {
     if (large_.size() == large_.capacity()) large_.reserve(2 * large_.size() + 16);
-    free.reserve(large_.capacity());  // so that its return cannot fail
+    free.reserve(large_.capacity());  // so that giving this block back cannot fail
     block = ::operator new(size_t{1} << log, std::align_val_t{64});
     std::memset(block, 0, 64);  // state 0 reads as free
     large_.push_back({block, kLargeClass + log});
@@ -72,15 +72,16 @@ Magazine* Arena::EmptyMagazine() {
   return m;
 }
 
-// Of a power of two, so that few sizes serve all.
+// Its capacity comes from a power of two, so that few sizes serve all requests.
 Magazine* Arena::LargeMagazine(uint32_t n) {
   Magazine** at = &empty_large_;
   while (*at && (*at)->capacity < n) at = &(*at)->next;
   return *at ? std::exchange(*at, (*at)->next) : MakeMagazine(std::bit_ceil(n + magazine_));
 }
 
-// All blocks may lie in full magazines while each cache holds its two, and each class has its broken one. Made before the
-// blocks or the cache that need them: where memory is refused nothing has changed, and no return ever needs any.
+// There must be enough magazines even if all blocks lie in full ones, each cache has two, and each class has a broken
+// one. They are made before the blocks or the cache that need them: if memory is refused, nothing has changed, and
+// giving a block back never needs memory.
 void Arena::MakeEnough(size_t blocks, size_t users) {
   while (usual_ < blocks / magazine_ + 4 * users) {
     Magazine* m = MakeMagazine(magazine_);
@@ -95,7 +96,7 @@ void Arena::AddUser() {
   ++users_;
 }
 
-// A block that no cache could keep lies in a list through the blocks' last words.
+// Loose blocks, for which no cache had room, form a list through their last words.
 static void*& NextLoose(void* block, uint32_t cls) {
   return *reinterpret_cast<void**>(static_cast<std::byte*>(block) + BlockBytes(cls) - sizeof(void*));
 }
@@ -129,7 +130,7 @@ void* Arena::Carve(uint32_t cls) {
   return block;
 }
 
-// A block for a magazine of another capacity.
+// Takes one block, for a magazine of another capacity.
 void* Arena::Take(uint32_t cls) {
   Magazine*& broken = broken_[cls];
   if (!broken && full_[cls]) {
@@ -152,11 +153,11 @@ Magazine* Arena::Full(uint32_t cls) {
   }
   Magazine* m = std::exchange(broken_[cls], nullptr);
   if (!m) m = EmptyMagazine();
-  // Taken from the end, so that blocks leave in the order of their addresses, which hardware prefetchers follow.
+  // Filled from the end, so that blocks leave in the order of their addresses, which hardware prefetchers follow.
   uint32_t from = magazine_;
   try {
     for (; from > m->count; --from) m->block[from - 1] = Carve(cls);
-  } catch (...) {  // what there is goes back
+  } catch (...) {  // gives back what was cut so far
     m->count = static_cast<uint32_t>(std::copy(m->block + from, m->block + magazine_, m->block + m->count) - m->block);
     Keep(cls, m);
     throw;
@@ -261,7 +262,7 @@ Magazine* BlockCache::Refill(uint32_t cls) {
   return l.now;
 }
 
-// Null: this cache holds no blocks of the class yet, and there is no memory for it to begin.
+// Null: this cache holds no blocks of the class yet, and there is no memory to start.
 Magazine* BlockCache::MakeRoom(uint32_t cls) noexcept try {
   Loaded& l = Known(cls);
   if (l.now && l.spare && l.spare->count == 0) {
@@ -277,7 +278,7 @@ Magazine* BlockCache::MakeRoom(uint32_t cls) noexcept try {
 
 void BlockCache::Enlarge(uint32_t cls, uint32_t n) {
   Loaded& l = Known(cls);
-  if (n <= arena_.magazine()) {  // as Refill, but what is left stays as the spare
+  if (n <= arena_.magazine()) {  // as Refill, but the blocks that are left stay in the spare
     if (!l.spare || l.spare->count < n) {
       if (l.spare) arena_.Put(cls, std::exchange(l.spare, nullptr));
       l.spare = arena_.TakeFull(cls, nullptr);

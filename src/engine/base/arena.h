@@ -1,19 +1,22 @@
 // Arena: recycled memory for ops, reader groups and Vars, by size class.
 //
-// Data flow: slab -> depot -> magazine -> a thread's BlockCache -> block in use -> the cache of the thread that
-// finished with it -> depot. Nothing returns to the system before the engine goes, and a block keeps its class, so
-// memory is type-stable: a stale look at a recycled op reads an op.
+// Words: a *slab* is memory from the system, cut into blocks of one class. A *magazine* is an array of free blocks; the
+// *depot* is all magazines that no cache has.
+// Way of a block: slab -> depot -> magazine -> a thread's BlockCache -> in use -> the cache of the thread that finished
+// with it -> depot. No memory returns to the system before the engine goes, and a block keeps its class, so a stale
+// look at a recycled op still reads an op.
 //
-// Magazines are made together with slabs and caches, never because blocks have come to lie elsewhere: without a new slab or a
-// new thread nothing is allocated, however the threads' turns fall.
+// Magazines are made together with slabs and caches, and never because blocks moved from thread to thread: without a
+// new slab or a new thread nothing is allocated, whichever threads take and give back.
 //
-// A magazine is an array of pointers and not a list through the blocks: the thread that takes a block would otherwise
-// wait for the cache line that the finishing thread wrote last. So it only writes the block, and prefetches.
+// A magazine is an array of pointers, not a list through the blocks, because the thread that takes a block would then
+// wait for the cache line that the finishing thread wrote last. With an array it only writes the block, and prefetches.
 //
-// No memory: what takes blocks throws, and has changed nothing; giving back never fails.
+// Without memory: taking a block throws and has changed nothing; giving a block back never fails.
 //
-// Threads:   Arena is thread-safe (one mutex, taken once a magazine). A BlockCache belongs to one thread at a time.
-// Ownership: caches hold magazines of the arena and give them back with Flush.
+// Threads:   Arena is thread-safe (one mutex, taken once for each magazine). A BlockCache belongs to one thread at a
+//            time.
+// Ownership: caches have magazines of the arena, and give them back with Flush.
 #pragma once
 
 #include <array>
@@ -45,7 +48,7 @@ struct Magazine {
   Magazine* next;
   uint32_t count;
   uint32_t capacity;
-  void* block[1];  // `capacity` of them
+  void* block[1];  // `capacity` pointers
 };
 
 class Arena {
@@ -56,26 +59,28 @@ class Arena {
 
   uint32_t magazine() const { return magazine_; }
   BlockKind kind() const { return kind_; }
-  // Exchanges an empty magazine (or none) for a full one, and a full one for an empty one. Op blocks that leave the
-  // depot count as outstanding.
+  // Takes a full magazine and gives an empty one (or none) back, or the reverse. Op blocks outside the depot count as
+  // outstanding.
   Magazine* TakeFull(uint32_t cls, Magazine* empty) EXCLUDES(mu_);
   Magazine* TakeEmpty(uint32_t cls, Magazine* full) EXCLUDES(mu_);
-  // Gives back a magazine with any count.
+  // Gives back a magazine that has any number of blocks.
   void Put(uint32_t cls, Magazine* magazine) EXCLUDES(mu_);
-  // Sees to it that a cache's magazine holds at least `n` blocks; where it is too small a larger one takes its place.
+  // Makes a cache's magazine hold at least `n` blocks; if it is too small, a larger one takes its place.
   void Enlarge(uint32_t cls, Magazine*& held, uint32_t n) EXCLUDES(mu_);
-  // Takes back a block that a cache has no room for.
+  // Takes back a block for which a cache has no room.
   void KeepLoose(uint32_t cls, void* block) EXCLUDES(mu_);
-  // A cache will hold blocks of one class more.
+  // Announces that a cache will hold blocks of one more class.
   void AddUser() EXCLUDES(mu_);
 
-  // Op blocks handed out; what sits in caches is included.
+  // How many op blocks are handed out, those in caches included.
   size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
-  // A block too large for the classes, in a class of its own; kept for the next one when it comes back.
+  // A block that is too large for the classes up to kClasses, in a class of its own; it is reused when it has come
+  // back.
   void* TakeLarge(size_t bytes, uint32_t* cls) EXCLUDES(mu_);
   void ReturnLarge(uint32_t cls, void* block) EXCLUDES(mu_);
 
-  // Visits every block of the classes [from, to) that was ever made. The caller knows which are in use.
+  // Visits every block of the classes [from, to) that was ever made, in use or not; the caller must know which are in
+  // use.
   void ForEachBlock(uint32_t from, uint32_t to, const std::function<void(void*)>& visit) EXCLUDES(mu_);
   void LockForFork() ACQUIRE(mu_) { mu_.Lock(); }
   void UnlockForFork() RELEASE(mu_) { mu_.Unlock(); }
@@ -108,16 +113,18 @@ class Arena {
   std::array<Magazine*, kClasses> full_ GUARDED_BY(mu_){};
   Magazine* empty_ GUARDED_BY(mu_) = nullptr;
   Magazine* empty_large_ GUARDED_BY(mu_) = nullptr;
-  // Neither full nor empty: what came back broken is poured into it. One a class is enough.
+  // Magazines that are neither full nor empty; blocks of other such magazines are poured into them, so one a class is
+  // enough.
   std::array<Magazine*, kClasses> broken_ GUARDED_BY(mu_){};
   std::array<void*, kClasses> loose_ GUARDED_BY(mu_){};
-  std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};  // slab being carved; blocks = carved so far
+  std::array<Slab, kClasses> open_ GUARDED_BY(mu_){};  // the slab being cut; blocks = how many were cut so far
   std::vector<Slab> slabs_ GUARDED_BY(mu_);
-  std::vector<void*> magazines_ GUARDED_BY(mu_);                   // all of them, for the end
-  size_t usual_ GUARDED_BY(mu_) = 0;                               // of these, the ones of `magazine_` blocks
-  size_t blocks_ GUARDED_BY(mu_) = 0;                              // of all slabs
-  size_t users_ GUARDED_BY(mu_) = 0;                               // caches, once for each class that they hold
-  std::vector<LargeBlock> large_ GUARDED_BY(mu_);                  // all of them
+  std::vector<void*> magazines_ GUARDED_BY(mu_);                   // all magazines, to free them at the end
+  size_t usual_ GUARDED_BY(mu_) = 0;                               // how many of these have a capacity of `magazine_`
+  size_t blocks_ GUARDED_BY(mu_) = 0;                              // in all slabs
+  size_t users_ GUARDED_BY(mu_) = 0;                               // how many caches there are, counted once for each
+                                                                   // class that they hold
+  std::vector<LargeBlock> large_ GUARDED_BY(mu_);                  // all large blocks
   std::array<std::vector<void*>, 48> free_large_ GUARDED_BY(mu_);  // by logarithm of their size
   // relaxed: a soft bound and statistics; the mutex orders the blocks themselves.
   std::atomic<size_t> outstanding_{0};
@@ -125,12 +132,12 @@ class Arena {
   std::atomic<uint64_t> slab_allocations_{0};
 };
 
-// Two magazines a class, so that a thread at the edge of one does not go to the depot for each op.
+// BlockCache: two magazines for each class, so that a thread at the edge of one does not go to the depot for each op.
 class BlockCache {
  public:
   explicit BlockCache(Arena& arena) : arena_(arena) {}
 
-  // Null where Get would have to go further than the loaded magazine.
+  // Null if Get would need more than the current magazine.
   [[gnu::always_inline]] void* TryGet(uint32_t cls) {
     Magazine* m = loaded_[cls].now;
     if (!m || m->count == 0) return nullptr;
@@ -159,7 +166,7 @@ class BlockCache {
     const Loaded& l = loaded_[cls];
     return !(l.now && l.now->count) && !(l.spare && l.spare->count);
   }
-  // At least `n` blocks of `cls` in the loaded magazine: the next n Gets cannot fail.
+  // After it the next `n` Gets of class `cls` cannot fail: the current magazine has that many blocks.
   void Reserve(uint32_t cls, uint32_t n) {
     if (Magazine* m = loaded_[cls].now; !m || m->count < n) [[unlikely]]
       Enlarge(cls, n);
@@ -170,7 +177,7 @@ class BlockCache {
   struct Loaded {
     Magazine* now = nullptr;
     Magazine* spare = nullptr;
-    bool known = false;  // to the arena
+    bool known = false;  // counted by Arena::AddUser
   };
   Loaded& Known(uint32_t cls);
   Magazine* Refill(uint32_t cls);

@@ -9,7 +9,7 @@ namespace {
 
 bool Register() noexcept {
 #if defined(__SANITIZE_THREAD__)
-  return false;  // the tool does not know membarrier
+  return false;  // ThreadSanitizer does not know membarrier
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
   return false;

@@ -1,9 +1,9 @@
-// A store-load fence whose cost is paid by the rare side.
+// A store-load fence between a frequent and a rare side, whose cost the rare side pays.
 //
-// Pattern (Dekker): the common side stores X, LightFence(), loads Y; the rare side stores Y, HeavyFence(), loads X.
-// At least one of them sees the other's store. The light side is a compiler barrier where the kernel offers
-// membarrier(PRIVATE_EXPEDITED), else a full fence. Used by: posting work / going to sleep (pool.cc), completing /
-// WaitAll (epochs.cc), pushing / closing the push gate (gate.h).
+// Pattern (Dekker): the frequent side stores X, calls LightFence(), loads Y; the rare side stores Y, calls
+// HeavyFence(), loads X. At least one of them sees the other's store. If the kernel has membarrier(PRIVATE_EXPEDITED),
+// the light side is only a compiler barrier; otherwise both are full fences. Used by posting work / going to sleep
+// (pool.cc), completing / WaitAll (epochs.cc), pushing / closing the push gate (gate.h).
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ inline void LightFence() noexcept {
   }
 }
 void HeavyFence() noexcept;
-// A fork child must register again.
+// Called in a fork's child, which must register for membarrier again.
 void RegisterMembarrier() noexcept;
 
 }  // namespace engine::detail

@@ -1,4 +1,4 @@
-// Limits of one engine that its data structures have; docs/limits.md lists all limits.
+// Limits that the data structures of one engine have; docs/limits.md lists all limits.
 #pragma once
 
 #include <cstdint>

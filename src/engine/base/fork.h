@@ -1,10 +1,10 @@
-// How a fork finds what the engine shares between threads, and how code knows that it runs in a fork's child.
+// How a fork finds what the engine's threads share, and how code knows that it runs in a fork's child.
 //
-// Every lock is one of three. Taken before a fork, and dropped in both processes: what the child keeps is whole then.
-// Renewed in the child, with what it guards. Or of something that the child does not look at any more (devices, runs in
-// flight). README.md lists them.
+// Every lock is of one of three kinds. Taken before a fork and dropped in both processes: what it guards is whole in
+// the child. Renewed in the child, with what it guards. Not used in the child (locks of devices, of runs in flight).
+// src/engine/README.md lists them.
 //
-// Threads: any. Forks() changes while the child has one thread.
+// Threads: any. Forks() changes only while the child has one thread.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@
 
 namespace engine::detail {
 
-// relaxed loads: see above.
+// How many forks lie between the first process and this one. relaxed: see Threads.
 inline constinit std::atomic<uint32_t> g_forks{0};
 
-// How many forks lie between the first process and this one. What was made under another number belongs to an ancestor.
+// What was made while Forks() was another number belongs to an ancestor of this process.
 inline uint32_t Forks() noexcept { return g_forks.load(std::memory_order_relaxed); }
 
 // In a fork's child: makes the object anew, whole, so that no field of it can be forgotten. The old one is not destroyed: it
@@ -27,7 +27,7 @@ void Renew(T& object, Args&&... args) {
   ::new (static_cast<void*>(&object)) T(std::forward<Args>(args)...);
 }
 
-// Locks of the whole process that are taken before a fork: of plans, of interned names, and of what communicators meet in.
+// Locks of the whole process that are taken before a fork: of plans, of interned names, and of the loopback worlds.
 void LockPlans();
 void UnlockPlans();
 void LockNames();

@@ -12,7 +12,7 @@
 namespace engine::detail {
 
 namespace {
-// relaxed, both: the first is read in a fork's handlers, the second changes while a child has one thread.
+// relaxed: handlers of a fork read the first, and the second changes while a child has one thread.
 constinit std::atomic<bool> g_tbb_used{false};
 constinit std::atomic<bool> g_tbb_lost{false};
 }  // namespace

@@ -1,4 +1,5 @@
-// IntraOp: a oneTBB arena. A pool of the engine has one for RunContext::ParallelFor, a stage pool for StageParallelFor.
+// IntraOp: a oneTBB arena. Each pool of an engine has one for RunContext::ParallelFor, each stage pool for
+// StageParallelFor.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@ class IntraOp {
  public:
   explicit IntraOp(int threads);
   ~IntraOp();
-  // Isolated: a thread that waits here for its pieces never picks up unrelated work.
+  // Isolated: a thread that waits here for its pieces starts no other work meanwhile.
   void For(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
 
  private:
@@ -19,7 +20,8 @@ class IntraOp {
   std::unique_ptr<Arena> arena_;
 };
 
-// In the child of a fork: oneTBB's threads are gone, if there were any. UseTbb (engine/op.h) says so from then on.
+// Called in a fork's child: if oneTBB had threads, they stayed in the parent. UseTbb (engine/op.h) is false from then
+// on.
 void LoseTbb() noexcept;
 
 }  // namespace engine::detail

@@ -1,4 +1,5 @@
-// MakeThread: a thread, or an Error that says which one the system refused (a limit of threads or of memory).
+// MakeThread: makes a thread, or throws an Error that says which thread the system refused (a limit of threads or
+// memory).
 #pragma once
 
 #include <string>

@@ -1,8 +1,9 @@
 // PerThread<T>: a thread's own T, made on first use and destroyed when the thread ends.
 //
-// Unlike a thread_local T it may be used by what is destroyed after it: by thread-locals, which go before it, and on the main
-// thread by statics. Such a late use makes a new T, which goes when the thread ends, too; the main thread's stays reachable
-// until the process is gone. And where there is no memory for it, the use throws; a thread_local would end the process.
+// Unlike a thread_local T, it may be used by objects that are destroyed after it: by thread-locals, and on the main
+// thread by statics. Such a late use makes a new T, which is also destroyed when the thread ends; that of the main
+// thread stays reachable until the process is gone. If there is no memory for it, the use throws; a thread_local would
+// end the process.
 #pragma once
 
 #include <pthread.h>
@@ -21,11 +22,12 @@ class PerThread {
       Make();
     return *own_;
   }
-  static T* Made() noexcept { return own_; }  // null: not yet, or no longer
+  static T* Made() noexcept { return own_; }  // null: not made yet, or destroyed already
 
  private:
-  // A key's destructor runs again for what is made after it has run. The key is never given back, so that a thread which ends
-  // while the process exits finds it; and the library is never unloaded (CMakeLists.txt), so that one which ends later does.
+  // If a T is made after the key's destructor has run, the destructor runs again. The key is never given back, so that
+  // a thread that ends while the process exits finds it. The library is never unloaded (CMakeLists.txt), so that a
+  // thread that ends later finds the destructor.
   static pthread_key_t Key() {
     static const pthread_key_t key = [] {
       pthread_key_t made;

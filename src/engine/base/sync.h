@@ -1,4 +1,4 @@
-// Small synchronization parts: an annotated mutex, futex waits, pause.
+// Small synchronization parts: an annotated mutex, futex waits, pauses, spins, prefetches, and counters of one writer.
 #pragma once
 
 #include <linux/futex.h>
@@ -45,7 +45,7 @@ class CAPABILITY("mutex") Mutex {
  public:
   void Lock() ACQUIRE() { mu_.lock(); }
   void Unlock() RELEASE() { mu_.unlock(); }
-  // For sections of some nanoseconds: whoever holds it is gone before a sleep would have begun.
+  // For sections of some nanoseconds: whoever has the lock drops it before this thread could have fallen asleep.
   void LockSoon() ACQUIRE() {
     for (uint32_t i = 0; i < tuning::kLockPauses; ++i) {
       if (mu_.try_lock()) return;
@@ -54,7 +54,7 @@ class CAPABILITY("mutex") Mutex {
     mu_.lock();
   }
   bool TryLock() ENGINE_TSA(try_acquire_capability(true)) { return mu_.try_lock(); }
-  // wait(std::unique_lock<std::mutex>&), with the mutex held before and after: for standard condition variables.
+  // Calls wait(std::unique_lock<std::mutex>&), for standard condition variables. The mutex is held before and after.
   template <class F>
   void WithNative(F&& wait) REQUIRES(this) {
     std::unique_lock<std::mutex> held(mu_, std::adopt_lock);
@@ -86,7 +86,7 @@ class SCOPED_CAPABILITY ShortLock {
   Mutex& mu_;
 };
 
-// For what is not on the push path. Wakes early; callers loop.
+// CondVar: for code that is not on the push path. It may wake early, so callers loop.
 class CondVar {
  public:
   void Wait(Mutex& mu) REQUIRES(mu) {
@@ -109,7 +109,7 @@ inline Clock::time_point After(Timeout timeout) {
   return timeout.nanoseconds() > kNever - now ? kNever : now + timeout.nanoseconds();
 }
 
-// Sleeps while *word == expected, until a wake or the deadline. May return early; callers loop.
+// Sleeps while *word == expected, until a wake or the deadline. May return early, so callers loop.
 inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, Clock::time_point deadline = kNever) {
   timespec ts;
   timespec* timeout = nullptr;
@@ -119,7 +119,7 @@ inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, Clock::tim
     ts.tv_nsec = ns % 1'000'000'000;
     timeout = &ts;
   }
-  // WAIT_BITSET takes an absolute CLOCK_MONOTONIC time, which is steady_clock on Linux.
+  // WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC, which is steady_clock on Linux.
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET_PRIVATE, expected, timeout, nullptr,
           FUTEX_BITSET_MATCH_ANY);
 }
@@ -128,9 +128,11 @@ inline void FutexWake(std::atomic<uint32_t>& word, int count) {
 }
 inline constexpr int kEveryone = 0x7fffffff;
 
-// Where a worker that looks for ops and a thread that waits for one spin: by turns, if the kernel has put both on one core.
+// The cores on which a worker that looks for ops, and a thread that waits for one, spin. If both are on one core, they
+// spin by turns.
 struct SpinPlaces {
-  // relaxed: hints, which only choose how to spend the time. Written only where they change, since both look at them.
+  // relaxed: hints, which only decide how to spend the time. Written only if the core changed, because both sides read
+  // them.
   std::atomic<int> searcher{-1};
   std::atomic<int> waiter{-1};
   static void Note(std::atomic<int>& place) {
@@ -139,8 +141,8 @@ struct SpinPlaces {
   }
 };
 
-// One round of a spin: a few pauses with a look after each, then others may run on our core, at once if the thread that
-// we wait for is known to be there. True if a look was.
+// One round of a spin: a few pauses with a look after each; then other threads may run on this core. If the thread for
+// which we wait is known to be on this core, they may at once. Returns true if a look was successful.
 template <class Look>
 bool SpinRound(uint32_t round, uint32_t pauses, const std::atomic<int>& other, Look&& look) {
   const bool together = other.load(std::memory_order_relaxed) == sched_getcpu();
@@ -152,7 +154,7 @@ bool SpinRound(uint32_t round, uint32_t pauses, const std::atomic<int>& other, L
   return look();
 }
 
-// A waiter's spin. False if it took too long.
+// The spin of a waiter. False: `most` has passed.
 template <class Condition>
 bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& places,
                Clock::time_point deadline = kNever) {
@@ -166,7 +168,7 @@ bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& p
   return true;
 }
 
-// Fetches a line to be written: owned, not shared, so that the store does not wait a second time.
+// Fetches a line that will be written: as owned, not as shared, so that the store does not wait once more.
 inline void PrefetchToWrite(const void* at) noexcept {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
@@ -174,17 +176,17 @@ inline void PrefetchToWrite(const void* at) noexcept {
   __builtin_prefetch(at, 1);
 #endif
 }
-// The first lines of a block of so many, at most three: an op's header and first accesses, or closure.
+// Fetches the first `lines` lines of a block, at most three: an op's header, and its first accesses or its closure.
 inline void PrefetchBlock(const void* block, uint32_t lines = 2) noexcept {
-  // As a number: the block may be null, and a prefetch of a wrong address is nothing.
+  // Computes with a number, because the block may be null. A prefetch of a wrong address does nothing.
   const auto at = reinterpret_cast<uintptr_t>(block);
   PrefetchToWrite(block);
   if (lines > 1) PrefetchToWrite(reinterpret_cast<const void*>(at + 64));
   if (lines > 2) PrefetchToWrite(reinterpret_cast<const void*>(at + 128));
 }
 
-// A counter written by one thread and read by any: no read-modify-write. relaxed: readers sum snapshots; where
-// more is needed, the place that reads says what orders it.
+// OwnedCounter: one thread writes it, any thread reads it, so no read-modify-write is needed. relaxed: readers add up
+// snapshots; a reader that needs more says what orders it.
 class OwnedCounter {
  public:
   void Add(uint64_t n = 1) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }

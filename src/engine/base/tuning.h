@@ -1,4 +1,4 @@
-// Measured constants, each with the command that chose it. Machine of the figures: 2 cores of an AMD EPYC (Zen 4) VM.
+// Measured constants, each with the command that chose it. The figures are from 2 cores of an AMD EPYC (Zen 4) VM.
 #pragma once
 
 #include <chrono>
@@ -7,79 +7,87 @@
 
 namespace engine::detail::tuning {
 
-// Blocks that move between a thread's cache and the depot at once. One lock per 32 ops is under 1 ns an op.
+// How many blocks move between a thread's cache and the depot at once. One lock for 32 ops costs under 1 ns an op.
 inline constexpr uint32_t kMagazine = 32;
-// Memory taken from the system at once, for blocks of one size.
+// How much memory is taken from the system at once, for blocks of one size.
 inline constexpr size_t kSlabBytes = size_t{1} << 16;
-// Ops run straight after the one that released them before the worker looks at the queues again, and looks into them before
-// other threads' come first.
+// A worker runs at most this many ops in a row straight after the op that released each; then the next one is queued.
+// And each time that it has taken this many ops from queues, it looks at other threads' queues before its own.
 inline constexpr uint32_t kInlineRun = 64;
-// Ops taken from another thread's queue at once when several workers are awake.
+// How many ops a worker takes from an outside thread's queue at once, if several workers are awake.
 inline constexpr uint32_t kTakeBatch = 32;
-// How far ahead of the op taken its successors in the queue are prefetched.
+// When an op is taken from a queue, this many ops behind it are prefetched.
 inline constexpr uint32_t kPrefetchAhead = 4;
-// How far ahead of the block taken the next ones of the magazine are prefetched for writing.
+// When a block is taken from a magazine, the block this far ahead is prefetched for writing.
 inline constexpr uint32_t kPrefetchBlocks = 6;
-// Pauses between two looks of an idle worker or waiter.
+// How often an idle worker or waiter pauses between two looks.
 inline constexpr uint32_t kIdlePauses = 16;
-// Pauses for each op of the run that has just ended, and at most (some 4 us): lets a pusher get ahead by some ops, so that
-// the lines of the queue and of the Vars do not change cores for each of them. `./run perf core --only a_own_var`: 72 ns
-// an op without, 56 with.
+// How often a worker pauses for each op that it ran in a row before it found none, and at most (some 4 us). The pusher
+// gets ahead by some ops meanwhile, so that the lines of the queue and of the Vars do not change cores for each op.
+// `./run perf core --only a_own_var`: 72 ns an op without, 56 with.
 inline constexpr uint32_t kPausesPerOp = 8;
 inline constexpr uint32_t kMostPauses = 200;
-// Rounds of such looks before each is followed by a yield: as long as a hand-over between two cores takes.
+// After this many rounds of such looks each is followed by a yield: as long as a hand-over between two cores takes.
 inline constexpr uint32_t kRoundsAlone = 1;
-// Ops of which a worker takes the mean: a clock read of about 25 ns is then under half a nanosecond an op.
+// A worker takes the mean of this many ops: a clock read of about 25 ns is then under half a nanosecond an op.
 inline constexpr uint32_t kMeasuredOps = 64;
-// Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first.
+// Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first
+// one.
 inline constexpr int64_t kTinyOpNanos = 200;
-// Up to so many times that, a first mean is doubted. `./run perf core --only c_fan`: 50 ns an op without.
+// Below this many times kTinyOpNanos, a first mean above it is doubted. `./run perf core --only c_fan`: 50 ns an op
+// without.
 inline constexpr int64_t kDoubtfulMeans = 8;
-// How long the sentinel trusts a tiny regime: bounds what a long op among tiny ones can delay.
+// How long the sentinel trusts that ops are tiny, and so how much a long op among tiny ones can delay others.
 inline constexpr int64_t kSentinelMicros = 1000;
-// A push blocked at the soft bound goes on when this part of the bound is free again: one sleep for many ops.
+// A push that waits at the soft bound goes on when this part of the bound is free again, so that it sleeps once for
+// many ops.
 inline constexpr size_t kRefillDivisor = 2;
-// Rounds of pausing, then of yielding, of a pusher that finds a tail locked, before it sleeps.
+// A pusher that finds a tail locked pauses for this many rounds, then yields for this many, and then sleeps.
 inline constexpr uint32_t kLockPauses = 64;
 inline constexpr uint32_t kLockYields = 16;
-// Nodes looked at, for each node of a graph, in search of edges that follow from others. `perf plans`: d_dag, 4,096 nodes
-// compiles in a few milliseconds, and what is left costs one counter decrement.
+// How many nodes are looked at, for each node of a graph, in search of edges that follow from others. `perf plans`:
+// d_dag with 4,096 nodes compiles in a few milliseconds, and each edge that is left costs one counter decrement.
 inline constexpr uint32_t kReductionVisits = 256;
-// Tasks of a run between two looks at the clock: 25 ns each, so about 0.2 ns a task.
+// How many tasks of a run lie between two looks at the clock: 25 ns each, so about 0.2 ns a task.
 inline constexpr uint32_t kReplayMeasured = 128;
-// Below this mean a task is not worth giving to an idle worker: the counters' lines would move for less than they save.
+// Below this mean a task is not worth giving to an idle worker: the lines of the counters would cost more than that
+// saves.
 inline constexpr int64_t kSharedTaskNanos = 300;
-// How long a worker of a ranked run that finds nothing ready looks for it before it goes to sleep, in spins
-// (EngineOptions::spin): a wake takes longer than the nodes that such a run is made of.
+// How long a worker of a ranked run that finds nothing ready looks for more before it sleeps, in spins
+// (EngineOptions::spin): a wake takes longer than the nodes of such runs.
 inline constexpr int kRankedSpins = 5;
-// And how long it looks for the next run when one has ended. `./run perf policies --only fork_join_5`: the second worker of
-// a step that follows at once begins some 20 us later without.
+// How long that worker looks for the next run after one has ended, in spins. `./run perf policies --only fork_join_5`:
+// without it the second worker begins its part of the next step some 20 us later.
 inline constexpr int kLingerSpins = 2;
-// How long a run keeps a worker while other ops are ready there.
+// How long a run keeps a worker while other ops are ready in its pool.
 inline constexpr int64_t kRunTurnMicros = 1000;
 
-// How often the retirement thread looks while nobody waits for the device; doubled while nothing ends. At the shortest it
-// takes under 1 % of a core.
+// How often the retirement thread looks while nobody waits for the device. The time doubles while nothing ends. At the
+// shortest it takes under 1 % of a core.
 inline constexpr std::chrono::microseconds kDozeShortest{2000};
 inline constexpr std::chrono::microseconds kDozeLongest{16000};
-// And while somebody does, beyond the spin: the most that a waiter may learn late, besides its own wake.
+// How often it looks while somebody waits, after the spin: a waiter learns of an end at most this late, besides its own
+// wake.
 inline constexpr std::chrono::microseconds kAwaitNap{20};
-// How long a push that finds no room waits while devices alone work and none of their ops ends: longer than all but the longest
-// kernels. A collective may never end without the push, so it goes on then, beyond the bound.
+// How long a push that finds no room waits while only devices work and none of their ops ends: longer than all but the
+// longest kernels. Then it goes on, beyond the bound, because a collective may be waiting for this very push.
 inline constexpr std::chrono::milliseconds kRoomOnDevice{50};
 
-// Between two looks whether the other ranks of a communicator leave, too. Nobody is in a hurry, and each look is an op.
+// How long a rank that leaves its communicator waits before it looks again whether the other ranks leave too. Nobody is
+// in a hurry, and each look is an op.
 inline constexpr std::chrono::microseconds kLeaveNap{100};
 
-// How long a run that is awaited may go on before its record. Records of runs come at their ends; only a body that
-// blocks on something else than the engine is caught by this.
+// How long issued work for which somebody waits may stay without a record. Records come at the end of a dispatch; only
+// a body that blocks on something outside the engine makes a dispatch last this long.
 inline constexpr std::chrono::milliseconds kRunPatience{20};
-// A member of a chain whose first is blocked is compared with so many before it, to see whether it waits with them: all, in a
-// bulk of the default size. Beyond that it starts by itself, which costs a dispatch.
+// If the first member of a chain is blocked, each later one is compared with this many members before it, to see
+// whether it waits with them: with all of them, in a bulk of the default size. A member that is farther back starts by
+// itself, which costs a dispatch.
 inline constexpr size_t kMostLooksBack = 16;
-// Bulks as graphs: eager runs before a capture (as the page on bulk asks); executables of one structure, for as many lanes
-// as usually run one; memory and structures kept; param changes after which a structure that changes in three of four runs
-// is left eager, because a capture costs about what issuing does.
+// Bulks as device graphs: how many runs go before a capture (docs/bulk.md); how many executables one structure has,
+// which is as many lanes as usually run one; how much memory, and how many structures, are kept; and after how many
+// changes of params a structure whose params change in three of four runs stays without a graph, because a capture
+// costs about as much as issuing.
 inline constexpr uint64_t kGraphWarmUps = 2;
 inline constexpr size_t kGraphExecs = 4;
 inline constexpr size_t kGraphBytes = size_t{256} << 20;

@@ -1,4 +1,4 @@
-// The C API's communicators: ids, ranks, and pushes of collectives.
+// Communicators in the C API: ids, ranks, and pushes of collectives.
 #include "c_api/description.h"
 #include "engine/graph.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 static_assert(sizeof(EngineCommunicatorId) == sizeof(CommunicatorId));
 
-// The number of C is one more than that of C++, because 0 stands for nothing.
+// The number in C is one more than that in C++, because 0 means that nothing was chosen.
 constexpr bool Matches(int in_c, auto in_cxx) { return in_c == static_cast<int>(in_cxx) + 1; }
 using Kind = Collective::Kind;
 static_assert(Matches(ENGINE_ALL_REDUCE, Kind::kAllReduce) && Matches(ENGINE_BROADCAST, Kind::kBroadcast) &&
@@ -23,7 +23,7 @@ static_assert(ENGINE_SUM == static_cast<int>(Reduction::kSum) &&
               ENGINE_MAX == static_cast<int>(Reduction::kMax) && ENGINE_MIN == static_cast<int>(Reduction::kMin) &&
               ENGINE_AVERAGE == static_cast<int>(Reduction::kAverage));
 
-// `value`, which is one of `least` to `most`, as the enumeration of C++ counts it.
+// `value`, which must be `least` to `most`, as a value of the C++ enumeration.
 template <class Enum>
 Enum Read(uint32_t value, uint32_t least, uint32_t most, const std::string& what) {
   if (value < least || value > most)
@@ -53,7 +53,8 @@ std::vector<Collective> ReadCalls(const EngineCollective* calls, int32_t num_cal
 EngineCommunicatorOptions Given(const EngineCommunicatorOptions& from) {
   EngineCommunicatorOptions given = {};
   ReadStruct(from, given, "EngineCommunicatorOptions");
-  if (given.reserved != 0) throw UsageError("EngineCommunicatorOptions.reserved is " + std::to_string(given.reserved));
+  if (given.reserved != 0)
+    throw UsageError("EngineCommunicatorOptions.reserved is " + std::to_string(given.reserved) + "; it must be 0");
   return given;
 }
 
@@ -68,7 +69,7 @@ CommunicatorOptions ToOptions(const EngineCommunicatorOptions& given) {
   return options;
 }
 
-// Takes the buffers, checks the call, and hands `submit(engine, communicator, description, calls, owner)` what it needs.
+// Takes the buffers, checks the call, and calls `submit(engine, communicator, description, calls, owner)`.
 template <class Submit>
 EngineStatus Pushing(const char* function, EngineCommunicator communicator, const EngineOpDesc* op,
                      const EngineCollective* calls, int32_t num_calls, void* buffers, EngineDeleter deleter,
@@ -124,13 +125,14 @@ EngineStatus EngineCommunicatorNewAll(EngineHandle engine, const EngineCommunica
     if (options) given = Given(*options);
     constexpr EngineCommunicatorId kNone = {};
     if (given.device != 0 || given.rank != 0 || given.size != 0 || std::memcmp(&given.id, &kNone, sizeof kNone) != 0)
-      throw UsageError("EngineCommunicatorOptions sets a device, rank, size or id; all ranks have their own");
+      throw UsageError(
+          "EngineCommunicatorOptions sets a device, rank, size or id; all ranks have their own, so leave these zero");
     auto made = engine::NewCommunicators(live, {devices, n}, ToOptions(given), ToSite(given.site));
     std::vector<EngineCommunicator> handles;
     handles.reserve(n);
     try {
       for (engine::Communicator& one : made) handles.push_back(NewHandle<EngineCommunicator>(engine, std::move(one)));
-    } catch (...) {  // only for want of memory
+    } catch (...) {  // there was no memory
       for (EngineCommunicator handle : handles) FreeHandle(handle);
       throw;
     }

@@ -6,7 +6,7 @@
 namespace engine::capi {
 namespace {
 
-// ---- the fields of each kind of option. What the engine refuses it refuses itself: here is only what it could not see.
+// ---- the fields of each kind of option. The engine checks values itself; only what it cannot see is checked here.
 
 #define ENGINE_SINGLE(action, name, field) action(options.name, #field, config.field)
 #define ENGINE_FIELDS_Int(action, name) ENGINE_SINGLE(action, name, name)
@@ -14,8 +14,9 @@ namespace {
 #define ENGINE_FIELDS_Micros(action, name) ENGINE_SINGLE(action, name, name##_us)
 #define ENGINE_FIELDS_Millis(action, name) ENGINE_SINGLE(action, name, name##_ms)
 #define ENGINE_FIELDS_Text(action, name) ENGINE_SINGLE(action, name, name)
-#define ENGINE_FIELDS_PolicyKind(action, name) ENGINE_SINGLE(action, name, name)
-#define ENGINE_FIELDS_PolicyParameters(action, name) ENGINE_SINGLE(action, name, policy_flags)
+// Two options of the engine, one text here.
+#define ENGINE_FIELDS_PolicyKind(action, name) action(options, #name, config.name)
+#define ENGINE_FIELDS_PolicyParameters(action, name)
 #define ENGINE_FIELDS_Cpus(action, name) action(options.name, #name, config.name, config.num_##name)
 #define ENGINE_FIELDS_Pools(action, name) action(options.name, #name, config.name, config.num_##name)
 #define ENGINE_FIELDS_Devices(action, name) action(options.name, #name, config.name, config.num_##name)
@@ -34,10 +35,12 @@ void Read(std::chrono::duration<Rep, Period>& option, const char* field, int64_t
 void Read(std::string& option, const char*, const char* given) {
   if (given) option = given;
 }
-void Read(Policy& option, const char*, const char* given) {
-  if (given) option = PolicyByName(given);
+void Read(EngineOptions& options, const char*, const char* given) {
+  if (!given) return;
+  const PolicyChoice choice = ParsePolicy(given);
+  options.policy = choice.policy;
+  options.policy_options = choice.options;
 }
-void Read(PolicyOptions& option, const char*, uint32_t given) { option = ReadPolicyFlags(given); }
 void Read(std::vector<int>& option, const char* field, const int32_t* cpus, int32_t count) {
   option.assign(cpus, cpus + CheckedCount(count, cpus, field));
 }
@@ -61,7 +64,7 @@ void Read(option::Pools& option, const char* field, const EnginePoolConfig* pool
     const auto& given = *reinterpret_cast<const EnginePoolConfig*>(at);
     if (given.struct_size != pools->struct_size)
       throw UsageError("pools[" + std::to_string(i) + "].struct_size is " + std::to_string(given.struct_size) +
-                       ", that of pools[0] is " + std::to_string(pools->struct_size));
+                       ", that of pools[0] is " + std::to_string(pools->struct_size) + "; all must be equal");
     EnginePoolConfig config = {};
     ReadStruct(given, config, "EnginePoolConfig");
     PoolOptions& options = option.emplace_back();
@@ -73,7 +76,7 @@ void Read(option::Pools& option, const char* field, const EnginePoolConfig* pool
   }
 }
 
-// ---- to C: what has a default that is not zero
+// ---- to C: fields whose default is not zero
 
 void Write(int option, const char*, int32_t& field) { field = option; }
 void Write(size_t option, const char*, int64_t& field) {
@@ -84,34 +87,15 @@ void Write(std::chrono::duration<Rep, Period> option, const char*, int64_t& fiel
   field = option.count();
 }
 void Write(const std::string& option, const char*, const char*& field) { field = Name::Intern(option).c_str(); }
-void Write(Policy option, const char*, const char*& field) { field = NameOfPolicy(option); }
-void Write(const PolicyOptions& option, const char*, uint32_t& field) { field = PolicyFlags(option); }
+void Write(const EngineOptions& options, const char*, const char*& field) {
+  field = Name::Intern(PolicyText({options.policy, options.policy_options})).c_str();
+}
 template <class Option, class Pointer, class Second>
 void Write(const Option&, const char*, Pointer& field, Second& second) {
   field = nullptr, second = {};
 }
 
 }  // namespace
-
-PolicyOptions ReadPolicyFlags(uint32_t flags) {
-  if ((flags & ~uint32_t{ENGINE_POLICY_RAISE_AT_PUSH | ENGINE_POLICY_WHOLE_STEPS}) != 0)
-    throw UsageError("unknown policy flags " + std::to_string(flags));
-  return {.raise_at_push = (flags & ENGINE_POLICY_RAISE_AT_PUSH) != 0,
-          .smart_stage = (flags & ENGINE_POLICY_WHOLE_STEPS) == 0};
-}
-
-uint32_t PolicyFlags(const PolicyOptions& options) {
-  uint32_t flags = 0;
-  if (options.raise_at_push) flags |= ENGINE_POLICY_RAISE_AT_PUSH;
-  if (!options.smart_stage) flags |= ENGINE_POLICY_WHOLE_STEPS;
-  return flags;
-}
-
-const char* NameOfPolicy(Policy policy) {
-  for (const PolicyInfo& info : Policies())
-    if (info.policy == policy) return Name::Intern(info.name).c_str();
-  return "";
-}
 
 EngineConfig ToConfig(const EngineOptions& options) {
   EngineConfig config = {};
@@ -121,7 +105,7 @@ EngineConfig ToConfig(const EngineOptions& options) {
 #undef ENGINE_WRITE_OPTION
 #define ENGINE_SIZE_OF(option, text, field, ...) +sizeof(field) __VA_OPT__(+sizeof(__VA_ARGS__))
 #define ENGINE_ADD_SIZE(kind, name, ...) ENGINE_FIELDS_##kind(ENGINE_SIZE_OF, name)
-  static_assert(sizeof config == sizeof config.struct_size + sizeof config.reserved ENGINE_OPTIONS(ENGINE_ADD_SIZE),
+  static_assert(sizeof config == sizeof config.struct_size ENGINE_OPTIONS(ENGINE_ADD_SIZE),
                 "a field of EngineConfig that no row of ENGINE_OPTIONS stands for, or a hole between two fields");
 #undef ENGINE_ADD_SIZE
 #undef ENGINE_SIZE_OF
@@ -133,7 +117,6 @@ EngineOptions ReadConfig(const EngineConfig* given) {
   if (!given) return options;
   EngineConfig config = ToConfig(options);
   ReadStruct(*given, config, "EngineConfig");
-  if (config.reserved != 0) throw UsageError("EngineConfig.reserved is " + std::to_string(config.reserved));
 #define ENGINE_READ_OPTION(kind, name, ...) ENGINE_FIELDS_##kind(Read, name);
   ENGINE_OPTIONS(ENGINE_READ_OPTION)
 #undef ENGINE_READ_OPTION

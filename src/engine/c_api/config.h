@@ -1,6 +1,6 @@
-// EngineConfig: the options of an engine as the C API has them, field by field of the table in engine/options.h.
+// EngineConfig: the options of an engine in the C API, one field for each row of the table in engine/options.h.
 //
-// Threads: pure functions. Ownership: texts of a config that the library fills live as long as the process.
+// Threads: pure functions. Ownership: texts in a config that the library fills live as long as the process.
 // Errors:  UsageError.
 #pragma once
 
@@ -9,10 +9,7 @@
 namespace engine::capi {
 
 EngineConfig ToConfig(const EngineOptions& options);
-// The defaults for a null config, and for fields that an older caller does not know.
+// Returns the defaults for a null config, and for fields that an older caller does not know.
 EngineOptions ReadConfig(const EngineConfig* given);
-PolicyOptions ReadPolicyFlags(uint32_t flags);
-uint32_t PolicyFlags(const PolicyOptions& options);
-const char* NameOfPolicy(Policy policy);
 
 }  // namespace engine::capi

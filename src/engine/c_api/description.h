@@ -1,7 +1,8 @@
-// Description: what a push of the C API says of its op, in the C++ shape; and the parameter that comes with it.
+// Description: what a push of the C API says of its op, in the types of C++; and the parameter that comes with it.
 //
-// Threads:   values of one call. Ownership: a Param owns its parameter until it is disowned; the rest borrows from the caller.
-// Errors:    UsageError that begins with the op's name and where it was pushed.
+// Threads:   values of one call. Ownership: a Param owns its parameter until it is disowned; all else belongs to the
+//            caller.
+// Errors:    UsageError that begins with the op's name and the line of its push.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 
 namespace engine::capi {
 
-// A parameter and its deleter, which runs once, wherever the closure ends.
+// Param: a parameter and its deleter. The deleter runs once, on the thread where the closure is destroyed.
 class Param {
  public:
   Param(void* param, EngineDeleter deleter) noexcept : param_(param), deleter_(deleter) {}
@@ -31,7 +32,7 @@ class Param {
   EngineDeleter deleter_;
 };
 
-// The VarRefs of a call's handles, without an allocation if they are few.
+// VarList: the VarRefs of a call's handles. A few need no allocation.
 class VarList {
  public:
   explicit VarList(size_t most) {
@@ -69,15 +70,16 @@ inline Placement ToPlacement(EnginePlacement place, uint32_t gpu_lane) {
                 ENGINE_PLACE_GPU == static_cast<int>(Placement::Kind::kGpu) &&
                 ENGINE_PLACE_COMMUNICATOR == static_cast<int>(Placement::Kind::kCommunicator));
   if (place.kind > ENGINE_PLACE_COMMUNICATOR) throw UsageError("unknown placement kind " + std::to_string(place.kind));
-  if (place.index > UINT16_MAX) throw UsageError("the placement's index is " + std::to_string(place.index));
+  if (place.index > UINT16_MAX)
+    throw UsageError("the placement's index is " + std::to_string(place.index) + "; the most is 65535");
   if (gpu_lane != 0 && place.kind != ENGINE_PLACE_GPU)
-    throw UsageError("gpu_lane is " + std::to_string(gpu_lane) + ", but the op is not placed on a GPU");
-  // The engine says which lanes there are; what does not fit the field is none of them either.
+    throw UsageError("gpu_lane is " + std::to_string(gpu_lane) + ", but the op is not placed on a GPU; leave it 0");
+  // The engine checks which lanes exist. A number that does not fit the field becomes one that does not exist either.
   const auto lane = gpu_lane == 0 ? Placement::kAnyLane : static_cast<uint8_t>(std::min<uint32_t>(gpu_lane - 1, 0xfe));
   return {static_cast<Placement::Kind>(place.kind), static_cast<uint16_t>(place.index), lane};
 }
 
-// An op's description in the C++ shape, valid for the length of the call.
+// Description: an op's description in the types of C++, valid during the call.
 class Description {
  public:
   explicit Description(const EngineOpDesc* given)
@@ -123,7 +125,7 @@ class Description {
     throw UsageError(Where() + e.what());
   }
 
-  EngineOpDesc copy_;  // used if the caller's struct has another size
+  EngineOpDesc copy_;  // used if the caller's struct has another size than ours
   const EngineOpDesc& op_;
   VarList refs_;
   Site site_;

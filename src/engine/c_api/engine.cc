@@ -1,4 +1,4 @@
-// The C API's engines, Vars, waits and cancel scopes. See c_api.h for the conventions.
+// Engines, Vars, waits and cancel scopes in the C API. c_api.h has the conventions.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -14,7 +14,7 @@ namespace {
 // ---- waits
 
 std::chrono::nanoseconds ReadTimeout(int64_t timeout_ns) {
-  // Half the range: adding it to a clock cannot overflow.
+  // Half of the range, because adding it to a clock's time cannot overflow.
   return std::chrono::nanoseconds(std::min(NotNegative(timeout_ns, "timeout_ns"), INT64_MAX / 2));
 }
 
@@ -22,13 +22,15 @@ std::chrono::nanoseconds ReadTimeout(int64_t timeout_ns) {
 
 void ShutDown(EngineHandle engine) {
   Engine& live = Live(engine);
-  if (!InsideBodyOf(engine)) ReleaseHeldOps(engine);  // else the next line refuses, and nothing may have changed
+  if (!InsideBodyOf(engine))
+    ReleaseHeldOps(engine);  // inside a body the next line refuses, and then nothing may have
+                             // changed
   live.Shutdown();
 }
 
 // ---- cancel scopes
 
-// The scopes that this thread has entered. A thread that ends inside some leaves them, the innermost first.
+// The scopes that this thread has entered. If the thread ends inside some, it leaves them, the innermost first.
 class EnteredScopes {
  public:
   ~EnteredScopes() {
@@ -47,7 +49,7 @@ class EnteredScopes {
   struct Entered {
     Entered(EngineCancelScope h, const CancelScope& s) : handle(h), scope(s), guard(scope.Enter()) {}
     EngineCancelScope handle;
-    CancelScope scope;  // a copy: the handle may be freed before Leave
+    CancelScope scope;  // a copy, because the handle may be freed before Leave
     CancelScope::Guard guard;
   };
   std::vector<std::unique_ptr<Entered>> entered_;
@@ -78,7 +80,7 @@ EngineStatus EngineShutdown(EngineHandle engine) {
 
 EngineStatus EngineDestroy(EngineHandle engine) {
   return Guard(__func__, [&] {
-    ShutDown(engine);  // with the handle still good: ops that are draining may use it
+    ShutDown(engine);  // before the handle is freed, because ops that are draining may use it
     FreeHandle(engine);
   });
 }
@@ -91,20 +93,13 @@ EngineStatus EngineStart(EngineHandle engine) {
   return Guard(__func__, [&] { Live(engine).Start(); });
 }
 
-EngineStatus EngineSetPolicy(EngineHandle engine, const char* name, uint32_t flags) {
-  return Guard(__func__, [&] {
-    engine::Engine& live = Live(engine);
-    live.SetPolicy(engine::PolicyByName(&Required(name, "the policy's name")), ReadPolicyFlags(flags));
-  });
+EngineStatus EngineSetPolicy(EngineHandle engine, const char* policy) {
+  return Guard(__func__, [&] { Live(engine).SetPolicy(engine::ParsePolicy(&Required(policy, "the policy"))); });
 }
 
-EngineStatus EngineGetPolicy(EngineHandle engine, const char** name, uint32_t* flags) {
+EngineStatus EngineGetPolicy(EngineHandle engine, const char** policy) {
   return Guard(__func__, [&] {
-    Required(name, "the name");
-    Required(flags, "the flags");
-    const engine::PolicyChoice choice = Live(engine).policy_choice();
-    *name = NameOfPolicy(choice.policy);
-    *flags = PolicyFlags(choice.options);
+    Required(policy, "the result") = engine::Name::Intern(engine::PolicyText(Live(engine).policy_choice())).c_str();
   });
 }
 
@@ -112,7 +107,8 @@ EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help)
   return Guard(__func__, [&] {
     const auto policies = engine::Policies();
     if (index < 0 || static_cast<size_t>(index) >= policies.size()) {
-      throw engine::UsageError("there is no policy " + std::to_string(index));
+      throw engine::UsageError("there is no policy " + std::to_string(index) + "; there are " +
+                               std::to_string(policies.size()));
     }
     const engine::PolicyInfo& info = policies[static_cast<size_t>(index)];
     Required(name, "the result") = engine::Name::Intern(info.name).c_str();
@@ -132,7 +128,7 @@ EngineStatus EngineWorkers(EngineHandle engine, int32_t* workers) {
   return Guard(__func__, [&] { Required(workers, "the result") = Live(engine).workers(); });
 }
 
-// Every field of the struct is a counter of the table; a row that has no field does not compile.
+// Every field of the struct must be a counter of the table; if a row has no field, this does not compile.
 #define ENGINE_COUNT_FIELD(name, what) +sizeof(uint64_t)
 #define ENGINE_READ_COUNTER(name, what) read.name = stats.name;
 static_assert(sizeof(EngineCounters) == sizeof(size_t) ENGINE_COUNTERS(ENGINE_COUNT_FIELD));

@@ -1,4 +1,4 @@
-// The C API's errors: exceptions to statuses, and what a thread remembers of the last one.
+// Errors in the C API: how exceptions become statuses, and what a thread remembers of the last one.
 #include <cstdlib>
 #include <new>
 
@@ -17,7 +17,7 @@ struct Cause {
   std::string text;
 };
 
-// Called in a catch block: what the current exception is.
+// Called in a catch block: says what the current exception is.
 Cause ClassifyCurrent() {
   try {
     throw;
@@ -49,7 +49,7 @@ Cause ClassifyCause(const std::exception_ptr& cause) {
 
 struct LastError {
   std::string text;
-  const char* fallback = nullptr;  // instead of `text`, when there was no memory for it
+  const char* fallback = nullptr;  // used instead of `text` if there was no memory for that
   std::optional<OpErrorText> op;
 };
 
@@ -59,8 +59,8 @@ struct CachedName {
 };
 constexpr size_t kCachedNames = 64;
 
-// What the C API keeps for a thread. On the heap: the library's static TLS has to stay small, or it could not be
-// loaded into a running program.
+// What the C API keeps for a thread. It is on the heap, because the library's static TLS must stay small: otherwise the
+// library could not be loaded into a running program.
 struct ThreadState {
   LastError last;
   std::array<CachedName, kCachedNames> names;
@@ -68,7 +68,7 @@ struct ThreadState {
 
 ThreadState& ThisThreads() { return detail::PerThread<ThreadState>::Get(); }
 
-// Null: no memory for it.
+// Null if there is no memory for it.
 LastError* ThisThreadsLast() noexcept {
   try {
     return &ThisThreads().last;
@@ -117,7 +117,7 @@ EngineStatus KeepCurrentException(const char* function) noexcept {
   LastError* last = ThisThreadsLast();
   try {
     return last ? Keep(*last, function) : ENGINE_E_NOMEM;
-  } catch (...) {  // only for want of memory
+  } catch (...) {  // there was no memory
     last->op.reset();
     last->fallback = kNoMemory;
     return ENGINE_E_NOMEM;
@@ -127,7 +127,9 @@ EngineStatus KeepCurrentException(const char* function) noexcept {
 void RefuseNull(const char* what) { throw UsageError(std::string(what) + " is null"); }
 
 void RefuseCount(int64_t count, const char* what) {
-  if (count < 0) throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count));
+  if (count < 0)
+    throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count) +
+                     "; it may not be negative");
   throw UsageError("the array of " + std::to_string(count) + " " + what + " is null");
 }
 
@@ -142,7 +144,7 @@ Name InternText(const char* text) {
   if (!text || !*text) return {};
   const auto address = reinterpret_cast<uintptr_t>(text);
   CachedName& entry = ThisThreads().names[(address ^ address >> 6) % kCachedNames];
-  // The address alone proves nothing: the caller may have put another text there.
+  // The same address is not enough: the caller may have put another text there.
   if (entry.text != text || std::strcmp(entry.name.c_str(), text) != 0) entry = {text, Name::Intern(text)};
   return entry.name;
 }

@@ -1,14 +1,14 @@
 // HandleTable: the objects behind the C API's opaque handles.
 //
-// A handle is 32 bits of generation, 4 of kind and 28 of slot index, never an address: a null, stale or mistyped
-// one is refused instead of followed. Slots lie in chunks that double in size and are never freed, so a lookup is
-// three loads, and memory grows with the most handles alive at once, not with the number ever made.
+// A handle has 32 bits of generation, 4 of kind and 28 of slot index. It is never an address, so a null, stale or
+// mistyped handle is refused instead of followed. Slots lie in chunks that double in size and are never freed: a lookup
+// is three loads, and memory grows with the most handles alive at once, not with the number ever made.
 //
-// Threads:   every method is thread-safe and lock-free, hence also usable in a forked child. Peek does not keep the
-//            object alive: for that, Retain first.
-// Ownership: the table owns the object; the last Release destroys it, before its slot can be used again.
+// Threads:   every method is thread-safe and lock-free, so it also works in a forked child. Peek does not keep the
+//            object alive; Retain does.
+// Ownership: the table owns the object. The last Release destroys it before its slot can be used again.
 // Order:     none between handles.
-// Errors:    Create throws std::bad_alloc, or what the constructor throws; the rest answers with null or false.
+// Errors:    Create throws std::bad_alloc, or what the constructor throws; the other methods return null or false.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class HandleTable {
   uint64_t Create(Args&&... args) {
     const uint32_t index = TakeSlot();
     Slot& slot = *Find(index);
-    // relaxed: the slot is ours alone; its generation was published with the free list or is the initial one.
+    // relaxed: only we have the slot; its generation was published with the free list, or is the initial one.
     const uint64_t generation = slot.state.load(std::memory_order_relaxed) >> 32;
     try {
       ::new (static_cast<void*>(slot.storage)) T(std::forward<Args>(args)...);
@@ -57,7 +57,7 @@ class HandleTable {
     return IsLive(slot->state.load(std::memory_order_acquire), handle) ? slot->object() : nullptr;
   }
 
-  // Takes one more reference, and so keeps the object for the caller; null if the handle is not live.
+  // Takes one more reference, which keeps the object alive; null if the handle is not live.
   T* Retain(uint64_t handle) noexcept {
     Slot* slot = FindHandle(handle);
     return slot && Step(*slot, handle, +1) ? slot->object() : nullptr;
@@ -69,14 +69,14 @@ class HandleTable {
     if (!slot) return false;
     const uint64_t before = Step(*slot, handle, -1);
     if (!before) return false;
-    if (Count(before) == 1) {  // ours was the last: nobody else finds the object any more
+    if (Count(before) == 1) {  // ours was the last reference: nobody else can find the object any more
       slot->object()->~T();
       GiveSlot(*slot, static_cast<uint32_t>(handle & kIndexMask));
     }
     return true;
   }
 
-  // Calls visit(handle, object) for every object that is there all the time; others may be left out.
+  // Calls visit(handle, object) for every object that exists during the whole call; it may leave out others.
   template <class Visit>
   void ForEach(Visit&& visit) {
     const uint32_t made = std::min(made_.load(std::memory_order_relaxed), kSlots);  // relaxed: Find checks the chunk
@@ -100,7 +100,7 @@ class HandleTable {
   static constexpr uint64_t kLastGeneration = 0xffffffff;
 
   struct Slot {
-    std::atomic<uint64_t> state{uint64_t{1} << 32};  // generation << 32 | references; none: no object
+    std::atomic<uint64_t> state{uint64_t{1} << 32};  // generation << 32 | references; no references: no object
     std::atomic<uint32_t> next_free{0};              // index + 1; 0 ends the list
     alignas(T) std::byte storage[sizeof(T)];
     T* object() noexcept { return std::launder(reinterpret_cast<T*>(storage)); }
@@ -119,7 +119,8 @@ class HandleTable {
     uint64_t state = slot.state.load(std::memory_order_acquire);
     do {
       if (!IsLive(state, handle)) return 0;
-      // acq_rel: what a thread did with the object happens before its destruction by the last. Partner: this line.
+      // acq_rel: what each thread did with the object comes before its destruction. Partner: this line in the other
+      // threads.
     } while (!slot.state.compare_exchange_weak(state, state + static_cast<uint64_t>(by), std::memory_order_acq_rel,
                                                std::memory_order_acquire));
     return state;
@@ -134,7 +135,7 @@ class HandleTable {
   Slot* Find(uint32_t index) const noexcept {
     if (index >= kSlots) return nullptr;
     const auto [chunk, offset] = Locate(index);
-    // acquire: makes the slots' initial states visible. Partner: the release in TakeSlot.
+    // acquire: makes the initial states of the slots visible. Partner: the release in TakeSlot.
     Slot* slots = chunks_[static_cast<size_t>(chunk)].load(std::memory_order_acquire);
     return slots ? slots + offset : nullptr;
   }
@@ -149,11 +150,11 @@ class HandleTable {
     uint64_t head = free_.load(std::memory_order_acquire);
     while (Count(head) != 0) {
       const uint32_t index = Count(head) - 1;
-      // relaxed: may be stale if another thread takes the slot first; the tag then makes the exchange fail.
+      // relaxed: stale if another thread takes the slot first; then the tag makes the exchange fail.
       const uint64_t next = Find(index)->next_free.load(std::memory_order_relaxed);
       if (free_.compare_exchange_weak(head, ((head >> 32) + 1) << 32 | next, std::memory_order_acquire)) return index;
     }
-    // relaxed: only makes indices distinct.
+    // relaxed: the index only has to be unique.
     const uint32_t index = made_.fetch_add(1, std::memory_order_relaxed);
     if (index >= kSlots) {
       made_.fetch_sub(1, std::memory_order_relaxed);
@@ -172,7 +173,7 @@ class HandleTable {
 
   void GiveSlot(Slot& slot, uint32_t index) noexcept {
     const uint64_t generation = slot.state.load(std::memory_order_relaxed) >> 32;
-    if (generation == kLastGeneration) return;  // retired, so that no stale handle can ever come alive again
+    if (generation == kLastGeneration) return;  // never reused, so that no stale handle can become live again
     slot.state.store((generation + 1) << 32, std::memory_order_relaxed);
     uint64_t head = free_.load(std::memory_order_relaxed);
     do {

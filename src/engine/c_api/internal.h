@@ -1,8 +1,8 @@
-// What the files of the C API share: how exceptions become statuses, how handles and structs are read.
+// What the files of the C API share: how exceptions become statuses, and how handles and structs are read.
 //
-// Threads:   everything is thread-safe; the last error is the calling thread's.
-// Ownership: handle tables live for the whole process, so that a handle may outlive its engine and main().
-// Errors:    everything below throws UsageError for what the caller got wrong; Guard turns it into a status.
+// Threads:   everything is thread-safe; each thread has a last error of its own.
+// Ownership: handle tables live as long as the process, so that a handle may outlive its engine and main().
+// Errors:    everything below throws UsageError for the caller's mistakes; Guard turns it into a status.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@
 
 namespace engine::capi {
 
-// ---- errors (c_api_error.cc)
+// ---- errors (error.cc)
 
-// What a C body's failure becomes inside the engine.
+// BodyError: the failure of a C body, inside the engine.
 class BodyError : public Error {
  public:
   BodyError(int32_t code, const std::string& message);
@@ -37,7 +37,7 @@ class IoError : public Error {
   using Error::Error;
 };
 
-// An OpError in the C API's shape; the view points into this object.
+// OpErrorText: an OpError in the types of the C API. The view points into this object.
 class OpErrorText {
  public:
   explicit OpErrorText(const OpError& error);
@@ -51,10 +51,10 @@ class OpErrorText {
   EngineOpError view_ = {};
 };
 
-// Called in a catch block: keeps the current exception as this thread's last error and returns its status.
+// Called in a catch block: stores the current exception as this thread's last error, and returns its status.
 EngineStatus KeepCurrentException(const char* function) noexcept;
 
-// Runs `body`, which returns nothing or a status. No exception passes it.
+// Runs `body`, which returns nothing or a status. No exception leaves it.
 template <class Body>
 EngineStatus Guard(const char* function, Body&& body) noexcept {
   try {
@@ -73,10 +73,11 @@ inline EngineSite ToC(Site site) noexcept { return {site.file, site.line}; }
 
 // ---- arguments
 
-// The refusals stand apart from the checks, which are on the path of every push.
+// The functions that refuse are apart from the checks, because the checks are on the path of every push.
 [[noreturn, gnu::cold]] void RefuseNull(const char* what);                        // "the result is null"
-[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);        // negative, or without an array
-[[noreturn, gnu::cold]] void RefuseHandle(const void* handle, const char* kind);  // null, or not live
+[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);        // it is negative, or there is no
+                                                                                  // array
+[[noreturn, gnu::cold]] void RefuseHandle(const void* handle, const char* kind);  // it is null, or not live
 
 template <class T>
 T& Required(T* pointer, const char* what) {
@@ -96,13 +97,13 @@ inline int64_t NotNegative(int64_t value, const char* what) {
   return value;
 }
 
-// Sizes of the growable structs in ENGINE_0.1: the smallest that a caller can have. They never change.
+// The sizes of the growable structs in ENGINE_0.1, which are the smallest that a caller can have. They never change.
 template <class Struct>
 inline constexpr size_t kFirstSize = 0;
 template <>
 inline constexpr size_t kFirstSize<EnginePoolConfig> = 64;
 template <>
-inline constexpr size_t kFirstSize<EngineConfig> = 176;
+inline constexpr size_t kFirstSize<EngineConfig> = 168;
 template <>
 inline constexpr size_t kFirstSize<EngineOpDesc> = 96;
 template <>
@@ -111,6 +112,8 @@ template <>
 inline constexpr size_t kFirstSize<EngineDeviceCounters> = 120;
 template <>
 inline constexpr size_t kFirstSize<EnginePlanOptions> = 24;
+template <>
+inline constexpr size_t kFirstSize<EngineRunOptions> = 40;
 template <>
 inline constexpr size_t kFirstSize<EngineCommunicatorOptions> = 184;
 template <>
@@ -125,7 +128,7 @@ void CheckStructSize(size_t size, const char* what) {
   }
 }
 
-// Copies the fields that the caller knows over `to`, which holds the defaults of the others.
+// Copies the fields that the caller knows into `to`, which has the defaults of the others.
 template <class Struct>
 void ReadStruct(const Struct& from, Struct& to, const char* what) {
   const size_t size = from.struct_size;
@@ -139,7 +142,7 @@ void ReadStruct(const Struct& from, Struct& to, const char* what) {
   std::memcpy(static_cast<void*>(&to), &from, size < sizeof(Struct) ? size : sizeof(Struct));
 }
 
-// Fills the `size` bytes that the caller has with what fits of `from`, and zeros.
+// Fills the caller's `size` bytes with what fits of `from`, and the rest with zeros.
 template <class Struct>
 void WriteStruct(const Struct& from, Struct& to, size_t size, const char* what) {
   CheckStructSize<Struct>(size, what);
@@ -150,7 +153,8 @@ void WriteStruct(const Struct& from, Struct& to, size_t size, const char* what) 
   to.struct_size = size;
 }
 
-// Text interned for good; a small cache of the thread's keeps repeated pushes out of the intern table. Null is "".
+// Text that is kept for the life of the process; null gives "". A small cache of the thread spares repeated pushes the
+// intern table.
 Name InternText(const char* text);
 inline Site ToSite(EngineSite site) { return Site::At(InternText(site.file), site.line); }
 
@@ -180,7 +184,7 @@ struct CompletionSlot {
   std::atomic<bool> ended{false};
 };
 
-// One kind of handle: its C type, its table, and what it is called in messages.
+// HandleKind: one kind of handle: its C type, its table, and its name in messages.
 template <class Handle>
 struct HandleKind;
 
@@ -247,7 +251,7 @@ Handle FromBits(uint64_t bits) noexcept {
   return reinterpret_cast<Handle>(bits);
 }
 
-// "the engine handle is null", "the variable handle is not live: ..."
+// Why a handle is refused: "the engine handle is null", "the variable handle is not live: ..."
 std::string WhyRefused(const void* handle, const char* kind);
 
 template <class Handle, class... Args>
@@ -268,18 +272,18 @@ void FreeHandle(Handle handle) {
   if (!HandleKind<Handle>::table.Release(ToBits(handle))) RefuseHandle(handle, HandleKind<Handle>::kName);
 }
 
-// ---- between ops and engines (c_api_ops.cc)
+// ---- between ops and engines (ops.cc)
 
 // True while this thread runs a C body of `engine`.
 bool InsideBodyOf(EngineHandle engine) noexcept;
-// Releases the held ops of `engine` and frees their handles: its shutdown would wait for them.
+// Releases the held ops of `engine` and frees their handles, because the engine's shutdown would wait for them.
 void ReleaseHeldOps(EngineHandle engine);
 
 }  // namespace engine::capi
 
-// What a body sees of its run. Lives on the stack of the call.
+// What a body sees of its op. Lies on the stack of the call.
 struct EngineContext {
   engine::RunContext& run;
-  std::mutex mu = {};      // pieces of ParallelFor share the context
-  std::string error = {};  // EngineOpSetError; under mu
+  std::mutex mu = {};      // the pieces of a ParallelFor share the context
+  std::string error = {};  // what EngineOpSetError was given; under mu
 };

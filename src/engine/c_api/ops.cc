@@ -1,4 +1,4 @@
-// The C API's ops: pushing, operators, held ops, completions, and what a body asks.
+// Ops in the C API: pushing, operators, held ops, completions, and what a body asks.
 #include "c_api/description.h"
 #include "engine/bulk.h"
 #include "engine/device/cuda_stream.h"
@@ -8,7 +8,7 @@ namespace {
 
 // ---- closures
 
-// The C bodies that this thread is inside of, innermost first.
+// The C bodies inside which this thread is, innermost first.
 struct BodyFrame;
 thread_local constinit BodyFrame* t_body = nullptr;
 struct BodyFrame {
@@ -45,14 +45,14 @@ struct AsyncClosure {
     try {
       fn(&context, handle, param.get());
     } catch (...) {
-      HandleKind<EngineCompletion>::table.Release(ToBits(handle));  // the body's own reference
+      HandleKind<EngineCompletion>::table.Release(ToBits(handle));  // the reference that the body got
       throw;
     }
   }
 };
 
-// Takes the parameter, checks the call, and hands `submit(engine, description, closure)` what it needs. Whatever is
-// refused, the closure dies here, and with it the parameter, before the error's text is kept.
+// Takes the parameter, checks the call, and calls `submit(engine, description, closure)`. If anything is refused, the
+// closure is destroyed here, and the parameter with it, before the text of the error is stored.
 template <class Closure, class Submit>
 EngineStatus Pushing(const char* function, EngineHandle engine, const EngineOpDesc* op, typename Closure::Function fn,
                      void* param, EngineDeleter deleter, Submit&& submit) noexcept {
@@ -76,12 +76,12 @@ EngineStatus ClaimedUnless(bool accepted, Closure& closure) noexcept {
   return ENGINE_WOULD_BLOCK;
 }
 
-// Ends an op through its completion, and gives the caller's reference up in every case.
+// Ends an op through its completion, and gives up the caller's reference in any case.
 template <class End>
 EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) noexcept {
   auto& table = HandleKind<EngineCompletion>::table;
   return Guard(function, [&] {
-    // Our own reference: another thread may use the same one by mistake.
+    // A reference of our own, because another thread may use the same handle by mistake.
     CompletionSlot* slot = table.Retain(ToBits(handle));
     if (!slot) {
       if (!handle) RefuseHandle(handle, "completion");
@@ -95,7 +95,7 @@ EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) no
         table.Release(bits);
       }
     } give_up{table, ToBits(handle)};
-    // relaxed: only the first to come calls the Completion, which orders the op's results itself.
+    // relaxed: only the first caller calls the Completion, and that orders the op's results.
     if (slot->ended.exchange(true, std::memory_order_relaxed)) {
       throw CompletionError(std::string(function) + ": the completion was called already");
     }
@@ -160,7 +160,7 @@ EngineStatus EnginePushHeld(EngineHandle engine, const EngineOpDesc* op, EngineS
                             EngineDeleter deleter, EngineHeld* held) {
   return Pushing<SyncClosure>(__func__, engine, op, fn, param, deleter, [=](auto& live, auto& d, auto& closure) {
     EngineHeld& result = Required(held, "the result");
-    const auto handle = NewHandle<EngineHeld>();  // first, so that nothing can fail once the op is pushed
+    const auto handle = NewHandle<EngineHeld>();  // made first, so that nothing can fail after the op was pushed
     try {
       HeldSlot& slot = Live(handle);
       slot.op = live.PushHeld(d.desc(), std::move(closure), d.site());
@@ -301,7 +301,8 @@ EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t
     EngineContext& live = Required(context, "the context");
     Required(fn, "the function");
     if (n < 0 || grain < 0) {
-      throw UsageError("a range of " + std::to_string(n) + " with a grain of " + std::to_string(grain));
+      throw UsageError("a range of " + std::to_string(n) + " with a grain of " + std::to_string(grain) +
+                       "; neither may be negative");
     }
     const EngineHandle engine = t_body ? t_body->engine : nullptr;
     const auto body = [fn, arg, engine](size_t begin, size_t end) {

@@ -1,4 +1,4 @@
-// The C API's graphs, plans and runs; what is recorded is in c_api_ops.cc.
+// Graphs, plans and runs in the C API; ops.cc records the ops.
 #include "c_api/internal.h"
 
 using namespace engine::capi;  // NOLINT: this file defines its C face
@@ -15,6 +15,18 @@ void Compile(EngineGraph graph, const EnginePlanOptions& given, EnginePlan* plan
   if (given.name) options.name = InternText(given.name);
   options.static_alloc = given.flags & ENGINE_PLAN_STATIC_ALLOC;
   result = NewHandle<EnginePlan>(slot.graph.Compile(Live(slot.engine), options));
+}
+
+void Start(EnginePlan plan, const EngineRunOptions& given, EngineSite site, EngineRun* run) {
+  const engine::Plan live = Live(plan);  // counted: the handle may be freed meanwhile
+  engine::RunOptions options;
+  if (given.policy) options.policy = engine::PolicyByName(given.policy);
+  if (given.cancel) options.cancel = &Live(given.cancel);
+  if (NotNegative(given.deadline_ns, "deadline_ns") > 0)
+    options.deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(given.deadline_ns);
+  if (given.has_priority) options.priority = given.priority;
+  engine::Run started = live.Start({}, options, ToSite(site));
+  if (run) *run = NewHandle<EngineRun>(std::move(started));
 }
 
 }  // namespace
@@ -53,11 +65,17 @@ EngineStatus EngineGraphFree(EngineGraph graph) {
 
 EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run) {
   return Guard(__func__, [&] {
-    const engine::Plan live = Live(plan);  // counted: the handle may be freed meanwhile
-    engine::RunOptions options;
-    if (policy) options.policy = engine::PolicyByName(policy);
-    engine::Run started = live.Start({}, options, ToSite(site));
-    if (run) *run = NewHandle<EngineRun>(std::move(started));
+    EngineRunOptions options{};
+    options.policy = policy;
+    Start(plan, options, site, run);
+  });
+}
+
+EngineStatus EnginePlanStartWith(EnginePlan plan, const EngineRunOptions* options, EngineSite site, EngineRun* run) {
+  return Guard(__func__, [&] {
+    EngineRunOptions given{};
+    ReadStruct(Required(options, "the options"), given, "EngineRunOptions");
+    Start(plan, given, site, run);
   });
 }
 
@@ -82,7 +100,8 @@ EngineStatus EngineRunWait(EngineRun run, EngineSite site) {
 }
 EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site) {
   return Guard(__func__, [&] {
-    if (timeout_ns < 0) throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns");
+    if (timeout_ns < 0)
+      throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns; it may not be negative");
     return Live(run).WaitFor(std::chrono::nanoseconds(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
   });
 }

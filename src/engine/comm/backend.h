@@ -1,7 +1,8 @@
-// CommBackend: one rank of a communicator as a library knows it. nccl.cc or no_nccl.cc, and loopback.cc.
+// CommBackend: one rank of a communicator in its library. nccl.cc or no_nccl.cc, and loopback.cc.
 //
-// Threads:   Join and Issue on the communicator's own thread, in bodies of its ops: they may take as long as the peers do,
-//            and end soon after Abort. The others on any thread, and block for nobody; Leave by one at a time, once nothing is pending.
+// Threads:   Join and Issue run on the communicator's own thread, in bodies of its ops: they may take as long as the
+//            other ranks do, and return soon after Abort. Any thread may call the others, which do not block; Leave is
+//            called by one thread at a time, when nothing is pending.
 // Errors:    Join and Issue throw CommunicatorError; the communicator then fails for good.
 #pragma once
 
@@ -17,20 +18,22 @@ class CommBackend {
  public:
   virtual ~CommBackend() = default;
   virtual void Join() = 0;
-  // All calls as one group on the op's stream. They have been checked by themselves: peers, roots, counts, null pointers.
+  // Issues all calls as one group on the op's stream. Each call has been checked by itself: peers, roots, counts, null
+  // pointers.
   virtual void Issue(RunContext& ctx, std::span<const Collective> group) = 0;
-  virtual std::string AsyncError() noexcept = 0;  // empty: none is known
-  // What was issued ends soon, and so do calls in progress. Calls that come later throw.
+  virtual std::string AsyncError() noexcept = 0;  // empty: no error is known
+  // What was issued ends soon, and so do calls in progress. Later calls throw.
   virtual void Abort(const std::string& why) noexcept = 0;
-  // False: it leaves when the other ranks do, and is to be asked again until then.
+  // False: the rank leaves when the other ranks do; call again until it returns true.
   virtual bool Leave() noexcept = 0;
 };
 
 struct Membership {
   CommunicatorOptions options;
-  std::chrono::nanoseconds leave_within;  // less than the engine's drain_timeout, which would fail the op that leaves
+  std::chrono::nanoseconds leave_within;  // less than the engine's drain_timeout, after which the op that leaves would
+                                          // fail
 };
-// Throw CommunicatorError where the library is missing.
+// These throw CommunicatorError if the library is missing.
 std::unique_ptr<CommBackend> MakeNcclBackend(const Membership& membership);
 CommunicatorId NewNcclId();
 std::unique_ptr<CommBackend> MakeLoopbackBackend(const Membership& membership, Device& device);

@@ -1,4 +1,4 @@
-// What all communicators share: the ops, the checks of what is called, and the one failure that ends them.
+// What all communicators have in common: their ops, the checks of calls, and the failure that ends them.
 #include <unistd.h>
 
 #include <thread>
@@ -67,7 +67,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
   CommunicatorState(EngineCore* engine_core, CommunicatorOptions given, Site made_at)
       : core(engine_core), options(std::move(given)), site(made_at) {}
 
-  // Whatever happens, the first cause stays.
+  // The first cause stays, whatever happens later.
   std::exception_ptr FailWith(const std::string& why) EXCLUDES(mu) {
     MutexLock lock(mu);
     if (!failure)
@@ -80,7 +80,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
     MutexLock lock(mu);
     return failure;
   }
-  // A step of the library's on the communicator's own thread.
+  // Runs one step of the library on the communicator's own thread. If it throws, the communicator fails.
   template <class F>
   void Step(F&& step) EXCLUDES(mu) {
     if (const std::exception_ptr known = Known()) std::rethrow_exception(known);
@@ -93,7 +93,8 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
     }
   }
   void Check(const Collective& call) const;
-  // One look. The ranks that it waits for may be behind it on this very thread, so the next is an op behind theirs.
+  // Looks once whether the rank can leave. The other ranks may need this very thread, so the next look is an op behind
+  // theirs.
   void Leave(Completion done) {
     const auto again = [this, self = shared_from_this(), done] { Leave(done); };
     try {
@@ -118,7 +119,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
   void Abort() noexcept override { backend->Abort(DescribeException(Known())); }
   bool Close() noexcept override { return Known() || backend->Leave(); }
 
-  EngineCore* const core;  // `var` counts it
+  EngineCore* const core;  // kept alive by `var`
   const CommunicatorOptions options;
   const Site site;
   const pid_t process = getpid();
@@ -139,9 +140,9 @@ void CommunicatorState::Check(const Collective& call) const {
   if (to_peer || call.kind == Kind::kBroadcast) {
     if (call.peer < 0 || call.peer >= options.size)
       refuse("names rank " + std::to_string(call.peer) + "; there are " + std::to_string(options.size));
-    if (to_peer && call.peer == options.rank) refuse("names its own rank");
+    if (to_peer && call.peer == options.rank) refuse("names its own rank; a send or recv needs another one");
   }
-  if (SizeOf(call.type) == 0) refuse("of an unknown data type");
+  if (SizeOf(call.type) == 0) refuse("has an unknown data type; use one of engine::DataType");
   if (call.count == 0) return;
   const bool sends = call.kind != Kind::kRecv && (call.kind != Kind::kBroadcast || call.peer == options.rank);
   if (sends && !call.send) refuse("has a null send buffer");
@@ -160,8 +161,9 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
                      "; ranks are 0 to size - 1");
   if (options.id == CommunicatorId{})
     throw UsageError(label + "its id is empty: one rank makes it by NewCommunicatorId and ships it to the others");
-  if (options.timeout.count() < 0) throw UsageError(label + "its timeout is negative; 0 is none");
-  if (options.device < 0) throw UsageError(label + "its device is " + std::to_string(options.device));
+  if (options.timeout.count() < 0) throw UsageError(label + "its timeout is negative; 0 means no limit");
+  if (options.device < 0)
+    throw UsageError(label + "its device is " + std::to_string(options.device) + "; 0 or more is expected");
   EngineCore* const core = engine.core_;
   Device& device = engine.device(options.device);
   const detail::Membership membership{options, Timeout(core->options().drain_timeout).nanoseconds() / 2};
@@ -182,16 +184,16 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
   }
 }
 
-// The last op of the communicator: a host op, so that all that was issued has ended.
+// Pushes the last op of the communicator. It is a host op, so it comes after all that was issued has ended.
 void Communicator::End() noexcept {
   const std::shared_ptr<CommunicatorState> state = std::move(state_);
-  if (!state || state->process != getpid()) return;  // in a fork's child it is lost
+  if (!state || state->process != getpid()) return;  // in a fork's child the communicator is lost
   const auto leave = [s = state](RunContext&, Completion done) { s->Leave(std::move(done)); };
   const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
   try {
     state->core->Push(
         {.desc = &desc, .closure = detail::RefClosure<true>(leave), .site = state->site, .flags = detail::kAsyncOp});
-  } catch (const Error&) {  // the engine has shut down, and has closed it
+  } catch (const Error&) {  // the engine has shut down, and has closed the channel
   }
 }
 
@@ -209,8 +211,9 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
   CommunicatorState& s = State("Push");
   const std::string label = "communicator '" + s.options.name + "': op '" + desc.name.c_str() + "' ";
   if (s.process != getpid()) throw UsageError(label + "in a fork's child: the communicator is the parent's");
-  if (calls.empty()) throw UsageError(label + "has no calls");
-  if (desc.place.kind != Placement::Kind::kDefault) throw UsageError(label + "has a place; it is the communicator's");
+  if (calls.empty()) throw UsageError(label + "has no calls; at least one is expected");
+  if (desc.place.kind != Placement::Kind::kDefault)
+    throw UsageError(label + "has a place; leave it unset, the op runs on the communicator's lane");
   if (desc.graph.kind != 0)
     throw UsageError(label +
                      "has a GraphKey; collectives are never in device graphs, which ranks would have to make alike");
@@ -241,7 +244,8 @@ void Communicator::Abort(std::string_view why) {
 
 std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> devices,
                                            const CommunicatorOptions& options, Site site) {
-  if (devices.empty()) throw UsageError("communicator '" + options.name + "' of no devices");
+  if (devices.empty())
+    throw UsageError("communicator '" + options.name + "' of no devices; one is expected for each rank");
   CommunicatorOptions mine = options;
   mine.id = NewCommunicatorId(engine.device(devices[0]));
   mine.size = static_cast<int>(devices.size());
@@ -251,7 +255,7 @@ std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> 
       mine.device = devices[static_cast<size_t>(mine.rank)];
       made.emplace_back(engine, mine, site);
     }
-  } catch (const std::exception& error) {  // nobody will come to those that are there
+  } catch (const std::exception& error) {  // nobody will meet the ranks that were made
     for (Communicator& rank : made) rank.Abort(std::string("another rank could not be made: ") + error.what());
     throw;
   }

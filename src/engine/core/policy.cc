@@ -76,6 +76,18 @@ bool Takes(const PolicyInfo& info, const std::string& key) {
   return std::any_of(info.parameters.begin(), info.parameters.end(), [&](const auto& p) { return p.name == key; });
 }
 
+std::map<std::string, std::string> NotByDefault(const PolicyOptions& options) {
+  const PolicyOptions usual;
+  std::map<std::string, std::string> text;
+  if (options.raise_at_push != usual.raise_at_push) text["raise_at_push"] = options.raise_at_push ? "true" : "false";
+  if (options.intra_op_threads != usual.intra_op_threads)
+    text["intra_op_threads"] = std::to_string(options.intra_op_threads);
+  if (options.start_step != usual.start_step) text["start_step"] = std::to_string(options.start_step);
+  if (options.stop_step != usual.stop_step) text["stop_step"] = std::to_string(options.stop_step);
+  if (options.smart_stage != usual.smart_stage) text["smart_stage"] = options.smart_stage ? "true" : "false";
+  return text;
+}
+
 }  // namespace
 
 const std::vector<PolicyInfo>& Policies() {
@@ -125,21 +137,33 @@ PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::
   }
 }
 
-void CheckPolicy(const PolicyChoice& choice) {
-  const PolicyOptions& o = choice.options;
-  std::map<std::string, std::string> text;  // what is not as it is by default
-  if (o.raise_at_push) text["raise_at_push"] = "true";
-  if (o.intra_op_threads != PolicyOptions().intra_op_threads)
-    text["intra_op_threads"] = std::to_string(o.intra_op_threads);
-  if (o.start_step != PolicyOptions().start_step) text["start_step"] = std::to_string(o.start_step);
-  if (o.stop_step != PolicyOptions().stop_step) text["stop_step"] = std::to_string(o.stop_step);
-  if (!o.smart_stage) text["smart_stage"] = "false";
-  if (!text.empty()) {
-    MakePolicy(PolicyName(choice.policy), text);
-  } else {
-    PolicyName(choice.policy);
+PolicyChoice ParsePolicy(std::string_view text) {
+  const std::string_view name = text.substr(0, text.find(':'));
+  std::map<std::string, std::string> parameters;
+  for (std::string_view rest = text.substr(std::min(name.size() + 1, text.size())); !rest.empty();) {
+    const std::string_view one = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+    const size_t equals = one.find('=');
+    if (equals == one.npos)
+      throw UsageError("policy '" + std::string(text) + "': '" + std::string(one) +
+                       "' is no parameter; write NAME:PARAMETER=VALUE,PARAMETER=VALUE");
+    if (!parameters.emplace(one.substr(0, equals), one.substr(equals + 1)).second)
+      throw UsageError("policy '" + std::string(text) + "' says '" + std::string(one.substr(0, equals)) + "' twice");
   }
+  return MakePolicy(name, parameters);
 }
+
+std::string PolicyText(const PolicyChoice& choice) {
+  std::string text(PolicyName(choice.policy));
+  char before = ':';
+  for (const auto& [key, value] : NotByDefault(choice.options)) {
+    text += before + key + "=" + value;
+    before = ',';
+  }
+  return text;
+}
+
+void CheckPolicy(const PolicyChoice& choice) { MakePolicy(PolicyName(choice.policy), NotByDefault(choice.options)); }
 
 PolicyScope::PolicyScope(detail::EngineCore* core, const PolicyChoice& choice)
     : link_{core, core->StampOf(choice), detail::t_scopes.policy} {

@@ -1,4 +1,4 @@
-// Recording: what a graph knows, checked as it is said.
+// Recording: what a graph knows, checked when it is given.
 #include "engine/graph.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ ValueId Graph::Input(Name name, const std::type_info* type) {
 void Graph::CheckValue(ValueId value, const char* what, Name node, Site site) const {
   if (value.index >= values_.size())
     throw UsageError(std::string(what) + " of node " + Quote(node) + " added at " + detail::At(site) +
-                     " is no value of this graph; it has " + std::to_string(values_.size()));
+                     " is no value of this graph, which has " + std::to_string(values_.size()) + " values");
 }
 
 NodeId Graph::Append(Node node, std::span<const ValueId> inputs, uint32_t outputs) {
@@ -52,7 +52,7 @@ NodeId Graph::Append(Node node, std::span<const ValueId> inputs, uint32_t output
 
 namespace {
 
-// Each Var once, in its strongest role: Read or Update together with Write is Update (op.h).
+// Lists each Var once, in its strongest role: a read or an update together with a write is an update (op.h).
 void AddEffect(std::vector<Effect>& effects, Effect effect) {
   for (Effect& e : effects) {
     if (e.var != effect.var) continue;
@@ -160,13 +160,15 @@ std::vector<ValueId> Graph::AddGraph(const Graph& inner, std::span<const ValueId
 
 void Graph::Order(NodeId before, NodeId after) {
   if (before.index >= nodes_.size() || after.index >= nodes_.size())
-    throw UsageError("Order names a node that is not of this graph; it has " + std::to_string(nodes_.size()));
+    throw UsageError("Order names a node that is not of this graph, which has " + std::to_string(nodes_.size()) +
+                     " nodes");
   orders_.push_back({before.index, after.index, Edge::Kind::kOrder});
 }
 
 void Graph::Output(ValueId value) {
   if (value.index >= values_.size())
-    throw UsageError("Output of a value that is not of this graph; it has " + std::to_string(values_.size()));
+    throw UsageError("Output of a value that is not of this graph, which has " + std::to_string(values_.size()) +
+                     " values");
   outputs_.push_back(value);
 }
 

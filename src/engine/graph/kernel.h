@@ -1,4 +1,4 @@
-// Kernel: the body of a node, moved in once and run by every run of every plan that has the node.
+// Kernel: the body of a node. It is moved in once, and every run of every plan that has the node runs it.
 #pragma once
 
 #include <memory>
@@ -33,10 +33,10 @@ struct Kernel {
   void Free() { ::operator delete(memory, std::align_val_t{type->align}); }
 };
 
-// Parts of messages.
+// For messages.
 inline std::string Quote(Name name) {
   if (!*name.c_str()) return "(unnamed)";
-  std::string text(1, '\'');  // appended to: a literal + std::string warns under g++ 12 (-Wrestrict, its PR 105651)
+  std::string text(1, '\'');  // not `literal + string`, which warns under g++ 12 (-Wrestrict, its PR 105651)
   return text.append(name.c_str()).append(1, '\'');
 }
 std::string TypeText(const std::type_info* type);

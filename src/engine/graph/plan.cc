@@ -1,4 +1,4 @@
-// The public face of plans, runs and node contexts.
+// The public methods of plans, runs and node contexts.
 #include "engine/plan.h"
 
 #include <cxxabi.h>
@@ -55,7 +55,7 @@ void NodeContext::WrongInput(size_t input, const std::type_info& wanted) {
 void NodeContext::CheckTake(size_t input) const {
   if (input < inputs() && !run_->owner->single_use[run_->owner->node_inputs[node_->inputs + input]])
     throw UsageError("node '" + std::string(node_->name) + "' may not take input " + std::to_string(input) +
-                     ": others use it, or it is an output of the graph");
+                     ": others use it, or it is an output of the graph; read it with In");
 }
 
 // --- Run
@@ -77,12 +77,12 @@ bool Run::done() const {
 }
 const Var& Run::var() const {
   if (!state_) throw UsageError("an empty Run has no Var");
-  if (!done()) AskForEnd(*state_);  // who asks for it will wait
+  if (!done()) AskForEnd(*state_);  // whoever asks for the Var will wait for it
   return state_->done;
 }
 void Run::Wait(Site site) {
   if (!state_) throw UsageError("Wait of an empty Run at " + detail::At(site));
-  // Also inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
+  // Also right inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
   if (done() && !state_->done.core()->completer.poison.load(std::memory_order_relaxed)) return;
   if (!done()) {
     detail::Runs(*state_->core).CheckWait(*state_, site);
@@ -136,7 +136,7 @@ engine::Run Plan::TryStart(std::span<Value> inputs, const RunOptions& options, S
   return StartRun(inputs, options, site, false);
 }
 
-// Under cost_model the plan's model says which schedule this run is to have, and whether it wants to hear of it.
+// Under cost_model the plan's model says which schedule this run has, and whether it wants to be told of the run's end.
 engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const {
   EngineCore& core = *core_->core;
   const EngineCore::Hold hold(&core);
@@ -166,7 +166,7 @@ std::shared_ptr<CostModel> Plan::cost_model() const {
     detail::MutexLock lock(core.model_mu);
     if (core.model) return core.model;
   }
-  // Outside the lock, for it takes long and has locks of its own. Of two that are made at once the first stays.
+  // Outside the lock, because it takes long and takes locks of its own. If two threads make one, the first stays.
   std::shared_ptr<CostModel> made = CostModel::New(*this, std::max(1, core.core->options().workers));
   detail::MutexLock lock(core.model_mu);
   if (!core.model) core.model = std::move(made);

@@ -1,4 +1,4 @@
-// Compiling a layout into arrays, and the pool of frames.
+// Compiles a layout into arrays, and keeps the pool of frames.
 #include "graph/plan_core.h"
 
 #include <algorithm>
@@ -77,14 +77,14 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     task.pool = last.place.kind == Placement::Kind::kDefault ? kDefaultPool : core->pools().Index(last.place);
     task.async = last.async;
     if (core->pools().OnDevice(task.pool)) {
-      task.pool = kDefaultPool;  // whoever comes to it pushes it there
+      task.pool = kDefaultPool;  // whoever comes to the task pushes it to the device
       task.async = from.end - from.first;
       task.device = true;
     }
     has_device |= task.device;
     concurrent |= task.pool != kDefaultPool || task.device;
     task.ticket = task.async || task.pool != kDefaultPool ? tickets++ : kNoIndex;
-    uint32_t first_behind = kNoIndex;  // of those that its end releases
+    uint32_t first_behind = kNoIndex;  // the first task that its end releases
     for (const uint32_t s : from.successors)
       if (!task.device || !on_device(s)) first_behind = std::min(first_behind, s);
     if (task.ticket != kNoIndex && first_behind != kNoIndex) awaited[first_behind].push_back(task.ticket);
@@ -93,7 +93,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
     tasks.push_back(task);
   }
   std::reverse(sources.begin(), sources.end());
-  // Other placements come first of all: a run posts them before it works itself.
+  // Tasks with other placements come first: a run posts them before it works itself.
   std::stable_partition(sources.begin(), sources.end(), [&](uint32_t t) { return tasks[t].pool == kDefaultPool; });
   counters = layout.counters;
   by_urgency = layout.by_urgency;
@@ -131,8 +131,8 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   core->Retain();
 }
 
-// A Var that a node on the host may touch before a write on a device has come behind what was before the run: the run begins
-// when that is over. All others are ordered on the device.
+// If a node on the host may touch a Var before a write on a device has been ordered behind what was before the run, the
+// run must not begin until that earlier work has retired. Accesses of all other Vars are ordered on the device.
 void PlanCore::FindHostFirst() {
   std::vector<bool> written(vars.size());
   std::vector<uint32_t> position(graph.nodes().size());
@@ -140,7 +140,7 @@ void PlanCore::FindHostFirst() {
   std::vector<bool> there(nodes.size());
   for (const PlanTask& task : tasks)
     for (uint32_t n = task.first; n < task.end; ++n) there[n] = task.device;
-  for (const uint32_t n : position) {  // as recorded: the order of a Var's effects
+  for (const uint32_t n : position) {  // in the order of recording, which is the order of a Var's effects
     for (uint32_t i = nodes[n].effects; i < nodes[n + 1].effects; ++i) {
       const PlanEffect& effect = node_effects[i];
       if (there[n]) {
@@ -197,12 +197,12 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
     for (const PlanSuccessor& s : SuccessorsOf(task))
       if (tasks[s.task].device) run->behind[tasks[s.task].ticket].push_back(run->lanes[task.ticket]);
   }
-  static std::atomic<uint64_t> frames_made{0};  // relaxed: only that they differ
+  static std::atomic<uint64_t> frames_made{0};  // relaxed: the numbers only have to differ
   run->frame_key = frames_made.fetch_add(1, std::memory_order_relaxed) * 0xbf58476d1ce4e5b9;
   return run;
 }
 
-// Which place a thread looks at first: slots are lines apart, so their addresses tell threads apart.
+// The place that a thread looks at first. Slots are cache lines apart, so their addresses tell threads apart.
 static size_t FirstPlace(EngineCore& core) { return reinterpret_cast<uintptr_t>(&core.Slot()) / sizeof(ThreadSlot); }
 
 RunState* PlanCore::TakeFrame() {
@@ -229,7 +229,8 @@ RunState* PlanCore::TakeFrame() {
 
 void PlanCore::ReturnFrame(RunState* run) {
   const size_t first = FirstPlace(*core);
-  // Another round only if others filled every place that was free when we came by, and emptied one that was not.
+  // A second round happens only if other threads filled every place that was free when we looked, and emptied one that
+  // was not.
   for (Places* at = &places;; at = at->more.load(std::memory_order_acquire)) {
     if (!at) at = &places;
     for (size_t i = 0; i < at->place.size(); ++i) {

@@ -1,4 +1,4 @@
-// Plans for people: tasks as data, as text, as DOT.
+// Plans for people: tasks as data, as text, and as DOT.
 #include <locale>
 #include <sstream>
 
@@ -52,7 +52,7 @@ std::vector<Plan::Task> Plan::tasks() const {
 std::string Plan::Describe() const {
   const detail::PlanCore& plan = Core("Describe");
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
+  out.imbue(std::locale::classic());  // so that numbers have no separators, whatever locale the program has set
   out << "plan " << detail::Quote(plan.options.name) << ": " << plan.graph.nodes().size() << " nodes in "
       << plan.tasks.size() << " tasks, " << plan.successors.size() << " edges, " << plan.counters.size()
       << " counters, " << plan.graph.values().size() << " values, " << plan.vars.size() << " Vars\n";
@@ -74,7 +74,7 @@ std::string Plan::Dot() const {
   const detail::PlanCore& plan = Core("Dot");
   const Graph& graph = plan.graph;
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
+  out.imbue(std::locale::classic());  // so that numbers have no separators, whatever locale the program has set
   out << "digraph \"" << Escaped(plan.options.name.c_str()) << "\" {\n  rankdir=LR;\n  node [shape=box];\n";
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Graph::Node& node = graph.nodes()[n];

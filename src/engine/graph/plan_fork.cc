@@ -1,4 +1,4 @@
-// A fork beside plans: their locks are taken before it and dropped in both processes.
+// Plans and forks: the locks of all plans are taken before a fork and dropped in both processes.
 #include <bit>
 #include <memory>
 #include <utility>
@@ -10,13 +10,13 @@
 namespace engine::detail {
 namespace {
 
-constinit Mutex g_plans_mu;  // of the list; held over a fork
-// Never destroyed: fork may come late.
+constinit Mutex g_plans_mu;  // guards the list; held over a fork
+// The list of all plans. Never destroyed, because a fork may come late.
 std::vector<std::weak_ptr<PlanCore>>& Plans() {
   static auto* plans = new std::vector<std::weak_ptr<PlanCore>>;
   return *plans;
 }
-// Whose locks a fork in progress has taken.
+// The plans whose locks the current fork has taken.
 std::vector<std::shared_ptr<PlanCore>>& LockedPlans() {
   static auto* plans = new std::vector<std::shared_ptr<PlanCore>>;
   return *plans;
@@ -27,12 +27,12 @@ std::vector<std::shared_ptr<PlanCore>>& LockedPlans() {
 void EnlistPlan(const std::shared_ptr<PlanCore>& plan) {
   MutexLock lock(g_plans_mu);
   auto& plans = Plans();
-  if (std::has_single_bit(plans.size()))  // now and then
+  if (std::has_single_bit(plans.size()))  // not at every plan
     std::erase_if(plans, [](const auto& other) { return other.expired(); });
   plans.push_back(plan);
 }
 
-// Before any gate is closed: a frame that is being made may drop Vars.
+// Called before any push gate is closed, because a frame that is being made may drop Vars.
 void LockPlans() NO_THREAD_SAFETY_ANALYSIS {
   g_plans_mu.Lock();
   for (const auto& listed : Plans()) {
@@ -45,7 +45,7 @@ void LockPlans() NO_THREAD_SAFETY_ANALYSIS {
 }
 
 void UnlockPlans() NO_THREAD_SAFETY_ANALYSIS {
-  // Dropped at the end, after all locks: with the last of an engine, too.
+  // Dropped at the end of this function, after all unlocks, because a plan may be the last that keeps its engine.
   const auto dropped = std::exchange(LockedPlans(), {});
   for (const auto& plan : dropped) {
     plan->model_mu.Unlock();

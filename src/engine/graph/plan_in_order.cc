@@ -1,5 +1,6 @@
-// In-order runs (inline, naive): one thread, the plan's order, no queue and no atomic between nodes. What other threads do,
-// asynchronous nodes and other placements, is awaited before the first task that needs it, and continued here.
+// In-order runs (inline, naive): one thread runs the plan in its order, without a queue and without an atomic between
+// nodes. What other threads do (asynchronous nodes, other placements) is awaited before the first task that needs it,
+// and settled on this thread.
 #include "core/core.h"
 #include "graph/replay.h"
 
@@ -7,7 +8,7 @@ namespace engine::detail {
 namespace {
 
 void Signal(PlanTicket& ticket) {
-  // release: the error, and the end of our look at the ticket. Partner: the acquire loads in AwaitInside.
+  // release: publishes the error, and ends our use of the ticket. Partner: the acquire loads in AwaitInside.
   if (ticket.word.exchange(WaitNode::kDone, std::memory_order_acq_rel) == WaitNode::kParked) FutexWake(ticket.word, 1);
 }
 
@@ -30,7 +31,7 @@ void Replay::RunAll() {
   for (uint32_t i = 0; i < plan_.tickets; ++i) Await(run_.tickets[i]);
 }
 
-// On the task's own placement. The outcome of its last node, if asynchronous, is settled by who awaits the ticket.
+// Runs in the task's own placement. If the last node is asynchronous, whoever awaits the ticket settles its outcome.
 void Replay::RunTicket() {
   auto& ticket = *static_cast<PlanTicket*>(op_->closure());
   const uint32_t number = ticket.task;
@@ -38,7 +39,7 @@ void Replay::RunTicket() {
   RunTask(task);
   if (!task.async) return Signal(ticket);
   if (Launch(number, task.end - 1, op_)) return;
-  ticket.node = kNoIndex;  // skipped, and settled
+  ticket.node = kNoIndex;  // the node was skipped, and has been settled
   Signal(ticket);
 }
 
@@ -59,7 +60,9 @@ void Runs::FinishTicket(OpRecord* op, ErrorRecord* error) {
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   if (error) {
-    if (ErrorRecord* before = std::exchange(ticket.error, error)) before->Release();  // of a bulk that was cut short
+    if (ErrorRecord* before = std::exchange(ticket.error, error))
+      before->Release();  // the error of a bulk that was
+                          // cut short
     ticket.lost = task.device;
   }
   if (run.in_order) return Signal(ticket);

@@ -11,12 +11,12 @@ OpRecord* Run(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker) 
 }
 OpRecord* OwnerOf(OpRecord* op) { return RunOf(op)->op; }
 
-// In a fork's child the run's other threads are gone: it never ends.
+// Called in a fork's child. The run's other threads are gone, so the run never ends.
 void Orphan(OpRecord* op) {
   RunState& run = *RunOf(op);
   run.forked = true;
   run.remaining += uint32_t{1} << 30;
-  // Over what a thread that does not exist here may have locked.
+  // A thread that does not exist in the child may have locked these, so they are made anew.
   ::new (static_cast<void*>(&run.mu)) Mutex;
   ::new (static_cast<void*>(&run.ready_mu)) Mutex;
 }
@@ -33,7 +33,7 @@ bool OrderedThere(OpRecord* op, uint32_t access) {
 
 void Settle(EngineCore& core, Pass& pass, OpRecord* op) {
   OpRecord* const ticket = *static_cast<OpRecord**>(op->closure());
-  // The poison of the lane's Var goes with its next write.
+  // Nobody clears this poison here, because the next write of the lane's Var does.
   ErrorRecord* const poison = CoreOf(op->accesses()[0].var)->completer.poison.load(std::memory_order_relaxed);
   if (poison) poison->Retain();
   core.Complete(pass, op);

@@ -24,7 +24,8 @@ Lists Successors(const Lists& predecessors) {
   return successors;
 }
 
-// Numbers in topological order, the smallest by `before` first among those that may come; shorter if there is a cycle.
+// Numbers nodes in topological order; of those that may come next, the smallest by `before` does. The result is shorter
+// than the graph if there is a cycle.
 std::vector<uint32_t> Topological(const Lists& predecessors, const Lists& successors,
                                   const std::function<bool(uint32_t, uint32_t)>& before) {
   std::vector<uint32_t> missing(predecessors.size()), order;
@@ -45,7 +46,8 @@ std::vector<uint32_t> Topological(const Lists& predecessors, const Lists& succes
   return order;
 }
 
-// One cycle among the nodes that no topological order reaches: walk back over predecessors that are in the same case.
+// Finds one cycle among the nodes that no topological order reaches: walks back over predecessors that it does not
+// reach either.
 std::string CycleText(const Graph& graph, const Lists& predecessors, const std::vector<uint32_t>& order) {
   std::vector<char> ordered(predecessors.size()), seen(predecessors.size());
   for (uint32_t n : order) ordered[n] = 1;
@@ -79,9 +81,9 @@ bool SamePlace(const Graph::Node& a, const Graph::Node& b) {
   return a.place.kind == b.place.kind && a.place.index == b.place.index && a.place.lane == b.place.lane;
 }
 
-// Nodes on a GPU lane share a task with all nodes of that lane between the same changes of placement: no path leads out
-// of such a task and back, because each change counts one more. An asynchronous one, which no bulk can hold, is a task by
-// itself, and a change on either side.
+// Nodes on a GPU lane share a task with all nodes of that lane between the same changes of placement. No path leads out
+// of such a task and back into it, because each change of placement counts one more. No bulk can hold an asynchronous
+// node, so it is a task by itself, and counts as a change on either side.
 void JoinOnDevice(const Graph& graph, const Lists& predecessors, const std::vector<uint32_t>& order,
                   std::vector<uint32_t>& task) {
   std::vector<uint32_t> changes(order.size());
@@ -99,8 +101,8 @@ void JoinOnDevice(const Graph& graph, const Lists& predecessors, const std::vect
   }
 }
 
-// Task of each node: a node joins its only predecessor's if it is that one's only successor. What is asynchronous ends
-// its task, because whoever completes it runs nothing.
+// Finds the task of each node: a node joins the task of its only predecessor if it is that predecessor's only
+// successor. An asynchronous node ends its task, because the thread that completes it runs nothing.
 std::vector<uint32_t> Chains(const Graph& graph, const Lists& predecessors, const Lists& successors,
                              const std::vector<uint32_t>& order) {
   std::vector<uint32_t> task(order.size());
@@ -133,7 +135,7 @@ std::vector<uint32_t> Batches(const Graph& graph, const Schedule& schedule) {
 
 struct Uses {
   uint32_t what;
-  std::vector<uint32_t> last;  // nodes as recorded: after all of them nobody needs it
+  std::vector<uint32_t> last;  // numbers of nodes: after all of them nobody needs it
 };
 
 std::vector<Uses> LastUses(const Graph& graph, const PlanOptions& options, PlanLayout& layout) {
@@ -160,7 +162,7 @@ std::vector<Uses> LastUses(const Graph& graph, const PlanOptions& options, PlanL
         layout.modes.push_back(effect.role);
       }
       Uses& u = uses[values + at->second];
-      // What reads stands beside the readers before it; what writes has waited for all of them.
+      // A reader may run beside the readers before it; a writer has waited for all of them.
       if (effect.role != Role::kRead || (!fresh && u.last.size() == 1 && [&] {
             for (const Effect& e : graph.nodes()[u.last[0]].effects)
               if (e.var == effect.var) return e.role != Role::kRead;
@@ -183,7 +185,8 @@ std::vector<std::vector<uint32_t>> Reduce(Lists predecessors, uint32_t bound) {
     std::vector<uint32_t>& own = predecessors[n];
     if (own.size() < 2) continue;
     const uint32_t least = *std::min_element(own.begin(), own.end());
-    // Backwards from each predecessor over what is reduced already; nothing below the least of them matters.
+    // Search backwards from each predecessor, over lists that are reduced already. No node before the smallest
+    // predecessor matters.
     uint32_t visits = 0;
     todo = own;
     while (!todo.empty() && visits < bound) {
@@ -210,7 +213,7 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
   const std::vector<uint32_t> recorded = Topological(predecessors, Successors(predecessors), std::less<uint32_t>());
   if (recorded.size() != n_nodes)
     throw UsageError("the graph has a cycle: " + CycleText(graph, predecessors, recorded));
-  // Reduction numbers nodes by position, so that every predecessor is smaller.
+  // Reduce needs nodes numbered by position, so that every predecessor is smaller.
   std::vector<uint32_t> position(n_nodes);
   for (uint32_t i = 0; i < n_nodes; ++i) position[recorded[i]] = i;
   Lists by_position(n_nodes);
@@ -225,7 +228,7 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
   const std::vector<uint32_t> head = schedule.batch.empty()
                                          ? Chains(graph, predecessors, Successors(predecessors), recorded)
                                          : Batches(graph, schedule);
-  // Tasks are numbered by their first node in recorded order; then everything is between tasks.
+  // Tasks are numbered by their first node in the order of recording. From here on everything is between tasks.
   std::vector<uint32_t> task_of(n_nodes, kNoIndex), heads;
   for (uint32_t n : recorded) {
     if (task_of[head[n]] == kNoIndex) {
@@ -289,7 +292,7 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
 
   layout.ends.resize(n_nodes);
   for (Uses& use : LastUses(graph, options, layout)) {
-    // Within a task nodes run one after the other: only the last of each counts.
+    // The nodes of a task run one after the other, so only the last of each task counts.
     std::unordered_map<uint32_t, uint32_t> last;
     for (uint32_t n : use.last) {
       uint32_t& at = last.emplace(task_of[n], place[n]).first->second;

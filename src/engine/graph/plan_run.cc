@@ -1,4 +1,5 @@
-// A run from its start to its end: an op on the plan's Vars whose body is a replay, and the ops that carry its parts.
+// A run from its start to its end: an op on the plan's Vars whose body is a replay, and the ops that carry parts of the
+// run.
 #include <algorithm>
 
 #include "core/draft.h"
@@ -48,7 +49,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
   ThreadSlot& slot = core_.Slot();
   uint32_t cls = ClassOf(bytes);
-  // Null: would have to wait.
+  // Null: the start would have to wait for room.
   if ((cls >= kClasses || slot.cache.Empty(cls)) && !core_.admission().MakeRoom(slot, may_wait)) return nullptr;
   slot.cache.Reserve(kGroupClass, plan.reads);
   slot.scratch.Reserve(Protocol::ScratchBytes(n));
@@ -69,7 +70,8 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     op->accesses()[i].var = plan.accesses[i].var;
     op->accesses()[i].word = plan.accesses[i].word;
   }
-  // Last, out of the order of addresses: nobody else pushes on it, so holding it cannot deadlock.
+  // The run's own Var comes last, out of the order of addresses: nobody else pushes on it, so holding its tail cannot
+  // deadlock.
   op->accesses()[n - 1].var = run->done.core();
   op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(Mode::kWrite);
   Protocol::SetPins(op, n - plan.reads);
@@ -95,15 +97,16 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
   if (options.deadline != kNever) watch |= RunState::kDeadline;
   if (!run->times.empty()) watch |= RunState::kTimes | (step.timed ? RunState::kBusy : 0u);
-  // relaxed stores: the registration publishes the frame to whoever begins the run.
+  // relaxed stores: the registration publishes the frame to the thread that begins the run.
   run->watch.store(watch, std::memory_order_relaxed);
-  run->asked.store(watch & RunState::kTimes || step.model, std::memory_order_relaxed);  // its end is what is measured
+  run->asked.store(watch & RunState::kTimes || step.model, std::memory_order_relaxed);  // a model measures the end of
+                                                                                        // the run
   run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
   run->refs.store(2, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
     core_.StartRecord(slot, std::move(draft));
-  } catch (...) {  // refused: nothing has begun
+  } catch (...) {  // the start was refused: nothing has begun
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
     run->refs.store(1, std::memory_order_relaxed);
     run->model.reset();
@@ -120,7 +123,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   return run;
 }
 
-// All Vars are granted: their errors are now known.
+// Called when all Vars are granted, so that their errors are known.
 void Runs::Begin(RunState& run) {
   const PlanCore& plan = *run.owner;
   if (run.model) [[unlikely]]
@@ -153,7 +156,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       replay.RunAll();
       ended = run.owner->remaining;
     } else {
-      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // none: of a run that begins
+      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // kNoIndex for a run that begins
       const uint32_t sources = kind == OpKindId::kRun ? static_cast<uint32_t>(run.owner->sources.size()) : 0;
       ended = ranked ? replay.RunRanked(head, sources) : replay.RunReady(head, sources);
       handed = replay.handed();
@@ -166,7 +169,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     RecycleOp(now, op);
   }
   if (ranked && !handed && !t_role_lent) {
-    // Counted, for the run may end without us.
+    // We take a count, because the run may end without us.
     run.refs.fetch_add(1, std::memory_order_relaxed);
     OpRecord* next = EndTasks(now, run, ended, worker);
     if (!next) {
@@ -211,11 +214,11 @@ OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   Pass pass{&slot};
   Protocol::CompleteOne(pass, op, done);
   Protocol::DropPins(pass, op, 1);
-  Drop(run);  // before it is counted: after a drain the plan's frames are free
+  Drop(run);  // before the run is counted as ended, so that the plan's frames are free after a drain
   return core_.CountEnd(slot, pass, epoch, worker);
 }
 
-// Before the run's end is published: afterwards the times are the caller's.
+// Called before the run's end is published, because afterwards the times belong to the caller.
 void Runs::ReportToModel(RunState& run) {
   const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - run.began);
   bool failed;
@@ -230,7 +233,7 @@ void Runs::ReportToModel(RunState& run) {
   run.model_times.clear();
 }
 
-// The last of the handle and the run. What is left in the frame goes, but for what static_alloc keeps.
+// Called by the handle and by the run. The second call empties the frame, except for what static_alloc keeps.
 void Runs::Drop(RunState& run) {
   if (run.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::shared_ptr<PlanCore> plan = std::move(run.plan);
@@ -291,7 +294,7 @@ NodeContext Runs::MakeContext(EngineCore& core, OpRecord* op, int worker, RunSta
   return {&core, op, worker, &run};
 }
 
-// A run that needs a Var which an op on this thread's stack holds would wait for that op.
+// If the run needs a Var that an op on this thread's stack names, it would wait for that op.
 void Runs::CheckWait(const RunState& run, Site site) const {
   for (const RunFrame* f = t_frame; f; f = f->outer) {
     if (f->core != &core_) continue;

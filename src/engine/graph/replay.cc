@@ -1,5 +1,5 @@
-// Running ready tasks: a counter only where a task has several predecessors, the first ready successor next, the others on a
-// stack of this thread, the older half of it to whoever is idle.
+// Running ready tasks. Only a task with several predecessors has a counter. The first successor that becomes ready runs
+// next; the others go onto a stack of this thread, whose older half an idle worker gets.
 #include "graph/replay.h"
 
 #include "core/core.h"
@@ -16,7 +16,7 @@ Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker,
       frame_{&core, op, t_frame},
       ctx_(Runs::MakeContext(core, op, worker ? worker->index : -1, run)),
       traced_(core.tracing()),
-      // What has no share out yet and no other placement is this thread's alone.
+      // A run without shares and without other placements belongs to this thread alone.
       atomic_(plan_.concurrent || op->extra.kind != OpKindId::kRun) {
   t_frame = &frame_;
 }
@@ -39,7 +39,7 @@ void Replay::RunTask(const PlanTask& task) {
   for (uint32_t n = task.first; n < task.end - task.async; ++n) Run(nodes[n]);
 }
 
-// Locals, because bodies are opaque calls: what lies in this object would be stored and loaded around each.
+// Uses locals, because bodies are opaque calls: members of this object would be stored and loaded around each call.
 uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
   const PlanNode* const nodes = plan_.nodes.data();
   const PlanTask* const tasks = plan_.tasks.data();
@@ -47,7 +47,7 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
   uint32_t* const links = run_.next;
   class Pool& pool = core_.pool(op_->extra.pool);
   const uint8_t here = op_->extra.pool;
-  const bool elsewhere = plan_.concurrent;  // not all tasks run here
+  const bool elsewhere = plan_.concurrent;  // some tasks run elsewhere
   const bool others = pool.workers().size() > 1;
   Begin();
 
@@ -146,10 +146,10 @@ uint32_t Replay::LaunchLast(uint32_t number) {
     return 0;
   }
   ReleaseSuccessors(task);
-  return 1;  // skipped: its second count is ours as well
+  return 1;  // the node was skipped, and so its second end is over too
 }
 
-// Long tasks among tiny ones show here; true where a run has had the worker for long, and others wait for a turn.
+// Notices long tasks among tiny ones. Returns true if this run has had the worker for long and other ops wait for it.
 bool Replay::TurnIsOver() {
   const auto now = Clock::now();
   may_share_ = now - measured_ >= std::chrono::nanoseconds(tuning::kSharedTaskNanos * tuning::kReplayMeasured);
@@ -165,7 +165,7 @@ Replay::Stack Replay::Measure(Stack stack) {
   return stack;
 }
 
-// The older half: it lies below, and has more behind it.
+// Gives away the older half: it lies below, and has more tasks behind it.
 Replay::Stack Replay::Share(Stack stack) {
   atomic_ = true;
   const uint32_t head = Link(stack, (stack.depth + stack.sources + 1) / 2);
@@ -173,11 +173,11 @@ Replay::Stack Replay::Share(Stack stack) {
   return stack;
 }
 
-// Takes `count` of the oldest off the stack, as a list.
+// Takes the `count` oldest tasks off the stack, and returns them as a list.
 uint32_t Replay::Link(Stack& stack, uint32_t count) {
   uint32_t list = kNoIndex;
   for (; count != 0 && stack.sources != 0; --count) {
-    // The next of the sources lie at the end: what is taken here from the front is run by others.
+    // The source that runs next lies at the end; each source that is taken here goes to another worker.
     const uint32_t source = plan_.sources[--stack.sources];
     if (plan_.tasks[source].pool != kDefaultPool) {
       Runs(core_).PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);

@@ -1,4 +1,4 @@
-// One node where more is to do than to call it: errors, cancels, deadlines, times, traces, asynchronous ends; and what
+// Running a node that needs more than a call: errors, cancels, deadlines, times, traces, asynchronous ends. And what
 // ends with a node.
 #include "core/core.h"
 #include "graph/replay.h"
@@ -10,7 +10,7 @@ int64_t NanosOf(Clock::time_point at) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
 }
 
-// What the processor did for this thread: neither waits nor preemptions are in it.
+// Processor time of this thread: neither waits nor preemptions count.
 int64_t ThreadNanos() {
   timespec ts;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
@@ -19,11 +19,12 @@ int64_t ThreadNanos() {
 
 void SetError(ErrorRecord*& at, ErrorRecord* error) {
   if (error) error->Retain();
-  // acq_rel: the record. Partner: ErrorAt, where a lost device tells of a node while those behind it are being issued.
+  // acq_rel: publishes the record. Partner: ErrorAt; a lost device may report a node while later nodes are being
+  // issued.
   if (ErrorRecord* before = std::atomic_ref(at).exchange(error, std::memory_order_acq_rel)) before->Release();
 }
 
-// What another thread may be looking at is not replaced.
+// Does not replace a record, because another thread may be looking at it.
 void SetErrorIfNone(ErrorRecord*& at, ErrorRecord* error) {
   ErrorRecord* none = nullptr;
   error->Retain();
@@ -32,14 +33,14 @@ void SetErrorIfNone(ErrorRecord*& at, ErrorRecord* error) {
 
 }  // namespace
 
-// Why the node does not run, counted; null: it runs.
+// Returns why the node is skipped, counted; null: it runs.
 ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
   if (node.flags & PlanNode::kAlways) return nullptr;
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
   const Site site{node.file, node.line};
   const auto refuse = [&](auto cause) {
     ErrorRecord* error = ErrorRecord::NewRoot(node.name, site, std::make_exception_ptr(std::move(cause)));
-    error->cancelled = true;  // asked for
+    error->cancelled = true;  // somebody asked for it, so it is not reported as unseen
     return error;
   };
   if (((watch & RunState::kCancel) && EngineCore::Cancelled(run_.op)) ||
@@ -48,7 +49,7 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
   if ((watch & RunState::kDeadline) && Clock::now() >= run_.deadline)
     return refuse(DeadlineError("the run's deadline passed before it started"));
   if (!(watch & RunState::kErrors)) return nullptr;
-  // Of several, the first in the caller's own listing: values, then Vars.
+  // If several inputs have errors, the first in the caller's own order counts: values, then Vars.
   for (uint32_t i = node.inputs; i < (&node + 1)->inputs; ++i)
     if (ErrorRecord* e = ErrorAt(plan_.node_inputs[i])) return e->Hop(node.name, site);
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
@@ -59,8 +60,8 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
   return nullptr;
 }
 
-// Consumes the count of `error`. `late`: of a node that was issued to a device which is lost since. Those behind it there may be
-// looking at what it left, so that stays.
+// Takes over the count of `error`. `late`: the node was issued to a device that has been lost since. Nodes behind it
+// may be looking at its outputs, so these stay.
 void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
   const size_t values = plan_.graph.values().size();
   run_.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
@@ -82,7 +83,7 @@ void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
   }
   for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i) {
     SetError(run_.errors[plan_.node_outputs[i]], error);
-    run_.values[plan_.node_outputs[i]].Reset();  // what a kernel left before it threw
+    run_.values[plan_.node_outputs[i]].Reset();  // what the kernel stored before it threw
   }
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
     if (plan_.node_effects[i].role != Role::kRead) SetError(run_.errors[values + plan_.node_effects[i].var], error);
@@ -90,7 +91,7 @@ void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
   KeepFirst(node, error);
 }
 
-// For the run's handle. Consumes the count.
+// Keeps the error of the failed node that was recorded first, for the run's handle. Takes over the count.
 void Replay::KeepFirst(const PlanNode& node, ErrorRecord* error) {
   {
     MutexLock lock(run_.mu);
@@ -103,7 +104,7 @@ void Replay::KeepFirst(const PlanNode& node, ErrorRecord* error) {
   error->Release();
 }
 
-// The outcome of a node. Consumes the count of `error`.
+// Records a node's outcome. Takes over the count of `error`.
 void Replay::Note(const PlanNode& node, ErrorRecord* error) {
   if (error) {
     Fail(node, error);
@@ -114,7 +115,7 @@ void Replay::Note(const PlanNode& node, ErrorRecord* error) {
   }
 }
 
-// Its outcome, and the end of what only it needed.
+// Records a node's outcome, and ends what only this node still needed.
 void Replay::Settle(uint32_t index, ErrorRecord* error) {
   Note(plan_.nodes[index], error);
   EndUses(index);

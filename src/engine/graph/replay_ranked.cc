@@ -1,14 +1,17 @@
-// Plans with ranks: what is ready lies in one queue of the run, and every worker of it takes the most urgent there is.
-// One lock a task: what became ready goes in, the next one comes out. Its cost is why schedulers batch short nodes.
+// Runs of ranked plans: one queue of the run has all ready tasks, and every worker of the run takes the most urgent
+// one. Each task costs one lock, under which the tasks that became ready go in and the next one comes out. That cost is
+// why schedulers batch short nodes.
 //
-// Idle workers come as they do without ranks, with a share. It carries the least urgent task that is ready, so that what is
-// on its way is what would have waited anyway; whoever runs the share puts it back and takes the most urgent instead.
+// Idle workers come by a share, as in runs without ranks. The share carries the least urgent ready task, so that only a
+// task that would have waited anyway is on its way. The worker that gets the share puts this task back, and takes the
+// most urgent one.
 #include "core/core.h"
 #include "graph/replay.h"
 
 namespace engine::detail {
 
-// Adds the tasks of the list; takes the most urgent of all that are ready, and, if somebody might come for it, the least.
+// Adds the tasks of the list. Takes the most urgent ready task, and, with `spare`, the least urgent one for an idle
+// worker.
 Replay::Taken Replay::Exchange(uint32_t list, bool spare) {
   Taken taken{kNoIndex, kNoIndex};
   ShortLock lock(run_.ready_mu);
@@ -54,7 +57,7 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
     head = std::exchange(kept_, kNoIndex);
     if (t_role_lent) [[unlikely]] {
       atomic_ = true;
-      // Whoever runs it takes over; others may have taken everything meanwhile.
+      // The worker that runs it goes on with the run. Others may have taken all tasks meanwhile.
       if (const uint32_t rest = Exchange(head, false).task; rest != kNoIndex)
         Runs(core_).PostShare(slot(), run_, rest, kNoIndex, run_.home);
       return ended;
@@ -72,8 +75,9 @@ uint32_t Replay::RunRanked(uint32_t head, uint32_t sources) {
   return ended;
 }
 
-// A worker that found nothing ready stays for a moment: what it would be woken for is often shorter than the wake. The
-// caller holds a count of the frame, and none of the run, which may end meanwhile. Returns a task that it took, or kNoIndex.
+// A worker that found nothing ready waits for a moment, because a wake often takes longer than the task for which it
+// would be woken. The caller has a count of the frame and none of the run, which may end meanwhile. Returns a task that
+// it took, or kNoIndex.
 uint32_t Runs::AwaitReady(RunState& run, Worker& worker) {
   class Pool& pool = *worker.pool;
   const auto spin = tuning::kRankedSpins * core_.options().spin;
@@ -98,7 +102,7 @@ uint32_t Runs::AwaitReady(RunState& run, Worker& worker) {
       if (const uint32_t task = take(0); task != kNoIndex) return task;
     if (over() || Clock::now() >= until || pool.HasReady() || pool.stopping()) break;
     for (uint32_t i = 0; i < tuning::kIdlePauses; ++i) Pause();
-    if (round % tuning::kIdlePauses == 0) sched_yield();  // whom we wait for may want this core
+    if (round % tuning::kIdlePauses == 0) sched_yield();  // the thread for which we wait may want this core
   }
   return take(-1);
 }

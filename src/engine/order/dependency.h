@@ -1,28 +1,34 @@
-// The dependency protocol: decides, for every op pushed, when all its accesses are granted.
+// The dependency protocol: decides, for every op that is pushed, when all its accesses are granted.
 //
-// A template over its atomics (`Env`), so that the very code that ships runs under the exhaustive interleaving
-// checker (tests/checker) and under plain atomics in production. See README.md for the states in pictures.
+// A template over its atomics (`Env`): tests/checker runs this very code through every interleaving, and production
+// runs it with std::atomic. src/engine/README.md has the life of an op as a picture.
 //
-// Threads:   Register by any number of pushers, Complete by any number of completers, all at once. A pusher waits
-//            only for pushers, and only for a handful of stores; completers never wait.
-// Ownership: the caller owns op blocks until Register; Env::Recycle gets each back exactly once, when neither a
-//            completer nor a pusher that saw one of its accesses can look at it again. Groups likewise.
-// Order:     Register holds the tails of all its Vars at once (two-phase), so overlapping pushes are ordered one
-//            way on all the Vars they share. Visiting Vars in sorted order without holding them would not do.
-// Errors:    Register can refuse a deleted Var, and then has changed nothing. Nothing else can fail.
+// Threads:   any number of pushers may call Register, and any number of completers Complete, all at once. A pusher
+//            waits only for other pushers, and only for a handful of stores; a completer never waits.
+// Ownership: the caller owns the block of an op until Register. Env::Recycle gets each block back exactly once, when no
+//            completer and no pusher that saw one of its accesses can look at it again. Groups likewise.
+// Order:     Register holds the tails of all its Vars at once (two-phase), so pushes that overlap in time are ordered
+//            one way on all the Vars they share. Visiting the Vars in sorted order without holding them would not do
+//            that.
+// Errors:    Register refuses a deleted Var, and has changed nothing then. Nothing else can fail.
+//
+// Words: the *tail* of a Var is the last access that was registered on it. A *group* is the readers between two
+// writers. A *grant* is the right to one access; an op is ready when no grant is missing. A *bias* is a grant that is
+// no access: a held op waits for it, and its release gives it. A *pin* keeps an op's block from being recycled.
 //
 // Env provides: Atomic<T>; OpExtra, PusherExtra, CompleterExtra (production fields that share our cache lines);
 // Ctx, a thread's context; TakeGroup<Group>(ctx), DropGroup(ctx, group), Recycle(ctx, op), OnReady(ctx, op),
-// ExtraPins(op), SpinOnLock(round), Scratch(ctx), of as many bytes as ScratchBytes says, CheckGrant(op, n) and
-// CheckPins(op, n), which may assert, and `kMutant`, Mutant::kNone in production. For ops that are held together (bulk):
-// IsHeld(op), whether the op has a holder; Holder(op), what holds it back or held it once, or null, asked by who has the op;
-// HolderAtTail(op), the same of another's op that has one and is pinned; Holds(holder), false once it has let go of all
-// that it held when asked; and Need(ctx, holder): an op that `holder` does not hold was registered behind one that it does. A
-// tail says whether it leads to such an op, so that others pay a bit test.
+// ExtraPins(op), SpinOnLock(round); Scratch(ctx), memory of as many bytes as ScratchBytes says; CheckGrant(op, n) and
+// CheckPins(op, n), which may assert; `kMutant`, Mutant::kNone in production. For ops that are held together (bulk), a
+// *holder* is what holds them:
+//   IsHeld(op)          whether the op has a holder, now or earlier;
+//   Holder(op)          that holder or null; the caller owns the op;
+//   HolderAtTail(op)    the same for another thread's op that IsHeld and is pinned;
+//   Holds(holder)       whether the holder holds ops; false once it has released all that it held;
+//   Need(ctx, holder)   an op that `holder` does not hold was registered behind one that it holds.
+// A bit in the tail (kHeld) says whether the tail leads to such an op, so that all other pushes pay a bit test.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 
 #include "order/dependency_types.h"
@@ -36,16 +42,17 @@ struct Dependency : DependencyTypes<Env> {
   using Types::kLocked, Types::kGroup, Types::kOpen, Types::kHeld, Types::kBits, Types::kDone, Types::kGranted;
   using Types::kSeveral;
 
-  // How many may look at a block, once it is registered. Set by the caller: it knows how many of the accesses are no reads.
+  // Sets the pins that a block has once it is registered. The caller knows how many of the accesses are no reads.
   static void SetPins(Op* op, uint32_t writes) { SetPins(op, writes, Env::ExtraPins(op)); }
   ENGINE_INLINE static void SetPins(Op* op, uint32_t writes, uint32_t extra) {
     op->pins.store((writes ? writes : 1) + extra, std::memory_order_relaxed);
   }
 
-  // Accesses must be sorted by Var address; each Var once; `n_access` of them initialised but for link and version; pins
-  // set. `bias` extra grants are awaited (1 for a held op). The ctx must hold as many free groups as the op has reads.
-  // Afterwards the op may run, complete and be recycled at any moment, unless kReady is returned: then every access
-  // is granted, nobody else knows it, and starting it is the caller's business.
+  // Accesses must be sorted by the address of the Var and name each Var once. All fields of `n_access` of them must be
+  // set except link and version, and so must the pins. The op waits for `bias` grants besides its accesses (1 for a
+  // held op). The ctx must hold as many free groups as the op has reads. After Register the op may run, complete and be
+  // recycled at any moment, unless it returns kReady: then every access is granted, nobody else knows the op, and the
+  // caller must start it.
   enum class Result { kReady, kPending, kDeletedVar };
   ENGINE_INLINE static Result Register(Ctx& ctx, Op* op, uint32_t bias, Access** refused) {
     const uint32_t n = op->n_access;
@@ -54,7 +61,7 @@ struct Dependency : DependencyTypes<Env> {
     const uint32_t granted = one ? RegisterOne(ctx, op, refused) : RegisterAll(ctx, op, refused);
     if (granted == kRefused) [[unlikely]]
       return Result::kDeletedVar;
-    // Nobody else grants an op whose accesses were all granted here, but for its holder, which does not while it pushes.
+    // If all accesses were granted here, nobody else grants the op, except its holder, which does not while it pushes.
     if (granted == n) {
       if (bias == 0) return Result::kReady;
       if (Env::IsHeld(op)) {
@@ -66,7 +73,7 @@ struct Dependency : DependencyTypes<Env> {
     return Result::kPending;
   }
 
-  // Of an op that is granted and about to run: fetches what its end will write, again all at once.
+  // For an op that is granted and about to run: fetches, all at once, what its end will write.
   ENGINE_INLINE static void PrefetchEnd(Op* op) {
     Access* const access = op->accesses();
     for (uint32_t i = 0; i < op->n_access; ++i) {
@@ -76,8 +83,8 @@ struct Dependency : DependencyTypes<Env> {
     }
   }
 
-  // The op has run (or failed, or was skipped) and its Vars' poison is set: releases its accesses and the block.
-  // Ops that become ready go to Env::OnReady.
+  // The op has run (or failed, or was skipped) and the poison of its Vars is set: releases its accesses and its block.
+  // Env::OnReady gets the ops that become ready.
   ENGINE_INLINE static void Complete(Ctx& ctx, Op* op) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
@@ -95,7 +102,8 @@ struct Dependency : DependencyTypes<Env> {
     }
     if (!writes) return DropPins(ctx, op, 1);
     if (op->deletes) return DropPins(ctx, op, writes);  // nothing comes behind a deletion
-    // Each write's pin is ours until it is left to a pusher, and with the last of them the block.
+    // We have one pin for each write, until LeaveWrite leaves it to a pusher; whoever drops the last pin recycles the
+    // block.
     uint32_t drop = 0;
     for (Access* a = access; writes > 1; ++a) {
       if (a->read()) continue;
@@ -106,7 +114,8 @@ struct Dependency : DependencyTypes<Env> {
     if (drop) DropPins(ctx, op, drop);
   }
 
-  // Complete for the most common op, small enough to stand where it is called: one write. False: it is another one.
+  // Complete for the most common op, which has one write and nothing else; small enough to be inlined. Returns false,
+  // and does nothing, for any other op.
   ENGINE_INLINE static bool CompleteSoleWrite(Ctx& ctx, Op* op) {
     Access& a = *op->accesses();
     if (op->n_access != 1 || a.read() || op->deletes) return false;
@@ -115,8 +124,8 @@ struct Dependency : DependencyTypes<Env> {
     return true;
   }
 
-  // Releases one access of an op that goes on: what Complete does for all of them. Each access once; a pin of the op's
-  // own (Env::ExtraPins) keeps the block until DropPins.
+  // Releases one access of an op that goes on, as Complete does for all of them. Call it once for each access. A pin of
+  // the op's own (Env::ExtraPins) keeps the block until DropPins.
   static void CompleteOne(Ctx& ctx, Op* op, Access& a) {
     if (a.read()) return LeaveGroup(ctx, reinterpret_cast<Group*>(a.link.load(std::memory_order_relaxed)));
     if constexpr (Env::kMutant != Mutant::kSettledLate)
@@ -126,42 +135,43 @@ struct Dependency : DependencyTypes<Env> {
     if (drop) DropPins(ctx, op, 1);
   }
 
-  // Releases one awaited grant that is not an access: a held op's start.
+  // Gives the bias: the start of a held op.
   static void ReleaseBias(Ctx& ctx, Op* op) {
     if (GrantMany(op, 1)) Env::OnReady(ctx, op);
   }
 
   ENGINE_INLINE static void DropPins(Ctx& ctx, Op* op, uint32_t n) {
     Env::CheckPins(op, n);
-    // acquire: sees the last exchange that others made on our links. Partner: their release below. A count that is
-    // all ours needs no read-modify-write.
+    // acquire: sees the last exchanges of others on our links. Partner: the release in the fetch_sub of others here. If
+    // the count is all ours, no read-modify-write is needed.
     if (op->pins.load(std::memory_order_acquire) == n || op->pins.fetch_sub(n, std::memory_order_acq_rel) == n)
       Env::Recycle(ctx, op);
   }
 
-  // Every write pushed before now has finished. acquire: partner is the store of `settled` in Complete. Reading
-  // settled first makes the answer conservative.
+  // Whether every write pushed before now has finished. acquire: partner is the store of `settled` in Complete.
+  // `settled` is read before `pushed`, so a write in between makes the answer false, never true.
   static bool Settled(const Var* var) {
     const uint64_t settled = var->settled.load(std::memory_order_acquire);
     return settled >= var->pushed.load(std::memory_order_relaxed);
   }
 
-  // Before a push that will register behind what the tail names now: fetches what it will touch there, so that the lines
-  // of several Vars come at once and not each after the one before.
+  // Before a push that will register behind this tail: fetches what it will touch there, so that the lines of several
+  // Vars come at once and not one after another.
   ENGINE_INLINE static void PrefetchTail(const Var* var, Mode mode) {
     const uintptr_t tail = var->tail.load(std::memory_order_relaxed);
-    if ((tail & kOpen) && mode == Mode::kRead) return;  // joins without a look
+    if ((tail & kOpen) && mode == Mode::kRead) return;  // such a reader joins without a look at the group
     Env::Prefetch(reinterpret_cast<const void*>(tail & ~kBits));
-    // A finished writer's header, where it is one of the first accesses: its pin will be ours to drop.
+    // The header of a writer that has finished, if the access is one of the first: its pin will be ours to drop.
     if (!(tail & kGroup)) Env::Prefetch(reinterpret_cast<const void*>((tail & ~kBits) - sizeof(Op)));
   }
 
-  // A hint: the last op pushed on it is held, or was. relaxed: whoever acts on it pushes, and then sees for sure.
+  // A hint: the last op that was pushed on the Var is held, or was. relaxed: the caller pushes next, and that push sees
+  // for sure.
   static bool BehindHeld(const Var* var) { return var->tail.load(std::memory_order_relaxed) & kHeld; }
 
   ENGINE_INLINE static void Lock(Var* var, uintptr_t* old) {
-    // acquire: what the last holder wrote under the lock. Partner: the release store in Unlock, and the release
-    // of tail -> idle in LeaveWrite. An exchange that finds kLocked has changed nothing.
+    // acquire: what the last holder of the lock wrote. Partners: the release store in Unlock, and the release of tail
+    // -> idle in LeaveWrite. An exchange that finds kLocked has changed nothing.
     *old = var->tail.exchange(kLocked, std::memory_order_acquire);
     if (*old == kLocked) [[unlikely]]
       *old = LockHeld(var);
@@ -180,21 +190,21 @@ struct Dependency : DependencyTypes<Env> {
     }
   }
 
-  static constexpr uint32_t kOnStack = 16;  // accesses that need no scratch
+  static constexpr uint32_t kOnStack = 16;  // an op with more accesses needs Env::Scratch
   struct Seen {
-    uintptr_t old;     // tail before us
-    uintptr_t now;     // tail that we publish
+    uintptr_t old;     // the tail before this push
+    uintptr_t now;     // the tail that this push publishes
     uint64_t entered;  // readers of the group that we close
   };
 
  public:
-  // What Env::Scratch must hold for the registration of so many accesses.
+  // How many bytes Env::Scratch must have for an op with so many accesses.
   static constexpr size_t ScratchBytes(size_t accesses) { return accesses <= kOnStack ? 0 : accesses * sizeof(Seen); }
 
  private:
-  // Each returns how many accesses are granted at once; kRefused: a deleted Var, and nothing has changed.
+  // These return how many accesses are granted at once, or kRefused: a Var is deleted, and nothing has changed.
   static constexpr uint32_t kRefused = UINT32_MAX;
-  // The steps of RegisterAll, for one access.
+  // All steps of RegisterAll, for one access.
   ENGINE_INLINE static uint32_t RegisterOne(Ctx& ctx, Op* op, Access** refused) {
     Access& a = *op->accesses();
     Seen seen;
@@ -213,13 +223,13 @@ struct Dependency : DependencyTypes<Env> {
     Unlock(a.var, seen.now);
     return LinkToWrite(ctx, a, seen);
   }
-  // Two-phase: locks every tail, publishes, links.
+  // Two-phase: locks every tail, publishes the new tails, links.
   static uint32_t RegisterAll(Ctx& ctx, Op* op, Access** refused) {
     const uint32_t n = op->n_access;
     Access* const access = op->accesses();
     Seen on_stack[kOnStack];
     Seen* const seen = n <= kOnStack ? on_stack : static_cast<Seen*>(Env::Scratch(ctx));
-    const auto early = [&](uint32_t i) {  // mutants only: publishes one Var while others are not yet held
+    const auto early = [&](uint32_t i) {  // for mutants: publishes one Var while others are not locked
       Lock(access[i].var, &seen[i].old);
       Enter(ctx, access[i], op, seen[i]);
       Unlock(access[i].var, seen[i].now);
@@ -227,7 +237,7 @@ struct Dependency : DependencyTypes<Env> {
     if constexpr (Env::kMutant == Mutant::kOrderSwapOnOneVar)
       if (n > 0) early(n - 1);
 
-    // 1. Lock every tail in address order. The linearization point is the moment when all are held.
+    // 1. Lock every tail, in the order of addresses. The op's place in the order is the moment when all are locked.
     for (uint32_t i = 0; i < n; ++i) {
       if constexpr (Env::kMutant == Mutant::kSortedWithoutHolding) {
         early(i);
@@ -242,8 +252,8 @@ struct Dependency : DependencyTypes<Env> {
         return kRefused;
       }
     }
-    // 2. Publish every new tail; that store also unlocks. Whoever queues behind one of them finds that access whole, and the
-    // op reaches nobody before it, who could grant it, until it is linked.
+    // 2. Publish every new tail, which also unlocks it. Whoever queues behind one of these tails finds a complete
+    // access. Nobody before the op can reach the op, and so grant it, until step 3 links it.
     const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding         ? 0
                           : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
                                                                                 : n;
@@ -251,7 +261,7 @@ struct Dependency : DependencyTypes<Env> {
       Enter(ctx, access[i], op, seen[i]);
       if constexpr (Env::kMutant != Mutant::kLinkBeforePublish) Unlock(access[i].var, seen[i].now);
     }
-    // 3. Link to what was there before, and count what is granted at once.
+    // 3. Link to what each tail was before, and count the accesses that are granted at once.
     uint32_t granted = 0;
     for (uint32_t i = 0; i < n; ++i) granted += Link(ctx, access[i], seen[i]);
     if constexpr (Env::kMutant == Mutant::kLinkBeforePublish)
@@ -259,7 +269,7 @@ struct Dependency : DependencyTypes<Env> {
     return granted;
   }
 
-  // Under LOCK: takes the version, enters or opens a group, and prepares the tail to publish.
+  // Under LOCK: takes the version, enters or makes a group, and prepares the tail to publish.
   ENGINE_INLINE static void Enter(Ctx& ctx, Access& a, Op* op, Seen& seen) {
     a.read() ? EnterToRead(ctx, a, op, seen) : EnterToWrite(ctx, a, op, seen);
   }
@@ -302,24 +312,25 @@ struct Dependency : DependencyTypes<Env> {
       seen.now = NoteHeld(ctx, a, op, seen.old, seen.now, 0);
   }
 
-  // What the tail says while this write is the last access.
+  // The tail while this write is the last access.
   ENGINE_INLINE static uintptr_t TailOf(Op* op, Access& a) {
     return reinterpret_cast<uintptr_t>(&a) | (Env::IsHeld(op) ? kHeld : 0);
   }
 
-  // A write that follows one of its own holder's: nothing to note.
+  // A write behind a write of its own holder: there is nothing to note.
   ENGINE_INLINE static bool BehindOwn(Op* op, uintptr_t old) {
     return !(old & kGroup) && Env::Holder(op) == Env::HolderAtTail(AccessOf(old)->op);
   }
 
-  // Of a reader that joins readers of its own holder's: NoteHeld would change nothing.
+  // A read that joins reads of its own holder: NoteHeld would change nothing.
   ENGINE_INLINE static bool IsNoted(const Group* g, uintptr_t old, const void* mine) {
     return mine && (old & kHeld) && g->holder == mine && (!g->holder_before || g->holder_before == mine);
   }
 
-  // Under LOCK: where ops are held, notes in the group who holds its readers and what it waits for, and
-  // tells whose ops we queue behind. The write at the tail is pinned by it, so its block can be looked at. A holder seen
-  // here may have let go long ago: Need must bear that. Returns the tail to publish instead of `now`.
+  // Under LOCK, if ops are held: notes in the group which holder holds its readers and which holder the group waits
+  // for, and calls Need for the holders behind whose ops we queue. The write at the tail is pinned by that write, so we
+  // may look at its block. A holder that is seen here may have released its ops long ago; Need must allow for that.
+  // Returns the tail to publish instead of `now`.
   [[gnu::noinline]] static uintptr_t NoteHeld(Ctx& ctx, Access& a, Op* op, uintptr_t old, uintptr_t now,
                                               uint64_t entered) {
     void* const mine = Env::Holder(op);
@@ -332,7 +343,7 @@ struct Dependency : DependencyTypes<Env> {
       if constexpr (Env::kMutant != Mutant::kForgottenHolder)
         if (!((old | now) & kOpen)) need(g->holder_before);
       if (!a.read()) {
-        // Nobody is held who has left. acquire: as their leaving is seen anywhere else.
+        // If all readers have left, none of them is held. acquire: as wherever their leaving is seen.
         if (g->count.load(std::memory_order_acquire) != -static_cast<int64_t>(entered)) need(g->holder);
         return now;
       }
@@ -349,7 +360,7 @@ struct Dependency : DependencyTypes<Env> {
 
   static bool Holds(void* holder) { return holder == kSeveral || Env::Holds(holder); }
 
-  // Published: joins the queue behind what was there. Returns whether the access is granted at once.
+  // After publishing: queues the access behind what was there before. Returns whether it is granted at once.
   ENGINE_INLINE static bool Link(Ctx& ctx, Access& a, const Seen& seen) {
     return a.read() ? LinkToRead(ctx, a, seen) : LinkToWrite(ctx, a, seen);
   }
@@ -359,7 +370,8 @@ struct Dependency : DependencyTypes<Env> {
     if (old & kGroup) return JoinWaiters(a, GroupOf(old));
     Group* g = GroupOf(seen.now);
     if (!Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(g) | kGroup)) return false;
-    return GrantGroup(ctx, g, &a);  // the writer had gone: we open the group, for those who joined it too
+    return GrantGroup(ctx, g, &a);  // the writer had finished: we grant the group, and the readers that joined it
+                                    // meanwhile
   }
   ENGINE_INLINE static bool LinkToWrite(Ctx& ctx, Access& a, const Seen& seen) {
     const uintptr_t old = seen.old;
@@ -368,10 +380,11 @@ struct Dependency : DependencyTypes<Env> {
     return Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(a.op));
   }
 
-  // Hangs `me` behind a writer; true if the writer had gone already.
+  // Queues `me` behind a writer; returns true if the writer had finished already.
   ENGINE_INLINE static bool Follow(Ctx& ctx, Access* writer, uintptr_t me) {
-    // acquire: the writer's effects. Partner: the release exchange to kDone in LeaveWrite. release: our block.
-    // Partner: the acquire load of the link there. Finding kDone needs no exchange, nobody else comes.
+    // acquire: the writer's effects. Partner: the release exchange to kDone in LeaveWrite. release: our block. Partner:
+    // the acquire load of the link in LeaveWrite. If the link is kDone, no exchange is needed, because nobody else
+    // comes here.
     if (writer->link.load(std::memory_order_acquire) != kDone &&
         writer->link.exchange(me, std::memory_order_acq_rel) != kDone)
       return false;
@@ -387,14 +400,14 @@ struct Dependency : DependencyTypes<Env> {
         return true;
       }
       a.link.store(head, std::memory_order_relaxed);
-      // release: our access. Partner: the acquire exchange in GrantGroup. acquire on failure: kGranted may be there.
+      // release: our access. Partner: the acquire exchange in GrantGroup. acquire on failure: the word may be kGranted.
       if (g->waiters.compare_exchange_weak(head, reinterpret_cast<uintptr_t>(&a), std::memory_order_release,
                                            std::memory_order_acquire))
         return false;
     }
   }
 
-  // Returns whether the group's readers have all gone, and frees it then.
+  // Returns whether all readers of the group have left; if so, frees it.
   ENGINE_INLINE static bool CloseGroup(Ctx& ctx, Group* g, Access& a, uint64_t entered) {
     const auto n = static_cast<int64_t>(entered);
     g->successor = a.op;
@@ -402,7 +415,7 @@ struct Dependency : DependencyTypes<Env> {
       if (g->count.fetch_add(n - 1, std::memory_order_acq_rel) + n - 1 != 0) return false;
     } else {
       // acquire: the readers' last looks. Partner: the release in LeaveGroup. release: `successor`. Partner: the
-      // acquire there. If all have left already, nobody else will touch the count.
+      // acquire in LeaveGroup. If all readers have left already, nobody else will touch the count.
       if (g->count.load(std::memory_order_acquire) != -n && g->count.fetch_add(n, std::memory_order_acq_rel) != -n)
         return false;
     }
@@ -411,8 +424,9 @@ struct Dependency : DependencyTypes<Env> {
   }
 
   ENGINE_INLINE static void LeaveGroup(Ctx& ctx, Group* g) {
-    // release: our reads are over. acquire: `successor` and the other readers' ends. Partners: CloseGroup, and this
-    // line in the other readers. A count of 1 means closed and only we are left: no read-modify-write.
+    // release: our reads are over. acquire: `successor`, and the ends of the other readers. Partners: CloseGroup, and
+    // this line in the other readers. A count of 1 means that the group is closed and only we are left: no
+    // read-modify-write is needed.
     if (g->count.load(std::memory_order_acquire) == 1 || g->count.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       Op* successor = g->successor;
       Env::DropGroup(ctx, g);
@@ -420,7 +434,7 @@ struct Dependency : DependencyTypes<Env> {
     }
   }
 
-  // Returns 1 if the pin of this write is ours to drop, 0 if a pusher that sees us will.
+  // Returns 1 if the pin of this write is ours to drop, 0 if a pusher that sees the write will drop it.
   ENGINE_INLINE static uint32_t LeaveWrite(Ctx& ctx, Op* op, Access& a) {
     constexpr uint32_t kLeft = Env::kMutant == Mutant::kMissingPin ? 1 : 0;
     // acquire: the successor's block. Partner: the release exchange in Follow.
@@ -432,8 +446,9 @@ struct Dependency : DependencyTypes<Env> {
         if (!next)
           return a.var->tail.compare_exchange_strong(me, 0, std::memory_order_acq_rel, std::memory_order_relaxed);
       } else {
-        // release: our effects, to whoever finds the Var idle. Partner: the acquire in Lock. Idle comes before DONE:
-        // once DONE is out, a pusher may drop the pin, the block be recycled, and `me` be the tail of a new op.
+        // release: our effects, for whoever finds the Var idle. Partner: the acquire in Lock. The tail is set idle
+        // before the link is set kDone: after kDone, a pusher may drop the pin, the block may be recycled, and `me` may
+        // be the tail of a new op.
         if (a.var->tail.compare_exchange_strong(me, 0, std::memory_order_release, std::memory_order_relaxed)) return 1;
         // release: our effects. Partner: the acquire in Follow.
         next = a.link.exchange(kDone, std::memory_order_acq_rel);
@@ -448,7 +463,7 @@ struct Dependency : DependencyTypes<Env> {
     return 1;
   }
 
-  // Opens the group: grants everyone who waits in it. Returns whether `own` was among them (it always is).
+  // Grants every reader that waits in the group. Returns whether `own` was among them; it always is.
   [[gnu::noinline]] static bool GrantGroup(Ctx& ctx, Group* g, Access* own) {
     uintptr_t list = Env::kMutant == Mutant::kDroppedGrant ? g->waiters.load(std::memory_order_acquire)
                                                            : g->waiters.exchange(kGranted, std::memory_order_acq_rel);
@@ -456,7 +471,7 @@ struct Dependency : DependencyTypes<Env> {
     bool found = false;
     while (list) {
       auto* a = reinterpret_cast<Access*>(list);
-      list = a->link.load(std::memory_order_relaxed);  // before the grant: afterwards the block may be gone
+      list = a->link.load(std::memory_order_relaxed);  // read before the grant, because the block may be gone after it
       a->link.store(reinterpret_cast<uintptr_t>(g), std::memory_order_relaxed);
       if (a == own) {
         found = true;
@@ -471,8 +486,8 @@ struct Dependency : DependencyTypes<Env> {
     if (GrantMany(op, 1)) Env::OnReady(ctx, op);
   }
 
-  // acq_rel: every granter's past reaches the op's body. The last grant needs no read-modify-write: a count that is
-  // all ours cannot be changed by anybody else.
+  // acq_rel: what every granter did is visible to the op's body. The last grant needs no read-modify-write: a count
+  // that is all ours cannot be changed by anybody else.
   ENGINE_INLINE static bool GrantMany(Op* op, uint32_t n) {
     Env::CheckGrant(op, n);
     if (op->wait.load(std::memory_order_acquire) == n) return true;

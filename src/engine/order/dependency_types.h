@@ -5,25 +5,25 @@
 #include <cstddef>
 #include <cstdint>
 
-// The steps below are each a handful of instructions in one hot function; a call costs as much as the step.
+// Each step below is a handful of instructions in one hot function; a call would cost as much as the step.
 #define ENGINE_INLINE [[gnu::always_inline]] inline
 
 namespace engine::detail {
 
 enum class Mode : uint8_t { kRead, kUpdate, kWrite };
 
-// Faults that the checker plants one by one, to show that it would see them.
+// Faults that the checker plants one at a time, to show that it would find them.
 enum class Mutant {
   kNone,
-  kSortedWithoutHolding,  // unlock each Var before locking the next
-  kLinkBeforePublish,     // tell the predecessor before the new tail is visible
-  kDoneBeforeIdle,        // mark the link DONE, then try tail -> idle, without a pin of the completer's own
-  kMissingPin,            // recycle without waiting for a pusher that saw us
-  kMissingCloseBias,      // readers count from the entered ones, so zero can come before the close
-  kDroppedGrant,          // forget a waiting reader that joined while the group was being granted
-  kOrderSwapOnOneVar,     // publish the last Var before locking the others
+  kSortedWithoutHolding,  // unlocks each Var before it locks the next
+  kLinkBeforePublish,     // tells the predecessor before the new tail is visible
+  kDoneBeforeIdle,        // marks the link DONE and then tries tail -> idle, without a pin of the completer's own
+  kMissingPin,            // recycles without waiting for a pusher that saw the op
+  kMissingCloseBias,      // readers count down from the number that entered, so zero can come before the close
+  kDroppedGrant,          // forgets a waiting reader that joined while the group was being granted
+  kOrderSwapOnOneVar,     // publishes the last Var before it locks the others
   kForgottenHolder,       // a reader that joins a group does not learn who holds the write before it
-  kSettledLate,           // CompleteOne tells waits of the version after it has let the next write go
+  kSettledLate,           // CompleteOne sets `settled` after it has granted the next write
 };
 
 template <class Env>
@@ -34,23 +34,24 @@ struct DependencyTypes {
   struct Op;
   struct Var;
 
-  // Tail and link words. Tail: 0 idle | kLocked | Access* (a writer) [| kHeld] | Group* | kGroup [| kOpen] [| kHeld].
-  // kOpen: the group was seen granted, so that later readers need not look at it. kHeld: there is a holder to look at.
+  // Words of a tail and of a link. Tail: 0 idle | kLocked | Access* (a writer) [| kHeld] | Group* | kGroup [| kOpen] [|
+  // kHeld].
+  // kOpen: the group was seen granted, so later readers need not look at it. kHeld: a holder must be looked at.
   static constexpr uintptr_t kLocked = 1;
   static constexpr uintptr_t kGroup = 2;
   static constexpr uintptr_t kOpen = 4;
   static constexpr uintptr_t kHeld = 8;
   static constexpr uintptr_t kBits = 15;
-  static constexpr uintptr_t kDone = 1;     // in a writer's link: finished, whoever comes is granted at once
+  static constexpr uintptr_t kDone = 1;     // in a writer's link: finished; whoever comes next is granted at once
   static constexpr uintptr_t kGranted = 1;  // in Group::waiters
 
-  // One (op, Var, mode), 32 bytes, embedded in the op's block.
+  // One access: an op, a Var and a mode. 32 bytes, in the op's block.
   struct Access {
-    // Writer: successor (Op* or Group*|kGroup) or kDone; reader: next waiter, then group.
+    // A writer's: its successor (Op* or Group*|kGroup), or kDone. A reader's: the next waiting reader, then its group.
     Atomic<uintptr_t> link;
     Var* var;
     Op* op;
-    uint64_t word;  // version << 16 | place in the caller's listing << 2 | mode
+    uint64_t word;  // version << 16 | place in the caller's list << 2 | mode
 
     Mode mode() const { return static_cast<Mode>(word & 3); }
     bool read() const { return mode() == Mode::kRead; }
@@ -60,37 +61,38 @@ struct DependencyTypes {
   };
   static constexpr uint32_t kMaxAccesses = 0x3fff;
 
-  // The readers between two writers, one line. Completers count down from 0; the closer adds how many entered:
-  // only then can the count meet zero, so a group never hands out its write too early.
+  // The readers between two writers; one cache line. Completers count down from 0, and the closer (the next writer)
+  // adds how many readers entered. Only after that can the count reach zero, so a group never grants its next writer
+  // too early.
   struct alignas(64) Group {
     Atomic<int64_t> count{0};
     Atomic<uintptr_t> waiters{0};   // list of waiting readers' accesses, or kGranted
-    Op* successor = nullptr;        // written by the closer before its add, read by whoever meets zero
-    void* holder = nullptr;         // under LOCK: of its readers; kSeveral if they have more than one
-    void* holder_before = nullptr;  // under LOCK: of the write that it waits for
+    Op* successor = nullptr;        // written by the closer before it adds; read by whoever takes the count to zero
+    void* holder = nullptr;         // under LOCK: the holder of its readers; kSeveral if they have more than one
+    void* holder_before = nullptr;  // under LOCK: the holder of the write for which the group waits
   };
   static inline void* const kSeveral = reinterpret_cast<void*>(1);
 
   struct alignas(64) Var {
-    // Pushers' line.
+    // The pushers' cache line.
     Atomic<uintptr_t> tail{0};
-    Atomic<uint64_t> pushed{0};   // version after all pushed writes; written under LOCK, read by waits
-    uint64_t entered = 0;         // readers in the open group; under LOCK
-    Atomic<uint32_t> deleted{0};  // under LOCK; nothing may come behind the deletion
+    Atomic<uint64_t> pushed{0};   // version after all pushed writes; written under LOCK, read by waits without it
+    uint64_t entered = 0;         // readers in the group at the tail; under LOCK
+    Atomic<uint32_t> deleted{0};  // under LOCK; no access may be registered behind the deletion
     [[no_unique_address]] typename Env::PusherExtra pusher;
-    // Completers' line.
-    alignas(64) Atomic<uint64_t> settled{0};  // version whose value is there
+    // The completers' cache line.
+    alignas(64) Atomic<uint64_t> settled{0};  // the version whose value is in place
     [[no_unique_address]] typename Env::CompleterExtra completer;
   };
 
   struct alignas(64) Op {
     Atomic<uint32_t> wait;  // grants still missing
-    Atomic<uint32_t> pins;  // who may still look at the block: one a write (its completer, or a pusher that saw it
-                            // unfinished), or one if it writes nothing; and Env::ExtraPins
+    Atomic<uint32_t> pins;  // who may still look at the block: one for each write (its completer, or a pusher that saw
+                            // it unfinished), or one if the op writes nothing; and Env::ExtraPins
     [[no_unique_address]] typename Env::OpExtra extra;
     uint16_t n_access;
-    bool keeps_version;  // takes Update accesses without making a version (waits to write, error clearing)
-    bool deletes;        // ends its Var: nothing may come behind it
+    bool keeps_version;  // its Update accesses make no version (waits to write, error clearing)
+    bool deletes;        // ends its Var: no access may be registered behind it
 
     Access* accesses() { return reinterpret_cast<Access*>(this + 1); }
     const Access* accesses() const { return reinterpret_cast<const Access*>(this + 1); }

@@ -36,7 +36,7 @@ std::string DescribeException(const std::exception_ptr& cause) {
     return TextOf(e);
   } catch (const std::string& text) {
     return text;
-  } catch (const char* text) {  // `throw nullptr` comes here, too
+  } catch (const char* text) {  // `throw nullptr` is caught here too
     return text ? text : "a null pointer was thrown";
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
@@ -46,8 +46,8 @@ std::string DescribeException(const std::exception_ptr& cause) {
 
 namespace {
 
-// Records for when there is no memory. Made with the first engine, never destroyed. Without locks, so that a fork finds it
-// whole.
+// Reserve: error records for failures when there is no memory. Made with the first engine and never destroyed. Uses no
+// lock, so that a fork finds it whole.
 class Reserve {
  public:
   static Reserve& Get() {
@@ -55,7 +55,7 @@ class Reserve {
     return *reserve;
   }
   ErrorRecord* Take() {
-    // acquire: what was done with the record before. Partner: the release in Return.
+    // acquire: what the record's last user did with it. Partner: the release in Return.
     uint64_t free = free_.load(std::memory_order_relaxed);
     while (free && !free_.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire)) {
     }
@@ -80,7 +80,7 @@ class Reserve {
   };
   Place records_[64];
   std::atomic<uint64_t> free_{~uint64_t{0}};
-  ErrorRecord shared_;  // our count keeps it
+  ErrorRecord shared_;  // this object's own count keeps it alive
 };
 
 ErrorRecord* NewRecord() noexcept {
@@ -101,7 +101,8 @@ ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr 
 
 void ErrorRecord::ChainTo(ErrorRecord* poison) {
   if (!poison || first) return;
-  ErrorRecord* origin = poison->root->first ? poison->root->first : poison->root;  // so that no chain of roots grows
+  ErrorRecord* origin = poison->root->first ? poison->root->first : poison->root;  // so that first errors do not form a
+                                                                                   // chain
   first = origin->Retain();
 }
 
@@ -118,7 +119,7 @@ ErrorRecord* ErrorRecord::Hop(const char* op_name, Site op_site) noexcept {
 }
 
 void ErrorRecord::Release() {
-  // acq_rel: the last one out sees every other holder's reads finished.
+  // acq_rel: whoever drops the last count sees that all other holders have finished reading.
   if (refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (before) before->Release();  // depth is at most kMaxHops
   if (root != this) root->Release();
@@ -146,7 +147,9 @@ OpError ErrorRecord::Show() {
   for (const auto& hop : path) text += "\n  passed on by " + Quoted(hop.op.c_str()) + " pushed at " + At(hop.site);
   if (hops == kMaxHops) text += "\n  (and maybe by further ops)";
   OpError shown(text, root->op, root->site, std::move(path), root->cause);
-  if (!Reserve::Get().IsShared(root)) root->seen.store(true, std::memory_order_relaxed);  // it stands for others, too
+  if (!Reserve::Get().IsShared(root))
+    root->seen.store(true, std::memory_order_relaxed);  // the shared record stands
+                                                        // for other failures too
   return shown;
 }
 

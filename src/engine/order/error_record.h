@@ -1,12 +1,12 @@
-// ErrorRecord: what is known about a failure, counted and shared by the Vars that it poisons; ErrorLedger: the
+// ErrorRecord: what is known about a failure; counted, and shared by the Vars that it poisons. ErrorLedger: the
 // failures that no wait has shown yet.
 //
-// A root record holds the cause and the op that failed. Each op skipped because of it adds a hop record that points
-// to the one before, up to kMaxHops; beyond that the last hop stands for the rest.
+// A root record has the cause and the op that failed. Each op that is skipped because of it adds a hop record, which
+// points to the record before, up to kMaxHops; then the last hop stands for all later ones.
 //
-// Threads:   records are immutable but for `refs` and `seen`; the ledger has a mutex. Nothing here is on the path of
-//            programs without errors.
-// Ownership: whoever holds a pointer holds a count. OpError copies what it needs.
+// Threads:   records do not change, except `refs` and `seen`; the ledger has a mutex. Programs without errors use none
+//            of this.
+// Ownership: whoever keeps a pointer to a record has a count of it. OpError copies what it needs.
 #pragma once
 
 #include <atomic>
@@ -19,30 +19,31 @@
 
 namespace engine::detail {
 
-// A part of messages.
+// "file:line", for messages.
 inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 
 struct ErrorRecord {
   static constexpr uint32_t kMaxHops = 16;
 
   std::atomic<uint32_t> refs{1};
-  // relaxed: decides only whether WaitAll still reports it; showing an error twice would be harmless.
+  // relaxed: decides only whether WaitAll still reports the error; reporting it twice would be harmless.
   std::atomic<bool> seen{false};
-  std::exception_ptr cause;       // of a root
-  ErrorRecord* root = this;       // counted unless this
-  ErrorRecord* before = nullptr;  // counted; the hop (or root) that it came from
-  ErrorRecord* first = nullptr;   // counted; of a root: the error that its op ran in spite of
+  std::exception_ptr cause;       // of a root record
+  ErrorRecord* root = this;       // counted, unless it is this record
+  ErrorRecord* before = nullptr;  // counted; the hop or root from which this hop came
+  ErrorRecord* first = nullptr;   // counted; of a root: the error in spite of which its op ran
   uint32_t hops = 0;
-  bool cancelled = false;  // asked for, so not reported as unseen
-  bool reserved = false;   // one of those kept for when there is no memory
+  bool cancelled = false;  // somebody asked for it, so it is not reported as unseen
+  bool reserved = false;   // from the reserve for failures without memory
   const char* op = "";
   Site site;
 
-  // Without memory: a reserved one; when these are used up, one that all such failures share, and that says no op.
+  // If there is no memory, a reserved record; if none is left, one that all such failures share, which names no op.
   static ErrorRecord* NewRoot(const char* op, Site site, std::exception_ptr cause) noexcept;
-  // The record for `op`, skipped because of this one. Consumes nothing; returns a counted record. Without memory: this one.
+  // The record for `op_name`, which was skipped because of this record. Keeps this record's count, and returns a
+  // counted record; if there is no memory, this one.
   ErrorRecord* Hop(const char* op_name, Site op_site) noexcept;
-  // For an op that ran in spite of `poison` (may be null) and failed itself: remembers what came first.
+  // For an op that ran in spite of `poison` (may be null) and failed itself: remembers `poison` as the first error.
   void ChainTo(ErrorRecord* poison);
   bool IsRoot() const { return root == this; }
 
@@ -51,14 +52,14 @@ struct ErrorRecord {
     return this;
   }
   void Release();
-  // A fresh wrapper; marks the failure as seen.
+  // Makes a new OpError, and marks the failure as seen.
   OpError Show();
 };
 
-// Shows a counted record, and drops the count.
+// Throws the OpError of a counted record, and drops the count.
 [[noreturn]] void Throw(ErrorRecord* error);
 
-// The exception that an op fails with; bad_alloc where there is no memory for it.
+// The exception with which an op fails; bad_alloc if there is no memory for it.
 template <class E>
 std::exception_ptr MakeCause(const char* text) noexcept {
   try {
@@ -72,10 +73,10 @@ class ErrorLedger {
  public:
   static constexpr size_t kKept = 64;
   ErrorLedger();
-  ~ErrorLedger();  // forgets what came after the last look: nobody is left to be told
-  void Add(ErrorRecord* root) noexcept EXCLUDES(mu_);  // takes a count of its own
-  // The oldest error that nobody has seen, counted; null if none. If only uncounted ones are left, an error that
-  // says how many were not kept.
+  ~ErrorLedger();  // drops errors that came after the last TakeUnseen: there is nobody left to report them to
+  void Add(ErrorRecord* root) noexcept EXCLUDES(mu_);  // takes a count
+  // The oldest error that nobody has seen, counted; null if there is none. If only errors that were not kept are left,
+  // an error that says how many.
   ErrorRecord* TakeUnseen() EXCLUDES(mu_);
   uint64_t unseen() const EXCLUDES(mu_);
 
@@ -85,8 +86,8 @@ class ErrorLedger {
   uint64_t dropped_ GUARDED_BY(mu_) = 0;
 };
 
-// The message of whatever was thrown, of any type. Always some text: a null pointer that was thrown, and a what() that
-// returns null, are told as such.
+// The text of whatever was thrown, of any type. Never empty-handed: a thrown null pointer, and a what() that returns
+// null, are described as such.
 std::string TextOf(const std::exception& error);
 std::string DescribeException(const std::exception_ptr& cause);
 

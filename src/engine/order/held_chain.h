@@ -1,24 +1,26 @@
-// HeldChain: ops for one device whose places in the order are taken, and which are issued together, one after another on
-// one thread. What bulk is made of; the core knows no more of it.
+// HeldChain: ops for one device that have their places in the order and are issued together, one after another on one
+// thread. A bulk consists of such chains; that is all that the core knows of bulks.
 //
-// A member is registered like any op, with one more grant to wait for, its start, which the chain gives: to the first
-// member when the chain is released, to each later one when the one before it has been issued (or, waiting inside its
-// body, lends its worker away). So a chain adds edges that point the way in which its owner pushed, and no other.
-// When it is a member's turn and the member still waits for an op outside, the chain waits with it if no other member
-// could be ready before: if each comes behind one before it, or names all of the waiting one's Vars. Otherwise the members
-// that have all other grants stay, and nothing blocks them any more; every other one starts by itself when it is granted
-// last. Hence no member waits for anything but what it depends on, and a turn: what another waits for outside may wait for
-// the member, in ways that the engine cannot see (a body that calls a Completion, a thread that releases a HeldOp after a
-// wait). The members are looked at twice at most, so that this costs by their number.
+// An op of a chain is a member. It is registered like any op, with one more grant to wait for, its start. The chain
+// gives that grant: to the first member when the chain is released, to each later one when the member before it has
+// been issued (or waits inside its body and lends its worker away). So the edges that a chain adds all point in the
+// order in which its owner pushed.
+// When a member's turn comes and it still waits for an op outside, the chain waits with it, provided that no other
+// member could be ready earlier: each of them comes behind one before it, or names all Vars of the waiting member.
+// Otherwise the members that have all other grants stay in the chain, and nothing blocks them any more; each other
+// member starts by itself when its last grant comes. So a member waits only for its turn and for what it depends on.
+// That matters, because what another member waits for may itself wait for this one, in ways that the engine cannot see
+// (a body that calls a Completion, a thread that releases a HeldOp after a wait). The members are looked at twice at
+// most, so the cost is proportional to their number.
 //
-// Nobody may be kept waiting by a chain that is still open. Whoever registers an op behind a member, other than in the
-// same chain, finds the chain there (Dependency::NoteHeld) and releases it after its registration. WaitAll, a push
-// that waits for room, and shutdown release them all.
+// An open chain must not keep anybody waiting. Whoever registers an op behind a member, except in the same chain, finds
+// the chain there (Dependency::NoteHeld) and releases it after the registration. WaitAll, a push that waits for room,
+// and shutdown release all chains.
 //
-// Threads:   one owner appends; anybody releases.
-// Ownership: blocks of the Vars' arena, of a size of their own, so that a stale pointer always leads to a chain. At
-//            worst it releases one early that had been taken anew, which costs a dispatch.
-// Order:     `lock`, before a tail; nothing else is taken under it but what a registration takes.
+// Threads:   one owner appends; any thread may release.
+// Ownership: blocks of the Vars' arena, of a size class of their own, so that a stale pointer always leads to a chain.
+//            At worst it leads to a block that is in use again, and releases that chain early, which costs a dispatch.
+// Order:     `lock` is taken before a tail; under it only what a registration takes is taken.
 #pragma once
 
 #include <atomic>
@@ -29,34 +31,38 @@
 namespace engine::detail {
 
 struct alignas(64) HeldChain {
-  // Held by its owner for the time of a registration. acquire/release: all that follows. Survives recycling.
+  // Taken by the owner for the time of a registration. acquire/release: guards all fields below. Survives recycling.
   std::atomic<uint32_t> lock{0};
-  // Members may be held. Set before the first takes its place, cleared when they are released. relaxed: whoever finds a
-  // member at a tail has it from the tail's lock, and sees no older value than that.
+  // Members may be held. Set before the first member takes its place, cleared when the members are released. relaxed: a
+  // thread that finds a member at a tail took the tail's lock, and so sees at least the value that was there when the
+  // member came.
   std::atomic<bool> open{false};
-  uint32_t count = 0;   // members appended since it was opened; 0: closed
-  uint64_t ticket = 0;  // moves with each opening: an owner recognizes its own
-  // Open: the members, linked by extra.next. Released: those that have not started, by whoever runs the chain.
+  uint32_t count = 0;   // members appended since the chain was opened; 0: closed
+  uint64_t ticket = 0;  // changes with each opening, so that an owner recognizes its own chain
+  // While open: the members, linked by extra.next. After the release: the members that have not started; only the
+  // thread that runs the chain uses them.
   OpRecord* last = nullptr;
-  alignas(64) OpRecord* first = nullptr;  // a line of the thread that runs the chain, while others look at `open`
-  // What a look at the members found, because the first was blocked; by whoever runs the chain.
+  alignas(64) OpRecord* first = nullptr;  // on a cache line of the thread that runs the chain, while others look at
+                                          // `open`
+  // What a look at the members found after the first was blocked. Used by the thread that runs the chain.
   enum : uint8_t { kNotLookedAt, kEachBehindTheOneBefore, kLookedAt } order = kNotLookedAt;
 };
 
-// What an op that nobody holds any more says instead of its chain, whose block others may take: those that go on are
-// recognized by it as long as the chain has others to start.
+// Stands in place of the chain in an op that has left its chain, because the chain's block may be reused. An op that is
+// still in the chain is recognized by the chain's own address.
 inline constinit HeldChain g_let_go;
 
-// One for each HeldOps, so that all chains that may be open are found: the last that it opened. Kept by the engine.
+// One for each HeldOps, so that all chains that may be open are found. It names the chain that its HeldOps opened last.
+// The engine keeps it.
 struct HeldOwner {
-  std::atomic<HeldChain*> chain{nullptr};  // written by the pushing thread; release: the chain's block
-  uint64_t ticket = 0;                     // of that chain when it was opened; the pushing thread's
+  std::atomic<HeldChain*> chain{nullptr};  // written by the pushing thread; release: publishes the chain's block
+  uint64_t ticket = 0;                     // that chain's ticket when it was opened; used by the pushing thread only
 };
 
 inline constexpr uint32_t kChainClass = sizeof(HeldChain) / 64;
 static_assert(kChainClass != kVarClass);
 
-// Spins: an owner appends in the time of a push.
+// Spins, because an owner keeps the lock only for the time of a push.
 class ChainLock {
  public:
   explicit ChainLock(HeldChain& chain) : chain_(chain) {

@@ -1,9 +1,10 @@
-// OpKind: what is special about an op that is no program's plain one: how it runs, whose it is, and what its layer is told.
+// OpKind: what is special about ops that no program pushed as plain ops: how they run, whose Vars they use, and which
+// events their layer wants to know.
 //
-// The core and the devices ask the table and name no layer above them. A layer fills in its kinds when the library is
-// loaded; what a kind leaves out is done as for a plain op.
+// The core and the devices ask this table, and name no layer above them. A layer enters its kinds when the library is
+// loaded. An entry that a kind leaves null means: as for a plain op.
 //
-// Threads: the table does not change once the library is loaded.
+// Threads: the table does not change after the library is loaded.
 #pragma once
 
 #include <array>
@@ -19,58 +20,59 @@ class EngineCore;
 struct Worker;
 
 struct OpKind {
-  // Runs the op in place of a body; as EngineCore::Execute. For ops with kOwnWay.
+  // For ops with kOwnWay: runs the op, which has no body. Parameters and result are those of EngineCore::Execute.
   OpRecord* (*execute)(EngineCore&, ThreadSlot&, OpRecord*, Worker*) = nullptr;
-  // Does the op wherever its last access is granted. For ops with kInternal.
+  // For ops with kInternal: does the op, on the thread that grants its last access.
   void (*when_granted)(EngineCore&, Pass&, OpRecord*) = nullptr;
-  // The op's Completion was called. Consumes the error's count.
+  // The op's Completion was called. Takes over the caller's count of the error.
   void (*when_completed)(EngineCore&, OpRecord*, ErrorRecord*) = nullptr;
-  // The op whose Vars and cancel scope are this one's too: of a part of a run, the run.
+  // The op whose Vars and cancel scope this op uses too: a part of a run returns the run.
   OpRecord* (*owner)(OpRecord*) = nullptr;
-  // This process is a fork's child, which goes on inside the op: it must touch no Var.
+  // This process is a fork's child that goes on inside the op's body: the op must not touch any Var.
   void (*orphan)(OpRecord*) = nullptr;
 
-  // Of an op on a device: it was issued (its Vars' points are set); it was refused before that; it failed after that. The
-  // last two consume the error's count.
+  // Events of an op on a device. issued: it was issued, and its Vars' points are set. refused: it was refused before
+  // that. failed: it failed after that. The last two take over the caller's count of the error.
   void (*issued)(EngineCore&, ThreadSlot&, OpRecord*) = nullptr;
   void (*refused)(EngineCore&, ThreadSlot&, OpRecord*, ErrorRecord*) = nullptr;
   void (*failed)(EngineCore&, ThreadSlot&, OpRecord*, ErrorRecord*) = nullptr;
-  // Calls fn(to, var, mode) for each Var whose order the op keeps besides those of its accesses: those of its owner.
+  // Calls fn(to, var, mode) for each Var whose order the op keeps for its owner, besides those of its own accesses.
   void (*for_vars)(OpRecord*, void* to, void (*fn)(void* to, VarCore* var, Mode mode)) = nullptr;
-  // Device work on the access of that number need not have retired when the op starts on the host.
+  // Whether this access of an op on the host is ordered on the device: then device work on its Var need not have
+  // retired when the op starts.
   bool (*ordered_there)(OpRecord*, uint32_t access) = nullptr;
-  // Says that somebody waits for what comes behind the op; null: somebody always does.
+  // Returns a flag that is set once somebody waits for what comes behind the op; null: somebody always does.
   const std::atomic<bool>* (*asked_for)(OpRecord*) = nullptr;
 };
 
 enum class OpKindId : uint8_t {
   kPlain,
-  kWait,    // signals a WaitNode
+  kWait,    // wakes the thread that waits on a WaitNode
   kClear,   // clears the poison of its Var
-  kDelete,  // ends its Var, in which it is embedded
-  kRun,     // a run of a plan, on all its Vars
-  kShare,   // ready tasks of a run, handed to a worker; touches no Var
-  kTicket,  // a node or task of a run that ends elsewhere; touches no Var
-  kNode,    // a node of a run, on a device; its Vars are the run's
-  kSettle,  // behind nodes on a device: settles them
+  kDelete,  // ends its Var, in whose block it lies
+  kRun,     // a run of a plan; its accesses are all the run's Vars
+  kShare,   // ready tasks of a run for another worker; names no Var
+  kTicket,  // a node or task of a run that ends by a Completion or on another thread; names no Var
+  kNode,    // a node of a run, on a device; its Vars are its run's
+  kSettle,  // behind nodes on a device: settles them on the host
 };
 inline constinit OpKind g_op_kinds[9]{};
 
 inline const OpKind& KindOf(const OpRecord* op) { return g_op_kinds[static_cast<uint8_t>(op->extra.kind)]; }
 
-// For the static initialization of a layer.
+// Enters a kind into the table, as a static object of its layer.
 struct OpKindEntry {
   OpKindEntry(OpKindId id, const OpKind& kind) { g_op_kinds[static_cast<uint8_t>(id)] = kind; }
 };
 
-// Every Var that the op's owner names for it: fn(VarCore*, Mode).
+// Calls fn(VarCore*, Mode) for each Var that the op uses for its owner.
 template <class Fn>
 void ForOwnersVars(OpRecord* op, Fn&& fn) {
   if (const auto for_vars = KindOf(op).for_vars)
     for_vars(op, const_cast<void*>(static_cast<const void*>(&fn)),
              [](void* to, VarCore* var, Mode mode) { (*static_cast<std::remove_reference_t<Fn>*>(to))(var, mode); });
 }
-// Every Var whose order the op keeps, those of its owner first.
+// Calls fn(VarCore*, Mode) for each Var whose order the op keeps, those of its owner first.
 template <class Fn>
 void ForOrderedVars(OpRecord* op, Fn&& fn) {
   ForOwnersVars(op, fn);

@@ -1,12 +1,12 @@
-// OpRecord: an op in flight; VarCore: a variable. The production side of the dependency protocol.
+// OpRecord: an op in flight. VarCore: a variable. Both add to the dependency protocol what production needs.
 //
 // Block of an op: 64-byte header | accesses, 32 bytes each | extras (chain, cancel scope, graph key) | closure.
 // An op with four accesses and 56 bytes of closure and extras is 256 bytes.
 //
-// States:  kFree -> kWaiting (registered) -> kReady (queued or about to run) -> kRunning [-> kAsync, body over,
-//          completion pending] [-> kIssued, on a device] -> kFree. A host op behind device work: kReady -> kBehindDevice
-//          -> kReady. Skipped ops go kReady -> kRunning like any other. Transitions are made by the
-//          thread that holds the op at that moment; the watchdog only reads them.
+// States: kFree -> kWaiting (registered) -> kReady (queued or about to run) -> kRunning [-> kAsync: the body has
+// returned, the completion is pending] [-> kIssued: on a device] -> kFree. A host op behind device work: kReady ->
+// kBehindDevice -> kReady. Skipped ops go kReady -> kRunning like any other. The thread that has the op at the moment
+// makes the transition; the watchdog only reads the state.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct HeldChain;
 struct VarPoints;
 struct ThreadSlot;
 
-// A thread's context of one pass through the protocol: its slot, and the ops that became ready, linked by `next`.
+// Pass: what one thread needs for one call into the protocol: its slot, and a list of the ops that became ready.
 struct Pass {
   ThreadSlot* slot;
   OpRecord* ready = nullptr;
@@ -37,22 +37,22 @@ enum class OpState : uint8_t { kFree, kWaiting, kReady, kRunning, kAsync, kBehin
 enum class OpKindId : uint8_t;  // op_kind.h
 
 enum OpFlags : uint32_t {
-  kAsyncOp = 1 << 0,  // ends by its Completion
-  kScoped = 1 << 1,   // has a cancel scope extra
+  kAsyncOp = 1 << 0,  // ends when its Completion is called
+  kScoped = 1 << 1,   // has a cancel scope, in its extras
   kRunAlways = 1 << 2,
-  kInternal = 1 << 3,     // done wherever it is granted, by its kind
-  kOwnWay = 1 << 4,       // its kind runs it; it has no body
-  kOnePinMore = 1 << 7,   // of a waiter, or until all parts of a run have ended
-  kInChain = 1 << 9,      // is held, or was, by a chain, a HeldChain extra
-  kForgotten = 1 << 10,   // in a fork's child, which its body runs in: its Vars are not its own any more
-  kDeviceOp = 1 << 11,    // issued to a device; its block stays until it has retired
-  kCapturable = 1 << 12,  // on a device, with a GraphKey extra
-  kAtPush = 1 << 16,      // policy naive or inline: runs on its pusher's thread
-  kRaise = 1 << 17,       // and throws there
+  kInternal = 1 << 3,     // done by its kind, on the thread that grants it
+  kOwnWay = 1 << 4,       // run by its kind; it has no body
+  kOnePinMore = 1 << 7,   // one more pin: that of a waiting thread, or of a run until all its parts have ended
+  kInChain = 1 << 9,      // held by a chain, now or earlier; has a HeldChain* in its extras
+  kForgotten = 1 << 10,   // the process is a fork's child that its body runs in: its Vars are not its own any more
+  kDeviceOp = 1 << 11,    // issued to a device; its block stays until the op has retired
+  kCapturable = 1 << 12,  // on a device, with a GraphKey in its extras
+  kAtPush = 1 << 16,      // policy naive or inline: runs on the thread that pushes it
+  kRaise = 1 << 17,       // an error is thrown by the push
 };
 
 struct OpExtra {
-  OpRecord* next = nullptr;  // in a list of ready ops
+  OpRecord* next = nullptr;  // the next op in a list of ready ops
   const ClosureType* closure = nullptr;
   const char* name = "";
   const char* file = "";
@@ -60,18 +60,18 @@ struct OpExtra {
   uint32_t flags = 0;
   uint8_t pool = 0;
   uint8_t level = 0;
-  uint8_t size_class = 0;        // 0: embedded in its Var; from kLargeClass on: large (arena.h)
-  uint8_t closure_offset = 0;    // in 8 bytes, behind the accesses
-  uint8_t epoch = 0;             // parity of the WaitAll epoch that it was pushed in
-  bool more_behind : 1 = false;  // kInChain: when it ends, the next of its chain starts. Written by who holds it back
-  bool merged : 1 = false;       // kInChain: runs straight after the one before it
-  bool replayed : 1 = false;     // kInChain: a graph has been launched in place of its body
+  uint8_t size_class = 0;        // 0: lies in its Var's block; kLargeClass and above: large (arena.h)
+  uint8_t closure_offset = 0;    // in units of 8 bytes, from the end of the accesses
+  uint8_t epoch = 0;             // parity of the WaitAll epoch in which it was pushed
+  bool more_behind : 1 = false;  // kInChain: the next member starts when this ends; set by who holds the chain
+  bool merged : 1 = false;       // kInChain: runs straight after the member before it
+  bool replayed : 1 = false;     // kInChain: a device graph was launched instead of its body
   uint8_t device = 0;            // kDeviceOp
   uint8_t asked_lane = 0;        // kDeviceOp: a number, Placement::kAnyLane, a channel's, or one of those below
-  uint8_t lane = 0;              // kDeviceOp: the lane that it is on
-  uint8_t intra_op = 0;          // most threads of its ParallelFor; 0: as many as its pool says
+  uint8_t lane = 0;              // kDeviceOp: the lane on which it is
+  uint8_t intra_op = 0;          // most threads of its ParallelFor; 0: as its pool's options say
   OpKindId kind{};
-  std::atomic<OpState> state;  // not initialised: a recycled block says kFree until it is registered
+  std::atomic<OpState> state;  // not initialised: in a recycled block it is kFree until the op is registered
 };
 
 inline constexpr uint8_t kFirstChannelLane = 0x80;
@@ -84,10 +84,10 @@ struct PusherExtra {
 };
 
 struct CompleterExtra {
-  std::atomic<ErrorRecord*> poison{nullptr};  // counted; changed by whoever holds the write access
-  std::atomic<uint32_t> refs{1};              // handles + 1 for the engine until the deletion has completed
+  std::atomic<ErrorRecord*> poison{nullptr};  // counted; changed by the op that has the write access
+  std::atomic<uint32_t> refs{1};              // handles, and 1 for the engine until the deletion has completed
   std::atomic<uint32_t> deleting{0};
-  std::atomic<VarPoints*> points{nullptr};  // where device work on it stands; null: there was none
+  std::atomic<VarPoints*> points{nullptr};  // where device work on the Var stands; null: there was none
 };
 
 struct ProductionEnv {
@@ -99,7 +99,7 @@ struct ProductionEnv {
   using CompleterExtra = detail::CompleterExtra;
   static constexpr Mutant kMutant = Mutant::kNone;
 
-  // async: until its body returns; on a device: until it has retired
+  // An asynchronous op has one more pin until its body returns, a device op until it has retired.
   static constexpr uint32_t ExtraPins(uint32_t flags) {
     return ((flags & (kAsyncOp | kOnePinMore)) ? 1 : 0) + ((flags & kDeviceOp) ? 1 : 0);
   }
@@ -154,7 +154,7 @@ struct ProductionEnv {
 using Protocol = Dependency<ProductionEnv>;
 using Access = Protocol::Access;
 
-// Shared with the CancelScope handles; counted, because an op may outlive them.
+// The flag of a CancelScope. Counted, because an op may outlive the scope's handles.
 using ScopePtr = std::shared_ptr<std::atomic<bool>>;
 
 // What an op's header says before the op is registered. Accesses, pins and closure come next.
@@ -191,7 +191,7 @@ struct OpRecord : Protocol::Op {
   }
   std::byte* extras() { return reinterpret_cast<std::byte*>(accesses() + n_access); }
   void* closure() { return extras() + size_t{8} * extra.closure_offset; }
-  // Extras, in this order, present as the flags say: chain; scope; graph key.
+  // Extras, in this order, each present if its flag is set: chain (kInChain), scope (kScoped), graph key (kCapturable).
   HeldChain*& chain() { return *reinterpret_cast<HeldChain**>(extras()); }
   ScopePtr& scope() { return *reinterpret_cast<ScopePtr*>(extras() + (extra.flags & kInChain ? sizeof(void*) : 0)); }
   GraphKey& graph() { return *reinterpret_cast<GraphKey*>(extras() + ExtraBytes(extra.flags & ~kCapturable)); }
@@ -205,14 +205,14 @@ struct OpRecord : Protocol::Op {
 static_assert(sizeof(OpRecord) == 64 && sizeof(Access) == 32);
 
 struct alignas(64) VarCore : Protocol::Var {
-  // The deletion is an op like any other, kept here so that it needs no allocation.
+  // The deletion is an op like any other. It lies here, so that a deletion needs no memory.
   OpRecord delete_op;
   Access delete_access;
 };
 static_assert(sizeof(VarCore) <= 256);
 inline constexpr uint32_t kVarClass = sizeof(VarCore) / 64;
 
-// relaxed: a chain, whichever (held_chains.h).
+// relaxed: any chain will do, also one that the op has left (core/held_chains.h).
 inline void* ProductionEnv::HolderAtTail(void* op) {
   return std::atomic_ref(static_cast<OpRecord*>(op)->chain()).load(std::memory_order_relaxed);
 }

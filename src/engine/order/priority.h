@@ -1,6 +1,6 @@
-// Priority: which are allowed, and the level of the ready queues that each stands for.
+// Priority: which values are allowed, and the level of the ready queues for each.
 //
-// Threads: pure functions. Errors: UsageError names the op and says what is allowed.
+// Threads: pure functions. Errors: UsageError, which names the op and says what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ inline constexpr int kNormalLevel = kMaxPriority;  // level 0 is the most urgent
 
 [[noreturn, gnu::cold]] void RefusePriority(int priority, const char* op, Site site);
 
-// Called where a push, an operator, a node or a run comes in, before anything is taken for it.
+// Called first by a push, an operator, a node or a run, before anything is taken for it.
 inline void CheckPriority(int priority, const Name& op, Site site) {
-  // Unsigned: one comparison, and no overflow.
+  // Unsigned, so that one comparison checks both bounds and nothing overflows.
   if (static_cast<unsigned>(priority) - static_cast<unsigned>(kMinPriority) >= unsigned{kLevels}) [[unlikely]]
     RefusePriority(priority, op.c_str(), site);
 }

@@ -26,7 +26,7 @@ void Pool::ListQueue(ThreadSlot& slot) {
   list->queues.push_back(queue.get());
   lists_.push_back(std::move(list));
   slot.queues[index_] = std::move(queue);
-  // release: the list's content. Partner: the acquire loads in Find, TryTake and HasReady.
+  // release: publishes the list's content. Partner: the acquire loads in Find, TryTake and HasReady.
   queues_.store(lists_.back().get(), std::memory_order_release);
 }
 
@@ -55,7 +55,8 @@ OpRecord* Pool::TakeAside() {
 OpRecord* Pool::TakeShared(Worker& worker, int level) {
   const auto& queues = queues_.load(std::memory_order_acquire)->queues;
   const auto n = static_cast<uint32_t>(queues.size());
-  // Alone awake: one at a time, nothing to put back. With others awake: many at once, since each take moves the line.
+  // If no other worker is awake, take one op, so that none need be put back; else take many, because each take moves
+  // the line.
   const bool alone = workers_.size() - sleepers_.load(std::memory_order_relaxed) <= 1;
   for (uint32_t i = 0; i < n; ++i) {
     ReadyQueue& q = *queues[(worker.turn + i) % n];
@@ -68,7 +69,7 @@ OpRecord* Pool::TakeShared(Worker& worker, int level) {
     }
     const uint32_t got = q.level[level].TakeMany(taken, most);
     if (!got) continue;
-    for (uint32_t k = got; --k > 0;) Put(*worker.slot, taken[k]);  // reversed: our Pop gives the oldest first
+    for (uint32_t k = got; --k > 0;) Put(*worker.slot, taken[k]);  // in reverse, so that our Pop gets the oldest first
     worker.turn += i;
     return taken[0];
   }
@@ -153,8 +154,8 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
     op = Find(worker, true);
     if (!op) op = Search(worker);
   }
-  // A searcher that found something wakes the next one if it leaves more behind: posts relied on it. seq_cst: partner
-  // is the fence in Notify; a post that saw us searching is seen here.
+  // A searcher that found an op wakes the next worker if it leaves more behind, because posts relied on it. seq_cst:
+  // partner is the fence in Notify; if a post saw us searching, we see its op here.
   if (searchers_.fetch_sub(1, std::memory_order_seq_cst) == 1 && sleepers_.load(std::memory_order_relaxed) != 0 &&
       HasReady())
     Notify();
@@ -162,14 +163,16 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
 }
 
 OpRecord* Pool::Search(Worker& worker) {
-  // Only the last one awake spins: its sleep is the one that costs the next push a wake. And who was in a ranked run.
+  // Only two kinds of workers spin: the last one awake, because its sleep is the one that costs the next push a wake,
+  // and one whose last op was of a ranked run.
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
   const bool lingers = std::exchange(worker.lingers, false);  // mechanism: lingers
   if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);
   SpinPlaces& places = host_.spin_places();
   SpinPlaces::Note(places.searcher);
   const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
-  // Where ops stream in, the longer the run that has just ended, the further the pusher may get ahead.
+  // If ops arrive in a stream: the more ops were found in a row, the longer the first pause, so that the pusher gets
+  // ahead.
   uint32_t pauses = tuning::kIdlePauses;
   pauses = std::clamp(worker.found * tuning::kPausesPerOp, pauses, tuning::kMostPauses);  // mechanism: pauses
   worker.found = 0;
@@ -184,9 +187,9 @@ OpRecord* Pool::Search(Worker& worker) {
   }
 }
 
-// Called as a searcher; returns as a searcher, when there is work, or a wake, or a stop.
+// The caller is a searcher, before and after. Returns when there is work, a wake, or a stop.
 void Pool::Sleep(Worker& worker) {
-  worker.slot->cache.Flush();  // what others may be waiting for
+  worker.slot->cache.Flush();  // it may have blocks for which others wait
   {
     MutexLock lock(mu_);
     sleeping_.push_back(&worker);
@@ -194,7 +197,7 @@ void Pool::Sleep(Worker& worker) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
   }
   searchers_.fetch_sub(1, std::memory_order_seq_cst);
-  HeavyFence();  // partner: LightFence in Notify, and the announcement of waiters for room or for a drain
+  HeavyFence();  // partners: LightFence in Notify, and in the announcements of waits for room and for a drain
   host_.NoteIdle();
   worker.sleeps.Add();
   while ((!HasReady() || LeftToOthers()) && !stopping()) {
@@ -203,14 +206,15 @@ void Pool::Sleep(Worker& worker) {
   }
   MutexLock lock(mu_);
   const auto at = std::find(sleeping_.begin(), sleeping_.end(), &worker);
-  if (at == sleeping_.end()) return;  // somebody wakes us meanwhile, and counted us as a searcher
+  if (at == sleeping_.end()) return;  // another thread is waking us, and has counted us as a searcher
   sleeping_.erase(at);
   worker.asleep.store(0, std::memory_order_relaxed);
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   searchers_.fetch_add(1, std::memory_order_seq_cst);
 }
 
-// With the caller asleep. The last one to fall asleep sees everybody asleep, and leaves nothing.
+// Whether the tiny regime lets this sleeping worker leave its ops to others. The last worker to fall asleep sees that
+// all sleep, and leaves nothing.
 bool Pool::LeftToOthers() const {
   return tiny_.load(std::memory_order_relaxed) && sleepers_.load(std::memory_order_seq_cst) < workers_.size();
 }
@@ -221,7 +225,8 @@ uint64_t Pool::ProgressMark() const {
   return mark;
 }
 
-// One sleep, timed for the sentinel. False if the sentinel found the others stuck, and work.
+// Sleeps once; the sentinel sleeps for a limited time. Returns false if the sentinel found work, and found the others
+// stuck.
 bool Pool::SleepOnce(Worker& worker) {
   Worker* none = nullptr;
   if (!LeftToOthers() || !sentinel_.compare_exchange_strong(none, &worker, std::memory_order_relaxed)) {
@@ -239,12 +244,13 @@ bool Pool::SleepOnce(Worker& worker) {
 bool Pool::NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops) {
   const int64_t limit = static_cast<int64_t>(ops) * tuning::kTinyOpNanos;
   const bool was_tiny = tiny_.load(std::memory_order_relaxed);
-  // A mean just above the limit is a preemption as a rule, often by the sentinel: it takes two to end the regime.
+  // A mean just above the limit comes from a preemption as a rule, often by the sentinel; so the regime ends only after
+  // two.
   const bool doubted = std::exchange(worker.doubts, took.count() >= limit);
   const bool tiny = took.count() < (was_tiny && !doubted ? tuning::kDoubtfulMeans * limit : limit);
   if (tiny != was_tiny) tiny_.store(tiny, std::memory_order_relaxed);
   if (!tiny) {
-    if (sleepers_.load(std::memory_order_relaxed) != 0 && HasReady()) Notify();  // what posts left undone meanwhile
+    if (sleepers_.load(std::memory_order_relaxed) != 0 && HasReady()) Notify();  // the wakes that posts left out
     return false;
   }
   return sleepers_.load(std::memory_order_relaxed) + 1 < workers_.size();
@@ -261,11 +267,12 @@ void Pool::WakeOne() {
   {
     MutexLock lock(mu_);
     if (sleeping_.empty()) return;
-    worker = sleeping_.back();  // the one that slept least: its caches are the warmest
+    worker = sleeping_.back();  // it slept for the shortest time, so its caches are the warmest
     sleeping_.pop_back();
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    searchers_.fetch_add(1, std::memory_order_seq_cst);  // on its behalf, so that no second one is woken meanwhile
-    // Under the lock: outside, the worker could wake by itself and sleep again, and this store would end that sleep.
+    searchers_.fetch_add(1, std::memory_order_seq_cst);  // for that worker, so that no second one is woken
+    // Under the lock: otherwise the worker could wake by itself and sleep again, and this store would end that new
+    // sleep.
     worker->asleep.store(0, std::memory_order_release);
   }
   wakeups_.fetch_add(1, std::memory_order_relaxed);

@@ -1,16 +1,18 @@
-// Pool: the ready ops of one placement, and the workers that run them. Parking and waking.
+// Pool: the ready ops of one placement, and the workers that run them; how workers sleep and are woken.
 //
-// Sleeping: a worker that finds nothing announces itself asleep, HeavyFence(), looks once more, and sleeps. Whoever
-// posts an op publishes it, LightFence(), and looks for sleepers. One of the two sees the other, so no wake is lost.
-// A post wakes a sleeper only if nobody is searching: a searcher will find the op, or, having missed it, find it when
-// it looks once more after announcing. A searcher that finds an op and leaves more behind wakes the next one.
-// Tiny ops: where ops take less than waking a worker for them gains, one awake worker is faster than two. Workers
-// measure a mean over some ops now and then; while it is tiny, posts wake nobody as long as somebody is awake, and
-// all but one go to sleep. One of the sleepers, the sentinel, looks again after a moment: if the awake ones have not
-// moved since, an op was long after all, and the regime ends. With nobody awake a post always wakes.
-// The checker runs this protocol as a model (tests/checker/sleep_wake_test.cc).
+// Sleeping: a worker that finds no op announces that it sleeps, calls HeavyFence(), looks once more, and sleeps.
+// Whoever posts an op publishes it, calls LightFence(), and looks for sleepers. One of the two sees the other, so no
+// wake is lost. A post wakes a sleeper only if no worker is searching. A searcher finds the op; if it misses it, it
+// finds the op in its last look after the announcement. A searcher that finds an op and leaves more behind wakes the
+// next worker.
+// Tiny ops: if ops take less time than waking a worker for them saves, one awake worker is faster than two. Workers
+// measure the mean time of some ops now and then. While it is tiny, posts wake nobody as long as somebody is awake, and
+// all workers but one go to sleep. One of the sleepers, the sentinel, looks again after a moment: if the awake workers
+// have completed nothing since, an op was long after all, and the tiny regime ends. If nobody is awake, a post always
+// wakes a worker.
+// tests/checker/sleep_wake_test.cc runs a model of this protocol through every interleaving.
 //
-// Threads: Post by any thread with its slot; Next by the worker's thread.
+// Threads: any thread may post, with its own slot; Next is called by the worker's thread.
 #pragma once
 
 #include <chrono>
@@ -28,31 +30,32 @@ namespace engine::detail {
 
 class Pool;
 
-// A worker is a role: a queue, a slot and an index. A thread plays it, and may lend it to a stand-in.
+// Worker: a role, which has a queue, a slot and an index. A thread plays it, and may lend it to a stand-in thread.
 struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
   std::string lane;                       // "cpu/0"
-  bool played = false;                    // by a thread; set and looked at under the lock of Pools
-  uint32_t turn = 0;                      // where the next look starts
-  uint32_t found = 0;                     // ops since it last found nothing
-  bool doubts = false;                    // that ops are still tiny: the last mean was not
-  std::chrono::nanoseconds searched{0};   // since the last mean: nobody's op
-  struct DeviceLane* run_lane = nullptr;  // of a device's issuer: that it issued on last
-  bool lingers = false;    // its last op was of a ranked run, which many workers share: another may follow
-  bool turn_over = false;  // what runs next goes to the queue instead, so that others have a turn
-  uint8_t untold = 0;      // 1 + the parity of a last op whose end a WaitAll may wait for (drain.cc)
-  // Futex word: 0 awake, 1 asleep. Set to 1 under Pool::mu_ by its thread, to 0 by whoever wakes it.
+  bool played = false;                    // some thread plays it; under the lock of Pools
+  uint32_t turn = 0;                      // where its next look for ops starts
+  uint32_t found = 0;                     // how many ops it has found since it last found none
+  bool doubts = false;                    // the last mean was not tiny, so the next one decides whether ops still are
+  std::chrono::nanoseconds searched{0};   // time spent searching since the last mean; it counts for no op
+  struct DeviceLane* run_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
+  bool lingers = false;    // its last op was of a ranked run, which many workers share, so another may follow soon
+  bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
+  uint8_t untold = 0;      // 1 + the epoch parity of its last op, whose end it has not told to WaitAll yet (drain.cc);
+                           // 0: nothing to tell
+  // Futex word: 0 awake, 1 asleep. Its thread sets it to 1 under Pool::mu_; whoever wakes the worker sets it to 0.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;
 };
 
-// What a pool's workers tell the engine.
+// PoolHost: what a pool's workers report to the engine.
 class PoolHost {
  public:
   virtual void TellDrain(Worker& worker,
-                         const OpRecord* next) = 0;  // what the worker has not told yet, unless `next` will
+                         const OpRecord* next) = 0;  // tells what the worker has not told yet, unless `next` will
   virtual void NoteIdle() = 0;                       // a worker is about to sleep
   SpinPlaces& spin_places() { return spin_places_; }
 
@@ -66,8 +69,8 @@ class Pool {
   Pool(PoolHost& host, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin);
   ~Pool();
 
-  // Puts a ready op in the slot's queue, without waking. Never fails: where there is no memory for the queue, the op is put
-  // aside, in a list of the pool's.
+  // Puts a ready op into the slot's queue, and wakes nobody. Never fails: if there is no memory for the queue, the op
+  // goes into a list of the pool.
   void Put(ThreadSlot& slot, OpRecord* op) {
     CheckState(op, Bit(OpState::kReady), "an op is queued that is not ready");
     const uint32_t bit = 1u << op->extra.level;
@@ -77,40 +80,42 @@ class Pool {
     if (!queue || !queue->level[op->extra.level].TryPush(op)) [[unlikely]]
       PutSlow(slot, op);
   }
-  // Sees to it that somebody will look at what was Put. One call serves many puts.
+  // Makes sure that a worker will look at what was Put. One call serves several Puts.
   void Notify() {
     LightFence();
     const uint32_t asleep = sleepers_.load(std::memory_order_relaxed);
     if (asleep == 0) return;
     if (tiny_.load(std::memory_order_relaxed) && asleep < workers_.size()) return;
-    // A searcher is relied on only once it must see what was put. Partner: the seq_cst subtraction in Next.
+    // A searcher counts only if it must see what was put. Partner: the seq_cst subtraction in Next.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (searchers_.load(std::memory_order_relaxed) == 0) WakeOne();
   }
 
-  // The next op for `worker`, or null when the pool stops. Blocks. `fair`: looks at other threads' queues first.
+  // Waits for the next op for `worker` and returns it; null when the pool stops. `fair`: looks at other threads' queues
+  // first.
   OpRecord* Next(Worker& worker, bool fair);
-  // What `ops` ops of a worker took, overhead included, its searches left out. True if the worker should make room for the others.
+  // Reports how long `ops` ops of a worker took, overhead included, searches excluded. Returns true if the worker
+  // should sleep (Retire).
   bool NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops);
-  // Goes to sleep although there may be work, if somebody else is awake to do it.
+  // Sends the worker to sleep, even if there is work, if somebody else is awake to do it.
   void Retire(Worker& worker);
-  // Whatever can be taken without blocking by a thread that is no worker; null if nothing.
+  // An op for a thread that is no worker, if one can be taken without blocking; else null.
   OpRecord* TryTake();
   bool HasReady() const;
-  // A worker sleeps or searches. relaxed: a look that misses one costs a moment.
+  // Whether a worker sleeps or searches. relaxed: a stale answer costs a moment.
   bool WantsWork() const {
     return (sleepers_.load(std::memory_order_relaxed) | searchers_.load(std::memory_order_relaxed)) != 0 && !stopping();
   }
-  // No ready op, and every worker asleep: nothing here will make progress by itself.
+  // Whether there is no ready op and every worker sleeps: nothing here will make progress by itself.
   bool Quiet() const;
 
   void StopWorkers();  // every Next returns null until RestartWorkers
   void RestartWorkers() { stopping_.store(false, std::memory_order_relaxed); }
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
-  // Ops of several priorities were put: successors must queue up instead of running at once.
+  // Ops of several priorities were put, so successors must queue instead of running at once.
   bool mixed_levels() const { return levels_used_.load(std::memory_order_relaxed) & ~(1u << kNormalLevel); }
 
-  // `most` threads; 0: as many as the options say.
+  // Uses at most `most` threads; 0: as many as the options say.
   void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body, int most) EXCLUDES(mu_);
 
   uint8_t index() const { return index_; }
@@ -119,7 +124,7 @@ class Pool {
   uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
-  struct QueueList {  // immutable; replaced as a whole
+  struct QueueList {  // immutable; a new list replaces it
     std::vector<ReadyQueue*> queues;
   };
   void ListQueue(ThreadSlot& slot) EXCLUDES(mu_);
@@ -144,22 +149,23 @@ class Pool {
   std::vector<std::unique_ptr<Worker>> workers_;
 
   alignas(64) std::atomic<QueueList*> queues_{nullptr};
-  std::atomic<uint32_t> levels_used_{0};  // sticky; relaxed: publishes nothing, set before the op is published
-  std::atomic<bool> aside_{false};        // something was put aside
+  std::atomic<uint32_t> levels_used_{0};  // bits are only ever set; relaxed: publishes nothing, and a bit is set before
+                                          // its op is published
+  std::atomic<bool> aside_{false};        // the pool's own list (see Put) has ops
   std::atomic<bool> stopping_{false};
-  // Partners: Notify's relaxed loads behind LightFence; changed under mu_ (sleepers) or anywhere (searchers), each
-  // change followed by HeavyFence where it promises to look again.
+  // Partners: Notify's relaxed loads behind LightFence. sleepers_ changes under mu_, searchers_ anywhere; if a change
+  // promises another look, HeavyFence follows it.
   alignas(64) std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> searchers_{0};
-  // relaxed: both only choose who sleeps how long; a stale value costs a moment.
+  // relaxed: both only decide who sleeps and for how long; a stale value costs a moment.
   std::atomic<bool> tiny_{false};
   std::atomic<Worker*> sentinel_{nullptr};
   alignas(64) Mutex mu_;
-  std::vector<Worker*> sleeping_ GUARDED_BY(mu_);  // has room for all
+  std::vector<Worker*> sleeping_ GUARDED_BY(mu_);  // has room for all workers
   OpRecord* first_aside_ GUARDED_BY(mu_) = nullptr;
   OpRecord* last_aside_ GUARDED_BY(mu_) = nullptr;
   std::vector<std::unique_ptr<QueueList>> lists_ GUARDED_BY(mu_);
-  std::map<int, std::unique_ptr<IntraOp>> intra_op_ GUARDED_BY(mu_);  // by number of threads
+  std::map<int, std::unique_ptr<IntraOp>> intra_op_ GUARDED_BY(mu_);  // one for each number of threads
   std::atomic<uint64_t> wakeups_{0};
 };
 

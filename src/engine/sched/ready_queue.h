@@ -1,12 +1,13 @@
-// ReadyQueue: ready ops of one producer thread for one pool, a deque a priority level.
+// ReadyQueue: the ready ops that one thread has queued for one pool; a deque for each priority level.
 //
-// The thread that owns it pushes at the tail. A worker's own queue is a work-stealing deque (Chase & Lev 2005, with
-// the orders of Lê et al. 2013): its owner also pops at the tail. The queue of an outside thread is never popped by
-// its owner, so that others may take several ops at once.
+// The owner pushes at the tail. A worker's own queue is a work-stealing deque (Chase & Lev 2005, with the orders of Lê
+// et al. 2013): its owner also pops at the tail. The owner of an outside thread's queue never pops, so takers may take
+// several ops at once.
 //
-// Threads:   Push, Pop: the owner. Steal, TakeMany, Looks..: anyone.
-// Ownership: ops pass through; buffers grow and are kept until the queue goes, because a thief may still read one.
-// Order:     first in, first out for takers; last in, first out for the owner's Pop.
+// Threads:   Push, TryPush, Pop: the owner. Steal, Empty, Size, and TakeMany where the owner never pops: any thread.
+// Ownership: ops pass through. Buffers grow, and are kept until the queue goes, because a thief may still read an old
+//            one.
+// Order:     takers get the oldest op first; the owner's Pop gets the newest first.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ namespace engine::detail {
 
 class ReadyDeque {
  public:
-  // False: there is no room that is known of, and Push would make some.
+  // False: the owner knows of no room, and Push would make some.
   [[gnu::always_inline]] bool TryPush(OpRecord* op) {
     const int64_t t = tail_.load(std::memory_order_relaxed);
     Buffer* b = buffer_.load(std::memory_order_relaxed);
@@ -32,7 +33,7 @@ class ReadyDeque {
     Store(t, b, op);
     return true;
   }
-  // Throws where there is no memory, and has changed nothing.
+  // Throws if there is no memory for more room, and has changed nothing then.
   void Push(OpRecord* op) {
     if (TryPush(op)) return;
     const int64_t t = tail_.load(std::memory_order_relaxed);
@@ -44,7 +45,8 @@ class ReadyDeque {
     if (t < head_.load(std::memory_order_relaxed)) return nullptr;
     Buffer* b = buffer_.load(std::memory_order_relaxed);
     tail_.store(t, std::memory_order_relaxed);
-    // seq_cst: our claim of t before our look at head. Partner: the fence in Steal, between its looks at head and tail.
+    // seq_cst: our claim of t comes before our look at head. Partner: the fence in Steal, between its looks at head and
+    // tail.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     int64_t h = head_.load(std::memory_order_relaxed);
     if (h < t) return b->at(t).load(std::memory_order_relaxed);
@@ -55,7 +57,7 @@ class ReadyDeque {
     return op;
   }
 
-  // Takes the oldest op, of any queue.
+  // Takes the oldest op. Works on every queue.
   OpRecord* Steal() {
     int64_t h = head_.load(std::memory_order_acquire);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // partner: the fence in Pop
@@ -63,13 +65,13 @@ class ReadyDeque {
     if (h >= t) return nullptr;
     Buffer* b = buffer_.load(std::memory_order_acquire);
     OpRecord* op = b->at(h).load(std::memory_order_relaxed);
-    // The claim. A failed one means that somebody else took it; the slot's content is then not ours to read.
+    // The claim. If it fails, another thread took the op, and what we read from the slot does not count.
     if (!head_.compare_exchange_strong(h, h + 1, std::memory_order_seq_cst, std::memory_order_relaxed)) return nullptr;
     return op;
   }
 
-  // Takes up to `most` of the oldest ops into `out`; only where the owner never pops. Reads the owner's line only when
-  // all that was known to be there is taken, so that a busy pusher keeps it.
+  // Takes up to `most` of the oldest ops into `out`. Only for a queue whose owner never pops. Reads the owner's cache
+  // line only if all ops that it knew of are taken, so that a busy pusher keeps the line.
   uint32_t TakeMany(OpRecord** out, uint32_t most) {
     int64_t h = head_.load(std::memory_order_acquire);
     for (;;) {
@@ -77,14 +79,15 @@ class ReadyDeque {
       if (h >= t) {
         t = tail_.load(std::memory_order_acquire);
         if (h >= t) return 0;
-        // release: keeps what the acquire above gave us visible through tail_seen_. Partner: the load above.
+        // release: what the acquire above made visible stays visible through tail_seen_. Partner: the acquire load of
+        // tail_seen_.
         tail_seen_.store(t, std::memory_order_release);
       }
       Buffer* b = buffer_.load(std::memory_order_acquire);
       const auto n = static_cast<uint32_t>(t - h < most ? t - h : most);
       for (uint32_t i = 0; i < n; ++i) out[i] = b->at(h + i).load(std::memory_order_relaxed);
       for (uint32_t i = n == 1 ? tuning::kPrefetchAhead - 1 : 0; i < tuning::kPrefetchAhead; ++i)
-        PrefetchBlock(b->at(h + n + i).load(std::memory_order_relaxed));  // a stale pointer fetches in vain
+        PrefetchBlock(b->at(h + n + i).load(std::memory_order_relaxed));  // a stale pointer only wastes a fetch
       if (head_.compare_exchange_weak(h, h + n, std::memory_order_acq_rel, std::memory_order_acquire)) return n;
     }
   }
@@ -103,7 +106,7 @@ class ReadyDeque {
     std::unique_ptr<std::atomic<OpRecord*>[]> slots;
   };
 
-  // The release store of the tail publishes the op. Partner: the acquire loads of the takers.
+  // release: the store of the tail publishes the op. Partner: the acquire loads of the takers.
   [[gnu::always_inline]] void Store(int64_t t, Buffer* b, OpRecord* op) {
     b->at(t).store(op, std::memory_order_relaxed);
     tail_.store(t + 1, std::memory_order_release);
@@ -122,9 +125,9 @@ class ReadyDeque {
     return buffers_.back().get();
   }
 
-  alignas(64) std::atomic<int64_t> head_{0};  // takers' line
+  alignas(64) std::atomic<int64_t> head_{0};  // the takers' cache line
   std::atomic<int64_t> tail_seen_{0};
-  alignas(64) std::atomic<int64_t> tail_{0};  // owner's line
+  alignas(64) std::atomic<int64_t> tail_{0};  // the owner's cache line
   std::atomic<Buffer*> buffer_{nullptr};
   int64_t head_seen_ = 0;
   std::vector<std::unique_ptr<Buffer>> buffers_;
@@ -132,7 +135,7 @@ class ReadyDeque {
 
 struct ReadyQueue {
   std::array<ReadyDeque, kLevels> level;
-  bool owner_pops = false;  // a worker's own; written before the queue is listed in its pool
+  bool owner_pops = false;  // true for a worker's own queue; written before the pool lists the queue
 };
 
 }  // namespace engine::detail

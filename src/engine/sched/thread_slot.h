@@ -1,9 +1,9 @@
-// ThreadSlot: what one thread needs to push to and complete for one engine, without sharing a line.
+// ThreadSlot: what one thread needs to push to one engine and to complete its ops, without sharing a cache line.
 //
-// Threads:   everything is used by the slot's thread, except the atomics and counters, which others may read.
-// Ownership: the engine owns slots. A thread takes one on its first call, and gives it back when it ends; the next
-//            new thread takes it over, with its counters and queues. A worker's slot belongs to the worker, and goes
-//            to the stand-in together with it.
+// Threads:   the slot's thread uses everything; other threads may read the atomics and the counters.
+// Ownership: the engine owns slots. A thread takes one on its first call and gives it back when it ends; the next new
+//            thread takes it over, with its counters and queues. A worker's slot belongs to the worker, and goes to a
+//            stand-in together with the role.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace engine::detail {
 class EngineCore;
 struct Worker;
 
-// Memory that is there before it is needed, and kept.
+// Scratch: memory that is reserved before it is needed, and kept.
 class Scratch {
  public:
   void Reserve(size_t bytes) {
@@ -45,11 +45,11 @@ struct alignas(64) ThreadSlot {
   BlockCache var_cache;
   BlockCache completion_cache;
   Worker* worker = nullptr;
-  std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by pool; the pools list them too
-  std::vector<HeldChain*> needed;  // what the registration in progress queued behind, to be released after it
-  Scratch scratch;                 // of the registration of many accesses
+  std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by number of the pool; the pools list them too
+  std::vector<HeldChain*> needed;  // chains whose ops the current registration queued behind; released after it
+  Scratch scratch;                 // for a registration of many accesses
 
-  // What this thread made ready for the pool has been taken.
+  // Whether everything that this thread queued for that pool has been taken.
   bool NothingQueued(uint8_t pool) const {
     const ReadyQueue* queue = queues[pool].get();
     if (!queue) return true;
@@ -58,9 +58,9 @@ struct alignas(64) ThreadSlot {
     return true;
   }
 
-  // The push gate's light side, see gate.h.
+  // The frequent side of the push gate (gate.h).
   alignas(64) std::atomic<uint32_t> pushing{0};
-  // By parity of the WaitAll epoch. AddRelease: publishes that the ops are settled. Partner: the sums of Slots.
+  // By parity of the WaitAll epoch. AddRelease publishes that the ops are settled. Partner: the sums of Slots.
   OwnedCounter pushed[2];
   OwnedCounter completed[2];
   OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
@@ -68,21 +68,21 @@ struct alignas(64) ThreadSlot {
   bool taken = false;  // under the lock of Slots
 };
 
-// The slot that this thread used last, and of which engine.
+// The slot that this thread used last, and the id of that slot's engine.
 extern thread_local constinit uint64_t t_engine_id;
 extern thread_local constinit ThreadSlot* t_slot;
 
-// One frame for each op body on this thread's stack, innermost first: waits look through them.
+// One frame for each op body on this thread's stack, innermost first. Waits look through them.
 struct RunFrame {
   EngineCore* core;
   OpRecord* op;
   RunFrame* outer;
-  Stream stream = {};  // of a body that is captured; else its lane's is the one
+  Stream stream = {};  // the stream on which the body is captured; null: the stream of its lane
 };
 extern thread_local constinit RunFrame* t_frame;
-// Set while the body that runs on this thread has lent the thread's role to a stand-in.
+// True while the body on this thread has lent the thread's role to a stand-in.
 extern thread_local constinit bool t_role_lent;
-// Set while this thread runs a piece of a ParallelFor, for the op that t_frame names (piece_of_op.h).
+// True while this thread runs a piece of a ParallelFor, for the op that t_frame names (piece_of_op.h).
 extern thread_local constinit bool t_in_piece;
 
 inline void* ProductionEnv::Scratch(Pass& pass) { return pass.slot->scratch.memory(); }

@@ -1,6 +1,7 @@
-// TraceRing: the events of one thread slot. The slot's thread appends; StopTrace collects once the engine is quiet.
+// TraceRing: the events of one thread slot. The slot's thread adds them; StopTrace collects those of all slots.
 //
-// Recording starts and stops through one read-mostly flag; while it is off an op pays one predictable branch.
+// One flag, which is rarely written, starts and stops the recording. While it is off, an op pays one predictable
+// branch.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,9 @@ namespace engine::detail {
 
 class TraceRing {
  public:
-  static constexpr size_t kMostEvents = size_t{1} << 20;  // a slot; later events are left out
+  static constexpr size_t kMostEvents = size_t{1} << 20;  // for each slot; later events are left out
   void Add(const TraceEvent& event) EXCLUDES(mu_) {
-    MutexLock lock(mu_);  // uncontended but for the moment of collection
+    MutexLock lock(mu_);  // uncontended, except while StopTrace collects
     if (events_.size() < kMostEvents) events_.push_back(event);
   }
   void MoveTo(std::vector<TraceEvent>& out) EXCLUDES(mu_) {

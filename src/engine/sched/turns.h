@@ -1,10 +1,11 @@
-// Turns: clients that run plans on their own threads take turns where a processor is shared by several of them.
+// Turns: clients that run plans on their own threads take turns if several of them share a processor.
 //
-// Left to itself, each runs until its time slice ends (some milliseconds), and the run that is cut there waits for the
-// slices of all others: with 64 clients on 2 cores that is the p99. A client that finds others on its processor lets them
-// go first before each of its runs, so that a slice hardly ever ends inside one. Nobody waits for anybody.
+// Without turns each client runs until its time slice ends (some milliseconds), and a run that is cut there waits for
+// the slices of all other clients: with 64 clients on 2 cores that is the p99. A client that finds others on its
+// processor yields to them before each of its runs, so a slice hardly ever ends inside a run. Nobody waits for anybody.
 //
-// Threads: Take by any thread; threads of one processor share a line, and only take turns on it.
+// Threads: any thread may call Take. Threads on one processor share a cache line, and write it only when they take
+//          turns.
 #pragma once
 
 #include <sched.h>
@@ -20,9 +21,10 @@ class Turns {
  public:
   Turns() : last_(static_cast<size_t>(get_nprocs_conf())) {}
 
-  // Before a run, with nothing in hand that others may want.
+  // Called before a run, while the caller has nothing that others may want.
   void Take() noexcept {
-    static thread_local constinit bool shares = false;  // others came in our last turn; its address tells threads apart
+    static thread_local constinit bool shares = false;  // other threads came in our last turn. The address of `shares`
+                                                        // identifies this thread
     std::atomic<const void*>* last = &Here();
     if (!shares && last->load(std::memory_order_relaxed) == &shares) [[likely]]
       return;
@@ -34,7 +36,7 @@ class Turns {
   }
 
  private:
-  // Who began the last run on a processor. relaxed: only decides who yields.
+  // Who began the last run on a processor. relaxed: it decides only who yields.
   struct alignas(64) Place {
     std::atomic<const void*> last{nullptr};
   };

@@ -1,4 +1,4 @@
-// Loopback: a rank is kernels on a software device's stream, which meet in a LoopbackWorld.
+// Loopback: each push of a rank is a kernel on a software device's stream; the kernels meet in a LoopbackWorld.
 #include <unistd.h>
 
 #include <cstdio>
@@ -73,7 +73,7 @@ std::unique_ptr<CommBackend> MakeLoopbackBackend(const Membership& membership, D
 CommunicatorId NewLoopbackId() {
   static std::atomic<uint64_t> next{1};
   CommunicatorId id;
-  // relaxed: only uniqueness counts.
+  // relaxed: the number only has to be unique.
   std::snprintf(reinterpret_cast<char*>(id.bytes.data()), id.bytes.size(), "loopback %d %llu", getpid(),
                 static_cast<unsigned long long>(next.fetch_add(1, std::memory_order_relaxed)));
   return id;

@@ -1,4 +1,4 @@
-// The arithmetic of loopback's reductions: in the order of the ranks, so that a result is always the same bits.
+// The arithmetic of loopback's reductions. Ranks are reduced in their order, so a result always has the same bits.
 #include <bit>
 #include <cmath>
 #include <type_traits>
@@ -21,7 +21,7 @@ struct Half {
     const float size = std::fabs(value);
     if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00u);
     if (size >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00u);
-    // In units of the result's last place; nearbyint rounds to even.
+    // In units of the result's last place. nearbyint rounds halves to even.
     const int exponent = size < 0x1p-14f ? -14 : std::ilogb(size);
     const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, 10 - exponent)));
     return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 14) << 10) + units));

@@ -37,7 +37,8 @@ bool Same(const std::vector<Collective>& a, const std::vector<Collective>& b) {
 constinit Mutex g_worlds_mu;
 std::map<std::array<unsigned char, 128>, std::shared_ptr<LoopbackWorld>>& Worlds() REQUIRES(g_worlds_mu) {
   static auto* worlds =
-      new std::map<std::array<unsigned char, 128>, std::shared_ptr<LoopbackWorld>>;  // outlives threads
+      new std::map<std::array<unsigned char, 128>, std::shared_ptr<LoopbackWorld>>;  // never destroyed, because threads
+                                                                                     // may outlive statics
   return *worlds;
 }
 
@@ -117,7 +118,7 @@ void LoopbackWorld::Run(int rank, const std::vector<Collective>& group, Planted 
     Fail("a planted asynchronous error, at push " + std::to_string(planted.push) + " of rank " + std::to_string(rank));
   const bool hangs = planted.any && planted.fault == LoopbackFault::kNeverComes;
   if (hangs || !failure_.empty()) {
-    ++visit.open;  // for ever
+    ++visit.open;  // it never ends
   } else if (!At(rank).gone) {
     Part part{&visit, {}};
     for (const Collective& c : group)
@@ -164,7 +165,7 @@ void LoopbackWorld::Perform(const std::vector<Part>& parts) {
     if (bytes == 0) continue;
     std::vector<const void*> inputs;
     for (const Part& p : parts) inputs.push_back(p.calls[i].send);
-    // Results first go aside, because a rank's buffers may be one.
+    // Results are first kept aside, because a rank's two buffers may be the same.
     const bool scatters = call.kind == Kind::kReduceScatter, gathers = call.kind == Kind::kAllGather;
     std::vector<std::byte> result(scatters || gathers ? n * bytes : bytes);
     if (Reduces(call)) {

@@ -1,12 +1,15 @@
 // LoopbackWorld: where the ranks of one loopback communicator meet, in memory.
 //
-// A push of a rank comes here twice: when it is issued (Count, which says whether a fault was planted there), and when its
-// stream gets to it (Run), which returns when all that it takes part in is done: its collectives as one meeting of all ranks,
-// each send and recv with its other side. Whoever comes last to a meeting does the work for everybody.
+// Each push of a rank calls the world twice: when it is issued (Count, which says whether a fault was planted there),
+// and when the rank's stream reaches it (Run). Run returns when everything in the push is done: its collectives, as one
+// meeting of all ranks, and each send and recv with its other side. The rank that comes last to a meeting does the work
+// for all.
 //
-// Threads:   any; one lock. Run blocks, as a kernel of a real library does, until the rest is there or its rank is aborted.
-// Ownership: shared by the ranks; found by id until all of them have gone.
-// Errors:    the first failure is everybody's, and lasts: nothing is matched after it. Ranks learn it by failure().
+// Threads:   any; one lock. Run blocks, as a kernel of a real library does, until the other ranks have come or its rank
+//            is aborted.
+// Ownership: shared by the ranks. It is found by its id until all ranks have gone.
+// Errors:    the first failure is that of all ranks, and stays: nothing is matched after it. Ranks learn of it by
+//            failure().
 #pragma once
 
 #include <deque>
@@ -23,7 +26,7 @@ namespace engine::detail {
 class LoopbackWorld {
  public:
   static std::shared_ptr<LoopbackWorld> Of(const CommunicatorId& id);  // made on first use
-  static void Forget(const CommunicatorId& id);                        // once nobody can come any more
+  static void Forget(const CommunicatorId& id);                        // once no rank can come any more
 
   void Plant(int rank, uint64_t nth, LoopbackFault fault) EXCLUDES(mu_);
   void Join(int rank, int size) EXCLUDES(mu_);  // throws CommunicatorError
@@ -35,12 +38,13 @@ class LoopbackWorld {
   Planted Count(int rank) EXCLUDES(mu_);
   void Run(int rank, const std::vector<Collective>& group, Planted planted) EXCLUDES(mu_);
   std::string failure() const EXCLUDES(mu_);
-  // The rank takes part in nothing any more. With a reason, that is a failure; without, if somebody waits for it.
+  // The rank takes part in nothing any more. That is a failure if `why` gives a reason, or if another rank waits for
+  // it.
   void Leave(int rank, const std::string& why) EXCLUDES(mu_);
-  bool Deserted() const EXCLUDES(mu_);  // all ranks have come, and have gone
+  bool Deserted() const EXCLUDES(mu_);  // all ranks have come and gone
 
  private:
-  struct Visit {  // of a push in Run; on its stack
+  struct Visit {  // a push that is in Run; lies on its stack
     int rank;
     size_t open = 0;  // parts that are not done
   };
@@ -61,14 +65,15 @@ class LoopbackWorld {
 
   mutable Mutex mu_;
   CondVar changed_;
-  int size_ GUARDED_BY(mu_) = 0;  // 0: nobody has come
+  int size_ GUARDED_BY(mu_) = 0;  // 0: no rank has come
   std::vector<Rank> ranks_ GUARDED_BY(mu_);
   std::string failure_ GUARDED_BY(mu_);
-  std::map<uint64_t, std::vector<Part>> meetings_ GUARDED_BY(mu_);  // by number; parts by rank, calls empty: not there
+  std::map<uint64_t, std::vector<Part>> meetings_ GUARDED_BY(mu_);  // by number; parts by rank; no calls: that rank has
+                                                                    // not come
   std::map<std::pair<int, int>, std::deque<Part>> sends_ GUARDED_BY(mu_), recvs_ GUARDED_BY(mu_);  // by (from, to)
 };
 
-// result[i] = reduction over the inputs of their element i, in their order.
+// result[i] = the reduction of element i of all inputs, in the order of the inputs.
 void ReduceInto(void* result, const std::vector<const void*>& inputs, size_t count, DataType type, Reduction reduction);
 
 }  // namespace engine::detail

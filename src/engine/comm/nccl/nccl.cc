@@ -1,7 +1,7 @@
-// NCCL. The communicator is non-blocking: a call that has to wait for peers says ncclInProgress, and this rank's own thread
-// asks until it is done, so that an abort gets through at any time.
+// The NCCL backend. The communicator is non-blocking: a call that has to wait for peers returns ncclInProgress, and
+// this rank's own thread asks until the call is done, so that an abort gets through at any time.
 //
-// Locks: mu_, for the length of NCCL's calls, none of which waits for a peer.
+// Locks: mu_, for the length of each call of NCCL; none of these calls waits for a peer.
 #include <nccl.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "comm/backend.h"
 #include "engine/device/cuda_stream.h"
 
-// Non-blocking communicators, and names of the last error.
+// Needed for non-blocking communicators, and for the text of the last error.
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "NCCL 2.18 or newer is needed");
 
 namespace engine::detail {
@@ -19,7 +19,8 @@ namespace {
 
 static_assert(sizeof(CommunicatorId) == sizeof(ncclUniqueId));
 
-// Between two looks at a call in progress: the first of a communicator takes milliseconds, later ones as a rule none.
+// Between two looks at a call in progress. A communicator's first call takes milliseconds; later ones are usually done
+// at once.
 constexpr std::chrono::microseconds kProgressNap{20};
 
 ncclDataType_t TypeOf(DataType type) {
@@ -100,7 +101,7 @@ class NcclBackend final : public CommBackend {
       } else {
         for (size_t i = 0; i < group.size() && Good(result); ++i)
           if (!Good(result = Call(group[i], comm_, stream))) failed = CollectiveName(group[i].kind);
-        const ncclResult_t ended = ncclGroupEnd();  // also behind a call that failed
+        const ncclResult_t ended = ncclGroupEnd();  // also after a call that failed
         if (Good(result)) result = ended;
       }
     }
@@ -123,7 +124,7 @@ class NcclBackend final : public CommBackend {
     comm_ = nullptr;
   }
 
-  // Ranks leave together; one that stays away does not keep this one for ever.
+  // The ranks leave together; one that stays away does not keep this one for ever.
   bool Leave() noexcept override {
     MutexLock lock(mu_);
     if (!comm_) return true;
@@ -149,7 +150,7 @@ class NcclBackend final : public CommBackend {
   void CheckAlive() REQUIRES(mu_) {
     if (!aborted_.empty()) throw CommunicatorError(aborted_);
   }
-  // Until the call is no longer in progress. Work that comes behind it on the stream may be put there only then.
+  // Waits until the call is no longer in progress. Only then may later work be put on the stream.
   void Await(const char* call, ncclResult_t result, Clock::time_point limit) EXCLUDES(mu_) {
     for (;;) {
       {
@@ -170,7 +171,7 @@ class NcclBackend final : public CommBackend {
   const Membership membership_;
   Mutex mu_;
   ncclComm_t comm_ GUARDED_BY(mu_) = nullptr;
-  std::string aborted_ GUARDED_BY(mu_);  // why; empty: it lives
+  std::string aborted_ GUARDED_BY(mu_);  // the reason; empty: not aborted
   Clock::time_point leave_by_ GUARDED_BY(mu_){};
 };
 

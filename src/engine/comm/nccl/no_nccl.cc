@@ -1,4 +1,4 @@
-// The nccl backend of a build without NCCL.
+// The NCCL backend of a build without NCCL.
 #include "comm/backend.h"
 
 namespace engine::detail {
