@@ -163,7 +163,11 @@ std::string PolicyText(const PolicyChoice& choice) {
   return text;
 }
 
-void CheckPolicy(const PolicyChoice& choice) { MakePolicy(PolicyName(choice.policy), NotByDefault(choice.options)); }
+// What is as by default is checked without memory: each start of a run that gives a policy asks.
+void CheckPolicy(const PolicyChoice& choice) {
+  const std::string_view name = PolicyName(choice.policy);
+  if (const auto text = NotByDefault(choice.options); !text.empty()) MakePolicy(name, text);
+}
 
 PolicyScope::PolicyScope(detail::EngineCore* core, const PolicyChoice& choice)
     : link_{core, core->StampOf(choice), detail::t_scopes.policy} {
