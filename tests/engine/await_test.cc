@@ -56,6 +56,7 @@ TEST_P(AwaitTest, ACoroutineGoesOnWhenTheDataIsThere) {
   EXPECT_FALSE(job.over());  // and this thread has not waited
   held.Release();
   eng.WaitAll();
+  eng.WaitAll();  // the body that goes on behind `a` pushes the one that goes on behind `b`
   job.Rethrow();
   EXPECT_EQ(sum, 42);
 }

@@ -258,7 +258,7 @@ void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
 
 // What this thread's earlier pushes left, and what they released.
 void EngineCore::DriveLeftOver() {
-  if (t_frame || Stopped() || !pool(kCallerPool).HasReady()) return;
+  if (t_frame || !pool(kCallerPool).HasReady() || Stopped()) return;
   while (DriveOne()) {
   }
 }
