@@ -51,7 +51,7 @@ function(add_cuda_model)
                         UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)  # most of a file's time is its headers'
 endfunction()
 
-# With the real header where NCCL was found.
+# With the header that the engine uses.
 function(add_nccl_model)
   if(TARGET nccl_model)
     return()
@@ -61,12 +61,9 @@ function(add_nccl_model)
   endif()
   find_package(CUDAToolkit REQUIRED)
   set(here ${PROJECT_SOURCE_DIR}/tests/cuda_model)
-  set(header ${here}/nccl_header)
-  if(NCCL_INCLUDE_DIR)  # cmake/FindNCCL.cmake
+  set(header ${PROJECT_SOURCE_DIR}/src/engine/comm/nccl/header)
+  if(NCCL_INCLUDE_DIR)
     set(header ${NCCL_INCLUDE_DIR})
-  else()
-    message(STATUS "tests: the model of NCCL has a header of its own. For the real one NCCL_ROOT names a folder with include/ and "
-                   "lib/, as the wheel nvidia-nccl-cu13 has them under nvidia/nccl")
   endif()
   add_library(nccl_model SHARED ${here}/nccl.cc ${here}/nccl_clique.cc)
   target_include_directories(nccl_model SYSTEM PUBLIC ${header} ${CUDAToolkit_INCLUDE_DIRS})
@@ -79,15 +76,14 @@ function(add_nccl_model)
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
 endfunction()
 
-# The tests of a program that `filter` names, in one process, with the model in place of the runtime, and of NCCL if the
-# engine was built with that.
+# The tests of a program that `filter` names, in one process, with the models in place of the runtime and of NCCL.
 function(cuda_model_test name program filter)
   if(NOT TARGET cuda_model)
     add_cuda_model()
   endif()
   add_dependencies(${program} cuda_model)
   set(models $<TARGET_FILE:cuda_model>)
-  if(TARGET NCCL::NCCL AND NOT ENGINE_NCCL STREQUAL "OFF")
+  if(TARGET engine_nccl)
     add_nccl_model()
     add_dependencies(${program} nccl_model)
     string(APPEND models ":$<TARGET_FILE:nccl_model>")

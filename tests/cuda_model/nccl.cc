@@ -288,6 +288,12 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 const char* ncclGetLastError(ncclComm_t) { return g_last_error; }
 
+ncclResult_t ncclGetVersion(int* version) {
+  Call call(__func__);
+  *version = NCCL_VERSION_CODE;
+  return call.planted;
+}
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   Call call(__func__);
   if (call.planted != ncclSuccess) return call.planted;

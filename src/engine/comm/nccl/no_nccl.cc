@@ -5,9 +5,8 @@ namespace engine::detail {
 namespace {
 [[noreturn]] void Missing() {
   throw CommunicatorError(
-      "this build has no NCCL, which communicators on cuda devices need: nccl.h or libnccl was not found, or there is "
-      "no "
-      "CUDA toolkit (install it, or name its folder, and configure with -DENGINE_NCCL=ON -DNCCL_ROOT=FOLDER)");
+      "this build has no NCCL, which communicators on cuda devices need: it was configured without a CUDA toolkit, or "
+      "with -DENGINE_NCCL=OFF");
 }
 }  // namespace
 

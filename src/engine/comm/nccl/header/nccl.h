@@ -1,5 +1,5 @@
-// What this project calls of NCCL's API, for the model where NCCL is not installed: names, values and order of arguments are
-// those of NCCL 2.18 and newer. Where NCCL is found its own header is used.
+// What this project calls of NCCL's API, for builds where NCCL's own header is not installed: names, values, layouts and the
+// order of arguments are those of NCCL 2.18, which newer versions keep.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -51,10 +51,16 @@ typedef struct {
   unsigned int magic;
   unsigned int version;
   int blocking;
+  int cgaClusterSize;
+  int minCTAs;
+  int maxCTAs;
+  const char* netName;
+  int splitShare;
 } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER \
-  { sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, INT_MIN }
+  { sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, INT_MIN, INT_MIN, INT_MIN, INT_MIN, nullptr, INT_MIN }
 
+ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* ordinals);
