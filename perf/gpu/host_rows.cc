@@ -81,7 +81,7 @@ double RetirementNanos() {
 void HostRows(Suite& suite) {
   if (suite.Wants(8)) {
     Rig rig(suite.target);
-    Hand hand(suite.target, 1, 1);
+    const auto hand = suite.target.MakeByHand(1, 1);
     const Var a = rig.eng.NewVar("a");
     const int trips = suite.Count(200);
     for (const auto& [name, delay, limit] :
@@ -108,11 +108,10 @@ void HostRows(Suite& suite) {
                        Releaser releaser(suite.target);
                        std::vector<double> trip;
                        for (int i = 0; i < trips; ++i) {
-                         uint64_t hold = 0;
-                         Must(suite.target.Hold(hand.streams[0], &hold));
-                         Must(hand.device->Record(hand.events[0], hand.streams[0]));
+                         const uint64_t hold = hand->Hold(0);
+                         hand->Record(0, 0);
                          releaser.After(after, hold);
-                         while (!hand.device->Query(hand.events[0]).ok()) {
+                         while (!hand->Reached(0)) {
                          }
                          const auto end = SteadyClock::now();
                          trip.push_back(Micros(end - releaser.released()));

@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from harness.stats import paired_ratio, spread  # noqa: E402
 
 
-def _bounds(values: list[float]) -> tuple[float, float, float]:
+def bounds(values: list[float]) -> tuple[float, float, float]:
+    """Median and quartiles."""
     return statistics.median(values), *spread(values)
 
 
@@ -24,7 +25,7 @@ def _verdict(value: float, low: float, high: float, limit: float, at_least: bool
 def row(line: dict, judged: bool) -> dict:
     """One row of the result file. `ratio`, `lo`, `hi` are ours / peer and its 95 % interval: below 1, ours is faster."""
     ours, peer, limit = line["ours"], line["peer"], line["limit"]
-    median, low, high = _bounds(ours)
+    median, low, high = bounds(ours)
     out = {
         "suite": "gpu",
         "row": line["row"],
@@ -53,10 +54,12 @@ def row(line: dict, judged: bool) -> dict:
         verdict = "not judged"
     elif kind == "ratio":
         verdict = _verdict(out["ratio"], out["lo"], out["hi"], limit["value"]) if out["ratio"] is not None else "ambiguous"
+    elif kind == "at least":  # a share of what it is by hand
+        verdict = _verdict(out["ratio"], out["lo"], out["hi"], limit["value"], True) if out["ratio"] is not None else "ambiguous"
     elif kind == "difference":
-        verdict = _verdict(*_bounds([o - p for o, p in zip(ours, peer)]), limit["value"])
+        verdict = _verdict(*bounds([o - p for o, p in zip(ours, peer)]), limit["value"])
     else:
-        verdict = _verdict(median, low, high, limit["value"], kind == "at least")
+        verdict = _verdict(median, low, high, limit["value"])
     return out | {"verdict": verdict}
 
 
@@ -81,7 +84,7 @@ def target(row: dict) -> str:
         "ratio": f"at most {value:.3g} x",
         "difference": f"at most {value:g}{unit} more",
         "value": f"at most {value:g}{unit}",
-        "at least": f"at least {value:g}{unit}",
+        "at least": f"at least {value:.3g} x",
     }[kind]
 
 
@@ -95,8 +98,7 @@ def _slower(old: dict, new: dict) -> tuple[str, float, float] | None:
         what, before, after, low, high = "ratio", old["ratio"], new["ratio"], [old["lo"], old["hi"]], [new["lo"], new["hi"]]
     else:
         what, before, after, low, high = "ours", old["ours"], new["ours"], old["ours_spread"], new["ours_spread"]
-    if new["limit"]["kind"] == "at least":  # more is better, whatever it is compared with
-        what, before, after, low, high = "ours", old["ours"], new["ours"], old["ours_spread"], new["ours_spread"]
+    if new["limit"]["kind"] == "at least":  # more is better
         return (what, before, after) if high[1] < low[0] else None
     return (what, before, after) if high[0] > low[1] else None
 

@@ -26,12 +26,18 @@ __global__ void Hold(const volatile int32_t* flag) {
 }  // namespace
 
 cudaError_t LaunchSpin(cudaStream_t stream, int64_t nanoseconds, Stamp* stamp) {
-  Spin<<<1, 1, 0, stream>>>(nanoseconds, stamp);
-  return cudaGetLastError();
+  void* arguments[] = {&nanoseconds, &stamp};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(Spin), dim3(1), dim3(1), arguments, 0, stream);
 }
 cudaError_t LaunchHold(cudaStream_t stream, const volatile int32_t* flag) {
-  Hold<<<1, 1, 0, stream>>>(flag);
-  return cudaGetLastError();
+  void* arguments[] = {&flag};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(Hold), dim3(1), dim3(1), arguments, 0, stream);
+}
+cudaError_t TimeOfSpinNode(cudaGraphNode_t node, int64_t* nanoseconds) {
+  cudaKernelNodeParams params{};
+  const cudaError_t error = cudaGraphKernelNodeGetParams(node, &params);
+  if (error == cudaSuccess) *nanoseconds = *static_cast<const int64_t*>(params.kernelParams[0]);
+  return error;
 }
 cudaError_t SetSpinNode(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t nanoseconds) {
   Stamp* stamp = nullptr;

@@ -1,4 +1,4 @@
-// The suite's kernels. Each function launches one and says whether that went well.
+// The suite's kernels. Each function launches one by one call of the runtime and says whether that went well.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,7 +16,8 @@ struct Stamp {
 cudaError_t LaunchSpin(cudaStream_t stream, int64_t nanoseconds, Stamp* stamp);
 // Ends when *flag is no longer 0, which the host writes; after 20 s in any case.
 cudaError_t LaunchHold(cudaStream_t stream, const volatile int32_t* flag);
-// The parameters of a node that LaunchSpin made.
+// The time that a node was made with by LaunchSpin in a capture, and other parameters for it in an executable.
+cudaError_t TimeOfSpinNode(cudaGraphNode_t node, int64_t* nanoseconds);
 cudaError_t SetSpinNode(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t nanoseconds);
 
 }  // namespace engine::perf

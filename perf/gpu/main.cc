@@ -1,11 +1,14 @@
-// gpu_suite --device software|cuda [--rounds N] [--quick] [--rows 1,2,...]: prints a line of JSON for each thing that it
-// measured or counted. perf/gpu/suite.py runs it, judges, and writes the result file.
+// gpu_suite --device software|cuda [--rounds N] [--quick] [--rows 1,2,...] [--parts counters,calibration,rows]: prints a line
+// of JSON for each thing that it measured or counted. perf/gpu/suite.py and the kit run it, judge, and write result files.
+// gpu_suite --probe: one line about the machine. gpu_suite --version.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 
 #include "counters.h"
+#include "engine/c_api.h"
+#include "engine_stamp.h"
 #include "suite.h"
 
 namespace {
@@ -14,7 +17,8 @@ using namespace engine::perf;
 
 int Usage(const char* problem) {
   std::fprintf(stderr,
-               "gpu_suite: %s; usage: gpu_suite --device software|cuda [--rounds N] [--quick] [--rows 1,2,...]\n",
+               "gpu_suite: %s; usage: gpu_suite --device software|cuda [--rounds N] [--quick] [--rows 1,2,...] "
+               "[--parts counters,calibration,rows] | --probe | --version\n",
                problem);
   return 2;
 }
@@ -31,6 +35,17 @@ void Count(Suite& suite) {
   }
 }
 
+int Probe() {
+  std::string why;
+  const int devices = engine::CudaDeviceCount(&why);
+  const CudaVersions versions = VersionsOfCuda();
+  std::printf(R"({"devices": %d, "why": %s, "runtime": %d, "driver": %d, "description": %s})"
+              "\n",
+              devices, Json(why).c_str(), versions.runtime, versions.driver,
+              devices ? Json(engine::MakeCudaDevice(0)->info().description).c_str() : "null");
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -38,8 +53,14 @@ int main(int argc, char** argv) {
   int rounds = 9;
   bool quick = false;
   std::vector<int> only;
+  std::string parts = "counters,calibration,rows";
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
+    if (option == "--probe") return Probe();
+    if (option == "--version") {
+      std::printf("%s, with libengine %s\n", ENGINE_STAMP, EngineVersion());
+      return 0;
+    }
     if (option == "--quick") {
       quick = true;
       continue;
@@ -51,6 +72,8 @@ int main(int argc, char** argv) {
     } else if (option == "--rounds") {
       rounds = std::atoi(value.c_str());
       if (rounds < 1) return Usage("--rounds wants a number from 1 up");
+    } else if (option == "--parts") {
+      parts = value;
     } else if (option == "--rows") {
       for (const char* p = value.c_str(); p; p = std::strchr(p, ',')) only.push_back(std::atoi(p += *p == ','));
     } else {
@@ -68,11 +91,14 @@ int main(int argc, char** argv) {
                 "\n",
                 Json(device).c_str(), Json(target->device()->info().description).c_str(),
                 target->judged() ? "true" : "false");
-    Suite suite{*target, rounds, quick, only, {}};
-    Count(suite);
-    suite.Calibrate();
-    for (const auto rows : {SubmitRows, OverlapRows, HostRows, GraphRows, MemoryRows, TrainingRows, CollectiveRows})
-      rows(suite);
+    Suite suite{*target, rounds, quick, only};
+    const auto wants = [&](const char* part) { return parts.find(part) != std::string::npos; };
+    if (wants("counters")) Count(suite);
+    if (wants("calibration")) suite.Calibrate();
+    if (wants("rows"))
+      for (const auto rows : {SubmitRows, OverlapRows, HostRows, GraphRows, MemoryRows, TrainingRows, CollectiveRows,
+                              SmartRows, TuningRows})
+        rows(suite);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_suite: %s\n", error.what());
     return 1;

@@ -19,9 +19,9 @@ class NcclAllReduce final : public RawAllReduce {
     Must(NcclStatus("ncclCommInitAll", ncclCommInitAll(&communicator_, 1, &ordinal)));
   }
   ~NcclAllReduce() override { (void)ncclCommDestroy(communicator_); }
-  DeviceStatus Run(void* memory, size_t floats, Stream stream) override {
-    return NcclStatus("ncclAllReduce", ncclAllReduce(memory, memory, floats, ncclFloat, ncclSum, communicator_,
-                                                     static_cast<cudaStream_t>(device_->NativeStream(stream))));
+  DeviceStatus Run(const void* from, void* to, size_t floats, void* native_stream) override {
+    return NcclStatus("ncclAllReduce", ncclAllReduce(from, to, floats, ncclFloat, ncclSum, communicator_,
+                                                     static_cast<cudaStream_t>(native_stream)));
   }
 
  private:
@@ -34,6 +34,11 @@ class NcclAllReduce final : public RawAllReduce {
 std::unique_ptr<RawAllReduce> MakeRawAllReduce(Target& target, std::string* why) {
   if (target.device()->info().kind != "cuda") {
     *why = "NCCL needs a CUDA device; this one is '" + target.device()->info().kind + "'";
+    return nullptr;
+  }
+  int version = 0;
+  if (const ncclResult_t result = ncclGetVersion(&version); result != ncclSuccess) {
+    *why = ncclGetErrorString(result);
     return nullptr;
   }
   return std::make_unique<NcclAllReduce>(target.device());

@@ -4,10 +4,14 @@
 #include <mutex>
 #include <thread>
 
+#include "by_hand.h"
 #include "heap.h"
 #include "target.h"
 
 namespace engine::perf {
+
+std::unique_ptr<ByHand> MakeSoftwareByHand(Target& target, int streams, int events);
+
 namespace {
 
 class SpanObserver final : public DeviceObserver {
@@ -62,21 +66,10 @@ class SoftwareTarget final : public Target {
     return device_->LaunchHeld(stream, "hold", hold);
   }
   void Release(uint64_t hold) override { device_->Release(hold); }
-  // It knows no other way than another node's.
-  DeviceStatus SetSpin(DeviceGraphExec exec, DeviceGraphNode node, Nanos time) override {
-    if (!scratch_) Must(device_->CreateStream(0, &scratch_));
-    DeviceGraph graph;
-    DeviceGraphNode from;
-    Must(device_->BeginCapture(scratch_));
-    Must(device_->Launch(scratch_, SoftwareKernel{"spin", time, Body(time), {}}));
-    Must(device_->LastNode(scratch_, &from));
-    Must(device_->EndCapture(scratch_, &graph));
-    DeviceStatus status = device_->UpdateNode(exec, node, from);
-    Must(device_->DestroyGraph(graph));
-    return status;
+  std::unique_ptr<ByHand> MakeByHand(int streams, int events) override {
+    return MakeSoftwareByHand(*this, streams, events);
   }
   uint64_t launches() const override { return launches_.load(std::memory_order_relaxed); }
-  uint64_t DriverMemory() override { return device_->counts()[DeviceCall::kDriverAllocate]; }
   void StartSpans() override { observer_->Start(); }
   std::vector<Span> StopSpans() override { return observer_->Stop(); }
 
@@ -88,8 +81,7 @@ class SoftwareTarget final : public Target {
 
   std::shared_ptr<SpanObserver> observer_;
   std::shared_ptr<SoftwareDevice> device_;
-  bool sleeps_ = false;  // a virtual clock spends the cost by itself
-  Stream scratch_;
+  bool sleeps_ = false;                // a virtual clock spends the cost by itself
   std::atomic<uint64_t> launches_{0};  // relaxed: a counter
 };
 

@@ -1,6 +1,5 @@
 #include "suite.h"
 
-#include <cmath>
 #include <cstdio>
 
 namespace engine::perf {
@@ -16,17 +15,17 @@ std::string List(const std::vector<double>& values) {
   return out + "]";
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 const char* NameOf(LimitKind kind) {
   static constexpr const char* kNames[] = {"none", "ratio", "difference", "value", "at least"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 }  // namespace
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
 
 std::string Json(const std::string& text) {
   std::string out = "\"";
@@ -65,6 +64,7 @@ void Suite::Absent(int row, const std::string& why) {
   std::printf(R"({"type": "absent", "row": %d, "why": %s})"
               "\n",
               row, Json(why).c_str());
+  std::fflush(stdout);
 }
 
 void Suite::Timeline(int row, const std::string& name, const std::function<void()>& run) {
@@ -78,73 +78,7 @@ void Suite::Timeline(int row, const std::string& name, const std::function<void(
     std::printf("%s[%u, %s, %lld, %lld]", i ? ", " : "", spans[i].lane, Json(spans[i].name).c_str(),
                 static_cast<long long>(spans[i].start - origin), static_cast<long long>(spans[i].end - origin));
   std::printf("]}\n");
-}
-
-// What each call costs here, by hand: what every other figure is read against.
-void Suite::Calibrate() {
-  Hand hand(target, 2, 1);
-  Device& device = *hand.device;
-  const int n = Count(1000), nodes = 200;
-  HandGraph one(hand, [&](auto&) { hand.Spin(0); });
-  HandGraph many(hand, [&](auto&) {
-    for (int i = 0; i < nodes; ++i) hand.Spin(0);
-  });
-  const auto launches = [&](DeviceGraphExec exec) {
-    for (int i = 0; i < n / 10 + 1; ++i) Must(device.Launch(exec, hand.streams[0]));
-  };
-  const auto report = [&](const char* name, const char* unit, const std::function<double()>& measure) {
-    std::vector<double> values;
-    measure();
-    for (int round = 0; round < rounds; ++round) {
-      values.push_back(measure());
-      hand.Synchronize();
-    }
-    calibration[name] = Median(values);
-    std::printf(R"({"type": "calibration", "name": %s, "unit": %s, "values": %s})"
-                "\n",
-                Json(name).c_str(), Json(unit).c_str(), List(values).c_str());
-  };
-  const auto each = [&](auto call) {
-    return [&, call] {
-      return NanosOf(
-          [&] {
-            for (int i = 0; i < n; ++i) call();
-          },
-          n);
-    };
-  };
-  report("launch of an empty kernel", "ns", each([&] { hand.Spin(0); }));
-  report("launch and synchronize", "ns", each([&] {
-           hand.Spin(0);
-           hand.Synchronize();
-         }));
-  report("synchronize an idle stream", "ns", each([&] { hand.Synchronize(); }));
-  report("record", "ns", each([&] { Must(device.Record(hand.events[0], hand.streams[0])); }));
-  report("wait of a stream for an event", "ns", each([&] { Must(device.Wait(hand.streams[1], hand.events[0])); }));
-  report("query", "ns",
-         each([&] { Must(device.Query(hand.events[0]).failed() ? DeviceStatus::NotReady() : DeviceStatus()); }));
-  report("graph launch, one node", "ns", [&] { return NanosOf([&] { launches(one.exec); }, n / 10 + 1); });
-  report("graph node", "ns", [&] {
-    const auto timed = [&](DeviceGraphExec exec) {
-      return NanosOf(
-          [&] {
-            launches(exec);
-            hand.Synchronize();
-          },
-          n / 10 + 1);
-    };
-    return (timed(many.exec) - timed(one.exec)) / (nodes - 1);
-  });
-  report("gap between two kernels", "ns", [&] {
-    target.StartSpans();
-    for (int i = 0; i < 50; ++i) hand.Spin(0, Nanos(10'000));
-    hand.Synchronize();
-    std::vector<Span> spans = target.StopSpans();
-    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
-    std::vector<double> gaps{0};
-    for (size_t i = 1; i < spans.size(); ++i) gaps.push_back(static_cast<double>(spans[i].start - spans[i - 1].end));
-    return Median(gaps);
-  });
+  std::fflush(stdout);
 }
 
 }  // namespace engine::perf

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "by_hand.h"
 #include "target.h"
 
 namespace engine::perf {
@@ -19,7 +20,7 @@ enum class LimitKind {
   kRatio,       // ours / peer at most
   kDifference,  // ours - peer at most
   kValue,       // ours at most
-  kAtLeast,     // ours at least
+  kAtLeast,     // ours / peer at least; more is better
 };
 struct Limit {
   LimitKind kind = LimitKind::kNone;
@@ -44,8 +45,7 @@ struct Suite {
   Target& target;
   int rounds;
   bool quick;
-  std::vector<int> only;                      // rows; empty: all
-  std::map<std::string, double> calibration;  // medians, ns
+  std::vector<int> only;  // rows; empty: all
 
   bool Wants(int row) const { return only.empty() || std::find(only.begin(), only.end(), row) != only.end(); }
   int Count(int full) const { return quick ? std::max(1, full / 5) : full; }
@@ -57,59 +57,19 @@ struct Suite {
 
 // The rows of the table.
 void SubmitRows(Suite& suite);      // 1 to 3
-void OverlapRows(Suite& suite);     // 6, 7
+void OverlapRows(Suite& suite);     // 6, 7, 15
 void HostRows(Suite& suite);        // 8, 9
-void GraphRows(Suite& suite);       // 10
+void GraphRows(Suite& suite);       // 10, 14
 void MemoryRows(Suite& suite);      // 11
 void TrainingRows(Suite& suite);    // 12
 void CollectiveRows(Suite& suite);  // 13
+void SmartRows(Suite& suite);       // 16, 17
+void TuningRows(Suite& suite);      // 18, 19
 
 std::string Json(const std::string& text);  // quoted
+double Median(std::vector<double> values);
 
-// Streams and events by hand.
-class Hand {
- public:
-  Hand(Target& on, int n_streams, int n_events = 0) : target(on), device(on.device()) {
-    for (int i = 0; i < n_streams; ++i) Must(device->CreateStream(0, &streams.emplace_back()));
-    for (int i = 0; i < n_events; ++i) Must(device->CreateEvent(&events.emplace_back()));
-  }
-  ~Hand() {
-    for (const Event e : events) (void)device->DestroyEvent(e);
-    for (const Stream s : streams) (void)device->DestroyStream(s);
-  }
-  Hand(const Hand&) = delete;
-  void Spin(size_t stream, Nanos time = {}, const char* name = "spin") {
-    Must(target.Spin(streams[stream], time, name));
-  }
-  void Synchronize(size_t stream = 0) { Must(device->Synchronize(streams[stream])); }
-
-  Target& target;
-  std::shared_ptr<Device> device;
-  std::vector<Stream> streams;
-  std::vector<Event> events;
-};
-
-// A graph by hand: what `issue` puts on stream 0, made ready.
-class HandGraph {
- public:
-  HandGraph(Hand& hand, const std::function<void(std::vector<DeviceGraphNode>&)>& issue) : device_(hand.device) {
-    Must(device_->BeginCapture(hand.streams[0]));
-    issue(nodes);
-    Must(device_->EndCapture(hand.streams[0], &graph_));
-    Must(device_->Instantiate(graph_, &exec, nullptr));
-  }
-  ~HandGraph() {
-    (void)device_->DestroyGraphExec(exec);
-    (void)device_->DestroyGraph(graph_);
-  }
-  HandGraph(const HandGraph&) = delete;
-  DeviceGraphExec exec;
-  std::vector<DeviceGraphNode> nodes;
-
- private:
-  std::shared_ptr<Device> device_;
-  DeviceGraph graph_;
-};
+constexpr Limit Ratio(double most) { return {LimitKind::kRatio, most}; }
 
 using SteadyClock = std::chrono::steady_clock;
 // Nanoseconds that `run` takes, by `n`.

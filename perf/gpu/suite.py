@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, device: str, rounds: int) -> dict:
             if kind == "device":
                 header |= {"gpu": line["description"], "judged": line["judged"]}
             elif kind == "calibration":
-                median, low, high = judge._bounds(line["values"])
+                median, low, high = judge.bounds(line["values"])
                 result["calibration"].append({"name": line["name"], "unit": line["unit"], "ours": median, "spread": [low, high]})
             elif kind == "counter":
                 result["counters"].append(judge.counter(line))

@@ -1,5 +1,5 @@
 // Target: a device under test, and what the suite needs of it beyond Device: kernels of a given length, kernels that are
-// held, the parameters of a node by hand, and when each kernel ran. One implementation a backend.
+// held, the same work by hand, and when each kernel ran. One implementation a backend.
 //
 // Threads:   as Device. Spans are switched on and off while nothing runs.
 // Ownership: the device is shared with the engines that are made on it; engines go before the target.
@@ -27,6 +27,8 @@ struct Span {
   int64_t end;
 };
 
+class ByHand;
+
 class Target {
  public:
   virtual ~Target() = default;
@@ -39,13 +41,10 @@ class Target {
   // A kernel that ends when it is released.
   virtual DeviceStatus Hold(Stream stream, uint64_t* hold) = 0;
   virtual void Release(uint64_t hold) = 0;
-  // Gives a node that Spin made another time, as directly as the backend can: what is written by hand.
-  virtual DeviceStatus SetSpin(DeviceGraphExec exec, DeviceGraphNode node, Nanos time) = 0;
+  // The work by hand: by_hand.h.
+  virtual std::unique_ptr<ByHand> MakeByHand(int streams, int events = 0) = 0;
 
   virtual uint64_t launches() const = 0;  // of Spin and Hold
-  // Grows whenever the memory pool had to ask the driver: calls, or bytes where calls cannot be seen.
-  virtual uint64_t DriverMemory() = 0;
-
   virtual void StartSpans() = 0;
   virtual std::vector<Span> StopSpans() = 0;
 };
@@ -54,12 +53,18 @@ std::unique_ptr<Target> MakeSoftwareTarget(SoftwareDeviceOptions options = {});
 // Null, and `why` says what is missing, where there is no CUDA device or no kernels were built.
 std::unique_ptr<Target> MakeCudaTarget(std::string* why);
 
+// As the runtime codes them: 13000 is 13.0; 0: unknown. Without CUDA, both.
+struct CudaVersions {
+  int runtime = 0, driver = 0;
+};
+CudaVersions VersionsOfCuda();
+
 // All-reduce by NCCL's own calls, in a communicator of one rank on this device: what is measured is the way to the call,
-// not the network. `memory` holds the floats.
+// not the network. Not in place, for then NCCL would do nothing at all.
 class RawAllReduce {
  public:
   virtual ~RawAllReduce() = default;
-  virtual DeviceStatus Run(void* memory, size_t floats, Stream stream) = 0;
+  virtual DeviceStatus Run(const void* from, void* to, size_t floats, void* native_stream) = 0;
 };
 // Null, and `why` says what is missing.
 std::unique_ptr<RawAllReduce> MakeRawAllReduce(Target& target, std::string* why);

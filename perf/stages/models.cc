@@ -4,9 +4,10 @@
 #include <engine/testing/software_device.h>
 
 #include <algorithm>
-#include <array>
 #include <thread>
 #include <vector>
+
+#include "deeprec.h"
 
 namespace {
 
@@ -14,35 +15,22 @@ using perf::Clock;
 using perf::NsBetween;
 using std::chrono::duration;
 
-// Steps a second without SmartStage and with it (on a GPU: with the stage on the CPU), as published. The time that it
-// saved in a step is input work, the rest is the model's. Here both are three tenths of that, so that a suite does not
-// take an hour. Time on a CPU is spent computing. Time on a device is slept, because a device has cores of its own.
-struct Model {
-  std::string_view name;
-  double off, on;
-  bool gpu;
-};
-constexpr std::array kModels = {
-    Model{"model_dlrm_cpu", 201, 212, false},    Model{"model_dien", 17.1673, 17.2557, true},
-    Model{"model_din", 137.584, 165.069, true},  Model{"model_dlrm", 91.6982, 188.105, true},
-    Model{"model_dssm", 92.4544, 101.352, true}, Model{"model_deepfm", 74.7011, 93.0858, true},
-};
-constexpr double kScale = 0.3;
-constexpr std::size_t kFeatures = 512 * 13;  // floats of a batch, as in Criteo
+using Model = perf::DeepRecModel;
 
+// Time on a CPU is spent computing. Time on a device is slept, because a device has cores of its own.
 void Spend(double seconds) {
   for (const auto from = Clock::now(); NsBetween(from, Clock::now()) < seconds * 1e9;) {
   }
 }
 
 engine::Graph StepOf(const Model& model, engine::SoftwareDevice& device, engine::Var weights, engine::ValueId* row) {
-  const double rest = kScale / model.on, input = std::min(kScale / model.off - rest, rest);
+  const double rest = model.compute_seconds(), input = model.input_seconds();
   engine::Graph graph;
   *row = graph.Input<int>("row");
   const engine::NodeId parse =
       graph.Add({.name = "parse", .inputs = {*row}, .outputs = 1}, [input](engine::NodeContext& ctx) {
         Spend(input);
-        ctx.Return(0, engine::HostArray::Of(std::vector<float>(kFeatures, 1)));
+        ctx.Return(0, engine::HostArray::Of(std::vector<float>(perf::kDeepRecFeatures, 1)));
       });
   const engine::NodeId trained =
       graph.Add({.name = "train",
@@ -85,8 +73,9 @@ double Measure(const Model& model, bool smart, std::size_t n, engine::SmartStage
 }  // namespace
 
 perf::Answer ModelSteps(std::string_view name, std::size_t n) {
-  const auto model = std::find_if(kModels.begin(), kModels.end(), [&](const Model& m) { return m.name == name; });
-  if (model == kModels.end()) return perf::Answer::Skip("no such model");
+  const auto model = std::find_if(perf::kDeepRecModels.begin(), perf::kDeepRecModels.end(),
+                                  [&](const Model& m) { return m.name == name; });
+  if (model == perf::kDeepRecModels.end()) return perf::Answer::Skip("no such model");
   engine::SmartStageReport report, off;
   const double staged = Measure(*model, true, n, &report), whole = Measure(*model, false, n, &off);
   // The best that the two parts allow, as they were timed in these steps.

@@ -45,10 +45,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  return Api(__func__, [&](Call&) -> cudaError_t {
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-  });
+  *version = DriverVersion();
+  return cudaSuccess;
+}
+
+// Of the library, whatever the driver.
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -79,6 +83,7 @@ cudaError_t cudaPeekAtLastError() { return TakeLastError(true); }
   X(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy")                                          \
   X(cudaErrorMissingConfiguration, "__global__ function call is not configured")                                   \
   X(cudaErrorInvalidDeviceFunction, "invalid device function")                                                     \
+  X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                   \
   X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                       \
   X(cudaErrorInvalidDevice, "invalid device ordinal")                                                              \
   X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                                     \

@@ -81,6 +81,13 @@ bool& InHostFunction() {
   thread_local bool in = false;
   return in;
 }
+int DriverVersion() {
+  static const int version = [] {
+    const char* const given = std::getenv("CUDA_MODEL_DRIVER");
+    return given ? std::atoi(given) : CUDART_VERSION;
+  }();
+  return version;
+}
 int CurrentDevice() { return t_device; }
 void SetCurrentDevice(int ordinal) { t_device = ordinal; }
 
@@ -101,6 +108,7 @@ Call::~Call() = default;
 cudaError_t Call::Refusal() {
   Control& c = control();
   refused_ = true;
+  if (DriverVersion() < CUDART_VERSION) return cudaErrorInsufficientDriver;
   if (g.devices.empty()) return cudaErrorNoDevice;
   if (InHostFunction()) return Misuse(cudaErrorNotPermitted, "host functions must not call the runtime");
   if (c.fail_in > 0 && (c.fail_function == "*" || c.fail_function == function) && --c.fail_in == 0) {

@@ -242,6 +242,7 @@ cudaError_t Api(const char* function, Body&& body, Release release = Release::kN
   return call.Return(refused);
 }
 
+int DriverVersion();  // CUDA_MODEL_DRIVER; older than the runtime: every call is refused
 int CurrentDevice();
 bool& InHostFunction();  // of cudaLaunchHostFunc, on this thread
 void SetCurrentDevice(int ordinal);
