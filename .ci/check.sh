@@ -7,7 +7,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 TREES=build-check
 LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
-CHECKS='format includes limits tables environment headers c_header cuda thread_safety build checker docs instructions
+CHECKS='format includes limits tables environment headers c_header cuda thread_safety build kit checker docs instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle'
 
 # What the result line says behind the time. A check sets it.
@@ -241,6 +241,18 @@ ctest_part() {
   local status=${PIPESTATUS[0]}
   NOTE=$(grep -E 'tests passed|^No tests' "$log")
   return "$status"
+}
+
+# The kit of this tree with the models in place of CUDA and NCCL: every part runs, and is not run again. (Faults: tests/kit.)
+check_kit() {
+  has nvcc || { NOTE='no nvcc'; return $OPTIONAL; }
+  local kit=$TREES/kit-on-model note
+  build_tested && rm -rf "$kit" && kit_from "$BUILD" "$kit" && cp "$BUILD"/cuda_model/lib{cudart.so.*,nccl.so.2} "$kit/lib/" || return 1
+  note=$NOTE
+  "$kit/go" --quick --rounds 1 && "$kit/go" --quick --rounds 1 | tee "$LOGS/kit.out" || return 1
+  NOTE="$note; $(sed -n 's/^kit: \(.*\);.*/\1/p' "$LOGS/kit.out")"
+  ! grep -qE '^kit: .*(failed|cut|[1-9][0-9]* not begun)' "$LOGS/kit.out" && ! grep -q '^   passed' "$LOGS/kit.out" &&
+    python3 perf/gpu/suite.py --compare "$kit/results/results.json" "$kit/results/results.json"
 }
 
 check_checker() { build_tested && ctest_part -R '^checker\.' -j "$JOBS"; }

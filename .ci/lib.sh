@@ -125,7 +125,8 @@ configure() {
 build_tested() {
   packages "$NEEDS_BUILD" "$NEEDS_TESTS" && python_ready || return 1
   say "-- building the library, its tests and the Python extension in $BUILD"
-  configure "$BUILD" -DENGINE_BUILD_TESTS=ON -DENGINE_BUILD_PYTHON=ON -DENGINE_BUILD_PERF=OFF \
+  # -U: a tree from before a folder of tests came remembers a list without it.
+  configure "$BUILD" -DENGINE_BUILD_TESTS=ON -UENGINE_TEST_FOLDERS -DENGINE_BUILD_PYTHON=ON -DENGINE_BUILD_PERF=OFF \
     -DENGINE_WERROR="${ENGINE_WERROR:-OFF}" \
     -DENGINE_SANITIZE= -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" && cmake --build "$BUILD" -j "$JOBS"
 }
@@ -139,3 +140,31 @@ oracle_tree_asserts() {
 
 # with_engine COMMAND...: with the built Python package on the path.
 with_engine() { PYTHONPATH="$PWD/$BUILD/python${PYTHONPATH:+:$PYTHONPATH}" "$@"; }
+
+# --- the kit for a machine with a GPU (docs/gpu.md)
+
+# What follows the version in everything that the kit has compiled: the commit, and whether the sources differ from it.
+kit_stamp() { say "+$(git rev-parse --short=12 HEAD)$([ -z "$(git status --porcelain)" ] || say .dirty)"; }
+
+# A Python 3.12 with its headers, which is what machines with a GPU have most often: prints its path.
+find_python312() {
+  local python
+  for python in python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin/python "$(uv python find 3.12 2>/dev/null)"; do
+    "$python" -c 'import ensurepip, os, sys, sysconfig
+sys.exit(sys.version_info[:2] != (3, 12) or not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' 2>/dev/null &&
+      { say "$python"; return; }
+  done
+  return 1
+}
+
+# kit_from TREE FOLDER: what TREE has built, and the sources. Results that lie there stay.
+kit_from() {
+  find "$2" -mindepth 1 -maxdepth 1 ! -name results -exec rm -rf {} + 2>/dev/null
+  cmake --install "$1" --component kit --prefix "$2" --strip >/dev/null &&
+    git ls-files -z --cached --others --exclude-standard -- . ':!perf/results' |
+      tar -czf "$2/sources.tar.gz" --null --ignore-failed-read -T - || return 1
+  local mebibytes
+  mebibytes=$(du -sm --exclude=results "$2" | cut -f 1)
+  NOTE="$2: $mebibytes MiB, $(sed -n 's/^ "version": "\(.*\)",/\1/p' "$2/kit.json")"
+  [ "$mebibytes" -le 60 ] || { say "run: $NOTE: more than 60 MiB" >&2; return 1; }
+}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the GPU suite, judges it, and writes a result file and a report; or compares two result files. See perf/README.md.
 
-    suite.py [--quick] [--device software|cuda] [--json FILE] [--rows 1 2 ...] [--rounds N] [--build BUILD]
+    suite.py [--quick] [--device software|cuda] [--json FILE] [--rows 1 2 ...] [--rounds N] [--build BUILD | --program FILE]
     suite.py --compare OLD NEW
 
 Exit status: 0 if every counter is exact and no target was missed (or nothing got slower), 1 otherwise. Standard library only."""
@@ -26,6 +26,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("suite", nargs="?", default="gpu", choices=["gpu"])
     parser.add_argument("--build", type=Path, default=HERE.parent.parent / "build", help="build tree (default: build)")
+    parser.add_argument("--program", type=Path, help="the suite's program (default: perf/gpu_suite of the build tree)")
     parser.add_argument("--device", choices=["software", "cuda"], help="default: cuda where there is one, else software")
     parser.add_argument("--rounds", type=int, help="turns of ours and by hand (default: 15; 5 when quick)")
     parser.add_argument("--quick", action="store_true", help="a fifth of the work, fewer rounds: a look, not a verdict")
@@ -46,7 +47,7 @@ def nvidia() -> dict:
 
 
 def run(args: argparse.Namespace, device: str, rounds: int) -> dict:
-    command = [str(args.build / "perf" / "gpu_suite"), "--device", device, "--rounds", str(rounds)]
+    command = [str(args.program), "--device", device, "--rounds", str(rounds)]
     command += ["--quick"] * args.quick + (["--rows", ",".join(map(str, args.rows))] if args.rows else [])
     before = nvidia() if device == "cuda" else {}
     header = machine.header(args.build, HERE, 1, rounds) | {"suite": "gpu", "device": device, "quick": args.quick}
@@ -98,8 +99,9 @@ def main() -> int:
     args = parse()
     if args.compare:
         return compare(*args.compare)
-    if not (args.build / "perf" / "gpu_suite").exists():
-        print(f"no gpu_suite in {args.build}/perf: configure with -DENGINE_BUILD_PERF=ON and build", file=sys.stderr)
+    args.program = args.program or args.build / "perf" / "gpu_suite"
+    if not args.program.exists():
+        print(f"no {args.program}: configure with -DENGINE_BUILD_PERF=ON and build", file=sys.stderr)
         return 2
     device = args.device or ("cuda" if nvidia() else "software")
     try:
