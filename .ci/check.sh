@@ -107,6 +107,15 @@ check_cuda() {
       -Iperf -x cu -c "$source" -o "$TREES/cuda.o" || return 1
   done
   NOTE="$(echo "$sources" | wc -l) sources compiled"
+  # With the headers of CUDA 12, where CUDA12_INCLUDE names their folders, one a colon: those of the wheels nvidia-cuda-runtime-cu12,
+  # nvidia-cuda-nvcc-cu12 and nvidia-cuda-cupti-cu12, unpacked.
+  [ -n "${CUDA12_INCLUDE:-}" ] || { NOTE="$NOTE; CUDA 12 not looked at without CUDA12_INCLUDE"; return 0; }
+  for source in $(echo "$sources" | grep '\.cc$') src/engine/device/cuda/cupti.cc tests/cuda_model/*.cc; do
+    case $source in */nccl*) continue ;; esac
+    g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Iinclude -Isrc/engine -Itests -Itests/conformance \
+      -DENGINE_CUPTI_LIBRARY='""' $(echo "$CUDA12_INCLUDE" | sed 's/[^:]*/-isystem &/g; s/:/ /g') "$source" || return 1
+  done
+  NOTE="$NOTE, also with CUDA 12's headers"
 }
 
 # Clang's thread-safety analysis is on in every Clang build, so warnings_clang is where the sources pass it. This is the

@@ -8,7 +8,8 @@
 // A collective is an op like any other: it names its Vars, and may be pushed through a Bulk or a Capture.
 // Besides those Vars it updates a Var of the communicator, so that the collectives of a communicator run in push order
 // on every rank, whatever the policy, the priorities and the bulk size are. A communicator has a lane and an issuing
-// thread of its own.
+// thread of its own. The collectives of several communicators on one device also run there one after another in
+// push order, so every rank must push those of all its communicators in one order.
 //
 // The calls of one push are one group, as between ncclGroupStart and ncclGroupEnd: one launch, behind the inputs of all
 // the calls and in front of whatever needs any of their results. The program says what is a group, and not the bulk,

@@ -20,6 +20,7 @@ class CountingDevice final : public Device {
   DeviceCounts counts() const;
 
   DeviceStatus MakeCurrent() override { return inner_->MakeCurrent(); }
+  DeviceStatus EnterThread() override { return inner_->EnterThread(); }
   DeviceStatus TakeLastError() override { return inner_->TakeLastError(); }
   DeviceStatus CreateStream(int priority, Stream* stream) override;
   DeviceStatus DestroyStream(Stream stream) override;

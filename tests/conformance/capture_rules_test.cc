@@ -154,6 +154,19 @@ TEST_P(CaptureRules, PageableCopiesAndAllocationsAreRefusedAndSpoilNothing) {
   EXPECT_EQ(Value(buffer), 3);
 }
 
+// A wait for something else looks at its event wherever it is called.
+TEST_P(CaptureRules, AThreadThatCapturesMayQueryAnEventFromOutside) {
+  const Stream stream = NewStream(), other = NewStream();
+  const Event event = NewEvent();
+  EXPECT_OK(device_->Record(event, other));
+  EXPECT_OK(device_->Synchronize(event));
+  EXPECT_OK(device_->BeginCapture(stream));
+  EXPECT_OK(device_->Query(event));
+  DeviceGraph graph;
+  EXPECT_OK(device_->EndCapture(stream, &graph));
+  EXPECT_OK(device_->DestroyGraph(graph));
+}
+
 // The reason for thread-local mode: in global mode each of these would fail, and spoil the capture of another thread.
 TEST_P(CaptureRules, OtherThreadsGoOnMeanwhile) {
   const Stream stream = NewStream(), other = NewStream();

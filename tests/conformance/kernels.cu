@@ -35,6 +35,7 @@ __global__ void Hold(const volatile int32_t* flag) {
 }  // namespace
 
 void Preload(Device& device) { PreloadKernels(device, Set, Axpy, Spin, Hold); }
+const void* SetKernel() { return reinterpret_cast<const void*>(&Set); }
 cudaError_t LaunchSet(cudaStream_t stream, int32_t* to, int count, int32_t value) {
   Set<<<Blocks(count), kThreads, 0, stream>>>(to, count, value);
   return cudaGetLastError();

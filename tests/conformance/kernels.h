@@ -10,6 +10,7 @@
 namespace engine::test {
 
 void Preload(Device& device);
+const void* SetKernel();  // for those who launch it by themselves
 cudaError_t LaunchSet(cudaStream_t stream, int32_t* to, int count, int32_t value);
 cudaError_t LaunchAxpy(cudaStream_t stream, int32_t* y, const int32_t* x, int32_t a, int count);
 cudaError_t LaunchSpin(cudaStream_t stream, int64_t nanoseconds);

@@ -230,11 +230,11 @@ TEST_P(Software, DeclaredUsesAreChecked) {
 }
 
 // On CUDA the same, but which calls are meant is not written down: hence only here.
-TEST_P(Software, AThreadThatCapturesMayNotLookAtAnything) {
+TEST_P(Software, AThreadThatCapturesMayLookAtNothingButEvents) {
   DeviceGraph graph;
   void* memory = nullptr;
   const std::function<DeviceStatus()> looks[] = {
-      [&] { return device_->Query(event_); }, [&] { return device_->Synchronize(event_); },
+      [&] { return device_->Query(other_); }, [&] { return device_->Synchronize(event_); },
       [&] { return device_->Synchronize(other_); }, [&] { return device_->AllocatePinned(8, &memory); }};
   for (const auto& look : looks) {
     EXPECT_OK(device_->BeginCapture(stream_));

@@ -38,11 +38,16 @@ bool Joined(State& g, const Graph& graph, const Stream& origin) {
 // "When an invalid operation is attempted during stream capture, any associated capture graphs are invalidated."
 void Invalidate(Capture& capture) { capture.invalid = true; }
 
+// By the thread's own mode (cudaThreadExchangeStreamCaptureMode): what it captures in another mode than the relaxed one, and, if it
+// is the global one, what others capture in that.
 cudaError_t Call::Unsafe() {
   bool prohibited = false;
+  if (CaptureMode() == cudaStreamCaptureModeRelaxed) return cudaSuccess;
   for (Capture* capture : g.captures) {
     const bool own = capture->thread == std::this_thread::get_id();
-    if (own ? capture->mode == cudaStreamCaptureModeRelaxed : capture->mode != cudaStreamCaptureModeGlobal) continue;
+    if (own ? capture->mode == cudaStreamCaptureModeRelaxed
+            : capture->mode != cudaStreamCaptureModeGlobal || CaptureMode() != cudaStreamCaptureModeGlobal)
+      continue;
     Invalidate(*capture);
     prohibited = true;
   }
@@ -129,10 +134,27 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   });
 }
 
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return Api(
+      __func__,
+      [&](Call& call) -> cudaError_t {
+        if (!mode || *mode > cudaStreamCaptureModeRelaxed) return call.Misuse(cudaErrorInvalidValue, "the mode");
+        std::swap(*mode, CaptureMode());
+        return cudaSuccess;
+      },
+      Release::kNo, Context::kNotNeeded);
+}
+
 // "The array pointer is valid until the next API call which operates on the stream": it is the stream's own.
+#if CUDART_VERSION >= 13000
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
                                      cudaGraph_t* graph, const cudaGraphNode_t** behind,
                                      const cudaGraphEdgeData** edges, size_t* count) {
+#else
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* graph, const cudaGraphNode_t** behind, size_t* count) {
+  const cudaGraphEdgeData** const edges = nullptr;
+#endif
   return Api(__func__, [&](Call& call) -> cudaError_t {
     const auto on = call.Find(call.g.streams, stream);
     if (!on) return cudaErrorInvalidResourceHandle;

@@ -17,6 +17,15 @@ long cudaModelCalls(const char* function);  // "*": of all
 long cudaModelViolations();
 void cudaModelViolation(const char* function, const char* what);  // another model's
 const char* cudaModelLastViolation();
+// Calls of this thread come through that instance of the runtime: 0, or 1, another binary's static one.
+void cudaModelUseRuntime(int instance);
+int cudaModelTakeErrorOfRuntime1();
+long cudaModelBlockedLaunches();                         // that found their stream's queue full
+int cudaModelMayAccess(const void* memory, int device);  // 0: it would fault there
+unsigned cudaModelEventFlags();                          // of all events made since this was asked
+void cudaModelWaitIdle(int device);
+unsigned cudaModelContexts();  // a bit for each device that has been given a context, since they were forgotten
+void cudaModelForgetContexts();
 void cudaModelForgive();        // violations were expected
 int cudaModelLiveObjects();     // streams, events, pools, graphs, executables, allocations
 void cudaModelReviveDevices();  // what was lost is forgotten, and devices work again

@@ -8,40 +8,67 @@ using namespace cuda_model;
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  return Api(__func__, [&](Call& call) -> cudaError_t {
-    *count = static_cast<int>(call.g.devices.size());
-    return cudaSuccess;
-  });
+  return Api(
+      __func__,
+      [&](Call& call) -> cudaError_t {
+        *count = static_cast<int>(call.g.devices.size());
+        return cudaSuccess;
+      },
+      Release::kNo, Context::kNotNeeded);
 }
 
 cudaError_t cudaGetDevice(int* ordinal) {
-  return Api(__func__, [&](Call&) -> cudaError_t {
-    *ordinal = CurrentDevice();
-    return cudaSuccess;
-  });
+  return Api(
+      __func__,
+      [&](Call&) -> cudaError_t {
+        *ordinal = CurrentDevice();
+        return cudaSuccess;
+      },
+      Release::kNo, Context::kNotNeeded);
 }
 
 cudaError_t cudaSetDevice(int ordinal) {
-  return Api(__func__, [&](Call& call) -> cudaError_t {
-    if (ordinal < 0 || static_cast<size_t>(ordinal) >= call.g.devices.size())
-      return call.Misuse(cudaErrorInvalidDevice, "there is no device " + std::to_string(ordinal));
-    SetCurrentDevice(ordinal);
-    return cudaSuccess;
-  });
+  return Api(
+      __func__,
+      [&](Call& call) -> cudaError_t {
+        if (ordinal < 0 || static_cast<size_t>(ordinal) >= call.g.devices.size())
+          return call.Misuse(cudaErrorInvalidDevice, "there is no device " + std::to_string(ordinal));
+        // "the primary context [...] will be initialized"; in place of the thread's current one.
+        if (Contexts().empty()) Contexts().push_back(0);
+        Contexts().back() = ordinal;
+        call.g.contexts.insert(ordinal);
+        return cudaSuccess;
+      },
+      Release::kNo, Context::kNotNeeded);
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
-  return Api(__func__, [&](Call& call) -> cudaError_t {
-    if (ordinal < 0 || static_cast<size_t>(ordinal) >= call.g.devices.size())
-      return call.Misuse(cudaErrorInvalidDevice, "there is no device " + std::to_string(ordinal));
-    *properties = {};
-    std::snprintf(properties->name, sizeof properties->name, "model of CUDA, device %d", ordinal);
-    properties->multiProcessorCount = 4 + ordinal;
-    properties->major = 9;
-    properties->totalGlobalMem = size_t{16} << 30;
-    properties->warpSize = 32;
-    return cudaSuccess;
-  });
+  return Api(
+      __func__,
+      [&](Call& call) -> cudaError_t {
+        if (ordinal < 0 || static_cast<size_t>(ordinal) >= call.g.devices.size())
+          return call.Misuse(cudaErrorInvalidDevice, "there is no device " + std::to_string(ordinal));
+        *properties = {};
+        std::snprintf(properties->name, sizeof properties->name, "model of CUDA, device %d", ordinal);
+        properties->multiProcessorCount = 4 + ordinal;
+        properties->major = 9;
+        properties->totalGlobalMem = size_t{16} << 30;
+        properties->warpSize = 32;
+        return cudaSuccess;
+      },
+      Release::kNo, Context::kNotNeeded);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  return Api(
+      __func__,
+      [&](Call& call) -> cudaError_t {
+        const auto none = [&](int d) { return d < 0 || static_cast<size_t>(d) >= call.g.devices.size(); };
+        if (none(device) || none(peer)) return call.Misuse(cudaErrorInvalidDevice, "there is no such device");
+        *can = device != peer;
+        return cudaSuccess;
+      },
+      Release::kNo, Context::kNotNeeded);
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {

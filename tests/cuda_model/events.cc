@@ -1,6 +1,8 @@
 // Events: points of streams that can be overwritten, queried and waited for; in a capture, sets of nodes.
 #include <algorithm>
+#include <utility>
 
+#include "control.h"
 #include "model.h"
 
 namespace cuda_model {
@@ -20,6 +22,11 @@ using namespace cuda_model;
 
 extern "C" {
 
+unsigned cudaModelEventFlags() {
+  const std::lock_guard lock(state().mu);
+  return std::exchange(state().event_flags, 0u);
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return Api(__func__, [&](Call& call) -> cudaError_t {
     if (!event || (flags & ~unsigned{cudaEventBlockingSync | cudaEventDisableTiming}) != 0)
@@ -27,6 +34,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     auto made = std::make_shared<Event>();
     made->device = CurrentDevice();
     made->flags = flags;
+    call.g.event_flags |= flags;
     *event = static_cast<cudaEvent_t>(call.g.events.Add(made));
     return cudaSuccess;
   });

@@ -188,6 +188,8 @@ cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodePar
   return Api(__func__, [&](Call& call) -> cudaError_t {
     KernelCall* kernel = nullptr;
     if (const cudaError_t bad = Parameters(call, node, &kernel); bad != cudaSuccess) return bad;
+    // "cudaErrorInvalidDeviceFunction [...] if the node's function is not of this instance of the runtime".
+    if (kernel->runtime != Runtime()) return cudaErrorInvalidDeviceFunction;
     kernel->pointers.clear();
     for (auto& argument : kernel->arguments) kernel->pointers.push_back(argument.data());
     *parameters = {};
@@ -210,7 +212,7 @@ cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
     if (const cudaError_t bad = CheckLaunch(call, kernel, parameters->gridDim, parameters->blockDim);
         bad != cudaSuccess)
       return bad;
-    KernelCall made{kernel, parameters->gridDim, parameters->blockDim, parameters->sharedMemBytes, {}, {}};
+    KernelCall made{kernel, parameters->gridDim, parameters->blockDim, parameters->sharedMemBytes, {}, {}, Runtime()};
     if (const cudaError_t bad = CopyArguments(*kernel, parameters->kernelParams, &made); bad != cudaSuccess) return bad;
     at->operation = std::move(made);
     return cudaSuccess;

@@ -176,7 +176,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
     const Kernel* const kernel = FindKernel(function);
     if (const cudaError_t bad = CheckLaunch(call, kernel, grid, block); bad != cudaSuccess) return bad;
     if (const cudaError_t bad = Load(call, const_cast<Kernel&>(*kernel)); bad != cudaSuccess) return bad;
-    KernelCall made{kernel, grid, block, shared_bytes, {}, {}};
+    KernelCall made{kernel, grid, block, shared_bytes, {}, {}, Runtime()};
     if (const cudaError_t bad = CopyArguments(*kernel, arguments, &made); bad != cudaSuccess) return bad;
     return Issue(call, *on, std::move(made));
   });

@@ -190,6 +190,21 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   });
 }
 
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* list, size_t count) {
+  return Api(__func__, [&](Call& call) -> cudaError_t {
+    const auto found = call.Find(call.g.pools, pool);
+    if (!found) return cudaErrorInvalidValue;
+    for (size_t i = 0; i < count; ++i) {
+      const int device = list[i].location.id;
+      if (list[i].location.type != cudaMemLocationTypeDevice || device < 0 ||
+          static_cast<size_t>(device) >= call.g.devices.size() || list[i].flags != cudaMemAccessFlagsProtReadWrite)
+        return call.Misuse(cudaErrorInvalidValue, "a place, or an access, that is not modelled");
+      found->peers.insert(device);
+    }
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep) {
   return Api(__func__, [&](Call& call) -> cudaError_t {
     const auto found = call.Find(call.g.pools, pool);

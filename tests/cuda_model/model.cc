@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "control.h"
 
@@ -31,8 +32,9 @@ Control& control() {
   return control;
 }
 
-thread_local int t_device = 0;
-thread_local cudaError_t t_last_error = cudaSuccess;
+constexpr int kRuntimes = 2;
+thread_local cudaError_t t_last_errors[kRuntimes] = {};
+cudaError_t& LastError() { return t_last_errors[Runtime()]; }
 
 // What a program left alive. When all is lost it has no way to give anything back.
 int LiveObjects(std::string* said) {
@@ -88,8 +90,19 @@ int DriverVersion() {
   }();
   return version;
 }
-int CurrentDevice() { return t_device; }
-void SetCurrentDevice(int ordinal) { t_device = ordinal; }
+int& Runtime() {
+  thread_local int runtime = 0;
+  return runtime;
+}
+std::vector<int>& Contexts() {
+  thread_local std::vector<int> contexts;
+  return contexts;
+}
+int CurrentDevice() { return Contexts().empty() ? 0 : Contexts().back(); }
+cudaStreamCaptureMode& CaptureMode() {
+  thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  return mode;
+}
 
 void Violation(const char* function, const std::string& what) {
   Control& c = control();
@@ -102,6 +115,10 @@ void Violation(const char* function, const std::string& what) {
 Call::Call(const char* name) : function(name), g(state()), lock(g.mu) {
   ++control().calls[name];
   ++control().all_calls;
+  if (!g.any_full) return;
+  ++g.waiting;
+  g.progress.wait(lock, [&] { return !g.any_full; });
+  --g.waiting;
 }
 Call::~Call() = default;
 
@@ -113,7 +130,7 @@ cudaError_t Call::Refusal() {
   if (InHostFunction()) return Misuse(cudaErrorNotPermitted, "host functions must not call the runtime");
   if (c.fail_in > 0 && (c.fail_function == "*" || c.fail_function == function) && --c.fail_in == 0) {
     c.failed = function;
-    t_last_error = c.fail_error;  // whatever it is
+    LastError() = c.fail_error;  // whatever it is
     if (c.fail_sticky) Lose(c.fail_error);
     return c.fail_error;
   }
@@ -121,17 +138,23 @@ cudaError_t Call::Refusal() {
   return g.lost;
 }
 
+void Call::NeedContext() {
+  if (g.devices.empty()) return;
+  if (Contexts().empty()) Contexts().push_back(0);
+  g.contexts.insert(CurrentDevice());
+}
+
 // "cudaErrorNotReady [...] is not considered an error and is therefore not reported" (Programming Guide, error checking).
 cudaError_t Call::Return(cudaError_t error) {
-  if (error != cudaSuccess && error != cudaErrorNotReady) t_last_error = error;
+  if (error != cudaSuccess && error != cudaErrorNotReady) LastError() = error;
   return error;
 }
 
 cudaError_t TakeLastError(bool keep) {
   State& g = state();
   const std::lock_guard lock(g.mu);
-  const cudaError_t error = g.lost != cudaSuccess ? g.lost : t_last_error;
-  if (!keep) t_last_error = cudaSuccess;
+  const cudaError_t error = g.lost != cudaSuccess ? g.lost : LastError();
+  if (!keep) LastError() = cudaSuccess;
   return error;
 }
 
@@ -171,6 +194,36 @@ void cudaModelForgive() {
   const std::lock_guard lock(control().mu);
   control().violations = 0;
 }
+void cudaModelUseRuntime(int instance) { Runtime() = instance; }
+int cudaModelTakeErrorOfRuntime1() {
+  const int before = std::exchange(Runtime(), 1);
+  const cudaError_t error = TakeLastError(false);
+  Runtime() = before;
+  return error;
+}
+long cudaModelBlockedLaunches() {
+  const std::lock_guard lock(state().mu);
+  return state().blocked_launches;
+}
+void cudaModelWaitIdle(int device) {
+  Call call(__func__);
+  (void)call.WaitIdle(device);
+}
+int cudaModelMayAccess(const void* memory, int device) {
+  const std::lock_guard lock(state().mu);
+  const auto block = FindBlock(memory);
+  return !block || !block->pool || block->device == device || block->pool->peers.count(device) != 0;
+}
+unsigned cudaModelContexts() {
+  const std::lock_guard lock(state().mu);
+  unsigned mask = 0;
+  for (const int device : state().contexts) mask |= 1u << device;
+  return mask;
+}
+void cudaModelForgetContexts() {
+  const std::lock_guard lock(state().mu);
+  state().contexts.clear();
+}
 int cudaModelLiveObjects() {
   const std::lock_guard lock(state().mu);
   return LiveObjects(nullptr);
@@ -196,7 +249,7 @@ void cudaModelReviveDevices() {
   g.captures.clear();
   for (Device& device : g.devices) device = {};
   g.lost = cudaSuccess;
-  t_last_error = cudaSuccess;
+  LastError() = cudaSuccess;
 }
 
 }  // extern "C"

@@ -44,6 +44,7 @@ struct KernelCall {
   size_t shared_bytes = 0;
   std::vector<std::vector<std::byte>> arguments;  // copied when the call is made, as CUDA does
   std::vector<void*> pointers;                    // to the arguments, for whoever asks for the parameters
+  int runtime = 0;                                // the instance of it that the launch came through
 };
 struct CopyCall {
   void* to = nullptr;
@@ -125,6 +126,7 @@ struct Block {
 struct Pool {
   int device = 0;
   uint64_t threshold = 0;
+  std::set<int> peers;  // that may use its memory, besides the device
   std::vector<std::shared_ptr<Block>> free;
 };
 struct Device {
@@ -173,6 +175,7 @@ struct State {
   // error types): of all devices.
   cudaError_t lost = cudaSuccess;
   std::vector<Device> devices;
+  std::set<int> contexts;  // devices that have one
   Table<Stream> streams{"stream", 1};
   Table<Event> events{"event", 2};
   Table<Pool> pools{"pool", 3};
@@ -182,7 +185,12 @@ struct State {
   std::set<Stream*> working;  // those with a thread; destroyed ones until they have run out of work
   std::map<const char*, std::shared_ptr<Block>> memory;
   std::set<Capture*> captures;
+  // A launch that waits because its stream's queue is full keeps every other call waiting: "CUDA locks held".
+  bool any_full = false;
+  long blocked_launches = 0;
+  unsigned event_flags = 0;  // of all events made
 };
+constexpr uint64_t kQueue = 1024;  // calls that a stream takes before it has begun with the first
 State& state();
 
 void Violation(const char* function, const std::string& what);
@@ -194,6 +202,7 @@ class Call {
   ~Call();
   Call(const Call&) = delete;
 
+  void NeedContext();
   // What was planted for this call, or what all was lost by.
   cudaError_t Refusal();
   cudaError_t Return(cudaError_t error);
@@ -233,19 +242,26 @@ class Call {
 // A call of which a planted failure does not keep what it does from happening: what it gives back is gone in any case.
 enum class Release : bool { kNo, kYes };
 
+// Whether a call makes the current device's context where there is none. Most do.
+enum class Context : bool { kNotNeeded, kNeeded };
+
 template <class Body>
-cudaError_t Api(const char* function, Body&& body, Release release = Release::kNo) {
+cudaError_t Api(const char* function, Body&& body, Release release = Release::kNo, Context context = Context::kNeeded) {
   Call call(function);
   const cudaError_t refused = call.Refusal();
+  if (context == Context::kNeeded) call.NeedContext();
   if (refused == cudaSuccess) return call.Return(body(call));
   if (release == Release::kYes && call.g.devices.size() != 0) (void)body(call);
   return call.Return(refused);
 }
 
 int DriverVersion();  // CUDA_MODEL_DRIVER; older than the runtime: every call is refused
+// The thread's contexts, as the driver keeps them: the last is current. None: the runtime takes device 0's when it needs one.
+std::vector<int>& Contexts();
 int CurrentDevice();
-bool& InHostFunction();  // of cudaLaunchHostFunc, on this thread
-void SetCurrentDevice(int ordinal);
+int& Runtime();  // the instance of the runtime that this thread's calls come through: each has last errors and kernels of its own
+bool& InHostFunction();                // of cudaLaunchHostFunc, on this thread
+cudaStreamCaptureMode& CaptureMode();  // of this thread (cudaThreadExchangeStreamCaptureMode)
 cudaError_t TakeLastError(bool keep);
 
 // Streams: puts work on one; all work ends with an error that stays.

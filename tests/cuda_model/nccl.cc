@@ -215,7 +215,7 @@ ncclResult_t EndGroup(Call& call) {
     std::erase_if(group.requests, [&](const auto& r) { return r.first == c; });
     if (std::any_of(of_it.begin(), of_it.end(), [&](const Request& r) { return r.stream != of_it[0].stream; }))
       return call.Misuse(ncclInvalidUsage, "one rank on several streams in a group: the model has none of that");
-    if (blocking) {
+    if (blocking || c->clique->size() == 1) {  // alone it waits for nobody
       result = Launch(c, std::move(of_it));
     } else {
       c->group = std::move(of_it);
@@ -263,6 +263,11 @@ void ncclModelFailAsync(int rank, long nth, ncclResult_t error) {
   state().fault_rank = rank;
   state().fault_in = nth;
   state().fault = error;
+}
+
+void ncclModelAbortWaits(bool waits) {
+  const std::lock_guard lock(state().mu);
+  state().abort_waits = waits;
 }
 
 long ncclModelCalls(const char* function) {
@@ -371,8 +376,13 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const CommunicatorPtr c = call.Find(comm);
   if (!c) return ncclInvalidArgument;
   c->aborted = true;
-  call.g.communicators.erase(reinterpret_cast<uint64_t>(comm));
   call.g.changed.notify_all();
+  if (call.g.abort_waits) {
+    call.lock.unlock();
+    cudaModelWaitIdle(c->device);
+    call.lock.lock();
+  }
+  call.g.communicators.erase(reinterpret_cast<uint64_t>(comm));
   return ncclSuccess;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "control.h"
 #include "nccl_model.h"
 
 namespace nccl_model {
@@ -139,6 +140,11 @@ void Clique::Run(Communicator& rank, const std::vector<Request>& group) {
   State& g = state();
   std::unique_lock lock(g.mu);
   Visit visit{&rank, {}, 0};
+  // Its kernel takes the place that another communicator's on the device would need: ranks that start those of two communicators in
+  // two orders wait for each other for ever.
+  Communicator*& resident = g.resident[rank.device];
+  g.changed.wait(lock, [&] { return !resident || rank.aborted; });
+  if (!rank.aborted) resident = &rank;
   if (g.fault_in > 0 && g.fault_rank == rank.rank && --g.fault_in == 0) {
     Fail(g.fault, "");
     visit.open = 1;
@@ -151,6 +157,7 @@ void Clique::Run(Communicator& rank, const std::vector<Request>& group) {
   }
   g.changed.wait(lock, [&] { return visit.open == 0 || rank.aborted; });
   Leave(visit);
+  if (resident == &rank) resident = nullptr;
   ++rank.ended;
   g.changed.notify_all();
 }
@@ -174,6 +181,12 @@ void Clique::Meet(Visit& visit) {
   for (size_t i = 0; i < visit.collectives.size(); ++i) {
     const Request& shape = visit.collectives[i];
     const size_t bytes = shape.count * SizeOf(shape.type);
+    for (const Visit* v : there)
+      for (const Visit* peer : there)
+        for (const void* buffer : {v->collectives[i].send, const_cast<const void*>(v->collectives[i].recv)})
+          if (buffer && !cudaModelMayAccess(buffer, peer->rank->device))
+            Violation("NCCL", "rank " + std::to_string(peer->rank->rank) + " may not access a buffer of rank " +
+                                  std::to_string(v->rank->rank) + ", whose pool gives its device no access");
     std::vector<std::vector<std::byte>> sent;  // results may lie where inputs do
     for (const Visit* v : there) {
       const Request& r = v->collectives[i];

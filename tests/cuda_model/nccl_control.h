@@ -11,6 +11,8 @@ extern "C" {
 void ncclModelFail(const char* function, long nth, ncclResult_t error);
 // What `rank` of any communicator launches as its nth group from now on never ends, and every rank finds `error` out.
 void ncclModelFailAsync(int rank, long nth, ncclResult_t error);
+// From now on an abort returns only when all streams of the rank's device are empty, as where it frees memory (nccl 549, 829).
+void ncclModelAbortWaits(bool waits);
 long ncclModelCalls(const char* function);
 int ncclModelLiveCommunicators();
 }

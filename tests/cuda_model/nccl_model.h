@@ -77,6 +77,8 @@ struct State {
   long fault_in = 0;                                     // of a rank's groups
   int fault_rank = 0;
   ncclResult_t fault = ncclSuccess;
+  bool abort_waits = false;
+  std::map<int, Communicator*> resident;  // by device: whose group runs there
 };
 State& state();
 

@@ -72,6 +72,14 @@ cudaError_t Call::WaitIdle(int device) {
 
 cudaError_t Issue(Call& call, Stream& stream, Operation operation) {
   if (stream.capture) return AddNode(call, stream, std::move(operation));
+  if (stream.submitted - stream.ended >= kQueue) {
+    ++call.g.blocked_launches;
+    call.g.any_full = true;
+    const cudaError_t lost = call.Wait([&] { return stream.submitted - stream.ended < kQueue; });
+    call.g.any_full = false;
+    call.g.progress.notify_all();
+    if (lost != cudaSuccess) return lost;
+  }
   Submit(stream, {[operation = std::move(operation)] { Run(operation); }, {}, {}});
   return cudaSuccess;
 }

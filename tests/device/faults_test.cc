@@ -365,6 +365,21 @@ TEST(DeviceFaults, ABodyThatSynchronizesIsNamed) {
   EXPECT_TRUE(rig.device().Synchronize(own).ok()) << "outside of ops it is allowed";
 }
 
+// A library that sets itself up, as cublasCreate, is no fault of the op that needs it first.
+TEST(DeviceFaults, WhatALaneKeepsMayBlockWhileItIsMade) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a");
+  rig.eng().Push({.name = "first", .writes = {a}, .place = Gpu(0)}, [&](RunContext& ctx) {
+    static const char key = 0;
+    (void)ctx.LaneLocal(&key, [](RunContext& c) -> std::shared_ptr<void> {
+      if (DeviceStatus s = c.device().Synchronize(c.stream()); !s.ok()) throw DeviceError(s);
+      return std::make_shared<int>(1);
+    });
+    rig.Launch(ctx, "k");
+  });
+  EXPECT_EQ(FailureOf(rig.eng(), a).text, "");
+}
+
 // Also where nothing could refuse it (on CUDA: a direct call, which CUPTI tells of), and where the refusal was ignored.
 TEST(DeviceFaults, ABodyThatBlocksAndSaysNothingIsNamed) {
   Rig rig;

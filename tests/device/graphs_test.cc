@@ -227,7 +227,7 @@ TEST(DeviceGraphs, WhatUsesLaneLocalsIsOneLanesAlone) {
       rig.eng().WaitAll();
     }
     EXPECT_EQ(rig.eng().device_stats().graph_instantiations, local ? 2u : 1u);
-    EXPECT_EQ(rig.eng().device_stats().graph_launches, 6u);
+    EXPECT_EQ(rig.eng().device_stats().graph_launches, local ? 4u : 6u) << "eager twice where it is made";
   }
 }
 
@@ -322,7 +322,7 @@ TEST_P(GraphCallFails, AndTheBulkRunsEagerly) {
   } else {
     EXPECT_EQ(stats.graph_launches, 8u);
     EXPECT_EQ(stats.graph_instantiations, 1u);
-    EXPECT_EQ(stats.graph_captures, 2u);
+    EXPECT_EQ(stats.graph_captures, 8u) << "a node that has refused is not tried again";
   }
 }
 

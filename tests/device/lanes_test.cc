@@ -118,6 +118,52 @@ TEST(Lanes, IndependentChainsGetLanesOfTheirOwn) {
   EXPECT_EQ(rig.eng().device_stats().waits, 0u) << "each chain stays on its lane";
 }
 
+// Their ops alternate on a lane: none is behind its producer alone, and all are in order there without a wait.
+TEST(Lanes, MoreChainsThanLanesNeedNoWaits) {
+  Rig rig;
+  std::vector<Var> chains;
+  std::vector<uint64_t> first;
+  for (int i = 0; i < 8; ++i) chains.push_back(rig.eng().NewVar());
+  for (const Var& chain : chains) first.push_back(rig.PushHeldKernel({.updates = {chain}}));
+  for (int step = 0; step < 20; ++step)
+    for (const Var& chain : chains) rig.Push({.updates = {chain}});
+  rig.WaitIssued();
+  const DeviceStats stats = rig.eng().device_stats();
+  EXPECT_EQ(stats.lanes, 4u);
+  EXPECT_EQ(stats.waits, 0u);
+  for (const uint64_t hold : first) rig.device().Release(hold);
+  rig.eng().WaitAll();
+}
+
+// Side by side, and not one behind another on their producer's lane.
+TEST(Lanes, ReadersOfOneProducerGetLanesOfTheirOwn) {
+  Rig rig;
+  const Var source = rig.eng().NewVar("source");
+  rig.PushHeldKernel({.writes = {source}});
+  std::vector<Var> outs;
+  for (int i = 0; i < 4; ++i) {
+    outs.push_back(rig.eng().NewVar());
+    rig.Push({.reads = {source}, .writes = {outs.back()}});
+  }
+  rig.WaitIssued();
+  EXPECT_EQ(rig.eng().device_stats().lanes, 4u);
+}
+
+// A stream takes about a thousand launches, and then whoever launches waits, and on CUDA everybody else.
+TEST(Lanes, ALaneIsGivenNoMoreThanItsStreamTakes) {
+  Rig rig;
+  const Var held = rig.eng().NewVar("held"), other = rig.eng().NewVar("other");
+  const uint64_t hold = rig.PushHeldKernel({.updates = {held}, .place = Gpu(0, 0)});
+  for (int i = 0; i < 1200; ++i) rig.Push({.updates = {held}, .place = Gpu(0, 0)});
+  rig.Push({.writes = {other}, .place = Gpu(0, 1)});
+  rig.eng().Wait(other);
+  EXPECT_LE(rig.eng().device_stats().issued, 600u);
+  rig.device().Release(hold);
+  rig.eng().Wait(held);
+  rig.eng().WaitAll();
+  EXPECT_EQ(rig.eng().device_stats().issued, 1202u);
+}
+
 TEST(Lanes, AnAskedLaneIsKept) {
   Rig rig;
   Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");

@@ -9,34 +9,32 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "engine/device/device.h"
 
 namespace engine {
 
-// Loads these `__global__` functions on `device`. The calling thread's current device stays the same. Throws
-// DeviceError.
+// Loads these `__global__` functions on `device`, on a thread of its own: the calling thread's current device stays the
+// same. Throws DeviceError.
 template <class... Kernels>
 void PreloadKernels(Device& device, Kernels*... kernels) {
-  const auto check = [&](const char* call, cudaError_t error) {
-    if (error == cudaSuccess) return;
-    const DeviceStatus last = device.TakeLastError();  // the same error, with the meaning that the device gives it
-    throw DeviceError(DeviceStatus::Fail(last.failed() ? last.code() : DeviceCode::kUnknown, last.sticky(),
-                                         static_cast<int>(error),
-                                         std::string("PreloadKernels: ") + call + ": " + cudaGetErrorString(error)));
-  };
-  struct Back {
-    Device& device;
-    int before = 0;
-    ~Back() {
-      if (cudaSetDevice(before) != cudaSuccess)
-        (void)device.TakeLastError();  // otherwise a later, unrelated call would find this error
-    }
-  } back{device};
-  check("cudaGetDevice", cudaGetDevice(&back.before));
-  if (DeviceStatus status = device.MakeCurrent(); !status.ok()) throw DeviceError(status);
-  cudaFuncAttributes attributes{};
-  (check("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernels))), ...);
+  std::vector<DeviceStatus> failures;
+  std::thread([&] {
+    if (DeviceStatus bad = device.MakeCurrent(); !bad.ok()) return failures.push_back(bad);
+    const auto load = [&](const void* kernel) {
+      cudaFuncAttributes attributes{};
+      const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+      if (error == cudaSuccess) return;
+      const DeviceStatus last = device.TakeLastError();  // the same error, with the device's meaning
+      failures.push_back(
+          DeviceStatus::Fail(last.failed() ? last.code() : DeviceCode::kUnknown, last.sticky(), static_cast<int>(error),
+                             std::string("PreloadKernels: cudaFuncGetAttributes: ") + cudaGetErrorString(error)));
+    };
+    (load(reinterpret_cast<const void*>(kernels)), ...);
+  }).join();
+  if (!failures.empty()) throw DeviceError(failures[0]);
 }
 
 }  // namespace engine

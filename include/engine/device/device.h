@@ -75,6 +75,8 @@ class [[nodiscard]] DeviceStatus {
   bool failed() const noexcept { return code_ > DeviceCode::kNotReady; }
   bool sticky() const noexcept { return sticky_; }
   DeviceCode code() const noexcept { return code_; }
+  // Somebody's capture is in the way, and nothing is wrong with the device.
+  bool of_capture() const noexcept { return code_ >= DeviceCode::kCaptureMode && code_ <= DeviceCode::kCapturedEvent; }
   int native_code() const noexcept { return native_; }  // a cudaError_t on cuda, else 0
   std::string text() const;                             // code and text; "ok" if nothing is wrong
 
@@ -131,6 +133,9 @@ class Device {
   const DeviceInfo& info() const noexcept { return info_; }
   // Makes this the calling thread's current device. Code that launches kernels by itself needs that.
   virtual DeviceStatus MakeCurrent() = 0;
+  // For a thread of the engine's own, before it works on this device: MakeCurrent; and from then on captures of other
+  // threads forbid this thread nothing, and what it does spoils none of them.
+  virtual DeviceStatus EnterThread() { return MakeCurrent(); }
   // The sticky error, if the device is lost; else the calling thread's last error, which the call also clears. A launch
   // that returns no status (<<<>>>) is checked with it.
   virtual DeviceStatus TakeLastError() = 0;
@@ -152,7 +157,7 @@ class Device {
   // The time on the device between the newest records of two timed events. Does not wait: kNotReady until both have
   // been reached, kInvalidHandle if one was never recorded or has no timing.
   virtual DeviceStatus Elapsed(Event from, Event to, std::chrono::nanoseconds* took) = 0;
-  virtual DeviceStatus Synchronize(Event event) = 0;  // blocks; sleeps rather than spins
+  virtual DeviceStatus Synchronize(Event event) = 0;  // blocks, and may spin
   virtual DeviceStatus Synchronize(Stream stream) = 0;
 
   // `memory` is the kind of the host's memory. A pageable copy blocks the host until it is over, and is refused during
@@ -179,7 +184,8 @@ class Device {
 
   // Capture, in thread-local mode: until EndCapture, work on `stream` is recorded instead of run, and so is work on
   // streams that wait for an event that was recorded in the capture; these must join back by an event for which
-  // `stream` waits. Meanwhile this thread must not synchronize, query or touch pinned allocations; other threads may.
+  // `stream` waits. Meanwhile this thread must not synchronize, query a stream or touch pinned allocations; other threads
+  // may.
   // EndCapture ends the capture whatever it returns, except kCaptureWrongThread and kCaptureUnmatched. Unless it
   // returns ok there is no graph.
   virtual DeviceStatus BeginCapture(Stream stream) = 0;

@@ -77,6 +77,16 @@ inline constexpr std::chrono::milliseconds kRoomOnDevice{50};
 // in a hurry, and each look is an op.
 inline constexpr std::chrono::microseconds kLeaveNap{100};
 
+// How many launches of a lane may be without a known end; beyond that an op waits for the first half of them. CUDA's
+// streams take about a thousand, and then a launch waits and holds locks that every other call needs. Chosen without a
+// GPU: to be measured.
+inline constexpr uint32_t kLaunchesOfALane = 512;
+// An op stays on its producer's lane, also where other ops came behind the producer, unless the lane has more than
+// twice as much as the shortest and this many more. Chosen without a GPU: to be measured.
+inline constexpr uint64_t kLaneSlack = 16;
+// How long the retirement thread may be in one call before a communicator that is overdue is aborted without it.
+inline constexpr std::chrono::milliseconds kRetirementStuck{250};
+
 // How long issued work for which somebody waits may stay without a record. Records come at the end of a dispatch; only
 // a body that blocks on something outside the engine makes a dispatch last this long.
 inline constexpr std::chrono::milliseconds kRunPatience{20};

@@ -117,13 +117,18 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
   }
   void Fail(const std::string& why) noexcept override { (void)FailWith(why); }
   void Abort() noexcept override { backend->Abort(DescribeException(Known())); }
-  bool Close() noexcept override { return Known() || backend->Leave(); }
+  bool Close() noexcept override {
+    if (Known()) Abort();  // again, or for the first time, where nobody looks for failures any more
+    return backend->Leave();
+  }
 
   EngineCore* const core;  // kept alive by `var`
   const CommunicatorOptions options;
   const Site site;
   const pid_t process = getpid();
   Var var;
+  // Of the device. Overwritten by each collective of any of its communicators: it orders them, and passes no failure on.
+  std::shared_ptr<const Var> order;
   std::unique_ptr<CommBackend> backend;
   Channel* channel = nullptr;
   std::atomic<uint64_t> collectives{0}, groups{0};  // relaxed: counters
@@ -171,11 +176,13 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
   state->backend = device.info().kind == "cuda" ? detail::MakeNcclBackend(membership)
                                                 : detail::MakeLoopbackBackend(membership, device);
   state->var = engine.NewVar(state->options.name);
+  state->order = DevicesOf(*core).CollectiveOrder(static_cast<uint32_t>(state->options.device),
+                                                  [&engine] { return engine.NewVar("collectives"); });
   state->channel = &DevicesOf(*core).OpenChannel(static_cast<uint32_t>(state->options.device), state,
                                                  Timeout(state->options.timeout).nanoseconds());
   state_ = std::move(state);
   const auto join = [s = state_](RunContext&) { s->Step([&] { s->backend->Join(); }); };
-  const OpDesc desc{.name = "communicator_join", .updates = state_->var, .place = place()};
+  const OpDesc desc{.name = "communicator_join", .updates = state_->var, .writes = *state_->order, .place = place()};
   try {
     core->PushSync(desc, detail::RefClosure(join), site);
   } catch (...) {
@@ -220,9 +227,12 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
   for (const Collective& call : calls) s.Check(call);
   std::vector<VarRef> updates(desc.updates.begin(), desc.updates.end());
   updates.emplace_back(s.var);
+  std::vector<VarRef> writes(desc.writes.begin(), desc.writes.end());
+  writes.emplace_back(*s.order);
   OpDesc op = desc;
   if (!*op.name.c_str()) op.name = calls.size() > 1 ? Name("collectives") : Name::Intern(CollectiveName(calls[0].kind));
   op.updates = std::span<const VarRef>(updates);
+  op.writes = std::span<const VarRef>(writes);
   op.place = place();
   to.Push(
       op,

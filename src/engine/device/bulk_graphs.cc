@@ -99,31 +99,27 @@ bool BulkGraphs::Busy(const Exec& exec, const DeviceLane& on) const {
   return exec.last.seq && exec.last.lane != on.id && !devices_.lane(exec.last.lane).Retired(exec.last.seq);
 }
 
-// The body, with its work going to the capture.
-void BulkGraphs::RunBody(OpRecord* op) {
+// The body, with its work going to the capture. False: it threw, or launched something that the device refused and did not look.
+// It will say so again when it runs for real.
+bool BulkGraphs::RunBody(OpRecord* op) {
   RunFrame frame{&devices_.core_, op, t_frame, capture_};
   t_frame = &frame;
   op->extra.lane = lane_;
   RunContext ctx = EngineCore::MakeContext(&devices_.core_, op, 0);
+  bool good = true;
   try {
     op->extra.closure->run(op->closure(), ctx, nullptr);
   } catch (...) {
-    t_frame = frame.outer;
-    throw;
+    good = false;
   }
   t_frame = frame.outer;
+  return !Failed(device_.device->TakeLastError()) && good;
 }
 
 bool BulkGraphs::CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node) {
   Device& device = *device_.device;
   if (Failed(device.BeginCapture(capture_))) return false;
-  bool good = true;
-  try {
-    RunBody(op);
-    good = !Failed(device.LastNode(capture_, node));
-  } catch (...) {
-    good = false;
-  }
+  bool good = RunBody(op) && !Failed(device.LastNode(capture_, node));
   good &= !Failed(device.EndCapture(capture_, graph));
   if (!good) (void)device.TakeLastError();
   return good;
@@ -134,15 +130,16 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   lane_local_ = false;
   if (Failed(device.BeginCapture(capture_))) return false;
   bool good = true;
-  try {
-    for (OpRecord* op = head; op && good; op = NextOf(head, op)) {
-      RunBody(op);
-      Member member{op->graph().params, {}};
-      if (op->graph().one_call) good = !Failed(device.LastNode(capture_, &member.node));
-      out->members.push_back(member);
-    }
-  } catch (...) {  // it will say so again when it runs for real
-    good = false;
+  DeviceGraphNode before;  // of the member before; null: it may have made several, and is asked for
+  for (OpRecord* op = head; op && good; op = NextOf(head, op)) {
+    const bool one_call = op->graph().one_call;
+    if (one_call && !before && op != head) (void)device.LastNode(capture_, &before);
+    good = RunBody(op);
+    Member member{op->graph().params, {}};
+    if (good && one_call) good = !Failed(device.LastNode(capture_, &member.node));
+    if (member.node == before) member.node = {};  // it made no call: that is another member's
+    before = member.node;
+    out->members.push_back(member);
   }
   good &= !Failed(device.EndCapture(capture_, &out->graph));
   if (!good) {
@@ -176,7 +173,10 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
       bool good = CaptureOne(op, &graph, &from);
       if (good) good = !Failed(device.UpdateNode(exec.exec, exec.members[i].node, from));
       if (graph) (void)device.DestroyGraph(graph);
-      if (!good) break;  // not every kernel can be updated by its node: all of it, then
+      if (!good) {  // not every kernel can be updated by its node (those of another runtime instance or library cannot)
+        exec.members[i].node = {};  // not tried again
+        break;                      // all of it, then
+      }
       exec.members[i].params = op->graph().params;
       ++devices_.graph_updates_;
     }
@@ -191,6 +191,7 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
     ++devices_.graph_updates_;
     // The executable's nodes stay those of the graph that it was made of.
     for (size_t k = 0; k < exec.members.size(); ++k) exec.members[k].params = anew.members[k].params;
+    exec.lane_bound |= anew.lane_bound;
     (void)device.DestroyGraph(anew.graph);
     return true;
   }
@@ -206,6 +207,8 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
   ++devices_.graph_instantiations_;
   bytes_ += anew.bytes;
   anew.last = exec.last;
+  for (size_t k = 0; k < exec.members.size(); ++k)
+    if (!exec.members[k].node) anew.members[k].node = {};
   Destroy(exec);
   exec = std::move(anew);
   return true;
@@ -226,7 +229,11 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
     by_use_.splice(by_use_.begin(), by_use_, entry.used);
   }
   ++entry.runs;
-  if (entry.eager || entry.runs <= tuning::kGraphWarmUps) return false;
+  if (entry.runs == 1) entry.warm_ups = tuning::kGraphWarmUps;
+  if (entry.eager || entry.warm_ups != 0) {
+    if (entry.warm_ups != 0) --entry.warm_ups;
+    return false;
+  }
   if (!capture_ && Failed(device.CreateStream(0, &capture_))) return false;
 
   // The same parameters and free; else free; else one more; else any.
@@ -241,6 +248,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
     if (same) break;
   }
   bool ready;
+  lane_is_cold_ = false;
   if (!exec && entry.execs.size() == tuning::kGraphExecs) {
     const auto victim = entry.execs.begin() + static_cast<ptrdiff_t>(entry.runs % entry.execs.size());
     if (fits(*victim)) {
@@ -266,6 +274,10 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   }
   if (!ready || Failed(device.Launch(exec->exec, on.stream))) {
     (void)device.TakeLastError();
+    if (lane_is_cold_) {  // the first run on this lane of what keeps something with it
+      entry.warm_ups = tuning::kGraphWarmUps - 1;
+      return false;
+    }
     entry.eager = true;
     for (Exec& e : entry.execs) Destroy(e);
     entry.execs.clear();
@@ -274,7 +286,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   ++devices_.graph_launches_;
   uint64_t members = 0;
   for (OpRecord* op = head; op; op = NextOf(head, op)) {
-    op->extra.replayed = true;
+    op->extra.replayed = op != head;
     ++members;
   }
   exec->last = {on.issued.load(std::memory_order_relaxed) + members, on.id};

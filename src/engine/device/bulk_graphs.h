@@ -6,8 +6,8 @@
 // Members are settled one after another as ever, so order, points, names and waits stay per op.
 //
 // Key: the members' kinds and the device. Parameters: their params. Of one key: the first runs are eager (kWarmUps:
-// libraries set themselves up, modules load); then it is captured, on a stream of its own, in thread-local mode, with
-// all outside waits resolved before. After that
+// libraries set themselves up, modules load), again where a lane turns out to lack what the bodies keep with it; then it
+// is captured, on a stream of its own, in thread-local mode, with all outside waits resolved before. After that
 //   the same parameters          launch
 //   others, one call a member    capture those members alone, give their nodes the new parameters, launch
 //   others                       capture all of it, update the executable; if the device refuses, instantiate anew
@@ -38,8 +38,12 @@ class BulkGraphs {
   bool Launch(DeviceLane& on, OpRecord* head);
   void Close();
 
-  // A body that is being captured uses what it keeps with its lane.
-  void NoteLaneLocal() { lane_local_ = true; }
+  // A body that is being captured uses what it keeps with its lane. `missing`: it would have to make that first, which it is
+  // not to do in a capture.
+  void NoteLaneLocal(bool missing) {
+    lane_local_ = true;
+    lane_is_cold_ |= missing;
+  }
 
   // Whether the run that `head` starts can be one graph.
   bool Suits(OpRecord* head);
@@ -67,8 +71,9 @@ class BulkGraphs {
   struct Entry {
     std::vector<uint64_t> kinds;  // by member: the key itself, of which the map's is a hash
     uint64_t runs = 0;
-    uint64_t changes = 0;  // runs that found other parameters
-    bool eager = false;    // for good
+    uint64_t warm_ups = 0;  // runs that are still to be eager
+    uint64_t changes = 0;   // runs that found other parameters
+    bool eager = false;     // for good
     std::vector<Exec> execs;
     std::list<uint64_t>::iterator used;
   };
@@ -80,7 +85,7 @@ class BulkGraphs {
   bool Capture(OpRecord* head, Exec* out);
   bool CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node);
   bool Adapt(Entry& entry, Exec& exec, OpRecord* head);
-  void RunBody(OpRecord* op);
+  bool RunBody(OpRecord* op);
   bool Failed(const DeviceStatus& status);
   void Destroy(Exec& exec);
   void Evict();
@@ -90,6 +95,7 @@ class BulkGraphs {
   Stream capture_;               // made on first use
   uint8_t lane_ = 0;             // of the run at hand
   bool lane_local_ = false;      // seen in the capture at hand
+  bool lane_is_cold_ = false;    // the same, and not made yet
   std::vector<LastOnVar> seen_;  // of one CannotSplit; kept for its memory
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first

@@ -60,6 +60,7 @@ void AddTo(FailedVersions& failed, OpRecord* op, ErrorRecord* error) {
 Channel& Devices::OpenChannel(uint32_t device_index, std::shared_ptr<ChannelOwner> owner,
                               std::chrono::nanoseconds timeout) {
   DeviceState& device = Get(device_index);
+  if (timeout.count() != 0) StartWatch();
   MutexLock lock(channels_mu_);
   const uint32_t n = n_channels_.load(std::memory_order_relaxed);
   Channel* open = nullptr;
@@ -82,6 +83,20 @@ Channel& Devices::OpenChannel(uint32_t device_index, std::shared_ptr<ChannelOwne
   open->timeout = timeout;
   open->aborted = false;
   return *open;
+}
+
+std::shared_ptr<const Var> Devices::CollectiveOrder(uint32_t device_index, const std::function<Var()>& make) {
+  DeviceState& device = Get(device_index);
+  const auto known = [&]() EXCLUDES(channels_mu_) {
+    MutexLock lock(channels_mu_);
+    return device.collective_order.lock();
+  };
+  if (auto order = known()) return order;
+  auto made = std::make_shared<const Var>(make());
+  MutexLock lock(channels_mu_);
+  if (auto order = device.collective_order.lock()) return order;
+  device.collective_order = made;
+  return made;
 }
 
 void Devices::CloseChannel(Channel& channel) {
@@ -165,12 +180,17 @@ void Devices::PollChannels() {
     }
     if (!owner) continue;
     DeviceLane* on = channel.lane.load(std::memory_order_acquire);
-    if (on && timeout.count() != 0) CheckTimeout(channel, *on, *owner, timeout);
+    const bool rescued = channel.rescued.load();
+    if (on && timeout.count() != 0 && !rescued) CheckTimeout(channel, *on, *owner, timeout);
     const std::exception_ptr cause = owner->Failure();
     if (!cause) continue;
     on = channel.lane.load(std::memory_order_acquire);  // again: one that began before the failure may have made it
-    if (on) FailIssued(*on, cause);
+    if (on) FailIssued(*on, cause, !rescued);
     owner->Abort();
+    if (rescued) {
+      channel.rescued.store(false);
+      rescued_.fetch_sub(1);
+    }
     MutexLock lock(channels_mu_);
     if (channel.owner == owner) channel.aborted = true;
   }
@@ -202,23 +222,29 @@ void Devices::CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner
 // As a rule only what somebody awaits is asked for.
 void Devices::RetireEnded(DeviceLane& on) {
   uint64_t ended = on.retired.load(std::memory_order_acquire);
-  {
-    MutexLock lock(on.mu);
-    if (on.device->lost.load(std::memory_order_acquire)) return;
-    for (const LaneRecord* at; (at = on.records.Covering(ended + 1)) != nullptr; ended = at->seq)
-      if (!on.device->device->Query(at->event).ok()) break;
+  while (!on.device->lost.load(std::memory_order_acquire)) {
+    LaneRecord at;
+    {
+      MutexLock lock(on.mu);
+      const LaneRecord* const next = on.records.Covering(ended + 1);
+      if (!next) break;
+      at = *next;
+    }
+    if (!on.device->device->Query(at.event).ok() || rescued_.load() != 0) break;
+    ended = at.seq;
   }
   RetireUpTo(on, ended);
 }
 
-// On the retirement thread: nothing retires, and so no op goes, behind the first line.
-void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause) {
+// On the retirement thread: nothing retires, and so no op goes, behind the first line. `look`: what has ended is no part of it; else
+// that can no longer be told, because the abort has ended things as well.
+void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause, bool look) {
   struct Issued {
     DeviceLane* on;
     uint64_t seq;
     OpRecord* op;
   };
-  RetireEnded(from);
+  if (look) RetireEnded(from);
   MutexLock lock(lost_mu_);
   // Before the walk: who takes a number later sees it. Partner: the load in Settle, behind the lane's mu.
   any_lost_.store(true);

@@ -48,10 +48,18 @@ void Devices::Close() {
     MutexLock making(make_mu_);
     stop_.store(true, std::memory_order_release);  // a device that a refused push still makes gets no thread
   }
+  EndWatch();
   if (thread_.joinable()) {
     Kick();
-    thread_.join();
+    thread_.join();  // GiveBack has run there
+  } else {
+    GiveBack();
   }
+}
+
+// On the retirement thread, whose current device is nobody's business: libraries' handles and communicators are destroyed with
+// their own device current.
+void Devices::GiveBack() {
   MutexLock making(make_mu_);
   for (auto& d : devices_) d->graphs->Close();
   CloseChannels();  // behind the graphs, in front of the streams
@@ -60,7 +68,8 @@ void Devices::Close() {
     if (on->device->gone()) {
       Abandon(on->locals);
     } else {
-      on->locals.clear();  // they may give memory back
+      (void)on->device->device->MakeCurrent();  // where it fails, so does what follows
+      on->locals.clear();                       // they may give memory back
     }
   }
   for (auto& d : devices_) {
@@ -75,6 +84,7 @@ void Devices::Close() {
     // A device that is gone is asked for nothing more; its handles go with it.
     if (on->device->gone()) continue;
     Device& device = *on->device->device;
+    while (on->asking.load() != 0) std::this_thread::yield();
     for (; !on->records.empty(); on->records.PopFront()) (void)device.DestroyEvent(on->records.front().event);
     for (const Event event : on->spare_events) (void)device.DestroyEvent(event);
     on->spare_events.clear();

@@ -5,6 +5,7 @@
 //   lost.cc     a device that is lost: what had been issued fails, Vars are poisoned
 //   timing.cc   how long the work of a body takes there, for those who measure
 //   channel.cc  lanes with an owner, communicators; the failure of single ops that were issued
+//   channel_watch.cc  their timeout, where a call of the device's is stuck
 //
 // Two milestones. Issued: the order of the op is on the device; the protocol releases its Vars then. Retired: the host
 // knows that it ended; then its closure is destroyed, it counts as completed, and what waits on the host goes on.
@@ -13,6 +14,7 @@
 // Errors:    DeviceError, in the ops concerned; see lost.cc.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -60,7 +62,8 @@ struct DeviceState {
   std::atomic<DeviceLane*> copy_in{}, copy_out{};
   std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
   std::shared_ptr<MemoryPool> memory, pinned;
-  Mutex timers_mu;  // nothing is taken under it
+  std::weak_ptr<const Var> collective_order;  // by channels_mu_
+  Mutex timers_mu;                            // nothing is taken under it
   std::vector<DeviceTimer> spare_timers GUARDED_BY(timers_mu);
   DeviceState();
   ~DeviceState();
@@ -121,6 +124,8 @@ class Devices final : public DeviceSide {
   Channel& OpenChannel(uint32_t device, std::shared_ptr<ChannelOwner> owner, std::chrono::nanoseconds timeout)
       EXCLUDES(channels_mu_);
   void CloseChannel(Channel& channel) EXCLUDES(channels_mu_);
+  // The Var that all collectives of the device overwrite, so that they run in push order, whatever their communicator.
+  std::shared_ptr<const Var> CollectiveOrder(uint32_t device, const std::function<Var()>& make) EXCLUDES(channels_mu_);
   bool HasChannel(uint32_t index) const override;
   bool HasChannelOn(const DeviceState& device) const;  // or had
   uint32_t ChannelDevice(uint32_t index) const override;
@@ -165,8 +170,11 @@ class Devices final : public DeviceSide {
   static void KeepTimer(DeviceTimer* timer);
   static void Untimed(DeviceTimer* timer);
 
+  static uint64_t UntilRoom(const DeviceLane& lane, bool in_run);
   enum class Polled { kNothing, kRunning, kAwaited, kRetired };
   Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
+  Polled PollRecords(DeviceLane& lane) EXCLUDES(lane.mu);
+  Polled PollLost(DeviceLane& lane, DeviceState::Loss loss) EXCLUDES(lane.mu);
   bool AwaitRetired(DeviceLane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
   std::string DescribeIssued(const DeviceState& device);
   void GiveUp(DeviceState& device);
@@ -179,12 +187,20 @@ class Devices final : public DeviceSide {
   void CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner, std::chrono::nanoseconds timeout)
       EXCLUDES(on.mu);
   void RetireEnded(DeviceLane& on) EXCLUDES(on.mu);
-  void FailIssued(DeviceLane& from, const std::exception_ptr& cause) EXCLUDES(lost_mu_);
+  void FailIssued(DeviceLane& from, const std::exception_ptr& cause, bool look) EXCLUDES(lost_mu_);
   void FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord* error) REQUIRES(lost_mu_);
   ErrorRecord* FailedInput(OpRecord* op) REQUIRES(lost_mu_);
   void InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) EXCLUDES(lost_mu_);
   void RetireUpTo(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
+  // --- channel_watch.cc
+  void StartWatch() EXCLUDES(make_mu_);
+  void EndWatch();
+  void WatchMain();
+  bool Overdue(Channel& channel, std::chrono::nanoseconds timeout);
+  void Rescue(Channel& channel, ChannelOwner& owner, std::chrono::nanoseconds timeout);
+
   void ThreadMain();
+  void GiveBack() EXCLUDES(make_mu_);
 
   EngineCore& core_;
   const EngineOptions& options_;
@@ -211,6 +227,10 @@ class Devices final : public DeviceSide {
   std::atomic<bool> any_lost_{false};
   std::atomic<uint32_t> awaiting_{0};  // ops parked behind lanes
   std::thread thread_;
+  std::thread watch_;                    // of the channels
+  std::atomic<uint32_t> watch_ends_{0};  // futex word of it
+  std::atomic<uint64_t> rounds_{0};      // of the retirement thread. Partner: Overdue
+  std::atomic<uint32_t> rescued_{0};  // channels that the watch has aborted, and nobody has failed yet: nothing retires
 
   // relaxed: counters.
   std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_syncs_{0},

@@ -14,8 +14,6 @@
 namespace engine::detail {
 namespace {
 
-thread_local Device* t_current_device = nullptr;
-
 void Raise(LaneClock& to, const LaneClock& by) {
   for (uint32_t i = 0; i < kMaxLanes; ++i) to[i] = std::max(to[i], by[i]);
 }
@@ -50,7 +48,7 @@ bool Devices::MayGoOn(DeviceState& device, const DeviceLane& on, uint32_t asked)
   return device.compute[asked].load(std::memory_order_acquire) == &on;
 }
 
-// The lane whose newest op this one follows, else the one with the least on it.
+// The lane whose newest op this one follows, or that of its producer unless it is clearly longer, else the one with the least on it.
 DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   const uint32_t asked = op->extra.asked_lane;
   if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", false);
@@ -61,31 +59,45 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   if (asked != Placement::kAnyLane)
     return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
   // Of several, one that is still to retire: the others need not be waited for.
-  DeviceLane* follows = nullptr;
+  DeviceLane *follows = nullptr, *stays = nullptr;
   ForOrderedVars(op, [&](VarCore* var, Mode) {
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) return;
     MutexLock lock(points->mu);
     if (points->write.seq == 0) return;
     DeviceLane& producer = lane(points->write.lane);
-    if (producer.device == &device && producer.shared &&
-        producer.issued.load(std::memory_order_relaxed) == points->write.seq &&
-        (!follows || follows->Retired(follows->issued.load(std::memory_order_relaxed))))
-      follows = &producer;
+    if (producer.device != &device || !producer.shared) return;
+    if (producer.issued.load(std::memory_order_relaxed) == points->write.seq) {
+      if (!follows || follows->Retired(follows->issued.load(std::memory_order_relaxed))) follows = &producer;
+    } else if (points->reads.empty() && !producer.Retired(points->write.seq)) {
+      stays =
+          &producer;  // others' work came behind: order there needs no wait. The second of a fan finds the first one's read
+    }
   });
   if (follows) return *follows;
+  const auto load = [](const DeviceLane* l) {
+    return l ? l->issued.load(std::memory_order_relaxed) - l->retired.load(std::memory_order_relaxed) : 0;
+  };
   uint32_t best = 0;
   uint64_t least = ~uint64_t{0};
   for (uint32_t i = 0; i < device.streams; ++i) {
-    const DeviceLane* l = device.compute[i].load(std::memory_order_acquire);
-    const uint64_t load =
-        l ? l->issued.load(std::memory_order_relaxed) - l->retired.load(std::memory_order_relaxed) : 0;
-    if (load < least) {
-      least = load;
+    const uint64_t on_it = load(device.compute[i].load(std::memory_order_acquire));
+    if (on_it < least) {
+      least = on_it;
       best = i;
     }
   }
+  if (stays && load(stays) <= 2 * least + tuning::kLaneSlack) return *stays;
   return LaneOf(device.compute[best], device, std::to_string(best), true);
+}
+
+// The number that must retire before the lane takes more; 0: it has room. A run that has begun may pass the bound by half of it, so
+// that bulks stay whole.
+uint64_t Devices::UntilRoom(const DeviceLane& on, bool in_run) {
+  const uint32_t most = tuning::kLaunchesOfALane + (in_run ? tuning::kLaunchesOfALane / 2 : 0);
+  if (on.queued.load(std::memory_order_relaxed) < most) return 0;
+  const uint64_t retired = on.retired.load(std::memory_order_acquire);
+  return retired + (on.issued.load(std::memory_order_relaxed) - retired + 1) / 2;
 }
 
 // Has later work of `lane` come behind `need`. On failure nothing was lost: the op has not run.
@@ -213,6 +225,10 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       in_run = false;
     }
     on = in_run ? worker->run_lane : &Choose(device, op);
+    if (const uint64_t room = UntilRoom(*on, in_run)) {
+      if (worker && worker->run_lane) EndRun(*worker->run_lane);
+      if (AwaitRetired(*on, room, op)) return nullptr;
+    }
     // Before the members' points are looked at: once nobody outside is missing, they are all there.
     graph_may_suit =
         !in_run && (op->extra.flags & kCapturable) && worker && !core_.poisoned() && device.graphs->Suits(op);
@@ -226,9 +242,10 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       need.lanes &= ~(1u << i);  // a later member's: it will await them itself
       graph_may_suit &= lane(i).Retired(need.seq[i]);
     }
-    if (t_current_device != device.device.get()) {
-      if (DeviceStatus s = device.device->MakeCurrent(); !s.ok()) throw DeviceError(std::move(s));
-      t_current_device = device.device.get();
+    // Each time: a body before may have made another one current.
+    if (DeviceStatus s = worker ? device.device->EnterThread() : device.device->MakeCurrent(); !s.ok()) {
+      if (s.sticky()) Lose(device, s);
+      throw DeviceError(std::move(s));
     }
     if (DeviceStatus s = Order(*on, need); !s.ok()) {
       if (s.sticky()) Lose(device, s);
@@ -330,6 +347,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     (on.first ? on.last->extra.next : on.first) = op;
     on.last = op;
     on.issued.store(seq, std::memory_order_release);
+    if (!op->extra.replayed) on.queued.fetch_add(1, std::memory_order_relaxed);
     if (!chain) recorded = RecordLocked(on);
   }
   if (!recorded.ok()) Lose(*on.device, recorded);

@@ -40,6 +40,10 @@ struct DeviceLane {
   std::atomic<uint64_t> settled{0};
   // release: what retired work did is visible. Partner: the acquire loads of those that need not wait any more.
   std::atomic<uint64_t> retired{0};
+  // Launches issued and not known to have ended: a graph is one. relaxed: a bound, which whoever issues may pass by a few.
+  std::atomic<uint32_t> queued{0};
+  // Threads that ask about an event of the lane without its mu. seq_cst. Partner: GiveBack, which waits for them.
+  std::atomic<uint32_t> asking{0};
   // Numbers above it failed; all ones while the device lives. Written before `retired` jumps to the end.
   std::atomic<uint64_t> good{~uint64_t{0}};
 

@@ -35,6 +35,7 @@ std::string Devices::DescribeIssued(const DeviceState& state) {
 }
 
 void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
+  if (why.of_capture()) return;  // of whoever captures; what it kept from being recorded is recorded by the next poll
   using Loss = DeviceState::Loss;
   const std::string text = "device " + std::to_string(state.index) + " (" + state.device->info().kind +
                            ") was lost: " + why.text() + "; " + DescribeIssued(state);

@@ -34,14 +34,21 @@ DeviceMemory RunContext::AllocatePinned(size_t bytes) {
 void* RunContext::LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&)) {
   (void)stream();
   detail::DeviceLane& on = detail::DevicesOf(*core_).lane(op_->extra.lane);
-  if (const detail::RunFrame* f = detail::t_frame; f && f->stream) on.device->graphs->NoteLaneLocal();
+  const detail::RunFrame* const frame = detail::t_frame;
+  const bool captures = frame && frame->stream;
   const auto find = [&]() -> void* {
     detail::MutexLock lock(on.mu);
     for (auto& [k, value] : on.locals)
       if (k == key) return value.get();
     return nullptr;
   };
+  if (captures) on.device->graphs->NoteLaneLocal(find() == nullptr);
   if (void* found = find()) return found;
+  if (captures)
+    throw DeviceError(DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0,
+                                         "the first LaneLocal of a lane in op '" + std::string(name()) +
+                                             "', which is being captured: it is run as it is, first"));
+  const detail::BodyScope ours;              // what a library does to set itself up is not the op's
   std::shared_ptr<void> made = make(*this);  // may be slow, may throw, may allocate
   detail::MutexLock lock(on.mu);
   for (auto& [k, value] : on.locals)
@@ -69,7 +76,7 @@ DeviceStatus Devices::Synchronize(DeviceLane& on) {
   host_syncs_.fetch_add(1, std::memory_order_relaxed);
   const BodyScope ours;
   DeviceStatus s = on.device->device->Synchronize(on.stream);
-  if (s.ok()) RetireUpTo(on, issued);
+  if (s.ok() && rescued_.load() == 0) RetireUpTo(on, issued);
   return s;
 }
 

@@ -19,6 +19,17 @@ namespace engine::detail {
 
 thread_local constinit bool t_retiring = false;
 
+namespace {
+
+struct CountScope {
+  explicit CountScope(std::atomic<uint32_t>& count) : count_(count) { count_.fetch_add(1); }
+  ~CountScope() { count_.fetch_sub(1); }
+  CountScope(const CountScope&) = delete;
+  std::atomic<uint32_t>& count_;
+};
+
+}  // namespace
+
 // True: parked until the lane has retired `seq`.
 bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
   if (on.Retired(seq)) return false;
@@ -92,15 +103,19 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
   for (;;) {
     if (on.Retired(write.seq)) return fine();
     if (most.count() == 0) return false;
-    DeviceStatus status;
+    // Asked without the lane's lock, which each op that is issued needs. Should the event stand for a later number of the lane by
+    // then, "reached" is as true.
+    const CountScope asking(on.asking);
+    Event event;
     {
       MutexLock lock(on.mu);
       const LaneRecord* at = on.records.Covering(write.seq);
       if (!at) break;
-      queries_.fetch_add(1, std::memory_order_relaxed);
-      status = on.device->device->Query(at->event);
+      event = at->event;
     }
-    if (status.ok()) return fine();  // the thread finds it, too, and does the rest
+    queries_.fetch_add(1, std::memory_order_relaxed);
+    const DeviceStatus status = on.device->device->Query(event);
+    if (status.ok() && rescued_.load() == 0) return fine();  // the thread finds it, too, and does the rest
     if (status.failed()) return false;
     const auto now = Clock::now();
     if (until == Clock::time_point{}) until = now + most;
@@ -119,14 +134,17 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     MutexLock lock(on.mu);
     uint64_t retired = on.retired.load(std::memory_order_relaxed);
     OpRecord* last = nullptr;
+    uint32_t launches = 0;
     // acquire: the issuer has let go of the block. Partner: the release in Settle. One that has not yet is for later.
     for (OpRecord* op = on.first;
          op && retired < seq && op->extra.state.load(std::memory_order_acquire) == OpState::kIssued;
          op = op->extra.next) {
       if (!list) list = op;
       last = op;
+      launches += !op->extra.replayed;
       ++retired;
     }
+    on.queued.fetch_sub(launches, std::memory_order_relaxed);
     if (last) {
       on.first = last->extra.next;
       last->extra.next = nullptr;
@@ -162,25 +180,39 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
 }
 
 Devices::Polled Devices::Poll(DeviceLane& on) {
-  uint64_t ended = 0;
+  using Loss = DeviceState::Loss;
+  const auto loss = on.device->loss.load(std::memory_order_acquire);
+  return loss == Loss::kNone ? PollRecords(on) : PollLost(on, loss);
+}
+
+// Of a lost device: all has ended, or will have when the stream is empty.
+Devices::Polled Devices::PollLost(DeviceLane& on, DeviceState::Loss loss) {
+  const uint64_t issued = on.issued.load(std::memory_order_acquire);  // before the question
+  if (issued == on.retired.load(std::memory_order_acquire)) return Polled::kNothing;
+  if (loss == DeviceState::Loss::kEnds) {
+    queries_.fetch_add(1, std::memory_order_relaxed);
+    const DeviceStatus empty = on.device->device->Query(on.stream);
+    if (!empty.ok() && (!empty.failed() || empty.of_capture())) {
+      MutexLock lock(on.mu);
+      const bool asked = std::ranges::any_of(on.awaiting, &DeviceLane::Awaiting::Asked);
+      return core_.HostWaits() || asked ? Polled::kAwaited : Polled::kRunning;
+    }
+    if (empty.failed()) on.device->loss.store(DeviceState::Loss::kGone, std::memory_order_release);
+  }
+  RetireUpTo(on, issued);
+  return Polled::kRetired;
+}
+
+Devices::Polled Devices::PollRecords(DeviceLane& on) {
   bool awaited = core_.HostWaits();
   DeviceStatus status;
-  const auto loss = on.device->loss.load(std::memory_order_acquire);
-  if (loss != DeviceState::Loss::kNone) {
-    const uint64_t issued = on.issued.load(std::memory_order_acquire);  // before the question
-    if (issued == on.retired.load(std::memory_order_acquire)) return Polled::kNothing;
-    if (loss == DeviceState::Loss::kEnds) {
-      queries_.fetch_add(1, std::memory_order_relaxed);
-      const DeviceStatus empty = on.device->device->Query(on.stream);
-      if (!empty.ok() && !empty.failed()) {
-        MutexLock lock(on.mu);
-        const bool asked = std::ranges::any_of(on.awaiting, &DeviceLane::Awaiting::Asked);
-        return awaited || asked ? Polled::kAwaited : Polled::kRunning;
-      }
-      if (empty.failed()) on.device->loss.store(DeviceState::Loss::kGone, std::memory_order_release);
-    }
-    ended = issued;
-  } else {
+  struct Question {
+    uint64_t seq;
+    Event event;
+  };
+  std::array<Question, 2> questions{};
+  size_t n = 0;
+  {
     MutexLock lock(on.mu);
     const uint64_t issued = on.issued.load(std::memory_order_relaxed);
     if (on.retired.load(std::memory_order_relaxed) == issued) return Polled::kNothing;
@@ -206,22 +238,26 @@ Devices::Polled Devices::Poll(DeviceLane& on) {
         if (!asked) oldest = newest = issued;
       }
     }
-    const auto ready = [&](uint64_t seq) REQUIRES(on.mu) {
-      const LaneRecord* at = on.records.Covering(seq);
-      if (!at) return false;
-      queries_.fetch_add(1, std::memory_order_relaxed);
-      DeviceStatus s = on.device->device->Query(at->event);
-      if (s.failed()) status = s;
-      if (s.ok()) ended = at->seq;
-      return s.ok();
-    };
-    if (status.ok() && oldest && ready(oldest) && newest != oldest) ready(newest);
+    if (oldest)
+      for (const uint64_t seq : {oldest, newest})
+        if (const LaneRecord* at = on.records.Covering(seq); at && (n == 0 || at->seq != questions[0].seq))
+          questions[n++] = {at->seq, at->event};
+  }
+  // Without the lock, as in PollWrite.
+  uint64_t ended = 0;
+  for (size_t i = 0; i < n && status.ok(); ++i) {
+    queries_.fetch_add(1, std::memory_order_relaxed);
+    const DeviceStatus s = on.device->device->Query(questions[i].event);
+    if (s.failed() && !s.of_capture()) status = s;  // a capture that is in the way ends, and it is asked again
+    if (!s.ok()) break;
+    ended = questions[i].seq;
   }
   if (!status.ok()) {
     Lose(*on.device, status);
     return Polled::kRetired;
   }
-  if (!ended) return awaited ? Polled::kAwaited : Polled::kRunning;
+  // Behind the questions: what an abort has ended must fail first. Partner: Rescue.
+  if (!ended || rescued_.load() != 0) return awaited ? Polled::kAwaited : Polled::kRunning;
   RetireUpTo(on, ended);
   return Polled::kRetired;
 }
@@ -252,10 +288,14 @@ void Devices::ThreadMain() {
   auto doze = tuning::kDozeShortest;
   bool dozed_on = false;  // nobody has ended the doze
   Clock::time_point awake_since{};
+  bool entered = false;
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
-    attention_.store(false);  // before the look. Partner: Attend
+    if (!entered && lanes() != 0) entered = lane(0).device->device->EnterThread().ok();
+    attention_.store(false);                   // before the look. Partner: Attend
+    if (rescued_.load() != 0) PollChannels();  // first: what they had issued fails before it retires
     for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i)));
+    rounds_.fetch_add(1);
     PollChannels();  // behind the lanes: what has ended is not found too late
     if (std::exchange(dozed_on, false) && best == Polled::kAwaited) late_looks_.fetch_add(1, std::memory_order_relaxed);
     switch (best) {
@@ -296,6 +336,7 @@ void Devices::ThreadMain() {
         break;
     }
   }
+  GiveBack();
 }
 
 }  // namespace engine::detail

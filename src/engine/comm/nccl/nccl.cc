@@ -1,11 +1,16 @@
 // The NCCL backend. The communicator is non-blocking: a call that has to wait for peers returns ncclInProgress, and
 // this rank's own thread asks until the call is done, so that an abort gets through at any time.
 //
-// Locks: mu_, for the length of each call of NCCL; none of these calls waits for a peer.
+// Locks: mu_, for the length of questions. Join and Issue call NCCL without it, one at a time: a launch waits while the stream's
+//        queue is full, which behind a peer that never comes is for ever, and an abort must get past it.
+// Abort: ncclCommAbort may wait for the device, so each runs on a thread of its own. Leave waits for it for a while.
 #include <nccl.h>
 
+#include <atomic>
 #include <cstring>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/sync.h"
 #include "comm/backend.h"
@@ -19,9 +24,24 @@ namespace {
 
 static_assert(sizeof(CommunicatorId) == sizeof(ncclUniqueId));
 
-// Between two looks at a call in progress. A communicator's first call takes milliseconds; later ones are usually done
-// at once.
-constexpr std::chrono::microseconds kProgressNap{20};
+// Between two looks at a call in progress: the first of a communicator takes milliseconds, later ones some microseconds, which are
+// waited for awake.
+constexpr std::chrono::microseconds kProgressNap{20}, kProgressSpin{50};
+// How long an abort waits for a call that has begun. As a rule it ends at once, and NCCL is spared a call beside the abort.
+constexpr std::chrono::milliseconds kCallPatience{500};
+
+// What an abort shares with the rank, which may go before it.
+struct AbortState {
+  std::atomic<bool> in_call{false};  // seq_cst: set before the look at aborted_, under mu_
+  std::atomic<bool> done{false};     // release: NCCL has let go of the communicator. Partner: acquire in Leave
+};
+
+void AbortNow(ncclComm_t comm, AbortState& state) {
+  const auto until = Clock::now() + kCallPatience;
+  while (state.in_call.load() && Clock::now() < until) std::this_thread::sleep_for(kProgressNap);
+  (void)ncclCommAbort(comm);
+  state.done.store(true, std::memory_order_release);
+}
 
 ncclDataType_t TypeOf(DataType type) {
   switch (type) {
@@ -68,7 +88,10 @@ ncclResult_t Call(const Collective& c, ncclComm_t comm, cudaStream_t stream) {
 class NcclBackend final : public CommBackend {
  public:
   explicit NcclBackend(const Membership& membership) : membership_(membership) {}
-  ~NcclBackend() override { Abort("the communicator was dropped"); }
+  ~NcclBackend() override {
+    Abort("the communicator was dropped");
+    while (!Leave()) std::this_thread::sleep_for(kProgressNap);
+  }
 
   void Join() override {
     const CommunicatorOptions& options = membership_.options;
@@ -78,9 +101,12 @@ class NcclBackend final : public CommBackend {
     std::memcpy(&id, options.id.bytes.data(), sizeof id);
     ncclResult_t result;
     {
+      const CallScope call(*this);
+      ncclComm_t made = nullptr;
+      result = ncclCommInitRankConfig(&made, options.size, id, options.rank, &config);
       MutexLock lock(mu_);
-      CheckAlive();
-      result = ncclCommInitRankConfig(&comm_, options.size, id, options.rank, &config);
+      comm_ = made;
+      if (!aborted_.empty()) StartAbort();
     }
     const auto limit = options.timeout.count() ? After(options.timeout) : kNever;
     Await("ncclCommInitRankConfig", result, limit);
@@ -91,16 +117,15 @@ class NcclBackend final : public CommBackend {
     ncclResult_t result = ncclSuccess;
     const char* failed = "ncclGroupEnd";
     {
-      MutexLock lock(mu_);
-      CheckAlive();
+      const CallScope call(*this);
       if (group.size() == 1) {
         failed = CollectiveName(group[0].kind);
-        result = Call(group[0], comm_, stream);
+        result = Call(group[0], call.comm(), stream);
       } else if (!Good(result = ncclGroupStart())) {
         failed = "ncclGroupStart";
       } else {
         for (size_t i = 0; i < group.size() && Good(result); ++i)
-          if (!Good(result = Call(group[i], comm_, stream))) failed = CollectiveName(group[i].kind);
+          if (!Good(result = Call(group[i], call.comm(), stream))) failed = CollectiveName(group[i].kind);
         const ncclResult_t ended = ncclGroupEnd();  // also after a call that failed
         if (Good(result)) result = ended;
       }
@@ -111,7 +136,7 @@ class NcclBackend final : public CommBackend {
 
   std::string AsyncError() noexcept override {
     MutexLock lock(mu_);
-    if (!comm_) return {};
+    if (!comm_ || abort_->in_call.load()) return {};  // asked again, when the call has ended
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
     return Good(asked) && Good(state) ? std::string() : Text("asynchronous error", Good(asked) ? state : asked);
@@ -120,13 +145,13 @@ class NcclBackend final : public CommBackend {
   void Abort(const std::string& why) noexcept override {
     MutexLock lock(mu_);
     if (aborted_.empty()) aborted_ = why;
-    if (comm_) (void)ncclCommAbort(comm_);
-    comm_ = nullptr;
+    StartAbort();
   }
 
-  // The ranks leave together; one that stays away does not keep this one for ever.
+  // Ranks leave together; one that stays away does not keep this one for ever, nor does an abort that hangs.
   bool Leave() noexcept override {
     MutexLock lock(mu_);
+    if (aborting_) return abort_->done.load(std::memory_order_acquire) || Clock::now() > leave_by_;
     if (!comm_) return true;
     ncclResult_t result = ncclSuccess;
     if (leave_by_ == Clock::time_point{}) {
@@ -136,13 +161,48 @@ class NcclBackend final : public CommBackend {
       result = asked;
     }
     if (result == ncclInProgress && Clock::now() < leave_by_) return false;
-    (void)(result == ncclSuccess ? ncclCommDestroy(comm_) : ncclCommAbort(comm_));
-    comm_ = nullptr;
     aborted_ = "the communicator was left";
+    if (result != ncclSuccess) {
+      StartAbort();
+      return false;
+    }
+    (void)ncclCommDestroy(comm_);
+    comm_ = nullptr;
     return true;
   }
 
  private:
+  // A call of Join or Issue: the communicator lives while it begins, and an abort waits for it for a while.
+  class CallScope {
+   public:
+    explicit CallScope(NcclBackend& of) : of_(of) {
+      MutexLock lock(of.mu_);
+      of.CheckAlive();
+      of.abort_->in_call.store(true);
+      comm_ = of.comm_;
+    }
+    ~CallScope() { of_.abort_->in_call.store(false); }
+    CallScope(const CallScope&) = delete;
+    ncclComm_t comm() const { return comm_; }
+
+   private:
+    NcclBackend& of_;
+    ncclComm_t comm_;
+  };
+
+  // Once; nothing is asked of the communicator afterwards.
+  void StartAbort() noexcept REQUIRES(mu_) {
+    if (!comm_) return;
+    aborting_ = true;
+    leave_by_ = Clock::now() + membership_.leave_within;
+    const auto abort = [comm = std::exchange(comm_, nullptr), state = abort_] { AbortNow(comm, *state); };
+    try {
+      std::thread(abort).detach();
+    } catch (const std::system_error&) {  // no thread to be had
+      abort();
+    }
+  }
+
   static bool Good(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
   std::string Text(const char* what, ncclResult_t result) REQUIRES(mu_) {
     return std::string(what) + ": " + ncclGetErrorString(result) + " (" + ncclGetLastError(comm_) + ")";
@@ -152,6 +212,7 @@ class NcclBackend final : public CommBackend {
   }
   // Waits until the call is no longer in progress. Only then may later work be put on the stream.
   void Await(const char* call, ncclResult_t result, Clock::time_point limit) EXCLUDES(mu_) {
+    const auto awake_until = Clock::now() + kProgressSpin;
     for (;;) {
       {
         MutexLock lock(mu_);
@@ -163,13 +224,20 @@ class NcclBackend final : public CommBackend {
         if (!Good(result)) throw CommunicatorError(Text(call, result));
       }
       if (result == ncclSuccess) return;
-      if (Clock::now() > limit) throw CommunicatorError(std::string(call) + " has not ended within the timeout");
-      std::this_thread::sleep_for(kProgressNap);
+      const auto now = Clock::now();
+      if (now > limit) throw CommunicatorError(std::string(call) + " has not ended within the timeout");
+      if (now < awake_until) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kProgressNap);
+      }
     }
   }
 
   const Membership membership_;
+  const std::shared_ptr<AbortState> abort_ = std::make_shared<AbortState>();
   Mutex mu_;
+  bool aborting_ GUARDED_BY(mu_) = false;
   ncclComm_t comm_ GUARDED_BY(mu_) = nullptr;
   std::string aborted_ GUARDED_BY(mu_);  // the reason; empty: not aborted
   Clock::time_point leave_by_ GUARDED_BY(mu_){};

@@ -1,20 +1,30 @@
 // The cuda backend: devices, streams, events, copies and memory. Captures and graphs: cuda_graph.cc.
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "device/body_scope.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_runtimes.h"
 #include "device/cuda/cupti.h"
 
 namespace engine {
 namespace detail {
 
 // Memory that is still in use keeps the pool alive; also on a context that hangs this returns at once.
-CudaDevice::~CudaDevice() { (void)CudaStatus("cudaMemPoolDestroy", cudaMemPoolDestroy(pool_)); }
+CudaDevice::~CudaDevice() {
+  const CudaVisit visit(context_);
+  (void)CudaStatus("cudaMemPoolDestroy", cudaMemPoolDestroy(pool_));
+}
 
 DeviceStatus CudaDevice::MakeCurrent() { return CudaStatus("cudaSetDevice", cudaSetDevice(info_.ordinal)); }
 
-DeviceStatus CudaDevice::TakeLastError() { return CudaStatus("cudaGetLastError", cudaGetLastError()); }
+DeviceStatus CudaDevice::TakeLastError() {
+  DeviceStatus ours = CudaStatus("cudaGetLastError", cudaGetLastError());
+  const int other = TakeErrorOfRuntimes(reinterpret_cast<const void*>(&cudaGetLastError));
+  if (!ours.ok() || other == 0) return ours;
+  return CudaStatus("cudaGetLastError of another instance of the runtime", static_cast<cudaError_t>(other));
+}
 
 DeviceStatus CudaDevice::CreateStream(int priority, Stream* stream) {
   *stream = {};
@@ -24,8 +34,8 @@ DeviceStatus CudaDevice::CreateStream(int priority, Stream* stream) {
                                   std::to_string(info_.greatest_priority) + " (first) and " +
                                   std::to_string(info_.least_priority) + " (last)");
   }
-  const CurrentDevice current(info_.ordinal);
-  if (!current.status().ok()) return current.status();
+  const CudaVisit visit(context_, CudaVisit::Device::kThis);
+  if (!visit.status().ok()) return visit.status();
   cudaStream_t made = nullptr;
   DeviceStatus status =
       CudaStatus("cudaStreamCreateWithPriority", cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, priority));
@@ -35,17 +45,17 @@ DeviceStatus CudaDevice::CreateStream(int priority, Stream* stream) {
 
 DeviceStatus CudaDevice::DestroyStream(Stream stream) {
   if (DeviceStatus bad = RefuseNull("DestroyStream", stream, "the stream"); !bad.ok()) return bad;
-  return CudaStatus("cudaStreamDestroy", cudaStreamDestroy(Native(stream)));
+  const CudaVisit visit(context_);
+  return visit.After(CudaStatus("cudaStreamDestroy", cudaStreamDestroy(Native(stream))));
 }
 
-// BlockingSync: whoever synchronizes sleeps; spinning is the engine's own decision, by Query.
+// Without cudaEventBlockingSync, which makes waits and queries of events slower: the engine only queries.
 DeviceStatus CudaDevice::NewEvent(unsigned flags, Event* event) {
   *event = {};
-  const CurrentDevice current(info_.ordinal);
-  if (!current.status().ok()) return current.status();
+  const CudaVisit visit(context_, CudaVisit::Device::kThis);
+  if (!visit.status().ok()) return visit.status();
   cudaEvent_t made = nullptr;
-  DeviceStatus status =
-      CudaStatus("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, flags | cudaEventBlockingSync));
+  DeviceStatus status = CudaStatus("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&made, flags));
   event->raw = made;
   return status;
 }
@@ -55,7 +65,8 @@ DeviceStatus CudaDevice::CreateTimedEvent(Event* event) { return NewEvent(cudaEv
 
 DeviceStatus CudaDevice::DestroyEvent(Event event) {
   if (DeviceStatus bad = RefuseNull("DestroyEvent", event, "the event"); !bad.ok()) return bad;
-  return CudaStatus("cudaEventDestroy", cudaEventDestroy(Native(event)));
+  const CudaVisit visit(context_);
+  return visit.After(CudaStatus("cudaEventDestroy", cudaEventDestroy(Native(event))));
 }
 
 DeviceStatus CudaDevice::Record(Event event, Stream stream) {
@@ -72,11 +83,15 @@ DeviceStatus CudaDevice::Wait(Stream stream, Event event) {
 
 DeviceStatus CudaDevice::Query(Event event) {
   if (DeviceStatus bad = RefuseNull("Query", event, "the event"); !bad.ok()) return bad;
+  const CudaVisit visit(context_, CudaVisit::Device::kAny, CudaVisit::Captures::kAll);
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaEventQuery", cudaEventQuery(Native(event)));
 }
 
 DeviceStatus CudaDevice::Query(Stream stream) {
   if (DeviceStatus bad = RefuseNull("Query", stream, "the stream"); !bad.ok()) return bad;
+  const CudaVisit visit(context_);
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaStreamQuery", cudaStreamQuery(Native(stream)));
 }
 
@@ -84,6 +99,8 @@ DeviceStatus CudaDevice::Elapsed(Event from, Event to, std::chrono::nanoseconds*
   *took = {};
   if (DeviceStatus bad = RefuseNull("Elapsed", from, "the first event"); !bad.ok()) return bad;
   if (DeviceStatus bad = RefuseNull("Elapsed", to, "the second event"); !bad.ok()) return bad;
+  const CudaVisit visit(context_);
+  if (!visit.status().ok()) return visit.status();
   float millis = 0;  // to about half a microsecond
   DeviceStatus status = CudaStatus("cudaEventElapsedTime", cudaEventElapsedTime(&millis, Native(from), Native(to)));
   if (status.ok()) *took = std::chrono::nanoseconds(std::llround(double{millis} * 1e6));
@@ -93,12 +110,16 @@ DeviceStatus CudaDevice::Elapsed(Event from, Event to, std::chrono::nanoseconds*
 DeviceStatus CudaDevice::Synchronize(Event event) {
   if (DeviceStatus bad = RefuseNull("Synchronize", event, "the event"); !bad.ok()) return bad;
   if (DeviceStatus bad = check_pointers_ ? BodyScope::RefuseSync("Synchronize") : DeviceStatus(); !bad.ok()) return bad;
+  const CudaVisit visit(context_);
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaEventSynchronize", cudaEventSynchronize(Native(event)));
 }
 
 DeviceStatus CudaDevice::Synchronize(Stream stream) {
   if (DeviceStatus bad = RefuseNull("Synchronize", stream, "the stream"); !bad.ok()) return bad;
   if (DeviceStatus bad = check_pointers_ ? BodyScope::RefuseSync("Synchronize") : DeviceStatus(); !bad.ok()) return bad;
+  const CudaVisit visit(context_);
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaStreamSynchronize", cudaStreamSynchronize(Native(stream)));
 }
 
@@ -158,6 +179,8 @@ DeviceStatus CudaDevice::Allocate(size_t bytes, Stream stream, void** memory) {
   if (DeviceStatus bad = RefuseNull("Allocate", stream, "the stream"); !bad.ok()) return bad;
   if (DeviceStatus bad = RefuseInCapture("Allocate", "the stream captures", stream); !bad.ok()) return bad;
   if (bytes == 0) return {};
+  const CudaVisit visit(context_);
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaMallocFromPoolAsync", cudaMallocFromPoolAsync(memory, bytes, pool_, Native(stream)));
 }
 
@@ -168,24 +191,32 @@ DeviceStatus CudaDevice::Free(void* memory, Stream stream) {
   if (IsCapturing(stream, &capturing).ok() && capturing)
     return DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0, "Free: the stream captures");
   if (!memory) return {};
-  return CudaStatus("cudaFreeAsync", cudaFreeAsync(memory, Native(stream)));
+  const CudaVisit visit(context_);
+  return visit.After(CudaStatus("cudaFreeAsync", cudaFreeAsync(memory, Native(stream))));
 }
 
 DeviceStatus CudaDevice::TrimPool(size_t keep) {
+  const CudaVisit visit(context_);
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaMemPoolTrimTo", cudaMemPoolTrimTo(pool_, keep));
 }
 
 DeviceStatus CudaDevice::AllocatePinned(size_t bytes, void** memory) {
   *memory = nullptr;
   if (bytes == 0) return {};
-  const CurrentDevice current(info_.ordinal);
-  if (!current.status().ok()) return current.status();
+  const CudaVisit visit(context_, CudaVisit::Device::kThis);
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaHostAlloc", cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
 }
 
-DeviceStatus CudaDevice::FreePinned(void* memory) { return CudaStatus("cudaFreeHost", cudaFreeHost(memory)); }
+DeviceStatus CudaDevice::FreePinned(void* memory) {
+  const CudaVisit visit(context_);
+  return visit.After(CudaStatus("cudaFreeHost", cudaFreeHost(memory)));
+}
 
 DeviceStatus CudaDevice::KindOf(const void* memory, MemoryKind* kind) {
+  const CudaVisit visit(context_);
+  if (!visit.status().ok()) return visit.status();
   cudaPointerAttributes attributes{};
   if (DeviceStatus bad = CudaStatus("cudaPointerGetAttributes", cudaPointerGetAttributes(&attributes, memory));
       !bad.ok()) {
@@ -220,8 +251,10 @@ std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers) {
                                          "cuda device " + std::to_string(ordinal) + ": there are " +
                                              std::to_string(count) + (why.empty() ? "" : "; " + why)));
   }
-  const detail::CurrentDevice current(ordinal);
-  if (!current.status().ok()) throw DeviceError(current.status());
+  detail::CudaContext context;
+  if (DeviceStatus bad = detail::OpenCudaContext(ordinal, count, &context); !bad.ok()) throw DeviceError(bad);
+  const detail::CudaVisit visit(context, detail::CudaVisit::Device::kThis);
+  if (!visit.status().ok()) throw DeviceError(visit.status());
   cudaDeviceProp properties{};
   check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, ordinal));
   DeviceInfo info{.kind = "cuda", .ordinal = ordinal, .description = {}};
@@ -241,10 +274,18 @@ std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers) {
   if (!info.unchecked.empty())
     info.unchecked =
         "direct calls in bodies of what blocks the host (cudaStreamSynchronize, cudaMemcpy ...): " + info.unchecked;
-  auto device =
-      std::make_shared<detail::CudaDevice>(std::move(info), pool, check_pointers);  // the pool is its own by now
+  auto device = std::make_shared<detail::CudaDevice>(std::move(info), context, pool,
+                                                     check_pointers);  // the pool is its own by now
   uint64_t keep_all = UINT64_MAX;  // else each synchronization gives the memory back, and the next step takes it again
   check("cudaMemPoolSetAttribute", cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
+  // Memory of a pool is its own device's alone, also where peers have been enabled. NCCL reads the buffers of ranks of its process.
+  std::vector<cudaMemAccessDesc> peers;
+  for (int peer = 0; peer < count; ++peer) {
+    int can = 0;
+    if (peer != ordinal) check("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, peer, ordinal));
+    if (can) peers.push_back({{cudaMemLocationTypeDevice, peer}, cudaMemAccessFlagsProtReadWrite});
+  }
+  if (!peers.empty()) check("cudaMemPoolSetAccess", cudaMemPoolSetAccess(pool, peers.data(), peers.size()));
   return device;
 }
 

@@ -1,13 +1,14 @@
 // CudaDevice: a device over the CUDA runtime. Handles are CUDA's own: a Stream's raw pointer is a cudaStream_t.
 //
-// Threads:   as Device; the runtime is thread-safe. Calls that work on the current device make this one current for their
-//            time; only MakeCurrent leaves it so.
+// Threads:   as Device; the runtime is thread-safe. What is the calling thread's own, its current device and how it takes
+//            captures, is left as it was by all but MakeCurrent and EnterThread (cuda_visit.h).
 // Ownership: the memory pool is the device's own, so that the default pool of the process keeps its settings.
 // Errors:    codes by cuda_status.cc; the runtime's last error is cleared by each failed call, since it was reported.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include "device/cuda/cuda_visit.h"
 #include "engine/device/device.h"
 
 namespace engine::detail {
@@ -15,38 +16,14 @@ namespace engine::detail {
 // `call` failed with `error`. kOk and kNotReady pass through.
 DeviceStatus CudaStatus(const char* call, cudaError_t error);
 
-// Makes a device the thread's current one for as long as it lives: for calls that belong to whoever happens to make them,
-// a user's thread among them, whose own choice comes back.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int ordinal) : status_(Enter(ordinal)) {}
-  ~CurrentDevice() {
-    if (changed_) (void)CudaStatus("cudaSetDevice", cudaSetDevice(before_));
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  const DeviceStatus& status() const { return status_; }
-
- private:
-  DeviceStatus Enter(int ordinal) {
-    if (DeviceStatus bad = CudaStatus("cudaGetDevice", cudaGetDevice(&before_)); !bad.ok()) return bad;
-    if (before_ == ordinal) return {};
-    DeviceStatus status = CudaStatus("cudaSetDevice", cudaSetDevice(ordinal));
-    changed_ = status.ok();
-    return status;
-  }
-
-  int before_ = 0;
-  bool changed_ = false;
-  const DeviceStatus status_;
-};
-
 class CudaDevice final : public Device {
  public:
-  CudaDevice(DeviceInfo info, cudaMemPool_t pool, bool check_pointers)
-      : Device(std::move(info)), pool_(pool), check_pointers_(check_pointers) {}
+  CudaDevice(DeviceInfo info, const CudaContext& context, cudaMemPool_t pool, bool check_pointers)
+      : Device(std::move(info)), context_(context), pool_(pool), check_pointers_(check_pointers) {}
   ~CudaDevice() override;
 
   DeviceStatus MakeCurrent() override;
+  DeviceStatus EnterThread() override { return EnterCudaThread(context_); }
   DeviceStatus TakeLastError() override;
   DeviceStatus CreateStream(int priority, Stream* stream) override;
   DeviceStatus DestroyStream(Stream stream) override;
@@ -87,6 +64,7 @@ class CudaDevice final : public Device {
                     MemoryKind host);
   DeviceStatus RefuseInCapture(const char* call, const char* what, Stream stream);
 
+  const CudaContext context_;
   const cudaMemPool_t pool_;
   const bool check_pointers_;
 };

@@ -6,7 +6,10 @@ namespace engine::detail {
 DeviceStatus CudaDevice::BeginCapture(Stream stream) {
   if (DeviceStatus bad = RefuseNull("BeginCapture", stream, "the stream"); !bad.ok()) return bad;
   // Thread-local: in global mode an allocation or a query by any other thread would spoil the capture, and fail there.
-  return CudaStatus("cudaStreamBeginCapture", cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+  DeviceStatus status =
+      CudaStatus("cudaStreamBeginCapture", cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+  if (status.ok()) NoteCudaCapture(true);
+  return status;
 }
 
 DeviceStatus CudaDevice::EndCapture(Stream stream, DeviceGraph* graph) {
@@ -15,6 +18,8 @@ DeviceStatus CudaDevice::EndCapture(Stream stream, DeviceGraph* graph) {
   cudaGraph_t made = nullptr;
   DeviceStatus status = CudaStatus("cudaStreamEndCapture", cudaStreamEndCapture(Native(stream), &made));
   graph->raw = made;
+  if (status.code() != DeviceCode::kCaptureWrongThread && status.code() != DeviceCode::kCaptureUnmatched)
+    NoteCudaCapture(false);
   return status;
 }
 
@@ -33,12 +38,13 @@ DeviceStatus CudaDevice::LastNode(Stream stream, DeviceGraphNode* node) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const cudaGraphNode_t* behind = nullptr;
   size_t count = 0;
-  if (DeviceStatus bad =
-          CudaStatus("cudaStreamGetCaptureInfo",
-                     cudaStreamGetCaptureInfo(Native(stream), &capture, nullptr, nullptr, &behind, nullptr, &count));
-      !bad.ok()) {
-    return bad;
-  }
+#if CUDART_VERSION >= 13000
+  const cudaError_t error =
+      cudaStreamGetCaptureInfo(Native(stream), &capture, nullptr, nullptr, &behind, nullptr, &count);
+#else
+  const cudaError_t error = cudaStreamGetCaptureInfo(Native(stream), &capture, nullptr, nullptr, &behind, &count);
+#endif
+  if (DeviceStatus bad = CudaStatus("cudaStreamGetCaptureInfo", error); !bad.ok()) return bad;
   if (capture != cudaStreamCaptureStatusActive) {
     return DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0, "LastNode: the stream does not capture");
   }
@@ -52,15 +58,16 @@ DeviceStatus CudaDevice::LastNode(Stream stream, DeviceGraphNode* node) {
 
 DeviceStatus CudaDevice::DestroyGraph(DeviceGraph graph) {
   if (DeviceStatus bad = RefuseNull("DestroyGraph", graph, "the graph"); !bad.ok()) return bad;
-  return CudaStatus("cudaGraphDestroy", cudaGraphDestroy(Native(graph)));
+  const CudaVisit visit(context_);
+  return visit.After(CudaStatus("cudaGraphDestroy", cudaGraphDestroy(Native(graph))));
 }
 
 DeviceStatus CudaDevice::Instantiate(DeviceGraph graph, DeviceGraphExec* exec, size_t* bytes) {
   *exec = {};
   if (bytes) *bytes = 0;
   if (DeviceStatus bad = RefuseNull("Instantiate", graph, "the graph"); !bad.ok()) return bad;
-  const CurrentDevice current(info_.ordinal);
-  if (!current.status().ok()) return current.status();
+  const CudaVisit visit(context_, CudaVisit::Device::kThis);
+  if (!visit.status().ok()) return visit.status();
   size_t before = 0, after = 0, total = 0;
   const auto look = [&](size_t* free) { return CudaStatus("cudaMemGetInfo", cudaMemGetInfo(free, &total)).ok(); };
   const bool measured = bytes && look(&before);
@@ -123,7 +130,8 @@ DeviceStatus CudaDevice::Launch(DeviceGraphExec exec, Stream stream) {
 
 DeviceStatus CudaDevice::DestroyGraphExec(DeviceGraphExec exec) {
   if (DeviceStatus bad = RefuseNull("DestroyGraphExec", exec, "the executable"); !bad.ok()) return bad;
-  return CudaStatus("cudaGraphExecDestroy", cudaGraphExecDestroy(Native(exec)));
+  const CudaVisit visit(context_);
+  return visit.After(CudaStatus("cudaGraphExecDestroy", cudaGraphExecDestroy(Native(exec))));
 }
 
 }  // namespace engine::detail

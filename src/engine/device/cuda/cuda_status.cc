@@ -9,8 +9,11 @@ struct Meaning {
   bool sticky;
 };
 
+// Errors that drivers report and the headers of CUDA 12.4 do not name.
+constexpr int kContained = 226, kTensorMemoryLeak = 721;
+
 Meaning MeaningOf(cudaError_t error) {
-  switch (error) {
+  switch (static_cast<int>(error)) {
     case cudaErrorInvalidValue: return {DeviceCode::kInvalidValue, false};
     case cudaErrorInvalidResourceHandle:
     case cudaErrorInvalidDevice: return {DeviceCode::kInvalidHandle, false};
@@ -44,14 +47,14 @@ Meaning MeaningOf(cudaError_t error) {
     case cudaErrorAssert: return {DeviceCode::kLaunchFailed, true};
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContained:
+    case kContained:
     case cudaErrorContextIsDestroyed:
     case cudaErrorHardwareStackError:
     case cudaErrorIllegalInstruction:
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
-    case cudaErrorTensorMemoryLeak:
+    case kTensorMemoryLeak:
     case cudaErrorMpsClientTerminated:
     case cudaErrorExternalDevice:
     case cudaErrorCudartUnloading: return {DeviceCode::kDeviceFault, true};
