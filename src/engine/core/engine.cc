@@ -203,6 +203,7 @@ bool Engine::WaitFor(VarRef var, Timeout timeout, Site site) {
 void Engine::WaitToWrite(VarRef var, Site site) { core_->Wait(var, WaitKind::kWrite, detail::kNever, site); }
 void Engine::WaitAll() { core_->WaitAll(detail::kNever, true); }
 bool Engine::WaitAllFor(Timeout timeout) { return core_->WaitAll(detail::After(timeout), true); }
+bool Engine::Drain(Timeout timeout) { return core_->WaitAll(detail::After(timeout), false); }
 void Engine::ClearError(VarRef var, Site site) { core_->PushClear(var, site); }
 
 void Engine::Stop() { core_->Stop(); }
