@@ -4,7 +4,31 @@
 
 namespace engine_mxnet {
 
+namespace {
+
+// MXNet's C API lets only std::exception end well: anything else would take the process down.
+std::exception_ptr AsStdException(std::exception_ptr thrown, const char* op) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception&) {
+    return thrown;
+  } catch (...) {
+    return std::make_exception_ptr(dmlc::Error("op '" + std::string(op) + "' threw what is no std::exception"));
+  }
+}
+
+std::string TextOf(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
 FailurePtr Failures::Add(std::exception_ptr exception, const char* op) {
+  exception = AsStdException(std::move(exception), op);
   const auto failure = std::make_shared<Failure>(std::move(exception), op);
   const std::lock_guard lock(mu_);
   live_.fetch_add(1, std::memory_order_relaxed);
@@ -100,16 +124,6 @@ std::vector<Failures::Entry> Failures::log() const {
 Failures& AllFailures() {
   static auto* failures = new Failures;  // never destroyed: ops may end while the process does
   return *failures;
-}
-
-std::string TextOf(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception of a type that is no std::exception";
-  }
 }
 
 }  // namespace engine_mxnet

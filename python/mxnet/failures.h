@@ -93,7 +93,4 @@ class Failures {
 // The failures of the process's MXNet.
 Failures& AllFailures();
 
-// What an exception says, of whatever type it is.
-std::string TextOf(const std::exception_ptr& exception);
-
 }  // namespace engine_mxnet
