@@ -150,11 +150,7 @@ int DropIn::LevelOf(int priority) {
 template <class Body>
 void DropIn::Submit(const ::engine::OpDesc& desc, Body&& body) {
   if (t_depth) nested_.fetch_add(1, std::memory_order_relaxed);
-  if constexpr (::engine::detail::AsyncBody<Body>) {
-    engine_.PushAsync(desc, std::forward<Body>(body), kSite);
-  } else {
-    engine_.Push(desc, std::forward<Body>(body), kSite);
-  }
+  engine_.Push(desc, std::forward<Body>(body), kSite);
 }
 
 template <template <size_t> class Body, class Fn>
@@ -276,9 +272,9 @@ void SyncBody<kInline>::operator()(::engine::RunContext& ctx) {
 }
 
 template <class Vars>
-void DropIn::ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const Vars& vars, const abi::AsyncFn& fn,
-                          ::engine::Completion done) {
+void DropIn::ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const Vars& vars, const abi::AsyncFn& fn) {
   bool left = false;
+  ::engine::Completion done;  // where the function has not called back when it returns
   Execute(ctx, head, vars.all(), vars.updates(), [&] {
     Call* const call = Call::Take();
     try {
@@ -290,6 +286,7 @@ void DropIn::ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const V
     std::exception_ptr error;
     const bool over = call->Returned(error, [&] {
       const std::span<Var* const> updates = vars.updates();
+      done = ctx.Defer();
       return [name = ctx.name(), naive = head.naive, changed = std::vector(updates.begin(), updates.end()),
               done](std::exception_ptr thrown) mutable {
         if (naive) {
@@ -306,17 +303,15 @@ void DropIn::ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const V
   });
   if (left) return;
   if (head.naive) head.naive->ended = true;
-  done();
+  if (done) done();  // it called back while we looked
 }
 
 template <size_t kInline>
-void AsyncBody<kInline>::operator()(::engine::RunContext& ctx, ::engine::Completion done) {
-  head.engine->ExecuteAsync(ctx, head, vars, fn, std::move(done));
+void AsyncBody<kInline>::operator()(::engine::RunContext& ctx) {
+  head.engine->ExecuteAsync(ctx, head, vars, fn);
 }
 
-void OperatorBody::operator()(::engine::RunContext& ctx, ::engine::Completion done) {
-  head.engine->ExecuteAsync(ctx, head, op->vars, op->fn, std::move(done));
-}
+void OperatorBody::operator()(::engine::RunContext& ctx) { head.engine->ExecuteAsync(ctx, head, op->vars, op->fn); }
 
 void DeleteBody::operator()(::engine::RunContext&) { engine->Delete(var); }
 

@@ -81,8 +81,7 @@ class DropIn final : public abi::Engine {
                std::span<Var* const> updates, Run&& run);
   void Delete(Var* var);
   template <class Vars>
-  void ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const Vars& vars, const abi::AsyncFn& fn,
-                    ::engine::Completion done);
+  void ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const Vars& vars, const abi::AsyncFn& fn);
 
   const std::unique_ptr<::engine::Engine> own_;  // null: the host's
   ::engine::Engine& engine_;

@@ -71,7 +71,7 @@ struct AsyncBody {
   OpHead head;
   VarList<kInline> vars;
   abi::AsyncFn fn;
-  void operator()(::engine::RunContext& ctx, ::engine::Completion done);
+  void operator()(::engine::RunContext& ctx);
 };
 
 // What a reusable operator of MXNet keeps. Each push that has not ended yet, and MXNet itself, counts.
@@ -102,7 +102,7 @@ struct OperatorRelease {
 struct OperatorBody {
   OpHead head;
   std::unique_ptr<Operator, OperatorRelease> op;
-  void operator()(::engine::RunContext& ctx, ::engine::Completion done);
+  void operator()(::engine::RunContext& ctx);
 };
 
 // Behind all ops of its Var: runs the function that MXNet gave for that, and frees the Var.

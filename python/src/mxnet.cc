@@ -27,9 +27,9 @@ void MakeDefault(nb::handle keywords) {
   } catch (const engine::Error&) {
     Raise(std::current_exception());
   }
-  const bool naive = !engine::UsesWorkers(options.policy);
+  const bool caller_runs = !engine::UsesWorkers(options.policy);
   StatePtr state = NewState(std::move(options));
-  state->naive = naive;
+  state->caller_runs = caller_runs;
   SetDefaultState(std::move(state));
 }
 

@@ -77,6 +77,7 @@ std::exception_ptr RunContext::error() const {
   detail::ErrorRecord* const poison = EngineCore::FirstPoison(op_);
   return poison ? std::make_exception_ptr(poison->Show()) : nullptr;
 }
+Completion RunContext::Defer() { return core_->Defer(op_); }
 bool RunContext::defer_sync() const noexcept { return op_->extra.flags & detail::kDeviceOp; }
 
 namespace {
