@@ -9,10 +9,12 @@
 - What a page's `text` blocks show is printed: each line, in order, by one of the programs or by several; `...` in
   a line stands for anything.
 - A block under `<!-- PATH -->` is that file of the repository, word for word, and is run as that file.
+- A page with `<!-- needs MODULE -->` is left out, which is said, where Python has no such module.
 C blocks belong to tests/c_api. Run with the built Python package on the path (see with_engine in lib.sh).
 """
 
 import argparse
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+NEEDS = re.compile(r"^<!-- needs (\w+) -->$", re.M)
 BLOCK = re.compile(r"^(?:<!-- ([\w./-]+) -->\n)?```(\w*)\n(.*?)^```$", re.M | re.S)
 PATIENCE = 120  # seconds for one program
 
@@ -77,7 +80,7 @@ def run_python(name: str, found: list[Block], where: Path) -> str:
     lines: list[str] = []
     for b in found:
         lines += [""] * (b.line - 1 - len(lines)) + b.text.splitlines()
-    script = where / Path(name).with_suffix(".py").name
+    script = where / f"page-{Path(name).stem}.py"  # no module's name
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return run([sys.executable, str(script)], where)
 
@@ -97,6 +100,9 @@ def missing_line(expected: list[str], outputs: list[str]) -> str | None:
 def check(page: Path, library: Path) -> str:
     """Runs one page. Returns what ran; raises RuntimeError."""
     name = str(page.relative_to(ROOT))
+    for module in NEEDS.findall(page.read_text(encoding="utf-8")):
+        if importlib.util.find_spec(module) is None:
+            return f"{name}: left out, because {module} is not installed"
     found = blocks(page)
     for b in found:
         if b.file and (ROOT / b.file).read_text(encoding="utf-8") != b.text:

@@ -102,6 +102,34 @@ PY
   "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check $PYTHON_PACKAGES
 }
 
+# --- MXNet 1.9.1: the last Python that its wheel runs on is 3.11, the last numpy 1.23
+
+MXNET_VENV=.venv-mxnet
+MXNET_BUILD=build-mxnet
+
+# .venv-mxnet, with MXNet and what its tests import. Fails, saying why, where it cannot be had.
+mxnet_ready() {
+  local python
+  "$MXNET_VENV/bin/python" -c 'import mxnet, scipy, pytest, nanobind' 2>/dev/null && return 0
+  for python in python3.11 python3.10 python3; do
+    "$python" -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 11))' 2>/dev/null && break
+    python=
+  done
+  [ -n "$python" ] || { say "run: MXNet needs Python 3.10 or 3.11, and there is none" >&2; return 1; }
+  say "-- making $MXNET_VENV with $python, and installing MXNet 1.9.1 into it"
+  rm -rf "$MXNET_VENV"
+  "$python" -m venv "$MXNET_VENV" && "$MXNET_VENV/bin/python" -m pip install -qq --disable-pip-version-check \
+    mxnet==1.9.1 numpy==1.23.5 scipy==1.10.1 'h5py<3.12' requests mock packaging pytest 'nanobind>=3.1' || return 1
+  "$MXNET_VENV/bin/python" -c 'import mxnet' || { say "run: MXNet was installed and cannot be imported" >&2; return 1; }
+}
+
+# The package for that Python, in build-mxnet, with the tests of the drop-in; PERF=ON: and what ./run perf mxnet runs.
+mxnet_built() {
+  configure $MXNET_BUILD -DENGINE_BUILD_PYTHON=ON -DENGINE_BUILD_TESTS=ON -DENGINE_TEST_FOLDERS=mxnet \
+    -DENGINE_BUILD_PERF="${PERF:-OFF}" -DENGINE_WERROR=OFF -DPython_EXECUTABLE="$PWD/$MXNET_VENV/bin/python" &&
+    cmake --build $MXNET_BUILD -j "$JOBS" --target _core engine_mxnet "$@"
+}
+
 # --- builds
 
 # configure FOLDER [CMake options]: RelWithDebInfo unless said otherwise. A tree of another checkout is started anew.

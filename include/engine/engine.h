@@ -118,6 +118,8 @@ class Engine final : public Submitter {
   // first error that nobody has seen yet. UsageError inside an op.
   void WaitAll();
   bool WaitAllFor(Timeout timeout);
+  // As WaitAllFor, for front ends with errors of their own: it throws none, and those that nobody has seen stay so.
+  bool Drain(Timeout timeout);
 
   // Clears the error of `var` in order, keeping its value and version: a failed step need not lose the weights.
   void ClearError(VarRef var, Site site = std::source_location::current());

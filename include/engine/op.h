@@ -145,6 +145,11 @@ class RunContext {
   // True once the op's cancel scope has been cancelled; a long body may look at it and stop early.
   bool cancelled() const noexcept;
 
+  // From here on the op is an asynchronous one: it ends when the Completion is called, before or after the body returns. For
+  // bodies that find out only while they run; costs nothing where it is not called. An exception of the body fails the op
+  // as ever. Throws UsageError if called twice, in an asynchronous op, in a node of a plan, or on a device.
+  Completion Defer();
+
   // On a device (Gpu, CopyIn, CopyOut). Elsewhere these throw UsageError.
   // The stream for the op's work. The work that the op depends on has been ordered in front of it already.
   Stream stream() const;

@@ -23,5 +23,6 @@ NB_MODULE(_core, m) {
   BindArrays(m);
   BindComm(m);
   BindSmart(m);
+  BindMxnet(m);
   BindExit(m);
 }

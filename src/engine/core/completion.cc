@@ -75,6 +75,37 @@ void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   }
 }
 
+// The op becomes what an asynchronous op is from the start: it has a Completion, and a pin that its body drops.
+Completion EngineCore::Defer(OpRecord* op) {
+  const bool host_op = op->extra.kind == OpKindId::kPlain && !(op->extra.flags & (kDeviceOp | kInChain));
+  if (!host_op || t_in_piece || !t_frame || t_frame->op != op || (op->extra.flags & (kAsyncOp | kDeferred)))
+    throw UsageError("op '" + std::string(op->extra.name) + "' at " + At(op->site()) +
+                     " calls Defer; once in the body of an op for the host that is not asynchronous is allowed");
+  CompletionState* const state = NewCompletion(Slot(), op);
+  state->refs.fetch_add(1, std::memory_order_relaxed);  // the body's
+  op->extra.next = reinterpret_cast<OpRecord*>(state);
+  op->pins.fetch_add(1, std::memory_order_relaxed);  // published with the Completion, by whoever hands it to a thread
+  op->extra.flags |= kDeferred;
+  op->extra.state.store(OpState::kAsync, std::memory_order_release);
+  return Completion(state);
+}
+
+// The body of an op that has called Defer is over. What it threw fails the op, unless that has ended already.
+OpRecord* EngineCore::EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
+  auto* const state = reinterpret_cast<CompletionState*>(op->extra.next);
+  if (error && state->called.exchange(1, std::memory_order_acq_rel) == 0) {
+    Finish(slot, op, error, nullptr);
+  } else if (error) {
+    errors_.Add(error);
+    error->Release();
+  }
+  state->returned.store(true, std::memory_order_release);  // partner: FailPendingCompletions
+  DropCompletion(state);
+  Pass pass{&slot};
+  Protocol::DropPins(pass, op, 1);
+  return nullptr;
+}
+
 void EngineCore::ReportLate(const char* op, Site site, std::exception_ptr cause) {
   ErrorRecord* error = ErrorRecord::NewRoot(op, site, std::move(cause));
   errors_.Add(error);  // once the engine has ended nobody looks there, and hooks may not be called any more

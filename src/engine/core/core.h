@@ -87,6 +87,7 @@ class EngineCore final : public PoolHost {
   // its error goes to `raised`, if given.
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
+  template <bool kBody>  // whether it is the end of the op's own body
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
   OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
@@ -145,6 +146,8 @@ class EngineCore final : public PoolHost {
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count
   static void NoteReturned(const Completion& ours);                                     // the body has returned
   Completion NewCompletionOf(ThreadSlot& slot, OpRecord* op) { return Completion(NewCompletion(slot, op)); }
+  Completion Defer(OpRecord* op);
+  OpRecord* EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   void FinishAsync(OpRecord* op, std::exception_ptr cause);
   void DropCompletion(CompletionState* state);  // one count
   void ReleaseAllHeld();

@@ -77,6 +77,7 @@ std::exception_ptr RunContext::error() const {
   detail::ErrorRecord* const poison = EngineCore::FirstPoison(op_);
   return poison ? std::make_exception_ptr(poison->Show()) : nullptr;
 }
+Completion RunContext::Defer() { return core_->Defer(op_); }
 bool RunContext::defer_sync() const noexcept { return op_->extra.flags & detail::kDeviceOp; }
 
 namespace {
@@ -203,6 +204,7 @@ bool Engine::WaitFor(VarRef var, Timeout timeout, Site site) {
 void Engine::WaitToWrite(VarRef var, Site site) { core_->Wait(var, WaitKind::kWrite, detail::kNever, site); }
 void Engine::WaitAll() { core_->WaitAll(detail::kNever, true); }
 bool Engine::WaitAllFor(Timeout timeout) { return core_->WaitAll(detail::After(timeout), true); }
+bool Engine::Drain(Timeout timeout) { return core_->WaitAll(detail::After(timeout), false); }
 void Engine::ClearError(VarRef var, Site site) { core_->PushClear(var, site); }
 
 void Engine::Stop() { core_->Stop(); }

@@ -45,9 +45,11 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
 
 void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); }
 
+template <bool kBody>
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   HeldChain* chain = nullptr;  // of an op for a device that was refused there: it ends here, and its chain goes on
-  if (op->extra.flags & (kScoped | kInChain | kForgotten)) [[unlikely]] {
+  if (op->extra.flags & (kScoped | kInChain | kForgotten | (kBody ? uint32_t{kDeferred} : 0u))) [[unlikely]] {
+    if (kBody && (op->extra.flags & kDeferred)) return EndDeferredBody(slot, op, error);
     if (op->extra.flags & kScoped) op->scope().~ScopePtr();
     if (op->extra.flags & kForgotten) return nullptr;
     if ((op->extra.flags & kInChain) && op->extra.more_behind) chain = op->chain();
@@ -74,7 +76,7 @@ OpRecord* EngineCore::CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Work
   return CountEndInline(slot, pass, epoch, worker);
 }
 OpRecord* EngineCore::Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  return FinishInline(slot, op, error, worker);
+  return FinishInline<false>(slot, op, error, worker);
 }
 
 OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
@@ -99,8 +101,8 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
   t_frame = frame.outer;
   // The body may have waited; a stand-in has our role and slot then.
   if (t_role_lent) [[unlikely]]
-    return Finish(Slot(), op, error, nullptr);
-  return FinishInline(slot, op, error, worker);
+    return FinishInline<true>(Slot(), op, error, nullptr);
+  return FinishInline<true>(slot, op, error, worker);
 }
 
 // As Execute, where there is a device, an error to inherit, a scope, a completion or a trace.
@@ -160,7 +162,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
     }
     Protocol::DropPins(pass, op, 1);
   }
-  return Finish(now, op, error, t_role_lent ? nullptr : worker);
+  return FinishInline<true>(now, op, error, t_role_lent ? nullptr : worker);
 }
 
 // The error that an op inherits instead of running, counted; null: it runs.

@@ -42,6 +42,7 @@ enum OpFlags : uint32_t {
   kRunAlways = 1 << 2,
   kInternal = 1 << 3,     // done by its kind, on the thread that grants it
   kOwnWay = 1 << 4,       // run by its kind; it has no body
+  kDeferred = 1 << 5,     // its body has asked for a Completion: it ends when that is called
   kOnePinMore = 1 << 7,   // one more pin: that of a waiting thread, or of a run until all its parts have ended
   kInChain = 1 << 9,      // held by a chain, now or earlier; has a HeldChain* in its extras
   kForgotten = 1 << 10,   // the process is a fork's child that its body runs in: its Vars are not its own any more
@@ -52,7 +53,7 @@ enum OpFlags : uint32_t {
 };
 
 struct OpExtra {
-  OpRecord* next = nullptr;  // the next op in a list of ready ops
+  OpRecord* next = nullptr;  // the next op in a list of ready ops; kDeferred: the CompletionState, a count of it
   const ClosureType* closure = nullptr;
   const char* name = "";
   const char* file = "";

@@ -1,0 +1,289 @@
+"""MXNet's programs, on its own engine or on ours: the same file, and one import more.
+
+Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. --variant: ours, theirs."""
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--variant", choices=("ours", "theirs"), default="ours")
+parser.add_argument("--workers", default="1")
+args = parser.parse_args()
+os.environ["MXNET_CPU_WORKER_NTHREADS"] = args.workers
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["MXNET_STORAGE_FALLBACK_LOG_VERBOSE"] = "0"
+if args.variant == "ours":
+    import engine.mxnet  # noqa: F401
+
+import mxnet as mx  # noqa: E402 - behind ours
+import numpy as np  # noqa: E402
+from mxnet import autograd, gluon  # noqa: E402
+from mxnet.gluon import nn  # noqa: E402
+
+CASES = {}
+
+
+def case(make):
+    """`make()` returns a function of n that does n steps; it is made once, and warmed."""
+    CASES[make.__name__] = make
+    return make
+
+
+# --- imperative
+
+
+@case
+def nd_chain():
+    """A chain of small ops, read at its end."""
+    x, one = mx.nd.zeros((16,)), mx.nd.ones((16,))
+
+    def steps(n):
+        y = x
+        for _ in range(n):
+            y = y + one
+        y.wait_to_read()
+
+    return steps
+
+
+@case
+def nd_in_place():
+    """The same, into one array."""
+    x, one = mx.nd.zeros((16,)), mx.nd.ones((16,))
+
+    def steps(n):
+        for _ in range(n):
+            x[:] = one
+        x.wait_to_read()
+
+    return steps
+
+
+@case
+def nd_fan():
+    """Independent small ops, all waited for."""
+    xs = [mx.nd.zeros((16,)) for _ in range(64)]
+
+    def steps(n):
+        for i in range(n):
+            xs[i % 64] += 1
+        mx.nd.waitall()
+
+    return steps
+
+
+@case
+def nd_each_read():
+    """Each op is waited for: a round trip."""
+    x = mx.nd.zeros((16,))
+
+    def steps(n):
+        for _ in range(n):
+            (x + 1).wait_to_read()
+
+    return steps
+
+
+# --- training
+
+
+def training(net, data, labels, loss=None, hybrid=False, **flags):
+    net.initialize(mx.init.Xavier())
+    loss = loss or gluon.loss.SoftmaxCrossEntropyLoss()
+    if hybrid:
+        net.hybridize(**flags)
+        loss.hybridize(**flags)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+
+    def steps(n):
+        for _ in range(n):
+            with autograd.record():
+                value = loss(net(data), labels)
+            value.backward()
+            trainer.step(data.shape[0])
+        mx.nd.waitall()
+
+    return steps
+
+
+def classes(n, most=10):
+    return mx.nd.array(np.random.randint(0, most, n))
+
+
+def mlp(**options):
+    net = nn.HybridSequential()
+    for _ in range(3):
+        net.add(nn.Dense(128, activation="relu"))
+    net.add(nn.Dense(10))
+    return training(net, mx.nd.random.uniform(shape=(64, 64)), classes(64), **options)
+
+
+def lenet(**options):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(6, 5, activation="tanh"), nn.AvgPool2D(2, 2), nn.Conv2D(16, 5, activation="tanh"),
+            nn.AvgPool2D(2, 2), nn.Flatten(), nn.Dense(120, activation="tanh"), nn.Dense(84, activation="tanh"),
+            nn.Dense(10))  # fmt: skip
+    return training(net, mx.nd.random.uniform(shape=(16, 1, 28, 28)), classes(16), **options)
+
+
+class Wide(gluon.HybridBlock):
+    """Parallel branches, each of which is a few products of matrices."""
+
+    def __init__(self, branches=16, width=128, depth=3):
+        super().__init__()
+        self.branches = []
+        for i in range(branches):
+            branch = nn.HybridSequential()
+            for _ in range(depth):
+                branch.add(nn.Dense(width, activation="relu"))
+            self.branches.append(branch)
+            setattr(self, f"branch{i}", branch)
+        self.out = nn.Dense(10)
+
+    def hybrid_forward(self, F, x):
+        return self.out(F.concat(*[branch(x) for branch in self.branches], dim=1))
+
+
+def wide(**options):
+    return training(Wide(), mx.nd.random.uniform(shape=(128, 128)), classes(128), **options)
+
+
+def lstm(**options):
+    net = nn.HybridSequential()
+    net.add(gluon.rnn.LSTM(64, layout="NTC"), nn.Dense(10))
+    return training(net, mx.nd.random.uniform(shape=(16, 20, 32)), classes(16), **options)
+
+
+def lstm_cell(**options):
+    class Net(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.out = gluon.rnn.LSTMCell(64), nn.Dense(10)
+
+        def hybrid_forward(self, F, x):
+            outputs, _ = self.cell.unroll(10, x, layout="NTC", merge_outputs=False)
+            return self.out(outputs[-1])
+
+    return training(Net(), mx.nd.random.uniform(shape=(16, 10, 32)), classes(16), **options)
+
+
+for program in (mlp, lenet, wide, lstm, lstm_cell):
+    CASES[f"{program.__name__}_eager"] = program
+    CASES[f"{program.__name__}_hybrid"] = lambda program=program: program(hybrid=True)
+    CASES[f"{program.__name__}_static"] = lambda program=program: program(
+        hybrid=True, static_alloc=True, static_shape=True
+    )
+
+
+@case
+def wide_forward():
+    """The branches alone, hybridized, without gradients: what the engine makes of their independence."""
+    net = Wide()
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    data = mx.nd.random.uniform(shape=(128, 128))
+
+    def steps(n):
+        for _ in range(n):
+            net(data)
+        mx.nd.waitall()
+
+    return steps
+
+
+# --- feeding
+
+
+@case
+def feed_loader():
+    """A DataLoader with two forked workers; its figure is an item's."""
+    data = gluon.data.ArrayDataset(np.random.rand(4096, 64).astype("float32"), np.arange(4096))
+    loader = gluon.data.DataLoader(data, batch_size=64, num_workers=2)
+
+    def steps(n):
+        seen = 0
+        while seen < n:
+            for batch, _ in loader:
+                batch.wait_to_read()
+                seen += 1
+                if seen == n:
+                    return
+
+    return steps
+
+
+@case
+def feed_iterator():
+    """An NDArrayIter behind MXNet's prefetching thread."""
+    array = mx.nd.random.uniform(shape=(4096, 64))
+    iterator = mx.io.PrefetchingIter(mx.io.NDArrayIter(array, classes(4096), batch_size=64))
+
+    def steps(n):
+        seen = 0
+        while seen < n:
+            for batch in iterator:
+                batch.data[0].wait_to_read()
+                seen += 1
+                if seen == n:
+                    return
+            iterator.reset()
+
+    return steps
+
+
+# --- what the kernels alone allow
+
+
+@case
+def kernels_alone():
+    """A step's products of the wide net in one thread: with two such processes at once, what two cores give."""
+    a, b = mx.nd.random.uniform(shape=(128, 128)), mx.nd.random.uniform(shape=(128, 128))
+    out = mx.nd.zeros((128, 128))
+
+    def steps(n):
+        for _ in range(n):
+            for _ in range(48):
+                mx.nd.dot(a, b, out=out)
+        mx.nd.waitall()
+
+    return steps
+
+
+def main():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # not left behind stopped, if the driver dies
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    made = {}
+    for line in sys.stdin:
+        name, n = line.split()
+        try:
+            if name not in CASES:
+                raise KeyError("no such case")
+            if name not in made:
+                made = {name: CASES[name]()}
+                mx.random.seed(1)
+                np.random.seed(1)
+                made[name](max(3, int(n) // 10))
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            begin = time.perf_counter()
+            made[name](int(n))
+            seconds = time.perf_counter() - begin
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            result = {
+                "us_per_step": seconds / int(n) * 1e6,
+                "cpu_us": (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / int(n) * 1e6,
+                "wakeups_per_op": (after.ru_nvcsw - before.ru_nvcsw) / int(n),
+            }
+        except Exception as error:
+            result = {"skip": f"{type(error).__name__}: {error}"}
+        print(json.dumps(result), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

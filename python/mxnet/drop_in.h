@@ -1,0 +1,97 @@
+// DropIn: MXNet's engine, as MXNet sees it, on ours.
+//
+//   reads of MXNet are reads, what it changes is an update; its functions run as ops under their names;
+//   errors mean what they mean to MXNet (failures.h);
+//   bulks need nothing: ops of a bulk are pushed one by one, which costs less here than a bulk does there, and keeps their
+//   names, errors and order; the size is remembered and handed back;
+//   priorities, any int, become the engine's five levels in the same order;
+//   prioritized ops, and those of cpu(1), cpu(2) ... have pools of their own, as they have threads of their own in MXNet.
+//
+// Threads:   every method on any thread.
+// Ownership: MXNet owns it and deletes it while its static objects die. From NotifyShutdown on only deletions run, on the thread
+//            that asks for them: once it has returned nothing of ours touches MXNet.
+// Errors:    methods throw what MXNet's C API hands on: whatever a function threw, or an error of the engine.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "abi.h"
+#include "engine/engine.h"
+#include "library.h"
+#include "op.h"
+
+namespace engine_mxnet {
+
+class DropIn final : public abi::Engine {
+ public:
+  // `naive`: each push runs its function before it returns, and throws what that throws.
+  explicit DropIn(bool naive);
+  ~DropIn() noexcept(false) override;
+
+  void NotifyShutdown() override;
+  void Stop() override;
+  void Start() override;
+  abi::Var* NewVariable() override;
+  abi::Opr* NewOperator(abi::AsyncFn fn, const abi::Vars& reads, const abi::Vars& updates, abi::Property property,
+                        const char* name, bool wait) override;
+  void DeleteOperator(abi::Opr* op) override;
+  void Push(abi::Opr* op, abi::Context context, int priority, bool profiling) override;
+  void PushAsync(abi::AsyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
+                 abi::Property property, int priority, const char* name, bool wait) override;
+  void DeleteVariable(abi::SyncFn fn, abi::Context context, abi::Var* var) override;
+  void WaitForVar(abi::Var* var) override;
+  void WaitForAll() override;
+  void Throw(abi::Var* var) override;
+  void PushSync(abi::SyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
+                abi::Property property, int priority, const char* name) override;
+  int bulk_size() const override;
+  int set_bulk_size(int size) override;
+
+  // Before a fork: all that was pushed has ended, and no worker runs. After it, in both processes: goes on.
+  void BeforeFork();
+  void AfterFork();
+
+ private:
+  template <size_t kInline>
+  friend struct SyncBody;
+  template <size_t kInline>
+  friend struct AsyncBody;
+  friend struct OperatorBody;
+  friend struct DeleteBody;
+
+  // How an op is pushed: its placement, its level, its name.
+  ::engine::OpDesc Describe(abi::Context context, abi::Property property, int priority, ::engine::Name name);
+  int LevelOf(int priority);
+  // Pushes body, a SyncBody, with these Vars.
+  template <template <size_t> class Body, class Fn>
+  void PushFunction(Fn&& fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
+                    abi::Property property, int priority, ::engine::Name name, bool wait);
+  template <class Body>
+  void Submit(const ::engine::OpDesc& desc, Body&& body);
+  // Whether a push is to be forgotten, because MXNet is ending.
+  bool Refused() const noexcept { return ended_.load(std::memory_order_relaxed); }
+
+  // --- inside ops
+  // Calls run(), unless the op inherits a failure; what it throws is the op's failure.
+  template <class Run>
+  void Execute(::engine::RunContext& ctx, const OpHead& head, std::span<Var* const> inputs,
+               std::span<Var* const> updates, Run&& run);
+  void Delete(Var* var);
+  template <class Vars>
+  void ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const Vars& vars, const abi::AsyncFn& fn);
+
+  const std::unique_ptr<::engine::Engine> own_;  // null: the host's
+  ::engine::Engine& engine_;
+  const Library library_;
+  const bool naive_;
+  std::atomic<bool> ended_ = false;            // NotifyShutdown was called; relaxed: a function more or less
+  std::atomic<uint64_t> nested_ = 0;           // pushes of functions that ran: WaitForAll waits for them, too
+  std::atomic<int> lowest_ = 0, highest_ = 0;  // of the priorities that were asked for
+  ::engine::Placement prioritized_;
+  std::vector<::engine::Placement> devices_;  // of cpu(1), cpu(2) ...
+};
+
+}  // namespace engine_mxnet

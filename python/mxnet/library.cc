@@ -1,0 +1,72 @@
+#include "library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstring>
+
+#include "abi.h"
+#include "engine/error.h"
+
+namespace engine_mxnet {
+namespace {
+
+constexpr const char* kGetVersion = "MXGetVersion";
+constexpr const char* kGetOpenMp = "_ZN5mxnet6engine6OpenMP3GetEv";
+constexpr const char* kStartWorker = "_ZN5mxnet6engine6OpenMP22on_start_worker_threadEb";
+constexpr const char* kStorageRef = "_ZN5mxnet7Storage13_GetSharedRefEv";
+constexpr const char* kGetProfiler = "_ZN5mxnet8profiler8Profiler3GetEPSt10shared_ptrIS1_E";
+constexpr const char* kFactory = "_ZN5mxnet6engine29CreateThreadedEnginePerDeviceEv";
+
+int FindMxnet(dl_phdr_info* info, size_t, void* found) {
+  const char* name = std::strrchr(info->dlpi_name, '/');
+  if (!name || std::strcmp(name, "/libmxnet.so") != 0) return 0;
+  *static_cast<std::string*>(found) = info->dlpi_name;
+  return 1;
+}
+
+std::string VersionText(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+template <class F>
+F* Find(void* library, const char* name, const std::string& path) {
+  if (void* found = dlsym(library, name)) return reinterpret_cast<F*>(found);
+  throw ::engine::UsageError(path + " has no " + name + "; engine.mxnet is made for MXNet 1.9.1's wheel");
+}
+
+}  // namespace
+
+std::string LoadedMxnet() {
+  std::string path;
+  dl_iterate_phdr(&FindMxnet, &path);
+  return path;
+}
+
+std::string OtherFactories() {
+  Dl_info ours{}, found{};
+  dladdr(reinterpret_cast<void*>(&mxnet::engine::CreateThreadedEnginePerDevice), &ours);
+  void* const first = dlsym(RTLD_DEFAULT, kFactory);
+  if (!first) return "no library";
+  dladdr(first, &found);
+  return found.dli_fbase == ours.dli_fbase ? std::string() : found.dli_fname;
+}
+
+Library::Library() {
+  const std::string path = LoadedMxnet();
+  if (path.empty()) return;  // a program of ours that uses the factories by itself
+  void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) throw ::engine::UsageError(path + " cannot be looked into: " + dlerror());
+  int version = 0;
+  Find<int(int*)>(library, kGetVersion, path)(&version);
+  if (version != kMxnetVersion)
+    throw ::engine::UsageError(path + " is MXNet " + VersionText(version) + "; engine.mxnet is made for 1.9.1 only");
+  open_mp_ = Find<void*()>(library, kGetOpenMp, path)();
+  start_worker_ = Find<void(void*, bool)>(library, kStartWorker, path);
+  storage_ = Find<std::shared_ptr<void>()>(library, kStorageRef, path)();
+  Find<void*(std::shared_ptr<void>*)>(library, kGetProfiler, path)(&profiler_);
+  dlclose(library);  // gives back only what we took: MXNet stays
+}
+
+}  // namespace engine_mxnet

@@ -1,0 +1,37 @@
+// Library: what we use of libmxnet.so, found when MXNet asks for its engine.
+//
+// Threads:   Library() once, while MXNet makes its engine; the rest anywhere.
+// Ownership: keeps MXNet's Storage and profiler alive, as MXNet's own engine does: its static objects end in an order in which
+//            deletions still need them.
+// Errors:    UsageError where the library is another version than ours is made for.
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace engine_mxnet {
+
+inline constexpr int kMxnetVersion = 10901;  // 1.9.1
+
+class Library {
+ public:
+  Library();
+  // Tells MXNet's OpenMP that the calling thread is a worker.
+  void StartWorkerThread() const {
+    if (start_worker_) start_worker_(open_mp_, true);
+  }
+
+ private:
+  void (*start_worker_)(void* open_mp,
+                        bool use_omp) = nullptr;  // a member function of OpenMP; null: no libmxnet.so here
+  void* open_mp_ = nullptr;
+  std::shared_ptr<void> storage_;
+  std::shared_ptr<void> profiler_;
+};
+
+// The path of the libmxnet.so that this process has loaded; empty: none.
+std::string LoadedMxnet();
+// The library whose factories MXNet would find, if it is another than this one; empty: it is this one.
+std::string OtherFactories();
+
+}  // namespace engine_mxnet

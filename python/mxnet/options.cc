@@ -1,0 +1,61 @@
+#include "options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+namespace engine_mxnet {
+namespace {
+
+constexpr const char* kDefaultType = "ThreadedEnginePerDevice";
+
+int ThreadsFromEnv(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  if (!text || !*text) return otherwise;
+  int value = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [parsed, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || parsed != end || value < 1 || value > 4096)
+    throw ::engine::UsageError(std::string(variable) + " is '" + text + "'; a number from 1 to 4096 is allowed");
+  return value;
+}
+
+bool g_inline = false;  // written while MXNet is not loaded yet
+
+}  // namespace
+
+std::string DevicePool(int device_id) { return "mxnet_cpu" + std::to_string(device_id); }
+
+::engine::Policy PolicyOfEngineType() {
+  const char* text = std::getenv("MXNET_ENGINE_TYPE");
+  const std::string_view type = text ? text : kDefaultType;
+  if (type == "inline") {
+    g_inline = true;
+    setenv("MXNET_ENGINE_TYPE", kDefaultType, 1);
+  } else if (type == "NaiveEngine") {
+    return ::engine::Policy::kNaive;
+  } else if (type != kDefaultType && type != "ThreadedEngine") {
+    throw ::engine::UsageError("MXNET_ENGINE_TYPE is '" + std::string(type) +
+                               "'; allowed are ThreadedEnginePerDevice, ThreadedEngine, NaiveEngine and, with this "
+                               "engine, inline");
+  }
+  return g_inline ? ::engine::Policy::kInline : ::engine::Policy::kThreaded;
+}
+
+::engine::EngineOptions OptionsFromEnv() {
+  ::engine::EngineOptions options = ::engine::EngineOptions::FromEnv();
+  options.workers = ThreadsFromEnv("MXNET_CPU_WORKER_NTHREADS", 1);
+  if (const ::engine::Policy policy = PolicyOfEngineType(); policy != ::engine::Policy::kThreaded)
+    options.policy = policy;
+  return options;
+}
+
+void AddPools(::engine::EngineOptions& options) {
+  options.pools.push_back({.name = kPriorityPool, .threads = ThreadsFromEnv("MXNET_CPU_PRIORITY_NTHREADS", 4)});
+  for (int i = 1; i <= kDevicePools; ++i)
+    options.pools.push_back({.name = DevicePool(i), .threads = std::max(options.workers, 1)});
+}
+
+}  // namespace engine_mxnet

@@ -1,0 +1,30 @@
+// Options: MXNet's environment variables, as options of the engine.
+//
+//   MXNET_CPU_WORKER_NTHREADS     threads of each CPU device (1)
+//   MXNET_CPU_PRIORITY_NTHREADS   threads for prioritized ops (4)
+//   MXNET_ENGINE_TYPE             ThreadedEnginePerDevice, ThreadedEngine, NaiveEngine; with ours also inline
+//
+// Threads: called while no other thread changes the environment.
+// Errors:  UsageError says which variable, what it is and what is allowed.
+#pragma once
+
+#include <string>
+
+#include "engine/options.h"
+
+namespace engine_mxnet {
+
+// Devices cpu(1), cpu(2) ... that have threads of their own; those beyond share them.
+inline constexpr int kDevicePools = 3;
+inline constexpr const char* kPriorityPool = "mxnet_prio";
+std::string DevicePool(int device_id);  // of cpu(1) ... cpu(kDevicePools)
+
+// What MXNet's variables ask for, and the engine's own where MXNet has none; without the pools.
+::engine::EngineOptions OptionsFromEnv();
+// The pools of prioritized ops and of further devices, each of those with as many threads as there are workers.
+void AddPools(::engine::EngineOptions& options);
+
+// The policy that MXNET_ENGINE_TYPE stands for. Of `inline` MXNet knows nothing: it is told its own default instead.
+::engine::Policy PolicyOfEngineType();
+
+}  // namespace engine_mxnet

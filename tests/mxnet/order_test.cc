@@ -1,0 +1,216 @@
+// Order, as MXNet's own C++ test of its engines asks for it: random programs against a serial oracle, operators, versions,
+// deletion while ops are pending, stop and start; and the programs that hang there.
+#include <atomic>
+#include <random>
+
+#include "drop_in_test.h"
+#include "support/seed.h"
+
+namespace engine_mxnet::test {
+namespace {
+
+WITH_WORKERS(OrderTest);
+
+struct Step {
+  std::vector<size_t> reads;
+  size_t write;
+};
+
+void Evaluate(const Step& step, std::vector<double>& data) {
+  double sum = 0;
+  for (size_t i : step.reads) sum += data[i];
+  data[step.write] = sum / static_cast<double>(step.reads.size() + 1);
+}
+
+TEST_P(OrderTest, RandomProgramsEqualTheSerialOracle) {
+  std::mt19937_64 random(engine::test::Seed());
+  constexpr size_t kVars = 100;
+  std::vector<Step> program(engine::test::kSanitized ? 1000 : 10000);
+  for (Step& step : program) {
+    step.write = random() % kVars;
+    step.reads.resize(2 + random() % 18);
+    for (size_t& read : step.reads) read = random() % kVars;  // also twice, also what is written
+  }
+  std::vector<double> expected(kVars, 1.0);
+  for (const Step& step : program) Evaluate(step, expected);
+  for (const Kind kind : {Kind::kPerDevice, Kind::kPooled, Kind::kNaive}) {
+    const auto eng = Make(GetParam(), kind);
+    std::vector<double> data(kVars, 1.0);
+    abi::Vars vars;
+    for (size_t i = 0; i < kVars; ++i) vars.push_back(eng->NewVariable());
+    for (size_t i = 0; i < program.size(); ++i) {
+      const Step& step = program[i];
+      abi::Vars reads;
+      for (size_t read : step.reads) reads.push_back(vars[read]);
+      if (i % 3) {
+        Async(*eng,
+              [&](abi::RunContext, abi::OnComplete done) {
+                Evaluate(step, data);
+                Call(done);
+              },
+              reads, {vars[step.write]});
+      } else {
+        Sync(*eng, [&](abi::RunContext) { Evaluate(step, data); }, reads, {vars[step.write]});
+      }
+    }
+    for (abi::Var* var : vars) Delete(*eng, var);  // while ops on them are pending
+    eng->WaitForAll();
+    EXPECT_EQ(data, expected);
+  }
+}
+
+TEST_P(OrderTest, VersionsCountWritesAndNotReads) {
+  for (const Kind kind : {Kind::kPerDevice, Kind::kPooled, Kind::kNaive}) {
+    const auto eng = Make(GetParam(), kind);
+    abi::Var* var = eng->NewVariable();
+    for (const bool write : {false, true}) {
+      std::vector<abi::Opr*> ops;
+      const abi::Vars vars{var}, none;
+      for (int i = 0; i < 10; ++i) {
+        ops.push_back(eng->NewOperator([](abi::RunContext, abi::OnComplete done) { Call(done); }, write ? none : vars,
+                                       write ? vars : none, abi::Property::kNormal, nullptr, false));
+        eng->Push(ops.back(), {}, 0, false);
+      }
+      eng->WaitForAll();
+      EXPECT_EQ(var->version(), write ? 10u : 0u);
+      for (abi::Opr* op : ops) eng->DeleteOperator(op);
+    }
+    Delete(*eng, var);
+    eng->WaitForAll();
+  }
+}
+
+TEST_P(OrderTest, OperatorDeletedWhilePushesOfItArePendingRunsForEach) {
+  abi::Var* var = NewVar();
+  Gate gate;
+  std::atomic<int> ran = 0;
+  Sync(*eng_, [&](abi::RunContext) { gate.Wait(); }, {}, {var});
+  const auto alive = std::make_shared<int>(0);
+  abi::Opr* op = eng_->NewOperator(
+      [&ran, alive](abi::RunContext, abi::OnComplete done) {
+        ++ran;
+        Call(done);
+      },
+      {}, {var}, abi::Property::kNormal, "again", false);
+  for (int i = 0; i < 5; ++i) eng_->Push(op, {}, 0, false);
+  eng_->DeleteOperator(op);
+  EXPECT_EQ(alive.use_count(), 2);
+  gate.Open();
+  eng_->WaitForAll();
+  EXPECT_EQ(ran, 5);
+  EXPECT_EQ(alive.use_count(), 1);
+}
+
+TEST_P(OrderTest, DeletionRunsBehindAllThatIsPendingEvenBehindAFailure) {
+  abi::Var* var = eng_->NewVariable();
+  Gate gate;
+  std::atomic<int> readers = 0, seen = -1;
+  Sync(*eng_,
+       [&](abi::RunContext) {
+         gate.Wait();
+         throw dmlc::Error("broken");
+       },
+       {}, {var});
+  Sync(
+      *eng_, [&](abi::RunContext) { ++readers; }, {var}, {}, abi::Property::kNoSkip);
+  eng_->DeleteVariable([&](abi::RunContext) { seen = readers.load(); }, {}, var);
+  gate.Open();
+  TextOf([&] { eng_->WaitForAll(); });
+  EXPECT_EQ(seen, 1);
+}
+
+TEST_P(OrderTest, StopFinishesAllAndPushesGoOnBehindStart) {
+  abi::Var* var = NewVar();
+  std::atomic<int> ran = 0;
+  for (int i = 0; i < 100; ++i) Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {var});
+  eng_->Stop();
+  EXPECT_EQ(ran, 100);
+  Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {var});
+  EXPECT_EQ(ran, 100);
+  eng_->Start();
+  eng_->WaitForVar(var);
+  EXPECT_EQ(ran, 101);
+}
+
+// --- what hangs in MXNet
+
+TEST_P(OrderTest, FourThreadsPushOverlappingSetsInOppositeOrder) {
+  abi::Var *x = NewVar(), *y = NewVar();
+  const int ops = engine::test::kSanitized ? 300 : 3000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < ops; ++i) {
+        Async(
+            *eng_, [](abi::RunContext, abi::OnComplete done) { Call(done); }, {},
+            t % 2 ? abi::Vars{x, y} : abi::Vars{y, x});
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  eng_->WaitForAll();
+  EXPECT_EQ(x->version(), static_cast<size_t>(4 * ops));
+}
+
+TEST_P(OrderTest, OpThatReadsAndWritesOneVarOrWritesItTwiceRuns) {
+  abi::Var* x = NewVar();
+  Sync(*eng_, [](abi::RunContext) {}, {x}, {x});
+  Sync(*eng_, [](abi::RunContext) {}, {x, x}, {x, x});
+  eng_->WaitForVar(x);
+  EXPECT_EQ(x->version(), 2u);
+}
+
+TEST_P(OrderTest, FunctionMayPushAndWait) {
+  abi::Var *x = NewVar(), *y = NewVar();
+  Sync(*eng_,
+       [&](abi::RunContext) {
+         Sync(*eng_, [](abi::RunContext) {}, {}, {y});
+         eng_->WaitForVar(y);
+       },
+       {}, {x});
+  eng_->WaitForVar(x);
+  EXPECT_EQ(y->version(), 1u);
+}
+
+TEST_P(OrderTest, WaitForAllCoversWhatRunningFunctionsPush) {
+  abi::Var *x = NewVar(), *y = NewVar(), *z = NewVar();
+  Gate gate;
+  std::atomic<bool> ran = false;
+  Sync(*eng_,
+       [&](abi::RunContext) {
+         gate.Wait();
+         Sync(*eng_, [&](abi::RunContext) { Sync(*eng_, [&](abi::RunContext) { ran = true; }, {}, {z}); }, {}, {y});
+       },
+       {}, {x});
+  std::thread opener([&] { gate.Open(); });
+  eng_->WaitForAll();
+  EXPECT_TRUE(ran);
+  opener.join();
+}
+
+TEST_P(OrderTest, ManyVarsMadeAndDroppedKeepMemoryFlat) {
+  const auto round = [&] {
+    for (int i = 0; i < 20000; ++i) {
+      abi::Var* var = eng_->NewVariable();
+      Sync(*eng_, [](abi::RunContext) {}, {}, {var});
+      Delete(*eng_, var);
+    }
+    eng_->WaitForAll();
+  };
+  const auto resident = [] {
+    long pages = 0;
+    if (FILE* statm = std::fopen("/proc/self/statm", "r")) {
+      if (std::fscanf(statm, "%*d %ld", &pages) != 1) pages = 0;
+      std::fclose(statm);
+    }
+    return pages;
+  };
+  round();
+  const long before = resident();
+  for (int i = 0; i < (engine::test::kSanitized ? 2 : 10); ++i) round();
+  if (!engine::test::kSanitized) {
+    EXPECT_LT(resident() - before, 2048);  // 8 MB
+  }
+}
+
+}  // namespace
+}  // namespace engine_mxnet::test

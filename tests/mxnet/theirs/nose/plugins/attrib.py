@@ -1,0 +1,2 @@
+def attr(*args, **kwargs):
+    return lambda function: function

@@ -1,0 +1,424 @@
+"""MXNet on this engine: what programs rely on, with the wheel; and what is refused, without it. Each program has a process
+of its own, because MXNet takes its engine once."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import engine
+
+wheel = pytest.mark.skipif(
+    importlib.util.find_spec("mxnet") is None,
+    reason="mxnet 1.9.1 is not installed (it needs Python <= 3.11 and numpy 1.23); ./run mxnet-tests has it",
+)
+OURS = "import engine.mxnet\n"
+ENV = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def run(run_python):
+    """Runs a program behind `import engine.mxnet`; it ends with 0."""
+
+    def ended_well(program, **env):
+        ended = run_python(OURS + program, **{"timeout": 120, **ENV, **env})
+        assert ended.code == 0, ended
+        return ended
+
+    return ended_well
+
+
+# --- refusals, with packages that only look like mxnet
+
+
+@pytest.fixture
+def fake(tmp_path):
+    def make(version="1.9.1", library=b"\x7fELF"):
+        folder = tmp_path / "site" / "mxnet"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
+        (folder / "libinfo.py").write_text(f'__version__ = "{version}"\n')
+        if library is not None:
+            (folder / "libmxnet.so").write_bytes(library)
+        return {"PYTHONPATH": os.pathsep.join([str(folder.parent), str(pathlib.Path(engine.__file__).parent.parent)])}
+
+    return make
+
+
+def refusal(run_python, program, **env):
+    ended = run_python(program, **env)
+    assert ended.code == 1, ended
+    return ended.err.strip().splitlines()[-1]
+
+
+def test_mxnet_imported_first_is_refused(run_python, fake):
+    said = refusal(run_python, "import mxnet\nimport engine.mxnet", **fake())
+    assert said.startswith("engine.errors.UsageError: import engine.mxnet before mxnet"), said
+
+
+def test_another_version_is_refused(run_python, fake):
+    said = refusal(run_python, "import engine.mxnet", **fake(version="2.0.0"))
+    assert said.endswith("is 2.0.0; 1.9.1 is what this engine knows"), said
+
+
+@pytest.mark.parametrize("library", [None, b"", b"not a library"])
+def test_a_broken_wheel_is_refused(run_python, fake, library):
+    said = refusal(run_python, "import engine.mxnet", **fake(library=library))
+    assert "is broken" in said and "libmxnet.so" in said, said
+
+
+def test_no_mxnet_is_said(run_python, fake):
+    said = refusal(run_python, "import importlib.util\nimportlib.util.find_spec = lambda name: None\nimport engine.mxnet")
+    assert said == "ModuleNotFoundError: engine.mxnet: mxnet 1.9.1 is not installed", said
+
+
+@pytest.mark.parametrize("variable, value, allowed", [
+    ("MXNET_ENGINE_TYPE", "FastEngine", "ThreadedEnginePerDevice, ThreadedEngine, NaiveEngine and"),
+    ("MXNET_CPU_WORKER_NTHREADS", "many", "a number from 1 to 4096"),
+    ("MXNET_CPU_PRIORITY_NTHREADS", "0", "a number from 1 to 4096"),
+])  # fmt: skip
+def test_variables_with_other_values_are_refused(run_python, fake, variable, value, allowed):
+    said = refusal(run_python, "import engine.mxnet\nengine.mxnet.init()", **fake(), **{variable: value})
+    assert f"{variable} is '{value}'" in said and allowed in said, said
+
+
+def test_init_is_refused_once_there_is_an_engine(run_python, fake):
+    said = refusal(run_python, "import engine.mxnet\nengine.push(print)\nengine.mxnet.init(workers=2)", **fake())
+    assert "engine.mxnet.init: the default engine is already running" in said, said
+
+
+def test_init_takes_the_number_of_workers_from_mxnets_variable(run_python, fake):
+    env = fake()
+    program = "import engine.mxnet\nengine.mxnet.init()\nprint(engine.default().workers, engine.default().policy[0])"
+    assert run_python(program, **env).out == "1 threaded\n"
+    assert run_python(program, MXNET_CPU_WORKER_NTHREADS="3", **env).out == "3 threaded\n"
+    assert run_python(program, MXNET_ENGINE_TYPE="NaiveEngine", **env).out == "1 naive\n"
+    assert run_python(program, MXNET_ENGINE_TYPE="inline", **env).out == "1 inline\n"
+    assert run_python(program.replace("init()", "init(workers=2, pools={'disk': 1})"), **env).out == "2 threaded\n"
+
+
+# --- programs
+
+TRAINING = """
+import json
+import mxnet as mx, numpy as np
+from mxnet import autograd, gluon
+mx.random.seed(1); np.random.seed(1)
+net = gluon.nn.HybridSequential()
+net.add(gluon.nn.Dense(32, activation="relu"), gluon.nn.Dense(10))
+net.initialize(mx.init.Xavier())
+if HYBRID: net.hybridize(static_alloc=True, static_shape=True)
+trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.01})
+loss = gluon.loss.SoftmaxCrossEntropyLoss()
+x, y = mx.nd.array(np.random.rand(64, 16)), mx.nd.array(np.random.randint(0, 10, 64))
+losses = []
+for _ in range(20):
+    with autograd.record():
+        l = loss(net(x), y)
+    l.backward()
+    trainer.step(64)
+    losses.append(float(l.mean().asscalar()))
+print(json.dumps(losses))
+"""
+
+
+@wheel
+@pytest.mark.parametrize("env", [{}, {"MXNET_CPU_WORKER_NTHREADS": "4"}, {"MXNET_ENGINE_TYPE": "NaiveEngine"},
+                                 {"MXNET_ENGINE_TYPE": "inline"}])  # fmt: skip
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_gluon_trains_with_the_losses_of_mxnets_engine(run, run_python, hybrid, env):
+    program = f"HYBRID = {hybrid}\n" + TRAINING
+    theirs = run_python(program, **ENV, timeout=120)
+    assert json.loads(run(program + "assert engine.mxnet.active()", **env).out) == json.loads(theirs.out)
+
+
+@wheel
+def test_preloaded_library_serves_a_program_that_does_not_know_of_it(run_python):
+    folder = pathlib.Path(engine.__file__).parent
+    found = [*folder.glob("libengine_mxnet.so"), *folder.glob("../mxnet/libengine_mxnet.so")]
+    assert found, f"no libengine_mxnet.so near {folder}"
+    program = "HYBRID = True\n" + TRAINING
+    theirs = run_python(program, **ENV, timeout=120)
+    ours = run_python(program + "print({t for t in os.listdir('/proc/self/task')} and open('/proc/self/maps').read()"
+                      ".count('libengine_mxnet.so') > 0)", LD_PRELOAD=str(found[0].resolve()), timeout=120, **ENV)
+    assert ours.code == 0 and ours.out == theirs.out + "True\n", ours
+
+
+@wheel
+def test_trace_stats_and_describe_pending_know_mxnets_ops_by_name(run):
+    ended = run("""
+import mxnet as mx
+a = mx.nd.ones((4, 4)); a.wait_to_read()
+before = engine.stats()["pushed"]
+with engine.trace() as trace:
+    (mx.nd.dot(a, a) + a).wait_to_read()
+    mx.nd.waitall()
+assert {"dot", "broadcast_add"} <= {event.name for event in trace.events}, trace.events
+assert engine.stats()["pushed"] >= before + 2
+engine.stop()
+b = mx.nd.dot(a, a)
+said = engine.describe_pending()
+assert "dot" in said, said
+engine.start()
+assert b.asnumpy().sum() == 64
+""")
+    assert ended.err == "", ended
+
+
+@wheel
+def test_watchdog_names_the_op_of_mxnet_that_hangs(run):
+    run("""
+told = threading.Event(); reports = []
+def stall(report):
+    reports.append(report); told.set()
+engine.mxnet.init(stall_timeout=0.3, on_stall=stall)
+import mxnet as mx
+class Slow(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        assert told.wait(60)
+        self.assign(out_data[0], req[0], in_data[0])
+@mx.operator.register("slow")
+class SlowProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes): return Slow()
+y = mx.nd.Custom(mx.nd.ones(3), op_type="slow")
+assert y.asnumpy().sum() == 3
+assert "Custom" in reports[0], reports
+""")
+
+
+@wheel
+def test_policies_govern_mxnets_ops(run):
+    run("""
+import mxnet as mx
+a = mx.nd.ones((4, 4)); mx.nd.waitall()
+with engine.policy("naive"), engine.trace() as trace:
+    b = mx.nd.dot(a, a)
+assert [e.lane for e in trace.events if e.name == "dot"] == ["caller"], trace.events
+with engine.trace() as trace:
+    mx.nd.dot(a, a).wait_to_read()
+assert [e.lane for e in trace.events if e.name == "dot"] == ["cpu/0"], trace.events
+""")
+
+
+@wheel
+def test_errors_have_mxnets_type_and_text_and_are_raised_once(run, run_python):
+    program = """
+import mxnet as mx
+def text(wait):
+    try: wait()
+    except mx.base.MXNetError as error: return str(error).splitlines()[-1]
+    return "nothing"
+a = mx.nd.random.normal(0, -1, (2, 2))
+b = a + 1
+c = b * 2
+print(text(c.asnumpy)); print(text(c.asnumpy)); print(text(a.asnumpy)); print(text(mx.nd.waitall))
+a = mx.nd.random.normal(0, -1, (2, 2)); b = mx.nd.random.normal(0, -2, (2, 2))
+print(text(mx.nd.waitall)); print(text(a.asnumpy)); print(text(b.asnumpy)); print(text(mx.nd.waitall))
+"""
+    theirs = run_python(program, **ENV, timeout=120)
+    ours = run(program + """
+failure = engine.mxnet.failures()[0]
+assert failure.op == "_random_normal" and failure.raised and failure.skipped == 2, failure
+# the generator of random numbers carries the failure to the second call
+assert engine.mxnet.counts() == {"failed": 2, "skipped": 3, "dropped": 0, "unlisted": 0}, engine.mxnet.counts()
+""")
+    assert ours.out == theirs.out and "scale" in ours.out, (ours, theirs)
+
+
+CUSTOM = """
+import mxnet as mx
+class Op(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        if BAD: raise ValueError("from python")
+        x = in_data[0] * 2          # pushes, and waits, on a thread of MXNet's
+        assert x.asnumpy().shape == x.shape
+        self.assign(out_data[0], req[0], x)
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], out_grad[0] * 2)
+@mx.operator.register("twice")
+class Prop(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes): return Op()
+"""
+
+
+@wheel
+def test_custom_operators_push_and_wait(run):
+    run("BAD = False\n" + CUSTOM + """
+from mxnet import autograd
+x = mx.nd.ones((2, 3)); x.attach_grad()
+for _ in range(20):
+    with autograd.record():
+        y = mx.nd.Custom(mx.nd.Custom(x, op_type="twice"), op_type="twice").sum()
+    y.backward()
+assert float(y.asscalar()) == 24 and float(x.grad.sum().asscalar()) == 24
+""")
+
+
+@wheel
+def test_exceptions_in_custom_operators_are_raised_and_all_goes_on(run):
+    run("BAD = True\n" + CUSTOM + """
+for _ in range(3):
+    try:
+        mx.nd.Custom(mx.nd.ones(3), op_type="twice").asnumpy()
+    except mx.base.MXNetError as error:
+        assert "kCustomOpForward" in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
+assert mx.nd.ones(3).asnumpy().sum() == 3
+mx.nd.waitall()
+""")
+
+
+@wheel
+def test_errors_of_the_programs_own_ops_are_left_to_its_own_waits(run):
+    run("""
+import mxnet as mx
+mx.nd.ones(1).wait_to_read()
+def bad(): raise KeyError("mine")
+engine.push(bad)
+mx.nd.waitall()
+try: engine.wait_all()
+except KeyError as error: assert "mine" in str(error)
+else: raise AssertionError("lost")
+""")
+
+
+@wheel
+@pytest.mark.parametrize("workers", [0, 2])
+def test_dataloader_with_forked_workers_feeds_the_same_batches(run, workers):
+    run(f"""
+import mxnet as mx, numpy as np
+data = np.arange(256, dtype="float32").reshape(64, 4)
+loader = mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(mx.nd.array(data)), batch_size=8, num_workers={workers})
+for _ in range(2):
+    seen = np.concatenate([batch.asnumpy() for batch in loader])
+    assert (seen == data).all()
+""")
+
+
+@wheel
+def test_child_of_a_fork_computes_and_finds_what_was_on_its_way(run):
+    run("""
+import mxnet as mx
+a = mx.nd.zeros((1000,))
+for _ in range(200): a += 1
+engine.push(lambda: None)
+pid = os.fork()
+if pid == 0:
+    ok = float(a.sum().asscalar()) == 200000 and float((a + 1).sum().asscalar()) == 201000
+    os._exit(0 if ok else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert float(a.sum().asscalar()) == 200000
+""")
+
+
+@wheel
+@pytest.mark.parametrize("end, code", [("sys.exit(3)", 3), ("raise RuntimeError('x')", 1), ("pass", 0)])
+@pytest.mark.parametrize("env", [{}, {"MXNET_CPU_WORKER_NTHREADS": "4"}])
+def test_exit_in_the_midst_of_training_ends_cleanly(run_python, end, code, env):
+    program = OURS + "HYBRID = False\n" + TRAINING + """
+for _ in range(50):
+    with autograd.record():
+        l = loss(net(x), y)
+    l.backward()
+    trainer.step(64)
+""" + end
+    for _ in range(3):
+        ended = run_python(program, **ENV, **env, timeout=120)
+        assert ended.code == code and "egmentation" not in ended.err, ended
+
+
+@wheel
+def test_arrays_deleted_while_their_ops_are_pending(run):
+    run("""
+import mxnet as mx
+engine_stopped = engine.stop()
+for i in range(200):
+    a = mx.nd.ones((32, 32)); b = mx.nd.dot(a, a); del a
+del b
+engine.start()
+mx.nd.waitall()
+""")
+
+
+@wheel
+def test_a_million_arrays_keep_memory_flat(run):
+    run("""
+import mxnet as mx
+def resident(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+def round(n):
+    for _ in range(n): mx.nd.empty((1,)) + 0 if _ % 50 == 0 else mx.nd.empty((1,))
+    mx.nd.waitall()
+round(100_000)
+before = resident()
+round(900_000)
+assert resident() - before < 16 << 20, resident() - before
+""", timeout=600)
+
+
+# --- where MXNet's engine hangs, through its C API
+
+C_API = """
+import ctypes
+import mxnet as mx
+lib = mx.base._LIB
+class Done(ctypes.Structure):
+    _fields_ = [("call", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)),
+                ("engine", ctypes.c_void_p), ("param", ctypes.c_void_p)]
+class Context(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+AsyncBody = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+cpu = Context(1, 0)
+def push(body, reads, updates):
+    handles = lambda arrays: (ctypes.c_void_p * len(arrays))(*[a.handle for a in arrays])
+    code = lib.MXEnginePushAsyncND(body, None, None, ctypes.byref(cpu), handles(reads), len(reads), handles(updates),
+                                   len(updates), None, 0, b"mine", False)
+    assert code == 0, mx.base.py_str(lib.MXGetLastError())
+def called(done):
+    done = ctypes.cast(done, ctypes.POINTER(Done)).contents
+    done.call(done.engine, done.param, None)
+"""
+
+
+@wheel
+def test_four_threads_that_push_overlapping_sets_in_opposite_order_end(run):
+    run(C_API + """
+x, y = mx.nd.zeros(1), mx.nd.zeros(1)
+ran = []
+body = AsyncBody(lambda context, done, param: (ran.append(1), called(done)))
+threads = [threading.Thread(target=lambda t=t: [push(body, [], [x, y] if t % 2 else [y, x]) for _ in range(200)])
+           for t in range(4)]
+for t in threads: t.start()
+for t in threads: t.join()
+mx.nd.waitall()
+assert len(ran) == 800
+""")
+
+
+@wheel
+def test_function_that_waits_inside_an_op_ends_with_one_worker(run):
+    run(C_API + """
+x, y = mx.nd.zeros(1), mx.nd.zeros(1)
+def waits(context, done, param):
+    global seen
+    seen = float((y + 1).asscalar())
+    called(done)
+body = AsyncBody(waits)
+push(body, [], [x])
+x.wait_to_read()
+assert seen == 1
+""")
+
+
+def test_libraries_of_the_wheel_come_with_the_package():
+    folder = pathlib.Path(engine.__file__).parent
+    found = [*folder.glob("libengine_mxnet.so"), *folder.glob("../mxnet/libengine_mxnet.so")]
+    assert found, folder
+    shown = subprocess.run(["nm", "-D", "--defined-only", str(found[0].resolve())], capture_output=True, text=True)
+    if shown.returncode:
+        pytest.skip("no nm on this machine")
+    assert shown.stdout.count(" T _ZN5mxnet6engine") == 3, shown.stdout
