@@ -123,6 +123,8 @@ class Suite:
     def wide(self, scale: int) -> None:
         """Two workers on each side, beside what two processes make of the kernels alone."""
         alone, other = self.program("theirs", 1), self.program("theirs", 1)
+        for runner in (alone, other):  # started by this thread: they end with the thread that starts them
+            runner.ask("kernels_alone", 3, TIMEOUT)
         speedups = []
         for _ in range(self.args.rounds + 1):
             one = alone.ask("kernels_alone", 12 // scale + 2, TIMEOUT)
