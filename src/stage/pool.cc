@@ -28,7 +28,7 @@ void BeforeFork();
 void AfterForkInParent();
 void AfterForkInChild();
 
-Registry& Pools() {
+Registry& AllPools() {
   static auto* registry = [] {
     pthread_atfork(&BeforeFork, &AfterForkInParent, &AfterForkInChild);
     return new Registry;  // never destroyed, because threads may outlive main
@@ -36,13 +36,13 @@ Registry& Pools() {
   return *registry;
 }
 // Made when the library is loaded, because a fork while it is being made would leave it locked in the child.
-[[maybe_unused]] const Registry& g_made_early = Pools();
+[[maybe_unused]] const Registry& g_made_early = AllPools();
 
-void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { Pools().mu.Lock(); }
-void AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS { Pools().mu.Unlock(); }
+void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { AllPools().mu.Lock(); }
+void AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS { AllPools().mu.Unlock(); }
 void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
-  Pools().generation.fetch_add(1, std::memory_order_relaxed);
-  Pools().mu.Unlock();
+  AllPools().generation.fetch_add(1, std::memory_order_relaxed);
+  AllPools().mu.Unlock();
 }
 
 }  // namespace
@@ -86,10 +86,10 @@ void StagePool::ParallelFor(size_t n, size_t grain, const std::function<void(siz
   }
 }
 
-uint32_t ForkGeneration() { return Pools().generation.load(std::memory_order_relaxed); }
+uint32_t ForkGeneration() { return AllPools().generation.load(std::memory_order_relaxed); }
 
 std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
-  Registry& registry = Pools();
+  Registry& registry = AllPools();
   MutexLock lock(registry.mu);
   auto& entry = registry.pools[static_cast<size_t>(handle.number())];
   const uint32_t generation = registry.generation.load(std::memory_order_relaxed);
@@ -104,7 +104,7 @@ std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
 }  // namespace detail
 
 StagePool StagePool::Number(int number) {
-  auto& registry = detail::Pools();
+  auto& registry = detail::AllPools();
   detail::MutexLock lock(registry.mu);
   const auto count = static_cast<int>(registry.pools.size());
   if (number >= 0 && number < count) return StagePool(number);
@@ -125,7 +125,7 @@ StagePool MakeStagePool(StagePoolOptions options) {
   };
   check("inter_op_threads_num", options.inter_op_threads_num);
   check("intra_op_threads_num", options.intra_op_threads_num);
-  auto& registry = detail::Pools();
+  auto& registry = detail::AllPools();
   detail::MutexLock lock(registry.mu);
   for (size_t i = 0; i < registry.pools.size(); ++i) {
     if (registry.pools[i].options.global_name == options.global_name) {
@@ -138,7 +138,7 @@ StagePool MakeStagePool(StagePoolOptions options) {
 }
 
 std::vector<StagePoolOptions> StagePools() {
-  auto& registry = detail::Pools();
+  auto& registry = detail::AllPools();
   detail::MutexLock lock(registry.mu);
   std::vector<StagePoolOptions> all;
   for (const auto& entry : registry.pools) all.push_back(entry.options);
