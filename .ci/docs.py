@@ -101,7 +101,8 @@ def check(page: Path, library: Path) -> str:
     """Runs one page. Returns what ran; raises RuntimeError."""
     name = str(page.relative_to(ROOT))
     for module in NEEDS.findall(page.read_text(encoding="utf-8")):
-        if importlib.util.find_spec(module) is None:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:  # a mere folder of that name is no package
             return f"{name}: left out, because {module} is not installed"
     found = blocks(page)
     for b in found:

@@ -11,7 +11,7 @@ namespace {
 constexpr int kLanes = 8;           // besides the main one
 constexpr uint8_t kFirstLane = 16;  // lanes of the device from here on are for stages; streams_per_device counts from 0
 
-thread_local Placement place;
+thread_local Placement t_place;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ int StageLanes(const Engine* engine, int device) noexcept {
   return 1 + kLanes;
 }
 
-Placement StageLane() noexcept { return place; }
+Placement StageLane() noexcept { return t_place; }
 
 uint8_t detail::LaneOfStage(int id) noexcept {
   return id == 0 ? Placement::kAnyLane : static_cast<uint8_t>(kFirstLane + id - 1);
@@ -34,7 +34,7 @@ uint8_t detail::LaneOfStage(int id) noexcept {
 void detail::EnterStageLane(const StageOptions& options) {
   if (!options.engine || StageLanes(options.engine, options.device) == 1) return;
   const auto device = static_cast<uint16_t>(options.device);
-  place = Gpu(device, LaneOfStage(options.stage_subgraph_stream_id));
+  t_place = Gpu(device, LaneOfStage(options.stage_subgraph_stream_id));
 }
 
 }  // namespace engine

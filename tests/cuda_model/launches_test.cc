@@ -9,7 +9,7 @@
 namespace engine::test {
 namespace {
 
-constexpr int kCount = 4;
+constexpr int kValues = 4;
 
 class CudaModelLaunches : public CudaModelTest {
  protected:
@@ -24,10 +24,10 @@ class CudaModelLaunches : public CudaModelTest {
     eng_.emplace(options);
     x_ = eng_->NewVar("x");
     eng_->Push({.name = "make", .writes = {x_}, .place = Gpu(0, 0)}, [&](RunContext& ctx) {
-      memory_ = ctx.Allocate(kCount * sizeof(int32_t));
-      pinned_ = ctx.AllocatePinned(kCount * sizeof(int32_t));
+      memory_ = ctx.Allocate(kValues * sizeof(int32_t));
+      pinned_ = ctx.AllocatePinned(kValues * sizeof(int32_t));
       *Pinned() = 0;
-      Must(LaunchSet(CudaStream(ctx), Words(), kCount, 0));
+      Must(LaunchSet(CudaStream(ctx), Words(), kValues, 0));
     });
     eng_->Wait(x_);
   }
@@ -67,13 +67,13 @@ class CudaModelLaunches : public CudaModelTest {
                  .graph = {.kind = 1 + member, .params = member == 1 ? params : 0, .one_call = true}},
                 [&, member, body](RunContext& ctx) {
                   if (member == 1) return body(ctx);
-                  Must(LaunchSet(CudaStream(ctx), Words() + kCount - 1, 1, 7));
+                  Must(LaunchSet(CudaStream(ctx), Words() + kValues - 1, 1, 7));
                 });
     held.Release();
     eng_->Wait(x_);
   }
   // Sets the first word. By the runtime's call, and without a look at the error.
-  void LaunchUnchecked(RunContext& ctx, int32_t value, unsigned threads = kCount) const {
+  void LaunchUnchecked(RunContext& ctx, int32_t value, unsigned threads = kValues) const {
     int32_t* words = Words();
     int count = 1;
     void* arguments[] = {&words, &count, &value};
@@ -93,7 +93,7 @@ TEST_F(CudaModelLaunches, ALaneIsGivenNoMoreThanItsStreamTakes) {
              [&](RunContext& ctx) { Must(LaunchHold(CudaStream(ctx), Pinned())); });
   for (int i = 0; i < 1500; ++i)
     eng_->Push({.name = "behind", .updates = {x_}, .place = Gpu(0, 0)},
-               [&](RunContext& ctx) { Must(LaunchAxpy(CudaStream(ctx), Words(), Words(), 0, kCount)); });
+               [&](RunContext& ctx) { Must(LaunchAxpy(CudaStream(ctx), Words(), Words(), 0, kValues)); });
   eng_->Push({.name = "set", .writes = {other}, .place = Gpu(0, 1)},
              [&](RunContext& ctx) { Must(LaunchSpin(CudaStream(ctx), 1)); });
   EXPECT_TRUE(eng_->WaitFor(other, 10s));
@@ -107,7 +107,7 @@ TEST_F(CudaModelLaunches, EventsAreTheFastestKind) {
   (void)CUDA_MODEL(cudaModelEventFlags)();
   for (int i = 0; i < 4; ++i)
     eng_->Push({.name = "set", .writes = {x_}, .place = Gpu(0, 0)},
-               [&](RunContext& ctx) { Must(LaunchSet(CudaStream(ctx), Words(), kCount, 1)); });
+               [&](RunContext& ctx) { Must(LaunchSet(CudaStream(ctx), Words(), kValues, 1)); });
   eng_->Wait(x_);
   Event event;
   const std::shared_ptr<Device> device = MakeCudaDevice(0);
@@ -137,7 +137,7 @@ TEST_F(CudaModelLaunches, ACaptureWithARefusedLaunchIsNoGraph) {
     Bulk(0, [&](RunContext& ctx) { LaunchUnchecked(ctx, 5); });
     EXPECT_EQ(Value(), 5) << "run " << run;
     eng_->Push({.name = "reset", .updates = {x_}, .place = Gpu(0, 0)},
-               [&](RunContext& ctx) { Must(LaunchSet(CudaStream(ctx), Words(), kCount, 0)); });
+               [&](RunContext& ctx) { Must(LaunchSet(CudaStream(ctx), Words(), kValues, 0)); });
     eng_->Wait(x_);
   }
   EXPECT_EQ(eng_->device_stats().graph_launches, 0u);
@@ -150,9 +150,9 @@ TEST_F(CudaModelLaunches, AMemberThatMakesNoCallHasNoNode) {
       if (run >= 4) LaunchUnchecked(ctx, static_cast<int32_t>(run));
     });
     EXPECT_EQ(Value(), run < 4 ? 0 : static_cast<int32_t>(run));
-    EXPECT_EQ(Value(kCount - 1), 7) << "run " << run;
+    EXPECT_EQ(Value(kValues - 1), 7) << "run " << run;
     eng_->Push({.name = "reset", .updates = {x_}, .place = Gpu(0, 0)},
-               [&](RunContext& ctx) { Must(LaunchSet(CudaStream(ctx), Words(), kCount, 0)); });
+               [&](RunContext& ctx) { Must(LaunchSet(CudaStream(ctx), Words(), kValues, 0)); });
   }
 }
 

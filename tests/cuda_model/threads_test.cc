@@ -9,7 +9,7 @@
 namespace engine::test {
 namespace {
 
-constexpr int kCount = 16;
+constexpr int kCells = 16;
 
 class CudaModelThreads : public CudaModelTest {
  protected:
@@ -26,9 +26,9 @@ class CudaModelThreads : public CudaModelTest {
     const Var x = eng.NewVar("x");
     DeviceMemory memory, pinned;
     eng.Push({.name = "set", .writes = {x}, .place = Gpu(device)}, [&](RunContext& ctx) {
-      memory = ctx.Allocate(kCount * sizeof value);
+      memory = ctx.Allocate(kCells * sizeof value);
       pinned = ctx.AllocatePinned(sizeof value);
-      Must(LaunchSet(CudaStream(ctx), static_cast<int32_t*>(memory.data()), kCount, value));
+      Must(LaunchSet(CudaStream(ctx), static_cast<int32_t*>(memory.data()), kCells, value));
       const DeviceStatus copied =
           ctx.device().CopyOut(pinned.data(), memory.data(), sizeof value, ctx.stream(), MemoryKind::kPinned);
       if (!copied.ok()) throw DeviceError(copied);

@@ -1,5 +1,7 @@
 #include "device/cuda/cuda_visit.h"
 
+#include <utility>
+
 #include "device/cuda/cuda_device.h"
 
 namespace engine::detail {
@@ -67,17 +69,19 @@ void NoteCudaCapture(bool begins) { t_captures = begins; }
 CudaVisit::CudaVisit(const CudaContext& to, Device device, Captures ignored) : to_(to) {
   if (!to.alone && !(t_entered && device == Device::kAny)) {
     int current = -1;
-    status_ = CudaStatus("cudaGetDevice", cudaGetDevice(&current));
-    if (status_.ok() && current != to.ordinal) {
-      status_ = DriverStatus("cuCtxPushCurrent", to.push(to.context));
-      pushed_ = status_.ok();
-    }
+    if (!Try(CudaStatus("cudaGetDevice", cudaGetDevice(&current)))) return;
+    if (current != to.ordinal) pushed_ = Try(DriverStatus("cuCtxPushCurrent", to.push(to.context)));
     if (!status_.ok()) return;
   }
   if (t_entered && (ignored == Captures::kOfOthers || !t_captures)) return;
   before_ = ignored == Captures::kAll ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeThreadLocal;
-  status_ = CudaStatus("cudaThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode(&before_));
-  exchanged_ = status_.ok();
+  exchanged_ = Try(CudaStatus("cudaThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode(&before_)));
+}
+
+bool CudaVisit::Try(DeviceStatus status) {
+  (void)(status_ =
+             std::move(status));  // nvcc takes an assignment of a nodiscard type for a result that nobody looks at
+  return status_.ok();
 }
 
 CudaVisit::~CudaVisit() {

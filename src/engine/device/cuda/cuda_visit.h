@@ -55,6 +55,8 @@ class CudaVisit {
   DeviceStatus After(DeviceStatus released) const { return released.ok() ? status_ : released; }
 
  private:
+  bool Try(DeviceStatus status);  // keeps it; whether it is ok
+
   const CudaContext& to_;
   bool pushed_ = false, exchanged_ = false;
   cudaStreamCaptureMode before_ = cudaStreamCaptureModeGlobal;
