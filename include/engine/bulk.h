@@ -55,7 +55,7 @@ class Bulk final : public Submitter {
 
   const uint32_t limit_;
   const std::shared_ptr<State> state_;  // shared with the thread that watches for a pause in the pushes
-                                        // (src/bulk/silence.h)
+                                        // (src/bulk/idle_bulks.h)
   Placement place_;                     // placement of the ops that the bulk holds
   int priority_ = 0;
   const Redirect redirect_;
@@ -66,13 +66,13 @@ class Bulk final : public Submitter {
 // scope.
 int SetBulkSize(Engine& engine, int size);
 
-// SilenceByHand: replaces, in tests, the clock that releases a bulk after a pause. While one lives, only Tick moves
+// ManualBulkClock: replaces, in tests, the clock that releases a bulk after a pause. While one lives, only Tick moves
 // that clock: each Tick is the end of a millisecond.
-class SilenceByHand {
+class ManualBulkClock {
  public:
-  SilenceByHand();
-  ~SilenceByHand();
-  SilenceByHand(const SilenceByHand&) = delete;
+  ManualBulkClock();
+  ~ManualBulkClock();
+  ManualBulkClock(const ManualBulkClock&) = delete;
   bool Tick();  // false: no bulk is open, so the clock would sleep
 };
 

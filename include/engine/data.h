@@ -83,27 +83,27 @@ class DataPin {
 };
 
 // Use: what reads(), updates() and writes() return. It is one Var in one role, and its object unless T is void.
-template <class T, Role kTheRole>
+template <class T, AccessMode kTheMode>
 struct Use {
-  static constexpr Role kRole = kTheRole;
-  using Param = std::conditional_t<kTheRole == Role::kRead, const T&, T&>;
+  static constexpr AccessMode kMode = kTheMode;
+  using Param = std::conditional_t<kTheMode == AccessMode::kRead, const T&, T&>;
   VarRef var;
   DataBlock<T>* block;
   Site site;
   DataPin<T> Pin() const { return DataPin<T>(block); }
   static std::tuple<Param> Give(const DataPin<T>& pin) { return {pin.object()}; }
 };
-template <Role kTheRole>
-struct Use<void, kTheRole> {
-  static constexpr Role kRole = kTheRole;
+template <AccessMode kTheMode>
+struct Use<void, kTheMode> {
+  static constexpr AccessMode kMode = kTheMode;
   VarRef var;
   Site site;
   struct Nothing {};
   Nothing Pin() const { return {}; }
   static std::tuple<> Give(Nothing) { return {}; }
 };
-template <class T, Role kRole>
-inline constexpr bool kIsUse<Use<T, kRole>> = true;
+template <class T, AccessMode kMode>
+inline constexpr bool kIsUse<Use<T, kMode>> = true;
 
 // TypedBody: the body of a typed op. It calls `fn` with the objects.
 template <class F, class... Uses>
@@ -144,10 +144,10 @@ template <class Desc, class... Uses>
 void NameUses(Desc& desc, VarRef* vars, Site site, const Uses&... uses) {
   static_assert((kIsUse<Uses> && ...), "reads(), updates() and writes() are followed by the body, and by nothing else");
   if (desc.reads.size() + desc.updates.size() + desc.writes.size() != 0) ThrowSetsBesideUses(desc.name, site);
-  constexpr size_t kReads = (size_t{Uses::kRole == Role::kRead} + ...);
-  constexpr size_t kUpdates = (size_t{Uses::kRole == Role::kUpdate} + ...);
+  constexpr size_t kReads = (size_t{Uses::kMode == AccessMode::kRead} + ...);
+  constexpr size_t kUpdates = (size_t{Uses::kMode == AccessMode::kUpdate} + ...);
   size_t next[] = {0, kReads, kReads + kUpdates};
-  ((vars[next[static_cast<size_t>(Uses::kRole)]++] = uses.var), ...);
+  ((vars[next[static_cast<size_t>(Uses::kMode)]++] = uses.var), ...);
   desc.reads = std::span<const VarRef>(vars, kReads);
   desc.updates = std::span<const VarRef>(vars + kReads, kUpdates);
   desc.writes = std::span<const VarRef>(vars + kReads + kUpdates, sizeof...(Uses) - kReads - kUpdates);
@@ -206,35 +206,35 @@ class Data : public Var {
 
  private:
   template <class U>
-  friend detail::Use<U, Role::kRead> reads(const Data<U>&, Site);
+  friend detail::Use<U, AccessMode::kRead> reads(const Data<U>&, Site);
   template <class U>
-  friend detail::Use<U, Role::kUpdate> updates(const Data<U>&, Site);
+  friend detail::Use<U, AccessMode::kUpdate> updates(const Data<U>&, Site);
   template <class U>
-  friend detail::Use<U, Role::kWrite> writes(const Data<U>&, Site);
+  friend detail::Use<U, AccessMode::kWrite> writes(const Data<U>&, Site);
   detail::DataBlock<T>* block_ = nullptr;
 };
 
 // reads, updates and writes are in lower case because they are read as words of the push. Each takes one Data or Var.
 // The op's site is the line where they stand.
 template <class T>
-detail::Use<T, Role::kRead> reads(const Data<T>& data, Site site = std::source_location::current()) {
+detail::Use<T, AccessMode::kRead> reads(const Data<T>& data, Site site = std::source_location::current()) {
   return {data, data.block_, site};
 }
 template <class T>
-detail::Use<T, Role::kUpdate> updates(const Data<T>& data, Site site = std::source_location::current()) {
+detail::Use<T, AccessMode::kUpdate> updates(const Data<T>& data, Site site = std::source_location::current()) {
   return {data, data.block_, site};
 }
 template <class T>
-detail::Use<T, Role::kWrite> writes(const Data<T>& data, Site site = std::source_location::current()) {
+detail::Use<T, AccessMode::kWrite> writes(const Data<T>& data, Site site = std::source_location::current()) {
   return {data, data.block_, site};
 }
-inline detail::Use<void, Role::kRead> reads(const Var& var, Site site = std::source_location::current()) {
+inline detail::Use<void, AccessMode::kRead> reads(const Var& var, Site site = std::source_location::current()) {
   return {var, site};
 }
-inline detail::Use<void, Role::kUpdate> updates(const Var& var, Site site = std::source_location::current()) {
+inline detail::Use<void, AccessMode::kUpdate> updates(const Var& var, Site site = std::source_location::current()) {
   return {var, site};
 }
-inline detail::Use<void, Role::kWrite> writes(const Var& var, Site site = std::source_location::current()) {
+inline detail::Use<void, AccessMode::kWrite> writes(const Var& var, Site site = std::source_location::current()) {
   return {var, site};
 }
 

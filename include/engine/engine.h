@@ -42,25 +42,25 @@ template <class T>
 class Data;
 
 // CancelScope: ops pushed under the scope are skipped with CancelledError if they have not started when Cancel() is
-// called. Copies share one scope. `Enter` makes the scope the current one of the calling thread until the Guard is
-// destroyed.
+// called. Copies share one scope. `Enter` makes the scope the current one of the calling thread until the object that
+// it returns is destroyed.
 class CancelScope {
  public:
   CancelScope();
   void Cancel() noexcept;
   bool cancelled() const noexcept;
 
-  class Guard {
+  class Entered {
    public:
-    Guard(Guard&&) = delete;
-    ~Guard();
+    Entered(Entered&&) = delete;
+    ~Entered();
 
    private:
     friend class CancelScope;
-    explicit Guard(CancelScope& scope) noexcept;
+    explicit Entered(CancelScope& scope) noexcept;
     CancelScope* outer_;
   };
-  [[nodiscard]] Guard Enter() noexcept { return Guard(*this); }
+  [[nodiscard]] Entered Enter() noexcept { return Entered(*this); }
 
  private:
   friend class detail::EngineCore;

@@ -56,7 +56,7 @@ struct NodeId {
 
 struct Effect {
   Var var;
-  Role role;
+  AccessMode mode;
   friend bool operator==(const Effect&, const Effect&) noexcept = default;
 };
 

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "engine/access_mode.h"
 #include "engine/var.h"
 
 namespace engine {
@@ -38,7 +39,7 @@ using Stream = DeviceHandle<struct StreamTag>;
 
 namespace detail {
 class EngineCore;
-struct HeldOwner;
+struct ChainOwner;
 struct OpRecord;
 }  // namespace detail
 
@@ -72,9 +73,6 @@ struct Site {
   constexpr Site(const std::source_location& at) noexcept : file(at.file_name()), line(at.line()) {}  // NOLINT
   static Site At(Name file, uint32_t line) noexcept { return {file.c_str(), line}; }
 };
-
-// Role: what an op does with a Var that it names.
-enum class Role : uint8_t { kRead, kUpdate, kWrite };
 
 // Placement: which threads run an op, and on which device. For named pools see Engine::Pool("name").
 struct Placement {

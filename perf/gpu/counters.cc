@@ -378,7 +378,7 @@ std::vector<Counter> Collectives(Target& target) {
   const DeviceStats before = rig.eng.device_stats();
   const uint64_t dispatches = rig.eng.stats().dispatches;
   {
-    const SilenceByHand silence;
+    const ManualBulkClock bulk_clock;
     Bulk bulk(rig.eng, 5);
     for (int i = 0; i < 10; ++i) comm->Push(rig.eng, {.updates = gradients}, calls);
   }

@@ -66,17 +66,17 @@ void Collect(PyObject* object, std::vector<HostArray>* found) {
   }
 }
 
-class Arrays final : public engine::BoundaryArrays {
+class Arrays final : public engine::CrossingArrays {
  public:
   explicit Arrays(std::weak_ptr<EngineState> engine) : engine_(std::move(engine)) {}
 
-  void Find(std::span<engine::Boundary> values) const override {
+  void Find(std::span<engine::Crossing> values) const override {
     const PythonScope python;
-    for (engine::Boundary& value : values) Collect(value.from.Get<PyRef>().get(), &value.arrays);
+    for (engine::Crossing& value : values) Collect(value.from.Get<PyRef>().get(), &value.arrays);
   }
-  void Replace(std::span<engine::Boundary> values) const override {
+  void Replace(std::span<engine::Crossing> values) const override {
     const PythonScope python;
-    for (engine::Boundary& value : values) {
+    for (engine::Crossing& value : values) {
       size_t next = 0;
       value.to = PyRef::Steal(Rebuilt(value.from.Get<PyRef>().get(), value, &next).release().ptr());
     }
@@ -84,7 +84,7 @@ class Arrays final : public engine::BoundaryArrays {
 
  private:
   // The object with its arrays replaced, in the order in which Collect found them; the object itself if it has none.
-  nb::object Rebuilt(nb::handle object, const engine::Boundary& value, size_t* next) const {
+  nb::object Rebuilt(nb::handle object, const engine::Crossing& value, size_t* next) const {
     if (value.copies.empty()) return nb::borrow(object);
     if (PyDict_CheckExact(object.ptr())) {
       nb::dict out;
@@ -221,7 +221,7 @@ nb::dict CudaInterface(const PyDeviceArray& self) {
 
 }  // namespace
 
-std::shared_ptr<const engine::BoundaryArrays> PythonArrays(std::weak_ptr<EngineState> engine) {
+std::shared_ptr<const engine::CrossingArrays> PythonArrays(std::weak_ptr<EngineState> engine) {
   return std::make_shared<const Arrays>(std::move(engine));
 }
 

@@ -17,7 +17,7 @@ struct PyDeviceArray {
   std::weak_ptr<EngineState> engine;
 };
 
-std::shared_ptr<const engine::BoundaryArrays> PythonArrays(std::weak_ptr<EngineState> engine);
+std::shared_ptr<const engine::CrossingArrays> PythonArrays(std::weak_ptr<EngineState> engine);
 
 void BindArrays(nanobind::module_& m);
 

@@ -130,9 +130,9 @@ nb::list Nodes(const PyPlan& self) {
   for (const auto& node : self.plan.graph().nodes()) {
     nb::list effects;
     for (const auto& e : node.effects)
-      effects.append(nb::make_tuple(e.var.name(), e.role == engine::Role::kRead     ? "reads"
-                                                  : e.role == engine::Role::kUpdate ? "updates"
-                                                                                    : "writes"));
+      effects.append(nb::make_tuple(e.var.name(), e.mode == engine::AccessMode::kRead     ? "reads"
+                                                  : e.mode == engine::AccessMode::kUpdate ? "updates"
+                                                                                          : "writes"));
     out.append(
         nb::make_tuple(node.name.c_str(), std::string(node.site.file) + ":" + std::to_string(node.site.line), effects));
   }

@@ -25,9 +25,9 @@ Bulk::Bulk(Engine& engine, int limit)
 
 Bulk::~Bulk() {
   Release();
-  // In a fork's child the parent's Silence may be locked for ever, and its thread is gone: this bulk is not in the
+  // In a fork's child the parent's IdleBulks may be locked for ever, and its thread is gone: this bulk is not in the
   // child's list.
-  if (state_->silence == &bulk::Silence::Get()) state_->silence->Unwatch(state_.get());
+  if (state_->idle_bulks == &bulk::IdleBulks::Get()) state_->idle_bulks->Unwatch(state_.get());
 }
 
 void Bulk::Release() noexcept {
@@ -92,12 +92,12 @@ void Bulk::Note(const OpDesc& desc, uint32_t held) {
 
 // The op has been pushed, so nothing may fail any more. If no thread can watch the bulk, its ops are released at once.
 void Bulk::Opened() noexcept {
-  bulk::Silence& silence = bulk::Silence::Get();
-  if (state_->silence != &silence) [[unlikely]] {
-    if (!silence.Watch(state_)) return Release();
-    state_->silence = &silence;
+  bulk::IdleBulks& idle_bulks = bulk::IdleBulks::Get();
+  if (state_->idle_bulks != &idle_bulks) [[unlikely]] {
+    if (!idle_bulks.Watch(state_)) return Release();
+    state_->idle_bulks = &idle_bulks;
   }
-  if (!silence.Opened()) Release();
+  if (!idle_bulks.Opened()) Release();
 }
 
 }  // namespace engine

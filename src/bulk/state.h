@@ -2,13 +2,13 @@
 #pragma once
 
 #include "engine/bulk.h"
-#include "silence.h"
+#include "idle_bulks.h"
 
 namespace engine {
 
 struct Bulk::State : bulk::Watched {
   using Watched::Watched;
-  bulk::Silence* silence = nullptr;  // the one that watches this bulk; a new one after a fork
+  bulk::IdleBulks* idle_bulks = nullptr;  // the one that watches this bulk; a new one after a fork
 };
 
 }  // namespace engine

@@ -194,7 +194,7 @@ CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape
   }
   if (s.state == State::kScheduled) return {.plan = s.scheduled};
   if (s.state != State::kComparing) return {};
-  const Guard::Turn turn = s.guard.Next();
+  const ScheduleGuard::Turn turn = s.guard.Next();
   Step step = Issue(shape, true, turn.id, false);
   if (turn.with_new) step.plan = s.scheduled;
   return step;
@@ -250,7 +250,7 @@ void Model::End(uint64_t ticket, const Report& report) noexcept {
   } else {
     s.guard.Void(report.outcome == Outcome::kFailed);
   }
-  if (s.guard.verdict() != Guard::Verdict::kOpen) Decided(s);
+  if (s.guard.verdict() != ScheduleGuard::Verdict::kOpen) Decided(s);
 }
 
 void Model::Measured(Shape& s, const Report& report) {
@@ -277,7 +277,7 @@ void Model::Measured(Shape& s, const Report& report) {
 }
 
 void Model::Decided(Shape& s) {
-  const bool kept = s.guard.verdict() == Guard::Verdict::kKeep;
+  const bool kept = s.guard.verdict() == ScheduleGuard::Verdict::kKeep;
   s.state = kept ? State::kScheduled : State::kWentBack;
   s.said = kept ? "scheduled by cost" : "went back, and runs as compiled";
   if (s.guard.pairs() == 0) {

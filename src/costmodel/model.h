@@ -12,8 +12,8 @@
 #include <unordered_map>
 
 #include "engine/spi/cost_model.h"
-#include "guard.h"
 #include "samples.h"
+#include "schedule_guard.h"
 
 namespace engine::costmodel {
 
@@ -55,7 +55,7 @@ class Model final : public CostModel {
     double dispatch = 0;
     Schedule schedule;
     Plan scheduled;
-    Guard guard;
+    ScheduleGuard guard;
     std::string said;
   };
   struct Ticket {

@@ -31,13 +31,13 @@ void HostArray::CheckSize(size_t elements) const {
                    std::to_string(elements));
 }
 
-void BoundaryArrays::Find(std::span<Boundary> values) const {
-  for (Boundary& value : values)
+void CrossingArrays::Find(std::span<Crossing> values) const {
+  for (Crossing& value : values)
     if (const HostArray* array = value.from.If<HostArray>()) value.arrays.push_back(*array);
 }
 
-void BoundaryArrays::Replace(std::span<Boundary> values) const {
-  for (Boundary& value : values) {
+void CrossingArrays::Replace(std::span<Crossing> values) const {
+  for (Crossing& value : values) {
     if (!value.copies.empty()) {
       value.to = std::move(value.copies.front());
     } else if (value.last) {

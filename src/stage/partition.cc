@@ -112,11 +112,10 @@ class Partitioner {
       for (uint32_t m = 0; m < graph_.nodes.size(); ++m) {
         if (staged[m] || m == n) continue;
         for (const auto& other : graph_.nodes[m].effects) {
-          if (other.var != mine.var || (mine.role == StepGraph::Role::kRead && other.role == StepGraph::Role::kRead))
-            continue;
+          if (other.var != mine.var || (mine.mode == AccessMode::kRead && other.mode == AccessMode::kRead)) continue;
           const std::string var = "'" + graph_.vars[mine.var] + "'";
-          return mine.role == StepGraph::Role::kRead ? "reads Var " + var + ", which " + Name(m) + " changes"
-                                                     : "changes Var " + var + ", which " + Name(m) + " touches";
+          return mine.mode == AccessMode::kRead ? "reads Var " + var + ", which " + Name(m) + " changes"
+                                                : "changes Var " + var + ", which " + Name(m) + " touches";
         }
       }
     }
@@ -154,8 +153,7 @@ class Partitioner {
         if (!most[a] || !most[b]) continue;
         for (const auto& x : graph_.nodes[a].effects) {
           for (const auto& y : graph_.nodes[b].effects) {
-            if (x.var == y.var && (x.role != StepGraph::Role::kRead || y.role != StepGraph::Role::kRead))
-              root[find(a)] = find(b);
+            if (x.var == y.var && (x.mode != AccessMode::kRead || y.mode != AccessMode::kRead)) root[find(a)] = find(b);
           }
         }
       }
@@ -235,7 +233,7 @@ class Partitioner {
 
   Cut Describe(const std::vector<bool>& staged) const {
     Cut cut;
-    std::set<uint32_t> crossing;
+    std::set<uint32_t> boundary;
     double reading = 0;  // of nodes that one thread at a time runs
     bool changes = false;
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -245,17 +243,17 @@ class Partitioner {
       if (staged[n]) {
         cut.staged.push_back(n);
         if (node.source) reading += node.seconds;
-        for (const auto& effect : node.effects) changes |= effect.role != StepGraph::Role::kRead;
+        for (const auto& effect : node.effects) changes |= effect.mode != AccessMode::kRead;
         for (uint32_t v : node.outputs) {
-          if (graph_.values[v].fetched) crossing.insert(v);
+          if (graph_.values[v].fetched) boundary.insert(v);
         }
       } else {
         for (uint32_t v : node.inputs) {
-          if (producer_[v] != kNobody && staged[producer_[v]]) crossing.insert(v);
+          if (producer_[v] != kNobody && staged[producer_[v]]) boundary.insert(v);
         }
       }
     }
-    cut.boundary.assign(crossing.begin(), crossing.end());
+    cut.boundary.assign(boundary.begin(), boundary.end());
     for (uint32_t v : cut.boundary) cut.bytes += graph_.values[v].bytes;
     if (!cut.staged.empty()) {
       if (!changes) cut.stage_seconds = std::max(reading, cut.stage_seconds / cost_.threads);
@@ -303,7 +301,7 @@ std::vector<std::vector<uint32_t>> Levels(const StepGraph& graph, const Cut& cut
       if (std::count(x.after.begin(), x.after.end(), all[b])) apart(a, b);
       for (const auto& e : x.effects) {
         for (const auto& f : y.effects) {
-          if (e.var == f.var && (e.role != StepGraph::Role::kRead || f.role != StepGraph::Role::kRead)) apart(a, b);
+          if (e.var == f.var && (e.mode != AccessMode::kRead || f.mode != AccessMode::kRead)) apart(a, b);
         }
       }
     }

@@ -14,13 +14,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/access_mode.h"
+
 namespace engine::detail {
 
 struct StepGraph {
-  enum class Role : uint8_t { kRead, kUpdate, kWrite };
   struct Effect {
     uint32_t var;
-    Role role;
+    AccessMode mode;
   };
   struct Node {
     std::string name;

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string>
 
-#include "boundary.h"
-#include "guard.h"
+#include "crossing.h"
 #include "partition.h"
 #include "stage_lane.h"
+#include "staging_guard.h"
 #include "step_graph.h"
 
 namespace engine {
@@ -73,9 +73,9 @@ struct SmartStep::State {
 
   std::optional<Cut> cut;
   std::vector<Level> levels;
-  std::vector<ValueId> crossing;  // what the last level gives, and the rest takes first
+  std::vector<ValueId> boundary;  // what the last level gives, and the rest takes first
   Plan rest;
-  std::optional<detail::Guard> guard;
+  std::optional<detail::StagingGuard> guard;
   std::shared_ptr<detail::Ends> ends;  // of the guard's current turn
   double asked = 0;                    // when the next step was asked for
 
@@ -109,7 +109,7 @@ struct SmartStep::State {
   }
 
   void AddCopies() {
-    if (!options.arrays) options.arrays = std::make_shared<BoundaryArrays>();
+    if (!options.arrays) options.arrays = std::make_shared<CrossingArrays>();
     detail::Copying step = detail::WithCopies(graph, options.arrays);
     for (auto* list : {&options.targets, &options.collectives})
       for (uint32_t& n : *list) n = step.nodes[n];
@@ -128,7 +128,7 @@ struct SmartStep::State {
     const size_t nodes = graph.nodes().size();
     const auto levelled = Levels(costs, *cut, options.max_levels);
     std::vector<bool> before(nodes, false), after(nodes, true);
-    crossing = sourced;
+    boundary = sourced;
     const uint8_t lane = detail::LaneOfStage(options.stage.stage_subgraph_stream_id);
     for (const auto& listed : levelled) {
       std::vector<bool> part(nodes, false);
@@ -138,24 +138,24 @@ struct SmartStep::State {
         if (n == 0) continue;  // node 0 is the source
         any = part[n - 1] = before[n - 1] = true;
         after[n - 1] = false;
-        for (const Effect& e : graph.nodes()[n - 1].effects) level.serial |= e.role != Role::kRead;
+        for (const Effect& e : graph.nodes()[n - 1].effects) level.serial |= e.mode != AccessMode::kRead;
       }
-      const auto out = detail::Crossing(graph, sourced, before, after);
-      if (any || out != crossing)
-        level.plan = detail::Segment(graph, part, crossing, out, lane).Compile(eng, {.name = PlanName("stage")});
-      crossing = out;
+      const auto out = detail::BoundaryValues(graph, sourced, before, after);
+      if (any || out != boundary)
+        level.plan = detail::Segment(graph, part, boundary, out, lane).Compile(eng, {.name = PlanName("stage")});
+      boundary = out;
       levels.push_back(std::move(level));
     }
     std::vector<bool> copied(nodes, false);
     for (uint32_t n : cut->staged)
       if (costs.nodes[n].copy) copied[n - 1] = before[n - 1] = true, after[n - 1] = false;
     if (std::find(copied.begin(), copied.end(), true) != copied.end()) {
-      const auto out = detail::Crossing(graph, sourced, before, after);
-      const Graph packed = detail::PackedCopies(graph, copied, crossing, out, options.arrays);
+      const auto out = detail::BoundaryValues(graph, sourced, before, after);
+      const Graph packed = detail::PackedCopies(graph, copied, boundary, out, options.arrays);
       levels.push_back({.plan = packed.Compile(eng, {.name = PlanName("copy")})});
-      crossing = out;
+      boundary = out;
     }
-    std::vector<ValueId> in = crossing;
+    std::vector<ValueId> in = boundary;
     for (size_t i = 0; i < place.size(); ++i)
       if (place[i] >= kGiven) in.push_back(graph.inputs()[i]);
     rest = detail::Segment(graph, after, in, graph.outputs(), Placement::kAnyLane)
@@ -371,7 +371,7 @@ SmartStageReport SmartStep::Report() const {
     out.staged += reasons[n].empty();
     out.nodes.push_back({s.costs.nodes[n + 1].name, std::move(reasons[n])});
   }
-  for (ValueId v : s.crossing) out.boundary.push_back({s.costs.values[v.index].name, s.costs.values[v.index].bytes});
+  for (ValueId v : s.boundary) out.boundary.push_back({s.costs.values[v.index].name, s.costs.values[v.index].bytes});
   out.levels = s.levels.size();
   out.stage_seconds = cut.stage_seconds;
   out.rest_seconds = cut.main_seconds;

@@ -5,12 +5,6 @@
 namespace engine::detail {
 namespace {
 
-StepGraph::Role RoleOf(Role role) {
-  return role == Role::kRead     ? StepGraph::Role::kRead
-         : role == Role::kUpdate ? StepGraph::Role::kUpdate
-                                 : StepGraph::Role::kWrite;
-}
-
 bool IsOutput(const Graph& graph, ValueId value) {
   return std::find(graph.outputs().begin(), graph.outputs().end(), value) != graph.outputs().end();
 }
@@ -25,7 +19,7 @@ std::string Kept(const Graph& graph, const Graph::Node& node, const SmartStageOp
   if (options.stage_subgraph_on_cpu && node.place.kind == Placement::Kind::kGpu)
     return "is placed on a GPU, and stage_subgraph_on_cpu keeps the stage off it";
   for (const Effect& e : node.effects)
-    if (e.role != Role::kRead &&
+    if (e.mode != AccessMode::kRead &&
         std::find(options.input_state.begin(), options.input_state.end(), e.var) == options.input_state.end())
       return "changes Var '" + std::string(e.var.name()) +
              "', which is no input_state: others may look at it between steps";
@@ -62,7 +56,7 @@ StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, cons
     out.name = node.name.c_str();
     for (ValueId v : node.inputs) out.inputs.push_back(v.index);
     for (ValueId v : node.outputs) out.outputs.push_back(v.index);
-    for (const Effect& e : node.effects) out.effects.push_back({number_of(e.var), RoleOf(e.role)});
+    for (const Effect& e : node.effects) out.effects.push_back({number_of(e.var), e.mode});
     out.target = listed(options.targets, n);
     out.collective =
         node.collective || listed(options.collectives, n) || node.place.kind == Placement::Kind::kCommunicator;
@@ -75,8 +69,8 @@ StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, cons
   return step;
 }
 
-std::vector<ValueId> Crossing(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& before,
-                              const std::vector<bool>& after) {
+std::vector<ValueId> BoundaryValues(const Graph& graph, std::span<const ValueId> sourced,
+                                    const std::vector<bool>& before, const std::vector<bool>& after) {
   std::vector<ValueId> out;
   for (uint32_t v = 0; v < graph.values().size(); ++v) {
     const Graph::ValueInfo& info = graph.values()[v];

@@ -11,14 +11,14 @@
 namespace engine::detail {
 
 // Node 0 reads the data and makes the values `sourced`; node n of the graph is node n + 1 here. `copies`: which nodes
-// are copy nodes (see boundary.h); empty: none.
+// are copy nodes (see crossing.h); empty: none.
 StepGraph ToStepGraph(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& copies,
                       const SmartStageOptions& options);
 
 // Of `sourced` and the values that the nodes `before` make: those that the nodes `after`, or the outputs of the graph,
 // need.
-std::vector<ValueId> Crossing(const Graph& graph, std::span<const ValueId> sourced, const std::vector<bool>& before,
-                              const std::vector<bool>& after);
+std::vector<ValueId> BoundaryValues(const Graph& graph, std::span<const ValueId> sourced,
+                                    const std::vector<bool>& before, const std::vector<bool>& after);
 
 // The nodes `part` as a graph that takes `in` and returns `out`. Other values that they need are constants, which the
 // graph computes itself. `lane`: for nodes on a GPU that name no lane.

@@ -46,9 +46,14 @@ class BlockedBulks {
     for (uint64_t n = 1 + random_.Below(most); n > 0; --n) {
       const auto var = static_cast<uint32_t>(random_.Below(vars_.size()));
       if (std::any_of(uses.begin(), uses.end(), [&](const Use& u) { return u.var == var; })) continue;
-      uses.push_back({var, random_.OneIn(2) ? Mode::kRead : random_.OneIn(2) ? Mode::kUpdate : Mode::kWrite});
-      const Mode mode = uses.back().mode;
-      (mode == Mode::kRead ? sets->reads : mode == Mode::kUpdate ? sets->updates : sets->writes).push_back(vars_[var]);
+      uses.push_back({var, random_.OneIn(2)   ? AccessMode::kRead
+                           : random_.OneIn(2) ? AccessMode::kUpdate
+                                              : AccessMode::kWrite});
+      const AccessMode mode = uses.back().mode;
+      (mode == AccessMode::kRead     ? sets->reads
+       : mode == AccessMode::kUpdate ? sets->updates
+                                     : sets->writes)
+          .push_back(vars_[var]);
     }
     OpRecord* const record = oracle_.NewRecord(std::move(uses));
     const OpDesc desc = {.reads = sets->reads, .updates = sets->updates, .writes = sets->writes, .place = place};

@@ -23,7 +23,7 @@ TEST_P(BulkSizeTest, ReturnsTheSizeBeforeAndIsOfOneThreadAndEngine) {
 }
 
 TEST_P(BulkSizeTest, BulksWhatTheThreadPushes) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   SetBulkSize(eng, 15);
@@ -44,13 +44,13 @@ TEST_P(BulkSizeTest, ASizeThatIsRefusedChangesNothing) {
 }
 
 TEST_P(BulkSizeTest, AChangeOfSizeReleases) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   SetBulkSize(eng, 15);
   eng.Push({.place = Gpu(0)}, [] {});
-  EXPECT_TRUE(silence.Tick());
+  EXPECT_TRUE(bulk_clock.Tick());
   SetBulkSize(eng, 30);
-  EXPECT_FALSE(silence.Tick());
+  EXPECT_FALSE(bulk_clock.Tick());
   SetBulkSize(eng, 0);
 }
 
@@ -105,7 +105,7 @@ TEST_P(BulkSizeTest, AForksChildHasAnEmptyBulkAndAClockOfItsOwn) {
 // --- MXNet's faults
 
 TEST_P(BulkSizeTest, MxnetLosesTheBulkOfAThreadThatEnds) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   bool ran = false;
@@ -119,7 +119,7 @@ TEST_P(BulkSizeTest, MxnetLosesTheBulkOfAThreadThatEnds) {
 }
 
 TEST_P(BulkSizeTest, MxnetGivesOtherThreadsStaleValues) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   int value = 0, seen = -1;
@@ -155,7 +155,7 @@ TEST_P(BulkSizeTest, MxnetPoisonsAWholeBulkByOneFailure) {
 }
 
 TEST_P(BulkSizeTest, MxnetStopsBulkingWhileItIsProfiled) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   uint64_t dispatches[2];

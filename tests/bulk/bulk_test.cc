@@ -17,7 +17,7 @@ void Elsewhere(F&& f) {
 bool Started(const Engine& eng, uint64_t ops) { return eng.stats().completed >= ops; }
 
 TEST_P(BulkTest, HoldsUntilTheScopeEnds) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   std::vector<int> seen;
@@ -33,7 +33,7 @@ TEST_P(BulkTest, HoldsUntilTheScopeEnds) {
 }
 
 TEST(BulkCounters, AThousandOpsInBulksOf15Are67DispatchesAndAThousandNames) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(1));
   Var a = eng.NewVar("a");
   eng.StartTrace();
@@ -52,7 +52,7 @@ TEST(BulkCounters, AThousandOpsInBulksOf15Are67DispatchesAndAThousandNames) {
 }
 
 TEST(BulkCounters, IndependentOpsOfABulkAreOneDispatchToo) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(4));
   {
     Bulk bulk(eng, 64);
@@ -63,13 +63,13 @@ TEST(BulkCounters, IndependentOpsOfABulkAreOneDispatchToo) {
 }
 
 TEST_P(BulkTest, OfOneOrNoneHoldsNothing) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   for (int limit : {0, 1}) {
     Engine eng(OnDevice(workers()));
     Var a = eng.NewVar("a");
     const Bulk bulk(eng, limit);
     for (int i = 0; i < 10; ++i) eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
-    EXPECT_FALSE(SilenceByHand().Tick()) << "no bulk is open";
+    EXPECT_FALSE(ManualBulkClock().Tick()) << "no bulk is open";
     eng.Wait(a);
     eng.WaitAll();
     EXPECT_EQ(eng.stats().dispatches, 10u);
@@ -77,7 +77,7 @@ TEST_P(BulkTest, OfOneOrNoneHoldsNothing) {
 }
 
 TEST_P(BulkTest, AnotherPlacementOrPriorityEndsIt) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   const OpDesc ends[] = {{.name = "lane", .place = CopyIn(0)}, {.name = "urgent", .place = Gpu(0), .priority = 1}};
   for (const OpDesc& other : ends) {
@@ -111,34 +111,34 @@ TEST_P(BulkTest, PriorityBeyondTheRangeIsRefusedAndTheBulkGoesOn) {
 }
 
 TEST_P(BulkTest, AnAsynchronousOpForADeviceEndsItAndStartsByItself) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   const Bulk bulk(eng);
   eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
-  EXPECT_TRUE(silence.Tick());
+  EXPECT_TRUE(bulk_clock.Tick());
   eng.PushAsync({.place = Gpu(0)}, [](RunContext&, Completion done) { done(); });
-  EXPECT_FALSE(silence.Tick()) << "nothing is held any more";
+  EXPECT_FALSE(bulk_clock.Tick()) << "nothing is held any more";
 }
 
-TEST_P(BulkTest, AMillisecondOfSilenceEndsIt) {
-  SilenceByHand silence;
+TEST_P(BulkTest, AMillisecondWithoutAPushEndsIt) {
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   const Bulk bulk(eng);
-  EXPECT_FALSE(silence.Tick());
+  EXPECT_FALSE(bulk_clock.Tick());
   eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
-  EXPECT_TRUE(silence.Tick());  // seen for the first time
+  EXPECT_TRUE(bulk_clock.Tick());  // seen for the first time
   eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
-  EXPECT_TRUE(silence.Tick());  // moved
+  EXPECT_TRUE(bulk_clock.Tick());  // moved
   EXPECT_FALSE(Started(eng, 1));
-  EXPECT_TRUE(silence.Tick());  // silent: released
-  EXPECT_FALSE(silence.Tick()) << "the clock may sleep";
+  EXPECT_TRUE(bulk_clock.Tick());  // silent: released
+  EXPECT_FALSE(bulk_clock.Tick()) << "the clock may sleep";
   while (!Started(eng, 2)) std::this_thread::yield();  // without anybody's wait
   eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
-  EXPECT_TRUE(silence.Tick()) << "open again";
-  EXPECT_TRUE(silence.Tick());
-  EXPECT_FALSE(silence.Tick());
+  EXPECT_TRUE(bulk_clock.Tick()) << "open again";
+  EXPECT_TRUE(bulk_clock.Tick());
+  EXPECT_FALSE(bulk_clock.Tick());
   eng.Wait(a);
   eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 2u);
@@ -155,7 +155,7 @@ TEST(BulkClock, ReleasesByItselfAgainAndAgain) {
 }
 
 TEST_P(BulkTest, ShutdownReleasesTheBulksOfAllThreads) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   const Bulk bulk(eng);
@@ -176,7 +176,7 @@ TEST_P(BulkTest, ShutdownReleasesTheBulksOfAllThreads) {
 }
 
 TEST_P(BulkTest, MayOutliveItsEngineAndIsNotTakenForThatOfTheNextOne) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   std::optional<Engine> eng(std::in_place, OnDevice(workers()));
   const Bulk bulk(*eng);
   eng->Push({.place = Gpu(0)}, [] {});
@@ -189,7 +189,7 @@ TEST_P(BulkTest, MayOutliveItsEngineAndIsNotTakenForThatOfTheNextOne) {
 
 // Workers that find nothing else leave it alone.
 TEST(BulkClock, NoHungryWorkerReleases) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(2));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   Bulk bulk(eng);
@@ -208,7 +208,7 @@ TEST(BulkClock, NoHungryWorkerReleases) {
 // --- nobody else can tell
 
 TEST_P(BulkTest, EveryKindOfWaitOfAnyThreadSeesEverything) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   const Bulk bulk(eng, 1000);
@@ -229,7 +229,7 @@ TEST_P(BulkTest, EveryKindOfWaitOfAnyThreadSeesEverything) {
 }
 
 TEST_P(BulkTest, APushBehindAMemberByAnotherThreadReleases) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   const Bulk bulk(eng);
@@ -277,7 +277,7 @@ TEST_P(BulkTest, AFailureSkipsOnlyWhatDependsOnIt) {
 }
 
 TEST_P(BulkTest, DeletingATemporaryCutsNothing) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   {
@@ -334,7 +334,7 @@ TEST_P(BulkTest, AMemberMayWaitForALaterOneAndPushIntoABulkOfItsOwn) {
 // --- scopes, verbs, refusals
 
 TEST_P(BulkTest, ScopesNestAndTheInnermostTakesTheOps) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   {
@@ -362,7 +362,7 @@ TEST_P(BulkTest, ScopesNestAndTheInnermostTakesTheOps) {
 }
 
 TEST_P(BulkTest, TryPushIsBulkedAndStillRefusesToWait) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   EngineOptions options = OnDevice(workers());
   options.max_pending = 1;
   Engine eng(options);
@@ -388,7 +388,7 @@ TEST_P(BulkTest, TryPushIsBulkedAndStillRefusesToWait) {
 }
 
 TEST_P(BulkTest, OperatorsAndHeldOpsGoToTheEngineAndLeaveTheBulkAlone) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   Operator op = eng.NewOperator({.updates = {b}, .place = Gpu(0)}, [] {});
@@ -397,7 +397,7 @@ TEST_P(BulkTest, OperatorsAndHeldOpsGoToTheEngineAndLeaveTheBulkAlone) {
   eng.Push(op);
   eng.PushHeld({.updates = {b}, .place = Gpu(0)}, [] {}).Release();
   eng.Wait(b);
-  EXPECT_TRUE(silence.Tick()) << "the bulk is still open";
+  EXPECT_TRUE(bulk_clock.Tick()) << "the bulk is still open";
   eng.Push({.updates = {b}, .place = Gpu(0)}, [] {});  // behind the operator, in the bulk
   eng.Wait(b);
   EXPECT_EQ(b.version(), 3u);
@@ -417,7 +417,7 @@ TEST_P(BulkTest, ACaptureTakesThePushesFirst) {
 }
 
 TEST_P(BulkTest, ARefusedPushLeavesTheBulkAsItWas) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers())), other(Quiet(1));
   Var a = eng.NewVar("a"), foreign = other.NewVar("foreign");
   {
@@ -442,7 +442,7 @@ TEST_P(BulkTest, LimitsThatMakeNoSenseAreRefused) {
 }
 
 TEST(BulkCounters, TakesNoMemoryInTheSteadyState) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(1));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   const auto some = [&] {

@@ -10,7 +10,7 @@ namespace {
 WITH_ALL_WORKERS(BulkHostTest);
 
 TEST_P(BulkHostTest, OpsForTheHostStartAtOnceWhileItHoldsOthers) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   std::atomic<int> host{0}, device{0};
@@ -37,34 +37,34 @@ TEST_P(BulkHostTest, OpsForTheHostStartAtOnceWhileItHoldsOthers) {
 }
 
 TEST_P(BulkHostTest, OpsForTheHostOpenNothing) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   Bulk bulk(eng);
   for (int i = 0; i < 100; ++i) eng.Push({.updates = {a}}, [] {});
   bulk.Push({.updates = {a}}, [] {});
   bulk.Push({.updates = {a}, .place = Io()}, [] {});
-  EXPECT_FALSE(silence.Tick()) << "no bulk is open, and the clock would sleep";
+  EXPECT_FALSE(bulk_clock.Tick()) << "no bulk is open, and the clock would sleep";
   eng.WaitAll();
   EXPECT_EQ(eng.stats().dispatches, 102u);
 }
 
 // Nor do they keep it open: only what it holds counts as its owner's pushes.
 TEST_P(BulkHostTest, OpsForTheHostDoNotPutOffItsEnd) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   const Bulk bulk(eng);
   eng.Push({.updates = {a}, .place = Gpu(0)}, [] {});
-  EXPECT_TRUE(silence.Tick());
+  EXPECT_TRUE(bulk_clock.Tick());
   eng.Push({.updates = {b}}, [] {});
-  EXPECT_TRUE(silence.Tick());
-  EXPECT_FALSE(silence.Tick());
+  EXPECT_TRUE(bulk_clock.Tick());
+  EXPECT_FALSE(bulk_clock.Tick());
   while (a.version() == 0) std::this_thread::yield();  // without anybody's wait
 }
 
 TEST_P(BulkHostTest, AnOpForTheHostThatNeedsAMemberReleasesIt) {
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   int x = 0, seen = 0;
@@ -80,7 +80,7 @@ TEST_P(BulkHostTest, AnOpForTheHostThatNeedsAMemberReleasesIt) {
 }
 
 TEST_P(BulkHostTest, AChangeOfPolicyInsideItKeepsTheOrder) {
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   std::vector<int> order;

@@ -4,8 +4,8 @@
 #include "engine/bulk.h"
 
 namespace {
-std::unique_ptr<engine::SilenceByHand> silence;
+std::unique_ptr<engine::ManualBulkClock> bulk_clock;
 }  // namespace
 
-extern "C" void StopBulkClock(void) { silence = std::make_unique<engine::SilenceByHand>(); }
-extern "C" void StartBulkClock(void) { silence.reset(); }
+extern "C" void StopBulkClock(void) { bulk_clock = std::make_unique<engine::ManualBulkClock>(); }
+extern "C" void StartBulkClock(void) { bulk_clock.reset(); }

@@ -111,7 +111,7 @@ class Arena {
       op->accesses()[k].word = static_cast<uint64_t>(spec.accesses[k].mode) | k << 2;
     }
     D::SetPins(op, static_cast<uint32_t>(std::count_if(spec.accesses.begin(), spec.accesses.end(), [](const auto& a) {
-                 return a.mode != engine::detail::Mode::kRead;
+                 return a.mode != engine::AccessMode::kRead;
                })));
     return op;
   }
@@ -155,7 +155,7 @@ class Arena {
     a->link.poke(reinterpret_cast<uintptr_t>(&poison_.access));
     a->var = &poison_.var;
     a->op = &poison_.op;
-    a->word = static_cast<uint64_t>(engine::detail::Mode::kWrite);
+    a->word = static_cast<uint64_t>(engine::AccessMode::kWrite);
   }
 
   const int n_vars_;

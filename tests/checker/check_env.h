@@ -18,7 +18,7 @@ class Host {
   virtual void SpinOnLock() = 0;
   virtual void* Holder(const void* op) = 0;
   virtual bool Holds(void* holder) = 0;
-  virtual void Need(void* holder) = 0;
+  virtual void MustRelease(void* holder) = 0;
 
   static inline Host* current = nullptr;
 
@@ -51,7 +51,7 @@ struct CheckEnv {
   static void* HolderAtTail(const void* op) { return Host::current->Holder(op); }
   static bool IsHeld(const void* op) { return Host::current->Holder(op); }
   static bool Holds(void* holder) { return Host::current->Holds(holder); }
-  static void Need(Ctx&, void* holder) { Host::current->Need(holder); }
+  static void MustRelease(Ctx&, void* holder) { Host::current->MustRelease(holder); }
   static void* Scratch(Ctx&) { return nullptr; }  // no scenario has so many accesses
   static void SpinOnLock(uint32_t) { Host::current->SpinOnLock(); }
   static void Prefetch(const void*) {}

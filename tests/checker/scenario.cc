@@ -7,7 +7,7 @@ namespace checker {
 
 namespace {
 
-using engine::detail::Mode;
+using engine::AccessMode;
 
 std::vector<std::string_view> Split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -34,7 +34,7 @@ int ParseVar(std::string_view text) {
 AccessSpec ParseAccess(std::string_view text) {
   const size_t mode = std::string_view("RUW").find(text[0]);
   if (mode == std::string_view::npos) Refuse(text);
-  return {ParseVar(text.substr(1)), static_cast<Mode>(mode)};
+  return {ParseVar(text.substr(1)), static_cast<AccessMode>(mode)};
 }
 
 OpSpec ParseOp(std::string_view text) {

@@ -34,8 +34,8 @@ inline constexpr int kMaxPushers = 3;
 
 struct AccessSpec {
   int var;
-  engine::detail::Mode mode;
-  bool read() const { return mode == engine::detail::Mode::kRead; }
+  engine::AccessMode mode;
+  bool read() const { return mode == engine::AccessMode::kRead; }
 };
 
 struct OpSpec {

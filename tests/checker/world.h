@@ -329,7 +329,7 @@ class World final : public Program, private Host {
     return scenario_.ops[id].bulk ? &model_.needed[scenario_.ops[id].pusher] : nullptr;
   }
   bool Holds(void* holder) override { return !*static_cast<bool*>(holder); }
-  void Need(void* holder) override {
+  void MustRelease(void* holder) override {
     if (holder == D::kSeveral) {
       for (bool& needed : model_.needed) needed = true;
     } else {

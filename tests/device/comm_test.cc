@@ -126,7 +126,7 @@ TEST_P(Communicators, ABulkOfCollectivesIsOneDispatchAndOneRecord) {
   eng.WaitAll();  // the ranks have joined
   std::array<Ranks::Buffer, 2> g{ranks.New(0, 1), ranks.New(1, 1)};
   const uint64_t records = eng.device_stats().records, dispatches = eng.stats().dispatches;
-  const SilenceByHand silence;
+  const ManualBulkClock bulk_clock;
   for (int r = 0; r < 2; ++r) {
     Bulk bulk(eng, 10);
     for (int i = 0; i < 10; ++i) ranks.AllReduce(r, g[static_cast<size_t>(r)]);

@@ -138,7 +138,7 @@ TEST(CountersSizeTest, APushWithARangeSideBySideAllocatesNothing) {
 // Nothing is held there: inside a bulk or not, ops for the host take the same way.
 TEST_P(CountersTest, OpsForTheHostCostNothingInABulk) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
-  SilenceByHand silence;
+  ManualBulkClock bulk_clock;
   Engine eng(Bounded(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   constexpr uint64_t kOps = 4000;
@@ -164,7 +164,7 @@ TEST_P(CountersTest, OpsForTheHostCostNothingInABulk) {
   }
   EXPECT_LE(mallocs, 8u);
   EXPECT_EQ(slabs, 0u);
-  EXPECT_FALSE(silence.Tick()) << "no bulk was opened, and its clock sleeps";
+  EXPECT_FALSE(bulk_clock.Tick()) << "no bulk was opened, and its clock sleeps";
 }
 
 // Members that wait for ops outside are let go without memory, however many there are.

@@ -179,12 +179,12 @@ TEST(DataRefusalTest, ADataWithoutAnObjectIsRefusedAsANullVarIs) {
 
 // A body that may change what it only reads is no body for it.
 template <class F, class... Uses>
-constexpr bool kTakes =
-    detail::TypedBody<void (*)(const int&), detail::Use<int, Role::kRead>>::Takes<std::tuple<const int&>>::kPlain &&
-    !std::is_invocable_v<void (*)(int&), const int&>;
+constexpr bool kTakes = detail::TypedBody<void (*)(const int&),
+                                          detail::Use<int, AccessMode::kRead>>::Takes<std::tuple<const int&>>::kPlain &&
+                        !std::is_invocable_v<void (*)(int&), const int&>;
 static_assert(kTakes<void>);
-static_assert(std::is_same_v<detail::Use<int, Role::kRead>::Param, const int&>);
-static_assert(std::is_same_v<detail::Use<int, Role::kUpdate>::Param, int&>);
+static_assert(std::is_same_v<detail::Use<int, AccessMode::kRead>::Param, const int&>);
+static_assert(std::is_same_v<detail::Use<int, AccessMode::kUpdate>::Param, int&>);
 static_assert(sizeof(detail::DataPin<int>) == sizeof(void*));
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST_P(PrioritiesTest, BeyondTheRangeIsRefusedAndChangesNothing) {
     refused([&] { eng.NewOperator(desc, [] {}); });
     refused([&] { eng.Push(op, bad); });
     CancelScope in;
-    const CancelScope::Guard guard = in.Enter();  // another path: not from the operator's template
+    const CancelScope::Entered entered = in.Enter();  // another path: not from the operator's template
     refused([&] { eng.Push(op, bad); });
   }
   EXPECT_TRUE(Has(RefusalOf([&] { eng.Push({.name = "bad", .priority = 7}, [] {}); }), "op 'bad' pushed at"));

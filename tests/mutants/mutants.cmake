@@ -3,7 +3,7 @@
 # --- sleep and wake, waits, drains
 engine_mutant(dropped_wake "Workers/WaitingTest.*/1" DROP)
 engine_mutant(dropped_drain_note "Workers/WaitingTest.*/1" DROP)
-engine_mutant(untold_drain "WaitAllTest.*" DROP)
+engine_mutant(drain_note_kept_back "WaitAllTest.*" DROP)
 engine_mutant(dropped_driver_wake "Workers/CompletionTest.CalledOnAForeign*/0" DROP)
 engine_mutant(driver_leaves_in_silence "DriverTest.AWait*" DROP)
 engine_mutant(body_under_the_scopes_of_who_waits "Workers/DrivingTest.ABodyPushesUnderNo*/0" DROP)
@@ -22,18 +22,18 @@ engine_mutant(completion_of_the_parent "*ForkInertTest.*" DROP)
 # --- errors, forks, reports
 engine_mutant(lost_unseen_error "Workers/UnseenErrorsTest.*" DROP)
 engine_mutant(last_listed_error "Workers/ErrorsTest.OfSeveral*" INSTEAD
-  "if (a.mode() == Mode::kWrite || (first && a.listed() < listed)) continue;")
+  "if (a.mode() == AccessMode::kWrite || (first && a.listed() < listed)) continue;")
 engine_mutant(update_clears_poison "Workers/ErrorsTest.RunAlways*" TRUE)
 engine_mutant(fork_without_poison "Workers/ForkTest.VarsWithPending*" DROP)
 engine_mutant(large_blocks_unlisted "Workers/WatchdogTest.NamesOpsOfManyVars*" FALSE)
 
 # --- ops that are held together
-engine_mutant(needed_chain_not_released "Workers/HeldChainTest.AWaitOfAnyThread*" FALSE)
-engine_mutant(several_holders_not_released "Workers/HeldChainTest.HeldReadersOfSeveral*" DROP)
-engine_mutant(chain_not_left_by_a_wait "Workers/HeldChainTest.AMemberMayWaitForALaterOne/1" TRUE)
-engine_mutant(started_member_stays_in_its_chain "HeldChainDispatches.AMemberThatWasLetGo*" INSTEAD
+engine_mutant(needed_chain_not_released "Workers/OpChainTest.AWaitOfAnyThread*" FALSE)
+engine_mutant(several_holders_not_released "Workers/OpChainTest.HeldReadersOfSeveral*" DROP)
+engine_mutant(chain_not_left_by_a_wait "Workers/OpChainTest.AMemberMayWaitForALaterOne/1" TRUE)
+engine_mutant(started_member_stays_in_its_chain "OpChainDispatches.AMemberThatWasLetGo*" INSTEAD
   "if (op->extra.more_behind) chain.first = op->extra.next; else pass.slot->var_cache.Return(kChainClass, &chain);")
-engine_mutant(op_for_the_host_held "Workers/HeldChainTest.OpsForTheHostPassBy*" FALSE)
+engine_mutant(op_for_the_host_held "Workers/OpChainTest.OpsForTheHostPassBy*" FALSE)
 engine_mutant(chain_waits_for_any_member "Workers/BlockedMembersTest.MayWaitForWhat*" DROP)
 engine_mutant(chain_never_waits "BlockedMembersDispatches.*" TRUE)
 engine_mutant(row_taken_for_granted "Workers/BlockedMembersTest.AreFoundAgain*" DROP)
@@ -46,8 +46,8 @@ engine_mutant(bulk_released_by_an_op_for_the_host "Workers/BulkHostTest.*StartAt
 engine_mutant(bulk_keeps_other_placements "Workers/BulkTest.AnotherPlacement*" DROP)
 engine_mutant(bulk_without_limit "BulkCounters.AThousand*" DROP)
 engine_mutant(bulk_never_opened "BulkClock.*" DROP)
-engine_mutant(silence_that_never_ends "Workers/BulkTest.AMillisecond*" DROP)
-engine_mutant(silence_too_early "Workers/BulkTest.AMillisecond*" DROP)
+engine_mutant(idle_bulk_never_released "Workers/BulkTest.AMillisecond*" DROP)
+engine_mutant(idle_bulk_released_early "Workers/BulkTest.AMillisecond*" DROP)
 
 # --- devices
 engine_mutant(lost_device_not_drained "DeviceFaults.ADeviceThatIsLostAndWorksOn*" INSTEAD

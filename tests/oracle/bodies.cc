@@ -44,18 +44,18 @@ void World::Begin(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
 void World::See(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
   Begin(op, vars, ctx);
   for (Use& use : op.uses)
-    if (use.mode != Mode::kWrite) use.value = cells_[use.var].value;
+    if (use.mode != AccessMode::kWrite) use.value = cells_[use.var].value;
   Random random(op.seed);
   WhileRunning(op, ctx, random);
   for (const Use& use : op.uses)
-    if (use.mode != Mode::kWrite && use.value != cells_[use.var].value) op.changed_while_held = true;
+    if (use.mode != AccessMode::kWrite && use.value != cells_[use.var].value) op.changed_while_held = true;
 }
 
 void World::Write(OpRecord& op) {
   if (op.changed_while_held) return;
   op.wrote = true;
   for (const Use& use : op.uses)
-    if (use.mode != Mode::kRead) cells_[use.var].value = WrittenValue(use.mode, use.value, use.var, op.id);
+    if (use.mode != AccessMode::kRead) cells_[use.var].value = WrittenValue(use.mode, use.value, use.var, op.id);
 }
 
 void World::Throw(OpRecord& op) {
@@ -116,10 +116,10 @@ void World::DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& c
     if (pinned && static_cast<uint64_t*>(pinned->data())[1] != op.seed)
       log_.Complain("o%u: a kernel ran before the copy in front of it", op.id);
     for (Use& use : op.uses)
-      if (use.mode != Mode::kWrite) use.value = cells_[use.var].value;
+      if (use.mode != AccessMode::kWrite) use.value = cells_[use.var].value;
     noise_.Point(op.seed, 3);
     for (const Use& use : op.uses)
-      if (use.mode != Mode::kWrite && use.value != cells_[use.var].value) op.changed_while_held = true;
+      if (use.mode != AccessMode::kWrite && use.value != cells_[use.var].value) op.changed_while_held = true;
     Write(op);
     op.run_end = Tick();
   }));
@@ -133,10 +133,10 @@ void World::AsyncBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ct
     op.run_end = kNever;
     if (Has(kOverlapAtEnd)) {  // the op keeps its Vars until the body returns
       for (Use& use : op.uses)
-        if (use.mode != Mode::kWrite) use.value = cells_[use.var].value;
+        if (use.mode != AccessMode::kWrite) use.value = cells_[use.var].value;
       std::this_thread::sleep_for(5ms);  // so that the shutdown finds it running
       for (const Use& use : op.uses)
-        if (use.mode != Mode::kWrite && use.value != cells_[use.var].value) op.changed_while_held = true;
+        if (use.mode != AccessMode::kWrite && use.value != cells_[use.var].value) op.changed_while_held = true;
       op.run_end = Tick();
     }
     std::lock_guard lock(withheld_mu_);
@@ -179,7 +179,8 @@ void World::ClosureDestroyed(OpRecord& op, const std::vector<Var>& vars) {
   if (op.runs) return;
   ++op.skips;
   op.skip_tick = Tick();
-  for (size_t i = 0; i < op.uses.size(); ++i) op.uses[i].version = vars[i].version() + (op.uses[i].mode != Mode::kRead);
+  for (size_t i = 0; i < op.uses.size(); ++i)
+    op.uses[i].version = vars[i].version() + (op.uses[i].mode != AccessMode::kRead);
 }
 
 // --- what a body does between its reads and its writes

@@ -75,7 +75,8 @@ bool Verdict::RunVersions() {
     if (op->nodes.empty()) continue;
     const auto observer = std::find_if(op->nodes.begin(), op->nodes.end(), [&](const NodeRecord& node) {
       return node.always && node.runs && node.uses.size() == op->uses.size() &&
-             std::all_of(node.uses.begin(), node.uses.end(), [](const Use& use) { return use.mode == Mode::kRead; });
+             std::all_of(node.uses.begin(), node.uses.end(),
+                         [](const Use& use) { return use.mode == AccessMode::kRead; });
     });
     if (observer == op->nodes.end()) {
       log_.Complain("run o%u: its observer did not run", op->id);

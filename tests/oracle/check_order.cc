@@ -12,7 +12,7 @@ bool Verdict::Versions() {
   std::vector<uint64_t> latest(h_.values.size(), 0);
   for (const OpRecord* op : ops_) {
     for (const Use& use : op->uses) {
-      if (use.version > kSenseless || (use.mode != Mode::kRead && use.version == 0)) {
+      if (use.version > kSenseless || (use.mode != AccessMode::kRead && use.version == 0)) {
         log_.Complain("o%u: has version %" PRIu64 " of v%u", op->id, use.version, use.var);
         return false;
       }
@@ -27,7 +27,7 @@ bool Verdict::Versions() {
   for (OpRecord* op : ops_) {
     for (const Use& use : op->uses) {
       VarHistory& var = vars_[use.var];
-      if (use.mode == Mode::kRead) {
+      if (use.mode == AccessMode::kRead) {
         var.readers[use.version].push_back(op);
         continue;
       }

@@ -55,7 +55,7 @@ void Verdict::Replay() {
   for (const OpRecord* op : order_) {
     std::map<uint32_t, Now> now;
     for (const Use& use : op->uses) {
-      const size_t seen = use.mode == Mode::kRead ? use.version : use.version - 1;
+      const size_t seen = use.mode == AccessMode::kRead ? use.version : use.version - 1;
       now[use.var] = {WithClears(use.var, seen, op->push_begin, op->push_end), vars_[use.var].values[seen]};
     }
     if (op->nodes.empty()) {
@@ -66,7 +66,7 @@ void Verdict::Replay() {
         Step(*op, n.root, n.uses, n.always, n.runs, n.failed, n.wrote, Cancelled::kNo, now, &errors);
     }
     for (const Use& use : op->uses) {
-      if (use.mode == Mode::kRead) continue;
+      if (use.mode == AccessMode::kRead) continue;
       vars_[use.var].errors[use.version] = now[use.var].errors;
       vars_[use.var].values[use.version] = now[use.var].value;
     }
@@ -79,7 +79,7 @@ void Verdict::Step(const OpRecord& op, uint32_t root, const std::vector<Use>& us
                    bool wrote, Cancelled cancelled, std::map<uint32_t, Now>& now, Errors* passed_on) {
   std::vector<std::pair<uint32_t, Errors>> inputs;
   for (const Use& use : uses)
-    if (use.mode != Mode::kWrite) inputs.push_back({use.listed, now[use.var].errors});
+    if (use.mode != AccessMode::kWrite) inputs.push_back({use.listed, now[use.var].errors});
   Errors passed;
   if (ran) {
     if (cancelled == Cancelled::kSurely)
@@ -98,13 +98,13 @@ void Verdict::Step(const OpRecord& op, uint32_t root, const std::vector<Use>& us
   for (const Use& use : uses) {
     auto& [errors, value] = now[use.var];
     const bool looked = ran && op.failure != Failure::kWithheld && !(op.on_device && failed);
-    if (looked && use.mode != Mode::kWrite && use.value != value)
+    if (looked && use.mode != AccessMode::kWrite && use.value != value)
       log_.Complain("o%u (root %u): saw another value of v%u than the replay", op.id, root, use.var);
-    if (use.mode == Mode::kRead) continue;
+    if (use.mode == AccessMode::kRead) continue;
     if (wrote) value = WrittenValue(use.mode, value, use.var, root);
     if (!passed.empty()) {
       errors = passed;
-    } else if (use.mode == Mode::kWrite || !always) {
+    } else if (use.mode == AccessMode::kWrite || !always) {
       errors = {kClean};
     }
   }

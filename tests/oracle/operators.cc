@@ -11,7 +11,7 @@ void World::MakeOperator(Random& random) {
   std::vector<Var> by_mode[3], vars;
   for (int i = 0; i < 3; ++i) {
     const auto var = static_cast<uint32_t>(random.Below(static_cast<uint64_t>(s_.vars)));
-    const auto mode = static_cast<Mode>(random.Below(3));
+    const auto mode = static_cast<AccessMode>(random.Below(3));
     if (std::any_of(uses.begin(), uses.end(), [&](const Use& u) { return u.var == var; })) continue;
     uses.push_back({var, mode, 0});
     by_mode[static_cast<size_t>(mode)].push_back(vars_[var]);
@@ -40,7 +40,7 @@ void World::OperatorBody(const std::vector<Use>& uses, const std::vector<Var>& v
   for (size_t i = 0; i < op->uses.size(); ++i) {
     Use& use = op->uses[i];
     use.version = ctx.version(vars[i]);
-    if (use.mode != Mode::kWrite) use.value = cells_[use.var].value;
+    if (use.mode != AccessMode::kWrite) use.value = cells_[use.var].value;
   }
   Write(*op);
   op->run_end = Tick();

@@ -23,24 +23,25 @@ std::unique_ptr<World::PlanInfo> World::MakePlan(Random& random, uint32_t number
     for (uint64_t j = 0; j < uses; ++j) {
       const auto var = static_cast<uint32_t>(random.Below(static_cast<uint64_t>(s_.vars)));
       if (std::none_of(node.uses.begin(), node.uses.end(), [&](const Use& u) { return u.var == var; }))
-        node.uses.push_back({var, static_cast<Mode>(random.Below(3)), 0});
+        node.uses.push_back({var, static_cast<AccessMode>(random.Below(3)), 0});
     }
     std::stable_sort(node.uses.begin(), node.uses.end(), [](const Use& a, const Use& b) { return a.mode < b.mode; });
     for (uint32_t j = 0; j < node.uses.size(); ++j) node.uses[j].listed = j;
     info->nodes.push_back(node);
   }
   // To the engine the run is one op: if its nodes read and write a Var, it updates that Var.
-  std::map<uint32_t, Mode> all;
+  std::map<uint32_t, AccessMode> all;
   for (const NodeRecord& node : info->nodes) {
     for (const Use& use : node.uses) {
       const auto [it, fresh] = all.emplace(use.var, use.mode);
-      if (!fresh && (use.mode != Mode::kRead || it->second == Mode::kWrite)) it->second = Mode::kUpdate;
+      if (!fresh && (use.mode != AccessMode::kRead || it->second == AccessMode::kWrite))
+        it->second = AccessMode::kUpdate;
     }
   }
   NodeRecord observer;
   observer.always = true;
   for (const auto& [var, mode] : all) {
-    observer.uses.push_back({var, Mode::kRead, static_cast<uint32_t>(observer.uses.size())});
+    observer.uses.push_back({var, AccessMode::kRead, static_cast<uint32_t>(observer.uses.size())});
     info->uses.push_back({var, mode, static_cast<uint32_t>(info->uses.size())});
   }
   info->observer = random.OneIn(2) ? 0 : info->nodes.size();
@@ -95,7 +96,7 @@ void World::NodeBegin(NodeRecord& node, NodeContext& ctx) {
   noise_.Point(node.root, 1);
   for (Use& use : node.uses) {
     use.version = ctx.version(vars_[use.var]);
-    if (use.mode != Mode::kWrite) use.value = cells_[use.var].value;
+    if (use.mode != AccessMode::kWrite) use.value = cells_[use.var].value;
   }
 }
 
@@ -104,7 +105,7 @@ void World::NodeEnd(NodeRecord& node) {
   if (node.failure != Failure::kBeforeWriting) {
     node.wrote = true;
     for (const Use& use : node.uses)
-      if (use.mode != Mode::kRead) cells_[use.var].value = WrittenValue(use.mode, use.value, use.var, node.root);
+      if (use.mode != AccessMode::kRead) cells_[use.var].value = WrittenValue(use.mode, use.value, use.var, node.root);
   }
   node.failed = node.failure != Failure::kNone;
   node.run_end = Tick();

@@ -48,7 +48,7 @@ OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* s
     uint32_t index;
     Var var;
   };
-  std::array<std::vector<Named>, 3> lists;  // by Mode
+  std::array<std::vector<Named>, 3> lists;  // by AccessMode
   for (uint64_t i = 0; i < n; ++i) {
     Named named;
     if (want.apart) {
@@ -68,17 +68,20 @@ OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* s
   uint32_t listed = 0;
   std::map<uint32_t, size_t> at;
   for (size_t m = 0; m < lists.size(); ++m) {
-    const auto mode = static_cast<Mode>(m);
+    const auto mode = static_cast<AccessMode>(m);
     for (Named& named : lists[m]) {
       const auto [it, fresh] = at.emplace(named.index, op.uses.size());
       if (fresh) {
         op.uses.push_back({named.index, mode, listed});
         sets->by_use.push_back(named.var);
       } else if (Use& use = op.uses[it->second]; use.mode != mode) {
-        use.mode = Mode::kUpdate;
+        use.mode = AccessMode::kUpdate;
       }
       ++listed;
-      (mode == Mode::kRead ? sets->reads : mode == Mode::kUpdate ? sets->updates : sets->writes).push_back(named.var);
+      (mode == AccessMode::kRead     ? sets->reads
+       : mode == AccessMode::kUpdate ? sets->updates
+                                     : sets->writes)
+          .push_back(named.var);
     }
   }
   if (Has(kFail)) {
@@ -253,7 +256,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
     }
   };
   if (scope && !put.desc.cancel) {
-    const CancelScope::Guard entered = scope->Enter();
+    const CancelScope::Entered entered = scope->Enter();
     push();
   } else {
     push();

@@ -25,12 +25,10 @@ inline constexpr uint64_t kNever = ~uint64_t{0};
 inline std::atomic<uint64_t> g_tick{1};
 inline uint64_t Tick() { return g_tick.fetch_add(1, std::memory_order_relaxed); }
 
-enum class Mode : uint8_t { kRead, kUpdate, kWrite };
-
 // One Var of one op: its role, its place in the caller's lists, and what the op saw of it.
 struct Use {
   uint32_t var;
-  Mode mode;
+  AccessMode mode;
   uint32_t listed;
   uint64_t version = kNever;  // a reader sees it; updates and writes make it
   uint64_t value = 0;         // seen by reads and updates
@@ -83,8 +81,8 @@ struct OpRecord {
 
 // The value that an op leaves in a Var. An update leaves a hash of the value before.
 inline uint64_t InitialValue(uint32_t var) { return MixHash(7, var); }
-inline uint64_t WrittenValue(Mode mode, uint64_t before, uint32_t var, uint32_t root) {
-  return mode == Mode::kUpdate ? MixHash(before, root) : MixHash(var, root);
+inline uint64_t WrittenValue(AccessMode mode, uint64_t before, uint32_t var, uint32_t root) {
+  return mode == AccessMode::kUpdate ? MixHash(before, root) : MixHash(var, root);
 }
 
 struct ClearRecord {

@@ -19,7 +19,7 @@ TEST(CaptureTest, RecordsWhatAnOpSays) {
   }
   ASSERT_EQ(graph.nodes().size(), 2u);
   const Graph::Node &sync = graph.nodes()[0], &async = graph.nodes()[1];
-  EXPECT_EQ(sync.effects, (std::vector<Effect>{{a, Role::kRead}, {b, Role::kWrite}}));
+  EXPECT_EQ(sync.effects, (std::vector<Effect>{{a, AccessMode::kRead}, {b, AccessMode::kWrite}}));
   EXPECT_EQ(sync.place.kind, Placement::Kind::kCopyIn);
   EXPECT_EQ(sync.priority, -1);
   EXPECT_TRUE(sync.run_always);

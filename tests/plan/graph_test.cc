@@ -55,7 +55,7 @@ TEST_F(GraphTest, NodesValuesAndEffects) {
   EXPECT_TRUE(node.run_always);
   EXPECT_FALSE(node.async);
   EXPECT_TRUE(Has(node.site.file, "graph_test.cc"));
-  EXPECT_EQ(node.effects, (std::vector<Effect>{{a, Role::kRead}, {b, Role::kUpdate}}));  // merged
+  EXPECT_EQ(node.effects, (std::vector<Effect>{{a, AccessMode::kRead}, {b, AccessMode::kUpdate}}));  // merged
   EXPECT_EQ(graph.values()[x.index].consumers, std::vector<uint32_t>{0});
   EXPECT_EQ(*graph.values()[x.index].type, typeid(int));
   EXPECT_EQ(graph.values()[n[0].index].producer, 0u);

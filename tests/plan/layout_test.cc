@@ -121,7 +121,7 @@ TEST_F(Layouts, LastUseIsCountedOnlyIfSeveralMayBeLast) {
   EXPECT_EQ(layout.counters, std::vector<uint32_t>{2});
   EXPECT_TRUE(layout.ends[0].empty());
   EXPECT_EQ(layout.ends[1].size() + layout.ends[2].size(), 2u);
-  EXPECT_EQ(layout.modes, std::vector<Role>{Role::kWrite});
+  EXPECT_EQ(layout.modes, std::vector<AccessMode>{AccessMode::kWrite});
   capture.Push({.name = "u", .updates = {v}}, [] {});
   layout = LayOut(graph, {});
   ASSERT_EQ(layout.ends[3].size(), 1u);

@@ -15,7 +15,6 @@ namespace {
 using test::Random;
 using test::Seed;
 using test::SeedLine;
-using Role = StepGraph::Role;
 
 // Adds nodes by name; each makes one value of the same name.
 class Builder {
@@ -54,7 +53,7 @@ struct Page : Builder {
            lookup = Add("lookup", {2}), concat = Add("concat", {3}, 6e-3), target = Add("target", {4});
   Page() {
     (*this)[read].source = true;
-    (*this)[lookup].effects = {{table, Role::kRead}};
+    (*this)[lookup].effects = {{table, AccessMode::kRead}};
     (*this)[target].target = true;
   }
 };
@@ -92,7 +91,7 @@ TEST(PartitionTest, CopiesToADeviceGoWithWhatTheyCopyAndRunBesideBothSides) {
 TEST(PartitionTest, ATableThatTheStepChangesIsNot) {
   Page page;
   const uint32_t sgd = page.Add("sgd", {4});
-  page[sgd].effects = {{page.table, Role::kUpdate}};
+  page[sgd].effects = {{page.table, AccessMode::kUpdate}};
   page[sgd].target = true;
   const Cut cut = Partition(page.graph, {});
   EXPECT_EQ(cut.staged, (std::vector<uint32_t>{page.read, page.decode, page.hash}));
@@ -129,11 +128,11 @@ TEST(PartitionTest, EachRuleHasItsReason) {
   // A random state shared with the rest, and a counter of its own.
   EXPECT_EQ(reason([](Page& p) {
               const uint32_t state = p.Var("random state");
-              p[p.hash].effects = {{state, Role::kUpdate}};
-              p[p.target].effects = {{state, Role::kUpdate}};
+              p[p.hash].effects = {{state, AccessMode::kUpdate}};
+              p[p.target].effects = {{state, AccessMode::kUpdate}};
             }),
             "changes Var 'random state', which 'target' touches");
-  EXPECT_EQ(reason([](Page& p) { p[p.hash].effects = {{p.Var("counter"), Role::kUpdate}}; }), "");
+  EXPECT_EQ(reason([](Page& p) { p[p.hash].effects = {{p.Var("counter"), AccessMode::kUpdate}}; }), "");
 }
 
 TEST(PartitionTest, ConstantsMayFeedWhatIsStaged) {
@@ -213,7 +212,7 @@ StepGraph RandomGraph(Random& random, uint32_t size) {
     b[n].collective = random.OneIn(12);
     if (n > 0 && random.OneIn(5)) b[n].after = {static_cast<uint32_t>(random.Below(n))};
     while (random.OneIn(4)) {
-      b[n].effects.push_back({static_cast<uint32_t>(random.Below(3)), static_cast<Role>(random.Below(3))});
+      b[n].effects.push_back({static_cast<uint32_t>(random.Below(3)), static_cast<AccessMode>(random.Below(3))});
     }
     b.graph.values[n].fetched = random.OneIn(8);
   }
@@ -243,7 +242,7 @@ bool IsLegal(const StepGraph& g, const std::vector<bool>& staged) {
       if (!staged[n] || staged[m]) continue;
       for (const auto& x : g.nodes[n].effects) {
         for (const auto& y : g.nodes[m].effects) {
-          if (x.var == y.var && !(x.role == Role::kRead && y.role == Role::kRead)) return false;
+          if (x.var == y.var && !(x.mode == AccessMode::kRead && y.mode == AccessMode::kRead)) return false;
         }
       }
     }

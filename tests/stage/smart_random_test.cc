@@ -4,8 +4,8 @@
 #include <array>
 
 #include "engine/smart_stage.h"
-#include "guard.h"
 #include "partition.h"
+#include "staging_guard.h"
 #include "support/engine_test.h"
 #include "support/seed.h"
 
@@ -164,7 +164,7 @@ TEST(SmartRandomTest, NobodyCanTellByTheResults) {
 // --- the guard, on a virtual clock
 
 using detail::Cut;
-using detail::Guard;
+using detail::StagingGuard;
 using detail::StepGraph;
 
 StepGraph RandomStep(Random& random) {
@@ -177,8 +177,8 @@ StepGraph RandomStep(Random& random) {
     node.source = n == 0;
     if (n > 0) node.inputs = {static_cast<uint32_t>(n - 1 - random.Below(std::min(n, 2u)))};
     if (random.OneIn(4)) {
-      node.effects = {{static_cast<uint32_t>(random.Below(3)),
-                       random.OneIn(2) ? StepGraph::Role::kRead : StepGraph::Role::kUpdate}};
+      node.effects = {
+          {static_cast<uint32_t>(random.Below(3)), random.OneIn(2) ? AccessMode::kRead : AccessMode::kUpdate}};
     }
     node.seconds = static_cast<double>(1 + random.Below(1000)) * 1e-6;
     graph.nodes.push_back(node);
@@ -223,7 +223,7 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayExactly) {
     const size_t capacity = 1 + random.Below(6);
     const double stage = cut.stage_seconds * drag, rest = cut.main_seconds * drag;
     const double staged = std::max(stage, rest), whole = cut.serial_seconds;
-    Guard guard(static_cast<int>(capacity) + 3, 4);
+    StagingGuard guard(static_cast<int>(capacity) + 3, 4);
     std::optional<VirtualPipeline> pipeline;
     std::optional<detail::Ends> ends(std::in_place);
     double now = 0;
@@ -302,7 +302,7 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
     const auto program = [&] { return VirtualProgram(read, parse, train, capacity, depth, one_worker); };
     const double staged = program().Pace(true), whole = program().Pace(false);
     if (std::abs(staged - whole) < 0.1 * whole) continue;
-    Guard guard(static_cast<int>(capacity) + 3, 16);
+    StagingGuard guard(static_cast<int>(capacity) + 3, 16);
     VirtualProgram real = program();
     std::optional<detail::Ends> ends(std::in_place);
     std::vector<double> coming;
@@ -328,7 +328,7 @@ TEST(SmartRandomTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
 
 TEST(SmartRandomTest, APauseOfTheCallersSaysNothingOfEitherWay) {
   for (const bool faster : {false, true}) {
-    Guard guard(2, 8);
+    StagingGuard guard(2, 8);
     const double whole = 1, staged = faster ? 0.9 : 1.1;
     double now = 0;
     std::optional<detail::Ends> ends(std::in_place);
@@ -351,7 +351,7 @@ TEST(SmartRandomTest, APauseOfTheCallersSaysNothingOfEitherWay) {
 
 TEST(SmartRandomTest, WhatIsWithinTheNoiseIsNoReasonToStage) {
   for (const double gain : {0.01, 0.1}) {
-    Guard guard(2, 8);
+    StagingGuard guard(2, 8);
     double now = 0;
     std::optional<detail::Ends> ends(std::in_place);
     for (int turn = 0; !guard.decided();) {
@@ -388,8 +388,7 @@ TEST(SmartRandomTest, LevelsKeepOrderAndSlowestIsLeast) {
         for (size_t b = at; b < all.size(); ++b)
           for (const auto& x : graph.nodes[all[a]].effects)
             for (const auto& y : graph.nodes[all[b]].effects)
-              if (x.var == y.var && (x.role != StepGraph::Role::kRead || y.role != StepGraph::Role::kRead))
-                return false;
+              if (x.var == y.var && (x.mode != AccessMode::kRead || y.mode != AccessMode::kRead)) return false;
       return true;
     };
     const auto sum = [&](size_t from, size_t to) {

@@ -18,13 +18,13 @@ void Oracle::Run(OpRecord& op, bool fails) {
   op.failed = fails;
   uint64_t inputs = 0;
   for (Use& use : op.uses) {
-    if (use.mode == Mode::kWrite) continue;
+    if (use.mode == AccessMode::kWrite) continue;
     use.value = values_[use.var];
     inputs = MixHash(inputs, use.value);
   }
   if (fails) return;
   for (const Use& use : op.uses)
-    if (use.mode != Mode::kRead) values_[use.var] = Written(op.id, inputs, use.var);
+    if (use.mode != AccessMode::kRead) values_[use.var] = Written(op.id, inputs, use.var);
 }
 
 namespace {
@@ -49,14 +49,14 @@ std::string Oracle::ByVar(std::vector<std::vector<Step>>& steps) const {
     for (const Step& step : s) most = std::max(most, step.use->version);
     // Counting sort by 2 * version + reads: linear.
     std::vector<size_t> start(2 * most + 3, 0);
-    const auto key = [](const Step& x) { return 2 * x.use->version + (x.use->mode == Mode::kRead); };
+    const auto key = [](const Step& x) { return 2 * x.use->version + (x.use->mode == AccessMode::kRead); };
     for (const Step& step : s) ++start[key(step) + 1];
     for (size_t i = 1; i < start.size(); ++i) start[i] += start[i - 1];
     std::vector<Step> sorted(s.size());
     for (const Step& step : s) sorted[start[key(step)]++] = step;
     s = std::move(sorted);
     for (size_t i = 1; i < s.size(); ++i)
-      if (s[i].use->mode != Mode::kRead && key(s[i]) == key(s[i - 1]))
+      if (s[i].use->mode != AccessMode::kRead && key(s[i]) == key(s[i - 1]))
         return Text(*s[i].op, *s[i].use) + " made the same version as op " + std::to_string(s[i - 1].op->id);
   }
   return "";
@@ -78,7 +78,7 @@ std::string Oracle::Check() const {
     std::vector<const OpRecord*> readers;
     uint64_t writers_begin = 0, all_begin = 0;  // the latest begin of a push so far
     for (const Step& step : s) {
-      const bool reads = step.use->mode == Mode::kRead;
+      const bool reads = step.use->mode == AccessMode::kRead;
       if (step.op->push_end < (reads ? writers_begin : all_begin))
         return Text(*step.op, *step.use) + " was pushed before one that the engine ordered before it";
       if (writer) edge(writer, step.op);
@@ -109,12 +109,12 @@ std::string Oracle::Check() const {
     ++ran;
     uint64_t inputs = 0;
     for (const Use& use : op.uses) {
-      if (use.mode == Mode::kWrite) continue;
+      if (use.mode == AccessMode::kWrite) continue;
       if (use.value != values[use.var]) return Text(op, use) + " did not see what was written there";
       inputs = MixHash(inputs, use.value);
     }
     for (const Use& use : op.uses)
-      if (use.mode != Mode::kRead && !op.failed) values[use.var] = Written(op.id, inputs, use.var);
+      if (use.mode != AccessMode::kRead && !op.failed) values[use.var] = Written(op.id, inputs, use.var);
     for (uint32_t next : successors[op.id])
       if (--missing[next] == 0) ready.push_back(next);
   }

@@ -17,15 +17,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/access_mode.h"
 #include "support/random.h"
 
 namespace engine::test {
 
-enum class Mode : uint8_t { kRead, kUpdate, kWrite };
-
 struct Use {
   uint32_t var;
-  Mode mode;
+  AccessMode mode;
   uint64_t version = 0;  // seen by a Read, made by the others
   uint64_t value = 0;    // read (Read, Update)
 };

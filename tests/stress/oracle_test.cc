@@ -10,9 +10,9 @@ namespace {
 class OracleTest : public testing::Test {
  protected:
   OracleTest() : oracle_(2) {
-    Add({{0, Mode::kWrite, 1}});
-    Add({{0, Mode::kRead, 1}, {1, Mode::kWrite, 1}});
-    Add({{0, Mode::kUpdate, 2}, {1, Mode::kUpdate, 2}});
+    Add({{0, AccessMode::kWrite, 1}});
+    Add({{0, AccessMode::kRead, 1}, {1, AccessMode::kWrite, 1}});
+    Add({{0, AccessMode::kUpdate, 2}, {1, AccessMode::kUpdate, 2}});
   }
   void Add(std::vector<Use> uses) {
     OpRecord* op = oracle_.NewRecord(std::move(uses));

@@ -97,9 +97,11 @@ class Program {
     for (uint64_t i = 0; i < n; ++i) {
       const auto var = static_cast<uint32_t>(random.Below(shape_.vars));
       if (std::none_of(uses.begin(), uses.end(), [&](const Use& u) { return u.var == var; }))
-        uses.push_back({var, random.OneIn(2) ? Mode::kRead : random.OneIn(2) ? Mode::kUpdate : Mode::kWrite});
+        uses.push_back({var, random.OneIn(2)   ? AccessMode::kRead
+                             : random.OneIn(2) ? AccessMode::kUpdate
+                                               : AccessMode::kWrite});
     }
-    if (extra) uses.push_back({*extra, random.OneIn(2) ? Mode::kUpdate : Mode::kWrite});
+    if (extra) uses.push_back({*extra, random.OneIn(2) ? AccessMode::kUpdate : AccessMode::kWrite});
     return uses;
   }
 
@@ -109,7 +111,9 @@ class Program {
   Sets Split(const std::vector<Use>& uses, const Var& temp) {
     Sets sets;
     for (const Use& use : uses) {
-      auto& set = use.mode == Mode::kRead ? sets.reads : use.mode == Mode::kUpdate ? sets.updates : sets.writes;
+      auto& set = use.mode == AccessMode::kRead     ? sets.reads
+                  : use.mode == AccessMode::kUpdate ? sets.updates
+                                                    : sets.writes;
       set.push_back(use.var < shape_.vars ? vars_[use.var] : temp);
     }
     return sets;
@@ -119,9 +123,9 @@ class Program {
   void Body(RunContext& ctx, OpRecord* record, const Sets& sets, bool fails) {
     size_t r = 0, u = 0, w = 0;
     for (Use& use : record->uses)
-      use.version = ctx.version(use.mode == Mode::kRead     ? sets.reads[r++]
-                                : use.mode == Mode::kUpdate ? sets.updates[u++]
-                                                            : sets.writes[w++]);
+      use.version = ctx.version(use.mode == AccessMode::kRead     ? sets.reads[r++]
+                                : use.mode == AccessMode::kUpdate ? sets.updates[u++]
+                                                                  : sets.writes[w++]);
     oracle_.Run(*record, fails);
     if (fails) throw std::runtime_error("asked to");
   }

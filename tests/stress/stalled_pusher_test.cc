@@ -51,7 +51,7 @@ struct StallEnv {
   static void* HolderAtTail(const void*) { return nullptr; }
   static bool IsHeld(const void*) { return false; }
   static bool InTurn(const void*, const void*) { return false; }
-  static void Need(Ctx&, void*) {}
+  static void MustRelease(Ctx&, void*) {}
   static bool Holds(void*) { return false; }
   static void SpinOnLock(uint32_t) { std::this_thread::yield(); }
   static void* Scratch(Ctx&) { return nullptr; }
@@ -64,13 +64,13 @@ using Protocol = detail::Dependency<StallEnv>;
 struct Block {
   alignas(64) Protocol::Op op{};
   Protocol::Access access[2]{};
-  Block(std::initializer_list<std::pair<Protocol::Var*, detail::Mode>> uses) {
+  Block(std::initializer_list<std::pair<Protocol::Var*, AccessMode>> uses) {
     uint32_t writes = 0;
     for (const auto& [var, mode] : uses) {
       access[op.n_access].var = var;
       access[op.n_access].word = uint64_t{op.n_access} << 2 | static_cast<uint64_t>(mode);
       ++op.n_access;
-      writes += mode != detail::Mode::kRead;
+      writes += mode != AccessMode::kRead;
     }
     Protocol::SetPins(&op, writes);
   }
@@ -80,8 +80,8 @@ TEST(StalledPusherTest, CompletersGoOn) {
   Watchdog watchdog("a completer waits for a stalled pusher", 60);
   std::array<Protocol::Var, 2> vars;
   Protocol::Var *const x = &vars[0], *const y = &vars[1];
-  Block writer({{x, detail::Mode::kWrite}, {y, detail::Mode::kWrite}});
-  Block reader({{x, detail::Mode::kRead}, {y, detail::Mode::kWrite}});
+  Block writer({{x, AccessMode::kWrite}, {y, AccessMode::kWrite}});
+  Block reader({{x, AccessMode::kRead}, {y, AccessMode::kWrite}});
   Protocol::Access* refused = nullptr;
   Ctx mine, theirs;
   ASSERT_EQ(Protocol::Register(mine, &writer.op, 0, &refused), Protocol::Result::kReady);
@@ -103,7 +103,7 @@ TEST(StalledPusherTest, CompletersGoOn) {
   EXPECT_EQ(result, Protocol::Result::kReady);
   Protocol::Complete(theirs, &reader.op);
   EXPECT_EQ(mine.recycled + theirs.recycled, 2);
-  Block last({{x, detail::Mode::kWrite}});  // closes the reader group, which is then freed
+  Block last({{x, AccessMode::kWrite}});  // closes the reader group, which is then freed
   EXPECT_EQ(Protocol::Register(mine, &last.op, 0, &refused), Protocol::Result::kReady);
   Protocol::Complete(mine, &last.op);
 }

@@ -105,9 +105,9 @@ class DeviceArray : public Array {
   int device_;
 };
 
-// Boundary: a value on its way from the host to a device. `arrays` are the arrays in `from`, `copies` are the same
+// Crossing: a value on its way from the host to a device. `arrays` are the arrays in `from`, `copies` are the same
 // arrays on the device, and `to` takes the place of `from` there.
-struct Boundary {
+struct Crossing {
   Name name;
   Value& from;
   Value& to;
@@ -116,14 +116,14 @@ struct Boundary {
   std::vector<DeviceArray> copies = {};
 };
 
-// BoundaryArrays: finds the arrays in values. This class knows values that are a HostArray, and makes them a
+// CrossingArrays: finds the arrays in values. This class knows values that are a HostArray, and makes them a
 // DeviceArray; other values pass through. A front end with objects of its own derives from it. Several threads of a
 // copy lane may call it at once.
-class BoundaryArrays {
+class CrossingArrays {
  public:
-  virtual ~BoundaryArrays() = default;
-  virtual void Find(std::span<Boundary> values) const;     // fills `arrays` of each
-  virtual void Replace(std::span<Boundary> values) const;  // fills `to` of each
+  virtual ~CrossingArrays() = default;
+  virtual void Find(std::span<Crossing> values) const;     // fills `arrays` of each
+  virtual void Replace(std::span<Crossing> values) const;  // fills `to` of each
 };
 
 }  // namespace engine

@@ -65,8 +65,8 @@ class HeldOps {
  private:
   friend class detail::EngineCore;
   uint32_t PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait);
-  detail::EngineCore* core_;  // keeps the core alive
-  detail::HeldOwner* owner_;  // an entry in the core's list of all who may hold ops
+  detail::EngineCore* core_;   // keeps the core alive
+  detail::ChainOwner* owner_;  // an entry in the core's list of all who may hold ops
 };
 
 }  // namespace engine

@@ -44,7 +44,7 @@ struct SmartStageOptions {
   // HostArray arrives there as a DeviceArray, however the steps run. The copies of staged values are staged too, as one
   // copy from pinned memory for each item.
   bool stage_subgraph_on_cpu = false;
-  std::shared_ptr<const BoundaryArrays> arrays = {};  // a front end's own (array.h); null: only HostArray is known
+  std::shared_ptr<const CrossingArrays> arrays = {};  // a front end's own (array.h); null: only HostArray is known
   std::vector<uint32_t> targets = {};                 // nodes that must stay in the step (mark_target_node)
   std::vector<uint32_t> collectives = {};             // nodes that every process runs in the same order; they stay in
                                                       // the step

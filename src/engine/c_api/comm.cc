@@ -74,7 +74,7 @@ template <class Submit>
 EngineStatus Pushing(const char* function, EngineCommunicator communicator, const EngineOpDesc* op,
                      const EngineCollective* calls, int32_t num_calls, void* buffers, EngineDeleter deleter,
                      Submit&& submit) noexcept {
-  return Guard(function, [&] {
+  return ToStatus(function, [&] {
     Param param(buffers, deleter);
     CommunicatorSlot& slot = Live(communicator);
     Engine& engine = Live(slot.engine);
@@ -98,7 +98,7 @@ using namespace engine::capi;  // NOLINT: this file defines its C face
 using engine::UsageError;
 
 EngineStatus EngineCommunicatorIdNew(const char* kind, EngineCommunicatorId* id) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineCommunicatorId& result = Required(id, "the result");
     const engine::CommunicatorId made = engine::NewCommunicatorId(std::string_view(&Required(kind, "the kind")));
     std::memcpy(result.bytes, made.bytes.data(), sizeof result.bytes);
@@ -107,7 +107,7 @@ EngineStatus EngineCommunicatorIdNew(const char* kind, EngineCommunicatorId* id)
 
 EngineStatus EngineCommunicatorNew(EngineHandle engine, const EngineCommunicatorOptions* options,
                                    EngineCommunicator* communicator) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineCommunicator& result = Required(communicator, "the result");
     engine::Engine& live = Live(engine);
     const EngineCommunicatorOptions given = Given(Required(options, "the options"));
@@ -117,7 +117,7 @@ EngineStatus EngineCommunicatorNew(EngineHandle engine, const EngineCommunicator
 
 EngineStatus EngineCommunicatorNewAll(EngineHandle engine, const EngineCommunicatorOptions* options,
                                       const int32_t* devices, int32_t num_devices, EngineCommunicator* communicators) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineCommunicator* const results = &Required(communicators, "the result");
     engine::Engine& live = Live(engine);
     const size_t n = CheckedCount(num_devices, devices, "devices");
@@ -141,22 +141,22 @@ EngineStatus EngineCommunicatorNewAll(EngineHandle engine, const EngineCommunica
 }
 
 EngineStatus EngineCommunicatorFree(EngineCommunicator communicator) {
-  return Guard(__func__, [&] { FreeHandle(communicator); });
+  return ToStatus(__func__, [&] { FreeHandle(communicator); });
 }
 
 EngineStatus EngineCommunicatorAbort(EngineCommunicator communicator, const char* why) {
-  return Guard(__func__, [&] { Live(communicator).communicator.Abort(&Required(why, "the reason")); });
+  return ToStatus(__func__, [&] { Live(communicator).communicator.Abort(&Required(why, "the reason")); });
 }
 
 EngineStatus EngineCommunicatorVar(EngineCommunicator communicator, EngineVar* var) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineVar& result = Required(var, "the result");
     result = NewHandle<EngineVar>(Live(communicator).communicator.var());
   });
 }
 
 EngineStatus EngineGetCommunicatorInfo(EngineCommunicator communicator, EngineCommunicatorInfo* info) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineCommunicatorInfo& result = Required(info, "the result");
     const engine::Communicator& live = Live(communicator).communicator;
     const engine::CommunicatorStats stats = live.stats();

@@ -128,12 +128,12 @@ EngineOptions ReadConfig(const EngineConfig* given) {
 using namespace engine::capi;  // NOLINT: this file defines its C face
 
 EngineStatus EngineConfigInit(EngineConfig* config, size_t struct_size) {
-  return Guard(__func__,
-               [&] { WriteStruct(ToConfig({}), Required(config, "the config"), struct_size, "EngineConfig"); });
+  return ToStatus(__func__,
+                  [&] { WriteStruct(ToConfig({}), Required(config, "the config"), struct_size, "EngineConfig"); });
 }
 
 EngineStatus EngineConfigFromEnv(EngineConfig* config, size_t struct_size) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     WriteStruct(ToConfig(engine::EngineOptions::FromEnv()), Required(config, "the config"), struct_size,
                 "EngineConfig");
   });

@@ -47,10 +47,10 @@ class EnteredScopes {
 
  private:
   struct Entered {
-    Entered(EngineCancelScope h, const CancelScope& s) : handle(h), scope(s), guard(scope.Enter()) {}
+    Entered(EngineCancelScope h, const CancelScope& s) : handle(h), scope(s), entered(scope.Enter()) {}
     EngineCancelScope handle;
     CancelScope scope;  // a copy, because the handle may be freed before Leave
-    CancelScope::Guard guard;
+    CancelScope::Entered entered;
   };
   std::vector<std::unique_ptr<Entered>> entered_;
 };
@@ -68,43 +68,43 @@ int32_t EngineCApiVersion(void) { return ENGINE_C_API_VERSION; }
 // ---- engines
 
 EngineStatus EngineCreate(const EngineConfig* config, EngineHandle* engine) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineHandle& result = Required(engine, "the result");
     result = NewHandle<EngineHandle>(ReadConfig(config));
   });
 }
 
 EngineStatus EngineShutdown(EngineHandle engine) {
-  return Guard(__func__, [&] { ShutDown(engine); });
+  return ToStatus(__func__, [&] { ShutDown(engine); });
 }
 
 EngineStatus EngineDestroy(EngineHandle engine) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     ShutDown(engine);  // before the handle is freed, because ops that are draining may use it
     FreeHandle(engine);
   });
 }
 
 EngineStatus EngineStop(EngineHandle engine) {
-  return Guard(__func__, [&] { Live(engine).Stop(); });
+  return ToStatus(__func__, [&] { Live(engine).Stop(); });
 }
 
 EngineStatus EngineStart(EngineHandle engine) {
-  return Guard(__func__, [&] { Live(engine).Start(); });
+  return ToStatus(__func__, [&] { Live(engine).Start(); });
 }
 
 EngineStatus EngineSetPolicy(EngineHandle engine, const char* policy) {
-  return Guard(__func__, [&] { Live(engine).SetPolicy(engine::ParsePolicy(&Required(policy, "the policy"))); });
+  return ToStatus(__func__, [&] { Live(engine).SetPolicy(engine::ParsePolicy(&Required(policy, "the policy"))); });
 }
 
 EngineStatus EngineGetPolicy(EngineHandle engine, const char** policy) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     Required(policy, "the result") = engine::Name::Intern(engine::PolicyText(Live(engine).policy_choice())).c_str();
   });
 }
 
 EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     const auto policies = engine::Policies();
     if (index < 0 || static_cast<size_t>(index) >= policies.size()) {
       throw engine::UsageError("there is no policy " + std::to_string(index) + "; there are " +
@@ -117,7 +117,7 @@ EngineStatus EnginePolicyAt(int32_t index, const char** name, const char** help)
 }
 
 EngineStatus EnginePool(EngineHandle engine, const char* name, EnginePlacement* place) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EnginePlacement& result = Required(place, "the result");
     const engine::Placement found = Live(engine).Pool(&Required(name, "the pool's name"));
     result = {static_cast<uint32_t>(found.kind), found.index};
@@ -125,7 +125,7 @@ EngineStatus EnginePool(EngineHandle engine, const char* name, EnginePlacement* 
 }
 
 EngineStatus EngineWorkers(EngineHandle engine, int32_t* workers) {
-  return Guard(__func__, [&] { Required(workers, "the result") = Live(engine).workers(); });
+  return ToStatus(__func__, [&] { Required(workers, "the result") = Live(engine).workers(); });
 }
 
 // Every field of the struct must be a counter of the table; if a row has no field, this does not compile.
@@ -135,7 +135,7 @@ static_assert(sizeof(EngineCounters) == sizeof(size_t) ENGINE_COUNTERS(ENGINE_CO
 static_assert(sizeof(EngineDeviceCounters) == sizeof(size_t) ENGINE_DEVICE_COUNTERS(ENGINE_COUNT_FIELD));
 
 EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineCounters& result = Required(counters, "the result");
     const engine::EngineStats stats = Live(engine).stats();
     EngineCounters read = {};
@@ -145,7 +145,7 @@ EngineStatus EngineGetCounters(EngineHandle engine, EngineCounters* counters) {
 }
 
 EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* counters) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineDeviceCounters& result = Required(counters, "the result");
     const engine::DeviceStats stats = Live(engine).device_stats();
     EngineDeviceCounters read = {};
@@ -157,11 +157,11 @@ EngineStatus EngineGetDeviceCounters(EngineHandle engine, EngineDeviceCounters* 
 #undef ENGINE_COUNT_FIELD
 
 EngineStatus EngineTraceStart(EngineHandle engine) {
-  return Guard(__func__, [&] { Live(engine).StartTrace(); });
+  return ToStatus(__func__, [&] { Live(engine).StartTrace(); });
 }
 
 EngineStatus EngineTraceStop(EngineHandle engine, const char* path, char** json) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     engine::Engine& live = Live(engine);
     const auto refuse = [path](int error) {
       throw IoError(std::string(path) + ": " + std::generic_category().message(error));
@@ -180,7 +180,7 @@ EngineStatus EngineTraceStop(EngineHandle engine, const char* path, char** json)
 }
 
 EngineStatus EngineDescribePending(EngineHandle engine, char** text) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     char*& result = Required(text, "the result");
     result = NewText(Live(engine).DescribePending());
   });
@@ -189,25 +189,25 @@ EngineStatus EngineDescribePending(EngineHandle engine, char** text) {
 // ---- Vars
 
 EngineStatus EngineVarNew(EngineHandle engine, const char* name, EngineVar* var) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineVar& result = Required(var, "the result");
     result = NewHandle<EngineVar>(Live(engine).NewVar(name ? name : ""));
   });
 }
 
 EngineStatus EngineVarCopy(EngineVar var, EngineVar* copy) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineVar& result = Required(copy, "the result");
     result = NewHandle<EngineVar>(Live(var));
   });
 }
 
 EngineStatus EngineVarFree(EngineVar var) {
-  return Guard(__func__, [&] { FreeHandle(var); });
+  return ToStatus(__func__, [&] { FreeHandle(var); });
 }
 
 EngineStatus EngineVarDelete(EngineHandle engine, EngineVar var) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     engine::Var ours = Live(var);
     Live(engine).Delete(ours);
     FreeHandle(var);
@@ -215,68 +215,68 @@ EngineStatus EngineVarDelete(EngineHandle engine, EngineVar var) {
 }
 
 EngineStatus EngineVarVersion(EngineVar var, uint64_t* version) {
-  return Guard(__func__, [&] { Required(version, "the result") = Live(var).version(); });
+  return ToStatus(__func__, [&] { Required(version, "the result") = Live(var).version(); });
 }
 
 EngineStatus EngineVarName(EngineVar var, const char** name) {
-  return Guard(__func__, [&] { Required(name, "the result") = Live(var).name(); });
+  return ToStatus(__func__, [&] { Required(name, "the result") = Live(var).name(); });
 }
 
 // ---- waits
 
 EngineStatus EngineWait(EngineHandle engine, EngineVar var, EngineSite site) {
-  return Guard(__func__, [&] { Live(engine).Wait(Live(var), ToSite(site)); });
+  return ToStatus(__func__, [&] { Live(engine).Wait(Live(var), ToSite(site)); });
 }
 
 EngineStatus EngineWaitFor(EngineHandle engine, EngineVar var, int64_t timeout_ns, EngineSite site) {
-  return Guard(__func__, [&]() -> EngineStatus {
+  return ToStatus(__func__, [&]() -> EngineStatus {
     return Live(engine).WaitFor(Live(var), ReadTimeout(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
   });
 }
 
 EngineStatus EngineWaitToWrite(EngineHandle engine, EngineVar var, EngineSite site) {
-  return Guard(__func__, [&] { Live(engine).WaitToWrite(Live(var), ToSite(site)); });
+  return ToStatus(__func__, [&] { Live(engine).WaitToWrite(Live(var), ToSite(site)); });
 }
 
 EngineStatus EngineWaitAll(EngineHandle engine) {
-  return Guard(__func__, [&] { Live(engine).WaitAll(); });
+  return ToStatus(__func__, [&] { Live(engine).WaitAll(); });
 }
 
 EngineStatus EngineWaitAllFor(EngineHandle engine, int64_t timeout_ns) {
-  return Guard(__func__, [&]() -> EngineStatus {
+  return ToStatus(__func__, [&]() -> EngineStatus {
     return Live(engine).WaitAllFor(ReadTimeout(timeout_ns)) ? ENGINE_OK : ENGINE_TIMEOUT;
   });
 }
 
 EngineStatus EngineClearError(EngineHandle engine, EngineVar var, EngineSite site) {
-  return Guard(__func__, [&] { Live(engine).ClearError(Live(var), ToSite(site)); });
+  return ToStatus(__func__, [&] { Live(engine).ClearError(Live(var), ToSite(site)); });
 }
 
 // ---- cancel scopes
 
 EngineStatus EngineCancelScopeNew(EngineCancelScope* scope) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineCancelScope& result = Required(scope, "the result");
     result = NewHandle<EngineCancelScope>();
   });
 }
 
 EngineStatus EngineCancelScopeCancel(EngineCancelScope scope) {
-  return Guard(__func__, [&] { Live(scope).Cancel(); });
+  return ToStatus(__func__, [&] { Live(scope).Cancel(); });
 }
 
 EngineStatus EngineCancelScopeCancelled(EngineCancelScope scope, int32_t* cancelled) {
-  return Guard(__func__, [&] { Required(cancelled, "the result") = Live(scope).cancelled() ? 1 : 0; });
+  return ToStatus(__func__, [&] { Required(cancelled, "the result") = Live(scope).cancelled() ? 1 : 0; });
 }
 
 EngineStatus EngineCancelScopeEnter(EngineCancelScope scope) {
-  return Guard(__func__, [&] { ThisThreadsScopes().Enter(scope, Live(scope)); });
+  return ToStatus(__func__, [&] { ThisThreadsScopes().Enter(scope, Live(scope)); });
 }
 
 EngineStatus EngineCancelScopeLeave(EngineCancelScope scope) {
-  return Guard(__func__, [&] { ThisThreadsScopes().Leave(scope); });
+  return ToStatus(__func__, [&] { ThisThreadsScopes().Leave(scope); });
 }
 
 EngineStatus EngineCancelScopeFree(EngineCancelScope scope) {
-  return Guard(__func__, [&] { FreeHandle(scope); });
+  return ToStatus(__func__, [&] { FreeHandle(scope); });
 }

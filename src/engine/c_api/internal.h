@@ -2,7 +2,7 @@
 //
 // Threads:   everything is thread-safe; each thread has a last error of its own.
 // Ownership: handle tables live as long as the process, so that a handle may outlive its engine and main().
-// Errors:    everything below throws UsageError for the caller's mistakes; Guard turns it into a status.
+// Errors:    everything below throws UsageError for the caller's mistakes; ToStatus turns it into a status.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ EngineStatus KeepCurrentException(const char* function) noexcept;
 
 // Runs `body`, which returns nothing or a status. No exception leaves it.
 template <class Body>
-EngineStatus Guard(const char* function, Body&& body) noexcept {
+EngineStatus ToStatus(const char* function, Body&& body) noexcept {
   try {
     if constexpr (std::is_void_v<decltype(body())>) {
       body();

@@ -9,14 +9,14 @@ namespace {
 // ---- closures
 
 // The C bodies inside which this thread is, innermost first.
-struct BodyFrame;
-thread_local constinit BodyFrame* t_body = nullptr;
-struct BodyFrame {
-  explicit BodyFrame(EngineHandle its_engine) noexcept : engine(its_engine), outer(t_body) { t_body = this; }
-  BodyFrame(const BodyFrame&) = delete;
-  ~BodyFrame() { t_body = outer; }
+struct CBodyFrame;
+thread_local constinit CBodyFrame* t_body = nullptr;
+struct CBodyFrame {
+  explicit CBodyFrame(EngineHandle its_engine) noexcept : engine(its_engine), outer(t_body) { t_body = this; }
+  CBodyFrame(const CBodyFrame&) = delete;
+  ~CBodyFrame() { t_body = outer; }
   EngineHandle engine;
-  BodyFrame* outer;
+  CBodyFrame* outer;
 };
 
 struct SyncClosure {
@@ -26,7 +26,7 @@ struct SyncClosure {
   Param param;
 
   void operator()(RunContext& run) {
-    const BodyFrame frame(engine);
+    const CBodyFrame frame(engine);
     EngineContext context{run};
     if (const int32_t code = fn(&context, param.get())) throw BodyError(code, context.error);
   }
@@ -39,7 +39,7 @@ struct AsyncClosure {
   Param param;
 
   void operator()(RunContext& run, Completion done) {
-    const BodyFrame frame(engine);
+    const CBodyFrame frame(engine);
     EngineContext context{run};
     const auto handle = NewHandle<EngineCompletion>(std::move(done));
     try {
@@ -56,7 +56,7 @@ struct AsyncClosure {
 template <class Closure, class Submit>
 EngineStatus Pushing(const char* function, EngineHandle engine, const EngineOpDesc* op, typename Closure::Function fn,
                      void* param, EngineDeleter deleter, Submit&& submit) noexcept {
-  return Guard(function, [&]() -> EngineStatus {
+  return ToStatus(function, [&]() -> EngineStatus {
     Closure closure{engine, fn, {param, deleter}};
     Engine& live = Live(engine);
     Description description(op);
@@ -80,7 +80,7 @@ EngineStatus ClaimedUnless(bool accepted, Closure& closure) noexcept {
 template <class End>
 EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) noexcept {
   auto& table = HandleKind<EngineCompletion>::table;
-  return Guard(function, [&] {
+  return ToStatus(function, [&] {
     // A reference of our own, because another thread may use the same handle by mistake.
     CompletionSlot* slot = table.Retain(ToBits(handle));
     if (!slot) {
@@ -106,7 +106,7 @@ EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) no
 }  // namespace
 
 bool InsideBodyOf(EngineHandle engine) noexcept {
-  for (const BodyFrame* frame = t_body; frame; frame = frame->outer) {
+  for (const CBodyFrame* frame = t_body; frame; frame = frame->outer) {
     if (frame->engine == engine) return true;
   }
   return false;
@@ -175,7 +175,7 @@ EngineStatus EnginePushHeld(EngineHandle engine, const EngineOpDesc* op, EngineS
 }
 
 EngineStatus EngineHeldRelease(EngineHeld held) {
-  return Guard(__func__, [&] { FreeHandle(held); });
+  return ToStatus(__func__, [&] { FreeHandle(held); });
 }
 
 // ---- graphs: the same ops, recorded
@@ -221,19 +221,19 @@ EngineStatus EngineOperatorNewAsync(EngineHandle engine, const EngineOpDesc* op,
 }
 
 EngineStatus EngineOperatorPush(EngineHandle engine, EngineOperator op, EngineSite site) {
-  return Guard(__func__, [&] { Live(engine).Push(Live(op), ToSite(site)); });
+  return ToStatus(__func__, [&] { Live(engine).Push(Live(op), ToSite(site)); });
 }
 
 EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, int32_t priority, EngineSite site) {
-  return Guard(__func__, [&] { Live(engine).Push(Live(op), priority, ToSite(site)); });
+  return ToStatus(__func__, [&] { Live(engine).Push(Live(op), priority, ToSite(site)); });
 }
 
 EngineStatus EngineOperatorFree(EngineOperator op) {
-  return Guard(__func__, [&] { FreeHandle(op); });
+  return ToStatus(__func__, [&] { FreeHandle(op); });
 }
 
 EngineStatus EngineSetBulkSize(EngineHandle engine, int32_t size, int32_t* previous) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     const int before = engine::SetBulkSize(Live(engine), size);
     if (previous) *previous = before;
   });
@@ -242,34 +242,34 @@ EngineStatus EngineSetBulkSize(EngineHandle engine, int32_t size, int32_t* previ
 // ---- inside a body
 
 EngineStatus EngineContextName(const EngineContext* context, const char** name) {
-  return Guard(__func__, [&] { Required(name, "the result") = Required(context, "the context").run.name(); });
+  return ToStatus(__func__, [&] { Required(name, "the result") = Required(context, "the context").run.name(); });
 }
 
 EngineStatus EngineContextWorker(const EngineContext* context, int32_t* worker) {
-  return Guard(__func__, [&] { Required(worker, "the result") = Required(context, "the context").run.worker(); });
+  return ToStatus(__func__, [&] { Required(worker, "the result") = Required(context, "the context").run.worker(); });
 }
 
 EngineStatus EngineContextVersion(const EngineContext* context, EngineVar var, uint64_t* version) {
-  return Guard(__func__,
-               [&] { Required(version, "the result") = Required(context, "the context").run.version(Live(var)); });
+  return ToStatus(__func__,
+                  [&] { Required(version, "the result") = Required(context, "the context").run.version(Live(var)); });
 }
 
 EngineStatus EngineContextCancelled(const EngineContext* context, int32_t* cancelled) {
-  return Guard(__func__,
-               [&] { Required(cancelled, "the result") = Required(context, "the context").run.cancelled() ? 1 : 0; });
+  return ToStatus(
+      __func__, [&] { Required(cancelled, "the result") = Required(context, "the context").run.cancelled() ? 1 : 0; });
 }
 
 EngineStatus EngineContextDeferSync(const EngineContext* context, int32_t* defer) {
-  return Guard(__func__,
-               [&] { Required(defer, "the result") = Required(context, "the context").run.defer_sync() ? 1 : 0; });
+  return ToStatus(__func__,
+                  [&] { Required(defer, "the result") = Required(context, "the context").run.defer_sync() ? 1 : 0; });
 }
 
 EngineStatus EngineContextCudaStream(const EngineContext* context, void** stream) {
-  return Guard(__func__, [&] { Required(stream, "the result") = CudaStream(Required(context, "the context").run); });
+  return ToStatus(__func__, [&] { Required(stream, "the result") = CudaStream(Required(context, "the context").run); });
 }
 
 EngineStatus EngineContextAllocate(EngineContext* context, uint64_t bytes, EngineDeviceMemory* memory, void** data) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineContext& live = Required(context, "the context");
     EngineDeviceMemory& result = Required(memory, "the result");
     void*& address = Required(data, "the address");
@@ -279,25 +279,25 @@ EngineStatus EngineContextAllocate(EngineContext* context, uint64_t bytes, Engin
 }
 
 EngineStatus EngineDeviceMemoryFree(EngineDeviceMemory memory) {
-  return Guard(__func__, [&] { FreeHandle(memory); });
+  return ToStatus(__func__, [&] { FreeHandle(memory); });
 }
 
 EngineStatus EngineContextCopyIn(EngineContext* context, void* to_device, const void* from_host, uint64_t bytes) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     engine::RunContext& run = Required(context, "the context").run;
     OrThrow(run.device().CopyIn(to_device, from_host, bytes, run.stream()));
   });
 }
 
 EngineStatus EngineContextCopyOut(EngineContext* context, void* to_host, const void* from_device, uint64_t bytes) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     engine::RunContext& run = Required(context, "the context").run;
     OrThrow(run.device().CopyOut(to_host, from_device, bytes, run.stream()));
   });
 }
 
 EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t grain, EngineRangeFn fn, void* arg) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineContext& live = Required(context, "the context");
     Required(fn, "the function");
     if (n < 0 || grain < 0) {
@@ -306,7 +306,7 @@ EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t
     }
     const EngineHandle engine = t_body ? t_body->engine : nullptr;
     const auto body = [fn, arg, engine](size_t begin, size_t end) {
-      const BodyFrame frame(engine);  // a piece may run on any thread
+      const CBodyFrame frame(engine);  // a piece may run on any thread
       if (const int32_t code = fn(arg, static_cast<int64_t>(begin), static_cast<int64_t>(end))) {
         throw BodyError(code, "the piece [" + std::to_string(begin) + ", " + std::to_string(end) +
                                   ") returned status " + std::to_string(code));
@@ -317,7 +317,7 @@ EngineStatus EngineContextParallelFor(EngineContext* context, int64_t n, int64_t
 }
 
 EngineStatus EngineOpSetError(EngineContext* context, const char* message) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineContext& its = Required(context, "the context");
     std::string text = &Required(message, "the message");
     const std::lock_guard lock(its.mu);
@@ -337,11 +337,11 @@ EngineStatus EngineCompletionFail(EngineCompletion done, int32_t code, const cha
 }
 
 EngineStatus EngineCompletionRetain(EngineCompletion done) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     if (!HandleKind<EngineCompletion>::table.Retain(ToBits(done))) RefuseHandle(done, "completion");
   });
 }
 
 EngineStatus EngineCompletionRelease(EngineCompletion done) {
-  return Guard(__func__, [&] { FreeHandle(done); });
+  return ToStatus(__func__, [&] { FreeHandle(done); });
 }

@@ -32,7 +32,7 @@ void Start(EnginePlan plan, const EngineRunOptions& given, EngineSite site, Engi
 }  // namespace
 
 EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineGraph& result = Required(graph, "the result");
     Live(engine);
     result = NewHandle<EngineGraph>(engine);
@@ -40,11 +40,11 @@ EngineStatus EngineGraphNew(EngineHandle engine, EngineGraph* graph) {
 }
 
 EngineStatus EngineGraphOrder(EngineGraph graph, uint32_t before, uint32_t after) {
-  return Guard(__func__, [&] { Live(graph).graph.Order({before, 0, 0}, {after, 0, 0}); });
+  return ToStatus(__func__, [&] { Live(graph).graph.Order({before, 0, 0}, {after, 0, 0}); });
 }
 
 EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan* plan) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EnginePlanOptions options{};
     options.name = name;
     Compile(graph, options, plan);
@@ -52,7 +52,7 @@ EngineStatus EngineGraphCompile(EngineGraph graph, const char* name, EnginePlan*
 }
 
 EngineStatus EngineGraphCompileWith(EngineGraph graph, const EnginePlanOptions* options, EnginePlan* plan) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EnginePlanOptions given{};
     ReadStruct(Required(options, "the options"), given, "EnginePlanOptions");
     Compile(graph, given, plan);
@@ -60,11 +60,11 @@ EngineStatus EngineGraphCompileWith(EngineGraph graph, const EnginePlanOptions* 
 }
 
 EngineStatus EngineGraphFree(EngineGraph graph) {
-  return Guard(__func__, [&] { FreeHandle(graph); });
+  return ToStatus(__func__, [&] { FreeHandle(graph); });
 }
 
 EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineRunOptions options{};
     options.policy = policy;
     Start(plan, options, site, run);
@@ -72,7 +72,7 @@ EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite sit
 }
 
 EngineStatus EnginePlanStartWith(EnginePlan plan, const EngineRunOptions* options, EngineSite site, EngineRun* run) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     EngineRunOptions given{};
     ReadStruct(Required(options, "the options"), given, "EngineRunOptions");
     Start(plan, given, site, run);
@@ -80,31 +80,31 @@ EngineStatus EnginePlanStartWith(EnginePlan plan, const EngineRunOptions* option
 }
 
 EngineStatus EnginePlanDescribe(EnginePlan plan, char** text) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     char*& result = Required(text, "the result");
     result = NewText(Live(plan).Describe());
   });
 }
 EngineStatus EnginePlanDot(EnginePlan plan, char** text) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     char*& result = Required(text, "the result");
     result = NewText(Live(plan).Dot());
   });
 }
 EngineStatus EnginePlanFree(EnginePlan plan) {
-  return Guard(__func__, [&] { FreeHandle(plan); });
+  return ToStatus(__func__, [&] { FreeHandle(plan); });
 }
 
 EngineStatus EngineRunWait(EngineRun run, EngineSite site) {
-  return Guard(__func__, [&] { Live(run).Wait(ToSite(site)); });
+  return ToStatus(__func__, [&] { Live(run).Wait(ToSite(site)); });
 }
 EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site) {
-  return Guard(__func__, [&] {
+  return ToStatus(__func__, [&] {
     if (timeout_ns < 0)
       throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns; it may not be negative");
     return Live(run).WaitFor(std::chrono::nanoseconds(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
   });
 }
 EngineStatus EngineRunFree(EngineRun run) {
-  return Guard(__func__, [&] { FreeHandle(run); });
+  return ToStatus(__func__, [&] { FreeHandle(run); });
 }

@@ -88,7 +88,7 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
       step();
     } catch (const std::exception& error) {
       const std::exception_ptr cause = FailWith(error.what());
-      DevicesOf(*core).Attend();
+      DevicesOf(*core).AskOwners();
       std::rethrow_exception(cause);
     }
   }
@@ -249,7 +249,7 @@ void Communicator::Abort(std::string_view why) {
   if (State("Abort").process != getpid())
     throw UsageError("communicator '" + name() + "': Abort in a fork's child: the communicator is the parent's");
   state_->Fail("aborted: " + std::string(why));
-  DevicesOf(*state_->core).Attend();
+  DevicesOf(*state_->core).AskOwners();
 }
 
 std::vector<Communicator> NewCommunicators(Engine& engine, std::span<const int> devices,

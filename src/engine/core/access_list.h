@@ -53,7 +53,7 @@ inline uint32_t Merge(Access* a, uint32_t n) {
     if (kept > 0 && a[kept - 1].var == a[i].var) {
       uint64_t& word = a[kept - 1].word;
       const uint64_t listed = std::min(word >> 2, a[i].word >> 2);
-      const uint64_t mode = (word & 3) == (a[i].word & 3) ? word & 3 : static_cast<uint64_t>(Mode::kUpdate);
+      const uint64_t mode = (word & 3) == (a[i].word & 3) ? word & 3 : static_cast<uint64_t>(AccessMode::kUpdate);
       word = listed << 2 | mode;
     } else {
       a[kept].var = a[i].var;

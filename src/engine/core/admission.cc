@@ -47,7 +47,7 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     const uint32_t seq = changes_.load(std::memory_order_acquire);
     const uint64_t pending = core_.slots().Pending();
     if (pending <= enough) break;
-    const bool device_busy = core_.KickBusyDevices();
+    const bool device_busy = core_.PollBusyFaster();
     if (!core_.Stopped() && core_.DriveOne()) continue;  // mutant: push_drives_while_stopped
     if (HostMayProgress()) {
       FutexWait(changes_, seq);

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "core/completion_state.h"
-#include "order/held_chain.h"
+#include "order/op_chain.h"
 
 namespace engine::detail {
 namespace {
@@ -46,7 +46,7 @@ Kept KeptOf(BlockKind kind, uint32_t cls, const void* block) {
       return at(static_cast<const OpRecord*>(block)->extra.state);
     case BlockKind::kVars:  // a walk in a fork's child, and names in reports
       if (cls == kVarClass) return at(static_cast<const VarCore*>(block)->pusher);
-      return {0, BlockBytes(cls)};  // a chain: stale pointers to it are looked through (held_chain.h)
+      return {0, BlockBytes(cls)};  // a chain: stale pointers to it are looked through (op_chain.h)
     case BlockKind::kCompletions: return at(static_cast<const CompletionState*>(block)->refs);
   }
   return {};

@@ -1,5 +1,5 @@
 // EngineCore: one engine. What it has is kept by its owners, each with its own lock, its own way over a fork and a file of its
-// own (slots, gate, epochs, admission, caller_pool, held_chains, pools, threads, watchdog). EngineCore brings them together:
+// own (slots, gate, epochs, admission, caller_pool, op_chains, pools, threads, watchdog). EngineCore brings them together:
 // it has what each op looks at, and the steps that an op goes through:
 //   push.cc       validate, take a block, fill it, register          execute.cc   run, settle, release, propagate
 //   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll
@@ -20,7 +20,7 @@
 #include "core/device_side.h"
 #include "core/epochs.h"
 #include "core/gate.h"
-#include "core/held_chains.h"
+#include "core/op_chains.h"
 #include "core/pools.h"
 #include "core/push_scopes.h"
 #include "core/slots.h"
@@ -31,7 +31,7 @@
 #include "order/op_kind.h"
 #include "order/op_record.h"
 #include "sched/pool.h"
-#include "sched/turns.h"
+#include "sched/processor_turns.h"
 
 namespace engine::detail {
 
@@ -62,22 +62,24 @@ class EngineCore final : public PoolHost {
   void ReleaseHeld(CompletionState* claim);
 
   // Where an op goes that is pushed by this thread now, and what it is under there.
-  struct Home {
+  struct PoolChoice {
     uint8_t pool = 0;
     uint8_t intra_op = 0;
     uint32_t flags = 0;
   };
-  Home HomeOf(const Placement& place);
-  uint8_t HomePool(PolicyStamp stamp) const { return stamp.rules().uses_workers ? pools_.home() : kCallerPool; }
+  PoolChoice ChoosePool(const Placement& place);
+  uint8_t DefaultPoolOf(PolicyStamp stamp) const {
+    return stamp.rules().uses_workers ? pools_.default_pool() : kCallerPool;
+  }
   // Of a drawn up op (draft.h): its place in the order, and its start if it is ready.
   void StartRecord(ThreadSlot& slot, Draft draft);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RecycleRecord(ThreadSlot& slot, OpRecord* op);
   // Members of chains: how many the chain holds then, 0 if somebody needed it meanwhile, and it has been released.
-  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, Home home, bool may_wait,
-                       HeldOwner& owner);
-  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner);  // of a run, into its chain
-  HeldChains& chains() { return chains_; }
+  uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, PoolChoice choice, bool may_wait,
+                       ChainOwner& owner);
+  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwner& owner);  // of a run, into its chain
+  OpChains& chains() { return chains_; }
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
   void PushClear(VarRef var, Site site);
@@ -112,7 +114,7 @@ class EngineCore final : public PoolHost {
   bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
   // --- internal_ops.cc
-  Draft NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site);
+  Draft NewInternal(ThreadSlot& slot, VarRef var, AccessMode mode, OpKindId kind, Site site);
   void RegisterInternal(ThreadSlot& slot, Draft draft);
   void EndWait(Pass& pass, OpRecord* op);
   void ClearPoison(Pass& pass, OpRecord* op);  // of its Var
@@ -139,8 +141,8 @@ class EngineCore final : public PoolHost {
   bool WaitAll(Clock::time_point deadline, bool report);
   bool AllOverSoon(Clock::time_point deadline);
   bool WaitForEpochs(Clock::time_point deadline);
-  bool KickBusyDevices();  // hurries them for who waits; false: none is busy
-  void TellDrain(Worker& worker, const OpRecord* next) override;
+  bool PollBusyFaster();  // hurries them for who waits; false: none is busy
+  void DeliverDrainNote(Worker& worker, const OpRecord* next) override;
 
   // --- completion.cc
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count
@@ -185,7 +187,7 @@ class EngineCore final : public PoolHost {
   CallerPool& caller_pool() { return caller_pool_; }
   Watchdog& watchdog() { return watchdog_; }
   Arena& ops() { return ops_; }
-  Turns& turns() { return turns_; }
+  ProcessorTurns& turns() { return turns_; }
 
   // --- core.cc
   void StartLostThreads();  // in the child of a fork, on its first use
@@ -207,10 +209,10 @@ class EngineCore final : public PoolHost {
   void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Release();
   // Keeps the core while a call is inside it: an op that the call drives may destroy the engine.
-  struct Hold {
-    explicit Hold(EngineCore* held) : core(held) { core->Retain(); }
-    ~Hold() { core->Release(); }
-    Hold(const Hold&) = delete;
+  struct KeepAlive {
+    explicit KeepAlive(EngineCore* held) : core(held) { core->Retain(); }
+    ~KeepAlive() { core->Release(); }
+    KeepAlive(const KeepAlive&) = delete;
     EngineCore* core;
   };
   void ReleaseVarCore(VarCore* var);  // its deletion has completed: drops the engine's count
@@ -247,8 +249,8 @@ class EngineCore final : public PoolHost {
   void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
   void MakeTemplate(Operator::State& state);
   void PushTemplate(Operator::State& state, int priority, Site site);
-  Home HomeNow() const;
-  Draft NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, Home home,
+  PoolChoice ChoosePool() const;
+  Draft NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, PoolChoice choice,
                   bool may_wait);
   uint32_t ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const;
   static uint32_t ListOnce(ThreadSlot* slot, OpRecord* op);
@@ -260,8 +262,8 @@ class EngineCore final : public PoolHost {
   [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);
 
   // push.cc: members of chains
-  uint32_t AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner, bool open);
-  HeldChain* OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count);
+  uint32_t AppendInline(ThreadSlot& slot, Draft& draft, OpChain& chain, ChainOwner& owner, bool open);
+  OpChain* OpenChain(ThreadSlot& slot, Draft& draft, ChainOwner& owner, uint32_t* count);
   // execute.cc
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
   static void PrefetchFollower(OpRecord* op);
@@ -316,10 +318,10 @@ class EngineCore final : public PoolHost {
   // Held by Stop, Start and Shutdown until they return, so that each finds the engine running, stopped or ended.
   Mutex change_mu_;
 
-  HeldChains chains_{*this};
+  OpChains chains_{*this};
   Watchdog watchdog_{*this};
 
-  Turns turns_;
+  ProcessorTurns turns_;
 
   std::atomic<Clock::time_point> trace_start_{};  // relaxed: written before tracing_ is released
 };

@@ -43,14 +43,14 @@ class DeviceSide {
   // started again when more has. Passes the error of lost lanes to the Vars.
   virtual bool MayRunOnHost(OpRecord* op) = 0;
   // The issuer turns to something else than the next op of the chain whose ops it issued last, or that `op` is of.
-  virtual void LeaveRun(Worker& worker) = 0;
-  virtual void LeaveRunOf(OpRecord* op) = 0;
+  virtual void EndDispatchOf(Worker& worker) = 0;
+  virtual void EndDispatchOf(OpRecord* op) = 0;
 
   // --- waiting
   // For a wait, before it sleeps: true if the Var's last write has retired, looking for at most `most`.
   virtual bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) = 0;
   virtual bool Busy() const = 0;                       // something issued has not retired
-  virtual void Kick() = 0;                             // a host waiter came: polls at the pace of waiters from now on
+  virtual void PollFaster() = 0;                       // a host waiter came: polls at the pace of waiters from now on
   virtual void Ask(std::atomic<bool>& asked) = 0;      // the same for what is parked, or will be, with this word
   virtual bool Unretired(const VarPoints&) const = 0;  // in a fork's child, alone
 

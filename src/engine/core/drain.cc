@@ -7,10 +7,10 @@
 namespace engine::detail {
 
 bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
-  for (const RunFrame* f = t_frame; f; f = f->outer)
+  for (const BodyFrame* f = t_frame; f; f = f->outer)
     if (f->core == this)
       throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) + "' would wait for itself");
-  const Hold hold(this);
+  const KeepAlive alive(this);
   chains_.ReleaseAll();
   if (!AllOverSoon(deadline)) {
     RefuseWaitInHook();
@@ -50,7 +50,7 @@ bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
     const uint32_t seen = epochs_.word();
     if (epochs_.Over(last, &awaited)) return true;
     chains_.ReleaseAll();  // behind the HeavyFence: a chain that is appended to later sees what is awaited
-    KickBusyDevices();
+    PollBusyFaster();
     if (DriveOne(&ran)) {
       while (ran == awaited && DriveOne(&ran)) {  // nothing can be over before these are
       }
@@ -63,15 +63,15 @@ bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
   }
 }
 
-bool EngineCore::KickBusyDevices() {
+bool EngineCore::PollBusyFaster() {
   const bool busy = has_devices_.load(std::memory_order_relaxed) && devices_->Busy();
-  if (busy) devices_->Kick();
+  if (busy) devices_->PollFaster();
   return busy;
 }
 
-void EngineCore::TellDrain(Worker& worker, const OpRecord* next) {
-  const uint8_t untold = std::exchange(worker.untold, 0);
-  if (untold && !(next && 1u + next->extra.epoch == untold)) epochs_.Note();  // mutant: untold_drain
+void EngineCore::DeliverDrainNote(Worker& worker, const OpRecord* next) {
+  const uint8_t drain_note = std::exchange(worker.drain_note, 0);
+  if (drain_note && !(next && 1u + next->extra.epoch == drain_note)) epochs_.Note();  // mutant: drain_note_kept_back
 }
 
 void EngineCore::NoteIdle() {

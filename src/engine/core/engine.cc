@@ -40,8 +40,8 @@ CancelScope::CancelScope() : cancelled_(std::make_shared<std::atomic<bool>>(fals
 // relaxed: a flag that is looked at when an op starts; it publishes nothing.
 void CancelScope::Cancel() noexcept { cancelled_->store(true, std::memory_order_relaxed); }
 bool CancelScope::cancelled() const noexcept { return cancelled_->load(std::memory_order_relaxed); }
-CancelScope::Guard::Guard(CancelScope& scope) noexcept : outer_(std::exchange(detail::t_scopes.cancel, &scope)) {}
-CancelScope::Guard::~Guard() { detail::t_scopes.cancel = outer_; }
+CancelScope::Entered::Entered(CancelScope& scope) noexcept : outer_(std::exchange(detail::t_scopes.cancel, &scope)) {}
+CancelScope::Entered::~Entered() { detail::t_scopes.cancel = outer_; }
 
 void HeldOp::Release() noexcept {
   if (!claim_) return;
@@ -57,7 +57,7 @@ void HeldOp::Release() noexcept {
 void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
   const detail::PieceOfOp op;
   const auto piece = [&](size_t begin, size_t end) {
-    const detail::PieceOfOp::Guard inside(op);
+    const detail::PieceOfOp::Inside inside(op);
     body(begin, end);
   };
   core_->pool(op_->extra.pool).ParallelFor(n, grain, piece, op_->extra.intra_op);
@@ -90,7 +90,7 @@ namespace {
 
 Stream RunContext::stream() const {
   if (!defer_sync()) NotOnDevice(op_, "stream");
-  for (const detail::RunFrame* f = detail::t_frame; f; f = f->outer)
+  for (const detail::BodyFrame* f = detail::t_frame; f; f = f->outer)
     if (f->op == op_ && f->stream) return f->stream;  // captured
   return core_->devices().StreamOf(op_);
 }

@@ -3,7 +3,7 @@
 
 namespace engine::detail {
 
-thread_local constinit RunFrame* t_frame = nullptr;
+thread_local constinit BodyFrame* t_frame = nullptr;
 thread_local constinit bool t_role_lent = false;
 thread_local constinit bool t_in_piece = false;
 
@@ -33,7 +33,7 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
   LightFence();
   if (epochs_.Awaited(epoch) && (!next || next->extra.epoch != epoch)) [[unlikely]] {
     if (worker && !next) {
-      worker->untold = 1 + epoch;  // what its queue holds may be of that epoch, too
+      worker->drain_note = 1 + epoch;  // what its queue holds may be of that epoch, too
     } else {
       epochs_.Note();
     }
@@ -47,7 +47,7 @@ void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); 
 
 template <bool kBody>
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  HeldChain* chain = nullptr;  // of an op for a device that was refused there: it ends here, and its chain goes on
+  OpChain* chain = nullptr;  // of an op for a device that was refused there: it ends here, and its chain goes on
   if (op->extra.flags & (kScoped | kInChain | kForgotten | (kBody ? uint32_t{kDeferred} : 0u))) [[unlikely]] {
     if (kBody && (op->extra.flags & kDeferred)) return EndDeferredBody(slot, op, error);
     if (op->extra.flags & kScoped) op->scope().~ScopePtr();
@@ -85,7 +85,7 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
   if ((op->extra.flags & (kScoped | kAsyncOp | kOwnWay)) | poisoned_.load(std::memory_order_relaxed) |
       tracing_.load(std::memory_order_relaxed) | has_devices_.load(std::memory_order_relaxed)) [[unlikely]]
     return ExecuteWatched(slot, op, worker, raised);
-  RunFrame frame{this, op, t_frame};
+  BodyFrame frame{this, op, t_frame};
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);
   const ClosureType* type = op->extra.closure;
@@ -127,7 +127,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   const auto begin = tracing_.load(std::memory_order_relaxed) ? Clock::now() : Clock::time_point{};
   const char* const name = op->extra.name;
   const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the caller's
-  RunFrame frame{this, op, t_frame};
+  BodyFrame frame{this, op, t_frame};
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);
   // Of an asynchronous op the error goes to its completion, which may settle it before the body returns; a pin keeps
@@ -189,7 +189,7 @@ ErrorRecord* EngineCore::FirstPoison(OpRecord* op) {
   uint32_t listed = UINT32_MAX;
   for (uint32_t i = 0; i < op->n_access; ++i) {
     Access& a = op->accesses()[i];
-    if (a.mode() == Mode::kWrite || a.listed() >= listed) continue;  // mutant: last_listed_error
+    if (a.mode() == AccessMode::kWrite || a.listed() >= listed) continue;  // mutant: last_listed_error
     // relaxed: granted after the writer that set it; the grant orders us behind.
     if (ErrorRecord* e = CoreOf(a.var)->completer.poison.load(std::memory_order_relaxed)) {
       first = e;
@@ -216,7 +216,7 @@ void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
     if (a.read()) continue;
     if (error) {
       SetPoison(CoreOf(a.var), error);
-    } else if (a.mode() == Mode::kWrite) {  // mutant: update_clears_poison
+    } else if (a.mode() == AccessMode::kWrite) {  // mutant: update_clears_poison
       // An Update leaves the poison of a run_always op's Var where it is.
       SetPoison(CoreOf(a.var), nullptr);
     }

@@ -91,7 +91,7 @@ static void Orphan(OpRecord* op) {
 // Each owner makes itself anew. The memory of the ops goes first, which slots have caches of.
 void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   vars_.UnlockForFork();
-  for (RunFrame* f = t_frame; f; f = f->outer)
+  for (BodyFrame* f = t_frame; f; f = f->outer)
     if (f->core == this) Orphan(f->op);
   Renew(ops_, BlockKind::kOps, options_.max_pending);
   Renew(completions_, BlockKind::kCompletions, size_t{1} << 10);

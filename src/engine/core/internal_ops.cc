@@ -7,7 +7,7 @@
 
 namespace engine::detail {
 
-Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId kind, Site site) {
+Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, AccessMode mode, OpKindId kind, Site site) {
   const uint32_t cls = ClassOf(sizeof(OpRecord) + sizeof(Access) + sizeof(WaitNode));
   auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
   op->Init({.name = kind == OpKindId::kWait ? "wait" : "clear_error",
@@ -21,9 +21,9 @@ Draft EngineCore::NewInternal(ThreadSlot& slot, VarRef var, Mode mode, OpKindId 
   op->n_access = 1;
   op->accesses()[0].var = var.core();
   op->accesses()[0].word = static_cast<uint64_t>(mode);
-  Protocol::SetPins(op, mode != Mode::kRead);
+  Protocol::SetPins(op, mode != AccessMode::kRead);
   Draft draft(slot, op);
-  if (mode == Mode::kRead) slot.cache.Reserve(kGroupClass, 1);
+  if (mode == AccessMode::kRead) slot.cache.Reserve(kGroupClass, 1);
   if (kind == OpKindId::kWait) ::new (op->closure()) WaitNode;
   return draft;
 }
@@ -40,14 +40,14 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
   draft.Commit();
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);
-  HeldChains::ReleaseNeeded(slot);
+  OpChains::ReleaseNeeded(slot);
 }
 
 void EngineCore::PushClear(VarRef var, Site site) {
   CheckVar(var.core(), "argument", "clear_error", site);
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  RegisterInternal(slot, NewInternal(slot, var, Mode::kUpdate, OpKindId::kClear, site));
+  RegisterInternal(slot, NewInternal(slot, var, AccessMode::kUpdate, OpKindId::kClear, site));
 }
 
 VarCore* EngineCore::NewVar(std::string_view name) {
@@ -74,7 +74,7 @@ void EngineCore::DeleteVar(VarCore* var) {
   op->n_access = 1;
   assert(op->accesses() == &var->delete_access);
   var->delete_access.var = var;
-  var->delete_access.word = static_cast<uint64_t>(Mode::kUpdate);
+  var->delete_access.word = static_cast<uint64_t>(AccessMode::kUpdate);
   Protocol::SetPins(op, 1);
   RegisterInternal(*slot, Draft(*slot, op));
 }

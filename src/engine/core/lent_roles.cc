@@ -14,9 +14,9 @@ LentRoles::~LentRoles() {
 void LentRoles::Lend(EngineCore& awaited) {
   LendOf(awaited);
   if (t_in_piece) return;  // the roles are another thread's, and ops on its stack must not be touched here
-  for (const RunFrame* f = t_frame; f; f = f->outer) {
+  for (const BodyFrame* f = t_frame; f; f = f->outer) {
     bool seen = f->core == &awaited;
-    for (const RunFrame* inner = t_frame; inner != f; inner = inner->outer) seen |= inner->core == f->core;
+    for (const BodyFrame* inner = t_frame; inner != f; inner = inner->outer) seen |= inner->core == f->core;
     if (seen) continue;
     try {
       LendOf(*f->core);
@@ -28,11 +28,11 @@ void LentRoles::Lend(EngineCore& awaited) {
 
 void LentRoles::LendOf(EngineCore& core) {
   core.RefuseWaitInHook();
-  for (const RunFrame* f = t_frame; f; f = f->outer)
+  for (const BodyFrame* f = t_frame; f; f = f->outer)
     if (f->core == &core && (f->op->extra.flags & kInChain)) core.chains().Leave(f->op);
   Worker* const role = core.Slot().worker;
   bool drives = false, ours = false;
-  for (const RunFrame* f = t_frame; f; f = f->outer) {
+  for (const BodyFrame* f = t_frame; f; f = f->outer) {
     ours |= f->core == &core;
     drives |= f->core == &core && f->op->extra.pool == kCallerPool;
   }

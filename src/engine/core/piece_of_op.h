@@ -4,7 +4,7 @@
 // the op, under the scopes of the op's thread, and what would wait for the op itself is refused. It may not wait for other
 // ops of its engine either: the op's worker, which whoever waits has to lend away, is another thread's.
 //
-// Threads: made on the op's thread; a Guard on the piece's, for the time of the piece, while the op's thread is in ParallelFor.
+// Threads: made on the op's thread; an Inside on the piece's, for the time of the piece, while the op's thread is in ParallelFor.
 #pragma once
 
 #include <utility>
@@ -15,7 +15,7 @@ namespace engine::detail {
 
 class PieceOfOp {
  public:
-  class Guard;
+  class Inside;
   PieceOfOp() noexcept : frame_(t_frame), scopes_{.cancel = t_scopes.cancel, .policy = t_scopes.policy} {}
 
  private:
@@ -24,19 +24,19 @@ class PieceOfOp {
     std::swap(t_scopes, scopes_);
     std::swap(t_in_piece, in_piece_);
   }
-  RunFrame* frame_;
+  BodyFrame* frame_;
   PushScopes scopes_;  // no bulk or capture: these are one thread's
   bool in_piece_ = true;
 };
 
-class PieceOfOp::Guard {
+class PieceOfOp::Inside {
  public:
-  explicit Guard(const PieceOfOp& op) noexcept : other_(op) {
+  explicit Inside(const PieceOfOp& op) noexcept : other_(op) {
     other_.ExchangeWithThread();
     t_scopes.aside = &other_.scopes_;
   }
-  ~Guard() { other_.ExchangeWithThread(); }
-  Guard(const Guard&) = delete;
+  ~Inside() { other_.ExchangeWithThread(); }
+  Inside(const Inside&) = delete;
 
  private:
   PieceOfOp other_;  // inside the piece, what the thread had before

@@ -6,7 +6,7 @@ namespace engine::detail {
 
 Pools::Pools(EngineCore& core, bool stopped)
     : stopped_(stopped),
-      home_(core.options().workers == 0 ? kCallerPool : kDefaultPool),
+      default_pool_(core.options().workers == 0 ? kCallerPool : kDefaultPool),
       end_of_named_(kFirstNamedPool),
       core_(core) {
   const EngineOptions& options = core.options();

@@ -33,10 +33,12 @@ class Pools {
   explicit Pools(EngineCore& core, bool stopped = true);
 
   class Pool& at(uint8_t index) const { return *at_[index].load(std::memory_order_acquire); }
-  uint8_t home() const { return home_; }  // of policies that use workers: the caller pool if there are none
+  uint8_t default_pool() const {
+    return default_pool_;
+  }  // of policies that use workers: the caller pool if there are none
   uint8_t Index(const Placement& place) {
     if (place.kind == Placement::Kind::kDefault) [[likely]]
-      return home_;
+      return default_pool_;
     return LaneIndex(place);
   }
   bool OnDevice(uint8_t index) const {
@@ -67,7 +69,7 @@ class Pools {
   void StartRoles() REQUIRES(mu_);
 
   std::atomic<bool> stopped_;  // changed under mu_
-  const uint8_t home_;
+  const uint8_t default_pool_;
   uint8_t end_of_named_;
   std::atomic<uint64_t> on_device_{
       0};  // bit, from kFirstChannelPool: its ops go to a device; set before the pool is there

@@ -7,13 +7,15 @@
 #include "core/access_list.h"
 #include "core/completion_state.h"
 #include "core/draft.h"
-#include "order/held_chain.h"
+#include "order/op_chain.h"
 
 namespace engine::detail {
 
 namespace {
 
-const char* ModeName(Mode mode) { return mode == Mode::kRead ? "reads" : mode == Mode::kUpdate ? "updates" : "writes"; }
+const char* ModeName(AccessMode mode) {
+  return mode == AccessMode::kRead ? "reads" : mode == AccessMode::kUpdate ? "updates" : "writes";
+}
 
 std::string Where(const char* op, Site site) {
   return (*op ? "op '" + std::string(op) + "'" : std::string("an unnamed op")) + " pushed at " + site.file + ":" +
@@ -57,7 +59,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
   Access* const accesses = op->accesses();
   Access* a = accesses;
   uint64_t place = 0;
-  const auto add = [&](const VarSet& set, Mode mode) {
+  const auto add = [&](const VarSet& set, AccessMode mode) {
     if (set.size() == 0) return;
     for (const VarRef& var : set) {
       VarCore* core = var.core();
@@ -70,9 +72,9 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
       ++a;
     }
   };
-  add(desc.reads, Mode::kRead);
-  add(desc.updates, Mode::kUpdate);
-  add(desc.writes, Mode::kWrite);
+  add(desc.reads, AccessMode::kRead);
+  add(desc.updates, AccessMode::kUpdate);
+  add(desc.writes, AccessMode::kWrite);
   const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
   if (count > kFewVars || (count > 1 && Sort(accesses, count))) [[unlikely]]
@@ -94,19 +96,19 @@ void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool ma
 }
 
 // Where this thread's policy puts ops of the default pool. Read once a push: another thread may change the policy.
-ENGINE_INLINE EngineCore::Home EngineCore::HomeNow() const {
+ENGINE_INLINE EngineCore::PoolChoice EngineCore::ChoosePool() const {
   const PolicyStamp stamp = Stamp();
   const PolicyRules& rules = stamp.rules();
   if (rules.uses_workers) [[likely]]
-    return {.pool = pools_.home()};
-  Home home{.pool = kCallerPool, .flags = kAtPush | (stamp.raise ? kRaise : 0u)};
-  if (rules.own_intra_op) home.intra_op = stamp.intra_op;
-  return home;
+    return {.pool = pools_.default_pool()};
+  PoolChoice choice{.pool = kCallerPool, .flags = kAtPush | (stamp.raise ? kRaise : 0u)};
+  if (rules.own_intra_op) choice.intra_op = stamp.intra_op;
+  return choice;
 }
 
-ENGINE_INLINE EngineCore::Home EngineCore::HomeOf(const Placement& place) {
+ENGINE_INLINE EngineCore::PoolChoice EngineCore::ChoosePool(const Placement& place) {
   if (place.kind == Placement::Kind::kDefault) [[likely]]
-    return HomeNow();
+    return ChoosePool();
   return {.pool = pools_.Index(place)};
 }
 
@@ -125,12 +127,13 @@ static void PlaceOnDevice(OpRecord* op, const Placement& place, const DeviceSide
 // Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups. Null: no
 // room, and may not wait.
 ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn, const Site site,
-                                          uint32_t flags, const Home home, const bool may_wait) {
+                                          uint32_t flags, const PoolChoice choice, const bool may_wait) {
   const CancelScope* const cancel = desc.cancel ? desc.cancel : t_scopes.cancel;
   const ScopePtr* const scope = cancel ? &cancel->cancelled_ : nullptr;
-  flags |= home.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
-  if (desc.place.kind != Placement::Kind::kDefault && pools_.OnDevice(home.pool)) [[unlikely]]
-    flags |= desc.graph.kind && !(flags & kAsyncOp) && home.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
+  flags |= choice.flags | (desc.run_always ? kRunAlways : 0u) | (scope ? kScoped : 0u);
+  if (desc.place.kind != Placement::Kind::kDefault && pools_.OnDevice(choice.pool)) [[unlikely]]
+    flags |=
+        desc.graph.kind && !(flags & kAsyncOp) && choice.pool < kFirstCopyPool ? kDeviceOp | kCapturable : kDeviceOp;
   CheckPriority(desc.priority, desc.name, site);
   size_t closure_at = 0;
   if (flags & (kScoped | kDeviceOp)) [[unlikely]] {
@@ -156,9 +159,9 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
             .name = desc.name.c_str(),
             .site = site,
             .flags = flags & ~kScoped,  // until it is there
-            .pool = home.pool,
+            .pool = choice.pool,
             .level = LevelOf(desc.priority),
-            .intra_op = home.intra_op,
+            .intra_op = choice.intra_op,
             .size_class = cls,
             .closure_at = closure_at});
   try {
@@ -267,37 +270,37 @@ bool EngineCore::Push(const PushRequest& request) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
   Draft draft = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
-                          HomeOf(request.desc->place), request.may_wait);
+                          ChoosePool(request.desc->place), request.may_wait);
   if (!draft) return false;
   draft.op()->extra.kind = request.kind;
   RegisterAndStart(slot, std::move(draft), 0);
-  HeldChains::ReleaseNeeded(slot);
+  OpChains::ReleaseNeeded(slot);
   return true;
 }
 
 CompletionState* EngineCore::PushHeld(const PushRequest& request) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  Draft draft =
-      NewRecord(slot, *request.desc, request.closure, request.site, request.flags, HomeOf(request.desc->place), true);
+  Draft draft = NewRecord(slot, *request.desc, request.closure, request.site, request.flags,
+                          ChoosePool(request.desc->place), true);
   draft.MakeClaim();
   Registered registered = RegisterAndStart(slot, std::move(draft), 1);
-  HeldChains::ReleaseNeeded(slot);
+  OpChains::ReleaseNeeded(slot);
   return std::move(registered).TakeClaim();
 }
 
 void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, HomeOf(desc.place), true), 0);
-  HeldChains::ReleaseNeeded(slot);
+  RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, ChoosePool(desc.place), true), 0);
+  OpChains::ReleaseNeeded(slot);
 }
 
 void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
   const auto* const from = std::launder(reinterpret_cast<OpRecord*>(state.block));
-  const Home home = HomeNow();
+  const PoolChoice choice = ChoosePool();
   size_t cls = from->extra.size_class;
   void* block = slot.cache.TryGet(static_cast<uint32_t>(cls));
   if (!block) [[unlikely]]
@@ -306,10 +309,10 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   op->Init({.closure = from->extra.closure,
             .name = from->extra.name,
             .site = site,
-            .flags = from->extra.flags | home.flags,
-            .pool = home.pool,
+            .flags = from->extra.flags | choice.flags,
+            .pool = choice.pool,
             .level = LevelOf(priority),
-            .intra_op = home.intra_op,
+            .intra_op = choice.intra_op,
             .size_class = cls});
   const uint32_t n = op->n_access = from->n_access;
   const Access* listed = reinterpret_cast<const Access*>(from + 1);
@@ -324,13 +327,13 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   Draft draft(slot, op);
   slot.cache.Reserve(kGroupClass, n);
   RegisterAndStart(slot, std::move(draft), 0);
-  HeldChains::ReleaseNeeded(slot);
+  OpChains::ReleaseNeeded(slot);
 }
 
-// --- members of a chain (held_chain.h)
+// --- members of a chain (op_chain.h)
 
 // 0: the chain is not (or no longer) the owner's, and the op not registered.
-ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, HeldChain& chain, HeldOwner& owner,
+ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, OpChain& chain, ChainOwner& owner,
                                                 bool open) {
   OpRecord* const op = draft.op();
   ChainLock lock(chain);
@@ -356,20 +359,20 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, 
 }
 
 // Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
-ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, Home home,
-                                               bool may_wait, HeldOwner& owner) {
+ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind,
+                                               PoolChoice choice, bool may_wait, ChainOwner& owner) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
-  Draft draft = NewRecord(slot, desc, fn, site, kInChain, home, may_wait);
+  Draft draft = NewRecord(slot, desc, fn, site, kInChain, choice, may_wait);
   if (!draft) return HeldOps::kNoRoom;
   draft.op()->extra.kind = kind;
-  HeldChain* chain = owner.chain.load(std::memory_order_relaxed);
+  OpChain* chain = owner.chain.load(std::memory_order_relaxed);
   uint32_t count = 0;
   if (chain) [[likely]]
     count = AppendInline(slot, draft, *chain, owner, false);
   if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
     chain = OpenChain(slot, draft, owner, &count);
-  HeldChains::ReleaseNeeded(slot, chain);
+  OpChains::ReleaseNeeded(slot, chain);
   if (kind == OpKindId::kNode) return count;  // a run releases it at once, and nobody else knows its Var
   // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
   // announcements in epochs.cc and admission.cc, which then look at all chains.
@@ -381,8 +384,8 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
   return count;
 }
 
-[[gnu::noinline]] HeldChain* EngineCore::OpenChain(ThreadSlot& slot, Draft& draft, HeldOwner& owner, uint32_t* count) {
-  auto* const chain = static_cast<HeldChain*>(slot.var_cache.Get(kChainClass));
+[[gnu::noinline]] OpChain* EngineCore::OpenChain(ThreadSlot& slot, Draft& draft, ChainOwner& owner, uint32_t* count) {
+  auto* const chain = static_cast<OpChain*>(slot.var_cache.Get(kChainClass));
   // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
   // the block. Partners: the acquire loads in Release and ReleaseAll.
   owner.chain.store(chain, std::memory_order_release);
@@ -397,8 +400,8 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
   return chain;
 }
 
-void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, HeldOwner& owner) {
-  PushChained(desc, fn, site, OpKindId::kNode, HomeOf(desc.place), true, owner);
+void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwner& owner) {
+  PushChained(desc, fn, site, OpKindId::kNode, ChoosePool(desc.place), true, owner);
 }
 
 void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
@@ -422,13 +425,13 @@ namespace engine {
 
 // Here, so that the compiler narrows the common case of PushChained.
 ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  const uint8_t pool = core_->HomeOf(desc.place).pool;
+  const uint8_t pool = core_->ChoosePool(desc.place).pool;
   if (!core_->pools().OnDevice(pool) || fn.type->async) [[unlikely]]  // mutant: op_for_the_host_held
     return PushPast(desc, fn, site, may_wait) ? 0 : kNoRoom;
   return core_->PushChained(desc, fn, site, detail::OpKindId::kPlain, {.pool = pool}, may_wait, *owner_);
 }
 bool HeldOps::Holds(const Placement& place) const {
-  return place.kind != Placement::Kind::kDefault && core_->pools().OnDevice(core_->HomeOf(place).pool);
+  return place.kind != Placement::Kind::kDefault && core_->pools().OnDevice(core_->ChoosePool(place).pool);
 }
 uint32_t HeldOps::PushErased(const OpDesc& desc, detail::ClosureRef fn, Site site) {
   return PushOrTry(desc, fn, site, true);

@@ -44,7 +44,7 @@ bool EngineCore::Drain() {
 
 void EngineCore::Shutdown() {
   RefuseInside("Shutdown");
-  const Hold hold(this);
+  const KeepAlive alive(this);
   MutexLock changing(change_mu_);
   if (admission_.phase() != Phase::kOpen) return;
   pools_.Start();  // throws, and then nothing has changed

@@ -5,7 +5,7 @@
 namespace engine::detail {
 
 bool EngineCore::OnOwnThread() const {
-  for (const RunFrame* f = t_frame; f; f = f->outer)
+  for (const BodyFrame* f = t_frame; f; f = f->outer)
     if (f->core == this) return true;
   return threads_.OwnThis() || HookFrame::Inside(this);
 }
@@ -18,7 +18,7 @@ void EngineCore::RefuseInside(const char* call) const {
 // Waits for the roles to come back, not for threads whose op waits for something that only Start will run.
 void EngineCore::Stop() {
   RefuseInside("Stop");
-  const Hold hold(this);
+  const KeepAlive alive(this);
   MutexLock changing(change_mu_);
   if (admission_.phase() != Phase::kOpen) return;
   Slot();  // in the child of a fork the threads are made on first use: not behind our back
@@ -33,7 +33,7 @@ void EngineCore::JoinRoles() {
 
 void EngineCore::Start() {
   RefuseInside("Start");
-  const Hold hold(this);
+  const KeepAlive alive(this);
   MutexLock changing(change_mu_);
   if (admission_.phase() == Phase::kOpen) pools_.Start();
 }

@@ -23,7 +23,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
     throw UsageError("a wait at " + At(site) + " names Var '" + core->pusher.name + "', which was deleted");
   const bool inside = t_frame != nullptr;
   bool ours = false;
-  for (const RunFrame* f = t_frame; f; f = f->outer) {
+  for (const BodyFrame* f = t_frame; f; f = f->outer) {
     if (f->core != this) continue;
     ours = true;
     if (FindAccess(f->op, core))  // mutant: wait_for_own_var
@@ -45,9 +45,9 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   }
 
   RefuseWaitInHook();
-  const Hold hold(this);
+  const KeepAlive alive(this);
   ThreadSlot& slot = Slot();
-  const Mode mode = kind == WaitKind::kRead ? Mode::kRead : Mode::kUpdate;
+  const AccessMode mode = kind == WaitKind::kRead ? AccessMode::kRead : AccessMode::kUpdate;
   Draft draft = NewInternal(slot, var, mode, OpKindId::kWait, site);
   OpRecord* const op = draft.op();  // pinned by us, once it is registered
   auto* node = static_cast<WaitNode*>(op->closure());

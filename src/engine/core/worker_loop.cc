@@ -55,7 +55,7 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
     // Let others have a turn.
     if (next && ((run >= tuning::kInlineRun && !merged) || worker.turn_over || pool.stopping())) {
       worker.turn_over = false;
-      if (merged) core_.devices().LeaveRun(worker);
+      if (merged) core_.devices().EndDispatchOf(worker);
       pool.Put(*worker.slot, next);
       next = nullptr;
       fair = true;
@@ -78,7 +78,7 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
   if (lent) {
     core_.slots().Return(&core_.Slot());
   } else {
-    core_.TellDrain(worker, nullptr);
+    core_.DeliverDrainNote(worker, nullptr);
     worker.slot->cache.Flush();
   }
   Slots::Forget(id);

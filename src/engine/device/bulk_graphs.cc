@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/core.h"
-#include "order/held_chain.h"
+#include "order/op_chain.h"
 
 namespace engine::detail {
 namespace {
@@ -102,7 +102,7 @@ bool BulkGraphs::Busy(const Exec& exec, const DeviceLane& on) const {
 // The body, with its work going to the capture. False: it threw, or launched something that the device refused and did not look.
 // It will say so again when it runs for real.
 bool BulkGraphs::RunBody(OpRecord* op) {
-  RunFrame frame{&devices_.core_, op, t_frame, capture_};
+  BodyFrame frame{&devices_.core_, op, t_frame, capture_};
   t_frame = &frame;
   op->extra.lane = lane_;
   RunContext ctx = EngineCore::MakeContext(&devices_.core_, op, 0);

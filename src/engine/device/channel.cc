@@ -21,17 +21,17 @@ std::string Describe(const OpRecord* op) {
 }
 
 // The version that the op has looked at: an Update makes the one behind.
-uint64_t SeenVersion(const Access& a) { return a.mode() == Mode::kUpdate ? a.version() - 1 : a.version(); }
+uint64_t SeenVersion(const Access& a) { return a.mode() == AccessMode::kUpdate ? a.version() - 1 : a.version(); }
 
 // Every Var that the op names, or as a node of a run uses: fn(Access, or that of the run; whether it overwrites only; reads).
 template <class Fn>
 void ForVersions(OpRecord* op, Fn&& fn) {
   for (uint32_t i = 0; i < op->n_access; ++i) {
     const Access& a = op->accesses()[i];
-    fn(a, a.mode() == Mode::kWrite, a.read());
+    fn(a, a.mode() == AccessMode::kWrite, a.read());
   }
-  const auto of_owner = [&](VarCore* var, Mode mode) {
-    fn(*EngineCore::FindAccess(op, var), mode == Mode::kWrite, mode == Mode::kRead);
+  const auto of_owner = [&](VarCore* var, AccessMode mode) {
+    fn(*EngineCore::FindAccess(op, var), mode == AccessMode::kWrite, mode == AccessMode::kRead);
   };
   ForOwnersVars(op, of_owner);
 }
@@ -131,9 +131,9 @@ void Devices::CloseChannels() {
   }
 }
 
-void Devices::Attend() {
+void Devices::AskOwners() {
   attention_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
-  Kick();                  // mutant: waiters_that_nobody_tells_of
+  PollFaster();            // mutant: waiters_that_nobody_tells_of
 }
 
 void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {
@@ -147,7 +147,7 @@ void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {
   if (!owner) return;
   owner->Fail(Describe(op) +
               " did not run, so the other ranks would wait for it: " + DescribeException(why.root->cause));
-  Attend();
+  AskOwners();
 }
 
 // At shutdown, for all that is still pending. False: there is none that had not been aborted before.
@@ -163,7 +163,7 @@ bool Devices::AbortChannels(const std::string& why) {
     owner->Fail(why);
     any = true;
   }
-  if (any) Attend();
+  if (any) AskOwners();
   return any;
 }
 

@@ -76,7 +76,7 @@ void Devices::Rescue(Channel& channel, ChannelOwner& owner, std::chrono::nanosec
              std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
              " ms, and keeps the device from being asked");
   owner.Abort();
-  Attend();
+  AskOwners();
 }
 
 }  // namespace engine::detail

@@ -50,7 +50,7 @@ void Devices::Close() {
   }
   EndWatch();
   if (thread_.joinable()) {
-    Kick();
+    PollFaster();
     thread_.join();  // GiveBack has run there
   } else {
     GiveBack();

@@ -84,11 +84,11 @@ class Devices final : public DeviceSide {
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) override;
   void FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) override;
   // The run of a chain ended, or was left, with members issued since the last record.
-  void EndRun(DeviceLane& lane);
-  void LeaveRun(Worker& worker) override {
-    if (worker.run_lane) EndRun(*worker.run_lane);
+  void EndDispatch(DeviceLane& lane);
+  void EndDispatchOf(Worker& worker) override {
+    if (worker.last_lane) EndDispatch(*worker.last_lane);
   }
-  void LeaveRunOf(OpRecord* op) override { EndRun(lane(op->extra.lane)); }
+  void EndDispatchOf(OpRecord* op) override { EndDispatch(lane(op->extra.lane)); }
 
   // --- retire.cc
   // Whether a host op may run: all device work on its Vars that it must come behind has retired. If not, the op will
@@ -97,7 +97,7 @@ class Devices final : public DeviceSide {
   // For a wait, before it sleeps: true if the Var's last write has retired, looking for at most `most`.
   bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) override;
   bool Busy() const override;                   // something issued has not retired
-  void Kick() override;                         // a host waiter came: polls at the pace of waiters from now on
+  void PollFaster() override;                   // a host waiter came: polls at the pace of waiters from now on
   void Ask(std::atomic<bool>& asked) override;  // the same for what is parked, or will be, with this word
   bool Unretired(const VarPoints& points) const override NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
 
@@ -130,7 +130,7 @@ class Devices final : public DeviceSide {
   bool HasChannelOn(const DeviceState& device) const;  // or had
   uint32_t ChannelDevice(uint32_t index) const override;
   bool OfChannel(const DeviceLane& lane) const;
-  void Attend();  // an owner has something to say: the retirement thread asks at once
+  void AskOwners();  // an owner has something to say: the retirement thread asks at once
   void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);  // nothing, unless of a channel
   bool AbortChannels(const std::string& why) EXCLUDES(channels_mu_);
   void ForgetVar(const VarCore* var) override EXCLUDES(lost_mu_);
@@ -147,7 +147,7 @@ class Devices final : public DeviceSide {
  private:
   friend class BulkGraphs;
   friend class MemoryPool;
-  struct Need {  // of an op or a run: per lane, the number that it must come behind
+  struct WaitPoints {  // of an op or a run: per lane, the number that it must come behind
     std::array<uint64_t, kMaxLanes> seq{};
     uint32_t lanes = 0;  // mask
     void Add(OrderPoint p) {
@@ -159,8 +159,8 @@ class Devices final : public DeviceSide {
   DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared)
       EXCLUDES(make_mu_);
   DeviceLane& Choose(DeviceState& device, OpRecord* op);
-  static void AddNeeds(OpRecord* op, Need* need);
-  DeviceStatus Order(DeviceLane& lane, const Need& need);
+  static void AddWaitPoints(OpRecord* op, WaitPoints* wait_for);
+  DeviceStatus Order(DeviceLane& lane, const WaitPoints& wait_for);
   DeviceStatus RecordLocked(DeviceLane& lane) REQUIRES(lane.mu);
   OpRecord* Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker);

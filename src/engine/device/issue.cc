@@ -8,7 +8,7 @@
 #include "core/completion_state.h"
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
-#include "order/held_chain.h"
+#include "order/op_chain.h"
 #include "sched/pool.h"
 
 namespace engine::detail {
@@ -30,14 +30,14 @@ VarPoints& Devices::PointsOf(VarCore* var) {
   return *points;
 }
 
-void Devices::AddNeeds(OpRecord* op, Need* need) {
-  ForOrderedVars(op, [&](VarCore* var, Mode mode) {
+void Devices::AddWaitPoints(OpRecord* op, WaitPoints* wait_for) {
+  ForOrderedVars(op, [&](VarCore* var, AccessMode mode) {
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) return;
     MutexLock lock(points->mu);
-    need->Add(points->write);
-    if (mode == Mode::kRead) return;
-    for (const OrderPoint& p : points->reads) need->Add(p);
+    wait_for->Add(points->write);
+    if (mode == AccessMode::kRead) return;
+    for (const OrderPoint& p : points->reads) wait_for->Add(p);
   });
 }
 
@@ -60,7 +60,7 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
     return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
   // Of several, one that is still to retire: the others need not be waited for.
   DeviceLane *follows = nullptr, *stays = nullptr;
-  ForOrderedVars(op, [&](VarCore* var, Mode) {
+  ForOrderedVars(op, [&](VarCore* var, AccessMode) {
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) return;
     MutexLock lock(points->mu);
@@ -100,18 +100,18 @@ uint64_t Devices::UntilRoom(const DeviceLane& on, bool in_run) {
   return retired + (on.issued.load(std::memory_order_relaxed) - retired + 1) / 2;
 }
 
-// Has later work of `lane` come behind `need`. On failure nothing was lost: the op has not run.
-DeviceStatus Devices::Order(DeviceLane& to, const Need& need) {
-  uint32_t open = need.lanes & ~(1u << to.id);
+// Has later work of `lane` wait for `wait_for`. On failure nothing was lost: the op has not run.
+DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
+  uint32_t open = wait_for.lanes & ~(1u << to.id);
   if (!open) return {};
   {
     MutexLock lock(to.mu);
     for (uint32_t m = open; m; m &= m - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctz(m));
-      if (to.clock[i] >= need.seq[i]) open &= ~(1u << i);
+      if (to.clock[i] >= wait_for.seq[i]) open &= ~(1u << i);
     }
   }
-  const auto asked = static_cast<uint32_t>(__builtin_popcount(need.lanes & ~(1u << to.id)));
+  const auto asked = static_cast<uint32_t>(__builtin_popcount(wait_for.lanes & ~(1u << to.id)));
   struct Found {
     uint64_t seq;
     LaneClock clock;
@@ -123,11 +123,11 @@ DeviceStatus Devices::Order(DeviceLane& to, const Need& need) {
     DeviceStatus status;
     {
       MutexLock lock(from.mu);
-      if (from.Retired(need.seq[i])) {
+      if (from.Retired(wait_for.seq[i])) {
         open &= ~(1u << i);
         continue;
       }
-      const LaneRecord* at = from.records.Covering(need.seq[i]);
+      const LaneRecord* at = from.records.Covering(wait_for.seq[i]);
       if (!at) {
         status = RecordLocked(from);  // in the middle of a run that others issue
         if (status.ok()) at = &from.records.back();
@@ -143,7 +143,7 @@ DeviceStatus Devices::Order(DeviceLane& to, const Need& need) {
   for (uint32_t m = open; m; m &= m - 1) {
     const auto i = static_cast<uint32_t>(__builtin_ctz(m));
     for (uint32_t k = open & ~(1u << i); k; k &= k - 1) {
-      if (found[static_cast<uint32_t>(__builtin_ctz(k))].clock[i] < need.seq[i]) continue;
+      if (found[static_cast<uint32_t>(__builtin_ctz(k))].clock[i] < wait_for.seq[i]) continue;
       open &= ~(1u << i);
       break;
     }
@@ -207,26 +207,26 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   if (error) return Refuse(slot, op, error, worker);
   if ((op->extra.flags & kInChain) && op->extra.replayed) return SettleReplayed(slot, op, *worker);
 
-  Need need;
-  AddNeeds(op, &need);
-  for (uint32_t m = need.lanes; m; m &= m - 1) {
+  WaitPoints wait_for;
+  AddWaitPoints(op, &wait_for);
+  for (uint32_t m = wait_for.lanes; m; m &= m - 1) {
     const auto i = static_cast<uint32_t>(__builtin_ctz(m));
     // Events do not cross devices: the host sees to that order.
     if (lane(i).device == &device) continue;
-    if (worker && worker->run_lane) EndRun(*worker->run_lane);
-    if (AwaitRetired(lane(i), need.seq[i], op)) return nullptr;
+    if (worker && worker->last_lane) EndDispatch(*worker->last_lane);
+    if (AwaitRetired(lane(i), wait_for.seq[i], op)) return nullptr;
   }
   DeviceLane* on = nullptr;
   bool graph_may_suit = false;
   try {
-    bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane;
-    if (in_run && !MayGoOn(device, *worker->run_lane, op->extra.asked_lane)) {  // a run of its own, from here on
-      EndRun(*worker->run_lane);
+    bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane;
+    if (in_run && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {  // a run of its own, from here on
+      EndDispatch(*worker->last_lane);
       in_run = false;
     }
-    on = in_run ? worker->run_lane : &Choose(device, op);
+    on = in_run ? worker->last_lane : &Choose(device, op);
     if (const uint64_t room = UntilRoom(*on, in_run)) {
-      if (worker && worker->run_lane) EndRun(*worker->run_lane);
+      if (worker && worker->last_lane) EndDispatch(*worker->last_lane);
       if (AwaitRetired(*on, room, op)) return nullptr;
     }
     // Before the members' points are looked at: once nobody outside is missing, they are all there.
@@ -235,26 +235,26 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
       for (OpRecord* member = op->chain()->first; member;
            member = member->extra.more_behind ? member->extra.next : nullptr)
-        if (member->extra.device == op->extra.device) AddNeeds(member, &need);
-    for (uint32_t m = need.lanes; m; m &= m - 1) {
+        if (member->extra.device == op->extra.device) AddWaitPoints(member, &wait_for);
+    for (uint32_t m = wait_for.lanes; m; m &= m - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctz(m));
       if (lane(i).device == &device) continue;
-      need.lanes &= ~(1u << i);  // a later member's: it will await them itself
-      graph_may_suit &= lane(i).Retired(need.seq[i]);
+      wait_for.lanes &= ~(1u << i);  // a later member's: it will await them itself
+      graph_may_suit &= lane(i).Retired(wait_for.seq[i]);
     }
     // Each time: a body before may have made another one current.
     if (DeviceStatus s = worker ? device.device->EnterThread() : device.device->MakeCurrent(); !s.ok()) {
       if (s.sticky()) Lose(device, s);
       throw DeviceError(std::move(s));
     }
-    if (DeviceStatus s = Order(*on, need); !s.ok()) {
+    if (DeviceStatus s = Order(*on, wait_for); !s.ok()) {
       if (s.sticky()) Lose(device, s);
       throw DeviceError(std::move(s));
     }
   } catch (...) {
     return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
   }
-  if (worker) worker->run_lane = on;
+  if (worker) worker->last_lane = on;
   const bool in_bulk = (op->extra.flags & kInChain) && (op->extra.merged || op->extra.more_behind);
   if (!in_bulk || !op->extra.merged) on->bulk = in_bulk ? op->extra.name : nullptr;
   if (graph_may_suit && device.graphs->Launch(*on, op)) return SettleReplayed(slot, op, *worker);
@@ -265,7 +265,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   const bool tracing = core_.tracing();
   const auto begin = tracing ? Clock::now() : Clock::time_point{};
   const char* const name = op->extra.name;
-  RunFrame frame{&core_, op, t_frame};
+  BodyFrame frame{&core_, op, t_frame};
   t_frame = &frame;
   RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
   Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
@@ -307,8 +307,8 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 
 // A graph stands for the body.
 OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker) {
-  op->extra.lane = static_cast<uint8_t>(worker.run_lane->id);
-  if (core_.tracing()) core_.TraceRun(op->extra.name, worker.run_lane->name.c_str(), Clock::now());
+  op->extra.lane = static_cast<uint8_t>(worker.last_lane->id);
+  if (core_.tracing()) core_.TraceRun(op->extra.name, worker.last_lane->name.c_str(), Clock::now());
   return Settle(slot, op, nullptr, &worker);
 }
 
@@ -325,7 +325,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   NoteSkipped(op, *error);
   if (core_.tracing()) core_.TraceSkip(slot, op, worker);
   if (type->destroy) type->destroy(op->closure());
-  if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->run_lane) EndRun(*worker->run_lane);
+  if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane) EndDispatch(*worker->last_lane);
   if (const auto refused = KindOf(op).refused) refused(core_, slot, op, std::exchange(error, nullptr));
   Pass pass{&slot};
   Protocol::DropPins(pass, op, op->extra.flags & kAsyncOp ? 2 : 1);
@@ -336,7 +336,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
 OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   DeviceLane& on = lane(op->extra.lane);
   const bool in_chain = op->extra.flags & kInChain;
-  HeldChain* const chain = in_chain && op->extra.more_behind ? op->chain() : nullptr;
+  OpChain* const chain = in_chain && op->extra.more_behind ? op->chain() : nullptr;
   uint64_t seq;
   DeviceStatus recorded;
   {
@@ -351,10 +351,10 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     if (!chain) recorded = RecordLocked(on);
   }
   if (!recorded.ok()) Lose(*on.device, recorded);
-  ForOrderedVars(op, [&](VarCore* var, Mode mode) {
+  ForOrderedVars(op, [&](VarCore* var, AccessMode mode) {
     VarPoints& points = PointsOf(var);
     MutexLock lock(points.mu);
-    if (mode != Mode::kRead) {
+    if (mode != AccessMode::kRead) {
       points.write = {seq, on.id};
       points.reads.clear();
       return;
@@ -378,13 +378,13 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   OpRecord* const next = pass.ready ? core_.Dispatch(pass, worker, chained) : nullptr;
   // release: our last look at the block. Partner: the acquire in RetireUpTo, which stops at an op that does not say so.
   op->extra.state.store(OpState::kIssued, std::memory_order_release);
-  if (chain && next != chained) EndRun(on);
+  if (chain && next != chained) EndDispatch(on);
   // release: for whoever waits by the stats until an op is issued. By two threads only where a stand-in issues, too.
   on.settled.fetch_add(1, std::memory_order_release);
   return next;
 }
 
-void Devices::EndRun(DeviceLane& on) {
+void Devices::EndDispatch(DeviceLane& on) {
   DeviceStatus status;
   {
     MutexLock lock(on.mu);

@@ -62,7 +62,7 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
     state.loss.store(loss, std::memory_order_release);
   }
   core_.NoteError(error);
-  Kick();  // the thread retires what is left
+  PollFaster();  // the thread retires what is left
 }
 
 // What was to end on a lost device does not.
@@ -75,7 +75,7 @@ void Devices::GiveUp(DeviceState& state) {
   core_.NoteError(error);
   error->Release();
   state.loss.store(DeviceState::Loss::kGone, std::memory_order_release);
-  Kick();
+  PollFaster();
 }
 
 // What waits for other ranks need not lose its device: it is aborted first, and looked at again in the next round.

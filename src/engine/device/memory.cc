@@ -20,7 +20,7 @@ size_t DeviceMemory::bytes() const noexcept { return block_ ? block_->bytes : 0;
 DeviceMemory RunContext::Allocate(size_t bytes) {
   (void)stream();  // refuses ops that have none
   detail::DeviceLane& on = detail::DevicesOf(*core_).lane(op_->extra.lane);
-  if (const detail::RunFrame* f = detail::t_frame; f && f->stream)
+  if (const detail::BodyFrame* f = detail::t_frame; f && f->stream)
     throw DeviceError(DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0,
                                          "Allocate in op '" + std::string(name()) + "', which is being captured"));
   return on.device->memory->Take(bytes, on);
@@ -34,7 +34,7 @@ DeviceMemory RunContext::AllocatePinned(size_t bytes) {
 void* RunContext::LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&)) {
   (void)stream();
   detail::DeviceLane& on = detail::DevicesOf(*core_).lane(op_->extra.lane);
-  const detail::RunFrame* const frame = detail::t_frame;
+  const detail::BodyFrame* const frame = detail::t_frame;
   const bool captures = frame && frame->stream;
   const auto find = [&]() -> void* {
     detail::MutexLock lock(on.mu);
@@ -82,7 +82,7 @@ DeviceStatus Devices::Synchronize(DeviceLane& on) {
 
 void Devices::PointsNow(const DeviceState& device, std::vector<OrderPoint>* points) {
   points->clear();
-  for (const RunFrame* f = t_frame; f; f = f->outer) {
+  for (const BodyFrame* f = t_frame; f; f = f->outer) {
     if (f->core != &core_ || !(f->op->extra.flags & kDeviceOp)) continue;
     const DeviceLane& on = lane(f->op->extra.lane);
     if (on.device != &device) break;
@@ -110,7 +110,7 @@ MemoryBlock* MemoryPool::Find(size_t size, DeviceLane& on) {
     MutexLock lock(on.mu);
     clock = on.clock;
   }
-  Devices::Need need;
+  Devices::WaitPoints wait_for;
   MemoryBlock* found = nullptr;
   Devices* devices = nullptr;  // there as long as an op runs
   {
@@ -127,13 +127,13 @@ MemoryBlock* MemoryPool::Find(size_t size, DeviceLane& on) {
     if (at == blocks.rend()) {
       if (pinned_) return nullptr;
       at = blocks.rend() - 1;
-      for (const OrderPoint& p : (*at)->behind) need.Add(p);
+      for (const OrderPoint& p : (*at)->behind) wait_for.Add(p);
     }
     found = *at;
     blocks.erase(std::next(at).base());
   }
-  if (need.lanes) {
-    if (DeviceStatus s = devices->Order(on, need); !s.ok()) {
+  if (wait_for.lanes) {
+    if (DeviceStatus s = devices->Order(on, wait_for); !s.ok()) {
       MutexLock lock(mu_);
       free_[size].push_back(found);
       throw DeviceError(std::move(s));

@@ -22,7 +22,7 @@
 #include "core/draft.h"
 #include "device/devices.h"
 #include "graph/replay.h"
-#include "order/held_chain.h"
+#include "order/op_chain.h"
 
 namespace engine::detail {
 namespace {
@@ -43,7 +43,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const Var& lane = run_.lanes[task.ticket];
   // A graph runs no bodies: none may have to be skipped or timed.
   const bool as_graph = plan_.options.static_alloc && run_.watch.load(std::memory_order_relaxed) == 0;
-  HeldOwner bulk;  // in no list: only this thread can hold it up, and it releases it below
+  ChainOwner bulk;  // in no list: only this thread can hold it up, and it releases it below
   try {
     for (uint32_t& n = ticket.node; n < task.end; ++n) {
       const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
@@ -74,7 +74,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   } catch (...) {  // no room, or too late: the rest of the nodes fail
     ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
   }
-  if (HeldChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.chains().Release(chain);
+  if (OpChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.chains().Release(chain);
   Runs(core_).SettleBehind(slot(), lane, op);
   return op;
 }
@@ -126,7 +126,7 @@ ErrorRecord* Replay::LostInput(const PlanNode& node) {
   if (node.flags & PlanNode::kAlways) return nullptr;
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
     const PlanEffect& effect = plan_.node_effects[i];
-    if (effect.role == Role::kWrite) continue;
+    if (effect.mode == AccessMode::kWrite) continue;
     if (ErrorRecord* lost = DevicesOf(core_).LostWith(plan_.vars[effect.var].core())) {
       ErrorRecord* const passed_on = lost->Hop(node.name, {node.file, node.line});
       lost->Release();
@@ -188,13 +188,14 @@ bool Replay::HasFailed(const PlanNode& node) const {
   for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
     if (ErrorAt(plan_.node_outputs[i])) return true;
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-    if (plan_.node_effects[i].role != Role::kRead && ErrorAt(plan_.graph.values().size() + plan_.node_effects[i].var))
+    if (plan_.node_effects[i].mode != AccessMode::kRead &&
+        ErrorAt(plan_.graph.values().size() + plan_.node_effects[i].var))
       return true;
   return false;
 }
 
 void Runs::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
-  Draft draft = core_.NewInternal(slot, var, Mode::kRead, OpKindId::kSettle, ticket->site());
+  Draft draft = core_.NewInternal(slot, var, AccessMode::kRead, OpKindId::kSettle, ticket->site());
   draft.op()->extra.name = ticket->extra.name;
   ::new (draft.op()->closure()) OpRecord*(ticket);
   core_.RegisterInternal(slot, std::move(draft));

@@ -50,7 +50,7 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
       awaiting_.fetch_add(1);
     }
   }
-  Kick();  // behind seq_cst writes. Partner: the looks behind kDozing in ThreadMain
+  PollFaster();  // behind seq_cst writes. Partner: the looks behind kDozing in ThreadMain
   return true;
 }
 
@@ -271,13 +271,13 @@ bool Devices::Busy() const {
 }
 
 void Devices::Ask(std::atomic<bool>& asked) {
-  // seq_cst, then Attend. Partner: the look in AwaitRetired, behind what it has parked.
+  // seq_cst, then AskOwners. Partner: the look in AwaitRetired, behind what it has parked.
   if (asked.load(std::memory_order_relaxed) || asked.exchange(true)) return;
   host_waits_.fetch_add(1, std::memory_order_relaxed);
-  Attend();
+  AskOwners();
 }
 
-void Devices::Kick() {
+void Devices::PollFaster() {
   if (pace_.exchange(kAwake) != kAwake) FutexWake(pace_, 1);
 }
 
@@ -292,7 +292,7 @@ void Devices::ThreadMain() {
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
     if (!entered && lanes() != 0) entered = lane(0).device->device->EnterThread().ok();
-    attention_.store(false);                   // before the look. Partner: Attend
+    attention_.store(false);                   // before the look. Partner: AskOwners
     if (rescued_.load() != 0) PollChannels();  // first: what they had issued fails before it retires
     for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i)));
     rounds_.fetch_add(1);
@@ -318,7 +318,7 @@ void Devices::ThreadMain() {
         awake_since = {};
         pace_.store(kDozing);
         if (core_.HostWaits() || awaiting_.load() || attention_.load())
-          break;  // Partner: Kick, behind the announcement
+          break;  // Partner: PollFaster, behind the announcement
         FutexWait(pace_, kDozing, Clock::now() + doze);
         dozed_on = pace_.load(std::memory_order_relaxed) == kDozing;
         doze = std::min(doze * 2, tuning::kDozeLongest);

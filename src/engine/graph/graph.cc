@@ -56,7 +56,7 @@ namespace {
 void AddEffect(std::vector<Effect>& effects, Effect effect) {
   for (Effect& e : effects) {
     if (e.var != effect.var) continue;
-    if (e.role != effect.role) e.role = Role::kUpdate;
+    if (e.mode != effect.mode) e.mode = AccessMode::kUpdate;
     return;
   }
   effects.push_back(std::move(effect));
@@ -76,7 +76,7 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
   node.async = fn.type->async;
   node.run_always = desc.run_always;
   node.collective = desc.collective;
-  const auto add = [&](const VarSet& set, Role role, const char* what) {
+  const auto add = [&](const VarSet& set, AccessMode role, const char* what) {
     for (const VarRef& ref : set) {
       if (!ref)
         throw UsageError(std::string("a null Var among the ") + what + " of node " + Quote(desc.name) + " added at " +
@@ -84,9 +84,9 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
       AddEffect(node.effects, {Var(ref), role});
     }
   };
-  add(desc.reads, Role::kRead, "reads");
-  add(desc.updates, Role::kUpdate, "updates");
-  add(desc.writes, Role::kWrite, "writes");
+  add(desc.reads, AccessMode::kRead, "reads");
+  add(desc.updates, AccessMode::kUpdate, "updates");
+  add(desc.writes, AccessMode::kWrite, "writes");
   if (const CancelScope* scope = desc.cancel ? desc.cancel : detail::t_scopes.cancel)
     node.cancelled = detail::EngineCore::ScopeOf(*scope);
   node.kernel = std::make_shared<detail::Kernel>(fn);
@@ -185,7 +185,7 @@ std::vector<Graph::Edge> Graph::Edges() const {
         edges.push_back({from, n, Edge::Kind::kValue});
     for (const Effect& effect : nodes_[n].effects) {
       Users& u = users[effect.var.core()];
-      if (effect.role == Role::kRead) {
+      if (effect.mode == AccessMode::kRead) {
         if (u.writer != UINT32_MAX) edges.push_back({u.writer, n, Edge::Kind::kVar});
         u.readers.push_back(n);
         continue;

@@ -139,7 +139,7 @@ engine::Run Plan::TryStart(std::span<Value> inputs, const RunOptions& options, S
 // Under cost_model the plan's model says which schedule this run has, and whether it wants to be told of the run's end.
 engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const {
   EngineCore& core = *core_->core;
-  const EngineCore::Hold hold(&core);
+  const EngineCore::KeepAlive alive(&core);
   const detail::PolicyStamp stamp = detail::Runs(core).StampOf(options);
   if (!stamp.rules().measures_plans) [[likely]]
     return engine::Run(detail::Runs(core).Start(*core_, inputs, options, stamp, {}, site, may_wait));

@@ -53,7 +53,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
                                (node.cancelled ? PlanNode::kHasScope : 0));
       for (ValueId v : node.inputs) node_inputs.push_back(v.index);
       for (ValueId v : node.outputs) node_outputs.push_back(v.index);
-      for (const Effect& e : node.effects) node_effects.push_back({place.at(e.var.core()), e.role});
+      for (const Effect& e : node.effects) node_effects.push_back({place.at(e.var.core()), e.mode});
       node_ends.insert(node_ends.end(), layout.ends[i].begin(), layout.ends[i].end());
       scopes.push_back(node.cancelled);
     }
@@ -119,15 +119,12 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   access_of.resize(vars.size());
   for (uint32_t i = 0; i < sorted.size(); ++i) {
     access_of[sorted[i]] = i;
-    const Role mode = layout.modes[sorted[i]];
-    reads += mode == Role::kRead;
+    const AccessMode mode = layout.modes[sorted[i]];
+    reads += mode == AccessMode::kRead;
     accesses.push_back({core_of(sorted[i]), uint64_t{i} << 2 | static_cast<uint64_t>(mode)});
   }
   ordered_there.assign(accesses.size(), concurrent);
   FindHostFirst();
-  static_assert(static_cast<int>(Role::kRead) == static_cast<int>(Mode::kRead) &&
-                static_cast<int>(Role::kUpdate) == static_cast<int>(Mode::kUpdate) &&
-                static_cast<int>(Role::kWrite) == static_cast<int>(Mode::kWrite));
   core->Retain();
 }
 
@@ -144,7 +141,7 @@ void PlanCore::FindHostFirst() {
     for (uint32_t i = nodes[n].effects; i < nodes[n + 1].effects; ++i) {
       const PlanEffect& effect = node_effects[i];
       if (there[n]) {
-        if (effect.role != Role::kRead) written[effect.var] = true;
+        if (effect.mode != AccessMode::kRead) written[effect.var] = true;
       } else if (!written[effect.var]) {
         ordered_there[access_of[effect.var]] = false;
       }

@@ -46,7 +46,7 @@ struct PlanSuccessor {
 
 struct PlanEffect {
   uint32_t var;
-  Role role;
+  AccessMode mode;
 };
 
 struct RunState {
@@ -202,13 +202,13 @@ struct PlanIssueAsync : PlanIssue {  // of an asynchronous node on a device, whi
 };
 inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closure()); }
 
-// Calls fn(VarCore*, Role) for the Vars of a node on a device; the node's run has the accesses.
+// Calls fn(VarCore*, AccessMode) for the Vars of a node on a device; the node's run has the accesses.
 template <class Fn>
 void ForNodeVars(OpRecord* op, Fn&& fn) {
   const PlanCore& plan = *RunOf(op)->owner;
   const PlanNode* const node = &plan.nodes[static_cast<PlanIssue*>(op->closure())->node];
   for (uint32_t i = node->effects; i < (node + 1)->effects; ++i)
-    fn(CoreOf(plan.vars[plan.node_effects[i].var].core()), plan.node_effects[i].role);
+    fn(CoreOf(plan.vars[plan.node_effects[i].var].core()), plan.node_effects[i].mode);
 }
 
 // Enters a plan into the list that a fork walks (plan_fork.cc).

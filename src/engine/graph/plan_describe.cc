@@ -8,7 +8,9 @@
 namespace engine {
 namespace {
 
-const char* RoleText(Role role) { return role == Role::kRead ? "reads" : role == Role::kUpdate ? "updates" : "writes"; }
+const char* ModeText(AccessMode role) {
+  return role == AccessMode::kRead ? "reads" : role == AccessMode::kUpdate ? "updates" : "writes";
+}
 
 std::string Escaped(const char* text) {
   std::string out;
@@ -79,7 +81,7 @@ std::string Plan::Dot() const {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Graph::Node& node = graph.nodes()[n];
     out << "  n" << n << " [label=\"" << Escaped(node.name.c_str());
-    for (const Effect& e : node.effects) out << "\\n" << RoleText(e.role) << " " << Escaped(e.var.name());
+    for (const Effect& e : node.effects) out << "\\n" << ModeText(e.mode) << " " << Escaped(e.var.name());
     if (const std::string place = PlaceText(node.place); !place.empty()) out << "\\non " << place;
     out << "\"];\n";
   }

@@ -21,10 +21,8 @@ void Orphan(OpRecord* op) {
   ::new (static_cast<void*>(&run.ready_mu)) Mutex;
 }
 
-void ForVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, Mode mode)) {
-  ForNodeVars(op, [&](VarCore* var, Role role) {
-    fn(to, var, role == Role::kRead ? Mode::kRead : role == Role::kWrite ? Mode::kWrite : Mode::kUpdate);
-  });
+void ForVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) {
+  ForNodeVars(op, [&](VarCore* var, AccessMode mode) { fn(to, var, mode); });
 }
 
 bool OrderedThere(OpRecord* op, uint32_t access) {

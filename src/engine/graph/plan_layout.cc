@@ -159,19 +159,19 @@ std::vector<Uses> LastUses(const Graph& graph, const PlanOptions& options, PlanL
       if (fresh) {
         uses.push_back({PlanLayout::kVarEnd + at->second, {}});
         layout.vars.push_back(effect.var);
-        layout.modes.push_back(effect.role);
+        layout.modes.push_back(effect.mode);
       }
       Uses& u = uses[values + at->second];
       // A reader may run beside the readers before it; a writer has waited for all of them.
-      if (effect.role != Role::kRead || (!fresh && u.last.size() == 1 && [&] {
+      if (effect.mode != AccessMode::kRead || (!fresh && u.last.size() == 1 && [&] {
             for (const Effect& e : graph.nodes()[u.last[0]].effects)
-              if (e.var == effect.var) return e.role != Role::kRead;
+              if (e.var == effect.var) return e.mode != AccessMode::kRead;
             return false;
           }()))
         u.last.clear();
       u.last.push_back(n);
-      if (!fresh && effect.role != Role::kRead && layout.modes[at->second] == Role::kRead)
-        layout.modes[at->second] = Role::kUpdate;
+      if (!fresh && effect.mode != AccessMode::kRead && layout.modes[at->second] == AccessMode::kRead)
+        layout.modes[at->second] = AccessMode::kUpdate;
     }
   }
   return uses;

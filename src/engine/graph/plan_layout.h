@@ -34,7 +34,7 @@ struct PlanLayout {
   std::vector<uint32_t> task_counter;  // by task; kNoIndex: it has none
   std::vector<uint32_t> by_urgency;    // tasks, the most urgent first; empty if the schedule has no ranks
   std::vector<Var> vars;               // the Vars that the graph names
-  std::vector<Role> modes;             // by place in `vars`: how the whole run uses the Var
+  std::vector<AccessMode> modes;       // by place in `vars`: how the whole run uses the Var
 };
 
 // UsageError for a cycle, and for a schedule that does not fit the graph.

@@ -57,7 +57,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   op->Init({.name = plan.options.name.c_str(),
             .site = site,
             .kind = OpKindId::kRun,
-            .pool = core_.HomePool(stamp),
+            .pool = core_.DefaultPoolOf(stamp),
             .level = LevelOf(options.priority.value_or(plan.priority)),
             .intra_op = rules.own_intra_op ? stamp.intra_op : uint8_t{0},
             .size_class = cls,
@@ -73,7 +73,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   // The run's own Var comes last, out of the order of addresses: nobody else pushes on it, so holding its tail cannot
   // deadlock.
   op->accesses()[n - 1].var = run->done.core();
-  op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(Mode::kWrite);
+  op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(AccessMode::kWrite);
   Protocol::SetPins(op, n - plan.reads);
   if (scope) ::new (&op->scope()) ScopePtr(*scope);
   ::new (op->closure()) PlanShare{run};
@@ -296,11 +296,11 @@ NodeContext Runs::MakeContext(EngineCore& core, OpRecord* op, int worker, RunSta
 
 // If the run needs a Var that an op on this thread's stack names, it would wait for that op.
 void Runs::CheckWait(const RunState& run, Site site) const {
-  for (const RunFrame* f = t_frame; f; f = f->outer) {
+  for (const BodyFrame* f = t_frame; f; f = f->outer) {
     if (f->core != &core_) continue;
     for (const auto& wanted : run.owner->accesses) {
       const Access* held = EngineCore::FindAccess(f->op, wanted.var);
-      const bool reads = static_cast<Mode>(wanted.word & 3) == Mode::kRead;
+      const bool reads = static_cast<AccessMode>(wanted.word & 3) == AccessMode::kRead;
       if (held && !(held->read() && reads))
         throw UsageError("op '" + std::string(f->op->extra.name) + "' waits at " + At(site) + " for a run of plan " +
                          Quote(run.owner->options.name) + ", which needs Var '" + wanted.var->pusher.name +

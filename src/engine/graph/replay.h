@@ -122,7 +122,7 @@ class Replay {
   Worker* const worker_;
   RunState& run_;
   const PlanCore& plan_;
-  RunFrame frame_;
+  BodyFrame frame_;
   NodeContext ctx_;
   const bool traced_;
   bool atomic_;  // other threads may use the run's counters

@@ -54,7 +54,7 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
     if (ErrorRecord* e = ErrorAt(plan_.node_inputs[i])) return e->Hop(node.name, site);
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
     const PlanEffect& effect = plan_.node_effects[i];
-    if (effect.role == Role::kWrite) continue;
+    if (effect.mode == AccessMode::kWrite) continue;
     if (ErrorRecord* e = ErrorAt(plan_.graph.values().size() + effect.var)) return e->Hop(node.name, site);
   }
   return nullptr;
@@ -69,13 +69,13 @@ void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
     for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
       SetErrorIfNone(run_.errors[plan_.node_outputs[i]], error);
     for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-      if (plan_.node_effects[i].role != Role::kRead)
+      if (plan_.node_effects[i].mode != AccessMode::kRead)
         SetErrorIfNone(run_.errors[values + plan_.node_effects[i].var], error);
     return KeepFirst(node, error);
   }
   if (node.flags & PlanNode::kAlways) {
     for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-      if (plan_.node_effects[i].role != Role::kWrite)
+      if (plan_.node_effects[i].mode != AccessMode::kWrite)
         if (ErrorRecord* poison = run_.errors[values + plan_.node_effects[i].var]) {
           error->ChainTo(poison);
           break;
@@ -86,7 +86,8 @@ void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
     run_.values[plan_.node_outputs[i]].Reset();  // what the kernel stored before it threw
   }
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-    if (plan_.node_effects[i].role != Role::kRead) SetError(run_.errors[values + plan_.node_effects[i].var], error);
+    if (plan_.node_effects[i].mode != AccessMode::kRead)
+      SetError(run_.errors[values + plan_.node_effects[i].var], error);
   if (error->IsRoot() && !error->cancelled) core_.NoteError(error);
   KeepFirst(node, error);
 }
@@ -110,7 +111,7 @@ void Replay::Note(const PlanNode& node, ErrorRecord* error) {
     Fail(node, error);
   } else if (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
     for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-      if (plan_.node_effects[i].role == Role::kWrite)
+      if (plan_.node_effects[i].mode == AccessMode::kWrite)
         SetError(run_.errors[plan_.graph.values().size() + plan_.node_effects[i].var], nullptr);
   }
 }

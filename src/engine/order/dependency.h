@@ -25,7 +25,7 @@
 //   Holder(op)          that holder or null; the caller owns the op;
 //   HolderAtTail(op)    the same for another thread's op that IsHeld and is pinned;
 //   Holds(holder)       whether the holder holds ops; false once it has released all that it held;
-//   Need(ctx, holder)   an op that `holder` does not hold was registered behind one that it holds.
+//   MustRelease(ctx, holder)   an op that `holder` does not hold was registered behind one that it holds.
 // A bit in the tail (kHeld) says whether the tail leads to such an op, so that all other pushes pay a bit test.
 #pragma once
 
@@ -157,9 +157,9 @@ struct Dependency : DependencyTypes<Env> {
 
   // Before a push that will register behind this tail: fetches what it will touch there, so that the lines of several
   // Vars come at once and not one after another.
-  ENGINE_INLINE static void PrefetchTail(const Var* var, Mode mode) {
+  ENGINE_INLINE static void PrefetchTail(const Var* var, AccessMode mode) {
     const uintptr_t tail = var->tail.load(std::memory_order_relaxed);
-    if ((tail & kOpen) && mode == Mode::kRead) return;  // such a reader joins without a look at the group
+    if ((tail & kOpen) && mode == AccessMode::kRead) return;  // such a reader joins without a look at the group
     Env::Prefetch(reinterpret_cast<const void*>(tail & ~kBits));
     // The header of a writer that has finished, if the access is one of the first: its pin will be ours to drop.
     if (!(tail & kGroup)) Env::Prefetch(reinterpret_cast<const void*>((tail & ~kBits) - sizeof(Op)));
@@ -328,15 +328,15 @@ struct Dependency : DependencyTypes<Env> {
   }
 
   // Under LOCK, if ops are held: notes in the group which holder holds its readers and which holder the group waits
-  // for, and calls Need for the holders behind whose ops we queue. The write at the tail is pinned by that write, so we
-  // may look at its block. A holder that is seen here may have released its ops long ago; Need must allow for that.
+  // for, and calls MustRelease for the holders behind whose ops we queue. The write at the tail is pinned by that write, so we
+  // may look at its block. A holder that is seen here may have released its ops long ago; MustRelease must allow for that.
   // Returns the tail to publish instead of `now`.
   [[gnu::noinline]] static uintptr_t NoteHeld(Ctx& ctx, Access& a, Op* op, uintptr_t old, uintptr_t now,
                                               uint64_t entered) {
     void* const mine = Env::Holder(op);
     const auto need = [&](void* holder) {
       if (holder && holder != mine && !op->deletes && Holds(holder))
-        Env::Need(ctx, holder);  // nobody waits for a deletion
+        Env::MustRelease(ctx, holder);  // nobody waits for a deletion
     };
     if (old & kGroup) {
       Group* const g = GroupOf(old);

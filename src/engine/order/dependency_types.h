@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/access_mode.h"
+
 // Each step below is a handful of instructions in one hot function; a call would cost as much as the step.
 #define ENGINE_INLINE [[gnu::always_inline]] inline
 
 namespace engine::detail {
-
-enum class Mode : uint8_t { kRead, kUpdate, kWrite };
 
 // Faults that the checker plants one at a time, to show that it would find them.
 enum class Mutant {
@@ -53,8 +53,8 @@ struct DependencyTypes {
     Op* op;
     uint64_t word;  // version << 16 | place in the caller's list << 2 | mode
 
-    Mode mode() const { return static_cast<Mode>(word & 3); }
-    bool read() const { return mode() == Mode::kRead; }
+    AccessMode mode() const { return static_cast<AccessMode>(word & 3); }
+    bool read() const { return mode() == AccessMode::kRead; }
     uint32_t listed() const { return (word >> 2) & 0x3fff; }
     uint64_t version() const { return word >> 16; }
     void set_version(uint64_t v) { word = (v << 16) | (word & 0xffff); }

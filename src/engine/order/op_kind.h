@@ -37,7 +37,7 @@ struct OpKind {
   void (*refused)(EngineCore&, ThreadSlot&, OpRecord*, ErrorRecord*) = nullptr;
   void (*failed)(EngineCore&, ThreadSlot&, OpRecord*, ErrorRecord*) = nullptr;
   // Calls fn(to, var, mode) for each Var whose order the op keeps for its owner, besides those of its own accesses.
-  void (*for_vars)(OpRecord*, void* to, void (*fn)(void* to, VarCore* var, Mode mode)) = nullptr;
+  void (*for_vars)(OpRecord*, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) = nullptr;
   // Whether this access of an op on the host is ordered on the device: then device work on its Var need not have
   // retired when the op starts.
   bool (*ordered_there)(OpRecord*, uint32_t access) = nullptr;
@@ -65,14 +65,15 @@ struct OpKindEntry {
   OpKindEntry(OpKindId id, const OpKind& kind) { g_op_kinds[static_cast<uint8_t>(id)] = kind; }
 };
 
-// Calls fn(VarCore*, Mode) for each Var that the op uses for its owner.
+// Calls fn(VarCore*, AccessMode) for each Var that the op uses for its owner.
 template <class Fn>
 void ForOwnersVars(OpRecord* op, Fn&& fn) {
   if (const auto for_vars = KindOf(op).for_vars)
-    for_vars(op, const_cast<void*>(static_cast<const void*>(&fn)),
-             [](void* to, VarCore* var, Mode mode) { (*static_cast<std::remove_reference_t<Fn>*>(to))(var, mode); });
+    for_vars(op, const_cast<void*>(static_cast<const void*>(&fn)), [](void* to, VarCore* var, AccessMode mode) {
+      (*static_cast<std::remove_reference_t<Fn>*>(to))(var, mode);
+    });
 }
-// Calls fn(VarCore*, Mode) for each Var whose order the op keeps, those of its owner first.
+// Calls fn(VarCore*, AccessMode) for each Var whose order the op keeps, those of its owner first.
 template <class Fn>
 void ForOrderedVars(OpRecord* op, Fn&& fn) {
   ForOwnersVars(op, fn);

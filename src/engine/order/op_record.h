@@ -21,7 +21,7 @@ namespace engine::detail {
 
 class EngineCore;
 struct ErrorRecord;
-struct HeldChain;
+struct OpChain;
 struct VarPoints;
 struct ThreadSlot;
 
@@ -44,7 +44,7 @@ enum OpFlags : uint32_t {
   kOwnWay = 1 << 4,       // run by its kind; it has no body
   kDeferred = 1 << 5,     // its body has asked for a Completion: it ends when that is called
   kOnePinMore = 1 << 7,   // one more pin: that of a waiting thread, or of a run until all its parts have ended
-  kInChain = 1 << 9,      // held by a chain, now or earlier; has a HeldChain* in its extras
+  kInChain = 1 << 9,      // held by a chain, now or earlier; has a OpChain* in its extras
   kForgotten = 1 << 10,   // the process is a fork's child that its body runs in: its Vars are not its own any more
   kDeviceOp = 1 << 11,    // issued to a device; its block stays until the op has retired
   kCapturable = 1 << 12,  // on a device, with a GraphKey in its extras
@@ -118,7 +118,7 @@ struct ProductionEnv {
     return op->extra.flags & kInChain;
   }
   static bool Holds(void* holder);
-  static void Need(Pass& pass, void* holder);
+  static void MustRelease(Pass& pass, void* holder);
   template <class Op>
   static void OnReady(Pass& pass, Op* op) {
     AddReady(pass, static_cast<OpRecord*>(op));
@@ -193,7 +193,7 @@ struct OpRecord : Protocol::Op {
   std::byte* extras() { return reinterpret_cast<std::byte*>(accesses() + n_access); }
   void* closure() { return extras() + size_t{8} * extra.closure_offset; }
   // Extras, in this order, each present if its flag is set: chain (kInChain), scope (kScoped), graph key (kCapturable).
-  HeldChain*& chain() { return *reinterpret_cast<HeldChain**>(extras()); }
+  OpChain*& chain() { return *reinterpret_cast<OpChain**>(extras()); }
   ScopePtr& scope() { return *reinterpret_cast<ScopePtr*>(extras() + (extra.flags & kInChain ? sizeof(void*) : 0)); }
   GraphKey& graph() { return *reinterpret_cast<GraphKey*>(extras() + ExtraBytes(extra.flags & ~kCapturable)); }
   static size_t ExtraBytes(uint32_t flags) {
@@ -213,7 +213,7 @@ struct alignas(64) VarCore : Protocol::Var {
 static_assert(sizeof(VarCore) <= 256);
 inline constexpr uint32_t kVarClass = sizeof(VarCore) / 64;
 
-// relaxed: any chain will do, also one that the op has left (core/held_chains.h).
+// relaxed: any chain will do, also one that the op has left (core/op_chains.h).
 inline void* ProductionEnv::HolderAtTail(void* op) {
   return std::atomic_ref(static_cast<OpRecord*>(op)->chain()).load(std::memory_order_relaxed);
 }

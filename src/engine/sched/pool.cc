@@ -137,8 +137,8 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
   if (stopping()) [[unlikely]]
     return nullptr;
   OpRecord* op = Find(worker, fair);
-  if (worker.untold) [[unlikely]]
-    host_.TellDrain(worker, op);
+  if (worker.drain_note) [[unlikely]]
+    host_.DeliverDrainNote(worker, op);
   if (op) {
     ++worker.found;
     return op;

@@ -35,16 +35,16 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;                       // "cpu/0"
-  bool played = false;                    // some thread plays it; under the lock of Pools
-  uint32_t turn = 0;                      // where its next look for ops starts
-  uint32_t found = 0;                     // how many ops it has found since it last found none
-  bool doubts = false;                    // the last mean was not tiny, so the next one decides whether ops still are
-  std::chrono::nanoseconds searched{0};   // time spent searching since the last mean; it counts for no op
-  struct DeviceLane* run_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
+  std::string lane;                        // "cpu/0"
+  bool played = false;                     // some thread plays it; under the lock of Pools
+  uint32_t turn = 0;                       // where its next look for ops starts
+  uint32_t found = 0;                      // how many ops it has found since it last found none
+  bool doubts = false;                     // the last mean was not tiny, so the next one decides whether ops still are
+  std::chrono::nanoseconds searched{0};    // time spent searching since the last mean; it counts for no op
+  struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
   bool lingers = false;    // its last op was of a ranked run, which many workers share, so another may follow soon
   bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
-  uint8_t untold = 0;      // 1 + the epoch parity of its last op, whose end it has not told to WaitAll yet (drain.cc);
+  uint8_t drain_note = 0;  // 1 + the epoch parity of its last op, whose end it has not told to WaitAll yet (drain.cc);
                            // 0: nothing to tell
   // Futex word: 0 awake, 1 asleep. Its thread sets it to 1 under Pool::mu_; whoever wakes the worker sets it to 0.
   std::atomic<uint32_t> asleep{0};
@@ -54,9 +54,10 @@ struct alignas(64) Worker {
 // PoolHost: what a pool's workers report to the engine.
 class PoolHost {
  public:
-  virtual void TellDrain(Worker& worker,
-                         const OpRecord* next) = 0;  // tells what the worker has not told yet, unless `next` will
-  virtual void NoteIdle() = 0;                       // a worker is about to sleep
+  virtual void DeliverDrainNote(
+      Worker& worker,
+      const OpRecord* next) = 0;  // tells what the worker has not told yet, unless `next` will
+  virtual void NoteIdle() = 0;    // a worker is about to sleep
   SpinPlaces& spin_places() { return spin_places_; }
 
  protected:

@@ -46,8 +46,8 @@ struct alignas(64) ThreadSlot {
   BlockCache completion_cache;
   Worker* worker = nullptr;
   std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by number of the pool; the pools list them too
-  std::vector<HeldChain*> needed;  // chains whose ops the current registration queued behind; released after it
-  Scratch scratch;                 // for a registration of many accesses
+  std::vector<OpChain*> needed;  // chains whose ops the current registration queued behind; released after it
+  Scratch scratch;               // for a registration of many accesses
 
   // Whether everything that this thread queued for that pool has been taken.
   bool NothingQueued(uint8_t pool) const {
@@ -73,13 +73,13 @@ extern thread_local constinit uint64_t t_engine_id;
 extern thread_local constinit ThreadSlot* t_slot;
 
 // One frame for each op body on this thread's stack, innermost first. Waits look through them.
-struct RunFrame {
+struct BodyFrame {
   EngineCore* core;
   OpRecord* op;
-  RunFrame* outer;
+  BodyFrame* outer;
   Stream stream = {};  // the stream on which the body is captured; null: the stream of its lane
 };
-extern thread_local constinit RunFrame* t_frame;
+extern thread_local constinit BodyFrame* t_frame;
 // True while the body on this thread has lent the thread's role to a stand-in.
 extern thread_local constinit bool t_role_lent;
 // True while this thread runs a piece of a ParallelFor, for the op that t_frame names (piece_of_op.h).

@@ -7,7 +7,7 @@
 namespace engine::test {
 namespace {
 
-WITH_ALL_WORKERS(HeldChainTest);
+WITH_ALL_WORKERS(OpChainTest);
 
 // A thread that pushes behind, waits, or does anything else that must not be kept waiting.
 template <class F>
@@ -16,7 +16,7 @@ void Elsewhere(F&& f) {
   thread.join();
 }
 
-TEST_P(HeldChainTest, StartsNothingUntilReleased) {
+TEST_P(OpChainTest, StartsNothingUntilReleased) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   std::vector<int> seen;
@@ -34,7 +34,7 @@ TEST_P(HeldChainTest, StartsNothingUntilReleased) {
   EXPECT_EQ(seen.size(), 3u);
 }
 
-TEST_P(HeldChainTest, AWaitOfAnyThreadReleasesWhatItNeeds) {
+TEST_P(OpChainTest, AWaitOfAnyThreadReleasesWhatItNeeds) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps held(eng);
@@ -45,7 +45,7 @@ TEST_P(HeldChainTest, AWaitOfAnyThreadReleasesWhatItNeeds) {
   EXPECT_TRUE(ran);
 }
 
-TEST_P(HeldChainTest, AWaitForSomethingElseReleasesNothing) {
+TEST_P(OpChainTest, AWaitForSomethingElseReleasesNothing) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps held(eng);
@@ -55,7 +55,7 @@ TEST_P(HeldChainTest, AWaitForSomethingElseReleasesNothing) {
   EXPECT_EQ(held.Push({.writes = {a}, .place = Gpu(0)}, [] {}), 2u);
 }
 
-TEST_P(HeldChainTest, OpsForTheHostPassByWhatIsHeld) {
+TEST_P(OpChainTest, OpsForTheHostPassByWhatIsHeld) {
   bool ran = false;  // outlives what is held
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
@@ -74,7 +74,7 @@ TEST_P(HeldChainTest, OpsForTheHostPassByWhatIsHeld) {
   EXPECT_FALSE(ran);
 }
 
-TEST_P(HeldChainTest, AnOpForTheHostThatNeedsAHeldOneReleasesIt) {
+TEST_P(OpChainTest, AnOpForTheHostThatNeedsAHeldOneReleasesIt) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps held(eng);
@@ -87,7 +87,7 @@ TEST_P(HeldChainTest, AnOpForTheHostThatNeedsAHeldOneReleasesIt) {
   EXPECT_EQ(seen, 14);
 }
 
-TEST_P(HeldChainTest, AnAsynchronousOpIsNotHeldAndReleasesNothing) {
+TEST_P(OpChainTest, AnAsynchronousOpIsNotHeldAndReleasesNothing) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps held(eng);
@@ -99,7 +99,7 @@ TEST_P(HeldChainTest, AnAsynchronousOpIsNotHeldAndReleasesNothing) {
 }
 
 // Whether an op for the host runs at its push or on a worker is nothing to what is held.
-TEST_P(HeldChainTest, AChangeOfPolicyKeepsTheOrder) {
+TEST_P(OpChainTest, AChangeOfPolicyKeepsTheOrder) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   std::vector<int> order;
@@ -119,7 +119,7 @@ TEST_P(HeldChainTest, AChangeOfPolicyKeepsTheOrder) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5}));
 }
 
-TEST_P(HeldChainTest, WaitToWriteReleasesHeldReaders) {
+TEST_P(OpChainTest, WaitToWriteReleasesHeldReaders) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   HeldOps held(eng);
@@ -129,7 +129,7 @@ TEST_P(HeldChainTest, WaitToWriteReleasesHeldReaders) {
   EXPECT_TRUE(ran);
 }
 
-TEST_P(HeldChainTest, APushBehindReleases) {
+TEST_P(OpChainTest, APushBehindReleases) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
   HeldOps held(eng);
@@ -140,7 +140,7 @@ TEST_P(HeldChainTest, APushBehindReleases) {
   Elsewhere([&] { eng.Wait(c); });
 }
 
-TEST_P(HeldChainTest, ChainsOfTwoThreadsReleaseEachOther) {
+TEST_P(OpChainTest, ChainsOfTwoThreadsReleaseEachOther) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps first(eng), second(eng);
@@ -152,7 +152,7 @@ TEST_P(HeldChainTest, ChainsOfTwoThreadsReleaseEachOther) {
   Elsewhere([&] { eng.Wait(b); });
 }
 
-TEST_P(HeldChainTest, HeldReadersOfSeveralChainsAreAllReleased) {
+TEST_P(OpChainTest, HeldReadersOfSeveralChainsAreAllReleased) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   std::vector<std::unique_ptr<HeldOps>> readers;
@@ -166,7 +166,7 @@ TEST_P(HeldChainTest, HeldReadersOfSeveralChainsAreAllReleased) {
   EXPECT_EQ(ran, 3);
 }
 
-TEST_P(HeldChainTest, WaitAllReleasesAll) {
+TEST_P(OpChainTest, WaitAllReleasesAll) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps first(eng), second(eng);
@@ -176,7 +176,7 @@ TEST_P(HeldChainTest, WaitAllReleasesAll) {
   EXPECT_EQ(eng.stats().completed, 2u);
 }
 
-TEST_P(HeldChainTest, ShutdownReleasesAllAndOutlivesTheEngine) {
+TEST_P(OpChainTest, ShutdownReleasesAllAndOutlivesTheEngine) {
   auto eng = std::make_unique<Engine>(OnDevice(workers()));
   Var a = eng->NewVar("a");
   bool ran = false;
@@ -189,7 +189,7 @@ TEST_P(HeldChainTest, ShutdownReleasesAllAndOutlivesTheEngine) {
   held.Release();
 }
 
-TEST_P(HeldChainTest, AMemberMayWaitForALaterOne) {
+TEST_P(OpChainTest, AMemberMayWaitForALaterOne) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   std::latch pushed(1);
@@ -204,7 +204,7 @@ TEST_P(HeldChainTest, AMemberMayWaitForALaterOne) {
   eng.Wait(a);
 }
 
-TEST_P(HeldChainTest, WhatIsBehindAMemberThatWaitsStartsAfterIt) {
+TEST_P(OpChainTest, WhatIsBehindAMemberThatWaitsStartsAfterIt) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   std::latch pushed(1);
@@ -224,7 +224,7 @@ TEST_P(HeldChainTest, WhatIsBehindAMemberThatWaitsStartsAfterIt) {
   EXPECT_EQ(a.version(), 3u);
 }
 
-TEST_P(HeldChainTest, AFailureSkipsOnlyWhatDependsOnIt) {
+TEST_P(OpChainTest, AFailureSkipsOnlyWhatDependsOnIt) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
   HeldOps held(eng);
@@ -243,7 +243,7 @@ TEST_P(HeldChainTest, AFailureSkipsOnlyWhatDependsOnIt) {
   }
 }
 
-TEST_P(HeldChainTest, CancelledMembersAreSkipped) {
+TEST_P(OpChainTest, CancelledMembersAreSkipped) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   CancelScope scope;
@@ -256,7 +256,7 @@ TEST_P(HeldChainTest, CancelledMembersAreSkipped) {
   EXPECT_TRUE(ran);
 }
 
-TEST_P(HeldChainTest, DeletingAVarInBetweenCutsNothing) {
+TEST_P(OpChainTest, DeletingAVarInBetweenCutsNothing) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a");
   HeldOps held(eng);
@@ -269,7 +269,7 @@ TEST_P(HeldChainTest, DeletingAVarInBetweenCutsNothing) {
   eng.Wait(a);
 }
 
-TEST_P(HeldChainTest, ARefusedPushLeavesTheOthersHeld) {
+TEST_P(OpChainTest, ARefusedPushLeavesTheOthersHeld) {
   Engine eng(OnDevice(workers()));
   Var a = eng.NewVar("a"), gone = eng.NewVar("gone");
   Var copy = gone;
@@ -281,7 +281,7 @@ TEST_P(HeldChainTest, ARefusedPushLeavesTheOthersHeld) {
   EXPECT_EQ(held.Push({.writes = {a}, .place = Gpu(0)}, [] {}), 2u);
 }
 
-TEST_P(HeldChainTest, APushThatWaitsForRoomReleases) {
+TEST_P(OpChainTest, APushThatWaitsForRoomReleases) {
   EngineOptions options = OnDevice(workers());
   options.max_pending = 64;
   Engine eng(options);
@@ -292,7 +292,7 @@ TEST_P(HeldChainTest, APushThatWaitsForRoomReleases) {
   EXPECT_EQ(a.version(), 1000u);
 }
 
-TEST(HeldChainDispatches, AChainIsOne) {
+TEST(OpChainDispatches, AChainIsOne) {
   Engine eng(OnDevice(1));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   HeldOps held(eng);
@@ -308,7 +308,7 @@ TEST(HeldChainDispatches, AChainIsOne) {
 
 // The block of the first chain is taken anew while its last member still waits: who comes behind that one needs nothing of
 // the chain that has the block now.
-TEST(HeldChainDispatches, AMemberThatWasLetGoIsNoMemberOfTheNextChain) {
+TEST(OpChainDispatches, AMemberThatWasLetGoIsNoMemberOfTheNextChain) {
   Engine eng(OnDevice(1));
   Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
   HeldOp outside = HoldWrite(eng, c);
@@ -321,7 +321,7 @@ TEST(HeldChainDispatches, AMemberThatWasLetGoIsNoMemberOfTheNextChain) {
   outside.Release();
 }
 
-TEST(HeldChainDispatches, TakesNoMemoryInTheSteadyState) {
+TEST(OpChainDispatches, TakesNoMemoryInTheSteadyState) {
   Engine eng(OnDevice(1));
   Var a = eng.NewVar("a");
   HeldOps held(eng);

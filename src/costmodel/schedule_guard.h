@@ -1,4 +1,4 @@
-// Guard: compares steps with a new schedule and steps with the old one, in pairs, and decides which schedule to keep.
+// ScheduleGuard: compares steps with a new schedule and steps with the old one, in pairs, and decides which schedule to keep.
 // Pure: it gets durations and reads no clock.
 //
 // The order within pairs alternates (old new, new old), so that drift of the machine falls on both. If a step of a pair
@@ -11,7 +11,7 @@
 
 namespace engine::costmodel {
 
-class Guard {
+class ScheduleGuard {
  public:
   static constexpr uint32_t kWarmUps = 2;  // pairs that do not count, because they make frames and warm caches
   static constexpr uint32_t kPairs = 24;

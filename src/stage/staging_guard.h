@@ -1,4 +1,4 @@
-// Guard: decides whether the first steps ran faster staged or whole. Pure: it is told when steps began and ended.
+// StagingGuard: decides whether the first steps ran faster staged or whole. Pure: it is told when steps began and ended.
 //
 // Both ways have two turns, alternating, so that a machine that gets slower or faster meanwhile favours neither. The
 // better turn of each way counts.
@@ -47,10 +47,10 @@ class Ends {
   std::vector<double> times_ GUARDED_BY(mu_);
 };
 
-class Guard {
+class StagingGuard {
  public:
   // `warm_up`: how many steps until either way runs evenly. steps == 0: no guard; staged from the beginning.
-  Guard(int warm_up, int steps)
+  StagingGuard(int warm_up, int steps)
       : warm_up_(static_cast<size_t>(warm_up)), steps_(static_cast<size_t>(steps)), turn_(steps > 0 ? 0 : kTurns) {}
 
   bool on() const {

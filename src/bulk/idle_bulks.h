@@ -1,4 +1,4 @@
-// Silence: releases bulks whose owner has pushed nothing for a millisecond. One thread for all bulks of the process.
+// IdleBulks: releases bulks whose owner has pushed nothing for a millisecond. One thread for all bulks of the process.
 //
 // Each bulk counts its pushes in a word of its own, so a push costs one store. At every tick the thread looks at all
 // words, and releases each bulk that is open and whose word is as it was at the tick before: after 1 ms without a push
@@ -6,7 +6,7 @@
 //
 // Threads:   every method on any thread. Ownership: bulks are shared with their owners. They are released outside mu_.
 // Order:     no other lock is taken under mu_, nor mu_ under another. Fork: the child has no such thread and makes a
-//            new Silence; a bulk that the parent's watched is watched again when it opens.
+//            new IdleBulks; a bulk that the parent's watched is watched again when it opens.
 #pragma once
 
 #include <atomic>
@@ -26,12 +26,12 @@ struct Watched {
   // Each push adds 2; odd while ops may be held. Only the owner writes it: relaxed, except for the store that opens a
   // bulk.
   std::atomic<uint64_t> mark{0};
-  uint64_t seen = 0;  // the mark at the last tick; under Silence::mu_
+  uint64_t seen = 0;  // the mark at the last tick; under IdleBulks::mu_
 };
 
-class Silence {
+class IdleBulks {
  public:
-  static Silence& Get();  // of this process
+  static IdleBulks& Get();  // of this process
 
   bool Watch(std::shared_ptr<Watched> bulk) noexcept;  // false: there is no memory for the list
   void Unwatch(const Watched* bulk) noexcept;

@@ -1,4 +1,4 @@
-#include "core/held_chains.h"
+#include "core/op_chains.h"
 
 #include <algorithm>
 #include <array>
@@ -29,20 +29,20 @@ bool HeldOps::of(const Engine& engine) const noexcept { return core_ == engine.c
 bool HeldOps::closed() const noexcept { return core_->closed(); }
 
 void HeldOps::Release() noexcept {
-  if (detail::HeldChain* chain = owner_->chain.load(std::memory_order_acquire)) core_->chains().Release(chain);
+  if (detail::OpChain* chain = owner_->chain.load(std::memory_order_acquire)) core_->chains().Release(chain);
 }
 
 namespace detail {
 
 // On the pass's slot: no pass grows, and where nothing is held nothing is looked at but the vector's ends. Called with tails
 // held, so it must not fail: without memory for one more, all chains are released.
-void ProductionEnv::Need(Pass& pass, void* holder) try {
-  pass.slot->needed.push_back(static_cast<HeldChain*>(holder));
+void ProductionEnv::MustRelease(Pass& pass, void* holder) try {
+  pass.slot->needed.push_back(static_cast<OpChain*>(holder));
 } catch (const std::bad_alloc&) {
-  pass.slot->needed.back() = static_cast<HeldChain*>(Protocol::kSeveral);
+  pass.slot->needed.back() = static_cast<OpChain*>(Protocol::kSeveral);
 }
 
-void HeldChains::Release(HeldChain* chain) {
+void OpChains::Release(OpChain* chain) {
   if (!ProductionEnv::Holds(chain)) return;
   {
     ChainLock lock(*chain);
@@ -50,7 +50,7 @@ void HeldChains::Release(HeldChain* chain) {
     chain->count = 0;
     chain->open.store(false, std::memory_order_relaxed);
   }
-  chain->order = HeldChain::kNotLookedAt;
+  chain->order = OpChain::kNotLookedAt;
   const EndSlot slot(core_.slots());
   Pass pass{&*slot};
   StartNext(pass, *chain);
@@ -82,10 +82,10 @@ bool NamesAllOf(const OpRecord* head, const OpRecord* op) {
 }
 
 // Of a chain whose first member is blocked: whether another could start before it. None that is behind one that could not.
-bool OthersMayBeReady(HeldChain& chain) {
-  if (chain.order == HeldChain::kEachBehindTheOneBefore) return false;
-  if (chain.order == HeldChain::kLookedAt) return true;  // once is enough: the looks of a chain cost by its members
-  chain.order = HeldChain::kEachBehindTheOneBefore;
+bool OthersMayBeReady(OpChain& chain) {
+  if (chain.order == OpChain::kEachBehindTheOneBefore) return false;
+  if (chain.order == OpChain::kLookedAt) return true;  // once is enough: the looks of a chain cost by its members
+  chain.order = OpChain::kEachBehindTheOneBefore;
   std::array<const OpRecord*, tuning::kMostLooksBack> seen;
   size_t n = 0;
   for (const OpRecord* op = chain.first; op->extra.more_behind;) {
@@ -94,7 +94,7 @@ bool OthersMayBeReady(HeldChain& chain) {
     const size_t most = std::min(n, seen.size());
     size_t back = 1;
     while (back <= most && !IsBehind(seen[(n - back) % seen.size()], op)) ++back;
-    if (back > 1) chain.order = HeldChain::kLookedAt;              // mutant: row_taken_for_granted
+    if (back > 1) chain.order = OpChain::kLookedAt;                // mutant: row_taken_for_granted
     if (back > most && !NamesAllOf(chain.first, op)) return true;  // mutant: chain_never_waits
   }
   return false;
@@ -105,7 +105,7 @@ bool OthersMayBeReady(HeldChain& chain) {
 void LetGo(OpRecord* op) { std::atomic_ref(op->chain()).store(&g_let_go, std::memory_order_relaxed); }
 
 // The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
-void TakeFirst(ThreadSlot& slot, HeldChain& released) {
+void TakeFirst(ThreadSlot& slot, OpChain& released) {
   OpRecord* const op = released.first;
   if (op->extra.more_behind) [[likely]] {
     released.first = op->extra.next;
@@ -117,7 +117,7 @@ void TakeFirst(ThreadSlot& slot, HeldChain& released) {
 
 // The members that have all their grants stay, in a chain that nothing blocks any more. The others start by themselves,
 // each as soon as it is granted last. Returns the first that stays, or null.
-OpRecord* KeepReady(Pass& pass, HeldChain& chain) {
+OpRecord* KeepReady(Pass& pass, OpChain& chain) {
   OpRecord *next = chain.first, *last = nullptr;
   chain.first = nullptr;
   for (bool more = true; more;) {
@@ -150,7 +150,7 @@ OpRecord* KeepReady(Pass& pass, HeldChain& chain) {
 
 }  // namespace
 
-OpRecord* HeldChains::StartNext(Pass& pass, HeldChain& chain) {
+OpRecord* OpChains::StartNext(Pass& pass, OpChain& chain) {
   OpRecord* const op = chain.first;
   if (op->extra.more_behind && IsBlocked(op) && OthersMayBeReady(chain))
     return KeepReady(pass, chain);  // mutant: chain_waits_for_any_member
@@ -159,22 +159,22 @@ OpRecord* HeldChains::StartNext(Pass& pass, HeldChain& chain) {
   return op;
 }
 
-void HeldChains::Leave(OpRecord* op) {
+void OpChains::Leave(OpRecord* op) {
   if (!op->extra.more_behind) return;  // mutant: chain_not_left_by_a_wait
   op->extra.more_behind = false;
-  core_.devices().LeaveRunOf(op);
+  core_.devices().EndDispatchOf(op);
   Pass pass{&core_.Slot()};
-  HeldChain& chain = *op->chain();
+  OpChain& chain = *op->chain();
   LetGo(op);
   StartNext(pass, chain);
   core_.Dispatch(pass, nullptr);
 }
 
-void HeldChains::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
-  HeldChains& chains = slot.core->chains();
+void OpChains::ReleaseNeededSlow(ThreadSlot& slot, const OpChain* mine) {
+  OpChains& chains = slot.core->chains();
   // One by one: a release may push.
   while (!slot.needed.empty()) {  // mutant: needed_chain_not_released
-    HeldChain* const chain = slot.needed.back();
+    OpChain* const chain = slot.needed.back();
     slot.needed.pop_back();
     if (chain == Protocol::kSeveral) {
       chains.ReleaseAll(mine);  // mutant: several_holders_not_released
@@ -184,44 +184,44 @@ void HeldChains::ReleaseNeededSlow(ThreadSlot& slot, const HeldChain* mine) {
   }
 }
 
-void HeldChains::ReleaseAll(const HeldChain* but) {
+void OpChains::ReleaseAll(const OpChain* but) {
   // A few at a time: nothing is allocated, and nothing released under the lock.
-  std::array<HeldChain*, 32> chains;
+  std::array<OpChain*, 32> chains;
   for (size_t from = 0, all = 1; from < all; from += chains.size()) {
     size_t found = 0;
     {
       MutexLock lock(mu_);
       all = owners_.size();
       for (size_t i = from; i < std::min(all, from + chains.size()); ++i)
-        if (HeldChain* chain = owners_[i].chain.load(std::memory_order_acquire)) chains[found++] = chain;
+        if (OpChain* chain = owners_[i].chain.load(std::memory_order_acquire)) chains[found++] = chain;
     }
     for (size_t i = 0; i < found; ++i)
       if (chains[i] != but) Release(chains[i]);
   }
 }
 
-HeldOwner* HeldChains::NewOwner() {
+ChainOwner* OpChains::NewOwner() {
   MutexLock lock(mu_);
   if (free_.empty()) {
     free_.reserve(owners_.size() + 1);  // an owner's end needs no memory
     return &owners_.emplace_back();
   }
-  HeldOwner* owner = free_.back();
+  ChainOwner* owner = free_.back();
   free_.pop_back();
   return owner;
 }
 
-void HeldChains::FreeOwner(HeldOwner* owner) {
+void OpChains::FreeOwner(ChainOwner* owner) {
   MutexLock lock(mu_);
   owner->chain.store(nullptr, std::memory_order_relaxed);
   free_.push_back(owner);
 }
 
 // What was held is lost with everything else that was pending.
-void HeldChains::AfterForkInChild(Arena& vars) {
+void OpChains::AfterForkInChild(Arena& vars) {
   mu_.Unlock();
   vars.ForEachBlock(kChainClass, kChainClass + 1, [&](void* block) {
-    auto* chain = static_cast<HeldChain*>(block);
+    auto* chain = static_cast<OpChain*>(block);
     chain->lock.store(0, std::memory_order_relaxed);
     chain->open.store(false, std::memory_order_relaxed);
     chain->count = 0;

@@ -1,16 +1,16 @@
-#include "guard.h"
+#include "schedule_guard.h"
 
 #include "samples.h"
 
 namespace engine::costmodel {
 
-Guard::Turn Guard::Next() {
+ScheduleGuard::Turn ScheduleGuard::Next() {
   const uint64_t id = turns_++;
   if (id / 2 >= pairs_.size()) pairs_.emplace_back();
   return {id, WithNew(id)};
 }
 
-void Guard::Add(uint64_t id, double nanos) {
+void ScheduleGuard::Add(uint64_t id, double nanos) {
   if (verdict_ != Verdict::kOpen) return;
   const uint64_t number = id / 2;
   double(&pair)[2] = pairs_[number].nanos;
@@ -25,12 +25,12 @@ void Guard::Add(uint64_t id, double nanos) {
 
 // Steps that always fail are not compared for ever: after kMostFailures of them nothing shows that the new schedule is
 // better.
-void Guard::Void(bool failed) {
+void ScheduleGuard::Void(bool failed) {
   failures_ += failed;
   if (verdict_ == Verdict::kOpen && failures_ >= kMostFailures) verdict_ = Verdict::kGoBack;
 }
 
-void Guard::Decide() {
+void ScheduleGuard::Decide() {
   std::vector<double> sorted = ratios_;
   ratio_ = EstimateOf(sorted).nanos;
   before_ = EstimateOf(old_).nanos;

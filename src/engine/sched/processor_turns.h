@@ -1,4 +1,4 @@
-// Turns: clients that run plans on their own threads take turns if several of them share a processor.
+// ProcessorTurns: clients that run plans on their own threads take turns if several of them share a processor.
 //
 // Without turns each client runs until its time slice ends (some milliseconds), and a run that is cut there waits for
 // the slices of all other clients: with 64 clients on 2 cores that is the p99. A client that finds others on its
@@ -17,9 +17,9 @@
 
 namespace engine::detail {
 
-class Turns {
+class ProcessorTurns {
  public:
-  Turns() : last_(static_cast<size_t>(get_nprocs_conf())) {}
+  ProcessorTurns() : last_(static_cast<size_t>(get_nprocs_conf())) {}
 
   // Called before a run, while the caller has nothing that others may want.
   void Take() noexcept {

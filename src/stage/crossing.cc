@@ -1,4 +1,4 @@
-#include "boundary.h"
+#include "crossing.h"
 
 #include <algorithm>
 #include <cstring>
@@ -17,24 +17,24 @@ constexpr size_t kAlignment = 256;
 
 // The body of a copy node. Threads: runs that overlap call it on threads of a copy lane.
 struct Copy {
-  std::shared_ptr<const BoundaryArrays> arrays;
+  std::shared_ptr<const CrossingArrays> arrays;
   int device;
   std::vector<Name> names;  // of its inputs, by position
   std::vector<bool> last;   // by position: nobody else needs the input
 
   void operator()(NodeContext& ctx) const {
-    std::vector<Boundary> values;
+    std::vector<Crossing> values;
     for (size_t i = 0; i < names.size(); ++i)
       values.push_back({.name = names[i], .from = ctx.In(i), .to = ctx.Out(i), .last = last[i]});
     arrays->Find(values);
     size_t end = 0;
-    for (const Boundary& value : values)
+    for (const Crossing& value : values)
       for (const HostArray& array : value.arrays) end = Aligned(end) + array.bytes();
     // Given back at the end of this body, behind the copy: it is not written again before the copy has ended.
     const DeviceMemory pinned = end > 0 ? ctx.AllocatePinned(end) : DeviceMemory();
     const auto memory = std::make_shared<const DeviceMemory>(end > 0 ? ctx.Allocate(end) : DeviceMemory());
     size_t at = 0;
-    for (Boundary& value : values) {
+    for (Crossing& value : values) {
       for (const HostArray& array : value.arrays) {
         at = Aligned(at);
         if (array.bytes() > 0) std::memcpy(static_cast<std::byte*>(pinned.data()) + at, array.address(), array.bytes());
@@ -82,7 +82,7 @@ bool OnlyFor(const Graph& graph, ValueId value, int device) {
 
 }  // namespace
 
-Copying WithCopies(const Graph& step, std::shared_ptr<const BoundaryArrays> arrays) {
+Copying WithCopies(const Graph& step, std::shared_ptr<const CrossingArrays> arrays) {
   Copying out;
   out.values.resize(step.values().size());
   for (ValueId input : step.inputs()) {
@@ -124,7 +124,7 @@ Copying WithCopies(const Graph& step, std::shared_ptr<const BoundaryArrays> arra
 }
 
 Graph PackedCopies(const Graph& step, const std::vector<bool>& part, std::span<const ValueId> in,
-                   std::span<const ValueId> out, std::shared_ptr<const BoundaryArrays> arrays) {
+                   std::span<const ValueId> out, std::shared_ptr<const CrossingArrays> arrays) {
   Graph packed;
   std::vector<ValueId> here(step.values().size());
   for (ValueId v : in) here[v.index] = packed.Input(step.values()[v.index].name, step.values()[v.index].type);

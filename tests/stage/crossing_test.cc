@@ -138,7 +138,7 @@ struct DeviceProgram {
   std::vector<int> trained;
 };
 
-TEST(BoundaryTest, OneCopyAnItemAndNoSynchronization) {
+TEST(CrossingTest, OneCopyAnItemAndNoSynchronization) {
   constexpr int kRows = 60;
   for (const int levels : {1, 3}) {
     DeviceProgram p;
@@ -159,7 +159,7 @@ TEST(BoundaryTest, OneCopyAnItemAndNoSynchronization) {
   }
 }
 
-TEST(BoundaryTest, TheDeviceSeesTheSameHoweverStepsRun) {
+TEST(CrossingTest, TheDeviceSeesTheSameHoweverStepsRun) {
   for (const bool staged : {false, true}) {
     for (const uint64_t seed : {uint64_t{0}, Seed() | 1}) {
       SCOPED_TRACE(SeedLine());
@@ -173,7 +173,7 @@ TEST(BoundaryTest, TheDeviceSeesTheSameHoweverStepsRun) {
   }
 }
 
-TEST(BoundaryTest, ProfileAndGuardChangeNothingEither) {
+TEST(CrossingTest, ProfileAndGuardChangeNothingEither) {
   DeviceProgram p;
   SmartStage steps(p.eng, p.graph, p.Rows(400), {.stage_subgraph_on_cpu = true, .profile_steps = 3, .guard_steps = 5});
   while (engine::Run run = steps.Next()) run.Wait();
@@ -181,7 +181,7 @@ TEST(BoundaryTest, ProfileAndGuardChangeNothingEither) {
   EXPECT_TRUE(steps.Report().decided);
 }
 
-TEST(BoundaryTest, CopiesRunBesideTheStep) {
+TEST(CrossingTest, CopiesRunBesideTheStep) {
   DeviceProgram p;
   p.held_row = 0;
   SmartStage steps(p.eng, p.graph, p.Rows(10), DeviceProgram::OnCpu(true, {.capacity = 3}));
@@ -198,7 +198,7 @@ TEST(BoundaryTest, CopiesRunBesideTheStep) {
   p.Check(10);
 }
 
-TEST(BoundaryTest, ABufferIsWrittenAgainOnlyWhenItsCopyHasEnded) {
+TEST(CrossingTest, ABufferIsWrittenAgainOnlyWhenItsCopyHasEnded) {
   DeviceProgram p;
   // The copy lane stands still behind a kernel of somebody else's.
   Var other = p.eng.NewVar("other");
@@ -224,7 +224,7 @@ TEST(BoundaryTest, ABufferIsWrittenAgainOnlyWhenItsCopyHasEnded) {
   EXPECT_EQ(p.device->counts()[DeviceCall::kAllocatePinned], 3u);
 }
 
-TEST(BoundaryTest, ACopyThatFailsFailsItsStepAndNoOther) {
+TEST(CrossingTest, ACopyThatFailsFailsItsStepAndNoOther) {
   std::vector<std::string> told;
   for (const bool staged : {false, true}) {
     DeviceProgram p;
@@ -248,7 +248,7 @@ TEST(BoundaryTest, ACopyThatFailsFailsItsStepAndNoOther) {
   EXPECT_EQ(told, (std::vector<std::string>{"copy to gpu 0", "copy to gpu 0"}));
 }
 
-TEST(BoundaryTest, OtherValuesPassAndArraysOfNothingToo) {
+TEST(CrossingTest, OtherValuesPassAndArraysOfNothingToo) {
   DeviceProgram p;
   Graph graph;
   const ValueId row = graph.Input<int>("row");
@@ -273,7 +273,7 @@ TEST(BoundaryTest, OtherValuesPassAndArraysOfNothingToo) {
   EXPECT_EQ(p.device->counts()[DeviceCall::kCopy], 0u);
 }
 
-TEST(BoundaryTest, AValueThatIsNoArrayCannotBeInBothPlaces) {
+TEST(CrossingTest, AValueThatIsNoArrayCannotBeInBothPlaces) {
   for (const bool staged : {false, true}) {
     DeviceProgram p;
     p.graph.Output(p.parse[2]);
@@ -284,7 +284,7 @@ TEST(BoundaryTest, AValueThatIsNoArrayCannotBeInBothPlaces) {
   }
 }
 
-TEST(BoundaryTest, ItIsExplained) {
+TEST(CrossingTest, ItIsExplained) {
   DeviceProgram p;
   SmartStageOptions options = DeviceProgram::OnCpu(true);
   options.targets = {p.train.index};

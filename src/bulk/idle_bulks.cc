@@ -1,4 +1,4 @@
-#include "silence.h"
+#include "idle_bulks.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -15,24 +15,24 @@ namespace engine::bulk {
 namespace {
 
 // Never destroyed: its thread runs until the process ends.
-std::atomic<Silence*> g_silence{nullptr};
+std::atomic<IdleBulks*> g_idle_bulks{nullptr};
 // Made when the library is loaded, because a fork while it is being made would leave the static's guard locked in the
 // child.
-[[maybe_unused]] const Silence& g_made_early = Silence::Get();
+[[maybe_unused]] const IdleBulks& g_made_early = IdleBulks::Get();
 
 }  // namespace
 
-Silence& Silence::Get() {
+IdleBulks& IdleBulks::Get() {
   static const bool made = [] {
-    g_silence.store(new Silence, std::memory_order_release);
-    // The child has one thread, and a thread that is gone may have locked the old Silence: so the child gets a new one.
-    return pthread_atfork(nullptr, nullptr, [] { g_silence.store(new Silence, std::memory_order_release); }) == 0;
+    g_idle_bulks.store(new IdleBulks, std::memory_order_release);
+    // The child has one thread, and a thread that is gone may have locked the old IdleBulks: so the child gets a new one.
+    return pthread_atfork(nullptr, nullptr, [] { g_idle_bulks.store(new IdleBulks, std::memory_order_release); }) == 0;
   }();
   (void)made;
-  return *g_silence.load(std::memory_order_acquire);
+  return *g_idle_bulks.load(std::memory_order_acquire);
 }
 
-bool Silence::Watch(std::shared_ptr<Watched> bulk) noexcept try {
+bool IdleBulks::Watch(std::shared_ptr<Watched> bulk) noexcept try {
   std::lock_guard lock(mu_);
   watched_.push_back(std::move(bulk));
   return true;
@@ -40,13 +40,13 @@ bool Silence::Watch(std::shared_ptr<Watched> bulk) noexcept try {
   return false;
 }
 
-void Silence::Unwatch(const Watched* bulk) noexcept {
+void IdleBulks::Unwatch(const Watched* bulk) noexcept {
   std::lock_guard lock(mu_);
   std::erase_if(watched_, [&](const auto& w) { return w.get() == bulk; });
 }
 
 // If no thread can be made, `asleep_` stays true, so the next opening of a bulk tries again.
-bool Silence::Wake() {
+bool IdleBulks::Wake() {
   std::lock_guard lock(mu_);
   if (!by_hand_ && !started_) {
     // The program's own threads are to get its signals.
@@ -67,7 +67,7 @@ bool Silence::Wake() {
   return true;
 }
 
-bool Silence::AnyOpen() const {
+bool IdleBulks::AnyOpen() const {
   return std::any_of(watched_.begin(), watched_.end(), [](const auto& w) {
     const uint64_t mark = w->mark.load(std::memory_order_seq_cst);
     return (mark & 1) && mark != w->seen + 1;  // seen + 1: Tick has released it already
@@ -76,7 +76,7 @@ bool Silence::AnyOpen() const {
 
 // `seen` is the mark (odd) of a bulk that was open at the last tick, or that mark minus one (even) once Tick has
 // released the bulk.
-bool Silence::Tick() {
+bool IdleBulks::Tick() {
   std::vector<std::shared_ptr<Watched>> silent;
   bool open = false;
   {
@@ -87,7 +87,7 @@ bool Silence::Tick() {
       open = true;
       if (mark != bulk->seen) {
         bulk->seen = mark;
-        continue;  // mutant: silence_too_early
+        continue;  // mutant: idle_bulk_released_early
       }
       try {
         silent.push_back(bulk);
@@ -97,11 +97,11 @@ bool Silence::Tick() {
       bulk->seen = mark - 1;
     }
   }
-  for (const auto& bulk : silent) bulk->ops.Release();  // mutant: silence_that_never_ends
+  for (const auto& bulk : silent) bulk->ops.Release();  // mutant: idle_bulk_never_released
   return open;
 }
 
-void Silence::Main() {
+void IdleBulks::Main() {
   pthread_setname_np(pthread_self(), "engine-bulk");
   std::unique_lock lock(mu_);
   for (;;) {
@@ -119,7 +119,7 @@ void Silence::Main() {
   }
 }
 
-void Silence::ByHand(bool by_hand) {
+void IdleBulks::ByHand(bool by_hand) {
   std::lock_guard lock(mu_);
   by_hand_ = by_hand;
   asleep_.store(true, std::memory_order_seq_cst);  // the next opening wakes the thread
@@ -130,8 +130,8 @@ void Silence::ByHand(bool by_hand) {
 
 namespace engine {
 
-SilenceByHand::SilenceByHand() { bulk::Silence::Get().ByHand(true); }
-SilenceByHand::~SilenceByHand() { bulk::Silence::Get().ByHand(false); }
-bool SilenceByHand::Tick() { return bulk::Silence::Get().Tick(); }
+ManualBulkClock::ManualBulkClock() { bulk::IdleBulks::Get().ByHand(true); }
+ManualBulkClock::~ManualBulkClock() { bulk::IdleBulks::Get().ByHand(false); }
+bool ManualBulkClock::Tick() { return bulk::IdleBulks::Get().Tick(); }
 
 }  // namespace engine

@@ -1,4 +1,4 @@
-// HeldChain: ops for one device that have their places in the order and are issued together, one after another on one
+// OpChain: ops for one device that have their places in the order and are issued together, one after another on one
 // thread. A bulk consists of such chains; that is all that the core knows of bulks.
 //
 // An op of a chain is a member. It is registered like any op, with one more grant to wait for, its start. The chain
@@ -30,7 +30,7 @@
 
 namespace engine::detail {
 
-struct alignas(64) HeldChain {
+struct alignas(64) OpChain {
   // Taken by the owner for the time of a registration. acquire/release: guards all fields below. Survives recycling.
   std::atomic<uint32_t> lock{0};
   // Members may be held. Set before the first member takes its place, cleared when the members are released. relaxed: a
@@ -50,22 +50,22 @@ struct alignas(64) HeldChain {
 
 // Stands in place of the chain in an op that has left its chain, because the chain's block may be reused. An op that is
 // still in the chain is recognized by the chain's own address.
-inline constinit HeldChain g_let_go;
+inline constinit OpChain g_let_go;
 
 // One for each HeldOps, so that all chains that may be open are found. It names the chain that its HeldOps opened last.
 // The engine keeps it.
-struct HeldOwner {
-  std::atomic<HeldChain*> chain{nullptr};  // written by the pushing thread; release: publishes the chain's block
-  uint64_t ticket = 0;                     // that chain's ticket when it was opened; used by the pushing thread only
+struct ChainOwner {
+  std::atomic<OpChain*> chain{nullptr};  // written by the pushing thread; release: publishes the chain's block
+  uint64_t ticket = 0;                   // that chain's ticket when it was opened; used by the pushing thread only
 };
 
-inline constexpr uint32_t kChainClass = sizeof(HeldChain) / 64;
+inline constexpr uint32_t kChainClass = sizeof(OpChain) / 64;
 static_assert(kChainClass != kVarClass);
 
 // Spins, because an owner keeps the lock only for the time of a push.
 class ChainLock {
  public:
-  explicit ChainLock(HeldChain& chain) : chain_(chain) {
+  explicit ChainLock(OpChain& chain) : chain_(chain) {
     if (chain_.lock.exchange(1, std::memory_order_acquire)) [[unlikely]]
       Spin();
   }
@@ -77,11 +77,11 @@ class ChainLock {
     for (uint32_t round = 0; chain_.lock.exchange(1, std::memory_order_acquire); ++round)
       ProductionEnv::SpinOnLock(round);
   }
-  HeldChain& chain_;
+  OpChain& chain_;
 };
 
 inline bool ProductionEnv::Holds(void* holder) {
-  return static_cast<HeldChain*>(holder)->open.load(std::memory_order_relaxed);
+  return static_cast<OpChain*>(holder)->open.load(std::memory_order_relaxed);
 }
 
 }  // namespace engine::detail

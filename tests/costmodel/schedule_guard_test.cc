@@ -1,5 +1,5 @@
 // The guard and the samples on numbers alone: no clock is in here.
-#include "guard.h"
+#include "schedule_guard.h"
 
 #include "samples.h"
 #include "support/engine_test.h"
@@ -9,14 +9,14 @@ namespace engine::costmodel {
 namespace {
 
 using test::Random;
-using Verdict = Guard::Verdict;
+using Verdict = ScheduleGuard::Verdict;
 
 // Steps one after another; `of(with_new, step)` says how long each takes.
 template <class F>
-uint64_t Drive(Guard& guard, F&& of) {
+uint64_t Drive(ScheduleGuard& guard, F&& of) {
   uint64_t steps = 0;
   for (; guard.verdict() == Verdict::kOpen && steps < 10000; ++steps) {
-    const Guard::Turn turn = guard.Next();
+    const ScheduleGuard::Turn turn = guard.Next();
     if (const double nanos = of(turn.with_new, steps); nanos > 0) {
       guard.Add(turn.id, nanos);
     } else {
@@ -26,55 +26,55 @@ uint64_t Drive(Guard& guard, F&& of) {
   return steps;
 }
 
-TEST(GuardTest, KeepsWhatIsFasterAndGoesBackFromWhatIsSlower) {
+TEST(ScheduleGuardTest, KeepsWhatIsFasterAndGoesBackFromWhatIsSlower) {
   SCOPED_TRACE(test::SeedLine());
   for (const double speed : {0.5, 0.9, 1.1, 2.0}) {
-    Guard guard;
+    ScheduleGuard guard;
     Random random(test::Seed());
     const uint64_t steps = Drive(guard, [&](bool with_new, uint64_t) {
       return (with_new ? speed : 1.0) * (1000 + static_cast<double>(random.Below(50)));
     });
     EXPECT_EQ(guard.verdict(), speed < 1 ? Verdict::kKeep : Verdict::kGoBack) << speed;
-    EXPECT_EQ(steps, 2 * (Guard::kWarmUps + Guard::kPairs));
+    EXPECT_EQ(steps, 2 * (ScheduleGuard::kWarmUps + ScheduleGuard::kPairs));
     EXPECT_NEAR(guard.ratio(), speed, 0.06);
   }
 }
 
 // What is in force after the comparison is not slower than what was before by more than the guard lets pass.
-TEST(GuardTest, ThePolicyNeverLeavesAPlanSlower) {
+TEST(ScheduleGuardTest, ThePolicyNeverLeavesAPlanSlower) {
   SCOPED_TRACE(test::SeedLine());
   Random random(test::Seed());
   for (int i = 0; i < 300; ++i) {
     const double speed = 0.8 + 0.001 * static_cast<double>(random.Below(500));
-    Guard guard;
+    ScheduleGuard guard;
     Drive(guard, [&](bool with_new, uint64_t) {
       return (with_new ? speed : 1.0) * (1000 + static_cast<double>(random.Below(30)));
     });
     const bool kept = guard.verdict() == Verdict::kKeep;
-    EXPECT_FALSE(kept && speed > Guard::kTolerance + 0.03) << speed;
+    EXPECT_FALSE(kept && speed > ScheduleGuard::kTolerance + 0.03) << speed;
     EXPECT_FALSE(!kept && speed < 0.97) << speed;
   }
 }
 
-TEST(GuardTest, DriftFallsOnBoth) {
+TEST(ScheduleGuardTest, DriftFallsOnBoth) {
   // Steps get slower all the time, whichever they are: nothing is held against the new schedule, which is 2 % faster.
-  Guard guard;
+  ScheduleGuard guard;
   Drive(guard,
         [](bool with_new, uint64_t step) { return (with_new ? 0.98 : 1.0) * (1000 + 50 * static_cast<double>(step)); });
   EXPECT_EQ(guard.verdict(), Verdict::kKeep);
 }
 
-TEST(GuardTest, OutliersDecideNothing) {
-  Guard guard;
+TEST(ScheduleGuardTest, OutliersDecideNothing) {
+  ScheduleGuard guard;
   Drive(guard, [](bool with_new, uint64_t step) {
     return with_new && step % 5 == 0 ? 1e6 : with_new ? 900.0 : 1000.0;
   });
   EXPECT_EQ(guard.verdict(), Verdict::kKeep);
 }
 
-TEST(GuardTest, FailedStepsDoNotCountAndOverlappingOnesEndInAnyOrder) {
-  Guard guard;
-  std::vector<Guard::Turn> open;
+TEST(ScheduleGuardTest, FailedStepsDoNotCountAndOverlappingOnesEndInAnyOrder) {
+  ScheduleGuard guard;
+  std::vector<ScheduleGuard::Turn> open;
   Random random(3);
   for (int i = 0; guard.verdict() == Verdict::kOpen && i < 1000; ++i) {
     open.push_back(guard.Next());
@@ -88,12 +88,12 @@ TEST(GuardTest, FailedStepsDoNotCountAndOverlappingOnesEndInAnyOrder) {
     open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
   }
   EXPECT_EQ(guard.verdict(), Verdict::kKeep);
-  EXPECT_EQ(guard.pairs(), Guard::kPairs);
+  EXPECT_EQ(guard.pairs(), ScheduleGuard::kPairs);
   EXPECT_DOUBLE_EQ(guard.ratio(), 0.8);
 }
 
-TEST(GuardTest, IfNoStepSucceedsItGoesBack) {
-  Guard guard;
+TEST(ScheduleGuardTest, IfNoStepSucceedsItGoesBack) {
+  ScheduleGuard guard;
   Drive(guard, [](bool, uint64_t) { return 0.0; });
   EXPECT_EQ(guard.verdict(), Verdict::kGoBack);
   EXPECT_EQ(guard.pairs(), 0u);
