@@ -157,6 +157,25 @@ TEST_P(ForkTest, StoppedEngineStaysStopped) {
   eng.Wait(a);
 }
 
+TEST_P(ForkTest, TheChildOfAStoppedEngineIsStoppedToo) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  eng.Stop();
+  EXPECT_TRUE(InChild([&] {
+    bool ran = false;
+    {
+      const PolicyScope naive =
+          eng.EnterPolicy({Policy::kNaive});  // between Start and Stop the op runs inside its push
+      eng.Push({.writes = {a}}, [&] { ran = true; });
+    }
+    if (ran) return false;
+    eng.Start();
+    eng.Wait(a);
+    return ran;
+  }));
+  eng.Start();
+}
+
 TEST_P(ForkTest, InsideAnOp) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
