@@ -122,8 +122,7 @@ class Arena {
   std::vector<void*> magazines_ GUARDED_BY(mu_);                   // all magazines, to free them at the end
   size_t usual_ GUARDED_BY(mu_) = 0;                               // how many of these have a capacity of `magazine_`
   size_t blocks_ GUARDED_BY(mu_) = 0;                              // in all slabs
-  size_t users_ GUARDED_BY(mu_) = 0;                               // how many caches there are, counted once for each
-                                                                   // class that they hold
+  size_t users_ GUARDED_BY(mu_) = 0;                               // caches, each counted once a class that it holds
   std::vector<LargeBlock> large_ GUARDED_BY(mu_);                  // all large blocks
   std::array<std::vector<void*>, 48> free_large_ GUARDED_BY(mu_);  // by logarithm of their size
   // relaxed: a soft bound and statistics; the mutex orders the blocks themselves.

@@ -27,9 +27,9 @@ inline constexpr bool kAsserts = false;
 #define ENGINE_ASSERTION(declaration) \
   inline declaration {}
 #endif
-ENGINE_ASSERTION(void PoisonBlock(BlockKind, uint32_t /*cls*/, void*))        // called when a block is given back
-ENGINE_ASSERTION(void CheckPoison(BlockKind, uint32_t /*cls*/, const void*))  // called when a block is taken: nobody
-                                                                              // may have written into it
+ENGINE_ASSERTION(void PoisonBlock(BlockKind, uint32_t /*cls*/, void*))  // called when a block is given back
+ENGINE_ASSERTION(void CheckPoison(BlockKind, uint32_t /*cls*/,
+                                  const void*))  // when a block is taken: it was not written
 ENGINE_ASSERTION(void CheckState(const OpRecord*, uint32_t /*allowed*/, const char* /*moment*/))
 ENGINE_ASSERTION(void CheckGrant(const OpRecord*, uint32_t /*grants*/))  // the op waits for at least this many grants
 ENGINE_ASSERTION(void CheckPins(const OpRecord*, uint32_t /*pins*/))     // the op has at least this many pins

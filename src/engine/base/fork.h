@@ -20,8 +20,8 @@ inline constinit std::atomic<uint32_t> g_forks{0};
 // What was made while Forks() was another number belongs to an ancestor of this process.
 inline uint32_t Forks() noexcept { return g_forks.load(std::memory_order_relaxed); }
 
-// In a fork's child: makes the object anew, whole, so that no field of it can be forgotten. The old one is not destroyed: it
-// may have been in use by a thread that does not exist here.
+// In a fork's child: makes the object anew, whole, so that no field of it can be forgotten. The old one is not
+// destroyed: it may have been in use by a thread that does not exist here.
 template <class T, class... Args>
 void Renew(T& object, Args&&... args) {
   ::new (static_cast<void*>(&object)) T(std::forward<Args>(args)...);

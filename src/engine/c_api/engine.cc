@@ -22,9 +22,8 @@ std::chrono::nanoseconds ReadTimeout(int64_t timeout_ns) {
 
 void ShutDown(EngineHandle engine) {
   Engine& live = Live(engine);
-  if (!InsideBodyOf(engine))
-    ReleaseHeldOps(engine);  // inside a body the next line refuses, and then nothing may have
-                             // changed
+  // Inside a body the shutdown below is refused, and a refused call changes nothing.
+  if (!InsideBodyOf(engine)) ReleaseHeldOps(engine);
   live.Shutdown();
 }
 

@@ -75,9 +75,8 @@ inline EngineSite ToC(Site site) noexcept { return {site.file, site.line}; }
 
 // The functions that refuse are apart from the checks, because the checks are on the path of every push.
 [[noreturn, gnu::cold]] void RefuseNull(const char* what);                        // "the result is null"
-[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);        // it is negative, or there is no
-                                                                                  // array
-[[noreturn, gnu::cold]] void RefuseHandle(const void* handle, const char* kind);  // it is null, or not live
+[[noreturn, gnu::cold]] void RefuseCount(int64_t count, const char* what);        // negative, or without an array
+[[noreturn, gnu::cold]] void RefuseHandle(const void* handle, const char* kind);  // null, or not live
 
 template <class T>
 T& Required(T* pointer, const char* what) {

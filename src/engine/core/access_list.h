@@ -1,5 +1,5 @@
-// An op's accesses in the order of their Vars' addresses, each Var once. Pure: on accesses whose Vars and modes are listed, and
-// that nobody else knows yet.
+// Puts an op's accesses into the order of their Vars' addresses, each Var once. Pure: it works on accesses that have
+// their Vars and modes, and that no other thread knows yet.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,10 @@ struct Named {
   uint64_t word;
 };
 
-// Up to so many Vars are sorted where they are listed.
+// More Vars than this are sorted by SortMany.
 inline constexpr uint32_t kFewVars = 16;
 
-// Sorts by Var, and keeps the listing's order among equals. Works on the accesses in place; their other fields are not set
-// yet. Returns whether some Var came twice.
+// Sorts by Var, in place; accesses of one Var keep their order. Returns whether some Var came twice.
 ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
   const auto put = [](Access& to, Named from) {
     to.var = from.var;
@@ -35,7 +34,7 @@ ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
   return twice;
 }
 
-// As Sort, for so many that insertion takes too long.
+// Sorts as Sort does, where insertion would take too long.
 [[gnu::noinline]] inline void SortMany(Access* a, uint32_t n) {
   std::vector<Named> all(n);
   for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};
@@ -46,7 +45,8 @@ ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
   }
 }
 
-// Of sorted ones, merges what names one Var several times: twice Read or twice Write stay, anything else updates.
+// Merges sorted accesses of one Var. Two reads are a read, two writes are a write, everything else is an update.
+// Returns how many accesses are left.
 inline uint32_t Merge(Access* a, uint32_t n) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < n; ++i) {

@@ -21,7 +21,7 @@ bool Admission::MakeRoom(ThreadSlot& slot, bool may_wait) {
   if (ops.outstanding() >= options.hard_max_pending && core_.slots().Pending() >= options.hard_max_pending)
     throw BackPressureError("the hard bound of " + std::to_string(options.hard_max_pending) +
                             " pending ops is reached (EngineOptions::hard_max_pending)");
-  // Inside an op, or a hook that keeps its worker: waiting here could be waiting for itself.
+  // Inside an op, or inside a hook that occupies a worker, a wait for room could be a wait for itself.
   if (t_frame || HookFrame::Inside(&core_, HookFrame::Kind::kWorker)) return true;
   if (ops.outstanding() + ops.magazine() <= options.max_pending || core_.slots().Pending() < options.max_pending)
     return true;
@@ -30,17 +30,17 @@ bool Admission::MakeRoom(ThreadSlot& slot, bool may_wait) {
   return true;
 }
 
-// So many pending ops are few enough for those that wait.
+// Pushes that wait go on when no more ops than this are pending.
 static uint64_t Enough(size_t max_pending) { return max_pending - (max_pending + 1) / tuning::kRefillDivisor; }
 
 void Admission::WaitForRoom(ThreadSlot& slot) {
   slot.backpressure_waits.Add();
   const uint64_t enough = Enough(core_.options().max_pending);
-  // seq_cst, then a look at the workers and devices. Partners: NoteIdle, after a worker or the retirement thread has announced
-  // its sleep; and the LightFence in Finish, behind its count.
+  // Announces the wait, then looks at workers and devices. Partners: NoteIdle, which a worker or the retirement thread
+  // calls after it has announced its sleep; and the LightFence of a completer, behind its count.
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   HeavyFence();
-  core_.chains().ReleaseAll();  // one that is appended to later sees Waiters()
+  core_.chains().ReleaseAll();  // a push into a chain after this sees Waiters() and releases the chain itself
   uint64_t left = 0;
   Clock::time_point patience{};
   for (;;) {
@@ -52,14 +52,14 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     if (HostMayProgress()) {
       FutexWait(changes_, seq);
     } else if (device_busy) {
-      // A collective waits for its peers, which may be waiting for what this push would bring. So a device alone is waited for
-      // only as long as ops end there from time to time.
+      // The device may run a collective that waits for its peers, and they may wait for what this push would bring. So
+      // we wait for a device only as long as ops end there from time to time.
       const auto now = Clock::now();
       if (std::exchange(left, pending) != pending) patience = now + tuning::kRoomOnDevice;
       if (now >= patience) break;
       FutexWait(changes_, seq, patience);
     } else if (core_.slots().PushInProgress()) {
-      sched_yield();  // it may be about to post the op that all others wait for; nobody will wake us if it is not
+      sched_yield();  // that push may queue the op that all others wait for; if it does not, nobody wakes us
     } else {
       break;
     }
@@ -74,7 +74,8 @@ bool Admission::HostMayProgress() {
 }
 
 void Admission::NoteEnd(ThreadSlot& slot, const Worker* worker) {
-  // A sum over the slots now and then; every time where a worker's rhythm doesn't tell.
+  // The sum over all slots is taken once in kMagazine ops of a worker; always for other threads, and where the bound is
+  // small.
   const uint64_t done = slot.completed[0].Read() + slot.completed[1].Read();
   const size_t most = core_.options().max_pending;
   if (worker && most >= 8 * tuning::kMagazine && done % tuning::kMagazine) return;

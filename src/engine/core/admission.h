@@ -1,11 +1,13 @@
-// Admission: may this thread push now? The engine's phase, and the bounds on pending ops.
+// Admission: decides whether a thread may push now, by the engine's phase and the bounds on pending ops.
 //
-// Soft: a push from outside waits while max_pending ops are pending, but only while some op is ready or running:
-// what waits for completions of its own pusher must not stop it. Checked when a thread's block cache is empty, so a
-// bound may be exceeded by a magazine a thread. Hard: any push beyond throws.
+// Soft bound (max_pending): a push from outside waits while that many ops are pending, as long as some op is ready or
+// running. It does not wait for ops that wait themselves, because they may wait for this very pusher. The bound is
+// checked when a thread's block cache is empty, so each thread may exceed it by one magazine.
+// Hard bound (hard_max_pending): a push beyond it throws.
 //
-// Threads: any; the phase is set by the thread that ends the engine.
-// Errors:  UsageError once the engine drains, but for what its running ops push; BackPressureError at the hard bound.
+// Threads: any; the thread that ends the engine sets the phase.
+// Errors:  UsageError once the engine drains, except for pushes of its running ops; BackPressureError at the hard
+//          bound.
 // Fork:    made anew in the child. An engine that another thread was shutting down is closed there.
 #pragma once
 
@@ -26,18 +28,17 @@ class Admission {
   explicit Admission(EngineCore& core, Phase phase = Phase::kOpen) : core_(core), phase_(phase) {}
 
   Phase phase(std::memory_order order = std::memory_order_relaxed) const { return phase_.load(order); }
-  void Enter(Phase next) {
-    phase_.store(next, std::memory_order_release);
-  }  // acquire: whose memory goes with the engine
-  // Once the engine is not open: what its running ops push while it drains is part of the program; anything else is too late.
+  // release: publishes the end of what came before. Partner: the acquire in DropCompletion.
+  void Enter(Phase next) { phase_.store(next, std::memory_order_release); }
+  // For an engine that is not open: true for a push by a running op while the engine drains.
   static bool MayPushLate(const EngineCore& core);
   [[noreturn]] static void Refuse();
 
-  bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: no room, and may not wait
-  // relaxed: behind the LightFence of a completer, or of a push.
+  bool MakeRoom(ThreadSlot& slot, bool may_wait);  // false: there is no room, and the push may not wait
+  // relaxed: read behind a LightFence of a completer or a push. Partner: the HeavyFence in WaitForRoom.
   bool Waiters() const { return waiters_.load(std::memory_order_relaxed) != 0; }
   void NoteEnd(ThreadSlot& slot, const Worker* worker);  // an op ended while a push waits for room
-  void Wake();                                           // pushes that wait look again
+  void Wake();                                           // has the pushes that wait look again
 
   void AfterForkInChild() { Renew(*this, core_, phase() == Phase::kDraining ? Phase::kClosed : phase()); }
 

@@ -41,12 +41,12 @@ Kept KeptOf(BlockKind kind, uint32_t cls, const void* block) {
     return Kept{from, from + sizeof(member)};
   };
   switch (kind) {
-    case BlockKind::kOps:  // walks over all ops; of a group nothing
+    case BlockKind::kOps:  // walks over all ops look at the state; nobody looks at a free group
       if (cls == kGroupClass) return {};
       return at(static_cast<const OpRecord*>(block)->extra.state);
-    case BlockKind::kVars:  // a walk in a fork's child, and names in reports
+    case BlockKind::kVars:  // for the walk in a fork's child, and for names in reports
       if (cls == kVarClass) return at(static_cast<const VarCore*>(block)->pusher);
-      return {0, BlockBytes(cls)};  // a chain: stale pointers to it are looked through (op_chain.h)
+      return {0, BlockBytes(cls)};  // a chain: stale pointers lead to it (op_chain.h)
     case BlockKind::kCompletions: return at(static_cast<const CompletionState*>(block)->refs);
   }
   return {};

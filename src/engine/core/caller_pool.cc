@@ -23,7 +23,8 @@ bool CallerPool::Sleep(ParkedWaiter me, uint32_t expected, Clock::time_point dea
     me.before = std::exchange(last_, &me);
     if (me.before) me.before->after = &me;
     me.listed = true;
-    // seq_cst, then a look at the pool. Partner: Wake, whose caller has posted before it looks at the count.
+    // The count comes first, then the look at the pool. Partner: Wake, whose caller queues first and then looks at the
+    // count.
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
   }
   HeavyFence();
@@ -40,14 +41,14 @@ void CallerPool::Unlist(ParkedWaiter& waiter) {
   waiter.listed = false;
 }
 
-// Changes the word that a driver sleeps on, then wakes it: a sleep that has not begun yet then ends at once.
+// Changes the word that a driver sleeps on and then wakes the driver, so that a sleep that has not begun ends at once.
 void CallerPool::Wake() {
   used_.store(true, std::memory_order_relaxed);
   LightFence();
   if (sleepers_.load(std::memory_order_relaxed) == 0) return;
   MutexLock lock(mu_);
   while (last_) {
-    ParkedWaiter& waiter = *last_;  // stays until we let go of the lock
+    ParkedWaiter& waiter = *last_;  // lives until we drop the lock
     Unlist(waiter);
     if (waiter.sequence) {
       waiter.word->fetch_add(1, std::memory_order_release);

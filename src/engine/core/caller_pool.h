@@ -1,8 +1,10 @@
-// CallerPool: who runs the ops of the pool that has no workers (naive ops, and everything with zero workers): threads that
-// wait outside any op. They are listed while they sleep, so that whoever posts an op there can wake one.
+// CallerPool: wakes the threads that run the ops of the caller pool, which has no workers: its ops are those of policy
+// naive, and all ops of an engine with zero workers. They are run by threads that wait outside any op; such a thread
+// *drives* the pool. Drivers are listed while they sleep, so that whoever queues an op there can wake one.
 //
-// Threads: any. Ownership: a ParkedWaiter is on its thread's stack.
-// Fork:    made anew in the child; whoever slept is not there.
+// Threads:   any.
+// Ownership: a ParkedWaiter lies on its thread's stack.
+// Fork:      made anew in the child, where no other thread sleeps.
 #pragma once
 
 #include "base/fork.h"
@@ -15,18 +17,19 @@ struct ErrorRecord;
 
 // What a waiting thread sleeps on. Lives in the closure of the wait op, whose block the waiter pins.
 struct WaitNode {
-  // 0 pending -> (waiter) kParked -> (completer) kDone; (waiter gives up) kAbandoned. kDrive: look at the caller pool.
+  // kPending -> kParked by the waiter -> kDone by the completer, or kAbandoned by a waiter that gives up.
+  // kParked -> kDrive: the waiter shall look at the caller pool.
   enum : uint32_t { kPending, kParked, kDrive, kDone, kAbandoned };
   std::atomic<uint32_t> word{kPending};
   ErrorRecord* error = nullptr;  // counted; published by the release of kDone
 };
 
-// A thread that sleeps outside any op and can therefore drive the caller pool. On its stack.
+// A thread that sleeps outside any op, and so may drive the caller pool.
 struct ParkedWaiter {
   std::atomic<uint32_t>* word;
-  bool sequence;  // a sequence word, to be moved; else a WaitNode's
+  bool sequence;  // `word` is a counter, which a wake increments; otherwise it is the word of a WaitNode
   bool listed = false;
-  ParkedWaiter* before = nullptr;  // in the list, whose end is the last that went to sleep
+  ParkedWaiter* before = nullptr;  // in the list, which ends with the thread that went to sleep last
   ParkedWaiter* after = nullptr;
 };
 
@@ -34,13 +37,14 @@ class CallerPool {
  public:
   CallerPool(EngineCore& core, bool used) : core_(core), used_(used) {}
 
-  // Whether an op may ever have been there. relaxed: who misses the first one looks again behind the fence of its sleep.
+  // Whether the pool may ever have had an op. relaxed: a thread that misses the first op looks again behind the fence
+  // of its sleep.
   bool used() const { return used_.load(std::memory_order_relaxed); }
-  void Wake() EXCLUDES(mu_);  // an op was posted
-  // A thread that could drive goes away: a wake that was meant for it goes to another. Asked behind its last sleep, in which
-  // the pool may have been used for the first time.
+  void Wake() EXCLUDES(mu_);  // called when an op was queued: wakes a driver
+  // Called by a driver that leaves, after its last sleep: wakes another one if ops are left, because a wake may have
+  // been meant for this one.
   void PassOn() EXCLUDES(mu_);
-  // One sleep while the word is `expected`, listed as a driver meanwhile if `drives`. False at the deadline.
+  // Sleeps once while the word is `expected`, listed as a driver if `drives`. False at the deadline.
   bool Sleep(ParkedWaiter me, uint32_t expected, Clock::time_point deadline, bool drives) EXCLUDES(mu_);
 
   void AfterForkInChild(bool used) { Renew(*this, core_, used); }

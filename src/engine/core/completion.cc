@@ -1,3 +1,4 @@
+// Asynchronous ops and claims of held ops: their CompletionStates, and how a shutdown ends what is left.
 #include "core/completion_state.h"
 
 namespace engine {
@@ -19,7 +20,7 @@ std::exception_ptr Completion::Unspecified() {
 void Completion::Finish(std::exception_ptr cause) {
   if (!state_) throw UsageError("an empty Completion was called");
   if (state_->Inherited()) return;  // mutant: completion_of_the_parent
-  // acq_rel: one caller wins; its effects are published by the settling.
+  // acq_rel: of all callers one wins. It settles the op, which publishes its effects.
   if (state_->called.exchange(1, std::memory_order_acq_rel) == 0) {  // mutant: double_completion
     state_->core->FinishAsync(state_->op, std::move(cause));
     return;
@@ -33,7 +34,7 @@ namespace detail {
 
 CompletionState* EngineCore::NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called) {
   auto* state = static_cast<CompletionState*>(slot.completion_cache.Get(kCompletionClass));
-  // relaxed: the count below publishes it.
+  // relaxed: the store of `refs` below publishes all fields.
   state->called.store(called, std::memory_order_relaxed);
   state->returned.store(false, std::memory_order_relaxed);
   state->forks = Forks();
@@ -50,12 +51,12 @@ CompletionState* EngineCore::NewCompletion(ThreadSlot& slot, OpRecord* op, uint3
 void EngineCore::NoteReturned(const Completion& ours) { ours.state_->returned.store(true, std::memory_order_release); }
 
 void EngineCore::DropCompletion(CompletionState* state) {
-  // acq_rel: the last one sees what the others did.
+  // acq_rel: whoever drops the last count sees what the others did.
   if (state->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;  // mutant: dropped_completion_failure
   if (state->Inherited()) return Release();
   if (!state->held && state->called.exchange(1, std::memory_order_acq_rel) == 0)
     FinishAsync(state->op, MakeCause<CompletionError>("its Completion was dropped without being called"));
-  // Once the engine has closed, the memory goes with it.
+  // The arena of a closed engine frees the block. acquire: partner is the release in Admission::Enter.
   if (admission_.phase(std::memory_order_acquire) != Phase::kClosed) {
     const EndSlot slot(slots_);
     (*slot).completion_cache.Return(kCompletionClass, state);
@@ -63,7 +64,7 @@ void EngineCore::DropCompletion(CompletionState* state) {
   Release();
 }
 
-// On whatever thread called: settles the op and posts what it released, and runs none of it.
+// Settles the op on the calling thread, whichever it is, and queues what became ready; runs none of it here.
 void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   ErrorRecord* error = cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
   const EndSlot slot(slots_);
@@ -75,22 +76,23 @@ void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   }
 }
 
-// The op becomes what an asynchronous op is from the start: it has a Completion, and a pin that its body drops.
+// Makes the running op asynchronous: it gets a Completion, and a pin that its body drops.
 Completion EngineCore::Defer(OpRecord* op) {
   const bool host_op = op->extra.kind == OpKindId::kPlain && !(op->extra.flags & (kDeviceOp | kInChain));
   if (!host_op || t_in_piece || !t_frame || t_frame->op != op || (op->extra.flags & (kAsyncOp | kDeferred)))
     throw UsageError("op '" + std::string(op->extra.name) + "' at " + At(op->site()) +
                      " calls Defer; once in the body of an op for the host that is not asynchronous is allowed");
   CompletionState* const state = NewCompletion(Slot(), op);
-  state->refs.fetch_add(1, std::memory_order_relaxed);  // the body's
+  state->refs.fetch_add(1, std::memory_order_relaxed);  // a count for the body
   op->extra.next = reinterpret_cast<OpRecord*>(state);
-  op->pins.fetch_add(1, std::memory_order_relaxed);  // published with the Completion, by whoever hands it to a thread
+  op->pins.fetch_add(
+      1, std::memory_order_relaxed);  // relaxed: whoever gives the Completion to another thread publishes it
   op->extra.flags |= kDeferred;
   op->extra.state.store(OpState::kAsync, std::memory_order_release);
   return Completion(state);
 }
 
-// The body of an op that has called Defer is over. What it threw fails the op, unless that has ended already.
+// Called when the body of an op that has called Defer is over. If the body threw, the op fails, unless it has ended.
 OpRecord* EngineCore::EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
   auto* const state = reinterpret_cast<CompletionState*>(op->extra.next);
   if (error && state->called.exchange(1, std::memory_order_acq_rel) == 0) {
@@ -108,12 +110,12 @@ OpRecord* EngineCore::EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecor
 
 void EngineCore::ReportLate(const char* op, Site site, std::exception_ptr cause) {
   ErrorRecord* error = ErrorRecord::NewRoot(op, site, std::move(cause));
-  errors_.Add(error);  // once the engine has ended nobody looks there, and hooks may not be called any more
+  errors_.Add(error);  // after the engine's end nobody reports it, because no hook may be called any more
   error->Release();
 }
 
-// Those that nobody has called yet, linked, each with a count for the caller. One whose op ends meanwhile has `called` set.
-// By one thread at a time, under the lock of a shutdown. Allocates nothing.
+// Returns the states that nobody has called yet, as a list, each with a count for the caller. An op may end meanwhile;
+// its `called` is set then. Called by one thread at a time (change_mu_). Allocates nothing.
 CompletionState* EngineCore::PendingCompletions(bool held) {
   CompletionState* found = nullptr;
   completions_.ForEachBlock(kCompletionClass, kEndOfClasses, [&](void* block) {
@@ -132,7 +134,7 @@ CompletionState* EngineCore::PendingCompletions(bool held) {
   return pending;
 }
 
-// At shutdown: starts what is still held.
+// At shutdown: starts the ops that are still held.
 void EngineCore::ReleaseAllHeld() {
   for (CompletionState *next, *claim = PendingCompletions(true); claim; claim = next) {
     next = claim->next;
@@ -141,8 +143,8 @@ void EngineCore::ReleaseAllHeld() {
   }
 }
 
-// At shutdown: fails what still waits for a completion and whose body has returned: the ops behind it must not start
-// beside a body, which may well be about to complete it. The next call looks again.
+// At shutdown: fails the ops that still wait for their Completion and whose bodies have returned. While a body runs it
+// may be about to complete its op, and the ops behind must not start beside it; the next call looks again.
 void EngineCore::FailPendingCompletions(const std::exception_ptr& cause) {
   for (CompletionState *next, *state = PendingCompletions(false); state; state = next) {
     next = state->next;

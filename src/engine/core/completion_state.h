@@ -1,16 +1,17 @@
-// CompletionState: the shared part of an asynchronous op's Completions, or the claim of a held op.
+// CompletionState: what the Completions of an asynchronous op share, or the claim of a held op.
 //
-// called: 0 -> 1 once, by whoever calls first (Completion, the last drop, the body's throw, or shutdown). The winner
-// settles the op, or starts the held one; `op` is not looked at by anybody else, because its block may be recycled from then
-// on. A claim says kUnregistered until its op has taken its place: nobody can win it before.
+// `called` changes from 0 to 1 once, by whoever is first: a call of a Completion, the drop of the last one, the throw
+// of the body, or a shutdown. The winner settles the asynchronous op, or starts the held one. Nobody else uses `op`,
+// because its block may be recycled from then on. A claim has kUnregistered there until its op has its place in the
+// order, so that nobody can win it before.
 //
-// Blocks of an arena of their own: a stale pointer always leads to a CompletionState, with refs = 0 while it is free. So
-// shutdown can walk them while handles come and go: it counts itself in (TryRetain), and then decides by `called`.
+// The blocks come from an arena of their own: a stale pointer always leads to a CompletionState, and refs is 0 while
+// that is free. So a shutdown can walk over all blocks while handles come and go: it takes a count (TryRetain), and
+// then decides by `called`.
 //
-// In a fork's child, a state that comes from the parent is inert: its op is the parent's alone, and its block stays where it
-// is.
-//
-// Ownership: counted; the last one gives the block back (EngineCore::DropCompletion).
+// Threads:   any.
+// Ownership: counted; whoever drops the last count gives the block back (EngineCore::DropCompletion).
+// Fork:      a state of the parent does nothing in the child: its op belongs to the parent.
 #pragma once
 
 #include <atomic>
@@ -27,15 +28,15 @@ struct alignas(64) CompletionState {
   std::atomic<uint32_t> called{0};
   // release: the end of the body. Partner: the acquire in FailPendingCompletions, which starts nothing beside it.
   std::atomic<bool> returned{false};
-  bool held = false;  // a claim: its op waits for it to start
+  bool held = false;  // a claim: its op waits to be started by it
   uint32_t forks = 0;
   EngineCore* core = nullptr;  // counted
   OpRecord* op = nullptr;
   const char* name = "";
   Site site;
-  CompletionState* next = nullptr;  // in the list of a shutdown that looks for what is left
+  CompletionState* next = nullptr;  // in the list that a shutdown makes (PendingCompletions)
 
-  // False: it is free, or about to be. acquire: what was written before the count. Partner: the release store in NewCompletion.
+  // False: the state is free, or about to be. acquire: sees all fields. Partner: the release store in NewCompletion.
   bool TryRetain() {
     uint32_t n = refs.load(std::memory_order_acquire);
     while (n != 0)

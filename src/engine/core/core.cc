@@ -1,4 +1,4 @@
-// Making an engine, and its counters.
+// How an engine is made, and its counters.
 #include "core/core.h"
 
 #include <algorithm>
@@ -21,14 +21,14 @@ EngineCore::EngineCore(EngineOptions options)
   }
 }
 
-// A closed engine needs no threads, and would not join them.
+// A closed engine gets no threads: it needs none, and would not join them.
 void EngineCore::StartLostThreads() {
   if (!threads_lost_.exchange(false, std::memory_order_acq_rel) || closed()) return;
   try {
     pools_.StartLost();
   } catch (...) {
     threads_lost_.store(true, std::memory_order_release);
-    t_engine_id = 0;  // so that the next call comes here again
+    t_engine_id = 0;  // the next call tries again
     throw;
   }
 }
@@ -41,7 +41,7 @@ Var EngineCore::AdoptVar(VarCore* counted) { return Var(counted); }
 
 void EngineCore::SetPolicy(const PolicyChoice& choice) {
   const PolicyStamp stamp = StampOf(choice);
-  // relaxed: any push that overlaps may be stamped with either.
+  // relaxed: a push that overlaps may get either policy.
   policy_.store(stamp, std::memory_order_relaxed);
 }
 
@@ -52,12 +52,13 @@ EngineStats EngineCore::stats() {
     out.completed += s.completed[0].Read() + s.completed[1].Read();
     out.skipped += s.skipped.Read();
     out.inlined += s.inlined.Read();
-    merged += s.merged.Read();  // each of them inlined
+    merged += s.merged.Read();  // a merged op was inlined, too
     out.stolen += s.stolen.Read();
     out.backpressure_waits += s.backpressure_waits.Read();
   });
   out.inlined += merged;
-  // An op for a device is merged when it is issued, and completed when it has retired.
+  // An op for a device counts as merged when it is issued, and as completed when it has retired: so for a while more
+  // ops may be merged than completed.
   out.dispatches = out.completed - std::min(out.completed, merged);
   slots_.ForEach([&](const ThreadSlot& s) { out.pushed += s.pushed[0].Read() + s.pushed[1].Read(); });
   pools_.ForEach([&](class Pool& p) {

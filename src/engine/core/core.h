@@ -1,12 +1,15 @@
-// EngineCore: one engine. What it has is kept by its owners, each with its own lock, its own way over a fork and a file of its
-// own (slots, gate, epochs, admission, caller_pool, op_chains, pools, threads, watchdog). EngineCore brings them together:
-// it has what each op looks at, and the steps that an op goes through:
-//   push.cc       validate, take a block, fill it, register          execute.cc   run, settle, release, propagate
-//   wait.cc       waits and driving the caller's ops                 drain.cc     WaitAll
-//   shutdown.cc   draining and the end                               fork.cc      fork
-//   completion.cc asynchronous ops                                   stop_start.cc  stop, start
-// Counted: by the Engine handle, each live Var, and each Completion, so that all of these may outlive the engine.
-// Lock order: README.md. No lock is held while user code runs, but change_mu_: who wants that is refused inside ops and hooks.
+// EngineCore: one engine. It has the fields that every op looks at, and the steps that an op goes through:
+//   push.cc        validate, take a block, fill it, register     execute.cc      run, settle, release, propagate
+//   wait.cc        wait for a Var, run the caller pool's ops     drain.cc        WaitAll
+//   shutdown.cc    drain and end                                 fork.cc         fork
+//   completion.cc  asynchronous ops                              stop_start.cc   Stop and Start
+// Everything else belongs to an owner with its own file, its own lock and its own AfterForkInChild: slots, gate,
+// epochs, admission, caller_pool, op_chains, pools, threads, watchdog.
+//
+// Threads:   any.
+// Ownership: counted by the Engine handle, each live Var and each Completion, so that these may outlive the engine.
+// Order:     README.md has the order of locks. No lock but change_mu_ is taken while user code runs; the calls that
+//            take change_mu_ are refused inside ops and hooks.
 #pragma once
 
 #include <atomic>
@@ -54,14 +57,15 @@ class EngineCore final : public PoolHost {
     OpKindId kind{};
     bool may_wait = true;  // false: TryPush
   };
-  bool Push(const PushRequest& request);                        // false: would have to wait
-  CompletionState* PushHeld(const PushRequest& request);        // its claim, counted
-  void PushSync(const OpDesc& desc, ClosureRef fn, Site site);  // the common case of it, for the compiler to narrow
+  bool Push(const PushRequest& request);                  // false: would have to wait
+  CompletionState* PushHeld(const PushRequest& request);  // its claim, counted
+  void PushSync(const OpDesc& desc, ClosureRef fn,
+                Site site);  // Push of a synchronous op; apart, so that it inlines well
   void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
   void ReleaseHeld(CompletionState* claim);
 
-  // Where an op goes that is pushed by this thread now, and what it is under there.
+  // The pool of an op that this thread pushes now, and what the thread's policy adds to the op.
   struct PoolChoice {
     uint8_t pool = 0;
     uint8_t intra_op = 0;
@@ -71,25 +75,25 @@ class EngineCore final : public PoolHost {
   uint8_t DefaultPoolOf(PolicyStamp stamp) const {
     return stamp.rules().uses_workers ? pools_.default_pool() : kCallerPool;
   }
-  // Of a drawn up op (draft.h): its place in the order, and its start if it is ready.
+  // Gives the op its place in the order, and starts it if it is ready.
   void StartRecord(ThreadSlot& slot, Draft draft);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RecycleRecord(ThreadSlot& slot, OpRecord* op);
-  // Members of chains: how many the chain holds then, 0 if somebody needed it meanwhile, and it has been released.
+  // Pushes a member of a chain (op_chain.h). Returns how many ops the chain holds now; 0: the chain has been released.
   uint32_t PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind, PoolChoice choice, bool may_wait,
                        ChainOwner& owner);
-  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwner& owner);  // of a run, into its chain
+  void PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwner& owner);  // a node of a run, into its chain
   OpChains& chains() { return chains_; }
   VarCore* NewVar(std::string_view name);
   void DeleteVar(VarCore* var);
   void PushClear(VarRef var, Site site);
 
   // --- execute.cc
-  // Runs the op on this thread and settles it. Returns the successor to run next on this worker, if any. A counted copy of
-  // its error goes to `raised`, if given.
+  // Runs the op on this thread and settles it. Returns the successor to run next on this worker, or null. `raised`, if
+  // given, gets the op's error, counted.
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised = nullptr);
   OpRecord* Finish(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);  // consumes the count
-  template <bool kBody>  // whether it is the end of the op's own body
+  template <bool kBody>  // true: called at the end of the op's body
   OpRecord* FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* CountEnd(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
   OpRecord* CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker);
@@ -102,14 +106,14 @@ class EngineCore final : public PoolHost {
     if (!Protocol::CompleteSoleWrite(pass, op)) Protocol::Complete(pass, op);
   }
   void Complete(Pass& pass, OpRecord* op);
-  void Post(ThreadSlot& slot, OpRecord* op);  // ready op to its pool, with a wake
+  void Post(ThreadSlot& slot, OpRecord* op);  // puts a ready op into its pool, and wakes a worker if none looks
   static bool Cancelled(OpRecord* op);
   ErrorRecord* BeforeRun(OpRecord* op);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
   void SetPoison(VarCore* var, ErrorRecord* error);
   void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
   void NoteError(ErrorRecord* root) { errors_.Add(root); }
-  // relaxed: a failing op raises it before it releases its Vars, and that order carries it.
+  // relaxed: a failing op adds to it before it releases its Vars; whoever is granted such a Var sees that.
   bool poisoned() const { return poisoned_.load(std::memory_order_relaxed) != 0; }
   bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
@@ -117,7 +121,7 @@ class EngineCore final : public PoolHost {
   Draft NewInternal(ThreadSlot& slot, VarRef var, AccessMode mode, OpKindId kind, Site site);
   void RegisterInternal(ThreadSlot& slot, Draft draft);
   void EndWait(Pass& pass, OpRecord* op);
-  void ClearPoison(Pass& pass, OpRecord* op);  // of its Var
+  void ClearPoison(Pass& pass, OpRecord* op);  // clears the error of the op's Var
   static Access* FindAccess(OpRecord* op, const VarCore* var);
   static ErrorRecord* FirstPoison(OpRecord* op);
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
@@ -126,14 +130,16 @@ class EngineCore final : public PoolHost {
   enum class WaitKind { kRead, kWrite };
   void RefuseWaitInHook() const;
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
-  void AwaitInside(std::atomic<uint32_t>& word);  // until it is kDone; inside an op
-  void NoteIdle() override;                       // waiters for room and drains look again
-  // Between Stop and Start no push runs an op: the op may wait for a pool that is stopped, and the thread that pushes may be the
-  // one that will start it.
+  void AwaitInside(std::atomic<uint32_t>& word);  // inside an op: waits until the word is kDone
+  void NoteIdle() override;                       // has WaitAll and pushes that wait for room look again
+  // Between Stop and Start no push runs an op: the op may wait for a pool that is stopped, and the thread that pushes
+  // may be the one that will start it.
   bool Stopped() const { return pools_.stopped(); }
-  // Runs one op of the caller pool on this thread, unless it is inside an op, of any engine. `epoch`: the parity that it was pushed in.
+  // Runs one op of the caller pool on this thread. Does nothing inside an op, of whichever engine. `epoch` gets the
+  // op's epoch parity.
   bool DriveOne(uint8_t* epoch = nullptr);
-  // Waits until `word` is kDone, driving and sleeping; false at the deadline. `inside`: what a wait inside an op has lent.
+  // Waits until `word` is kDone; runs ops of the caller pool meanwhile, or sleeps. False at the deadline. `inside`: the
+  // roles that a wait inside an op has lent; null outside.
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside);
   void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
 
@@ -141,17 +147,17 @@ class EngineCore final : public PoolHost {
   bool WaitAll(Clock::time_point deadline, bool report);
   bool AllOverSoon(Clock::time_point deadline);
   bool WaitForEpochs(Clock::time_point deadline);
-  bool PollBusyFaster();  // hurries them for who waits; false: none is busy
+  bool PollBusyFaster();  // has devices polled at the pace of waiters; false: none is busy
   void DeliverDrainNote(Worker& worker, const OpRecord* next) override;
 
   // --- completion.cc
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count
-  static void NoteReturned(const Completion& ours);                                     // the body has returned
+  static void NoteReturned(const Completion& ours);  // called when the op's body has returned
   Completion NewCompletionOf(ThreadSlot& slot, OpRecord* op) { return Completion(NewCompletion(slot, op)); }
   Completion Defer(OpRecord* op);
   OpRecord* EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   void FinishAsync(OpRecord* op, std::exception_ptr cause);
-  void DropCompletion(CompletionState* state);  // one count
+  void DropCompletion(CompletionState* state);  // drops one count
   void ReleaseAllHeld();
   void FailPendingCompletions(const std::exception_ptr& cause);
   CompletionState* PendingCompletions(bool held);
@@ -159,16 +165,16 @@ class EngineCore final : public PoolHost {
 
   // --- device/
   DeviceSide& devices() const { return *devices_; }
-  // relaxed: whoever runs an op for a device is behind the making of its pool.
+  // relaxed: an op for a device is pushed after its pool was made, and the pool is made after this call.
   void NoteDevices() { has_devices_.store(true, std::memory_order_relaxed); }
-  bool HostWaits() const {  // for everything, or for room
+  bool HostWaits() const {  // in WaitAll, or in a push for room
     return epochs_.AnyAwaited() || admission_.Waiters();
   }
 
-  // --- owners of what it does not keep itself
-  // By way of the core where the push path asks, and what is rare out of line: an owner's address in a register is an
-  // instruction more for each push.
-  ThreadSlot& Slot() {  // of the calling thread
+  // --- the owners
+  // The slot of the calling thread. Here and not in Slots, because the address of an owner in a register costs each
+  // push one instruction; FindSlot is out of line for the same reason.
+  ThreadSlot& Slot() {
     if (t_engine_id == slots_.id()) [[likely]]
       return *t_slot;
     return FindSlot();
@@ -190,16 +196,16 @@ class EngineCore final : public PoolHost {
   ProcessorTurns& turns() { return turns_; }
 
   // --- core.cc
-  void StartLostThreads();  // in the child of a fork, on its first use
+  void StartLostThreads();  // in a fork's child, on its first use of the engine
 
   // --- stop_start.cc
-  bool OnOwnThread() const;  // also inside an op or a hook of ours on any thread
+  bool OnOwnThread() const;  // true also inside an op or a hook of this engine, on whichever thread
   void Stop() EXCLUDES(change_mu_);
   void Start() EXCLUDES(change_mu_);
 
   // --- shutdown.cc
   void Shutdown() EXCLUDES(change_mu_);
-  void ShutdownOrGiveUp() noexcept;  // of a destructor
+  void ShutdownOrGiveUp() noexcept;  // for destructors
   void ShutdownElsewhere() noexcept;
   void FreeVar(VarCore* var);
   static Var AdoptVar(VarCore* counted);
@@ -208,14 +214,14 @@ class EngineCore final : public PoolHost {
   void DelistForFork();
   void Retain() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Release();
-  // Keeps the core while a call is inside it: an op that the call drives may destroy the engine.
+  // Keeps the core alive during a call: an op that the calling thread runs meanwhile may destroy the engine.
   struct KeepAlive {
-    explicit KeepAlive(EngineCore* held) : core(held) { core->Retain(); }
+    explicit KeepAlive(EngineCore* counted) : core(counted) { core->Retain(); }
     ~KeepAlive() { core->Release(); }
     KeepAlive(const KeepAlive&) = delete;
     EngineCore* core;
   };
-  void ReleaseVarCore(VarCore* var);  // its deletion has completed: drops the engine's count
+  void ReleaseVarCore(VarCore* var);  // called when the Var's deletion has completed: drops the engine's count
 
   // --- fork.cc, describe_pending.cc
   std::string DescribePending();
@@ -227,13 +233,13 @@ class EngineCore final : public PoolHost {
   const EngineOptions& options() const { return options_; }
   Phase phase() const { return admission_.phase(); }
   bool closed() const { return phase() == Phase::kClosed; }
-  // What a push of this thread is stamped with. relaxed: a policy publishes nothing.
+  // The policy of a push of this thread. relaxed: a policy publishes nothing.
   PolicyStamp Stamp() const {
     if (t_scopes.policy) [[unlikely]]
       return ScopedStamp();
     return policy_.load(std::memory_order_relaxed);
   }
-  PolicyStamp StampOf(const PolicyChoice& choice) const;  // checked
+  PolicyStamp StampOf(const PolicyChoice& choice) const;  // throws if the choice is not allowed
   void SetPolicy(const PolicyChoice& choice);
   void StartTrace();
   std::vector<TraceEvent> StopTrace();
@@ -258,7 +264,7 @@ class EngineCore final : public PoolHost {
   static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
   Registered RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias);
   void RunAtPush(ThreadSlot& slot, OpRecord* op);
-  void DriveLeftOver();
+  void RunCallerPool();
   [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);
 
   // push.cc: members of chains
@@ -292,9 +298,8 @@ class EngineCore final : public PoolHost {
   const EngineOptions options_;
   std::atomic<uint32_t> refs_{1};
 
-  // Read-mostly, looked at by every op.
-  // relaxed loads everywhere: a failing op raises it before it releases its Vars, and that order carries it.
-  std::atomic<uint32_t> poisoned_{0};  // Vars that carry an error
+  // Looked at by every op, and hardly ever written. relaxed loads everywhere: see poisoned().
+  std::atomic<uint32_t> poisoned_{0};  // how many Vars carry an error
   std::atomic<bool> tracing_{false};
   std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
   std::atomic<PolicyStamp> policy_{PolicyStamp{}};
@@ -314,8 +319,8 @@ class EngineCore final : public PoolHost {
 
   Threads threads_{*this};
   Pools pools_{*this};
-  std::atomic<bool> threads_lost_{false};  // by a fork; made anew on first use
-  // Held by Stop, Start and Shutdown until they return, so that each finds the engine running, stopped or ended.
+  std::atomic<bool> threads_lost_{false};  // the threads are a fork's parent's; the first use makes new ones
+  // Stop, Start and Shutdown take it until they return, so that each finds the engine running, stopped or ended.
   Mutex change_mu_;
 
   OpChains chains_{*this};
@@ -327,7 +332,7 @@ class EngineCore final : public PoolHost {
 };
 
 inline void EngineCore::RecycleRecord(ThreadSlot& slot, OpRecord* op) {
-  // 0, which wraps: embedded; from kLargeClass on: large.
+  // Size class 0 (a deletion, which lies in its Var's block) wraps around; from kLargeClass on a block is large.
   if (static_cast<uint8_t>(op->extra.size_class - 1) >= kClasses) [[unlikely]]
     return RecycleOther(op);
   slot.cache.Return(op->extra.size_class, op);
@@ -341,16 +346,16 @@ namespace engine {
 
 struct Operator::State {
   detail::EngineCore* core;
-  OpDesc desc;                              // without its sets, which point into the vectors below
+  OpDesc desc;                              // without its sets, which are the vectors below
   std::vector<Var> reads, updates, writes;  // keeps the Vars alive
   std::optional<CancelScope> scope;
   uint32_t flags;
   const detail::ClosureType* type = nullptr;
   std::unique_ptr<std::byte[]> closure;
-  // relaxed: each push is made through a handle that is dropped later, and that order carries it.
+  // relaxed: each push is made through a handle that is dropped after it; the drop carries the count.
   std::atomic<uint64_t> pushed{0};
-  std::atomic<int64_t> left{0};  // minus those that have ended; once the last handle is gone, how many have not
-  // An op's block, as each push needs it, of so many bytes; 0: pushed like any op.
+  std::atomic<int64_t> left{0};  // minus the pushes that have ended; after the last handle, how many have not ended
+  // The block that each push copies, and its size; 0: the operator is pushed like any op.
   static constexpr size_t kMostAccesses = 16;
   size_t bytes = 0;
   alignas(64) std::byte block[sizeof(detail::OpRecord) + kMostAccesses * sizeof(detail::Access) + sizeof(void*)];

@@ -1,4 +1,4 @@
-// What is pending, in words: for EngineOptions::on_stall, and for whoever asks.
+// DescribePending: says which ops are pending and why, for EngineOptions::on_stall and for callers.
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -20,9 +20,10 @@ void Put(std::ostream& out, const PendingOp& op) {
   out << "'" << (*op.name ? op.name : "unnamed") << "' (" << op.site.file << ":" << op.site.line << ")";
 }
 
-// What the block says, if it holds a pending op from the first look to the last. With the gate closed nothing becomes
-// pending; an op may end, and its block be filled again for a push that waits at the gate, but then it is free at the
-// last look, and what was copied is dropped unseen. (A data race by the letter, as in a sequence lock.)
+// Copies what the block says of its op. False: the block had no pending op at the first look or at the last. While the
+// gate is closed no op becomes pending. An op may end meanwhile, and its block be filled for a push that waits at the
+// gate, but then its state is kFree at the last look and the copy is not used. (Formally a data race, as in a sequence
+// lock.)
 bool CopyPending(OpRecord* op, PendingOp* copy) {
   copy->state = op->extra.state.load(std::memory_order_acquire);
   if (copy->state == OpState::kFree) return false;
@@ -51,7 +52,7 @@ const char* StateText(OpState state) {
 
 }  // namespace
 
-// Vars may be gone by the time that they are printed: their memory stays what it is.
+// A Var may be gone before it is printed. That is safe: its memory stays the memory of a Var.
 std::string EngineCore::DescribePending() {
   constexpr size_t kMost = 32;
   struct Use {

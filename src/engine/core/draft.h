@@ -1,12 +1,11 @@
-// Draft: an op that has its block and no place in the order yet. Registered: one that has.
+// Draft: an op that has a block, and no place in the order yet. Registered: an op that has its place.
 //
-// Nobody but the pusher knows a draft: its destructor gives back all that it took, so a push that is refused, or runs out of
-// memory, has changed nothing. The claim of a held op is made with the draft and lies in it; it leaves only by way of a
-// Registered, which only the registration makes (EngineCore::RegisterAndStart). So no handle of an op can be out before the
-// op has taken its place.
+// Only the pusher knows a draft. Its destructor gives back everything, so a push that is refused or runs out of memory
+// has changed nothing. The claim of a held op lies in its draft; the only way to get it is a Registered, which only
+// EngineCore::RegisterAndStart makes. So nobody can have a handle of an op before the op has its place.
 //
-// Threads:   the pusher's alone.
-// Ownership: of the block, the closure, and the claim, until Commit.
+// Threads:   used by the pushing thread only.
+// Ownership: a Draft owns the block, the closure and the claim until Commit.
 #pragma once
 
 #include <utility>
@@ -32,9 +31,9 @@ class Draft {
 
  private:
   friend class EngineCore;
-  // From here on others know the op.
+  // Called when the op is registered: from here on other threads know it.
   void Commit() { op_ = nullptr; }
-  // By value: a draft whose address is taken nowhere lives in registers.
+  // Takes the fields by value: a draft whose address is never taken stays in registers.
   [[gnu::noinline]] static void Drop(ThreadSlot* slot, OpRecord* op, CompletionState* claim) {
     if (claim) slot->core->DropCompletion(claim);
     slot->core->DropUnregistered(*slot, op);
@@ -47,7 +46,8 @@ class Draft {
 
 class Registered {
  public:
-  CompletionState* TakeClaim() && { return std::exchange(claim_, nullptr); }  // of a held op, counted; else null
+  // The claim of a held op, counted; null for other ops.
+  CompletionState* TakeClaim() && { return std::exchange(claim_, nullptr); }
 
  private:
   friend class EngineCore;

@@ -1,5 +1,5 @@
-// WaitAll. Most calls end without an epoch (epochs.h): where nothing at all is pending within a spin, all pushes up to now
-// are over.
+// WaitAll. If nothing is pending within a spin, all earlier pushes have ended; most calls return then. The others wait
+// for epochs (epochs.h).
 #include "core/core.h"
 #include "core/lent_roles.h"
 #include "sched/pool.h"
@@ -15,7 +15,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   if (!AllOverSoon(deadline)) {
     RefuseWaitInHook();
     LentRoles lent;
-    if (t_frame && !closed()) lent.Lend(*this);  // inside an op of another engine
+    if (t_frame && !closed()) lent.Lend(*this);  // this thread is inside an op of another engine
     const bool in_time = WaitForEpochs(deadline);
     caller_pool_.PassOn();
     if (!in_time) return false;
@@ -26,7 +26,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   error->Retain();
   try {
     Throw(error);
-  } catch (const std::bad_alloc&) {  // not shown: the next call reports it
+  } catch (const std::bad_alloc&) {  // the error was not thrown: the next call reports it
     errors_.Add(error);
     error->Release();
     throw;
@@ -36,7 +36,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   }
 }
 
-// Whether nothing is pending, within a spin: then no epoch has to end, and no completer is asked to tell.
+// Spins until nothing is pending. True: no epoch has to end, and no completer has to notify anybody.
 bool EngineCore::AllOverSoon(Clock::time_point deadline) {
   const bool may_spin = !caller_pool_.used() && !(has_devices_.load(std::memory_order_relaxed) && devices_->Busy());
   const auto over = [this] { return slots_.Drained(0) && slots_.Drained(1); };
@@ -46,13 +46,13 @@ bool EngineCore::AllOverSoon(Clock::time_point deadline) {
 bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
   const uint64_t last = epochs_.present();
   for (;;) {
-    uint8_t awaited, ran;  // parities
+    uint8_t awaited, ran;  // epoch parities
     const uint32_t seen = epochs_.word();
     if (epochs_.Over(last, &awaited)) return true;
-    chains_.ReleaseAll();  // behind the HeavyFence: a chain that is appended to later sees what is awaited
+    chains_.ReleaseAll();  // behind the HeavyFence in Over: a push into a chain after this sees that we wait
     PollBusyFaster();
     if (DriveOne(&ran)) {
-      while (ran == awaited && DriveOne(&ran)) {  // nothing can be over before these are
+      while (ran == awaited && DriveOne(&ran)) {  // the epoch cannot be over before these ops are
       }
       continue;
     }

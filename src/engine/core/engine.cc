@@ -29,7 +29,7 @@ void detail::UnlockNames() NO_THREAD_SAFETY_ANALYSIS { g_names_mu.Unlock(); }
 
 Name Name::Intern(std::string_view text) {
   detail::MutexLock lock(g_names_mu);
-  // Never destroyed: names are looked at by threads that end after main.
+  // Never destroyed: threads that end after main use names.
   static auto* names = new std::unordered_set<std::string>;
   return FromStatic(names->emplace(text).first->c_str());
 }
@@ -37,7 +37,7 @@ Name Name::Intern(std::string_view text) {
 // --- cancel scopes
 
 CancelScope::CancelScope() : cancelled_(std::make_shared<std::atomic<bool>>(false)) {}
-// relaxed: a flag that is looked at when an op starts; it publishes nothing.
+// relaxed: the flag is read when an op starts, and publishes nothing.
 void CancelScope::Cancel() noexcept { cancelled_->store(true, std::memory_order_relaxed); }
 bool CancelScope::cancelled() const noexcept { return cancelled_->load(std::memory_order_relaxed); }
 CancelScope::Entered::Entered(CancelScope& scope) noexcept : outer_(std::exchange(detail::t_scopes.cancel, &scope)) {}
@@ -47,7 +47,7 @@ void HeldOp::Release() noexcept {
   if (!claim_) return;
   detail::CompletionState* claim = std::exchange(claim_, nullptr);
   detail::EngineCore* core = claim->core;
-  if (claim->Inherited()) return core->Release();  // the op is the parent's
+  if (claim->Inherited()) return core->Release();  // the op belongs to a fork's parent
   core->ReleaseHeld(claim);
   core->DropCompletion(claim);
 }
@@ -72,7 +72,7 @@ uint64_t RunContext::version(VarRef var) const {
 }
 bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
 std::exception_ptr RunContext::error() const {
-  if (op_->extra.kind != detail::OpKindId::kPlain) return nullptr;  // these Vars are a whole run's
+  if (op_->extra.kind != detail::OpKindId::kPlain) return nullptr;  // a node's Vars are those of its whole run
   if (cancelled()) return detail::MakeCause<CancelledError>("cancelled before it started");
   detail::ErrorRecord* const poison = EngineCore::FirstPoison(op_);
   return poison ? std::make_exception_ptr(poison->Show()) : nullptr;
@@ -91,7 +91,7 @@ namespace {
 Stream RunContext::stream() const {
   if (!defer_sync()) NotOnDevice(op_, "stream");
   for (const detail::BodyFrame* f = detail::t_frame; f; f = f->outer)
-    if (f->op == op_ && f->stream) return f->stream;  // captured
+    if (f->op == op_ && f->stream) return f->stream;  // the stream of the capture that the body runs under
   return core_->devices().StreamOf(op_);
 }
 Device& RunContext::device() const {
@@ -113,8 +113,8 @@ void detail::ThrowSetsBesideUses(Name name, Site site) {
                    "as reads(var)");
 }
 
-// Held and released: such an op goes to the engine itself whatever bulk or capture is open, and never runs inside the push,
-// where the coroutine would be resumed on top of its own stack.
+// Pushes the op held and then releases it. A held op goes to the engine itself, even if a bulk or a capture is open,
+// and it never runs inside its push, where the coroutine would be resumed on its own stack.
 void detail::PushResume(VarRef var, ClosureRef fn, Placement place, Site site) {
   if (!var) throw UsageError("co_await on a null Var at " + At(site));
   EngineCore* const core = var.core()->pusher.core;

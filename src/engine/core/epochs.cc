@@ -15,12 +15,13 @@ bool Epochs::Over(uint64_t last, uint8_t* awaited) {
   bool moved = false;
   while (over_ <= last) {
     if (over_ == present_) {
-      // Nothing older runs, but for stragglers counted late under the parity that comes next: they go first.
+      // No older epoch runs. But a push may have counted itself late under the parity that the flip brings back: wait
+      // for those ops first.
       const uint8_t next = (present_ + 1) & 1;
       awaited_.store(1u + next, std::memory_order_relaxed);
       HeavyFence();
       if (!slots_.Drained(next)) break;
-      ++present_;  // flip, and wait for what was the present
+      ++present_;  // the flip: from here on we wait for the epoch that was present
       parity_.store(present_ & 1, std::memory_order_relaxed);
       awaited_.store(1 + (over_ & 1), std::memory_order_relaxed);
       HeavyFence();
@@ -36,7 +37,7 @@ bool Epochs::Over(uint64_t last, uint8_t* awaited) {
 }
 
 void Epochs::Note() {
-  // seq_cst. Partner: the sleeper's count in Sleep.
+  // seq_cst: changed before the look at the count. Partner: Sleep.
   changes_.fetch_add(1);
   if (sleepers_.load()) FutexWake(changes_, kEveryone);  // mutant: dropped_drain_note
 }

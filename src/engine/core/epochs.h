@@ -1,18 +1,19 @@
-// Epochs: which pushes a WaitAll waits for.
+// Epochs: decides which pushes a WaitAll waits for, and when they have all ended.
 //
-// Each op carries the parity of the epoch that it was pushed in, and is counted by its pusher's slot and by its
-// completer's. WaitAll needs all epochs up to the present one to be over. It waits for the one before, if that still
-// runs, then flips: later pushes fall into the next epoch and cannot hold it up. At most two epochs are alive, so a
-// parity is enough. A push that read the epoch just before a flip may be counted under its parity after that parity was
-// seen drained. It overlaps that WaitAll, so either is right there; a later one waits for both parities before it flips.
-// Concurrent calls share flips.
+// Each op has the parity of the epoch in which it was pushed. Its pusher's slot counts it as pushed, its completer's
+// slot as completed. WaitAll waits until all epochs up to the present one are over. It first waits for the epoch
+// before, if that still runs; then it flips, so that later pushes belong to the next epoch and cannot delay it. At most
+// two epochs are alive, so a parity names them. A push that read the parity just before a flip may count itself after
+// that parity was seen drained. It overlaps that WaitAll, which need not wait for it; a later WaitAll waits for both
+// parities before it flips. Concurrent calls share flips.
 //
-// Lost wakes: a waiter announces the parity that it awaits, HeavyFence(), sums. A completer counts, LightFence(), looks
-// at Awaited(). It tells the waiter when the op that it runs next is not of that epoch, a worker also when its queue is
-// empty, and before it sleeps; an op of the epoch that is still to run on some worker will tell later itself. So a
-// waiter is woken for a run of ops, and not for each of them.
+// No lost wake: a waiter announces the parity that it awaits, calls HeavyFence(), and sums the counts. A completer
+// counts, calls LightFence(), and looks at Awaited(). One of the two sees the other. The completer notifies the waiter
+// when the op that it runs next is of another epoch; a worker does so only when its queue is empty or before it sleeps,
+// because an op of that epoch that is still queued leads to a note later. So a waiter is woken once for many ops.
 //
-// Threads: any. Fork: the child goes on with the epoch of the parent, in which nothing is pending there.
+// Threads: any.
+// Fork:    the child goes on with the epoch of the parent; nothing is pending in it there.
 #pragma once
 
 #include "base/fork.h"
@@ -27,21 +28,22 @@ class Epochs {
   explicit Epochs(Slots& slots, uint64_t present = 0)
       : parity_(present & 1), slots_(slots), present_(present), over_(present) {}
 
-  // relaxed: which of two epochs an overlapping push belongs to is free.
+  // relaxed: a push that overlaps a flip may belong to either epoch.
   uint8_t parity() const { return parity_.load(std::memory_order_relaxed); }
-  // relaxed: behind the LightFence of a completer, or of a push.
+  // relaxed: read behind the LightFence of a completer or a push. Partner: the HeavyFence in Over.
   bool Awaited(uint8_t parity) const { return awaited_.load(std::memory_order_relaxed) == 1u + parity; }
   bool AnyAwaited() const { return awaited_.load(std::memory_order_relaxed) != 0; }
-  void Note();  // a completer met the epoch that is awaited
+  void Note();  // called by a completer of the awaited epoch: has the waiters look again
 
   uint64_t present() const EXCLUDES(mu_);
-  // Whether all epochs up to `last` are over; flips where that is needed. If not, `awaited`: the parity to wait for.
+  // Whether all epochs up to `last` are over; flips if needed. If they are not, `awaited` gets the parity to wait for.
   bool Over(uint64_t last, uint8_t* awaited) EXCLUDES(mu_);
-  // For a sleep until the next Note: read the word first, look whether all is over, sleep(word).
+  // To sleep until the next Note: read word(), call Over, and then Sleep with that value.
   uint32_t word() const { return changes_.load(std::memory_order_acquire); }
   template <class F>
   bool Sleep(F&& sleep) {
-    // seq_cst, before the sleep looks at the word. Partner: Note, which changes the word before it looks at the count.
+    // seq_cst: counted before the sleep looks at the word. Partner: Note, which changes the word first and then looks
+    // at the count.
     sleepers_.fetch_add(1);
     const bool in_time = sleep(changes_);
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -51,14 +53,14 @@ class Epochs {
   void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS { Renew(*this, slots_, present_); }
 
  private:
-  // Looked at by every op.
+  // Read by every op.
   std::atomic<uint8_t> parity_;
   std::atomic<uint32_t> awaited_{0};  // 1 + parity; 0: none
 
   alignas(64) Slots& slots_;
   mutable Mutex mu_;
   uint64_t present_ GUARDED_BY(mu_);
-  uint64_t over_ GUARDED_BY(mu_);     // epochs below are over
+  uint64_t over_ GUARDED_BY(mu_);     // all epochs below this one are over
   std::atomic<uint32_t> changes_{0};  // futex word
   std::atomic<uint32_t> sleepers_{0};
 };

@@ -1,4 +1,4 @@
-// Running an op, settling it, and starting what it released.
+// Runs an op, settles it, and starts the ops that it released.
 #include "core/core.h"
 
 namespace engine::detail {
@@ -8,7 +8,7 @@ thread_local constinit bool t_role_lent = false;
 thread_local constinit bool t_in_piece = false;
 
 void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
-  // It is likely to run next; its header has just been touched.
+  // The op is likely to run next. Its header is in the cache already.
   PrefetchToWrite(op->accesses());
   if (op->n_access > 2) PrefetchToWrite(op->accesses() + 2);
   op->extra.next = nullptr;
@@ -25,15 +25,16 @@ void EngineCore::RecycleOther(OpRecord* op) {
   ops_.ReturnLarge(op->extra.size_class, op);
 }
 
-// An op of this epoch has ended: starts what it released, and tells who waits for ends.
+// Called at the end of an op of this epoch: starts what it released, and notifies WaitAll and pushes that wait for
+// room.
 ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass, uint8_t epoch, Worker* worker) {
   slot.completed[epoch].AddRelease();
   OpRecord* const next = pass.ready ? Dispatch(pass, worker) : nullptr;
-  // The partner of these looks is the heavy fence of a waiter that has announced itself (epochs.h, admission.cc).
+  // Partner: the HeavyFence of a waiter, behind its announcement (epochs.h, admission.cc).
   LightFence();
   if (epochs_.Awaited(epoch) && (!next || next->extra.epoch != epoch)) [[unlikely]] {
     if (worker && !next) {
-      worker->drain_note = 1 + epoch;  // what its queue holds may be of that epoch, too
+      worker->drain_note = 1 + epoch;  // sent later: the worker's queue may have more ops of that epoch
     } else {
       epochs_.Note();
     }
@@ -47,7 +48,8 @@ void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); 
 
 template <bool kBody>
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  OpChain* chain = nullptr;  // of an op for a device that was refused there: it ends here, and its chain goes on
+  OpChain* chain =
+      nullptr;  // set if the op is a member that its device refused: the chain goes on with the next member
   if (op->extra.flags & (kScoped | kInChain | kForgotten | (kBody ? uint32_t{kDeferred} : 0u))) [[unlikely]] {
     if (kBody && (op->extra.flags & kDeferred)) return EndDeferredBody(slot, op, error);
     if (op->extra.flags & kScoped) op->scope().~ScopePtr();
@@ -64,7 +66,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   return CountEndInline(slot, pass, epoch, worker);
 }
 
-// An op on a device has retired, long after it was released.
+// Counts the end of an op on a device, which has retired. Its Vars were released when it was issued.
 void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
   slot.completed[epoch].AddRelease();
   LightFence();
@@ -89,7 +91,7 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);
   const ClosureType* type = op->extra.closure;
-  void* const closure = op->closure();  // a fork inside the body takes the accesses away, by whose number it is found
+  void* const closure = op->closure();
   ErrorRecord* error = nullptr;
   try {
     type->run(closure, ctx, nullptr);
@@ -99,13 +101,13 @@ OpRecord* EngineCore::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker, Er
   }
   if (type->destroy) type->destroy(closure);
   t_frame = frame.outer;
-  // The body may have waited; a stand-in has our role and slot then.
+  // If the body waited, a stand-in has our role and slot.
   if (t_role_lent) [[unlikely]]
     return FinishInline<true>(Slot(), op, error, nullptr);
   return FinishInline<true>(slot, op, error, worker);
 }
 
-// As Execute, where there is a device, an error to inherit, a scope, a completion or a trace.
+// Execute where the engine has devices, errors or a trace, or the op has a scope or a Completion.
 OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised) {
   if (op->extra.flags & kDeviceOp) return devices_->Execute(slot, op, worker);
   if (has_devices_.load(std::memory_order_relaxed) && !devices_->MayRunOnHost(op)) return nullptr;
@@ -126,12 +128,12 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   }
   const auto begin = tracing_.load(std::memory_order_relaxed) ? Clock::now() : Clock::time_point{};
   const char* const name = op->extra.name;
-  const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the caller's
+  const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the calling thread's
   BodyFrame frame{this, op, t_frame};
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);
-  // Of an asynchronous op the error goes to its completion, which may settle it before the body returns; a pin keeps
-  // the block, and `ours` the completion, until we are done.
+  // An asynchronous op may be settled by its Completion before the body returns. Until we are done a pin keeps the
+  // block, and `ours` keeps the CompletionState. What the body throws fails the Completion.
   Completion ours;
   try {
     if (async) {
@@ -143,7 +145,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   } catch (...) {
     if (ours) {
       ours.Fail(std::current_exception());
-    } else {  // synchronous, or without memory for a completion
+    } else {  // the op is synchronous, or there was no memory for a Completion
       error = ErrorRecord::NewRoot(name, op->site(), std::current_exception());
       if (raised) *raised = error->Retain();
     }
@@ -152,7 +154,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   t_frame = frame.outer;
   if (begin != Clock::time_point{}) TraceRun(name, lane, begin);
   ThreadSlot& now = t_role_lent ? Slot() : slot;
-  if (async) {  // the body's pin
+  if (async) {  // drops the body's pin
     Pass pass{&now};
     if (ours) {
       NoteReturned(ours);
@@ -165,7 +167,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   return FinishInline<true>(now, op, error, t_role_lent ? nullptr : worker);
 }
 
-// The error that an op inherits instead of running, counted; null: it runs.
+// The error for which the op is skipped, counted; null: the op runs.
 ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
   if (op->extra.flags & kRunAlways) return nullptr;
   if (Cancelled(op)) {
@@ -183,14 +185,14 @@ bool EngineCore::Cancelled(OpRecord* op) {
   return (op->extra.flags & kScoped) && op->scope()->load(std::memory_order_relaxed);
 }
 
-// Of several poisoned inputs, the first in the caller's own listing. Not counted: the access keeps it.
+// The error of the poisoned input that the caller listed first, or null. Not counted: it lives as long as the access.
 ErrorRecord* EngineCore::FirstPoison(OpRecord* op) {
   ErrorRecord* first = nullptr;
   uint32_t listed = UINT32_MAX;
   for (uint32_t i = 0; i < op->n_access; ++i) {
     Access& a = op->accesses()[i];
     if (a.mode() == AccessMode::kWrite || a.listed() >= listed) continue;  // mutant: last_listed_error
-    // relaxed: granted after the writer that set it; the grant orders us behind.
+    // relaxed: the grant of this access orders us behind the writer that set it.
     if (ErrorRecord* e = CoreOf(a.var)->completer.poison.load(std::memory_order_relaxed)) {
       first = e;
       listed = a.listed();
@@ -207,8 +209,8 @@ void EngineCore::SetPoison(VarCore* var, ErrorRecord* error) {
   if (before) before->Release();
 }
 
-// Only while anything is poisoned, or `error` is set: passes the error to what the op would have written, clears what
-// it has written. Consumes the count of `error`.
+// With an error: poisons the Vars that the op should have changed. Without: clears the poison of the Vars that it
+// wrote. Needs to be called only while some Var is poisoned, or with an error, whose count it takes over.
 void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
   if (error && (op->extra.flags & kRunAlways)) error->ChainTo(FirstPoison(op));
   for (uint32_t i = 0; i < op->n_access; ++i) {
@@ -226,8 +228,8 @@ void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
   error->Release();
 }
 
-// In a chain the next op's block is known only when this one ends. Fetching the one after it meanwhile hides one of two
-// line transfers.
+// Along a chain of dependent ops, the block of the next op is known only when this one ends. `op` runs next: fetching
+// the block of its own successor now hides one of two line transfers.
 void EngineCore::PrefetchFollower(OpRecord* op) {
   if (op->n_access == 0 || op->accesses()[0].read()) return;
   const uintptr_t link = op->accesses()[0].link.load(std::memory_order_relaxed);
@@ -235,9 +237,9 @@ void EngineCore::PrefetchFollower(OpRecord* op) {
   PrefetchBlock(reinterpret_cast<const void*>(link));
 }
 
-// Starts what became ready. A worker keeps the last one of its own pool for itself, the rest is posted: the readers of a
-// group are granted latest first, so the last is the earliest, and its own queue then gives the next earliest.
-// `keep`, the next of a chain, comes last and runs next if it is ready.
+// Starts the ops that became ready. A worker keeps the last op of its own pool and runs it next; all others are queued.
+// Readers of a group are granted in reverse order, so the last op is the one that was pushed first, and the worker's
+// queue gives the next. `keep` is the next member of a chain: it comes last, and runs next if it is ready.
 OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep) {
   OpRecord* next = nullptr;
   bool posted = false;
@@ -262,7 +264,7 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
   if (next && next == keep) {
     pass.slot->merged.Add();
     next->extra.merged = true;
-  } else if (next && worker->pool->mixed_levels()) [[unlikely]] {  // a more urgent op may be waiting in the queues
+  } else if (next && worker->pool->mixed_levels()) [[unlikely]] {  // a more urgent op may be queued
     worker->pool->Put(*pass.slot, next);
     next = nullptr;
     posted = true;
@@ -277,8 +279,7 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
 
 void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
   class Pool& target = pool(op->extra.pool);
-  // Once it is in a queue the op may run and be gone.
-  target.Put(slot, op);
+  target.Put(slot, op);  // from here on the op may run and be gone
   if (target.index() == kCallerPool) {
     caller_pool_.Wake();
   } else {
@@ -287,7 +288,7 @@ void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
 }
 
 Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {
-  if (const auto owner = KindOf(op).owner) op = owner(op);  // a run's Vars are its nodes'
+  if (const auto owner = KindOf(op).owner) op = owner(op);  // a node uses the Vars of its run
   for (uint32_t i = 0; i < op->n_access; ++i)
     if (op->accesses()[i].var == var) return &op->accesses()[i];
   return nullptr;

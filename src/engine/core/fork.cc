@@ -1,10 +1,11 @@
 // Fork.
 //
-// Before a fork every engine closes its gate and takes the locks of what the child keeps: the Vars and the plans; then come
-// those of the whole process (fork.h). Running ops go on. The parent opens the gate and has lost nothing. The child has one
-// thread: it starts with new pools, slots and op memory; Vars with unfinished writes carry ForkedWhilePending; threads are
-// made on first use. What belonged to the threads that are gone is left where it is: also the ops behind the Completions,
-// HeldOps and Runs that the child's thread may hold, which are inert there.
+// Before a fork, every engine closes its gate and takes the locks of what the child keeps: its Vars, slots and chains.
+// The locks of the whole process are taken, too (fork.h). Running ops go on. Afterwards the parent drops the locks and
+// has lost nothing. The child has one thread. It starts with new pools, slots and op memory; Vars with unfinished
+// writes carry ForkedWhilePending; threads are made on first use. What belonged to the threads that are gone is neither
+// used nor freed, the ops of the parent's Completions, HeldOps and Runs included: the child may have such handles, and
+// they do nothing.
 #include "base/fork.h"
 
 #include <pthread.h>
@@ -23,10 +24,10 @@ std::vector<EngineCore*>& Cores() {
   static auto* cores = new std::vector<EngineCore*>;  // never destroyed: fork may come late
   return *cores;
 }
-// Written without the analysis: the locks are taken before the fork and dropped after it, in both processes. Models come
-// first: a model may drop a plan, whose Vars need the gate, with its lock held.
+// Without the analysis of locks, because they are taken before the fork and dropped after it. Models come first: a
+// model may drop a plan while its lock is taken, and dropping a plan needs the gate.
 void Before() NO_THREAD_SAFETY_ANALYSIS {
-  Policies();  // a static: the child must not find another thread making it
+  Policies();  // makes the static now: in the child, its guard could be locked by a thread that does not exist there
   CostModel::BeforeFork();
   g_cores_mu.Lock();
   LockPlans();
@@ -50,7 +51,7 @@ void InChild() {
   UnlockAll(true);
 }
 
-// When the library is loaded: a fork beside the first engine's construction then waits for it.
+// Registered when the library is loaded, so that a fork beside the construction of the first engine waits for that.
 [[maybe_unused]] const bool g_registered = pthread_atfork(&Before, &InParent, &InChild) == 0;
 
 }  // namespace
@@ -79,7 +80,7 @@ void EngineCore::AfterForkInParent() NO_THREAD_SAFETY_ANALYSIS {
   gate_.Open();
 }
 
-// A fork inside an op: the child's end of it touches no Var. A run's other threads are gone: it never ends.
+// Called in the child for each op inside whose body the fork was: when that body ends, the op must not touch its Vars.
 static void Orphan(OpRecord* op) {
   if (const auto orphan = KindOf(op).orphan) {
     orphan(op);
@@ -88,7 +89,7 @@ static void Orphan(OpRecord* op) {
   }
 }
 
-// Each owner makes itself anew. The memory of the ops goes first, which slots have caches of.
+// Each owner makes itself anew. The memory of ops comes before the slots, which have caches of it.
 void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   vars_.UnlockForFork();
   for (BodyFrame* f = t_frame; f; f = f->outer)
@@ -108,12 +109,14 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   threads_.AfterForkInChild();
   threads_lost_ = false;
   PoisonPendingAfterFork();
-  // Its locks and threads are the parent's. It keeps the devices, which must not be destroyed here.
+  // Left as it is, because its locks and threads are the parent's, and because it keeps the devices, which must not be
+  // destroyed here.
   (void)devices_.release();
   devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));
   pools_.AfterForkInChild();
   threads_lost_ = !pools_.stopped() && admission_.phase() == Phase::kOpen;
-  t_engine_id = 0;  // the walk may have taken a slot: the next call looks for it again, and starts the threads
+  t_engine_id =
+      0;  // the walk above may have given this thread a slot; the next call must look again, to start the threads
 }
 
 void EngineCore::PoisonPendingAfterFork() {
@@ -123,7 +126,7 @@ void EngineCore::PoisonPendingAfterFork() {
     auto* var = static_cast<VarCore*>(block);
     if (var->pusher.core != this) return;
     const uint64_t pushed = var->pushed.load(std::memory_order_relaxed);
-    // relaxed: this is the only thread. The points are not freed: a lock of theirs may have been held.
+    // relaxed: the child has no other thread. The points are not freed, because their lock may be taken for ever.
     const VarPoints* points = var->completer.points.exchange(nullptr, std::memory_order_relaxed);
     if (var->settled.load(std::memory_order_relaxed) < pushed || (points && devices_->Unretired(*points))) {
       if (!error)
@@ -138,7 +141,7 @@ void EngineCore::PoisonPendingAfterFork() {
     if (var->completer.deleting.load(std::memory_order_relaxed)) deleted.push_back(var);
   });
   if (error) error->Release();
-  // Outside the walk: freeing goes through this thread's slot. The engine itself holds a count, so it stays.
+  // After the walk, because freeing a Var takes the arena's lock.
   for (VarCore* var : deleted) ReleaseVarCore(var);
 }
 

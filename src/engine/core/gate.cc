@@ -21,7 +21,7 @@ void PushGate::Close(Slots& slots) {
   closed_.fetch_add(1, std::memory_order_seq_cst);
   HeavyFence();
   slots.ForEach([](ThreadSlot& slot) {
-    // acquire: the registration that has just ended. Partner: the release store in Leave.
+    // acquire: sees the registration that has just ended. Partner: the release store in Leave.
     while (slot.pushing.load(std::memory_order_acquire) != 0) sched_yield();
   });
 }

@@ -1,10 +1,11 @@
-// PushGate: what fork and the watchdog close to look at a moment without pushes.
+// PushGate: fork, shutdown and DescribePending close it, so that no push is being registered for a moment.
 //
-// Light side: a push marks its slot, LightFence(), looks at the gate. Heavy side: closes the gate, HeavyFence(), waits
-// until no slot is marked. A section holds one registration and no user code, so closing is bounded by pushes in
-// progress, never by running ops or by back-pressure.
+// Frequent side: a push marks its slot, calls LightFence(), and looks at the gate. Rare side: closes the gate, calls
+// HeavyFence(), and waits until no slot is marked. One of the two sees the other. Between Enter and Leave there is one
+// registration and no user code, so Close waits for some stores of other threads, never for running ops or for room.
 //
-// Fork: closed over it; open in the child.
+// Threads: any.
+// Fork:    closed during a fork; open in the child.
 #pragma once
 
 #include "base/asymmetric_fence.h"
@@ -15,17 +16,17 @@ namespace engine::detail {
 
 class PushGate {
  public:
-  // Each Enter needs its Leave.
+  // Waits while the gate is closed. Each Enter needs its Leave.
   void Enter(ThreadSlot& slot) {
     slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
     if (closed_.load(std::memory_order_acquire) != 0) [[unlikely]]
       WaitUntilOpen(slot);
   }
-  // release: the registration is whole. Partner: the acquire load in Close.
+  // release: publishes the registration. Partner: the acquire load in Close.
   static void Leave(ThreadSlot& slot) { slot.pushing.store(0, std::memory_order_release); }
 
-  // No push is in progress from Close until Open. Nestable; each Close needs its Open.
+  // Between Close and Open no push is being registered. Several threads may close it; each Close needs its Open.
   void Close(Slots& slots);
   void Open();
   void AfterForkInChild() { Renew(*this); }
@@ -33,7 +34,7 @@ class PushGate {
  private:
   static void WaitUntilOpen(ThreadSlot& slot);
 
-  std::atomic<uint32_t> closed_{0};  // how often; futex word
+  std::atomic<uint32_t> closed_{0};  // how many have closed it; futex word
 };
 
 }  // namespace engine::detail

@@ -1,8 +1,10 @@
-// HookFrame: marks that a hook of the user's runs on this thread (on_start, on_end, on_stall, on_unobserved).
+// HookFrame: marks that a hook of the user runs on this thread (on_start, on_end, on_stall, on_unobserved).
 //
-// A hook may push. What would wait for the hook itself is refused inside it: Stop, Start and Shutdown in any, and a wait
-// that has to sleep in on_start and on_end, because the worker that the hook keeps may be the one to run what it waits
-// for. What a hook throws is told on stderr, for there is nobody else to tell, and changes nothing.
+// A hook may push. Calls that would wait for the hook itself are refused inside it: Stop, Start and Shutdown in every
+// hook; in on_start and on_end also a wait that has to sleep, because the worker that runs the hook may be the one that
+// has to run the awaited op. What a hook throws is printed to stderr and changes nothing.
+//
+// Threads: a frame lies on the stack of the thread that runs the hook.
 #pragma once
 
 #include <cstdio>
@@ -20,7 +22,7 @@ struct HookFrame {
   HookFrame(const EngineCore* of, Kind what);
   ~HookFrame();
   HookFrame(const HookFrame&) = delete;
-  static bool Inside(const EngineCore* core);  // any
+  static bool Inside(const EngineCore* core);  // inside any hook of the engine
   static bool Inside(const EngineCore* core, Kind kind);
 
   const EngineCore* const core;

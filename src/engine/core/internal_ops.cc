@@ -1,5 +1,5 @@
-// Internal ops: waits, error clearing and deletion; and the Vars that the last makes an end of. Exempt from the bounds, never
-// counted, a few stores, done wherever they are granted.
+// Internal ops (waits, error clearing, deletions), and the making and deleting of Vars. An internal op is a few stores,
+// done by whichever thread grants its last access. It is not counted, and no bound on pending ops applies to it.
 #include <cassert>
 #include <new>
 
@@ -55,12 +55,12 @@ VarCore* EngineCore::NewVar(std::string_view name) {
   auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
   var->pusher.core = this;
   var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
-  var->completer.refs.store(2, std::memory_order_relaxed);  // the handle's and the engine's
+  var->completer.refs.store(2, std::memory_order_relaxed);  // one for the handle, one for the engine
   Retain();
   return var;
 }
 
-// Schedules the deletion behind the pending ops. Needs no memory and cannot fail.
+// Registers the deletion behind the Var's pending ops. Needs no memory and cannot fail.
 void EngineCore::DeleteVar(VarCore* var) {
   const EndSlot slot(slots_);
   OpRecord* op = &var->delete_op;
@@ -82,7 +82,7 @@ void EngineCore::DeleteVar(VarCore* var) {
 void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   if (has_devices_.load(std::memory_order_relaxed) && op->extra.kind != OpKindId::kDelete &&
       !devices_->MayRunOnHost(op))
-    return;  // its end comes with that of the device work
+    return;  // it is done when the device work has retired
   CheckState(op, Bit(OpState::kWaiting) | Bit(OpState::kBehindDevice), "an internal op runs that was not granted");
   if constexpr (kAsserts) op->extra.state.store(OpState::kRunning, std::memory_order_relaxed);
   KindOf(op).when_granted(*this, pass, op);
@@ -92,13 +92,13 @@ void EngineCore::EndWait(Pass& pass, OpRecord* op) {
   auto* node = static_cast<WaitNode*>(op->closure());
   ErrorRecord* poison = CoreOf(op->accesses()[0].var)->completer.poison.load(std::memory_order_relaxed);
   node->error = poison ? poison->Retain() : nullptr;
-  Complete(pass, op);  // the waiter's pin keeps the block
-  // release: the error, and the end of our look at the block. Partner: the acquire loads in wait.cc.
+  Complete(pass, op);  // the block stays: the waiter has a pin
+  // release: publishes the error, and that we have finished with the block. Partner: the acquire loads in wait.cc.
   const uint32_t was = node->word.exchange(WaitNode::kDone, std::memory_order_acq_rel);
-  if (was == WaitNode::kParked) FutexWake(node->word, 1);  // only its address: the block may be gone
+  if (was == WaitNode::kParked) FutexWake(node->word, 1);  // uses only the address: the block may be gone
   if (was != WaitNode::kAbandoned) return;
   if (node->error) node->error->Release();
-  Protocol::DropPins(pass, op, 1);  // the waiter left its pin to us
+  Protocol::DropPins(pass, op, 1);  // the waiter gave up, and left its pin to us
 }
 
 void EngineCore::ClearPoison(Pass& pass, OpRecord* op) {

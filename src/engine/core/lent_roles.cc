@@ -13,7 +13,7 @@ LentRoles::~LentRoles() {
 
 void LentRoles::Lend(EngineCore& awaited) {
   LendOf(awaited);
-  if (t_in_piece) return;  // the roles are another thread's, and ops on its stack must not be touched here
+  if (t_in_piece) return;  // the other roles belong to the op's thread; only that thread may lend them
   for (const BodyFrame* f = t_frame; f; f = f->outer) {
     bool seen = f->core == &awaited;
     for (const BodyFrame* inner = t_frame; inner != f; inner = inner->outer) seen |= inner->core == f->core;

@@ -1,10 +1,11 @@
-// LentRoles: what a thread that waits inside ops gives to stand-ins meanwhile: its worker's role in every engine whose op is
-// on its stack, and the driving of the caller pools that such ops come from, or that the awaited op may lie in. So no op ever
-// runs on a waiting op's stack, and what it waits for runs all the same, also in another engine.
+// LentRoles: while a thread waits inside an op, stand-ins do what this thread would do otherwise. One plays the
+// worker's role, in every engine of which an op is on the stack. Another one drives the caller pool of each engine, if
+// an op on the stack came from there or the awaited op may be there. So no op ever runs on the stack of a waiting op,
+// and the awaited op runs all the same, also if it belongs to another engine.
 //
-// Threads: on the stack of the thread that waits.
-// Errors:  UsageError beyond max_spare_threads of the awaited engine, Error where no thread can be made. Where another
-//          engine has no stand-in left, its worker stays blocked, as by any body that blocks.
+// Threads: lies on the stack of the thread that waits.
+// Errors:  UsageError beyond max_spare_threads of the awaited engine; Error if no thread can be made. If another engine
+//          on the stack has no stand-in left, its worker stays blocked, as it is by any body that blocks.
 #pragma once
 
 #include <utility>
@@ -20,13 +21,14 @@ class LentRoles {
   LentRoles(const LentRoles&) = delete;
   void Lend(EngineCore& awaited);
 
-  // An op of the caller pool waits for somebody to run it. False: there is a driver, or none can be had.
+  // Called when the caller pool has an op: gets a thread that drives it. False: there is one already, or none can be
+  // had.
   bool AddDriver(EngineCore& core);
   bool MayAddDriver(const EngineCore& core) const;
 
  private:
-  // The calling worker's role, and a driver if the op on this thread came from the caller pool, or is another engine's that
-  // waits for one of this engine.
+  // Lends the calling worker's role in one engine. Gets a driver if an op on this stack came from that engine's caller
+  // pool, or if no op of that engine is on the stack and its caller pool is in use.
   void LendOf(EngineCore& core);
   void Keep(EngineThread* driver) { driver->next_lent = std::exchange(drivers_, driver); }
 

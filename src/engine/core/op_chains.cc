@@ -10,7 +10,7 @@ namespace engine {
 
 HeldOps::HeldOps(Engine& engine) : core_(engine.core_) {
   core_->Retain();
-  core_->Slot();  // made before the thread-locals of an owner whose end releases, so that it goes after them
+  core_->Slot();  // made now, so that it outlives the caller's thread-local objects, whose destructors may release
   owner_ = core_->chains().NewOwner();
 }
 
@@ -34,8 +34,8 @@ void HeldOps::Release() noexcept {
 
 namespace detail {
 
-// On the pass's slot: no pass grows, and where nothing is held nothing is looked at but the vector's ends. Called with tails
-// held, so it must not fail: without memory for one more, all chains are released.
+// Lists the chain in the slot; ReleaseNeeded releases it after the registration. Called while tails are locked, so it
+// must not fail: without memory for one more entry, the last entry becomes "all chains".
 void ProductionEnv::MustRelease(Pass& pass, void* holder) try {
   pass.slot->needed.push_back(static_cast<OpChain*>(holder));
 } catch (const std::bad_alloc&) {
@@ -59,13 +59,13 @@ void OpChains::Release(OpChain* chain) {
 
 namespace {
 
-// acquire: the last granters, as in GrantMany. More than the start is missing.
+// Whether the member waits for more than its start. acquire: as in GrantMany.
 bool IsBlocked(const OpRecord* op) { return op->wait.load(std::memory_order_acquire) > 1; }
 
 std::span<const Access> AccessesOf(const OpRecord* op) { return {op->accesses(), op->n_access}; }
 bool ByVar(const Access& a, const Access& b) { return a.var < b.var; }
 
-// Whether `op` comes behind `before`, which was pushed before it and has not ended. Both list their Vars in order.
+// Whether `op` conflicts with `before`, an earlier member that has not ended. Both list their Vars in order of address.
 bool IsBehind(const OpRecord* before, const OpRecord* op) {
   const std::span<const Access> first = AccessesOf(before), then = AccessesOf(op);
   for (auto a = first.begin(), b = then.begin(); a != first.end() && b != then.end();) {
@@ -75,16 +75,18 @@ bool IsBehind(const OpRecord* before, const OpRecord* op) {
   return false;
 }
 
-// Whatever `head` waits for, a later `op` waits for as well, if it names all of the same Vars: it can't be ready first.
+// Whether `op` names all Vars of `head`, an earlier member. Then it waits for whatever `head` waits for, and cannot be
+// ready before it.
 bool NamesAllOf(const OpRecord* head, const OpRecord* op) {
   const std::span<const Access> named = AccessesOf(op), all = AccessesOf(head);
   return std::includes(named.begin(), named.end(), all.begin(), all.end(), ByVar);
 }
 
-// Of a chain whose first member is blocked: whether another could start before it. None that is behind one that could not.
+// The first member is blocked. Returns whether a later member might be ready earlier; no member is that waits for the
+// first one, directly or by way of others.
 bool OthersMayBeReady(OpChain& chain) {
   if (chain.order == OpChain::kEachBehindTheOneBefore) return false;
-  if (chain.order == OpChain::kLookedAt) return true;  // once is enough: the looks of a chain cost by its members
+  if (chain.order == OpChain::kLookedAt) return true;  // one look a chain, so that its cost stays linear
   chain.order = OpChain::kEachBehindTheOneBefore;
   std::array<const OpRecord*, tuning::kMostLooksBack> seen;
   size_t n = 0;
@@ -100,11 +102,12 @@ bool OthersMayBeReady(OpChain& chain) {
   return false;
 }
 
-// The op has left its chain, whose block may be taken anew by who pushes behind it. relaxed: carried to him by the way that
-// the block takes.
+// Called when the op leaves its chain, whose block may soon be another chain. relaxed: whoever gets the block for a new
+// chain is ordered behind this store by the way that the block takes.
 void LetGo(OpRecord* op) { std::atomic_ref(op->chain()).store(&g_let_go, std::memory_order_relaxed); }
 
-// The chain's block goes with the last member: nobody looks at it after that but through stale pointers.
+// Takes the first member out. With the last member the chain's block is given back; only stale pointers lead there
+// then.
 void TakeFirst(ThreadSlot& slot, OpChain& released) {
   OpRecord* const op = released.first;
   if (op->extra.more_behind) [[likely]] {
@@ -115,8 +118,9 @@ void TakeFirst(ThreadSlot& slot, OpChain& released) {
   }
 }
 
-// The members that have all their grants stay, in a chain that nothing blocks any more. The others start by themselves,
-// each as soon as it is granted last. Returns the first that stays, or null.
+// Keeps in the chain only the members that wait for nothing but their start, so that nothing blocks it any more. Every
+// other member leaves, and starts by itself when its last grant comes. Starts and returns the first member that stays,
+// or returns null.
 OpRecord* KeepReady(Pass& pass, OpChain& chain) {
   OpRecord *next = chain.first, *last = nullptr;
   chain.first = nullptr;
@@ -172,7 +176,7 @@ void OpChains::Leave(OpRecord* op) {
 
 void OpChains::ReleaseNeededSlow(ThreadSlot& slot, const OpChain* mine) {
   OpChains& chains = slot.core->chains();
-  // One by one: a release may push.
+  // Taken one by one, because a release may run ops that push.
   while (!slot.needed.empty()) {  // mutant: needed_chain_not_released
     OpChain* const chain = slot.needed.back();
     slot.needed.pop_back();
@@ -185,7 +189,7 @@ void OpChains::ReleaseNeededSlow(ThreadSlot& slot, const OpChain* mine) {
 }
 
 void OpChains::ReleaseAll(const OpChain* but) {
-  // A few at a time: nothing is allocated, and nothing released under the lock.
+  // A few chains at a time, so that nothing is allocated, and nothing is released under the lock.
   std::array<OpChain*, 32> chains;
   for (size_t from = 0, all = 1; from < all; from += chains.size()) {
     size_t found = 0;
@@ -203,7 +207,7 @@ void OpChains::ReleaseAll(const OpChain* but) {
 ChainOwner* OpChains::NewOwner() {
   MutexLock lock(mu_);
   if (free_.empty()) {
-    free_.reserve(owners_.size() + 1);  // an owner's end needs no memory
+    free_.reserve(owners_.size() + 1);  // so that FreeOwner needs no memory
     return &owners_.emplace_back();
   }
   ChainOwner* owner = free_.back();
@@ -217,7 +221,7 @@ void OpChains::FreeOwner(ChainOwner* owner) {
   free_.push_back(owner);
 }
 
-// What was held is lost with everything else that was pending.
+// The ops that the chains held are lost, as everything else that was pending.
 void OpChains::AfterForkInChild(Arena& vars) {
   mu_.Unlock();
   vars.ForEachBlock(kChainClass, kChainClass + 1, [&](void* block) {

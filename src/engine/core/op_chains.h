@@ -1,9 +1,9 @@
-// OpChains: the chains of one engine (op_chain.h) that may be open, by their owners, and how they start.
+// OpChains: finds the chains of one engine (op_chain.h) by their owners, releases them, and starts their members.
 //
-// Threads:   any. A chain that has been released is its runner's.
-// Ownership: keeps the ChainOwners, which HeldOps borrow; a chain's block is the Vars' arena's.
+// Threads:   any. A chain that has been released belongs to the thread that runs it.
+// Ownership: owns the ChainOwners, which HeldOps borrow. The blocks of chains come from the Vars' arena.
 // Errors:    NewOwner throws std::bad_alloc; nothing else fails.
-// Fork:      the list is whole in the child, for its thread may have HeldOps; what was held is lost.
+// Fork:      the list is whole in the child, whose thread may have HeldOps; the ops that were held are lost.
 #pragma once
 
 #include <deque>
@@ -24,15 +24,17 @@ class OpChains {
 
   void Release(OpChain* chain);
   void ReleaseAll(const OpChain* but = nullptr) EXCLUDES(mu_);
-  // After a registration: starts what it queued behind. `mine` goes on being held: its members may wait for each other.
+  // Called after a registration: releases the chains that it queued behind. `mine` stays open when all chains are
+  // released: its members may wait for each other.
   static void ReleaseNeeded(ThreadSlot& slot, const OpChain* mine = nullptr) {
     if (!slot.needed.empty()) [[unlikely]]
       ReleaseNeededSlow(slot, mine);
   }
-  // Gives the next member its start; returns it, or null if none of the chain's has all its grants. Members are the
-  // caller's alone until then.
+  // Starts the next member and returns it; null if no member is left in the chain. Only the thread that runs the chain
+  // may call it.
   OpRecord* StartNext(Pass& pass, OpChain& chain);
-  // The op on this thread will not end soon: if it has a member behind it, it leaves its chain, which goes on elsewhere.
+  // Called when the op, whose body this thread runs, waits. If a member is behind it in its chain, the op leaves the
+  // chain, which goes on without it.
   void Leave(OpRecord* op);
 
   void BeforeFork() ACQUIRE(mu_) { mu_.Lock(); }

@@ -1,8 +1,8 @@
-// Reusable operators: a template of an op, checked once; a push copies it into a fresh block.
+// Operators: an op that is checked once and pushed often. Each push copies a template into a fresh block.
 //
-// The closure is shared by all pushes and goes with the last of them. They are counted as the readers of a group are
-// (dependency.h): those that end count down from zero, and who drops the last handle adds how many were pushed, so that
-// only one read-modify-write an op is left.
+// All pushes share the closure, which is destroyed after the last of them. They are counted as the readers of a group
+// are (dependency.h): each push that ends subtracts one from zero, and the drop of the last handle adds how many there
+// were. So an op costs only one read-modify-write.
 #include <cstring>
 
 #include "core/core.h"
@@ -10,11 +10,11 @@
 namespace engine {
 
 Operator::State::~State() {
-  if (type && type->destroy) type->destroy(closure.get());  // no type: refused while it was made
+  if (type && type->destroy) type->destroy(closure.get());  // no type: NewOperator threw before there was a closure
 }
 
 void Operator::State::End(int64_t n) {
-  // acq_rel: every run of the closure comes before its end. Partner: this line in the others.
+  // acq_rel: every run of the closure comes before its destruction. Partner: this line in other threads.
   if (left.fetch_add(n, std::memory_order_acq_rel) == -n) delete this;
 }
 
@@ -23,7 +23,7 @@ namespace {
 
 using State = Operator::State;
 
-// Of a block: a pointer to the state. What is constructed must be destroyed.
+// The closure in a pushed block is a pointer to the operator's state. Each one that is constructed counts as a push.
 State*& StateIn(void* closure) { return *static_cast<State**>(closure); }
 constexpr ClosureType kSharedType{sizeof(State*),
                                   alignof(State*),
@@ -43,7 +43,7 @@ constexpr ClosureType kSharedType{sizeof(State*),
 std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   const OpDesc& desc = *request.desc;
   CheckPriority(desc.priority, desc.name, request.site);
-  // The handles together count as one push, which ends when all that were pushed have been told.
+  // When the last handle is dropped, adds how many pushes there were.
   std::shared_ptr<State> state(
       new State, [](State* last) { last->End(static_cast<int64_t>(last->pushed.load(std::memory_order_relaxed))); });
   state->core = this;
@@ -66,12 +66,13 @@ std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   if (desc.cancel) state->scope = *desc.cancel;
   state->closure = std::make_unique<std::byte[]>(request.closure.type->size);
   request.closure.type->construct(state->closure.get(), request.closure.object);
-  state->type = request.closure.type;  // from here on there is something to destroy
+  state->type = request.closure.type;  // set last: from here on there is a closure to destroy
   MakeTemplate(*state);
   return state;
 }
 
-// The block of an ordinary op, all but what differs from push to push. Others are pushed like any op.
+// Makes the block that pushes copy, all but what differs from push to push. Operators with a placement, a scope or many
+// Vars get none, and are pushed like any op.
 void EngineCore::MakeTemplate(State& state) {
   const size_t most = state.reads.size() + state.updates.size() + state.writes.size();
   if (state.desc.place.kind != Placement::Kind::kDefault || state.scope || state.flags || most > State::kMostAccesses)

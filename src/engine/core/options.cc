@@ -1,4 +1,4 @@
-// Options: what is allowed, and what the environment says. Both follow the table in engine/options.h.
+// Checks the options and reads them from the environment. Both follow the table in engine/options.h.
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -26,7 +26,7 @@ const char* UnitOf(const T&) {
   return "";
 }
 
-// What is more than any range can say counts as the most that it can say.
+// A size beyond int64_t counts as the largest int64_t: no range allows more.
 int64_t CountOf(int value) { return value; }
 int64_t CountOf(size_t value) { return static_cast<int64_t>(std::min<size_t>(value, INT64_MAX)); }
 template <class Rep, class Period>

@@ -1,10 +1,11 @@
-// PieceOfOp: what the thread of a piece of ParallelFor takes over from its op.
+// PieceOfOp: what a piece of ParallelFor takes over from its op.
 //
-// A piece runs on whichever thread oneTBB gives it to, and is inside its op all the same: what it pushes is pushed inside
-// the op, under the scopes of the op's thread, and what would wait for the op itself is refused. It may not wait for other
-// ops of its engine either: the op's worker, which whoever waits has to lend away, is another thread's.
+// A piece runs on any thread that oneTBB chooses, and counts as inside its op: its pushes are pushes inside the op,
+// under the scopes of the op's thread, and it may not wait for the op itself. It may not wait for other ops of its
+// engine either, because a wait has to lend the worker's role, which belongs to the op's thread.
 //
-// Threads: made on the op's thread; an Inside on the piece's, for the time of the piece, while the op's thread is in ParallelFor.
+// Threads: a PieceOfOp is made on the op's thread; an Inside lives on the piece's thread during the piece, while the
+//          op's thread is in ParallelFor.
 #pragma once
 
 #include <utility>
@@ -25,7 +26,7 @@ class PieceOfOp {
     std::swap(t_in_piece, in_piece_);
   }
   BodyFrame* frame_;
-  PushScopes scopes_;  // no bulk or capture: these are one thread's
+  PushScopes scopes_;  // without bulk and capture, which only one thread may use
   bool in_piece_ = true;
 };
 
@@ -39,7 +40,7 @@ class PieceOfOp::Inside {
   Inside(const Inside&) = delete;
 
  private:
-  PieceOfOp other_;  // inside the piece, what the thread had before
+  PieceOfOp other_;  // during the piece: what the thread had before
 };
 
 }  // namespace engine::detail

@@ -1,4 +1,4 @@
-// Policies by name, their checks, and which one an op is stamped with.
+// Policies: by name, as text, their checks, and which one a push gets.
 #include "engine/policy.h"
 
 #include <algorithm>
@@ -163,7 +163,7 @@ std::string PolicyText(const PolicyChoice& choice) {
   return text;
 }
 
-// What is as by default is checked without memory: each start of a run that gives a policy asks.
+// A policy with default options is checked without allocating, because each start of a run with a policy calls this.
 void CheckPolicy(const PolicyChoice& choice) {
   const std::string_view name = PolicyName(choice.policy);
   if (const auto text = NotByDefault(choice.options); !text.empty()) MakePolicy(name, text);
@@ -173,7 +173,7 @@ PolicyScope::PolicyScope(detail::EngineCore* core, const PolicyChoice& choice)
     : link_{core, core->StampOf(choice), detail::t_scopes.policy} {
   detail::t_scopes.policy = &link_;
 }
-// Scopes of a thread end in any order: a front end's may be generators.
+// The scopes of a thread may end in any order: in Python they may belong to generators.
 PolicyScope::~PolicyScope() {
   using Link = detail::PolicyScopeLink;
   detail::Unlink(&detail::PushScopes::policy, &link_, [](Link& link) -> Link*& { return link.outer; });

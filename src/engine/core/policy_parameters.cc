@@ -1,4 +1,4 @@
-// The one place where policies and their parameters are declared. C++17, see policy_parameters.h.
+// Declares all policies and their parameters. Compiled as C++17, see policy_parameters.h.
 #include "core/policy_parameters.h"
 
 #include <dmlc/parameter.h>
@@ -9,7 +9,7 @@
 
 namespace engine::detail {
 
-// Each policy's parameters, with types, ranges, defaults and help. What all of them take:
+// The parameters that every policy takes.
 #define ENGINE_DECLARE_COMMON_FIELDS() \
   DMLC_DECLARE_FIELD(smart_stage)      \
       .set_default(true)               \

@@ -1,7 +1,7 @@
-// What policies there are and what they take: the declarations, behind plain types.
+// The policies and their parameters, in plain types.
 //
-// dmlc-core's parameter.h and registry.h compile as C++17 only, and bring macros named CHECK and LOG: policy_parameters.cc
-// is built as C++17 by itself, and nothing of dmlc passes this header.
+// dmlc-core's parameter.h and registry.h compile as C++17 only, and define macros named CHECK and LOG. So only
+// policy_parameters.cc, which is built as C++17, includes them.
 //
 // Threads: pure functions. Errors: std::invalid_argument, whose text says what is allowed.
 #pragma once
@@ -30,7 +30,7 @@ struct PolicyValues {
 };
 
 std::vector<DeclaredPolicy> DeclaredPolicies();  // in the order of engine::Policy
-// Parses and checks text by name of the policy, which must be declared.
+// Parses and checks the parameters of a declared policy.
 PolicyValues ParsePolicy(const std::string& name, const std::map<std::string, std::string>& parameters);
 
 }  // namespace engine::detail

@@ -39,11 +39,12 @@ Pool* Pools::Make(uint8_t index, PoolOptions options, int intra_op) {
   }
   class Pool* pool = made.get();
   made_.push_back(std::move(made));
-  at_[index].store(pool, std::memory_order_release);  // release: the pool. Partner: the acquire in at()
+  at_[index].store(pool, std::memory_order_release);  // release: publishes the pool. Partner: the acquire in at()
   return pool;
 }
 
-// Lazily made placements: the I/O pool, and what belongs to devices, told apart by kind and device.
+// The index of the pool of any placement but the default. Makes the pools of I/O, copies, devices and channels on first
+// use.
 uint8_t Pools::LaneIndex(const Placement& place) {
   switch (place.kind) {
     case Placement::Kind::kDefault: break;
@@ -88,14 +89,14 @@ uint8_t Pools::LaneIndex(const Placement& place) {
 
 uint8_t Pools::MakeDevicePool(uint8_t index, const char* name, uint16_t number) {
   if (Has(index)) return index;
-  // relaxed, both: whoever can name the pool is behind its release store in Make.
+  // relaxed, both: whoever finds the pool is behind the release store in Make.
   core_.NoteDevices();
   on_device_.fetch_or(uint64_t{1} << (index - kFirstChannelPool), std::memory_order_relaxed);
   MakeLane(index, {.name = name + std::to_string(number)});
   return index;
 }
 
-// Its threads first: a pool without them would take ops and never run them.
+// Takes the threads before it makes the pool: a pool without threads would take ops and never run them.
 void Pools::MakeLane(uint8_t index, PoolOptions options) {
   MutexLock lock(mu_);
   if (Has(index)) return;
@@ -127,7 +128,7 @@ Placement Pools::Named(std::string_view name) const {
                    (known.empty() ? "none besides the default and the I/O pool" : known));
 }
 
-// All threads first, so that on failure no worker has begun and no hook has run.
+// Takes all threads before the first worker begins, so that after a failure no worker has begun and no hook has run.
 void Pools::StartRoles() {
   std::vector<Worker*> roles;
   ForEach([&](class Pool& p) {
@@ -142,7 +143,7 @@ void Pools::StartRoles() {
     all.PutBack(threads);
     throw;
   }
-  stopped_.store(false, std::memory_order_relaxed);  // before a hook of a worker may push
+  stopped_.store(false, std::memory_order_relaxed);  // before workers begin: their hooks may push
   ForEach([](class Pool& p) { p.RestartWorkers(); });
   for (size_t i = 0; i < roles.size(); ++i) all.Play(*threads[i], *roles[i]);
 }

@@ -1,10 +1,11 @@
-// Pools: the pools of one engine: its own, the named ones, and those of lanes, which are made on first use; and whether
-// threads play the roles of their workers.
+// Pools: the pools of one engine, and whether threads play the roles of their workers. The default pool, the caller
+// pool and the named pools exist from the start; the pools of I/O, copies, devices and channels are made on first use.
 //
 // Threads: any. Only making a pool, Start and Stop take the lock.
-// Errors:  UsageError for a placement or a name that the engine does not have; Error where no thread can be made, and then
-//          nothing has changed.
-// Fork:    made anew in the child, which starts the threads on first use, unless the parent had stopped them.
+// Errors:  UsageError for a placement or a name that the engine does not have; Error if no thread can be made. Nothing
+//          has changed then.
+// Fork:    made anew in the child, which starts the threads on first use. If the parent's engine was stopped, so is the
+//          child's.
 #pragma once
 
 #include <array>
@@ -19,10 +20,10 @@ namespace engine::detail {
 class EngineCore;
 
 inline constexpr uint8_t kDefaultPool = 0;
-inline constexpr uint8_t kCallerPool = 1;  // has no workers: naive ops, and everything when workers = 0
+inline constexpr uint8_t kCallerPool = 1;  // has no workers: for policies naive and inline, and for workers = 0
 inline constexpr uint8_t kIoPool = 2;
 inline constexpr uint8_t kFirstNamedPool = 3;
-// Pools of devices, from the end: copy lanes, before them one issuer a device, before them one a channel.
+// The last pools are those of devices: one for each channel, then one for each device, then two copy pools a device.
 inline constexpr uint8_t kFirstCopyPool = kMaxPools - 2 * kMaxDevices;
 inline constexpr uint8_t kFirstDevicePool = kFirstCopyPool - kMaxDevices;
 inline constexpr uint8_t kFirstChannelPool = kFirstDevicePool - kMaxChannels;
@@ -33,9 +34,8 @@ class Pools {
   explicit Pools(EngineCore& core, bool stopped = true);
 
   class Pool& at(uint8_t index) const { return *at_[index].load(std::memory_order_acquire); }
-  uint8_t default_pool() const {
-    return default_pool_;
-  }  // of policies that use workers: the caller pool if there are none
+  // Where ops without a placement go under policies that use workers: the caller pool if the engine has no workers.
+  uint8_t default_pool() const { return default_pool_; }
   uint8_t Index(const Placement& place) {
     if (place.kind == Placement::Kind::kDefault) [[likely]]
       return default_pool_;
@@ -53,9 +53,9 @@ class Pools {
   }
 
   void Start() EXCLUDES(mu_);
-  bool Stop() EXCLUDES(mu_);       // false: they are stopped already
-  void StartLost() EXCLUDES(mu_);  // in the child of a fork
-  // relaxed: whoever asks is behind the Stop, or beside it.
+  bool Stop() EXCLUDES(mu_);       // false: the pools are stopped already
+  void StartLost() EXCLUDES(mu_);  // in a fork's child: makes new threads, unless the pools are stopped
+  // relaxed: a call that overlaps a Stop may see either state.
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
   void AfterForkInChild() { Renew(*this, core_, stopped()); }
@@ -71,8 +71,8 @@ class Pools {
   std::atomic<bool> stopped_;  // changed under mu_
   const uint8_t default_pool_;
   uint8_t end_of_named_;
-  std::atomic<uint64_t> on_device_{
-      0};  // bit, from kFirstChannelPool: its ops go to a device; set before the pool is there
+  // A bit for each pool from kFirstChannelPool on: its ops are issued to a device. Set before the pool is made.
+  std::atomic<uint64_t> on_device_{0};
   std::array<std::atomic<class Pool*>, kMaxPools> at_{};
   EngineCore& core_;
   mutable Mutex mu_;

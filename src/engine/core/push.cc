@@ -1,4 +1,4 @@
-// Pushing: validate, take a block, fill it, register it, start it if it is ready.
+// A push: validates the op, takes a block, fills it, registers it, and starts the op if it is ready.
 #include <sched.h>
 
 #include <algorithm>
@@ -24,8 +24,9 @@ std::string Where(const char* op, Site site) {
 
 }  // namespace
 
-// A pusher that holds the lock has only stores to do, but may have been preempted in between: pause, then yield, then
-// sleep for a moment. Nobody wakes us; a held lock that outlasts a time slice is too rare to pay for in every unlock.
+// The pusher that has taken the lock needs it only for some stores, but may have been preempted: so we pause, then
+// yield, then sleep for a moment. Unlock wakes nobody, because a lock that is taken for a whole time slice is too rare
+// to pay for in every unlock.
 void ProductionEnv::SpinOnLock(uint32_t round) {
   if (round < tuning::kLockPauses) return Pause();
   if (round < tuning::kLockPauses + tuning::kLockYields) {
@@ -43,7 +44,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
                      " belongs to another engine");
 }
 
-// Many, or some of them several times.
+// Lists accesses that are many, or name some Var several times.
 [[gnu::noinline]] uint32_t EngineCore::ListOnce(ThreadSlot* slot, OpRecord* op) {
   if (slot) slot->scratch.Reserve(Protocol::ScratchBytes(op->n_access));
   Access* const accesses = op->accesses();
@@ -54,7 +55,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
       std::count_if(accesses, accesses + count, [](const Access& access) { return !access.read(); }));
 }
 
-// Lists the op's Vars in its block, each once. Returns how many it does not only read.
+// Lists the op's Vars in its block, each once. Returns how many of them the op updates or writes.
 ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, const OpDesc& desc) const {
   Access* const accesses = op->accesses();
   Access* a = accesses;
@@ -84,7 +85,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
 
 uint32_t EngineCore::ListAccesses(OpRecord* op, const OpDesc& desc) const { return ListInline(nullptr, op, desc); }
 
-// Where the loaded magazine has none. Null: would have to wait.
+// Takes a block where the thread's magazine is empty or the block is large. Null: the push would have to wait for room.
 void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait) {
   if (const auto small = static_cast<uint32_t>(*cls); *cls < kClasses)
     return slot.cache.Empty(small) && !admission_.MakeRoom(slot, may_wait) ? nullptr : slot.cache.Get(small);
@@ -95,7 +96,8 @@ void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool ma
   return block;
 }
 
-// Where this thread's policy puts ops of the default pool. Read once a push: another thread may change the policy.
+// The choice for the default placement, by the thread's policy. The policy is read once a push, because another thread
+// may change it.
 ENGINE_INLINE EngineCore::PoolChoice EngineCore::ChoosePool() const {
   const PolicyStamp stamp = Stamp();
   const PolicyRules& rules = stamp.rules();
@@ -124,8 +126,8 @@ static void PlaceOnDevice(OpRecord* op, const Placement& place, const DeviceSide
                                                                    : place.lane;
 }
 
-// Everything that can fail happens here, before a Var is touched: the block, its checks, the closure, the groups. Null: no
-// room, and may not wait.
+// Everything that can fail happens here, before a Var is touched: the block, the checks, the closure, the groups.
+// Empty: there is no room, and the push may not wait.
 ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, const ClosureRef fn, const Site site,
                                           uint32_t flags, const PoolChoice choice, const bool may_wait) {
   const CancelScope* const cancel = desc.cancel ? desc.cancel : t_scopes.cancel;
@@ -158,7 +160,7 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
   op->Init({.closure = fn.type,
             .name = desc.name.c_str(),
             .site = site,
-            .flags = flags & ~kScoped,  // until it is there
+            .flags = flags & ~kScoped,  // AddExtras sets the flag together with the scope
             .pool = choice.pool,
             .level = LevelOf(desc.priority),
             .intra_op = choice.intra_op,
@@ -201,15 +203,14 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
   Pass pass{&slot};
   Access* refused = nullptr;
   gate_.Enter(slot);
-  // Shutdown closes the gate for a moment: whoever enters it later sees the phase.
+  // Shutdown changes the phase and then closes the gate for a moment: whoever enters after that sees the phase.
   if (!MayPush()) [[unlikely]] {
     PushGate::Leave(slot);
     Admission::Refuse();
   }
-  // relaxed: which of two epochs an overlapping push belongs to is free (epochs.h). Counted before anyone can
-  // complete it; the grant edges carry the count to whoever counts the completion.
+  // The push is counted before anybody can complete the op. The grants order this count before the count of its end.
   const uint8_t epoch = epochs_.parity();
-  const bool at_push = op->extra.flags & kAtPush;  // once it is registered it may run and be gone
+  const bool at_push = op->extra.flags & kAtPush;  // read now: once it is registered the op may run and be gone
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
@@ -220,26 +221,26 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
     RefuseDeleted(op, CoreOf(refused->var)->pusher.name);
   }
   draft.Commit();
-  // release: the op has its place. Partner: the exchange of whoever takes the claim, shutdown for instance.
+  // release: publishes the op's place in the order. Partner: the exchange of whoever takes the claim (ReleaseHeld).
   if (registered.claim_) registered.claim_->called.store(0, std::memory_order_release);
   if (result == Protocol::Result::kReady) {
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
     if (op->extra.pool == kDefaultPool) [[likely]] {
       class Pool& target = pool(kDefaultPool);
-      target.Put(slot, op);  // once it is in a queue it may run and be gone
+      target.Put(slot, op);  // from here on the op may run and be gone
       target.Notify();
       op = nullptr;
     }
   }
-  PushGate::Leave(slot);  // after the op is in a queue: a push that waits for room counts on what is in the gate
+  PushGate::Leave(slot);  // after the Put: a push that waits for room waits for marked slots, too (admission.cc)
   if (pass.ready) [[unlikely]]
     Dispatch(pass, nullptr);
   if (result == Protocol::Result::kPending || !op) {
     if (result == Protocol::Result::kPending && at_push) [[unlikely]]
-      DriveLeftOver();
+      RunCallerPool();
     return registered;
   }
-  // Not in a piece: a body that waits needs a thread that may lend its role.
+  // Not in a piece of ParallelFor: the body might wait, and a piece has no role to lend.
   if (at_push && !t_in_piece && !Stopped()) {  // mutant: naive_runs_while_stopped
     RunAtPush(slot, op);
   } else {
@@ -250,17 +251,17 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
 
 void EngineCore::StartRecord(ThreadSlot& slot, Draft draft) { RegisterAndStart(slot, std::move(draft), 0); }
 
-// naive, inline: on the pusher's thread, inside the push.
+// Policies naive and inline: runs the op on the pushing thread, inside the push.
 void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {
   const BodyScopes aside;
   ErrorRecord* raised = nullptr;
   Execute(slot, op, nullptr, op->extra.flags & kRaise ? &raised : nullptr);
-  DriveLeftOver();
+  RunCallerPool();
   if (raised) Throw(raised);
 }
 
-// What this thread's earlier pushes left, and what they released.
-void EngineCore::DriveLeftOver() {
+// Runs what lies in the caller pool: ops of earlier pushes whose Vars were not ready then.
+void EngineCore::RunCallerPool() {
   if (t_frame || !pool(kCallerPool).HasReady() || Stopped()) return;
   while (DriveOne()) {
   }
@@ -332,7 +333,7 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
 
 // --- members of a chain (op_chain.h)
 
-// 0: the chain is not (or no longer) the owner's, and the op not registered.
+// Returns the number of members. 0: the op was not registered, because the chain is closed or another owner's by now.
 ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, OpChain& chain, ChainOwner& owner,
                                                 bool open) {
   OpRecord* const op = draft.op();
@@ -345,7 +346,8 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, 
   } else if (chain.count == 0 || chain.ticket != owner.ticket) {
     return 0;
   }
-  std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);  // published by the registration
+  // relaxed: the registration publishes it.
+  std::atomic_ref(op->chain()).store(&chain, std::memory_order_relaxed);
   op->extra.more_behind = op->extra.merged = op->extra.replayed = false;
   RegisterAndStart(slot, std::move(draft), 1);  // throws for a deleted Var, and has changed nothing then
   if (chain.last) {
@@ -358,7 +360,6 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, 
   return ++chain.count;
 }
 
-// Registers a member. How many the chain holds then; 0: somebody needed it meanwhile, and it has been released.
 ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn, Site site, OpKindId kind,
                                                PoolChoice choice, bool may_wait, ChainOwner& owner) {
   CheckMayPush();
@@ -370,12 +371,12 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
   uint32_t count = 0;
   if (chain) [[likely]]
     count = AppendInline(slot, draft, *chain, owner, false);
-  if (count == 0) [[unlikely]]  // none yet, or released: its block may be another owner's by now
+  if (count == 0) [[unlikely]]  // there was no chain, or it has been released
     chain = OpenChain(slot, draft, owner, &count);
   OpChains::ReleaseNeeded(slot, chain);
-  if (kind == OpKindId::kNode) return count;  // a run releases it at once, and nobody else knows its Var
-  // Somebody waits for everything: now, because nobody would tell us later. Partners: the HeavyFence behind the
-  // announcements in epochs.cc and admission.cc, which then look at all chains.
+  if (kind == OpKindId::kNode) return count;  // the run releases its chain itself, at once
+  // If a WaitAll, a push for room or a shutdown waits, it may wait for this chain. Partners: the HeavyFence behind
+  // their announcements (epochs.cc, admission.cc); either they see the chain then, or we see the announcement here.
   LightFence();
   if (HostWaits() || phase() != Phase::kOpen) [[unlikely]] {
     chains_.Release(chain);
@@ -386,8 +387,8 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
 
 [[gnu::noinline]] OpChain* EngineCore::OpenChain(ThreadSlot& slot, Draft& draft, ChainOwner& owner, uint32_t* count) {
   auto* const chain = static_cast<OpChain*>(slot.var_cache.Get(kChainClass));
-  // Before its first member can be found: whoever is told of `several` holders releases all chains there are. release:
-  // the block. Partners: the acquire loads in Release and ReleaseAll.
+  // Stored before the first member can be found at a tail, because a registration behind `several` holders releases all
+  // chains of all owners. release: publishes the block. Partners: the acquire loads in Release and ReleaseAll.
   owner.chain.store(chain, std::memory_order_release);
   try {
     *count = AppendInline(slot, draft, *chain, owner, true);
@@ -405,12 +406,12 @@ void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwn
 }
 
 void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
-  LightFence();  // the count was taken back: a WaitAll that saw it in between must look again
+  LightFence();  // a WaitAll that saw the count before it was taken back must look again
   if (epochs_.AnyAwaited()) epochs_.Note();
   throw UsageError(Where(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
 }
 
-// Whoever claims the op first starts it: its HeldOp, or a shutdown.
+// Called by the op's HeldOp and by a shutdown. The first of them starts the op.
 void EngineCore::ReleaseHeld(CompletionState* claim) {
   if (claim->called.exchange(1, std::memory_order_acq_rel) != 0) return;
   const EndSlot slot(slots_);
@@ -423,7 +424,7 @@ void EngineCore::ReleaseHeld(CompletionState* claim) {
 
 namespace engine {
 
-// Here, so that the compiler narrows the common case of PushChained.
+// In this file, so that PushChained is inlined here.
 ENGINE_INLINE uint32_t HeldOps::PushOrTry(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
   const uint8_t pool = core_->ChoosePool(desc.place).pool;
   if (!core_->pools().OnDevice(pool) || fn.type->async) [[unlikely]]  // mutant: op_for_the_host_held

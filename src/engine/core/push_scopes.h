@@ -1,10 +1,12 @@
-// PushScopes: what the pushes of this thread are under: a cancel scope, a policy, a redirect (a bulk, a capture).
+// PushScopes: the scopes that this thread's pushes are under: a cancel scope, a policy, a redirect (a bulk or a
+// capture).
 //
-// User code opens them on its own thread. A body that the engine runs on such a thread (a wait that drives, naive, inline) is
-// under none of them: it pushes as it would on a worker. BodyScopes sets them aside for the body's time.
+// User code opens them on its own thread. The engine may run a body on such a thread (in a wait that drives the caller
+// pool, or under naive and inline). Inside that body none of the scopes counts: it pushes as it would on a worker.
+// BodyScopes sets the scopes aside during the body.
 //
-// Threads: each thread its own.
-// Order:   scopes of a thread may end in any order, also inside a body that had them set aside: Unlink looks there too.
+// Threads: each thread has its own.
+// Order:   the scopes of a thread may end in any order, also inside a body for which they were set aside.
 #pragma once
 
 #include <optional>
@@ -18,7 +20,7 @@ struct PushScopes {
   CancelScope* cancel = nullptr;
   PolicyScopeLink* policy = nullptr;  // innermost
   Redirect* redirect = nullptr;       // innermost
-  PushScopes* aside = nullptr;        // what was set aside for the innermost body on this thread
+  PushScopes* aside = nullptr;        // the scopes that were set aside for the innermost body on this thread
 };
 extern thread_local constinit PushScopes t_scopes;
 
@@ -40,7 +42,7 @@ class BodyScopes {
   std::optional<PushScopes> saved_;
 };
 
-// Takes `link` out of the list that begins at the member `head`, here or where it was set aside. Not there: nothing.
+// Takes `link` out of the list that begins at the member `head`, in t_scopes or in what was set aside, wherever it is.
 template <class Link, class Next>
 void Unlink(Link* PushScopes::*head, Link* link, Next&& next) noexcept {
   for (PushScopes* scopes = &t_scopes; scopes; scopes = scopes->aside) {

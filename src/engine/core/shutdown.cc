@@ -1,4 +1,4 @@
-// The end of an engine: drain, join, report. And of what outlives it.
+// The end of an engine: drain, join the threads, report errors; and the end of Vars, which may outlive the engine.
 #include <algorithm>
 #include <cstdio>
 
@@ -8,8 +8,8 @@
 
 namespace engine::detail {
 
-// True when every op has settled, those too that ops push while we wait: each of these falls into a later epoch than
-// the op that pushed it, so one WaitAll does not cover them. Nobody else pushes any more, so no pending op stays none.
+// Waits until every op has settled, also the ops that running ops push meanwhile. Those belong to later epochs, so one
+// WaitAll may not cover them. Nobody else may push any more: once nothing is pending, nothing will be.
 bool EngineCore::SettleAll(Clock::time_point deadline) {
   do {
     if (!WaitAll(deadline, false)) return false;
@@ -18,20 +18,21 @@ bool EngineCore::SettleAll(Clock::time_point deadline) {
   return false;
 }
 
-// Completions that do not come within drain_timeout fail with ShutdownError; a device that is not done by then is lost. Each
-// that fails releases others, which may fail next: so this goes on as long as fewer ops are left from time to time. (Ops
-// that push their like for ever end that.)
+// Ops whose Completion does not come within drain_timeout fail with ShutdownError; a device that is not done by then is
+// lost. Each op that fails releases others, which may have to fail next, so this goes on as long as the number of
+// pending ops gets smaller from time to time. It does not where ops push other ops for ever; then the shutdown gives
+// up.
 bool EngineCore::Drain() {
   if (SettleAll(After(options_.drain_timeout))) return true;
   const auto cause = MakeCause<ShutdownError>("the engine was shut down before the Completion was called");
-  // Long enough for what has not even started to get there, however short the timeout.
+  // At least a second, so that ops that have not started yet may start, however short the timeout is.
   const auto patience =
       Timeout(std::max<std::chrono::milliseconds>(options_.drain_timeout, std::chrono::seconds(1))).nanoseconds();
   uint64_t fewest = slots_.Pending();
   auto since = Clock::now();
   do {
-    ReleaseAllHeld();               // again: what running ops held meanwhile
-    FailPendingCompletions(cause);  // again: what they release may wait for completions itself
+    ReleaseAllHeld();               // each time: running ops may have pushed held ops meanwhile
+    FailPendingCompletions(cause);  // each time: released ops may wait for Completions, too
     devices_->LoseBusy();
     if (SettleAll(Clock::now() + std::chrono::milliseconds(20))) return true;
     if (const uint64_t left = slots_.Pending(); left < fewest) {
@@ -47,9 +48,9 @@ void EngineCore::Shutdown() {
   const KeepAlive alive(this);
   MutexLock changing(change_mu_);
   if (admission_.phase() != Phase::kOpen) return;
-  pools_.Start();  // throws, and then nothing has changed
+  pools_.Start();  // may throw; nothing has changed then
   admission_.Enter(Phase::kDraining);
-  gate_.Close(slots_);  // pushes in progress are registered now, later ones see the phase
+  gate_.Close(slots_);  // pushes in progress are registered then, and later ones see the phase
   gate_.Open();
   ReleaseAllHeld();
   chains_.ReleaseAll();
@@ -60,8 +61,8 @@ void EngineCore::Shutdown() {
   ReportUnseen();
 }
 
-// A body that never returns, say: its thread cannot be taken away. The engine's memory stays for it, and the process may
-// end. No hook is called any more but by a worker.
+// Ends the shutdown although ops are left, for example because a body never returns. The engine's memory is not freed,
+// its threads are detached, and no hook but those of workers is called any more.
 void EngineCore::GiveUp(const std::string& why) {
   Retain();
   watchdog_.Stop();
@@ -74,14 +75,14 @@ void EngineCore::GiveUp(const std::string& why) {
 void EngineCore::ShutdownOrGiveUp() noexcept {
   try {
     Shutdown();
-  } catch (const Error& e) {  // stopped, and cannot be started to run what is left
+  } catch (const Error& e) {  // the engine was stopped, and no threads can be made to run what is left
     MutexLock changing(change_mu_);
     admission_.Enter(Phase::kDraining);
     GiveUp(e.what());
   }
 }
 
-// For a destructor inside an op or a hook of ours: it cannot throw, and cannot wait.
+// For a destructor inside an op or a hook of the engine, which can neither throw nor wait.
 void EngineCore::ShutdownElsewhere() noexcept {
   auto cause = std::make_exception_ptr(
       UsageError("an engine was destroyed on one of its own threads; another thread finishes its shutdown"));
@@ -92,20 +93,20 @@ void EngineCore::ShutdownElsewhere() noexcept {
       ShutdownOrGiveUp();
       Release();
     }).detach();
-  } catch (const Error& e) {  // nobody is left to shut it down: it goes with the process
+  } catch (const Error& e) {  // no thread can shut the engine down: it stays until the process ends
     std::fprintf(stderr, "engine: %s\n", e.what());
   }
 }
 
 void EngineCore::JoinEverything() {
   watchdog_.Stop();
-  pools_.Stop();  // a pool that a refused push still makes gets no threads
+  pools_.Stop();  // first: a pool that a late push makes gets no threads then
   JoinRoles();
   threads_.JoinAll();
   devices_->Close();
 }
 
-// Inside on_unobserved a further report goes to stderr: the hook need not be re-entrant.
+// Inside on_unobserved a further report goes to stderr, so that the hook need not be re-entrant.
 void EngineCore::Unobserved(const OpError& error) {
   constexpr auto kKind = HookFrame::Kind::kUnobserved;
   if (options_.on_unobserved && !HookFrame::Inside(this, kKind)) {
@@ -138,7 +139,7 @@ void EngineCore::FreeVar(VarCore* var) {
   }
   if (VarPoints* points = var->completer.points.load(std::memory_order_acquire)) FreePoints(points);
   devices_->ForgetVar(var);
-  var->pusher.core = nullptr;  // what the fork child's walk over Vars looks at
+  var->pusher.core = nullptr;  // says that the block is free, for the walk over Vars in a fork's child
   {
     const EndSlot slot(slots_);
     (*slot).var_cache.Return(kVarClass, var);
@@ -148,8 +149,8 @@ void EngineCore::FreeVar(VarCore* var) {
 
 void RetainVar(VarCore* var) noexcept { var->completer.refs.fetch_add(1, std::memory_order_relaxed); }
 
-// The last handle starts the deletion while it still counts: once our count is gone the Var may be gone, too, or be
-// another one already. A count of 2 is the engine's and ours, so nobody else can copy or drop a handle then.
+// The last handle registers the deletion before it drops its count, because without a count of ours the Var may be
+// gone. A count of 2 means the engine's and ours: nobody else has a handle to copy or to drop then.
 void ReleaseVar(VarCore* var) noexcept {
   EngineCore* const core = var->pusher.core;
   uint32_t refs = var->completer.refs.load(std::memory_order_acquire);

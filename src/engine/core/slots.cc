@@ -15,15 +15,15 @@ uint64_t NewId() {
   return next.fetch_add(1, std::memory_order_relaxed);  // relaxed: only uniqueness counts
 }
 
-// What this thread has in each engine. The current one is cached for the push path.
+// The slot of this thread in one engine. t_slot caches the slot that was used last.
 struct SlotEntry {
   uint64_t id;
   ThreadSlot* slot;
   std::shared_ptr<Liveness> engine;
 };
 
-// On an engine's own thread: the slot that goes with what it does there. Not in the table: it needs no memory, and is not this
-// thread's to return.
+// On an engine's own thread: the slot of the role that it plays. Not in the table, so that it needs no memory, and
+// because the thread must not give it back when it ends.
 struct RoleSlot {
   uint64_t id = 0;
   ThreadSlot* slot = nullptr;
@@ -51,7 +51,7 @@ void EnterInTable(SlotEntry entry) {
   std::erase_if(entries, [&](SlotEntry& e) {
     if (e.id == entry.id) return true;
     MutexLock lock(e.engine->mu);
-    return e.engine->slots == nullptr;  // an engine that has gone
+    return e.engine->slots == nullptr;  // the engine is gone
   });
   entries.push_back(std::move(entry));
   UseNow(entries.back().id, entries.back().slot);
@@ -143,7 +143,7 @@ bool Slots::Drained(uint8_t parity) {
   uint64_t completed = 0, pushed = 0;
   for (const auto& s : slots_) completed += s->completed[parity].Read();
   for (const auto& s : slots_) pushed += s->pushed[parity].Read();
-  return completed == pushed;  // equal now means that all was done when `completed` was summed
+  return completed == pushed;  // if equal, all had ended when `completed` was summed
 }
 
 uint64_t Slots::Pending() {
@@ -168,11 +168,12 @@ bool Slots::PushInProgress() {
 
 void Slots::AfterForkInChild() {
   Renew(liveness_->mu);
-  liveness_->slots = nullptr;  // this thread's slot is the parent's, and no longer one to give back
+  liveness_->slots = nullptr;  // this thread's slot belonged to the parent: it must not be given back
   Renew(*this, core_, ops_, vars_, completions_);
 }
 
-// Not for the analysis: the lock is held as long as the EndSlot lives. What it calls finds the spare slot as this thread's.
+// Without the analysis of locks, because the lock is taken as long as the EndSlot lives. Until then the spare slot
+// counts as this thread's.
 EndSlot::EndSlot(Slots& slots) noexcept NO_THREAD_SAFETY_ANALYSIS : slots_(slots) {
   try {
     slot_ = &slots.Mine();

@@ -1,10 +1,10 @@
-// Slots: which ThreadSlot each thread has in one engine, and what is summed over all of them.
+// Slots: the ThreadSlots of one engine: which thread has which, and sums over all of them.
 //
-// Threads:   any. A thread's slot is given back when the thread ends; see per_thread.h for what comes after that.
-// Ownership: owns the slots. A thread that ends asks through Liveness whether they are still there.
-// Errors:    Mine and Take throw std::bad_alloc. What must not fail takes an EndSlot.
-// Fork:      its lock is taken before, so that no thread is in the middle of taking a slot. The child has new slots and a
-//            new id, so that every thread-local that leads to the parent's leads nowhere.
+// Threads:   any. A thread gives its slot back when it ends; per_thread.h says what a later use does.
+// Ownership: owns the slots. A thread that ends finds out through Liveness whether they still exist.
+// Errors:    Mine and Take throw std::bad_alloc. Code that must not fail uses an EndSlot.
+// Fork:      its lock is taken before the fork, so that no thread is taking a slot at that moment. The child has new
+//            slots and a new id, so that the slots which thread-locals remember are those of no engine.
 #pragma once
 
 #include <deque>
@@ -23,23 +23,23 @@ class Slots {
   Slots(EngineCore& core, Arena& ops, Arena& vars, Arena& completions);
   ~Slots();
 
-  ThreadSlot& Mine() {  // of the calling thread; made on its first call
+  ThreadSlot& Mine() {  // the calling thread's slot; made on its first call
     if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]]
       return *t_slot;
     return Find();
   }
-  bool HasMine() noexcept;  // or gets one now
+  bool HasMine() noexcept;  // gets the thread a slot if it has none; false: there is no memory for one
   ThreadSlot* Take() EXCLUDES(mu_);
   void Return(ThreadSlot* slot) EXCLUDES(mu_);
 
-  // Of a thread of the engine: its slot is a worker's role's, or its own once it has lent the role.
+  // For the engine's own threads, whose slot is that of the worker's role which they play.
   uint64_t id() const { return id_.load(std::memory_order_relaxed); }
   void Remember(ThreadSlot* slot) noexcept;
   static void Forget(uint64_t id);
 
-  // Counts only grow, and those of ends are read first, so a difference is never too small. Exact when nobody pushes or
-  // completes.
-  bool Drained(uint8_t parity) EXCLUDES(mu_);  // every op of that epoch (epochs.h) has ended
+  // Counts only grow, and those of ends are read first, so a difference is never too small. It is exact while nobody
+  // pushes or completes.
+  bool Drained(uint8_t parity) EXCLUDES(mu_);  // whether every op of that epoch parity (epochs.h) has ended
   uint64_t Pending() EXCLUDES(mu_);
   uint64_t Completed() EXCLUDES(mu_);
   bool PushInProgress() EXCLUDES(mu_);
@@ -57,16 +57,16 @@ class Slots {
   friend class EndSlot;
   ThreadSlot& Find();
 
-  std::atomic<uint64_t> id_;  // names this engine in threads' tables
+  std::atomic<uint64_t> id_;  // names this engine in the thread-locals
   EngineCore& core_;
   Arena& ops_;
   Arena& vars_;
   Arena& completions_;
   Mutex mu_;
   std::deque<std::unique_ptr<ThreadSlot>> slots_ GUARDED_BY(mu_);
-  Mutex spare_mu_;  // held while a thread has the spare slot
+  Mutex spare_mu_;  // taken while a thread has the spare slot
   ThreadSlot* const spare_;
-  // Never destroyed before the slots: threads that end after the engine look there.
+  // Shared with the threads, because those that end after the engine look there.
   std::shared_ptr<Liveness> liveness_;
 };
 
@@ -76,8 +76,9 @@ struct Liveness {
   Slots* slots GUARDED_BY(mu);
 };
 
-// This thread's slot for what must not fail: the end of an op, a release, a deletion. On a thread that has none yet, and gets
-// none for want of memory or threads, the engine's spare one, which one thread has at a time.
+// EndSlot: the calling thread's slot, for what must not fail: the end of an op, a release, a deletion. A thread that
+// has no slot, and can get none because there is no memory, gets the engine's spare slot, which one thread has at a
+// time.
 class EndSlot {
  public:
   explicit EndSlot(Slots& slots) noexcept;

@@ -1,4 +1,4 @@
-// Stop and start, one after another with each other and with a shutdown.
+// Stop and Start. change_mu_ puts them and a shutdown one after another.
 #include "core/core.h"
 #include "core/hook_frame.h"
 
@@ -15,13 +15,14 @@ void EngineCore::RefuseInside(const char* call) const {
     throw UsageError(std::string(call) + " inside an op or a hook of the engine would wait for itself");
 }
 
-// Waits for the roles to come back, not for threads whose op waits for something that only Start will run.
+// Waits until no thread plays a role. It does not wait for threads whose op waits for something that only Start will
+// run: they have lent their roles.
 void EngineCore::Stop() {
   RefuseInside("Stop");
   const KeepAlive alive(this);
   MutexLock changing(change_mu_);
   if (admission_.phase() != Phase::kOpen) return;
-  Slot();  // in the child of a fork the threads are made on first use: not behind our back
+  Slot();  // in a fork's child this makes the threads, which the first use would make otherwise, after the Stop
   if (pools_.Stop()) JoinRoles();
 }
 

@@ -8,7 +8,7 @@
 
 namespace engine::detail {
 
-static thread_local constinit const EngineCore* t_thread_of = nullptr;  // the engine that runs this thread
+static thread_local constinit const EngineCore* t_thread_of = nullptr;  // the engine that made this thread
 
 EngineThread* Threads::TakeIdle(bool stand_in) {
   MutexLock lock(mu_);
@@ -20,7 +20,7 @@ EngineThread* Threads::TakeIdle(bool stand_in) {
   if (stand_in && threads_.size() >= roles_ + static_cast<size_t>(core_.options().max_spare_threads))
     throw UsageError("too many ops wait inside their bodies: all " + std::to_string(core_.options().max_spare_threads) +
                      " stand-in threads are in use (EngineOptions::max_spare_threads)");
-  idle_.reserve(threads_.size() + 1);  // a thread that gets idle must not fail
+  idle_.reserve(threads_.size() + 1);  // so that a thread which becomes idle needs no memory
   threads_.push_back(std::make_unique<EngineThread>());
   EngineThread* t = threads_.back().get();
   t->core = &core_;
@@ -28,7 +28,7 @@ EngineThread* Threads::TakeIdle(bool stand_in) {
     t->thread = MakeThread(stand_in ? "a stand-in thread for an op that waits" : "a thread for a worker",
                            [this, t] { Main(*t); });
   } catch (...) {
-    threads_.pop_back();  // whoever joins them all must not wait for this one
+    threads_.pop_back();  // otherwise JoinAll would wait for it
     throw;
   }
   return t;
@@ -76,7 +76,8 @@ void Threads::EndDriving(EngineThread* driver) {
 
 void Threads::Command(EngineThread& thread, uint32_t command, Worker* role) {
   thread.role = role;
-  thread.command.store(command, std::memory_order_release);  // release: the role. Partner: the acquire in Main
+  thread.command.store(command,
+                       std::memory_order_release);  // release: publishes the role. Partner: the acquire in Main
   FutexWake(thread.command, 1);
 }
 
@@ -91,7 +92,7 @@ void Threads::Main(EngineThread& thread) {
     if (command == EngineThread::kPlay) {
       Worker& role = *thread.role;
       role_is_back = PlayRole(thread, role);
-      // Partner: Pools::StartRoles, once nobody plays; the order of playing_ carries it.
+      // Read by Pools::StartRoles when no role is played; the count in playing_ orders it.
       if (role_is_back) role.played = false;
     } else {
       core_.Park(thread.drive_until, kNever, nullptr);
@@ -102,7 +103,7 @@ void Threads::Main(EngineThread& thread) {
     idle_changed_.fetch_add(1, std::memory_order_release);  // partner: JoinAll
     FutexWake(idle_changed_, kEveryone);
     if (!role_is_back) continue;
-    playing_.fetch_sub(1, std::memory_order_acq_rel);  // listed as idle by now, for whoever stops and joins
+    playing_.fetch_sub(1, std::memory_order_acq_rel);  // after the thread is listed as idle, so that JoinIdle finds it
     FutexWake(playing_, kEveryone);
   }
   for (uint8_t i = 0; i < kMaxPools; ++i)

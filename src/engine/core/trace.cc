@@ -1,4 +1,4 @@
-// Tracing: what each thread notes in its ring (trace_recorder.h), and how it is gathered.
+// Tracing: starts and stops it, and adds events to the rings of the threads (trace_recorder.h).
 #include <algorithm>
 #include <new>
 
@@ -31,7 +31,7 @@ std::vector<TraceEvent> EngineCore::StopTrace() {
   return events;
 }
 
-// Where there is no memory an event is left out: tracing changes no result.
+// An event for which there is no memory is left out, so that tracing changes no result.
 void EngineCore::TraceRun(const char* name, const char* lane, Clock::time_point begin) noexcept try {
   const auto start = trace_start_.load(std::memory_order_relaxed);
   Slot().trace.Add({name, lane ? Name::Intern(lane).c_str() : caller_lane, Since(start, begin),

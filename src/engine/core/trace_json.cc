@@ -10,7 +10,7 @@
 namespace engine {
 namespace {
 
-// How many bytes of UTF-8 begin here; 0: none that JSON may hold (RFC 3629: no overlong form, no surrogate).
+// The length of the UTF-8 character that begins here; 0: it is not valid (RFC 3629: no overlong form, no surrogate).
 size_t CharacterAt(const char* text) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto follows = [&](size_t i, unsigned char least = 0x80, unsigned char most = 0xbf) {
@@ -49,7 +49,7 @@ void PutString(std::ostream& out, const char* text) {
 std::string ChromeTraceJson(const std::vector<TraceEvent>& events) {
   std::map<std::string, int> tracks;
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // whatever the program has set: no separators within numbers
+  out.imbue(std::locale::classic());  // the program's locale may put separators into numbers
   out.precision(3);
   out << std::fixed << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
   const char* comma = "";

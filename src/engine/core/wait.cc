@@ -1,13 +1,12 @@
-// Waiting for a Var, and driving the ops that only waiters run.
+// Waiting for a Var, and running the caller pool's ops meanwhile.
 //
-// A wait that cannot be answered by two loads, for the length of a spin, pushes an internal op that reads (or, for
-// WaitToWrite, updates) the Var, and parks on a word in that op's block, which it pins. Giving up leaves the pin to the
+// A wait first spins on two loads. If that is not enough, it pushes an internal op that reads the Var (WaitToWrite:
+// that updates it), and sleeps on a word in that op's block, which it pins. A wait that gives up leaves the pin to the
 // op.
 //
-// Parking outside an op: the thread also drives the caller pool (naive ops, and everything with zero workers). It is
-// listed while it sleeps, so that whoever posts there can wake one driver. Inside an op, of whichever engine, nothing is
-// driven: no op ever runs on a waiting op's stack; roles go to stand-ins (lent_roles.h), and a driver is got when there is
-// something to drive.
+// Outside any op the waiting thread also drives the caller pool (caller_pool.h). Inside an op, of whichever engine, it
+// runs nothing, so that no op ever runs on the stack of a waiting op; stand-ins play its roles and drive for it
+// (lent_roles.h).
 #include <algorithm>
 
 #include "core/draft.h"
@@ -18,7 +17,7 @@ namespace engine::detail {
 bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site) {
   VarCore* core = var.core();
   CheckVar(core, "argument", "wait", site);
-  // relaxed: a wait beside the Delete may come before it. One behind pending ops would be refused by its registration.
+  // relaxed: a wait that overlaps the Delete may come before it. If it comes after, its registration refuses it.
   if (core->completer.deleting.load(std::memory_order_relaxed)) [[unlikely]]
     throw UsageError("a wait at " + At(site) + " names Var '" + core->pusher.name + "', which was deleted");
   const bool inside = t_frame != nullptr;
@@ -34,8 +33,8 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
     throw UsageError("a wait at " + At(site) + " for Var '" + core->pusher.name +
                      "' inside a piece of ParallelFor of op '" + t_frame->op->extra.name +
                      "': a piece may run on any thread, which has no worker to lend; wait before or after ParallelFor");
-  // The common case needs no op: the writes settle while we look, and nothing is poisoned.
-  // Not behind ops that are held: it is the op that has them released.
+  // The common case needs no op: the writes settle while we look, and nothing is poisoned. Behind held ops we do not
+  // spin, because only the registration of our op has them released.
   const bool may_spin = !inside && !caller_pool_.used() && !Protocol::BehindHeld(core);
   const auto spin = may_spin ? std::chrono::nanoseconds(options_.spin) : std::chrono::nanoseconds{0};
   if (kind == WaitKind::kRead && SpinUntil([&] { return Protocol::Settled(core); }, spin, spin_places_, deadline) &&
@@ -49,7 +48,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   ThreadSlot& slot = Slot();
   const AccessMode mode = kind == WaitKind::kRead ? AccessMode::kRead : AccessMode::kUpdate;
   Draft draft = NewInternal(slot, var, mode, OpKindId::kWait, site);
-  OpRecord* const op = draft.op();  // pinned by us, once it is registered
+  OpRecord* const op = draft.op();  // we have a pin of it once it is registered
   auto* node = static_cast<WaitNode*>(op->closure());
   RegisterInternal(slot, std::move(draft));
   LentRoles lent;
@@ -72,7 +71,8 @@ void EngineCore::RefuseWaitInHook() const {
         "a wait in on_start or on_end may be for what the hook's own worker is to run; push there, and wait elsewhere");
 }
 
-// A run that goes on here when `word` says so. Where no stand-in is left, or can be made, nobody takes our role meanwhile.
+// Called on the thread of an inline run that waits for one of its nodes. If no stand-in can be had, nobody plays our
+// role meanwhile.
 void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
   if (SpinUntil(done, options_.spin, spin_places_)) return;
@@ -84,7 +84,7 @@ void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
   Park(word, kNever, &lent);
 }
 
-// The wait is over: its result, counted, and the end of the pin.
+// Called when the wait is over: returns its error, counted, or null; drops our pin.
 ErrorRecord* EngineCore::TakeError(OpRecord* op) {
   ErrorRecord* error = static_cast<WaitNode*>(op->closure())->error;
   Pass pass{&Slot()};
@@ -92,10 +92,10 @@ ErrorRecord* EngineCore::TakeError(OpRecord* op) {
   return error;
 }
 
-// False: too late, the wait is over and the pin still ours.
+// Leaves our pin to the op. False: the wait is over, and the pin is still ours.
 bool EngineCore::Abandon(OpRecord* op) {
   auto* node = static_cast<WaitNode*>(op->closure());
-  // acq_rel: partner is the exchange to kDone in RunInternal; whoever comes second owns the pin.
+  // acq_rel: partner is the exchange to kDone in EndWait; whoever comes second owns the pin.
   return node->word.exchange(WaitNode::kAbandoned, std::memory_order_acq_rel) != WaitNode::kDone;
 }
 
@@ -110,7 +110,7 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
     uint32_t was = WaitNode::kPending;
     if (!word.compare_exchange_strong(was, WaitNode::kParked, std::memory_order_acq_rel)) break;
     in_time = caller_pool_.Sleep({&word, false}, WaitNode::kParked, deadline, !inside || inside->MayAddDriver(*this));
-    // Back from kParked or kDrive; kDone stays.
+    // From kParked or kDrive back to kPending; kDone stays.
     was = word.load(std::memory_order_acquire);
     while (was != WaitNode::kDone && !word.compare_exchange_weak(was, WaitNode::kPending, std::memory_order_acq_rel)) {
     }
@@ -121,7 +121,7 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
 
 bool EngineCore::DriveOne(uint8_t* epoch) {
   if (t_frame) return false;
-  if (!slots_.HasMine()) return false;  // no memory for one: later
+  if (!slots_.HasMine()) return false;  // there is no memory for a slot: the caller tries again later
   OpRecord* op = pool(kCallerPool).TryTake();
   if (!op) return false;
   if (epoch) *epoch = op->extra.epoch;

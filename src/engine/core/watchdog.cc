@@ -20,7 +20,7 @@ void Watchdog::Stop() {
   thread_.join();
 }
 
-// Looks four times per timeout; reports once for each stall.
+// Looks four times in each timeout, and reports each stall once.
 void Watchdog::Main() {
   const EngineOptions& options = core_.options();
   Slots& slots = core_.slots();
@@ -40,7 +40,7 @@ void Watchdog::Main() {
     if (reported || Clock::now() - since < timeout) continue;
     const std::string report =
         "engine: no progress for " + std::to_string(options.stall_timeout.count()) + " ms; " + core_.DescribePending();
-    if (slots.Completed() != mark || slots.Pending() == 0) continue;  // what it describes has moved on meanwhile
+    if (slots.Completed() != mark || slots.Pending() == 0) continue;  // the report is out of date
     reported = true;
     if (options.on_stall) {
       RunHook(&core_, HookFrame::Kind::kStall, "on_stall", [&] { options.on_stall(report); });

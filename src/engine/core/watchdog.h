@@ -1,8 +1,8 @@
-// Watchdog: a thread that reports what is pending when no op has ended for EngineOptions::stall_timeout.
+// Watchdog: a thread that reports the pending ops if none has ended for EngineOptions::stall_timeout.
 //
-// Threads: Start under the lock of the pools; Stop by the thread that ends the engine.
-// Errors:  Start throws Error where no thread can be made.
-// Fork:    the child has no such thread until its threads are started again.
+// Threads: Start is called under the lock of Pools, Stop by the thread that ends the engine.
+// Errors:  Start throws Error if no thread can be made.
+// Fork:    made anew in the child, which starts the thread together with its others.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class EngineCore;
 class Watchdog {
  public:
   explicit Watchdog(EngineCore& core) : core_(core) {}
-  void Start();  // unless it runs, or the options ask for none
+  void Start();  // does nothing if the thread runs, or if there is no stall_timeout
   void Stop();
   void AfterForkInChild() { Renew(*this, core_); }
 

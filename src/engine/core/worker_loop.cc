@@ -1,5 +1,5 @@
-// What a thread does that plays a worker's role: takes ops from its pool and runs them, until the pool stops or the body of
-// one has waited and lent the role away.
+// The loop of a thread that plays a worker's role: takes ops from the pool and runs them, until the pool stops, or the
+// body of an op has waited and so lent the role to another thread.
 #include <pthread.h>
 #include <sched.h>
 
@@ -11,7 +11,7 @@
 namespace engine::detail {
 
 static void SetThreadUp(const PoolOptions& options, const std::string& prefix, const Worker& worker) {
-  char name[16];  // as much as a thread's name may have
+  char name[16];  // Linux allows no more
   std::snprintf(name, sizeof name, "%s/%s", prefix.c_str(), worker.lane.c_str());
   pthread_setname_np(pthread_self(), name);
   if (options.cpus.empty()) return;
@@ -21,7 +21,7 @@ static void SetThreadUp(const PoolOptions& options, const std::string& prefix, c
   pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // a refused affinity costs speed, never a result
 }
 
-// True when the pool stopped and the role is back; false when a stand-in has it.
+// Returns true when the pool has stopped; false when another thread has the role now.
 bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
   const uint64_t id = core_.slots().id();
   class Pool& pool = *worker.pool;
@@ -52,7 +52,7 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
     }
     ++measured;
     const bool merged = next && (next->extra.flags & kInChain) && next->extra.merged;
-    // Let others have a turn.
+    // Queues `next` instead of running it, so that other ops of the pool have a turn.
     if (next && ((run >= tuning::kInlineRun && !merged) || worker.turn_over || pool.stopping())) {
       worker.turn_over = false;
       if (merged) core_.devices().EndDispatchOf(worker);
@@ -62,17 +62,18 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
     }
     if (!next) {
       run = 0;
-      // An op that pushes its like would keep all others out for ever: what lies in its own queue comes first.
+      // Now and then other queues come first: otherwise an op that pushes another one like it would keep all others
+      // waiting for ever, because its own queue is looked at first.
       fair |= ++taken % tuning::kInlineRun == 0;
       const uint64_t sleeps = worker.sleeps.Read();
       next = pool.Next(worker, fair);
-      if (worker.sleeps.Read() != sleeps) measured = 0;  // the time asleep is nobody's op
+      if (worker.sleeps.Read() != sleeps) measured = 0;  // the time asleep counts for no op
       fair = false;
       if (!next) break;
     }
     Protocol::PrefetchEnd(next);  // mechanism: prefetch_end
     next = core_.Execute(*worker.slot, next, &worker);
-    if (t_role_lent) break;  // with the worker
+    if (t_role_lent) break;  // `worker` is another thread's now
   }
   const bool lent = std::exchange(t_role_lent, false);
   if (lent) {

@@ -25,7 +25,9 @@
 //   Holder(op)          that holder or null; the caller owns the op;
 //   HolderAtTail(op)    the same for another thread's op that IsHeld and is pinned;
 //   Holds(holder)       whether the holder holds ops; false once it has released all that it held;
-//   MustRelease(ctx, holder)   an op that `holder` does not hold was registered behind one that it holds.
+//   MustRelease(ctx, holder)
+//                       an op that `holder` does not hold was registered behind one that it holds: `holder` must
+//                       release its ops after the registration.
 // A bit in the tail (kHeld) says whether the tail leads to such an op, so that all other pushes pay a bit test.
 #pragma once
 
@@ -170,18 +172,18 @@ struct Dependency : DependencyTypes<Env> {
   static bool BehindHeld(const Var* var) { return var->tail.load(std::memory_order_relaxed) & kHeld; }
 
   ENGINE_INLINE static void Lock(Var* var, uintptr_t* old) {
-    // acquire: what the last holder of the lock wrote. Partners: the release store in Unlock, and the release of tail
+    // acquire: what the lock's last owner wrote. Partners: the release store in Unlock, and the release of tail
     // -> idle in LeaveWrite. An exchange that finds kLocked has changed nothing.
     *old = var->tail.exchange(kLocked, std::memory_order_acquire);
     if (*old == kLocked) [[unlikely]]
-      *old = LockHeld(var);
+      *old = LockTaken(var);
   }
   ENGINE_INLINE static void Unlock(Var* var, uintptr_t tail) { var->tail.store(tail, std::memory_order_release); }
 
   static Group* GroupOf(uintptr_t word) { return reinterpret_cast<Group*>(word & ~kBits); }
 
  private:
-  [[gnu::noinline]] static uintptr_t LockHeld(Var* var) {
+  [[gnu::noinline]] static uintptr_t LockTaken(Var* var) {
     for (uint32_t round = 0;; ++round) {
       Env::SpinOnLock(round);
       if (var->tail.load(std::memory_order_relaxed) == kLocked) continue;
@@ -254,10 +256,10 @@ struct Dependency : DependencyTypes<Env> {
     }
     // 2. Publish every new tail, which also unlocks it. Whoever queues behind one of these tails finds a complete
     // access. Nobody before the op can reach the op, and so grant it, until step 3 links it.
-    const uint32_t held = Env::kMutant == Mutant::kSortedWithoutHolding         ? 0
-                          : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
-                                                                                : n;
-    for (uint32_t i = 0; i < held; ++i) {
+    const uint32_t locked = Env::kMutant == Mutant::kSortedWithoutHolding         ? 0
+                            : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
+                                                                                  : n;
+    for (uint32_t i = 0; i < locked; ++i) {
       Enter(ctx, access[i], op, seen[i]);
       if constexpr (Env::kMutant != Mutant::kLinkBeforePublish) Unlock(access[i].var, seen[i].now);
     }
@@ -328,28 +330,28 @@ struct Dependency : DependencyTypes<Env> {
   }
 
   // Under LOCK, if ops are held: notes in the group which holder holds its readers and which holder the group waits
-  // for, and calls MustRelease for the holders behind whose ops we queue. The write at the tail is pinned by that write, so we
-  // may look at its block. A holder that is seen here may have released its ops long ago; MustRelease must allow for that.
-  // Returns the tail to publish instead of `now`.
+  // for, and calls MustRelease for the holders behind whose ops we queue. The write at the tail is pinned by that
+  // write, so we may look at its block. A holder that is seen here may have released its ops long ago; MustRelease must
+  // allow for that. Returns the tail to publish instead of `now`.
   [[gnu::noinline]] static uintptr_t NoteHeld(Ctx& ctx, Access& a, Op* op, uintptr_t old, uintptr_t now,
                                               uint64_t entered) {
     void* const mine = Env::Holder(op);
-    const auto need = [&](void* holder) {
-      if (holder && holder != mine && !op->deletes && Holds(holder))
-        Env::MustRelease(ctx, holder);  // nobody waits for a deletion
+    const auto release = [&](void* holder) {
+      // A deletion releases nothing, because nobody waits for it.
+      if (holder && holder != mine && !op->deletes && Holds(holder)) Env::MustRelease(ctx, holder);
     };
     if (old & kGroup) {
       Group* const g = GroupOf(old);
       if constexpr (Env::kMutant != Mutant::kForgottenHolder)
-        if (!((old | now) & kOpen)) need(g->holder_before);
+        if (!((old | now) & kOpen)) release(g->holder_before);
       if (!a.read()) {
         // If all readers have left, none of them is held. acquire: as wherever their leaving is seen.
-        if (g->count.load(std::memory_order_acquire) != -static_cast<int64_t>(entered)) need(g->holder);
+        if (g->count.load(std::memory_order_acquire) != -static_cast<int64_t>(entered)) release(g->holder);
         return now;
       }
     } else if (old) {
       void* const before = old & kHeld ? Env::HolderAtTail(AccessOf(old)->op) : nullptr;
-      need(before);
+      release(before);
       if (!a.read()) return now;
       GroupOf(now)->holder_before = before;
     }
@@ -370,8 +372,8 @@ struct Dependency : DependencyTypes<Env> {
     if (old & kGroup) return JoinWaiters(a, GroupOf(old));
     Group* g = GroupOf(seen.now);
     if (!Follow(ctx, AccessOf(old), reinterpret_cast<uintptr_t>(g) | kGroup)) return false;
-    return GrantGroup(ctx, g, &a);  // the writer had finished: we grant the group, and the readers that joined it
-                                    // meanwhile
+    return GrantGroup(ctx, g,
+                      &a);  // the writer had finished: we grant the group with all readers that joined meanwhile
   }
   ENGINE_INLINE static bool LinkToWrite(Ctx& ctx, Access& a, const Seen& seen) {
     const uintptr_t old = seen.old;

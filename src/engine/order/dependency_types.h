@@ -1,5 +1,5 @@
-// What the dependency protocol (dependency.h) works on: Vars, ops, their accesses, the groups of readers, and the words by
-// which they find each other.
+// What the dependency protocol (dependency.h) works on: Vars, ops, their accesses, the groups of readers, and the words
+// by which they find each other.
 #pragma once
 
 #include <cstddef>
@@ -34,9 +34,9 @@ struct DependencyTypes {
   struct Op;
   struct Var;
 
-  // Words of a tail and of a link. Tail: 0 idle | kLocked | Access* (a writer) [| kHeld] | Group* | kGroup [| kOpen] [|
-  // kHeld].
-  // kOpen: the group was seen granted, so later readers need not look at it. kHeld: a holder must be looked at.
+  // The words of a tail and of a link. A tail is 0 (idle), kLocked, Access* [|kHeld] of a writer, or
+  // Group*|kGroup[|kOpen][|kHeld]. kOpen: the group was seen granted, so later readers need not look at it. kHeld: the
+  // tail leads to held ops, so the next registration must look at their holder.
   static constexpr uintptr_t kLocked = 1;
   static constexpr uintptr_t kGroup = 2;
   static constexpr uintptr_t kOpen = 4;

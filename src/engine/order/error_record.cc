@@ -101,8 +101,8 @@ ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr 
 
 void ErrorRecord::ChainTo(ErrorRecord* poison) {
   if (!poison || first) return;
-  ErrorRecord* origin = poison->root->first ? poison->root->first : poison->root;  // so that first errors do not form a
-                                                                                   // chain
+  // The origin of both, so that first errors do not form a chain.
+  ErrorRecord* origin = poison->root->first ? poison->root->first : poison->root;
   first = origin->Retain();
 }
 
@@ -147,9 +147,8 @@ OpError ErrorRecord::Show() {
   for (const auto& hop : path) text += "\n  passed on by " + Quoted(hop.op.c_str()) + " pushed at " + At(hop.site);
   if (hops == kMaxHops) text += "\n  (and maybe by further ops)";
   OpError shown(text, root->op, root->site, std::move(path), root->cause);
-  if (!Reserve::Get().IsShared(root))
-    root->seen.store(true, std::memory_order_relaxed);  // the shared record stands
-                                                        // for other failures too
+  // The shared record stands for other failures, too, which nobody has seen.
+  if (!Reserve::Get().IsShared(root)) root->seen.store(true, std::memory_order_relaxed);
   return shown;
 }
 

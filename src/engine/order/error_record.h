@@ -86,8 +86,8 @@ class ErrorLedger {
   uint64_t dropped_ GUARDED_BY(mu_) = 0;
 };
 
-// The text of whatever was thrown, of any type. Never empty-handed: a thrown null pointer, and a what() that returns
-// null, are described as such.
+// The text of whatever was thrown, of any type. A thrown null pointer and a what() that returns null are described as
+// such.
 std::string TextOf(const std::exception& error);
 std::string DescribeException(const std::exception_ptr& cause);
 

@@ -43,9 +43,9 @@ enum OpFlags : uint32_t {
   kInternal = 1 << 3,     // done by its kind, on the thread that grants it
   kOwnWay = 1 << 4,       // run by its kind; it has no body
   kDeferred = 1 << 5,     // its body has asked for a Completion: it ends when that is called
-  kOnePinMore = 1 << 7,   // one more pin: that of a waiting thread, or of a run until all its parts have ended
+  kOnePinMore = 1 << 7,   // has one more pin: a waiting thread's, or that of a run until all its parts have ended
   kInChain = 1 << 9,      // held by a chain, now or earlier; has a OpChain* in its extras
-  kForgotten = 1 << 10,   // the process is a fork's child that its body runs in: its Vars are not its own any more
+  kForgotten = 1 << 10,   // this process is a fork's child that goes on inside its body: it must not touch its Vars
   kDeviceOp = 1 << 11,    // issued to a device; its block stays until the op has retired
   kCapturable = 1 << 12,  // on a device, with a GraphKey in its extras
   kAtPush = 1 << 16,      // policy naive or inline: runs on the thread that pushes it
@@ -213,7 +213,7 @@ struct alignas(64) VarCore : Protocol::Var {
 static_assert(sizeof(VarCore) <= 256);
 inline constexpr uint32_t kVarClass = sizeof(VarCore) / 64;
 
-// relaxed: any chain will do, also one that the op has left (core/op_chains.h).
+// relaxed: the result may be a chain that the op has left (op_chain.h).
 inline void* ProductionEnv::HolderAtTail(void* op) {
   return std::atomic_ref(static_cast<OpRecord*>(op)->chain()).load(std::memory_order_relaxed);
 }

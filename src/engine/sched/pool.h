@@ -44,8 +44,9 @@ struct alignas(64) Worker {
   struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
   bool lingers = false;    // its last op was of a ranked run, which many workers share, so another may follow soon
   bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
-  uint8_t drain_note = 0;  // 1 + the epoch parity of its last op, whose end it has not told to WaitAll yet (drain.cc);
-                           // 0: nothing to tell
+  // 1 + the epoch parity of an op that it has completed and WaitAll waits for, if it has not notified WaitAll yet; else
+  // 0.
+  uint8_t drain_note = 0;
   // Futex word: 0 awake, 1 asleep. Its thread sets it to 1 under Pool::mu_; whoever wakes the worker sets it to 0.
   std::atomic<uint32_t> asleep{0};
   OwnedCounter sleeps;
@@ -54,10 +55,9 @@ struct alignas(64) Worker {
 // PoolHost: what a pool's workers report to the engine.
 class PoolHost {
  public:
-  virtual void DeliverDrainNote(
-      Worker& worker,
-      const OpRecord* next) = 0;  // tells what the worker has not told yet, unless `next` will
-  virtual void NoteIdle() = 0;    // a worker is about to sleep
+  // Notifies WaitAll of the ends of the worker's last ops, unless the worker's next op is of the same epoch.
+  virtual void DeliverDrainNote(Worker& worker, const OpRecord* next) = 0;
+  virtual void NoteIdle() = 0;  // a worker is about to sleep
   SpinPlaces& spin_places() { return spin_places_; }
 
  protected:
