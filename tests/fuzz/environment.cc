@@ -1,7 +1,7 @@
 // EngineOptions::FromEnv: a line "NAME=value" each. UsageError, or options that an engine accepts.
 #include <cstdlib>
 
-#include "core/options.h"
+#include "core/core.h"
 #include "engine/engine.h"
 #include "fuzz.h"
 

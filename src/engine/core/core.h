@@ -43,6 +43,8 @@ class LentRoles;
 class Registered;
 
 PolicyChoice ChoiceOf(PolicyStamp stamp);
+// Fills in the defaults that depend on the machine. Throws UsageError that says what is allowed.
+EngineOptions CheckedOptions(EngineOptions options);
 
 class EngineCore final : public PoolHost {
  public:

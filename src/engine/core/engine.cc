@@ -7,7 +7,6 @@
 
 #include "base/fork.h"
 #include "core/completion_state.h"
-#include "core/options.h"
 #include "core/piece_of_op.h"
 #include "engine/await.h"
 #include "engine/data.h"

@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "order/error_record.h"
@@ -19,12 +20,17 @@ class EngineCore;
 
 struct HookFrame {
   enum class Kind { kWorker, kStall, kUnobserved };
-  HookFrame(const EngineCore* of, Kind what);
-  ~HookFrame();
+  HookFrame(const EngineCore* of, Kind what) : core(of), kind(what), outer(std::exchange(innermost, this)) {}
+  ~HookFrame() { innermost = outer; }
   HookFrame(const HookFrame&) = delete;
-  static bool Inside(const EngineCore* core);  // inside any hook of the engine
-  static bool Inside(const EngineCore* core, Kind kind);
+  // Whether this thread is inside a hook of the engine; with a kind: inside such a hook.
+  static bool Inside(const EngineCore* core, std::optional<Kind> kind = {}) {
+    for (const HookFrame* h = innermost; h; h = h->outer)
+      if (h->core == core && h->kind == kind.value_or(h->kind)) return true;
+    return false;
+  }
 
+  static inline thread_local constinit HookFrame* innermost = nullptr;
   const EngineCore* const core;
   const Kind kind;
   HookFrame* const outer;

@@ -7,7 +7,6 @@
 
 #include "base/engine_limits.h"
 #include "core/core.h"
-#include "core/options.h"
 
 namespace engine {
 namespace {
