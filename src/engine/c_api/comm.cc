@@ -140,9 +140,7 @@ EngineStatus EngineCommunicatorNewAll(EngineHandle engine, const EngineCommunica
   });
 }
 
-EngineStatus EngineCommunicatorFree(EngineCommunicator communicator) {
-  return ToStatus(__func__, [&] { FreeHandle(communicator); });
-}
+EngineStatus EngineCommunicatorFree(EngineCommunicator communicator) { return Free(__func__, communicator); }
 
 EngineStatus EngineCommunicatorAbort(EngineCommunicator communicator, const char* why) {
   return ToStatus(__func__, [&] { Live(communicator).communicator.Abort(&Required(why, "the reason")); });

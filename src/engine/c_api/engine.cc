@@ -201,9 +201,7 @@ EngineStatus EngineVarCopy(EngineVar var, EngineVar* copy) {
   });
 }
 
-EngineStatus EngineVarFree(EngineVar var) {
-  return ToStatus(__func__, [&] { FreeHandle(var); });
-}
+EngineStatus EngineVarFree(EngineVar var) { return Free(__func__, var); }
 
 EngineStatus EngineVarDelete(EngineHandle engine, EngineVar var) {
   return ToStatus(__func__, [&] {
@@ -276,6 +274,4 @@ EngineStatus EngineCancelScopeLeave(EngineCancelScope scope) {
   return ToStatus(__func__, [&] { ThisThreadsScopes().Leave(scope); });
 }
 
-EngineStatus EngineCancelScopeFree(EngineCancelScope scope) {
-  return ToStatus(__func__, [&] { FreeHandle(scope); });
-}
+EngineStatus EngineCancelScopeFree(EngineCancelScope scope) { return Free(__func__, scope); }

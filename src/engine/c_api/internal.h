@@ -99,24 +99,19 @@ inline int64_t NotNegative(int64_t value, const char* what) {
 // The sizes of the growable structs in ENGINE_0.1, which are the smallest that a caller can have. They never change.
 template <class Struct>
 inline constexpr size_t kFirstSize = 0;
-template <>
-inline constexpr size_t kFirstSize<EnginePoolConfig> = 64;
-template <>
-inline constexpr size_t kFirstSize<EngineConfig> = 168;
-template <>
-inline constexpr size_t kFirstSize<EngineOpDesc> = 96;
-template <>
-inline constexpr size_t kFirstSize<EngineCounters> = 104;
-template <>
-inline constexpr size_t kFirstSize<EngineDeviceCounters> = 120;
-template <>
-inline constexpr size_t kFirstSize<EnginePlanOptions> = 24;
-template <>
-inline constexpr size_t kFirstSize<EngineRunOptions> = 40;
-template <>
-inline constexpr size_t kFirstSize<EngineCommunicatorOptions> = 184;
-template <>
-inline constexpr size_t kFirstSize<EngineCommunicatorInfo> = 48;
+#define ENGINE_FIRST_SIZE(Struct, bytes) \
+  template <>                            \
+  inline constexpr size_t kFirstSize<Struct> = bytes;
+ENGINE_FIRST_SIZE(EnginePoolConfig, 64)
+ENGINE_FIRST_SIZE(EngineConfig, 168)
+ENGINE_FIRST_SIZE(EngineOpDesc, 96)
+ENGINE_FIRST_SIZE(EngineCounters, 104)
+ENGINE_FIRST_SIZE(EngineDeviceCounters, 120)
+ENGINE_FIRST_SIZE(EnginePlanOptions, 24)
+ENGINE_FIRST_SIZE(EngineRunOptions, 40)
+ENGINE_FIRST_SIZE(EngineCommunicatorOptions, 184)
+ENGINE_FIRST_SIZE(EngineCommunicatorInfo, 48)
+#undef ENGINE_FIRST_SIZE
 
 template <class Struct>
 void CheckStructSize(size_t size, const char* what) {
@@ -193,51 +188,23 @@ struct HandleKindOf {
   static inline constinit HandleTable<T, kKind> table;
 };
 
-template <>
-struct HandleKind<EngineHandle> : HandleKindOf<Engine, 1> {
-  static constexpr const char* kName = "engine";
-};
-template <>
-struct HandleKind<EngineVar> : HandleKindOf<Var, 2> {
-  static constexpr const char* kName = "variable";
-};
-template <>
-struct HandleKind<EngineOperator> : HandleKindOf<Operator, 3> {
-  static constexpr const char* kName = "operator";
-};
-template <>
-struct HandleKind<EngineHeld> : HandleKindOf<HeldSlot, 4> {
-  static constexpr const char* kName = "held op";
-};
-template <>
-struct HandleKind<EngineCompletion> : HandleKindOf<CompletionSlot, 5> {
-  static constexpr const char* kName = "completion";
-};
-template <>
-struct HandleKind<EngineCancelScope> : HandleKindOf<CancelScope, 6> {
-  static constexpr const char* kName = "cancel scope";
-};
-
-template <>
-struct HandleKind<EngineGraph> : HandleKindOf<GraphSlot, 7> {
-  static constexpr const char* kName = "graph";
-};
-template <>
-struct HandleKind<EnginePlan> : HandleKindOf<Plan, 8> {
-  static constexpr const char* kName = "plan";
-};
-template <>
-struct HandleKind<EngineRun> : HandleKindOf<Run, 9> {
-  static constexpr const char* kName = "run";
-};
-template <>
-struct HandleKind<EngineDeviceMemory> : HandleKindOf<DeviceMemory, 10> {
-  static constexpr const char* kName = "device memory";
-};
-template <>
-struct HandleKind<EngineCommunicator> : HandleKindOf<CommunicatorSlot, 11> {
-  static constexpr const char* kName = "communicator";
-};
+#define ENGINE_HANDLE(Handle, Object, number, name)          \
+  template <>                                                \
+  struct HandleKind<Handle> : HandleKindOf<Object, number> { \
+    static constexpr const char* kName = name;               \
+  };
+ENGINE_HANDLE(EngineHandle, Engine, 1, "engine")
+ENGINE_HANDLE(EngineVar, Var, 2, "variable")
+ENGINE_HANDLE(EngineOperator, Operator, 3, "operator")
+ENGINE_HANDLE(EngineHeld, HeldSlot, 4, "held op")
+ENGINE_HANDLE(EngineCompletion, CompletionSlot, 5, "completion")
+ENGINE_HANDLE(EngineCancelScope, CancelScope, 6, "cancel scope")
+ENGINE_HANDLE(EngineGraph, GraphSlot, 7, "graph")
+ENGINE_HANDLE(EnginePlan, Plan, 8, "plan")
+ENGINE_HANDLE(EngineRun, Run, 9, "run")
+ENGINE_HANDLE(EngineDeviceMemory, DeviceMemory, 10, "device memory")
+ENGINE_HANDLE(EngineCommunicator, CommunicatorSlot, 11, "communicator")
+#undef ENGINE_HANDLE
 
 static_assert(sizeof(void*) == 8, "a handle's 64 bits travel in a pointer");
 
@@ -269,6 +236,12 @@ auto& Live(Handle handle) {
 template <class Handle>
 void FreeHandle(Handle handle) {
   if (!HandleKind<Handle>::table.Release(ToBits(handle))) RefuseHandle(handle, HandleKind<Handle>::kName);
+}
+
+// For the C functions that do nothing else.
+template <class Handle>
+EngineStatus Free(const char* function, Handle handle) noexcept {
+  return ToStatus(function, [&] { FreeHandle(handle); });
 }
 
 // ---- between ops and engines (ops.cc)

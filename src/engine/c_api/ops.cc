@@ -174,9 +174,7 @@ EngineStatus EnginePushHeld(EngineHandle engine, const EngineOpDesc* op, EngineS
   });
 }
 
-EngineStatus EngineHeldRelease(EngineHeld held) {
-  return ToStatus(__func__, [&] { FreeHandle(held); });
-}
+EngineStatus EngineHeldRelease(EngineHeld held) { return Free(__func__, held); }
 
 // ---- graphs: the same ops, recorded
 
@@ -228,9 +226,7 @@ EngineStatus EngineOperatorPushPriority(EngineHandle engine, EngineOperator op, 
   return ToStatus(__func__, [&] { Live(engine).Push(Live(op), priority, ToSite(site)); });
 }
 
-EngineStatus EngineOperatorFree(EngineOperator op) {
-  return ToStatus(__func__, [&] { FreeHandle(op); });
-}
+EngineStatus EngineOperatorFree(EngineOperator op) { return Free(__func__, op); }
 
 EngineStatus EngineSetBulkSize(EngineHandle engine, int32_t size, int32_t* previous) {
   return ToStatus(__func__, [&] {
@@ -278,9 +274,7 @@ EngineStatus EngineContextAllocate(EngineContext* context, uint64_t bytes, Engin
   });
 }
 
-EngineStatus EngineDeviceMemoryFree(EngineDeviceMemory memory) {
-  return ToStatus(__func__, [&] { FreeHandle(memory); });
-}
+EngineStatus EngineDeviceMemoryFree(EngineDeviceMemory memory) { return Free(__func__, memory); }
 
 EngineStatus EngineContextCopyIn(EngineContext* context, void* to_device, const void* from_host, uint64_t bytes) {
   return ToStatus(__func__, [&] {
@@ -342,6 +336,4 @@ EngineStatus EngineCompletionRetain(EngineCompletion done) {
   });
 }
 
-EngineStatus EngineCompletionRelease(EngineCompletion done) {
-  return ToStatus(__func__, [&] { FreeHandle(done); });
-}
+EngineStatus EngineCompletionRelease(EngineCompletion done) { return Free(__func__, done); }

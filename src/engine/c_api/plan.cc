@@ -59,9 +59,7 @@ EngineStatus EngineGraphCompileWith(EngineGraph graph, const EnginePlanOptions* 
   });
 }
 
-EngineStatus EngineGraphFree(EngineGraph graph) {
-  return ToStatus(__func__, [&] { FreeHandle(graph); });
-}
+EngineStatus EngineGraphFree(EngineGraph graph) { return Free(__func__, graph); }
 
 EngineStatus EnginePlanStart(EnginePlan plan, const char* policy, EngineSite site, EngineRun* run) {
   return ToStatus(__func__, [&] {
@@ -91,9 +89,7 @@ EngineStatus EnginePlanDot(EnginePlan plan, char** text) {
     result = NewText(Live(plan).Dot());
   });
 }
-EngineStatus EnginePlanFree(EnginePlan plan) {
-  return ToStatus(__func__, [&] { FreeHandle(plan); });
-}
+EngineStatus EnginePlanFree(EnginePlan plan) { return Free(__func__, plan); }
 
 EngineStatus EngineRunWait(EngineRun run, EngineSite site) {
   return ToStatus(__func__, [&] { Live(run).Wait(ToSite(site)); });
@@ -105,6 +101,4 @@ EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site
     return Live(run).WaitFor(std::chrono::nanoseconds(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
   });
 }
-EngineStatus EngineRunFree(EngineRun run) {
-  return ToStatus(__func__, [&] { FreeHandle(run); });
-}
+EngineStatus EngineRunFree(EngineRun run) { return Free(__func__, run); }
