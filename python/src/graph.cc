@@ -129,10 +129,7 @@ nb::list Nodes(const PyPlan& self) {
   nb::list out;
   for (const auto& node : self.plan.graph().nodes()) {
     nb::list effects;
-    for (const auto& e : node.effects)
-      effects.append(nb::make_tuple(e.var.name(), e.mode == engine::AccessMode::kRead     ? "reads"
-                                                  : e.mode == engine::AccessMode::kUpdate ? "updates"
-                                                                                          : "writes"));
+    for (const auto& e : node.effects) effects.append(nb::make_tuple(e.var.name(), engine::AccessModeName(e.mode)));
     out.append(
         nb::make_tuple(node.name.c_str(), std::string(node.site.file) + ":" + std::to_string(node.site.line), effects));
   }

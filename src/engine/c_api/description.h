@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "c_api/internal.h"
+#include "order/error_record.h"
 
 namespace engine::capi {
 
@@ -106,9 +107,8 @@ class Description {
   Site site() const noexcept { return site_; }
   // "op 'load' pushed at main.c:12: "
   std::string Where() const {
-    const std::string name = op_.name && *op_.name ? "op '" + std::string(op_.name) + "'" : "an unnamed op";
-    if (!op_.site.file) return name + ": ";
-    return name + " pushed at " + op_.site.file + ":" + std::to_string(op_.site.line) + ": ";
+    const char* const name = op_.name ? op_.name : "";
+    return (op_.site.file ? detail::OpAt(name, {op_.site.file, op_.site.line}) : detail::OpText(name)) + ": ";
   }
 
  private:

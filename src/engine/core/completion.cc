@@ -80,7 +80,7 @@ void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
 Completion EngineCore::Defer(OpRecord* op) {
   const bool host_op = op->extra.kind == OpKindId::kPlain && !(op->extra.flags & (kDeviceOp | kInChain));
   if (!host_op || t_in_piece || !t_frame || t_frame->op != op || (op->extra.flags & (kAsyncOp | kDeferred)))
-    throw UsageError("op '" + std::string(op->extra.name) + "' at " + At(op->site()) +
+    throw UsageError(OpAt(op->extra.name, op->site()) +
                      " calls Defer; once in the body of an op for the host that is not asynchronous is allowed");
   CompletionState* const state = NewCompletion(Slot(), op);
   state->refs.fetch_add(1, std::memory_order_relaxed);  // a count for the body

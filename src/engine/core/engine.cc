@@ -65,8 +65,7 @@ const char* RunContext::name() const noexcept { return op_->extra.name; }
 uint64_t RunContext::version(VarRef var) const {
   if (const detail::Access* a = EngineCore::FindAccess(op_, var.core())) return a->version();
   const char* var_name = var.core() ? detail::VarName(var.core()) : "null";
-  throw UsageError("op '" + std::string(op_->extra.name) + "' pushed at " + op_->extra.file + ":" +
-                   std::to_string(op_->extra.line) + " asks for the version of Var '" + var_name +
+  throw UsageError(detail::OpAt(op_->extra.name, op_->site()) + " asks for the version of Var '" + var_name +
                    "', which it does not name");
 }
 bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
@@ -81,8 +80,7 @@ bool RunContext::defer_sync() const noexcept { return op_->extra.flags & detail:
 
 namespace {
 [[noreturn]] void NotOnDevice(const detail::OpRecord* op, const char* what) {
-  throw UsageError("op '" + std::string(op->extra.name) + "' pushed at " + op->extra.file + ":" +
-                   std::to_string(op->extra.line) + " asks for its " + what +
+  throw UsageError(detail::OpAt(op->extra.name, op->site()) + " asks for its " + what +
                    ", but is not placed on a device (Gpu, CopyIn or CopyOut of one that the engine has)");
 }
 }  // namespace
@@ -100,7 +98,7 @@ Device& RunContext::device() const {
 CUstream_st* CudaStream(const RunContext& ctx) {
   const Stream own = ctx.stream();
   if (void* native = ctx.device().NativeStream(own)) return static_cast<CUstream_st*>(native);
-  throw UsageError("op '" + std::string(ctx.name()) + "' asks for its CUDA stream, but runs on a device of kind '" +
+  throw UsageError(detail::OpText(ctx.name()) + " asks for its CUDA stream, but runs on a device of kind '" +
                    ctx.device().info().kind + "'");
 }
 

@@ -91,11 +91,10 @@ void EngineCore::MakeTemplate(State& state) {
 }
 
 void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* priority, Site site) {
-  if (!state)
-    throw UsageError("an empty Operator was pushed at " + std::string(site.file) + ":" + std::to_string(site.line));
+  if (!state) throw UsageError("an empty Operator was pushed at " + At(site));
   if (state->core != this)
-    throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + site.file + ":" +
-                     std::to_string(site.line) + " belongs to another engine");
+    throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + At(site) +
+                     " belongs to another engine");
   if (priority) CheckPriority(*priority, state->desc.name, site);
   if (state->bytes && !t_scopes.cancel) [[likely]]
     return PushTemplate(*state, priority ? *priority : state->desc.priority, site);

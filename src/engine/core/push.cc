@@ -11,19 +11,6 @@
 
 namespace engine::detail {
 
-namespace {
-
-const char* ModeName(AccessMode mode) {
-  return mode == AccessMode::kRead ? "reads" : mode == AccessMode::kUpdate ? "updates" : "writes";
-}
-
-std::string Where(const char* op, Site site) {
-  return (*op ? "op '" + std::string(op) + "'" : std::string("an unnamed op")) + " pushed at " + site.file + ":" +
-         std::to_string(site.line);
-}
-
-}  // namespace
-
 // The pusher that has taken the lock needs it only for some stores, but may have been preempted: so we pause, then
 // yield, then sleep for a moment. Unlock wakes nobody, because a lock that is taken for a whole time slice is too rare
 // to pay for in every unlock.
@@ -38,9 +25,9 @@ void ProductionEnv::SpinOnLock(uint32_t round) {
 }
 
 void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, Site site) const {
-  if (!var) throw UsageError("a null Var among the " + std::string(what) + " of " + Where(op, site));
+  if (!var) throw UsageError("a null Var among the " + std::string(what) + " of " + OpAt(op, site));
   if (var->pusher.core != this)
-    throw UsageError("Var '" + std::string(var->pusher.name) + "' among the " + what + " of " + Where(op, site) +
+    throw UsageError("Var '" + std::string(var->pusher.name) + "' among the " + what + " of " + OpAt(op, site) +
                      " belongs to another engine");
 }
 
@@ -65,7 +52,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
     for (const VarRef& var : set) {
       VarCore* core = var.core();
       if (!core || core->pusher.core != this) [[unlikely]]
-        CheckVar(core, ModeName(mode), op->extra.name, op->site());
+        CheckVar(core, AccessModeName(mode), op->extra.name, op->site());
       Protocol::PrefetchTail(core, mode);  // mechanism: prefetch_tails
       a->var = core;
       a->word = place | static_cast<uint64_t>(mode);
@@ -151,7 +138,7 @@ ENGINE_INLINE Draft EngineCore::NewRecord(ThreadSlot& slot, const OpDesc& desc, 
   void* memory = cls < kClasses ? slot.cache.TryGet(static_cast<uint32_t>(cls)) : nullptr;
   if (!memory) [[unlikely]] {
     if (n > Protocol::kMaxAccesses)
-      throw UsageError(Where(desc.name.c_str(), site) + " names " + std::to_string(n) + " Vars; the most is " +
+      throw UsageError(OpAt(desc.name.c_str(), site) + " names " + std::to_string(n) + " Vars; the most is " +
                        std::to_string(Protocol::kMaxAccesses));
     memory = TakeBlock(slot, bytes, &cls, may_wait);
     if (!memory) return {slot, nullptr};
@@ -408,7 +395,7 @@ void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwn
 void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
   LightFence();  // a WaitAll that saw the count before it was taken back must look again
   if (epochs_.AnyAwaited()) epochs_.Note();
-  throw UsageError(Where(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
+  throw UsageError(OpAt(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
 }
 
 // Called by the op's HeldOp and by a shutdown. The first of them starts the op.

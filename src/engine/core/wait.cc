@@ -26,8 +26,8 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
     if (f->core != this) continue;
     ours = true;
     if (FindAccess(f->op, core))  // mutant: wait_for_own_var
-      throw UsageError("op '" + std::string(f->op->extra.name) + "' waits for Var '" + core->pusher.name +
-                       "', which it names itself, at " + site.file + ":" + std::to_string(site.line));
+      throw UsageError(OpText(f->op->extra.name) + " waits for Var '" + core->pusher.name +
+                       "', which it names itself, at " + At(site));
   }
   if (ours && t_in_piece)
     throw UsageError("a wait at " + At(site) + " for Var '" + core->pusher.name +

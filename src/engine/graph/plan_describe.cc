@@ -8,10 +8,6 @@
 namespace engine {
 namespace {
 
-const char* ModeText(AccessMode role) {
-  return role == AccessMode::kRead ? "reads" : role == AccessMode::kUpdate ? "updates" : "writes";
-}
-
 std::string Escaped(const char* text) {
   std::string out;
   for (; *text; ++text) {
@@ -81,7 +77,7 @@ std::string Plan::Dot() const {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Graph::Node& node = graph.nodes()[n];
     out << "  n" << n << " [label=\"" << Escaped(node.name.c_str());
-    for (const Effect& e : node.effects) out << "\\n" << ModeText(e.mode) << " " << Escaped(e.var.name());
+    for (const Effect& e : node.effects) out << "\\n" << AccessModeName(e.mode) << " " << Escaped(e.var.name());
     if (const std::string place = PlaceText(node.place); !place.empty()) out << "\\non " << place;
     out << "\"];\n";
   }

@@ -11,8 +11,6 @@
 namespace engine::detail {
 namespace {
 
-std::string Quoted(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
-
 std::string Demangled(const char* type) {
   int status = 0;
   char* name = abi::__cxa_demangle(type, nullptr, nullptr, &status);
@@ -140,11 +138,10 @@ OpError ErrorRecord::Show() {
   std::vector<OpError::Hop> path;
   for (const ErrorRecord* r = this; r != root; r = r->before) path.push_back({r->op, r->site});
   std::reverse(path.begin(), path.end());
-  std::string text = Quoted(root->op) + " pushed at " + At(root->site) + " failed: " + DescribeException(root->cause);
+  std::string text = OpAt(root->op, root->site) + " failed: " + DescribeException(root->cause);
   if (const ErrorRecord* f = root->first)
-    text += "\n  it ran although " + Quoted(f->op) + " pushed at " + At(f->site) +
-            " had failed: " + DescribeException(f->cause);
-  for (const auto& hop : path) text += "\n  passed on by " + Quoted(hop.op.c_str()) + " pushed at " + At(hop.site);
+    text += "\n  it ran although " + OpAt(f->op, f->site) + " had failed: " + DescribeException(f->cause);
+  for (const auto& hop : path) text += "\n  passed on by " + OpAt(hop.op.c_str(), hop.site);
   if (hops == kMaxHops) text += "\n  (and maybe by further ops)";
   OpError shown(text, root->op, root->site, std::move(path), root->cause);
   // The shared record stands for other failures, too, which nobody has seen.

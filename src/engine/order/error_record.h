@@ -19,8 +19,10 @@
 
 namespace engine::detail {
 
-// "file:line", for messages.
+// For messages: "file:line"; "op 'load'" or "an unnamed op"; "op 'load' pushed at file:line".
 inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
+inline std::string OpText(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
+inline std::string OpAt(const char* op, Site site) { return OpText(op) + " pushed at " + At(site); }
 
 struct ErrorRecord {
   static constexpr uint32_t kMaxHops = 16;

@@ -5,9 +5,8 @@
 namespace engine::detail {
 
 void RefusePriority(int priority, const char* op, Site site) {
-  throw UsageError((*op ? "op '" + std::string(op) + "'" : std::string("an unnamed op")) + " pushed at " + At(site) +
-                   ": priority is " + std::to_string(priority) + "; allowed: " + std::to_string(kMinPriority) +
-                   " (last) to " + std::to_string(kMaxPriority) + " (first)");
+  throw UsageError(OpAt(op, site) + ": priority is " + std::to_string(priority) + "; allowed: " +
+                   std::to_string(kMinPriority) + " (last) to " + std::to_string(kMaxPriority) + " (first)");
 }
 
 }  // namespace engine::detail
