@@ -114,44 +114,33 @@ void EngineCore::ReportLate(const char* op, Site site, std::exception_ptr cause)
   error->Release();
 }
 
-// Returns the states that nobody has called yet, as a list, each with a count for the caller. An op may end meanwhile;
-// its `called` is set then. Called by one thread at a time (change_mu_). Allocates nothing.
-CompletionState* EngineCore::PendingCompletions(bool held) {
+// Visits the states that nobody has called yet, claims if `held`. An op may end meanwhile; its `called` is set then.
+// Used by one thread at a time (change_mu_). Allocates nothing.
+void EngineCore::ForPendingCompletions(bool held, const std::function<void(CompletionState*)>& visit) {
   CompletionState* found = nullptr;
   completions_.ForEachBlock(kCompletionClass, kEndOfClasses, [&](void* block) {
     auto* state = static_cast<CompletionState*>(block);
     if (state->TryRetain()) state->next = std::exchange(found, state);
   });
-  CompletionState* pending = nullptr;
   while (CompletionState* state = found) {
     found = state->next;
-    if (state->held == held && state->called.load(std::memory_order_relaxed) == 0) {
-      state->next = std::exchange(pending, state);
-    } else {
-      DropCompletion(state);
-    }
+    if (state->held == held && state->called.load(std::memory_order_relaxed) == 0) visit(state);
+    DropCompletion(state);
   }
-  return pending;
 }
 
 // At shutdown: starts the ops that are still held.
 void EngineCore::ReleaseAllHeld() {
-  for (CompletionState *next, *claim = PendingCompletions(true); claim; claim = next) {
-    next = claim->next;
-    ReleaseHeld(claim);
-    DropCompletion(claim);
-  }
+  ForPendingCompletions(true, [&](CompletionState* claim) { ReleaseHeld(claim); });
 }
 
 // At shutdown: fails the ops that still wait for their Completion and whose bodies have returned. While a body runs it
 // may be about to complete its op, and the ops behind must not start beside it; the next call looks again.
 void EngineCore::FailPendingCompletions(const std::exception_ptr& cause) {
-  for (CompletionState *next, *state = PendingCompletions(false); state; state = next) {
-    next = state->next;
+  ForPendingCompletions(false, [&](CompletionState* state) {
     const bool returned = state->returned.load(std::memory_order_acquire);  // mutant: failed_beside_its_body
     if (returned && state->called.exchange(1, std::memory_order_acq_rel) == 0) FinishAsync(state->op, cause);
-    DropCompletion(state);
-  }
+  });
 }
 
 }  // namespace detail

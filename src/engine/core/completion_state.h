@@ -34,7 +34,7 @@ struct alignas(64) CompletionState {
   OpRecord* op = nullptr;
   const char* name = "";
   Site site;
-  CompletionState* next = nullptr;  // in the list that a shutdown makes (PendingCompletions)
+  CompletionState* next = nullptr;  // in the list that a shutdown makes (ForPendingCompletions)
 
   // False: the state is free, or about to be. acquire: sees all fields. Partner: the release store in NewCompletion.
   bool TryRetain() {

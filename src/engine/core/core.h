@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -162,7 +163,7 @@ class EngineCore final : public PoolHost {
   void DropCompletion(CompletionState* state);  // drops one count
   void ReleaseAllHeld();
   void FailPendingCompletions(const std::exception_ptr& cause);
-  CompletionState* PendingCompletions(bool held);
+  void ForPendingCompletions(bool held, const std::function<void(CompletionState*)>& visit);
   void ReportLate(const char* op, Site site, std::exception_ptr cause);  // an error that no Var can carry
 
   // --- device/

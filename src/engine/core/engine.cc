@@ -7,7 +7,6 @@
 
 #include "base/fork.h"
 #include "core/completion_state.h"
-#include "core/piece_of_op.h"
 #include "engine/await.h"
 #include "engine/data.h"
 #include "engine/device/cuda_stream.h"
@@ -53,10 +52,43 @@ void HeldOp::Release() noexcept {
 
 // --- RunContext
 
+namespace {
+
+// PieceOfOp: what a piece of ParallelFor takes over from its op. A piece runs on any thread that oneTBB chooses, and
+// counts as inside its op: its pushes are pushes inside the op, under the scopes of the op's thread, and it may not
+// wait for the op itself. It may not wait for other ops of its engine either, because a wait has to lend the worker's
+// role, which belongs to the op's thread.
+struct PieceOfOp {
+  detail::BodyFrame* frame;
+  detail::PushScopes scopes;  // without bulk and capture, which only one thread may use
+  bool in_piece = true;
+};
+
+// InsidePiece: lives on the piece's thread during the piece, while the op's thread is in ParallelFor.
+class InsidePiece {
+ public:
+  explicit InsidePiece(const PieceOfOp& op) noexcept : other_(op) {
+    Exchange();
+    detail::t_scopes.aside = &other_.scopes;
+  }
+  ~InsidePiece() { Exchange(); }
+  InsidePiece(const InsidePiece&) = delete;
+
+ private:
+  void Exchange() noexcept {
+    std::swap(detail::t_frame, other_.frame);
+    std::swap(detail::t_scopes, other_.scopes);
+    std::swap(detail::t_in_piece, other_.in_piece);
+  }
+  PieceOfOp other_;  // during the piece: what the thread had before
+};
+
+}  // namespace
+
 void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
-  const detail::PieceOfOp op;
+  const PieceOfOp of{detail::t_frame, {.cancel = detail::t_scopes.cancel, .policy = detail::t_scopes.policy}};
   const auto piece = [&](size_t begin, size_t end) {
-    const detail::PieceOfOp::Inside inside(op);
+    const InsidePiece inside(of);
     body(begin, end);
   };
   core_->pool(op_->extra.pool).ParallelFor(n, grain, piece, op_->extra.intra_op);

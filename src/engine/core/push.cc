@@ -33,7 +33,7 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
 
 // Lists accesses that are many, or name some Var several times.
 [[gnu::noinline]] uint32_t EngineCore::ListOnce(ThreadSlot* slot, OpRecord* op) {
-  if (slot) slot->scratch.Reserve(Protocol::ScratchBytes(op->n_access));
+  if (slot) slot->ReserveScratch(op->n_access);
   Access* const accesses = op->accesses();
   if (op->n_access > kFewVars) SortMany(accesses, op->n_access);
   const uint32_t count = Merge(accesses, op->n_access);

@@ -52,7 +52,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   // Null: the start would have to wait for room.
   if ((cls >= kClasses || slot.cache.Empty(cls)) && !core_.admission().MakeRoom(slot, may_wait)) return nullptr;
   slot.cache.Reserve(kGroupClass, plan.reads);
-  slot.scratch.Reserve(Protocol::ScratchBytes(n));
+  slot.ReserveScratch(n);
   auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : core_.ops().TakeLarge(bytes, &cls));
   op->Init({.name = plan.options.name.c_str(),
             .site = site,

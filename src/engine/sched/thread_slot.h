@@ -19,21 +19,6 @@ namespace engine::detail {
 class EngineCore;
 struct Worker;
 
-// Scratch: memory that is reserved before it is needed, and kept.
-class Scratch {
- public:
-  void Reserve(size_t bytes) {
-    if (bytes <= bytes_) return;
-    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    bytes_ = bytes;
-  }
-  void* memory() const { return memory_.get(); }
-
- private:
-  std::unique_ptr<std::byte[]> memory_;
-  size_t bytes_ = 0;
-};
-
 struct alignas(64) ThreadSlot {
   ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars, Arena& completions)
       : core(engine_core), cache(ops), var_cache(vars), completion_cache(completions) {
@@ -46,8 +31,12 @@ struct alignas(64) ThreadSlot {
   BlockCache completion_cache;
   Worker* worker = nullptr;
   std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by number of the pool; the pools list them too
-  std::vector<OpChain*> needed;  // chains whose ops the current registration queued behind; released after it
-  Scratch scratch;               // for a registration of many accesses
+  std::vector<OpChain*> needed;    // chains whose ops the current registration queued behind; released after it
+  std::vector<std::byte> scratch;  // for a registration of many accesses; enlarged before it, and kept
+
+  void ReserveScratch(size_t accesses) {
+    if (const size_t bytes = Protocol::ScratchBytes(accesses); scratch.size() < bytes) scratch.resize(bytes);
+  }
 
   // Whether everything that this thread queued for that pool has been taken.
   bool NothingQueued(uint8_t pool) const {
@@ -82,10 +71,10 @@ struct BodyFrame {
 extern thread_local constinit BodyFrame* t_frame;
 // True while the body on this thread has lent the thread's role to a stand-in.
 extern thread_local constinit bool t_role_lent;
-// True while this thread runs a piece of a ParallelFor, for the op that t_frame names (piece_of_op.h).
+// True while this thread runs a piece of a ParallelFor, for the op that t_frame names (PieceOfOp, engine.cc).
 extern thread_local constinit bool t_in_piece;
 
-inline void* ProductionEnv::Scratch(Pass& pass) { return pass.slot->scratch.memory(); }
+inline void* ProductionEnv::Scratch(Pass& pass) { return pass.slot->scratch.data(); }
 inline void* ProductionEnv::TakeGroupBlock(Pass& pass) { return pass.slot->cache.Get(kGroupClass); }
 inline void ProductionEnv::DropGroupBlock(Pass& pass, void* group) { pass.slot->cache.Return(kGroupClass, group); }
 
