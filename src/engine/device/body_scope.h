@@ -1,14 +1,14 @@
-// BodyScope: whose body runs on this thread, for the debug checks of devices: an op on a device must not synchronize,
-// because whoever needs its result waits for it, and in a bulk that would be once a member.
+// BodyScope: the op whose body runs on this thread, for the debug checks of devices.
 //
-// Two ways to learn of it: a device is asked to synchronize, and refuses (RefuseSync); or somebody tells that the host is
-// about to block in a call that cannot be refused (NoteSync; on CUDA cupti.cc). Either way the op fails (Verdict).
+// The body of an op on a device must not synchronize: whoever needs the result waits for it, and in a bulk each member
+// would synchronize. A device that is asked to synchronize refuses (RefuseSync). A call that blocks and cannot be
+// refused is reported by NoteSync (on CUDA by cupti.cc). Either way the op fails (Verdict).
 //
-// The op is over on the device when its stream is, so work that its body puts elsewhere has to be joined to that stream: by an
-// event behind it, for which the stream waits. A device that sees where work goes tells of both (NoteStray, NoteJoin);
-// CUDA does not see launches.
+// An op is over on the device when its stream is. So work that its body puts on another stream has to be joined: an
+// event is recorded behind it, and the op's stream waits for the event. A device that sees where work goes reports both
+// (NoteStray, NoteJoin); CUDA does not see launches.
 //
-// Threads: the thread's own. Errors: kSyncInBody, which names the op, the call and the bulk; kWrongStream.
+// Threads: each thread has its own. Errors: kSyncInBody, which names the op, the call and the bulk; kWrongStream.
 #pragma once
 
 #include <string>
@@ -22,16 +22,16 @@ namespace engine::detail {
 
 class BodyScope {
  public:
-  // `bulk`: the op that its run on the lane began with; null: it is alone. `stream`: the op's; null: work may go anywhere,
-  // since the op says by itself when it is over.
+  // `bulk`: the first op of the op's bulk; null: the op is in none. `stream`: the op's stream; null for an asynchronous
+  // op, whose work may go anywhere, because it says itself when it is over.
   BodyScope(const char* op, Site site, const char* bulk, Stream stream) noexcept
       : op_(op), bulk_(bulk), site_(site), stream_(stream), outer_(std::exchange(current_, this)) {}
-  // What follows is the engine's or the device's own, and allowed (memory that ran out, a pageable copy).
+  // No body: the engine or the device itself blocks, which is allowed (memory ran out, a pageable copy).
   BodyScope() noexcept : BodyScope(nullptr, {}, nullptr, {}) {}
   ~BodyScope() { current_ = outer_; }
   BodyScope(const BodyScope&) = delete;
 
-  // The host blocks in `call`, whose name lives for ever. The first one in a body counts.
+  // The host blocks in `call`, a static text. The first call in a body counts.
   static void NoteSync(const char* call) noexcept {
     if (current_ && current_->op_ && !current_->call_) current_->call_ = call;
   }
@@ -40,19 +40,19 @@ class BodyScope {
     NoteSync(call);
     return current_->Describe(call);
   }
-  // The stream on which work of this thread belongs; null: any.
+  // The stream on which the work of this thread's body belongs; null: any.
   static Stream OwnStream() noexcept { return current_ ? current_->stream_ : Stream{}; }
-  // A place on a lane of the device's: all up to `end`.
+  // Everything on a lane of the device up to number `end`.
   struct Place {
     const void* lane;
     uint64_t end;
   };
-  // Work called `name`, the last up to `at`, went to a lane that is not the own stream's.
+  // Work called `name`, which ends at `at`, went to another lane than that of the op's stream.
   static void NoteStray(const std::string& name, Place at);
-  // What is behind `to`, on the own stream if that has no lane, comes behind `from`.
+  // What comes after `to` waits for `from`. A `to` without a lane is the op's stream.
   static void NoteJoin(Place from, Place to);
 
-  // Of this body, when it has run.
+  // Called when the body has run: what it did wrong, or ok.
   DeviceStatus Verdict() const {
     if (call_) return Describe(call_);
     return strays_.empty() ? DeviceStatus() : DescribeStray();

@@ -1,7 +1,8 @@
-// Channels, and the failure of single ops that were issued: on a device that goes on.
+// Channels, and the failure of single ops that were issued, on a device that goes on working.
 //
-// Which ops need a failed one is read off the versions that they see and make. Those that are issued meanwhile find out
-// when they settle (InheritFailure), for the versions that failed are kept until their Vars go or are cleared.
+// The ops that depend on a failed one are found by the versions of Vars that they see and make. Failed versions are
+// kept until the error of their Var is cleared or the Var is gone, so that ops which are issued meanwhile find out when
+// they settle (InheritFailure).
 #include "device/channel.h"
 
 #include <algorithm>
@@ -20,10 +21,11 @@ std::string Describe(const OpRecord* op) {
          std::to_string(op->extra.line) + ")";
 }
 
-// The version that the op has looked at: an Update makes the one behind.
+// The version that the op reads. An update makes the next one.
 uint64_t SeenVersion(const Access& a) { return a.mode() == AccessMode::kUpdate ? a.version() - 1 : a.version(); }
 
-// Every Var that the op names, or as a node of a run uses: fn(Access, or that of the run; whether it overwrites only; reads).
+// Calls fn(access, whether it only overwrites, whether it only reads) for each Var that the op uses; for a node, with
+// the access of its run.
 template <class Fn>
 void ForVersions(OpRecord* op, Fn&& fn) {
   for (uint32_t i = 0; i < op->n_access; ++i) {
@@ -36,7 +38,8 @@ void ForVersions(OpRecord* op, Fn&& fn) {
   ForOwnersVars(op, of_owner);
 }
 
-// The error of what the op sees, not counted, or null. A node may see what its run found, or what an earlier one made of it.
+// The error of a version that the op reads, not counted, or null. A node reads what its run found, or what an earlier
+// node of the run made.
 ErrorRecord* FailedAmong(const FailedVersions& failed, OpRecord* op) {
   ErrorRecord* found = nullptr;
   ForVersions(op, [&](const Access& a, bool overwrites, bool) {
@@ -48,7 +51,7 @@ ErrorRecord* FailedAmong(const FailedVersions& failed, OpRecord* op) {
   return found;
 }
 
-// What the op makes has failed. Counts `error` for each.
+// Lists the versions that the op makes as failed, each with a count of the error.
 void AddTo(FailedVersions& failed, OpRecord* op, ErrorRecord* error) {
   ForVersions(op, [&](const Access& a, bool, bool reads) {
     if (!reads && failed.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
@@ -100,7 +103,7 @@ std::shared_ptr<const Var> Devices::CollectiveOrder(uint32_t device_index, const
 }
 
 void Devices::CloseChannel(Channel& channel) {
-  std::shared_ptr<ChannelOwner> last;  // let go of without the lock
+  std::shared_ptr<ChannelOwner> last;  // destroyed after the lock is dropped
   MutexLock lock(channels_mu_);
   last.swap(channel.owner);
 }
@@ -116,7 +119,7 @@ bool Devices::OfChannel(const DeviceLane& on) const {
 }
 uint32_t Devices::ChannelDevice(uint32_t index) const { return channels_[index].device->index; }
 
-// In rounds, since they may wait for each other.
+// Closes the owners in rounds, because they may wait for each other.
 void Devices::CloseChannels() {
   std::vector<std::shared_ptr<ChannelOwner>> open;
   {
@@ -150,7 +153,7 @@ void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {
   AskOwners();
 }
 
-// At shutdown, for all that is still pending. False: there is none that had not been aborted before.
+// At shutdown: aborts all channels with pending work. False: all of them had been aborted before.
 bool Devices::AbortChannels(const std::string& why) {
   bool any = false;
   for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
@@ -219,7 +222,7 @@ void Devices::CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner
   }
 }
 
-// As a rule only what somebody awaits is asked for.
+// Retires what has ended, also work that nobody awaits, whose events are not polled otherwise.
 void Devices::RetireEnded(DeviceLane& on) {
   uint64_t ended = on.retired.load(std::memory_order_acquire);
   while (!on.device->lost.load(std::memory_order_acquire)) {
@@ -236,8 +239,8 @@ void Devices::RetireEnded(DeviceLane& on) {
   RetireUpTo(on, ended);
 }
 
-// On the retirement thread: nothing retires, and so no op goes, behind the first line. `look`: what has ended is no part of it; else
-// that can no longer be told, because the abort has ended things as well.
+// Called on the retirement thread, so that nothing retires meanwhile and no op's block goes. `look`: ops that have
+// ended do not fail. It is false after an abort, when nobody can tell which work ended by itself.
 void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause, bool look) {
   struct Issued {
     DeviceLane* on;
@@ -246,7 +249,7 @@ void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause, bool
   };
   if (look) RetireEnded(from);
   MutexLock lock(lost_mu_);
-  // Before the walk: who takes a number later sees it. Partner: the load in Settle, behind the lane's mu.
+  // Set before the walk: an op that gets its number later sees it. Partner: the load in Settle, behind the lane's mu.
   any_lost_.store(true);
   {
     MutexLock lane_lock(from.mu);
@@ -255,7 +258,7 @@ void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause, bool
   std::vector<Issued> open;
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
-    if (on.device != from.device) continue;  // another device issues only behind what has retired
+    if (on.device != from.device) continue;  // other devices issue only behind work that has retired
     MutexLock lane_lock(on.mu);
     uint64_t seq = on.retired.load(std::memory_order_relaxed);
     for (OpRecord* op = on.first; op; op = op->extra.next) open.push_back({&on, ++seq, op});
@@ -282,7 +285,7 @@ void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause, bool
 
 ErrorRecord* Devices::FailedInput(OpRecord* op) { return FailedAmong(failed_versions_, op); }
 
-// The op of this number has failed. Consumes the count of `error`.
+// Marks the op with this number as failed. Takes over the count of `error`.
 void Devices::FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord* error) {
   AddTo(failed_versions_, op, error);
   MutexLock lock(on.mu);
@@ -304,7 +307,7 @@ void Devices::InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) {
   FailNumber(on, seq, op, root);
 }
 
-// The error of an op that had been issued, counted; null: it has not failed.
+// The error of an issued op, counted; null: the op has not failed.
 ErrorRecord* Devices::ErrorOf(DeviceLane& on, uint64_t seq) {
   if (seq > on.good.load(std::memory_order_acquire)) return on.device->lost.load(std::memory_order_acquire)->Retain();
   if (!on.any_failed.load(std::memory_order_acquire)) return nullptr;
@@ -314,7 +317,7 @@ ErrorRecord* Devices::ErrorOf(DeviceLane& on, uint64_t seq) {
   return nullptr;
 }
 
-// Its error was cleared, or it is gone and its block may become another Var.
+// Called when the Var's error was cleared, or when the Var is gone and its block may become another Var.
 void Devices::ForgetVar(const VarCore* var) {
   if (!AnyLost()) return;
   MutexLock lock(lost_mu_);

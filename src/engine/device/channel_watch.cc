@@ -1,12 +1,13 @@
-// The channels' watch: a thread that makes no call of a device's, for the one case in which the retirement thread cannot help.
+// The channels' watch: a thread that never calls a device, for the one case in which the retirement thread cannot help.
 //
-// A launch on a stream whose queue is full waits until the device has taken some, and on CUDA it holds a lock meanwhile that
-// every other call needs. Behind a collective whose peer never comes that is for ever: the retirement thread is stuck in a
-// query, and with it the timeout that would abort the collective. So this thread looks at numbers alone. Where a channel is
-// overdue and the retirement thread has not come round since, it has the owner abort, which sets the device going. What had
-// been issued is failed by the retirement thread as soon as that is free again, before anything retires (`rescued_`).
+// A launch on a stream whose queue is full waits until the device has taken some work, and on CUDA it keeps a lock
+// meanwhile that every other call needs. Behind a collective whose peer never comes it waits for ever. Then the
+// retirement thread is stuck in a query, and cannot see that the collective's timeout is over. So this thread only
+// compares numbers. If a channel is overdue and the retirement thread has not finished a round since, it has the owner
+// abort, and the device goes on. The retirement thread then fails the issued ops before anything retires (`rescued_`).
 //
-// Threads: its own, made with the first channel that has a timeout. Errors: as those of the retirement thread's timeout.
+// Threads: its own, made with the first channel that has a timeout.
+// Errors:  the same as those of the retirement thread's timeout.
 #include <pthread.h>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ void Devices::WatchMain() {
   }
 }
 
-// By numbers that need no lock: whoever holds a lane's may be stuck, too.
+// Compares numbers that need no lock: the thread that has taken a lane's lock may be stuck, too.
 bool Devices::Overdue(Channel& channel, std::chrono::nanoseconds timeout) {
   const DeviceLane* const on = channel.lane.load(std::memory_order_acquire);
   if (!on || channel.rescued.load()) return false;
@@ -69,7 +70,8 @@ bool Devices::Overdue(Channel& channel, std::chrono::nanoseconds timeout) {
 }
 
 void Devices::Rescue(Channel& channel, ChannelOwner& owner, std::chrono::nanoseconds timeout) {
-  // seq_cst, before the abort. Partner: the looks behind each query, which see it if the abort had ended what was asked for.
+  // seq_cst, before the abort. Partner: the looks behind each query; they see it if the abort ended the work in
+  // question.
   channel.rescued.store(true);
   rescued_.fetch_add(1);
   owner.Fail("an op has not ended within the timeout of " +

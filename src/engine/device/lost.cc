@@ -1,11 +1,11 @@
-// A device that is lost: nothing is issued to it any more. What was issued and had not retired fails with it, all by one
-// error that names the ops; its Vars are poisoned when somebody looks at them: a point beyond the last good number of its
-// lane says so. What is pushed to the device later is skipped with the same error.
+// Lost devices. Nothing is issued to a lost device any more. The ops that were issued and had not retired fail, all
+// with one error that names them. A Var is poisoned when the next op or wait comes to it and its point lies beyond the
+// last good number of its lane. Ops that are pushed to the device later are skipped with the same error.
 //
-// A sticky error ends the work on the device, so its ops end at once, and no further call is made. After any other the
-// kernels may still run: ops fail only when their stream is empty, so that whoever hears of the failure may free what they
-// used. The retirement thread asks each stream, without blocking; a kernel that never ends is named by the watchdog, as on any
-// device, and given up at shutdown after drain_timeout.
+// A sticky error ends the work on the device, so the ops end at once, and the device is not called any more. After any
+// other error its kernels may still run: then ops fail only when their stream is empty, so that whoever sees the
+// failure may free what the kernels used. The retirement thread asks each stream, without blocking. The watchdog names
+// a kernel that never ends, as on any device; a shutdown gives it up after drain_timeout.
 #include <string>
 
 #include "core/core.h"
@@ -35,7 +35,7 @@ std::string Devices::DescribeIssued(const DeviceState& state) {
 }
 
 void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
-  if (why.of_capture()) return;  // of whoever captures; what it kept from being recorded is recorded by the next poll
+  if (why.of_capture()) return;  // another thread's capture was in the way; the next poll records what is missing
   using Loss = DeviceState::Loss;
   const std::string text = "device " + std::to_string(state.index) + " (" + state.device->info().kind +
                            ") was lost: " + why.text() + "; " + DescribeIssued(state);
@@ -44,7 +44,7 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
   {
     MutexLock lock(lost_mu_);
     if (state.lost.load(std::memory_order_relaxed)) {
-      error->Release();  // others saw it, too
+      error->Release();  // another thread was first
       if (why.sticky()) state.loss.store(Loss::kGone, std::memory_order_release);
       return;
     }
@@ -58,14 +58,14 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
       on.good.store(on.retired.load(std::memory_order_relaxed), std::memory_order_release);
     }
     const Loss loss = why.sticky() ? Loss::kGone : Loss::kEnds;  // mutant: lost_device_not_drained
-    // Only now may numbers retire that have failed. Partner: Poll.
+    // From here on numbers that have failed may retire. Partner: Poll.
     state.loss.store(loss, std::memory_order_release);
   }
   core_.NoteError(error);
   PollFaster();  // the thread retires what is left
 }
 
-// What was to end on a lost device does not.
+// At shutdown: the work that was to end on a lost device did not.
 void Devices::GiveUp(DeviceState& state) {
   const std::string text = "device " + std::to_string(state.index) + " (" + state.device->info().kind +
                            "), which was lost, was not done within drain_timeout: " + DescribeIssued(state) +
@@ -78,7 +78,7 @@ void Devices::GiveUp(DeviceState& state) {
   PollFaster();
 }
 
-// What waits for other ranks need not lose its device: it is aborted first, and looked at again in the next round.
+// Work that waits for other ranks is aborted first, which need not lose its device; the next round looks again.
 void Devices::LoseBusy() {
   const char* const kWhy = "the engine was shut down, and it was not done within drain_timeout";
   if (AbortChannels(kWhy)) return;
@@ -93,7 +93,7 @@ void Devices::LoseBusy() {
   }
 }
 
-// Turns the loss of a lane into the poison of the Vars that the op names, so that all that follows is as usual.
+// If the last device work on a Var of the op was lost, poisons the Var, so that all that follows goes as usual.
 void Devices::PassLostToVars(OpRecord* op) {
   for (uint32_t i = 0; i < op->n_access; ++i) {
     VarCore* const var = CoreOf(op->accesses()[i].var);
@@ -109,7 +109,8 @@ void Devices::PassLostToVars(OpRecord* op) {
     if (!error) continue;
     {
       MutexLock lock(points->mu);
-      const bool first = points->write.seq == write.seq && points->write.lane == write.lane;  // of several readers
+      const bool first =
+          points->write.seq == write.seq && points->write.lane == write.lane;  // else another reader was first
       if (first) {
         points->write = {};
         core_.SetPoison(var, error);

@@ -1,8 +1,9 @@
-// How long the work of a body takes on the device, by timed events around it. Read when the host knows that it has ended,
-// so nothing waits. Events come from a pool that grows to the most there ever were.
+// Measures how long the work of a body takes on the device, by timed events around it. They are read when the host
+// knows that the work has ended, so nothing waits for them. Events come from a pool, which grows to the largest number
+// ever used.
 //
-// Errors: a call that the device refuses leaves the work untimed. It is taken back from the thread's last error, where the op
-//         that is run there, or the next one, would be told of it.
+// Errors: if the device refuses a call, the work is not timed. The error is taken back from the device's last error of
+//         this thread; otherwise the op would fail for it.
 #include "core/core.h"
 #include "device/devices.h"
 
@@ -37,7 +38,7 @@ void Devices::EndTimer(Stream stream, DeviceTimer* timer) {
 int64_t Devices::ReadTimer(DeviceTimer* timer) {
   if (!timer->device) return -1;
   std::chrono::nanoseconds took{-1};
-  // A lost device is asked for nothing more.
+  // A lost device is not called any more.
   if (timer->device->lost.load(std::memory_order_acquire) ||
       !timer->device->device->Elapsed(timer->begin, timer->end, &took).ok()) {
     Untimed(timer);

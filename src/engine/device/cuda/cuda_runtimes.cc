@@ -1,7 +1,8 @@
-// The instances of the CUDA runtime in this process. A binary that links the static one, nvcc's default, has one of its own: what its
-// launches failed by is found there, and in no other. Each that includes cuda_stream.h says how it is asked.
+// The instances of the CUDA runtime in this process. A binary that links the static runtime, which is nvcc's default,
+// has an instance of its own, and only that one knows the errors of its launches. Each binary that includes
+// cuda_stream.h enters a function here that asks its instance.
 //
-// Threads: any. A full table leaves later ones out: their errors go unseen, as without it.
+// Threads: any. If the table is full, later instances are left out, and their errors are not seen.
 #include "device/cuda/cuda_runtimes.h"
 
 #include <array>
@@ -18,7 +19,7 @@ struct Place {
   std::atomic<TakeCudaErrorFn> take{nullptr};  // release: an entry. Partner: the acquire in TakeErrorOfRuntimes
 };
 constinit std::array<Place, kMostRuntimes> g_runtimes;
-// How many places have ever been used. release, behind the entry. Partner: the acquire in TakeErrorOfRuntimes.
+// How many places have ever been used. release: publishes the entry. Partner: the acquire in TakeErrorOfRuntimes.
 constinit std::atomic<size_t> g_used{0};
 
 }  // namespace

@@ -1,9 +1,9 @@
-// What other instances of the CUDA runtime in this process know: see cuda_runtimes.cc.
+// The errors that other instances of the CUDA runtime in this process know, see cuda_runtimes.cc.
 #pragma once
 
 namespace engine::detail {
 
-// The last errors of the calling thread in all instances but `ours`, taken: the first that is none of cudaSuccess, else 0.
+// Takes the calling thread's last errors from all instances but `ours`, and returns the first error; 0: there is none.
 int TakeErrorOfRuntimes(const void* ours);
 
 }  // namespace engine::detail

@@ -1,16 +1,18 @@
-// CudaVisit: a thread's calls of CUDA on a device's behalf, which leave what is the thread's own as it was.
+// CudaVisit: lets a thread call CUDA for a device, and afterwards leaves the thread as it was.
 //
-// Two things of a thread would else be in the way of the engine, or the engine in the way of them:
+// Two properties of a thread could disturb the engine, or be disturbed by it:
 //   the current device   a call without one makes a context on device 0, and so does going "back" to device 0 with
 //                        cudaSetDevice. A visit pushes the device's context and pops it again (the driver's calls, by
 //                        cudaGetDriverEntryPoint), so that a thread that had no context has none afterwards.
 //   the capture mode     in the default mode a query or an allocation fails while any other thread captures in global
-//                        mode (the default of CUDA and PyTorch), and spoils that capture. A visit ignores others' captures.
-// Threads that are the engine's own (EnterThread) have both for good, so that a visit there makes no call, or looks at the
-// current device where there are several.
+//                        mode (the default of CUDA and PyTorch), and spoils that capture. A visit ignores others'
+//                        captures.
+// The engine's own threads (EnterThread) are set up once. A visit there makes no call; if there are several devices, it
+// looks at the current one.
 //
-// Threads:   one visit belongs to one thread. Ownership: the context is the process's primary one, and stays until it ends.
-// Errors:    status() says what the visit failed by; its end fails silently.
+// Threads:   one visit belongs to one thread.
+// Ownership: the context is the process's primary one, which stays until the process ends.
+// Errors:    status() says why the visit failed; errors at its end are ignored.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +21,7 @@
 
 namespace engine::detail {
 
-// A device's context, and how a thread comes to it.
+// A device's context, and the calls that push and pop it.
 struct CudaContext {
   int ordinal = 0;
   bool alone = false;  // the process has no other device: this one is current on every thread
@@ -31,10 +33,10 @@ struct CudaContext {
 // The primary context of device `ordinal`, of `devices` in all.
 DeviceStatus OpenCudaContext(int ordinal, int devices, CudaContext* context);
 
-// The calling thread is the engine's: the device is current there from now on, and others' captures are ignored.
+// Called by the engine's own threads: makes the device current for good, and ignores other threads' captures.
 DeviceStatus EnterCudaThread(const CudaContext& context);
 
-// The calling thread begins a capture, or has ended it.
+// Called when this thread begins a capture, and when it has ended it.
 void NoteCudaCapture(bool begins);
 
 class CudaVisit {
@@ -44,18 +46,18 @@ class CudaVisit {
     kThis,  // the calls work on the current device
   };
   enum class Captures : bool {
-    kOfOthers,  // are ignored; what this thread captures still forbids what it forbids
-    kAll,       // are ignored
+    kOfOthers,  // captures of other threads are ignored; those of this thread still forbid what they forbid
+    kAll,       // all captures are ignored
   };
   explicit CudaVisit(const CudaContext& to, Device device = Device::kAny, Captures ignored = Captures::kOfOthers);
   ~CudaVisit();
   CudaVisit(const CudaVisit&) = delete;
   const DeviceStatus& status() const { return status_; }
-  // Of a call that gives something back, made whether or not the visit went well.
+  // For calls that give something back, which are made whether or not the visit succeeded.
   DeviceStatus After(DeviceStatus released) const { return released.ok() ? status_ : released; }
 
  private:
-  bool Try(DeviceStatus status);  // keeps it; whether it is ok
+  bool Try(DeviceStatus status);  // keeps the status, and returns whether it is ok
 
   const CudaContext& to_;
   bool pushed_ = false, exchanged_ = false;

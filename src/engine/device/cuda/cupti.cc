@@ -1,8 +1,8 @@
-// Blocking calls of CUDA, seen by CUPTI. It is loaded when somebody asks for debug checks, so that nobody else needs it.
+// Finds blocking calls of CUDA through CUPTI, which is loaded only when debug checks are asked for.
 //
-// Runtime calls are seen by their own names; what is called below them, or by libraries that use the driver alone, by the
-// driver's. The first one in a body counts, which is the outermost. CUPTI has one subscriber a process: under a profiler that
-// is the profiler, and nothing is seen here.
+// Calls of the runtime are seen under their own names, calls of the driver under the driver's. The first call in a body
+// counts; it is the outermost. CUPTI has one subscriber in a process. Under a profiler that is the profiler, and
+// nothing is seen here.
 #include "device/cuda/cupti.h"
 
 #include <cuda_runtime_api.h>

@@ -1,11 +1,12 @@
-// Executor: what runs the work of a software device, lane by lane. Two of them: threads, and a virtual clock.
+// Executor: runs the work of a software device, lane by lane. There are two: one with threads, one with a virtual
+// clock.
 //
 // A lane runs its commands in order. A command is a kernel (or what acts like one), or a wait for a marker of another
 // lane. A marker is a lane and how many of its commands must have ended: what an event stands for.
 //
 // Threads:   every method on any thread. Push calls for one lane are serialized by the caller.
 // Ownership: lanes live as long as the executor; the caller reuses idle ones.
-// Errors:    the first body that throws makes the device lost: nothing is run after that and no wait blocks any more.
+// Errors:    the first body that throws makes the device lost: after that nothing runs, and no wait blocks.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,7 @@ struct Marker {
   uint64_t sequence = 0;
 };
 
-// A hold: the command ends once it was released. Guarded by what guards the lane's queue.
+// A hold: its command ends only after the hold was released. Guarded by the lock of the lane's queue.
 struct Hold {
   Lane* const lane;  // of the command
   bool released = false;
@@ -75,7 +76,7 @@ class Executor {
     MutexLock lock(lost_mu_);
     return lost_status_;
   }
-  // The first one counts. Wakes everybody.
+  // Makes the device lost, with the first failure, and wakes all waiters.
   void Lose(DeviceStatus why) {
     {
       MutexLock lock(lost_mu_);
@@ -88,7 +89,7 @@ class Executor {
 
  protected:
   virtual void WakeAll() = 0;
-  // Runs a body; false if it failed, and then the caller says Lose(*failure) when it holds no lock that WakeAll takes.
+  // Runs a body. False: it failed; the caller must call Lose(*failure) without any lock that WakeAll takes.
   bool RunBody(const SoftwareKernel& work, DeviceStatus* failure);
   std::shared_ptr<DeviceObserver> observer_;
 

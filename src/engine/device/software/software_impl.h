@@ -1,7 +1,7 @@
 // SoftwareDeviceImpl: the host's side of a software device. It validates, counts, prices, injects faults, tells
 // observers, notes captures, and hands the rest to an executor.
 //
-// Threads:   one lock for everything on this side; blocking calls let go of it before they block.
+// Threads:   one lock for everything on this side; blocking calls drop it before they block.
 // Locks:     mu_, then those of the executor.
 // Errors:    a call fails before it has changed anything.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace engine::detail {
 
-// The device's lock. A kernel body that calls the device fails by this, instead of waiting for itself.
+// The device's lock. A kernel body that calls the device is refused here; otherwise it would wait for itself.
 class SCOPED_CAPABILITY DeviceLock {
  public:
   explicit DeviceLock(Mutex& mu) ACQUIRE(mu) : mu_(mu) {

@@ -2,7 +2,7 @@
 //
 // Each lane has at most one command in progress; those that will end by themselves lie in a heap by the time at which
 // they do. A command's body runs at its end. Lanes whose head waits for a marker are parked at that marker's lane.
-// One lock for everything, held while bodies run: at any time one host thread is "the device".
+// One lock for everything. It is taken while bodies run, so at any time at most one host thread is "the device".
 #include <algorithm>
 #include <queue>
 #include <random>
