@@ -94,9 +94,7 @@ MECHANISMS = ("tiny_regime", "pauses", "takes_many", "prefetch_tails", "prefetch
 for _name in MECHANISMS:
     CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
 CONTENDERS |= {
-    "without lingers": Contender("makespan_ours", without="lingers"),
     "without turns": Contender("serving", without="turns"),
-    "without resting_producers": Contender("stages", without="resting_producers"),
 }
 
 PEERS = (
@@ -252,9 +250,7 @@ TASK_BENCH = tuple(
 SUITES = {
     "mechanisms": (
         Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + (REST[1], REST[3], REST[5]) + TASK_BENCH),
-        Group("ranked", "cost_model", ("without lingers",), MAKESPANS),
         Group("serving", "inline", ("without turns",), CLOSED),
-        Group("stages", "stage", ("without resting_producers",), HANDOVER + PIPELINES),
     ),
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),

@@ -107,7 +107,7 @@ void StageBuffer::LimitTo(uint64_t place, std::exception_ptr error) {
   while (!slots_.empty() && slots_.back().place >= place) {
     Slot& slot = slots_.back();
     if (slot.state == State::kReady) --ready_, bytes_ -= slot.item.bytes();
-    if (slot.state == State::kWaiting) LeaveWaiting(slot.place, released);
+    if (slot.state == State::kWaiting) LeaveWaiting(slot.place);
     if (slot.state != State::kMaking) Discard(std::move(slot.item));  // its producer will be told otherwise
     slots_.pop_back();
   }
@@ -117,19 +117,9 @@ bool StageBuffer::Waits(uint64_t place) const {
   return std::find(waiting_.begin(), waiting_.end(), place) != waiting_.end();
 }
 
-void StageBuffer::LeaveWaiting(uint64_t place, std::vector<uint64_t>& to) {
+void StageBuffer::LeaveWaiting(uint64_t place) {
   std::erase(waiting_, place);
-  to.push_back(place);
-}
-
-void StageBuffer::EndRest() {
-  released.insert(released.end(), resting_.begin(), resting_.end());
-  resting_.clear();
-}
-
-void StageBuffer::Stop() {
-  stopped_ = true;
-  EndRest();
+  released.push_back(place);
 }
 
 StageBuffer::Time StageBuffer::RoomDeadline(uint64_t place) {
@@ -144,7 +134,7 @@ bool StageBuffer::Expired(uint64_t place) {
 
 void StageBuffer::DropWaiting(uint64_t place) {
   Slot& slot = At(place);
-  LeaveWaiting(place, released);
+  LeaveWaiting(place);
   ++drops_;
   trash.push_back(std::move(slot.item));
   if (!limits_.ordered) Done(slot.ticket);
@@ -175,13 +165,8 @@ StageBuffer::Take StageBuffer::TakeItem(StageItem* item) {
   }
   slots_.pop_front();
   if (!waiting_.empty()) {
-    ahead_ = making_ == 0 ? std::min(ahead_ + 1, kSurelyAhead) : 0;
     progress_ = clock_.Now();
     LetIn();
-  } else if (!resting_.empty()) {
-    if (!MayRest()) EndRest();
-  } else if (ready_ < limits_.capacity / 2) {
-    ahead_ = 0;
   }
   return Take::kItem;
 }
@@ -192,9 +177,8 @@ void StageBuffer::LetIn() {
     Slot& slot = At(*std::min_element(waiting_.begin(), waiting_.end()));
     if (!HasRoom(slot)) break;
     Enter(slot);
-    LeaveWaiting(slot.place, resting_);
+    LeaveWaiting(slot.place);
   }
-  if (!resting_.empty() && !MayRest()) EndRest();  // mechanism: resting_producers
 }
 
 void StageBuffer::Done(uint64_t ticket) {

@@ -7,9 +7,6 @@
 // Order:     each item has a place. If `ordered`, the place is the ticket; otherwise items get places as they are put.
 //            Items leave by place. The item of the lowest place (the head) is always let in, so that no order of
 //            arrivals can block; the other items leave one seat for it.
-// Waking:    if producers keep the buffer full, item for item, each rests after its item was let in until the buffer is
-//            half empty. Waking a producer costs the consumer some microseconds, so it pays that once for several
-//            items.
 // Errors:    the lowest place that ended or failed is the limit: nothing at or behind it is ever delivered.
 #pragma once
 
@@ -101,7 +98,6 @@ class StageBuffer {
     uint64_t place = 0;
     State state = State::kMaking;
   };
-  static constexpr int kSurelyAhead = 16;
   static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
 
   Slot& Append(uint64_t ticket, uint64_t place);
@@ -114,11 +110,8 @@ class StageBuffer {
   bool HasRoom(const Slot& slot) const;
   void Enter(Slot& slot);
   void Discard(StageItem item);
-  void LeaveWaiting(uint64_t place, std::vector<uint64_t>& to);
-  // Whether producers may rest, because they are far ahead of the consumer.
-  bool MayRest() const { return ahead_ >= kSurelyAhead && ready_ > (limits_.capacity + 1) / 2 && !stopped_; }
-  void EndRest();
-  void Stop();
+  void LeaveWaiting(uint64_t place);
+  void Stop() { stopped_ = true; }
   void LimitTo(uint64_t place, std::exception_ptr error);
   void LetIn();
   void Done(uint64_t ticket);
@@ -132,8 +125,6 @@ class StageBuffer {
   uint64_t limit_ = kNone;         // the stream ends before this place
   std::exception_ptr error_;       // why the stream failed, if it did
   std::vector<uint64_t> waiting_;  // places; few, at most one for each producer
-  std::vector<uint64_t> resting_;  // places of items that were let in, whose producers have not been told yet
-  int ahead_ = 0;                  // about how many takes in a row found the buffer full and all producers waiting
   Time progress_{};                // the last take, or the last time that the head could be taken, while items wait
   uint64_t begun_ = 0, delivered_ = 0, position_ = 0;
   std::set<uint64_t> done_ahead_;  // unordered: tickets that are done with, beyond position_

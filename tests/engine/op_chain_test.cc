@@ -1,6 +1,7 @@
 // HeldOps: ops for a device start together, one after another; nobody is ever kept waiting by ops that are still held, and
 // ops for the host are not held at all.
 #include <latch>
+#include <optional>
 
 #include "support/on_device.h"
 
@@ -379,12 +380,35 @@ TEST(Redirected, OneThatYieldsTakesOnlyWhatHasAPlacementOfItsOwn) {
     EXPECT_TRUE(ran);
     eng.Push({.place = Gpu(0)}, [] { FAIL() << "recorded, not run"; });
     EXPECT_EQ(yields.seen, 1);
+    EXPECT_EQ(Redirect::Of(eng, Cpu()), nullptr);
     const Redirect capture(eng, first);
     eng.Push({.name = "host"}, [] { FAIL() << "recorded, not run"; });
     eng.Push({.place = Gpu(0)}, [] { FAIL() << "recorded, not run"; });
   }
   EXPECT_EQ(first.seen, 2);
   EXPECT_EQ(yields.seen, 1);
+}
+
+// A yielding one notes whether one that takes every op lies outside of it. That one may be another engine's, or end first.
+TEST(Redirected, OneThatYieldsPassesHostOpsBesideCapturesThatAreNotForThem) {
+  Engine eng(OnDevice(1)), other({.workers = 0});
+  struct Recorder final : Submitter {
+    int seen = 0;
+    void Submit(const OpDesc&, detail::ClosureRef, Site) override { ++seen; }
+  } captured, yields;
+  int ran = 0;
+  const auto push = [&] { eng.Push({.name = "host"}, [&] { ++ran; }), eng.WaitAll(); };
+  std::optional<Redirect> foreign(std::in_place, other, captured), ended(std::in_place, eng, captured);
+  const Redirect inside(eng, yields, Redirect::Rank::kYields);
+  push();
+  EXPECT_EQ(captured.seen, 1);
+  ended.reset();
+  push();
+  foreign.reset();
+  push();
+  EXPECT_EQ(ran, 2);
+  EXPECT_EQ(captured.seen, 1);
+  EXPECT_EQ(yields.seen, 0);
 }
 
 }  // namespace

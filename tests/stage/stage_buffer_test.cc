@@ -313,76 +313,13 @@ TEST_F(StageBufferTest, GrowingLetsInWhoWaits) {
   EXPECT_EQ(buffer_->waiting(), 1u);
 }
 
-// A producer that keeps the buffer full is told to go on for several items at once, as long as that leaves half of them.
-class RestTest : public StageBufferTest {
- protected:
-  // Finishes items until one has to wait for room; that is its place.
-  void Fill() {
+TEST_F(StageBufferTest, AProducerIsToldByTheTakeThatMakesRoomForItsItem) {
+  Make({.capacity = 8, .threads = 1});
+  for (int i = 0; i < 30; ++i) {
     while (PutItem(Begin()) == Put::kReady) {
     }
-  }
-  // Takes one, and says how many producers may go on because of it.
-  size_t Take() {
-    EXPECT_EQ(Next(), std::to_string(taken_++));
-    return std::exchange(buffer_->released, {}).size();
-  }
-  int taken_ = 0;
-};
-
-TEST_F(RestTest, AProducerFarAheadIsToldOncePerHalfABuffer) {
-  Make({.capacity = 8, .threads = 1});
-  Fill();
-  for (int i = 0; i < 15; ++i) {
-    EXPECT_EQ(Take(), 1u);
-    Fill();
-  }
-  for (int round = 0; round < 3; ++round) {
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(Take(), 0u);
-    EXPECT_EQ(buffer_->ready(), 5u);
-    EXPECT_EQ(Take(), 1u);
-    Fill();
-  }
-}
-
-TEST_F(RestTest, WhatRestsIsNotTooLateAndNeitherIsDroppedNorFailed) {
-  Make({.capacity = 8, .threads = 1, .timeout = 10s});
-  Fill();
-  while (Take() == 1) Fill();
-  clock_.Turn(1h);
-  EXPECT_FALSE(buffer_->Expired(place_));
-  EXPECT_EQ(buffer_->RoomDeadline(place_), StageBuffer::Time::max());
-}
-
-TEST_F(RestTest, AnEndOfAnyKindAndMoreRoomEndTheRest) {
-  for (const auto end : {&StageBuffer::Close, &StageBuffer::Cancel}) {
-    Make({.capacity = 8, .threads = 1});
-    taken_ = 0;
-    Fill();
-    while (Take() == 1) Fill();
-    ((*buffer_).*end)();
-    EXPECT_EQ(buffer_->released, std::vector<uint64_t>{place_});
-  }
-  Make({.capacity = 8, .threads = 1});
-  taken_ = 0;
-  Fill();
-  while (Take() == 1) Fill();
-  buffer_->Grow(20, 1);
-  EXPECT_EQ(buffer_->released, std::vector<uint64_t>{place_});
-}
-
-TEST_F(RestTest, AProducerThatIsHardlyAheadIsToldAtOnce) {
-  Make({.capacity = 8, .threads = 1});
-  Fill();
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(Take(), 1u);
-    const uint64_t ticket = Begin();
-    EXPECT_EQ(Take(), 0u);  // still at it
-    EXPECT_EQ(PutItem(ticket), Put::kReady);
-    Fill();
-    if (i % 10 == 9) {  // and once in a while it falls behind
-      while (buffer_->ready() > 2) Take();
-      Fill();
-    }
+    EXPECT_EQ(Next(), std::to_string(i));
+    EXPECT_EQ(std::exchange(buffer_->released, {}), std::vector<uint64_t>{place_});
   }
 }
 

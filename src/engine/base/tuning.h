@@ -56,9 +56,6 @@ inline constexpr int64_t kSharedTaskNanos = 300;
 // How long a worker of a ranked run that finds nothing ready looks for more before it sleeps, in spins
 // (EngineOptions::spin): a wake takes longer than the nodes of such runs.
 inline constexpr int kRankedSpins = 5;
-// How long that worker looks for the next run after one has ended, in spins. `./run perf policies --only fork_join_5`:
-// without it the second worker begins its part of the next step some 20 us later.
-inline constexpr int kLingerSpins = 2;
 // How long a run keeps a worker while other ops are ready in its pool.
 inline constexpr int64_t kRunTurnMicros = 1000;
 

@@ -182,7 +182,11 @@ void Engine::Delete(Var& var) {
 thread_local constinit detail::PushScopes detail::t_scopes{};
 
 Redirect::Redirect(Engine& engine, Submitter& to, Rank rank) noexcept
-    : core_(engine.core_), to_(&to), rank_(rank), outer_(std::exchange(detail::t_scopes.redirect, this)) {}
+    : core_(engine.core_),
+      to_(&to),
+      rank_(rank),
+      any_first_(rank == Rank::kFirst || (detail::t_scopes.redirect && detail::t_scopes.redirect->any_first_)),
+      outer_(std::exchange(detail::t_scopes.redirect, this)) {}
 Redirect::~Redirect() {
   detail::Unlink(&detail::PushScopes::redirect, this, [](Redirect& r) -> Redirect*& { return r.outer_; });
 }
@@ -202,14 +206,14 @@ uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail:
 }  // namespace
 
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (detail::t_scopes.redirect) [[unlikely]]
+  if (const Redirect* r = detail::t_scopes.redirect; r && r->MayTake(desc.place)) [[unlikely]]
     if (Submitter* to = Redirect::Of(*this, desc.place)) return Forward(*to, desc, fn, site);
   if (!fn.type->async) [[likely]]
     return core_->PushSync(desc, fn, site);
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (detail::t_scopes.redirect) [[unlikely]]
+  if (const Redirect* r = detail::t_scopes.redirect; r && r->MayTake(desc.place)) [[unlikely]]
     if (Submitter* to = Redirect::Of(*this, desc.place)) return TryForward(*to, desc, fn, site);
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn), .may_wait = false});
 }

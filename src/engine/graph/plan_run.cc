@@ -180,7 +180,6 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       }
     }
     Drop(run);
-    worker->lingers = !next;
     return next;
   }
   OpRecord* next = EndTasks(now, run, ended, t_role_lent ? nullptr : worker);

@@ -163,14 +163,12 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
 }
 
 OpRecord* Pool::Search(Worker& worker) {
-  // Only two kinds of workers spin: the last one awake, because its sleep is the one that costs the next push a wake,
-  // and one whose last op was of a ranked run.
+  // Only the last worker awake spins, because its sleep is the one that costs the next push a wake.
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
-  const bool lingers = std::exchange(worker.lingers, false);  // mechanism: lingers
-  if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);
+  if (spin_.count() == 0 || !last_awake) return Find(worker, true);
   SpinPlaces& places = host_.spin_places();
   SpinPlaces::Note(places.searcher);
-  const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
+  const auto begin = Clock::now(), until = begin + spin_;
   // If ops arrive in a stream: the more ops were found in a row, the longer the first pause, so that the pusher gets
   // ahead.
   uint32_t pauses = tuning::kIdlePauses;

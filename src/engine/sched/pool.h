@@ -42,7 +42,6 @@ struct alignas(64) Worker {
   bool doubts = false;                     // the last mean was not tiny, so the next one decides whether ops still are
   std::chrono::nanoseconds searched{0};    // time spent searching since the last mean; it counts for no op
   struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
-  bool lingers = false;    // its last op was of a ranked run, which many workers share, so another may follow soon
   bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
   // 1 + the epoch parity of an op that it has completed and WaitAll waits for, if it has not notified WaitAll yet; else
   // 0.
