@@ -6,6 +6,7 @@
 #include <engine/engine.h>
 #include <pthread.h>
 
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,33 +78,26 @@ class Ours {
     }
     if (name == "bulk_closures") return BulkOfClosures(n);
     if (name.starts_with(TaskBench::kPrefix)) return TaskBench(engine_).Run(name.substr(TaskBench::kPrefix.size()), n);
+    if (name.starts_with(kHostBulk)) return HostBulk(name.substr(kHostBulk.size()), n);
     if (name.starts_with(kAlone)) return Alone(name.substr(kAlone.size()), n);
     return Answer::Skip("no such case");
   }
 
  private:
-  static constexpr std::string_view kAlone = "alone_";
+  static constexpr std::string_view kAlone = "alone_", kHostBulk = "bulk_host_";
 
   // The two sides of an op, one after the other on one thread (an engine without workers, whose ops run inside the
   // wait), in batches that stay in the cache: what a pushing thread and a worker would do if no cache line moved
   // between them.
   Answer Alone(std::string_view program, std::size_t n) {
-    constexpr std::size_t kBatch = 404;  // four fans
     Config config;
     config.workers = 0;
     Ours alone(config);
     std::vector<double> pushed, ran;
     const Dag dag = MakeDag(n);
     for (std::size_t at = 0; at + kBatch <= n; at += kBatch) {
-      const auto push = [&](const auto& op) { alone.Push(op); };
       const auto start = Clock::now();
-      if (program == kIndependent) Independent(push, kBatch);
-      if (program == kOwnVar)
-        for (std::size_t i = 0; i < kBatch; ++i) push(Writer{{}, {static_cast<VarId>((at + i) % kAllVars)}});
-      if (program == kChain) Chain(push, kBatch);
-      if (program == kFanOut) Fan(push, kBatch);
-      if (program == kRandomDag)
-        for (std::size_t i = 0; i < kBatch; ++i) push(dag[at + i]);
+      alone.PushBatch(program, dag, at);
       const auto middle = Clock::now();
       alone.WaitAll();
       pushed.push_back(NsBetween(start, middle) / kBatch);
@@ -112,6 +106,52 @@ class Ours {
     if (pushed.empty()) return Answer::Skip("too few ops");
     const double push = Quantile(pushed, 0.5), run = Quantile(ran, 0.5);
     return {{{"ns_per_op", push + run}, {"push_ns", push}, {"run_ns", run}}, {}};
+  }
+
+  // Ops for the host inside a bulk, and the same ops outside, batch by batch in turns on one engine: two processes
+  // differ by more than the bulk costs.
+  Answer HostBulk(std::string_view program, std::size_t n) {
+    Config config;
+    config.workers = 0;
+    Ours alone(config);
+    std::vector<double> inside, outside, ratios;
+    const Dag dag = MakeDag(n);
+    const auto timed = [&](std::size_t at, bool in_bulk) {
+      const auto start = Clock::now();
+      {
+        std::optional<engine::Bulk> bulk;
+        if (in_bulk) bulk.emplace(alone.engine_, 15);
+        alone.PushBatch(program, dag, at);
+      }
+      alone.WaitAll();
+      return NsBetween(start, Clock::now()) / kBatch;
+    };
+    for (std::size_t at = 0; at + kBatch <= n; at += kBatch) {
+      const bool bulk_first = at / kBatch % 2;
+      const double first = timed(at, bulk_first), second = timed(at, !bulk_first);
+      inside.push_back(bulk_first ? first : second);
+      outside.push_back(bulk_first ? second : first);
+      ratios.push_back(inside.back() / outside.back());
+    }
+    if (ratios.empty()) return Answer::Skip("too few ops");
+    return {{{"ratio_to_no_bulk", Quantile(ratios, 0.5)},
+             {"ns_per_op", Quantile(inside, 0.5)},
+             {"no_bulk_ns", Quantile(outside, 0.5)}},
+            {}};
+  }
+
+  static constexpr std::size_t kBatch = 404;  // four fans
+
+  // Pushes `kBatch` ops of a program, from op `at` of it.
+  void PushBatch(std::string_view program, const Dag& dag, std::size_t at) {
+    const auto push = [&](const auto& op) { Push(op); };
+    if (program == kIndependent) Independent(push, kBatch);
+    if (program == kOwnVar)
+      for (std::size_t i = 0; i < kBatch; ++i) push(Writer{{}, {static_cast<VarId>((at + i) % kAllVars)}});
+    if (program == kChain) Chain(push, kBatch);
+    if (program == kFanOut) Fan(push, kBatch);
+    if (program == kRandomDag)
+      for (std::size_t i = 0; i < kBatch; ++i) push(dag[at + i]);
   }
 
   // Batches of the two take turns, so that both have the same clock rate.

@@ -29,16 +29,15 @@ enum class Policy : uint8_t {
 // PolicyRules: what a policy decides. Each policy has a row; the engine asks the row, and nowhere which policy it is.
 struct PolicyRules {
   bool uses_workers = true;     // false: the caller runs ops at their push, and runs of plans in a precomputed order
-  bool takes_turns = false;     // threads that share a processor run their runs of plans one after another
   bool own_intra_op = false;    // ParallelFor uses intra_op_threads threads; false: as many as its pool has workers
   bool measures_plans = false;  // the plan's cost model chooses how a run of the plan goes
 };
 // Not in RulesOf: there the table would be built anew at each call, which is at each push.
 inline constexpr PolicyRules kRules[] = {
-    {},                                                                  // kThreaded
-    {.uses_workers = false, .takes_turns = true, .own_intra_op = true},  // kInline
-    {.uses_workers = false},                                             // kNaive
-    {.measures_plans = true},                                            // kCostModel
+    {},                                             // kThreaded
+    {.uses_workers = false, .own_intra_op = true},  // kInline
+    {.uses_workers = false},                        // kNaive
+    {.measures_plans = true},                       // kCostModel
 };
 constexpr const PolicyRules& RulesOf(Policy policy) noexcept { return kRules[static_cast<uint8_t>(policy)]; }
 constexpr bool UsesWorkers(Policy policy) noexcept { return RulesOf(policy).uses_workers; }

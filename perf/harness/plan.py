@@ -90,12 +90,9 @@ CONTENDERS = {
 }
 
 # The library without one mechanism each: who is measured with and without it, and on what.
-MECHANISMS = ("tiny_regime", "pauses", "takes_many", "prefetch_tails", "prefetch_end", "prefetch_follower")
+MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "prefetch_accesses", "keeps_successor", "spins")
 for _name in MECHANISMS:
     CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
-CONTENDERS |= {
-    "without turns": Contender("serving", without="turns"),
-}
 
 PEERS = (
     "taskflow dynamic",
@@ -220,6 +217,11 @@ IN_PYTHON = (
     ),
 )
 
+HOST_BULKS = tuple(
+    Case(f"bulk_host_{case.name}", f"one thread: an op for the host inside a bulk of 15, beside the same op outside: {case.title}",
+         "ratio_to_no_bulk", quick_n=100_000, scaled=False, beside=("ns_per_op", "no_bulk_ns"))
+    for case in THROUGHPUT
+)
 CLOSURES = (
     Case("bulk_closures", "one thread: an op of a bulk above its registration, in a chain of closures",
          "ratio_to_mutex_pair", quick_n=100_000, scaled=False,
@@ -250,7 +252,6 @@ TASK_BENCH = tuple(
 SUITES = {
     "mechanisms": (
         Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + (REST[1], REST[3], REST[5]) + TASK_BENCH),
-        Group("serving", "inline", ("without turns",), CLOSED),
     ),
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),
@@ -262,6 +263,7 @@ SUITES = {
     ),
     "bulk": (
         Group("bulk", "ours, bulk 15", ("mxnet bulk 15", "ours"), THROUGHPUT[2:]),
+        Group("host", "ours", (), HOST_BULKS),
         Group("closures", "ours", (), CLOSURES),
     ),
     "core": (

@@ -144,9 +144,9 @@ struct SpinPlaces {
 // One round of a spin: a few pauses with a look after each; then other threads may run on this core. If the thread for
 // which we wait is known to be on this core, they may at once. Returns true if a look was successful.
 template <class Look>
-bool SpinRound(uint32_t round, uint32_t pauses, const std::atomic<int>& other, Look&& look) {
+bool SpinRound(uint32_t round, const std::atomic<int>& other, Look&& look) {
   const bool together = other.load(std::memory_order_relaxed) == sched_getcpu();
-  for (uint32_t i = 0; i < pauses && !together; ++i) {
+  for (uint32_t i = 0; i < tuning::kIdlePauses && !together; ++i) {
     Pause();
     if (look()) return true;
   }
@@ -163,7 +163,7 @@ bool SpinUntil(Condition condition, std::chrono::nanoseconds most, SpinPlaces& p
   SpinPlaces::Note(places.waiter);
   const auto until = std::min(Clock::now() + most, deadline);
   uint32_t round = 0;
-  while (!SpinRound(round++, tuning::kIdlePauses, places.searcher, condition))
+  while (!SpinRound(round++, places.searcher, condition))
     if (Clock::now() >= until) return false;
   return true;
 }

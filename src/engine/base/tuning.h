@@ -22,11 +22,6 @@ inline constexpr uint32_t kPrefetchAhead = 4;
 inline constexpr uint32_t kPrefetchBlocks = 6;
 // How often an idle worker or waiter pauses between two looks.
 inline constexpr uint32_t kIdlePauses = 16;
-// How often a worker pauses for each op that it ran in a row before it found none, and at most (some 4 us). The pusher
-// gets ahead by some ops meanwhile, so that the lines of the queue and of the Vars do not change cores for each op.
-// `./run perf core --only a_own_var`: 72 ns an op without, 56 with.
-inline constexpr uint32_t kPausesPerOp = 8;
-inline constexpr uint32_t kMostPauses = 200;
 // After this many rounds of such looks each is followed by a yield: as long as a hand-over between two cores takes.
 inline constexpr uint32_t kRoundsAlone = 1;
 // A worker takes the mean of this many ops: a clock read of about 25 ns is then under half a nanosecond an op.

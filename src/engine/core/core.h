@@ -35,7 +35,6 @@
 #include "order/op_kind.h"
 #include "order/op_record.h"
 #include "sched/pool.h"
-#include "sched/processor_turns.h"
 
 namespace engine::detail {
 
@@ -196,7 +195,6 @@ class EngineCore final : public PoolHost {
   CallerPool& caller_pool() { return caller_pool_; }
   Watchdog& watchdog() { return watchdog_; }
   Arena& ops() { return ops_; }
-  ProcessorTurns& turns() { return turns_; }
 
   // --- core.cc
   void StartLostThreads();  // in a fork's child, on its first use of the engine
@@ -275,7 +273,6 @@ class EngineCore final : public PoolHost {
   OpChain* OpenChain(ThreadSlot& slot, Draft& draft, ChainOwner& owner, uint32_t* count);
   // execute.cc
   OpRecord* ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* worker, ErrorRecord** raised);
-  static void PrefetchFollower(OpRecord* op);
   void RunInternal(Pass& pass, OpRecord* op);  // internal_ops.cc
   void RecycleOther(OpRecord* op);             // a deletion, or a block from operator new
 
@@ -328,8 +325,6 @@ class EngineCore final : public PoolHost {
 
   OpChains chains_{*this};
   Watchdog watchdog_{*this};
-
-  ProcessorTurns turns_;
 
   std::atomic<Clock::time_point> trace_start_{};  // relaxed: written before tracing_ is released
 };

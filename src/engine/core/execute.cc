@@ -9,7 +9,7 @@ thread_local constinit bool t_in_piece = false;
 
 void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
   // The op is likely to run next. Its header is in the cache already.
-  PrefetchToWrite(op->accesses());
+  PrefetchToWrite(op->accesses());  // mechanism: prefetch_accesses
   if (op->n_access > 2) PrefetchToWrite(op->accesses() + 2);
   op->extra.next = nullptr;
   if (pass.last_ready) {
@@ -228,15 +228,6 @@ void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
   error->Release();
 }
 
-// Along a chain of dependent ops, the block of the next op is known only when this one ends. `op` runs next: fetching
-// the block of its own successor now hides one of two line transfers.
-void EngineCore::PrefetchFollower(OpRecord* op) {
-  if (op->n_access == 0 || op->accesses()[0].read()) return;
-  const uintptr_t link = op->accesses()[0].link.load(std::memory_order_relaxed);
-  if (link & Protocol::kBits || !link) return;
-  PrefetchBlock(reinterpret_cast<const void*>(link));
-}
-
 // Starts the ops that became ready. A worker keeps the last op of its own pool and runs it next; all others are queued.
 // Readers of a group are granted in reverse order, so the last op is the one that was pushed first, and the worker's
 // queue gives the next. `keep` is the next member of a chain: it comes last, and runs next if it is ready.
@@ -251,7 +242,7 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
       continue;
     }
     op->extra.state.store(OpState::kReady, std::memory_order_relaxed);
-    if (!worker || op->extra.pool != worker->pool->index()) {
+    if (!worker || op->extra.pool != worker->pool->index()) {  // mechanism: keeps_successor
       Post(*pass.slot, op);
       continue;
     }
@@ -270,10 +261,7 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
     posted = true;
   }
   if (posted) worker->pool->Notify();
-  if (next) {
-    if (next != keep) pass.slot->inlined.Add();
-    PrefetchFollower(next);  // mechanism: prefetch_follower
-  }
+  if (next && next != keep) pass.slot->inlined.Add();
   return next;
 }
 

@@ -71,7 +71,6 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
       fair = false;
       if (!next) break;
     }
-    Protocol::PrefetchEnd(next);  // mechanism: prefetch_end
     next = core_.Execute(*worker.slot, next, &worker);
     if (t_role_lent) break;  // `worker` is another thread's now
   }

@@ -40,7 +40,6 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   if (options.priority) CheckPriority(*options.priority, plan.options.name, site);
   const PolicyRules rules = stamp.rules();
-  if (rules.takes_turns) core_.turns().Take();  // mechanism: turns
 
   const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
   const ScopePtr* const scope = cancel ? &EngineCore::ScopeOf(*cancel) : nullptr;

@@ -75,16 +75,6 @@ struct Dependency : DependencyTypes<Env> {
     return Result::kPending;
   }
 
-  // For an op that is granted and about to run: fetches, all at once, what its end will write.
-  ENGINE_INLINE static void PrefetchEnd(Op* op) {
-    Access* const access = op->accesses();
-    for (uint32_t i = 0; i < op->n_access; ++i) {
-      const void* line = &access[i].var->settled;
-      if (access[i].read()) line = GroupOf(access[i].link.load(std::memory_order_relaxed));
-      Env::Prefetch(line);
-    }
-  }
-
   // The op has run (or failed, or was skipped) and the poison of its Vars is set: releases its accesses and its block.
   // Env::OnReady gets the ops that become ready.
   ENGINE_INLINE static void Complete(Ctx& ctx, Op* op) {

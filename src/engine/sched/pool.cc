@@ -139,10 +139,7 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
   OpRecord* op = Find(worker, fair);
   if (worker.drain_note) [[unlikely]]
     host_.DeliverDrainNote(worker, op);
-  if (op) {
-    ++worker.found;
-    return op;
-  }
+  if (op) return op;
   searchers_.fetch_add(1, std::memory_order_seq_cst);
   op = Search(worker);
   while (!op) {
@@ -165,18 +162,12 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
 OpRecord* Pool::Search(Worker& worker) {
   // Only the last worker awake spins, because its sleep is the one that costs the next push a wake.
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
-  if (spin_.count() == 0 || !last_awake) return Find(worker, true);
+  if (spin_.count() == 0 || !last_awake) return Find(worker, true);  // mechanism: spins
   SpinPlaces& places = host_.spin_places();
   SpinPlaces::Note(places.searcher);
   const auto begin = Clock::now(), until = begin + spin_;
-  // If ops arrive in a stream: the more ops were found in a row, the longer the first pause, so that the pusher gets
-  // ahead.
-  uint32_t pauses = tuning::kIdlePauses;
-  pauses = std::clamp(worker.found * tuning::kPausesPerOp, pauses, tuning::kMostPauses);  // mechanism: pauses
-  worker.found = 0;
   for (uint32_t round = 0;; ++round) {
-    SpinRound(round, pauses, places.waiter, [] { return false; });
-    pauses = tuning::kIdlePauses;
+    SpinRound(round, places.waiter, [] { return false; });
     if (OpRecord* op = Find(worker, true)) {
       worker.searched += Clock::now() - begin;
       return op;

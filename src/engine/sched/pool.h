@@ -38,7 +38,6 @@ struct alignas(64) Worker {
   std::string lane;                        // "cpu/0"
   bool played = false;                     // some thread plays it; under the lock of Pools
   uint32_t turn = 0;                       // where its next look for ops starts
-  uint32_t found = 0;                      // how many ops it has found since it last found none
   bool doubts = false;                     // the last mean was not tiny, so the next one decides whether ops still are
   std::chrono::nanoseconds searched{0};    // time spent searching since the last mean; it counts for no op
   struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
