@@ -42,13 +42,27 @@ inline constexpr PolicyRules kRules[] = {
 constexpr const PolicyRules& RulesOf(Policy policy) noexcept { return kRules[static_cast<uint8_t>(policy)]; }
 constexpr bool UsesWorkers(Policy policy) noexcept { return RulesOf(policy).uses_workers; }
 
+// The parameters of all policies, a row each: type, name, default, then type and bits of the field that keeps it for a
+// push. From these rows come PolicyOptions, PolicyStamp, the text of a policy (core/policy.cc) and what Python's
+// set_policy returns. Which policy takes a parameter, with which range, core/policy_parameters.cc says.
+//   raise_at_push           naive: the push of an op that fails throws; the op poisons its Vars as usual
+//   intra_op_threads        inline: most threads of a ParallelFor, 1 to 255; above 1 all callers share them
+//   start_step, stop_step   cost_model: the runs [start_step, stop_step) of a plan are measured; -1: what EngineOptions
+//                           says
+//   smart_stage             all policies: whether SmartStages cut their steps if their own options do not say
+// clang-format off
+#define ENGINE_POLICY_PARAMETERS(X)                                                                                    \
+  X(bool, raise_at_push, false, bool, 1)                                                                               \
+  X(int, intra_op_threads, 1, uint64_t, 8)                                                                             \
+  X(int, start_step, -1, uint64_t, 24)                                                                                 \
+  X(int, stop_step, -1, uint64_t, 24)                                                                                  \
+  X(bool, smart_stage, true, bool, 1)
+// clang-format on
+
 struct PolicyOptions {
-  bool raise_at_push = false;  // naive only: the push of an op that fails throws; the op poisons its Vars as usual
-  int intra_op_threads = 1;    // inline only: most threads of a ParallelFor, 1 to 255; above 1 all callers share them
-  // cost_model only: which runs of a plan are measured, [start_step, stop_step). -1: what EngineOptions says.
-  int start_step = -1;
-  int stop_step = -1;
-  bool smart_stage = true;  // all policies: whether SmartStages cut their steps if their own options do not say
+#define ENGINE_POLICY_OPTION(type, name, initial, ...) type name = initial;
+  ENGINE_POLICY_PARAMETERS(ENGINE_POLICY_OPTION)
+#undef ENGINE_POLICY_OPTION
 };
 
 // A policy with its parameters, as `SetPolicy` and scopes take it.
@@ -84,12 +98,10 @@ void CheckPolicy(const PolicyChoice& choice);
 namespace detail {
 class EngineCore;
 struct PolicyStamp {  // what a push gets from its policy; one word, because each engine keeps its own in an atomic
-  Policy policy : 4 = Policy::kThreaded;
-  bool raise : 1 = false;
-  bool smart_stage : 1 = true;
-  uint8_t intra_op = 1;
-  uint64_t start_step : 24 = 0;
-  uint64_t stop_step : 24 = 0;
+  Policy policy : 4;
+#define ENGINE_STAMP_FIELD(type, name, initial, kept, bits) kept name : bits;
+  ENGINE_POLICY_PARAMETERS(ENGINE_STAMP_FIELD)
+#undef ENGINE_STAMP_FIELD
   constexpr const PolicyRules& rules() const noexcept { return RulesOf(policy); }
 };
 static_assert(sizeof(PolicyStamp) == 8);

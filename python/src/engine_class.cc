@@ -38,17 +38,17 @@ engine::PolicyChoice ChoiceFrom(nb::handle name, nb::handle parameters) {
   }
 }
 
+// The policy's name and the parameters that it takes.
 nb::tuple TupleOf(const engine::PolicyChoice& choice) {
+  const engine::PolicyInfo& info = engine::Policies()[static_cast<size_t>(choice.policy)];
   nb::dict parameters;
-  const engine::PolicyOptions& o = choice.options;
-  if (choice.policy == engine::Policy::kNaive) parameters["raise_at_push"] = o.raise_at_push;
-  if (choice.policy == engine::Policy::kCostModel) {
-    parameters["start_step"] = o.start_step;
-    parameters["stop_step"] = o.stop_step;
+  for (const engine::PolicyParameter& taken : info.parameters) {
+#define ENGINE_PUT_PARAMETER(type, key, ...) \
+  if (taken.name == #key) parameters[#key] = choice.options.key;
+    ENGINE_POLICY_PARAMETERS(ENGINE_PUT_PARAMETER)
+#undef ENGINE_PUT_PARAMETER
   }
-  if (choice.policy == engine::Policy::kInline) parameters["intra_op_threads"] = o.intra_op_threads;
-  parameters["smart_stage"] = o.smart_stage;
-  return nb::make_tuple(std::string(engine::PolicyName(choice.policy)), parameters);
+  return nb::make_tuple(info.name, parameters);
 }
 
 StatePtr NewFrom(nb::handle keywords) {

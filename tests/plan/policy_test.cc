@@ -36,6 +36,28 @@ TEST(PolicyTest, OptionsOfAnotherPolicyAreRefused) {
   EXPECT_EQ(eng.policy(), Policy::kThreaded);  // unchanged
 }
 
+// Of the steps, which no policy but cost_model keeps, an engine says what a choice without them says.
+TEST(PolicyTest, AnEngineGivesBackTheParametersThatItWasGiven) {
+  Engine eng(Quiet(1));
+  for (const char* text :
+       {"threaded", "threaded:smart_stage=false", "inline:intra_op_threads=255", "naive",
+        "naive:raise_at_push=true,smart_stage=false", "cost_model:start_step=3,stop_step=16777215"}) {
+    eng.SetPolicy(ParsePolicy(text));
+    EXPECT_EQ(PolicyText(eng.policy_choice()), text);
+    eng.SetPolicy(eng.policy_choice());
+    EXPECT_EQ(PolicyText(eng.policy_choice()), text);
+  }
+}
+
+TEST(PolicyTest, EachRowOfTheTableIsAParameterThatSomePolicyTakes) {
+  std::set<std::string> taken;
+  for (const PolicyInfo& p : Policies())
+    for (const PolicyParameter& q : p.parameters) taken.insert(q.name);
+#define ENGINE_NAME_OF(type, name, ...) #name,
+  EXPECT_EQ(taken, (std::set<std::string>{ENGINE_POLICY_PARAMETERS(ENGINE_NAME_OF)}));
+#undef ENGINE_NAME_OF
+}
+
 TEST(PolicyTest, ScopesAreOfOneThreadAndOneEngineAndNest) {
   Engine eng(Quiet(1)), other(Quiet(1));
   {

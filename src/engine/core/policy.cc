@@ -31,10 +31,11 @@ PolicyStamp EngineCore::ScopedStamp() const {
 
 PolicyStamp EngineCore::StampOf(const PolicyChoice& choice) const {
   CheckPolicy(choice);
-  PolicyStamp stamp{.policy = choice.policy,
-                    .raise = choice.options.raise_at_push,
-                    .smart_stage = choice.options.smart_stage,
-                    .intra_op = static_cast<uint8_t>(choice.options.intra_op_threads)};
+  PolicyStamp stamp{};
+  stamp.policy = choice.policy;
+#define ENGINE_STAMP(type, name, ...) stamp.name = choice.options.name;
+  ENGINE_POLICY_PARAMETERS(ENGINE_STAMP)
+#undef ENGINE_STAMP
   if (!stamp.rules().measures_plans) return stamp;
   const auto given = [](int value, int otherwise) { return value >= 0 ? value : otherwise; };
   const int start = given(choice.options.start_step, options_.start_step);
@@ -46,13 +47,12 @@ PolicyStamp EngineCore::StampOf(const PolicyChoice& choice) const {
 }
 
 PolicyChoice ChoiceOf(PolicyStamp stamp) {
-  PolicyChoice choice{
-      stamp.policy,
-      {.raise_at_push = stamp.raise, .intra_op_threads = stamp.intra_op, .smart_stage = stamp.smart_stage}};
-  if (stamp.rules().measures_plans) {
-    choice.options.start_step = static_cast<int>(stamp.start_step);
-    choice.options.stop_step = static_cast<int>(stamp.stop_step);
-  }
+  PolicyChoice choice{stamp.policy, {}};
+#define ENGINE_UNSTAMP(type, name, ...) choice.options.name = static_cast<type>(stamp.name);
+  ENGINE_POLICY_PARAMETERS(ENGINE_UNSTAMP)
+#undef ENGINE_UNSTAMP
+  // The stamp's steps are the engine's where the choice gave none, and they have no bit for "none".
+  if (!stamp.rules().measures_plans) choice.options.start_step = choice.options.stop_step = PolicyOptions().start_step;
   return choice;
 }
 
@@ -76,29 +76,24 @@ bool Takes(const PolicyInfo& info, const std::string& key) {
   return std::any_of(info.parameters.begin(), info.parameters.end(), [&](const auto& p) { return p.name == key; });
 }
 
+std::string TextOf(bool value) { return value ? "true" : "false"; }
+std::string TextOf(int value) { return std::to_string(value); }
+
 std::map<std::string, std::string> NotByDefault(const PolicyOptions& options) {
   const PolicyOptions usual;
   std::map<std::string, std::string> text;
-  if (options.raise_at_push != usual.raise_at_push) text["raise_at_push"] = options.raise_at_push ? "true" : "false";
-  if (options.intra_op_threads != usual.intra_op_threads)
-    text["intra_op_threads"] = std::to_string(options.intra_op_threads);
-  if (options.start_step != usual.start_step) text["start_step"] = std::to_string(options.start_step);
-  if (options.stop_step != usual.stop_step) text["stop_step"] = std::to_string(options.stop_step);
-  if (options.smart_stage != usual.smart_stage) text["smart_stage"] = options.smart_stage ? "true" : "false";
+#define ENGINE_TELL_PARAMETER(type, name, ...) \
+  if (options.name != usual.name) text[#name] = TextOf(options.name);
+  ENGINE_POLICY_PARAMETERS(ENGINE_TELL_PARAMETER)
+#undef ENGINE_TELL_PARAMETER
   return text;
 }
 
 }  // namespace
 
 const std::vector<PolicyInfo>& Policies() {
-  static const auto* all = [] {  // never destroyed: threads that end after main may ask
-    auto* infos = new std::vector<PolicyInfo>;
-    for (const detail::DeclaredPolicy& d : detail::DeclaredPolicies()) {
-      infos->push_back({static_cast<Policy>(d.policy), d.name, d.help, {}});
-      for (const auto& p : d.parameters) infos->back().parameters.push_back({p.name, p.type, p.help});
-    }
-    return infos;
-  }();
+  // Never destroyed: threads that end after main may ask.
+  static const auto* all = new std::vector<PolicyInfo>(detail::DeclaredPolicies());
   return *all;
 }
 
@@ -124,14 +119,9 @@ PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::
                      (takes.empty() ? "none" : takes) + others);
   }
   try {
-    const detail::PolicyValues values = detail::ParsePolicy(info.name, parameters);
-    if (values.start_step >= 0 && values.stop_step >= 0) detail::CheckWindow(values.start_step, values.stop_step);
-    return {info.policy,
-            {.raise_at_push = values.raise_at_push,
-             .intra_op_threads = values.intra_op_threads,
-             .start_step = values.start_step,
-             .stop_step = values.stop_step,
-             .smart_stage = values.smart_stage}};
+    const PolicyOptions options = detail::ParsePolicy(info.name, parameters);
+    if (options.start_step >= 0 && options.stop_step >= 0) detail::CheckWindow(options.start_step, options.stop_step);
+    return {info.policy, options};
   } catch (const std::invalid_argument& error) {
     throw UsageError("policy '" + info.name + "': " + error.what() + "\nit takes " + takes);
   }

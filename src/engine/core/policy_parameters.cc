@@ -1,4 +1,4 @@
-// Declares all policies and their parameters. Compiled as C++17, see policy_parameters.h.
+// The one place where policies and their parameters are declared. C++17, see policy_parameters.h.
 #include "core/policy_parameters.h"
 
 #include <dmlc/parameter.h>
@@ -9,59 +9,48 @@
 
 namespace engine::detail {
 
-// The parameters that every policy takes.
+// Which of PolicyOptions' fields each policy takes, with range and help. The defaults are those of PolicyOptions.
+// What all policies take:
 #define ENGINE_DECLARE_COMMON_FIELDS() \
   DMLC_DECLARE_FIELD(smart_stage)      \
-      .set_default(true)               \
+      .set_default(smart_stage)        \
       .describe("smart stages that do not say so themselves cut their steps")
 
-struct ThreadedParameters : dmlc::Parameter<ThreadedParameters> {
-  bool smart_stage;
+struct ThreadedParameters : PolicyOptions, dmlc::Parameter<ThreadedParameters> {
   DMLC_DECLARE_PARAMETER(ThreadedParameters) { ENGINE_DECLARE_COMMON_FIELDS(); }
-  PolicyValues Values() const { return {false, 1, -1, -1, smart_stage}; }
 };
 
-struct InlineParameters : dmlc::Parameter<InlineParameters> {
-  int intra_op_threads;
-  bool smart_stage;
+struct InlineParameters : PolicyOptions, dmlc::Parameter<InlineParameters> {
   DMLC_DECLARE_PARAMETER(InlineParameters) {
     DMLC_DECLARE_FIELD(intra_op_threads)
-        .set_default(1)
+        .set_default(intra_op_threads)
         .set_range(1, 255)
         .describe("most threads of one ParallelFor; 1: the calling thread alone");
     ENGINE_DECLARE_COMMON_FIELDS();
   }
-  PolicyValues Values() const { return {false, intra_op_threads, -1, -1, smart_stage}; }
 };
 
-struct NaiveParameters : dmlc::Parameter<NaiveParameters> {
-  bool raise_at_push;
-  bool smart_stage;
+struct NaiveParameters : PolicyOptions, dmlc::Parameter<NaiveParameters> {
   DMLC_DECLARE_PARAMETER(NaiveParameters) {
     DMLC_DECLARE_FIELD(raise_at_push)
-        .set_default(false)
+        .set_default(raise_at_push)
         .describe("a failing op throws where it was pushed, and poisons as usual");
     ENGINE_DECLARE_COMMON_FIELDS();
   }
-  PolicyValues Values() const { return {raise_at_push, 1, -1, -1, smart_stage}; }
 };
 
-struct CostModelParameters : dmlc::Parameter<CostModelParameters> {
-  int start_step;
-  int stop_step;
-  bool smart_stage;
+struct CostModelParameters : PolicyOptions, dmlc::Parameter<CostModelParameters> {
   DMLC_DECLARE_PARAMETER(CostModelParameters) {
     DMLC_DECLARE_FIELD(start_step)
-        .set_default(-1)
-        .set_range(-1, (1 << 24) - 1)
+        .set_default(start_step)
+        .set_range(-1, kMostSteps)
         .describe("first run of a plan that is measured; -1: the engine's, which is 100 unless it was told otherwise");
     DMLC_DECLARE_FIELD(stop_step)
-        .set_default(-1)
-        .set_range(-1, (1 << 24) - 1)
+        .set_default(stop_step)
+        .set_range(-1, kMostSteps)
         .describe("first run that is not measured any more, more than start_step; -1: the engine's, 200");
     ENGINE_DECLARE_COMMON_FIELDS();
   }
-  PolicyValues Values() const { return {false, 1, start_step, stop_step, smart_stage}; }
 };
 
 DMLC_REGISTER_PARAMETER(ThreadedParameters);
@@ -69,11 +58,11 @@ DMLC_REGISTER_PARAMETER(InlineParameters);
 DMLC_REGISTER_PARAMETER(NaiveParameters);
 DMLC_REGISTER_PARAMETER(CostModelParameters);
 
-using ParseText = std::function<PolicyValues(const std::map<std::string, std::string>&)>;
+using ParseText = std::function<PolicyOptions(const std::map<std::string, std::string>&)>;
 struct PolicyEntry : dmlc::FunctionRegEntryBase<PolicyEntry, ParseText> {
-  int policy = 0;
-  PolicyEntry& set_policy(int number) {
-    policy = number;
+  Policy policy = {};
+  PolicyEntry& set_policy(Policy one) {
+    policy = one;
     return *this;
   }
 };
@@ -88,27 +77,28 @@ namespace engine::detail {
 namespace {
 
 template <class P>
-PolicyValues Parse(const std::map<std::string, std::string>& text) {
+PolicyOptions Parse(const std::map<std::string, std::string>& text) {
   P parameters;
   parameters.Init(text);
-  return parameters.Values();
+  return parameters;
 }
 
-#define ENGINE_REGISTER_POLICY(number, key, Parameters) \
+#define ENGINE_REGISTER_POLICY(policy, key, Parameters) \
   DMLC_REGISTRY_REGISTER(PolicyEntry, PolicyEntry, key) \
-      .set_policy(number)                               \
+      .set_policy(Policy::policy)                       \
       .set_body(&Parse<Parameters>)                     \
       .add_arguments(Parameters::__FIELDS__())
 
-ENGINE_REGISTER_POLICY(0, threaded, ThreadedParameters).describe("ready ops go to the pool's workers (the default)");
-ENGINE_REGISTER_POLICY(1, inline, InlineParameters)
+ENGINE_REGISTER_POLICY(kThreaded, threaded, ThreadedParameters)
+    .describe("ready ops go to the pool's workers (the default)");
+ENGINE_REGISTER_POLICY(kInline, inline, InlineParameters)
     .describe("everything on the calling thread, for serving: plans run in a precomputed order without queues");
-ENGINE_REGISTER_POLICY(2, naive, NaiveParameters)
+ENGINE_REGISTER_POLICY(kNaive, naive, NaiveParameters)
     .describe("each op runs inside its push once its inputs are done, for debugging");
-ENGINE_REGISTER_POLICY(3, cost_model, CostModelParameters)
+ENGINE_REGISTER_POLICY(kCostModel, cost_model, CostModelParameters)
     .describe("as threaded, but plans are measured over some runs and then scheduled by their critical path");
 
-const PolicyEntry* Find(int policy) {
+const PolicyEntry* Find(Policy policy) {
   for (const PolicyEntry* entry : dmlc::Registry<PolicyEntry>::List())
     if (entry->policy == policy) return entry;
   return nullptr;
@@ -116,10 +106,10 @@ const PolicyEntry* Find(int policy) {
 
 }  // namespace
 
-std::vector<DeclaredPolicy> DeclaredPolicies() {
-  std::vector<DeclaredPolicy> all;
-  for (int number = 0; const PolicyEntry* entry = Find(number); ++number) {
-    DeclaredPolicy declared{number, entry->name, entry->description, {}};
+std::vector<PolicyInfo> DeclaredPolicies() {
+  std::vector<PolicyInfo> all;
+  while (const PolicyEntry* entry = Find(static_cast<Policy>(all.size()))) {
+    PolicyInfo declared{entry->policy, entry->name, entry->description, {}};
     for (const dmlc::ParamFieldInfo& field : entry->arguments)
       declared.parameters.push_back({field.name, field.type_info_str, field.description});
     all.push_back(declared);
@@ -127,7 +117,7 @@ std::vector<DeclaredPolicy> DeclaredPolicies() {
   return all;
 }
 
-PolicyValues ParsePolicy(const std::string& name, const std::map<std::string, std::string>& parameters) {
+PolicyOptions ParsePolicy(const std::string& name, const std::map<std::string, std::string>& parameters) {
   try {
     return dmlc::Registry<PolicyEntry>::Find(name)->body(parameters);
   } catch (const dmlc::Error& error) {

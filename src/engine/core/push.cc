@@ -90,8 +90,8 @@ ENGINE_INLINE EngineCore::PoolChoice EngineCore::ChoosePool() const {
   const PolicyRules& rules = stamp.rules();
   if (rules.uses_workers) [[likely]]
     return {.pool = pools_.default_pool()};
-  PoolChoice choice{.pool = kCallerPool, .flags = kAtPush | (stamp.raise ? kRaise : 0u)};
-  if (rules.own_intra_op) choice.intra_op = stamp.intra_op;
+  PoolChoice choice{.pool = kCallerPool, .flags = kAtPush | (stamp.raise_at_push ? kRaise : 0u)};
+  if (rules.own_intra_op) choice.intra_op = stamp.intra_op_threads;
   return choice;
 }
 

@@ -58,7 +58,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
             .kind = OpKindId::kRun,
             .pool = core_.DefaultPoolOf(stamp),
             .level = LevelOf(options.priority.value_or(plan.priority)),
-            .intra_op = rules.own_intra_op ? stamp.intra_op : uint8_t{0},
+            .intra_op = static_cast<uint8_t>(rules.own_intra_op ? stamp.intra_op_threads : 0),
             .size_class = cls,
             .closure_at = closure_at});
   Draft draft(slot, op);
@@ -112,7 +112,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     Drop(*run);
     throw;
   }
-  if (!stamp.raise) return run;
+  if (!stamp.raise_at_push) return run;
   try {
     if (Protocol::Settled(run->done.core())) core_.Wait(run->done, EngineCore::WaitKind::kRead, kNever, site);
   } catch (...) {
