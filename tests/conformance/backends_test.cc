@@ -34,5 +34,22 @@ TEST(CudaDevice, AMissingOneIsNamedWithTheReason) {
   }
 }
 
+TEST(Devices, ANameIsAKindAndPerhapsAnOrdinal) {
+  EXPECT_EQ(MakeDevice("software")->info().ordinal, 0);
+  EXPECT_EQ(MakeDevice("software:3")->info().ordinal, 3);
+  EXPECT_THROW((void)MakeDevice("cuda:999"), DeviceError);
+  for (const std::string name :
+       {"", "abacus", "abacus:1", "soft", "software:", "software:-1", "software:1x", "cuda:one"}) {
+    try {
+      (void)MakeDevice(name);
+      ADD_FAILURE() << name << " was made";
+    } catch (const UsageError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("'" + name + "'"), std::string::npos) << text;
+      EXPECT_NE(text.find("allowed: \"cuda\", \"software\""), std::string::npos) << text;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -13,7 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string name = input.Line();
   try {
     if (what == 0) {
-      if (name != "software") (void)engine::MakeDevice(name);  // that one has threads, and takes any input's time
+      if (!name.starts_with("software"))
+        (void)engine::MakeDevice(name);  // that one has threads, and takes any input's time
     } else if (what == 1) {
       const engine::CommunicatorId a = engine::NewCommunicatorId(name), b = engine::NewCommunicatorId(name);
       engine::fuzz::Check(!(a == b), "two communicators of one id", name);

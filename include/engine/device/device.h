@@ -219,8 +219,8 @@ int CudaDeviceCount(std::string* why = nullptr);
 // Throws DeviceError (kNoDevice), which says what is missing. `debug_checks`: the device reports kWrongMemory and
 // kSyncInBody; the latter needs CUPTI, which watches the whole process (DeviceInfo::unchecked says if it cannot).
 std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool debug_checks = false);
-// Makes a device by its name, for callers that cannot hold one: "cuda", "cuda:1", "software". UsageError for any other
-// name.
+// Makes a device by its name, for callers that cannot hold one: "cuda" or "software", with ":" and an ordinal if it is not
+// the first, as "cuda:1". UsageError for any other name.
 std::shared_ptr<Device> MakeDevice(std::string_view name);
 
 }  // namespace engine

@@ -83,15 +83,33 @@ const char* DeviceCodeName(DeviceCode code) noexcept {
   return "no DeviceCode";
 }
 
+namespace {
+
+// The backends by the kind that begins a device's name: a row for each.
+struct Backend {
+  std::string_view kind;
+  std::shared_ptr<Device> (*make)(int ordinal);
+};
+constexpr Backend kBackends[] = {
+    {"cuda", [](int ordinal) { return MakeCudaDevice(ordinal); }},
+    {"software", [](int ordinal) -> std::shared_ptr<Device> { return MakeSoftwareDevice({.ordinal = ordinal}); }},
+};
+
+}  // namespace
+
 std::shared_ptr<Device> MakeDevice(std::string_view name) {
-  if (name == "software") return MakeSoftwareDevice();
-  if (name == "cuda") return MakeCudaDevice(0);
+  const std::string_view kind = name.substr(0, name.find(':'));
+  const std::string_view number = kind == name ? "0" : name.substr(kind.size() + 1);
   int ordinal = -1;
-  const std::string_view number = name.starts_with("cuda:") ? name.substr(5) : "";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
-  if (number.empty() || error != std::errc{} || end != number.data() + number.size() || ordinal < 0)
-    throw UsageError("there is no device '" + std::string(name) + "'; \"cuda\", \"cuda:1\", \"software\" are known");
-  return MakeCudaDevice(ordinal);
+  const bool is_number = error == std::errc{} && end == number.data() + number.size() && ordinal >= 0;
+  std::string kinds;
+  for (const Backend& backend : kBackends) {
+    if (backend.kind == kind && is_number) return backend.make(ordinal);
+    kinds += (kinds.empty() ? "\"" : ", \"") + std::string(backend.kind) + "\"";
+  }
+  throw UsageError("there is no device '" + std::string(name) + "'; allowed: " + kinds +
+                   ", or one of these with a number, as \"cuda:1\"");
 }
 
 std::string DeviceStatus::text() const {

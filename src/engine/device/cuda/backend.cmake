@@ -1,0 +1,42 @@
+# The cuda backend, or the file that says why there is none. CUDA 12.4 or newer.
+target_sources(engine PRIVATE device/cuda/cuda_runtimes.cc)
+set(ENGINE_CUDA AUTO CACHE STRING "Build the cuda backend: AUTO (if the toolkit is found), ON, OFF")
+if(NOT ENGINE_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "ENGINE_CUDA is '${ENGINE_CUDA}'; it may be AUTO, ON or OFF")
+endif()
+if(ENGINE_CUDA STREQUAL "ON")
+  find_package(CUDAToolkit 12.4 REQUIRED GLOBAL)
+elseif(ENGINE_CUDA STREQUAL "AUTO")
+  find_package(CUDAToolkit 12.4 QUIET GLOBAL)
+endif()
+if(NOT ENGINE_CUDA STREQUAL "OFF" AND TARGET CUDA::cudart)
+  target_sources(engine PRIVATE device/cuda/cuda.cc device/cuda/cuda_graph.cc device/cuda/cuda_status.cc
+                 device/cuda/cuda_visit.cc)
+  # For debug checks. Only its header is needed here; the library is loaded when they are asked for.
+  find_path(ENGINE_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+            PATHS ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include)
+  if(ENGINE_CUPTI_INCLUDE)
+    target_sources(engine PRIVATE device/cuda/cupti.cc)
+    set_source_files_properties(device/cuda/cupti.cc PROPERTIES COMPILE_DEFINITIONS
+                                "ENGINE_CUPTI_LIBRARY=\"libcupti.so.${CUDAToolkit_VERSION_MAJOR}\"")
+    target_include_directories(engine SYSTEM PRIVATE ${ENGINE_CUPTI_INCLUDE})
+    target_link_libraries(engine PRIVATE ${CMAKE_DL_LIBS})
+  else()
+    target_sources(engine PRIVATE device/cuda/no_cupti.cc)
+    engine_left_out("CUPTI, for debug checks of bodies on CUDA" "cupti.h was not found beside the toolkit")
+  endif()
+  # The shared runtime: the static one has pages of thread-local storage, for which a library that Python loads late, and
+  # whose own thread-locals are initial-exec, finds no room.
+  target_link_libraries(engine PRIVATE $<BUILD_INTERFACE:CUDA::cudart>)
+  set_property(TARGET engine PROPERTY INSTALL_RPATH_USE_LINK_PATH ON)
+  message(STATUS "engine: cuda backend with toolkit ${CUDAToolkit_VERSION}")
+else()
+  target_sources(engine PRIVATE device/cuda/no_cuda.cc)
+  if(ENGINE_CUDA STREQUAL "OFF")
+    engine_left_out("the cuda backend" "ENGINE_CUDA is OFF")
+  elseif(CUDAToolkit_VERSION)
+    engine_left_out("the cuda backend" "the toolkit that was found is ${CUDAToolkit_VERSION}, and 12.4 or newer is needed")
+  else()
+    engine_left_out("the cuda backend" "no CUDA toolkit was found (CUDAToolkit_ROOT names its folder)")
+  endif()
+endif()
