@@ -1,7 +1,9 @@
 #include "c_api/config.h"
 
 #include <algorithm>
+#include <concepts>
 #include <limits>
+#include <utility>
 
 namespace engine::capi {
 namespace {
@@ -26,7 +28,13 @@ namespace {
 
 // ---- from C
 
-void Read(int& option, const char*, int32_t given) { option = given; }
+// An int32_t, or an int64_t where an int32_t would leave a hole at the end of EngineConfig.
+template <std::signed_integral Number>
+void Read(int& option, const char* field, Number given) {
+  if (!std::in_range<int>(given))
+    throw UsageError(std::string(field) + " is " + std::to_string(given) + "; allowed: what an int32_t holds");
+  option = static_cast<int>(given);
+}
 void Read(size_t& option, const char* field, int64_t given) { option = static_cast<size_t>(NotNegative(given, field)); }
 template <class Rep, class Period>
 void Read(std::chrono::duration<Rep, Period>& option, const char* field, int64_t given) {
@@ -78,7 +86,10 @@ void Read(option::Pools& option, const char* field, const EnginePoolConfig* pool
 
 // ---- to C: fields whose default is not zero
 
-void Write(int option, const char*, int32_t& field) { field = option; }
+template <std::signed_integral Number>
+void Write(int option, const char*, Number& field) {
+  field = option;
+}
 void Write(size_t option, const char*, int64_t& field) {
   field = static_cast<int64_t>(std::min<size_t>(option, std::numeric_limits<int64_t>::max()));
 }
@@ -106,7 +117,8 @@ EngineConfig ToConfig(const EngineOptions& options) {
 #define ENGINE_SIZE_OF(option, text, field, ...) +sizeof(field) __VA_OPT__(+sizeof(__VA_ARGS__))
 #define ENGINE_ADD_SIZE(kind, name, ...) ENGINE_FIELDS_##kind(ENGINE_SIZE_OF, name)
   static_assert(sizeof config == sizeof config.struct_size ENGINE_OPTIONS(ENGINE_ADD_SIZE),
-                "a field of EngineConfig that no row of ENGINE_OPTIONS stands for, or a hole between two fields");
+                "a field of EngineConfig that no row of ENGINE_OPTIONS stands for, or a hole between two fields, or at "
+                "the end behind an int32_t: an int64_t leaves none");
 #undef ENGINE_ADD_SIZE
 #undef ENGINE_SIZE_OF
   return config;
