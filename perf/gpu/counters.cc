@@ -191,6 +191,51 @@ std::vector<Counter> PlanRuns(Target& target) {
   return out;
 }
 
+// Plans of 1, 2 and 3 segments of 100 nodes, a node on the host between each two: for each segment one op, one launch and one
+// record, however many nodes it has.
+std::vector<Counter> PlanSegments(Target& target) {
+  std::vector<Counter> out;
+  for (const uint64_t segments : {1, 2, 3}) {
+    constexpr uint64_t kRuns = 5;
+    Rig rig(target, {.counted = true});
+    const Var a = rig.eng.NewVar("a");
+    engine::Graph graph;
+    for (uint64_t s = 0; s < segments; ++s) {
+      if (s != 0) graph.Add({.name = "host", .updates = {a}}, [] {});
+      for (uint64_t k = 0; k < 100; ++k)
+        graph.Add({.name = "node",
+                   .updates = {a},
+                   .place = Gpu(0),
+                   .graph = {.kind = 1 + 100 * s + k, .params = 1, .one_call = true}},
+                  [&](RunContext& ctx) { Must(target.Spin(ctx.stream(), {}, "node")); });
+    }
+    const Plan plan = graph.Compile(rig.eng, {.static_alloc = true});
+    for (int warm = 0; warm < 6; ++warm) plan.Start().Wait();
+    rig.eng.WaitAll();
+    uint64_t allocated = ~uint64_t{0};  // of the quietest run, as in Lanes
+    const DeviceCounts before = rig.counts();
+    const EngineStats ops = rig.eng.stats();
+    const uint64_t launches = target.launches();
+    for (uint64_t run = 0; run < kRuns; ++run) {
+      const uint64_t heap = HeapAllocations();
+      plan.Start().Wait();
+      rig.eng.WaitAll();
+      allocated = std::min(allocated, HeapAllocations() - heap);
+    }
+    const DeviceCounts counts = rig.counts() - before;
+    const std::string at = std::to_string(segments) + " segments: ";
+    out.push_back({at + "ops pushed", rig.eng.stats().pushed - ops.pushed, kRuns * (1 + segments)});
+    out.push_back({at + "ops completed", rig.eng.stats().completed - ops.completed, kRuns * (1 + segments)});
+    out.push_back({at + "graph launches", counts[kLaunchGraph], kRuns * segments});
+    out.push_back({at + "launches by bodies", target.launches() - launches, 0});
+    out.push_back({at + "records", counts[kRecord], kRuns * segments});
+    out.push_back({at + "waits", counts[kWait], 0});
+    out.push_back({at + "synchronizations", counts[kSynchronize], 0});
+    out.push_back({at + "heap allocations of the quietest run", allocated, 0});
+  }
+  return out;
+}
+
 // Four chains without a lane of their own: each stays on one of four, and nobody waits for anybody.
 std::vector<Counter> FourChains(Target& target) {
   Rig rig(target, {.streams = 4, .counted = true});
@@ -408,6 +453,7 @@ const std::vector<Scenario>& Scenarios() {
       {5, "bulks_of_15", "1,000 ops in bulks of 15", Bulks},
       {5, "lanes", "100 random bulks on four lanes", Lanes},
       {5, "plan_runs", "runs of a plan follow each other on the device", PlanRuns},
+      {14, "plan_segments", "a plan of segments of 100 nodes, replayed", PlanSegments},
       {6, "four_chains", "four chains on four lanes", FourChains},
       {7, "stage_lane", "copy in and preprocess beside compute", StageLane},
       {10, "params", "parameters change, structure does not", Params},

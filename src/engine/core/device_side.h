@@ -24,6 +24,12 @@ struct DeviceTimer {
   Event begin = {}, end = {};
 };
 
+// Names a graph that a device keeps for what comes again. key 0: none.
+struct KeptGraph {
+  uint64_t key = 0;
+  uint64_t made = 0;  // differs for each graph that was ever kept under the key
+};
+
 class DeviceSide {
  public:
   virtual ~DeviceSide() = default;

@@ -102,6 +102,7 @@ ENGINE_INLINE EngineCore::PoolChoice EngineCore::ChoosePool(const Placement& pla
 }
 
 static void PlaceOnDevice(OpRecord* op, const Placement& place, const DeviceSide& devices) {
+  op->extra.replayed = false;
   if (place.kind == Placement::Kind::kCommunicator) {
     op->extra.device = static_cast<uint8_t>(devices.ChannelDevice(place.index));
     op->extra.asked_lane = static_cast<uint8_t>(kFirstChannelLane + place.index);

@@ -220,6 +220,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   const uint64_t key = KeyOf(head);
   Entry& entry = entries_[key];
   if (entry.runs == 0) {
+    entry.made = ++made_;
     for (OpRecord* op = head; op; op = NextOf(head, op)) entry.kinds.push_back(op->graph().kind);
     by_use_.push_front(key);
     entry.used = by_use_.begin();
@@ -238,9 +239,8 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
 
   // The same parameters and free; else free; else one more; else any.
   Exec* exec = nullptr;
-  const auto fits = [&](const Exec& e) { return !e.lane_bound || e.last.lane == on.id; };
   for (Exec& e : entry.execs) {
-    if (!fits(e) || Busy(e, on)) continue;
+    if (!Fits(e, on) || Busy(e, on)) continue;
     size_t i = 0;
     bool same = true;
     for (OpRecord* op = head; op && same; op = NextOf(head, op), ++i) same = e.members[i].params == op->graph().params;
@@ -251,7 +251,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   lane_is_cold_ = false;
   if (!exec && entry.execs.size() == tuning::kGraphExecs) {
     const auto victim = entry.execs.begin() + static_cast<ptrdiff_t>(entry.runs % entry.execs.size());
-    if (fits(*victim)) {
+    if (Fits(*victim, on)) {
       exec = &*victim;
     } else {
       Destroy(*victim);
@@ -278,9 +278,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
       entry.warm_ups = tuning::kGraphWarmUps - 1;
       return false;
     }
-    entry.eager = true;
-    for (Exec& e : entry.execs) Destroy(e);
-    entry.execs.clear();
+    MakeEager(entry);
     return false;
   }
   ++devices_.graph_launches_;
@@ -290,8 +288,33 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
     ++members;
   }
   exec->last = {on.issued.load(std::memory_order_relaxed) + members, on.id};
+  if (const auto launched = KindOf(head).launched) launched(head, members, {key, entry.made});
   Evict();
   return true;
+}
+
+bool BulkGraphs::LaunchAgain(DeviceLane& on, const KeptGraph& graph) {
+  const auto found = entries_.find(graph.key);
+  if (found == entries_.end() || found->second.made != graph.made) return false;
+  Entry& entry = found->second;
+  const auto exec = std::ranges::find_if(entry.execs, [&](const Exec& e) { return Fits(e, on) && !Busy(e, on); });
+  if (exec == entry.execs.end()) return false;
+  by_use_.splice(by_use_.begin(), by_use_, entry.used);
+  ++entry.runs;
+  if (Failed(device_.device->Launch(exec->exec, on.stream))) {
+    (void)device_.device->TakeLastError();
+    MakeEager(entry);
+    return false;
+  }
+  ++devices_.graph_launches_;
+  exec->last = {on.issued.load(std::memory_order_relaxed) + 1, on.id};
+  return true;
+}
+
+void BulkGraphs::MakeEager(Entry& entry) {
+  entry.eager = true;
+  for (Exec& e : entry.execs) Destroy(e);
+  entry.execs.clear();
 }
 
 void BulkGraphs::Destroy(Exec& exec) {

@@ -36,6 +36,9 @@ class BulkGraphs {
   // For the head of a run, all of whose outside work is in front of `on`: launches the members as a graph. False: they
   // are to run one by one.
   bool Launch(DeviceLane& on, OpRecord* head);
+  // For an op whose outside work is in front of `on`, and which stands for a run that was launched as this graph: launches
+  // it again. False, and nothing has happened: the graph is no longer there, or not free, or not for this lane.
+  bool LaunchAgain(DeviceLane& on, const KeptGraph& graph);
   void Close();
 
   // A body that is being captured uses what it keeps with its lane. `missing`: it would have to make that first, which it is
@@ -69,6 +72,7 @@ class BulkGraphs {
     bool lane_bound = false;  // what its bodies keep with a lane is in it: for no other than that of `last`
   };
   struct Entry {
+    uint64_t made = 0;            // which of all entries ever made
     std::vector<uint64_t> kinds;  // by member: the key itself, of which the map's is a hash
     uint64_t runs = 0;
     uint64_t warm_ups = 0;  // runs that are still to be eager
@@ -82,6 +86,8 @@ class BulkGraphs {
   static uint64_t KeyOf(OpRecord* head);
   static bool Matches(const Entry& entry, OpRecord* head);
   bool Busy(const Exec& exec, const DeviceLane& on) const;
+  static bool Fits(const Exec& exec, const DeviceLane& on) { return !exec.lane_bound || exec.last.lane == on.id; }
+  void MakeEager(Entry& entry);
   bool Capture(OpRecord* head, Exec* out);
   bool CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node);
   bool Adapt(Entry& entry, Exec& exec, OpRecord* head);
@@ -100,6 +106,7 @@ class BulkGraphs {
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first
   size_t bytes_ = 0;
+  uint64_t made_ = 0;
 };
 
 }  // namespace engine::detail

@@ -259,6 +259,12 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   if (!in_bulk || !op->extra.merged) on->bulk = in_bulk ? op->extra.name : nullptr;
   if (graph_may_suit && device.graphs->Launch(*on, op)) return SettleReplayed(slot, op, *worker);
   op->extra.lane = static_cast<uint8_t>(on->id);
+  if (const auto kept_graph = KindOf(op).kept_graph; kept_graph && worker) {
+    if (KeptGraph* const graph = kept_graph(core_, op)) {
+      if (device.graphs->LaunchAgain(*on, *graph)) return SettleReplayed(slot, op, *worker);
+      *graph = {};
+    }
+  }
 
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
@@ -294,7 +300,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     }
   }
   t_frame = frame.outer;
-  if (tracing) core_.TraceRun(name, on->name.c_str(), begin);
+  if (tracing && !KindOf(op).trace) core_.TraceRun(name, on->name.c_str(), begin);  // else its body has
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   if (!async) return Settle(now, op, error, t_role_lent ? nullptr : worker);
   EngineCore::NoteReturned(ours);
@@ -308,7 +314,14 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 // A graph stands for the body.
 OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker) {
   op->extra.lane = static_cast<uint8_t>(worker.last_lane->id);
-  if (core_.tracing()) core_.TraceRun(op->extra.name, worker.last_lane->name.c_str(), Clock::now());
+  if (core_.tracing()) {
+    const char* const lane_name = worker.last_lane->name.c_str();
+    if (const auto trace = KindOf(op).trace) {
+      trace(core_, op, lane_name);
+    } else {
+      core_.TraceRun(op->extra.name, lane_name, Clock::now());
+    }
+  }
   return Settle(slot, op, nullptr, &worker);
 }
 

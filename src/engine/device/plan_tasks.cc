@@ -40,43 +40,59 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const PlanTask& task = plan_.tasks[index];
   OpRecord* const op = NewTicket(index, task.first, 0);
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
-  const Var& lane = run_.lanes[task.ticket];
   // A graph runs no bodies: none may have to be skipped or timed.
   const bool as_graph = plan_.options.static_alloc && run_.watch.load(std::memory_order_relaxed) == 0;
-  ChainOwner bulk;  // in no list: only this thread can hold it up, and it releases it below
   try {
-    for (uint32_t& n = ticket.node; n < task.end; ++n) {
-      const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
-      OpDesc desc{.name = node.name, .place = node.place, .priority = node.priority};
-      if (n == task.first) {
-        desc.writes = lane;  // clears what a lost device left there
-        desc.reads = run_.behind[task.ticket];
-      } else {
-        desc.updates = lane;
-      }
-      if (as_graph && node.graph.kind != 0) {
-        // Of this frame alone, so that runs in other frames leave its graph as it is.
-        desc.graph = node.graph;
-        desc.graph.kind = (node.graph.kind ^ run_.frame_key) * 0x9e3779b97f4a7c15 | 1;
-      }
-      if (node.async) {  // the task's only node
-        PlanIssueAsync body{{&run_, n}};
-        core_.Push({.desc = &desc,
-                    .closure = RefClosure<true>(body),
-                    .site = node.site,
-                    .flags = kAsyncOp,
-                    .kind = OpKindId::kNode});
-        continue;
-      }
-      PlanIssue body{&run_, n};
-      core_.PushNode(desc, RefClosure(body), node.site, bulk);
+    if (as_graph && run_.graphs[task.ticket].key != 0) {
+      PushSegment(ticket);
+    } else {
+      PushNodes(ticket, as_graph);
     }
   } catch (...) {  // no room, or too late: the rest of the nodes fail
     ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
   }
-  if (OpChain* chain = bulk.chain.load(std::memory_order_relaxed)) core_.chains().Release(chain);
-  Runs(core_).SettleBehind(slot(), lane, op);
+  Runs(core_).SettleBehind(slot(), run_.lanes[task.ticket], op);
   return op;
+}
+
+void Replay::PushNodes(PlanTicket& ticket, bool as_graph) {
+  const PlanTask& task = plan_.tasks[ticket.task];
+  const Var& lane = run_.lanes[task.ticket];
+  as_graph &= !plan_.segments[task.ticket].empty();
+  struct Bulk
+      : ChainOwner {  // in no list: only this thread can hold it up, and it releases it at the end, whatever happens
+    explicit Bulk(OpChains& all) : chains(all) {}
+    ~Bulk() {
+      if (OpChain* held = chain.load(std::memory_order_relaxed)) chains.Release(held);
+    }
+    OpChains& chains;
+  } bulk(core_.chains());
+  for (uint32_t& n = ticket.node; n < task.end; ++n) {
+    const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
+    OpDesc desc{.name = node.name, .place = node.place, .priority = node.priority};
+    if (n == task.first) {
+      desc.writes = lane;  // clears what a lost device left there
+      desc.reads = run_.behind[task.ticket];
+    } else {
+      desc.updates = lane;
+    }
+    if (as_graph) {
+      // Of this frame alone, so that runs in other frames leave its graph as it is.
+      desc.graph = node.graph;
+      desc.graph.kind = (node.graph.kind ^ run_.frame_key) * 0x9e3779b97f4a7c15 | 1;
+    }
+    if (node.async) {  // the task's only node
+      PlanIssueAsync body{{&run_, n, ticket.task}};
+      core_.Push({.desc = &desc,
+                  .closure = RefClosure<true>(body),
+                  .site = node.site,
+                  .flags = kAsyncOp,
+                  .kind = OpKindId::kNode});
+      continue;
+    }
+    PlanIssue body{&run_, n, ticket.task};
+    core_.PushNode(desc, RefClosure(body), node.site, bulk);
+  }
 }
 
 // The body of a member: on the device's thread, or into a capture.
@@ -137,18 +153,18 @@ ErrorRecord* Replay::LostInput(const PlanNode& node) {
 }
 
 void Replay::NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op) {
-  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  const auto [run, node, task] = *static_cast<PlanIssue*>(op->closure());
   const PlanNode* const n = &run->owner->nodes[node];
   if (n->ends != (n + 1)->ends) Replay(core, slot, op, nullptr, *run).EndUses(node, kVarEnds);
 }
 
 void Replay::NodeFailed(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
-  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  const auto [run, node, task] = *static_cast<PlanIssue*>(op->closure());
   Replay(core, slot, op, nullptr, *run).Note(run->owner->nodes[node], error);
 }
 
 void Replay::NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
-  const auto [run, node] = *static_cast<PlanIssue*>(op->closure());
+  const auto [run, node, task] = *static_cast<PlanIssue*>(op->closure());
   Replay replay(core, slot, op, nullptr, *run);
   replay.Note(run->owner->nodes[node], error);
   replay.EndUses(node, kVarEnds);

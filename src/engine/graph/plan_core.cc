@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::align_val_t kFrameAlign{64};
 
+// In a graph no body runs, so nothing could skip the node.
+bool MayBeInGraph(const Graph::Node& node) { return node.graph.kind != 0 && !node.async && !node.cancelled; }
+
 size_t Rounded(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 }  // namespace
@@ -125,6 +128,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   }
   ordered_there.assign(accesses.size(), concurrent);
   FindHostFirst();
+  FindSegments();
   core->Retain();
 }
 
@@ -146,6 +150,35 @@ void PlanCore::FindHostFirst() {
         ordered_there[access_of[effect.var]] = false;
       }
     }
+  }
+}
+
+// Which tasks on devices can be one op each: those whose every node may be in a graph.
+void PlanCore::FindSegments() {
+  segments.resize(tickets);
+  if (!options.static_alloc) return;
+  for (const PlanTask& task : tasks) {
+    if (!task.device || task.end - task.first < 2) continue;
+    const std::span<const PlanNode> of_task(nodes.data() + task.first, task.end - task.first);
+    const auto recorded = [&](const PlanNode& n) -> const Graph::Node& { return graph.nodes()[n.recorded]; };
+    if (!std::ranges::all_of(of_task, [&](const PlanNode& n) { return MayBeInGraph(recorded(n)); })) continue;
+    PlanSegment& segment = segments[task.ticket];
+    segment.name = Name::Intern(std::string(of_task.front().name) + " ... " + of_task.back().name + " (" +
+                                std::to_string(of_task.size()) + " nodes)");
+    segment.priority = recorded(*std::ranges::max_element(of_task, {}, [&](const PlanNode& n) {
+                         return recorded(n).priority;
+                       })).priority;
+    std::unordered_map<uint32_t, size_t> seen;
+    for (uint32_t i = of_task.front().effects; i < nodes[task.end].effects; ++i) {
+      const auto [at, fresh] = seen.emplace(node_effects[i].var, segment.effects.size());
+      if (fresh) {
+        segment.effects.push_back(node_effects[i]);
+      } else if (Role& role = segment.effects[at->second].role; role == AccessMode::kRead) {
+        role = node_effects[i].mode == AccessMode::kRead ? AccessMode::kRead : AccessMode::kUpdate;
+      }
+    }
+    for (uint32_t i = of_task.front().ends; i < nodes[task.end].ends; ++i)
+      if (node_ends[i].what >= PlanLayout::kVarEnd) segment.ends.push_back(node_ends[i]);
   }
 }
 
@@ -188,6 +221,7 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
   run->done = EngineCore::AdoptVar(core->NewVar(options.name.c_str()));
   run->lanes.resize(tickets);
   run->behind.resize(tickets);
+  run->graphs.resize(tickets);
   for (const PlanTask& task : tasks) {
     if (!task.device) continue;
     run->lanes[task.ticket] = EngineCore::AdoptVar(core->NewVar(nodes[task.first].name));

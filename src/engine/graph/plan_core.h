@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/completion_state.h"
+#include "core/device_side.h"
 #include "engine/spi/cost_model.h"
 #include "engine/spi/rank_queue.h"
 #include "graph/plan_layout.h"
@@ -49,6 +50,16 @@ struct PlanEffect {
   AccessMode mode;
 };
 
+// A task on a device whose nodes may be one op, because its graph is there from an earlier run of the frame
+// (device/plan_segment.cc). Of other tasks it is empty.
+struct PlanSegment {
+  Name name;                          // "first ... last (9 nodes)"
+  int priority = 0;                   // the highest of its nodes
+  std::vector<PlanEffect> effects;    // each Var once, with all that the nodes do with it
+  std::vector<PlanLayout::End> ends;  // the Vars that these nodes are the last to need
+  bool empty() const { return !*name.c_str(); }
+};
+
 struct RunState {
   enum Watch : uint32_t { kErrors = 1, kCancel = 2, kDeadline = 4, kTimes = 8, kBusy = 16 };
 
@@ -59,6 +70,7 @@ struct RunState {
   Var done;                              // the run writes it when it ends; the handle waits for it
   std::vector<Var> lanes;                // by ticket of a device task: the Var that orders the task's nodes
   std::vector<std::vector<Var>> behind;  // by ticket of a device task: the lanes of the device tasks before it
+  std::vector<KeptGraph> graphs;         // by ticket of a device task: that of an earlier run. Written by the issuer
   uint64_t frame_key = 0;                // different from that of every other frame ever made
   Value* values = nullptr;
   std::atomic<uint32_t>* counters = nullptr;
@@ -111,6 +123,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   void ReturnFrame(RunState* run);  // the frame is again as TakeFrame returns it
   std::unique_ptr<RunState> NewFrame();
   void FindHostFirst();
+  void FindSegments();
   std::span<const PlanSuccessor> SuccessorsOf(const PlanTask& task) const {
     return {successors.data() + task.successors, successors.data() + task.successors_end};
   }
@@ -130,6 +143,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::vector<uint32_t> counters;                          // initial counts
   std::vector<uint32_t> left_over;                         // values whose use no node ends: outputs, unused inputs
   std::vector<bool> single_use;                            // by value: it has one consumer, which may take it
+  std::vector<PlanSegment> segments;                       // by ticket
   std::vector<std::vector<uint32_t>> awaited;              // by task: the tickets that an in-order run awaits before it
   std::vector<std::shared_ptr<std::atomic<bool>>> scopes;  // by node
   uint32_t tickets = 0;
@@ -186,19 +200,27 @@ struct PlanShare {  // of a run's op, or of a share: tasks for another worker
 struct PlanTicket {  // of an asynchronous node, or, in an in-order run, of a task with another placement
   RunState* run;
   uint32_t task;
-  uint32_t node;      // the node whose outcome must be settled; kNoIndex: none. Of a device task: the first node that
-                      // was not pushed
-  bool lost = false;  // of a device task: `error` is that of all its nodes, not only of those that were not pushed
+  uint32_t node;       // the node whose outcome must be settled; kNoIndex: none. Of a device task: the first node that
+                       // was not pushed
+  bool lost = false;   // of a device task: `error` is that of all its nodes, not only of those that were not pushed
+  bool whole = false;  // of a device task: its nodes were pushed as one op
   ErrorRecord* error = nullptr;   // counted; the release of kDone publishes it
   std::atomic<uint32_t> word{0};  // has the states of a WaitNode
 };
 struct PlanIssue {  // of a node on a device, a member of its task's bulk
   RunState* run;
   uint32_t node;
+  uint32_t task;
   void operator()(RunContext& ctx) const;
 };
 struct PlanIssueAsync : PlanIssue {  // of an asynchronous node on a device, which is in no bulk
   void operator()(RunContext& ctx, Completion done) const;
+};
+struct PlanIssueAll {  // of a segment
+  RunState* run;
+  uint32_t task;
+  void operator()(RunContext& ctx) const;
+  const PlanSegment& segment() const { return run->owner->segments[run->owner->tasks[task].ticket]; }
 };
 inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closure()); }
 

@@ -21,8 +21,20 @@ void Orphan(OpRecord* op) {
   ::new (static_cast<void*>(&run.ready_mu)) Mutex;
 }
 
+AccessMode ModeOf(AccessMode role) {
+  return role == AccessMode::kRead    ? AccessMode::kRead
+         : role == AccessMode::kWrite ? AccessMode::kWrite
+                                      : AccessMode::kUpdate;
+}
+
 void ForVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) {
-  ForNodeVars(op, [&](VarCore* var, AccessMode mode) { fn(to, var, mode); });
+  ForNodeVars(op, [&](VarCore* var, AccessMode role) { fn(to, var, ModeOf(role)); });
+}
+
+void ForSegmentVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) {
+  const auto& body = *static_cast<PlanIssueAll*>(op->closure());
+  for (const PlanEffect& effect : body.segment().effects)
+    fn(to, CoreOf(body.run->owner->vars[effect.var].core()), ModeOf(effect.mode));
 }
 
 bool OrderedThere(OpRecord* op, uint32_t access) {
@@ -50,7 +62,14 @@ const OpKindEntry kNode(OpKindId::kNode, {.owner = OwnerOf,
                                           .issued = Replay::NodeIssued,
                                           .refused = Replay::NodeRefused,
                                           .failed = Replay::NodeFailed,
+                                          .launched = Replay::KeepGraph,
                                           .for_vars = ForVars});
+const OpKindEntry kSegment(OpKindId::kSegment, {.owner = OwnerOf,
+                                                .issued = Replay::SegmentIssued,
+                                                .refused = Replay::SegmentRefused,
+                                                .kept_graph = Replay::GraphOfSegment,
+                                                .trace = Replay::TraceSegment,
+                                                .for_vars = ForSegmentVars});
 const OpKindEntry kSettle(OpKindId::kSettle, {.when_granted = Settle, .asked_for = Replay::AskedFor});
 
 }  // namespace

@@ -52,6 +52,14 @@ class Replay {
   static void NodeFailed(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   static void NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op);
   static void NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
+  // For a task on a device that is one op, a segment (device/plan_segment.cc). KeepGraph: the task has been launched as a
+  // graph, node by node. GraphOfSegment: null if the bodies have to run this time. IssueSegment runs them.
+  static void KeepGraph(OpRecord* head, uint64_t members, const KeptGraph& graph);
+  static KeptGraph* GraphOfSegment(EngineCore& core, OpRecord* op);
+  static void IssueSegment(RunState& run, uint32_t task, RunContext& ctx);
+  static void TraceSegment(EngineCore& core, OpRecord* op, const char* lane);
+  static void SegmentIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op);
+  static void SegmentRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   // For the internal op that settles a device task: the flag that somebody sets who waits for it. Null: somebody waits
   // already, a thread of an in-order run or tasks on the host behind it.
   static const std::atomic<bool>* AskedFor(OpRecord* settles);
@@ -67,6 +75,8 @@ class Replay {
   // settled.
   OpRecord* Launch(uint32_t task, uint32_t node, OpRecord* ticket = nullptr);
   OpRecord* LaunchOnDevice(uint32_t task);
+  void PushNodes(PlanTicket& ticket, bool as_graph);  // to the device, one by one; they start together
+  void PushSegment(PlanTicket& ticket);               // the same, as one op
   // Starts the asynchronous node of task `number`, and keeps what becomes ready by the start. Returns 1 if the node was
   // skipped, so that the task's second end (its completion) is over too; else 0.
   uint32_t LaunchLast(uint32_t number);
@@ -86,6 +96,7 @@ class Replay {
     return std::atomic_ref(run_.errors[place]).load(std::memory_order_acquire);
   }
   enum Ends : uint32_t { kValueEnds = 1, kVarEnds = 2 };
+  void EndVars(const PlanSegment& segment);
   void EndUses(uint32_t node, uint32_t which = kValueEnds | kVarEnds);
   void Release(const PlanSuccessor& edge);
   void ReleaseVar(uint32_t var);

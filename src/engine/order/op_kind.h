@@ -17,6 +17,7 @@
 namespace engine::detail {
 
 class EngineCore;
+struct KeptGraph;
 struct Worker;
 
 struct OpKind {
@@ -36,6 +37,13 @@ struct OpKind {
   void (*issued)(EngineCore&, ThreadSlot&, OpRecord*) = nullptr;
   void (*refused)(EngineCore&, ThreadSlot&, OpRecord*, ErrorRecord*) = nullptr;
   void (*failed)(EngineCore&, ThreadSlot&, OpRecord*, ErrorRecord*) = nullptr;
+  // A chain that begins with this op, of so many members, has been launched as a graph, which the device keeps.
+  void (*launched)(OpRecord* head, uint64_t members, const KeptGraph& graph) = nullptr;
+  // For an op on a device that stands for a whole chain: the graph that is to be launched instead of its body, or null
+  // if the body has to run this time. Whoever finds that the device keeps that graph no longer sets it to none.
+  KeptGraph* (*kept_graph)(EngineCore&, OpRecord*) = nullptr;
+  // Writes what the op stands for into the trace, where a graph was launched instead of its body; null: its own name.
+  void (*trace)(EngineCore&, OpRecord*, const char* lane) = nullptr;
   // Calls fn(to, var, mode) for each Var whose order the op keeps for its owner, besides those of its own accesses.
   void (*for_vars)(OpRecord*, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) = nullptr;
   // Whether this access of an op on the host is ordered on the device: then device work on its Var need not have
@@ -47,16 +55,17 @@ struct OpKind {
 
 enum class OpKindId : uint8_t {
   kPlain,
-  kWait,    // wakes the thread that waits on a WaitNode
-  kClear,   // clears the poison of its Var
-  kDelete,  // ends its Var, in whose block it lies
-  kRun,     // a run of a plan; its accesses are all the run's Vars
-  kShare,   // ready tasks of a run for another worker; names no Var
-  kTicket,  // a node or task of a run that ends by a Completion or on another thread; names no Var
-  kNode,    // a node of a run, on a device; its Vars are its run's
-  kSettle,  // behind nodes on a device: settles them on the host
+  kWait,     // wakes the thread that waits on a WaitNode
+  kClear,    // clears the poison of its Var
+  kDelete,   // ends its Var, in whose block it lies
+  kRun,      // a run of a plan; its accesses are all the run's Vars
+  kShare,    // ready tasks of a run for another worker; names no Var
+  kTicket,   // a node or task of a run that ends by a Completion or on another thread; names no Var
+  kNode,     // a node of a run, on a device; its Vars are its run's
+  kSettle,   // behind nodes on a device: settles them on the host
+  kSegment,  // all nodes of a task on a device, which is a graph there
 };
-inline constinit OpKind g_op_kinds[9]{};
+inline constinit OpKind g_op_kinds[10]{};
 
 inline const OpKind& KindOf(const OpRecord* op) { return g_op_kinds[static_cast<uint8_t>(op->extra.kind)]; }
 
