@@ -49,6 +49,22 @@ class Rig {
     Until("a held kernel is launched", [&] { return launched.load(std::memory_order_acquire); });
     return hold;
   }
+  // Keeps the thread that issues until it is released, so that it does not run out of ops before all are pushed.
+  class Busy {
+   public:
+    explicit Busy(Rig& rig) {
+      rig.eng.Push({.name = "busy", .place = Gpu(0, 0)}, [over = over_](RunContext&) { over->wait(false); });
+    }
+    ~Busy() { Release(); }
+    Busy(const Busy&) = delete;
+    void Release() {
+      over_->store(true);
+      over_->notify_all();
+    }
+
+   private:
+    const std::shared_ptr<std::atomic<bool>> over_ = std::make_shared<std::atomic<bool>>(false);
+  };
   // Everything pushed so far is on the device. For engines whose every op is a device op.
   void UntilIssued() {
     Until("everything is issued", [&] { return eng.device_stats().issued == eng.stats().pushed; });

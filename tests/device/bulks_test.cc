@@ -4,7 +4,7 @@
 namespace engine::test {
 namespace {
 
-TEST(DeviceBulk, OneRecordAndOneDispatchEach) {
+TEST(DeviceBulk, OneDispatchAndAtMostOneRecordEach) {
   Rig rig;
   Var a = rig.eng().NewVar("a");
   rig.eng().StartTrace();
@@ -20,7 +20,7 @@ TEST(DeviceBulk, OneRecordAndOneDispatchEach) {
   held.Release();
   rig.eng().WaitAll();
   EXPECT_EQ(rig.eng().stats().dispatches, 67u);
-  EXPECT_EQ(rig.device().counts()[DeviceCall::kRecord], 67u);
+  EXPECT_LE(rig.device().counts()[DeviceCall::kRecord], 67u);
   EXPECT_EQ(rig.device().counts()[DeviceCall::kWait], 0u);
   EXPECT_EQ(rig.device().counts()[DeviceCall::kLaunch], 1000u);
   EXPECT_EQ(rig.device().counts()[DeviceCall::kSynchronize], 0u);
@@ -44,7 +44,7 @@ TEST(DeviceBulk, AWriteBehindReadersOfEarlierBulksEndsNoBulk) {
   for (uint32_t i = 1; i <= 5; ++i) EXPECT_EQ(held.Push({.updates = {weight}, .place = Gpu(0)}, kernel), i);
   held.Release();
   rig.eng().WaitAll();
-  EXPECT_EQ(rig.device().counts()[DeviceCall::kRecord], 3u);
+  EXPECT_EQ(rig.eng().stats().dispatches, 3u);
 }
 
 // The same while they run: the writer's own bulk need not go for their sake.

@@ -54,10 +54,14 @@ inline constexpr int kRankedSpins = 5;
 // How long a run keeps a worker while other ops are ready in its pool.
 inline constexpr int64_t kRunTurnMicros = 1000;
 
-// How often the retirement thread looks while nobody waits for the device. The time doubles while nothing ends. At the
-// shortest it takes under 1 % of a core.
+// How often the retirement thread looks after what nobody waits for. The time doubles while nothing ends. At the shortest
+// it takes under 1 % of a core. kDozeLongestUnasked: where a look makes no call of the device's.
 inline constexpr std::chrono::microseconds kDozeShortest{2000};
 inline constexpr std::chrono::microseconds kDozeLongest{16000};
+inline constexpr std::chrono::microseconds kDozeLongestUnasked{128000};
+// After so many ops of a lane that nobody waits for, the thread looks how many of them have ended, and lets go of what
+// they hold. Half of what a lane takes, so that its issuer need not wait.
+inline constexpr uint64_t kLookEach = 256;
 // How often it looks while somebody waits, after the spin: a waiter learns of an end at most this late, besides its own
 // wake.
 inline constexpr std::chrono::microseconds kAwaitNap{20};
@@ -73,6 +77,9 @@ inline constexpr std::chrono::microseconds kLeaveNap{100};
 // streams take about a thousand, and then a launch waits and holds locks that every other call needs. Chosen without a
 // GPU: to be measured.
 inline constexpr uint32_t kLaunchesOfALane = 512;
+// How many ops of a lane one record may cover that nobody has asked for. Whoever comes later waits for that many less one too
+// many at most. Chosen without a GPU: to be measured.
+inline constexpr uint64_t kOpsARecord = 16;
 // An op stays on its producer's lane, also where other ops came behind the producer, unless the lane has more than
 // twice as much as the shortest and this many more. Chosen without a GPU: to be measured.
 inline constexpr uint64_t kLaneSlack = 16;

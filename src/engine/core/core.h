@@ -133,7 +133,8 @@ class EngineCore final : public PoolHost {
   void RefuseWaitInHook() const;
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
   void AwaitInside(std::atomic<uint32_t>& word);  // inside an op: waits until the word is kDone
-  void NoteIdle() override;                       // has WaitAll and pushes that wait for room look again
+  void NoteIssuerIdle(Worker& worker) override { devices_->NoteIdle(worker); }
+  void NoteIdle() override;  // has WaitAll and pushes that wait for room look again
   // Between Stop and Start no push runs an op: the op may wait for a pool that is stopped, and the thread that pushes
   // may be the one that will start it.
   bool Stopped() const { return pools_.stopped(); }
@@ -149,6 +150,7 @@ class EngineCore final : public PoolHost {
   bool WaitAll(Clock::time_point deadline, bool report);
   bool AllOverSoon(Clock::time_point deadline);
   bool WaitForEpochs(Clock::time_point deadline);
+  void AttendDevices();   // somebody uses what has ended on devices: they look once
   bool PollBusyFaster();  // has devices polled at the pace of waiters; false: none is busy
   void DeliverDrainNote(Worker& worker, const OpRecord* next) override;
 

@@ -51,12 +51,15 @@ class DeviceSide {
   // Ends the dispatch of the chain whose ops the worker issued last, or to which `op` belongs: another op comes next.
   virtual void EndDispatchOf(Worker& worker) = 0;
   virtual void EndDispatchOf(OpRecord* op) = 0;
+  // An issuer finds no op, and is about to sleep.
+  virtual void NoteIdle(Worker& worker) = 0;
 
   // --- waiting
   // For a wait, before it sleeps: true if the Var's last write has retired, looking for at most `most`.
   virtual bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) = 0;
   virtual bool Busy() const = 0;                   // something that was issued has not retired
   virtual void PollFaster() = 0;                   // a host thread waits: polls at the pace of waiters from now on
+  virtual void AskOwners() = 0;                    // somebody has a use for what has ended: looks once
   virtual void Ask(std::atomic<bool>& asked) = 0;  // PollFaster for the ops that are or will be parked with this word
   virtual bool Unretired(const VarPoints&) const = 0;  // in a fork's child, which has one thread
 

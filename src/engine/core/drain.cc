@@ -69,6 +69,10 @@ bool EngineCore::PollBusyFaster() {
   return busy;
 }
 
+void EngineCore::AttendDevices() {
+  if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->AskOwners();
+}
+
 void EngineCore::DeliverDrainNote(Worker& worker, const OpRecord* next) {
   const uint8_t drain_note = std::exchange(worker.drain_note, 0);
   if (drain_note && !(next && 1u + next->extra.epoch == drain_note)) epochs_.Note();  // mutant: drain_note_kept_back

@@ -247,11 +247,20 @@ void Engine::SetPolicy(const PolicyChoice& choice) { core_->SetPolicy(choice); }
 PolicyChoice Engine::policy_choice() const { return detail::ChoiceOf(core_->Stamp()); }
 Placement Engine::Pool(std::string_view name) const { return core_->pools().Named(name); }
 int Engine::workers() const noexcept { return core_->options().workers; }
-EngineStats Engine::stats() const { return core_->stats(); }
-DeviceStats Engine::device_stats() const { return core_->devices().stats(); }
+EngineStats Engine::stats() const {
+  core_->AttendDevices();
+  return core_->stats();
+}
+DeviceStats Engine::device_stats() const {
+  core_->AttendDevices();
+  return core_->devices().stats();
+}
 Device& Engine::device(int index) const { return core_->devices().device(static_cast<uint32_t>(index)); }
 void Engine::StartTrace() { core_->StartTrace(); }
 std::vector<TraceEvent> Engine::StopTrace() { return core_->StopTrace(); }
-std::string Engine::DescribePending() const { return core_->DescribePending(); }
+std::string Engine::DescribePending() const {
+  core_->AttendDevices();
+  return core_->DescribePending();
+}
 
 }  // namespace engine

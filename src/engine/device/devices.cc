@@ -146,7 +146,7 @@ DeviceState& Devices::Get(uint32_t index) {
 }
 
 DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name,
-                            bool shared) {
+                            DeviceLane::Use use) {
   if (DeviceLane* made = place.load(std::memory_order_acquire)) return *made;
   MutexLock lock(make_mu_);
   if (DeviceLane* made = place.load(std::memory_order_relaxed)) return *made;
@@ -156,7 +156,7 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
   auto on = std::make_unique<DeviceLane>();
   on->device = &device;
   on->id = id;
-  on->shared = shared;
+  on->use = use;
   on->name = "gpu" + std::to_string(device.index) + "/" + name;
   if (DeviceStatus s = device.device->CreateStream(0, &on->stream); !s.ok()) throw DeviceError(std::move(s));
   lanes_made_.push_back(std::move(on));

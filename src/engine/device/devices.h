@@ -83,11 +83,12 @@ class Devices final : public DeviceSide {
   // --- issue.cc
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) override;
   void FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) override;
-  // The run of a chain ended, or was left, with members issued since the last record.
+  // The run of a chain ended, or was left.
   void EndDispatch(DeviceLane& lane);
   void EndDispatchOf(Worker& worker) override {
     if (worker.last_lane) EndDispatch(*worker.last_lane);
   }
+  void NoteIdle(Worker& worker) override;
   void EndDispatchOf(OpRecord* op) override { EndDispatch(lane(op->extra.lane)); }
 
   // --- retire.cc
@@ -130,7 +131,8 @@ class Devices final : public DeviceSide {
   bool HasChannelOn(const DeviceState& device) const;  // or had
   uint32_t ChannelDevice(uint32_t index) const override;
   bool OfChannel(const DeviceLane& lane) const;
-  void AskOwners();  // an owner has something to say: the retirement thread asks at once
+  // An owner has something to say, or somebody has a use for what has ended: the retirement thread looks at once.
+  void AskOwners() override;
   void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);  // nothing, unless of a channel
   bool AbortChannels(const std::string& why) EXCLUDES(channels_mu_);
   void ForgetVar(const VarCore* var) override EXCLUDES(lost_mu_);
@@ -156,12 +158,17 @@ class Devices final : public DeviceSide {
       seq[p.lane] = std::max(seq[p.lane], p.seq);
     }
   };
-  DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, bool shared)
+  DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, DeviceLane::Use use)
       EXCLUDES(make_mu_);
   DeviceLane& Choose(DeviceState& device, OpRecord* op);
   static void AddWaitPoints(OpRecord* op, WaitPoints* wait_for);
   DeviceStatus Order(DeviceLane& lane, const WaitPoints& wait_for);
   DeviceStatus RecordLocked(DeviceLane& lane) REQUIRES(lane.mu);
+  DeviceStatus HaveRecord(DeviceLane& lane, uint64_t seq) REQUIRES(lane.mu);
+  void Record(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);  // so that one covers it, now or at the end of the run
+  void WakeRetirement(DeviceLane& lane, uint64_t seq);
+  static bool IsDue(const DeviceLane& lane) REQUIRES(lane.mu);
+  static bool NeedsRecord(const OpRecord* ready, const DeviceLane& on);
   OpRecord* Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   OpRecord* SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker);
   OpRecord* Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
@@ -171,9 +178,11 @@ class Devices final : public DeviceSide {
   static void Untimed(DeviceTimer* timer);
 
   static uint64_t UntilRoom(const DeviceLane& lane, bool in_run);
-  enum class Polled { kNothing, kRunning, kAwaited, kRetired };
-  Polled Poll(DeviceLane& lane) EXCLUDES(lane.mu);
-  Polled PollRecords(DeviceLane& lane) EXCLUDES(lane.mu);
+  // kWatched: nobody awaits it, and nobody would come to tell how it ends.
+  enum class Polled { kNothing, kRunning, kWatched, kAwaited, kRetired };
+  // `looks`: at all that has ended, not only at what is awaited.
+  Polled Poll(DeviceLane& lane, bool looks) EXCLUDES(lane.mu);
+  Polled PollRecords(DeviceLane& lane, bool looks) EXCLUDES(lane.mu);
   Polled PollLost(DeviceLane& lane, DeviceState::Loss loss) EXCLUDES(lane.mu);
   bool AwaitRetired(DeviceLane& lane, uint64_t seq, OpRecord* op) EXCLUDES(lane.mu);
   std::string DescribeIssued(const DeviceState& device);
@@ -192,6 +201,7 @@ class Devices final : public DeviceSide {
   ErrorRecord* FailedInput(OpRecord* op) REQUIRES(lost_mu_);
   void InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) EXCLUDES(lost_mu_);
   void RetireUpTo(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
+  static void NoteEnded(DeviceLane& lane, uint64_t seq);
   // --- channel_watch.cc
   void StartWatch() EXCLUDES(make_mu_);
   void EndWatch();
@@ -223,7 +233,7 @@ class Devices final : public DeviceSide {
   Mutex channels_mu_;
   std::array<Channel, kMaxChannels> channels_;
   std::atomic<uint32_t> n_channels_{0};
-  std::atomic<bool> attention_{false};  // an owner has something to say
+  std::atomic<bool> attention_{false};  // see AskOwners
   std::atomic<bool> any_lost_{false};
   std::atomic<uint32_t> awaiting_{0};  // ops parked behind lanes
   std::thread thread_;

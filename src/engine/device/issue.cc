@@ -50,14 +50,16 @@ bool Devices::MayGoOn(DeviceState& device, const DeviceLane& on, uint32_t asked)
 
 // The lane whose newest op this one follows, or that of its producer unless it is clearly longer, else the one with the least on it.
 DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
+  using Use = DeviceLane::Use;
   const uint32_t asked = op->extra.asked_lane;
-  if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", false);
-  if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", false);
+  if (asked == kCopyInLane) return LaneOf(device.copy_in, device, "copy_in", Use::kCopies);
+  if (asked == kCopyOutLane) return LaneOf(device.copy_out, device, "copy_out", Use::kCopies);
   if (asked >= kFirstChannelLane && asked != Placement::kAnyLane)
     return LaneOf(channels_[asked - kFirstChannelLane].lane, device, "comm" + std::to_string(asked - kFirstChannelLane),
-                  false);
+                  Use::kChannel);
   if (asked != Placement::kAnyLane)
-    return LaneOf(device.compute[asked], device, std::to_string(asked), asked < device.streams);
+    return LaneOf(device.compute[asked], device, std::to_string(asked),
+                  asked < device.streams ? Use::kShared : Use::kAsked);
   // Of several, one that is still to retire: the others need not be waited for.
   DeviceLane *follows = nullptr, *stays = nullptr;
   ForOrderedVars(op, [&](VarCore* var, AccessMode) {
@@ -66,7 +68,7 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
     MutexLock lock(points->mu);
     if (points->write.seq == 0) return;
     DeviceLane& producer = lane(points->write.lane);
-    if (producer.device != &device || !producer.shared) return;
+    if (producer.device != &device || producer.use != Use::kShared) return;
     if (producer.issued.load(std::memory_order_relaxed) == points->write.seq) {
       if (!follows || follows->Retired(follows->issued.load(std::memory_order_relaxed))) follows = &producer;
     } else if (points->reads.empty() && !producer.Retired(points->write.seq)) {
@@ -88,7 +90,7 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
     }
   }
   if (stays && load(stays) <= 2 * least + tuning::kLaneSlack) return *stays;
-  return LaneOf(device.compute[best], device, std::to_string(best), true);
+  return LaneOf(device.compute[best], device, std::to_string(best), Use::kShared);
 }
 
 // The number that must retire before the lane takes more; 0: it has room. A run that has begun may pass the bound by half of it, so
@@ -170,6 +172,34 @@ DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
   return {};
 }
 
+// Whether there is a record of what is issued, or it will come without our doing.
+DeviceStatus Devices::HaveRecord(DeviceLane& on, uint64_t seq) {
+  if (on.records.newest() >= seq || on.Retired(seq) || on.device->lost.load(std::memory_order_acquire)) return {};
+  if (!on.in_run) return RecordLocked(on);
+  on.wanted = true;
+  return {};
+}
+
+// Whether an op that asks for a lane asks for this one.
+static bool IsFor(const OpRecord* op, const DeviceLane& on) {
+  const uint32_t asked = op->extra.asked_lane;
+  return asked < kMaxLanes && on.device->compute[asked].load(std::memory_order_acquire) == &on;
+}
+
+// Whether one of the ops that became ready will look at what was issued on `on` from elsewhere.
+bool Devices::NeedsRecord(const OpRecord* ready, const DeviceLane& on) {
+  for (; ready; ready = ready->extra.next) {
+    if (!(ready->extra.flags & kDeviceOp)) {
+      // A deletion never looks, and a run of a plan rarely does.
+      if (ready->extra.kind != OpKindId::kDelete && !KindOf(ready).ordered_there) return true;
+      continue;
+    }
+    if (ready->extra.device != on.device->index) return true;
+    if (ready->extra.asked_lane != Placement::kAnyLane && !IsFor(ready, on)) return true;
+  }
+  return false;
+}
+
 // An event behind all that is issued on the lane.
 DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
   Device& device = *lane.device->device;
@@ -186,12 +216,8 @@ DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
     return s;
   }
   records_.fetch_add(1, std::memory_order_relaxed);
+  lane.wanted = false;
   lane.records.PushBack({lane.issued.load(std::memory_order_relaxed), event, lane.clock});
-  // Partner: the retirement thread, which says that it sleeps before it looks at `issued` once more.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  uint32_t asleep = kAsleep;
-  if (pace_.load(std::memory_order_relaxed) == kAsleep && pace_.compare_exchange_strong(asleep, kDozing))
-    FutexWake(pace_, 1);
   return {};
 }
 
@@ -254,7 +280,10 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   } catch (...) {
     return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
   }
-  if (worker) worker->last_lane = on;
+  if (worker) {
+    worker->last_lane = on;
+    worker->lanes |= 1u << on->id;
+  }
   const bool in_bulk = (op->extra.flags & kInChain) && (op->extra.merged || op->extra.more_behind);
   if (!in_bulk || !op->extra.merged) on->bulk = in_bulk ? op->extra.name : nullptr;
   if (graph_may_suit && device.graphs->Launch(*on, op)) return SettleReplayed(slot, op, *worker);
@@ -361,9 +390,11 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     on.last = op;
     on.issued.store(seq, std::memory_order_release);
     if (!op->extra.replayed) on.queued.fetch_add(1, std::memory_order_relaxed);
-    if (!chain) recorded = RecordLocked(on);
+    on.in_run = chain;
+    if (!chain && IsDue(on)) recorded = RecordLocked(on);
   }
   if (!recorded.ok()) Lose(*on.device, recorded);
+  WakeRetirement(on, seq);
   ForOrderedVars(op, [&](VarCore* var, AccessMode mode) {
     VarPoints& points = PointsOf(var);
     MutexLock lock(points.mu);
@@ -387,6 +418,8 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   Pass pass{&slot};
   core_.Complete(pass, op);
+  // Before they start. Without a worker nobody will say that he has nothing more to do.
+  if (!worker || NeedsRecord(pass.ready, on)) Record(on, seq);
   const OpRecord* const chained = chain ? core_.chains().StartNext(pass, *chain) : nullptr;
   OpRecord* const next = pass.ready ? core_.Dispatch(pass, worker, chained) : nullptr;
   // release: our last look at the block. Partner: the acquire in RetireUpTo, which stops at an op that does not say so.
@@ -397,14 +430,50 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   return next;
 }
 
+// Something was issued: whether the retirement thread has to know.
+void Devices::WakeRetirement(DeviceLane& on, uint64_t seq) {
+  // Partner: the HeavyFence of the retirement thread, which says that it sleeps before it looks at `issued` once more. Who waits
+  // for everything needs no word: either he found something issued and had it looked at, or nothing was, and the thread sleeps.
+  LightFence();
+  if (seq % tuning::kLookEach == 0 && seq - on.retired.load(std::memory_order_relaxed) >= tuning::kLookEach)
+    return AskOwners();
+  uint32_t asleep = kAsleep;
+  if (pace_.load(std::memory_order_relaxed) == kAsleep && pace_.compare_exchange_strong(asleep, kDozing))
+    FutexWake(pace_, 1);
+}
+
+void Devices::Record(DeviceLane& on, uint64_t seq) {
+  DeviceStatus status;
+  {
+    MutexLock lock(on.mu);
+    status = HaveRecord(on, seq);
+  }
+  if (!status.ok()) Lose(*on.device, status);
+}
+
 void Devices::EndDispatch(DeviceLane& on) {
   DeviceStatus status;
   {
     MutexLock lock(on.mu);
-    const uint64_t recorded = std::max(on.retired.load(std::memory_order_relaxed), on.records.newest());
-    if (recorded < on.issued.load(std::memory_order_relaxed)) status = RecordLocked(on);
+    on.in_run = false;
+    if (IsDue(on)) status = RecordLocked(on);
   }
   if (!status.ok()) Lose(*on.device, status);
+}
+
+// Of what is issued, at the end of a run: whether somebody needs it, or enough has come together.
+bool Devices::IsDue(const DeviceLane& on) {
+  const uint64_t recorded = std::max(on.retired.load(std::memory_order_relaxed), on.records.newest());
+  const uint64_t open = on.issued.load(std::memory_order_relaxed) - recorded;
+  return open != 0 && (on.wanted || on.use >= DeviceLane::Use::kCopies || open >= tuning::kOpsARecord);
+}
+
+// The issuer has nothing to do: now a record costs nobody anything, and who comes later waits for no more than he needs.
+void Devices::NoteIdle(Worker& worker) {
+  for (uint32_t m = std::exchange(worker.lanes, 0); m; m &= m - 1) {
+    DeviceLane& on = lane(static_cast<uint32_t>(__builtin_ctz(m)));
+    Record(on, on.issued.load(std::memory_order_relaxed));
+  }
 }
 
 }  // namespace engine::detail

@@ -5,6 +5,11 @@
 // that is, what of every lane the work in front of it has waited for. A lane that must come behind a point waits for the
 // earliest record that covers it, unless its own clock says that it does already.
 //
+// A record costs about as much as a launch, so it is made for somebody: when an op is issued for which others wait that do
+// not go on on this lane, when somebody comes later and finds none that covers what he needs, when the issuer has nothing
+// more to do, and behind each kOpsARecord ops, so that who comes later waits for little that he does not need. A run of a chain
+// has its record at its end. Copies and collectives, which are few and long, have one each.
+//
 // Threads:   one issuer at a time for ops; anybody under `mu` for the rest: records on demand, polls, waits of others.
 // Ownership: the Devices own lanes and events. Ops issued are pinned here until they retire.
 // Order:     mu; two lanes' at once only as (waiting lane, lane waited for), and never the other way round at the same
@@ -29,8 +34,13 @@ struct DeviceState;
 struct DeviceLane {
   DeviceState* device = nullptr;
   uint32_t id = 0;
-  std::string name;     // "gpu0/1", "gpu0/copy_in"
-  bool shared = false;  // ops may be put here that ask for no lane
+  std::string name;  // "gpu0/1", "gpu0/copy_in"
+  enum class Use : uint8_t {
+    kShared,   // also for ops that ask for no lane
+    kAsked,    // for those that ask for it
+    kCopies,   // few and long
+    kChannel,  // the same, and other ranks may make them fail
+  } use = Use::kShared;
   Stream stream;
   const char* bulk = nullptr;  // the name of the op that the run at hand began with, if it is a bulk; its issuer's
 
@@ -40,6 +50,8 @@ struct DeviceLane {
   std::atomic<uint64_t> settled{0};
   // release: what retired work did is visible. Partner: the acquire loads of those that need not wait any more.
   std::atomic<uint64_t> retired{0};
+  // A wait has seen that the numbers up to here have ended; the retirement thread has yet to look. release: Partner: PollRecords.
+  std::atomic<uint64_t> ended_at{0};
   // Launches issued and not known to have ended: a graph is one. relaxed: a bound, which whoever issues may pass by a few.
   std::atomic<uint32_t> queued{0};
   // Threads that ask about an event of the lane without its mu. seq_cst. Partner: GiveBack, which waits for them.
@@ -59,6 +71,8 @@ struct DeviceLane {
     bool Asked() const { return !asked || asked->load(); }
   };
   std::vector<Awaiting> awaiting GUARDED_BY(mu);
+  bool in_run GUARDED_BY(mu) = false;      // the issuer goes on with a chain, behind which there can be a record
+  bool wanted GUARDED_BY(mu) = false;      // somebody needs that record
   uint64_t unrecorded GUARDED_BY(mu) = 0;  // that the retirement thread found issued and not recorded, since when
   Clock::time_point unrecorded_since GUARDED_BY(mu){};
   struct FailedOp {

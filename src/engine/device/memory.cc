@@ -157,6 +157,7 @@ DeviceMemory MemoryPool::Take(size_t bytes, DeviceLane& on) {
   DeviceMemory out;
   out.pool_ = shared_from_this();
   if ((out.block_ = Find(size, on))) return out;
+  on.device->devices->AskOwners();  // ops that have ended may hold some
   auto block = std::make_unique<MemoryBlock>();
   DeviceStatus s = Create(size, on.stream, block.get());
   // Out of memory, a bounded number of times: without what lies here unused; then with all that was issued ended.

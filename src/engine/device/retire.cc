@@ -1,11 +1,15 @@
 // Retirement: the host learns what has ended on the device.
 //
-// One thread for all lanes. It sleeps without work (kAsleep); looks every now and then while something runs that nobody
-// awaits, so that closures go and pins are dropped (kDozing); and looks often while a host waiter exists (kAwake): an op
-// or wait parked behind a lane, WaitAll, a push without room. What settles a plan's nodes is parked as well, and counts once
-// somebody asks for the run's end (Ask). It asks about awaited events only, or the oldest and the
-// newest where nobody awaits a certain one. Host callbacks are not used: they cost tens of microseconds and never come
-// once the context is in error.
+// One thread for all lanes. It asks a device only while somebody wants to know (kAwake): an op or wait parked behind a lane,
+// WaitAll, a push without room. What settles a plan's nodes is parked as well, and counts once somebody asks for the run's
+// end (Ask). It then asks about awaited events only, or the oldest and the newest where nobody awaits a certain one. And it
+// looks once, at all that has ended by then, where somebody might use that (AskOwners): a plan without a free frame, a pool
+// without memory, whoever reads counters or asks what is pending, a lane with another kLookEach ops. Otherwise nobody
+// waits, and it asks nothing: closures of ops that have ended wait for the next look. Host callbacks are not used: they cost
+// tens of microseconds, during which the stream stands still, and never come once the context is in error.
+//
+// Two things have no waiter, and are looked at now and then (kDozing): collectives, which other ranks may make fail, and
+// what still runs on a device that is lost. By the same clock it takes note of what waits have found by themselves.
 //
 // A wait that finds its Var's last write issued looks at the event itself for as long as it may spin (PollWrite), so that
 // the common short wait needs no other thread.
@@ -33,6 +37,7 @@ struct CountScope {
 // True: parked until the lane has retired `seq`.
 bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
   if (on.Retired(seq)) return false;
+  DeviceStatus recorded;
   {
     MutexLock lock(on.mu);
     if (on.Retired(seq)) return false;
@@ -43,6 +48,7 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     on.awaiting.push_back({seq, op, asked});
     // seq_cst, behind the push. Partner: Ask, which says so first and then has the thread look.
     if (!on.awaiting.back().Asked()) return true;
+    recorded = HaveRecord(on, seq);
     if (asked) {  // counted by Ask
       attention_.store(true);
     } else {
@@ -50,6 +56,7 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
       awaiting_.fetch_add(1);
     }
   }
+  if (!recorded.ok()) Lose(*on.device, recorded);
   PollFaster();  // behind seq_cst writes. Partner: the looks behind kDozing in ThreadMain
   return true;
 }
@@ -107,15 +114,21 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
     // then, "reached" is as true.
     const CountScope asking(on.asking);
     Event event;
+    DeviceStatus recorded;
     {
       MutexLock lock(on.mu);
+      recorded = HaveRecord(on, write.seq);
       const LaneRecord* at = on.records.Covering(write.seq);
-      if (!at) break;
-      event = at->event;
+      if (at) event = at->event;
     }
+    if (!recorded.ok()) Lose(*on.device, recorded);
+    if (!event) break;
     queries_.fetch_add(1, std::memory_order_relaxed);
     const DeviceStatus status = on.device->device->Query(event);
-    if (status.ok() && rescued_.load() == 0) return fine();  // the thread finds it, too, and does the rest
+    if (status.ok() && rescued_.load() == 0) {
+      NoteEnded(on, write.seq);
+      return fine();
+    }
     if (status.failed()) return false;
     const auto now = Clock::now();
     if (until == Clock::time_point{}) until = now + most;
@@ -123,6 +136,16 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
     Pause();
   }
   return on.Retired(write.seq) && fine();
+}
+
+// A wait has seen that all up to `seq` has ended. The retirement thread takes it from here, in its own time: a wake would cost the
+// waiter more than all else.
+void Devices::NoteEnded(DeviceLane& on, uint64_t seq) {
+  // relaxed, and the most of what is said: the thread acquires by the device what the work has done.
+  uint64_t known = on.ended_at.load(std::memory_order_relaxed);
+  while (known < seq &&
+         !on.ended_at.compare_exchange_weak(known, seq, std::memory_order_release, std::memory_order_relaxed)) {
+  }
 }
 
 // Detaches what has retired up to `seq`, then does what waited for it.
@@ -179,10 +202,10 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   core_.Dispatch(started, nullptr);
 }
 
-Devices::Polled Devices::Poll(DeviceLane& on) {
+Devices::Polled Devices::Poll(DeviceLane& on, bool looks) {
   using Loss = DeviceState::Loss;
   const auto loss = on.device->loss.load(std::memory_order_acquire);
-  return loss == Loss::kNone ? PollRecords(on) : PollLost(on, loss);
+  return loss == Loss::kNone ? PollRecords(on, looks) : PollLost(on, loss);
 }
 
 // Of a lost device: all has ended, or will have when the stream is empty.
@@ -195,7 +218,7 @@ Devices::Polled Devices::PollLost(DeviceLane& on, DeviceState::Loss loss) {
     if (!empty.ok() && (!empty.failed() || empty.of_capture())) {
       MutexLock lock(on.mu);
       const bool asked = std::ranges::any_of(on.awaiting, &DeviceLane::Awaiting::Asked);
-      return core_.HostWaits() || asked ? Polled::kAwaited : Polled::kRunning;
+      return core_.HostWaits() || asked ? Polled::kAwaited : Polled::kWatched;
     }
     if (empty.failed()) on.device->loss.store(DeviceState::Loss::kGone, std::memory_order_release);
   }
@@ -203,8 +226,9 @@ Devices::Polled Devices::PollLost(DeviceLane& on, DeviceState::Loss loss) {
   return Polled::kRetired;
 }
 
-Devices::Polled Devices::PollRecords(DeviceLane& on) {
+Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
   bool awaited = core_.HostWaits();
+  looks |= on.use == DeviceLane::Use::kChannel;
   DeviceStatus status;
   struct Question {
     uint64_t seq;
@@ -226,9 +250,11 @@ Devices::Polled Devices::PollRecords(DeviceLane& on) {
       asked = true;
     }
     awaited |= asked;
+    if (!awaited && !looks) oldest = newest = 0;
+    if (asked || (awaited && on.records.empty())) status = HaveRecord(on, asked ? newest : issued);
     // In the middle of a run its record is still to come, unless a member of it takes its time.
     const uint64_t recorded = on.records.newest();
-    if (recorded < issued && (newest > recorded || on.records.empty())) {
+    if (status.ok() && (awaited || looks) && recorded < issued && (newest > recorded || on.records.empty())) {
       const auto now = Clock::now();
       if (on.unrecorded != issued) {
         on.unrecorded = issued;
@@ -244,20 +270,22 @@ Devices::Polled Devices::PollRecords(DeviceLane& on) {
           questions[n++] = {at->seq, at->event};
   }
   // Without the lock, as in PollWrite.
-  uint64_t ended = 0;
+  uint64_t ended = on.ended_at.load(std::memory_order_acquire);
+  if (ended <= on.retired.load(std::memory_order_relaxed)) ended = 0;
   for (size_t i = 0; i < n && status.ok(); ++i) {
     queries_.fetch_add(1, std::memory_order_relaxed);
     const DeviceStatus s = on.device->device->Query(questions[i].event);
     if (s.failed() && !s.of_capture()) status = s;  // a capture that is in the way ends, and it is asked again
     if (!s.ok()) break;
-    ended = questions[i].seq;
+    ended = std::max(ended, questions[i].seq);
   }
   if (!status.ok()) {
     Lose(*on.device, status);
     return Polled::kRetired;
   }
   // Behind the questions: what an abort has ended must fail first. Partner: Rescue.
-  if (!ended || rescued_.load() != 0) return awaited ? Polled::kAwaited : Polled::kRunning;
+  if (!ended || rescued_.load() != 0)
+    return awaited ? Polled::kAwaited : on.use == DeviceLane::Use::kChannel ? Polled::kWatched : Polled::kRunning;
   RetireUpTo(on, ended);
   return Polled::kRetired;
 }
@@ -289,12 +317,14 @@ void Devices::ThreadMain() {
   bool dozed_on = false;  // nobody has ended the doze
   Clock::time_point awake_since{};
   bool entered = false;
+  bool looks = false;
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
     if (!entered && lanes() != 0) entered = lane(0).device->device->EnterThread().ok();
-    attention_.store(false);                   // before the look. Partner: AskOwners
+    looks |= attention_.exchange(false);       // before the look. Partner: AskOwners
     if (rescued_.load() != 0) PollChannels();  // first: what they had issued fails before it retires
-    for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i)));
+    for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i), looks));
+    looks &= best == Polled::kRetired;  // there may be more
     rounds_.fetch_add(1);
     PollChannels();  // behind the lanes: what has ended is not found too late
     if (std::exchange(dozed_on, false) && best == Polled::kAwaited) late_looks_.fetch_add(1, std::memory_order_relaxed);
@@ -314,22 +344,23 @@ void Devices::ThreadMain() {
         }
         break;
       }
+      case Polled::kWatched:
       case Polled::kRunning:
         awake_since = {};
         pace_.store(kDozing);
-        if (core_.HostWaits() || awaiting_.load() || attention_.load())
+        if (core_.HostWaits() || awaiting_.load() || attention_.load() || stop_.load())
           break;  // Partner: PollFaster, behind the announcement
         FutexWait(pace_, kDozing, Clock::now() + doze);
         dozed_on = pace_.load(std::memory_order_relaxed) == kDozing;
-        doze = std::min(doze * 2, tuning::kDozeLongest);
+        doze = std::min(doze * 2, best == Polled::kWatched ? tuning::kDozeLongest : tuning::kDozeLongestUnasked);
         break;
       case Polled::kNothing:
         awake_since = {};
-        // seq_cst, then a look. Partner: the fence in RecordLocked.
+        // Then a look. Partner: the LightFence in WakeRetirement.
         pace_.store(kAsleep);
+        HeavyFence();
         if (!Busy() && !stop_.load(std::memory_order_acquire) && !attention_.load()) {
           // A push that waits for room saw a device at work. Partner: its announcement in WaitForRoom.
-          std::atomic_thread_fence(std::memory_order_seq_cst);
           core_.NoteIdle();
           FutexWait(pace_, kAsleep);
         }

@@ -73,7 +73,9 @@ Run::~Run() {
 }
 bool Run::done() const {
   if (!state_) throw UsageError("an empty Run was asked whether it is done");
-  return detail::Protocol::Settled(state_->done.core());
+  const bool done = detail::Protocol::Settled(state_->done.core());
+  if (!done && state_->owner->has_device) state_->core->devices().AskOwners();  // who asks in a loop waits, too
+  return done;
 }
 const Var& Run::var() const {
   if (!state_) throw UsageError("an empty Run has no Var");

@@ -245,6 +245,7 @@ RunState* PlanCore::TakeFrame() {
       if (RunState* run = place.exchange(nullptr, std::memory_order_acquire)) return run;
     }
   }
+  if (has_device) core->devices().AskOwners();  // runs may be over that nobody has waited for: their frames come back
   auto made = NewFrame();
   MutexLock lock(frames_mu);
   if (frames.size() == places.place.size() * (1 + more_places.size())) {

@@ -179,6 +179,7 @@ OpRecord* Pool::Search(Worker& worker) {
 // The caller is a searcher, before and after. Returns when there is work, a wake, or a stop.
 void Pool::Sleep(Worker& worker) {
   worker.slot->cache.Flush();  // it may have blocks for which others wait
+  if (worker.lanes != 0) host_.NoteIssuerIdle(worker);
   {
     MutexLock lock(mu_);
     sleeping_.push_back(&worker);

@@ -41,6 +41,7 @@ struct alignas(64) Worker {
   bool doubts = false;                     // the last mean was not tiny, so the next one decides whether ops still are
   std::chrono::nanoseconds searched{0};    // time spent searching since the last mean; it counts for no op
   struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
+  uint32_t lanes = 0;                      // and the lanes that it issued to since it slept, a bit each
   bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
   // 1 + the epoch parity of an op that it has completed and WaitAll waits for, if it has not notified WaitAll yet; else
   // 0.
@@ -55,7 +56,8 @@ class PoolHost {
  public:
   // Notifies WaitAll of the ends of the worker's last ops, unless the worker's next op is of the same epoch.
   virtual void DeliverDrainNote(Worker& worker, const OpRecord* next) = 0;
-  virtual void NoteIdle() = 0;  // a worker is about to sleep
+  virtual void NoteIdle() = 0;                      // a worker is about to sleep
+  virtual void NoteIssuerIdle(Worker& worker) = 0;  // the same, of a worker that has issued to lanes
   SpinPlaces& spin_places() { return spin_places_; }
 
  protected:

@@ -72,6 +72,8 @@ DeviceStatus CudaDevice::DestroyEvent(Event event) {
 DeviceStatus CudaDevice::Record(Event event, Stream stream) {
   if (DeviceStatus bad = RefuseNull("Record", event, "the event"); !bad.ok()) return bad;
   if (DeviceStatus bad = RefuseNull("Record", stream, "the stream"); !bad.ok()) return bad;
+  const CudaVisit visit(context_);  // a thread that waits may find that there is no record yet
+  if (!visit.status().ok()) return visit.status();
   return CudaStatus("cudaEventRecord", cudaEventRecord(Native(event), Native(stream)));
 }
 

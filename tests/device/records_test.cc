@@ -1,0 +1,146 @@
+// Records: an event is recorded for somebody, and else behind each 16 ops of a lane.
+#include "device_test.h"
+
+namespace engine::test {
+namespace {
+
+// Keeps the thread that issues until everything is pushed, so that it never runs out of ops.
+struct BusyIssuer {
+  explicit BusyIssuer(Rig& r, Placement place = Gpu(0, 9)) : rig(r) {
+    var = rig.eng().NewVar("busy");
+    rig.eng().Push({.name = "busy", .updates = {var}, .place = place}, [this](RunContext&) {
+      began.Open();
+      gate.Wait();
+    });
+    began.Wait();
+  }
+  ~BusyIssuer() {
+    gate.Open();
+    rig.eng().Wait(var);
+  }
+  Rig& rig;
+  Var var;
+  Gate began, gate;
+};
+
+TEST(DeviceRecords, AChainHasOneForEachSixteenOps) {
+  Rig rig;
+  Var x = rig.eng().NewVar("x");
+  std::optional<BusyIssuer> busy(rig);
+  const DeviceCounts before = rig.device().counts();
+  for (int i = 0; i < 1000; ++i) rig.Push({.name = "op", .updates = {x}, .place = Gpu(0, 0)});
+  busy->gate.Open();
+  rig.eng().Wait(x);
+  rig.eng().Wait(busy->var);
+  const DeviceCounts made = rig.device().counts() - before;
+  EXPECT_EQ(made[DeviceCall::kLaunch], 1000u);
+  EXPECT_EQ(made[DeviceCall::kRecord], 1000u / 16 + 1 + 1) << "one for who waits, and one for the other lane";
+  EXPECT_EQ(made[DeviceCall::kWait], 0u);
+  EXPECT_EQ(rig.device().counts()[DeviceCall::kCreateEvent], rig.eng().device_stats().events);
+}
+
+TEST(DeviceRecords, ABulkHasAtMostOneAtItsEnd) {
+  Rig rig;
+  Var x = rig.eng().NewVar("x");
+  std::optional<BusyIssuer> busy(rig);
+  const DeviceCounts before = rig.device().counts();
+  HeldOps bulk(rig.eng());
+  for (int b = 0; b < 20; ++b) {
+    for (int i = 0; i < 15; ++i)
+      bulk.Push({.name = "member", .updates = {x}, .place = Gpu(0, 0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+    bulk.Release();
+  }
+  for (int i = 0; i < 100; ++i)
+    bulk.Push({.name = "long", .updates = {x}, .place = Gpu(0, 0)}, [&](RunContext& ctx) { rig.Launch(ctx, "k"); });
+  bulk.Release();
+  busy->gate.Open();
+  rig.eng().Wait(x);
+  rig.eng().Wait(busy->var);
+  const DeviceCounts made = rig.device().counts() - before;
+  EXPECT_EQ(made[DeviceCall::kLaunch], 400u);
+  EXPECT_EQ(made[DeviceCall::kRecord], 10u + 1 + 1) << "each second bulk of 15, the long one, the other lane";
+}
+
+TEST(DeviceRecords, AFanInOverLanesHasOneForEachOther) {
+  Rig rig({}, 1, 4);
+  std::array<Var, 4> chains;
+  for (Var& v : chains) v = rig.eng().NewVar();
+  Var out = rig.eng().NewVar("out");
+  const uint64_t hold = rig.PushHeldKernel({.updates = {chains[1]}, .place = Gpu(0, 1)});
+  std::optional<BusyIssuer> busy(rig);
+  const DeviceCounts before = rig.device().counts();
+  for (uint8_t lane = 0; lane < 4; ++lane)
+    for (int i = 0; i < 5; ++i) rig.Push({.name = "op", .updates = {chains[lane]}, .place = Gpu(0, lane)});
+  // Lane 1 is held, and the others wait for it, so that nothing has ended when the last op looks.
+  rig.Push({.name = "join", .reads = chains, .writes = {out}, .place = Gpu(0, 1)});
+  busy->gate.Open();
+  while (rig.eng().device_stats().issued < 2u + 20 + 1) std::this_thread::yield();
+  const DeviceCounts made = rig.device().counts() - before;
+  EXPECT_LE(made[DeviceCall::kWait], 3u);
+  rig.device().Release(hold);
+  rig.eng().Wait(out);
+  rig.eng().Wait(busy->var);
+  EXPECT_LE((rig.device().counts() - before)[DeviceCall::kRecord], 3u + 1 + 1)
+      << "three lanes, who waits, the busy one";
+}
+
+TEST(DeviceRecords, AnOpOnTheHostWaitsForNoMoreThanItNeeds) {
+  Rig rig({}, 2);
+  Var x = rig.eng().NewVar("x"), behind = rig.eng().NewVar("behind"), seen = rig.eng().NewVar("seen");
+  std::optional<BusyIssuer> busy(rig);
+  Gate ran;
+  uint64_t hold = 0;
+  Gate held;
+  rig.Push({.name = "needed", .updates = {x}, .place = Gpu(0, 0)});
+  rig.eng().Push({.name = "host", .reads = {x}, .writes = {seen}}, [&] { ran.Open(); });
+  rig.eng().Push({.name = "held", .updates = {behind}, .place = Gpu(0, 0)}, [&](RunContext& ctx) {
+    ASSERT_TRUE(rig.device().LaunchHeld(ctx.stream(), "held", &hold).ok());
+    held.Open();
+  });
+  busy->gate.Open();
+  ran.Wait();  // while the kernel that is behind has not ended
+  held.Wait();
+  rig.device().Release(hold);
+  rig.eng().WaitAll();
+}
+
+// Nothing is recorded, and the issuer stays in a body: whoever waits has a record made.
+TEST(DeviceRecords, WhoeverComesLaterMakesOne) {
+  Rig rig({}, 2);
+  Var x = rig.eng().NewVar("x"), y = rig.eng().NewVar("y");
+  std::optional<BusyIssuer> first(rig);
+  for (int i = 0; i < 3; ++i) rig.Push({.name = "op", .updates = {x, y}, .place = Gpu(0, 0)});
+  Gate began, over;
+  Var last = rig.eng().NewVar("last");
+  rig.eng().Push({.name = "stays", .updates = {last}, .place = Gpu(0, 1)}, [&](RunContext&) {
+    began.Open();
+    over.Wait();
+  });
+  first->gate.Open();
+  began.Wait();
+  rig.eng().Wait(x);  // by this thread
+  Gate ran;
+  rig.eng().Push({.name = "host", .updates = {y}}, [&] { ran.Open(); });  // by a worker
+  ran.Wait();
+  over.Open();
+  rig.eng().WaitAll();
+}
+
+TEST(DeviceRecords, OneThatFailsWhereSomebodyWaitsLosesTheDevice) {
+  Rig rig;
+  Var x = rig.eng().NewVar("x"), other = rig.eng().NewVar("other");
+  Gate began, over;
+  for (int i = 0; i < 3; ++i) rig.Push({.name = "op", .updates = {x}, .place = Gpu(0, 0)});
+  rig.eng().Push({.name = "stays", .updates = {other}, .place = Gpu(0, 1)}, [&](RunContext&) {
+    began.Open();
+    over.Wait();
+  });
+  began.Wait();
+  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  rig.Push({.name = "op", .updates = {x}, .place = Gpu(0, 0)});
+  over.Open();
+  ExpectHas(FailureOf(rig.eng(), x).text, "was lost");
+}
+
+}  // namespace
+}  // namespace engine::test
