@@ -33,6 +33,8 @@ class Device;
 class DeviceMemory;
 class Engine;
 class NodeContext;
+struct Dim3;
+struct KernelLaunch;
 template <class Tag>
 struct DeviceHandle;
 using Stream = DeviceHandle<struct StreamTag>;
@@ -156,6 +158,13 @@ class RunContext {
   // and the ops behind it may use the memory at once.
   DeviceMemory Allocate(size_t bytes);
   DeviceMemory AllocatePinned(size_t bytes);
+  // Launches a kernel (a __global__ function; on a software device any function) on the op's stream. Its arguments are
+  // copied, and converted to the kernel's parameters. See device/launch.h, which has to be included.
+  template <class... Params, class... Args>
+  void Launch(void (*kernel)(Params...), Dim3 grid, Dim3 block, Args&&... args);
+  // The same with dynamic shared memory.
+  template <class... Params, class... Args>
+  void LaunchShared(void (*kernel)(Params...), Dim3 grid, Dim3 block, size_t shared_bytes, Args&&... args);
   // The object that this op's lane keeps under `key`. `make` makes it on first use; it is destroyed with the engine.
   // For libraries that want one handle for each stream (cublas.h, cudnn.h).
   void* LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunContext&));
@@ -168,6 +177,7 @@ class RunContext {
   friend class NodeContext;
   RunContext(detail::EngineCore* core, detail::OpRecord* op, int worker) noexcept
       : core_(core), op_(op), worker_(worker) {}
+  void LaunchErased(const KernelLaunch& launch);
   detail::EngineCore* core_;
   detail::OpRecord* op_;
   int worker_;

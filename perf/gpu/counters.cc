@@ -392,6 +392,40 @@ std::vector<Counter> Params(Target& target) {
           {"whole executables updated", counts[kUpdate], 0}};
 }
 
+// The same where the bodies use ctx.Launch: no capture, and one call for each node.
+std::vector<Counter> ParamsByLaunch(Target& target) {
+  Rig rig(target, {.counted = true});
+  Var a = rig.eng.NewVar("a");
+  HeldOps bulk(rig.eng);
+  uint64_t bodies = 0;
+  const auto step = [&](uint64_t run) {
+    for (uint64_t i = 0; i < 15; ++i) {
+      const uint64_t params = i == run % 15 ? run : 0;
+      bulk.Push({.name = "member",
+                 .updates = {a},
+                 .place = Gpu(0),
+                 .graph = {.kind = 1 + i, .params = params, .one_call = true}},
+                [&target, &bodies, params](RunContext& ctx) {
+                  ++bodies;
+                  target.Spin(ctx, Nanos(params));
+                });
+    }
+    bulk.Release();
+    rig.eng.WaitAll();
+  };
+  for (uint64_t warm = 0; warm < 3; ++warm) step(0);
+  const DeviceCounts before = rig.counts();
+  const uint64_t ran = bodies;
+  for (uint64_t run = 1; run <= 40; ++run) step(run);
+  const DeviceCounts counts = rig.counts() - before;
+  return {{"captures", counts[kBeginCapture], 0},
+          {"instantiations", counts[kInstantiate], 0},
+          {"nodes given other arguments", counts[kUpdateNode], 2 * 40 - 1},
+          {"bodies run", bodies - ran, 2 * 40 - 1},
+          {"graph launches", counts[kLaunchGraph], 40},
+          AtMost("records", counts[kRecord], 40)};
+}
+
 // Memory allocated on one lane and given back on another: from the second step on the engine has it, and asks nobody.
 std::vector<Counter> Memory(Target& target) {
   Rig rig(target, {.counted = true});
@@ -503,6 +537,7 @@ const std::vector<Scenario>& Scenarios() {
       {6, "four_chains", "four chains on four lanes", FourChains},
       {7, "stage_lane", "copy in and preprocess beside compute", StageLane},
       {10, "params", "parameters change, structure does not", Params},
+      {10, "params_by_launch", "the same, bodies use ctx.Launch", ParamsByLaunch},
       {11, "memory", "memory allocated on one lane and freed on another", Memory},
       {12, "mlp_step", "a training step in bulks of 15", MlpStep},
       {13, "collectives", "40 all-reduces in groups of 4, in bulks of 5 groups", Collectives},

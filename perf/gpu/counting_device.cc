@@ -81,6 +81,8 @@ COUNTED(EndCapture, kEndCapture, (Stream stream, DeviceGraph* graph), (stream, g
 COUNTED(Instantiate, kInstantiate, (DeviceGraph graph, DeviceGraphExec* exec, size_t* bytes), (graph, exec, bytes))
 COUNTED(Update, kUpdate, (DeviceGraphExec exec, DeviceGraph graph), (exec, graph))
 COUNTED(UpdateNode, kUpdateNode, (DeviceGraphExec exec, DeviceGraphNode node, DeviceGraphNode from), (exec, node, from))
+COUNTED(UpdateNode, kUpdateNode, (DeviceGraphExec exec, DeviceGraphNode node, const KernelLaunch& launch),
+        (exec, node, launch))
 COUNTED(Launch, kLaunchGraph, (DeviceGraphExec exec, Stream stream), (exec, stream))
 #undef COUNTED
 

@@ -61,6 +61,10 @@ class CudaTarget final : public Target {
     return Checked("cudaLaunchKernel",
                    LaunchSpin(native, time.count(), spans_->on() ? spans_->Next(native, name) : nullptr));
   }
+  void Spin(RunContext& ctx, Nanos time) override {
+    launches_.fetch_add(1, std::memory_order_relaxed);
+    LaunchSpin(ctx, time.count());
+  }
   DeviceStatus Hold(Stream stream, uint64_t* hold) override {
     launches_.fetch_add(1, std::memory_order_relaxed);
     *hold = NextFlag();

@@ -21,12 +21,11 @@ void OneNodeChanges(Suite& suite) {
           for (int i = 0; i < n; ++i, ++run) {
             for (uint64_t k = 0; k < kOps; ++k) {
               const uint64_t params = k == kChanging ? run : 0;
-              rig.Push(held,
-                       {.name = "member",
-                        .updates = a,
-                        .place = Gpu(0),
-                        .graph = {.kind = 1 + k, .params = params, .one_call = true}},
-                       Nanos(params % 100));
+              held.Push({.name = "member",
+                         .updates = a,
+                         .place = Gpu(0),
+                         .graph = {.kind = 1 + k, .params = params, .one_call = true}},
+                        [&suite, params](RunContext& ctx) { suite.target.Spin(ctx, Nanos(params % 100)); });
             }
             held.Release();
           }

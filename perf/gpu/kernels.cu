@@ -1,5 +1,7 @@
 #include "kernels.h"
 
+#include "engine/device/launch.h"
+
 namespace engine::perf {
 namespace {
 
@@ -29,6 +31,7 @@ cudaError_t LaunchSpin(cudaStream_t stream, int64_t nanoseconds, Stamp* stamp) {
   void* arguments[] = {&nanoseconds, &stamp};
   return cudaLaunchKernel(reinterpret_cast<const void*>(Spin), dim3(1), dim3(1), arguments, 0, stream);
 }
+void LaunchSpin(RunContext& ctx, int64_t nanoseconds) { ctx.Launch(Spin, 1, 1, nanoseconds, nullptr); }
 cudaError_t LaunchHold(cudaStream_t stream, const volatile int32_t* flag) {
   void* arguments[] = {&flag};
   return cudaLaunchKernel(reinterpret_cast<const void*>(Hold), dim3(1), dim3(1), arguments, 0, stream);

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "engine/op.h"
+
 namespace engine::perf {
 
 // When a kernel ran, by the device's global timer.
@@ -14,6 +16,7 @@ struct Stamp {
 };
 // `stamp` may be null.
 cudaError_t LaunchSpin(cudaStream_t stream, int64_t nanoseconds, Stamp* stamp);
+void LaunchSpin(RunContext& ctx, int64_t nanoseconds);  // by ctx.Launch
 // Ends when *flag is no longer 0, which the host writes; after 20 s in any case.
 cudaError_t LaunchHold(cudaStream_t stream, const volatile int32_t* flag);
 // The time that a node was made with by LaunchSpin in a capture, and other parameters for it in an executable.

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "by_hand.h"
+#include "engine/device/launch.h"
 #include "heap.h"
 #include "target.h"
 
@@ -44,6 +45,10 @@ class SpanObserver final : public DeviceObserver {
   std::vector<Span> spans_;
 };
 
+void SleepFor(int64_t nanoseconds) {
+  if (nanoseconds >= 5'000) std::this_thread::sleep_for(Nanos(nanoseconds));
+}
+
 class SoftwareTarget final : public Target {
  public:
   explicit SoftwareTarget(SoftwareDeviceOptions options) : observer_(std::make_shared<SpanObserver>()) {
@@ -59,6 +64,11 @@ class SoftwareTarget final : public Target {
     const HeapPause pause;
     launches_.fetch_add(1, std::memory_order_relaxed);
     return device_->Launch(stream, SoftwareKernel{name, time, Body(time), {}});
+  }
+  void Spin(RunContext& ctx, Nanos time) override {
+    const HeapPause pause;
+    launches_.fetch_add(1, std::memory_order_relaxed);
+    ctx.Launch(SleepFor, 1, 1, sleeps_ ? time.count() : 0);
   }
   DeviceStatus Hold(Stream stream, uint64_t* hold) override {
     const HeapPause pause;

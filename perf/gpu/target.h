@@ -38,6 +38,8 @@ class Target {
 
   // One kernel of about `time`, its only parameter; 0: an empty one. `name`, a literal, is for the timeline.
   virtual DeviceStatus Spin(Stream stream, Nanos time, const char* name = "spin") = 0;
+  // The same by ctx.Launch, without a place in the timeline.
+  virtual void Spin(RunContext& ctx, Nanos time) = 0;
   // A kernel that ends when it is released.
   virtual DeviceStatus Hold(Stream stream, uint64_t* hold) = 0;
   virtual void Release(uint64_t hold) = 0;

@@ -42,6 +42,11 @@ class CudaUnderTest final : public DeviceUnderTest {
   DeviceStatus Axpy(Stream stream, int32_t* y, const int32_t* x, int32_t a, int count) override {
     return Launched(LaunchAxpy(Native(stream), y, x, a, count));
   }
+  void WithAxpy(const std::function<void(const KernelLaunch&)>& fn, int32_t* y, const int32_t* x, int32_t a,
+                int count) override {
+    Require(device_->MakeCurrent());
+    test::WithAxpy(fn, y, x, a, count);
+  }
   DeviceStatus Spin(Stream stream, std::chrono::nanoseconds time) override {
     return Launched(LaunchSpin(Native(stream), time.count()));
   }

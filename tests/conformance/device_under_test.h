@@ -20,6 +20,9 @@ class DeviceUnderTest {
   virtual Device& device() = 0;
   virtual DeviceStatus Set(Stream stream, int32_t* to, int count, int32_t value) = 0;
   virtual DeviceStatus Axpy(Stream stream, int32_t* y, const int32_t* x, int32_t a, int count) = 0;  // y += a * x
+  // The same as a launch, which lives as long as the call of fn.
+  virtual void WithAxpy(const std::function<void(const KernelLaunch&)>& fn, int32_t* y, const int32_t* x, int32_t a,
+                        int count) = 0;
   virtual DeviceStatus Spin(Stream stream, std::chrono::nanoseconds time) = 0;
   // A kernel that ends when it is released.
   virtual DeviceStatus Hold(Stream stream, uint64_t* hold) = 0;

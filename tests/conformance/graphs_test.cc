@@ -32,6 +32,32 @@ TEST_P(Graphs, RunWhenTheyAreLaunchedAndAsOftenAsThat) {
   EXPECT_OK(device_->DestroyGraphExec(exec));
 }
 
+TEST_P(Graphs, AKernelsNodeTakesAnotherLaunch) {
+  const Stream stream = NewStream();
+  int32_t* x = NewBuffer(2);
+  int32_t* y = NewBuffer();
+  const auto launch = [&](int32_t a) {
+    under_test_->WithAxpy([&](const KernelLaunch& l) { EXPECT_OK(device_->LaunchKernel(l, stream)); }, y, x, a, kCount);
+  };
+  launch(5);
+  EXPECT_EQ(Value(y), 10);
+  DeviceGraphNode node;
+  const DeviceGraph graph = Captured(stream, [&] {
+    launch(1);
+    EXPECT_OK(device_->LastNode(stream, &node));
+    launch(10);
+  });
+  const DeviceGraphExec exec = Instantiate(graph);
+  EXPECT_OK(device_->Launch(exec, stream));
+  EXPECT_EQ(Value(y), 32);
+  under_test_->WithAxpy([&](const KernelLaunch& l) { EXPECT_OK(device_->UpdateNode(exec, node, l)); }, y, x, 100,
+                        kCount);
+  EXPECT_OK(device_->Launch(exec, stream));
+  EXPECT_EQ(Value(y), 252);
+  EXPECT_OK(device_->DestroyGraphExec(exec));
+  EXPECT_OK(device_->DestroyGraph(graph));
+}
+
 TEST_P(Graphs, AreInOrderWithTheStream) {
   const Stream stream = NewStream();
   int32_t* x = NewBuffer(1);

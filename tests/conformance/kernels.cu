@@ -1,6 +1,7 @@
 #include "kernels.h"
 
 #include "engine/device/cuda_kernels.h"
+#include "engine/device/launch.h"
 
 namespace engine::test {
 namespace {
@@ -43,6 +44,12 @@ cudaError_t LaunchSet(cudaStream_t stream, int32_t* to, int count, int32_t value
 cudaError_t LaunchAxpy(cudaStream_t stream, int32_t* y, const int32_t* x, int32_t a, int count) {
   Axpy<<<Blocks(count), kThreads, 0, stream>>>(y, x, a, count);
   return cudaGetLastError();
+}
+void LaunchSet(RunContext& ctx, int32_t* to, int count, int32_t value) {
+  ctx.Launch(Set, Blocks(count), kThreads, to, count, value);
+}
+void WithAxpy(const std::function<void(const KernelLaunch&)>& fn, int32_t* y, const int32_t* x, int32_t a, int count) {
+  detail::WithLaunch(fn, Axpy, Blocks(count), kThreads, 0, y, x, a, count);
 }
 cudaError_t LaunchSpin(cudaStream_t stream, int64_t nanoseconds) {
   Spin<<<1, 1, 0, stream>>>(nanoseconds);

@@ -104,7 +104,7 @@ TEST_P(Software, EveryCallFailsWhenItIsTold) {
       case DeviceCall::kEndCapture: return device_->EndCapture(stream_, &graph);
       case DeviceCall::kInstantiate: return device_->Instantiate(graph, &exec, nullptr);
       case DeviceCall::kUpdate: return device_->Update(exec, graph);
-      case DeviceCall::kUpdateNode: return device_->UpdateNode(exec, {}, {});
+      case DeviceCall::kUpdateNode: return device_->UpdateNode(exec, {}, DeviceGraphNode{});
       case DeviceCall::kLaunchGraph: return device_->Launch(exec, stream_);
       case DeviceCall::kElapsed: {
         std::chrono::nanoseconds took{};

@@ -1,7 +1,12 @@
 #include "device_under_test.h"
+#include "engine/device/launch.h"
 
 namespace engine::test {
 namespace {
+
+void AxpyOnHost(int32_t* y, const int32_t* x, int32_t a, int count) {
+  for (int i = 0; i < count; ++i) y[i] += a * x[i];
+}
 
 class SoftwareUnderTest final : public DeviceUnderTest {
  public:
@@ -24,6 +29,10 @@ class SoftwareUnderTest final : public DeviceUnderTest {
                                       for (int i = 0; i < count; ++i) y[i] += a * x[i];
                                     },
                                     {{x, bytes, false}, {y, bytes, true}}});
+  }
+  void WithAxpy(const std::function<void(const KernelLaunch&)>& fn, int32_t* y, const int32_t* x, int32_t a,
+                int count) override {
+    detail::WithLaunch(fn, AxpyOnHost, 1, 1, 0, y, x, a, count);
   }
   DeviceStatus Spin(Stream stream, std::chrono::nanoseconds time) override {
     return device_->Launch(stream, "spin", time, {});

@@ -1,4 +1,6 @@
 // Launches: how many a stream is given, and what becomes of those that the device refuses, eagerly and in graphs.
+#include <array>
+
 #include "engine/bulk.h"
 #include "engine/device/cuda_stream.h"
 #include "engine/device/device_memory.h"
@@ -175,6 +177,46 @@ TEST_F(CudaModelLaunches, ANodeThatCannotBeUpdatedIsTriedOnce) {
   EXPECT_EQ(stats.graph_launches, 10u);
   EXPECT_EQ(stats.graph_instantiations, 1u);
   EXPECT_EQ(stats.graph_captures, 10u) << "the first, and each with new parameters";
+}
+
+// Without a capture, and with one call of CUDA's for each node that changes.
+TEST_F(CudaModelLaunches, AChangedNodeOfALaunchIsOneCall) {
+  const auto body = [&](int32_t value) {
+    return [this, value](RunContext& ctx) { LaunchSet(ctx, Words(), 1, value); };
+  };
+  for (int32_t run = 1; run <= 3; ++run) Bulk(1, body(1));
+  for (int32_t run = 4; run <= 10; ++run) {
+    const std::array<const char*, 5> none{"cudaStreamBeginCapture", "cudaGraphKernelNodeGetParams", "cudaGraphDestroy",
+                                          "cudaLaunchKernel", "cudaGraphInstantiate"};
+    std::array<long, 5> before{};
+    for (size_t i = 0; i < none.size(); ++i) before[i] = Calls(none[i]);
+    const long set = Calls("cudaGraphExecKernelNodeSetParams"), launched = Calls("cudaGraphLaunch"),
+               recorded = Calls("cudaEventRecord");
+    Bulk(static_cast<uint64_t>(run), body(run));
+    EXPECT_EQ(Calls("cudaGraphExecKernelNodeSetParams") - set, 1);
+    EXPECT_EQ(Calls("cudaGraphLaunch") - launched, 1);
+    EXPECT_LE(Calls("cudaEventRecord") - recorded, 1);
+    for (size_t i = 0; i < none.size(); ++i) EXPECT_EQ(Calls(none[i]) - before[i], 0) << none[i];
+    EXPECT_EQ(Value(), run);
+  }
+  EXPECT_EQ(eng_->device_stats().graph_captures, 1u);
+}
+
+// What nvcc links by default: the kernel's own runtime has to launch it, and to give its node the arguments.
+TEST_F(CudaModelLaunches, AKernelOfAnotherRuntimeIsLaunchedByItsOwn) {
+  const auto body = [&](int32_t value) {
+    return [this, value](RunContext& ctx) {
+      CUDA_MODEL(cudaModelUseRuntime)(1);
+      LaunchSet(ctx, Words(), 1, value);
+      CUDA_MODEL(cudaModelUseRuntime)(0);
+    };
+  };
+  for (int32_t run = 1; run <= 8; ++run) {
+    Bulk(static_cast<uint64_t>(run), body(run));
+    EXPECT_EQ(Value(), run);
+  }
+  EXPECT_EQ(eng_->device_stats().graph_captures, 1u);
+  EXPECT_EQ(eng_->device_stats().graph_launches, 6u);
 }
 
 // What is kept with a lane is made outside of captures, on each lane, and the bulk becomes a graph there, too.

@@ -114,6 +114,26 @@ using DeviceGraphExec = DeviceHandle<struct DeviceGraphExecTag>;  // a graph mad
 // Whose memory a pointer points to. As an argument, kUnknown makes the device look it up, which costs time.
 enum class MemoryKind : uint8_t { kUnknown, kDevice, kPinned, kPageable };
 
+struct KernelLaunch;
+// The CUDA runtime of a binary, of which a process may have several: each launches its own kernels only. These return a
+// cudaError_t.
+struct KernelRuntime {
+  int (*launch)(const KernelLaunch& launch, void* stream);
+  int (*set)(const KernelLaunch& launch, void* exec, void* node);
+};
+// A kernel's launch. Made by ctx.Launch (launch.h), and valid during a call.
+struct KernelLaunch {
+  const void* kernel;  // the host's function
+  uint32_t grid[3];
+  uint32_t block[3];
+  size_t shared_bytes;
+  void** args;          // a pointer to each argument
+  const size_t* sizes;  // of the arguments
+  size_t count;
+  void (*call)(const void* kernel, void* const* args);  // on the host
+  const KernelRuntime* runtime = nullptr;               // null: the engine's
+};
+
 struct DeviceInfo {
   std::string kind;  // "cuda", "software"
   int ordinal = 0;
@@ -160,6 +180,9 @@ class Device {
   virtual DeviceStatus Synchronize(Event event) = 0;  // blocks, and may spin
   virtual DeviceStatus Synchronize(Stream stream) = 0;
 
+  // Most kernels are launched past the device, by CUDA's own means on NativeStream.
+  virtual DeviceStatus LaunchKernel(const KernelLaunch& launch, Stream stream) = 0;
+
   // `memory` is the kind of the host's memory. A pageable copy blocks the host until it is over, and is refused during
   // capture.
   virtual DeviceStatus CopyIn(void* to_device, const void* from_host, size_t bytes, Stream stream,
@@ -204,6 +227,8 @@ class Device {
   // Gives `node`, of the graph from which `exec` was made, the parameters of `from`, a node of the same kind in any
   // graph: capture one op alone, then copy its node's parameters. Launches that were made earlier keep the old ones.
   virtual DeviceStatus UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, DeviceGraphNode from) = 0;
+  // Gives `node`, a kernel's, another launch.
+  virtual DeviceStatus UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, const KernelLaunch& launch) = 0;
   // An executable never overlaps itself: a launch waits, on the device, for the launch before.
   virtual DeviceStatus Launch(DeviceGraphExec exec, Stream stream) = 0;
   virtual DeviceStatus DestroyGraphExec(DeviceGraphExec exec) = 0;

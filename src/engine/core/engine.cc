@@ -119,8 +119,15 @@ namespace {
 
 Stream RunContext::stream() const {
   if (!defer_sync()) NotOnDevice(op_, "stream");
-  for (const detail::BodyFrame* f = detail::t_frame; f; f = f->outer)
-    if (f->op == op_ && f->stream) return f->stream;  // the stream of the capture that the body runs under
+  for (const detail::BodyFrame* f = detail::t_frame; f; f = f->outer) {
+    if (f->op != op_) continue;
+    if (f->stream) return f->stream;  // the stream of the capture that the body runs under
+    if (f->update)
+      throw DeviceError(DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0,
+                                           "op '" + std::string(name()) +
+                                               "', whose only call was a Launch, asks for its stream while its node "
+                                               "gets new arguments: it is captured instead"));
+  }
   return core_->devices().StreamOf(op_);
 }
 Device& RunContext::device() const {

@@ -99,10 +99,10 @@ bool BulkGraphs::Busy(const Exec& exec, const DeviceLane& on) const {
   return exec.last.seq && exec.last.lane != on.id && !devices_.lane(exec.last.lane).Retired(exec.last.seq);
 }
 
-// The body, with its work going to the capture. False: it threw, or launched something that the device refused and did not look.
+// The body, with its work going to the capture, or into the node. False: it threw, or launched something that the device refused and did not look.
 // It will say so again when it runs for real.
-bool BulkGraphs::RunBody(OpRecord* op) {
-  BodyFrame frame{&devices_.core_, op, t_frame, capture_};
+bool BulkGraphs::RunBody(OpRecord* op, NodeUpdate* update) {
+  BodyFrame frame{&devices_.core_, op, t_frame, update ? Stream{} : capture_, update};
   t_frame = &frame;
   op->extra.lane = lane_;
   RunContext ctx = EngineCore::MakeContext(&devices_.core_, op, 0);
@@ -134,10 +134,12 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   for (OpRecord* op = head; op && good; op = NextOf(head, op)) {
     const bool one_call = op->graph().one_call;
     if (one_call && !before && op != head) (void)device.LastNode(capture_, &before);
+    launches_ = 0;
     good = RunBody(op);
     Member member{op->graph().params, {}};
     if (good && one_call) good = !Failed(device.LastNode(capture_, &member.node));
     if (member.node == before) member.node = {};  // it made no call: that is another member's
+    member.by_launch = member.node && launches_ == 1;
     before = member.node;
     out->members.push_back(member);
   }
@@ -149,6 +151,29 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   }
   ++devices_.graph_captures_;
   out->lane_bound = lane_local_;
+  return good;
+}
+
+// The body launches into its node. False: it does something else this time, and has issued nothing.
+bool BulkGraphs::UpdateByLaunch(const Exec& exec, Member& member, OpRecord* op) {
+  if (!member.by_launch) return false;
+  NodeUpdate update{exec.exec, member.node};
+  const bool good = RunBody(op, &update) && update.launches == 1;
+  if (!good) {
+    (void)Failed(update.status);
+    (void)device_.device->TakeLastError();
+    member.by_launch = false;  // not tried again
+  }
+  return good;
+}
+
+bool BulkGraphs::UpdateByCapture(const Exec& exec, Member& member, OpRecord* op) {
+  Device& device = *device_.device;
+  DeviceGraph graph;
+  DeviceGraphNode from;
+  bool good = CaptureOne(op, &graph, &from);
+  if (good) good = !Failed(device.UpdateNode(exec.exec, member.node, from));
+  if (graph) (void)device.DestroyGraph(graph);
   return good;
 }
 
@@ -168,12 +193,11 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
     i = 0;
     for (OpRecord* op = head; op; op = NextOf(head, op), ++i) {
       if (exec.members[i].params == op->graph().params) continue;
-      DeviceGraph graph;
-      DeviceGraphNode from;
-      bool good = CaptureOne(op, &graph, &from);
-      if (good) good = !Failed(device.UpdateNode(exec.exec, exec.members[i].node, from));
-      if (graph) (void)device.DestroyGraph(graph);
-      if (!good) {  // not every kernel can be updated by its node (those of another runtime instance or library cannot)
+      Member& member = exec.members[i];
+      if (!UpdateByLaunch(exec, member, op) &&
+          !UpdateByCapture(
+              exec, member,
+              op)) {  // not every kernel can be updated by its node (those of another runtime instance or library cannot)
         exec.members[i].node = {};  // not tried again
         break;                      // all of it, then
       }

@@ -9,7 +9,8 @@
 // libraries set themselves up, modules load), again where a lane turns out to lack what the bodies keep with it; then it
 // is captured, on a stream of its own, in thread-local mode, with all outside waits resolved before. After that
 //   the same parameters          launch
-//   others, one call a member    capture those members alone, give their nodes the new parameters, launch
+//   others, one call a member    where that call is a ctx.Launch, the body gives its node the new arguments; capture other such
+//                                members alone, give their nodes the new parameters; launch
 //   others                       capture all of it, update the executable; if the device refuses, instantiate anew
 // An executable never overlaps itself, so up to kGraphExecs of a key are kept for runs on several lanes; one whose bodies use
 // what they keep with a lane (a library's handle and its workspace) is that lane's alone. A capture that
@@ -48,6 +49,9 @@ class BulkGraphs {
     lane_is_cold_ |= missing;
   }
 
+  // The same, and it was launched by ctx.Launch.
+  void NoteLaunch() { ++launches_; }
+
   // Whether the run that `head` starts can be one graph.
   bool Suits(OpRecord* head);
 
@@ -61,7 +65,8 @@ class BulkGraphs {
   };
   struct Member {
     uint64_t params;
-    DeviceGraphNode node;  // null: more than one call
+    DeviceGraphNode node;    // null: more than one call
+    bool by_launch = false;  // that call was a ctx.Launch
   };
   struct Exec {
     DeviceGraph graph;  // owns the nodes
@@ -89,9 +94,11 @@ class BulkGraphs {
   static bool Fits(const Exec& exec, const DeviceLane& on) { return !exec.lane_bound || exec.last.lane == on.id; }
   void MakeEager(Entry& entry);
   bool Capture(OpRecord* head, Exec* out);
+  bool UpdateByLaunch(const Exec& exec, Member& member, OpRecord* op);
+  bool UpdateByCapture(const Exec& exec, Member& member, OpRecord* op);
   bool CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* node);
   bool Adapt(Entry& entry, Exec& exec, OpRecord* head);
-  bool RunBody(OpRecord* op);
+  bool RunBody(OpRecord* op, NodeUpdate* update = nullptr);
   bool Failed(const DeviceStatus& status);
   void Destroy(Exec& exec);
   void Evict();
@@ -102,6 +109,7 @@ class BulkGraphs {
   uint8_t lane_ = 0;             // of the run at hand
   bool lane_local_ = false;      // seen in the capture at hand
   bool lane_is_cold_ = false;    // the same, and not made yet
+  uint32_t launches_ = 0;        // by ctx.Launch, of the body that is captured
   std::vector<LastOnVar> seen_;  // of one CannotSplit; kept for its memory
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first

@@ -100,7 +100,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
   EngineCore& core = *run.core;
   OpRecord* const op = EngineCore::OpOf(ctx);
   const PlanNode& node = run.owner->nodes[index];
-  if (t_frame->stream) {  // nothing is settled: it will run for real, or a graph stands for it
+  if (t_frame->stream || t_frame->update) {  // nothing is settled: it will run for real, or a graph stands for it
     NodeContext captured = Runs::MakeContext(core, op, ctx.worker(), run);
     Runs::SetNode(captured, node);
     return node.run(node.closure, captured, nullptr);

@@ -61,12 +61,21 @@ struct alignas(64) ThreadSlot {
 extern thread_local constinit uint64_t t_engine_id;
 extern thread_local constinit ThreadSlot* t_slot;
 
+// Where a body's launch goes instead of a stream: into a node of a graph.
+struct NodeUpdate {
+  DeviceGraphExec exec;
+  DeviceGraphNode node;
+  uint32_t launches = 0;
+  DeviceStatus status = {};  // of the first that failed
+};
+
 // One frame for each op body on this thread's stack, innermost first. Waits look through them.
 struct BodyFrame {
   EngineCore* core;
   OpRecord* op;
   BodyFrame* outer;
-  Stream stream = {};  // the stream on which the body is captured; null: the stream of its lane
+  Stream stream = {};            // the stream on which the body is captured; null: the stream of its lane
+  NodeUpdate* update = nullptr;  // the body says what its node is to do, and issues nothing
 };
 extern thread_local constinit BodyFrame* t_frame;
 // True while the body on this thread has lent the thread's role to a stand-in.

@@ -55,6 +55,8 @@ class CudaDevice final : public Device {
   DeviceStatus Instantiate(DeviceGraph graph, DeviceGraphExec* exec, size_t* bytes) override;
   DeviceStatus Update(DeviceGraphExec exec, DeviceGraph graph) override;
   DeviceStatus UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, DeviceGraphNode from) override;
+  DeviceStatus UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, const KernelLaunch& launch) override;
+  DeviceStatus LaunchKernel(const KernelLaunch& launch, Stream stream) override;
   DeviceStatus Launch(DeviceGraphExec exec, Stream stream) override;
   DeviceStatus DestroyGraphExec(DeviceGraphExec exec) override;
 

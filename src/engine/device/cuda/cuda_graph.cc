@@ -1,5 +1,6 @@
 // Captures and graphs of the cuda backend.
 #include "device/cuda/cuda_device.h"
+#include "engine/device/launch.h"
 
 namespace engine::detail {
 
@@ -120,6 +121,20 @@ DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, 
       return DeviceStatus::Fail(DeviceCode::kUnsupported, false, 0,
                                 "UpdateNode: only kernel, copy and set nodes can be updated one by one");
   }
+}
+
+// By the runtime of the kernel's own binary; handles of graphs and streams are the driver's, and the same for all.
+DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, const KernelLaunch& launch) {
+  if (DeviceStatus bad = RefuseNull("UpdateNode", exec, "the executable"); !bad.ok()) return bad;
+  if (DeviceStatus bad = RefuseNull("UpdateNode", node, "the node"); !bad.ok()) return bad;
+  auto* const set = launch.runtime ? launch.runtime->set : &SetCudaKernel;
+  return CudaStatus("cudaGraphExecKernelNodeSetParams", static_cast<cudaError_t>(set(launch, exec.raw, node.raw)));
+}
+
+DeviceStatus CudaDevice::LaunchKernel(const KernelLaunch& launch, Stream stream) {
+  if (DeviceStatus bad = RefuseNull("LaunchKernel", stream, "the stream"); !bad.ok()) return bad;
+  auto* const call = launch.runtime ? launch.runtime->launch : &LaunchCudaKernel;
+  return CudaStatus("cudaLaunchKernel", static_cast<cudaError_t>(call(launch, stream.raw)));
 }
 
 DeviceStatus CudaDevice::Launch(DeviceGraphExec exec, Stream stream) {

@@ -1,6 +1,7 @@
 // Streams, events, kernels, faults and counters of a software device. Copies and memory: software_copy.cc; captures and
 // graphs: software_graph.cc.
 #include <algorithm>
+#include <cstring>
 
 #include "device/body_scope.h"
 #include "device/software/software_impl.h"
@@ -349,6 +350,29 @@ DeviceStatus SoftwareDeviceImpl::Launch(engine::Stream stream, SoftwareKernel ke
                                               "' declares a use of memory that is not the device's, or beyond a block");
   }
   return Enqueue(*to, std::make_shared<const SoftwareKernel>(std::move(kernel)), false);
+}
+
+DeviceStatus SoftwareDeviceImpl::LaunchKernel(const KernelLaunch& launch, engine::Stream stream) {
+  return Launch(stream, KernelOf(launch));
+}
+
+// The function with copies of its arguments.
+SoftwareKernel SoftwareDeviceImpl::KernelOf(const KernelLaunch& launch) {
+  struct alignas(std::max_align_t) Slot {
+    std::byte bytes[alignof(std::max_align_t)];
+  };
+  const auto slots = [](size_t bytes) { return (bytes + sizeof(Slot) - 1) / sizeof(Slot); };
+  size_t all = 0;
+  for (size_t i = 0; i < launch.count; ++i) all += slots(launch.sizes[i]);
+  auto memory = std::make_shared<std::vector<Slot>>(all);
+  std::vector<void*> args;
+  for (size_t i = 0, at = 0; i < launch.count; at += slots(launch.sizes[i++])) {
+    args.push_back(memory->data() + at);
+    std::memcpy(args.back(), launch.args[i], launch.sizes[i]);
+  }
+  constexpr std::chrono::microseconds kTime{1};
+  return {
+      "kernel", kTime, [call = launch.call, kernel = launch.kernel, memory, args] { call(kernel, args.data()); }, {}};
 }
 
 DeviceStatus SoftwareDeviceImpl::LaunchHeld(engine::Stream stream, std::string name, uint64_t* hold) {

@@ -229,6 +229,21 @@ DeviceStatus SoftwareDeviceImpl::UpdateNode(DeviceGraphExec exec, DeviceGraphNod
   return {};
 }
 
+DeviceStatus SoftwareDeviceImpl::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, const KernelLaunch& launch) {
+  DeviceLock lock(mu_);
+  if (DeviceStatus bad = Enter(DeviceCall::kUpdateNode); !bad.ok()) return bad;
+  GraphExec* of = execs_.Find(exec.raw);
+  const CapturedNode* to = nodes_.Find(node.raw);
+  if (!of || !to)
+    return Fail(DeviceCode::kInvalidHandle,
+                "UpdateNode: there is no such executable or node; nodes go with their graph");
+  if (to->owner != of->made_of.get())
+    return Fail(DeviceCode::kInvalidValue, "UpdateNode: the node is not of the graph that the executable was made of");
+  if (of->nodes[to->index].copy) return Fail(DeviceCode::kInvalidValue, "UpdateNode: the node is a copy");
+  of->nodes[to->index].work = std::make_shared<const SoftwareKernel>(KernelOf(launch));
+  return {};
+}
+
 DeviceStatus SoftwareDeviceImpl::Launch(DeviceGraphExec exec, engine::Stream stream) {
   DeviceLock lock(mu_);
   if (DeviceStatus bad = Enter(DeviceCall::kLaunchGraph); !bad.ok()) return bad;

@@ -67,6 +67,8 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   DeviceStatus Instantiate(DeviceGraph graph, DeviceGraphExec* exec, size_t* bytes) override;
   DeviceStatus Update(DeviceGraphExec exec, DeviceGraph graph) override;
   DeviceStatus UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, DeviceGraphNode from) override;
+  DeviceStatus UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, const KernelLaunch& launch) override;
+  DeviceStatus LaunchKernel(const KernelLaunch& launch, engine::Stream stream) override;
   DeviceStatus Launch(DeviceGraphExec exec, engine::Stream stream) override;
   DeviceStatus DestroyGraphExec(DeviceGraphExec exec) override;
   DeviceStatus Launch(engine::Stream stream, SoftwareKernel kernel) override;
@@ -83,6 +85,7 @@ class SoftwareDeviceImpl final : public SoftwareDevice {
   void RunUntilIdle() override;
 
  private:
+  static SoftwareKernel KernelOf(const KernelLaunch& launch);
   struct StreamState {
     Lane* lane;
     CapturePoint point;
