@@ -1,11 +1,13 @@
 // NCCL's functions that this project calls: each is passed on to libnccl.so.2, which is loaded at the first call. So one build
-// runs with the NCCL of the machine, with the one of a PyTorch that the process has loaded, and without any.
+// runs with the NCCL of the machine, with the one of a PyTorch that the process has loaded, and without any. Where there is
+// none, each later call tries again: the process may import PyTorch in between.
 //
 // Threads:   as NCCL's.
 // Ownership: the library stays loaded.
 // Errors:    without the library each call returns ncclSystemError, and ncclGetErrorString says what the loader said.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <string>
 
 #pragma GCC visibility push(hidden)  // what is defined here stands for NCCL's own in this library or program only
@@ -14,24 +16,36 @@
 
 namespace {
 
-struct LoadedNccl {
-  void* handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  std::string missing;
-  LoadedNccl() {
-    if (handle) return;
-    const char* const said = dlerror();
-    missing = "NCCL cannot be loaded: " + std::string(said ? said : "libnccl.so.2");
-  }
-};
-const LoadedNccl& Nccl() {
-  static const LoadedNccl& library = *new LoadedNccl;
-  return library;
+// What the loader said to this thread's last call that found no library.
+std::string& Missing() {
+  thread_local std::string missing;
+  return missing;
 }
 
+// Null if it cannot be loaded.
+void* Nccl() {
+  static constinit std::atomic<void*> loaded{nullptr};
+  // relaxed: the handle is the loader's; several threads find the same one.
+  if (void* const handle = loaded.load(std::memory_order_relaxed)) return handle;
+  void* const handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (handle) {
+    loaded.store(handle, std::memory_order_relaxed);
+  } else {
+    const char* const said = dlerror();
+    Missing() = "NCCL cannot be loaded: " + std::string(said ? said : "libnccl.so.2");
+  }
+  return handle;
+}
+
+// `known`: what was found before.
 template <class Function>
-Function* FindInNccl(const char* name) {
-  void* const handle = Nccl().handle;
-  return handle ? reinterpret_cast<Function*>(dlsym(handle, name)) : nullptr;
+Function* FindInNccl(std::atomic<Function*>& known, const char* name) {
+  // relaxed: as above.
+  if (Function* const found = known.load(std::memory_order_relaxed)) return found;
+  void* const handle = Nccl();
+  auto* const found = handle ? reinterpret_cast<Function*>(dlsym(handle, name)) : nullptr;
+  known.store(found, std::memory_order_relaxed);
+  return found;
 }
 
 }  // namespace
@@ -39,7 +53,8 @@ Function* FindInNccl(const char* name) {
 // A function of NCCL's as declared, by its parameters and by their names.
 #define PASS_ON(name, parameters, arguments)                      \
   ncclResult_t name parameters {                                  \
-    static auto* const found = FindInNccl<decltype(name)>(#name); \
+    static constinit std::atomic<decltype(name)*> known{nullptr}; \
+    auto* const found = FindInNccl(known, #name);                 \
     return found ? found arguments : ncclSystemError;             \
   }
 
@@ -77,12 +92,14 @@ PASS_ON(ncclRecv, (void* recv, size_t count, ncclDataType_t type, int peer, nccl
         (recv, count, type, peer, comm, stream))
 
 const char* ncclGetErrorString(ncclResult_t result) {
-  static auto* const found = FindInNccl<decltype(ncclGetErrorString)>("ncclGetErrorString");
-  return found ? found(result) : Nccl().missing.c_str();
+  static constinit std::atomic<decltype(ncclGetErrorString)*> known{nullptr};
+  auto* const found = FindInNccl(known, "ncclGetErrorString");
+  return found ? found(result) : Missing().c_str();
 }
 const char* ncclGetLastError(ncclComm_t comm) {
-  static auto* const found = FindInNccl<decltype(ncclGetLastError)>("ncclGetLastError");
-  return found ? found(comm) : Nccl().missing.c_str();
+  static constinit std::atomic<decltype(ncclGetLastError)*> known{nullptr};
+  auto* const found = FindInNccl(known, "ncclGetLastError");
+  return found ? found(comm) : Missing().c_str();
 }
 
 }  // extern "C"
