@@ -173,7 +173,7 @@ sanitizer_tree() {
     -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -gline-tables-only -DNDEBUG' \
     -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -DCMAKE_C_STANDARD_LIBRARIES=-lstdc++ \
-    "-DENGINE_TEST_FOLDERS=engine;device;stage;stress;oracle;c_api"  # the linker options: for programs in C
+    "-DENGINE_TEST_FOLDERS=engine;device;stage;stress;oracle;c_api;mxnet"  # the linker options: for programs in C
 }
 asan_tree() { sanitizer_tree asan address,undefined -fno-sanitize-recover=undefined; }
 tsan_tree() { sanitizer_tree tsan thread ''; }

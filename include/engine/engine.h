@@ -79,7 +79,7 @@ class Engine final : public Submitter {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  Var NewVar(std::string_view name = {});
+  Var NewVar(std::string_view name = {}, void* tag = nullptr);  // tag: see VarRef::tag
   // Ends the variable behind the ops that are pending on it. From now on the engine refuses every other handle of it.
   void Delete(Var& var);
 

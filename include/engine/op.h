@@ -21,6 +21,7 @@
 #include <source_location>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "engine/access_mode.h"
 #include "engine/var.h"
@@ -74,6 +75,12 @@ struct Site {
   constexpr Site(const char* file_name, uint32_t line_number) noexcept : file(file_name), line(line_number) {}
   constexpr Site(const std::source_location& at) noexcept : file(at.file_name()), line(at.line()) {}  // NOLINT
   static Site At(Name file, uint32_t line) noexcept { return {file.c_str(), line}; }
+};
+
+// A Var that an op names, and its strongest mode there.
+struct NamedVar {
+  VarRef var;
+  AccessMode mode;
 };
 
 // Placement: which threads run an op, and on which device. For named pools see Engine::Pool("name").
@@ -139,6 +146,8 @@ class RunContext {
   const char* name() const noexcept;
   // The version of `var` that this op sees (read), or makes (update, write). UsageError if the op does not name `var`.
   uint64_t version(VarRef var) const;
+  // The Vars that the op names, each once, in the order in which it lists them. Empty in a node of a plan.
+  std::vector<NamedVar> vars() const;
   // Why this op would have been skipped without run_always: an OpError, as a wait throws it, or a CancelledError. Null
   // if there is no reason, and always in a node of a plan.
   std::exception_ptr error() const;

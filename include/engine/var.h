@@ -27,6 +27,7 @@ void RetainVar(VarCore* core) noexcept;
 void ReleaseVar(VarCore* core) noexcept;
 uint64_t VarVersion(const VarCore* core) noexcept;
 const char* VarName(const VarCore* core) noexcept;
+void* VarTag(const VarCore* core) noexcept;
 }  // namespace detail
 
 // VarRef: names a Var in a call, without counting a handle. The caller keeps the Var alive during the call.
@@ -35,6 +36,8 @@ class VarRef {
   explicit VarRef(detail::VarCore* core) noexcept : core_(core) {}
   explicit operator bool() const noexcept { return core_ != nullptr; }
   friend bool operator==(VarRef, VarRef) noexcept = default;
+  // What NewVar was given: the object that the Var stands for, if the program says so. The engine does not look at it.
+  void* tag() const noexcept { return core_ ? detail::VarTag(core_) : nullptr; }
   detail::VarCore* core() const noexcept { return core_; }
 
  protected:

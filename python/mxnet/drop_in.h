@@ -1,6 +1,6 @@
 // DropIn: MXNet's engine, as MXNet sees it, on ours.
 //
-//   reads of MXNet are reads, what it changes is an update; its functions run as ops under their names;
+//   reads of MXNet are reads, what it changes is an update; its functions run as ops under their names (op.h);
 //   errors mean what they mean to MXNet (failures.h);
 //   bulks need nothing: ops of a bulk are pushed one by one, which costs less here than a bulk does there, and keeps their
 //   names, errors and order; the size is remembered and handed back;
@@ -15,7 +15,6 @@
 
 #include <atomic>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "abi.h"
@@ -55,34 +54,26 @@ class DropIn final : public abi::Engine {
   void AfterFork();
 
  private:
-  template <size_t kInline>
-  friend struct SyncBody;
-  template <size_t kInline>
-  friend struct AsyncBody;
-  friend struct OperatorBody;
-  friend struct DeleteBody;
-
-  // How an op is pushed: its placement, its level, its name.
-  ::engine::OpDesc Describe(abi::Context context, abi::Property property, int priority, ::engine::Name name);
   int LevelOf(int priority);
-  // Pushes body, a SyncBody, with these Vars.
-  template <template <size_t> class Body, class Fn>
+  // Whether an op needs no SpecialBody and no placement.
+  bool IsPlain(abi::Context context, abi::Property property, bool wait) const;
+  template <class Fn>
   void PushFunction(Fn&& fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
                     abi::Property property, int priority, ::engine::Name name, bool wait);
-  template <class Body>
-  void Submit(const ::engine::OpDesc& desc, Body&& body);
+  // Any op: `desc` has its name, its sets and its level.
+  template <class Fn>
+  void PushSpecial(::engine::OpDesc& desc, Fn&& fn, abi::Context context, abi::Property property, bool wait);
+  void CountNested();
   // Whether a push is to be forgotten, because MXNet is ending.
   bool Refused() const noexcept { return ended_.load(std::memory_order_relaxed); }
 
-  // --- inside ops
-  // Calls run(), unless the op inherits a failure; what it throws is the op's failure.
-  template <class Run>
-  void Execute(::engine::RunContext& ctx, const OpHead& head, std::span<Var* const> inputs,
-               std::span<Var* const> updates, Run&& run);
-  void Delete(Var* var);
-  template <class Vars>
-  void ExecuteAsync(::engine::RunContext& ctx, const OpHead& head, const Vars& vars, const abi::AsyncFn& fn);
-
+  // Takes back what NotifyShutdown has added to g_ending, once our own engine is gone.
+  struct Ending {
+    bool counted = false;
+    ~Ending() {
+      if (counted) g_ending.fetch_sub(1, std::memory_order_relaxed);
+    }
+  } ending_;
   const std::unique_ptr<::engine::Engine> own_;  // null: the host's
   ::engine::Engine& engine_;
   const Library library_;

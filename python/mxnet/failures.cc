@@ -49,8 +49,10 @@ void Failures::Prune() {
   std::erase_if(listed_, [](const FailurePtr& f) { return !f->live.load(std::memory_order_relaxed); });
 }
 
-FailurePtr Failures::Inherited(std::span<Var* const> vars) {
-  for (Var* var : vars) {
+FailurePtr Failures::Inherited(const ::engine::RunContext& ctx) {
+  if (!any()) return nullptr;
+  for (const ::engine::NamedVar& named : ctx.vars()) {
+    Var* const var = static_cast<Var*>(named.var.tag());
     if (!var->failed.load(std::memory_order_relaxed)) continue;
     const std::lock_guard lock(mu_);
     if (var->failure && var->failure->live.load(std::memory_order_relaxed)) return var->failure;
@@ -119,6 +121,13 @@ std::vector<Failures::Entry> Failures::log() const {
     entries.push_back({f->op, TextOf(f->exception), f->skipped.load(std::memory_order_relaxed),
                        !f->live.load(std::memory_order_relaxed)});
   return entries;
+}
+
+std::vector<Var*> ChangedBy(const ::engine::RunContext& ctx) {
+  std::vector<Var*> changed;
+  for (const ::engine::NamedVar& named : ctx.vars())
+    if (named.mode != ::engine::AccessMode::kRead) changed.push_back(static_cast<Var*>(named.var.tag()));
+  return changed;
 }
 
 Failures& AllFailures() {

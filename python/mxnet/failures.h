@@ -34,10 +34,11 @@ using FailurePtr = std::shared_ptr<Failure>;
 
 // Var: a variable of MXNet: a Var of the engine, and the failure that it carries.
 struct Var final : abi::Var {
-  explicit Var(::engine::Var made) noexcept : var(std::move(made)) {}
+  explicit Var(::engine::Engine& engine) : var(engine.NewVar({}, this)) {}
+  Var() noexcept = default;  // made after the engine was shut down
   size_t version() override { return var.version(); }
 
-  const ::engine::Var var;  // null: made after the engine was shut down
+  const ::engine::Var var;  // its tag is this object
   std::atomic<bool> failed =
       false;              // relaxed: who waits for the Var, or runs behind its op, is ordered behind the store
   FailurePtr failure;     // under Failures::mu_
@@ -61,11 +62,11 @@ class Failures {
   };
 
   // Whether any Var may carry a failure. relaxed: who depends on the op that failed is ordered behind it.
-  bool any() const noexcept { return live_.load(std::memory_order_relaxed) != 0; }
+  static bool any() noexcept { return live_.load(std::memory_order_relaxed) != 0; }
 
   FailurePtr Add(std::exception_ptr exception, const char* op);
-  // The failure that an op with these inputs inherits; null: none, it runs.
-  FailurePtr Inherited(std::span<Var* const> vars);
+  // The failure that an op inherits from the Vars that it names; null: none, it runs.
+  FailurePtr Inherited(const ::engine::RunContext& ctx);
   // Lets `vars` carry it, if nobody has taken it meanwhile.
   void Mark(std::span<Var* const> vars, const FailurePtr& failure);
   void CountSkip(Failure& failure);
@@ -83,7 +84,7 @@ class Failures {
   void Prune();
 
   static constexpr size_t kMostListed = 64;
-  std::atomic<uint64_t> live_ = 0;
+  static inline constinit std::atomic<uint64_t> live_ = 0;  // there is one object: AllFailures()
   mutable std::mutex mu_;
   std::deque<FailurePtr> listed_;  // what WaitForAll will take, in the order in which it happened
   std::deque<FailurePtr> log_;     // the last ones, taken or not
@@ -92,5 +93,8 @@ class Failures {
 
 // The failures of the process's MXNet.
 Failures& AllFailures();
+
+// What the op that runs changes.
+std::vector<Var*> ChangedBy(const ::engine::RunContext& ctx);
 
 }  // namespace engine_mxnet

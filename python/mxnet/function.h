@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -21,10 +22,11 @@ class Function {
   template <class F>
     requires(!std::is_same_v<std::decay_t<F>, Function> && std::is_invocable_v<std::decay_t<F>&, Args...>)
   Function(F&& fn)  // NOLINT: implicit, as of a std::function
-      : held_{.object = new std::decay_t<F>(std::forward<F>(fn))},
-        manage_(&Manage<std::decay_t<F>>),
-        invoke_(&Invoke<std::decay_t<F>>) {}
-  Function(Function&& other) noexcept { Swap(other); }
+      : manage_(&Manage<std::decay_t<F>>), invoke_(&Invoke<std::decay_t<F>>) {
+    Put(held_, std::forward<F>(fn));
+  }
+  Function(Function&& other) noexcept
+      : held_(other.held_), manage_(std::exchange(other.manage_, nullptr)), invoke_(other.invoke_) {}
   Function& operator=(Function&& other) noexcept {
     Swap(other);
     return *this;
@@ -50,14 +52,32 @@ class Function {
   enum Operation { kTypeInfo, kPointer, kClone, kDestroy };
 
   template <class F>
+  static constexpr bool kSmall = sizeof(F) <= sizeof(Held) && std::is_trivially_copyable_v<F>;
+  template <class F>
+  static void Put(Held& held, F&& fn) {
+    using Own = std::decay_t<F>;
+    if constexpr (kSmall<Own>) {
+      ::new (held.bytes) Own(std::forward<F>(fn));
+    } else {
+      held.object = new Own(std::forward<F>(fn));
+    }
+  }
+  template <class F>
+  static F& In(const Held& held) {
+    if constexpr (kSmall<F>)
+      return *std::launder(reinterpret_cast<F*>(const_cast<std::byte*>(held.bytes)));
+    else
+      return *static_cast<F*>(held.object);
+  }
+  template <class F>
   static bool Manage(Held& to, const Held& from, Operation operation) {
-    if (operation == kClone) to.object = new F(*static_cast<const F*>(from.object));
-    if (operation == kDestroy) delete static_cast<F*>(to.object);
+    if (operation == kClone) Put(to, std::as_const(In<F>(from)));
+    if (operation == kDestroy && !kSmall<F>) delete &In<F>(to);
     return false;
   }
   template <class F>
   static void Invoke(const Held& held, Args... args) {
-    (*static_cast<F*>(held.object))(args...);
+    In<F>(held)(args...);
   }
   void Swap(Function& other) noexcept {
     std::swap(held_, other.held_);

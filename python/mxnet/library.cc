@@ -36,7 +36,16 @@ F* Find(void* library, const char* name, const std::string& path) {
   throw ::engine::UsageError(path + " has no " + name + "; engine.mxnet is made for MXNet 1.9.1's wheel");
 }
 
+// Written by Library(), before MXNet has its engine.
+void* g_open_mp = nullptr;
+void (*g_start_worker)(void* open_mp,
+                       bool use_omp) = nullptr;  // a member function of OpenMP; null: no libmxnet.so here
+
 }  // namespace
+
+void StartWorkerThread() {
+  if (g_start_worker) g_start_worker(g_open_mp, true);
+}
 
 std::string LoadedMxnet() {
   std::string path;
@@ -44,13 +53,19 @@ std::string LoadedMxnet() {
   return path;
 }
 
+const char* OwnPath() {
+  // A hidden function: the address of a factory would be that of the first library that has one.
+  Dl_info ours{};
+  dladdr(reinterpret_cast<void*>(&LoadedMxnet), &ours);
+  return ours.dli_fname;
+}
+
 std::string OtherFactories() {
-  Dl_info ours{}, found{};
-  dladdr(reinterpret_cast<void*>(&mxnet::engine::CreateThreadedEnginePerDevice), &ours);
+  Dl_info found{};
   void* const first = dlsym(RTLD_DEFAULT, kFactory);
   if (!first) return "no library";
   dladdr(first, &found);
-  return found.dli_fbase == ours.dli_fbase ? std::string() : found.dli_fname;
+  return std::strcmp(found.dli_fname, OwnPath()) == 0 ? std::string() : found.dli_fname;
 }
 
 Library::Library() {
@@ -62,8 +77,8 @@ Library::Library() {
   Find<int(int*)>(library, kGetVersion, path)(&version);
   if (version != kMxnetVersion)
     throw ::engine::UsageError(path + " is MXNet " + VersionText(version) + "; engine.mxnet is made for 1.9.1 only");
-  open_mp_ = Find<void*()>(library, kGetOpenMp, path)();
-  start_worker_ = Find<void(void*, bool)>(library, kStartWorker, path);
+  g_open_mp = Find<void*()>(library, kGetOpenMp, path)();
+  g_start_worker = Find<void(void*, bool)>(library, kStartWorker, path);
   storage_ = Find<std::shared_ptr<void>()>(library, kStorageRef, path)();
   Find<void*(std::shared_ptr<void>*)>(library, kGetProfiler, path)(&profiler_);
   dlclose(library);  // gives back only what we took: MXNet stays

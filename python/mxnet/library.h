@@ -16,21 +16,19 @@ inline constexpr int kMxnetVersion = 10901;  // 1.9.1
 class Library {
  public:
   Library();
-  // Tells MXNet's OpenMP that the calling thread is a worker.
-  void StartWorkerThread() const {
-    if (start_worker_) start_worker_(open_mp_, true);
-  }
 
  private:
-  void (*start_worker_)(void* open_mp,
-                        bool use_omp) = nullptr;  // a member function of OpenMP; null: no libmxnet.so here
-  void* open_mp_ = nullptr;
   std::shared_ptr<void> storage_;
   std::shared_ptr<void> profiler_;
 };
 
+// Tells MXNet's OpenMP that the calling thread is a worker.
+void StartWorkerThread();
+
 // The path of the libmxnet.so that this process has loaded; empty: none.
 std::string LoadedMxnet();
+// The path of the library that this is part of.
+const char* OwnPath();
 // The library whose factories MXNet would find, if it is another than this one; empty: it is this one.
 std::string OtherFactories();
 

@@ -3,23 +3,21 @@
 #include <cstdint>
 #include <cstring>
 
+#include "here.h"
+
 namespace engine_mxnet {
-namespace {
 
-struct Known {
-  const char* text = nullptr;
-  ::engine::Name name;
-};
-constexpr size_t kKnown = 256;  // MXNet has some 500 operators, of which a program uses a few dozen
-thread_local constinit Known t_known[kKnown];
-
-}  // namespace
-
-::engine::Name NameOf(const char* text, ::engine::Name otherwise) {
-  if (!text || !*text) return otherwise;
+::engine::Name KnownNameOf(const char* text) {
+  Here& here = t_here;
+  if (!here.names) [[unlikely]] {
+    if (here.ending) return ::engine::Name::Intern(text);
+    Here::Keep();
+    here.names = new KnownName[kKnownNames];
+  }
   const auto address = reinterpret_cast<uintptr_t>(text);
-  Known& known = t_known[(address >> 3 ^ address >> 11) % kKnown];
-  if (known.text != text || std::strcmp(known.name.c_str(), text) != 0) known = {text, ::engine::Name::Intern(text)};
+  KnownName& known = here.names[(address >> 3 ^ address >> 11) % kKnownNames];
+  if (known.text != text || std::strcmp(known.name.c_str(), text) != 0) [[unlikely]]
+    known = {text, ::engine::Name::Intern(text)};
   return known.name;
 }
 

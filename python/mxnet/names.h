@@ -10,7 +10,11 @@
 
 namespace engine_mxnet {
 
+::engine::Name KnownNameOf(const char* text);
+
 // The name for `text`; null and empty text become `otherwise`.
-::engine::Name NameOf(const char* text, ::engine::Name otherwise);
+inline ::engine::Name NameOf(const char* text, ::engine::Name otherwise) {
+  return text && *text ? KnownNameOf(text) : otherwise;
+}
 
 }  // namespace engine_mxnet

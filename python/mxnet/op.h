@@ -1,16 +1,16 @@
-// Op: a function of MXNet in the engine: what runs it, and the list of its variables, which its failure needs.
+// Op: functions of MXNet as bodies of ops of the engine.
 //
-// Threads:   an op's body runs once, on the engine's threads.
+// The thread that pushes an op writes its body and another one reads it, line by line of the cache; so the body of an ordinary
+// op is its function and nothing else. What a failure needs beside it, the op's Vars, the engine knows.
+//
+// Threads:   a body runs once, on the engine's threads.
 // Ownership: a body owns its function; the engine destroys both on the thread that ran or skipped it.
+// Errors:    a body throws nothing: failures.h has what its function threw.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstdint>
 #include <exception>
 #include <memory>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "abi.h"
@@ -19,30 +19,8 @@
 
 namespace engine_mxnet {
 
-class DropIn;
-
-// The variables of an op: those that it reads, then those that it changes. Up to kInline of them lie in the op itself.
-template <size_t kInline>
-class VarList {
- public:
-  VarList(const abi::Vars& reads, const abi::Vars& updates)
-      : reads_(static_cast<uint32_t>(reads.size())), all_(static_cast<uint32_t>(reads.size() + updates.size())) {
-    if (all_ > kInline) more_ = std::make_unique<Var*[]>(all_);
-    Var** to = all_ > kInline ? more_.get() : few_.data();
-    for (abi::Var* var : reads) *to++ = static_cast<Var*>(var);
-    for (abi::Var* var : updates) *to++ = static_cast<Var*>(var);
-  }
-  VarList(VarList&&) noexcept = default;
-
-  std::span<Var* const> all() const noexcept { return {more_ ? more_.get() : few_.data(), all_}; }
-  std::span<Var* const> reads() const noexcept { return all().first(reads_); }
-  std::span<Var* const> updates() const noexcept { return all().subspan(reads_); }
-
- private:
-  uint32_t reads_, all_;
-  std::array<Var*, kInline> few_;
-  std::unique_ptr<Var*[]> more_;
-};
+// Engines that were told that MXNet ends: from then on only deletions run. relaxed: a function more or less.
+inline constinit std::atomic<int> g_ending = 0;
 
 // What a push of the naive engine waits for. Lies on the pusher's stack.
 struct NaivePush {
@@ -50,66 +28,50 @@ struct NaivePush {
   std::exception_ptr thrown;
 };
 
-// What each op of MXNet knows.
-struct OpHead {
-  DropIn* engine;
-  abi::Context context;
-  bool always;                 // kNoSkip and waits: run although an input carries a failure
-  NaivePush* naive = nullptr;  // of the naive engine only: who takes the failure
+// What only few ops have.
+struct Special {
+  abi::Context context;        // another device than cpu(0)
+  bool always = false;         // kNoSkip and waits: runs although an input carries a failure
+  NaivePush* naive = nullptr;  // of the naive engine: who takes the failure
 };
 
-template <size_t kInline>
-struct SyncBody {
-  OpHead head;
-  VarList<kInline> vars;
-  abi::SyncFn fn;
-  void operator()(::engine::RunContext& ctx);
+using SharedFn = std::shared_ptr<const abi::AsyncFn>;  // of a reusable operator
+
+// Run the function, unless the op inherits a failure. What it throws, or its callback says, is the op's failure.
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::SyncFn& fn);
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncFn& fn);
+inline void Execute(::engine::RunContext& ctx, const Special& special, const SharedFn& fn) {
+  Execute(ctx, special, *fn);
+}
+
+template <class Fn>
+struct PlainBody {
+  Fn fn;
+  void operator()(::engine::RunContext& ctx) { Execute(ctx, {}, fn); }
+};
+template <class Fn>
+struct SpecialBody {
+  Special special;
+  Fn fn;
+  void operator()(::engine::RunContext& ctx) { Execute(ctx, special, fn); }
 };
 
-template <size_t kInline>
-struct AsyncBody {
-  OpHead head;
-  VarList<kInline> vars;
-  abi::AsyncFn fn;
-  void operator()(::engine::RunContext& ctx);
-};
-
-// What a reusable operator of MXNet keeps. Each push that has not ended yet, and MXNet itself, counts.
+// A reusable operator of MXNet.
 struct Operator {
-  Operator(abi::AsyncFn function, const abi::Vars& reads, const abi::Vars& updates, abi::Property kind,
-           ::engine::Name called, bool wait)
-      : fn(std::move(function)), vars(reads, updates), property(kind), name(called), is_wait(wait) {
-    for (Var* var : vars.all()) refs.push_back(var->var);
-  }
-  const abi::AsyncFn fn;
-  const VarList<0> vars;
-  const abi::Property property;
-  const ::engine::Name name;
-  const bool is_wait;
-  std::vector<::engine::VarRef> refs;  // as the engine wants them: reads, then updates
-  std::atomic<uint32_t> count = 1;
-
-  void Release() {
-    // acq_rel: all uses of the function come before its end.
-    if (count.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
-};
-
-struct OperatorRelease {
-  void operator()(Operator* op) const { op->Release(); }
-};
-
-struct OperatorBody {
-  OpHead head;
-  std::unique_ptr<Operator, OperatorRelease> op;
-  void operator()(::engine::RunContext& ctx);
+  SharedFn fn;
+  abi::Property property;
+  ::engine::Name name;
+  bool is_wait;
+  std::vector<::engine::VarRef> refs;  // reads, then updates
+  size_t reads;
+  ::engine::Operator plain;  // for pushes that need a PlainBody only
 };
 
 // Behind all ops of its Var: runs the function that MXNet gave for that, and frees the Var.
 struct DeleteBody {
-  DropIn* engine;
   Var* var;
-  void operator()(::engine::RunContext& ctx);
+  void operator()(::engine::RunContext&) { Delete(var); }
+  static void Delete(Var* var);
 };
 
 }  // namespace engine_mxnet

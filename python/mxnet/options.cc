@@ -28,6 +28,11 @@ bool g_inline = false;  // written while MXNet is not loaded yet
 
 std::string DevicePool(int device_id) { return "mxnet_cpu" + std::to_string(device_id); }
 
+void AskForSingleOps() {
+  for (const char* variable : {"MXNET_EXEC_BULK_EXEC_TRAIN", "MXNET_EXEC_BULK_EXEC_INFERENCE"})
+    setenv(variable, "0", 0);
+}
+
 ::engine::Policy PolicyOfEngineType() {
   const char* text = std::getenv("MXNET_ENGINE_TYPE");
   const std::string_view type = text ? text : kDefaultType;

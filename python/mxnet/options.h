@@ -4,6 +4,9 @@
 //   MXNET_CPU_PRIORITY_NTHREADS   threads for prioritized ops (4)
 //   MXNET_ENGINE_TYPE             ThreadedEnginePerDevice, ThreadedEngine, NaiveEngine; with ours also inline
 //
+//   MXNET_EXEC_BULK_EXEC_TRAIN, MXNET_EXEC_BULK_EXEC_INFERENCE
+//                                 whether MXNet makes one op of 15 of a graph (MXNet's default: yes; with ours only for one worker)
+//
 // Threads: called while no other thread changes the environment.
 // Errors:  UsageError says which variable, what it is and what is allowed.
 #pragma once
@@ -23,6 +26,11 @@ std::string DevicePool(int device_id);  // of cpu(1) ... cpu(kDevicePools)
 ::engine::EngineOptions OptionsFromEnv();
 // The pools of prioritized ops and of further devices, each of those with as many threads as there are workers.
 void AddPools(::engine::EngineOptions& options);
+
+// Asks MXNet to push the ops of its graphs one by one, unless the program's environment says otherwise: 15 in one op run on one
+// worker, although branches are independent. For engines of several workers: with one, a net of tiny ops in a row takes a tenth
+// more of the processor so.
+void AskForSingleOps();
 
 // The policy that MXNET_ENGINE_TYPE stands for. Of `inline` MXNet knows nothing: it is told its own default instead.
 ::engine::Policy PolicyOfEngineType();

@@ -69,9 +69,7 @@ void Load() {
     Raise(std::current_exception());
   }
   engine_mxnet::SetHost({&EngineForMxnet, &WithoutLocks});
-  Dl_info self{};
-  dladdr(reinterpret_cast<void*>(&mxnet::engine::CreateNaiveEngine), &self);
-  if (!dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL))
+  if (!dlopen(engine_mxnet::OwnPath(), RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL))
     RaiseError("Error", std::string("engine.mxnet: ") + dlerror());
   if (const std::string other = engine_mxnet::OtherFactories(); !other.empty())
     RaiseError("UsageError", "engine.mxnet: MXNet would take its engine from " + other +

@@ -66,6 +66,19 @@ TEST_P(DeferTest, FailureOfTheCompletionOrOfTheBodyFailsTheOp) {
   EXPECT_TRUE(Has(ErrorOf([&] { eng.Wait(c); }).what(), "dropped without being called"));
 }
 
+TEST_P(DeferTest, BodyThatThrowsBehindItsCompletionIsReported) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  eng.Push({.name = "ended", .writes = {a}}, [](RunContext& ctx) {
+    ctx.Defer()();
+    throw std::runtime_error("behind it");
+  });
+  eng.Wait(a);                                                       // the op has not failed
+  while (eng.stats().unseen_errors == 0) std::this_thread::yield();  // the body may still be throwing
+  const std::string said = ErrorOf([&] { eng.WaitAll(); }).what();
+  EXPECT_TRUE(Has(said, "behind it") && Has(said, "'ended'")) << said;
+}
+
 TEST_P(DeferTest, WorksUnderATraceAScopeAndPoison) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a"), bad = eng.NewVar("bad");

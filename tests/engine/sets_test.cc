@@ -45,6 +45,27 @@ TEST_P(SetsTest, UpdateTogetherWithWriteIsUpdate) {
   EXPECT_EQ(a.version(), 2u);
 }
 
+TEST_P(SetsTest, BodyFindsTheVarsOfItsOpWithTheirModesAndTags) {
+  Engine eng(Quiet(workers()));
+  int objects[3];
+  Var a = eng.NewVar("a", &objects[0]), b = eng.NewVar("b", &objects[1]), c = eng.NewVar("c", &objects[2]);
+  EXPECT_EQ(eng.NewVar().tag(), nullptr);
+  EXPECT_EQ(VarRef(nullptr).tag(), nullptr);
+  std::vector<NamedVar> named;
+  eng.Push({.reads = {c, a}, .updates = {b, a}, .writes = {}}, [&](RunContext& ctx) { named = ctx.vars(); });
+  eng.Wait(b);
+  ASSERT_EQ(named.size(), 3u);
+  const std::pair<int*, AccessMode> expected[] = {
+      {&objects[2], AccessMode::kRead}, {&objects[0], AccessMode::kUpdate}, {&objects[1], AccessMode::kUpdate}};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(named[i].var.tag(), expected[i].first);
+    EXPECT_EQ(named[i].mode, expected[i].second);
+  }
+  eng.Push({}, [&](RunContext& ctx) { named = ctx.vars(); });
+  eng.WaitAll();
+  EXPECT_TRUE(named.empty());
+}
+
 TEST_P(SetsTest, EmptySetsAreLegal) {
   Engine eng(Quiet(workers()));
   std::atomic<int> ran{0};

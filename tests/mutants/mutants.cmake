@@ -4,6 +4,8 @@
 engine_mutant(dropped_wake "Workers/WaitingTest.*/1" DROP)
 engine_mutant(dropped_drain_note "Workers/WaitingTest.*/1" DROP)
 engine_mutant(drain_note_kept_back "WaitAllTest.*" DROP)
+engine_mutant(drain_waits_for_nothing "Workers/DeferTest.Drain*" FALSE)
+engine_mutant(drain_shows_errors "Workers/DeferTest.Drain*" FALSE)
 engine_mutant(dropped_driver_wake "Workers/CompletionTest.CalledOnAForeign*/0" DROP)
 engine_mutant(driver_leaves_in_silence "DriverTest.AWait*" DROP)
 engine_mutant(body_under_the_scopes_of_who_waits "Workers/DrivingTest.ABodyPushesUnderNo*/0" DROP)
@@ -15,6 +17,9 @@ engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOps*/0" DROP)
 # --- completions
 engine_mutant(double_completion "Workers/CompletionTest.S*" TRUE)
 engine_mutant(dropped_completion_failure "Workers/CompletionTest.Dropping*" TRUE)
+engine_mutant(deferred_ends_early "Workers/DeferTest.OpEndsWith*" FALSE)
+engine_mutant(deferred_twice "Workers/DeferTest.SecondCall*" FALSE)
+engine_mutant(late_failure_of_a_deferred_body "Workers/DeferTest.BodyThatThrowsBehind*" INSTEAD "  } else if (false) {")
 engine_mutant(failed_beside_its_body "Workers/ShutdownTest.TimeoutStartsNothing*" INSTEAD
   "const bool returned = true;")
 engine_mutant(completion_of_the_parent "*ForkInertTest.*" DROP)

@@ -102,6 +102,19 @@ def test_init_takes_the_number_of_workers_from_mxnets_variable(run_python, fake)
     assert run_python(program.replace("init()", "init(workers=2, pools={'disk': 1})"), **env).out == "2 threaded\n"
 
 
+def library():
+    """The library for programs in C++, beside this package."""
+    folder = pathlib.Path(engine.__file__).parent
+    found = [*folder.glob("libengine_mxnet.so"), *folder.glob("../mxnet/libengine_mxnet.so")]
+    assert found, f"no libengine_mxnet.so near {folder}"
+    return str(found[0].resolve())
+
+
+def test_preloading_and_importing_at_once_is_refused(run_python, fake):
+    said = refusal(run_python, "import engine.mxnet", LD_PRELOAD=library(), **fake())
+    assert "preload that library or import engine.mxnet, not both" in said, said
+
+
 # --- programs
 
 TRAINING = """
@@ -139,13 +152,10 @@ def test_gluon_trains_with_the_losses_of_mxnets_engine(run, run_python, hybrid, 
 
 @wheel
 def test_preloaded_library_serves_a_program_that_does_not_know_of_it(run_python):
-    folder = pathlib.Path(engine.__file__).parent
-    found = [*folder.glob("libengine_mxnet.so"), *folder.glob("../mxnet/libengine_mxnet.so")]
-    assert found, f"no libengine_mxnet.so near {folder}"
     program = "HYBRID = True\n" + TRAINING
     theirs = run_python(program, **ENV, timeout=120)
     ours = run_python(program + "print({t for t in os.listdir('/proc/self/task')} and open('/proc/self/maps').read()"
-                      ".count('libengine_mxnet.so') > 0)", LD_PRELOAD=str(found[0].resolve()), timeout=120, **ENV)
+                      ".count('libengine_mxnet.so') > 0)", LD_PRELOAD=library(), timeout=120, **ENV)
     assert ours.code == 0 and ours.out == theirs.out + "True\n", ours
 
 
@@ -168,6 +178,24 @@ engine.start()
 assert b.asnumpy().sum() == 64
 """)
     assert ended.err == "", ended
+
+
+@wheel
+@pytest.mark.parametrize("workers, bulk, joined", [(2, None, False), (2, "1", True), (1, None, True), (1, "0", False)])
+def test_several_workers_get_the_ops_of_a_static_graph_one_by_one(run, workers, bulk, joined):
+    run(f"""
+import mxnet as mx
+net = mx.gluon.nn.HybridSequential()
+for _ in range(4): net.add(mx.gluon.nn.Dense(8, activation="relu"))
+net.initialize(); net.hybridize(static_alloc=True, static_shape=True)
+x = mx.nd.ones((4, 4))
+net(x).wait_to_read()
+with engine.trace() as trace:
+    net(x).wait_to_read()
+seen = {{event.name for event in trace.events}}
+assert any("Activation,FullyConnected" in name for name in seen) == {joined}, seen
+assert "FullyConnected" in seen, seen
+""", MXNET_CPU_WORKER_NTHREADS=str(workers), **({"MXNET_EXEC_BULK_EXEC_INFERENCE": bulk} if bulk else {}))
 
 
 @wheel
@@ -301,6 +329,67 @@ for _ in range(2):
 """)
 
 
+IMAGES = """
+import mxnet as mx, numpy as np, struct, tempfile, zlib
+def png(pixels):
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\\0" + row.tobytes() for row in pixels)
+    return (b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+if not mx.runtime.Features().is_enabled("OPENCV"):
+    print("no OpenCV")
+    sys.exit()
+folder = tempfile.TemporaryDirectory()
+path = os.path.join(folder.name, "images.rec")
+record = mx.recordio.MXRecordIO(path, "w")
+random = np.random.RandomState(1)
+pictures = random.randint(0, 256, (48, 16, 16, 3)).astype(np.uint8)
+for i, picture in enumerate(pictures):
+    record.write(mx.recordio.pack(mx.recordio.IRHeader(0, float(i), i, 0), png(picture)))
+record.close()
+iterator = mx.io.ImageRecordIter(path_imgrec=path, data_shape=(3, 16, 16), batch_size=8, preprocess_threads=2, verbose=False)
+for _ in range(2):
+    data, labels = [], []
+    for batch in iterator:
+        data.append(batch.data[0].asnumpy()); labels.append(batch.label[0].asnumpy())
+    iterator.reset()
+    assert (np.concatenate(labels) == np.arange(48)).all(), labels
+    assert (np.concatenate(data).transpose(0, 2, 3, 1) == pictures).all()
+print("fed")
+"""
+
+
+@wheel
+def test_image_record_iterator_feeds_the_pictures_of_its_file(run):
+    said = run(IMAGES).out
+    if said == "no OpenCV\n":
+        pytest.skip("this mxnet was built without OpenCV")
+    assert said == "fed\n"
+
+
+@wheel
+def test_mxnets_profiler_is_said_to_see_no_ops_and_the_trace_sees_them(run):
+    ended = run("""
+import tempfile
+import mxnet as mx
+folder = tempfile.TemporaryDirectory()  # MXNet removes the file of this name, whatever it is
+mx.profiler.set_config(profile_all=True, aggregate_stats=True, filename=os.path.join(folder.name, "profile.json"))
+net = mx.gluon.nn.HybridSequential()
+net.add(mx.gluon.nn.Dense(8, activation="relu"), mx.gluon.nn.Dense(2))
+net.initialize(); net.hybridize(static_alloc=True, static_shape=True)
+x = mx.nd.ones((4, 4))
+net(x).wait_to_read()
+with engine.trace() as trace:
+    mx.profiler.set_state("run")
+    for _ in range(3): net(x).wait_to_read()
+    mx.profiler.set_state("stop")
+names = [event.name for event in trace.events]
+assert sum("FullyConnected" in name for name in names) >= 3, names
+""")
+    assert ended.err.count("MXNet's profiler sees no ops here; engine.trace() does") == 1, ended
+
+
 @wheel
 def test_child_of_a_fork_computes_and_finds_what_was_on_its_way(run):
     run("""
@@ -416,10 +505,7 @@ assert seen == 1
 
 
 def test_libraries_of_the_wheel_come_with_the_package():
-    folder = pathlib.Path(engine.__file__).parent
-    found = [*folder.glob("libengine_mxnet.so"), *folder.glob("../mxnet/libengine_mxnet.so")]
-    assert found, folder
-    shown = subprocess.run(["nm", "-D", "--defined-only", str(found[0].resolve())], capture_output=True, text=True)
+    shown = subprocess.run(["nm", "-D", "--defined-only", library()], capture_output=True, text=True)
     if shown.returncode:
         pytest.skip("no nm on this machine")
     assert shown.stdout.count(" T _ZN5mxnet6engine") == 3, shown.stdout

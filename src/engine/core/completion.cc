@@ -79,7 +79,8 @@ void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
 // Makes the running op asynchronous: it gets a Completion, and a pin that its body drops.
 Completion EngineCore::Defer(OpRecord* op) {
   const bool host_op = op->extra.kind == OpKindId::kPlain && !(op->extra.flags & (kDeviceOp | kInChain));
-  if (!host_op || t_in_piece || !t_frame || t_frame->op != op || (op->extra.flags & (kAsyncOp | kDeferred)))
+  const bool ended_by_call = op->extra.flags & (kAsyncOp | kDeferred);
+  if (!host_op || t_in_piece || !t_frame || t_frame->op != op || ended_by_call)  // mutant: deferred_twice
     throw UsageError(OpAt(op->extra.name, op->site()) +
                      " calls Defer; once in the body of an op for the host that is not asynchronous is allowed");
   CompletionState* const state = NewCompletion(Slot(), op);
@@ -97,7 +98,7 @@ OpRecord* EngineCore::EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecor
   auto* const state = reinterpret_cast<CompletionState*>(op->extra.next);
   if (error && state->called.exchange(1, std::memory_order_acq_rel) == 0) {
     Finish(slot, op, error, nullptr);
-  } else if (error) {
+  } else if (error) {  // mutant: late_failure_of_a_deferred_body
     errors_.Add(error);
     error->Release();
   }

@@ -86,7 +86,7 @@ class EngineCore final : public PoolHost {
                        ChainOwner& owner);
   void PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwner& owner);  // a node of a run, into its chain
   OpChains& chains() { return chains_; }
-  VarCore* NewVar(std::string_view name);
+  VarCore* NewVar(std::string_view name, void* tag = nullptr);
   void DeleteVar(VarCore* var);
   void PushClear(VarRef var, Site site);
 

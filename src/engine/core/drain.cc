@@ -12,7 +12,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
       throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) + "' would wait for itself");
   const KeepAlive alive(this);
   chains_.ReleaseAll();
-  if (!AllOverSoon(deadline)) {
+  if (!AllOverSoon(deadline)) {  // mutant: drain_waits_for_nothing
     RefuseWaitInHook();
     LentRoles lent;
     if (t_frame && !closed()) lent.Lend(*this);  // this thread is inside an op of another engine
@@ -20,7 +20,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
     caller_pool_.PassOn();
     if (!in_time) return false;
   }
-  if (!report) return true;
+  if (!report) return true;  // mutant: drain_shows_errors
   ErrorRecord* const error = errors_.TakeUnseen();
   if (!error) return true;
   error->Retain();

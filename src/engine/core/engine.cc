@@ -1,6 +1,7 @@
 // The public face: each method forwards to EngineCore.
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -100,6 +101,15 @@ uint64_t RunContext::version(VarRef var) const {
   throw UsageError(detail::OpAt(op_->extra.name, op_->site()) + " asks for the version of Var '" + var_name +
                    "', which it does not name");
 }
+std::vector<NamedVar> RunContext::vars() const {
+  if (op_->extra.kind != detail::OpKindId::kPlain) return {};  // these Vars are a whole run's
+  std::vector<const detail::Access*> listed(op_->n_access);
+  for (size_t i = 0; i < listed.size(); ++i) listed[i] = &op_->accesses()[i];
+  std::ranges::sort(listed, {}, &detail::Access::listed);
+  std::vector<NamedVar> named;
+  for (const detail::Access* a : listed) named.push_back({VarRef(detail::CoreOf(a->var)), a->mode()});
+  return named;
+}
 bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_); }
 std::exception_ptr RunContext::error() const {
   if (op_->extra.kind != detail::OpKindId::kPlain) return nullptr;  // a node's Vars are those of its whole run
@@ -173,7 +183,7 @@ Engine::~Engine() {
   core_->Release();
 }
 
-Var Engine::NewVar(std::string_view name) { return EngineCore::AdoptVar(core_->NewVar(name)); }
+Var Engine::NewVar(std::string_view name, void* tag) { return EngineCore::AdoptVar(core_->NewVar(name, tag)); }
 
 void Engine::Delete(Var& var) {
   VarRef ref(var);

@@ -51,7 +51,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   OpChain* chain =
       nullptr;  // set if the op is a member that its device refused: the chain goes on with the next member
   if (op->extra.flags & (kScoped | kInChain | kForgotten | (kBody ? uint32_t{kDeferred} : 0u))) [[unlikely]] {
-    if (kBody && (op->extra.flags & kDeferred)) return EndDeferredBody(slot, op, error);
+    if (kBody && (op->extra.flags & kDeferred)) return EndDeferredBody(slot, op, error);  // mutant: deferred_ends_early
     if (op->extra.flags & kScoped) op->scope().~ScopePtr();
     if (op->extra.flags & kForgotten) return nullptr;
     if ((op->extra.flags & kInChain) && op->extra.more_behind) chain = op->chain();

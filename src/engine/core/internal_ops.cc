@@ -50,11 +50,12 @@ void EngineCore::PushClear(VarRef var, Site site) {
   RegisterInternal(slot, NewInternal(slot, var, AccessMode::kUpdate, OpKindId::kClear, site));
 }
 
-VarCore* EngineCore::NewVar(std::string_view name) {
+VarCore* EngineCore::NewVar(std::string_view name, void* tag) {
   CheckMayPush();
   auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
   var->pusher.core = this;
   var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
+  var->completer.tag = tag;
   var->completer.refs.store(2, std::memory_order_relaxed);  // one for the handle, one for the engine
   Retain();
   return var;

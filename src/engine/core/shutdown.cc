@@ -164,5 +164,6 @@ void ReleaseVar(VarCore* var) noexcept {
 
 uint64_t VarVersion(const VarCore* var) noexcept { return var->settled.load(std::memory_order_acquire); }
 const char* VarName(const VarCore* var) noexcept { return var->pusher.name; }
+void* VarTag(const VarCore* var) noexcept { return var->completer.tag; }
 
 }  // namespace engine::detail

@@ -89,6 +89,7 @@ struct CompleterExtra {
   std::atomic<uint32_t> refs{1};              // handles, and 1 for the engine until the deletion has completed
   std::atomic<uint32_t> deleting{0};
   std::atomic<VarPoints*> points{nullptr};  // where device work on the Var stands; null: there was none
+  void* tag = nullptr;                      // the program's
 };
 
 struct ProductionEnv {

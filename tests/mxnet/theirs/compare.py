@@ -1,68 +1,30 @@
 #!/usr/bin/env python3
 """MXNet's own Python tests on its engine and on ours, file by file, compared test by test.
 
-    compare.py TESTS [FILE...] [--runs N] [--seconds N] [--file-seconds N] [--json OUT]
+    compare.py TESTS [FILE...] [--runs N] [--seconds N] [--fresh] [--results FOLDER] [--through COMMAND]
 
-TESTS: the folder tests/python of MXNet at tag 1.9.1. Each file runs in a process of its own, first on MXNet's engine and then
-N times on ours, with the same seeds. What passed there and does not pass here in every run is told, and makes the exit
-status 1; so does a process of ours that does not end cleanly where MXNet's does. A test that differs is run once more on
-MXNet's engine: one that fails there too, now and then, is told as unsteady and does not count.
+TESTS: the folder tests/python of MXNet at tag 1.9.1. Each file runs in processes of its own (pieces.py), once on MXNet's
+engine and N times on ours, with the same seeds. What passed there and does not pass here in every run is told, and makes the
+exit status 1; so does a process of ours that does not end cleanly where MXNet's do. A test that differs is asked again on
+MXNet's engine, by itself: one that fails there too, now and then, is told as unsteady and does not count.
+
+Outcomes are kept in FOLDER: a run that was cut goes on where it was. Those of our engine count for the binary that they were
+made with; --fresh forgets them all. FOLDER/table.txt has the outcome of each test in each run.
 """
 
 import argparse
 import fnmatch
-import json
-import os
+import hashlib
 import pathlib
-import subprocess
+import re
+import shutil
+import signal
 import sys
-import tempfile
+
+import pieces
 
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-def run(engine: str, file: pathlib.Path, arguments: argparse.Namespace, only: str = "") -> tuple[dict, int | str]:
-    """The outcome of each test of `file`, and how the process ended."""
-    with tempfile.TemporaryDirectory() as folder:
-        results = pathlib.Path(folder) / "results"
-        environment = dict(
-            os.environ,
-            MXNET_TESTS_ENGINE=engine,
-            MXNET_TESTS_RESULTS=str(results),
-            MXNET_TESTS_SECONDS=str(arguments.seconds),
-            MXNET_TEST_SEED="20230126",
-            MXNET_MODULE_SEED="20230126",
-            MXNET_STORAGE_FALLBACK_LOG_VERBOSE="0",
-            DMLC_LOG_STACK_TRACE_DEPTH="0",
-            OMP_NUM_THREADS=str(arguments.omp),
-            PYTHONPATH=os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            PYTHONWARNINGS="ignore",
-        )
-        command = [sys.executable, "-m", "pytest", "-q", "-x" if only else "-q", "-p", "plugin", "-p", "no:cacheprovider",
-                   "-c", os.devnull, "--rootdir", str(file.parent), "--no-header", "--tb=line", str(file)]
-        if only:
-            command[-1] += "::" + only
-        ended: int | str
-        with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              start_new_session=True) as process:
-            try:
-                said = process.communicate(timeout=arguments.file_seconds)[0]
-                ended = process.returncode
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                said = process.communicate()[0]
-                ended = "too long"
-        outcomes: dict = {}
-        lines = results.read_text().splitlines() if results.exists() else []
-        for line in map(json.loads, lines):
-            outcomes[line["test"]] = line if "outcome" in line else {"outcome": "began", "text": ""}
-        if not outcomes and ended not in (0, 5):
-            outcomes["(collection)"] = {"outcome": "failed", "text": said.decode(errors="replace")[-600:]}
-    return outcomes, ended
-
-
-def passed(outcomes: dict) -> set[str]:
-    return {test for test, what in outcomes.items() if what["outcome"] == "passed"}
+AGAIN = 3  # times that a test which differs is asked on MXNet's engine
 
 
 def known() -> dict[str, str]:
@@ -71,65 +33,115 @@ def known() -> dict[str, str]:
     return {pattern: reason.strip() for pattern, reason in lines}
 
 
-def clean(ended: int | str) -> bool:
-    return ended in (0, 1, 5)  # all passed, some failed, none there
+def stamp() -> str:
+    """What our engine is made of, in a few letters: its libraries, as this process has them loaded."""
+    import engine  # noqa: F401 - loads them
+
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    paths = sorted(set(re.findall(r"(/\S+/(?:_core\S*|libengine\S*)\.so\S*)$", maps, re.M)))
+    assert paths, "no library of the engine is loaded"
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(pathlib.Path(path).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class File:
+    """One file of tests: what became of it in each run."""
+
+    def __init__(self, path: pathlib.Path, results: pathlib.Path, mark: str, arguments: argparse.Namespace):
+        self.path, self.folder, self.mark, self.arguments = path, results, mark, arguments
+        self.lost: dict[str, str] = {}
+        self.on_purpose: dict[str, str] = {}
+        self.unsteady: set[str] = set()
+        self.unclean = 0
+        self.ours: list[pieces.Results] = []
+        self.theirs = self.run("theirs")
+
+    def run(self, engine: str, number: int = 0) -> pieces.Results:
+        omp = f"omp{self.arguments.omp}"
+        name = f"theirs-{omp}" if engine == "theirs" else f"ours-{self.mark}-{omp}-{number}"
+        return pieces.run(engine, self.path, self.folder / name / f"{self.path.stem}.jsonl", self.arguments)
+
+    def steady(self, test: str) -> bool:
+        """Whether MXNet's engine passes the test each time."""
+        path = self.folder / "again" / f"{self.path.stem}.jsonl"
+        return "::" not in test or all(
+            pieces.alone("theirs", self.path, test, path, self.arguments) for _ in range(AGAIN)
+        )
+
+    def compare(self, number: int) -> None:
+        ours = self.run("ours", number)
+        self.ours.append(ours)
+        for test in sorted(self.theirs.passed - ours.passed - self.unsteady - self.lost.keys() - self.on_purpose.keys()):
+            reasons = [reason for pattern, reason in known().items() if fnmatch.fnmatch(test, pattern)]
+            if reasons:
+                self.on_purpose[test] = reasons[0]
+            elif self.steady(test):
+                self.lost[test] = ours.outcomes.get(test, {"text": "did not run"})["text"]
+            else:
+                self.unsteady.add(test)
+        unclean = self.theirs.clean and not ours.clean
+        self.unclean += unclean
+        print(f"{self.path.stem:34} MXNet's engine {len(self.theirs.passed):4} of {len(self.theirs.outcomes):4}   ours, run {number}: "
+              f"{len(ours.passed):4} of {len(ours.outcomes):4}{f'   NOT CLEAN: {ours.ended}' if unclean else ''}", flush=True)  # fmt: skip
+
+    def tell(self) -> None:
+        for test, text in self.lost.items():
+            print(f"    LOST {test}: {' '.join(text.split())[-300:]}")
+        for test, reason in self.on_purpose.items():
+            print(f"    on purpose {test}: {reason}")
+        for test in sorted(self.unsteady):
+            print(f"    unsteady on both: {test}")
+
+    def rows(self) -> list[str]:
+        runs = [self.theirs, *self.ours]
+        tests = sorted({test for run in runs for test in run.outcomes})
+        return [" ".join([*(f"{run.outcomes.get(test, {'outcome': '-'})['outcome']:8}" for run in runs), test]) for test in tests]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tests", type=pathlib.Path)
     parser.add_argument("files", nargs="*", help="names without test_ and .py; all of unittest/ otherwise")
-    parser.add_argument("--runs", type=int, default=3, help="on our engine")
-    parser.add_argument("--seconds", type=int, default=120, help="most for a test")
-    parser.add_argument("--file-seconds", type=int, default=1800, help="most for a file; its tests that ran are compared")
-    parser.add_argument("--omp", type=int, default=1)
-    parser.add_argument("--json", type=pathlib.Path)
-    arguments = parser.parse_args()
-    folder = arguments.tests / "unittest"
-    files = [folder / f"test_{name}.py" for name in arguments.files] or sorted(folder.glob("test_*.py"))
-    report, worse, total, on_purpose = {}, 0, 0, 0
-    for file in files:
-        theirs, ended = run("theirs", file, arguments)
-        good = passed(theirs)
-        print(f"{file.stem:32} MXNet's engine: {len(good):4} of {len(theirs):4} passed, ended {ended}", flush=True)
-        entry: dict = {"theirs": len(good), "tests": len(theirs), "ended": ended, "ours": [], "lost": {}, "known": {}, "unsteady": []}
-        total += len(good)
-        for _ in range(arguments.runs):
-            ours, ours_ended = run("ours", file, arguments)
-            lost = good - passed(ours)
-            if ended == "too long" or ours_ended == "too long":
-                lost = {test for test in lost if ours.get(test, {}).get("outcome") == "failed"}
-            for test in sorted(lost):
-                reasons = [reason for pattern, reason in known().items() if fnmatch.fnmatch(test, pattern)]
-                if reasons:
-                    entry["known"][test] = reasons[0]
-                    continue
-                if test in entry["unsteady"] or test in entry["lost"]:
-                    continue
-                again, _ = run("theirs", file, arguments, test.split("::", 1)[1]) if "::" in test else ({}, 0)
-                if again and test not in passed(again):
-                    entry["unsteady"].append(test)
-                else:
-                    entry["lost"][test] = ours.get(test, {"text": "did not run"})["text"]
-            unclean = clean(ended) and not clean(ours_ended)
-            entry["ours"].append({"passed": len(passed(ours)), "ended": ours_ended})
-            worse += unclean
-            print(f"{'':32} ours:           {len(passed(ours)):4} of {len(ours):4} passed, ended {ours_ended}"
-                  f"{'   NOT CLEAN' if unclean else ''}", flush=True)
-        for test, text in entry["lost"].items():
-            print(f"    LOST {test}: {' '.join(text.split())[-300:]}", flush=True)
-        for test, reason in entry["known"].items():
-            print(f"    known   {test}: {reason}", flush=True)
-        for test in entry["unsteady"]:
-            print(f"    unsteady on both: {test}", flush=True)
-        worse += len(entry["lost"])
-        on_purpose += len(entry["known"])
-        report[file.stem] = entry
-        if arguments.json:
-            arguments.json.write_text(json.dumps(report, indent=1))
-    print(f"mxnet-tests: {total} tests pass on MXNet's engine; {worse} lost or not clean on ours, in {arguments.runs} runs;"
-          f" {on_purpose} differ on purpose")
-    return 1 if worse else 0
+    parser.add_argument("--runs", type=int, default=3, help="on our engine (3); 0: MXNet's only")
+    parser.add_argument("--seconds", type=int, default=300, help="most for a test (300)")
+    parser.add_argument("--piece-seconds", type=int, default=90, help="after which a process begins no more tests (90)")
+    parser.add_argument("--omp", type=int, default=1, help="OpenMP threads (1)")
+    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path(".cache/mxnet-tests"))
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found out")
+    parser.add_argument("--through", default="", help="a command that each process is started through, such as nice")
+    arguments = parser.parse_intermixed_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside; the same command goes on from here"))
+    results = arguments.results.absolute()
+    if arguments.fresh:
+        shutil.rmtree(results, ignore_errors=True)
+    folder = arguments.tests.absolute() / "unittest"
+    paths = [folder / f"test_{name}.py" for name in arguments.files] or sorted(folder.glob("test_*.py"))
+    for path in paths:
+        if not path.exists():
+            parser.error(f"MXNet has no {path.name}")
+    mark = stamp() if arguments.runs else ""
+    files: dict[pathlib.Path, File] = {}
+    for path in paths:  # MXNet's engine and the first run on ours, one file after the other
+        files[path] = File(path, results, mark, arguments)
+        if arguments.runs:
+            files[path].compare(1)
+    for number in range(2, arguments.runs + 1):
+        for path in paths:
+            files[path].compare(number)
+    for file in files.values():
+        file.tell()
+    (results / "table.txt").write_text("\n".join(row for file in files.values() for row in file.rows()) + "\n")
+    print(f"each test: {results / 'table.txt'}")
+    total = sum(len(file.theirs.passed) for file in files.values())
+    lost = sum(len(file.lost) for file in files.values())
+    unclean = sum(file.unclean for file in files.values())
+    on_purpose = sum(len(file.on_purpose) for file in files.values())
+    unsteady = sum(len(file.unsteady) for file in files.values())
+    print(f"mxnet-tests: of {total} tests of {len(files)} files that pass on MXNet's engine {lost} are lost on ours in {arguments.runs} runs, "
+          f"{unclean} unclean ends; {on_purpose} differ on purpose, {unsteady} are unsteady on both")  # fmt: skip
+    return 1 if lost or unclean else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+// Here: what the drop-in keeps for each thread. Every op comes by, so it is one small object, found without a call.
+//
+// Threads:   each sees its own.
+// Ownership: `spare` and `names` go with the thread, once Keep was called.
+#pragma once
+
+#include "engine/op.h"
+
+namespace engine_mxnet {
+
+class Call;
+
+// A text of MXNet's, by its address, and the engine's name of it.
+struct KnownName {
+  const char* text = nullptr;
+  ::engine::Name name;
+};
+
+struct Here {
+  int depth = 0;               // functions of MXNet on this thread's stack
+  int bulk_size = 0;           // what MXNet has set
+  bool started = false;        // MXNet's OpenMP knows that the thread is a worker
+  bool ending = false;         // the thread's objects are gone: it keeps nothing more
+  Call* spare = nullptr;       // the Call that the next function uses
+  KnownName* names = nullptr;  // a table of kKnownNames
+
+  // Sees to it that what the thread keeps goes with it. Called where something is kept for the first time.
+  static void Keep();
+};
+
+inline constexpr size_t kKnownNames = 256;  // MXNet has some 500 operators, of which a program uses a few dozen
+
+extern constinit thread_local Here t_here [[gnu::tls_model("initial-exec")]];
+
+}  // namespace engine_mxnet

@@ -1,0 +1,159 @@
+// Pushes of MXNet, as pushes of the engine.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "completion.h"
+#include "drop_in.h"
+#include "here.h"
+#include "names.h"
+
+namespace engine_mxnet {
+namespace {
+
+using ::engine::Site;
+using ::engine::VarRef;
+
+constexpr Site kSite("mxnet", 0);
+
+VarRef RefOf(const abi::Var* var) { return static_cast<const Var*>(var)->var; }
+
+// The handles of an op's Vars, on the stack where they are few.
+class Refs {
+ public:
+  Refs(const abi::Vars& reads, const abi::Vars& updates) : reads_(reads.size()), all_(reads.size() + updates.size()) {
+    std::byte* memory = few_;
+    if (all_ > kFew) [[unlikely]] {
+      more_ = std::make_unique<std::byte[]>(all_ * sizeof(VarRef));
+      memory = more_.get();
+    }
+    auto* to = reinterpret_cast<VarRef*>(memory);
+    begin_ = to;
+    for (const abi::Var* var : reads) std::construct_at(to++, RefOf(var));
+    for (const abi::Var* var : updates) std::construct_at(to++, RefOf(var));
+  }
+  std::span<const VarRef> reads() const { return {begin_, reads_}; }
+  std::span<const VarRef> updates() const { return {begin_ + reads_, all_ - reads_}; }
+
+ private:
+  static constexpr size_t kFew = 16;
+  const size_t reads_, all_;
+  const VarRef* begin_;
+  alignas(VarRef) std::byte few_[kFew * sizeof(VarRef)];
+  std::unique_ptr<std::byte[]> more_;
+};
+
+}  // namespace
+
+int DropIn::LevelOf(int priority) {
+  if (priority == 0) [[likely]]
+    return 0;
+  // Two levels to each side: the outer one for the outer half of what was asked for so far. relaxed: an estimate.
+  std::atomic<int>& most = priority < 0 ? lowest_ : highest_;
+  int known = most.load(std::memory_order_relaxed);
+  if (priority < 0 ? priority < known : priority > known) most.store(known = priority, std::memory_order_relaxed);
+  if (priority < 0) return int64_t{2} * priority < known ? -2 : -1;
+  return int64_t{2} * priority > known ? 2 : 1;
+}
+
+bool DropIn::IsPlain(abi::Context context, abi::Property property, bool wait) const {
+  return context.device_type == abi::kCpu && context.device_id == 0 && property != abi::Property::kCpuPrioritized &&
+         property != abi::Property::kNoSkip && !wait && !naive_;
+}
+
+void DropIn::CountNested() {
+  if (t_here.depth) nested_.fetch_add(1, std::memory_order_relaxed);
+}
+
+template <class Fn>
+void DropIn::PushSpecial(::engine::OpDesc& desc, Fn&& fn, abi::Context context, abi::Property property, bool wait) {
+  if (context.device_type == abi::kGpu)
+    throw dmlc::Error("engine.mxnet: op '" + std::string(desc.name.c_str()) +
+                      "' is for a GPU; this engine runs MXNet's ops on CPUs only");
+  const bool prioritized = property == abi::Property::kCpuPrioritized;
+  if ((prioritized || context.device_id > 0) && ::engine::UsesWorkers(engine_.policy()))
+    desc.place = prioritized ? prioritized_ : devices_[static_cast<size_t>(context.device_id - 1) % devices_.size()];
+  NaivePush naive;
+  const bool always = wait || property == abi::Property::kNoSkip;
+  engine_.Push(desc, SpecialBody<std::decay_t<Fn>>{{context, always, naive_ ? &naive : nullptr}, std::forward<Fn>(fn)},
+               kSite);
+  if (!naive_) return;
+  if (!naive.ended) engine_.Drain(std::chrono::milliseconds::max());
+  if (naive.thrown) std::rethrow_exception(naive.thrown);
+}
+
+template <class Fn>
+void DropIn::PushFunction(Fn&& fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
+                          abi::Property property, int priority, ::engine::Name name, bool wait) {
+  if (Refused()) [[unlikely]]
+    return;
+  CountNested();
+  const Refs refs(reads, updates);
+  ::engine::OpDesc desc{.name = name, .reads = refs.reads(), .updates = refs.updates(), .priority = LevelOf(priority)};
+  if (!IsPlain(context, property, wait)) [[unlikely]]
+    return PushSpecial(desc, std::move(fn), context, property, wait);
+  engine_.Push(desc, PlainBody<Fn>{std::move(fn)}, kSite);
+}
+
+void DropIn::PushSync(abi::SyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
+                      abi::Property property, int priority, const char* name) {
+  // Inside a function of the naive engine all that it could wait for has ended.
+  if (naive_ && t_here.depth) [[unlikely]]
+    return fn({.context = context});
+  PushFunction(std::move(fn), context, reads, updates, property, priority, NameOf(name, "PushSync"), false);
+}
+
+void DropIn::PushAsync(abi::AsyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
+                       abi::Property property, int priority, const char* name, bool wait) {
+  if (naive_ && t_here.depth) [[unlikely]]
+    return RunHere(fn, context);
+  PushFunction(std::move(fn), context, reads, updates, property, priority, NameOf(name, "PushAsync"), wait);
+}
+
+// --- reusable operators
+
+abi::Opr* DropIn::NewOperator(abi::AsyncFn fn, const abi::Vars& reads, const abi::Vars& updates, abi::Property property,
+                              const char* name, bool wait) {
+  auto op = std::make_unique<Operator>(Operator{.fn = std::make_shared<const abi::AsyncFn>(std::move(fn)),
+                                                .property = property,
+                                                .name = NameOf(name, "Operator"),
+                                                .is_wait = wait,
+                                                .refs = {},
+                                                .reads = reads.size(),
+                                                .plain = {}});
+  for (const abi::Vars* vars : {&reads, &updates})
+    for (const abi::Var* var : *vars) op->refs.push_back(RefOf(var));
+  if (IsPlain({}, property, wait) && !Refused()) {
+    const std::span<const VarRef> refs(op->refs);
+    op->plain =
+        engine_.NewOperator({.name = op->name, .reads = refs.first(op->reads), .updates = refs.subspan(op->reads)},
+                            PlainBody<SharedFn>{op->fn}, kSite);
+  }
+  return reinterpret_cast<abi::Opr*>(op.release());
+}
+
+void DropIn::DeleteOperator(abi::Opr* op) { delete reinterpret_cast<Operator*>(op); }
+
+void DropIn::Push(abi::Opr* given, abi::Context context, int priority, bool profiling) {
+  if (profiling) [[unlikely]] {
+    static const bool said =
+        std::fputs("engine.mxnet: MXNet's profiler sees no ops here; engine.trace() does\n", stderr) >= 0;
+    (void)said;
+  }
+  const Operator& op = *reinterpret_cast<Operator*>(given);
+  if (naive_ && t_here.depth) return RunHere(*op.fn, context);
+  if (Refused()) [[unlikely]]
+    return;
+  CountNested();
+  const int level = LevelOf(priority);
+  if (op.plain && IsPlain(context, op.property, op.is_wait)) [[likely]]
+    return engine_.Push(op.plain, level, kSite);
+  const std::span<const VarRef> refs(op.refs);
+  ::engine::OpDesc desc{
+      .name = op.name, .reads = refs.first(op.reads), .updates = refs.subspan(op.reads), .priority = level};
+  PushSpecial(desc, op.fn, context, op.property, op.is_wait);
+}
+
+}  // namespace engine_mxnet
