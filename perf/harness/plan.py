@@ -66,8 +66,11 @@ CONTENDERS = {
     "ours, bulk 15": Contender("ours", BULK15),
     "cost_model": Contender("makespan_ours"),
     "threaded": Contender("makespan_ours", ("--variant", "threaded")),
+    "cost_model, wide nodes": Contender("makespan_ours", ("--variant", "wide")),
     "taskflow makespan": Contender("makespan_taskflow"),
     "tbb makespan": Contender("makespan_tbb"),
+    "ranked queue": Contender("makespan_queue"),
+    "nodes in turn": Contender("makespan_queue", ("--variant", "turn")),
     "taskflow dynamic": Contender("taskflow_dynamic"),
     "taskflow graph": Contender("taskflow_graph"),
     "tbb task_group": Contender("tbb_task_group"),
@@ -242,6 +245,23 @@ MAKESPANS = tuple(
     )
 )
 
+# Training steps of PyTorch models, recorded as costs and edges (policies/graphs).
+RECORDED = tuple(
+    Case(name, title, "over_best", n, max(5, n // 4), False, beside=("least", "over_bound", "step_us", "kept"))
+    for name, n, title in (
+        ("tables26_b128", 60, "26 tables, batch 128"),
+        ("towers26_b128", 40, "26 tables with a tower each, batch 128"),
+        ("tables26_b512", 20, "26 tables, batch 512"),
+        ("tables26_b2048", 10, "26 tables, batch 2,048"),
+        ("tables1000_b128", 10, "1,000 tables, batch 128"),
+        ("branches128_b64", 100, "8 branches, 128 wide, batch 64"),
+        ("branches256_b512", 10, "8 branches, 256 wide, batch 512"),
+        ("bert_tiny", 50, "a tiny BERT"),
+        ("gpt2_tiny", 40, "a tiny GPT-2"),
+        ("mlp_b64", 200, "a multilayer perceptron, batch 64"),
+    )
+)
+
 # The patterns of Task Bench, with bodies of nothing and of some 0.3 us.
 TASK_BENCH = tuple(
     Case(f"task_bench_{pattern}_{rounds}", f"Task Bench: {pattern}; bodies of {rounds} rounds", n=400_000, quick_n=100_000)
@@ -281,6 +301,10 @@ SUITES = {
     ),
     "policies": (
         Group("makespan", "cost_model", ("threaded", "taskflow makespan", "tbb makespan"), MAKESPANS),
+        Group("recorded, cost_model", "cost_model",
+              ("ranked queue", "taskflow makespan", "tbb makespan", "nodes in turn", "cost_model, wide nodes"), RECORDED),
+        Group("recorded, threaded", "threaded",
+              ("ranked queue", "taskflow makespan", "tbb makespan", "nodes in turn"), RECORDED),
         Group("serving", "inline",
               ("onnxruntime sequential", "onnxruntime parallel", "onnxruntime parallel, spinning", "threaded serving",
                "inline, with a Var"),

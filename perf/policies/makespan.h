@@ -4,12 +4,15 @@
 //   void Step()                           runs the graph once, and waits
 //   double Kept()                         optional: 1 if the graph runs as its policy wants
 // A case is SHAPE_MICROSECONDS. `over_best` is the median, over the seeds, of the median step divided by the best
-// offline schedule of the same costs; `over_bound` is the same, divided by max(T1 / m, T-infinity).
+// offline schedule of the same costs; `over_bound` is the same, divided by max(T1 / m, T-infinity). Or a case is a recorded
+// graph, graphs/NAME.graph; then there is one program, and `over_best` is over the list schedule by critical path.
 #pragma once
 
+#include <fstream>
 #include <memory>
 
 #include "../peers/runner.h"
+#include "graph_file.h"
 #include "programs.h"
 
 namespace perf {
@@ -26,12 +29,11 @@ class Makespan {
   explicit Makespan(const Config& config) : config_(config) {}
 
   Answer Run(const std::string& name, std::size_t steps) {
-    const auto cut = name.rfind('_');
-    const std::string shape = name.substr(0, cut);
-    const double grain = 1000 * std::atof(name.c_str() + cut + 1);
+    const std::string file = std::string(PERF_GRAPHS) + "/" + name + ".graph";
+    const bool recorded = std::ifstream(file).good();
     std::vector<double> over_best, over_bound, step_us, kept;
-    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-      Open& open = Get(name, shape, grain, seed);
+    for (uint64_t seed = 1; seed <= (recorded ? 1 : kSeeds); ++seed) {
+      Open& open = Get(name, recorded ? file : "", seed);
       std::vector<double> took;
       for (std::size_t i = 0; i < steps; ++i) {
         const auto from = Clock::now();
@@ -61,12 +63,22 @@ class Makespan {
     double best = 0, bound = 0;
     std::unique_ptr<Team> team;
   };
-  Open& Get(const std::string& name, const std::string& shape, double grain, uint64_t seed) {
+  Open& Get(const std::string& name, const std::string& file, uint64_t seed) {
     Open& open = open_[name + '#' + std::to_string(seed)];
     if (open.team) return open;
-    open.program = MakeProgram(shape, seed, grain);
-    open.best = BestOffline(open.program, config_.workers);
-    open.bound = engine::costmodel::FindCritical(open.program.ToDag(), open.program.cost).Bound(config_.workers);
+    if (file.empty()) {
+      const auto cut = name.rfind('_');
+      open.program = MakeProgram(name.substr(0, cut), seed, 1000 * std::atof(name.c_str() + cut + 1));
+    } else {
+      open.program = FromRecorded(ReadGraph(file));
+    }
+    const engine::costmodel::Critical critical =
+        engine::costmodel::FindCritical(open.program.ToDag(), open.program.cost);
+    open.best = file.empty() ? BestOffline(open.program, config_.workers)
+                             : engine::costmodel::Simulate(open.program.ToDag(), open.program.cost, critical.rank,
+                                                           config_.workers)
+                                   .makespan;
+    open.bound = critical.Bound(config_.workers);
     open.team = std::make_unique<Team>(config_, open.program);
     open.team->Prepare();
     return open;

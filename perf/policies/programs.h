@@ -14,11 +14,13 @@
 
 #include "../../src/costmodel/dag.h"
 #include "../../src/costmodel/simulator.h"
+#include "graph_file.h"
 
 namespace perf {
 
 struct Program {
-  std::vector<double> cost;  // nanoseconds
+  std::vector<double> cost;      // nanoseconds
+  std::vector<double> with_two;  // threads; of recorded programs; 0: no faster
   std::vector<engine::Graph::Edge> edges;
 
   uint32_t Add(double nanos, const std::vector<uint32_t>& after) {
@@ -160,6 +162,15 @@ inline Program MakeProgram(std::string_view shape, uint64_t seed, double grain) 
   if (shape == "lu") return Lu(draw);
   if (shape == "layered") return Layered(draw);
   throw std::invalid_argument("no such program: " + std::string(shape));
+}
+
+inline Program FromRecorded(const std::vector<RecordedNode>& nodes) {
+  Program p;
+  for (const RecordedNode& node : nodes) {
+    p.Add(node.nanos, node.before);
+    p.with_two.push_back(node.with_two);
+  }
+  return p;
 }
 
 // The shortest makespan of some list schedules: by critical path, by cost, and the best of these with disturbed ranks.
