@@ -419,8 +419,8 @@ ENGINE_API EngineStatus EnginePlanStartWith(EnginePlan plan, const EngineRunOpti
 ENGINE_API EngineStatus EnginePlanDescribe(EnginePlan plan, char** text);
 ENGINE_API EngineStatus EnginePlanDot(EnginePlan plan, char** text);
 ENGINE_API EngineStatus EnginePlanFree(EnginePlan plan);
-/* Waits until every op of the run has settled. ENGINE_E_OP if ops failed; the error is that of the failed op that was
- * recorded first. */
+/* Waits until every op of the run has settled. EngineRunWait may run ops of the run meanwhile, on the waiting thread.
+ * ENGINE_E_OP if ops failed; the error is that of the failed op that was recorded first. */
 ENGINE_API EngineStatus EngineRunWait(EngineRun run, EngineSite site);
 ENGINE_API EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site);
 /* Gives the handle up. The run goes on. */

@@ -133,6 +133,7 @@ class Graph {
     Placement place;
     GraphKey graph;
     int priority = 0;
+    int threads = 0;
     bool async = false;
     bool run_always = false;
     bool collective = false;

@@ -36,6 +36,7 @@ struct alignas(64) PlanNode {
   // Where the node's lists begin in the plan's arrays. They end where the next node's begin.
   uint32_t inputs, outputs, effects, ends;
   uint8_t flags;
+  uint8_t threads;  // the most that its ParallelFor uses, of the run's team; 0: it uses the pool's intra-op threads
 };
 static_assert(sizeof(PlanNode) == 64);
 }  // namespace detail
@@ -72,11 +73,15 @@ struct NodeDesc {
   int priority = 0;
   bool run_always = false;
   CancelScope* cancel = nullptr;  // null: the calling thread's current scope, if it has one
-  Name cost_key = {};             // nodes of one key share their measured cost; "": the node has a key of its own, made
-                                  // from its name
-  GraphKey graph = {};            // for nodes on a device, under PlanOptions::static_alloc: see plan.h
-  bool collective = false;        // every process runs such nodes in the same order, so SmartStage leaves them in the
-                                  // step
+  // How many threads the node's ParallelFor may use at most: those of the run's team that have nothing else to do or have
+  // just ended a node, up to 255. Under cost_model the model decides whether one thread or so many. 0: the pool's
+  // intra-op threads, which are none of the run's. On a device, and under inline and naive, it changes nothing.
+  int threads = 0;
+  Name cost_key = {};       // nodes of one key share their measured cost; "": the node has a key of its own, made
+                            // from its name
+  GraphKey graph = {};      // for nodes on a device, under PlanOptions::static_alloc: see plan.h
+  bool collective = false;  // every process runs such nodes in the same order, so SmartStage leaves them in the
+                            // step
 };
 
 // What a kernel sees. Inputs and outputs are those of its node, by position.

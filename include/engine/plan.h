@@ -35,10 +35,11 @@ namespace engine {
 // Schedule: what a scheduler decides, by the number of the node in the graph. Plain data; an empty vector leaves the
 // decision to the plan.
 struct Schedule {
-  std::vector<double> rank = {};     // of ready nodes the highest rank goes first; a rank must not grow along a
-                                     // dependency
-  std::vector<uint32_t> batch = {};  // nodes of one number run one after the other, as one task; batches must not form
-                                     // a cycle
+  std::vector<double> rank = {};      // of ready nodes the highest rank goes first; a rank must not grow along a
+                                      // dependency
+  std::vector<uint32_t> batch = {};   // nodes of one number run one after the other, as one task; batches must not form
+                                      // a cycle
+  std::vector<uint8_t> threads = {};  // how many threads each node's ParallelFor may use; instead of NodeDesc::threads
 };
 
 struct PlanOptions {
@@ -95,8 +96,10 @@ class Run {
   // The Var that the run writes when it ends: an op that reads it comes after the run, and inherits the run's error.
   // Valid as long as this Run lives; afterwards another run may use the frame and its Var.
   const Var& var() const;
-  // Waits until every node has settled. Throws the OpError of the failed node that was recorded first, a new one at
-  // each call. Inside an op it waits as Engine::Wait does; UsageError if the run needs a Var that the waiting op names.
+  // Waits until every node has settled. Under threaded and cost_model the waiting thread runs ready nodes of the run
+  // meanwhile, in the place of an idle worker. Throws the OpError of the failed node that was recorded first, a new one
+  // at each call. Inside an op it runs nothing, and waits as Engine::Wait does; UsageError if the run needs a Var that
+  // the waiting op names.
   void Wait(Site site = std::source_location::current());
   bool WaitFor(Timeout timeout, Site site = std::source_location::current());
   // The output of that number. Waits first.

@@ -1,4 +1,5 @@
-// Plans under cost_model, or under "threaded" if the variant says so.
+// Plans under cost_model, or under "threaded" if the variant says so. Variant "wide": cost_model, and nodes that were recorded with
+// two threads may use two.
 #include <engine/spi/cost_model.h>
 
 #include "makespan.h"
@@ -11,7 +12,19 @@ class Ours {
  public:
   Ours(const Config& config, const Program& program) : engine_(Engine(config)), variant_(config.variant) {
     engine::Graph graph;
-    for (const double cost : program.cost) graph.Add({.name = "node"}, [cost] { Work(cost); });
+    for (size_t n = 0; n < program.cost.size(); ++n) {
+      const double cost = program.cost[n], two = n < program.with_two.size() ? program.with_two[n] : 0;
+      if (variant_ == "wide" && two > 0) {
+        graph.Add({.name = "wide", .threads = 2}, [cost, two](engine::NodeContext& ctx) {
+          constexpr size_t kPieces = 8;
+          ctx.ParallelFor(kPieces, 1, [&](size_t begin, size_t end) {
+            Work(end - begin == kPieces ? cost : two * 2 * static_cast<double>(end - begin) / kPieces);
+          });
+        });
+      } else {
+        graph.Add({.name = "node"}, [cost] { Work(cost); });
+      }
+    }
     for (const auto& e : program.edges) graph.Order({e.from, 0, 0}, {e.to, 0, 0});
     plan_ = graph.Compile(*engine_);
   }

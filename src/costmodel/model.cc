@@ -10,6 +10,7 @@
 
 #include "batching.h"
 #include "cost_file.h"
+#include "widths.h"
 
 namespace engine {
 
@@ -104,6 +105,13 @@ Model::Model(const Plan& plan, int workers)
     const auto kind = kinds.emplace(std::tuple(place.kind, place.index, place.lane, node.priority), kinds.size());
     kind_.push_back(node.async ? kAlone : kind.first->second);
     measure_.push_back(node.async || place.kind != Placement::Kind::kDefault ? Measure::kClock : Measure::kProcessor);
+    threads_.push_back(node.async || node.threads == 0 ? 1 : static_cast<uint32_t>(node.threads));
+    wide_key_of_.push_back(kNoKey);
+    if (threads_.back() == 1) continue;
+    key += " with " + std::to_string(threads_.back()) + " threads";
+    const auto [wide, new_one] = number.emplace(key, static_cast<uint32_t>(keys_.size()));
+    if (new_one) keys_.push_back(key);
+    wide_key_of_.back() = wide->second;
   }
   task_of_.resize(nodes.size());
   const std::vector<Plan::Task> tasks = plan.tasks();
@@ -154,9 +162,9 @@ bool Model::TakeLoaded(uint64_t shape, Shape& into) const {
   return true;
 }
 
-CostModel::Step Model::Issue(const std::shared_ptr<Shape>& shape, bool compared, uint64_t turn, bool timed) {
-  Step step{.ticket = next_ticket_++, .timed = timed};
-  tickets_.emplace(step.ticket, Ticket{shape, compared, turn});
+CostModel::Step Model::Issue(const std::shared_ptr<Shape>& shape, Step step, bool compared, uint64_t turn) {
+  step.ticket = next_ticket_++;
+  tickets_.emplace(step.ticket, Ticket{shape, compared, step.narrow, turn});
   return step;
 }
 
@@ -187,7 +195,7 @@ CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape
           clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
         });
       }
-      return Issue(shape, false, 0, true);
+      return Issue(shape, {.timed = true, .narrow = s.issued++ % 2 == 0}, false, 0);
     }
     if (s.in_flight != 0 || s.building) return {};  // costs are still to come, or another thread makes the schedule
     Build(plan, s, lock);
@@ -195,9 +203,9 @@ CostModel::Step Model::Begin(const Plan& plan, CostWindow window, uint64_t shape
   if (s.state == State::kScheduled) return {.plan = s.scheduled};
   if (s.state != State::kComparing) return {};
   const ScheduleGuard::Turn turn = s.guard.Next();
-  Step step = Issue(shape, true, turn.id, false);
+  Step step;
   if (turn.with_new) step.plan = s.scheduled;
-  return step;
+  return Issue(shape, std::move(step), true, turn.id);
 }
 
 // Makes the schedule outside the lock, because that takes long; other steps go on as before.
@@ -206,9 +214,10 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
   if (s.costs.empty())
     for (const Samples& samples : s.samples) s.costs.push_back(samples.Tell());
   s.dispatch = std::max(kLeastDispatch, s.dispatches.Tell().nanos);
-  const std::vector<double> cost = CostsOf(s.costs);
-  const double dispatch = s.dispatch;
   Schedule schedule;
+  schedule.threads = WidthsOf(s.costs);
+  const std::vector<double> cost = CostsOf(s.costs, schedule.threads);
+  const double dispatch = s.dispatch;
   Plan scheduled;
   std::string failure;
   lock.unlock();
@@ -216,7 +225,7 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
     const Contracted units = Contract(dag_, cost, unit_);
     std::vector<uint32_t> kind(units.cost.size());
     for (uint32_t n = 0; n < dag_.size(); ++n)
-      kind[units.task_of[n]] = measure_[n] == Measure::kDevice ? kAlone : kind_[n];
+      kind[units.task_of[n]] = measure_[n] == Measure::kDevice || schedule.threads[n] > 1 ? kAlone : kind_[n];
     const std::vector<uint32_t> batch = Batch(units.dag, units.cost, kind, {dispatch, workers_});
     for (const uint32_t unit : units.task_of) schedule.batch.push_back(batch[unit]);
     // Workers take batches from the queue, and each batch costs a dispatch: so the ranks are those of batches.
@@ -243,7 +252,7 @@ void Model::End(uint64_t ticket, const Report& report) noexcept {
   const Ticket told = std::move(at->second);
   tickets_.erase(at);
   Shape& s = *told.shape;
-  if (!told.compared) return Measured(s, report);
+  if (!told.compared) return Measured(s, report, told.narrow);
   if (s.state != State::kComparing) return;
   if (report.outcome == Outcome::kEnded) {
     s.guard.Add(told.turn, std::max<double>(1, static_cast<double>(report.nanos)));
@@ -253,7 +262,7 @@ void Model::End(uint64_t ticket, const Report& report) noexcept {
   if (s.guard.verdict() != ScheduleGuard::Verdict::kOpen) Decided(s);
 }
 
-void Model::Measured(Shape& s, const Report& report) {
+void Model::Measured(Shape& s, const Report& report, bool narrow) {
   --s.in_flight;
   if (report.outcome != Outcome::kEnded) {
     s.failed += report.outcome == Outcome::kFailed;
@@ -269,7 +278,7 @@ void Model::Measured(Shape& s, const Report& report) {
       if (t.busy < 0) continue;  // the device refused to time it
       nanos = static_cast<double>(t.busy);
     }
-    s.samples[key_of_[n]].Add(std::max(1.0, nanos));
+    s.samples[narrow || wide_key_of_[n] == kNoKey ? key_of_[n] : wide_key_of_[n]].Add(std::max(1.0, nanos));
   }
   if (const double dispatch = DispatchOf(dag_, report.times, task_of_, clock_nanos_); dispatch > 0)
     s.dispatches.Add(dispatch);
@@ -289,10 +298,19 @@ void Model::Decided(Shape& s) {
   if (!kept) s.scheduled = {};
 }
 
-std::vector<double> Model::CostsOf(const std::vector<Estimate>& costs) const {
+std::vector<double> Model::CostsOf(const std::vector<Estimate>& costs, std::span<const uint8_t> threads) const {
   std::vector<double> cost;
-  for (const uint32_t key : key_of_) cost.push_back(costs[key].nanos);
+  for (uint32_t n = 0; n < key_of_.size(); ++n)
+    cost.push_back(costs[threads[n] > 1 ? wide_key_of_[n] : key_of_[n]].nanos);
   return cost;
+}
+
+std::vector<uint8_t> Model::WidthsOf(const std::vector<Estimate>& costs) const {
+  const std::vector<uint8_t> one(dag_.size(), 1);
+  std::vector<Width> wide(dag_.size());
+  for (uint32_t n = 0; n < dag_.size(); ++n)
+    if (wide_key_of_[n] != kNoKey) wide[n] = {threads_[n], costs[wide_key_of_[n]].nanos};
+  return ChooseWidths(dag_, CostsOf(costs, one), wide, workers_);
 }
 
 std::vector<NodeCost> Model::Costs() const {
@@ -350,14 +368,17 @@ Explanation Model::Explain(const Plan& plan, uint64_t shape_class, std::span<con
     const auto n = static_cast<uint32_t>(out.nodes.size());
     Explanation::Node& node = out.nodes.emplace_back();
     node.name = recorded.name.c_str();
-    node.cost = {.key = keys_[key_of_[n]], .shape = shape_class};
+    const bool scheduled = s && (s->state == State::kScheduled || s->state == State::kComparing);
+    if (scheduled) node.threads = s->schedule.threads[n];
+    const uint32_t key = node.threads > 1 && run.empty() ? wide_key_of_[n] : key_of_[n];
+    node.cost = {.key = keys_[key], .shape = shape_class};
     node.device = measure_[n] == Measure::kDevice;
     node.batch = task_of_[n];
     if (!run.empty()) {
       node.cost.samples = run[n].end != 0;
       node.cost.nanos = static_cast<double>(run[n].end - run[n].begin);
     } else if (s) {
-      const Estimate told = s->costs.empty() ? s->samples[key_of_[n]].Tell() : s->costs[key_of_[n]];
+      const Estimate told = s->costs.empty() ? s->samples[key].Tell() : s->costs[key];
       node.cost.samples = told.samples;
       node.cost.nanos = told.nanos;
       node.cost.spread = told.spread;

@@ -47,6 +47,7 @@ class Model final : public CostModel {
     bool building = false;
     uint32_t steps = 0;
     uint32_t in_flight = 0;        // measured runs that have not ended
+    uint32_t issued = 0;           // measured runs; if some nodes are wide, every other one is narrow
     uint32_t failed = 0;           // measured runs that have ended and failed
     std::vector<Samples> samples;  // by key
     Samples dispatches, durations;
@@ -61,22 +62,27 @@ class Model final : public CostModel {
   struct Ticket {
     std::shared_ptr<Shape> shape;  // after a Remeasure, the old one, which nobody looks at any more
     bool compared;
+    bool narrow;
     uint64_t turn;
   };
 
   std::shared_ptr<Shape> FindShape(uint64_t shape);
   bool TakeLoaded(uint64_t shape, Shape& into) const;
   void Build(const Plan& plan, Shape& shape, std::unique_lock<std::mutex>& lock);
-  Step Issue(const std::shared_ptr<Shape>& shape, bool compared, uint64_t turn, bool timed);
-  void Measured(Shape& shape, const Report& report);
+  Step Issue(const std::shared_ptr<Shape>& shape, Step step, bool compared, uint64_t turn);
+  void Measured(Shape& shape, const Report& report, bool narrow);
   void Decided(Shape& shape);
   std::string SaidOf(const Shape& s) const;
-  std::vector<double> CostsOf(const std::vector<Estimate>& costs) const;
+  std::vector<double> CostsOf(const std::vector<Estimate>& costs, std::span<const uint8_t> threads) const;
+  std::vector<uint8_t> WidthsOf(const std::vector<Estimate>& costs) const;
 
   const int workers_;
   // Of the graph, by node.
   std::vector<std::string> keys_;
   std::vector<uint32_t> key_of_, kind_, task_of_;
+  // By node: of those that may use several threads, the key of what they cost with so many; kNoKey: the others.
+  static constexpr uint32_t kNoKey = UINT32_MAX;
+  std::vector<uint32_t> wide_key_of_, threads_;
   std::vector<uint32_t> unit_;  // nodes that are scheduled together have the number of their first node
   enum class Measure : uint8_t { kProcessor, kClock, kDevice };
   std::vector<Measure> measure_;

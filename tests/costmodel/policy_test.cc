@@ -292,6 +292,38 @@ TEST_F(CostModelTest, NodesOfOneKeyShareTheirCost) {
   EXPECT_EQ(plan.cost_model()->Costs()[0].samples, 6u);
 }
 
+// Every other measured run uses one thread a node; what the others show has a key of its own.
+TEST_F(CostModelTest, WideNodesAreMeasuredWithOneThreadAndWithAllOfTheirs) {
+  Graph graph;
+  std::atomic<int> alone{0}, together{0};
+  const NodeId wide = graph.Add({.name = "wide", .threads = 2}, [&](NodeContext& ctx) {
+    std::atomic<int> pieces{0};
+    ctx.ParallelFor(8, 1, [&](size_t, size_t) {
+      ++pieces;
+      for (int i = 0; i < 20000; ++i) asm volatile("");
+    });
+    ++(pieces == 1 ? alone : together);
+  });
+  graph.Order(wide, graph.Add({.name = "after"}, [] {}));
+  graph.Add({.name = "aside"}, [] {});
+  const Plan plan = graph.Compile(eng);
+  eng.SetPolicy(Policy::kCostModel, {.start_step = 0, .stop_step = 10});
+  for (int i = 0; i < 10; ++i) plan.Start().Wait();
+  EXPECT_EQ(alone, 5);
+  EXPECT_EQ(together, 5);
+  std::vector<std::string> keys;
+  for (const NodeCost& c : plan.cost_model()->Costs()) {
+    keys.push_back(c.key);
+    EXPECT_EQ(c.samples, keys.back().starts_with("wide") ? 5u : 10u) << c.key;
+  }
+  EXPECT_EQ(keys, (std::vector<std::string>{"wide", "wide with 2 threads", "after", "aside"}));
+  RunUntilDecided(plan);
+  const Explanation told = Explain(plan);
+  EXPECT_LE(told.nodes[0].threads, 2u);
+  EXPECT_EQ(told.nodes[1].threads, 1u);
+  EXPECT_EQ(told.nodes[0].cost.key, told.nodes[0].threads == 2 ? "wide with 2 threads" : "wide");
+}
+
 TEST_F(CostModelTest, ExplainsInTextAndDot) {
   const Plan plan = Fan();
   EXPECT_TRUE(Has(Explain(plan).Text(), "nothing was measured"));

@@ -64,3 +64,12 @@ engine_mutant(event_used_again_too_early "DeviceBulk.EventsAreMadeOnce*" INSTEAD
 engine_mutant(waiters_that_nobody_tells_of "DevicePlans.WhoeverComesToWait*" DROP)
 engine_mutant(lane_made_of_a_lost_device "DeviceFaults.AnOpWhoseLaneIsMade*" DROP)
 engine_mutant(device_thread_after_the_end "Workers/HandlesTest.OfVarsAfterTheShutdown/1" TRUE)
+
+# --- teams of runs
+engine_mutant(waiter_takes_no_part "TeamTest.WhoeverWaits*" DROP)
+engine_mutant(node_under_the_scopes_of_who_waits "TeamTest.NodesOnTheWaiting*" DROP)
+engine_mutant(team_without_limit "TeamTest.NeverMore*" INSTEAD "const bool room = true;")
+engine_mutant(ready_node_kept_to_oneself "TeamTest.TwoReady*" DROP)
+engine_mutant(loop_without_its_helpers "WideTest.*" DROP)
+engine_mutant(loop_that_invites_nobody "WideTest.ThreadsOfTheTeam*" INSTEAD "OpRecord* const share = nullptr;")
+engine_mutant(piece_that_failed_in_silence "WideTest.AnException*" DROP)

@@ -49,9 +49,10 @@ struct Explanation {
   struct Node {
     std::string name;
     NodeCost cost = {};
-    double rank = 0;     // the node's cost plus that of the most expensive chain behind it
-    double slack = 0;    // how much later it could end without making the critical path longer
-    uint32_t batch = 0;  // nodes of one number run as one task
+    double rank = 0;       // the node's cost plus that of the most expensive chain behind it
+    double slack = 0;      // how much later it could end without making the critical path longer
+    uint32_t batch = 0;    // nodes of one number run as one task
+    uint32_t threads = 1;  // how many its ParallelFor may use; `cost` is with so many
     bool critical = false;
     bool device = false;  // the cost is time on a GPU
   };
@@ -111,6 +112,7 @@ class CostModel {
     Plan plan = {};       // the plan to run instead; empty: the plan itself
     uint64_t ticket = 0;  // for End; 0: do not call End
     bool timed = false;   // End needs the times of the nodes
+    bool narrow = false;  // each node is to use one thread
   };
   struct Report {
     enum class Outcome : uint8_t { kNotBegun, kFailed, kEnded };  // kNotBegun: refused, or there was no room

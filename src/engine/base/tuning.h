@@ -45,12 +45,15 @@ inline constexpr uint32_t kLockYields = 16;
 inline constexpr uint32_t kReductionVisits = 256;
 // How many tasks of a run lie between two looks at the clock: 25 ns each, so about 0.2 ns a task.
 inline constexpr uint32_t kReplayMeasured = 128;
-// Below this mean a task is not worth giving to an idle worker: the lines of the counters would cost more than that
-// saves.
+// Below this mean one thread alone runs a run's tasks: the lines of the counters would cost more than a second one saves.
 inline constexpr int64_t kSharedTaskNanos = 300;
-// How long a worker of a ranked run that finds nothing ready looks for more before it sleeps, in spins
+// About what it costs to take a task from a run's queue; not counted as the task's own time.
+inline constexpr int64_t kTakeNanos = 150;
+// How long a thread of a run's team that finds nothing ready looks for more before it leaves, in spins
 // (EngineOptions::spin): a wake takes longer than the nodes of such runs.
-inline constexpr int kRankedSpins = 5;
+inline constexpr int kTeamSpins = 5;
+// How long a worker that begins a run pauses for the thread that waits for it: some 2 us, where a wake takes 30.
+inline constexpr uint32_t kWaiterPauses = 50;
 // How long a run keeps a worker while other ops are ready in its pool.
 inline constexpr int64_t kRunTurnMicros = 1000;
 

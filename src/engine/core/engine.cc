@@ -92,6 +92,7 @@ void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(si
     const InsidePiece inside(of);
     body(begin, end);
   };
+  if (const auto wide_for = detail::KindOf(op_).wide_for; wide_for && wide_for(*this, n, grain, piece)) return;
   core_->pool(op_->extra.pool).ParallelFor(n, grain, piece, op_->extra.intra_op);
 }
 const char* RunContext::name() const noexcept { return op_->extra.name; }

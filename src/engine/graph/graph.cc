@@ -75,6 +75,10 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
   node.priority = desc.priority;
   node.async = fn.type->async;
   node.run_always = desc.run_always;
+  if (desc.threads < 0 || desc.threads > UINT8_MAX)
+    throw UsageError("node " + Quote(desc.name) + " added at " + detail::At(site) + " asks for " +
+                     std::to_string(desc.threads) + " threads; 0 to 255 are allowed");
+  node.threads = desc.threads;
   node.collective = desc.collective;
   const auto add = [&](const VarSet& set, AccessMode role, const char* what) {
     for (const VarRef& ref : set) {

@@ -89,6 +89,7 @@ void Run::Wait(Site site) {
   if (!done()) {
     detail::Runs(*state_->core).CheckWait(*state_, site);
     AskForEnd(*state_);
+    detail::Runs(*state_->core).TakePart(*state_);  // mutant: waiter_takes_no_part
   }
   state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
 }

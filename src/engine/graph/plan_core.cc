@@ -51,6 +51,8 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
       n.file = node.site.file;
       n.line = node.site.line;
       n.recorded = layout.order[i];
+      n.threads = options.schedule.threads.empty() ? static_cast<uint8_t>(node.threads)
+                                                   : options.schedule.threads[layout.order[i]];
       n.flags =
           static_cast<uint8_t>((node.async ? PlanNode::kEndsLater : 0) | (node.run_always ? PlanNode::kAlways : 0) |
                                (node.cancelled ? PlanNode::kHasScope : 0));
@@ -130,6 +132,13 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   FindHostFirst();
   FindSegments();
   core->Retain();
+}
+
+void PlanCore::NoteTaskNanos(int64_t mean) const {
+  const auto is_long = [](int64_t nanos) { return nanos >= tuning::kSharedTaskNanos; };
+  const int64_t known = task_nanos.load(std::memory_order_relaxed);
+  // Not at each run, because threads with runs of their own would share the line.
+  if (known == 0 || is_long(known) != is_long(mean)) task_nanos.store(mean + 1, std::memory_order_relaxed);
 }
 
 // If a node on the host may touch a Var before a write on a device has been ordered behind what was before the run, the

@@ -1,8 +1,9 @@
 // PlanCore: a plan's program, in arrays that a replay walks. RunState: the frame of one run.
 //
 // Words: a *share* is ready tasks of a run that another worker gets. A *ticket* stands for a node or task that ends on
-// another thread. A run is *in order* if one thread runs the tasks in the plan's order (inline, naive). A plan is
-// *ranked* if its schedule has ranks. The run's *home* is the pool of the tasks without a placement.
+// another thread. A run is *in order* if one thread runs the tasks in the plan's order (inline, naive). The *team* of a
+// run is the threads that take its ready tasks from one queue (replay_together.cc). The run's *home* is the pool of the
+// tasks without a placement.
 //
 // Threads:   a PlanCore does not change, except its pool of frames. The threads that run a run's tasks use its
 //            RunState; the edges order them, so that one of them at a time uses a node's data.
@@ -26,12 +27,14 @@
 
 namespace engine::detail {
 
+struct WideLoop;
+
 struct PlanTask {
   uint32_t first, end;  // nodes
   uint32_t successors, successors_end;
   uint32_t predecessors;
   uint32_t ticket;   // its place among the tasks that an in-order run does not finish on the spot; kNoIndex: none
-  uint32_t urgency;  // its place in a ranked plan; 0 comes first
+  uint32_t urgency;  // its place in the queue of ready tasks; 0 comes first
   uint32_t
       async : 23;  // how many of its last nodes are not over when they have run: 1 if asynchronous; on a device: all
   uint32_t device : 1;  // a bulk on a device (device/plan_tasks.cc)
@@ -78,7 +81,9 @@ struct RunState {
   ErrorRecord** errors = nullptr;  // by value, then by Var; all null while kErrors is not in `watch`
   OpRecord** tickets = nullptr;    // of in-order runs
   uint8_t home = 0;                // the pool of the tasks without a placement
+  uint8_t level = 0;               // of its ops: their priority
   bool in_order = false;
+  bool narrow = false;  // each node uses one thread: a cost model measures what that costs
   bool forked = false;  // the process is a child that was forked inside a node, so the Vars are not its own
   std::chrono::steady_clock::time_point deadline{};
   std::span<NodeTime> times;
@@ -101,12 +106,20 @@ struct RunState {
   // zero ends the run, and sees what all others did.
   alignas(64) std::atomic<uint32_t> remaining{0};
 
-  // Of ranked plans: the ready tasks, for all workers of the run together, and how many of these workers look for one.
+  // The ready tasks, for the run's team; how many threads are in the team, or invited; how many of them look for a task.
   alignas(64) Mutex ready_mu;
   RankQueue ready GUARDED_BY(ready_mu);
+  uint32_t team GUARDED_BY(ready_mu) = 0;
   uint32_t idle GUARDED_BY(ready_mu) = 0;
+  WideLoop* wide GUARDED_BY(ready_mu) = nullptr;  // open loops of nodes that may use several threads, the last first
+  OpRecord* invitation GUARDED_BY(ready_mu) = nullptr;  // the last share that invites a thread, until that thread comes
   // How many tasks are ready, for a look without the lock. relaxed: whoever takes one locks first.
   std::atomic<uint32_t> ready_count{0};
+  std::atomic<bool> wide_open{false};  // whether `wide` has a loop, for a look without the lock; relaxed, likewise
+  // The thread that waits for the run is one of the team. relaxed: a hint for whoever would invite a worker instead.
+  std::atomic<bool> waiter{false};
+  // How long the team's threads worked, in nanoseconds. relaxed: `remaining` publishes it to whoever ends the run.
+  std::atomic<int64_t> worked{0};
 
   Mutex mu;
   ErrorRecord* first_error GUARDED_BY(mu) = nullptr;  // counted; the error of the failed node that was recorded first
@@ -124,6 +137,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::unique_ptr<RunState> NewFrame();
   void FindHostFirst();
   void FindSegments();
+  void NoteTaskNanos(int64_t mean) const;
   std::span<const PlanSuccessor> SuccessorsOf(const PlanTask& task) const {
     return {successors.data() + task.successors, successors.data() + task.successors_end};
   }
@@ -152,7 +166,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   bool concurrent = false;           // some tasks have other placements, so counters are atomic from the start
   bool has_device = false;           // some tasks are on a device
   std::vector<bool> ordered_there;   // by access: the host touches the Var behind a write on a device, or not at all
-  std::vector<uint32_t> by_urgency;  // tasks of a ranked plan, the most urgent first
+  std::vector<uint32_t> by_urgency;  // tasks, the most urgent first
   std::vector<Var> vars;
   struct AccessTemplate {
     VarCore* var;
@@ -161,9 +175,10 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::vector<AccessTemplate> accesses;  // by address, as a registration needs them, without the run's own Var
   std::vector<uint32_t> access_of;       // by Var
   uint32_t reads = 0;
-  // How long a task took lately; 0: not known. relaxed: it only decides whether sharing pays. On a line of its own,
-  // because each run writes it.
-  alignas(64) mutable std::atomic<int64_t> task_nanos{0};
+  // How long a task took lately; 0: not known. relaxed: it only decides how a run is run. Written when that changes.
+  mutable std::atomic<int64_t> task_nanos{0};
+  // A thread that waited came to the team of the last run that a worker began. relaxed: a hint.
+  mutable std::atomic<bool> waited_for{false};
   // static_shape: the first run's types have been checked. relaxed: it is only ever set, and any run may check again.
   mutable std::atomic<bool> shape_checked{false};
 
@@ -196,6 +211,8 @@ struct ModelStep : CostModel::Step {
 struct PlanShare {  // of a run's op, or of a share: tasks for another worker
   RunState* run;
   uint32_t head = kNoIndex;  // list of tasks by RunState::next
+  bool counted = false;      // whoever gets the share has been counted in the run's team
+  uint32_t ends = 0;         // what the share counts in `remaining`, besides its tasks
 };
 struct PlanTicket {  // of an asynchronous node, or, in an in-order run, of a task with another placement
   RunState* run;

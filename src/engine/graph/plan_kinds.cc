@@ -50,8 +50,10 @@ void Settle(EngineCore& core, Pass& pass, OpRecord* op) {
   Runs(core).FinishTicket(ticket, poison);
 }
 
-const OpKindEntry kRun(OpKindId::kRun, {.execute = Run, .orphan = Orphan, .ordered_there = OrderedThere});
-const OpKindEntry kShare(OpKindId::kShare, {.execute = Run, .owner = OwnerOf, .orphan = Orphan});
+const OpKindEntry kRun(OpKindId::kRun,
+                       {.execute = Run, .orphan = Orphan, .wide_for = Runs::WideFor, .ordered_there = OrderedThere});
+const OpKindEntry kShare(OpKindId::kShare,
+                         {.execute = Run, .owner = OwnerOf, .orphan = Orphan, .wide_for = Runs::WideFor});
 const OpKindEntry kTicket(OpKindId::kTicket,
                           {.execute = Run,
                            .when_completed = [](EngineCore& core, OpRecord* op,

@@ -75,6 +75,7 @@ void CheckSchedule(const Graph& graph, const Schedule& schedule) {
   };
   check("rank", schedule.rank.size());
   check("batch", schedule.batch.size());
+  check("threads", schedule.threads.size());
 }
 
 bool SamePlace(const Graph::Node& a, const Graph::Node& b) {
@@ -248,13 +249,13 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
   const bool ranked = !schedule.rank.empty();
   std::vector<double> rank(ranked ? heads.size() : 0, -std::numeric_limits<double>::infinity());
   for (uint32_t n = 0; ranked && n < n_nodes; ++n) rank[task_of[n]] = std::max(rank[task_of[n]], schedule.rank[n]);
-  const auto urgent = [&](uint32_t a, uint32_t b) {
+  const auto urgent = [&](uint32_t a, uint32_t b, bool by_rank) {
     const Graph::Node &x = graph.nodes()[heads[a]], &y = graph.nodes()[heads[b]];
     if (x.priority != y.priority) return x.priority > y.priority;
-    if (ranked && rank[a] != rank[b]) return rank[a] > rank[b];
+    if (by_rank && rank[a] != rank[b]) return rank[a] > rank[b];
     return a < b;
   };
-  const auto first = [&](uint32_t a, uint32_t b) { return ranked ? urgent(a, b) : a < b; };
+  const auto first = [&](uint32_t a, uint32_t b) { return ranked ? urgent(a, b, true) : a < b; };
   Lists after = Successors(before);
   const std::vector<uint32_t> order = Topological(before, after, first);
   if (order.size() != heads.size()) throw UsageError("Schedule::batch makes a cycle: its batches depend on each other");
@@ -273,7 +274,7 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
     }
     t.end = static_cast<uint32_t>(layout.order.size());
     t.predecessors = static_cast<uint32_t>(before[task].size());
-    std::sort(after[task].begin(), after[task].end(), [&](uint32_t a, uint32_t b) { return urgent(b, a); });
+    std::sort(after[task].begin(), after[task].end(), [&](uint32_t a, uint32_t b) { return urgent(b, a, ranked); });
     for (uint32_t s : after[task]) t.successors.push_back(number[s]);
     layout.tasks.push_back(std::move(t));
     layout.task_counter.push_back(kNoIndex);
@@ -283,12 +284,18 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
     }
   }
 
-  if (ranked) {
-    std::vector<uint32_t> sorted(heads.size());
-    std::iota(sorted.begin(), sorted.end(), 0u);
-    std::sort(sorted.begin(), sorted.end(), urgent);
-    for (uint32_t task : sorted) layout.by_urgency.push_back(number[task]);
+  if (!ranked) {  // nothing is known of costs, so each node counts the same
+    rank.resize(heads.size());
+    for (auto task = order.rbegin(); task != order.rend(); ++task) {
+      double behind = 0;
+      for (uint32_t s : after[*task]) behind = std::max(behind, rank[s]);
+      rank[*task] = static_cast<double>(members[*task].size()) + behind;
+    }
   }
+  std::vector<uint32_t> sorted(heads.size());
+  std::iota(sorted.begin(), sorted.end(), 0u);
+  std::sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) { return urgent(a, b, true); });
+  for (uint32_t task : sorted) layout.by_urgency.push_back(number[task]);
 
   layout.ends.resize(n_nodes);
   for (Uses& use : LastUses(graph, options, layout)) {

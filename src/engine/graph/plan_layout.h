@@ -32,9 +32,11 @@ struct PlanLayout {
   std::vector<std::vector<End>> ends;  // by position
   std::vector<uint32_t> counters;      // initial counts: first of tasks with several predecessors, then of ends
   std::vector<uint32_t> task_counter;  // by task; kNoIndex: it has none
-  std::vector<uint32_t> by_urgency;    // tasks, the most urgent first; empty if the schedule has no ranks
-  std::vector<Var> vars;               // the Vars that the graph names
-  std::vector<AccessMode> modes;       // by place in `vars`: how the whole run uses the Var
+  // Tasks, the most urgent first: by priority, then by the schedule's ranks. Without ranks, by how many nodes the longest
+  // chain behind has.
+  std::vector<uint32_t> by_urgency;
+  std::vector<Var> vars;          // the Vars that the graph names
+  std::vector<AccessMode> modes;  // by place in `vars`: how the whole run uses the Var
 };
 
 // UsageError for a cycle, and for a schedule that does not fit the graph.

@@ -80,7 +80,9 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   run->plan = plan.shared_from_this();
   run->op = op;
   run->home = op->extra.pool;
+  run->level = op->extra.level;
   run->in_order = !rules.uses_workers;
+  run->narrow = step.narrow;
   run->deadline = options.deadline;
   run->times = options.times;
   if (step.model) [[unlikely]] {
@@ -102,6 +104,8 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
                                                                                         // the run
   run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
   run->refs.store(2, std::memory_order_relaxed);
+  run->worked.store(0, std::memory_order_relaxed);
+  run->waiter.store(false, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
     core_.StartRecord(slot, std::move(draft));
@@ -142,7 +146,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   const OpKindId kind = op->extra.kind;
   OpRecord* handed = nullptr;
   uint32_t ended = 0;
-  bool ranked = false;
+  bool together = false;
   {
     Replay replay(core_, slot, op, worker, run);
     if (kind == OpKindId::kTicket) {
@@ -150,14 +154,17 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       return nullptr;
     }
     if (kind == OpKindId::kRun) Begin(run);
-    ranked = !run.in_order && !run.owner->by_urgency.empty() && worker && worker->pool->index() == run.home;
     if (run.in_order) {
       replay.RunAll();
       ended = run.owner->remaining;
     } else {
-      const uint32_t head = static_cast<PlanShare*>(op->closure())->head;  // kNoIndex for a run that begins
+      const auto& share = *static_cast<PlanShare*>(op->closure());  // of a run that begins: empty
       const uint32_t sources = kind == OpKindId::kRun ? static_cast<uint32_t>(run.owner->sources.size()) : 0;
-      ended = ranked ? replay.RunRanked(head, sources) : replay.RunReady(head, sources);
+      const uint32_t ends = share.ends;
+      together = share.counted || (op->extra.pool == run.home && Together(run));
+      ended = together ? replay.RunTogether(share.head, sources, share.counted) : replay.RunAlone(share.head, sources);
+      ended += ends;
+      together |= replay.in_team();
       handed = replay.handed();
     }
   }
@@ -167,16 +174,14 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   } else {
     RecycleOp(now, op);
   }
-  if (ranked && !handed && !t_role_lent) {
+  if (together && !handed && !t_role_lent) {
     // We take a count, because the run may end without us.
     run.refs.fetch_add(1, std::memory_order_relaxed);
     OpRecord* next = EndTasks(now, run, ended, worker);
-    if (!next) {
-      const uint32_t ready = AwaitReady(run, *worker);
-      if (ready != kNoIndex) {
-        run.next[ready] = kNoIndex;
-        next = NewShare(now, run, ready, run.home);
-      }
+    const uint32_t ready = AwaitReady(run, worker);
+    if (ready != kNoIndex) {
+      run.next[ready] = kNoIndex;
+      next = NewShare(now, run, ready, run.home, true);
     }
     Drop(run);
     return next;
@@ -195,6 +200,8 @@ OpRecord* Runs::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker
 OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   OpRecord* op = run.op;
   Access& done = op->accesses()[op->n_access - 1];
+  if (const int64_t worked = run.worked.load(std::memory_order_relaxed))
+    run.owner->NoteTaskNanos(worked / static_cast<int64_t>(run.owner->tasks.size()));
   if (run.model) [[unlikely]]
     ReportToModel(run);
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
@@ -252,7 +259,7 @@ OpRecord* Runs::NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t f
             .flags = kOwnWay | flags,
             .kind = kind,
             .pool = pool_index,
-            .level = run.op->extra.level,
+            .level = run.level,
             .intra_op = run.op->extra.intra_op,
             .size_class = cls});
   op->n_access = 0;
@@ -265,9 +272,9 @@ void Runs::RecycleOp(ThreadSlot& slot, OpRecord* op) {
   slot.cache.Return(op->extra.size_class, op);
 }
 
-OpRecord* Runs::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index) {
+OpRecord* Runs::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted) {
   OpRecord* op = NewOp(slot, run, OpKindId::kShare, 0, sizeof(PlanShare), pool_index);
-  ::new (op->closure()) PlanShare{&run, head};
+  ::new (op->closure()) PlanShare{&run, head, counted};
   return op;
 }
 

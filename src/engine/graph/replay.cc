@@ -1,5 +1,5 @@
-// Running ready tasks. Only a task with several predecessors has a counter. The first successor that becomes ready runs
-// next; the others go onto a stack of this thread, whose older half an idle worker gets.
+// Running ready tasks on one thread. Only a task with several predecessors has a counter. The first successor that becomes
+// ready runs next; the others go onto a stack of this thread.
 #include "graph/replay.h"
 
 #include "core/core.h"
@@ -40,27 +40,26 @@ void Replay::RunTask(const PlanTask& task) {
 }
 
 // Uses locals, because bodies are opaque calls: members of this object would be stored and loaded around each call.
-uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
+uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
   const PlanNode* const nodes = plan_.nodes.data();
   const PlanTask* const tasks = plan_.tasks.data();
   const PlanSuccessor* const successors = plan_.successors.data();
   uint32_t* const links = run_.next;
-  class Pool& pool = core_.pool(op_->extra.pool);
   const uint8_t here = op_->extra.pool;
   const bool elsewhere = plan_.concurrent;  // some tasks run elsewhere
-  const bool others = pool.workers().size() > 1;
-  Begin();
+  const bool others = core_.pool(here).workers().size() > 1;
+  began_ = Clock::now();
 
-  Stack stack{head, 0, sources};
-  for (uint32_t t = head; t != kNoIndex; t = links[t]) ++stack.depth;
+  Stack stack{head, sources};
   uint32_t ended = 0;
   uint32_t next = kNoIndex;
+  uint32_t looked = 0;  // how many had ended at the last look at the clock
+  auto looked_at = began_;
   for (;;) {
     if (next == kNoIndex) {
       if (stack.top != kNoIndex) {
         next = stack.top;
         stack.top = links[next];
-        --stack.depth;
       } else if (stack.sources != 0) {
         next = plan_.sources[--stack.sources];
         if (elsewhere && tasks[next].pool != kDefaultPool) [[unlikely]] {
@@ -84,7 +83,6 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
         if (here == run_.home) {
           links[ready] = stack.top;
           stack.top = ready;
-          ++stack.depth;
         } else {
           Runs(core_).PostShare(slot(), run_, ready, kNoIndex, run_.home);
         }
@@ -100,42 +98,50 @@ uint32_t Replay::RunReady(uint32_t head, uint32_t sources) {
         if (next != kNoIndex) {
           links[next] = stack.top;
           stack.top = next;
-          ++stack.depth;
         }
         next = s->task;
       }
     }
     if (t_role_lent) [[unlikely]] {
       if (next != kNoIndex) Runs(core_).PostShare(slot(), run_, next, kNoIndex, here);
-      const uint32_t rest = Link(stack, stack.depth + stack.sources);
+      const uint32_t rest = Link(stack);
       if (rest != kNoIndex) Runs(core_).PostShare(slot(), run_, rest, links[rest], here);
       return ended;
     }
-    if (!others) continue;
-    if (ended % tuning::kReplayMeasured == 0) [[unlikely]] {
-      stack = Measure(stack);
-      if (handed_) {
-        if (next != kNoIndex) Runs(core_).PostShare(slot_, run_, next, kNoIndex, here);
-        return ended;
-      }
+    if (ended - looked < tuning::kReplayMeasured || !others) continue;
+    const auto now = Clock::now();
+    const bool long_ones =
+        here == run_.home && now - looked_at >= std::chrono::nanoseconds(tuning::kSharedTaskNanos * (ended - looked));
+    if (!long_ones && !TurnIsOver(now)) [[likely]] {
+      looked = ended;
+      looked_at = now;
+      continue;
     }
-    if (may_share_ && (stack.depth | stack.sources) != 0 && pool.WantsWork() && slot_.NothingQueued(here))
-      stack = Share(stack);
+    if (next != kNoIndex) {
+      links[next] = stack.top;
+      stack.top = next;
+    }
+    const uint32_t rest = Link(stack);
+    if (rest == kNoIndex) break;
+    atomic_ = true;
+    if (long_ones) {
+      NoteTimes(ended, 0);
+      return ended + RunTogether(rest, 0, false);
+    }
+    handed_ = Runs(core_).NewShare(slot_, run_, rest, here);
+    return ended;
   }
-  NoteTimes(ended);
+  NoteTimes(ended, 0);
   return ended;
 }
 
-void Replay::Begin() {
-  const int64_t known = plan_.task_nanos.load(std::memory_order_relaxed);
-  may_share_ = known == 0 || known >= tuning::kSharedTaskNanos;
-  began_ = measured_ = Clock::now();
-}
-
-void Replay::NoteTimes(uint32_t ended) {
+// The mean of all tasks is known at once if this thread ran them all, and else at the run's end (Runs::Finish).
+void Replay::NoteTimes(uint32_t ended, int64_t overhead) {
+  if (ended == 0) return;
   const int64_t took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
-  if (ended >= tuning::kReplayMeasured)
-    plan_.task_nanos.store(std::max<int64_t>(1, took / ended), std::memory_order_relaxed);
+  const int64_t worked = std::max<int64_t>(1, took - overhead * ended);
+  if (ended == plan_.tasks.size()) return plan_.NoteTaskNanos(worked / ended);
+  run_.worked.fetch_add(worked, std::memory_order_relaxed);
 }
 
 uint32_t Replay::LaunchLast(uint32_t number) {
@@ -149,36 +155,16 @@ uint32_t Replay::LaunchLast(uint32_t number) {
   return 1;  // the node was skipped, and so its second end is over too
 }
 
-// Notices long tasks among tiny ones. Returns true if this run has had the worker for long and other ops wait for it.
-bool Replay::TurnIsOver() {
-  const auto now = Clock::now();
-  may_share_ = now - measured_ >= std::chrono::nanoseconds(tuning::kSharedTaskNanos * tuning::kReplayMeasured);
-  measured_ = now;
+// Whether this run has had the worker for long and other ops wait for it.
+bool Replay::TurnIsOver(Clock::time_point now) const {
   return worker_ && now - began_ >= std::chrono::microseconds(tuning::kRunTurnMicros) && worker_->pool->HasReady();
 }
 
-Replay::Stack Replay::Measure(Stack stack) {
-  const uint32_t count = stack.depth + stack.sources;
-  if (!TurnIsOver() || count == 0) return stack;
-  atomic_ = true;
-  handed_ = Runs(core_).NewShare(slot_, run_, Link(stack, count), op_->extra.pool);
-  return stack;
-}
-
-// Gives away the older half: it lies below, and has more tasks behind it.
-Replay::Stack Replay::Share(Stack stack) {
-  atomic_ = true;
-  const uint32_t head = Link(stack, (stack.depth + stack.sources + 1) / 2);
-  if (head != kNoIndex) Runs(core_).PostShare(slot_, run_, head, run_.next[head], op_->extra.pool);
-  return stack;
-}
-
-// Takes the `count` oldest tasks off the stack, and returns them as a list.
-uint32_t Replay::Link(Stack& stack, uint32_t count) {
+// All tasks of the stack as one list, the sources last. Tasks for other pools are posted there.
+uint32_t Replay::Link(Stack stack) {
   uint32_t list = kNoIndex;
-  for (; count != 0 && stack.sources != 0; --count) {
-    // The source that runs next lies at the end; each source that is taken here goes to another worker.
-    const uint32_t source = plan_.sources[--stack.sources];
+  for (uint32_t i = 0; i < stack.sources; ++i) {
+    const uint32_t source = plan_.sources[i];
     if (plan_.tasks[source].pool != kDefaultPool) {
       Runs(core_).PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
       continue;
@@ -186,24 +172,11 @@ uint32_t Replay::Link(Stack& stack, uint32_t count) {
     run_.next[source] = list;
     list = source;
   }
-  if (count == 0) return list;
-  if (count >= stack.depth) {
-    uint32_t last = stack.top;
-    if (last == kNoIndex) return list;
-    while (run_.next[last] != kNoIndex) last = run_.next[last];
-    run_.next[last] = list;
-    list = std::exchange(stack.top, kNoIndex);
-    stack.depth = 0;
-    return list;
-  }
-  uint32_t keep = stack.top;
-  for (uint32_t i = 1; i < stack.depth - count; ++i) keep = run_.next[keep];
-  uint32_t tail = run_.next[keep];
-  const uint32_t taken = std::exchange(run_.next[keep], kNoIndex);
-  while (run_.next[tail] != kNoIndex) tail = run_.next[tail];
-  run_.next[tail] = list;
-  stack.depth -= count;
-  return taken;
+  if (stack.top == kNoIndex) return list;
+  uint32_t last = stack.top;
+  while (run_.next[last] != kNoIndex) last = run_.next[last];
+  run_.next[last] = list;
+  return stack.top;
 }
 
 void Replay::HandOver() {

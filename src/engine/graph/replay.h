@@ -22,11 +22,12 @@ class Replay {
   Replay(const Replay&) = delete;
 
   // Runs the tasks of the list `head` and those that become ready, until none is left on this thread. The first
-  // `sources` tasks of the plan's sources are ready too. Returns how many tasks ended.
-  uint32_t RunReady(uint32_t head, uint32_t sources);
-  // The same for a ranked plan, together with all other workers of the run: each takes the most urgent of all ready
-  // tasks (replay_ranked.cc).
-  uint32_t RunRanked(uint32_t head, uint32_t sources);
+  // `sources` tasks of the plan's sources are ready too. Returns how many tasks ended. For tasks so short that a second
+  // thread would cost more than it does; goes on as RunTogether if they turn out to be long.
+  uint32_t RunAlone(uint32_t head, uint32_t sources);
+  // The same as one of the run's team: each takes the most urgent of all ready tasks (replay_together.cc). `counted`:
+  // the team has this thread in its number already.
+  uint32_t RunTogether(uint32_t head, uint32_t sources, bool counted);
   // Runs every task in the plan's order. Other placements and asynchronous nodes are awaited where their results are
   // needed.
   void RunAll();
@@ -65,6 +66,7 @@ class Replay {
   static const std::atomic<bool>* AskedFor(OpRecord* settles);
   // A share that the worker must queue, because this run has had its turn; else null.
   OpRecord* handed() const { return handed_; }
+  bool in_team() const { return in_team_; }  // it has become one of the team, and not left
   // If the body waited, another thread has our role and slot now.
   ThreadSlot& slot() { return t_role_lent ? core_.Slot() : slot_; }
 
@@ -111,20 +113,20 @@ class Replay {
   // Ready tasks of this thread, linked through RunState::next, the latest on top; the plan's sources lie below them.
   struct Stack {
     uint32_t top;
-    uint32_t depth;
     uint32_t sources;
   };
-  Stack Share(Stack stack);
+  uint32_t Link(Stack stack);
   struct Taken {
     uint32_t task;
     uint32_t spare;  // a task for an idle worker
   };
   Taken Exchange(uint32_t list, bool spare);
-  Stack Measure(Stack stack);
-  void Begin();  // reads the clock, and whether sharing such tasks has paid
-  bool TurnIsOver();
-  void NoteTimes(uint32_t ended);
-  uint32_t Link(Stack& stack, uint32_t count);
+  void AwaitWaiter();
+  void Invite(uint32_t task);
+  uint32_t TakeInvitationBack();
+  void LeaveTeam();
+  bool TurnIsOver(Clock::time_point now) const;
+  void NoteTimes(uint32_t ended, int64_t overhead);
   uint8_t PoolOf(const PlanTask& task) const { return task.pool == kDefaultPool ? run_.home : task.pool; }
 
   EngineCore& core_;
@@ -137,11 +139,11 @@ class Replay {
   NodeContext ctx_;
   const bool traced_;
   bool atomic_;  // other threads may use the run's counters
-  bool may_share_ = false;
+  bool in_team_ = false;
   uint32_t kept_ = kNoIndex;  // tasks for HandOver
   Clock::time_point began_;
-  Clock::time_point measured_;
   OpRecord* handed_ = nullptr;
+  OpRecord* invited_ = nullptr;  // the share that this thread posted last; it may be gone
 };
 
 }  // namespace engine::detail

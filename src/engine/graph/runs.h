@@ -7,6 +7,7 @@
 
 #include "core/core.h"
 #include "graph/plan_core.h"
+#include "graph/wide_loop.h"
 
 namespace engine::detail {
 
@@ -25,22 +26,32 @@ class Runs {
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker);
   void Drop(RunState& run);
   void CheckWait(const RunState& run, Site site) const;
+  // The calling thread, which waits for the run's end, runs ready tasks of it until there is none for it.
+  void TakePart(RunState& run);
 
   // --- its parts
   void FinishTicket(OpRecord* op, ErrorRecord* error);
   void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
   OpRecord* NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes, uint8_t pool_index);
   void RecycleOp(ThreadSlot& slot, OpRecord* op);
-  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index);
+  // `counted`: whoever gets the share has been counted in the run's team.
+  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted = false);
   void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
   Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
   void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
   static NodeContext MakeContext(EngineCore& core, OpRecord* op, int worker, RunState& run);
+  // ParallelFor in a node of the plan, over the threads of the run's team. False: the node has no number of threads of its
+  // own, so the pool's intra-op threads do it.
+  static bool WideFor(RunContext& ctx, size_t n, size_t grain, const WideLoop::Piece& piece);
+  bool Help(RunState& run);
   static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
 
  private:
   void Begin(RunState& run);
-  uint32_t AwaitReady(RunState& run, Worker& worker);  // replay_ranked.cc
+  bool Together(const RunState& run) const;  // whether a team runs it
+  uint32_t AwaitReady(RunState& run, const Worker* worker);
+  OpRecord* InviteHelper(ThreadSlot& slot, RunState& run);
+  void WithdrawHelper(ThreadSlot& slot, RunState& run, OpRecord* share);
   OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);
   OpRecord* Finish(ThreadSlot& slot, RunState& run, Worker* worker);
   void ReportToModel(RunState& run);

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <type_traits>
 
 #include "order/op_record.h"
@@ -31,6 +32,9 @@ struct OpKind {
   OpRecord* (*owner)(OpRecord*) = nullptr;
   // This process is a fork's child that goes on inside the op's body: the op must not touch any Var.
   void (*orphan)(OpRecord*) = nullptr;
+
+  // ParallelFor in a body that this kind runs. False: as in a plain op.
+  bool (*wide_for)(RunContext&, size_t n, size_t grain, const std::function<void(size_t, size_t)>& piece) = nullptr;
 
   // Events of an op on a device. issued: it was issued, and its Vars' points are set. refused: it was refused before
   // that. failed: it failed after that. The last two take over the caller's count of the error.

@@ -100,6 +100,11 @@ class Pool {
   bool NoteMean(Worker& worker, std::chrono::nanoseconds took, uint32_t ops);
   // Sends the worker to sleep, even if there is work, if somebody else is awake to do it.
   void Retire(Worker& worker);
+  // Takes back an op that this slot's thread has Put, if no worker has taken it yet and nothing older lies before it.
+  bool TakeBack(ThreadSlot& slot, const OpRecord* op, uint8_t level) {
+    ReadyQueue* const queue = slot.queues[index_].get();
+    return queue && queue->level[level].TakeBack(op);
+  }
   // An op for a thread that is no worker, if one can be taken without blocking; else null.
   OpRecord* TryTake();
   bool HasReady() const;

@@ -4,7 +4,7 @@
 // et al. 2013): its owner also pops at the tail. The owner of an outside thread's queue never pops, so takers may take
 // several ops at once.
 //
-// Threads:   Push, TryPush, Pop: the owner. Steal, Empty, Size, and TakeMany where the owner never pops: any thread.
+// Threads:   Push, TryPush, Pop, TakeBack: the owner. Steal, Empty, Size, and TakeMany where the owner never pops: any thread.
 // Ownership: ops pass through. Buffers grow, and are kept until the queue goes, because a thief may still read an old
 //            one.
 // Order:     takers get the oldest op first; the owner's Pop gets the newest first.
@@ -68,6 +68,15 @@ class ReadyDeque {
     // The claim. If it fails, another thread took the op, and what we read from the slot does not count.
     if (!head_.compare_exchange_strong(h, h + 1, std::memory_order_seq_cst, std::memory_order_relaxed)) return nullptr;
     return op;
+  }
+
+  // The owner takes back an op that it pushed: true if the op is the oldest one here, and nobody else has taken it.
+  bool TakeBack(const OpRecord* op) {
+    int64_t h = head_.load(std::memory_order_acquire);
+    if (h >= tail_.load(std::memory_order_relaxed)) return false;
+    if (buffer_.load(std::memory_order_relaxed)->at(h).load(std::memory_order_relaxed) != op) return false;
+    // The claim, as in Steal. head only grows, so if it is still h, what we read from the slot counts.
+    return head_.compare_exchange_strong(h, h + 1, std::memory_order_seq_cst, std::memory_order_relaxed);
   }
 
   // Takes up to `most` of the oldest ops into `out`. Only for a queue whose owner never pops. Reads the owner's cache

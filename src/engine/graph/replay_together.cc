@@ -1,0 +1,218 @@
+// The team of a run: one queue of the run has all ready tasks, and each thread of the team takes the most urgent one. Each
+// task costs one lock, under which the tasks that became ready go in and the next one comes out. That cost is why tiny
+// tasks are run by one thread alone, and why schedulers batch short nodes.
+//
+// A worker is invited by a share, if it is idle and the team may grow. The share carries the least urgent ready task, so
+// that only a task that would have waited anyway is on its way. The worker that gets the share puts this task back, and
+// takes the most urgent one. If the thread that sent the share runs out of tasks first, it takes the share back.
+//
+// A thread that waits for the run's end is one of the team, in the place of an idle worker (Runs::TakePart). There are never
+// more threads in a team than the pool has workers.
+#include "core/core.h"
+#include "core/hook_frame.h"
+#include "core/push_scopes.h"
+#include "graph/replay.h"
+
+namespace engine::detail {
+
+// Adds the tasks of the list. Takes the most urgent ready task, and, with `spare`, the least urgent one for an idle
+// worker, which the team then counts.
+Replay::Taken Replay::Exchange(uint32_t list, bool spare) {
+  Taken taken{kNoIndex, kNoIndex};
+  ShortLock lock(run_.ready_mu);
+  for (; list != kNoIndex; list = run_.next[list]) run_.ready.Add(plan_.tasks[list].urgency);
+  taken.task = run_.ready.TakeFirst();
+  const bool room = run_.team < core_.pool(run_.home).workers().size();  // mutant: team_without_limit
+  if (spare && room && run_.ready.size() > run_.idle) {
+    taken.spare = run_.ready.TakeLast();
+    ++run_.team;
+  }
+  run_.ready_count.store(run_.ready.size(), std::memory_order_relaxed);
+  if (taken.task != kNoIndex) taken.task = plan_.by_urgency[taken.task];
+  if (taken.spare != kNoIndex) taken.spare = plan_.by_urgency[taken.spare];
+  return taken;
+}
+
+uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
+  class Pool& pool = core_.pool(run_.home);
+  const int64_t known = plan_.task_nanos.load(std::memory_order_relaxed);
+  const bool may_invite = pool.workers().size() > 1 && (known == 0 || known >= tuning::kSharedTaskNanos);
+  atomic_ = in_team_ = true;
+  began_ = Clock::now();
+  {
+    ShortLock lock(run_.ready_mu);
+    if (!counted) ++run_.team;
+    if (run_.invitation == op_) run_.invitation = nullptr;
+  }
+  if (op_->extra.kind == OpKindId::kRun && worker_) AwaitWaiter();
+  for (uint32_t i = 0; i < sources; ++i) {
+    const uint32_t source = plan_.sources[i];
+    if (plan_.tasks[source].pool != kDefaultPool) {
+      Runs(core_).PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
+    } else {
+      run_.next[source] = std::exchange(head, source);
+    }
+  }
+
+  uint32_t ended = 0;
+  for (;;) {
+    if (Runs(core_).Help(run_)) continue;
+    const bool found = may_invite && pool.WantsWork() && slot_.NothingQueued(run_.home);
+    const auto [current, given] = Exchange(head, found);
+    if (given != kNoIndex) Invite(given);  // mutant: ready_node_kept_to_oneself
+    if (current == kNoIndex) {
+      head = TakeInvitationBack();
+      if (head == kNoIndex) break;
+      continue;
+    }
+    const PlanTask& task = plan_.tasks[current];
+    RunTask(task);
+    ++ended;
+    if (task.async) [[unlikely]] {
+      ended += LaunchLast(current);
+    } else {
+      ReleaseSuccessors(task);
+    }
+    head = std::exchange(kept_, kNoIndex);
+    if (t_role_lent) [[unlikely]] {
+      // The worker that runs it goes on with the run, in our place. Others may have taken all tasks meanwhile.
+      const uint32_t rest = Exchange(head, false).task;
+      if (rest == kNoIndex) {
+        LeaveTeam();
+      } else {
+        run_.next[rest] = kNoIndex;
+        core_.Post(slot(), Runs(core_).NewShare(slot(), run_, rest, run_.home, true));
+      }
+      return ended;
+    }
+    if (ended % tuning::kReplayMeasured == 0 && TurnIsOver(Clock::now())) [[unlikely]] {
+      const uint32_t rest = Exchange(head, false).task;
+      if (rest == kNoIndex) break;
+      run_.next[rest] = kNoIndex;
+      handed_ = Runs(core_).NewShare(slot_, run_, rest, run_.home, true);
+      return ended;
+    }
+  }
+  NoteTimes(ended, tuning::kTakeNanos);
+  return ended;
+}
+
+// A worker has begun the run. If the thread that started the last one waited for it, this one's thread is about to take
+// part: within some instructions, where the worker that would be invited instead has to be woken.
+void Replay::AwaitWaiter() {
+  if (!plan_.waited_for.load(std::memory_order_relaxed)) return;
+  for (uint32_t i = 0; i < tuning::kWaiterPauses; ++i) {
+    if (run_.waiter.load(std::memory_order_relaxed)) return;
+    Pause();
+  }
+  plan_.waited_for.store(false, std::memory_order_relaxed);
+}
+
+void Replay::Invite(uint32_t task) {
+  run_.next[task] = kNoIndex;
+  invited_ = Runs(core_).NewShare(slot_, run_, task, run_.home, true);
+  {
+    ShortLock lock(run_.ready_mu);
+    run_.invitation = invited_;
+  }
+  core_.Post(slot_, invited_);
+}
+
+// This thread has nothing to do, and what it sent to an idle worker may not have arrived: a wake takes a while. Returns the
+// task that was on its way, or kNoIndex. As long as the run names the share as its invitation, no other op has its block.
+uint32_t Replay::TakeInvitationBack() {
+  OpRecord* const share = std::exchange(invited_, nullptr);
+  if (!share) return kNoIndex;
+  {
+    ShortLock lock(run_.ready_mu);
+    if (run_.invitation != share || !core_.pool(run_.home).TakeBack(slot_, share, run_.level)) return kNoIndex;
+    run_.invitation = nullptr;
+    --run_.team;
+  }
+  const uint32_t task = static_cast<PlanShare*>(share->closure())->head;
+  Runs(core_).RecycleOp(slot_, share);
+  return task;
+}
+
+void Replay::LeaveTeam() {
+  ShortLock lock(run_.ready_mu);
+  --run_.team;
+}
+
+// A thread of the team that found nothing ready waits for a moment, because a wake often takes longer than the task for
+// which it would be woken. The caller has a count of the frame and none of the run, which may end meanwhile. Returns a task
+// that it took, or kNoIndex; then it has left the team. `worker`: null for a thread that waits for the run.
+uint32_t Runs::AwaitReady(RunState& run, const Worker* worker) {
+  class Pool& pool = core_.pool(run.home);
+  const auto spin = tuning::kTeamSpins * core_.options().spin;
+  const auto take = [&](bool last) {
+    ShortLock lock(run.ready_mu);
+    const uint32_t place = run.ready.TakeFirst();
+    if (place != kNoIndex || last) --run.idle;
+    if (place == kNoIndex) {
+      if (last) --run.team;
+      return kNoIndex;
+    }
+    run.ready_count.store(run.ready.size(), std::memory_order_relaxed);
+    return run.owner->by_urgency[place];
+  };
+  const auto over = [&] { return run.remaining.load(std::memory_order_relaxed) == 0; };
+  {
+    ShortLock lock(run.ready_mu);
+    ++run.idle;
+  }
+  if (spin.count() == 0 || pool.workers().size() < 2) return take(true);
+  const auto until = Clock::now() + spin;
+  const auto found = [&] { return run.ready_count.load(std::memory_order_relaxed) != 0; };
+  for (uint32_t round = 1; !over() && !pool.stopping() && !(worker && pool.HasReady()); ++round) {
+    if (Help(run)) continue;
+    if (found())
+      if (const uint32_t task = take(false); task != kNoIndex) return task;
+    for (uint32_t i = 0; i < tuning::kIdlePauses && !found(); ++i) Pause();
+    if (round % tuning::kIdlePauses != 0) continue;
+    if (Clock::now() >= until) break;
+    sched_yield();  // the thread for which we wait may want this core
+  }
+  return take(true);
+}
+
+bool Runs::Together(const RunState& run) const {
+  const PlanCore& plan = *run.owner;
+  const size_t workers = core_.pool(run.home).workers().size();
+  if (run.in_order || workers == 0 || plan.tasks.size() < 2) return false;
+  if (!plan.options.schedule.rank.empty()) return true;
+  const int64_t known = plan.task_nanos.load(std::memory_order_relaxed);
+  return workers > 1 && (known == 0 || known >= tuning::kSharedTaskNanos);
+}
+
+// The thread that waits for the run does what an idle worker would have to be woken for: it begins the run, if nobody has,
+// and else it is one of the team. If no worker is idle, as many threads work as may.
+void Runs::TakePart(RunState& run) {
+  if (t_frame || run.in_order || run.forked || core_.Stopped() || HookFrame::Inside(&core_)) return;
+  class Pool& pool = core_.pool(run.home);
+  if (pool.workers().empty() || !pool.WantsWork()) return;
+  ThreadSlot& slot = core_.Slot();
+  OpRecord* next = nullptr;
+  // The op that lies in this thread's own queue is the run's: the run has not ended, so no other op has its block.
+  if (pool.TakeBack(slot, run.op, run.level)) {
+    next = run.op;
+  } else if (Together(run) && pool.workers().size() > 1) {
+    if (!run.owner->waited_for.load(std::memory_order_relaxed))
+      run.owner->waited_for.store(true, std::memory_order_relaxed);
+    {
+      ShortLock lock(run.ready_mu);
+      if (run.team >= pool.workers().size()) return;
+      ++run.team;
+    }
+    run.waiter.store(true, std::memory_order_relaxed);
+    if (const uint32_t ready = AwaitReady(run, nullptr); ready != kNoIndex) {
+      run.next[ready] = kNoIndex;
+      next = NewShare(slot, run, ready, run.home, true);
+    }
+  }
+  if (!next) return;
+  const BodyScopes aside;  // mutant: node_under_the_scopes_of_who_waits
+  while (next) next = core_.Execute(slot, next, nullptr);
+}
+
+}  // namespace engine::detail

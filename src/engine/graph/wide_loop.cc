@@ -1,0 +1,90 @@
+// ParallelFor in nodes that have a number of threads of their own.
+#include "graph/wide_loop.h"
+
+#include "core/core.h"
+#include "graph/runs.h"
+
+namespace engine::detail {
+
+// Helps the loop that was opened last, if one has room. True: it did, and the loop is over or has no piece left.
+bool Runs::Help(RunState& run) {
+  if (!run.wide_open.load(std::memory_order_relaxed)) return false;
+  WideLoop* loop = nullptr;
+  {
+    ShortLock lock(run.ready_mu);
+    for (loop = run.wide; loop; loop = loop->below)
+      if (loop->Open() && loop->helpers.load(std::memory_order_relaxed) < loop->most_helpers) break;
+    if (!loop) return false;
+    loop->helpers.fetch_add(1, std::memory_order_relaxed);
+  }
+  loop->Work();
+  loop->helpers.fetch_sub(1, std::memory_order_release);  // partner: AwaitHelpers; the loop may be gone now
+  return true;
+}
+
+// An idle worker for a loop. Its share has no task, so it counts one in `remaining`, which keeps the run until it comes.
+OpRecord* Runs::InviteHelper(ThreadSlot& slot, RunState& run) {
+  class Pool& pool = core_.pool(run.home);
+  if (!pool.WantsWork()) return nullptr;
+  {
+    ShortLock lock(run.ready_mu);
+    if (run.idle != 0 || run.team == 0 || run.team >= pool.workers().size() || run.invitation) return nullptr;
+    ++run.team;
+  }
+  run.remaining.fetch_add(1, std::memory_order_relaxed);  // not the last: the node's own task has not ended
+  OpRecord* const share = NewShare(slot, run, kNoIndex, run.home, true);
+  static_cast<PlanShare*>(share->closure())->ends = 1;
+  {
+    ShortLock lock(run.ready_mu);
+    run.invitation = share;
+  }
+  core_.Post(slot, share);
+  return share;
+}
+
+void Runs::WithdrawHelper(ThreadSlot& slot, RunState& run, OpRecord* share) {
+  {
+    ShortLock lock(run.ready_mu);
+    if (run.invitation != share || !core_.pool(run.home).TakeBack(slot, share, run.level)) return;
+    run.invitation = nullptr;
+    --run.team;
+  }
+  run.remaining.fetch_sub(1, std::memory_order_relaxed);  // nor is this one the last
+  RecycleOp(slot, share);
+}
+
+bool Runs::WideFor(RunContext& ctx, size_t n, size_t grain, const WideLoop::Piece& piece) {
+  const auto& node = static_cast<NodeContext&>(ctx);  // every body of a plan gets one
+  RunState& run = *node.run_;
+  if (run.in_order || node.node_->threads == 0) return false;
+  if (n == 0) return true;
+  const uint32_t threads = run.narrow || t_in_piece ? 1u : node.node_->threads;
+  if (threads == 1 || n <= grain) {
+    piece(0, n);
+    return true;
+  }
+  Runs runs(*run.core);
+  ThreadSlot& slot = run.core->Slot();
+  WideLoop loop(n, grain, threads, piece);
+  {
+    ShortLock lock(run.ready_mu);
+    loop.below = std::exchange(run.wide, &loop);
+    run.wide_open.store(true, std::memory_order_relaxed);
+  }
+  OpRecord* const share = runs.InviteHelper(slot, run);  // mutant: loop_that_invites_nobody
+  loop.Work();
+  {
+    ShortLock lock(run.ready_mu);
+    WideLoop** at = &run.wide;
+    while (*at != &loop) at = &(*at)->below;
+    *at = loop.below;
+    run.wide_open.store(run.wide != nullptr, std::memory_order_relaxed);
+  }
+  if (share) runs.WithdrawHelper(slot, run, share);
+  loop.AwaitHelpers(run.forked);  // mutant: loop_without_its_helpers
+  MutexLock lock(loop.error_mu);
+  if (loop.error) std::rethrow_exception(loop.error);  // mutant: piece_that_failed_in_silence
+  return true;
+}
+
+}  // namespace engine::detail
