@@ -182,8 +182,8 @@ void PlanCore::FindSegments() {
       const auto [at, fresh] = seen.emplace(node_effects[i].var, segment.effects.size());
       if (fresh) {
         segment.effects.push_back(node_effects[i]);
-      } else if (Role& role = segment.effects[at->second].role; role == AccessMode::kRead) {
-        role = node_effects[i].mode == AccessMode::kRead ? AccessMode::kRead : AccessMode::kUpdate;
+      } else if (AccessMode& mode = segment.effects[at->second].mode; mode == AccessMode::kRead) {
+        mode = node_effects[i].mode == AccessMode::kRead ? AccessMode::kRead : AccessMode::kUpdate;
       }
     }
     for (uint32_t i = of_task.front().ends; i < nodes[task.end].ends; ++i)
