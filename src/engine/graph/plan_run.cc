@@ -184,6 +184,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       next = NewShare(now, run, ready, run.home, true);
     }
     Drop(run);
+    if (worker) worker->lingers = !next;  // mechanism: lingers
     return next;
   }
   OpRecord* next = EndTasks(now, run, ended, t_role_lent ? nullptr : worker);

@@ -160,12 +160,14 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
 }
 
 OpRecord* Pool::Search(Worker& worker) {
-  // Only the last worker awake spins, because its sleep is the one that costs the next push a wake.
+  // Only two kinds of workers spin: the last one awake, because its sleep is the one that costs the next push a wake,
+  // and one whose last op was of a run that a team works at.
+  const bool lingers = std::exchange(worker.lingers, false);
   const bool last_awake = sleepers_.load(std::memory_order_relaxed) + 1 >= workers_.size();
-  if (spin_.count() == 0 || !last_awake) return Find(worker, true);  // mechanism: spins
+  if (spin_.count() == 0 || !(last_awake || lingers)) return Find(worker, true);  // mechanism: spins
   SpinPlaces& places = host_.spin_places();
   SpinPlaces::Note(places.searcher);
-  const auto begin = Clock::now(), until = begin + spin_;
+  const auto begin = Clock::now(), until = begin + (lingers ? tuning::kLingerSpins : 1) * spin_;
   for (uint32_t round = 0;; ++round) {
     SpinRound(round, places.waiter, [] { return false; });
     if (OpRecord* op = Find(worker, true)) {

@@ -42,6 +42,7 @@ struct alignas(64) Worker {
   std::chrono::nanoseconds searched{0};    // time spent searching since the last mean; it counts for no op
   struct DeviceLane* last_lane = nullptr;  // for a worker that issues to a device: the lane to which it issued last
   uint32_t lanes = 0;                      // and the lanes that it issued to since it slept, a bit each
+  bool lingers = false;                    // its last op was of a run that a team works at, so another may follow soon
   bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
   // 1 + the epoch parity of an op that it has completed and WaitAll waits for, if it has not notified WaitAll yet; else
   // 0.
