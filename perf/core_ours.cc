@@ -185,15 +185,15 @@ class Ours {
   // held back; and an uncontended mutex pair. The batches are small, so that both stay in the cache, as those of a
   // pipeline do.
   Answer BulkOfClosures(std::size_t n) {
-    constexpr std::size_t kBatch = 240;
+    constexpr std::size_t kFewOps = 240;
     engine::Engine eng({.workers = 0});
     engine::Var var = eng.NewVar(), gate = eng.NewVar();
     std::vector<double> registered, above, bulked, pairs, ratios;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     const auto push = [&] {
-      for (std::size_t i = 0; i < kBatch; ++i) eng.Push({.name = "closure", .updates = {var}}, [] { Body(); });
+      for (std::size_t i = 0; i < kFewOps; ++i) eng.Push({.name = "closure", .updates = {var}}, [] { Body(); });
     };
-    for (std::size_t batch = 0; batch < std::max<std::size_t>(n / kBatch, 20); ++batch) {
+    for (std::size_t batch = 0; batch < std::max<std::size_t>(n / kFewOps, 20); ++batch) {
       const auto start = Clock::now();
       {
         const engine::Bulk bulk(eng, 15);
@@ -208,13 +208,13 @@ class Ours {
       first.Release();
       eng.Wait(var);
       const auto locking = Clock::now();
-      for (std::size_t i = 0; i < kBatch; ++i) {
+      for (std::size_t i = 0; i < kFewOps; ++i) {
         pthread_mutex_lock(&mutex);
         pthread_mutex_unlock(&mutex);
       }
-      const double pair = NsBetween(locking, Clock::now()) / kBatch;
-      bulked.push_back(NsBetween(start, middle) / kBatch);
-      registered.push_back(NsBetween(from, to) / kBatch);
+      const double pair = NsBetween(locking, Clock::now()) / kFewOps;
+      bulked.push_back(NsBetween(start, middle) / kFewOps);
+      registered.push_back(NsBetween(from, to) / kFewOps);
       above.push_back(bulked.back() - registered.back());
       pairs.push_back(pair);
       ratios.push_back(above.back() / pair);

@@ -25,9 +25,6 @@ class Redirect {
 
  private:
   friend class Engine;
-  // Whether Of(), asked on this thread while this is the innermost Redirect, can find anything.
-  bool MayTake(const Placement& place) const noexcept { return any_first_ || place.kind != Placement::Kind::kDefault; }
-
   detail::EngineCore* const core_;  // compared and never followed, because the engine may be gone
   Submitter* const to_;
   const Rank rank_;

@@ -210,8 +210,11 @@ Redirect::~Redirect() {
 }
 
 Submitter* Redirect::Of(const Engine& engine, const Placement& place) noexcept {
+  const Redirect* const innermost = detail::t_scopes.redirect;
+  // An op for the host inside a bulk: no bulk takes it, and nothing else is open.
+  if (!innermost || (!innermost->any_first_ && place.kind == Placement::Kind::kDefault)) return nullptr;
   Submitter* yielding = nullptr;
-  for (const Redirect* r = detail::t_scopes.redirect; r; r = r->outer_) {
+  for (const Redirect* r = innermost; r; r = r->outer_) {
     if (r->core_ != engine.core_) continue;
     if (r->rank_ == Rank::kFirst) return r->to_;
     if (!yielding && place.kind != Placement::Kind::kDefault) yielding = r->to_;  // mutant: bulk_takes_ops_for_the_host
@@ -224,14 +227,14 @@ uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail:
 }  // namespace
 
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (const Redirect* r = detail::t_scopes.redirect; r && r->MayTake(desc.place)) [[unlikely]]
+  if (detail::t_scopes.redirect) [[unlikely]]
     if (Submitter* to = Redirect::Of(*this, desc.place)) return Forward(*to, desc, fn, site);
   if (!fn.type->async) [[likely]]
     return core_->PushSync(desc, fn, site);
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (const Redirect* r = detail::t_scopes.redirect; r && r->MayTake(desc.place)) [[unlikely]]
+  if (detail::t_scopes.redirect) [[unlikely]]
     if (Submitter* to = Redirect::Of(*this, desc.place)) return TryForward(*to, desc, fn, site);
   return core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn), .may_wait = false});
 }
