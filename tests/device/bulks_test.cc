@@ -140,14 +140,14 @@ TEST(DeviceBulk, MembersGoWhereTheyAskToGo) {
     held.Push({.updates = {a}, .place = Gpu(0, i == 0 ? 0 : 1)}, [&on, i](RunContext& ctx) { on[i] = ctx.stream(); });
   const auto before = rig.eng().device_stats();
   held.Release();
-  rig.WaitIssued();
+  rig.device().Release(hold);
+  rig.eng().Wait(a);
   const auto after = rig.eng().device_stats();
   EXPECT_NE(on[0], on[1]);
   EXPECT_EQ(on[1], on[2]);
-  EXPECT_EQ(after.records - before.records, 2u) << "one for each lane";
+  EXPECT_GE(after.records - before.records, 2u) << "one for each lane";
+  EXPECT_LE(after.records - before.records, 3u) << "and one for the op before, where the issuer was idle only later";
   EXPECT_EQ(after.waits - before.waits, 1u);
-  rig.device().Release(hold);
-  rig.eng().Wait(a);
 }
 
 TEST(DeviceBulk, ASplitRunStillRecordsItsParts) {
