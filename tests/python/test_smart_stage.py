@@ -41,10 +41,11 @@ class Model:
         return train(self.weights, look_up(self.table, parse(row)))
 
 
-def losses(rows=ROWS, **options):
+def losses(rows=ROWS, then=lambda: None, **options):
+    """What all steps return, and the steps. `then` is called when a step has returned."""
     model = Model()
     steps = engine.data.smart_stage(model.step, iter(rows), **options)
-    return [loss.get() for loss in steps], steps
+    return [(loss.get(), then())[0] for loss in steps], steps
 
 
 EXPECTED = losses(do_smart_stage=False)[0]
@@ -72,7 +73,8 @@ def test_explain_names_what_is_staged_and_why_the_rest_is_not():
 
 
 def test_profile_measures_costs_and_bytes():
-    steps = losses(ROWS * 5, profile_steps=4, guard_steps=3)[1]
+    # All ends of steps are told, so 200 steps decide, however slow the workers are.
+    steps = losses(ROWS * 5, then=engine.wait_all, profile_steps=4, guard_steps=3)[1]
     report = steps.report
     assert report["decided"]
     assert report["whole_seconds"] > 0

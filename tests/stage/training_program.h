@@ -33,12 +33,15 @@ struct TrainingProgram {
       return next++;
     })};
   }
-  std::vector<std::pair<int, int>> Drain(SmartStage& steps) {
+  // All steps that `steps` has. `one_by_one`: nothing of a step, nor of the guard that times it, is pending when the
+  // next one is asked for; then the number of steps says how far the guard is, however slow the workers are.
+  std::vector<std::pair<int, int>> Drain(SmartStage& steps, bool one_by_one = false) {
     std::vector<std::pair<int, int>> out;
     for (;;) {
       Value given[] = {2};
       engine::Run run = steps.Next(given);
       if (!run) return out;
+      if (one_by_one) eng.WaitAll();
       const int sum = run.Take<int>(0);
       out.emplace_back(sum, run.Take<int>(1));
     }
