@@ -168,6 +168,7 @@ class Engine final : public Submitter {
   friend class Graph;
   friend class Communicator;
   void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
+  void SubmitUncommon(const OpDesc& desc, detail::ClosureRef fn, Site site);
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
   HeldOp SubmitHeld(const OpDesc& desc, detail::ClosureRef fn, Site site);
   Operator MakeOperator(const OpDesc& desc, detail::ClosureRef fn, Site site);

@@ -97,8 +97,11 @@ void CheckPolicy(const PolicyChoice& choice);
 
 namespace detail {
 class EngineCore;
-struct PolicyStamp {  // what a push gets from its policy; one word, because each engine keeps its own in an atomic
+// What a push gets from its policy: one word, because each engine keeps its own in an atomic. A push asks no table for
+// what it needs: at_push is uses_workers of the rules, negated, and intra_op_threads is 0 without own_intra_op.
+struct PolicyStamp {
   Policy policy : 4;
+  bool at_push : 1;
 #define ENGINE_STAMP_FIELD(type, name, initial, kept, bits) kept name : bits;
   ENGINE_POLICY_PARAMETERS(ENGINE_STAMP_FIELD)
 #undef ENGINE_STAMP_FIELD

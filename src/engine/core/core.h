@@ -74,9 +74,7 @@ class EngineCore final : public PoolHost {
     uint32_t flags = 0;
   };
   PoolChoice ChoosePool(const Placement& place);
-  uint8_t DefaultPoolOf(PolicyStamp stamp) const {
-    return stamp.rules().uses_workers ? pools_.default_pool() : kCallerPool;
-  }
+  uint8_t DefaultPoolOf(PolicyStamp stamp) const { return stamp.at_push ? kCallerPool : pools_.default_pool(); }
   // Gives the op its place in the order, and starts it if it is ready.
   void StartRecord(ThreadSlot& slot, Draft draft);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);

@@ -226,11 +226,16 @@ namespace {
 uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail::kAsyncOp} : 0; }
 }  // namespace
 
+// The usual push is a test and a jump: what else there is lies in a function of its own, so that the compiler saves no
+// registers for it here.
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (detail::t_scopes.redirect) [[unlikely]]
-    if (Submitter* to = Redirect::Of(*this, desc.place)) return Forward(*to, desc, fn, site);
-  if (!fn.type->async) [[likely]]
-    return core_->PushSync(desc, fn, site);
+  if (detail::t_scopes.redirect || fn.type->async) [[unlikely]]
+    return SubmitUncommon(desc, fn, site);
+  core_->PushSync(desc, fn, site);
+}
+void Engine::SubmitUncommon(const OpDesc& desc, detail::ClosureRef fn, Site site) {
+  if (Submitter* to = Redirect::Of(*this, desc.place)) return Forward(*to, desc, fn, site);
+  if (!fn.type->async) return core_->PushSync(desc, fn, site);
   core_->Push({.desc = &desc, .closure = fn, .site = site, .flags = Flags(fn)});
 }
 bool Engine::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) {

@@ -36,6 +36,8 @@ PolicyStamp EngineCore::StampOf(const PolicyChoice& choice) const {
 #define ENGINE_STAMP(type, name, ...) stamp.name = choice.options.name;
   ENGINE_POLICY_PARAMETERS(ENGINE_STAMP)
 #undef ENGINE_STAMP
+  stamp.at_push = !stamp.rules().uses_workers;
+  if (!stamp.rules().own_intra_op) stamp.intra_op_threads = 0;
   if (!stamp.rules().measures_plans) return stamp;
   const auto given = [](int value, int otherwise) { return value >= 0 ? value : otherwise; };
   const int start = given(choice.options.start_step, options_.start_step);
@@ -51,6 +53,7 @@ PolicyChoice ChoiceOf(PolicyStamp stamp) {
 #define ENGINE_UNSTAMP(type, name, ...) choice.options.name = static_cast<type>(stamp.name);
   ENGINE_POLICY_PARAMETERS(ENGINE_UNSTAMP)
 #undef ENGINE_UNSTAMP
+  if (!stamp.rules().own_intra_op) choice.options.intra_op_threads = PolicyOptions().intra_op_threads;
   // The stamp's steps are the engine's where the choice gave none, and they have no bit for "none".
   if (!stamp.rules().measures_plans) choice.options.start_step = choice.options.stop_step = PolicyOptions().start_step;
   return choice;

@@ -87,12 +87,11 @@ void* EngineCore::TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool ma
 // may change it.
 ENGINE_INLINE EngineCore::PoolChoice EngineCore::ChoosePool() const {
   const PolicyStamp stamp = Stamp();
-  const PolicyRules& rules = stamp.rules();
-  if (rules.uses_workers) [[likely]]
+  if (!stamp.at_push) [[likely]]
     return {.pool = pools_.default_pool()};
-  PoolChoice choice{.pool = kCallerPool, .flags = kAtPush | (stamp.raise_at_push ? kRaise : 0u)};
-  if (rules.own_intra_op) choice.intra_op = stamp.intra_op_threads;
-  return choice;
+  return {.pool = kCallerPool,
+          .intra_op = static_cast<uint8_t>(stamp.intra_op_threads),
+          .flags = kAtPush | (stamp.raise_at_push ? kRaise : 0u)};
 }
 
 ENGINE_INLINE EngineCore::PoolChoice EngineCore::ChoosePool(const Placement& place) {

@@ -39,7 +39,6 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   if (options.priority) CheckPriority(*options.priority, plan.options.name, site);
-  const PolicyRules rules = stamp.rules();
 
   const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
   const ScopePtr* const scope = cancel ? &EngineCore::ScopeOf(*cancel) : nullptr;
@@ -58,12 +57,12 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
             .kind = OpKindId::kRun,
             .pool = core_.DefaultPoolOf(stamp),
             .level = LevelOf(options.priority.value_or(plan.priority)),
-            .intra_op = static_cast<uint8_t>(rules.own_intra_op ? stamp.intra_op_threads : 0),
+            .intra_op = static_cast<uint8_t>(stamp.intra_op_threads),
             .size_class = cls,
             .closure_at = closure_at});
   Draft draft(slot, op);
   RunState* run = plan.TakeFrame();
-  op->extra.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (rules.uses_workers ? 0u : kAtPush);
+  op->extra.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (stamp.at_push ? kAtPush : 0u);
   op->n_access = static_cast<uint16_t>(n);
   for (uint32_t i = 0; i + 1 < n; ++i) {
     op->accesses()[i].var = plan.accesses[i].var;
@@ -81,7 +80,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   run->op = op;
   run->home = op->extra.pool;
   run->level = op->extra.level;
-  run->in_order = !rules.uses_workers;
+  run->in_order = stamp.at_push;
   run->narrow = step.narrow;
   run->deadline = options.deadline;
   run->times = options.times;
