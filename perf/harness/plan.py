@@ -93,7 +93,7 @@ CONTENDERS = {
 }
 
 # The library without one mechanism each: who is measured with and without it, and on what.
-MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "prefetch_accesses", "keeps_successor", "spins")
+MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "prefetch_accesses", "keeps_successor", "spins", "sends_away")
 for _name in MECHANISMS:
     CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
 

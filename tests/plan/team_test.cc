@@ -1,4 +1,6 @@
 // The team of a run: who runs a plan's nodes, when idle workers are woken, and that the thread which waits takes part.
+#include <sched.h>
+
 #include <set>
 
 #include "engine/plan.h"
@@ -79,6 +81,57 @@ TEST(TeamTest, WhoeverWaitsTakesPart) {
 }
 
 // A wait that may end earlier must not be inside a node when its time is over.
+// The waiting thread has nothing to do for far longer than it looks for tasks, and sleeps. Then it is one of the team again.
+TEST(TeamTest, WhoeverSleepsInARunIsGivenATask) {
+  Engine eng(Quiet(2));
+  const auto me = std::this_thread::get_id();
+  std::atomic<bool> alone_here{false}, part_here{false};
+  Graph graph;
+  const NodeId alone = graph.Add({.name = "alone"}, [&] {
+    alone_here = std::this_thread::get_id() == me;
+    Toil(2'000'000);
+  });
+  for (int i = 0; i < 8; ++i)
+    graph.Order(alone, graph.Add({.name = "part"}, [&] {
+      if (std::this_thread::get_id() == me) part_here = true;
+      Toil();
+    }));
+  const Plan plan = graph.Compile(eng);
+  bool given = false;
+  for (int run = 0; run < 10000 && !given; ++run) {
+    part_here = false;
+    plan.Start().Wait();
+    given = part_here && !alone_here;
+  }
+  EXPECT_TRUE(given);
+}
+
+// Whoever wakes a thread of the team takes its own processor away from that thread, which takes it back.
+TEST(TeamTest, EachThreadMayRunWhereItMightBefore) {
+  Engine eng(Quiet(2));
+  const auto allowed = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    return CPU_COUNT(&set);
+  };
+  const int before = allowed();
+  std::atomic<int> fewer{0};
+  const Plan plan = Fans(eng, 6, 4, [&] {
+    fewer += allowed() < before;
+    Toil();
+  });
+  Var var = eng.NewVar();
+  for (int run = 0; run < 200; ++run) {
+    plan.Start().Wait();
+    std::this_thread::sleep_for(std::chrono::microseconds(run % 4 * 100));  // so that workers sleep, and are woken
+    eng.Push({.writes = {var}}, [&] { fewer += allowed() < before; });
+    eng.Wait(var);
+  }
+  EXPECT_EQ(fewer, 0);
+  EXPECT_EQ(allowed(), before);
+}
+
 TEST(TeamTest, AWaitWithATimeoutRunsNothing) {
   Engine eng(Quiet(2));
   std::atomic<int> here{0};

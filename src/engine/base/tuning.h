@@ -56,6 +56,8 @@ inline constexpr int kTeamSpins = 5;
 inline constexpr int kLingerSpins = 2;
 // How long a worker that begins a run pauses for the thread that waits for it: some 2 us, where a wake takes 30.
 inline constexpr uint32_t kWaiterPauses = 50;
+// How long a thread that waits for a run sleeps in it at a time, before it waits as for any op.
+inline constexpr std::chrono::milliseconds kLongestPark{20};
 // How long a run keeps a worker while other ops are ready in its pool.
 inline constexpr int64_t kRunTurnMicros = 1000;
 

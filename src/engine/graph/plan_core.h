@@ -19,6 +19,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/sleeper.h"
 #include "core/completion_state.h"
 #include "core/device_side.h"
 #include "engine/spi/cost_model.h"
@@ -116,8 +117,14 @@ struct RunState {
   // How many tasks are ready, for a look without the lock. relaxed: whoever takes one locks first.
   std::atomic<uint32_t> ready_count{0};
   std::atomic<bool> wide_open{false};  // whether `wide` has a loop, for a look without the lock; relaxed, likewise
-  // The thread that waits for the run is one of the team. relaxed: a hint for whoever would invite a worker instead.
+  // A thread that waits for the run takes part in it. relaxed, as a hint for whoever would invite a worker instead; seq_cst
+  // where a thread parks: partner is `remaining` (see Runs::Park).
   std::atomic<bool> waiter{false};
+  // Who waits for the run, takes part, and sleeps because it found no task: kNobody, kNoIndex (it sleeps), or the task that
+  // it has been given. Changes under ready_mu; atomic, because the thread sleeps on it.
+  static constexpr uint32_t kNobody = kNoIndex - 1;
+  std::atomic<uint32_t> parked{kNobody};
+  Sleeper sleeper GUARDED_BY(ready_mu);  // that thread
   // How long the team's threads worked, in nanoseconds. relaxed: `remaining` publishes it to whoever ends the run.
   std::atomic<int64_t> worked{0};
 

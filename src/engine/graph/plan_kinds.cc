@@ -19,6 +19,7 @@ void Orphan(OpRecord* op) {
   // A thread that does not exist in the child may have locked these, so they are made anew.
   ::new (static_cast<void*>(&run.mu)) Mutex;
   ::new (static_cast<void*>(&run.ready_mu)) Mutex;
+  run.parked.store(RunState::kNobody, std::memory_order_relaxed);
 }
 
 AccessMode ModeOf(AccessMode role) {

@@ -177,11 +177,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     // We take a count, because the run may end without us.
     run.refs.fetch_add(1, std::memory_order_relaxed);
     OpRecord* next = EndTasks(now, run, ended, worker);
-    const uint32_t ready = AwaitReady(run, worker);
-    if (ready != kNoIndex) {
-      run.next[ready] = kNoIndex;
-      next = NewShare(now, run, ready, run.home, true);
-    }
+    if (const uint32_t ready = AwaitReady(run, worker); ready != kNoIndex) next = ShareOf(now, run, ready);
     Drop(run);
     if (worker) worker->lingers = !next;  // mechanism: lingers
     return next;
@@ -193,7 +189,8 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 }
 
 OpRecord* Runs::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker) {
-  if (run.remaining.fetch_sub(ended, std::memory_order_acq_rel) != ended) return nullptr;
+  // seq_cst: acq_rel for what the others did, and partner of Park.
+  if (run.remaining.fetch_sub(ended, std::memory_order_seq_cst) != ended) return nullptr;
   return Finish(slot, run, worker);
 }
 
@@ -219,6 +216,7 @@ OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   Pass pass{&slot};
   Protocol::CompleteOne(pass, op, done);
   Protocol::DropPins(pass, op, 1);
+  if (run.waiter.load(std::memory_order_seq_cst)) Unpark(run);
   Drop(run);  // before the run is counted as ended, so that the plan's frames are free after a drain
   return core_.CountEnd(slot, pass, epoch, worker);
 }

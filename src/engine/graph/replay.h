@@ -118,9 +118,10 @@ class Replay {
   uint32_t Link(Stack stack);
   struct Taken {
     uint32_t task;
-    uint32_t spare;  // a task for an idle worker
+    uint32_t spare;           // a task for an idle thread
+    bool for_waiter = false;  // the idle thread is the one that waits for the run, and has it already
   };
-  Taken Exchange(uint32_t list, bool spare);
+  Taken Exchange(uint32_t list, bool may_invite);
   void AwaitWaiter();
   void Invite(uint32_t task);
   uint32_t TakeInvitationBack();
@@ -144,6 +145,7 @@ class Replay {
   Clock::time_point began_;
   OpRecord* handed_ = nullptr;
   OpRecord* invited_ = nullptr;  // the share that this thread posted last; it may be gone
+  uint32_t given_ = kNoIndex;    // the task that this thread gave to the one that waits; that may have taken it
 };
 
 }  // namespace engine::detail

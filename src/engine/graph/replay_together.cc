@@ -15,21 +15,28 @@
 
 namespace engine::detail {
 
-// Adds the tasks of the list. Takes the most urgent ready task, and, with `spare`, the least urgent one for an idle
-// worker, which the team then counts.
-Replay::Taken Replay::Exchange(uint32_t list, bool spare) {
+// Adds the tasks of the list. Takes the most urgent ready task, and, with `may_invite`, the least urgent one for an idle
+// thread, which the team then counts: the one that waits for the run, if it sleeps, and else a worker.
+Replay::Taken Replay::Exchange(uint32_t list, bool may_invite) {
   Taken taken{kNoIndex, kNoIndex};
   ShortLock lock(run_.ready_mu);
   for (; list != kNoIndex; list = run_.next[list]) run_.ready.Add(plan_.tasks[list].urgency);
   taken.task = run_.ready.TakeFirst();
   const bool room = run_.team < core_.pool(run_.home).workers().size();  // mutant: team_without_limit
-  if (spare && room && run_.ready.size() > run_.idle) {
-    taken.spare = run_.ready.TakeLast();
-    ++run_.team;
+  if (may_invite && room && run_.ready.size() > run_.idle) {
+    taken.for_waiter = run_.parked.load(std::memory_order_relaxed) == kNoIndex;
+    if (taken.for_waiter || (core_.pool(run_.home).WantsWork() && slot_.NothingQueued(run_.home))) {
+      taken.spare = run_.ready.TakeLast();
+      ++run_.team;
+    }
   }
   run_.ready_count.store(run_.ready.size(), std::memory_order_relaxed);
   if (taken.task != kNoIndex) taken.task = plan_.by_urgency[taken.task];
   if (taken.spare != kNoIndex) taken.spare = plan_.by_urgency[taken.spare];
+  if (taken.for_waiter) {
+    run_.parked.store(taken.spare, std::memory_order_relaxed);
+    run_.sleeper.SendAway();
+  }
   return taken;
 }
 
@@ -57,9 +64,13 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
   uint32_t ended = 0;
   for (;;) {
     if (Runs(core_).Help(run_)) continue;
-    const bool found = may_invite && pool.WantsWork() && slot_.NothingQueued(run_.home);
-    const auto [current, given] = Exchange(head, found);
-    if (given != kNoIndex) Invite(given);  // mutant: ready_node_kept_to_oneself
+    const auto [current, spare, for_waiter] = Exchange(head, may_invite);
+    if (for_waiter) {
+      given_ = spare;
+      FutexWake(run_.parked, 1);
+    } else if (spare != kNoIndex) {
+      Invite(spare);  // mutant: ready_node_kept_to_oneself
+    }
     if (current == kNoIndex) {
       head = TakeInvitationBack();
       if (head == kNoIndex) break;
@@ -121,6 +132,15 @@ void Replay::Invite(uint32_t task) {
 // This thread has nothing to do, and what it sent to an idle worker may not have arrived: a wake takes a while. Returns the
 // task that was on its way, or kNoIndex. As long as the run names the share as its invitation, no other op has its block.
 uint32_t Replay::TakeInvitationBack() {
+  if (const uint32_t given = std::exchange(given_, kNoIndex); given != kNoIndex) {
+    ShortLock lock(run_.ready_mu);
+    if (run_.parked.load(std::memory_order_relaxed) == given) {
+      run_.parked.store(kNoIndex, std::memory_order_relaxed);
+      --run_.team;
+      run_.next[given] = kNoIndex;
+      return given;
+    }
+  }
   OpRecord* const share = std::exchange(invited_, nullptr);
   if (!share) return kNoIndex;
   {
@@ -199,20 +219,69 @@ void Runs::TakePart(RunState& run) {
   } else if (Together(run) && pool.workers().size() > 1) {
     if (!run.owner->waited_for.load(std::memory_order_relaxed))
       run.owner->waited_for.store(true, std::memory_order_relaxed);
-    {
-      ShortLock lock(run.ready_mu);
-      if (run.team >= pool.workers().size()) return;
-      ++run.team;
-    }
     run.waiter.store(true, std::memory_order_relaxed);
-    if (const uint32_t ready = AwaitReady(run, nullptr); ready != kNoIndex) {
-      run.next[ready] = kNoIndex;
-      next = NewShare(slot, run, ready, run.home, true);
-    }
+    if (Join(run)) next = ShareOf(slot, run, AwaitReady(run, nullptr));
+  } else {
+    return;
   }
-  if (!next) return;
   const BodyScopes aside;  // mutant: node_under_the_scopes_of_who_waits
-  while (next) next = core_.Execute(slot, next, nullptr);
+  for (;;) {
+    while (next) next = core_.Execute(slot, next, nullptr);
+    next = ShareOf(slot, run, Park(run));
+    if (!next) return;
+  }
+}
+
+bool Runs::Join(RunState& run) {
+  ShortLock lock(run.ready_mu);
+  if (run.team >= core_.pool(run.home).workers().size()) return false;
+  ++run.team;
+  return true;
+}
+
+OpRecord* Runs::ShareOf(ThreadSlot& slot, RunState& run, uint32_t task) {
+  if (task == kNoIndex) return nullptr;
+  run.next[task] = kNoIndex;
+  return NewShare(slot, run, task, run.home, true);
+}
+
+// The thread that waits for the run found nothing to do. It sleeps until the run is over, or one of the team has a task for
+// it: a worker that was woken instead would be a third thread, which often lands on the core of one of the two. Returns a
+// task, for which the team counts this thread, or kNoIndex. Only for a while, because what else ends a wait (a shutdown)
+// does not look here.
+uint32_t Runs::Park(RunState& run) {
+  const PlanCore& plan = *run.owner;
+  if (!Together(run) || plan.has_device || core_.pool(run.home).workers().size() < 2) return kNoIndex;
+  const auto until = Clock::now() + tuning::kLongestPark;
+  // seq_cst: partner is Finish, which takes `remaining` to zero and then looks at `waiter`.
+  run.waiter.store(true, std::memory_order_seq_cst);
+  {
+    ShortLock lock(run.ready_mu);
+    if (run.remaining.load(std::memory_order_seq_cst) == 0) return kNoIndex;
+    if (run.parked.load(std::memory_order_relaxed) != RunState::kNobody) return kNoIndex;  // another thread waits, too
+    run.parked.store(kNoIndex, std::memory_order_relaxed);
+    run.sleeper.Lie();
+  }
+  for (;;) {
+    FutexWait(run.parked, kNoIndex, until);
+    ShortLock lock(run.ready_mu);
+    run.sleeper.ComeBack();
+    const uint32_t given = run.parked.load(std::memory_order_relaxed);
+    if (given == RunState::kNobody) return kNoIndex;  // the run is over
+    if (given == kNoIndex && Clock::now() < until) continue;
+    run.parked.store(RunState::kNobody, std::memory_order_relaxed);
+    return given;
+  }
+}
+
+// The run is over: whoever sleeps in it goes on.
+void Runs::Unpark(RunState& run) {
+  {
+    ShortLock lock(run.ready_mu);
+    if (run.parked.load(std::memory_order_relaxed) != kNoIndex) return;
+    run.parked.store(RunState::kNobody, std::memory_order_relaxed);
+  }
+  FutexWake(run.parked, 1);
 }
 
 }  // namespace engine::detail

@@ -50,6 +50,10 @@ class Runs {
   void Begin(RunState& run);
   bool Together(const RunState& run) const;  // whether a team runs it
   uint32_t AwaitReady(RunState& run, const Worker* worker);
+  bool Join(RunState& run);                                           // false: the team is as large as it may be
+  OpRecord* ShareOf(ThreadSlot& slot, RunState& run, uint32_t task);  // null for kNoIndex
+  uint32_t Park(RunState& run);
+  static void Unpark(RunState& run);
   OpRecord* InviteHelper(ThreadSlot& slot, RunState& run);
   void WithdrawHelper(ThreadSlot& slot, RunState& run, OpRecord* share);
   OpRecord* EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker);

@@ -185,6 +185,7 @@ void Pool::Sleep(Worker& worker) {
   {
     MutexLock lock(mu_);
     sleeping_.push_back(&worker);
+    worker.sleeper.Lie();
     worker.asleep.store(1, std::memory_order_relaxed);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
   }
@@ -193,12 +194,13 @@ void Pool::Sleep(Worker& worker) {
   host_.NoteIdle();
   worker.sleeps.Add();
   while ((!HasReady() || LeftToOthers()) && !stopping()) {
-    if (worker.asleep.load(std::memory_order_acquire) == 0) return;
+    if (worker.asleep.load(std::memory_order_acquire) == 0) return worker.sleeper.ComeBack();
     if (!SleepOnce(worker)) break;
   }
   MutexLock lock(mu_);
   const auto at = std::find(sleeping_.begin(), sleeping_.end(), &worker);
-  if (at == sleeping_.end()) return;  // another thread is waking us, and has counted us as a searcher
+  if (at == sleeping_.end())
+    return worker.sleeper.ComeBack();  // another thread is waking us, and has counted us as a searcher
   sleeping_.erase(at);
   worker.asleep.store(0, std::memory_order_relaxed);
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
@@ -263,6 +265,7 @@ void Pool::WakeOne() {
     sleeping_.pop_back();
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     searchers_.fetch_add(1, std::memory_order_seq_cst);  // for that worker, so that no second one is woken
+    if (options_.cpus.empty()) worker->sleeper.SendAway();
     // Under the lock: otherwise the worker could wake by itself and sleep again, and this store would end that new
     // sleep.
     worker->asleep.store(0, std::memory_order_release);

@@ -24,6 +24,7 @@
 
 #include "base/asymmetric_fence.h"
 #include "base/intra_op.h"
+#include "base/sleeper.h"
 #include "sched/thread_slot.h"
 
 namespace engine::detail {
@@ -49,6 +50,7 @@ struct alignas(64) Worker {
   uint8_t drain_note = 0;
   // Futex word: 0 awake, 1 asleep. Its thread sets it to 1 under Pool::mu_; whoever wakes the worker sets it to 0.
   std::atomic<uint32_t> asleep{0};
+  Sleeper sleeper;  // under Pool::mu_, but for ComeBack after the wake
   OwnedCounter sleeps;
 };
 
