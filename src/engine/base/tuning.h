@@ -52,6 +52,8 @@ inline constexpr int64_t kTakeNanos = 150;
 // How long a thread of a run's team that finds nothing ready looks for more before it leaves, in spins
 // (EngineOptions::spin): a wake takes longer than the nodes of such runs.
 inline constexpr int kTeamSpins = 5;
+// Pushes that wake workers so shortly one after the other send them away from their own processor.
+inline constexpr std::chrono::microseconds kWokenLately{250};
 // How long a worker of a team looks for the next run after one has ended, in spins: a wake takes some 20 us.
 inline constexpr int kLingerSpins = 2;
 // How long a worker that begins a run pauses for the thread that waits for it: some 2 us, where a wake takes 30.

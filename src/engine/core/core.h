@@ -106,7 +106,8 @@ class EngineCore final : public PoolHost {
     if (!Protocol::CompleteSoleWrite(pass, op)) Protocol::Complete(pass, op);
   }
   void Complete(Pass& pass, OpRecord* op);
-  void Post(ThreadSlot& slot, OpRecord* op);  // puts a ready op into its pool, and wakes a worker if none looks
+  // Puts a ready op into its pool, and wakes a worker if none looks.
+  void Post(ThreadSlot& slot, OpRecord* op, Beside beside = Beside::kNo);
   static bool Cancelled(OpRecord* op);
   ErrorRecord* BeforeRun(OpRecord* op);
   void SettlePoison(OpRecord* op, ErrorRecord* error);

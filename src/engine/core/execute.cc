@@ -265,13 +265,13 @@ OpRecord* EngineCore::Dispatch(Pass& pass, Worker* worker, const OpRecord* keep)
   return next;
 }
 
-void EngineCore::Post(ThreadSlot& slot, OpRecord* op) {
+void EngineCore::Post(ThreadSlot& slot, OpRecord* op, Beside beside) {
   class Pool& target = pool(op->extra.pool);
   target.Put(slot, op);  // from here on the op may run and be gone
   if (target.index() == kCallerPool) {
     caller_pool_.Wake();
   } else {
-    target.Notify();
+    target.Notify(beside);
   }
 }
 

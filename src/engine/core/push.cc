@@ -215,7 +215,7 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
     if (op->extra.pool == kDefaultPool) [[likely]] {
       class Pool& target = pool(kDefaultPool);
       target.Put(slot, op);  // from here on the op may run and be gone
-      target.Notify();
+      target.Notify(Beside::kIfOften);
       op = nullptr;
     }
   }

@@ -126,7 +126,7 @@ void Replay::Invite(uint32_t task) {
     ShortLock lock(run_.ready_mu);
     run_.invitation = invited_;
   }
-  core_.Post(slot_, invited_);
+  core_.Post(slot_, invited_, Beside::kYes);
 }
 
 // This thread has nothing to do, and what it sent to an idle worker may not have arrived: a wake takes a while. Returns the

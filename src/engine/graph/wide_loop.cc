@@ -38,7 +38,7 @@ OpRecord* Runs::InviteHelper(ThreadSlot& slot, RunState& run) {
     ShortLock lock(run.ready_mu);
     run.invitation = share;
   }
-  core_.Post(slot, share);
+  core_.Post(slot, share, Beside::kYes);
   return share;
 }
 

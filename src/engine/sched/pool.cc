@@ -256,8 +256,9 @@ void Pool::Retire(Worker& worker) {
   searchers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void Pool::WakeOne() {
+void Pool::WakeOne(Beside beside) {
   Worker* worker = nullptr;
+  const auto now = beside == Beside::kIfOften ? Clock::now() : Clock::time_point();
   {
     MutexLock lock(mu_);
     if (sleeping_.empty()) return;
@@ -265,7 +266,8 @@ void Pool::WakeOne() {
     sleeping_.pop_back();
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     searchers_.fetch_add(1, std::memory_order_seq_cst);  // for that worker, so that no second one is woken
-    if (options_.cpus.empty()) worker->sleeper.SendAway();
+    const bool often = beside == Beside::kIfOften && now - std::exchange(woke_, now) < tuning::kWokenLately;
+    if ((often || beside == Beside::kYes) && options_.cpus.empty()) worker->sleeper.SendAway();
     // Under the lock: otherwise the worker could wake by itself and sleep again, and this store would end that new
     // sleep.
     worker->asleep.store(0, std::memory_order_release);

@@ -68,6 +68,11 @@ class PoolHost {
   SpinPlaces spin_places_;
 };
 
+// Whether a worker that is woken must not share the waker's processor, because the waker has work to do meanwhile. kIfOften:
+// it may be about to wait, as a thread that pushes; then the worker is there soonest where the waker is, as another processor
+// may sleep deeply. But if such wakes follow each other closely, the two run beside each other better.
+enum class Beside : uint8_t { kNo, kIfOften, kYes };
+
 class Pool {
  public:
   Pool(PoolHost& host, uint8_t index, PoolOptions options, int intra_op_threads, std::chrono::nanoseconds spin);
@@ -85,14 +90,14 @@ class Pool {
       PutSlow(slot, op);
   }
   // Makes sure that a worker will look at what was Put. One call serves several Puts.
-  void Notify() {
+  void Notify(Beside beside = Beside::kNo) {
     LightFence();
     const uint32_t asleep = sleepers_.load(std::memory_order_relaxed);
     if (asleep == 0) return;
     if (tiny_.load(std::memory_order_relaxed) && asleep < workers_.size()) return;
     // A searcher counts only if it must see what was put. Partner: the seq_cst subtraction in Next.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (searchers_.load(std::memory_order_relaxed) == 0) WakeOne();
+    if (searchers_.load(std::memory_order_relaxed) == 0) WakeOne(beside);
   }
 
   // Waits for the next op for `worker` and returns it; null when the pool stops. `fair`: looks at other threads' queues
@@ -148,7 +153,7 @@ class Pool {
   bool LeftToOthers() const;
   bool SleepOnce(Worker& worker);
   uint64_t ProgressMark() const;
-  void WakeOne() EXCLUDES(mu_);
+  void WakeOne(Beside beside) EXCLUDES(mu_);
 
   PoolHost& host_;
   const uint8_t index_;
@@ -171,6 +176,7 @@ class Pool {
   std::atomic<Worker*> sentinel_{nullptr};
   alignas(64) Mutex mu_;
   std::vector<Worker*> sleeping_ GUARDED_BY(mu_);  // has room for all workers
+  Clock::time_point woke_ GUARDED_BY(mu_){};       // when a push woke a worker last
   OpRecord* first_aside_ GUARDED_BY(mu_) = nullptr;
   OpRecord* last_aside_ GUARDED_BY(mu_) = nullptr;
   std::vector<std::unique_ptr<QueueList>> lists_ GUARDED_BY(mu_);
