@@ -21,7 +21,7 @@ TEST_P(TraceTest, HoldsEachOpOnceWithItsLaneAndTimes) {
   EXPECT_THROW(eng.WaitAll(), OpError);
   eng.Stop();  // the body of an asynchronous op may outlast the op, and is recorded when it ends
   eng.Start();
-  const std::vector<TraceEvent> events = eng.StopTrace();
+  const std::vector<TraceEvent> events = eng.StopTrace().events;
   eng.Push({.name = "after"}, [] {});
   eng.WaitAll();
   int work = 0, others = 0;
@@ -48,7 +48,7 @@ TEST_P(TraceTest, OrderedOpsDoNotOverlap) {
   eng.StartTrace();
   for (int i = 0; i < 200; ++i) eng.Push({.name = "step", .updates = {a}}, [] {});
   eng.WaitAll();
-  std::vector<TraceEvent> events = eng.StopTrace();
+  std::vector<TraceEvent> events = eng.StopTrace().events;
   ASSERT_EQ(events.size(), 200u);
   std::sort(events.begin(), events.end(), [](const auto& x, const auto& y) { return x.begin_ns < y.begin_ns; });
   for (size_t i = 1; i < events.size(); ++i) EXPECT_LE(events[i - 1].end_ns, events[i].begin_ns);
@@ -70,13 +70,12 @@ TEST_P(TraceTest, MayBeStartedAgainAndWhileOpsRun) {
   pusher.join();
   eng.WaitAll();
   eng.StartTrace();
-  EXPECT_TRUE(eng.StopTrace().empty());
+  EXPECT_TRUE(eng.StopTrace().events.empty());
 }
 
 TEST(TraceJsonTest, IsWellFormedAndEscapesNames) {
-  const std::vector<TraceEvent> events = {{"plain", "cpu/0", 1000, 3000, 1, false},
-                                          {"with \"quotes\" and \\ and \n", "io/1", 0, 10, 2, true}};
-  const std::string json = ChromeTraceJson(events);
+  const std::string json = ChromeTraceJson({.events = {{"plain", "cpu/0", 1000, 3000, 1, false},
+                                                      {"with \"quotes\" and \\ and \n", "io/1", 0, 10, 2, true}}});
   EXPECT_TRUE(Has(json, "\"plain\""));
   EXPECT_TRUE(Has(json, "cpu/0"));
   EXPECT_TRUE(Has(json, "with \\\"quotes\\\" and \\\\ and "));
@@ -99,7 +98,7 @@ TEST(TraceJsonTest, IsWellFormedAndEscapesNames) {
 }
 
 TEST(TraceJsonTest, IsUtf8WhateverTheNames) {
-  const auto name = [](const char* text) { return ChromeTraceJson({{text, "cpu/0", 0, 1, 1, false}}); };
+  const auto name = [](const char* text) { return ChromeTraceJson({.events = {{text, "cpu/0", 0, 1, 1, false}}}); };
   EXPECT_TRUE(Has(name("caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80"), "caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80"));
   EXPECT_TRUE(Has(name("a\xff\xfez"), "a\\ufffd\\ufffdz"));
   EXPECT_TRUE(Has(name("cut \xe6\xbc"), "cut \\ufffd\\ufffd\""));
@@ -108,10 +107,10 @@ TEST(TraceJsonTest, IsUtf8WhateverTheNames) {
 }
 
 TEST(TraceJsonTest, IsTheSameInEveryLocale) {
-  const std::vector<TraceEvent> events = {{"op", "cpu/0", 1'234'567'890, 9'999'999'999, 1, false}};
-  const std::string json = ChromeTraceJson(events);
+  const Trace trace = {.events = {{"op", "cpu/0", 1'234'567'890, 9'999'999'999, 1, false}}};
+  const std::string json = ChromeTraceJson(trace);
   const OddLocale odd;
-  EXPECT_EQ(ChromeTraceJson(events), json);
+  EXPECT_EQ(ChromeTraceJson(trace), json);
 }
 
 }  // namespace
