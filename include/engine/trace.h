@@ -27,19 +27,19 @@ struct TraceUse {
 };
 
 struct TraceEvent {
-  const char* name;   // of the op; static
-  const char* lane;   // name of the thread: "cpu/0", "io/1", "caller", or what NameCallerLane was given
-  int64_t begin_ns;   // of its body; on a device: of the call that issued it
-  int64_t end_ns;     // of its body
-  uint64_t op;        // number of the event in its trace, by begin_ns
-  bool skipped;       // the op did not run, and passed an error on
-  int64_t pushed_ns = -1;     // -1: before the trace began; of a node: the start of its run
-  int64_t ready_ns = 0;       // when it had been pushed, and all that it came behind had ended
-  int64_t settled_ns = -1;    // of an asynchronous op: when its Completion was called; else -1
-  const char* pusher = "";    // lane of the thread that pushed it
+  const char* name;            // of the op; static
+  const char* lane;            // name of the thread: "cpu/0", "io/1", "caller", or what NameCallerLane was given
+  int64_t begin_ns;            // of its body; on a device: of the call that issued it
+  int64_t end_ns;              // of its body
+  uint64_t op;                 // number of the event in its trace, by begin_ns
+  bool skipped;                // the op did not run, and passed an error on
+  int64_t pushed_ns = -1;      // -1: before the trace began; of a node: the start of its run
+  int64_t ready_ns = 0;        // when it had been pushed, and all that it came behind had ended
+  int64_t settled_ns = -1;     // of an asynchronous op: when its Completion was called; else -1
+  const char* pusher = "";     // lane of the thread that pushed it
   const char* plan = nullptr;  // of a node: its plan's name
-  uint64_t run = 0;           // of a node: number of its run in the trace, from 1
-  const char* file = "";      // where it was pushed or recorded
+  uint64_t run = 0;            // of a node: number of its run in the trace, from 1
+  const char* file = "";       // where it was pushed or recorded
   uint32_t line = 0;
   std::vector<uint64_t> after = {};  // the ops that it had to wait for, ascending
   std::vector<TraceUse> uses = {};
@@ -65,12 +65,12 @@ struct TraceWait {
 };
 
 struct Trace {
-  std::vector<TraceEvent> events;   // ops that have run or were skipped, by begin_ns
-  std::vector<TraceWait> waits;     // by begin_ns
-  std::vector<std::string> lanes;   // all workers of the pools, also those that ran nothing
-  int64_t length_ns = 0;            // from StartTrace to StopTrace
-  uint64_t pending = 0;             // ops that were pushed, and had not run at StopTrace
-  uint64_t left_out = 0;            // records for which there was no room (docs/limits.md)
+  std::vector<TraceEvent> events = {};  // ops that have run or were skipped, by begin_ns
+  std::vector<TraceWait> waits = {};    // by begin_ns
+  std::vector<std::string> lanes = {};  // all workers of the pools, also those that ran nothing
+  int64_t length_ns = 0;                // from StartTrace to StopTrace
+  uint64_t pending = 0;                 // ops that were pushed, and had not run at StopTrace
+  uint64_t left_out = 0;                // records for which there was no room (docs/limits.md)
 };
 
 // Names the lane of what the calling thread, which is no worker, runs from now on; without a name the lane is "caller".

@@ -235,8 +235,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
       .def("device_stats", &DeviceStatsOf, nb::sig("def device_stats(self) -> dict[str, int]"),
            "Counters of the calls that the engine itself made to its devices; bodies make more.")
       .def("start_trace", [](const PyEngine& self) { Blocking([&] { self.state->engine.StartTrace(); }); })
-      .def("stop_trace", &StopTrace,
-           "The trace as Chrome's JSON; empty of events if none is on.")
+      .def("stop_trace", &StopTrace, "The trace as Chrome's JSON; empty of events if none is on.")
       .def("describe_pending", &DescribePending,
            "Says what is pending and why: blocked Vars, the ops that own them and wait for them, missing\n"
            "completions.")

@@ -102,6 +102,9 @@ def test_an_asynchronous_op_lasts_until_its_completion(tmp_path):
         engine.push(lambda: None, reads=[v], name="behind")
         ready.wait()
         called[0]()
+        engine.wait_all()
+        engine.stop()  # the body may outlast the op, and is recorded when it returns
+        engine.start()
 
     _, trace = traced(tmp_path, push)
     at = {e.name: e for e in trace.events}

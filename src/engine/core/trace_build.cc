@@ -100,8 +100,8 @@ class Builder {
   void AddEvent(const TraceRecord& r) {
     const TraceRecord* const push = pushes_.Before(r.run ? r.run : r.op, r.begin_ns);
     const uint64_t number = trace_.events.size();
-    TraceEvent& e = trace_.events.emplace_back(TraceEvent{r.name, r.lane, r.begin_ns, r.end_ns, number,
-                                                          r.kind == TraceKind::kSkipped});
+    TraceEvent& e = trace_.events.emplace_back(
+        TraceEvent{r.name, r.lane, r.begin_ns, r.end_ns, number, r.kind == TraceKind::kSkipped});
     e.file = r.file;
     e.line = r.line;
     last_at_[r.op] = number;

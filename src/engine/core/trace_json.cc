@@ -145,7 +145,8 @@ std::string ChromeTraceJson(const Trace& trace) {
     out << (i ? "," : "");
     PutString(out, trace.lanes[i].c_str());
   }
-  out << "]},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"engine\"}}";
+  out << "]},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":"
+         "\"engine\"}}";
 
   struct Slice {
     int64_t begin, end;

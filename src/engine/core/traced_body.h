@@ -16,7 +16,7 @@ class TracedBody {
   TracedBody(const TracedBody&) = delete;
 
   bool on() const { return core_ != nullptr; }
-  void About(OpRecord* op) noexcept;                                                // a plain op, or one on a device
+  void About(OpRecord* op) noexcept;                                                   // a plain op, or one on a device
   void About(const void* key, const void* run, const char* name, Site site) noexcept;  // a node of that run
   void Touch(const char* name, uint64_t key, AccessMode mode) noexcept;
   void Begin(const char* lane) noexcept;  // null: the calling thread's

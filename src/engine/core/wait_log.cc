@@ -33,9 +33,7 @@ uint32_t ThreadNumber() noexcept {
   return mine;
 }
 
-void WaitLog::Begin() {
-  g_traces.fetch_add(1, std::memory_order_relaxed);
-}
+void WaitLog::Begin() { g_traces.fetch_add(1, std::memory_order_relaxed); }
 
 std::vector<LoggedWait> WaitLog::End(std::chrono::steady_clock::time_point since) {
   Log& log = g_log;

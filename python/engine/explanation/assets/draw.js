@@ -1,5 +1,6 @@
 // Draws the timeline. Only what is in view is looked at, and what would lie on a pixel that is painted is left out.
 const canvas = byId("canvas"), scroller = byId("scroller");
+const PAPER = 1040;  // pixels of CSS across a landscape A4 page
 const ROW = 26, AXIS = 22, GUTTER = 132;
 let theme = {}, width = 0, height = 0, forced = null;
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -33,7 +34,7 @@ function fit(target, cssWidth, cssHeight) {
   const dots = forced || window.devicePixelRatio || 1;
   target.width = Math.round(cssWidth * dots);
   target.height = Math.round(cssHeight * dots);
-  target.style.height = `${cssHeight}px`;
+  target.style.height = forced ? "auto" : `${cssHeight}px`;  // paper keeps the shape, whatever its width
   const pen = target.getContext("2d");
   pen.setTransform(dots, 0, 0, dots, 0, 0);
   pen.font = "12px system-ui, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif";
@@ -153,7 +154,7 @@ function drawLinks(pen) {
 }
 
 function drawRows() {
-  width = scroller.clientWidth;
+  width = forced ? PAPER : scroller.clientWidth;
   const whole = AXIS + rows.length * ROW + 6;
   height = forced ? whole : Math.min(whole, Math.max(200, innerHeight * 0.62));
   const pen = fit(canvas, width, height), top = forced ? 0 : scroller.scrollTop;

@@ -16,11 +16,11 @@ const steps = (() => {  // times and counts, from each time on
 })();
 
 function drawProfile() {
-  const high = 78, pen = fit(profile, profile.clientWidth, high), room = profile.clientWidth - GUTTER;
+  const high = 78, wide = forced ? PAPER : profile.clientWidth, pen = fit(profile, wide, high), room = wide - GUTTER;
   const x = (time) => GUTTER + (time + margin) / (D.length + 2 * margin) * room;
   const top = Math.max(D.workers, Math.min(steps.most, 4 * D.workers)) * 1.15, y = (n) => high - 4 - Math.min(n, top) / top * (high - 14);
   pen.fillStyle = theme.card;
-  pen.fillRect(0, 0, profile.clientWidth, high);
+  pen.fillRect(0, 0, wide, high);
   // A column shows the mean of what ran in it, so that nothing depends on which op a pixel meets.
   const columns = new Float64Array(Math.ceil(room) + 1);
   const per = (D.length + 2 * margin) / room;
@@ -44,7 +44,7 @@ function drawProfile() {
   const line = (n, text, ink, dash) => {
     pen.strokeStyle = ink;
     pen.setLineDash(dash);
-    pen.beginPath(); pen.moveTo(GUTTER, y(n)); pen.lineTo(profile.clientWidth, y(n)); pen.stroke();
+    pen.beginPath(); pen.moveTo(GUTTER, y(n)); pen.lineTo(wide, y(n)); pen.stroke();
     pen.setLineDash([]);
     if (labelled.some((at) => Math.abs(at - y(n)) < 13)) return;
     labelled.push(y(n));
@@ -54,11 +54,11 @@ function drawProfile() {
   };
   line(D.workers, `${D.workers} worker${D.workers === 1 ? "" : "s"}`, theme.soft, [4, 3]);
   if (D.parallelism < top) line(D.parallelism, `work/path ${Number(D.parallelism.toPrecision(3))}`, theme.accent, [2, 3]);
-  const left = Math.max(x(view.begin), GUTTER), right = Math.min(x(view.end), profile.clientWidth);
+  const left = Math.max(x(view.begin), GUTTER), right = Math.min(x(view.end), wide);
   if (right - left < room - 2 && !forced) {
     pen.fillStyle = isDark() ? "#0008" : "#fff9";
     pen.fillRect(GUTTER, 0, left - GUTTER, high);
-    pen.fillRect(right, 0, profile.clientWidth - right, high);
+    pen.fillRect(right, 0, wide - right, high);
     pen.strokeStyle = theme.focus;
     pen.strokeRect(left + 0.5, 0.5, Math.max(right - left - 1, 1), high - 1);
   }
