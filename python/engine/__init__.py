@@ -67,12 +67,12 @@ from .defaults import (
     wait_all,
 )
 from .errors import *  # noqa: F403 - its __all__: the kinds of errors
-from .explanation import Explanation, TraceExplanation, explain
+from .explanation import Explanation, TraceEvent, TraceExplanation, TraceWait, explain
 from .graphs import Hybrid, graph, hybridize
 from .monitoring import live, metrics
 from .ops import Op, op
 from .options import init
-from .tracing import Trace, TraceEvent, TraceWait, trace
+from .tracing import Trace, trace
 from .values import Value, value
 
 __all__ = [

@@ -22,7 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     top = commands.add_parser("top", help="watch a program that called engine.metrics.serve()")
     top.add_argument("address", help="what serve() returned: http://127.0.0.1:PORT")
     top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS")
-    top.add_argument("--rounds", type=int, metavar="N", help="stop after so many looks; default: when it ends, or Ctrl-C")
+    top.add_argument(
+        "--rounds", type=int, metavar="N", help="stop after so many looks; default: when it ends, or Ctrl-C"
+    )
     args = parser.parse_args(arguments)
     try:
         return {"explain": _explain, "demo": _demo, "top": _top}[args.command](args)

@@ -69,7 +69,11 @@ class Trace:
 
     def __repr__(self) -> str:
         d = self.data
-        return f"<engine.trace {d.name!r}, {len(d.events)} ops in {d.length:.6g} s>" if d.length else "<engine.trace, not ended>"
+        return (
+            f"<engine.trace {d.name!r}, {len(d.events)} ops in {d.length:.6g} s>"
+            if d.length
+            else "<engine.trace, not ended>"
+        )
 
     def _repr_html_(self) -> str | None:
         return self.explain()._repr_html_() if self.events else None

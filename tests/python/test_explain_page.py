@@ -41,7 +41,10 @@ def browse(tmp_path, page, *options, script=""):
     return done.stdout.decode(errors="replace")
 
 
-PRESS = "const press = (key) => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));" "const said = []; "
+PRESS = (
+    "const press = (key) => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));"
+    "const said = []; "
+)
 TELL = "document.body.dataset.said = JSON.stringify(said);"
 SAID = "said.push(document.getElementById('said').textContent);"
 

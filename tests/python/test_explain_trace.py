@@ -14,7 +14,9 @@ from engine.explanation.model import TraceData, TraceEvent, TraceWait, parse
 
 
 def op(number, name, lane, begin, end, after=(), ready=None, pushed=0.0):
-    return TraceEvent(name, lane, begin, end, number, False, pushed, begin if ready is None else ready, after=tuple(after))
+    return TraceEvent(
+        name, lane, begin, end, number, False, pushed, begin if ready is None else ready, after=tuple(after)
+    )
 
 
 def data(*events, waits=(), lanes=("cpu/0", "cpu/1")):
@@ -45,7 +47,10 @@ def test_an_event_names_what_it_came_behind_and_its_vars(tmp_path):
     at = {e.name: e for e in trace.events}
     assert at["left"].after == at["right"].after == (at["top"].op,)
     assert set(at["bottom"].after) == {at["left"].op, at["right"].op}
-    assert [(role, name) for role, _, name in at["left"].uses] in ([("reads", "a"), ("writes", "b")], [("writes", "b"), ("reads", "a")])
+    assert [(role, name) for role, _, name in at["left"].uses] in (
+        [("reads", "a"), ("writes", "b")],
+        [("writes", "b"), ("reads", "a")],
+    )
     for e in trace.events:
         assert e.pushed is not None and 0 <= e.pushed <= e.ready <= e.begin <= e.end
         assert e.pusher.startswith("caller") and "test_explain_trace.py" in e.site
@@ -190,7 +195,9 @@ def test_a_worker_is_idle_by_dispatch_while_an_op_is_ready():
 
 def test_a_worker_is_idle_because_a_stage_is_empty_only_while_nothing_is_pushed():
     waits = [TraceWait("stage empty", "batches", "caller", 1, 3)]
-    a = analysis.analyse(data(op(0, "a", "cpu/0", 0, 2), op(1, "b", "cpu/0", 4, 5, pushed=4.0, ready=4.0), waits=waits))
+    a = analysis.analyse(
+        data(op(0, "a", "cpu/0", 0, 2), op(1, "b", "cpu/0", 4, 5, pushed=4.0, ready=4.0), waits=waits)
+    )
     assert idle_of(a, "cpu/0") == [(2, 3, "stage empty"), (3, 4, "nothing ready")]
 
 
@@ -248,7 +255,10 @@ def test_the_page_is_one_file_that_loads_nothing(tmp_path):
     assert "@@" not in page and page.count("<canvas") == 2
 
 
-@pytest.mark.parametrize("name", ["</script><script>document.title='bad'</script>", "<b>&amp;\"'", "caf\u00e9 \u2028 \U0001f600", "@@data@@"])
+@pytest.mark.parametrize(
+    "name",
+    ["</script><script>document.title='bad'</script>", "<b>&amp;\"'", "caf\u00e9 \u2028 \U0001f600", "@@data@@"],
+)
 def test_no_name_of_an_op_breaks_the_page(name):
     page = engine.explain(data(op(0, name, "cpu/0", 0, 1))).html()
     elements = Elements()
@@ -325,7 +335,10 @@ def file_with(*events, **other):
         (file_with({**SLICE, "args": {}}), "event 1 is malformed: lacks 'uses'"),
         (file_with("slice"), "event 1 is malformed"),
         (file_with({**SLICE, "args": {**SLICE["args"], "op": 3}}), "not numbered from 0 on"),
-        (file_with({**SLICE, "args": {**SLICE["args"], "after": [0]}}), "comes behind an op that does not come before it"),
+        (
+            file_with({**SLICE, "args": {**SLICE["args"], "after": [0]}}),
+            "comes behind an op that does not come before it",
+        ),
         (file_with({**SLICE, "args": {**SLICE["args"], "after": [-1]}}), "-1 is no number of an op"),
         (file_with({**SLICE, "cat": "wait", "args": {"cause": "mood", "for": ""}}), "'mood' is no cause"),
         (file_with(SLICE, length="long"), "'otherData' is wrong"),
@@ -359,13 +372,19 @@ def test_what_is_no_trace_and_no_plan_is_refused():
 
 
 def command(*arguments, cwd=None):
-    return subprocess.run([sys.executable, "-m", "engine", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        [sys.executable, "-m", "engine", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=100
+    )
 
 
 def test_the_command_explains_a_trace_and_writes_the_page(tmp_path):
     path, _ = traced(tmp_path, diamond)
     done = command("explain", path, "--html", tmp_path / "page.html")
-    assert done.returncode == 0 and "critical path 3 ops" in done.stdout and (tmp_path / "page.html").as_uri() in done.stdout
+    assert (
+        done.returncode == 0
+        and "critical path 3 ops" in done.stdout
+        and (tmp_path / "page.html").as_uri() in done.stdout
+    )
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 

@@ -51,7 +51,12 @@ def test_prometheus_text_follows_the_format():
         assert name in typed and (typed[name] == "gauge" or name.endswith("_total"))
         seen.add(name)
     assert seen == set(typed) and text.endswith("\n")
-    assert {"engine_pushed_total", "engine_pending", "engine_stage_fill", "engine_stage_producer_wait_seconds_total"} <= seen
+    assert {
+        "engine_pushed_total",
+        "engine_pending",
+        "engine_stage_fill",
+        "engine_stage_producer_wait_seconds_total",
+    } <= seen
     assert 'stage="a \\"b\\" \\\\ c"' in text
     assert read(text)["engine_workers"] == engine.default().workers
 
@@ -98,7 +103,11 @@ def test_the_table_has_rates_queues_and_stages():
 def test_the_table_says_that_nothing_has_ended_for_long():
     watch = watching._Watch()
     states = [watch.look(sample(time, 10, 3))[0][2][0][-1] for time in (0, 4, 6, 9)]
-    assert states[:2] == ["running", "running"] and states[2].startswith("STALLED for 6 s") and states[3].startswith("STALLED for 9 s")
+    assert (
+        states[:2] == ["running", "running"]
+        and states[2].startswith("STALLED for 6 s")
+        and states[3].startswith("STALLED for 9 s")
+    )
     assert watch.look(sample(10, 11, 3))[0][2][0][-1] == "running"
 
 
@@ -135,7 +144,9 @@ def test_live_shows_a_table_while_the_block_runs(capfd):
 def test_without_rich_the_message_says_what_to_install(monkeypatch):
     for name in ("rich", "rich.console", "rich.live", "rich.table"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(engine.UsageError, match=r"pip install 'engine\[plot\]'.*engine.metrics\(\) has the same numbers"):
+    with pytest.raises(
+        engine.UsageError, match=r"pip install 'engine\[plot\]'.*engine.metrics\(\) has the same numbers"
+    ):
         engine.live()
 
 
@@ -154,7 +165,9 @@ def test_top_watches_another_program(tmp_path):
     assert "pending" in done.stderr
 
 
-@pytest.mark.parametrize(("address", "said"), [("localhost", "is no address"), ("http://127.0.0.1:1", "nobody answers")])
+@pytest.mark.parametrize(
+    ("address", "said"), [("localhost", "is no address"), ("http://127.0.0.1:1", "nobody answers")]
+)
 def test_top_says_what_is_wrong_with_an_address(address, said):
     pytest.importorskip("rich", reason="the live table needs rich")
     with pytest.raises(engine.UsageError, match=said):

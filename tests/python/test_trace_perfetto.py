@@ -25,7 +25,7 @@ def trace_file(tmp_path):
         a, b = engine.Var("a"), engine.Var("b")
         for _ in range(5):
             engine.push(lambda: None, writes=[a], name="write")
-            engine.push(lambda: None, reads=[a], updates=[b], name="read \"quoted\"")
+            engine.push(lambda: None, reads=[a], updates=[b], name='read "quoted"')
         engine.push(lambda: a.wait(), name="waits inside")
         step(1)
         engine.wait_all()

@@ -43,4 +43,6 @@ def explain(what: Any) -> Any:
     data = getattr(what, "data", what)
     if isinstance(data, TraceData):
         return TraceExplanation(data)
-    raise TypeError(f"explain: a {type(what).__name__} is no hybridized function, no plan, no trace and no path of one")
+    raise TypeError(
+        f"explain: a {type(what).__name__} is no hybridized function, no plan, no trace and no path of one"
+    )

@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     """All ops of one name."""
 
     name: str
-    count: int
+    calls: int
     total: float
     longest: float
     on_path: float  # seconds on the critical path
@@ -124,7 +124,7 @@ def shares(steps: list[tuple[float, int]], begin: float, end: float) -> list[flo
 
 
 def pool_of(lane: str) -> str:
-    """"cpu" of "cpu/0"."""
+    """ "cpu" of "cpu/0"."""
     return lane.rpartition("/")[0] or lane
 
 
@@ -137,7 +137,7 @@ def worker_lanes(data: TraceData) -> list[str]:
 
 
 def natural(lane: str) -> tuple[str, int]:
-    """"cpu/10" comes behind "cpu/9"."""
+    """ "cpu/10" comes behind "cpu/9"."""
     pool, _, number = lane.rpartition("/")
     return (pool, int(number)) if number.isdigit() else (lane, -1)
 
@@ -152,31 +152,19 @@ def idle_times(data: TraceData, lanes: list[str], begin: float, end: float) -> l
     pending: dict[str, list[Interval]] = {}
     for lane, events in by_lane.items():
         free = begin
-        for e in events:
-            if e.ready < free:
-                queued.setdefault(pool_of(lane), []).append((e.ready, min(free, e.begin)))
-            pending.setdefault(pool_of(lane), []).append((e.pushed or 0.0, e.ready))
-            free = max(free, e.end)
-    empty = union((w.begin, w.end) for w in data.waits if w.cause == "stage empty")
-    out: list[Idle] = []
+        for op in events:
+            if op.ready < free:
+                queued.setdefault(pool_of(lane), []).append((op.ready, min(free, op.begin)))
+            pending.setdefault(pool_of(lane), []).append((op.pushed or 0.0, op.ready))
+            free = max(free, op.end)
     ready = {pool: union(times) for pool, times in queued.items()}
     blocked = {pool: union(times) for pool, times in pending.items()}
+    empty = union((w.begin, w.end) for w in data.waits if w.cause == "stage empty")
+    out: list[Idle] = []
     for lane, events in by_lane.items():
         pool = pool_of(lane)
-        free = begin
-        for e in [*events, None]:
-            start = e.begin if e else end
-            if start > free:
-                own = min(max(e.ready, free), start) if e else start
-                gap = [(free, own)]
-                if own < start:
-                    out.append(Idle(lane, own, start, "dispatch"))
-                for cause, times in (("dispatch", ready.get(pool, [])), ("dependency", blocked.get(pool, [])),
-                                     ("stage empty", empty)):  # fmt: skip
-                    inside, gap = split(gap, times)
-                    out += [Idle(lane, a, b, cause) for a, b in inside]
-                out += [Idle(lane, a, b, "nothing ready") for a, b in gap if b > a]
-            free = max(free, e.end if e else end)
+        causes = [("dispatch", ready.get(pool, [])), ("dependency", blocked.get(pool, [])), ("stage empty", empty)]
+        out += idle_of_lane(lane, events, begin, end, causes)
     workers = set(lanes)
     for w in data.waits:
         if w.cause == "gil" and w.lane in workers:
@@ -184,6 +172,29 @@ def idle_times(data: TraceData, lanes: list[str], begin: float, end: float) -> l
         elif w.cause == "stage full" and w.lane not in workers:
             out.append(Idle(w.lane, max(w.begin, begin), min(w.end, end), "stage full"))
     return sorted(merged(i for i in out if i.end > i.begin), key=lambda i: i.begin)
+
+
+def idle_of_lane(lane: str, events: list[TraceEvent], begin: float, end: float,
+                 causes: list[tuple[str, list[Interval]]]) -> list[Idle]:  # fmt: skip
+    """The times between a worker's ops. The first cause holds whose times a moment lies in."""
+    out: list[Idle] = []
+
+    def gap(start: float, stop: float) -> None:
+        pieces = [(start, stop)]
+        for cause, times in causes:
+            inside, pieces = split(pieces, times)
+            out.extend(Idle(lane, a, b, cause) for a, b in inside)
+        out.extend(Idle(lane, a, b, "nothing ready") for a, b in pieces)
+
+    free = begin
+    for op in events:
+        if op.begin > free:
+            own = min(max(op.ready, free), op.begin)  # from here on its next op was ready
+            gap(free, own)
+            out.append(Idle(lane, own, op.begin, "dispatch"))
+        free = max(free, op.end)
+    gap(free, end)
+    return out
 
 
 def merged(idle: Iterable[Idle]) -> list[Idle]:

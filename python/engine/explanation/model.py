@@ -92,7 +92,9 @@ def parse(text: bytes | str, name: str) -> TraceData:
         kind = "a Chrome trace of another program" if _is_chrome(root) else "no Chrome trace at all"
         raise UsageError(f"{name}: is {kind}; engine.explain reads the files that engine.trace(path) writes")
     if other.get("format") != 2:
-        raise UsageError(f"{name}: has format {other.get('format')!r}, and this version of engine reads format 2; trace again")
+        raise UsageError(
+            f"{name}: has format {other.get('format')!r}, and this version of engine reads format 2; trace again"
+        )
     if not isinstance(root.get("traceEvents"), list):
         raise UsageError(f"{name}: has no list 'traceEvents'")
     return _Reader(name).trace(other, root["traceEvents"])
@@ -105,7 +107,7 @@ def _is_chrome(root: Any) -> bool:
 
 def _broken(text: bytes | str, name: str, error: ValueError) -> str:
     start, end = text.lstrip()[:12], text.rstrip()[-2:]
-    begins, ends = (start[:1], end) if isinstance(text, str) else (start[:1].decode("latin1"), end.decode("latin1"))
+    begins, ends = (part if isinstance(part, str) else part.decode("latin1") for part in (start[:1], end))
     if begins == "{" and ends != "]}":
         return f"{name}: is cut off after {len(text)} bytes: whoever wrote or copied it did not finish; trace again"
     return f"{name}: is no JSON: {error}"
@@ -143,7 +145,9 @@ class _Reader:
             raise UsageError(f"{self.name}: its ops are not numbered from 0 on without gaps; events are missing")
         for e in events:
             if any(not 0 <= before < e.op for before in e.after):
-                raise UsageError(f"{self.name}: op {e.op} ('{e.name}') comes behind an op that does not come before it")
+                raise UsageError(
+                    f"{self.name}: op {e.op} ('{e.name}') comes behind an op that does not come before it"
+                )
         try:
             length = _micros(other["length"])
             counts = [int(other[key]) for key in ("pending", "left_out")]

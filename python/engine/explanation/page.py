@@ -114,7 +114,9 @@ def _figures(a: Analysis) -> str:
                                       f"{a.work / a.span if a.span else 1:.3g}"),
         ("of the best", f"{a.bound / a.makespan if a.makespan else 1:.0%}", f"no schedule takes less than {duration(a.bound)}"),
     ]  # fmt: skip
-    return "\n".join(f"<div><dt>{name}</dt><dd>{value}<small>{html.escape(what)}</small></dd></div>" for name, value, what in tiles)
+    return "\n".join(
+        f"<div><dt>{name}</dt><dd>{value}<small>{html.escape(what)}</small></dd></div>" for name, value, what in tiles
+    )
 
 
 def _row(cells: Iterable[str], first: str = "th scope=row") -> str:
@@ -152,7 +154,7 @@ def _kinds(a: Analysis) -> str:
     rows = "\n".join(_row((
         f'<button data-find="{html.escape(k.name)}"><i class="kind" data-name="{html.escape(k.name or "op")}"></i>'
         f'{html.escape(k.name or "op")}</button>',
-        f"{k.count:,}", duration(k.total), duration(k.total / k.count), duration(k.longest), duration(k.on_path) if k.on_path else "",
+        f"{k.calls:,}", duration(k.total), duration(k.total / k.calls), duration(k.longest), duration(k.on_path) if k.on_path else "",
         duration(k.queued))) for k in a.kinds[:200])  # fmt: skip
     more = f"<p>and {len(a.kinds) - 200:,} more kinds</p>" if len(a.kinds) > 200 else ""
     heads = "".join(f"<td>{head}</td>" for head in ("count", "total", "mean", "longest", "on the path", "queued"))

@@ -72,6 +72,7 @@ def svg(names: list[str], edges: Edges, nodes: list[tuple[str, str, list[tuple[s
         column[n] = 1 + max((column[a] for a, b in edges if b == n), default=-1)
         columns.setdefault(column[n], []).append(n)
     for c in sorted(columns):  # beside the middle of what they depend on
+
         def middle(n: int) -> float:
             before = [place[a] for a, b in edges if b == n]
             return sum(before) / len(before) if before else 0.0

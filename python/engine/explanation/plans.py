@@ -47,13 +47,17 @@ class Explanation:
         return where
 
     def _repr_html_(self) -> str:
-        return page.embedded(self._analysis()) if any(end for _, end, _ in self.times) else pictures.plan_html(self.plan)
+        return (
+            page.embedded(self._analysis()) if any(end for _, end, _ in self.times) else pictures.plan_html(self.plan)
+        )
 
     def _analysis(self) -> analysis.Analysis:
         """The timed run, as if it had been traced."""
         ran = sorted((begin, end, worker, n) for n, (begin, end, worker) in enumerate(self.times) if end)
         if not ran:
-            raise UsageError(f"explain: no run of plan '{self.plan.name}' was timed; call .profile(...) once, or trace runs")
+            raise UsageError(
+                f"explain: no run of plan '{self.plan.name}' was timed; call .profile(...) once, or trace runs"
+            )
         start, place = ran[0][0], {n: i for i, (*_, n) in enumerate(ran)}
         after: dict[int, list[int]] = {}
         for a, b in self.plan.edges:
@@ -88,6 +92,7 @@ class Explanation:
                       edgecolor="white", color="tab:red" if n in on_path else "tab:blue")  # fmt: skip
         axes.set_yticks(range(len(rows)), [f"worker {row}" if row >= 0 else "caller" for row in rows])
         axes.set_xlabel("ms; red: the critical path")
-        axes.set_title(f"{self.plan.name}: {self.makespan * 1e3:.3f} ms, {self.makespan / self.bound:.2f} of the bound")
+        axes.set_title(
+            f"{self.plan.name}: {self.makespan * 1e3:.3f} ms, {self.makespan / self.bound:.2f} of the bound"
+        )
         figure.savefig(path, dpi=120)
-

@@ -16,7 +16,7 @@ ADVICE = {
 
 
 def duration(seconds: float) -> str:
-    """"1.23 ms": three digits, and the unit that suits."""
+    """ "1.23 ms": three digits, and the unit that suits."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if abs(seconds) * scale >= 1:
             return f"{seconds * scale:.3g} {unit}" if abs(seconds) * scale < 1000 else f"{seconds * scale:.0f} {unit}"
@@ -49,8 +49,10 @@ def text(a: Analysis) -> str:
     lines += _path(a)
     lines.append(f"  {'op':<24} {'count':>8} {'total':>9} {'mean':>9} {'longest':>9} {'on path':>9} {'queued':>9}")
     for kind in a.kinds[:12]:
-        figures = (kind.total, kind.total / kind.count, kind.longest, kind.on_path, kind.queued)
-        lines.append(f"  {_short(kind.name, 24):<24} {kind.count:>8,} " + " ".join(f"{duration(x):>9}" for x in figures))
+        figures = (kind.total, kind.total / kind.calls, kind.longest, kind.on_path, kind.queued)
+        lines.append(
+            f"  {_short(kind.name, 24):<24} {kind.calls:>8,} " + " ".join(f"{duration(x):>9}" for x in figures)
+        )
     if len(a.kinds) > 12:
         lines.append(f"  and {len(a.kinds) - 12} more kinds")
     return "\n".join([*lines, *_notes(a)]) + "\n"
@@ -63,7 +65,9 @@ def _idle(a: Analysis) -> list[str]:
         return ["  idle          never", *full]
     causes = sorted(a.idle_by_cause.items(), key=lambda item: -item[1])
     lines = [f"  idle          {duration(idle)} of {duration(a.makespan * len(a.workers))}"]
-    lines += [f"    {cause:<14}{duration(seconds):>9} {seconds / idle:>5.0%}  {IDLE[cause]}" for cause, seconds in causes]
+    lines += [
+        f"    {cause:<14}{duration(seconds):>9} {seconds / idle:>5.0%}  {IDLE[cause]}" for cause, seconds in causes
+    ]
     if idle > 0.1 * a.makespan * len(a.workers):
         lines.append(f"    most of it: {ADVICE[causes[0][0]]}")
     return lines + full
@@ -82,7 +86,9 @@ def _notes(a: Analysis) -> list[str]:
     if skipped:
         notes.append(f"  {plural(skipped, 'op')} did not run, because of an error or a cancel")
     if a.data.pending:
-        notes.append(f"  {plural(a.data.pending, 'op')} had not run when the trace ended; wait_all() inside the block shows all")
+        notes.append(
+            f"  {plural(a.data.pending, 'op')} had not run when the trace ended; wait_all() inside the block shows all"
+        )
     if a.data.left_out:
         notes.append(f"  {plural(a.data.left_out, 'record')} found no room (docs/limits.md): trace less at once")
     return notes

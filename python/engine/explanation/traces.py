@@ -19,8 +19,12 @@ class TraceExplanation:
 
     def __init__(self, data: model.TraceData) -> None:
         if not data.events:
-            held = f"; {data.pending} were pushed and had not run: end the block with wait_all()" if data.pending else ""
-            raise UsageError(f"explain: no op ended while '{data.name}' was recorded{held or ', so there is nothing to explain'}")
+            held = (
+                f"; {data.pending} were pushed and had not run: end the block with wait_all()" if data.pending else ""
+            )
+            raise UsageError(
+                f"explain: no op ended while '{data.name}' was recorded{held or ', so there is nothing to explain'}"
+            )
         self.analysis = analysis.analyse(data)
 
     @classmethod

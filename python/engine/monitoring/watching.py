@@ -59,13 +59,23 @@ def tables(before: Sample, now: Sample, stalled: float) -> list[tuple[str, list[
         return (now.counters.get(name, 0) - before.counters.get(name, 0)) / seconds
 
     pending = int(now.counters.get("pending", 0))
-    state = f"STALLED for {stalled:.0f} s: engine.describe_pending() says why" if stalled >= 5 else "running" if pending else "idle"
+    state = (
+        f"STALLED for {stalled:.0f} s: engine.describe_pending() says why"
+        if stalled >= 5
+        else "running" if pending else "idle"
+    )
     engine = [[f"{rate('completed'):,.0f}/s", f"{rate('pushed'):,.0f}/s", f"{pending:,}", f"{rate('skipped'):,.0f}/s",
                f"{now.counters.get('backpressure_waits', 0):,.0f}", f"{now.counters.get('unseen_errors', 0):,.0f}", state]]  # fmt: skip
     out = [("engine", ["ended", "pushed", "pending", "skipped", "waits for room", "errors unseen", "state"], engine)]
     if now.ops:
         rows = sorted(now.ops.items(), key=lambda item: -item[1][1])[:15]
-        out.append(("ops", ["op", "rate", "workers busy"], [[name, f"{n:,.0f}/s", f"{busy:.2f}"] for name, (n, busy) in rows]))
+        out.append(
+            (
+                "ops",
+                ["op", "rate", "workers busy"],
+                [[name, f"{n:,.0f}/s", f"{busy:.2f}"] for name, (n, busy) in rows],
+            )
+        )
     if now.stages:
         rows_of_stages = []
         for name, told in now.stages.items():
@@ -172,10 +182,14 @@ def live(interval: float = 1.0, ops: bool = True, engine: _core.Engine | None = 
     return Live(interval, ops, engine)
 
 
-def watch(address: str, interval: float = 1.0, rounds: int | None = None, show: Callable[..., Any] | None = None) -> None:
+def watch(
+    address: str, interval: float = 1.0, rounds: int | None = None, show: Callable[..., Any] | None = None
+) -> None:
     """What ``python -m engine top`` does: the table of a program that called ``engine.metrics.serve()``, until it ends."""
     if not re.match(r"https?://", address):
-        raise UsageError(f"{address!r} is no address; what engine.metrics.serve().url says is expected: http://127.0.0.1:PORT")
+        raise UsageError(
+            f"{address!r} is no address; what engine.metrics.serve().url says is expected: http://127.0.0.1:PORT"
+        )
     if not interval > 0:
         raise UsageError(f"--interval is {interval}; more than 0 seconds are expected")
     looks, wait, seen = _Watch(), threading.Event(), 0
@@ -189,6 +203,8 @@ def watch(address: str, interval: float = 1.0, rounds: int | None = None, show: 
             except OSError as error:
                 if seen:
                     return  # the program has ended
-                raise UsageError(f"nobody answers at {address}: {error}; the program calls engine.metrics.serve()") from None
+                raise UsageError(
+                    f"nobody answers at {address}: {error}; the program calls engine.metrics.serve()"
+                ) from None
             (show or screen.show)(looks.look(sample_of(text)))
             seen += 1

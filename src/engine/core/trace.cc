@@ -1,6 +1,7 @@
 // Tracing: starts and stops it, and adds records to the rings of the threads (trace_recorder.h).
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "core/core.h"
 #include "core/trace_build.h"
@@ -78,48 +79,64 @@ void EngineCore::TraceSettled(const OpRecord* op) noexcept try {
 } catch (const std::bad_alloc&) {
 }
 
+struct TracedBody::State {
+  EngineCore& core;
+  TraceRecord record = {};
+  std::vector<TraceTouch> touches = {};
+  bool begun = false;
+  const char* outer_lane = nullptr;
+  Clock::time_point begin = {};
+};
+
+void TracedBody::Open(EngineCore& core) noexcept { state_ = new (std::nothrow) State{core}; }
+
+void TracedBody::Close() noexcept {
+  Finish();
+  delete state_;
+}
+
 void TracedBody::About(OpRecord* op) noexcept try {
   const auto owner = KindOf(op).owner;
   About(op, owner ? owner(op) : nullptr, op->extra.name, op->site());
-  AddVars(op, touches_);
+  AddVars(op, state_->touches);
 } catch (const std::bad_alloc&) {
 }
 
 void TracedBody::About(const void* key, const void* run, const char* name, Site site) noexcept {
-  record_.op = key;
-  record_.run = run;
-  record_.name = name;
-  record_.file = site.file;
-  record_.line = site.line;
+  TraceRecord& record = state_->record;
+  record.op = key;
+  record.run = run;
+  record.name = name;
+  record.file = site.file;
+  record.line = site.line;
 }
 
 void TracedBody::Touch(const char* name, uint64_t key, AccessMode mode) noexcept try {
-  touches_.push_back({name, key, mode});
+  state_->touches.push_back({name, key, mode});
 } catch (const std::bad_alloc&) {
 }
 
-void TracedBody::Begin(const char* lane) noexcept {
-  if (!core_) return;
-  outer_lane_ = t_body_lane;
+void TracedBody::Start(const char* lane) noexcept {
+  state_->outer_lane = t_body_lane;
   if (lane) t_body_lane = lane;
-  begun_ = true;
-  begin_ = Clock::now();
+  state_->begun = true;
+  state_->begin = Clock::now();
 }
 
-void TracedBody::End() noexcept try {
-  if (!core_ || !begun_) return;
-  begun_ = false;
-  record_.lane = LaneHere();
-  record_.thread = ThreadNumber();
-  t_body_lane = outer_lane_;
-  core_->AddTrace(record_, begin_, touches_);
+void TracedBody::Finish() noexcept try {
+  if (!std::exchange(state_->begun, false)) return;
+  state_->record.lane = LaneHere();
+  state_->record.thread = ThreadNumber();
+  t_body_lane = state_->outer_lane;
+  state_->core.AddTrace(state_->record, state_->begin, state_->touches);
 } catch (const std::bad_alloc&) {
 }
 
 void TracedBody::Skip(const char* lane) noexcept {
-  record_.kind = TraceKind::kSkipped;
-  Begin(lane);
-  End();
+  if (!state_) return;
+  state_->record.kind = TraceKind::kSkipped;
+  Start(lane);
+  Finish();
 }
 
 }  // namespace engine::detail

@@ -9,11 +9,11 @@
 
 namespace engine::detail {
 
-// What `start` was: the trace's beginning.
+// `start`: when the trace began.
 Trace BuildTrace(TraceRecords recorded, const std::vector<LoggedWait>& waits,
                  std::chrono::steady_clock::time_point start);
 
-// Puts `number` behind the lane of an unnamed thread: "caller", "caller 2", "caller 3".
+// The lane of the unnamed thread `number`, counted from 0: "caller", "caller 2", "caller 3".
 const char* UnnamedLane(size_t number);
 
 }  // namespace engine::detail

@@ -11,25 +11,41 @@ namespace engine::detail {
 
 class TracedBody {
  public:
-  explicit TracedBody(EngineCore& core) : core_(core.tracing() ? &core : nullptr) {}
-  ~TracedBody() { End(); }
+  // While no trace is on this is a null pointer, and each call below a branch on it.
+  explicit TracedBody(EngineCore& core) noexcept {
+    if (core.tracing()) [[unlikely]]
+      Open(core);
+  }
+  ~TracedBody() {
+    if (state_) [[unlikely]]
+      Close();
+  }
   TracedBody(const TracedBody&) = delete;
 
-  bool on() const { return core_ != nullptr; }
+  bool on() const { return state_ != nullptr; }
+  // These need a trace that is on.
   void About(OpRecord* op) noexcept;                                                   // a plain op, or one on a device
   void About(const void* key, const void* run, const char* name, Site site) noexcept;  // a node of that run
   void Touch(const char* name, uint64_t key, AccessMode mode) noexcept;
-  void Begin(const char* lane) noexcept;  // null: the calling thread's
-  void End() noexcept;
+  // `lane` null: the calling thread's.
+  void Begin(const char* lane) noexcept {
+    if (state_) [[unlikely]]
+      Start(lane);
+  }
+  void End() noexcept {
+    if (state_) [[unlikely]]
+      Finish();
+  }
   void Skip(const char* lane) noexcept;  // instead of both
 
  private:
-  EngineCore* core_;
-  bool begun_ = false;
-  TraceRecord record_;
-  std::vector<TraceTouch> touches_;
-  const char* outer_lane_ = nullptr;
-  Clock::time_point begin_{};
+  struct State;
+  void Open(EngineCore& core) noexcept;
+  void Close() noexcept;
+  void Start(const char* lane) noexcept;
+  void Finish() noexcept;
+
+  State* state_ = nullptr;
 };
 
 // A record with the calling thread's lane.

@@ -4,7 +4,6 @@
 // as far as they are known, so that a bulk waits once for each lane. Left out is what the lane is behind already, what
 // has retired, and what the wait for another lane brings along: the rest is the least that orders the op.
 #include <algorithm>
-#include <optional>
 
 #include "core/completion_state.h"
 #include "core/traced_body.h"
@@ -302,10 +301,10 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   const char* const name = op->extra.name;
   BodyFrame frame{&core_, op, t_frame};
   t_frame = &frame;
-  std::optional<TracedBody> traced;
-  if (!KindOf(op).trace && core_.tracing()) {  // else its body does it
-    traced.emplace(core_).About(op);
-    traced->Begin(on->name.c_str());
+  TracedBody traced(core_);
+  if (traced.on() && !KindOf(op).trace) {  // else its body does it
+    traced.About(op);
+    traced.Begin(on->name.c_str());
   }
   RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
   Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
@@ -334,7 +333,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     }
   }
   t_frame = frame.outer;
-  traced.reset();
+  traced.End();
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   if (!async) return Settle(now, op, error, t_role_lent ? nullptr : worker);
   EngineCore::NoteReturned(ours);
@@ -354,7 +353,7 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
       trace(core_, op, lane_name);
     } else {
       TracedBody traced(core_);
-      traced.About(op);
+      if (traced.on()) traced.About(op);
       traced.Begin(lane_name);
     }
   }
