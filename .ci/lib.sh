@@ -23,6 +23,9 @@ pkg-config    has pkg-config'
 NEEDS_PYTHON='
 python3-venv  find_python
 python3-dev   find_python'
+# A browser, in which tests look at the page of engine.explain.
+NEEDS_PAGE='
+chromium  has chromium'
 NEEDS_CHECK='
 clang-16            has clang++-16
 libclang-rt-16-dev  ls /usr/lib/llvm-16/lib/clang/16*/lib/linux/libclang_rt.tsan-*.a

@@ -132,6 +132,11 @@ def main():
         spans = [(e.name, e.lane, e.begin, e.end) for e in trace.events]
         picture.draw(picture_path, clock.spans, spans, epochs, f"336,776 flights, small DLRM: {verdict}")
         print(f"demo: {picture_path} shows the schedule; {args.out / 'trace.json'} opens in ui.perfetto.dev")
+    told = engine.explain(trace)
+    page = told.write(args.out / "timeline.html")
+    causes = sorted(told.analysis.idle_by_cause.items(), key=lambda item: -item[1])[:2]
+    print(f"demo: the last epoch was idle by {' and '.join(cause for cause, _ in causes) or 'nothing'}; look at its timeline "
+          f"in a browser: {page.resolve().as_uri()}")  # fmt: skip
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     if load > cores + 0.5:
         print(

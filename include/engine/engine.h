@@ -155,8 +155,10 @@ class Engine final : public Submitter {
   // Device `index`, the one that Gpu(index) names. UsageError if there is none.
   Device& device(int index) const;
 
+  // Ends the trace before, if one is on.
   void StartTrace();
-  std::vector<TraceEvent> StopTrace();
+  // Empty if no trace is on.
+  Trace StopTrace();
 
   // What is pending and why, as the watchdog prints it: each blocked Var with the op that owns it and the ops that wait
   // for it, and each completion that has not come, with the lines of the pushes. Holds up pushes for a moment.

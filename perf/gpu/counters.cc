@@ -37,7 +37,7 @@ std::vector<Counter> Bulks(Target& target) {
   busy.Release();
   rig.UntilIssued();
   rig.eng.WaitAll();
-  const auto trace = rig.eng.StopTrace();
+  const auto trace = rig.eng.StopTrace().events;
   const auto named =
       std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
   const DeviceCounts counts = rig.counts();
@@ -348,7 +348,7 @@ std::vector<Counter> Graph(Target& target) {
   const uint64_t launches = target.launches(), dispatches = rig.eng.stats().dispatches;
   rig.eng.StartTrace();
   for (int i = 0; i < 5; ++i) step();
-  const auto trace = rig.eng.StopTrace();
+  const auto trace = rig.eng.StopTrace().events;
   const auto named =
       std::count_if(trace.begin(), trace.end(), [](const TraceEvent& e) { return !std::strcmp(e.name, "member"); });
   const DeviceCounts counts = rig.counts() - before;

@@ -67,18 +67,19 @@ from .defaults import (
     wait_all,
 )
 from .errors import *  # noqa: F403 - its __all__: the kinds of errors
-from .explanation import Explanation, explain
+from .explanation import Explanation, TraceEvent, TraceExplanation, TraceWait, explain
 from .graphs import Hybrid, graph, hybridize
+from .monitoring import live, metrics
 from .ops import Op, op
 from .options import init
-from .tracing import Trace, TraceEvent, trace
+from .tracing import Trace, trace
 from .values import Value, value
 
 __all__ = [
     "CancelScope", "DeviceArray", "Done", "Engine", "Explanation", "GraphKey", "Hybrid", "Op", "Placement", "Plan",
-    "PolicyBlock", "Run", "Trace", "TraceEvent", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error",
+    "PolicyBlock", "Run", "Trace", "TraceEvent", "TraceExplanation", "TraceWait", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error",
     "comm", "copy_in", "copy_out", "cpu", "cuda_stream", "data", "default", "defer_sync", "describe_pending",
-    "device_stats", "errors", "explain", "gpu", "graph", "hybridize", "init", "io", "op", "policies", "policy", "pool",
+    "device_stats", "errors", "explain", "gpu", "graph", "hybridize", "init", "io", "live", "metrics", "op", "policies", "policy", "pool",
     "push", "push_async", "set_bulk_size", "set_policy", "start", "stats", "stop", "testing", "trace", "value", "wait",
     "wait_all",
 ]  # fmt: skip

@@ -79,6 +79,11 @@ class Stage(_core.Stage):
     def __repr__(self) -> str:
         return f"<engine.data.Stage {self.name!r}>"
 
+    def _repr_html_(self) -> str:
+        from .explanation.pictures import stage_html
+
+        return stage_html(self)
+
 
 def staged(
     features: Any,

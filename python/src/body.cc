@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/device/cuda_stream.h"
+#include "engine/trace.h"
 #include "failure.h"
 
 namespace nb = nanobind;
@@ -17,6 +18,13 @@ struct CurrentScope {
   explicit CurrentScope(engine::RunContext* context) : outer(std::exchange(current, context)) {}
   ~CurrentScope() { current = outer; }
   engine::RunContext* outer;
+};
+
+// The GIL, for a body: what a trace shows as a wait for it.
+struct BodyPython {
+  engine::TracedWait wait{engine::WaitCause::kGil};
+  PythonScope python;
+  BodyPython() { wait.End(); }
 };
 
 // The result of fn(args...); throws PyFailure if it raised. GIL held.
@@ -45,14 +53,14 @@ void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
 engine::RunContext* CurrentBody() noexcept { return current; }
 
 void SyncBody::operator()(engine::RunContext& context) {
-  PythonScope python;
+  BodyPython python;
   CurrentScope scope(&context);
   DropDeferred();
   Call(fn_, name_, nullptr, 0);
 }
 
 void AsyncBody::operator()(engine::RunContext& context, engine::Completion done) {
-  PythonScope python;
+  BodyPython python;
   CurrentScope scope(&context);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
@@ -61,7 +69,7 @@ void AsyncBody::operator()(engine::RunContext& context, engine::Completion done)
 }
 
 void NodeBody::operator()(engine::NodeContext& context) {
-  PythonScope python;
+  BodyPython python;
   CurrentScope scope(&context);
   DropDeferred();
   const size_t count = context.inputs();
@@ -80,7 +88,7 @@ void NodeBody::operator()(engine::NodeContext& context) {
 }
 
 void AsyncNodeBody::operator()(engine::NodeContext& context, engine::Completion done) {
-  PythonScope python;
+  BodyPython python;
   CurrentScope scope(&context);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);

@@ -120,19 +120,10 @@ engine::Placement GpuPlace(int device, std::optional<int> lane) {
   return engine::Gpu(static_cast<uint16_t>(device), lane ? static_cast<uint8_t>(*lane) : engine::Placement::kAnyLane);
 }
 
-// Returns (Chrome JSON, [(name, lane, begin, end, op, skipped), ...]); times are in seconds.
-nb::tuple StopTrace(const PyEngine& self) {
-  std::vector<engine::TraceEvent> events;
+std::string StopTrace(const PyEngine& self) {
   std::string json;
-  Blocking([&] {
-    events = self.state->engine.StopTrace();
-    json = engine::ChromeTraceJson(events);
-  });
-  nb::list list;
-  const auto seconds = [](auto nanos) { return static_cast<double>(nanos) * 1e-9; };
-  for (const auto& e : events)
-    list.append(nb::make_tuple(e.name, e.lane, seconds(e.begin_ns), seconds(e.end_ns), e.op, e.skipped));
-  return nb::make_tuple(json, list);
+  Blocking([&] { json = engine::ChromeTraceJson(self.state->engine.StopTrace()); });
+  return json;
 }
 
 std::string DescribePending(const PyEngine& self) {
@@ -244,9 +235,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
       .def("device_stats", &DeviceStatsOf, nb::sig("def device_stats(self) -> dict[str, int]"),
            "Counters of the calls that the engine itself made to its devices; bodies make more.")
       .def("start_trace", [](const PyEngine& self) { Blocking([&] { self.state->engine.StartTrace(); }); })
-      .def("stop_trace", &StopTrace,
-           nb::sig("def stop_trace(self) -> tuple[str, list[tuple[str, str, float, float, int, bool]]]"),
-           "(Chrome trace JSON, [(name, lane, begin, end, op, skipped), ...]), in seconds since the trace began.")
+      .def("stop_trace", &StopTrace, "The trace as Chrome's JSON; empty of events if none is on.")
       .def("describe_pending", &DescribePending,
            "Says what is pending and why: blocked Vars, the ops that own them and wait for them, missing\n"
            "completions.")

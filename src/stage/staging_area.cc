@@ -177,6 +177,7 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     }
     s.LeavePool();
     if (turn != Turn::kBusy || until == kNow) return turn;
+    const TracedWait traced(WaitCause::kStageFull, s.options.name);
     s.Sleep(s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
     if (until != kNever && s.clock.Now() >= until) until = kNow;
   }
@@ -208,6 +209,7 @@ void StagingArea::AwaitRoom(uint64_t ticket) {
     throw UsageError(s.label + "no item " + std::to_string(ticket) + " waits for room");
   detail::StageSleeper* sleeper = *found;
   if (!sleeper->woken) {
+    const TracedWait traced(WaitCause::kStageFull, s.options.name);
     const auto begin = s.clock.Now();
     while (!sleeper->woken) {
       const auto deadline = s.buffer.RoomDeadline(sleeper->place);
@@ -308,6 +310,7 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
       if (deadline == until) return Taken::kTimeout;
       throw StageTimeoutError(s.TakeStory());
     }
+    const TracedWait traced(WaitCause::kStageEmpty, s.options.name);
     s.Sleep(s.takers, deadline);
   }
 }

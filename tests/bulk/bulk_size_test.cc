@@ -168,7 +168,7 @@ TEST_P(BulkSizeTest, MxnetStopsBulkingWhileItIsProfiled) {
     eng.WaitAll();
     dispatches[traced] = eng.stats().dispatches - before;
     if (traced) {
-      EXPECT_EQ(eng.StopTrace().size(), 150u);
+      EXPECT_EQ(eng.StopTrace().events.size(), 150u);
     }
   }
   EXPECT_EQ(dispatches[0], 10u);

@@ -43,7 +43,7 @@ TEST(BulkCounters, AThousandOpsInBulksOf15Are67DispatchesAndAThousandNames) {
       eng.Push({.name = Name::Intern("op" + std::to_string(i)), .updates = {a}, .place = Gpu(0)}, [] {});
   }
   eng.Wait(a);
-  const auto events = eng.StopTrace();
+  const auto events = eng.StopTrace().events;
   ASSERT_EQ(events.size(), 1000u);
   for (size_t i = 0; i < 1000; ++i) EXPECT_EQ(std::string(events[i].name), "op" + std::to_string(i));
   eng.WaitAll();

@@ -24,7 +24,7 @@ TEST(DeviceBulk, OneDispatchAndAtMostOneRecordEach) {
   EXPECT_EQ(rig.device().counts()[DeviceCall::kWait], 0u);
   EXPECT_EQ(rig.device().counts()[DeviceCall::kLaunch], 1000u);
   EXPECT_EQ(rig.device().counts()[DeviceCall::kSynchronize], 0u);
-  const auto events = rig.eng().StopTrace();
+  const auto events = rig.eng().StopTrace().events;
   EXPECT_EQ(
       std::count_if(events.begin(), events.end(), [](const TraceEvent& e) { return e.name == std::string("member"); }),
       1000);

@@ -108,7 +108,7 @@ TEST(DeviceSegments, EachNodeIsInTheTrace) {
   rig.eng().StartTrace();
   s.plan.Start().Wait();
   rig.eng().WaitAll();
-  const auto trace = rig.eng().StopTrace();
+  const auto trace = rig.eng().StopTrace().events;
   const auto named = [&](const char* name) {
     return std::ranges::count_if(trace, [&](const TraceEvent& e) { return !std::strcmp(e.name, name); });
   };

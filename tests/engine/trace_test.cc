@@ -21,7 +21,7 @@ TEST_P(TraceTest, HoldsEachOpOnceWithItsLaneAndTimes) {
   EXPECT_THROW(eng.WaitAll(), OpError);
   eng.Stop();  // the body of an asynchronous op may outlast the op, and is recorded when it ends
   eng.Start();
-  const std::vector<TraceEvent> events = eng.StopTrace();
+  const std::vector<TraceEvent> events = eng.StopTrace().events;
   eng.Push({.name = "after"}, [] {});
   eng.WaitAll();
   int work = 0, others = 0;
@@ -48,7 +48,7 @@ TEST_P(TraceTest, OrderedOpsDoNotOverlap) {
   eng.StartTrace();
   for (int i = 0; i < 200; ++i) eng.Push({.name = "step", .updates = {a}}, [] {});
   eng.WaitAll();
-  std::vector<TraceEvent> events = eng.StopTrace();
+  std::vector<TraceEvent> events = eng.StopTrace().events;
   ASSERT_EQ(events.size(), 200u);
   std::sort(events.begin(), events.end(), [](const auto& x, const auto& y) { return x.begin_ns < y.begin_ns; });
   for (size_t i = 1; i < events.size(); ++i) EXPECT_LE(events[i - 1].end_ns, events[i].begin_ns);
@@ -70,13 +70,99 @@ TEST_P(TraceTest, MayBeStartedAgainAndWhileOpsRun) {
   pusher.join();
   eng.WaitAll();
   eng.StartTrace();
-  EXPECT_TRUE(eng.StopTrace().empty());
+  EXPECT_TRUE(eng.StopTrace().events.empty());
+}
+
+const TraceEvent& Named(const Trace& trace, std::string_view name) {
+  const auto found =
+      std::find_if(trace.events.begin(), trace.events.end(), [&](const auto& e) { return e.name == name; });
+  EXPECT_NE(found, trace.events.end()) << name;
+  return *found;
+}
+
+TEST_P(TraceTest, AnOpNamesTheOpsThatItCameBehind) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  eng.StartTrace();
+  eng.Push({.name = "top", .writes = {a}}, [] {});
+  eng.Push({.name = "left", .reads = {a}, .writes = {b}}, [] {});
+  eng.Push({.name = "right", .reads = {a}, .updates = {c}}, [] {});
+  eng.Push({.name = "bottom", .reads = {b, c}, .writes = {a}}, [] {});
+  eng.WaitAll();
+  const Trace trace = eng.StopTrace();
+  using Ops = std::vector<uint64_t>;
+  const auto top = Named(trace, "top").op, left = Named(trace, "left").op, right = Named(trace, "right").op;
+  EXPECT_EQ(Named(trace, "top").after, Ops());
+  EXPECT_EQ(Named(trace, "left").after, Ops{top});
+  EXPECT_EQ(Named(trace, "right").after, Ops{top});
+  EXPECT_EQ(Named(trace, "bottom").after, (Ops{std::min(left, right), std::max(left, right)}));
+  for (const TraceEvent& e : trace.events) {
+    EXPECT_LE(0, e.pushed_ns);
+    EXPECT_LE(e.pushed_ns, e.ready_ns);
+    EXPECT_LE(e.ready_ns, e.begin_ns);
+    EXPECT_EQ(std::string(e.pusher), "caller");
+    EXPECT_EQ(e.settled_ns, -1);
+    for (uint64_t before : e.after) EXPECT_LE(trace.events[before].end_ns, e.begin_ns);
+  }
+  ASSERT_EQ(Named(trace, "left").uses.size(), 2u);
+}
+
+TEST_P(TraceTest, CountsOpsThatHaveNotRun) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  HeldOp held = eng.PushHeld({.name = "held", .writes = {a}}, [] {});
+  eng.StartTrace();
+  eng.Push({.name = "behind", .reads = {a}}, [] {});
+  const Trace trace = eng.StopTrace();
+  EXPECT_EQ(trace.pending, 1u);
+  EXPECT_TRUE(trace.events.empty());
+  held.Release();
+  eng.WaitAll();
+}
+
+TEST_P(TraceTest, AWaitForAVarIsNamed) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("awaited");
+  HeldOp held = eng.PushHeld({.name = "held", .writes = {a}}, [] {});
+  eng.StartTrace();
+  EXPECT_FALSE(eng.WaitFor(a, std::chrono::milliseconds(1)));
+  const Trace trace = eng.StopTrace();
+  ASSERT_FALSE(trace.waits.empty());
+  EXPECT_EQ(trace.waits[0].cause, WaitCause::kVar);
+  EXPECT_EQ(std::string(trace.waits[0].name), "awaited");
+  EXPECT_EQ(std::string(trace.waits[0].lane), "caller");
+  held.Release();
+  eng.WaitAll();
+  eng.StartTrace();
+  EXPECT_TRUE(eng.StopTrace().waits.empty());  // waits of earlier traces are gone
+}
+
+TEST(TraceJsonTest, OverlappingSlicesOfALaneGoToTracksOfTheirOwn) {
+  const std::string json = ChromeTraceJson({.events = {{"waits", "cpu/0", 0, 100, 0, false},
+                                                       {"inside", "cpu/0", 10, 20, 1, false},
+                                                       {"stand-in's", "cpu/0", 50, 150, 2, false}}});
+  EXPECT_TRUE(Has(json, "{\"name\":\"cpu/0\"}"));
+  EXPECT_TRUE(Has(json, "{\"name\":\"cpu/0 +1\"}"));
+  EXPECT_FALSE(Has(json, "{\"name\":\"cpu/0 +2\"}"));
+}
+
+TEST(TraceJsonTest, ADependencyIsAFlow) {
+  const std::string json = ChromeTraceJson({.events = {{"first", "cpu/0", 0, 1000, 0, false},
+                                                       {.name = "second",
+                                                        .lane = "cpu/1",
+                                                        .begin_ns = 2000,
+                                                        .end_ns = 3000,
+                                                        .op = 1,
+                                                        .skipped = false,
+                                                        .after = {0}}}});
+  EXPECT_TRUE(Has(json, "{\"ph\":\"s\",\"pid\":1,\"tid\":1,\"ts\":0.000,\"id\":1"));
+  EXPECT_TRUE(Has(json, "{\"ph\":\"f\",\"pid\":1,\"tid\":2,\"ts\":2.000,\"id\":1"));
+  EXPECT_TRUE(Has(json, "\"after\":[0]"));
 }
 
 TEST(TraceJsonTest, IsWellFormedAndEscapesNames) {
-  const std::vector<TraceEvent> events = {{"plain", "cpu/0", 1000, 3000, 1, false},
-                                          {"with \"quotes\" and \\ and \n", "io/1", 0, 10, 2, true}};
-  const std::string json = ChromeTraceJson(events);
+  const std::string json = ChromeTraceJson({.events = {{"plain", "cpu/0", 1000, 3000, 1, false},
+                                                       {"with \"quotes\" and \\ and \n", "io/1", 0, 10, 2, true}}});
   EXPECT_TRUE(Has(json, "\"plain\""));
   EXPECT_TRUE(Has(json, "cpu/0"));
   EXPECT_TRUE(Has(json, "with \\\"quotes\\\" and \\\\ and "));
@@ -99,7 +185,7 @@ TEST(TraceJsonTest, IsWellFormedAndEscapesNames) {
 }
 
 TEST(TraceJsonTest, IsUtf8WhateverTheNames) {
-  const auto name = [](const char* text) { return ChromeTraceJson({{text, "cpu/0", 0, 1, 1, false}}); };
+  const auto name = [](const char* text) { return ChromeTraceJson({.events = {{text, "cpu/0", 0, 1, 1, false}}}); };
   EXPECT_TRUE(Has(name("caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80"), "caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80"));
   EXPECT_TRUE(Has(name("a\xff\xfez"), "a\\ufffd\\ufffdz"));
   EXPECT_TRUE(Has(name("cut \xe6\xbc"), "cut \\ufffd\\ufffd\""));
@@ -108,10 +194,10 @@ TEST(TraceJsonTest, IsUtf8WhateverTheNames) {
 }
 
 TEST(TraceJsonTest, IsTheSameInEveryLocale) {
-  const std::vector<TraceEvent> events = {{"op", "cpu/0", 1'234'567'890, 9'999'999'999, 1, false}};
-  const std::string json = ChromeTraceJson(events);
+  const Trace trace = {.events = {{"op", "cpu/0", 1'234'567'890, 9'999'999'999, 1, false}}};
+  const std::string json = ChromeTraceJson(trace);
   const OddLocale odd;
-  EXPECT_EQ(ChromeTraceJson(events), json);
+  EXPECT_EQ(ChromeTraceJson(trace), json);
 }
 
 }  // namespace

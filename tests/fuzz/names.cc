@@ -12,11 +12,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!input.empty() && names.size() < 6) names.push_back(input.Line());
   names.resize(6);
 
-  std::vector<engine::TraceEvent> events;
+  engine::Trace trace;
   for (size_t i = 0; i + 1 < names.size(); ++i)
-    events.push_back({names[i].c_str(), names[i + 1].c_str(), static_cast<int64_t>(i) * 1'234'567'890,
-                      static_cast<int64_t>(size) << (7 * i), i, i % 2 == 1});
-  const std::string json = engine::ChromeTraceJson(events);
+    trace.events.push_back({names[i].c_str(), names[i + 1].c_str(), static_cast<int64_t>(i) * 1'234'567'890,
+                            static_cast<int64_t>(size) << (7 * i), i, i % 2 == 1});
+  const std::string json = engine::ChromeTraceJson(trace);
   engine::fuzz::Check(engine::fuzz::Json::Valid(json), "a trace that is no JSON", json);
 
   const auto name = [&](size_t i) { return engine::Name::Intern(names[i]); };

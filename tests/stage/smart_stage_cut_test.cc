@@ -26,7 +26,7 @@ TEST(SmartStageTest, InTracesStagedNodesStandOnTheStagesLane) {
   SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce({.name = "rows"}));
   p.Drain(steps);
   std::map<std::string, std::set<std::string>> lanes;
-  for (const TraceEvent& event : p.eng.StopTrace()) lanes[event.name].insert(event.lane);
+  for (const TraceEvent& event : p.eng.StopTrace().events) lanes[event.name].insert(event.lane);
   EXPECT_EQ(lanes["parse"], std::set<std::string>{"rows"});
   EXPECT_EQ(lanes["look up"], std::set<std::string>{"rows"});
   EXPECT_FALSE(lanes["step"].contains("rows"));

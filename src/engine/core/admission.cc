@@ -34,6 +34,7 @@ bool Admission::MakeRoom(ThreadSlot& slot, bool may_wait) {
 static uint64_t Enough(size_t max_pending) { return max_pending - (max_pending + 1) / tuning::kRefillDivisor; }
 
 void Admission::WaitForRoom(ThreadSlot& slot) {
+  const TracedWait traced(WaitCause::kRoom);
   slot.backpressure_waits.Add();
   const uint64_t enough = Enough(core_.options().max_pending);
   // Announces the wait, then looks at workers and devices. Partners: NoteIdle, which a worker or the retirement thread

@@ -68,6 +68,8 @@ void EngineCore::DropCompletion(CompletionState* state) {
 void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   ErrorRecord* error = cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
   const EndSlot slot(slots_);
+  if (tracing()) [[unlikely]]
+    TraceSettled(op);
   if (const auto when_completed = KindOf(op).when_completed) return when_completed(*this, op, error);
   if (op->extra.flags & kDeviceOp) {
     devices_->FinishAsync(*slot, op, error);

@@ -244,9 +244,10 @@ class EngineCore final : public PoolHost {
   PolicyStamp StampOf(const PolicyChoice& choice) const;  // throws if the choice is not allowed
   void SetPolicy(const PolicyChoice& choice);
   void StartTrace();
-  std::vector<TraceEvent> StopTrace();
-  void TraceRun(const char* name, const char* lane, Clock::time_point begin) noexcept;
-  void TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) noexcept;
+  Trace StopTrace();
+  void TracePush(OpRecord* op) noexcept;
+  void TraceSettled(const OpRecord* op) noexcept;  // the Completion of an asynchronous op was called
+  void AddTrace(TraceRecord record, Clock::time_point begin, const std::vector<TraceTouch>& touches);
 
  private:
   ~EngineCore();

@@ -16,6 +16,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
     RefuseWaitInHook();
     LentRoles lent;
     if (t_frame && !closed()) lent.Lend(*this);  // this thread is inside an op of another engine
+    const TracedWait traced(WaitCause::kAll);
     const bool in_time = WaitForEpochs(deadline);
     caller_pool_.PassOn();
     if (!in_time) return false;

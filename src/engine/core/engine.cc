@@ -283,7 +283,7 @@ DeviceStats Engine::device_stats() const {
 }
 Device& Engine::device(int index) const { return core_->devices().device(static_cast<uint32_t>(index)); }
 void Engine::StartTrace() { core_->StartTrace(); }
-std::vector<TraceEvent> Engine::StopTrace() { return core_->StopTrace(); }
+Trace Engine::StopTrace() { return core_->StopTrace(); }
 std::string Engine::DescribePending() const {
   core_->AttendDevices();
   return core_->DescribePending();

@@ -1,5 +1,6 @@
 // Runs an op, settles it, and starts the ops that it released.
 #include "core/core.h"
+#include "core/traced_body.h"
 
 namespace engine::detail {
 
@@ -114,10 +115,13 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   if (op->extra.flags & kOwnWay) return KindOf(op).execute(*this, slot, op, worker);
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
+  const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the calling thread's
+  TracedBody traced(*this);
+  if (traced.on()) traced.About(op);
   ErrorRecord* error = BeforeRun(op);
   if (error) {
     slot.skipped.Add();
-    if (tracing_.load(std::memory_order_relaxed)) TraceSkip(slot, op, worker);
+    traced.Skip(lane);
     if (type->destroy) type->destroy(op->closure());
     if (async) {
       Pass pass{&slot};
@@ -126,15 +130,14 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
     if (raised) *raised = error->Retain();
     return Finish(slot, op, error, worker);
   }
-  const auto begin = tracing_.load(std::memory_order_relaxed) ? Clock::now() : Clock::time_point{};
   const char* const name = op->extra.name;
-  const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the calling thread's
   BodyFrame frame{this, op, t_frame};
   t_frame = &frame;
   RunContext ctx(this, op, worker ? worker->index : -1);
   // An asynchronous op may be settled by its Completion before the body returns. Until we are done a pin keeps the
   // block, and `ours` keeps the CompletionState. What the body throws fails the Completion.
   Completion ours;
+  traced.Begin(lane);
   try {
     if (async) {
       ours = NewCompletionOf(slot, op);
@@ -152,7 +155,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   }
   if (type->destroy) type->destroy(op->closure());
   t_frame = frame.outer;
-  if (begin != Clock::time_point{}) TraceRun(name, lane, begin);
+  traced.End();
   ThreadSlot& now = t_role_lent ? Slot() : slot;
   if (async) {  // drops the body's pin
     Pass pass{&now};

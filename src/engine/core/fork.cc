@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "core/core.h"
+#include "core/wait_log.h"
 #include "engine/spi/cost_model.h"
 
 namespace engine::detail {
@@ -98,6 +99,7 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   Renew(completions_, BlockKind::kCompletions, size_t{1} << 10);
   Renew(errors_);
   tracing_ = false;
+  WaitLog::AfterForkInChild();
   slots_.AfterForkInChild();
   gate_.AfterForkInChild();
   admission_.AfterForkInChild();

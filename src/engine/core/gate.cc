@@ -6,14 +6,24 @@
 
 namespace engine::detail {
 
-void PushGate::WaitUntilOpen(ThreadSlot& slot) {
+void PushGate::EnterSlowly(ThreadSlot& slot, OpRecord* op) {
   std::atomic<uint32_t>& closed = slot.core->gate().closed_;
-  for (;;) {
+  uint32_t n;
+  while (((n = closed.load(std::memory_order_acquire)) & ~kWatched) != 0) {
     slot.pushing.store(0, std::memory_order_release);
-    for (uint32_t n; (n = closed.load(std::memory_order_acquire)) != 0;) FutexWait(closed, n);
+    for (; (n & ~kWatched) != 0; n = closed.load(std::memory_order_acquire)) FutexWait(closed, n);
     slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
-    if (closed.load(std::memory_order_acquire) == 0) return;
+  }
+  if (n & kWatched) slot.core->TracePush(op);
+}
+
+// relaxed: a push that overlaps the start or the end of a trace may be in it or not.
+void PushGate::Watch(bool on) {
+  if (on) {
+    closed_.fetch_or(kWatched, std::memory_order_relaxed);
+  } else {
+    closed_.fetch_and(~kWatched, std::memory_order_relaxed);
   }
 }
 

@@ -32,7 +32,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
   OpRecord* const op = draft.op();
   Pass pass{&slot};
   Access* refused = nullptr;
-  gate_.Enter(slot);
+  gate_.Enter(slot, op);
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
   const Protocol::Result result = Protocol::Register(pass, op, 0, &refused);
   PushGate::Leave(slot);

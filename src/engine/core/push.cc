@@ -189,7 +189,7 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
   const Registered registered(draft.claim_);
   Pass pass{&slot};
   Access* refused = nullptr;
-  gate_.Enter(slot);
+  gate_.Enter(slot, op);
   // Shutdown changes the phase and then closes the gate for a moment: whoever enters after that sees the phase.
   if (!MayPush()) [[unlikely]] {
     PushGate::Leave(slot);

@@ -1,52 +1,142 @@
-// Tracing: starts and stops it, and adds events to the rings of the threads (trace_recorder.h).
+// Tracing: starts and stops it, and adds records to the rings of the threads (trace_recorder.h).
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "core/core.h"
+#include "core/trace_build.h"
+#include "core/traced_body.h"
+#include "core/wait_log.h"
 
-namespace engine {
-namespace detail {
+namespace engine::detail {
 namespace {
 
-thread_local const char* caller_lane = "caller";
-
-int64_t Since(Clock::time_point start, Clock::time_point t) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(t - start).count();
+// The Vars whose order the op keeps, its owner's among them.
+void AddVars(OpRecord* op, std::vector<TraceTouch>& touches) {
+  ForOrderedVars(op, [&](VarCore* var, AccessMode mode) {
+    touches.push_back({var->pusher.name, reinterpret_cast<uint64_t>(var), mode});
+  });
 }
 
 }  // namespace
 
+TraceRecord NewTraceRecord(TraceKind kind) noexcept {
+  TraceRecord record;
+  record.kind = kind;
+  record.lane = LaneHere();
+  record.thread = ThreadNumber();
+  return record;
+}
+
 void EngineCore::StartTrace() {
   StopTrace();
   trace_start_.store(Clock::now(), std::memory_order_relaxed);
+  WaitLog::Begin();
   tracing_.store(true, std::memory_order_release);
+  gate_.Watch(true);
 }
 
-std::vector<TraceEvent> EngineCore::StopTrace() {
-  tracing_.store(false, std::memory_order_relaxed);
-  std::vector<TraceEvent> events;
-  slots_.ForEach([&](ThreadSlot& slot) { slot.trace.MoveTo(events); });
-  std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
-  for (size_t i = 0; i < events.size(); ++i) events[i].op = i;
-  return events;
-}
-
-// An event for which there is no memory is left out, so that tracing changes no result.
-void EngineCore::TraceRun(const char* name, const char* lane, Clock::time_point begin) noexcept try {
+Trace EngineCore::StopTrace() {
+  gate_.Watch(false);
+  const bool was_on = tracing_.exchange(false, std::memory_order_relaxed);
+  TraceRecords recorded;
+  slots_.ForEach([&](ThreadSlot& slot) { slot.trace.MoveTo(recorded); });
+  if (!was_on) return {};
   const auto start = trace_start_.load(std::memory_order_relaxed);
-  Slot().trace.Add({name, lane ? Name::Intern(lane).c_str() : caller_lane, Since(start, begin),
-                    Since(start, Clock::now()), 0, false});
+  Trace trace = BuildTrace(std::move(recorded), WaitLog::End(start), start);
+  trace.length_ns = NanosSince(start, Clock::now());
+  pools_.ForEach([&](class Pool& pool) {
+    for (const auto& worker : pool.workers()) trace.lanes.push_back(worker->lane);
+  });
+  return trace;
+}
+
+void EngineCore::AddTrace(TraceRecord record, Clock::time_point begin, const std::vector<TraceTouch>& touches) {
+  const auto start = trace_start_.load(std::memory_order_relaxed);
+  record.begin_ns = NanosSince(start, begin);
+  record.end_ns = record.kind == TraceKind::kRan ? NanosSince(start, Clock::now()) : record.begin_ns;
+  Slot().trace.Add(record, touches);
+}
+
+// Called inside the gate, before the op is registered. A record for which there is no memory is left out, here and
+// below, so that tracing changes no result.
+void EngineCore::TracePush(OpRecord* op) noexcept try {
+  const OpKindId kind = op->extra.kind;
+  if (kind != OpKindId::kPlain && kind != OpKindId::kRun && kind != OpKindId::kDelete) return;
+  TraceRecord record = NewTraceRecord(kind == OpKindId::kDelete ? TraceKind::kDeleted : TraceKind::kPushed);
+  record.name = op->extra.name;
+  record.op = kind == OpKindId::kDelete ? static_cast<const void*>(op->accesses()[0].var) : op;
+  std::vector<TraceTouch> touches;
+  if (kind == OpKindId::kRun) AddVars(op, touches);
+  AddTrace(record, Clock::now(), touches);
 } catch (const std::bad_alloc&) {
 }
 
-void EngineCore::TraceSkip(ThreadSlot& slot, OpRecord* op, Worker* worker) noexcept try {
-  const int64_t now = Since(trace_start_.load(std::memory_order_relaxed), Clock::now());
-  slot.trace.Add({op->extra.name, worker ? Name::Intern(worker->lane).c_str() : caller_lane, now, now, 0, true});
+void EngineCore::TraceSettled(const OpRecord* op) noexcept try {
+  TraceRecord record = NewTraceRecord(TraceKind::kSettled);
+  record.op = op;
+  AddTrace(record, Clock::now(), {});
 } catch (const std::bad_alloc&) {
 }
 
-}  // namespace detail
+struct TracedBody::State {
+  EngineCore& core;
+  TraceRecord record = {};
+  std::vector<TraceTouch> touches = {};
+  bool begun = false;
+  const char* outer_lane = nullptr;
+  Clock::time_point begin = {};
+};
 
-void NameCallerLane(std::string_view lane) { detail::caller_lane = Name::Intern(lane).c_str(); }
+void TracedBody::Open(EngineCore& core) noexcept { state_ = new (std::nothrow) State{core}; }
 
-}  // namespace engine
+void TracedBody::Close() noexcept {
+  Finish();
+  delete state_;
+}
+
+void TracedBody::About(OpRecord* op) noexcept try {
+  const auto owner = KindOf(op).owner;
+  About(op, owner ? owner(op) : nullptr, op->extra.name, op->site());
+  AddVars(op, state_->touches);
+} catch (const std::bad_alloc&) {
+}
+
+void TracedBody::About(const void* key, const void* run, const char* name, Site site) noexcept {
+  TraceRecord& record = state_->record;
+  record.op = key;
+  record.run = run;
+  record.name = name;
+  record.file = site.file;
+  record.line = site.line;
+}
+
+void TracedBody::Touch(const char* name, uint64_t key, AccessMode mode) noexcept try {
+  state_->touches.push_back({name, key, mode});
+} catch (const std::bad_alloc&) {
+}
+
+void TracedBody::Start(const char* lane) noexcept {
+  state_->outer_lane = t_body_lane;
+  if (lane) t_body_lane = lane;
+  state_->begun = true;
+  state_->begin = Clock::now();
+}
+
+void TracedBody::Finish() noexcept try {
+  if (!std::exchange(state_->begun, false)) return;
+  state_->record.lane = LaneHere();
+  state_->record.thread = ThreadNumber();
+  t_body_lane = state_->outer_lane;
+  state_->core.AddTrace(state_->record, state_->begin, state_->touches);
+} catch (const std::bad_alloc&) {
+}
+
+void TracedBody::Skip(const char* lane) noexcept {
+  if (!state_) return;
+  state_->record.kind = TraceKind::kSkipped;
+  Start(lane);
+  Finish();
+}
+
+}  // namespace engine::detail

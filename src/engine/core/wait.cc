@@ -59,7 +59,9 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
       if (ErrorRecord* error = TakeError(op)) error->Release();
     throw;
   }
+  TracedWait traced(WaitCause::kVar, core->pusher.name);
   const bool done = Park(node->word, deadline, inside ? &lent : nullptr);
+  traced.End();
   if (!done && Abandon(op)) return false;
   if (ErrorRecord* error = TakeError(op)) Throw(error);
   return true;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/completion_state.h"
+#include "core/traced_body.h"
 #include "device/body_scope.h"
 #include "device/bulk_graphs.h"
 #include "order/op_chain.h"
@@ -297,11 +298,14 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
-  const bool tracing = core_.tracing();
-  const auto begin = tracing ? Clock::now() : Clock::time_point{};
   const char* const name = op->extra.name;
   BodyFrame frame{&core_, op, t_frame};
   t_frame = &frame;
+  TracedBody traced(core_);
+  if (traced.on() && !KindOf(op).trace) {  // else its body does it
+    traced.About(op);
+    traced.Begin(on->name.c_str());
+  }
   RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
   Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
   if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
@@ -329,7 +333,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     }
   }
   t_frame = frame.outer;
-  if (tracing && !KindOf(op).trace) core_.TraceRun(name, on->name.c_str(), begin);  // else its body has
+  traced.End();
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   if (!async) return Settle(now, op, error, t_role_lent ? nullptr : worker);
   EngineCore::NoteReturned(ours);
@@ -348,7 +352,9 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
     if (const auto trace = KindOf(op).trace) {
       trace(core_, op, lane_name);
     } else {
-      core_.TraceRun(op->extra.name, lane_name, Clock::now());
+      TracedBody traced(core_);
+      if (traced.on()) traced.About(op);
+      traced.Begin(lane_name);
     }
   }
   return Settle(slot, op, nullptr, &worker);
@@ -365,7 +371,10 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   const ClosureType* type = op->extra.closure;
   slot.skipped.Add(!error->IsRoot() || error->cancelled);
   NoteSkipped(op, *error);
-  if (core_.tracing()) core_.TraceSkip(slot, op, worker);
+  if (TracedBody traced(core_); traced.on()) {
+    traced.About(op);
+    traced.Skip(worker ? worker->lane.c_str() : nullptr);
+  }
   if (type->destroy) type->destroy(op->closure());
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane) EndDispatch(*worker->last_lane);
   if (const auto refused = KindOf(op).refused) refused(core_, slot, op, std::exchange(error, nullptr));

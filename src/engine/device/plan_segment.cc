@@ -13,6 +13,7 @@
 // Errors: a body that throws fails its node, as everywhere. A segment that was issued and is lost, with its device or with
 //         a communicator that it needs, fails with all its nodes.
 #include "core/core.h"
+#include "core/traced_body.h"
 #include "device/body_scope.h"
 #include "device/devices.h"
 #include "graph/replay.h"
@@ -62,7 +63,9 @@ void Replay::IssueSegment(RunState& run, uint32_t number, RunContext& ctx) {
     // nobody can wait for a part of it.
     if (n != task.first && (n - task.first) % (tuning::kLaunchesOfALane / 2) == 0) (void)devices.Synchronize(on);
     op->extra.name = node.name;
-    const auto begin = core.tracing() ? Clock::now() : Clock::time_point{};
+    TracedBody traced(core);
+    if (traced.on()) DescribeNode(traced, run, node, nullptr);
+    traced.Begin(on.name.c_str());
     const BodyScope body(node.name, {node.file, node.line}, name, on.stream);
     IssueNode(run, n, ctx, nullptr);
     if (DeviceStatus s = body.Verdict(); !s.ok()) {
@@ -70,7 +73,7 @@ void Replay::IssueSegment(RunState& run, uint32_t number, RunContext& ctx) {
       const auto cause = std::make_exception_ptr(DeviceError(std::move(s)));
       replay.Note(node, ErrorRecord::NewRoot(node.name, {node.file, node.line}, cause));
     }
-    if (begin != Clock::time_point{}) core.TraceRun(node.name, on.name.c_str(), begin);
+    traced.End();
   }
   op->extra.name = name;
 }
@@ -78,7 +81,11 @@ void Replay::IssueSegment(RunState& run, uint32_t number, RunContext& ctx) {
 void Replay::TraceSegment(EngineCore& core, OpRecord* op, const char* lane) {
   const auto& body = *static_cast<PlanIssueAll*>(op->closure());
   const PlanTask& task = body.run->owner->tasks[body.task];
-  for (uint32_t n = task.first; n < task.end; ++n) core.TraceRun(body.run->owner->nodes[n].name, lane, Clock::now());
+  for (uint32_t n = task.first; n < task.end; ++n) {
+    TracedBody traced(core);
+    if (traced.on()) DescribeNode(traced, *body.run, body.run->owner->nodes[n], nullptr);
+    traced.Begin(lane);
+  }
 }
 
 void Replay::EndVars(const PlanSegment& segment) {

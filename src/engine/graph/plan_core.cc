@@ -24,6 +24,7 @@ size_t Rounded(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOptions& plan_options)
     : core(&engine_core), graph(recorded), options(plan_options) {
   const PlanLayout layout = LayOut(graph, options);
+  orders = layout.orders;
   for (const Graph::Node& node : graph.nodes())
     for (const Effect& effect : node.effects)
       core->CheckVar(effect.var.core(), "effects", node.name.c_str(), node.site);

@@ -167,6 +167,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   std::vector<PlanSegment> segments;                       // by ticket
   std::vector<std::vector<uint32_t>> awaited;              // by task: the tickets that an in-order run awaits before it
   std::vector<std::shared_ptr<std::atomic<bool>>> scopes;  // by node
+  std::vector<Graph::Edge> orders;  // the edges that are only Graph::Order's, ascending; traces name them
   uint32_t tickets = 0;
   uint32_t remaining = 0;            // what RunState::remaining starts with
   int priority = 0;                  // the highest priority of its nodes

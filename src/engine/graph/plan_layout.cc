@@ -210,7 +210,11 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
   CheckSchedule(graph, schedule);
 
   Lists predecessors(n_nodes);
-  for (const Graph::Edge& e : graph.Edges()) predecessors[e.to].push_back(e.from);
+  std::vector<Graph::Edge> orders;
+  for (const Graph::Edge& e : graph.Edges()) {
+    predecessors[e.to].push_back(e.from);
+    if (e.kind == Graph::Edge::Kind::kOrder) orders.push_back(e);
+  }
   const std::vector<uint32_t> recorded = Topological(predecessors, Successors(predecessors), std::less<uint32_t>());
   if (recorded.size() != n_nodes)
     throw UsageError("the graph has a cycle: " + CycleText(graph, predecessors, recorded));
@@ -261,6 +265,7 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
   if (order.size() != heads.size()) throw UsageError("Schedule::batch makes a cycle: its batches depend on each other");
 
   PlanLayout layout;
+  layout.orders = std::move(orders);
   Lists members(heads.size());
   for (uint32_t n : recorded) members[task_of[n]].push_back(n);
   std::vector<uint32_t> number(heads.size()), place(n_nodes);

@@ -35,8 +35,9 @@ struct PlanLayout {
   // Tasks, the most urgent first: by priority, then by the schedule's ranks. Without ranks, by how many nodes the longest
   // chain behind has.
   std::vector<uint32_t> by_urgency;
-  std::vector<Var> vars;          // the Vars that the graph names
-  std::vector<AccessMode> modes;  // by place in `vars`: how the whole run uses the Var
+  std::vector<Graph::Edge> orders;  // the edges that are only Graph::Order's, ascending by (to, from)
+  std::vector<Var> vars;            // the Vars that the graph names
+  std::vector<AccessMode> modes;    // by place in `vars`: how the whole run uses the Var
 };
 
 // UsageError for a cycle, and for a schedule that does not fit the graph.

@@ -13,6 +13,8 @@
 
 namespace engine::detail {
 
+class TracedBody;
+
 class Replay {
  public:
   // `op` is the run's own op, or a share or ticket of the run. It carries the name of the node that runs, for whoever
@@ -58,6 +60,8 @@ class Replay {
   static void KeepGraph(OpRecord* head, uint64_t members, const KeptGraph& graph);
   static KeptGraph* GraphOfSegment(EngineCore& core, OpRecord* op);
   static void IssueSegment(RunState& run, uint32_t task, RunContext& ctx);
+  // Says what a node of the run touches: its Vars, and the values that it takes and makes.
+  static void DescribeNode(TracedBody& traced, const RunState& run, const PlanNode& node, const void* key);
   static void TraceSegment(EngineCore& core, OpRecord* op, const char* lane);
   static void SegmentIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op);
   static void SegmentRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error);

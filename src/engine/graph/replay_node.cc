@@ -1,6 +1,9 @@
 // Running a node that needs more than a call: errors, cancels, deadlines, times, traces, asynchronous ends. And what
 // ends with a node.
+#include <algorithm>
+
 #include "core/core.h"
+#include "core/traced_body.h"
 #include "graph/replay.h"
 
 namespace engine::detail {
@@ -131,13 +134,16 @@ void Replay::RunWatched(uint32_t index) {
   const PlanNode& node = plan_.nodes[index];
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
   const bool timed = watch & RunState::kTimes, busy = watch & RunState::kBusy;
+  TracedBody traced(core_);
+  if (traced.on()) DescribeNode(traced, run_, node, nullptr);
   ErrorRecord* error = SkippedBy(node, index);
   if (error) {
     slot().skipped.Add();
-    if (traced_) core_.TraceSkip(slot(), op_, t_role_lent ? nullptr : worker_);
+    traced.Skip(t_role_lent || !worker_ ? nullptr : worker_->lane.c_str());
     return Settle(index, error);
   }
-  const auto begin = traced_ || timed ? Clock::now() : Clock::time_point{};
+  traced.Begin(worker_ ? worker_->lane.c_str() : nullptr);
+  const auto begin = timed ? Clock::now() : Clock::time_point{};
   const int64_t before = busy ? ThreadNanos() : 0;
   Runs::SetNode(ctx_, node);
   try {
@@ -152,8 +158,30 @@ void Replay::RunWatched(uint32_t index) {
     for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
       time.bytes += run_.values[plan_.node_outputs[i]].bytes();
   }
-  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : nullptr, begin);
+  traced.End();
   Settle(index, error);
+}
+
+// A value has one writer in a run. So has the mark of a node that others are ordered behind; marks are numbered from
+// kMarks on.
+void Replay::DescribeNode(TracedBody& traced, const RunState& run, const PlanNode& node, const void* key) {
+  constexpr uint64_t kMarks = uint64_t{1} << 31;
+  const PlanCore& plan = *run.owner;
+  const auto of_run = [&](uint64_t number) { return run.frame_key << 32 | number; };
+  traced.About(key, run.op, node.name, {node.file, node.line});
+  for (uint32_t i = node.inputs; i < (&node + 1)->inputs; ++i)
+    traced.Touch(nullptr, of_run(plan.node_inputs[i]), AccessMode::kRead);
+  auto order = std::lower_bound(plan.orders.begin(), plan.orders.end(), node.recorded,
+                                [](const Graph::Edge& e, uint32_t to) { return e.to < to; });
+  for (; order != plan.orders.end() && order->to == node.recorded; ++order)
+    traced.Touch(nullptr, of_run(kMarks | order->from), AccessMode::kRead);
+  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
+    const VarCore* const var = CoreOf(plan.vars[plan.node_effects[i].var].core());
+    traced.Touch(var->pusher.name, reinterpret_cast<uint64_t>(var), plan.node_effects[i].mode);
+  }
+  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
+    traced.Touch(nullptr, of_run(plan.node_outputs[i]), AccessMode::kWrite);
+  if (!plan.orders.empty()) traced.Touch(nullptr, of_run(kMarks | node.recorded), AccessMode::kWrite);
 }
 
 OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
@@ -170,17 +198,20 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   if (plan_.tasks[task].device) return LaunchOnDevice(task);
   const PlanNode& node = plan_.nodes[index];
   Name(node);
+  TracedBody traced(core_);
   if (ErrorRecord* error = SkippedBy(node, index)) {
     slot().skipped.Add();
-    if (traced_) core_.TraceSkip(slot(), op_, t_role_lent ? nullptr : worker_);
+    if (traced.on()) DescribeNode(traced, run_, node, nullptr);
+    traced.Skip(t_role_lent || !worker_ ? nullptr : worker_->lane.c_str());
     Settle(index, error);
     return nullptr;
   }
   if (run_.watch.load(std::memory_order_relaxed) & RunState::kTimes)
     run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1, -1};
-  const auto begin = traced_ ? Clock::now() : Clock::time_point{};
   Runs::SetNode(ctx_, node);
   if (!ticket) ticket = NewTicket(task, index, kAsyncOp);
+  if (traced.on()) DescribeNode(traced, run_, node, ticket);
+  traced.Begin(worker_ ? worker_->lane.c_str() : nullptr);
   Completion ours = Runs(core_).StartCompletion(slot(), ticket);
   try {
     Completion theirs = ours;
@@ -189,7 +220,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
     ours.Fail(std::current_exception());
   }
   EngineCore::NoteReturned(ours);
-  if (traced_) core_.TraceRun(node.name, worker_ ? worker_->lane.c_str() : nullptr, begin);
+  traced.End();
   return ticket;
 }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import pathlib
 
-from . import _core
-from .errors import UsageError
-from .graphs import Hybrid
+from .. import _core
+from ..errors import UsageError
+from . import analysis, page, pictures
+from .model import TraceData, TraceEvent
 
 
 class Explanation:
@@ -35,6 +36,44 @@ class Explanation:
             return f"plan '{self.plan.name}': {self.model['text']}"
         return self.plan.describe() + "  no costs: nothing was profiled; call .profile(...) once\n"
 
+    def html(self) -> str:
+        """The timed run as one HTML page with a timeline; it loads nothing from anywhere. UsageError before .profile(...)."""
+        return page.page(self._analysis())
+
+    def write(self, path: str | os.PathLike[str]) -> pathlib.Path:
+        """Writes the page to a file, and returns its path."""
+        where = pathlib.Path(path)
+        where.write_text(self.html(), encoding="utf-8")
+        return where
+
+    def _repr_html_(self) -> str:
+        return (
+            page.embedded(self._analysis()) if any(end for _, end, _ in self.times) else pictures.plan_html(self.plan)
+        )
+
+    def _analysis(self) -> analysis.Analysis:
+        """The timed run, as if it had been traced."""
+        ran = sorted((begin, end, worker, n) for n, (begin, end, worker) in enumerate(self.times) if end)
+        if not ran:
+            raise UsageError(
+                f"explain: no run of plan '{self.plan.name}' was timed; call .profile(...) once, or trace runs"
+            )
+        start, place = ran[0][0], {n: i for i, (*_, n) in enumerate(ran)}
+        after: dict[int, list[int]] = {}
+        for a, b in self.plan.edges:
+            if a in place and b in place:
+                after.setdefault(b, []).append(place[a])
+        events: list[TraceEvent] = []
+        for begin, end, worker, n in ran:
+            before = sorted(i for i in after.get(n, []) if i < len(events))
+            name, site, effects = self.nodes[n]
+            events.append(TraceEvent(
+                name, f"cpu/{worker}" if worker >= 0 else "caller", begin - start, end - start, len(events), False, 0.0,
+                min(max([0.0, *(events[i].end for i in before)]), begin - start), plan=self.plan.name, run=1, site=site,
+                after=tuple(before), uses=tuple((role, 0, var) for var, role in effects)))  # fmt: skip
+        lanes = [f"cpu/{i}" for i in range(self.workers)]
+        return analysis.analyse(TraceData(self.plan.name, events, [], lanes, max(e.end for e in events)))
+
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draws the timed run as a Gantt chart: a row for each worker, the critical path in red. Needs matplotlib."""
         if not self.times:
@@ -53,18 +92,7 @@ class Explanation:
                       edgecolor="white", color="tab:red" if n in on_path else "tab:blue")  # fmt: skip
         axes.set_yticks(range(len(rows)), [f"worker {row}" if row >= 0 else "caller" for row in rows])
         axes.set_xlabel("ms; red: the critical path")
-        axes.set_title(f"{self.plan.name}: {self.makespan * 1e3:.3f} ms, {self.makespan / self.bound:.2f} of the bound")
+        axes.set_title(
+            f"{self.plan.name}: {self.makespan * 1e3:.3f} ms, {self.makespan / self.bound:.2f} of the bound"
+        )
         figure.savefig(path, dpi=120)
-
-
-def explain(plan: Any) -> Explanation:
-    """Explains a hybridized function or a plan. After ``step.profile(...)``, or under the policy cost_model, also says
-    what each node costs and what follows: ranks, slack, batches, the critical path, and how close a step comes to the
-    bound."""
-    if isinstance(plan, Hybrid):
-        if plan.plan is None:
-            raise UsageError(f"explain: {plan!r} was not recorded yet; call it, or .record(...) it")
-        return Explanation(plan.plan, plan._profile)
-    if isinstance(plan, _core.Plan):
-        return Explanation(plan)
-    raise TypeError(f"explain: a {type(plan).__name__} is neither a hybridized function nor a plan")

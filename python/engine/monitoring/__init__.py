@@ -1,0 +1,8 @@
+"""Watching an engine while it runs: its counters, Prometheus, a live table."""
+
+from __future__ import annotations
+
+from .watching import Live, live
+from .counters import Metrics, MetricsServer, metrics
+
+__all__ = ["Live", "Metrics", "MetricsServer", "live", "metrics"]

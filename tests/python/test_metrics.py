@@ -1,0 +1,181 @@
+"""engine.metrics, Prometheus' text, the endpoint on request, and the live table."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+import engine
+from engine.monitoring import watching
+from engine.monitoring.counters import read
+
+
+def test_metrics_are_the_counters_and_those_of_the_stages():
+    with engine.Engine(workers=1) as eng:
+        for _ in range(7):
+            eng.push(lambda: None)
+        eng.wait_all()
+        stage = engine.data.staged(iter(range(5)), name="five")
+        assert list(stage) == list(range(5))
+        now = engine.metrics(eng)
+        assert now["pushed"] == now["completed"] == 7 and now["pending"] == 0 and now["workers"] == 1
+        assert now["stages"]["five"]["delivered"] == 5 and now["devices"] == eng.device_stats()
+        json.dumps(now)
+
+
+def test_stages_of_one_name_are_told_apart():
+    stages = [engine.data.staged(iter(range(2)), name="twin") for _ in range(2)]
+    assert {"twin", "twin 2"} <= set(engine.metrics()["stages"])
+    for stage in stages:
+        list(stage)
+
+
+def test_prometheus_text_follows_the_format():
+    stage = engine.data.staged(iter(range(3)), name='a "b" \\ c')
+    list(stage)
+    text = engine.metrics.prometheus()
+    line = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{stage="([^"\\]|\\.)*"\})? -?[0-9.e+-]+')
+    typed, seen = {}, set()
+    for row in text.splitlines():
+        if row.startswith("# TYPE"):
+            _, _, name, kind = row.split()
+            assert name not in typed
+            typed[name] = kind
+            continue
+        assert line.fullmatch(row), row
+        name = re.split(r"[{ ]", row)[0]
+        assert name in typed and (typed[name] == "gauge" or name.endswith("_total"))
+        seen.add(name)
+    assert seen == set(typed) and text.endswith("\n")
+    assert {
+        "engine_pushed_total",
+        "engine_pending",
+        "engine_stage_fill",
+        "engine_stage_producer_wait_seconds_total",
+    } <= seen
+    assert 'stage="a \\"b\\" \\\\ c"' in text
+    assert read(text)["engine_workers"] == engine.default().workers
+
+
+def test_the_endpoint_answers_on_loopback_until_it_is_closed():
+    with engine.metrics.serve() as server:
+        assert server.url == f"http://127.0.0.1:{server.port}"
+        with urllib.request.urlopen(server.url + "/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert "engine_pushed_total" in answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(server.url + "/secrets")
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(server.url + "/metrics", timeout=5)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])
+def test_the_endpoint_is_refused_on_other_addresses(host):
+    with pytest.raises(engine.UsageError, match="only 127.0.0.1"):
+        engine.metrics.serve(host=host)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, "80"])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises(engine.UsageError, match="0 to 65535"):
+        engine.metrics.serve(port)
+
+
+def sample(time, completed, pending, **stage):
+    return watching.Sample(time, {"completed": completed, "pushed": completed + pending, "pending": pending},
+                              {"batches": stage} if stage else {}, {"dense": (40.0, 1.5)})  # fmt: skip
+
+
+def test_the_table_has_rates_queues_and_stages():
+    stage = {"delivered": 10, "fill": 3, "capacity": 4, "threads": 2, "producer_wait": 1.0, "consumer_wait": 0.0}
+    found = watching.tables(sample(0, 100, 5, **stage),
+                               sample(2, 300, 5, **{**stage, "delivered": 30, "producer_wait": 2.0}), 0)  # fmt: skip
+    tables = {title: rows for title, _, rows in found}
+    assert tables["engine"][0][:3] == ["100/s", "100/s", "5"] and tables["engine"][0][-1] == "running"
+    assert tables["ops"] == [["dense", "40/s", "1.50"]]
+    assert tables["stages"] == [["batches", "10.0/s", "3 of 4", "2", "50%", "0%"]]
+
+
+def test_the_table_says_that_nothing_has_ended_for_long():
+    watch = watching._Watch()
+    states = [watch.look(sample(time, 10, 3))[0][2][0][-1] for time in (0, 4, 6, 9)]
+    assert (
+        states[:2] == ["running", "running"]
+        and states[2].startswith("STALLED for 6 s")
+        and states[3].startswith("STALLED for 9 s")
+    )
+    assert watch.look(sample(10, 11, 3))[0][2][0][-1] == "running"
+
+
+def test_a_sample_of_this_process_has_the_rates_of_its_ops():
+    with engine.Engine(workers=1) as eng:
+
+        class UntilOpsEnded:  # stands for the event that ends the sample
+            def wait(self, seconds):
+                for _ in range(5):
+                    eng.push(lambda: None, name="counted")
+                eng.wait_all()
+
+        found = watching.sample(eng, 0.05, UntilOpsEnded())
+    assert found.counters["pushed"] == 5 and found.ops["counted"][0] == pytest.approx(100)
+
+
+def test_a_sample_leaves_the_programs_own_trace_alone():
+    with engine.trace() as trace:
+        found = watching.sample(engine.default(), 0.01)
+        engine.push(lambda: None, name="mine")
+        engine.wait_all()
+    assert found.ops == {} and "mine" in [e.name for e in trace.events]
+
+
+def test_live_shows_a_table_while_the_block_runs(capfd):
+    pytest.importorskip("rich", reason="the live table needs rich")
+    with engine.live(interval=0.02, ops=False) as shown:
+        while shown.looks < 3:
+            engine.push(lambda: None)
+            engine.wait_all()
+    assert "pending" in capfd.readouterr().err
+
+
+def test_without_rich_the_message_says_what_to_install(monkeypatch):
+    for name in ("rich", "rich.console", "rich.live", "rich.table"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        engine.UsageError, match=r"pip install 'engine\[plot\]'.*engine.metrics\(\) has the same numbers"
+    ):
+        engine.live()
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("nan")])
+def test_an_interval_that_is_none_is_refused(interval):
+    with pytest.raises(engine.UsageError, match="interval"):
+        engine.live(interval=interval)
+
+
+def test_top_watches_another_program(tmp_path):
+    pytest.importorskip("rich", reason="the live table needs rich")
+    with engine.metrics.serve() as server:
+        done = subprocess.run([sys.executable, "-m", "engine", "top", server.url, "--interval", "0.01", "--rounds", "2"],
+                              capture_output=True, text=True, timeout=100)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "pending" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "said"), [("localhost", "is no address"), ("http://127.0.0.1:1", "nobody answers")]
+)
+def test_top_says_what_is_wrong_with_an_address(address, said):
+    pytest.importorskip("rich", reason="the live table needs rich")
+    with pytest.raises(engine.UsageError, match=said):
+        watching.watch(address)
+
+
+def test_top_refuses_an_answer_of_something_else():
+    with pytest.raises(engine.UsageError, match="no engine_pushed_total"):
+        read("python_info 1\n")
+    with pytest.raises(engine.UsageError, match="no text of Prometheus"):
+        read("<html> <body>")
