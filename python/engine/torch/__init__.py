@@ -1,0 +1,5 @@
+"""PyTorch on the engine."""
+
+from .backend import backend
+
+__all__ = ["backend"]
