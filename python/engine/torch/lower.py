@@ -66,6 +66,7 @@ class Lowering:
         self.outputs: list[tuple[str, Any]] = []
         self.writer: dict[Any, int] = {}
         self.users: dict[Any, set[int]] = defaultdict(set)
+        self.groups: dict[int, int] = {}
         self.given: set[Any] = set()  # storages of the inputs
         self.state: list[int] = []
 
@@ -122,8 +123,7 @@ class Lowering:
         elif call.looks_only and len(producers) == 1:
             step = producers.pop()
         else:
-            step = len(self.steps)
-            self.steps.append(Step())
+            step = self.step_of(node)
             self.order(call, step, producers)  # type: ignore[arg-type]
         if step is not None:
             self.steps[step].calls.append(number)
@@ -133,6 +133,16 @@ class Lowering:
             self.state.append(number)
         self.calls.append(call)
         self.specs.append(self.spec(call, step, changes))
+
+    def step_of(self, node: Node) -> int:
+        """A new step, or that of the call's group: calls that capture made one after the other (capture.py)."""
+        group = node.meta.get("engine_group")
+        if group in self.groups:
+            return self.groups[group]
+        self.steps.append(Step())
+        if group is not None:
+            self.groups[group] = len(self.steps) - 1
+        return len(self.steps) - 1
 
     def order(self, call: Call, step: int, producers: set[int]) -> None:
         before = set(producers)
@@ -144,7 +154,7 @@ class Lowering:
             self.writer[thing] = step
         for thing in call.reads - call.writes:
             self.users[thing].add(step)
-        self.steps[step].before = before - {step}
+        self.steps[step].before |= before - {step}
 
     def spec(self, call: Call, step: int | None, changes: bool) -> tuple[Any, ...]:
         outs = self.outs(call, step)

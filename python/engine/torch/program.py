@@ -16,9 +16,10 @@ from .. import _core
 from . import adapter
 from .calls import Unsupported, line_of
 from .lower import Lowered, lower
+from .modes import IN_TURN, WORKERS
 from .options import Options
 
-IN_TURN, CALLER, WORKERS = "in turn", "caller", "workers"
+
 WINDOW = {"start_step": 2, "stop_step": 10}  # runs that cost_model measures
 
 
