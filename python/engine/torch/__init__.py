@@ -1,6 +1,23 @@
-"""PyTorch on the engine."""
+"""PyTorch on the engine: torch.compile(model, backend="engine"), and whole training steps as one plan.
 
-from .backend import backend
-from .step import compile_step
+    model = torch.compile(model, backend="engine")         # the entry point is registered by the package
 
-__all__ = ["backend", "compile_step"]
+    @engine.torch.compile_step                             # forward, backward and optimizer in one plan
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    print(*engine.torch.explain(step))
+
+Needs torch (extra ``engine[torch]``) and, to be fast, a C++ compiler: what calls torch's operators without the interpreter
+is compiled at the first use. docs/torch.md says what is captured, and what is not.
+"""
+
+from .regions import backend
+from .explanation import PlanExplained, TorchExplanation, explain
+from .step import CompiledStep, compile_step
+
+__all__ = ["CompiledStep", "PlanExplained", "TorchExplanation", "backend", "compile_step", "explain"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,13 +125,23 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
 _LINE = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
 
 
+PACKAGES = tuple(str(Path(p).parent) + "/" for p in (torch.__file__, __file__))
+
+
+def is_torch(file: str) -> bool:
+    """Whether a file is of torch or of this package, and not of the program."""
+    return file.startswith(PACKAGES) or file.startswith("<")
+
+
 def line_of(node: Node) -> tuple[str, int, str]:
-    """The model's line that the node comes from: file, number, text. Empty where the capture does not know."""
-    found = _LINE.findall(node.meta.get("stack_trace") or "")
-    for file, number, _, text in reversed(found):
-        if f"{'/'}torch{'/'}" not in file:
-            return file, int(number), text.strip()
-    return (found[-1][0], int(found[-1][1]), found[-1][3].strip()) if found else ("", 0, "")
+    """The program's line that the node comes from: file, number, text. Empty where the capture does not know."""
+    if "engine_line" in node.meta:
+        return node.meta["engine_line"]
+    found = [(f, int(n), text.strip()) for f, n, _, text in _LINE.findall(node.meta.get("stack_trace") or "")]
+    for file, number, text in reversed(found):
+        if not is_torch(file):
+            return file, number, text
+    return found[-1] if found else ("", 0, "")
 
 
 KIND_OF_LIST = {"TensorType": "T", "IntType": "i", "SymIntType": "i", "FloatType": "f", "BoolType": "b", "NumberType": "n"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from .calls import Unsupported
+from .calls import Unsupported, is_torch, line_of
 from .optimizers import Numbers, numbers_of
 from .state import State
 
@@ -57,15 +60,17 @@ class _Tracing:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         optimizers = self.state.optimizers
+        own = [{n: o.__dict__[n] for n in ("step", "zero_grad") if n in o.__dict__} for o in optimizers]  # of a scheduler
         try:
             for optimizer in optimizers:
                 optimizer.step = self.stepper(optimizer)  # type: ignore[method-assign]
                 optimizer.zero_grad = self.zeroer(optimizer)  # type: ignore[method-assign]
             yield
         finally:
-            for optimizer in optimizers:
+            for optimizer, before in zip(optimizers, own):
                 for name in ("step", "zero_grad"):
                     optimizer.__dict__.pop(name, None)
+                optimizer.__dict__.update(before)
 
     def zeroer(self, optimizer: Any) -> Callable[..., None]:
         def zero_grad(set_to_none: bool = True) -> None:
@@ -116,6 +121,33 @@ class _Tracing:
             node = node.next
 
 
+class _Lines(TorchFunctionMode):
+    """Notes, for each call that is captured, the program's line that it comes from."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        mode = get_proxy_mode()
+        if mode is None:
+            return func(*args, **(kwargs or {}))
+        root = mode.tracer.graph._root
+        last = root.prev
+        result = func(*args, **(kwargs or {}))
+        node = last.next
+        if node is not root:
+            line = _line()
+            while node is not root:
+                node.meta.setdefault("engine_line", line)
+                node = node.next
+        return result
+
+
+def _line() -> tuple[str, int, str]:
+    frame = sys._getframe(2)
+    while frame.f_back and is_torch(frame.f_code.co_filename):
+        frame = frame.f_back
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    return file, number, linecache.getline(file, number).strip()
+
+
 def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], TreeSpec]:
     return tree_flatten((args, kwargs))
 
@@ -136,19 +168,22 @@ def capture(step: Callable[..., Any], state: State, args: tuple[Any, ...], kwarg
                 tensor.grad = gradient
         tracing = told["tracing"] = _Tracing(state, given)
         in_args, in_kwargs = tree_unflatten(filled, spec)
-        with state.swapped(given), tracing.installed():
+        with state.swapped(given), tracing.installed(), _Lines():
             returned = step(*in_args, **in_kwargs)
         out, told["returned"] = tree_flatten(returned)
         told["constants"] = [None if isinstance(o, torch.Tensor) else o for o in out]
         return [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
 
     inputs = [leaves[i] for i in places]
-    module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True)(
+    module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(
         list(state.tensors), inputs, gradients)  # fmt: skip
     captured = Captured(module, state, places)
     tracing = told["tracing"]
     captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]
     captured.returned, captured.constants = told["returned"], told["constants"]
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
+        file, line, text = line_of(node)
+        raise Unsupported(f"it reads a number out of a tensor, as .item() and float() do, at {file}:{line}: {text}")
     _finish(module, count + len(inputs), gradients, tracing.marks)
     return captured
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,33 +16,42 @@ from .calls import Unsupported
 from .optimizers import rule_of, settings
 
 
-def reached(step: Callable[..., Any], kind: type) -> list[Any]:
-    """The objects of a kind that the function reaches: itself, its closure, its globals, the object it is a method of and
-    the attributes of that, defaults, and what is in lists, tuples and dicts there."""
-    function = getattr(step, "__func__", step)
-    if not hasattr(function, "__code__"):
-        function = getattr(type(step), "__call__", None)
-    places = [step, getattr(step, "__self__", None)]
-    owner = getattr(step, "__self__", step)
-    places += list(vars(owner).values()) if hasattr(owner, "__dict__") and not isinstance(owner, nn.Module) else []
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not bound yet
-                places.append(cell.cell_contents)
-        places += [function.__globals__.get(name) for name in _names(code)]
-        places += list(function.__defaults__ or ())
+def reached(step: Any, kind: type) -> list[Any]:
+    """The objects of a kind that a function reaches: through its closure, the globals that it names, its defaults, the
+    object it is a method of and that object's attributes, and the functions, lists, tuples and dicts found there."""
     found: dict[int, Any] = {}
-    for place in places:
-        for item in _items(place):
-            if isinstance(item, kind):
-                found.setdefault(id(item), item)
-            elif callable(item) and hasattr(item, "__closure__") and item is not function:
-                for cell in item.__closure__ or ():
-                    with contextlib.suppress(ValueError):
-                        if isinstance(cell.cell_contents, kind):
-                            found.setdefault(id(cell.cell_contents), cell.cell_contents)
+    seen: set[int] = set()
+    left = [step]
+    while left:
+        item = left.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, kind):
+            found[id(item)] = item
+        elif isinstance(item, (list, tuple)):
+            left += item
+        elif isinstance(item, dict):
+            left += item.values()
+        elif isinstance(item, functools.partial):
+            left += [item.func, *item.args, *item.keywords.values()]
+        elif isinstance(item, types.MethodType):
+            left += [item.__func__, item.__self__, *getattr(item.__self__, "__dict__", {}).values()]
+        elif isinstance(item, types.FunctionType):
+            if not (item.__module__ or "").startswith(("torch.", "engine.")):
+                left += _used(item)
+        elif item is step and callable(item):
+            left += [type(item).__call__, *getattr(item, "__dict__", {}).values()]
     return list(found.values())
+
+
+def _used(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not bound yet
+            yield cell.cell_contents
+    for name in _names(function.__code__):
+        yield function.__globals__.get(name)
+    yield from function.__defaults__ or ()
 
 
 def _names(code: Any) -> Iterator[str]:
@@ -48,15 +59,6 @@ def _names(code: Any) -> Iterator[str]:
     for constant in code.co_consts:
         if hasattr(constant, "co_names"):
             yield from _names(constant)
-
-
-def _items(place: Any) -> Iterator[Any]:
-    if isinstance(place, (list, tuple)):
-        yield from place
-    elif isinstance(place, dict):
-        yield from place.values()
-    else:
-        yield place
 
 
 class State:
@@ -74,7 +76,7 @@ class State:
                 for name, tensor in held.items():
                     if tensor is not None:
                         self._add(held, name, tensor)
-        self.members = len(self.places)  # those that tracing swaps
+        self.kept: list[tuple[Optimizer, Any, Any]] = []  # what each optimizer keeps of each parameter: a dict
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -82,6 +84,7 @@ class State:
                         raise Unsupported("an optimizer has a parameter of no module that the step reaches; "
                                           "name the modules: compile_step(step, modules=[...])")  # fmt: skip
                     kept = optimizer.state.get(parameter, {})
+                    self.kept.append((optimizer, parameter, kept))
                     for name, tensor in kept.items():
                         if isinstance(tensor, torch.Tensor):
                             self._add(kept, name, tensor)
@@ -103,6 +106,9 @@ class State:
         for held, name, tensor in self.places:
             if held.get(name) is not tensor:
                 return f"'{name}' is another tensor"
+        for optimizer, parameter, kept in self.kept:
+            if optimizer.state.get(parameter, kept) is not kept:
+                return "the state of an optimizer was replaced"
         if (now := self._fixed()) != self.fixed:
             names = ("training or evaluation of a module", "which tensors require gradients", "an optimizer's settings", "autocast")
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)

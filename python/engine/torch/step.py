@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_map_only, tree_unflatten
 
 from .calls import Unsupported
 from .capture import Captured, capture, leaves_of
@@ -80,7 +80,7 @@ class CompiledStep:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.calls += 1
         if self.why_eager or self.calls == 1:  # the first call makes what optimizers and lazy modules make late
-            return self.step(*args, **kwargs)
+            return self._eager(args, kwargs)
         leaves, spec = leaves_of(args, kwargs)
         key = (spec, *map(_signature, leaves))
         ready = self.ready.get(key)
@@ -91,18 +91,21 @@ class CompiledStep:
         if ready is None:
             ready = self._capture(key, args, kwargs)
             if ready is None:
-                return self.step(*args, **kwargs)
+                return self._eager(args, kwargs)
         self.last = ready
         choice = ready.choice
         mode = choice.next()
         if choice.decided:
-            return self.step(*args, **kwargs) if mode == EAGER else ready.run(leaves, mode)
+            return self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
         begin = time.perf_counter()
-        result = self.step(*args, **kwargs) if mode == EAGER else ready.run(leaves, mode)
+        result = self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
         choice.add(mode, time.perf_counter() - begin)
         if choice.warm:
             ready.prepared()
         return result
+
+    def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, self.step(*args, **kwargs))
 
     def _capture(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ready | None:
         if len(self.ready) >= MOST_CAPTURES or self.captures >= 4 * MOST_CAPTURES:

@@ -31,6 +31,8 @@ struct Frame {
   std::exception_ptr thrown;
   PyObject* raised = nullptr;  // instead of `thrown`: a Python exception
   int64_t failed = -1;         // number of the call
+  // relaxed: the nodes behind the one that failed are ordered behind it; others may run or not.
+  std::atomic<bool> stopped{false};
   // relaxed: read after the run, which orders it.
   std::atomic<uint32_t> changed{0};  // calls that changed state
 
@@ -38,6 +40,7 @@ struct Frame {
     // relaxed: the start of the run publishes them to the nodes.
     for (size_t i = 0; i < slots.size(); ++i) left[i].store(program.readers[i], std::memory_order_relaxed);
     thrown = nullptr, raised = nullptr, failed = -1, changed.store(0, std::memory_order_relaxed);
+    stopped.store(false, std::memory_order_relaxed);  // relaxed: as `left`
     denormals = Denormals();
   }
   void Clear() {
@@ -52,7 +55,8 @@ struct Frame {
   void Fail(uint32_t call, std::exception_ptr error, PyObject* exception) {
     const std::lock_guard lock(mutex);
     if (failed >= 0 && failed <= call) return;
-    failed = call, thrown = std::move(error), raised = exception;  // an earlier exception of Python leaks; two are rare
+    failed = call, thrown = std::move(error), raised = exception;  // an earlier one of Python leaks: two are rare
+    stopped.store(true, std::memory_order_relaxed);                // relaxed: see there
   }
 };
 
@@ -165,9 +169,11 @@ struct BelowAutograd {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-// A node's function, which the engine calls on any thread without the GIL. Nonzero: it failed.
+// A node's function, which the engine calls on any thread without the GIL. To the engine no node fails: the frame keeps
+// the exception, and what would come later does nothing, so that no parameter is changed by a step that failed before.
 inline int32_t RunNode(void* run, uint64_t number, int32_t) {
   Frame& frame = *static_cast<Frame*>(run);
+  if (frame.stopped.load(std::memory_order_relaxed)) return 0;  // relaxed: see there
   EnterNode(frame.denormals);
   const BelowAutograd guard;
   thread_local torch::jit::Stack stack;
@@ -175,11 +181,10 @@ inline int32_t RunNode(void* run, uint64_t number, int32_t) {
   torch::jit::Stack own;  // a Python kernel may run another program on this thread
   torch::jit::Stack& used = inside.nested() ? own : stack;
   const Node& node = frame.program.nodes[number];
-  bool fine = true;
   for (const uint32_t call : node.calls)
-    if (!(fine = Make(frame, call, used))) break;
+    if (!Make(frame, call, used)) break;
   for (const uint32_t slot : node.reads) frame.Release(slot);
-  return fine ? 0 : 1;
+  return 0;
 }
 
 }  // namespace engine_torch

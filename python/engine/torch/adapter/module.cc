@@ -81,8 +81,7 @@ bool RunAll(Frame& frame, const void* plan, const char* policy, int threads, voi
     if (engine_table->run(plan, &frame, policy, times) != 0) return false;
   } else {
     PyThreadState* state = PyEval_SaveThread();
-    for (size_t node = 0; node < frame.program.nodes.size(); ++node)
-      if (RunNode(&frame, node, -1) != 0) break;
+    for (size_t node = 0; node < frame.program.nodes.size(); ++node) RunNode(&frame, node, -1);
     PyEval_RestoreThread(state);
   }
   if (frame.failed >= 0) return RaiseFailure(frame), false;

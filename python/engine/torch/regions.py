@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from .options import Options, options_of
 from .program import Program
 
 PREPARING = 90  # calls after which cost_model must have decided
+_numbers = itertools.count()
 compiled: weakref.WeakSet[Region] = weakref.WeakSet()  # for explain
 
 
@@ -28,6 +30,8 @@ class Region:
     def __init__(self, module: GraphModule, inputs: list[Any], options: Options) -> None:
         self.module, self.options = module, options
         self.programs: dict[str, Program] = {}  # "forward" and "backward", or "inference"
+        self.number = next(_numbers)
+        self.parameters: set[int] = set()  # ids of those that the first call was given
         self.warmed = 0
         self.mode = IN_TURN
         self.pending: Measured | None = None
@@ -71,6 +75,8 @@ class Region:
             return self.compiled(*args)
         if self.pending and not self.pending.backward:
             self.pending.tell()
+        if not self.parameters:
+            self.parameters = {id(a) for a in args if isinstance(a, torch.nn.Parameter)}
         mode = choice.next()
         self.mode = mode if mode != EAGER else IN_TURN
         self.pending = Measured(choice, mode)
@@ -88,7 +94,7 @@ def backend(module: GraphModule, inputs: list[Any], options: Mapping[str, Any] |
     """
     chosen = options_of(options, capture_step=False)
     if chosen.capture_step:
-        raise engine.UsageError("torch.compile sees the forward pass only, so it captures no step; "
+        raise engine.errors.UsageError("torch.compile sees the forward pass only, so it captures no step; "
                                 "use engine.torch.compile_step(step)")  # fmt: skip
     region = Region(module, inputs, chosen)
     return lambda *args: region(*args)
