@@ -16,8 +16,15 @@ Needs torch (extra ``engine[torch]``) and, to be fast, a C++ compiler: what call
 is compiled at the first use. docs/torch.md says what is captured, and what is not.
 """
 
-from .regions import backend
+from importlib.metadata import entry_points
+
+from torch._dynamo import register_backend
+
 from .explanation import PlanExplained, TorchExplanation, explain
+from .regions import backend
 from .step import CompiledStep, compile_step
+
+if not entry_points(group="torch_dynamo_backends", name="engine"):  # the package is on the path, and not installed
+    register_backend(backend, name="engine")
 
 __all__ = ["CompiledStep", "PlanExplained", "TorchExplanation", "backend", "compile_step", "explain"]
