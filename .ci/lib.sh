@@ -105,6 +105,18 @@ PY
   "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check $PYTHON_PACKAGES
 }
 
+# torch in .venv, for engine.torch: the build without CUDA, which is a tenth of the other's size. Fails where it cannot be had.
+TORCH=2.13.0+cpu
+torch_ready() {
+  "$VENV_PYTHON" -c 'import importlib.util as u, sys; spec = u.find_spec("torch"); sys.exit(not (spec and spec.origin))' 2>/dev/null ||
+    {
+      say "-- installing torch $TORCH"
+      "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check --retries 0 --timeout 10 \
+        --index-url https://download.pytorch.org/whl/cpu "torch==$TORCH" >/dev/null 2>&1 ||
+        "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check "torch==$TORCH" >/dev/null 2>&1
+    }
+}
+
 # --- MXNet 1.9.1: the last Python that its wheel runs on is 3.11, the last numpy 1.23
 
 MXNET_VENV=.venv-mxnet

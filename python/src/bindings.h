@@ -14,6 +14,7 @@ void BindGraph(nanobind::module_& m);
 void BindComm(nanobind::module_& m);
 void BindSmart(nanobind::module_& m);
 void BindStage(nanobind::module_& m);
+void BindNative(nanobind::module_& m);
 void BindMxnet(nanobind::module_& m);
 void BindExit(nanobind::module_& m);
 

@@ -23,6 +23,7 @@ NB_MODULE(_core, m) {
   BindArrays(m);
   BindComm(m);
   BindSmart(m);
+  BindNative(m);
   BindMxnet(m);
   BindExit(m);
 }

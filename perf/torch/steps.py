@@ -1,0 +1,88 @@
+"""Training steps for the suite `torch`: each contender is a function that runs one step of a model from the same state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "policies" / "graphs"))
+from models import MODELS  # noqa: E402
+
+RATE = 1e-6
+CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours"]
+
+
+def training(model, inputs, loss_of, forward=None) -> Callable[[], torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    forward = model if forward is None else forward
+
+    def step(*given):
+        optimizer.zero_grad()
+        loss = loss_of(forward(*given))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def inductor(model, inputs, loss_of):
+    """Forward and loss as one graph with its backward, and the optimizer's step as another."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    loss = torch.compile(lambda *given: loss_of(model(*given)))
+    update = torch.compile(optimizer.step)
+
+    def step(*given):
+        optimizer.zero_grad()
+        value = loss(*given)
+        value.backward()
+        update()
+        return value
+
+    return step
+
+
+def forced(step, mode: str):
+    """The compiled step in one mode, from the second call on."""
+
+    def call(*given):
+        if step.last and not step.last.choice.decided:
+            step.last.choice.decided = mode
+        return step(*given)
+
+    return call
+
+
+class Contender(NamedTuple):
+    step: Callable[[], torch.Tensor]
+    threads: int  # of torch
+    decided: Callable[[], bool] = lambda: True  # whether it has chosen how to run
+    compiled: Any = None  # what compile_step made
+
+
+def contender(name: str, case: str, workers: int) -> Contender:
+    import engine.torch
+
+    torch.manual_seed(0)
+    model, inputs, loss_of = MODELS[case]()
+    options = {"workers": workers}
+    if name == "inductor 2":
+        step = inductor(model, inputs, loss_of)
+        return Contender(lambda: step(*inputs), workers)
+    if name == "compile 2":
+        before = set(engine.torch.regions.compiled)
+        step = training(model, inputs, loss_of, torch.compile(model, backend=engine.torch.backend, options=options))
+        return Contender(lambda: step(*inputs), workers,
+                         lambda: all(r.choice.decided for r in set(engine.torch.regions.compiled) - before))  # fmt: skip
+    step = training(model, inputs, loss_of)
+    if name.startswith("eager"):
+        return Contender(lambda: step(*inputs), int(name.split()[1]))
+    compiled = engine.torch.compile_step(step, options=options)
+    call = forced(compiled, "in turn") if name == "in turn" else compiled
+    return Contender(lambda: call(*inputs), workers,
+                     lambda: bool(compiled.why_eager or compiled.last and compiled.last.choice.decided), compiled)  # fmt: skip

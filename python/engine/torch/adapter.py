@@ -1,0 +1,89 @@
+"""The adapter: C++ that calls torch's operators without the interpreter. Compiled on first use and kept, because it needs
+the headers of the torch that is installed; the wheel holds its source only."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from .. import _core
+
+SOURCES = Path(__file__).parent / "adapter"
+NAME = "engine_torch_adapter"
+
+
+class NoAdapter(Exception):
+    """Why there is no adapter."""
+
+
+def cache_folder() -> Path:
+    """Where compiled adapters are kept: one for each version of torch, Python and the sources."""
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        if source.suffix in (".h", ".cc"):
+            digest.update(source.read_bytes())
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    abi = "cxx11" if torch.compiled_with_cxx11_abi() else "old"
+    version = f"{torch.__version__}-{abi}-{sys.implementation.cache_tag}-{platform.machine()}"
+    return root / "engine" / f"torch-{version}-{digest.hexdigest()[:16]}"
+
+
+def compiler() -> str:
+    """The path of a C++ compiler: $CXX, or the first of c++, g++ and clang++ that is there."""
+    for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
+        if found := shutil.which(name):
+            return found
+    raise NoAdapter("there is no C++ compiler: $CXX, c++, g++ or clang++")
+
+
+def command(output: Path) -> list[str]:
+    base = Path(torch.__file__).parent
+    include = [f"-isystem{base / 'include'}", f"-I{sysconfig.get_path('include')}"]
+    libraries = [f"-L{base / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", abi]
+    return [compiler(), *flags, *include, str(SOURCES / "module.cc"), *libraries, "-o", str(output)]
+
+
+def build(output: Path) -> None:
+    """Compiles the adapter. Processes that do so at the same time put equal files in the same place."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        made = Path(folder) / output.name
+        done = subprocess.run(command(made), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise NoAdapter(f"the compiler failed:\n{' '.join(done.args)}\n{done.stderr[-2000:]}")
+        os.replace(made, output)
+
+
+@functools.cache
+def load() -> ModuleType | None:
+    """The adapter, or None, after one warning, where it cannot be had: then programs run as Python calls."""
+    try:
+        path = cache_folder() / f"{NAME}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+        if not path.exists():
+            build(path)
+        loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
+        spec = importlib.util.spec_from_loader(NAME, loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        module.connect(_core.native_table())
+    except (NoAdapter, OSError, ImportError) as error:
+        warnings.warn(f"engine.torch: operators are called from Python, on one thread, because {error}", stacklevel=2)
+        return None
+    return module

@@ -1,0 +1,147 @@
+// The adapter: runs programs of torch's operators as nodes of the engine's plans, without the interpreter.
+//
+// Compiled on first use (adapter.py), because it needs the headers of the torch that is installed. It knows nothing of
+// the engine but the table of functions that `connect` is given, so the engine's wheel knows nothing of torch.
+#include "frame.h"
+#include "make.h"
+
+namespace engine_torch {
+namespace {
+
+// The engine's half, as in python/src/native.h.
+struct EngineTable {
+  // Runs the plan and waits; the calling thread takes part. GIL held, given up inside. 0: it ended, and a frame knows
+  // whether nodes failed; -1: the engine refused, and a Python exception is set.
+  int32_t (*run)(const void* plan, void* frame, const char* policy, void* times);
+};
+const EngineTable* engine_table = nullptr;
+
+std::unique_ptr<Frame> TakeFrame(Program& program) {
+  const std::lock_guard lock(program.mutex);
+  if (program.free.empty()) return std::make_unique<Frame>(program);
+  auto frame = std::move(program.free.back());
+  program.free.pop_back();
+  return frame;
+}
+
+// The exception of the call that failed, with its number and how many calls had changed state by then.
+void RaiseFailure(Frame& frame) {
+  if (frame.raised) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(frame.raised)), frame.raised);
+    Py_CLEAR(frame.raised);
+  } else {
+    torch::translate_exception_to_python(frame.thrown);
+    frame.thrown = nullptr;
+  }
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  PyObject* where = Py_BuildValue("(LI)", static_cast<long long>(frame.failed), frame.changed.load());
+  if (!where || PyObject_SetAttrString(value, "engine_torch_failed", where) < 0) PyErr_Clear();
+  Py_XDECREF(where);
+  PyErr_Restore(type, value, trace);
+}
+
+bool TakeInputs(Frame& frame, PyObject* args) {
+  const Program& program = frame.program;
+  const auto given = static_cast<size_t>(PyList_GET_SIZE(args));
+  if (given != program.inputs.size())
+    return PyErr_Format(PyExc_TypeError, "engine.torch: %zu inputs, and the program has %zu", given,
+                        program.inputs.size()),
+           false;
+  for (size_t i = 0; i < given; ++i)
+    if (program.inputs[i] >= 0 &&
+        !FromPython(PyList_GET_ITEM(args, static_cast<Py_ssize_t>(i)), frame.slots[program.inputs[i]]))
+      return false;
+  return true;
+}
+
+PyObject* Outputs(Frame& frame) {
+  const auto& outputs = frame.program.outputs;
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(outputs.size()));
+  for (size_t i = 0; list && i < outputs.size(); ++i) {
+    PyObject* item = ToPython(Made(outputs[i], frame.slots));
+    if (!item) return Py_DECREF(list), nullptr;
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), item);
+  }
+  return list;
+}
+
+// False with an exception set.
+bool RunAll(Frame& frame, const void* plan, const char* policy, int threads, void* times) {
+  const Caller caller(threads);
+  torch::jit::Stack stack;
+  {
+    const BelowAutograd guard;
+    for (const uint32_t call : frame.program.prologue)
+      if (!Make(frame, call, stack)) return RaiseFailure(frame), false;
+  }
+  if (nodes_inside > 0) policy = "inline";  // inside a node: its thread must not wait for other workers
+  if (plan) {
+    if (engine_table->run(plan, &frame, policy, times) != 0) return false;
+  } else {
+    PyThreadState* state = PyEval_SaveThread();
+    for (size_t node = 0; node < frame.program.nodes.size(); ++node) RunNode(&frame, node, -1);
+    PyEval_RestoreThread(state);
+  }
+  if (frame.failed >= 0) return RaiseFailure(frame), false;
+  return true;
+}
+
+// run(program, inputs: list, plan: address or 0, policy, threads, times: address or 0) -> list. Empties `inputs`, so that
+// inputs that only the program needs die in the run.
+PyObject* Run(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 6) return PyErr_Format(PyExc_TypeError, "run takes 6 arguments"), nullptr;
+  auto* program = static_cast<Program*>(PyCapsule_GetPointer(args[0], "engine_torch.program"));
+  const void* plan = PyLong_AsVoidPtr(args[2]);
+  const char* policy = PyUnicode_AsUTF8(args[3]);
+  const int threads = static_cast<int>(PyLong_AsLong(args[4]));
+  void* times = PyLong_AsVoidPtr(args[5]);
+  if (!program || PyErr_Occurred()) return nullptr;
+  auto frame = TakeFrame(*program);
+  frame->Begin();
+  PyObject* result = nullptr;
+  if (TakeInputs(*frame, args[1]) && PyList_SetSlice(args[1], 0, PY_SSIZE_T_MAX, nullptr) == 0 &&
+      RunAll(*frame, plan, policy, threads, times))
+    result = Outputs(*frame);
+  PyObject *type, *value, *trace;  // releasing tensors may run Python code
+  PyErr_Fetch(&type, &value, &trace);
+  frame->Clear();
+  PyErr_Restore(type, value, trace);
+  const std::lock_guard lock(program->mutex);
+  program->free.push_back(std::move(frame));
+  return result;
+}
+
+PyObject* NewProgram(PyObject*, PyObject* spec) {
+  auto program = std::make_unique<Program>();
+  if (!MakeProgram(spec, *program)) return nullptr;
+  PyObject* capsule = PyCapsule_New(program.get(), "engine_torch.program", [](PyObject* of) {
+    delete static_cast<Program*>(PyCapsule_GetPointer(of, "engine_torch.program"));
+  });
+  if (capsule) program.release();
+  return capsule;
+}
+
+PyObject* Connect(PyObject*, PyObject* address) {
+  engine_table = static_cast<const EngineTable*>(PyLong_AsVoidPtr(address));
+  if (PyErr_Occurred()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* NodeFunction(PyObject*, PyObject*) { return PyLong_FromVoidPtr(reinterpret_cast<void*>(&RunNode)); }
+
+PyMethodDef methods[] = {
+    {"connect", Connect, METH_O, "Takes the address of the engine's table."},
+    {"node_function", NodeFunction, METH_NOARGS, "The address of the function that plans call for a node."},
+    {"program", NewProgram, METH_O, "Makes a program from its description."},
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&Run)), METH_FASTCALL, "Runs a program."},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "engine_torch_adapter", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace engine_torch
+
+PyMODINIT_FUNC PyInit_engine_torch_adapter() { return PyModule_Create(&engine_torch::module); }

@@ -1,0 +1,83 @@
+// Threads: how many threads torch's kernels use, for each thread that runs nodes.
+//
+// In a run with workers every thread of it uses one: OpenMP makes a team for each thread that asks for one, and teams
+// fight for the processors. The caller gets back what it had when the run has ended.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+extern "C" {
+void omp_set_num_threads(int);
+int omp_get_max_threads(void);
+int MKL_Set_Num_Threads_Local(int) __attribute__((weak));  // builds of torch without MKL have none
+}
+
+namespace engine_torch {
+
+inline int SetMklThreads(int threads) { return MKL_Set_Num_Threads_Local ? MKL_Set_Num_Threads_Local(threads) : 0; }
+
+// Whether denormal numbers are flushed to zero, as bits of the processor's own register.
+inline unsigned Denormals() {
+#if defined(__x86_64__)
+  return _mm_getcsr() & 0x8040u;
+#else
+  return 0;
+#endif
+}
+inline void SetDenormals([[maybe_unused]] unsigned bits) {
+#if defined(__x86_64__)
+  _mm_setcsr((_mm_getcsr() & ~0x8040u) | bits);
+#endif
+}
+
+inline thread_local bool is_caller = false;  // this thread is inside Run, which has set what it needs
+inline thread_local int nodes_inside = 0;
+
+// A thread's first own node. MKL ignores what is set before the thread has asked torch for its number of threads.
+inline void EnterNode(unsigned denormals) {
+  thread_local bool prepared = false;
+  if (is_caller) return;
+  if (!prepared) {
+    prepared = true;
+    at::get_num_threads();
+    omp_set_num_threads(1);
+    SetMklThreads(1);
+  }
+  if (Denormals() != denormals) SetDenormals(denormals);
+}
+
+class Inside {
+ public:
+  Inside() { ++nodes_inside; }
+  ~Inside() { --nodes_inside; }
+  bool nested() const { return nodes_inside > 1; }
+};
+
+// Caller: while it lives, this thread is the caller of a run, and its kernels use `threads` threads; 0: as many as before.
+class Caller {
+ public:
+  explicit Caller(int threads) : was_caller_(is_caller) {
+    is_caller = true;
+    if (threads == 0) return;
+    at::get_num_threads();
+    before_ = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    mkl_before_ = SetMklThreads(threads);
+  }
+  ~Caller() {
+    is_caller = was_caller_;
+    if (before_ == 0) return;
+    omp_set_num_threads(before_);
+    SetMklThreads(mkl_before_);
+  }
+
+ private:
+  const bool was_caller_;
+  int before_ = 0, mkl_before_ = 0;
+};
+
+}  // namespace engine_torch

@@ -1,0 +1,178 @@
+"""What a captured graph calls, and what each call touches.
+
+Everything is derived: what an operator changes from its schema, which tensors share memory from the storages of the fake
+tensors that the capture left in ``meta["val"]``, random numbers from the operator's tags. Nothing is known by name, but
+for what is no operator of torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+OWN_NAMESPACES = {"aten", "prims", "prim", "quantized", "mkldnn", "mkl", "onednn", "sparse", "_c10d_functional"}
+SIZES = {"aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset", "aten::sym_is_contiguous"}
+NOTHING = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}  # below autograd they are their input
+RANDOM = ("random numbers", "default")
+OUTSIDE = ("what custom operators touch",)
+
+
+class Unsupported(Exception):
+    """The graph cannot become a program; the text says why."""
+
+
+@dataclass
+class Call:
+    """One call of the graph. ``reads`` and ``writes``: the storages, and the other things that order it."""
+
+    node: Node
+    target: Any
+    args: tuple[Any, ...] = ()
+    reads: set[Any] = field(default_factory=set)
+    writes: set[Any] = field(default_factory=set)
+    looks_only: bool = False  # a view, or a size: it touches no data
+    takes_gil: bool = False
+    from_list: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.target) if isinstance(self.target, torch._ops.OpOverload) else self.node.name
+
+
+def storages(value: Any) -> Iterator[Any]:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.layout is not torch.strided:
+                raise Unsupported(f"a tensor of layout {leaf.layout}")
+            yield leaf.untyped_storage()._cdata
+
+
+def values(argument: Any) -> Iterator[Any]:
+    """What the nodes in an argument stand for."""
+    for leaf in tree_leaves(argument):
+        if isinstance(leaf, Node):
+            yield ("constant", leaf.target) if leaf.op == "get_attr" else leaf.meta.get("val")
+
+
+def touched(argument: Any) -> set[Any]:
+    found: set[Any] = set()
+    for value in values(argument):
+        found |= {value} if type(value) is tuple and value[:1] == ("constant",) else set(storages(value))
+    return found
+
+
+def bound(node: Node, schema: Any) -> tuple[Any, ...]:
+    """The call's arguments by the order of the schema, with defaults."""
+    out = []
+    for i, argument in enumerate(schema.arguments):
+        if i < len(node.args) and not argument.kwarg_only:
+            out.append(node.args[i])
+        elif argument.name in node.kwargs:
+            out.append(node.kwargs[argument.name])
+        elif argument.has_default_value():
+            out.append(argument.default_value)
+        else:
+            raise Unsupported(f"{node.target} without its argument '{argument.name}'")
+    return tuple(out)
+
+
+def call_of(node: Node) -> Call:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return _operator(node, target)
+    module = getattr(target, "__module__", "") or ""
+    if module in ("_operator", "operator", "math", "builtins") or module.startswith(("torch.fx.experimental", "torch.sym")) \
+            or target in (torch.sym_int, torch.sym_float, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sum):  # fmt: skip
+        if any(isinstance(v, torch.Tensor) for v in tree_leaves(node.meta.get("val"))):
+            raise Unsupported(f"{target} on tensors")
+        return Call(node, target, looks_only=True, takes_gil=True)
+    raise Unsupported(f"{getattr(target, '__name__', target)} is no operator")
+
+
+def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
+    schema = op._schema
+    args = bound(node, schema)
+    if torch.Tag.inplace_view in op.tags or op.namespace == "aten" and schema.name in ("aten::set_", "aten::resize_"):
+        raise Unsupported(f"{op} changes what a tensor is a view of")
+    call = Call(node, op, args)
+    for argument, value in zip(schema.arguments, args):
+        held = touched(value)
+        call.reads |= held
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            call.writes |= held
+    results = node.meta.get("val")
+    made = set(storages(results)) - call.reads
+    is_tensor = any(isinstance(v, torch.Tensor) for v in tree_leaves(results))
+    call.looks_only = schema.name in SIZES or (is_tensor and not made and not call.writes)
+    call.writes |= made
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        call.writes.add(RANDOM)
+        call.looks_only = False
+    if op.namespace not in OWN_NAMESPACES:
+        call.writes |= {RANDOM, OUTSIDE}  # nobody says what it does besides
+        call.takes_gil, call.looks_only = True, False
+    returns = schema.returns
+    call.from_list = len(returns) == 1 and returns[0].type.kind() == "ListType"
+    return call
+
+
+_LINE = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
+
+
+PACKAGES = tuple(str(Path(p).parent) + "/" for p in (torch.__file__, __file__))
+
+
+def is_torch(file: str) -> bool:
+    """Whether a file is of torch or of this package, and not of the program."""
+    return file.startswith(PACKAGES) or file.startswith("<")
+
+
+def line_of(node: Node) -> tuple[str, int, str]:
+    """The program's line that the node comes from: file, number, text. Empty where the capture does not know."""
+    if "engine_line" in node.meta:
+        return node.meta["engine_line"]
+    found = [(f, int(n), text.strip()) for f, n, _, text in _LINE.findall(node.meta.get("stack_trace") or "")]
+    for file, number, text in reversed(found):
+        if not is_torch(file):
+            return file, number, text
+    return found[-1] if found else ("", 0, "")
+
+
+KIND_OF_LIST = {"TensorType": "T", "IntType": "i", "SymIntType": "i", "FloatType": "f", "BoolType": "b", "NumberType": "n"}
+
+
+def argument(value: Any, kind: Any, slot: Any) -> tuple[str, Any]:
+    """An argument for the adapter (make.h). ``kind``: its type in the schema. ``slot``: the slot of a node."""
+    while kind.kind() == "OptionalType":
+        if value is None:
+            return ("c", None)
+        kind = kind.getElementType()
+    name = kind.kind()
+    if isinstance(value, Node):
+        return ({"TensorType": "w", "FloatType": "d"}.get(name, "s"), slot(value))
+    if name == "ListType":
+        element, optional = kind.getElementType(), False
+        while element.kind() == "OptionalType":
+            element, optional = element.getElementType(), True
+        code = "O" if optional and element.kind() == "TensorType" else KIND_OF_LIST.get(element.kind())
+        if code is None:
+            raise Unsupported(f"an argument of type {kind}")
+        items = value if isinstance(value, (list, tuple)) else [value] * getattr(kind, "size", 1)
+        return (code, [argument(item, kind.getElementType(), slot) for item in items])
+    if name == "TensorType" and isinstance(value, (bool, int, float, complex)):
+        return ("W", value)
+    if name == "FloatType" and isinstance(value, (int, float)):
+        return ("c", float(value))
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise Unsupported(f"the symbolic number {value} as a constant")
+    if isinstance(value, torch.Generator):
+        raise Unsupported("a random generator of the program's own")
+    return ("c", value)
+
+

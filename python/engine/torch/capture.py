@@ -1,0 +1,223 @@
+"""Captures a whole training step as one graph: forward, backward, and the optimizers' updates."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from .calls import Unsupported, is_torch, line_of
+from .optimizers import Numbers, numbers_of
+from .state import State
+
+
+@dataclass
+class Captured:
+    """``module`` takes the state's tensors, the tensors among the arguments and the numbers, in this order."""
+
+    module: GraphModule
+    state: State
+    tensors: list[int]  # which leaves of the arguments are tensors
+    numbers: list[tuple[Numbers, list[str]]] = field(default_factory=list)
+    returned: TreeSpec | None = None
+    constants: list[Any] = field(default_factory=list)  # by output: what is no tensor, or None
+
+
+class _Numbers:
+    """Stands for the numbers of a run while it is captured: each is a float of its own, which is found again in the
+    graph."""
+
+    def __init__(self) -> None:
+        self.marks: dict[float, int] = {}
+
+    def mark(self) -> float:
+        value = 3.0e-5 + (len(self.marks) + 1) * 1.1102230246251565e-13
+        self.marks[value] = len(self.marks)
+        return value
+
+
+class _Tracing:
+    """What optimizers do while a step is captured."""
+
+    def __init__(self, state: State, tensors: list[torch.Tensor]) -> None:
+        self.state, self.tensors = state, tensors
+        self.marks = _Numbers()
+        self.numbers: list[tuple[tuple[Any, ...], list[str]]] = []  # arguments of numbers_of; names
+        self.groups = 0
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.tensors[self.state.number[id(tensor)]]
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        optimizers = self.state.optimizers
+        own = [{n: o.__dict__[n] for n in ("step", "zero_grad") if n in o.__dict__} for o in optimizers]  # of a scheduler
+        try:
+            for optimizer in optimizers:
+                optimizer.step = self.stepper(optimizer)  # type: ignore[method-assign]
+                optimizer.zero_grad = self.zeroer(optimizer)  # type: ignore[method-assign]
+            yield
+        finally:
+            for optimizer, before in zip(optimizers, own):
+                for name in ("step", "zero_grad"):
+                    optimizer.__dict__.pop(name, None)
+                optimizer.__dict__.update(before)
+
+    def zeroer(self, optimizer: Any) -> Callable[..., None]:
+        def zero_grad(set_to_none: bool = True) -> None:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self.of(parameter).grad = None
+
+        return zero_grad
+
+    def stepper(self, optimizer: Any) -> Callable[..., None]:
+        rule = self.state.rules[self.state.optimizers.index(optimizer)]
+
+        @torch.no_grad()
+        def step(closure: Any = None) -> None:
+            if closure is not None:
+                raise Unsupported("an optimizer that is given a closure")
+            for group in optimizer.param_groups:
+                updated = [p for p in group["params"] if self.of(p).grad is not None]
+                if not updated:
+                    continue
+                names: dict[str, float] = {}
+
+                def number(name: str, names: dict[str, float] = names) -> float:
+                    if name not in names:
+                        names[name] = self.marks.mark()
+                    return names[name]
+
+                for p in updated:
+                    with self.grouped():
+                        gradient = self.of(p).grad
+                        rule.update(self.of(p), gradient, optimizer.state[p], group, number)
+                self.numbers.append(((optimizer, rule, group, updated), list(names)))
+
+        return step
+
+    @contextlib.contextmanager
+    def grouped(self) -> Iterator[None]:
+        """The calls made inside become one node of the plan."""
+        mode = get_proxy_mode()
+        assert mode is not None
+        graph = mode.tracer.graph
+        last = graph._root.prev
+        yield
+        self.groups += 1
+        node = last.next
+        while node is not graph._root:
+            node.meta["engine_group"] = self.groups
+            node = node.next
+
+
+class _Lines(TorchFunctionMode):
+    """Notes, for each call that is captured, the program's line that it comes from."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        mode = get_proxy_mode()
+        if mode is None:
+            return func(*args, **(kwargs or {}))
+        root = mode.tracer.graph._root
+        last = root.prev
+        result = func(*args, **(kwargs or {}))
+        node = last.next
+        if node is not root:
+            line = _line()
+            while node is not root:
+                node.meta.setdefault("engine_line", line)
+                node = node.next
+        return result
+
+
+def _line() -> tuple[str, int, str]:
+    frame = sys._getframe(2)
+    while frame.f_back and is_torch(frame.f_code.co_filename):
+        frame = frame.f_back
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    return file, number, linecache.getline(file, number).strip()
+
+
+def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], TreeSpec]:
+    return tree_flatten((args, kwargs))
+
+
+def capture(step: Callable[..., Any], state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    """Unsupported, or what torch raises, where the step cannot be captured. Runs nothing and changes nothing."""
+    leaves, spec = leaves_of(args, kwargs)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    count, told = len(state.tensors), {}
+    gradients = [t.grad for t in state.tensors]
+
+    def whole(given: list[torch.Tensor], inputs: list[torch.Tensor], before: list[torch.Tensor | None]) -> list[Any]:
+        filled = list(leaves)
+        for place, tensor in zip(places, inputs):
+            filled[place] = tensor
+        for tensor, gradient in zip(given, before):
+            if gradient is not None:
+                tensor.grad = gradient
+        tracing = told["tracing"] = _Tracing(state, given)
+        in_args, in_kwargs = tree_unflatten(filled, spec)
+        with state.swapped(given), tracing.installed(), _Lines():
+            returned = step(*in_args, **in_kwargs)
+        out, told["returned"] = tree_flatten(returned)
+        told["constants"] = [None if isinstance(o, torch.Tensor) else o for o in out]
+        return [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
+
+    inputs = [leaves[i] for i in places]
+    module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(
+        list(state.tensors), inputs, gradients)  # fmt: skip
+    captured = Captured(module, state, places)
+    tracing = told["tracing"]
+    captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]
+    captured.returned, captured.constants = told["returned"], told["constants"]
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
+        file, line, text = line_of(node)
+        raise Unsupported(f"it reads a number out of a tensor, as .item() and float() do, at {file}:{line}: {text}")
+    _finish(module, count + len(inputs), gradients, tracing.marks)
+    return captured
+
+
+def _finish(module: GraphModule, kept: int, gradients: list[Any], marks: _Numbers) -> None:
+    """Takes the old gradients out of the graph's inputs, and puts the numbers in."""
+    graph = module.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    for node in placeholders[kept:]:
+        if any(user.target is not torch.ops.aten.detach.default or user.users for user in node.users):
+            raise Unsupported("gradients that are added up over several steps")
+        for user in list(node.users):
+            graph.erase_node(user)
+        graph.erase_node(node)
+    with graph.inserting_after(placeholders[kept - 1]):
+        numbers = []
+        for i in reversed(range(len(marks.marks))):
+            numbers.insert(0, graph.placeholder(f"number_{i}"))
+    for node in graph.nodes:
+        if "engine_group" in node.meta:
+            node.args = _marked(node.args, marks, numbers)
+            node.kwargs = _marked(node.kwargs, marks, numbers)
+    for node in numbers:
+        node.meta["val"] = 1.0
+    graph.lint()
+
+
+def _marked(value: Any, marks: _Numbers, numbers: list[Any]) -> Any:
+    if type(value) is float and value in marks.marks:
+        return numbers[marks.marks[value]]
+    if isinstance(value, (tuple, list)):
+        return type(value)(_marked(v, marks, numbers) for v in value)
+    if isinstance(value, dict):
+        return {k: _marked(v, marks, numbers) for k, v in value.items()}
+    return value
+
+

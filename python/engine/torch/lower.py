@@ -1,0 +1,228 @@
+"""From a captured graph to a program: slots, calls, nodes and their order."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from .calls import NOTHING, Call, Unsupported, argument, call_of, line_of, storages
+
+
+@dataclass
+class Step:
+    """What the engine orders: one call, and the views of what it makes."""
+
+    calls: list[int] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)
+    before: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Lowered:
+    """A program for the adapter. Slots, calls and steps are numbers."""
+
+    calls: list[Call]
+    specs: list[tuple[Any, ...]]  # by call: for the adapter
+    steps: list[Step]
+    prologue: list[int]
+    inputs: list[int]
+    outputs: list[tuple[str, Any]]
+    constants: list[tuple[int, Any]]
+    readers: list[int]
+    state: list[int]  # calls that change an input
+
+    def description(self) -> tuple[Any, ...]:
+        nodes = [(step.calls, sorted(step.reads)) for step in self.steps]
+        return (self.readers, self.inputs, self.outputs, self.constants, self.specs, nodes, self.prologue)
+
+    def name(self, step: int) -> str:
+        return self.main(step).name
+
+    def main(self, step: int) -> Call:
+        return self.calls[self.steps[step].calls[0]]
+
+    def edges(self) -> list[tuple[int, int]]:
+        return [(before, i) for i, step in enumerate(self.steps) for before in sorted(step.before)]
+
+
+class Lowering:
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self.slots: dict[Node, int] = {}
+        self.made_in: dict[int, int | None] = {}  # slot -> step that makes it; None: before the run
+        self.readers: list[int] = []
+        self.steps: list[Step] = []
+        self.calls: list[Call] = []
+        self.specs: list[tuple[Any, ...]] = []
+        self.prologue: list[int] = []
+        self.constants: list[tuple[int, Any]] = []
+        self.inputs: list[int] = []
+        self.outputs: list[tuple[str, Any]] = []
+        self.writer: dict[Any, int] = {}
+        self.users: dict[Any, set[int]] = defaultdict(set)
+        self.groups: dict[int, int] = {}
+        self.given: set[Any] = set()  # storages of the inputs
+        self.state: list[int] = []
+
+    def run(self) -> Lowered:
+        graph: Graph = self.module.graph
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.placeholder(node)
+            elif node.op == "get_attr":
+                self.constant(node)
+            elif node.op == "call_function":
+                self.call(node)
+            elif node.op == "output":
+                self.output(node)
+            else:
+                raise Unsupported(f"a node of kind {node.op}")
+        self.count()
+        return Lowered(self.calls, self.specs, self.steps, self.prologue, self.inputs, self.outputs, self.constants,
+                       self.readers, self.state)  # fmt: skip
+
+    def slot(self, made_in: int | None) -> int:
+        self.readers.append(0)
+        self.made_in[len(self.readers) - 1] = made_in
+        return len(self.readers) - 1
+
+    def placeholder(self, node: Node) -> None:
+        self.given |= set(storages(node.meta.get("val")))
+        if node.users:
+            self.slots[node] = self.slot(None)
+        self.inputs.append(self.slots.get(node, -1))
+
+    def constant(self, node: Node) -> None:
+        value = operator.attrgetter(str(node.target))(self.module)
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported(f"the constant '{node.target}' of type {type(value).__name__}")
+        self.slots[node] = self.slot(None)
+        self.constants.append((self.slots[node], value))
+
+    def call(self, node: Node) -> None:
+        if node.target is operator.getitem and isinstance(node.args[0], Node) and node in self.slots:
+            return  # an output of a call
+        outputs_graph = any(user.op == "output" for user in node.users)
+        if node.target in NOTHING and not outputs_graph:
+            self.slots[node] = self.slots[node.args[0]]  # type: ignore[index]
+            return
+        call = call_of(node)
+        number = len(self.calls)
+        reads = sorted({self.slots[n] for n in node.all_input_nodes})
+        producers = {self.made_in[s] for s in reads} - {None}
+        step: int | None
+        if call.looks_only and not producers:
+            step = None
+            self.prologue.append(number)
+        elif call.looks_only and len(producers) == 1:
+            step = producers.pop()
+        else:
+            step = self.step_of(node)
+            self.order(call, step, producers)  # type: ignore[arg-type]
+        if step is not None:
+            self.steps[step].calls.append(number)
+            self.steps[step].reads |= set(reads)
+        changes = bool(call.writes & self.given)
+        if changes:
+            self.state.append(number)
+        self.calls.append(call)
+        self.specs.append(self.spec(call, step, changes))
+
+    def step_of(self, node: Node) -> int:
+        """A new step, or that of the call's group: calls that capture made one after the other (capture.py)."""
+        group = node.meta.get("engine_group")
+        if group in self.groups:
+            return self.groups[group]
+        self.steps.append(Step())
+        if group is not None:
+            self.groups[group] = len(self.steps) - 1
+        return len(self.steps) - 1
+
+    def order(self, call: Call, step: int, producers: set[int]) -> None:
+        before = set(producers)
+        for thing in call.reads | call.writes:
+            if thing in self.writer:
+                before.add(self.writer[thing])
+        for thing in call.writes:
+            before |= self.users.pop(thing, set())
+            self.writer[thing] = step
+        for thing in call.reads - call.writes:
+            self.users[thing].add(step)
+        self.steps[step].before |= before - {step}
+
+    def spec(self, call: Call, step: int | None, changes: bool) -> tuple[Any, ...]:
+        outs = self.outs(call, step)
+        if isinstance(call.target, torch._ops.OpOverload):
+            schema = call.target._schema
+            args = [argument(v, a.type, self.slots.__getitem__) for a, v in zip(schema.arguments, call.args)]
+            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil, changes)
+        nodes = list(call.node.all_input_nodes)
+        return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, changes)
+
+    def outs(self, call: Call, step: int | None) -> list[int]:
+        """The slots of the outputs. A call with several has a getitem for each that is needed."""
+        node = call.node
+        value = node.meta.get("val")
+        if isinstance(value, (list, tuple)):
+            outs = [-1] * len(value)
+            for user in node.users:
+                if user.target is not operator.getitem:
+                    raise Unsupported(f"{call.name} gives several values to {user.target}")
+                if user not in self.slots:
+                    index = user.args[1]
+                    if outs[index] < 0:
+                        outs[index] = self.slot(step)
+                    self.slots[user] = outs[index]
+            return outs
+        if not node.users:
+            return []
+        self.slots[node] = self.slot(step)
+        return [self.slots[node]]
+
+    def output(self, node: Node) -> None:
+        returned = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
+        for value in returned:
+            if isinstance(value, Node):
+                self.outputs.append(("s", self.slots[value]))
+            else:
+                self.outputs.append(("c", value))
+
+    def count(self) -> None:
+        """How many steps release each slot. What the caller needs at the end is one more."""
+        for step in self.steps:
+            for slot in step.reads:
+                self.readers[slot] += 1
+        for _, slot in (o for o in self.outputs if o[0] == "s"):
+            self.readers[slot] += 1
+        for slot, _ in self.constants:
+            self.readers[slot] = -1
+        for slot, count in enumerate(self.readers):
+            made = self.made_in[slot]
+            if count == 0 and made is not None:  # made beside what is needed
+                self.readers[slot] = 1
+                self.steps[made].reads.add(slot)
+
+
+def _closure(node: Node, nodes: list[Node]) -> Any:
+    """The call of a function that is no operator, as a function of the values of its nodes."""
+    target, args, kwargs = node.target, node.args, node.kwargs
+    place = {n: i for i, n in enumerate(nodes)}
+
+    def call(*given: Any) -> Any:
+        return target(*map_arg(args, lambda n: given[place[n]]), **map_arg(kwargs, lambda n: given[place[n]]))  # type: ignore[operator]
+
+    return call
+
+
+def lower(module: GraphModule) -> Lowered:
+    """Unsupported: the graph holds something that no program can do."""
+    return Lowering(module).run()
+
+
+__all__ = ["Lowered", "Step", "lower", "line_of"]

@@ -1,0 +1,50 @@
+"""Measures calls of a compiled graph, forward and, where there is one, backward, for the choice of a mode."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .modes import Choice
+
+
+class Measured:
+    """One call: its forward, and what comes of it. A call's cost is told when its backward has ended, or, if there was
+    none, when the next call begins."""
+
+    def __init__(self, choice: Choice, mode: str) -> None:
+        self.choice, self.mode = choice, mode
+        self.seconds = 0.0
+        self.backward = 0.0  # when it began; 0: not yet
+        self.told = False
+
+    def forward(self, call: Any, args: tuple[Any, ...]) -> Any:
+        begin = time.perf_counter()
+        result = call(*args)
+        self.seconds = time.perf_counter() - begin
+        waits = False
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._begins)
+                waits = True
+        if not waits:
+            self.tell()
+        return result
+
+    def _begins(self, _: torch.Tensor) -> None:
+        if self.backward or self.told:
+            return
+        self.backward = time.perf_counter()
+        torch.autograd.Variable._execution_engine.queue_callback(self._ends)  # type: ignore[attr-defined]
+
+    def _ends(self) -> None:
+        self.seconds += time.perf_counter() - self.backward
+        self.tell()
+
+    def tell(self) -> None:
+        if not self.told:
+            self.told = True
+            self.choice.add(self.mode, self.seconds)

@@ -1,0 +1,120 @@
+"""The optimizers whose steps can be part of a plan: their arithmetic, operation by operation as torch.optim does it without
+foreach, so that results are bitwise those of eager.
+
+What changes from step to step (the learning rate, corrections by the number of steps) are numbers that each run is
+given; all else is fixed when the step is captured, and checked before each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
+from .calls import Unsupported
+
+Numbers = Callable[[], dict[str, float]]  # by name: the numbers of the next step
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``update(parameter, gradient, state, group, number)`` makes the calls for one parameter; ``number`` stands for a
+    number of the run by its name. ``numbers(group, step)`` computes them; ``step`` counts from 1."""
+
+    update: Callable[..., None]
+    numbers: Callable[[dict[str, Any], float], dict[str, float]]
+    counts: bool  # whether the state holds "step"
+
+
+def _decayed(gradient: Any, parameter: Any, group: dict[str, Any]) -> Any:
+    gradient = -gradient if group["maximize"] else gradient
+    return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
+
+
+def _sgd(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
+    gradient = _decayed(gradient, parameter, group)
+    if group["momentum"]:
+        buffer = state["momentum_buffer"]
+        buffer.mul_(group["momentum"]).add_(gradient, alpha=1 - group["dampening"])
+        gradient = gradient.add(buffer, alpha=group["momentum"]) if group["nesterov"] else buffer
+    parameter.add_(gradient, alpha=number("-rate"))
+
+
+def _adam(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
+    first, second, (beta1, beta2) = state["exp_avg"], state["exp_avg_sq"], group["betas"]
+    state["step"].add_(1)
+    if group["weight_decay"] and group["decoupled_weight_decay"]:
+        gradient = -gradient if group["maximize"] else gradient
+        parameter.mul_(number("decay"))
+    else:
+        gradient = _decayed(gradient, parameter, group)
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    if group["amsgrad"]:
+        most = state["max_exp_avg_sq"]
+        most.copy_(torch.maximum(most, second))
+        second = most
+    parameter.addcdiv_(first, second.sqrt().div_(number("correction")).add_(group["eps"]), value=number("-size"))
+
+
+def _adam_numbers(group: dict[str, Any], step: float) -> dict[str, float]:
+    (beta1, beta2), rate = group["betas"], float(group["lr"])
+    return {"decay": 1 - rate * group["weight_decay"], "correction": (1 - beta2**step) ** 0.5,
+            "-size": -(rate / (1 - beta1**step))}  # fmt: skip
+
+
+def _adagrad(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
+    state["step"].add_(1)
+    gradient = _decayed(gradient, parameter, group)
+    state["sum"].addcmul_(gradient, gradient, value=1)
+    parameter.addcdiv_(gradient, state["sum"].sqrt().add_(group["eps"]), value=number("-rate"))
+
+
+RULES: dict[type, Rule] = {
+    SGD: Rule(_sgd, lambda g, _: {"-rate": -float(g["lr"])}, False),
+    Adam: Rule(_adam, _adam_numbers, True),
+    AdamW: Rule(_adam, _adam_numbers, True),
+    Adagrad: Rule(_adagrad, lambda g, step: {"-rate": -(float(g["lr"]) / (1 + (step - 1) * g["lr_decay"]))}, True),
+}
+REFUSED = ("foreach", "fused", "capturable", "differentiable")
+
+
+def rule_of(optimizer: Optimizer) -> Rule:
+    """Unsupported, with the reason, for an optimizer that no rule knows."""
+    name = type(optimizer).__name__
+    rule = RULES.get(type(optimizer))
+    if rule is None:
+        raise Unsupported(f"the optimizer {name}; {', '.join(r.__name__ for r in RULES)} can be captured")
+    for group in optimizer.param_groups:
+        for option in REFUSED:
+            if group.get(option):
+                raise Unsupported(f"{name} with {option}={group[option]}")
+        if any(torch.is_complex(p) for p in group["params"]):
+            raise Unsupported(f"{name} with complex parameters")
+        if any(isinstance(b, torch.Tensor) for b in group.get("betas", ())):
+            raise Unsupported(f"{name} with betas that are tensors")
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise Unsupported(f"{name} with hooks around its steps")
+    return rule
+
+
+def settings(optimizer: Optimizer) -> tuple[Any, ...]:
+    """All that a captured step has fixed of the optimizer."""
+    return tuple(
+        (tuple(map(id, g["params"])), *((k, v) for k, v in g.items() if k not in ("params", "lr", "initial_lr")))
+        for g in optimizer.param_groups
+    )
+
+
+def numbers_of(optimizer: Optimizer, rule: Rule, group: dict[str, Any], updated: list[Any]) -> Numbers:
+    """The numbers of the next step, for the parameters of one group that the step updates. All must have been updated
+    equally often; they stay so, because a captured step updates all of them."""
+    if not rule.counts:
+        return lambda: rule.numbers(group, 0)
+    counts = {float(optimizer.state[p]["step"]) for p in updated}
+    if len(counts) != 1:
+        raise Unsupported("parameters of one group that have been updated differently often")
+    first = updated[0]
+    return lambda: rule.numbers(group, float(optimizer.state[first]["step"]) + 1)

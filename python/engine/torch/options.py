@@ -1,0 +1,53 @@
+"""The options of engine.torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Mapping
+
+import engine
+
+POLICIES = ("cost_model", "threaded", "inline", "naive")
+PARTITIONS = ("default", "min_cut")
+
+
+@dataclass(frozen=True)
+class Options:
+    """``policy``: of runs with workers. ``workers``: threads of such a run, the caller's among them; None: one a core.
+    ``intra_op_threads``: of torch's kernels when the caller runs the nodes alone; None: torch.get_num_threads().
+    ``partition``: how forward and backward are told apart: "default" keeps what eager keeps, "min_cut" computes again
+    what is cheap. ``capture_step``: False: compile_step runs eagerly."""
+
+    policy: str = "cost_model"
+    workers: int | None = None
+    intra_op_threads: int | None = None
+    partition: str = "default"
+    capture_step: bool = True
+
+    @property
+    def team(self) -> int:
+        return self.workers or len(os.sched_getaffinity(0))
+
+
+def options_of(given: Mapping[str, Any] | None, **defaults: Any) -> Options:
+    """engine.UsageError, with what is allowed, for a name or a value that is none."""
+    named = {f.name for f in fields(Options)}
+    for name in given or {}:
+        if name not in named:
+            raise engine.errors.UsageError(f"engine.torch: no option '{name}'; there are {', '.join(sorted(named))}")
+    options = Options(**{**defaults, **(given or {})})
+    _one_of("policy", options.policy, POLICIES)
+    _one_of("partition", options.partition, PARTITIONS)
+    for name in ("workers", "intra_op_threads"):
+        value = getattr(options, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 256):
+            raise engine.errors.UsageError(f"engine.torch: {name} is {value!r}; None, or 1 to 256, is allowed")
+    if not isinstance(options.capture_step, bool):
+        raise engine.errors.UsageError(f"engine.torch: capture_step is {options.capture_step!r}; True or False is allowed")
+    return options
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise engine.errors.UsageError(f"engine.torch: {name} is {value!r}; {', '.join(allowed)} are allowed")

@@ -1,0 +1,131 @@
+"""A program: a captured graph, ready to run: on the engine where there is an adapter, else as Python calls."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any, Callable
+
+import torch
+from torch.fx import GraphModule
+
+import engine
+
+from .. import _core
+from . import adapter
+from .calls import Unsupported, line_of
+from .lower import Lowered, lower
+from .modes import IN_TURN, WORKERS
+from .options import Options
+
+
+WINDOW = {"start_step": 2, "stop_step": 10}  # runs that cost_model measures
+
+
+class NodeTime(ctypes.Structure):
+    """engine::NodeTime."""
+
+    _fields_ = [("begin", ctypes.c_int64), ("end", ctypes.c_int64), ("worker", ctypes.c_int), ("busy", ctypes.c_int64),
+                ("bytes", ctypes.c_uint64)]  # fmt: skip
+
+
+@functools.cache
+def engine_for(workers: int) -> engine.Engine:
+    """The engine of all programs with so many threads. It makes no thread before the first run with workers."""
+    return engine.Engine(workers=workers, thread_name="torch", policy="cost_model", **WINDOW)
+
+
+class Program:
+    """``run(inputs, mode)`` runs the graph and returns its outputs. ``why_not``: why it runs as Python calls; else ''."""
+
+    def __init__(self, module: GraphModule, options: Options, name: str) -> None:
+        self.module, self.options, self.name = module, options, name
+        self.why_not = ""
+        self.lowered: Lowered | None = None
+        self.times: Any = None
+        self.timed = 0  # runs with workers that have been timed, for explain
+        self.pid = os.getpid()
+        native = adapter.load()
+        if native is None:
+            self.why_not = "there is no adapter"
+            return
+        try:
+            self.lowered = lower(module)
+            self._native = native.program(self.lowered.description())
+        except Unsupported as error:
+            self.why_not, self.lowered = str(error), None
+            return
+        self._run = native.run
+        self._compile(native.node_function())
+
+    def _compile(self, function: int) -> None:
+        assert self.lowered
+        graph = _core.Graph()
+        frame = graph.input("frame")
+        for i in range(len(self.lowered.steps)):
+            file, line, _ = line_of(self.lowered.main(i).node)
+            _core.add_native(graph, function, i, frame, self.lowered.name(i), file, line)
+        for before, after in self.lowered.edges():
+            graph.order(before, after)
+        self.engine = engine_for(self.options.team)
+        self.plan = graph.compile(self.engine, name=self.name)
+        self._address = _core.plan_address(self.plan)
+
+    @property
+    def steps(self) -> int:
+        return len(self.lowered.steps) if self.lowered else 0
+
+    def settled(self) -> bool:
+        """Whether cost_model has measured the nodes and decided on a schedule."""
+        return not self.steps or self.options.policy != "cost_model" or \
+            self.plan.explain()["state"] in ("scheduled", "went back")  # fmt: skip
+
+    def run(self, inputs: list[Any], mode: str) -> list[Any]:
+        """Empties ``inputs``. Raises what the call that failed raised, with the model's line."""
+        if self.lowered is None:
+            given, inputs[:] = list(inputs), []
+            with torch.no_grad():
+                result = self.module(*given)
+            return list(result) if isinstance(result, (list, tuple)) else [result]
+        policy, threads, plan = "inline", 0, self._address
+        if mode == WORKERS:
+            policy, threads = self.options.policy, 1
+        elif mode == IN_TURN:
+            threads = 1
+        elif self.options.intra_op_threads:
+            threads = self.options.intra_op_threads
+        if not self.steps or os.getpid() != self.pid:
+            plan = 0  # the engine's threads stayed in the parent
+        times = 0
+        if mode == WORKERS and plan and self.timed < 2:  # the second one counts: the first one warms up
+            self.timed += 1
+            self.times = (NodeTime * self.steps)()
+            times = ctypes.addressof(self.times)
+        try:
+            return self._run(self._native, inputs, plan, policy, threads, times)
+        except Exception as error:
+            raise self._told(error) from None
+
+    def _told(self, error: Exception) -> Exception:
+        call, changed = getattr(error, "engine_torch_failed", (None, 0))
+        if call is None:
+            return error
+        assert self.lowered
+        failed = self.lowered.calls[call]
+        file, line, text = line_of(failed.node)
+        where = f"at {file}:{line}: {text}" if file else "at a line that is not known"
+        state = ""
+        if changed:
+            state = f"; {changed} of {len(self.lowered.state)} changes of parameters and buffers had been made"
+        elif self.lowered.state:
+            state = "; parameters and buffers are those before the call"
+        note = f"\nengine.torch: in {failed.name}, {where}{state}"
+        if error.args and isinstance(error.args[0], str):
+            error.args = (error.args[0] + note, *error.args[1:])
+        elif hasattr(error, "add_note"):
+            error.add_note(note.strip())
+        return error
+
+
+Compiled = Callable[[list[Any]], list[Any]]

@@ -1,0 +1,100 @@
+"""The backend of torch.compile."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from functorch.compile import default_partition, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+
+import engine
+
+from .measured import Measured
+from .modes import CALLER, EAGER, IN_TURN, WORKERS, Choice
+from .options import Options, options_of
+from .program import Program
+
+PREPARING = 90  # calls after which cost_model must have decided
+_numbers = itertools.count()
+compiled: weakref.WeakSet[Region] = weakref.WeakSet()  # for explain
+
+
+class Region:
+    """What Dynamo gave as one graph: eager, or as programs of the engine, whichever measures faster."""
+
+    def __init__(self, module: GraphModule, inputs: list[Any], options: Options) -> None:
+        self.module, self.options = module, options
+        self.programs: dict[str, Program] = {}  # "forward" and "backward", or "inference"
+        self.number = next(_numbers)
+        self.parameters: set[int] = set()  # ids of those that the first call was given
+        self.warmed = 0
+        self.mode = IN_TURN
+        self.pending: Measured | None = None
+        partition = default_partition if options.partition == "default" else min_cut_rematerialization_partition
+        self.compiled = aot_autograd(fw_compiler=self._compiler("forward"), bw_compiler=self._compiler("backward"),
+                                     inference_compiler=self._compiler("inference"), partition_fn=partition,
+                                     keep_inference_input_mutations=True)(module, inputs)  # fmt: skip
+        self.choice = Choice(self._candidates(), warm=WORKERS if options.policy == "cost_model" else None)
+        compiled.add(self)
+
+    def _compiler(self, kind: str) -> Callable[..., Any]:
+        def compile(graph: GraphModule, _: list[Any]) -> Callable[..., Any]:
+            # Constants that are made now must be tensors, not the fakes that the compiler works with.
+            with torch.utils._python_dispatch._disable_current_modes():
+                program = self.programs[kind] = Program(graph, self.options, kind)
+
+            def call(args: list[Any]) -> list[Any]:
+                return program.run(args, self.mode)
+
+            call._boxed_call = True  # type: ignore[attr-defined]
+            return call
+
+        return compile
+
+    def _candidates(self) -> list[str]:
+        modes = [EAGER, IN_TURN]
+        if not any(p.lowered for p in self.programs.values()):
+            return modes
+        if (self.options.intra_op_threads or torch.get_num_threads()) > 1:
+            modes.append(CALLER)
+        if self.options.team > 1 and self.options.policy in ("cost_model", "threaded"):
+            modes.append(WORKERS)
+        return modes
+
+    def __call__(self, *args: Any) -> Any:
+        choice = self.choice
+        if choice.decided:
+            if choice.decided == EAGER:
+                return self.module(*args)
+            self.mode = choice.decided
+            return self.compiled(*args)
+        if self.pending and not self.pending.backward:
+            self.pending.tell()
+        if not self.parameters:
+            self.parameters = {id(a) for a in args if isinstance(a, torch.nn.Parameter)}
+        mode = choice.next()
+        self.mode = mode if mode != EAGER else IN_TURN
+        self.pending = Measured(choice, mode)
+        if choice.warm:
+            self.warmed += 1
+            if self.warmed >= PREPARING or all(p.settled() for p in self.programs.values()):
+                choice.settled()
+        return self.pending.forward(self.module if mode == EAGER else self.compiled, args)
+
+
+def backend(module: GraphModule, inputs: list[Any], options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """``torch.compile(model, backend="engine", options={...})``: the graph's nodes run on the engine.
+
+    ``options``: policy, workers, intra_op_threads, partition, capture_step (docs/torch.md); engine.UsageError for others.
+    """
+    chosen = options_of(options, capture_step=False)
+    if chosen.capture_step:
+        raise engine.errors.UsageError("torch.compile sees the forward pass only, so it captures no step; "
+                                "use engine.torch.compile_step(step)")  # fmt: skip
+    region = Region(module, inputs, chosen)
+    return lambda *args: region(*args)

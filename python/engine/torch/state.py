@@ -1,0 +1,126 @@
+"""The state of a step: the parameters and buffers of its modules and what its optimizers keep; found, checked, swapped."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .calls import Unsupported
+from .optimizers import rule_of, settings
+
+
+def reached(step: Any, kind: type) -> list[Any]:
+    """The objects of a kind that a function reaches: through its closure, the globals that it names, its defaults, the
+    object it is a method of and that object's attributes, and the functions, lists, tuples and dicts found there."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    left = [step]
+    while left:
+        item = left.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, kind):
+            found[id(item)] = item
+        elif isinstance(item, (list, tuple)):
+            left += item
+        elif isinstance(item, dict):
+            left += item.values()
+        elif isinstance(item, functools.partial):
+            left += [item.func, *item.args, *item.keywords.values()]
+        elif isinstance(item, types.MethodType):
+            left += [item.__func__, item.__self__, *getattr(item.__self__, "__dict__", {}).values()]
+        elif isinstance(item, types.FunctionType):
+            if not (item.__module__ or "").startswith(("torch.", "engine.")):
+                left += _used(item)
+        elif item is step and callable(item):
+            left += [type(item).__call__, *getattr(item, "__dict__", {}).values()]
+    return list(found.values())
+
+
+def _used(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not bound yet
+            yield cell.cell_contents
+    for name in _names(function.__code__):
+        yield function.__globals__.get(name)
+    yield from function.__defaults__ or ()
+
+
+def _names(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            yield from _names(constant)
+
+
+class State:
+    """Every tensor that lasts from step to step, once, with the place that it is found in."""
+
+    def __init__(self, modules: list[nn.Module], optimizers: list[Optimizer]) -> None:
+        self.modules, self.optimizers = modules, optimizers
+        self.rules = [rule_of(o) for o in optimizers]
+        self.tensors: list[torch.Tensor] = []
+        self.number: dict[int, int] = {}  # id of a tensor -> its number
+        self.places: list[tuple[Any, Any, torch.Tensor]] = []  # (dict, key, tensor)
+        self.parts = list({id(m): m for module in modules for m in module.modules()}.values())
+        for part in self.parts:
+            for held in (part._parameters, part._buffers):
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        self._add(held, name, tensor)
+        self.kept: list[tuple[Optimizer, Any, Any]] = []  # what each optimizer keeps of each parameter: a dict
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if id(parameter) not in self.number:
+                        raise Unsupported("an optimizer has a parameter of no module that the step reaches; "
+                                          "name the modules: compile_step(step, modules=[...])")  # fmt: skip
+                    kept = optimizer.state.get(parameter, {})
+                    self.kept.append((optimizer, parameter, kept))
+                    for name, tensor in kept.items():
+                        if isinstance(tensor, torch.Tensor):
+                            self._add(kept, name, tensor)
+        self.fixed = self._fixed()
+
+    def _add(self, held: Any, name: Any, tensor: torch.Tensor) -> None:
+        self.places.append((held, name, tensor))
+        if id(tensor) not in self.number:
+            self.number[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+
+    def _fixed(self) -> tuple[Any, ...]:
+        cpu = torch.is_autocast_enabled("cpu")
+        return ([m.training for m in self.parts], [t.requires_grad for t in self.tensors],
+                [settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
+
+    def changed(self) -> str:
+        """What is no longer as when the step was captured; '' if nothing."""
+        for held, name, tensor in self.places:
+            if held.get(name) is not tensor:
+                return f"'{name}' is another tensor"
+        for optimizer, parameter, kept in self.kept:
+            if optimizer.state.get(parameter, kept) is not kept:
+                return "the state of an optimizer was replaced"
+        if (now := self._fixed()) != self.fixed:
+            names = ("training or evaluation of a module", "which tensors require gradients", "an optimizer's settings", "autocast")
+            return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
+        return ""
+
+    @contextlib.contextmanager
+    def swapped(self, tensors: list[torch.Tensor]) -> Iterator[None]:
+        """While it lasts, modules and optimizers hold these tensors instead."""
+        try:
+            for held, name, tensor in self.places:
+                held[name] = tensors[self.number[id(tensor)]]
+            yield
+        finally:
+            for held, name, tensor in self.places:
+                held[name] = tensor

@@ -1,0 +1,174 @@
+"""compile_step: a whole training step as one plan."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only, tree_unflatten
+
+from .calls import Unsupported
+from .capture import Captured, capture, leaves_of
+from .modes import CALLER, EAGER, IN_TURN, WORKERS, Choice
+from .options import Options, options_of
+from .program import Program
+from .state import State, reached
+
+MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
+PREPARING = 90  # calls after which cost_model must have decided
+
+
+class Ready:
+    """A captured step for one signature of arguments."""
+
+    def __init__(self, captured: Captured, options: Options, name: str, candidates: list[str]) -> None:
+        self.captured = captured
+        self.program = Program(captured.module, options, name)
+        if self.program.why_not:
+            raise Unsupported(self.program.why_not)
+        warm = WORKERS if WORKERS in candidates and options.policy == "cost_model" else None
+        self.choice = Choice(candidates, warm=warm)
+        self.warmed = 0
+
+    def run(self, leaves: list[Any], mode: str) -> Any:
+        captured = self.captured
+        inputs: list[Any] = list(captured.state.tensors)
+        inputs += [leaves[i] for i in captured.tensors]
+        for numbers, names in captured.numbers:
+            now = numbers()
+            inputs += [now[name] for name in names]
+        outputs = self.program.run(inputs, mode)
+        returned = [o if c is None else c for o, c in zip(outputs, captured.constants)]
+        assert captured.returned is not None
+        return tree_unflatten(returned, captured.returned)
+
+    def prepared(self) -> None:
+        """After a call that does not count."""
+        self.warmed += 1
+        if self.warmed >= PREPARING or self.program.settled():
+            self.choice.settled()
+
+
+class CompiledStep:
+    """A function that does what its step does, as one plan where that can be captured and is faster."""
+
+    def __init__(self, step: Callable[..., Any], options: Options, modules: list[nn.Module] | None,
+                 optimizers: list[Optimizer] | None) -> None:  # fmt: skip
+        functools.update_wrapper(self, step)
+        self.step, self.options = step, options
+        self.name = getattr(step, "__name__", type(step).__name__)
+        self._modules, self._optimizers = modules, optimizers
+        self._lock = threading.Lock()
+        self.ready: dict[Any, Ready] = {}
+        self.captures = 0
+        self.calls = 0
+        self.why_eager = "" if options.capture_step else "capture_step is False"
+        self.last: Ready | None = None  # that of the last call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a step and returns what the step returns, with tensors detached. Waits for the whole step."""
+        with self._lock:
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.calls += 1
+        if self.why_eager or self.calls == 1:  # the first call makes what optimizers and lazy modules make late
+            return self._eager(args, kwargs)
+        leaves, spec = leaves_of(args, kwargs)
+        key = (spec, *map(_signature, leaves))
+        ready = self.ready.get(key)
+        if ready is not None and (why := ready.captured.state.changed()):
+            self.ready.clear()
+            ready = None
+            self.recaptured = why
+        if ready is None:
+            ready = self._capture(key, args, kwargs)
+            if ready is None:
+                return self._eager(args, kwargs)
+        self.last = ready
+        choice = ready.choice
+        mode = choice.next()
+        if choice.decided:
+            return self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
+        begin = time.perf_counter()
+        result = self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
+        choice.add(mode, time.perf_counter() - begin)
+        if choice.warm:
+            ready.prepared()
+        return result
+
+    def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, self.step(*args, **kwargs))
+
+    def _capture(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ready | None:
+        if len(self.ready) >= MOST_CAPTURES or self.captures >= 4 * MOST_CAPTURES:
+            self._eagerly(f"it was captured {self.captures} times, for arguments or state that keep changing")
+            return None
+        self.captures += 1
+        try:
+            state = State(self._modules or reached(self.step, nn.Module), self._optimizers or reached(self.step, Optimizer))
+            if not state.optimizers:
+                raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
+            ready = Ready(capture(self.step, state, args, kwargs), self.options, self.name, self._candidates())
+        except Exception as error:  # whatever torch raises while it traces
+            self._eagerly(_reason(error))
+            return None
+        for tensor in state.tensors:
+            tensor.grad = None  # the plan leaves no gradients, so old ones must not stay
+        self.ready[key] = ready
+        return ready
+
+    def _candidates(self) -> list[str]:
+        threads = self.options.intra_op_threads or torch.get_num_threads()
+        modes = [EAGER, IN_TURN]
+        if threads > 1:
+            modes.append(CALLER)
+        if self.options.team > 1 and self.options.policy in ("cost_model", "threaded"):
+            modes.append(WORKERS)
+        return modes
+
+    def _eagerly(self, why: str) -> None:
+        self.why_eager = why
+        warnings.warn(f"engine.torch: the step '{self.name}' runs eagerly: {why}", stacklevel=5)
+
+    def __repr__(self) -> str:
+        return f"<engine.torch.compile_step {self.name}{', eager' if self.why_eager else ''}>"
+
+
+def _signature(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+    try:
+        hash(leaf)
+    except TypeError:
+        return id(leaf)
+    return (type(leaf), leaf)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0] or type(error).__name__
+    return text if isinstance(error, Unsupported) else f"{type(error).__name__}: {text}"
+
+
+def compile_step(step: Callable[..., Any] | None = None, *, modules: Iterable[nn.Module] | None = None,
+                 optimizers: Iterable[Optimizer] | None = None, options: Mapping[str, Any] | None = None) -> Any:  # fmt: skip
+    """A training step as one plan: forward, backward and optimizers. Also as a decorator.
+
+    ``step``: a function of a batch that clears gradients, computes a loss, calls backward() and steps its optimizers
+    (SGD, Adam, AdamW, Adagrad). ``modules``, ``optimizers``: those whose state it changes; None: those that it reaches
+    through its closure, its globals or its object. The first call runs eagerly, the second captures, the next ones
+    measure. Afterwards gradients are not left in ``.grad``, and what is returned is detached. ``options``: as for
+    torch.compile. engine.UsageError for an unknown option.
+    """
+    chosen = options_of(options)
+    if step is None:
+        return functools.partial(compile_step, modules=modules, optimizers=optimizers, options=options)
+    return CompiledStep(step, chosen, None if modules is None else list(modules),
+                        None if optimizers is None else list(optimizers))  # fmt: skip

@@ -1,0 +1,27 @@
+"""Tests of engine.torch. Skipped, with the reason, where torch is not installed."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture(autouse=True)
+def calm():
+    """One thread for eager's kernels, so that its sums are those of a node; no graphs of other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def forced(monkeypatch):
+    """forced(mode): all that is compiled from now on runs in this mode."""
+    from engine.torch.modes import Choice
+
+    def force(mode):
+        monkeypatch.setattr(Choice, "__post_init__", lambda self: setattr(self, "decided", mode))
+
+    return force

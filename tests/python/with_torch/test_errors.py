@@ -1,0 +1,71 @@
+"""A call that fails inside a program names the model's line, and says what has been changed."""
+
+import pytest
+import torch
+from support import MODES, compiled, same
+from torch import nn
+
+import engine.torch
+
+
+@torch.library.custom_op("engine_test::refuse", mutates_args=())
+def refuse(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 100:
+        raise KeyError("too much")
+    return x.clone()
+
+
+refuse.register_fake(torch.empty_like)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_index_out_of_range_names_the_line_and_leaves_the_weights(forced, mode):
+    forced(mode)
+    table, linear = nn.Embedding(5, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([*table.parameters(), *linear.parameters()], lr=0.1)
+
+    @engine.torch.compile_step
+    def step(ids):
+        optimizer.zero_grad()
+        found = table(ids)  # this line fails
+        loss = linear(found).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(3):
+        step(torch.tensor([1, 2]))
+    before = table.weight.clone()
+    with pytest.raises(IndexError, match=r"index out of range[\s\S]*aten.embedding.default.*this line fails.*before the call"):
+        step(torch.tensor([1, 7]))
+    same(table.weight.detach(), before.detach())
+    step(torch.tensor([1, 2]))  # the step can be repeated
+    assert not torch.equal(table.weight, before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_exception_of_a_python_kernel_keeps_its_type(forced, mode):
+    forced(mode)
+
+    def net(x):
+        parts = [x * i for i in range(1, 5)]
+        return sum(refuse(p) for p in parts)
+
+    ours = compiled(net)
+    same(ours(torch.ones(3)), net(torch.ones(3)))
+    for _ in range(3):
+        with pytest.raises(KeyError, match="too much"):
+            ours(torch.full((3,), 90.0))
+        same(ours(torch.ones(3)), net(torch.ones(3)))
+
+
+def test_changes_that_had_been_made_are_counted(forced):
+    forced("in turn")
+
+    def net(x, y, z):
+        x.add_(1)
+        y.copy_(refuse(z))
+        return x + y
+
+    with pytest.raises(KeyError):
+        compiled(net)(torch.ones(2), torch.ones(2), torch.full((2,), 90.0))

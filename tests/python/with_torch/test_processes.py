@@ -1,0 +1,123 @@
+"""Forks, threads, and the end of the interpreter."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import torch
+from support import compiled, same
+from torch import nn
+
+import engine.torch
+
+TRAINING = """
+    import threading, torch, engine.torch
+    from torch import nn
+    from engine.torch.modes import Choice
+    Choice.__post_init__ = lambda self: setattr(self, "decided", "workers")
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    @engine.torch.compile_step(options={"workers": 2})
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x = torch.ones(4, 8)
+    for _ in range(4): step(x)
+    assert not step.why_eager
+"""
+
+
+def program(text):
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(TRAINING) + textwrap.dedent(text)], capture_output=True,
+                          text=True, timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_forked_child_trains_on():
+    out = program("""
+        import os
+        before = [p.clone() for p in model.parameters()]
+        child = os.fork()
+        if child == 0:
+            for _ in range(3): step(x)
+            os._exit(0 if not torch.equal(before[0], model[0].weight) else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        for _ in range(3): step(x)
+    """)
+    assert out.split() == ["0"]
+
+
+def test_loaders_that_fork_work_beside_a_step():
+    out = program("""
+        data = torch.utils.data.TensorDataset(torch.randn(16, 8))
+        for (batch,) in torch.utils.data.DataLoader(data, 4, num_workers=1, multiprocessing_context="fork"):
+            step(batch)
+        print("done")
+    """)
+    assert out.split() == ["done"]
+
+
+def test_the_interpreter_may_end_while_a_thread_trains():
+    program("""
+        entered = threading.Event()
+        def train():
+            while True:
+                step(x)
+                entered.set()
+        threading.Thread(target=train, daemon=True).start()
+        assert entered.wait(60)
+    """)
+
+
+def test_threads_may_call_one_model_at_once(forced):
+    forced("workers")
+    model = nn.Linear(8, 8)
+    ours = compiled(model)
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        ours(x)
+    wrong = []
+
+    def call(seed):
+        mine = torch.full((4, 8), float(seed))
+        with torch.no_grad():
+            for _ in range(20):
+                if not torch.equal(ours(mine), model(mine)):
+                    wrong.append(seed)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and os.getpid()
+    same(ours(x).shape, (4, 8)) if False else None
+
+
+def test_a_step_called_inside_a_node_of_another(forced):
+    forced("workers")
+    inner = compiled(nn.Linear(4, 4).requires_grad_(False))
+    x = torch.ones(2, 4)
+    inner(x)
+
+    @torch.library.custom_op("engine_test::nested", mutates_args=())
+    def nested(x: torch.Tensor) -> torch.Tensor:
+        return inner(x).clone()
+
+    nested.register_fake(torch.empty_like)
+    outer = compiled(lambda x: nested(x) + nested(x * 2) + nested(x * 3))
+    with torch.no_grad():
+        for _ in range(3):
+            same(outer(x), inner(x) + inner(x * 2) + inner(x * 3))
+
+
+assert engine.torch

@@ -1,0 +1,187 @@
+"""compile_step: a whole training step as one plan does what it does eagerly, to the bit."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from support import MODES, same
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
+
+import engine
+import engine.torch
+
+
+class Net(nn.Module):
+    def __init__(self, sparse=False):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(20, 8, sparse=sparse) for _ in range(4))
+        self.top = nn.Sequential(nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+
+    def forward(self, ids):
+        return self.top(torch.cat([table(column) for table, column in zip(self.tables, ids)], 1)).squeeze(1)
+
+
+def training(model, optimizer):
+    def step(ids, y):
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(ids), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def batch(n=16):
+    return torch.randint(0, 20, (4, n)), torch.randint(0, 2, (n,)).float()
+
+
+def state_of(model, optimizer):
+    return dict(model.state_dict()), [dict(optimizer.state[p]) for p in model.parameters()]
+
+
+def pair(make, model=None):
+    """(compiled step, model, optimizer), and the eager one from the same state."""
+    out = []
+    model = model or Net()
+    for m in (model, copy.deepcopy(model)):
+        optimizer = make(m.parameters())
+        out.append((training(m, optimizer), m, optimizer))
+    (mine, *rest), theirs = out
+    return (engine.torch.compile_step(mine, options={"workers": 2}), *rest), theirs
+
+
+def run_both(ours, theirs, steps=4, n=16):
+    for i in range(steps):
+        data = batch(n)
+        losses = []
+        for step, _, _ in (ours, theirs):
+            torch.manual_seed(i)
+            losses.append(step(*data).detach())
+        same(*losses)
+        same(state_of(*ours[1:]), state_of(*theirs[1:]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("make", [
+    functools.partial(SGD, lr=0.1), functools.partial(SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    functools.partial(Adam, lr=0.01, amsgrad=True, weight_decay=0.1), functools.partial(AdamW, lr=0.01, maximize=True),
+    functools.partial(Adagrad, lr=0.1, lr_decay=0.01),
+], ids=["sgd", "momentum", "adam", "adamw", "adagrad"])  # fmt: skip
+def test_each_optimizer_changes_parameters_and_state_as_eager(forced, mode, make):
+    forced(mode)
+    ours, theirs = pair(make)
+    run_both(ours, theirs)
+    assert not ours[0].why_eager and ours[0].last.program.steps > 20
+
+
+def test_the_learning_rate_may_change_without_a_new_capture(forced):
+    forced("workers")
+    ours, theirs = pair(Adam)
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for _, _, o in (ours, theirs)]
+    for _ in range(3):
+        run_both(ours, theirs, steps=2)
+        for scheduler in schedulers:
+            scheduler.step()
+    assert ours[0].captures == 1
+
+
+def test_other_shapes_and_changed_settings_are_captured_again(forced):
+    forced("workers")
+    ours, theirs = pair(functools.partial(SGD, lr=0.1, momentum=0.5))
+    run_both(ours, theirs, n=16)
+    run_both(ours, theirs, n=8)
+    assert ours[0].captures == 2
+    for _, model, optimizer in (ours, theirs):
+        optimizer.param_groups[0]["momentum"] = 0.8
+        model.top[3].eval()
+    run_both(ours, theirs, n=8)
+    assert ours[0].captures == 3
+    for _, model, optimizer in (ours, theirs):
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # other tensors
+    run_both(ours, theirs, n=8)
+    assert ours[0].captures == 4 and not ours[0].why_eager
+
+
+def test_frozen_parameters_stay_and_are_noticed(forced):
+    forced("workers")
+    ours, theirs = pair(Adam)
+    run_both(ours, theirs)
+    for _, model, _ in (ours, theirs):
+        model.tables[0].weight.requires_grad_(False)
+    run_both(ours, theirs)
+
+
+def test_a_method_with_two_optimizers_and_clipped_gradients(forced):
+    forced("workers")
+
+    class Trainer:
+        def __init__(self):
+            torch.manual_seed(1)
+            self.model = Net()
+            self.optimizers = [SGD(self.model.tables.parameters(), lr=0.1), Adam(self.model.top.parameters())]
+
+        def step(self, ids, y):
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
+            out = self.model(ids)
+            loss = (out - y).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
+            for optimizer in self.optimizers:
+                optimizer.step()
+            return {"loss": loss, "out": out, "kind": "mse"}
+
+    ours, theirs = Trainer(), Trainer()
+    compiled = engine.torch.compile_step(ours.step)
+    for i in range(4):
+        data = batch()
+        torch.manual_seed(i)
+        a = compiled(*data)
+        torch.manual_seed(i)
+        b = theirs.step(*data)
+        same(a["loss"], b["loss"].detach())
+        assert a["kind"] == "mse"
+        same(dict(ours.model.state_dict()), dict(theirs.model.state_dict()))
+    assert not compiled.why_eager
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    (lambda model, optimizer: lambda ids, y: training(model, optimizer)(ids, y).item(), "number out of a tensor"),
+    (lambda model, optimizer: lambda ids, y: [(model(ids) - y).square().mean().backward(), optimizer.step()][1], "several steps"),
+], ids=["a number that is read from a tensor", "gradients kept over steps"])  # fmt: skip
+def test_a_step_that_cannot_be_captured_says_why_and_runs_eagerly(change, why):
+    model = Net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    step = engine.torch.compile_step(change(model, optimizer), modules=[model], optimizers=[optimizer])
+    before = copy.deepcopy(model.state_dict())
+    with pytest.warns(UserWarning, match="runs eagerly"):
+        for _ in range(3):
+            step(*batch())
+    assert why in step.why_eager and why in str(engine.torch.explain(step)[0])
+    assert not torch.equal(before["top.0.weight"], model.top[0].weight)
+
+
+def test_optimizers_that_no_rule_knows_and_sparse_gradients_run_eagerly():
+    for make, model, why in ((RMSprop, Net(), "RMSprop"), (functools.partial(SGD, lr=0.1), Net(sparse=True), "sparse")):
+        ours, theirs = pair(make, model)
+        with pytest.warns(UserWarning, match="runs eagerly"):
+            run_both(ours, theirs)
+        assert why in ours[0].why_eager.lower() or why in ours[0].why_eager
+
+
+def test_gradients_are_not_left_behind(forced):
+    forced("workers")
+    ours, _ = pair(Adam)
+    for _ in range(3):
+        loss = ours[0](*batch())
+    assert not loss.requires_grad and all(p.grad is None for p in ours[1].parameters())
+
+
+def test_unknown_options_are_refused():
+    for options in ({"policies": "naive"}, {"policy": "fast"}, {"workers": 0}, {"workers": True}, {"partition": 3},
+                    {"capture_step": 1}, {"intra_op_threads": -1}):  # fmt: skip
+        with pytest.raises(engine.errors.UsageError, match="engine.torch: "):
+            engine.torch.compile_step(lambda: None, options=options)

@@ -1,0 +1,195 @@
+"""The traps of running torch's operators on threads of one's own; the numbers are those of docs/torch.md."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from support import check, compiled, same
+from torch import nn
+
+import engine.torch
+
+seen = []  # (thread, torch's threads there) of each call of `look`
+
+
+@torch.library.custom_op("engine_test::look", mutates_args=())
+def look(x: torch.Tensor) -> torch.Tensor:
+    seen.append((threading.get_ident(), torch.get_num_threads()))
+    return x.clone()
+
+
+look.register_fake(torch.empty_like)
+
+
+class Looking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x):
+        return sum(look(part(x)) for part in self.parts)
+
+
+@pytest.mark.parametrize(("mode", "threads"), [("workers", 1), ("in turn", 1), ("caller", 2)])
+def test_1_and_3_kernels_use_one_thread_each_or_the_caller_all(forced, mode, threads):
+    forced(mode)
+    torch.set_num_threads(2)
+    model, seen[:] = Looking(), []
+    ours = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            same(ours(torch.ones(2, 8)).shape, torch.Size([2, 8]))
+    assert {t for _, t in seen} == {threads} and torch.get_num_threads() == 2
+
+
+def test_2_running_changes_no_setting_that_dynamo_guards_on(forced):
+    forced("workers")
+    torch.set_num_threads(2)
+    torch._dynamo.utils.counters.clear()
+    ours = compiled(nn.Linear(4, 4))
+    for _ in range(5):
+        ours(torch.ones(2, 4))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_4_random_numbers_come_in_the_order_of_the_graph(forced):
+    forced("workers")
+
+    def net(x):
+        return [torch.rand(3) + torch.randn(5)[:3] * x, torch.bernoulli(torch.full((9,), 0.5)), nn.functional.dropout(x, 0.5),
+                torch.randperm(7), torch.randint(0, 9, (4,)), torch.empty(3).uniform_()]  # fmt: skip
+
+    check(net, torch.ones(3), steps=10)
+
+
+def test_5_what_is_changed_gets_a_new_version_and_views_stay_views(forced):
+    forced("workers")
+    model = nn.BatchNorm1d(4)
+    ours = compiled(model)
+    ours(torch.randn(3, 4))
+    before = model.running_mean._version
+    ours(torch.randn(3, 4))
+    assert model.running_mean._version > before
+    x = torch.ones(4, requires_grad=True)
+    out = compiled(lambda x: (x * 2).view(2, 2))(x)
+    out.sum().backward()
+    same(x.grad, torch.full((4,), 2.0))
+
+
+def test_6_constants_made_in_the_model_are_tensors(forced):
+    forced("workers")
+    table = torch.arange(4.0)
+
+    def net(x):
+        return x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.arange(4) + table
+
+    check(net, torch.ones(4))
+
+
+def test_7_numbers_do_not_promote(forced):
+    forced("workers")
+
+    def net(half, whole, flag):
+        return half + 2.5, half * 3, whole + 2, whole / 2, whole * 2.5, flag + 1, 2.0 - half, whole // 2, torch.where(flag, half, 0.0)
+
+    check(net, torch.ones(3, dtype=torch.bfloat16), torch.arange(3), torch.tensor([True, False, True]))
+
+
+def test_8_what_is_written_at_the_end_is_written_behind_its_readers(forced):
+    forced("workers")
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(64))
+
+        def forward(self, x):
+            reads = [self.seen.sin().sum() + i for i in range(8)]
+            self.seen += x
+            self.seen.view(8, 8)[0].mul_(2)
+            return torch.stack([*reads, self.seen.sum()])
+
+    check(Net(), torch.randn(64), steps=20)
+
+
+def test_10_sizes_are_computed_from_inputs(forced):
+    forced("workers")
+
+    def net(x):
+        n = x.shape[0]
+        return torch.zeros(n // 3 + max(n, 5), 2) + n % 4 + (x.sum() * (n - 1))
+
+    ours = compiled(net, dynamic=True)
+    for n in (6, 9, 17):
+        same(ours(torch.ones(n, 2)), net(torch.ones(n, 2)))
+
+
+def test_11_what_is_no_operator_is_left_to_python(forced):
+    forced("workers")
+
+    def net(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) + 1
+
+    ours = compiled(net)
+    for x in (torch.ones(3), -torch.ones(3)):
+        same(ours(x), net(x))
+    region = max(engine.torch.regions.compiled, key=lambda r: r.number)
+    (program,) = region.programs.values()
+    assert "cond" in program.why_not or program.why_not
+
+
+def test_12_python_kernels_run_while_the_caller_waits(forced):
+    forced("workers")
+    model, seen[:] = Looking(), []
+    with torch.no_grad():
+        same(compiled(model)(torch.ones(2, 8)), model(torch.ones(2, 8)))
+    assert len(seen) == 12
+
+
+def test_13_sparse_gradients(forced):
+    forced("workers")
+    check(nn.Embedding(10, 4, sparse=True), torch.tensor([1, 2, 2]))
+
+
+def test_13_workers_flush_denormal_numbers_as_the_caller_does(forced):
+    forced("workers")
+    ours = compiled(lambda x, y: [a * 0.5 for a in (x, y, x, y, x, y)])
+    tiny = torch.full((4,), 1.2e-38)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("the processor cannot flush denormal numbers")
+    try:
+        assert all(not a.any() for a in ours(tiny, tiny.clone()))
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(a.all() for a in ours(tiny, tiny.clone()))
+
+
+def test_13_a_value_is_released_by_its_last_reader(forced):
+    forced("in turn")
+    held = []
+
+    @torch.library.custom_op("engine_test::count", mutates_args=())
+    def count(x: torch.Tensor) -> torch.Tensor:
+        gc.collect()
+        held.append(sum(r() is not None for r in made))
+        out = x.clone()
+        made.append(weakref.ref(out.untyped_storage()))
+        return out
+
+    made: list = []
+    count.register_fake(torch.empty_like)
+    model = compiled(lambda x: count(count(count(count(x) + 1) + 1) + 1))
+    model(torch.ones(4))
+    assert max(held) <= 1
+
+
+def test_13_profiled_runs_do_what_others_do(forced):
+    forced("workers")
+    model = nn.Linear(4, 4)
+    ours = compiled(model)
+    ours(torch.ones(2, 4))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        same(ours(torch.ones(2, 4)), model(torch.ones(2, 4)))
+    assert profile.key_averages()
