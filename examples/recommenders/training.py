@@ -23,8 +23,10 @@ class Trainer:
     def __init__(self, model: torch.nn.Module, data: Dataset, rate: float, device: str = "cpu", sgd: bool = False) -> None:
         self.model, self.device = model.to(device), torch.device(device)
         self.vocabulary = bool(data.columns) and data.columns[0].vocabulary
-        self.buckets = torch.tensor([column.buckets for column in data.single])
-        self.list_buckets = torch.tensor([column.buckets for column in data.lists])
+        # Made once: a stage runs a call ahead only if its other tensors are the same ones in each step.
+        self.buckets = torch.tensor([column.buckets for column in data.single])[:, None]
+        self.list_buckets = torch.tensor([column.buckets for column in data.lists])[:, None, None]
+        self.spread, self.list_spread = self.buckets - 1, self.list_buckets - 1
         of_tables = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) and m.sparse for p in m.parameters()}
         sparse = [p for p in model.parameters() if id(p) in of_tables]
         rest = [p for p in model.parameters() if id(p) not in of_tables]
@@ -37,21 +39,21 @@ class Trainer:
     def prepare(self, batch: Batch) -> tuple[Inputs, Tensor]:
         """What does not depend on the model: numbers are squashed, keys become rows of tables, all goes to the device."""
         dense = batch.dense.nan_to_num(0.0).clamp(min=0).log1p()
-        single = self._rows(batch.single, self.buckets[:, None])
-        lists = self._rows(batch.lists, self.list_buckets[:, None, None])
+        single = self._rows(batch.single, self.buckets, self.spread)
+        lists = self._rows(batch.lists, self.list_buckets, self.list_spread)
         there = [part.to(self.device, non_blocking=True) for part in (dense, single, lists, batch.label)]
         return Inputs(*there[:3]), there[3]
 
-    def _rows(self, keys: Tensor, buckets: Tensor) -> Tensor:
+    def _rows(self, keys: Tensor, buckets: Tensor, spread: Tensor) -> Tensor:
         if self.vocabulary:
             return torch.where((keys > 0) & (keys < buckets), keys, 0)
-        return torch.where(keys == 0, 0, 1 + keys % (buckets - 1))
+        return torch.where(keys == 0, 0, 1 + keys % spread)
 
-    def train(self, inputs: Inputs, label: Tensor) -> Tensor:
-        """One step; returns its loss, which nothing changes any more."""
+    def train(self, inputs: Inputs, label: Tensor, model_loss: Any = None) -> Tensor:
+        """One step; returns its loss, which nothing changes any more. ``model_loss``: the model's, compiled."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        loss = self.model.loss(inputs, label)
+        loss = (model_loss or self.model.loss)(inputs, label)
         loss.backward()
         for optimizer in self.optimizers:
             optimizer.step()

@@ -1,0 +1,3 @@
+"""What the tests of the recommenders share."""
+
+SCALE = 0.001  # of the real cardinalities
