@@ -36,7 +36,7 @@ HELD = 8  # batches in memory
 def path_of(model: str, folder: pathlib.Path, rows: int) -> pathlib.Path:
     """The file of a model's data set, written if it is not there."""
     name = MODELS[model].data
-    path = folder / f"{name}-{rows}.parquet"
+    path = folder / f"{name}-{rows}.csv"  # as DeepRec reads them by default
     if not path.exists():
         generate.write(schema.DATASETS[name](SCALE), path, rows)
     return path

@@ -6,7 +6,7 @@
 Each contender is a process of its own; they take turns, and who has no turn is stopped. Ratios are medians over rounds,
 with 95 % intervals; above 1, the contender is faster than its group's first. Standard library only.
 
-`input`: steps from a Parquet file. The first contender reads, converts and trains in turn, on the better of one and two
+`input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
 intra-op threads. `allowed`: what the times of its two sides allow, (stage + main) / max(stage, main); `of best`: how close a
 step came to max(stage, main). `step`: the step alone, on batches in memory. `serve`: latency with several clients.
 The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt."""
@@ -87,12 +87,16 @@ class Suite:
         groups, models = chosen & {"input", "step", "serve"}, chosen & set(CASES)
         return (not groups or names[0] in groups) and (not models or names[1] in models)
 
-    def rounds_of(self, case: str, contenders: tuple[str, ...], fixed: int = 0) -> dict[str, list[dict]]:
-        """The answers of all contenders, round by round; those that cannot are named and left out."""
+    def rounds_of(self, case: str, contenders: tuple[str, ...], fixed: int = 0,
+                  losses: dict[str, list[float]] | None = None) -> dict[str, list[dict]]:  # fmt: skip
+        """The answers of all contenders, round by round; those that cannot are named and left out. ``losses`` gets those
+        of each contender's first steps."""
         runners, told = {name: self.runner(name) for name in contenders}, {}
         try:
             count, slowest = fixed, 0.0
             for name, runner in runners.items():  # starts, warms
+                if losses is not None:
+                    losses[name] = runner.ask(case.replace("input", "losses"), EQUAL, TIMEOUT).get("losses", [])
                 first = runner.ask(case, fixed or 2, TIMEOUT)
                 if "skip" in first:
                     self.rows.append({"suite": "models", "case": case, "peer_name": name, "skip": first["skip"]})
@@ -133,9 +137,11 @@ class Suite:
 
     def input(self, model: str) -> None:
         print(f"input / {model}, batches of {CASES[model].batch}: us a step", flush=True)
-        told = self.rounds_of(f"input_{model}", INPUTS)
+        losses: dict[str, list[float]] = {}
+        told = self.rounds_of(f"input_{model}", INPUTS, losses=losses)
         if "plain" not in told:
             return
+        self.equal(model, losses)
         base = min((name for name in ("plain", "plain 2") if name in told), key=lambda name: _median(told, name, "us_per_step"))
         rows = self.compared("input", model, told, "us_per_step", base)
         stage, main = _median(told, "plain", "stage_us"), _median(told, "plain", "main_us")
@@ -157,24 +163,12 @@ class Suite:
                 self.wrong += 1
                 print("  SLOWER than without a stage")
 
-    def equal(self, model: str) -> None:
-        """The losses of the first steps, fed in all ways."""
-        seen = {}
-        for way in INPUTS:
-            if way == "plain 2":  # sums in another order
-                continue
-            runner = self.runner(way)
-            try:
-                seen[way] = runner.ask(f"losses_{model}", EQUAL, TIMEOUT)
-            finally:
-                runner.close()
-        losses = {way: told["losses"] for way, told in seen.items() if "losses" in told}
-        differ = [way for way, found in losses.items() if found != losses["plain"]]
-        missing = [f"{way}: {told.get('skip')}" for way, told in seen.items() if "losses" not in told]
+    def equal(self, model: str, seen: dict[str, list[float]]) -> None:
+        """Whether the losses of the first steps are equal, fed in all ways. With two threads sums come in another order."""
+        differ = [way for way, found in seen.items() if found != seen["plain"] and not way.endswith(" 2")]
         self.wrong += len(differ)
-        self.rows.append({"suite": "models", "group": "losses", "case": model, "equal": sorted(losses), "differ": differ})
-        print(f"losses / {model}: {len(losses)} ways, {'equal' if not differ else 'DIFFERENT: ' + ', '.join(differ)}"
-              f"{'; left out: ' + ', '.join(missing) if missing else ''}", flush=True)  # fmt: skip
+        self.rows.append({"suite": "models", "group": "losses", "case": model, "equal": sorted(set(seen) - set(differ)), "differ": differ})
+        print(f"  losses of {EQUAL} steps: {'equal' if not differ else 'DIFFERENT: ' + ', '.join(differ)}", flush=True)
 
     def step(self, model: str) -> None:
         print(f"step / {model}, batches of {CASES[model].batch}, SGD: us a step", flush=True)
@@ -195,7 +189,6 @@ class Suite:
         (self.args.build / "perf-models").mkdir(exist_ok=True, parents=True)
         for model in CASES:
             if self.wanted("input", model):
-                self.equal(model)
                 self.input(model)
             if self.wanted("step", model):
                 self.step(model)
