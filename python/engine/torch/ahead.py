@@ -11,12 +11,14 @@ Threads: ``Program.run`` may be called by several threads at once; a step's call
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .team import Team
 
 _NUMBERS = (bool, int, float, complex)
 _CONSTANTS = (str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -34,9 +36,10 @@ class _Ref:
 
 
 class _Node:
-    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves")
+    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "inputs")
 
     def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], moves: bool) -> None:
+        self.inputs = {ref.node for ref in _refs((args, kwargs)) if ref.node >= 0}
         self.func, self.args, self.kwargs, self.outside, self.moves = func, args, kwargs, outside, moves
         self.name, self.unused = _name(func), 0
 
@@ -116,32 +119,42 @@ class Program:
             self._spec = self._spec or spec
         return bool(spec == self._spec)
 
-    def run(self, item: Item, moved: Callable[[list[tuple[_Node, Tensor]]], list[Tensor]] | None = None) -> None:
+    def run(self, item: Item, moved: Callable[[list[tuple[_Node, Tensor]]], list[Tensor]] | None = None,
+            team: Team | None = None) -> None:  # fmt: skip
         """Computes what can be computed ahead for an item. A node that fails is left to the step, which meets the error at
         its own line. ``moved``: copies the inputs of all nodes that only move a tensor to another device, at once; nodes
-        behind these stay in the step."""
+        behind these stay in the step. ``team``: threads that run nodes side by side which do not need each other."""
         if item.over:
             return
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
         waiting: list[tuple[int, _Node, Tensor]] = []
-        with torch.no_grad():
-            for i, node in enumerate(nodes):
-                if node is None:
-                    continue
-                for tensor in node.outside:
-                    item.versions[id(tensor)] = tensor._version
-                try:
-                    args = _filled(node.args, item.leaves, made)
-                    if moved and node.moves:
-                        waiting.append((i, node, args[0]))
-                        continue
-                    made[i] = node.func(*args, **_filled(node.kwargs, item.leaves, made))
-                except Exception:
-                    made[i] = None  # also a node whose input is missing
-            if moved and waiting:
-                for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
-                    made[i] = there
+
+        def compute(i: int) -> None:
+            node = nodes[i]
+            if node is None:
+                return
+            for tensor in node.outside:
+                item.versions.setdefault(id(tensor), tensor._version)
+            try:
+                args = _filled(node.args, item.leaves, made)
+                if moved and node.moves:
+                    waiting.append((i, node, args[0]))
+                else:
+                    with torch.no_grad():
+                        made[i] = node.func(*args, **_filled(node.kwargs, item.leaves, made))
+            except Exception:
+                made[i] = None  # also a node whose input is missing
+
+        if team is None:
+            for i in range(len(nodes)):
+                compute(i)
+        else:
+            for wave in _waves(nodes):
+                team.each(compute, wave)
+        if moved and waiting:
+            for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
+                made[i] = there
         item.made = made
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -383,6 +396,31 @@ def _filled(arg: Any, leaves: list[Any], made: list[Any]) -> Any:
     if kind is slice:
         return slice(*[_filled(p, leaves, made) for p in (arg.start, arg.stop, arg.step)])
     return arg
+
+
+def _refs(arg: Any) -> Iterator[_Ref]:
+    if type(arg) is _Ref:
+        yield arg
+    elif type(arg) in (tuple, list):
+        for part in arg:
+            yield from _refs(part)
+    elif type(arg) is dict:
+        yield from _refs(list(arg.values()))
+    elif type(arg) is slice:
+        yield from _refs([arg.start, arg.stop, arg.step])
+
+
+def _waves(nodes: list[_Node | None]) -> list[list[int]]:
+    """The nodes in groups: those of a group need only nodes of groups before it."""
+    depth = [0] * len(nodes)
+    waves: list[list[int]] = []
+    for i, node in enumerate(nodes):
+        if node is not None:
+            depth[i] = 1 + max((depth[at] for at in node.inputs), default=-1)
+            if depth[i] == len(waves):
+                waves.append([])
+            waves[depth[i]].append(i)
+    return waves
 
 
 def _name(func: Any) -> str:

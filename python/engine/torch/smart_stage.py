@@ -14,7 +14,7 @@ from engine.data import SmartStageOptions
 
 from . import ahead
 from .moving import Mover
-from .team import set_intra_op_threads
+from .team import Team, set_intra_op_threads
 
 _LEARNING = 2  # steps from whose calls the program is learned before it counts
 
@@ -42,7 +42,10 @@ class SmartStage:
         # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
         self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch")
         self._mover = Mover(options.stage_subgraph_stream_id)
-        self._on_cpu, self._team = options.stage_subgraph_on_cpu, _team_of(options)
+        self._on_cpu = options.stage_subgraph_on_cpu
+        inter_op, self._intra_op = _threads_of(options)
+        # Nodes on a GPU all go to one stream, so threads would bring nothing there.
+        self._team = Team(inter_op, self._intra_op) if inter_op > 1 and not torch.cuda.is_available() else None
         self._items = 0
         self._profiled = 0 if options.do_smart_stage is False else max(_LEARNING, options.profile_steps)
         self._caller: int | None = None  # the thread that runs steps
@@ -57,13 +60,13 @@ class SmartStage:
     def _ahead(self, data: Any) -> _Ready:
         whole = threading.get_ident() == self._caller
         if not whole:
-            set_intra_op_threads(self._team)
+            set_intra_op_threads(self._intra_op)
         self._items += 1
         if self._compiled or (whole and self._items > self._profiled):
             return _Ready(data, None, None)  # steps that run whole run as the program was written
         item = ahead.Item(self.program, data)
         with self._mover.stream(not whole):
-            self.program.run(item, self._mover.packed if self._on_cpu else None)
+            self.program.run(item, self._mover.packed if self._on_cpu else None, None if whole else self._team)
             return _Ready(data, item, self._mover.mark(not whole))
 
     def _rest(self, model: Any, ready: _Ready) -> Any:
@@ -129,13 +132,16 @@ class _Returned:
         self.data, self.error = data, error
 
 
-def _team_of(options: SmartStageOptions) -> int:
-    """The intra-op threads of each producer: its pool's, or one."""
+def _threads_of(options: SmartStageOptions) -> tuple[int, int]:
+    """How many threads run the calls of one item side by side, and how many each call may use. Without a pool one; with
+    one its intra_op_threads_num, and what its inter_op_threads_num leaves to each producer."""
     if not options.use_stage_subgraph_thread_pool:
-        return 1
-    pools = engine.data.stage_pools()
-    number = options.stage_subgraph_thread_pool_id
-    return int(pools[number]["intra_op_threads_num"]) if 0 <= number < len(pools) else 1
+        return 1, 1
+    pools, number = engine.data.stage_pools(), options.stage_subgraph_thread_pool_id
+    if not 0 <= number < len(pools):
+        return 1, 1  # engine.data.smart_stage refuses it, and says which pools there are
+    pool = pools[number]
+    return max(1, pool["inter_op_threads_num"] // max(1, options.num_threads)), int(pool["intra_op_threads_num"])
 
 
 def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOptions | None = None, *, skip: int = 0,
@@ -146,8 +152,9 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
     as it is written without a stage. ``loader``: a DataLoader, or anything that can be iterated; reading it runs ahead
     too. ``skip``: how many items are left out first, for a program that resumes at ``position``. ``options``, ``fields``:
     engine.data.SmartStageOptions. With ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of
-    an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. A stage's thread uses the
-    intra-op threads of its pool, one without a pool.
+    an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. With a stage pool, as many
+    threads as its inter_op_threads_num says run calls of one item side by side which do not need each other, and each call
+    may use its intra_op_threads_num; without a pool both are one.
     """
     unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
     if unknown:

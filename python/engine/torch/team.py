@@ -1,4 +1,4 @@
-"""The intra-op threads of one thread that calls PyTorch.
+"""The threads that calls of PyTorch use: inside of one call (intra-op), and side by side (inter-op).
 
 OpenMP makes a team for every thread that calls it. A stage's thread with a team as large as the step's would fight with
 the step for the cores, so it gets a size of its own. ``torch.set_num_threads`` would change the size for threads that
@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
 
 import torch
 
@@ -35,6 +37,26 @@ def set_intra_op_threads(threads: int) -> bool:
                 found |= name == "omp_set_num_threads"
     _set.threads = threads if found else 0
     return found
+
+
+class Team:
+    """``threads`` that work on a list together, the calling one among them; each uses ``intra_op`` threads in a call."""
+
+    def __init__(self, threads: int, intra_op: int) -> None:
+        self.threads = threads
+        self._others = ThreadPoolExecutor(threads - 1, "stage-inter-op", set_intra_op_threads, (intra_op,))
+
+    def each(self, function: Callable[[int], Any], work: list[int]) -> None:
+        """Calls ``function`` with each number, and returns when all calls have."""
+        begun = [self._others.submit(self._some, function, work[i :: self.threads]) for i in range(1, min(self.threads, len(work)))]
+        self._some(function, work[:: self.threads])
+        for other in begun:
+            other.result()
+
+    @staticmethod
+    def _some(function: Callable[[int], Any], work: list[int]) -> None:
+        for number in work:
+            function(number)
 
 
 def _libraries() -> list[str]:

@@ -1,11 +1,12 @@
 """The files: columns, cardinalities, skew, seeds; the reader: keys, malformed and unknown values, positions."""
 
+from small_files import SCALE, files, one_thread  # noqa: F401 - fixtures  # isort: skip; skips the file where a package is missing
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from small_files import SCALE
 from recommenders import generate, keys, reader, schema
 
 

@@ -1,11 +1,12 @@
 """The models learn; the ways to feed them do not change a loss; checkpoints resume at an exact batch."""
 
+from small_files import SCALE, files, one_thread  # noqa: F401 - fixtures  # isort: skip; skips the file where a package is missing
+
 import math
 
 import pytest
 import torch
 
-from small_files import SCALE
 from recommenders import schema, train
 from recommenders.inputs import Feed, File
 from recommenders.models import MODELS

@@ -4,6 +4,9 @@ import os
 import threading
 
 import pytest
+
+from small_files import PATIENCE, one_thread  # noqa: F401 - a fixture; skips the file where PyTorch is missing
+
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -299,6 +302,30 @@ def test_a_stage_has_an_intra_op_team_of_its_own():
     assert seen[:2] == [1, 3] and seen[2] == torch.get_num_threads() == before
     counts, _ = results(look, Loader(), use_stage_subgraph_thread_pool=True, stage_subgraph_thread_pool_id=pool, **AT_ONCE)
     assert counts == [before] * 8
+
+
+def test_the_inter_op_threads_of_a_pool_run_calls_side_by_side():
+    main, both, teams = threading.get_ident(), threading.Barrier(2), []
+
+    @torch.library.custom_op("engine_test::meet", mutates_args=())
+    def meet(x: torch.Tensor) -> torch.Tensor:
+        if threading.get_ident() != main:
+            both.wait(PATIENCE)  # the other call runs at the same time
+            teams.append(torch.get_num_threads())
+        return x + 1
+
+    pool = engine.data.stage_pool("side by side", inter_op_threads_num=2, intra_op_threads_num=3)
+
+    def step(batch):
+        return (meet(batch["x"]).sum() + meet(batch["ids"]).sum()).item()
+
+    options = {"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": pool}
+    seen, steps = results(step, profile_steps=2, guard_steps=4, **options)
+    assert seen == [step(batch) for batch in items()]
+    if steps.stats()["read"] > 8 and teams:
+        assert set(teams) == {3}
+    staged, _ = results(step, **options, **AT_ONCE)
+    assert staged == seen and len(teams) >= 2 and set(teams) == {3} and not both.broken
 
 
 def test_a_compiled_step_gets_plain_tensors_and_says_so():
