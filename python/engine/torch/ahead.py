@@ -23,6 +23,7 @@ from .team import Team
 _NUMBERS = (bool, int, float, complex)
 _CONSTANTS = (str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.memory_format, torch.layout)
 _MOST = 1024  # nodes
+_MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
 _KEPT = 2  # steps in a row that may leave a node's result alone before the node is dropped
 
 
@@ -108,7 +109,9 @@ class Program:
         self.refused: dict[Any, str] = {}  # by key or kind: why calls stay in the step
         self._keys: dict[Any, int] = {}
         self._ends: set[Any] = set()  # kinds of calls that change something of the item
-        self._seen: dict[Any, list[Tensor]] = {}  # calls on tensors from outside that one step made, by key
+        # By key: calls on tensors from outside that one step made, with these tensors and the kind of the call.
+        self._seen: dict[Any, tuple[list[Tensor], Any]] = {}
+        self._forgotten: dict[Any, int] = {}  # by kind: how many of them no other step made
         self._once: set[Any] = set()  # those of them that the step before the last made
         self._spec: Any = None
         self._lock = threading.Lock()
@@ -174,9 +177,9 @@ class Program:
             why = "takes a tensor with a gradient"
         # Calls that stay in the step are known by their kind, because their tensors are new in every step.
         kind = (func, why or len(others), bool(kwargs and "out" in kwargs))
-        if why or kind in self.refused:
+        index = None if why else self._keys.get(key)
+        if why or (index is None and kind in self.refused):
             return self._here(func, args, kwargs, kind, why, item)
-        index = self._keys.get(key)
         if index is not None and index < len(item.made):
             made, node = item.made[index], self.nodes[index]
             if made is not None and node is not None:
@@ -214,17 +217,17 @@ class Program:
         elif effects.random:
             self.refused[kind] = "draws random numbers"
         elif not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
-            self.refused[key] = ""  # a shape or a number, which the step needs at once
+            self.refused[kind if others else key] = ""  # a shape or a number, which the step needs at once
         else:
             with self._lock:
                 if index is None and others and key not in self._seen:
                     # A table, or a tensor that this step made: the next step tells. The reference keeps the id taken.
-                    self._seen[key] = others
+                    self._seen[key] = others, kind
                     return made
                 if index is None:
                     index = len(self.nodes)
                     moves = isinstance(made, Tensor) and made.device != _device(args)
-                    self.nodes.append(_Node(func, _template(args), _template(kwargs or {}), self._seen.pop(key, []), moves))
+                    self.nodes.append(_Node(func, _template(args), _template(kwargs or {}), self._seen.pop(key, ([], None))[0], moves))
                     self._keys[key] = index
             item.used.add(index)
             return _wrapped(made, item, index)
@@ -251,7 +254,10 @@ class Program:
         with self._lock:
             # A call on a tensor from outside was seen in one step: if the next has not made it again, it is forgotten.
             for key in [key for key in self._seen if key in self._once]:
-                del self._seen[key]
+                _, kind = self._seen.pop(key)
+                self._forgotten[kind] = self._forgotten.get(kind, 0) + 1
+                if self._forgotten[kind] >= _MADE_ANEW:
+                    self.refused[kind] = "takes a tensor that each step makes anew"
             self._once = set(self._seen)
 
     def explained(self) -> str:

@@ -153,6 +153,19 @@ def test_a_step_that_never_makes_a_call_again_does_not_run_it_ahead_for_ever():
     assert sum(node is not None for node in steps.program.nodes) <= 5
 
 
+def test_a_tensor_that_each_step_makes_anew_keeps_its_calls_in_the_step():
+    def step(batch):
+        with torch.no_grad():
+            mask = torch.ones(6, 4)
+        return float((batch["x"] * mask).sum() + (batch["x"] * 2).sum())
+
+    seen, steps = results(step, **AT_ONCE)
+    assert seen == [step(batch) for batch in items()]
+    text = steps.explain()
+    assert "in the step mul: takes a tensor that each step makes anew" in text
+    assert "ahead of the step: mul, sum" in text
+
+
 def test_what_a_step_returns_and_keeps_is_plain():
     kept = []
 
