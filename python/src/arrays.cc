@@ -39,9 +39,39 @@ std::optional<ElementType> TypeOf(const Py_buffer& buffer) {
   return ElementType{kind, static_cast<uint8_t>(buffer.itemsize)};
 }
 
+PyRef Checked(PyObject* result) {
+  if (!result) throw PyFailure::Fetch();
+  return PyRef::Steal(result);
+}
+
+// The NumPy array that shares the memory of a framework's tensor, if that lies on the host; nothing for other objects.
+// Throws PyFailure for a tensor that NumPy has no word for: it must not pass for something that has been copied.
+PyRef ArrayOfTensor(PyObject* object) {
+  constexpr long kHost = 1, kPinned = 3;  // DLPack's kDLCPU and kDLCUDAHost
+  if (!PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__dlpack_device__")) return {};
+  const PyRef device = PyRef::Steal(PyObject_CallMethod(object, "__dlpack_device__", nullptr));
+  if (!device) {
+    PyErr_Clear();  // it is on a device that DLPack does not know
+    return {};
+  }
+  const PyRef kind = Checked(PySequence_GetItem(device.get(), 0));
+  const PyRef number = Checked(PyNumber_Long(kind.get()));
+  const long where = PyLong_AsLong(number.get());
+  if (where != kHost && where != kPinned) return {};
+  const PyRef data = PyObject_HasAttrString(object, "detach") ? Checked(PyObject_CallMethod(object, "detach", nullptr))
+                                                              : PyRef::Borrow(object);
+  const PyRef numpy = Checked(PyImport_ImportModule("numpy"));
+  return Checked(PyObject_CallMethod(numpy.get(), "asarray", "O", data.get()));
+}
+
 // The array that an object is. It keeps the object's export, and so its memory, alive. GIL held.
 std::optional<HostArray> ArrayOf(PyObject* object) {
-  if (!PyObject_CheckBuffer(object)) return {};
+  PyRef tensor;
+  if (!PyObject_CheckBuffer(object)) {
+    tensor = ArrayOfTensor(object);
+    if (!tensor) return {};
+    object = tensor.get();
+  }
   PyRef view = PyRef::Steal(PyMemoryView_GetContiguous(object, PyBUF_READ, 'C'));
   if (!view) {
     PyErr_Clear();  // the protocol has no word for its items
@@ -122,7 +152,7 @@ StatePtr Alive(const PyDeviceArray& self) {
 
 // The array in `given`; otherwise TypeError that names `what`.
 HostArray HostOf(nb::handle given, const char* what) {
-  std::optional<HostArray> host = ArrayOf(given.ptr());
+  std::optional<HostArray> host = Translated([&] { return ArrayOf(given.ptr()); });
   if (!host)
     RaiseTypeError(std::string(what) + " is a " + Py_TYPE(given.ptr())->tp_name +
                    "; a NumPy array, or another buffer of numbers with a dimension, is expected");

@@ -20,11 +20,25 @@ from importlib.metadata import entry_points
 
 from torch._dynamo import register_backend
 
+from .ahead import plain
 from .explanation import PlanExplained, TorchExplanation, explain
 from .regions import backend
+from .smart_stage import SmartStage, smart_stage
 from .step import CompiledStep, compile_step
+from .team import set_intra_op_threads
 
 if not entry_points(group="torch_dynamo_backends", name="engine"):  # the package is on the path, and not installed
     register_backend(backend, name="engine")
 
-__all__ = ["CompiledStep", "PlanExplained", "TorchExplanation", "backend", "compile_step", "explain"]
+__all__ = [
+    "CompiledStep",
+    "PlanExplained",
+    "SmartStage",
+    "TorchExplanation",
+    "backend",
+    "compile_step",
+    "explain",
+    "plain",
+    "set_intra_op_threads",
+    "smart_stage",
+]

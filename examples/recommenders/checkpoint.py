@@ -1,0 +1,30 @@
+"""Checkpoints: everything that the next step depends on, in one file that is either complete or not there."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import torch
+
+from .training import Trainer
+
+
+def save(path: pathlib.Path, trainer: Trainer, position: int, about: dict[str, Any]) -> None:
+    """``position``: how many batches were trained with. ``about``: what must be the same when training goes on."""
+    part = path.with_name(path.name + ".part")
+    torch.save({"trainer": trainer.state(), "position": position, "about": about}, part)
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
+    part.replace(path)
+
+
+def load(path: pathlib.Path, trainer: Trainer, about: dict[str, Any]) -> int:
+    """Puts the trainer where the checkpoint is, and returns its position. ValueError if it is of another training."""
+    found = torch.load(path, weights_only=True)
+    for name, value in about.items():
+        if found["about"].get(name) != value:
+            raise ValueError(f"{path}: is of a training with {name} {found['about'].get(name)!r}; this one has {value!r}")
+    trainer.load(found["trainer"])
+    return int(found["position"])

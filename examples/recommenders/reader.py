@@ -1,0 +1,157 @@
+"""From a file to batches: ``rows`` reads blocks and leaves malformed rows out, ``convert`` makes arrays of a batch.
+
+``rows`` goes through the file in order, one thread at a time. ``convert`` has no state, so several threads may call it at
+once. Both spend their time in pyarrow and NumPy, which let other threads run.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Iterator, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from . import keys
+from .schema import Column, Dataset
+
+NUMBER = r"^\s*-?[0-9]+(\.[0-9]*)?\s*$"
+BLOCK = 1 << 20  # bytes of a CSV file that are parsed at once
+
+
+class Raw(NamedTuple):
+    """A batch as it is in the file, and how many malformed rows came since the batch before."""
+
+    table: pa.Table
+    malformed: int
+
+
+def blocks(path: pathlib.Path, data: Dataset) -> Iterator[tuple[pa.Table, int]]:
+    """The file's blocks, and how many of their lines have a wrong number of columns. All columns of a CSV are strings."""
+    wanted = [data.label, *data.dense, *(column.name for column in data.columns)]
+    wanted = list(dict.fromkeys(wanted))  # a column may be a number and a category
+    if path.suffix == ".parquet":
+        file = pa.parquet.ParquetFile(path)
+        missing = [name for name in wanted if name not in file.schema_arrow.names]
+        if missing:
+            raise ValueError(f"{path}: has no column '{missing[0]}', which the data set '{data.name}' has")
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=wanted, use_threads=False), 0
+        return
+    bad = 0
+
+    def skip(row: Any) -> str:
+        nonlocal bad
+        bad += 1
+        return "skip"
+
+    try:
+        reader = pa.csv.open_csv(
+            path, pa.csv.ReadOptions(use_threads=False, block_size=BLOCK), pa.csv.ParseOptions(invalid_row_handler=skip),
+            pa.csv.ConvertOptions(include_columns=wanted, column_types={name: pa.string() for name in wanted},
+                                  strings_can_be_null=True, null_values=["", "NA"]))  # fmt: skip
+    except (KeyError, pa.ArrowKeyError) as error:
+        raise ValueError(f"{path}: lacks a column of the data set '{data.name}': {error}") from None
+    for block in reader:
+        yield pa.Table.from_batches([block]), bad
+        bad = 0
+
+
+def good_rows(block: pa.Table, data: Dataset) -> pa.Table:
+    """The block without malformed rows: a label that is none, or text where a number belongs."""
+    good = None
+    for name in (data.label, *data.dense):
+        column = block[name]
+        if pa.types.is_string(column.type):
+            fine = pc.fill_null(pc.match_substring_regex(column, NUMBER), name != data.label)
+            column = pc.cast(pc.if_else(fine, column, None), pa.float32())
+            block = block.set_column(block.schema.get_field_index(name), name, column)
+        elif name == data.label:
+            fine = pc.is_valid(column)
+        else:
+            continue
+        if name == data.label and data.binary:
+            fine = pc.and_(fine, pc.fill_null(pc.or_(pc.equal(column, 0), pc.equal(column, 1)), False))
+        good = fine if good is None else pc.and_(good, fine)
+    return block if pc.all(good).as_py() else block.filter(good)
+
+
+def rows(path: pathlib.Path | str, data: Dataset, size: int, start: int = 0, step: int = 1, offset: int = 0) -> Iterator[Raw]:
+    """The file in batches of ``size`` good rows; the rows that do not fill the last one are left out.
+
+    ``start``: how many batches are left out, for a program that resumes. Of the others, every ``step``-th from
+    ``offset`` on is given, for processes that share the work.
+    """
+    rest, number, malformed = None, 0, 0
+    for block, bad in blocks(pathlib.Path(path), data):
+        clean = _with_categories(block, data)
+        found = good_rows(clean, data)
+        malformed += bad + block.num_rows - found.num_rows
+        rest = found if rest is None else pa.concat_tables([rest, found])
+        at = 0
+        for at in range(size, rest.num_rows + 1, size):
+            if number >= start and (number - start) % step == offset:
+                yield Raw(rest.slice(at - size, size), malformed)
+            number, malformed = number + 1, 0
+        rest = rest.slice(at)
+
+
+def _with_categories(block: pa.Table, data: Dataset) -> pa.Table:
+    """A column that is both a number and a category: once more under another name, as the strings that it had."""
+    for column in data.columns:
+        if column.name in data.dense:
+            block = block.append_column(f"{column.name}:category", pc.cast(block[column.name], pa.string()))
+    return block
+
+
+class Batch(NamedTuple):
+    """A batch as arrays. label: float32 [rows]; dense: float32 [rows, numbers], NaN where one is missing; single: int64
+    [columns, rows] of keys; lists: int64 [columns, rows, length]; malformed, unknown: how many of them there were."""
+
+    label: Any
+    dense: Any
+    single: Any
+    lists: Any
+    malformed: int
+    unknown: int
+
+
+def convert(raw: Raw, data: Dataset) -> Batch:
+    """Strings become keys, and numbers float32. Keys of a vocabulary are its numbers, -1 for one that is unknown."""
+    table = raw.table
+    size = table.num_rows
+    label = (table[data.label].to_numpy() > data.label_above).astype(np.float32)
+    dense = np.empty((size, len(data.dense)), np.float32)
+    for i, name in enumerate(data.dense):
+        dense[:, i] = pc.fill_null(pc.cast(table[name], pa.float32()), float("nan")).to_numpy()
+    single = _keys([_strings(table, column, data) for column in data.single], data.single)
+    lists = np.zeros((len(data.lists), size, data.length), np.int64)
+    for i, column in enumerate(data.lists):
+        lists[i] = keys.padded(_strings(table, column, data), data.length, keys.numbers if column.vocabulary else keys.hashed)
+    unknown = _unknown(single, data.single) + _unknown(lists, data.lists)
+    return Batch(label, dense, single.reshape(len(data.single), size), lists, raw.malformed, unknown)
+
+
+def _strings(table: pa.Table, column: Column, data: Dataset) -> pa.Array:
+    name = f"{column.name}:category" if column.name in data.dense else column.name
+    return pa.concat_arrays(table[name].chunks) if table[name].num_chunks != 1 else table[name].chunk(0)
+
+
+def _keys(strings: list[pa.Array], columns: tuple[Column, ...]) -> np.ndarray:
+    """Keys of all columns in one go: one long call costs less than one for each column."""
+    by_kind = [(vocabulary, [s for s, c in zip(strings, columns) if c.vocabulary == vocabulary]) for vocabulary in (True, False)]
+    made = [(keys.numbers if vocabulary else keys.hashed)(pa.concat_arrays(found)) for vocabulary, found in by_kind if found]
+    assert len(made) == 1, "a data set has a vocabulary for all its columns, or for none"
+    return made[0]
+
+
+def _unknown(values: np.ndarray, columns: tuple[Column, ...]) -> int:
+    """How many keys a vocabulary does not have."""
+    if not columns or not columns[0].vocabulary:
+        return 0
+    sizes = np.array([column.cardinality for column in columns]).reshape(-1, *[1] * (values.ndim - 1))
+    values = values.reshape(len(columns), -1) if values.ndim == 1 else values
+    return int(((values < 0) | (values > sizes.reshape(-1, *[1] * (values.ndim - 1)))).sum())

@@ -1,0 +1,173 @@
+"""One contender of ./run perf models in a process of its own.
+
+Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. `input_MODEL`: N steps fed in the way of
+--variant; `step_MODEL`: N steps on batches that lie in memory; `losses_MODEL`: the losses of the first N steps of a new
+model; `serve_MODEL_CLIENTS`: N requests of each client. What is warmed once stays: a process goes on where it was stopped."""
+
+import argparse
+import ctypes
+import itertools
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+import warnings
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "examples"), str(HERE)]
+
+import torch  # noqa: E402
+
+from published import CASES  # noqa: E402
+from recommenders import generate, schema  # noqa: E402
+from recommenders.inputs import Feed, File  # noqa: E402
+from recommenders.models import MODELS  # noqa: E402
+from recommenders.steps import NotThere, step_of  # noqa: E402
+from recommenders.training import Trainer  # noqa: E402
+
+SCALE = 0.01
+WARM = {"smart_stage": 90, "on_cpu": 90}  # steps until its guard has decided
+SETTLED = 110  # calls after which engine.torch has chosen how a step runs, or gives up comparing
+HELD = 8  # batches in memory
+
+
+def path_of(model: str, folder: pathlib.Path, rows: int) -> pathlib.Path:
+    """The file of a model's data set, written if it is not there."""
+    name = MODELS[model].data
+    path = folder / f"{name}-{rows}.csv"  # as DeepRec reads them by default
+    if not path.exists():
+        generate.write(schema.DATASETS[name](SCALE), path, rows)
+    return path
+
+
+class Endless(File):
+    """The file again and again."""
+
+    def __iter__(self):
+        return itertools.chain.from_iterable(super(Endless, self).__iter__() for _ in itertools.count())
+
+    def raw(self, *share):
+        if share:
+            return super().raw(*share)
+        return itertools.chain.from_iterable(super(Endless, self).raw() for _ in itertools.count())
+
+
+class Program:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.feeds, self.steps, self.servers = args, {}, {}, {}
+        torch.set_num_threads(args.threads)
+        torch.set_num_interop_threads(1)
+
+    def trainer(self, model: str, sparse: bool) -> Trainer:
+        kind = MODELS[model]
+        data = schema.DATASETS[kind.data](SCALE)
+        torch.manual_seed(1)
+        return Trainer(kind.make(data, sparse), data, kind.rate, sgd=not sparse)
+
+    def file(self, model: str, kind: type[File] = Endless) -> File:
+        data = schema.DATASETS[MODELS[model].data](SCALE)
+        return kind(path_of(model, self.args.data, self.args.rows), data, CASES[model].batch)
+
+    def feed(self, model: str, file: File) -> Feed:
+        way = self.args.variant
+        workers = int(way.removeprefix("loader")) if way.startswith("loader") else 0
+        return Feed("dataloader" if way.startswith("loader") else way, self.trainer(model, True), file, workers=workers)
+
+    def input(self, model: str, n: int) -> dict:
+        """Steps from the file. For plain input, how long its two sides take."""
+        if model not in self.feeds:
+            feed = self.feed(model, self.file(model))
+            losses = iter(feed)
+            for _ in range(WARM.get(feed.way, 4)):
+                next(losses)
+            self.feeds[model] = (feed, losses, iter(feed.file))
+        feed, losses, batches = self.feeds[model]
+        told: dict = {}
+        if self.args.variant == "plain":  # each side by itself, so that the bound is of the same minutes
+            trainer, sides = feed.trainer, [0.0, 0.0]
+            for _ in range(n):
+                begin = time.perf_counter()
+                prepared = trainer.prepare(next(batches))
+                middle = time.perf_counter()
+                trainer.train(*prepared)
+                sides[0] += middle - begin
+                sides[1] += time.perf_counter() - middle
+            told = {"stage_us": sides[0] / n * 1e6, "main_us": sides[1] / n * 1e6}
+        begin = time.perf_counter()
+        for _ in range(n):
+            next(losses)
+        told["us_per_step"] = (time.perf_counter() - begin) / n * 1e6
+        if feed.way in WARM:
+            told["staged"] = float(feed.stage.report["on"])
+        return told
+
+    def step(self, model: str, n: int) -> dict:
+        """Steps without input, by SGD with gradients of whole tables, which all contenders can do."""
+        if model not in self.steps:
+            trainer = self.trainer(model, False)
+            batches = [trainer.prepare(batch) for batch in itertools.islice(self.file(model), HELD)]
+            way, _, policy = self.args.variant.partition(":")
+            trainer.prepare = lambda batch: batch  # they are prepared
+            run = step_of(way, trainer, **({"policy": policy} if policy else {}))
+            turn, reference = itertools.cycle(batches), self.trainer(model, False)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                for batch in batches:  # the same losses as an eager model's, but for the order of sums
+                    got, expected = float(run(batch)), float(reference.train(*batch))
+                    if abs(got - expected) > 1e-3 * abs(expected):
+                        raise RuntimeError(f"a loss is {got}, and eagerly {expected}")
+                for _ in range(SETTLED if way == "engine" else 0):
+                    run(next(turn))
+            eager = [str(w.message) for w in told if "runs eagerly" in str(w.message)]
+            self.steps[model] = (run, turn, eager)
+        run, turn, eager = self.steps[model]
+        begin = time.perf_counter()
+        for _ in range(n):
+            run(next(turn))
+        told = {"us_per_step": (time.perf_counter() - begin) / n * 1e6}
+        return told | ({"eagerly": eager[0]} if eager else {})
+
+    def losses(self, model: str, n: int) -> dict:
+        feed = self.feed(model, self.file(model, File))
+        return {"losses": [float(loss) for loss in itertools.islice(feed, n)]}
+
+    def serve(self, model: str, clients: int, n: int) -> dict:
+        import serving
+
+        if model not in self.servers:
+            trainer = self.trainer(model, False)
+            self.servers[model] = serving.Server(self.args.variant, trainer, next(iter(self.file(model))), self.args.data)
+        return self.servers[model].asked(clients, n)
+
+    def answer(self, case: str, n: int) -> dict:
+        kind, model, *more = case.split("_")
+        if kind == "serve":
+            return self.serve(model, int(more[0]), n)
+        return {"input": self.input, "step": self.step, "losses": self.losses}[kind](model, n)
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # so that it does not stay stopped for ever if the driver dies
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--variant", required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--rows", type=int, default=40_000)
+    program = Program(parser.parse_args())
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        case, n = line.split()
+        try:
+            told = program.answer(case, int(n))
+        except (NotThere, ImportError) as error:
+            told = {"skip": str(error)}
+        except Exception as error:
+            told = {"skip": f"{type(error).__name__}: {error}".splitlines()[0][:300], "failed": True}
+        print(json.dumps(told), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

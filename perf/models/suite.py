@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Five recommendation models: how their steps run, how they are fed, how they are served: ./run perf models.
+
+    suite.py --build BUILD --python PYTHON [--quick] [--only MODEL|GROUP ...] [--json FILE]
+
+Each contender is a process of its own; they take turns, and who has no turn is stopped. Ratios are medians over rounds,
+with 95 % intervals; above 1, the contender is faster than its group's first. Standard library only.
+
+`input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
+intra-op threads. `allowed`: what the times of its two sides allow, (stage + main) / max(stage, main); `of best`: how close a
+step came to max(stage, main). `step`: the step alone, on batches in memory. `serve`: latency with several clients.
+The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt."""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+from harness import machine  # noqa: E402
+from harness.process import Runner  # noqa: E402
+from harness.stats import paired_ratio, spread  # noqa: E402
+from published import CASES  # noqa: E402
+
+TIMEOUT = 300.0
+INPUTS = ("plain", "plain 2", "staged", "smart_stage", "on_cpu", "loader0", "loader1", "loader2")
+STEPS = ("eager", "eager 2", "inductor 2", "engine:threaded 2", "engine:cost_model 2", "engine:inline 2", "engine:naive 2")
+SERVERS = ("eager", "inductor", "engine", "onnx")
+EQUAL = 12  # steps whose losses are compared
+
+
+class Group(Runner):
+    """A runner whose child processes are stopped and ended with it."""
+
+    def _each(self, sign: int) -> None:
+        for pid in [self._process.pid, *_children(self._process.pid)]:
+            try:
+                os.kill(pid, sign)
+            except ProcessLookupError:
+                pass
+
+    def ask(self, case: str, n: int, timeout: float) -> dict:
+        if self._process is not None:
+            self._each(signal.SIGCONT)
+        told = super().ask(case, n, timeout)
+        if self._process is not None:
+            self._each(signal.SIGSTOP)
+        return told
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._each(signal.SIGKILL)
+        super().close()
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += [int(child) for child in file.read().split()]
+    except OSError:
+        pass
+    return found
+
+
+class Suite:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.rows, self.wrong = args, [], 0
+        self.rounds, self.seconds = (5, 0.25) if args.quick else (15, 0.6)
+
+    def runner(self, contender: str) -> Runner:
+        variant, _, threads = contender.partition(" ")
+        environment = [f"PYTHONPATH={self.args.build}/python", "OMP_WAIT_POLICY=passive", "TORCHINDUCTOR_COMPILE_THREADS=1"]
+        return Group(Path("/usr/bin/env"), [
+            *environment, str(self.args.python), str(HERE / "program.py"), "--variant", variant, "--threads", threads or "1",
+            "--data", str(self.args.build / "perf-models"), "--rows", str(self.args.data_rows)],
+            self.args.build / "perf-models/models.log")  # fmt: skip
+
+    def wanted(self, *names: str) -> bool:
+        chosen = set(self.args.only)
+        groups, models = chosen & {"input", "step", "serve"}, chosen & set(CASES)
+        return (not groups or names[0] in groups) and (not models or names[1] in models)
+
+    def rounds_of(self, case: str, contenders: tuple[str, ...], fixed: int = 0,
+                  losses: dict[str, list[float]] | None = None) -> dict[str, list[dict]]:  # fmt: skip
+        """The answers of all contenders, round by round; those that cannot are named and left out. ``losses`` gets those
+        of each contender's first steps."""
+        runners, told = {name: self.runner(name) for name in contenders}, {}
+        try:
+            count, slowest = fixed, 0.0
+            for name, runner in runners.items():  # starts, warms
+                if losses is not None:
+                    losses[name] = runner.ask(case.replace("input", "losses"), EQUAL, TIMEOUT).get("losses", [])
+                first = runner.ask(case, fixed or 2, TIMEOUT)
+                if "skip" in first:
+                    self.rows.append({"suite": "models", "case": case, "peer_name": name, "skip": first["skip"]})
+                    print(f"  {name:20} left out: {first['skip']}", flush=True)
+                    runner.close()
+                    continue
+                told[name] = []
+                slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
+            count = fixed or max(3, int(self.seconds / max(1e-4, slowest)))
+            for turn in range(self.rounds):
+                order = list(told)
+                for name in order[turn % len(order) :] + order[: turn % len(order)]:
+                    told[name].append(runners[name].ask(case, count, TIMEOUT))
+            self.n = count
+        finally:
+            for runner in runners.values():
+                runner.close()
+        return {name: answers for name, answers in told.items() if not any("skip" in answer for answer in answers)}
+
+    def compared(self, group: str, model: str, told: dict[str, list[dict]], metric: str, base: str) -> dict[str, dict]:
+        """A row and a line for each contender: its figure, and how much faster than ``base`` it is."""
+        rows, before = {}, [answer[metric] for answer in told[base]]
+        for name, answers in told.items():
+            values = [answer[metric] for answer in answers]
+            ratio = paired_ratio(values, before)
+            rows[name] = {"suite": "models", "group": group, "case": model, "metric": metric, "ours_name": name, "peer_name": base,
+                          "ours": statistics.median(values), "ours_spread": list(spread(values)), "ratio": ratio["ratio"],
+                          "ratio_ci": ratio["ci"], "n": self.n, "rounds": len(values)}  # fmt: skip
+            if "eagerly" in answers[-1]:
+                rows[name]["eagerly"] = answers[-1]["eagerly"]
+            self.rows.append(rows[name])
+            low, high = spread(values)
+            print(f"  {name:20} {statistics.median(values):10.0f} [{low:.0f}, {high:.0f}]  x{ratio['ratio']:.2f} "
+                  f"[{ratio['ci'][0]:.2f}, {ratio['ci'][1]:.2f}]  {rows[name].get('eagerly', '')}", flush=True)  # fmt: skip
+        return rows
+
+    # --- the groups
+
+    def input(self, model: str) -> None:
+        print(f"input / {model}, batches of {CASES[model].batch}: us a step", flush=True)
+        losses: dict[str, list[float]] = {}
+        told = self.rounds_of(f"input_{model}", INPUTS, losses=losses)
+        if "plain" not in told:
+            return
+        self.equal(model, losses)
+        base = min((name for name in ("plain", "plain 2") if name in told), key=lambda name: _median(told, name, "us_per_step"))
+        rows = self.compared("input", model, told, "us_per_step", base)
+        stage, main = _median(told, "plain", "stage_us"), _median(told, "plain", "main_us")
+        allowed, best = (stage + main) / max(stage, main), max(stage, main)
+        for name, row in rows.items():
+            row |= {"stage_us": stage, "main_us": main, "allowed": allowed, "of_best": best / row["ours"],
+                    "allowed_ratio": _median(told, base, "us_per_step") / best}  # fmt: skip
+        smart = rows.get("smart_stage")
+        case = CASES[model]
+        published = f"{case.cpu:.2f} on a CPU, " if case.cpu else ""
+        print(f"  stage {stage:.0f} us, main {main:.0f} us: allowed x{allowed:.2f}; DeepRec: {published}{case.gpu:.2f} on a GPU, "
+              f"{case.on_cpu:.2f} with the stage on the CPU", flush=True)  # fmt: skip
+        if smart:
+            on = statistics.mean(answer["staged"] for answer in told["smart_stage"])
+            smart["staged_share"] = on
+            print(f"  SmartStage: {smart['of_best']:.0%} of the best that one thread a side allows; "
+                  f"{'staged' if on > 0.5 else 'dropped by its guard'}")  # fmt: skip
+            if smart["ratio_ci"][1] < 1 and not self.args.quick:
+                self.wrong += 1
+                print("  SLOWER than without a stage")
+
+    def equal(self, model: str, seen: dict[str, list[float]]) -> None:
+        """Whether the losses of the first steps are equal, fed in all ways. With two threads sums come in another order."""
+        differ = [way for way, found in seen.items() if found != seen["plain"] and not way.endswith(" 2")]
+        self.wrong += len(differ)
+        self.rows.append({"suite": "models", "group": "losses", "case": model, "equal": sorted(set(seen) - set(differ)), "differ": differ})
+        print(f"  losses of {EQUAL} steps: {'equal' if not differ else 'DIFFERENT: ' + ', '.join(differ)}", flush=True)
+
+    def step(self, model: str) -> None:
+        print(f"step / {model}, batches of {CASES[model].batch}, SGD: us a step", flush=True)
+        told = self.rounds_of(f"step_{model}", STEPS)
+        eager = [name for name in ("eager", "eager 2") if name in told]
+        if eager:
+            self.compared("step", model, told, "us_per_step", min(eager, key=lambda name: _median(told, name, "us_per_step")))
+
+    def serve(self, model: str) -> None:
+        for clients in (1, 8, 32) if self.args.quick else (1, 2, 4, 8, 16, 32):
+            print(f"serve / {model}, {clients} clients: us a request, p50, then p99", flush=True)
+            told = self.rounds_of(f"serve_{model}_{clients}", SERVERS, max(10, 200 // clients))
+            if "eager" in told:
+                for metric in ("p50_us", "p99_us"):
+                    self.compared(f"serve_{clients}", model, told, metric, "eager")
+
+    def run(self) -> None:
+        (self.args.build / "perf-models").mkdir(exist_ok=True, parents=True)
+        for model in CASES:
+            if self.wanted("input", model):
+                self.input(model)
+            if self.wanted("step", model):
+                self.step(model)
+            if self.wanted("serve", model):
+                self.serve(model)
+
+
+def _median(told: dict[str, list[dict]], name: str, metric: str) -> float:
+    return statistics.median(answer[metric] for answer in told[name])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="few short rounds: a look, not a verdict")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models; or groups: input, step, serve")
+    parser.add_argument("--data-rows", type=int, default=40_000, help="rows of each file")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    args.build, args.python = args.build.absolute(), args.python.absolute()
+    suite = Suite(args)
+    header = machine.header(args.build, HERE, 2, suite.rounds)
+    print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
+    begin = time.monotonic()
+    suite.run()
+    if args.json:
+        args.json.write_text(json.dumps({"header": header, "rows": suite.rows}, indent=1) + "\n")
+    print(f"models: {len(suite.rows)} rows in {time.monotonic() - begin:.0f} s, {suite.wrong} wrong")
+    return 1 if suite.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Tensors on their way to a device: packed into one pinned buffer, copied once, on a stream of the stage's own.
+
+On a machine without CUDA nothing is pinned and there are no streams; tensors are packed and copied all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+_ALIGNMENT = 256  # of each tensor in a packed buffer: that of an allocation on a CUDA device
+
+
+class Mover:
+    """Copies for one stage. ``stream_id``: 0 is a stream that all such stages share, others are their own."""
+
+    _streams: dict[int, Any] = {}
+    _lock = threading.Lock()
+
+    def __init__(self, stream_id: int) -> None:
+        self._number = stream_id
+
+    def _stream(self) -> Any:
+        with self._lock:
+            if self._number not in self._streams:
+                self._streams[self._number] = torch.cuda.Stream()
+            return self._streams[self._number]
+
+    def stream(self, ahead: bool) -> Any:
+        """The block in which work for an item runs: on the stage's stream, if it runs ahead of the step."""
+        used = ahead and torch.cuda.is_available() and torch.cuda.is_initialized()
+        return torch.cuda.stream(self._stream()) if used else contextlib.nullcontext()
+
+    def mark(self, ahead: bool) -> Any:
+        """An event behind what this thread gave its stream; None if there is no stream."""
+        if not (ahead and torch.cuda.is_available() and torch.cuda.is_initialized()):
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def wait(self, event: Any, made: Any) -> None:
+        """The calling thread's stream goes on behind the event. The memory is kept until that stream has used it."""
+        if event is None:
+            return
+        stream = torch.cuda.current_stream()
+        stream.wait_event(event)
+        for tensor in pytree.tree_leaves(made):
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(stream)
+
+    def packed(self, moves: list[tuple[Any, Tensor]]) -> list[Any]:
+        """What each call that moves a tensor would return, by one copy for each device. Calls that change the type of
+        the elements too are made as they are."""
+        there: list[Any] = [None] * len(moves)
+        by_device: dict[torch.device, list[int]] = {}
+        for i, (node, tensor) in enumerate(moves):
+            device = target(node, tensor)
+            if device is None:
+                there[i] = node.func(tensor, *node.args[1:], **node.kwargs)
+            else:
+                by_device.setdefault(device, []).append(i)
+        for device, places in by_device.items():
+            for i, moved in zip(places, copied([moves[i][1] for i in places], device)):
+                there[i] = moved
+        return there
+
+
+def target(node: Any, tensor: Tensor) -> torch.device | None:
+    """Where a call moves its tensor; None if it does more than that."""
+    given = [*node.args[1:], *node.kwargs.values()]
+    if node.name == "cuda" and not given:
+        return torch.device("cuda", torch.cuda.current_device())
+    devices = [torch.device(g) for g in given if isinstance(g, (str, torch.device))]
+    plain = node.name == "to" and len(devices) == 1 and tensor.layout == torch.strided
+    return devices[0] if plain and all(isinstance(g, (str, torch.device, bool)) for g in given) else None
+
+
+def copied(tensors: list[Tensor], device: torch.device) -> list[Tensor]:
+    """The tensors on the device, by one copy of one buffer, which is pinned where there is CUDA."""
+    places, end = [], 0
+    for tensor in tensors:
+        places.append(end)
+        end += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
+    buffer = torch.empty(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for place, tensor in zip(places, tensors):
+        _view(buffer, place, tensor).copy_(tensor)
+    there = buffer.to(device, non_blocking=True)
+    return [_view(there, place, tensor) for place, tensor in zip(places, tensors)]
+
+
+def _view(buffer: Tensor, place: int, like: Tensor) -> Tensor:
+    """The part of the buffer that is a tensor like that one."""
+    return buffer[place : place + like.numel() * like.element_size()].view(like.dtype).view(like.shape)

@@ -1,0 +1,166 @@
+"""SmartStage over a PyTorch step: what the step computes from its item alone runs ahead, if that is faster."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from typing import Any, Callable, Iterator
+
+import torch
+
+import engine
+from engine.data import SmartStageOptions
+
+from . import ahead
+from .moving import Mover
+from .team import Team, set_intra_op_threads
+
+_LEARNING = 2  # steps from whose calls the program is learned before it counts
+
+
+class _Ready:
+    """An item on its way to the step. item: None if the step gets ``data`` as it is."""
+
+    __slots__ = ("data", "item", "event")
+
+    def __init__(self, data: Any, item: ahead.Item | None, event: Any) -> None:
+        self.data, self.item, self.event = data, item, event
+
+
+class SmartStage:
+    """Runs a step with each item of a loader; iterate over it. Made by ``engine.torch.smart_stage``.
+
+    Steps run on the thread that iterates, in the order of the items, and give what the step function returns. What the
+    loader raised is raised after the steps before it; what a step raised is raised by that step alone, and the next one
+    goes on. ``with steps:`` cancels the stage at the end of the block.
+    """
+
+    def __init__(self, step: Callable[[Any], Any], loader: Any, skip: int, options: SmartStageOptions) -> None:
+        self._step, self._skip = step, skip
+        self.program = ahead.Program()
+        # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
+        self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch")
+        self._mover = Mover(options.stage_subgraph_stream_id)
+        self._on_cpu = options.stage_subgraph_on_cpu
+        inter_op, self._intra_op = _threads_of(options)
+        # Nodes on a GPU all go to one stream, so threads would bring nothing there.
+        self._team = Team(inter_op, self._intra_op) if inter_op > 1 and not torch.cuda.is_available() else None
+        self._items = 0
+        self._profiled = 0 if options.do_smart_stage is False else max(_LEARNING, options.profile_steps)
+        self._caller: int | None = None  # the thread that runs steps
+        options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by this class
+        self._engine = options.engine or engine.default()
+        model: Any = engine.value(None, name=f"{options.name or 'step'}.model", engine=self._engine)
+        run_ahead = engine.op(name="what depends on the item alone")(self._ahead)
+        run_step = engine.op(updates="model", outputs=1, name="the rest of the step")(self._rest)
+        source = itertools.islice(iter(loader), skip, None) if skip else iter(loader)
+        self._steps = engine.data.smart_stage(lambda item: run_step(model, run_ahead(item)), source, options)
+
+    def _ahead(self, data: Any) -> _Ready:
+        whole = threading.get_ident() == self._caller
+        if not whole:
+            set_intra_op_threads(self._intra_op)
+        self._items += 1
+        if self._compiled or (whole and self._items > self._profiled):
+            return _Ready(data, None, None)  # steps that run whole run as the program was written
+        item = ahead.Item(self.program, data)
+        with self._mover.stream(not whole):
+            self.program.run(item, self._mover.packed if self._on_cpu else None, None if whole else self._team)
+            return _Ready(data, item, self._mover.mark(not whole))
+
+    def _rest(self, model: Any, ready: _Ready) -> Any:
+        try:
+            if ready.item is None:
+                return _Returned(self._step(ready.data), None)
+            self._mover.wait(ready.event, ready.item.made)
+            return _Returned(ahead.plain(self._step(ready.item.data())), None)
+        except BaseException as error:  # raised where the step was asked for; it poisons no Var
+            return _Returned(None, error)
+        finally:
+            if ready.item:
+                ready.item.end()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self._caller = threading.get_ident()
+        with self._engine.policy_block("inline"):  # the step runs here, not on a worker
+            returned = next(self._steps).get()
+        if returned.error is not None:
+            raise returned.error
+        return returned.data
+
+    @property
+    def position(self) -> int:
+        """How many items of the loader are done with, those that were skipped among them; a program that resumes passes
+        it as ``skip``."""
+        return self._skip + self._steps.position
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """As ``engine.data.SmartStage.report``."""
+        return self._steps.report
+
+    def stats(self) -> dict[str, Any]:
+        """As ``engine.data.SmartStage.stats``; ``position`` counts the items after those that were skipped."""
+        return self._steps.stats()
+
+    def explain(self) -> str:
+        """Which calls run ahead of the step, why others do not, and what was decided, as text."""
+        calls = "the step is compiled: no call inside it can be seen, so only the loader runs ahead\n"
+        return self._steps.explain() + (calls if self._compiled else self.program.explained())
+
+    def cancel(self) -> None:
+        """Ends now; items that were read ahead are dropped. May be repeated."""
+        self._steps.cancel()
+
+    def __enter__(self) -> SmartStage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+
+class _Returned:
+    """What a step returned or raised. A class of its own, so that an op's checks of its outputs leave the data alone."""
+
+    __slots__ = ("data", "error")
+
+    def __init__(self, data: Any, error: BaseException | None) -> None:
+        self.data, self.error = data, error
+
+
+def _threads_of(options: SmartStageOptions) -> tuple[int, int]:
+    """How many threads run the calls of one item side by side, and how many each call may use. Without a pool one; with
+    one its intra_op_threads_num, and what its inter_op_threads_num leaves to each producer."""
+    if not options.use_stage_subgraph_thread_pool:
+        return 1, 1
+    pools, number = engine.data.stage_pools(), options.stage_subgraph_thread_pool_id
+    if not 0 <= number < len(pools):
+        return 1, 1  # engine.data.smart_stage refuses it, and says which pools there are
+    pool = pools[number]
+    return max(1, pool["inter_op_threads_num"] // max(1, options.num_threads)), int(pool["intra_op_threads_num"])
+
+
+def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOptions | None = None, *, skip: int = 0,
+                **fields: Any) -> SmartStage:  # fmt: skip
+    """Runs ``step`` with each item of ``loader``; what does not depend on the model runs ahead if that is faster.
+
+    ``for loss in engine.torch.smart_stage(step, loader, capacity=4): ...``. ``step``: a function of one item that trains,
+    as it is written without a stage. ``loader``: a DataLoader, or anything that can be iterated; reading it runs ahead
+    too. ``skip``: how many items are left out first, for a program that resumes at ``position``. ``options``, ``fields``:
+    engine.data.SmartStageOptions. With ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of
+    an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. With a stage pool, as many
+    threads as its inter_op_threads_num says run calls of one item side by side which do not need each other, and each call
+    may use its intra_op_threads_num; without a pool both are one.
+    """
+    unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
+    if unknown:
+        raise TypeError(f"smart_stage: '{unknown.pop()}' is unknown; skip and the fields of SmartStageOptions are allowed")
+    if not callable(step):
+        raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
+    if not isinstance(skip, int) or skip < 0:
+        raise engine.UsageError(f"smart_stage: skip is {skip!r}; a count of items is expected")
+    return SmartStage(step, loader, skip, dataclasses.replace(options or SmartStageOptions(), **fields))
