@@ -68,17 +68,19 @@ from .defaults import (
 )
 from .errors import *  # noqa: F403 - its __all__: the kinds of errors
 from .explanation import Explanation, explain
+from .futures import Executor, as_completed, map
 from .graphs import Hybrid, graph, hybridize
 from .ops import Op, op
+from . import operators as _operators  # adds the operators to Value
 from .options import init
 from .tracing import Trace, TraceEvent, trace
-from .values import Value, value
+from .values import MISSING, Value, value
 
 __all__ = [
-    "CancelScope", "DeviceArray", "Done", "Engine", "Explanation", "GraphKey", "Hybrid", "Op", "Placement", "Plan",
-    "PolicyBlock", "Run", "Trace", "TraceEvent", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error",
+    "MISSING", "CancelScope", "DeviceArray", "Done", "Engine", "Executor", "Explanation", "GraphKey", "Hybrid", "Op", "Placement", "Plan",
+    "PolicyBlock", "Run", "Trace", "TraceEvent", "Value", "Var", "__version__", "as_completed", "bulk", "cancelled", "clear_error",
     "comm", "copy_in", "copy_out", "cpu", "cuda_stream", "data", "default", "defer_sync", "describe_pending",
-    "device_stats", "errors", "explain", "gpu", "graph", "hybridize", "init", "io", "op", "policies", "policy", "pool",
+    "device_stats", "errors", "explain", "gpu", "graph", "hybridize", "init", "io", "map", "op", "policies", "policy", "pool",
     "push", "push_async", "set_bulk_size", "set_policy", "start", "stats", "stop", "testing", "trace", "value", "wait",
     "wait_all",
 ]  # fmt: skip

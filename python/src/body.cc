@@ -13,14 +13,21 @@ namespace {
 
 thread_local engine::RunContext* current = nullptr;
 
-struct CurrentScope {
-  explicit CurrentScope(engine::RunContext* context) : outer(std::exchange(current, context)) {}
-  ~CurrentScope() { current = outer; }
-  engine::RunContext* outer;
-};
+// Calls fn(args...) and drops the result.
+void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
+  nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
+  fn.Clear();  // dropped here, so that what fn owned is gone before anybody who waits for the op goes on
+  CheckedResult(std::move(result), name);
+}
 
-// The result of fn(args...); throws PyFailure if it raised. GIL held.
-nb::object Checked(nb::object result, engine::Name name) {
+}  // namespace
+
+engine::RunContext* CurrentBody() noexcept { return current; }
+
+BodyScope::BodyScope(engine::RunContext* context) noexcept : outer_(std::exchange(current, context)) {}
+BodyScope::~BodyScope() { current = outer_; }
+
+nb::object CheckedResult(nb::object result, engine::Name name) {
   if (result.is_valid() && PyCoro_CheckExact(result.ptr())) {
     // Nobody would ever await this coroutine. Closing it spares the user Python's warning, which says so less clearly.
     nb::object closed = nb::steal(PyObject_CallMethod(result.ptr(), "close", nullptr));
@@ -33,27 +40,16 @@ nb::object Checked(nb::object result, engine::Name name) {
   return result;
 }
 
-// Calls fn(args...) and drops the result.
-void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
-  nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
-  fn.Clear();  // dropped here, so that what fn owned is gone before anybody who waits for the op goes on
-  Checked(std::move(result), name);
-}
-
-}  // namespace
-
-engine::RunContext* CurrentBody() noexcept { return current; }
-
 void SyncBody::operator()(engine::RunContext& context) {
   PythonScope python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
   DropDeferred();
   Call(fn_, name_, nullptr, 0);
 }
 
 void AsyncBody::operator()(engine::RunContext& context, engine::Completion done) {
   PythonScope python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
@@ -62,14 +58,14 @@ void AsyncBody::operator()(engine::RunContext& context, engine::Completion done)
 
 void NodeBody::operator()(engine::NodeContext& context) {
   PythonScope python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
   DropDeferred();
   const size_t count = context.inputs();
   PyObject* few[8];
   std::vector<PyObject*> many(count > 8 ? count : 0);
   PyObject** args = count > 8 ? many.data() : few;
   for (size_t i = 0; i < count; ++i) args[i] = context.In<PyRef>(i).get();
-  nb::object result = Checked(nb::steal(PyObject_Vectorcall(fn_.get(), args, count, nullptr)), name_);
+  nb::object result = CheckedResult(nb::steal(PyObject_Vectorcall(fn_.get(), args, count, nullptr)), name_);
   if (outputs_ == 0) return;
   if (!PyTuple_Check(result.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(result.ptr())) != outputs_) {
     PyErr_Format(PyExc_TypeError, "node '%s' must return a tuple of %zu", name_.c_str(), outputs_);
@@ -81,11 +77,11 @@ void NodeBody::operator()(engine::NodeContext& context) {
 
 void AsyncNodeBody::operator()(engine::NodeContext& context, engine::Completion done) {
   PythonScope python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
-  Checked(nb::steal(PyObject_Vectorcall(fn_.get(), args, 1, nullptr)), name_);
+  CheckedResult(nb::steal(PyObject_Vectorcall(fn_.get(), args, 1, nullptr)), name_);
 }
 
 void Done::CallOnce() {

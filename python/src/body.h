@@ -76,6 +76,18 @@ class Done {
 
 // The context of the body that this thread runs; null outside of bodies.
 engine::RunContext* CurrentBody() noexcept;
+// While it lives, `context` is that of the body that this thread runs.
+class BodyScope {
+ public:
+  explicit BodyScope(engine::RunContext* context) noexcept;
+  ~BodyScope();
+  BodyScope(const BodyScope&) = delete;
+
+ private:
+  engine::RunContext* const outer_;
+};
+// What a body's callable returned; throws PyFailure if it raised, or returned a coroutine. GIL held.
+nanobind::object CheckedResult(nanobind::object result, engine::Name name);
 
 void BindBody(nanobind::module_& m);
 

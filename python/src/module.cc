@@ -10,6 +10,13 @@
 
 NB_MODULE(_core, m) {
   using namespace engine_python;
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(
+        PyExc_ImportError,
+        "engine: this is a sub-interpreter; the engine's threads serve the main interpreter only, so import and "
+        "use engine there");
+    throw nanobind::python_error();
+  }
   nanobind::set_leak_warnings(false);  // Vars in a program's globals outlive the module; they are no leak
   m.attr("__version__") = engine::Version();
   BindCancel(m);
@@ -19,6 +26,8 @@ NB_MODULE(_core, m) {
   BindPush(m, engine_class);
   BindStage(m);
   BindBulk(engine_class);
+  BindValue(m);
+  BindOp(m);
   BindGraph(m);
   BindArrays(m);
   BindComm(m);

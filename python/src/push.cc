@@ -7,35 +7,12 @@
 #include "failure.h"
 #include "gil.h"
 #include "site.h"
+#include "value.h"
 
 namespace nb = nanobind;
 
 namespace engine_python {
 namespace {
-
-template <class Body>
-void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
-  engine::Engine& eng = state->engine;
-  constexpr bool kAsync = std::is_same_v<Body, AsyncBody>;
-  // A push takes less time than giving the GIL up and getting it back, and it never waits for a body. So it keeps the
-  // GIL, unless the queue is full or ops run inside their push.
-  if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
-    bool pushed;
-    if constexpr (kAsync) {
-      pushed = eng.TryPushAsync(desc, std::move(body), site);
-    } else {
-      pushed = eng.TryPush(desc, std::move(body), site);
-    }
-    if (pushed) return;
-  }
-  WithoutGil([&] {
-    if constexpr (kAsync) {
-      eng.PushAsync(desc, std::move(body), site);
-    } else {
-      eng.Push(desc, std::move(body), site);
-    }
-  });
-}
 
 struct PushArgs {
   nb::handle fn, reads, updates, writes, priority, name, place, run_always, cancel, graph_key;
@@ -83,9 +60,9 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
         recording->Add(node, NodeBody(args.fn.ptr(), at.name, 0), site);
       }
     } else if (async) {
-      Submit(state, desc, AsyncBody(args.fn.ptr(), at.name), site);
+      SubmitBody<true>(state, desc, AsyncBody(args.fn.ptr(), at.name), site);
     } else {
-      Submit(state, desc, SyncBody(args.fn.ptr(), at.name), site);
+      SubmitBody(state, desc, SyncBody(args.fn.ptr(), at.name), site);
     }
   } catch (...) {
     Raise(std::current_exception());
@@ -136,7 +113,13 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
   std::vector<engine::Var> vars;
   if (given.is_none()) return vars;
   if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
-  if (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var")) {
+  if (IsValue(given.ptr())) {
+    AddVars(given.ptr(), &vars);
+    return vars;
+  }
+  // Looking for the attribute costs much, and lists have none.
+  const bool list = PyList_CheckExact(given.ptr()) || PyTuple_CheckExact(given.ptr());
+  if (!list && (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var"))) {
     vars.push_back(VarOf(given, [&] { return at.Text() + role; }).var);
     return vars;
   }
@@ -152,6 +135,8 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
     PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
     if (nb::isinstance<PyVar>(item)) {
       vars.push_back(nb::inst_ptr<PyVar>(item)->var);
+    } else if (IsValue(item)) {
+      AddVars(item, &vars);
     } else {
       vars.push_back(VarOf(item, [&] { return at.Text() + role + "[" + std::to_string(i) + "]"; }).var);
     }

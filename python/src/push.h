@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/graph.h"
+#include "gil.h"
 #include "handle.h"
 #include "site.h"
 
@@ -23,6 +24,30 @@ engine::GraphKey GraphKeyOf(nanobind::handle given, engine::Placement place, con
 
 // The graph into which this thread's pushes are recorded instead of being pushed; null: none.
 extern thread_local engine::Graph* recording;
+
+// Pushes; without the GIL where the push may run bodies or wait. Throws what the push throws.
+template <bool kAsync = false, class Body>
+void SubmitBody(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
+  engine::Engine& eng = state->engine;
+  // A push takes less time than giving the GIL up and getting it back, and it never waits for a body. So it keeps the
+  // GIL, unless the queue is full or ops run inside their push.
+  if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
+    bool pushed;
+    if constexpr (kAsync) {
+      pushed = eng.TryPushAsync(desc, std::move(body), site);
+    } else {
+      pushed = eng.TryPush(desc, std::move(body), site);
+    }
+    if (pushed) return;
+  }
+  WithoutGil([&] {
+    if constexpr (kAsync) {
+      eng.PushAsync(desc, std::move(body), site);
+    } else {
+      eng.Push(desc, std::move(body), site);
+    }
+  });
+}
 
 void BindPush(nanobind::module_& m, nanobind::class_<PyEngine>& cls);
 

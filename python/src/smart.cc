@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "arrays.h"
@@ -63,6 +64,7 @@ class PySmartStage {
   bool Record(nb::handle record) {
     return steps_->Record([&] {
       const nb::object made = record();
+      graph_ = nb::cast<const engine::Graph&>(made[0]);
       engine::RecordedStep step{.graph = nb::cast<const engine::Graph&>(made[0]),
                                 .targets = nb::cast<std::vector<uint32_t>>(made[2])};
       for (uint32_t input = 0; input < nb::cast<uint32_t>(made[1]); ++input) step.sourced.push_back({input});
@@ -73,9 +75,18 @@ class PySmartStage {
     PyRun out;
     out.engine = engine_;
     auto values = ValuesOf(given);
-    out.run = steps_->Next(values, {}, CallerSite());
+    engine::RunOptions run_options;
+    std::vector<engine::Var> vars;
+    if (graph_) {
+      const StatePtr state = engine_.lock();
+      if (!state) RaiseError("ShutdownError", Label() + "its engine is gone");
+      run_options.outputs = vars = OutputVars(*graph_, *state);
+    }
+    out.run = steps_->Next(values, run_options, CallerSite());
     DropDeferred();
-    return out.run ? nb::cast(std::move(out)) : nb::none();
+    if (!out.run) return nb::none();
+    nb::object run = nb::cast(std::move(out));
+    return OutputValues(std::move(vars), run, engine_);
   }
   nb::dict Stats() const {
     const engine::SmartStageStats stats = steps_->stats();
@@ -96,6 +107,7 @@ class PySmartStage {
   const std::weak_ptr<EngineState> engine_;  // the host keeps the engine alive
   const std::shared_ptr<PythonHost> host_;
   std::unique_ptr<engine::SmartStage> steps_;
+  std::optional<engine::Graph> graph_;  // of the step, once it was recorded
 };
 
 template <class F>
@@ -164,8 +176,9 @@ void BindSmart(nb::module_& m) {
           "ended.")
       .def(
           "_next", [](PySmartStage& self, nb::object given) { return Of(self, [&] { return self.Next(given); }); },
-          nb::arg("given"), nb::sig("def _next(self, given: Sequence[object]) -> Run | None"),
-          "Starts the next step; None at the end of the data. Waits; Ctrl-C interrupts it.");
+          nb::arg("given"), nb::sig("def _next(self, given: Sequence[object]) -> tuple[Any, ...] | None"),
+          "Starts the next step, and returns its outputs as Values; None at the end of the data. Waits; Ctrl-C "
+          "interrupts it.");
 }
 
 }  // namespace engine_python

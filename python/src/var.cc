@@ -50,6 +50,14 @@ void BindVar(nb::module_& m) {
       .def(
           "wait_to_write", [](const PyVar& self) { WaitToWrite(self); },
           "Waits for the writers and the readers: afterwards the caller may reuse what the Var stands for.")
+      .def_prop_ro(
+          "settled", [](const PyVar& self) { return Settled(self); },
+          "Whether every write of this Var that was pushed so far has ended. Does not wait.")
+      .def(
+          "_outcome", [](const PyVar& self, nb::handle timeout) { return Outcome(self, TimeoutOf(timeout)); },
+          nb::arg("timeout") = nb::none(),
+          nb::sig("def _outcome(self, timeout: float | None = None) -> tuple[bool, BaseException | None]"),
+          "As wait, but returns the error instead of raising it: (in time, error).")
       .def(
           "__await__",
           [](nb::handle self) { return nb::module_::import_("engine.aio").attr("of_var")(self).attr("__await__")(); },

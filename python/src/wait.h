@@ -18,6 +18,10 @@ std::optional<double> TimeoutOf(nanobind::handle given);
 
 // Waits for `var`; false after the timeout. Raises what the op raised, or KeyboardInterrupt.
 bool WaitVar(const PyVar& var, std::optional<double> timeout);
+// Whether the writes that were pushed so far have ended; does not wait.
+bool Settled(const PyVar& var);
+// As WaitVar, but returns (in time, what it would raise or None). Raises what is no error of an op.
+nanobind::object Outcome(const PyVar& var, std::optional<double> timeout);
 // As WaitVar, and waits for the readers too.
 void WaitToWrite(const PyVar& var);
 bool WaitAll(const StatePtr& state, std::optional<double> timeout);
