@@ -8,6 +8,7 @@ means the same under every policy, however late it is looked at. NumPy is asked 
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any, Iterator
 
 from .containers import mapped
@@ -86,7 +87,7 @@ def _overlap(extents: list[Extent], taken: list[Extent]) -> bool:
     return any(space == other and low < end and begin < high for space, low, high in extents for other, begin, end in taken)
 
 
-def _copied(item: Any) -> Any:
+def copied(item: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(item, torch.Tensor):
         return item.detach().clone(memory_format=torch.preserve_format).requires_grad_(item.requires_grad) if item.is_leaf else item.clone()
@@ -103,6 +104,59 @@ def _copied(item: Any) -> Any:
 def _copied_view(view: memoryview) -> memoryview:
     made = memoryview(bytearray(view.tobytes()))
     return made if view.format == "B" and view.ndim == 1 else made.cast(view.format, view.shape)  # type: ignore[call-overload]
+
+
+# The Values that engine.value made, by the beginning of the memory that their arrays belong to.
+_known: dict[Any, list[tuple[weakref.ref[Any], list[Extent]]]] = {}
+
+
+def _origin(item: Any) -> Any:
+    """The beginning of the allocation that an array belongs to; None: it is no array."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    while numpy is not None and isinstance(item, numpy.ndarray) and item.base is not None:
+        base = item.base
+        if isinstance(base, memoryview):
+            base = base.obj
+        if torch is not None and isinstance(base, torch.Tensor) or isinstance(base, (numpy.ndarray, bytearray)):
+            item = base
+        else:
+            break
+    if torch is not None and isinstance(item, torch.Tensor):
+        return item.untyped_storage().data_ptr() if item.layout is torch.strided and item.device.type != "meta" else None
+    if numpy is not None and isinstance(item, numpy.ndarray):
+        return item.__array_interface__["data"][0]
+    if isinstance(item, bytearray):
+        extents = _extents(item)
+        return extents[0][1] if extents else None
+    return None
+
+
+def found(data: Any, engine: Any) -> Any:
+    """A Value of the engine whose memory ``data`` shares; or None."""
+    entries = _known.get(_origin(data)) if _known else None
+    if not entries:
+        return None
+    extents = _extents(data) or []
+    for ref, taken in entries:
+        value = ref()
+        if value is not None and value.var.engine == engine and _overlap(extents, taken):
+            return value
+    return None
+
+
+def note(value: Any, data: Any) -> None:
+    """Remembers a Value for ``found``, as long as it lives."""
+    origin = _origin(data)
+    if origin is None:
+        return
+    entries = _known.setdefault(origin, [])
+
+    def forget(ref: Any) -> None:
+        entries[:] = [entry for entry in entries if entry[0] is not ref]
+        if not entries and _known.get(origin) is entries:
+            del _known[origin]
+
+    entries.append((weakref.ref(value, forget), _extents(data) or []))
 
 
 def unshared(outputs: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -135,7 +189,7 @@ def unshared(outputs: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any,
         if not extents:
             return item
         if _overlap(extents, taken):
-            item = _copied(item)
+            item = copied(item)
             extents = _extents(item) or []
         here.extend(extents)
         kept.append(item)

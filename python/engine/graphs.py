@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 import warnings
@@ -13,7 +14,7 @@ from .containers import Place, mapped
 from .errors import UsageError
 from .recorder import NeedsState, Recorder
 from .traced import Traced, Unreadable
-from .values import Value
+from .values import MISSING, Value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,6 +26,8 @@ class Recording:
     """What one recording of a function found out."""
 
     plan: _core.Plan
+    engine: _core.Engine
+    free: bool  # it touches no state, and has one result
     returned: Any  # what the function returned, with Places for recorded values
     types: list[type]  # of the arguments
     state: dict[int, Value[Any]]  # arguments that are the same Value in every call
@@ -38,14 +41,16 @@ class Hybrid(Generic[P, R]):
     """A function whose first call is recorded and whose later calls replay it. Made by ``engine.hybridize``."""
 
     def __init__(self, fn: Callable[P, R], static_alloc: bool, static_shape: bool, engine: _core.Engine | None = None,
-                 fallback: str | None = None, constants: tuple[type, ...] = (type(None), bool)) -> None:  # fmt: skip
+                 fallback: str | None = None, constants: tuple[type, ...] = (type(None), bool),
+                 owner: object = None) -> None:  # fmt: skip
         functools.update_wrapper(self, fn)
-        self._engine, self._fallback, self._constants = engine, fallback, constants
+        self._engine, self._fallback, self._constants, self._owner = engine, fallback, constants, owner
         self._fn, self._static_alloc, self._static_shape = fn, static_alloc, static_shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._lock = threading.Lock()
         self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
         self._last: Recording | None = None
+        self._states: dict[int, Value[Any]] = {}  # Values that some recording reaches without an argument, by id
         self._names: list[str] = []
         self._places = 0
         self._eager = False
@@ -64,6 +69,8 @@ class Hybrid(Generic[P, R]):
 
     def profile(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function, times its nodes and waits. ``engine.explain`` then shows costs and critical path."""
+        if Recorder.current():
+            raise UsageError(f"profile of '{self._name}' while the function is recorded: nothing runs now; profile the outer one")
         result = self._start(args, kwargs, timed=True)
         assert self._profile is not None
         self._profile.var.wait()
@@ -95,6 +102,12 @@ class Hybrid(Generic[P, R]):
         given = [*args, *(kwargs[name] for name in self._names)] if kwargs else list(args)
         for place in recording.state:
             given[place] = None  # ops find it by its Var
+        if self._owner is not None:
+            given.append(self._owner)
+        if recording.free and not timed and asyncio._get_running_loop() is not None:
+            engine = recording.engine
+            if engine.policy[0] in ("inline", "naive"):
+                return _rebuilt(recording.returned, (_aside(recording.plan, engine, given, self._name),))
         run, outputs = recording.plan._call(given, timed)
         if timed:
             self._profile = run
@@ -106,6 +119,8 @@ class Hybrid(Generic[P, R]):
         for place, given in enumerate((*args, *kwargs.values()) if kwargs else args):
             if type(given) in self._constants:
                 key = (key, place, given)
+            elif id(given) in self._states:  # what the function reaches as state, too, has one Var in the plan
+                key = (key, place, id(given))
         recording = self._recordings.get(key)
         if recording is not None:
             if not self._static_shape and not self._fits(recording, args, kwargs):
@@ -134,6 +149,7 @@ class Hybrid(Generic[P, R]):
                 results |= {place for place, value in stale.state.items() if given[place] is not value}
             made = self._record(args, kwargs, results)
             self._recordings[key] = made
+            self._states.update(made.kept)
             return made
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int]) -> Recording:
@@ -144,6 +160,8 @@ class Hybrid(Generic[P, R]):
         engine = self._engine or (values[0].var.engine if values else _core.default())
         recorder = Recorder(engine)
         inputs = [recorder.input(title) for title in titles]
+        if self._owner is not None:
+            recorder.owned(self._owner)
         indexes = [one.index for one in inputs]  # an input that is changed in place gets another one
         recorder.results = {indexes[i] for i in results}
         # Arguments that are one Value in all calls are state: ops find it by its Var. Nothing asks None or a bool for data.
@@ -163,11 +181,14 @@ class Hybrid(Generic[P, R]):
         made.returned = _noted(returned, recorder, outputs)
         if recorder.graph.size == 0:
             raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
-        made.bound, made.kept = list(bindings(self._fn)), recorder.states
+        made.bound = list(bindings(self._fn))
+        own = {id(value) for value in state.values()}
+        made.kept = {at: value for at, value in recorder.states.items() if at not in own}
         self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
         made.plan = recorder.graph.compile(
             engine, name=self._name, static_alloc=self._static_alloc, static_shape=self._static_shape
         )
+        made.engine, made.free = engine, len(outputs) == 1 and not any(effects for _, _, effects in made.plan.nodes)
         return made
 
     def _fits(self, recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -177,7 +198,7 @@ class Hybrid(Generic[P, R]):
         given = (*args, *(kwargs[n] for n in self._names)) if kwargs else args
         fits = True
         for place, (kind, argument) in enumerate(zip(recording.types, given)):
-            if place in recording.state and isinstance(argument, Value):
+            if place in recording.state:
                 fits &= argument is recording.state[place]
             elif isinstance(argument, Value) and place not in recording.overwritten:
                 continue  # the run begins behind what makes it
@@ -194,6 +215,18 @@ class Hybrid(Generic[P, R]):
     def _refuse_count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise UsageError(f"hybridize: '{self._name}' was recorded with {self._places} arguments and the keywords "
                          f"{self._names}; it is called with {len(args)} and {list(kwargs)}")  # fmt: skip
+
+
+def _aside(plan: _core.Plan, engine: _core.Engine, given: list[Any], name: str) -> Value[Any]:
+    """Runs the whole plan on one worker, in a row, because the caller's thread has an event loop to keep going."""
+    made: Value[Any] = Value(MISSING, _core.Var(name, engine))
+
+    def run() -> None:
+        made._data = plan.start([g._data if isinstance(g, Value) else g for g in given], policy="inline").output(0)
+
+    with engine.policy_block("threaded"):
+        engine.push(run, reads=[g for g in given if isinstance(g, Value)], writes=[made], name=name)
+    return made
 
 
 def _noted(returned: Any, recorder: Recorder, outputs: dict[int, int]) -> Any:
@@ -235,7 +268,7 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
         return functools.partial(hybridize, static_alloc=static_alloc, static_shape=static_shape, fallback=fallback)
     if not callable(fn):
         raise TypeError(f"hybridize: a {type(fn).__name__} is no function")
-    return Hybrid(fn, static_alloc, static_shape, None, fallback)
+    return Hybrid(fn, static_alloc, static_shape, None, fallback, owner=getattr(fn, "__self__", None))
 
 
 def mark_target_node(values: Any) -> None:
@@ -259,4 +292,6 @@ def mark_target_node(values: Any) -> None:
 
 def graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> _core.Plan:
     """Records ``fn(*args, **kwargs)`` and returns the plan, to look at or to start. Runs nothing."""
+    if Recorder.current():
+        raise UsageError("graph while the function is recorded: call the inner function, whose ops become part of the outer one")
     return (fn if isinstance(fn, Hybrid) else Hybrid(fn, False, False)).record(*args, **kwargs)

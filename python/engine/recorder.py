@@ -23,6 +23,8 @@ class Recorder:
         self.makers: dict[int, int] = {}  # value -> node that makes it
         self.overwritten: set[int] = set()  # inputs and other values that an op changes in place
         self.results: set[int] = set()  # inputs that are Values of each call's own
+        self.owner: object = None
+        self.owner_input = -1
         self.targets: set[int] = set()  # nodes that mark_target_node marked
 
     @classmethod
@@ -43,6 +45,10 @@ class Recorder:
         Recorder._current.recorder = self._outer
         _core.record(self._outer.graph if self._outer else None)
 
+    def owned(self, owner: object) -> None:
+        """Each run is given ``owner`` as one more input, so that the graph does not keep it: it may have the graph."""
+        self.owner, self.owner_input = owner, self.graph.input("self")
+
     def input(self, name: str) -> Traced:
         return Traced(self.graph.input(name), name)
 
@@ -62,9 +68,14 @@ class Recorder:
             self.overwritten.add(v.index)
         given = (*args, *kwargs.values())
         kinds = [_kind(arg, places) for arg in given]
+        inputs = [v.index for v in traced]
+        if self.owner_input >= 0 and any(arg is self.owner for arg in given):
+            kinds = [len(inputs) if arg is self.owner else kind for arg, kind in zip(given, kinds)]
+            given = tuple(None if arg is self.owner else arg for arg in given)
+            inputs.append(self.owner_input)
         index, first = _core._add_op(
             self.graph, op, tuple(_placed(arg, places) if kind == -3 else arg for arg, kind in zip(given, kinds)),
-            tuple(kwargs) or None, kinds, [v.index for v in traced], [places[v.index] for v in changed],
+            tuple(kwargs) or None, kinds, inputs, [places[v.index] for v in changed],
             [i for i, arg in enumerate(given) if any(arg is v for v in updated)],
             [v for v in state if not any(v is u for u in updated)],
             [v for v in updated if not isinstance(v, Traced)], self.engine)  # fmt: skip

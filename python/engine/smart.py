@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import inspect
 import itertools
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 from . import _core
 from .errors import EndOfData, UsageError
 from .graphs import Hybrid, _rebuilt
 from .sources import compile_source, data_of
-from .stages import Exceptions, check_int, exception_types, stage_options
+from .stages import Exceptions, check_int, exception_types, next_of, stage_options
 
 _numbers = itertools.count(1)
 
@@ -35,7 +35,7 @@ class SmartStageOptions:
     capacity: int = 1
     num_threads: int = 1
     num_clients: int = 1
-    timeout: float = 300.0
+    timeout: float | None = None
     closed_exception_types: Exceptions = (StopIteration, EndOfData)
     ignored_exception_types: Exceptions = ()
     use_stage_subgraph_thread_pool: bool = False
@@ -120,7 +120,7 @@ class SmartStage(_core.SmartStage):
             check_int(option, own[option])
         own["input_state"] = [getattr(state, "var", state) for state in options.input_state]
         fn = step._fn if isinstance(step, Hybrid) else step
-        self._reader = _Reader(source, fn)
+        self._reader, self._asked = _Reader(source, fn), None
         eng = options.engine or _core.default()
         self._hybrid = Hybrid(fn, False, False, eng, constants=(type(None),))
         self._given: list[str] | None = None  # names given to each step; None before the first
@@ -135,6 +135,15 @@ class SmartStage(_core.SmartStage):
         outputs = self._start({})
         if outputs is None:
             raise StopIteration
+        return self._returned(outputs)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        outputs = await next_of(self, lambda: self._start({}))
+        if outputs is None:
+            raise StopAsyncIteration
         return self._returned(outputs)
 
     def step(self, **given: Any) -> Any:

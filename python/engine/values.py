@@ -130,14 +130,26 @@ class Value(_core.ValueBase, Generic[T]):
         return text if len(text) <= 60 else f"{type(data).__name__}, {text[:50]}..."
 
 
-def value(data: T, name: str | None = None, engine: _core.Engine | None = None) -> Value[T]:
+def value(data: T, name: str | None = None, engine: _core.Engine | None = None, *, alias: str = "order") -> Value[T]:
     """Makes ``data`` a Value, for ops to read and change. It is not copied, so touch it only in ops from here on.
 
-    ``engine``: the engine that orders the ops on it (the default one). TypeError if ``data`` is a Value already.
+    ``engine``: the engine that orders the ops on it (the default one). ``alias``: an array that shares memory with the
+    data of another Value that this function made gets that Value's Var ("order"), or is copied ("copy"). TypeError if
+    ``data`` is a Value already.
     """
+    from . import alias as aliases
+
     if isinstance(data, Value):
         raise TypeError("value: data is a Value already")
-    return Value(data, _core.Var(name, engine))
+    if alias not in ("order", "copy"):
+        raise UsageError(f"value: alias is {alias!r}; 'order' or 'copy' is expected")
+    known = aliases.found(data, engine or _core.default())
+    if known is not None and alias == "order":
+        made = Value(data, known.var)
+    else:
+        made = Value(data if known is None else aliases.copied(data), _core.Var(name, engine))
+    aliases.note(made, made._data)
+    return made
 
 
 _core._set_value_class(Value, MISSING)

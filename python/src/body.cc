@@ -5,6 +5,7 @@
 
 #include "engine/device/cuda_stream.h"
 #include "failure.h"
+#include "handle.h"
 
 namespace nb = nanobind;
 
@@ -43,6 +44,7 @@ nb::object CheckedResult(nb::object result, engine::Name name) {
 void SyncBody::operator()(engine::RunContext& context) {
   PythonScope python;
   BodyScope scope(&context);
+  const ContextScope own(&context_);
   DropDeferred();
   Call(fn_, name_, nullptr, 0);
 }
@@ -50,6 +52,7 @@ void SyncBody::operator()(engine::RunContext& context) {
 void AsyncBody::operator()(engine::RunContext& context, engine::Completion done) {
   PythonScope python;
   BodyScope scope(&context);
+  const ContextScope own(&context_);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
@@ -59,6 +62,7 @@ void AsyncBody::operator()(engine::RunContext& context, engine::Completion done)
 void NodeBody::operator()(engine::NodeContext& context) {
   PythonScope python;
   BodyScope scope(&context);
+  const ContextScope own(context_);
   DropDeferred();
   const size_t count = context.inputs();
   PyObject* few[8];
@@ -78,6 +82,7 @@ void NodeBody::operator()(engine::NodeContext& context) {
 void AsyncNodeBody::operator()(engine::NodeContext& context, engine::Completion done) {
   PythonScope python;
   BodyScope scope(&context);
+  const ContextScope own(context_);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
@@ -113,6 +118,19 @@ void BindBody(nb::module_& m) {
       "cancelled", [] { return current && current->cancelled(); },
       "True in the body of an op whose CancelScope has been cancelled; a long body may look at it and stop\n"
       "early.");
+  m.def(
+      "version",
+      [](nb::handle var) {
+        if (!current) RaiseError("UsageError", "version: asked for outside of an op; Var.version says it there");
+        try {
+          return current->version(VarOf(var, [] { return std::string("version: argument"); }).var);
+        } catch (const engine::Error&) {
+          Raise(std::current_exception());
+        }
+      },
+      nb::arg("var").none(), nb::sig("def version(var: VarLike) -> int"),
+      "In the body of an op: the version of a Var that the op sees (reads) or makes (updates, writes).\n"
+      "UsageError outside of ops, and for a Var that the op does not name.");
   m.def(
       "defer_sync", [] { return current && current->defer_sync(); },
       "True in the body of an op on a device: the body must not synchronize, because whoever needs the\n"

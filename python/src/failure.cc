@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "body.h"
 #include "engine/device/device.h"
 #include "engine/error.h"
 
@@ -14,6 +15,7 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
+bool interrupted = false;    // a KeyboardInterrupt ended a body on the main thread; the GIL guards it
 PyObject* errors = nullptr;  // never dropped, because it is needed until the very end of the process
 
 nb::object ErrorClass(const char* name) { return nb::handle(errors).attr(name); }
@@ -127,11 +129,19 @@ PyFailure::PyFailure(PyObject* raised)
     : exception_(std::make_shared<const PyRef>(Kept(raised))),
       text_(std::make_shared<const std::string>(Describe(raised))) {}
 
+void RaiseInterrupt() {
+  if (!interrupted || CurrentBody()) return;
+  interrupted = false;
+  PyErr_SetNone(PyExc_KeyboardInterrupt);
+  throw nb::python_error();
+}
+
 PyFailure PyFailure::Fetch() {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
   if (trace) PyException_SetTraceback(value, trace);
+  if (OnMainThread() && PyErr_GivenExceptionMatches(value, PyExc_KeyboardInterrupt)) interrupted = true;
   nb::object owned_type = nb::steal(type), owned_value = nb::steal(value), owned_trace = nb::steal(trace);
   return PyFailure(value);
 }

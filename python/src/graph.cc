@@ -113,11 +113,13 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
       options.outputs = *outputs = OutputVars(self.plan.graph(), *state);
       options.inputs = ready = AwaitInputs(inputs, state, site);
     }
+    const PolicyHere block(state);
     if (policy) options.policy = engine::PolicyByName(*policy);
     const engine::Policy used = options.policy.value_or(state->engine.policy());
     if (engine::RulesOf(used).measures_plans) options.shape = self.shape = ShapeOf(inputs);
     if (!state->caller_runs && engine::UsesWorkers(used)) out.run = self.plan.TryStart(values, options, site);
     if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
+    RaiseInterrupt();
     if (!ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
   });
   DropDeferred();
@@ -331,7 +333,8 @@ void BindGraph(nb::module_& m) {
           "output",
           [](PyRun& self, size_t index) {
             if (!self.run.done()) WaitVar({self.run.var(), self.engine}, TimeoutOf(nb::none()));  // gives the GIL up
-            return Translated([&] { return nb::borrow(self.run.Output<PyRef>(index).get()); });
+            const engine::Site site = CallerSite();
+            return Translated([&] { return nb::borrow(self.run.Output<PyRef>(index, site).get()); });
           },
           nb::arg("index"), nb::sig("def output(self, index: int) -> Any"), "An output, once the run has ended.")
       .def_prop_ro(

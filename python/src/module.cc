@@ -6,6 +6,7 @@
 #include "body.h"
 #include "cancel.h"
 #include "engine/engine.h"
+#include "policy.h"
 #include "push.h"
 
 NB_MODULE(_core, m) {
@@ -22,6 +23,7 @@ NB_MODULE(_core, m) {
   BindCancel(m);
   BindVar(m);
   auto engine_class = BindEngine(m);
+  BindPolicy(m, engine_class);
   BindBody(m);
   BindPush(m, engine_class);
   BindStage(m);

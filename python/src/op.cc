@@ -13,6 +13,7 @@
 #include "body.h"
 #include "cancel.h"
 #include "failure.h"
+#include "policy.h"
 #include "push.h"
 #include "run.h"
 #include "site.h"
@@ -215,6 +216,7 @@ struct Call {
   OpCorePtr op;
   PyRef args;           // a tuple: positional arguments, then those by name
   PyRef names;          // a tuple, or null
+  PyRef carried;        // the context of the push
   PyRef outputs;        // the output Value, or a tuple of them, or null
   uint64_t filled = 0;  // which arguments hold Values: bit i for argument i, the last bit for all behind it
 
@@ -223,6 +225,7 @@ struct Call {
     BodyScope scope(&context);
     DropDeferred();
     try {
+      const ContextScope own(&carried);
       Execute();
     } catch (...) {
       Drop();
@@ -237,6 +240,7 @@ struct Call {
     args.Clear();
     names.Clear();
     outputs.Clear();
+    carried.Clear();
   }
   void Execute() {
     const auto count = static_cast<size_t>(PyTuple_GET_SIZE(args.get()));
@@ -333,6 +337,8 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     return self.attr("_record")(args_tuple, kwargs, all, changed);
   }
   const StatePtr state = found.empty() ? DefaultState() : [&] {
+    std::vector<engine::Var> known;
+    AddVars(found[0], &known);  // refuses a recorded value
     StatePtr of = AsValue(found[0])->engine.lock();
     if (!of)
       RaiseError("ShutdownError", std::string("op '") + op->name.c_str() + "': the engine of its first Value is gone");
@@ -347,7 +353,8 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   for (PyObject* value : found)
     if (!in(value, updated)) AddVars(value, &reads);
   for (PyObject* value : updated) AddVars(value, &updates);
-  Call call{op, PyRef::Steal(TupleOf(args, count).release().ptr()), PyRef::Borrow(names), {}, filled_mask};
+  Call call{op,         PyRef::Steal(TupleOf(args, count).release().ptr()), PyRef::Borrow(names), CopyContext(), {},
+            filled_mask};
   nb::object returned = nb::none();
   const auto make = [&] {
     nb::object made;
@@ -417,6 +424,7 @@ struct NodeCall {
   OpCorePtr op;
   std::vector<NodeArgument> args;
   PyRef names;
+  PyRef carried;                  // of the recording; each run has a copy
   std::vector<uint32_t> changed;  // inputs that the node changes, which are its outputs behind the others
   std::vector<uint32_t> updated;  // the arguments that the op updates
 };
@@ -429,6 +437,7 @@ struct NodeBodyOfOp {
     BodyScope scope(&context);
     DropDeferred();
     const NodeCall& node = *call;
+    const ContextScope own(node.carried);
     const size_t count = node.args.size();
     References given(count);
     nb::object inputs;
@@ -469,6 +478,7 @@ nb::object AddOp(engine::Graph& graph, nb::handle object, nb::tuple args, nb::ha
   const Where at{"record", op->name, site};
   auto call = std::make_shared<NodeCall>();
   call->op = op;
+  call->carried = CopyContext();
   if (!names.is_none()) call->names = PyRef::Borrow(names.ptr());
   for (size_t i = 0; i < args.size(); ++i) {
     NodeArgument arg;
@@ -560,7 +570,7 @@ void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32
                size_t most) {
   auto core = std::make_shared<OpCore>();
   core->fn = PyRef::Borrow(fn.ptr());
-  core->name = engine::Name::Intern(name);
+  core->name = KeptName(name);
   core->outputs = outputs;
   for (const auto& [parameter, at] : updates)
     core->updates.push_back({PyRef::Steal(PyUnicode_InternFromString(parameter.c_str())), at});

@@ -11,6 +11,7 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "engine/smart_stage.h"
+#include "policy.h"
 #include "run.h"
 #include "site.h"
 #include "stage_host.h"
@@ -82,7 +83,11 @@ class PySmartStage {
       if (!state) RaiseError("ShutdownError", Label() + "its engine is gone");
       run_options.outputs = vars = OutputVars(*graph_, *state);
     }
+    const StatePtr alive = engine_.lock();
+    std::optional<PolicyHere> policy;
+    if (alive) policy.emplace(alive);
     out.run = steps_->Next(values, run_options, CallerSite());
+    policy.reset();
     DropDeferred();
     if (!out.run) return nb::none();
     nb::object run = nb::cast(std::move(out));

@@ -36,9 +36,6 @@ struct Job {
   std::exception_ptr thrown;
 };
 
-// Whether a signal handler can run on this thread, and nobody else waits for this thread's op.
-bool MustWatchSignals() { return OnMainThread() && !CurrentBody(); }
-
 // Whether waits run ops on the waiting thread.
 bool RunsOps(const EngineState& state) { return state.caller_runs || state.engine.workers() == 0; }
 
@@ -48,13 +45,14 @@ bool RunsOps(const EngineState& state) { return state.caller_runs || state.engin
 // waited.
 template <class Wait>
 std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>* timeout, const Wait& wait) {
-  if (!MustWatchSignals()) return {};
+  if (!WaitsForSignals()) return {};
   do {
     const bool last = *timeout && Duration(**timeout) <= kSlice;
     const Nanoseconds slice = last ? Duration(**timeout) : Nanoseconds(kSlice);
     bool ready = false;
     const auto begin = std::chrono::steady_clock::now();
     WithoutGil([&] { ready = wait(slice); });
+    RaiseInterrupt();
     if (ready) return true;
     CheckSignals();
     if (last) return false;
@@ -64,6 +62,13 @@ std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>
 }
 
 }  // namespace
+
+bool WaitsForSignals() { return OnMainThread() && !CurrentBody(); }
+
+void NapAndCheckSignals() {
+  WithoutGil([] { std::this_thread::sleep_for(std::chrono::microseconds(200)); });
+  CheckSignals();
+}
 
 std::optional<double> TimeoutOf(nb::handle given) {
   if (given.is_none()) return {};
@@ -78,7 +83,7 @@ std::optional<double> TimeoutOf(nb::handle given) {
 
 void Interruptible(std::function<void()> block, std::function<void(std::exception_ptr)> late) {
   std::exception_ptr thrown;
-  if (!MustWatchSignals()) {
+  if (!WaitsForSignals()) {
     try {
       WithoutGil(block);
     } catch (...) {
@@ -167,6 +172,7 @@ bool WaitVar(const PyVar& var, std::optional<double> timeout) {
 }
 
 nb::object Outcome(const PyVar& var, std::optional<double> timeout) {
+  RefuseWhileRecording("a wait", CallerSite());
   try {
     return nb::make_tuple(WaitVar(var, timeout), nb::none());
   } catch (nb::python_error& error) {
