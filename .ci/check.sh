@@ -8,7 +8,7 @@ TREES=build-check
 LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
 CHECKS='format includes limits tables environment headers c_header cuda thread_safety build kit checker docs instructions
-warnings_clang warnings_gcc asan tsan fuzz soak oracle'
+warnings_clang warnings_gcc asan tsan fuzz soak oracle python_fuzz'
 
 # What the result line says behind the time. A check sets it.
 NOTE=
@@ -201,6 +201,18 @@ check_tsan() { TSAN_OPTIONS=$TSAN_SAYS sanitized tsan; }
 
 # Random programs, in the trees of the tests and of the sanitizers and in one with the engine's own assertions. By name: ten
 # minutes in each; among all checks: less than one.
+# Random programs through the Python package (tests/python/oracle). Two minutes of them, or as many as PYTHON_FUZZ_PROGRAMS says.
+check_python_fuzz() {
+  need "$NEEDS_BUILD" && python_ready || return $NOT_RUN
+  build_tested || return 1
+  local much=(--seconds 100)
+  [ -z "${PYTHON_FUZZ_PROGRAMS:-}" ] || much=(--programs "$PYTHON_FUZZ_PROGRAMS")
+  with_engine "$VENV_PYTHON" tests/python/oracle/run.py "${much[@]}" | tee "$LOGS/python_fuzz.out"
+  local status=${PIPESTATUS[0]}
+  NOTE=$(tail -n 1 "$LOGS/python_fuzz.out")
+  return "$status"
+}
+
 check_oracle() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
   local seconds=$ORACLE_SECONDS seed=$ORACLE_SEED fixed=() trees=() name status=0

@@ -112,6 +112,8 @@ class Engine final : public Submitter {
   }
   // As Wait, but returns false after `timeout`. An abandoned wait leaves nothing behind.
   bool WaitFor(VarRef var, Timeout timeout, Site site = std::source_location::current());
+  // Whether every write of `var` that has been pushed so far has ended, failed or not. Does not wait.
+  bool Settled(VarRef var) const;
   // Waits for the writers and the readers of `var`: afterwards the host may reuse what the Var stands for.
   void WaitToWrite(VarRef var, Site site = std::source_location::current());
   // Waits until every push that returned before this call has ended; later pushes cannot delay it. Then throws the

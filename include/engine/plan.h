@@ -71,6 +71,14 @@ struct RunOptions {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   // The run fills it, by the number of the node. It must be as long as the graph and live until the run has ended.
   std::span<NodeTime> times = {};
+  // Output i of the run writes outputs[i], a Var of its own, which has no pushes yet: as soon as the node that makes the
+  // output has settled (on a device, or if nodes use the output: when the run ends), with that node's error and no other's. Empty, or as long as the
+  // plan's outputs.
+  std::span<const Var> outputs = {};
+  // Input i is there once its Var has been written: the run reads it, and begins behind its writers. Nodes that use the
+  // input of a poisoned one are skipped. Null: the input is there. Like `outputs` Vars of the run's own, on which nobody
+  // pushes any more. Empty, or as long as the plan's inputs.
+  std::span<const Var> inputs = {};
   // For cost_model: runs of different shape classes (sizes of their inputs) are measured and scheduled separately.
   uint64_t shape = 0;
 };
@@ -106,6 +114,9 @@ class Run {
   Value& Output(size_t output, Site site = std::source_location::current());
   // As Output, but returns null, instead of throwing the run's error, if a failed node should have made this output.
   Value* OutputIf(size_t output, Site site = std::source_location::current());
+  // The output without a wait, for an op that reads its Var of RunOptions::outputs. Null: a node failed that should have
+  // made it.
+  Value* Settled(size_t output);
   template <class T>
   T& Output(size_t output, Site site = std::source_location::current()) {
     return Output(output, site).template Get<T>();

@@ -26,13 +26,20 @@ import atexit as _atexit
 import os as _os
 import threading as _threading
 
-from . import _core, comm, data, errors, testing
+from . import _core, errors
+
+# First, so that lines of the package are never taken for lines of the program.
+_core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)
+
+from . import comm, data, testing
 from ._core import (
     CancelScope,
     DeviceArray,
     Done,
     Engine,
     GraphKey,
+    HeldOp,
+    Operator,
     Placement,
     Plan,
     PolicyBlock,
@@ -48,9 +55,13 @@ from ._core import (
     defer_sync,
     gpu,
     io,
+    new_operator,
     policies,
     push,
     push_async,
+    push_held,
+    try_push,
+    version,
 )
 from .bulk import bulk, set_bulk_size
 from .defaults import (
@@ -68,24 +79,27 @@ from .defaults import (
 )
 from .errors import *  # noqa: F403 - its __all__: the kinds of errors
 from .explanation import Explanation, TraceEvent, TraceExplanation, TraceWait, explain
+from .futures import Executor, as_completed, map
 from .graphs import Hybrid, graph, hybridize
+from .logs import log_to
 from .monitoring import live, metrics
 from .ops import Op, op
+from . import operators as _operators  # adds the operators to Value
 from .options import init
 from .tracing import Trace, trace
-from .values import Value, value
+from .values import MISSING, Value, value
 
 __all__ = [
-    "CancelScope", "DeviceArray", "Done", "Engine", "Explanation", "GraphKey", "Hybrid", "Op", "Placement", "Plan",
-    "PolicyBlock", "Run", "Trace", "TraceEvent", "TraceExplanation", "TraceWait", "Value", "Var", "__version__", "bulk", "cancelled", "clear_error",
-    "comm", "copy_in", "copy_out", "cpu", "cuda_stream", "data", "default", "defer_sync", "describe_pending",
-    "device_stats", "errors", "explain", "gpu", "graph", "hybridize", "init", "io", "live", "metrics", "op", "policies", "policy", "pool",
-    "push", "push_async", "set_bulk_size", "set_policy", "start", "stats", "stop", "testing", "trace", "value", "wait",
-    "wait_all",
+    "CancelScope", "DeviceArray", "Done", "Engine", "Executor", "Explanation", "GraphKey", "HeldOp", "Hybrid",
+    "MISSING", "Op", "Operator", "Placement", "Plan", "PolicyBlock", "Run", "Trace", "TraceEvent", "TraceExplanation",
+    "TraceWait", "Value", "Var", "as_completed", "bulk", "cancelled", "clear_error", "comm", "copy_in", "copy_out", "cpu",
+    "cuda_stream", "data", "default", "defer_sync", "describe_pending", "device_stats", "errors", "explain", "gpu",
+    "graph", "hybridize", "init", "io", "live", "log_to", "map", "metrics", "new_operator", "op", "policies", "policy",
+    "pool", "push", "push_async", "push_held", "set_bulk_size", "set_policy", "start", "stats", "stop", "testing",
+    "trace", "try_push", "value", "version", "wait", "wait_all", "__version__",
 ]  # fmt: skip
 __all__ += errors.__all__
 
-_core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)
 # At exit the engines drain and join their threads while Python still runs; afterwards no thread of theirs calls into
 # Python. Registered at the end of the import, so it runs before the hooks of modules that were imported earlier, and
 # after threading has joined the program's own threads.

@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .errors import OpError
+from .errors import OpError, UsageError
 
 if TYPE_CHECKING:
     from .values import Value
@@ -39,18 +39,19 @@ class _Mailbox:
         with self._lock:
             finished, self._finished = self._finished, []
         for future, settled, data in finished:
-            if future.done():
-                continue  # cancelled meanwhile
-            try:
-                settled.wait()  # it has settled, so this raises the error or returns at once
-            except (StopIteration, StopAsyncIteration) as error:
-                wrapped = OpError(f"the op raised {type(error).__name__}, which a future cannot carry")
-                wrapped.__cause__ = error
-                future.set_exception(wrapped)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(data[0] if data else None)
+            if not future.done():  # else it was cancelled meanwhile
+                _give(future, settled._outcome(0)[1], data)
+
+
+def _give(future: asyncio.Future[Any], error: BaseException | None, data: list[Any]) -> None:
+    if isinstance(error, (StopIteration, StopAsyncIteration)):
+        wrapped = OpError(f"the op raised {type(error).__name__}, which a future cannot carry")
+        wrapped.__cause__ = error
+        error = wrapped
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(data[0] if data else None)
 
 
 _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = weakref.WeakKeyDictionary()
@@ -59,6 +60,13 @@ _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = wea
 async def _settled(var: _core.Var, take: Any) -> Any:
     """Waits behind the writes of ``var`` pushed so far; returns what ``take()`` gives at this place in the order."""
     loop, engine = asyncio.get_running_loop(), var.engine
+    if _core.is_recording():
+        raise UsageError("await while the function is recorded: the data of this moment would be part of every replay")
+    if var.settled:  # no op is needed to find out
+        error = var._outcome(0)[1]
+        if error is not None:
+            raise error
+        return take()
     if engine.workers == 0:  # ops run inside waits, so a thread has to wait
         await loop.run_in_executor(None, var.wait)
         return take()
@@ -71,17 +79,18 @@ async def _settled(var: _core.Var, take: Any) -> Any:
     # either case. Both run on the I/O pool, where busy compute workers do not delay them and no policy makes the push
     # wait.
     settled = _core.Var("await", engine)
-    engine.push(
-        lambda: data.append(take()), reads=[var], writes=[settled], name="await", place=_core.io(), priority=2
-    )
-    engine.push(
-        lambda: mailbox.post(future, settled, data),
-        reads=[settled],
-        run_always=True,
-        name="awaited",
-        place=_core.io(),
-        priority=2,
-    )
+    with engine.policy_block("threaded"):
+        engine.push(
+            lambda: data.append(take()), reads=[var], writes=[settled], name="await", place=_core.io(), priority=2
+        )
+        engine.push(
+            lambda: mailbox.post(future, settled, data),
+            reads=[settled],
+            run_always=True,
+            name="awaited",
+            place=_core.io(),
+            priority=2,
+        )
     return await future
 
 

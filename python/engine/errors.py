@@ -12,6 +12,8 @@ import sys
 import types
 from typing import Any, NamedTuple
 
+from . import _core
+
 
 class Hop(NamedTuple):
     """An op that was skipped because something that it reads had failed, and that passed the error on."""
@@ -106,6 +108,31 @@ def describe(exception: BaseException) -> str:
         return text
     code = trace.tb_frame.f_code
     return f"{text} ({os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name})"
+
+
+def kept(exception: BaseException) -> BaseException:
+    """The exception as the engine keeps it: a copy whose traceback has files, functions and lines, and no frames' locals,
+    because these would live as long as the error. So for its causes and contexts. The extension calls it.
+    """
+    return _kept(exception, {})
+
+
+def _kept(exception: BaseException, done: dict[int, BaseException]) -> BaseException:
+    if id(exception) in done:
+        return done[id(exception)]
+    copy = copy_exception(exception)
+    done[id(exception)] = copy
+    copy.__traceback__ = _core._light_traceback(exception.__traceback__)
+    suppress = exception.__suppress_context__
+    if exception.__cause__ is not None:
+        copy.__cause__ = _kept(exception.__cause__, done)
+    if exception.__context__ is not None:
+        copy.__context__ = _kept(exception.__context__, done)
+    copy.__suppress_context__ = suppress
+    inner = getattr(exception, "exceptions", None)
+    for each in inner if type(inner) is tuple else ():  # of an ExceptionGroup
+        each.__traceback__ = _core._light_traceback(each.__traceback__)
+    return copy
 
 
 _FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)

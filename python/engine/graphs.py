@@ -2,178 +2,83 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
-from typing import Any, Callable, Iterator
+import warnings
+from typing import Any, Callable, Generic, ParamSpec, TypeVar, overload
 
 from . import _core
+from .bindings import bindings
+from .containers import Place, mapped
 from .errors import UsageError
-from .values import UNSET, Value
+from .recorder import NeedsState, Recorder
+from .traced import Traced, Unreadable
+from .values import MISSING, Value
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MAX_RECORDINGS = 64  # of one function, for different arguments that are None or bools
 
 
-class Traced(Value[Any]):
-    """Stands for a value while a function is recorded: it can be an argument of ops, and has no data yet."""
+class Recording:
+    """What one recording of a function found out."""
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int, name: str) -> None:
-        self.index, self.var = index, _Unknown(name)  # type: ignore[assignment]
-        self._data = UNSET
-
-    def get(self, timeout: float | None = None) -> Any:
-        raise UsageError(f"'{self.var.name}' has no data while the function is recorded; use it in an op, or return it")
-
-    wait = __array__ = __await__ = __bool__ = __len__ = __iter__ = __float__ = __int__ = get  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{self.var.name}, recorded>"
+    plan: _core.Plan
+    engine: _core.Engine
+    free: bool  # it touches no state, and has one result
+    returned: Any  # what the function returned, with Places for recorded values
+    types: list[type]  # of the arguments
+    state: dict[int, Value[Any]]  # arguments that are the same Value in every call
+    results: set[int]  # arguments that are a Value of each call's own
+    overwritten: set[int]  # arguments that the function changes in place
+    bound: list[tuple[str, str, Callable[[], Any], Any]]
+    kept: dict[int, Value[Any]]
 
 
-class _Unknown:
-    """Stands for the Var of a recorded value."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.version = name, 0
-
-
-class Result(Value[Any]):
-    """An output of a run. Its Var is the Var of the run, so ops on it come after the run."""
-
-    __slots__ = ("_run", "_index")
-
-    def __init__(self, run: _core.Run, index: int) -> None:
-        self.var, self._run, self._index = run.var, run, index
-
-    @property
-    def _data(self) -> Any:  # type: ignore[override]
-        return self._run.output(self._index)
-
-
-class Recorder:
-    """The graph that this thread is recording a function into."""
-
-    _current = threading.local()
-
-    def __init__(self, engine: _core.Engine) -> None:
-        self.engine, self.graph = engine, _core.Graph()
-        self.readers: dict[int, list[int]] = {}  # value -> nodes that read it
-        self.states: dict[int, Value[Any]] = {}  # Values from outside that the function uses, kept alive
-        self.makers: dict[int, int] = {}  # value -> node that makes it
-        self.targets: set[int] = set()  # nodes that mark_target_node marked
-
-    @classmethod
-    def current(cls) -> Recorder | None:
-        return getattr(cls._current, "recorder", None)
-
-    def __enter__(self) -> Recorder:
-        Recorder._current.recorder = self
-        _core.record(self.graph)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        _core.record(None)
-        Recorder._current.recorder = None
-
-    def input(self, name: str) -> Traced:
-        return Traced(self.graph.input(name), name)
-
-    def call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, found: list[Value[Any]],
-             updated: list[Value[Any]], outputs: int, options: dict[str, Any]) -> list[Traced]:  # fmt: skip
-        """Records one call of an op. ``function(args, kwargs)`` returns its outputs as a tuple."""
-        traced = list({v.index: v for v in found if isinstance(v, Traced)}.values())
-        places = {v.index: i for i, v in enumerate(traced)}
-        state = [v for v in found if not isinstance(v, Traced)]
-        changed = [v for v in updated if isinstance(v, Traced)]
-        for v in state:
-            self.states[id(v)] = v
-        recorded_args, recorded_kwargs = _placed(args, places), _placed(kwargs, places)
-        changed_places = [places[v.index] for v in changed]
-
-        def node(*inputs: Any) -> tuple[Any, ...]:
-            results = function(_filled(recorded_args, inputs), _filled(recorded_kwargs, inputs))
-            return (*results, *(inputs[i] for i in changed_places))
-
-        index, first = self.graph.add(
-            node, [v.index for v in traced], outputs + len(changed),
-            [v.var for v in state if not any(v is u for u in updated)],
-            [v.var for v in updated if not isinstance(v, Traced)],
-            name=name, engine=self.engine, **options)  # fmt: skip
-        for v in traced:
-            self.readers.setdefault(v.index, []).append(index)
-        # A value that is changed in place becomes another value. Nodes that read the old one come before this node.
-        for i, v in enumerate(changed):
-            for reader in self.readers[v.index]:
-                if reader != index:
-                    self.graph.order(reader, index)
-            v.index = first + outputs + i
-        self.makers.update({value: index for value in range(first, first + outputs + len(changed))})
-        return [Traced(first + i, name) for i in range(outputs)]
-
-
-class _Place:
-    """The place of a node's input in the arguments of its function."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-
-def _placed(arg: Any, places: dict[int, int]) -> Any:
-    if isinstance(arg, Traced):
-        return _Place(places[arg.index])
-    return _mapped(arg, lambda item: _placed(item, places))
-
-
-def _filled(arg: Any, inputs: tuple[Any, ...]) -> Any:
-    if type(arg) is _Place:
-        return inputs[arg.place]
-    if isinstance(arg, Value):
-        return arg._data
-    return _mapped(arg, lambda item: _filled(item, inputs))
-
-
-def _mapped(arg: Any, change: Callable[[Any], Any]) -> Any:
-    if type(arg) in (list, tuple):
-        return type(arg)(change(item) for item in arg)
-    if type(arg) is dict:
-        return {key: change(item) for key, item in arg.items()}
-    return arg
-
-
-class Hybrid:
+class Hybrid(Generic[P, R]):
     """A function whose first call is recorded and whose later calls replay it. Made by ``engine.hybridize``."""
 
-    def __init__(self, fn: Callable[..., Any], static_alloc: bool, static_shape: bool,
-                 engine: _core.Engine | None = None) -> None:  # fmt: skip
+    def __init__(self, fn: Callable[P, R], static_alloc: bool, static_shape: bool, engine: _core.Engine | None = None,
+                 fallback: str | None = None, constants: tuple[type, ...] = (type(None), bool),
+                 owner: object = None) -> None:  # fmt: skip
         functools.update_wrapper(self, fn)
-        self._engine = engine
+        self._engine, self._fallback, self._constants, self._owner = engine, fallback, constants, owner
         self._fn, self._static_alloc, self._static_shape = fn, static_alloc, static_shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._lock = threading.Lock()
-        self.plan: _core.Plan | None = None  # once it is recorded
+        self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
+        self._last: Recording | None = None
+        self._states: dict[int, Value[Any]] = {}  # Values that some recording reaches without an argument, by id
+        self._names: list[str] = []
+        self._places = 0
+        self._eager = False
         self._profile: _core.Run | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Records the function at the first call; starts a run and returns at once, with Values for the results."""
-        if Recorder.current():
-            return self._fn(*args, **kwargs)  # nested: its ops become ops of the outer function
-        return self._start(args, kwargs)
+    @property
+    def plan(self) -> _core.Plan | None:
+        """The plan of the last call; None before the first."""
+        return self._last.plan if self._last else None
 
-    def profile(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Records the function at the first call; starts a run and returns at once, with Values for the results."""
+        if self._eager or Recorder.current():
+            return self._fn(*args, **kwargs)  # nested: its ops become ops of the outer function
+        return self._start(args, kwargs)  # type: ignore[no-any-return]
+
+    def profile(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function, times its nodes and waits. ``engine.explain`` then shows costs and critical path."""
+        if Recorder.current():
+            raise UsageError(f"profile of '{self._name}' while the function is recorded: nothing runs now; profile the outer one")
         result = self._start(args, kwargs, timed=True)
         assert self._profile is not None
         self._profile.var.wait()
-        return result
+        return result  # type: ignore[no-any-return]
 
-    def record(self, *args: Any, **kwargs: Any) -> _core.Plan:
+    def record(self, *args: P.args, **kwargs: P.kwargs) -> _core.Plan:
         """Records the function with arguments like these, if it is not recorded yet. Runs nothing."""
-        with self._lock:
-            if self.plan is None:
-                self._record(args, kwargs)
-        assert self.plan is not None
-        return self.plan
+        return self._recording(args, kwargs).plan
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -182,101 +87,188 @@ class Hybrid:
                          f"step = engine.hybridize(object.{self._name})")  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<engine.hybridize {self._name}{'' if self.plan is None else ', recorded'}>"
+        state = ", runs eagerly" if self._eager else ", recorded" if self._last else ""
+        return f"<engine.hybridize {self._name}{state}>"
 
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], timed: bool = False) -> Any:
-        plan = self.plan or self.record(*args, **kwargs)
-        if not self._static_shape:
-            self._check(args, kwargs)
-        run = plan.start([*args, *(kwargs[name] for name in self._names)], timed=timed)
+        try:
+            recording = self._recording(args, kwargs)
+        except Unreadable as error:
+            if self._fallback != "eager":
+                raise
+            self._eager = True
+            warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}", stacklevel=3)
+            return self._fn(*args, **kwargs)
+        given = [*args, *(kwargs[name] for name in self._names)] if kwargs else list(args)
+        for place in recording.state:
+            given[place] = None  # ops find it by its Var
+        if self._owner is not None:
+            given.append(self._owner)
+        if recording.free and not timed and asyncio._get_running_loop() is not None:
+            engine = recording.engine
+            if engine.policy[0] in ("inline", "naive"):
+                return _rebuilt(recording.returned, (_aside(recording.plan, engine, given, self._name),))
+        run, outputs = recording.plan._call(given, timed)
         if timed:
             self._profile = run
-        return self._rebuilt(self._returned, run)
+        return _rebuilt(recording.returned, outputs)
 
-    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        state = [a for a in (*args, *kwargs.values()) if isinstance(a, Value)]
-        engine = self._engine or (state[0].var.engine if state else _core.default())
+    def _recording(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
+        """The recording for such arguments, checked; makes it if there is none."""
+        key = None
+        for place, given in enumerate((*args, *kwargs.values()) if kwargs else args):
+            if type(given) in self._constants:
+                key = (key, place, given)
+            elif id(given) in self._states:  # what the function reaches as state, too, has one Var in the plan
+                key = (key, place, id(given))
+        recording = self._recordings.get(key)
+        if recording is not None:
+            if not self._static_shape and not self._fits(recording, args, kwargs):
+                recording = self._make(args, kwargs, key, recording)
+        else:
+            recording = self._make(args, kwargs, key, None)
+        self._last = recording
+        return recording
+
+    def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, stale: Recording | None) -> Recording:
+        """``stale``: a recording that takes an argument to be the same Value in each call, which it is not."""
+        with self._lock:
+            known = self._recordings.get(key)
+            if known is not None and known is not stale:
+                return known
+            if self._recordings and (len(args) != self._places or kwargs.keys() != set(self._names)):
+                self._refuse_count(args, kwargs)
+            if len(self._recordings) >= _MAX_RECORDINGS:
+                raise UsageError(f"hybridize: '{self._name}' was recorded {_MAX_RECORDINGS} times, for different arguments that "
+                                 "are None or bools; give what differs so often in an array")  # fmt: skip
+            if not self._recordings:
+                self._names, self._places = list(kwargs), len(args)
+            results = set(stale.results) if stale else set()
+            if stale:
+                given = (*args, *(kwargs[name] for name in self._names))
+                results |= {place for place, value in stale.state.items() if given[place] is not value}
+            made = self._record(args, kwargs, results)
+            self._recordings[key] = made
+            self._states.update(made.kept)
+            return made
+
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int]) -> Recording:
+        given = [*args, *(kwargs[name] for name in self._names)]
+        titles = [f"argument {i}" for i in range(len(args))] + [f"argument '{n}'" for n in self._names]
+        state = {i: a for i, a in enumerate(given) if isinstance(a, Value) and i not in results}
+        values = [a for a in given if isinstance(a, Value)]
+        engine = self._engine or (values[0].var.engine if values else _core.default())
         recorder = Recorder(engine)
-        self._names = list(kwargs)
-        given = [(f"argument {i}", a) for i, a in enumerate(args)] + [(f"argument '{n}'", kwargs[n]) for n in self._names]
-        self._state = {name: a for name, a in given if isinstance(a, Value)}
-        self._types = {name: type(a) for name, a in given}
-        # Arguments that are Values are state. They keep their places among the graph's inputs; ops find them by their
-        # Vars.
-        inputs = [recorder.input(name) for name, _ in given]
-        traced = [a if isinstance(a, Value) else t for (_, a), t in zip(given, inputs)]
-        with recorder:
-            returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
+        inputs = [recorder.input(title) for title in titles]
+        if self._owner is not None:
+            recorder.owned(self._owner)
+        indexes = [one.index for one in inputs]  # an input that is changed in place gets another one
+        recorder.results = {indexes[i] for i in results}
+        # Arguments that are one Value in all calls are state: ops find it by its Var. Nothing asks None or a bool for data.
+        traced = [a if i in state or type(a) in self._constants else inputs[i] for i, a in enumerate(given)]
+        try:
+            with recorder:
+                returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
+        except NeedsState:
+            place = min(results)
+            raise UsageError(f"hybridize: {titles[place]} of '{self._name}' was another Value when it was recorded, and is "
+                             "another object now, which the function changes in place; give data that changes as data, not as "
+                             "a Value") from None  # fmt: skip
+        made = Recording()
+        made.types, made.state, made.results = [type(a) for a in given], state, results
+        made.overwritten = {i for i, traced in enumerate(indexes) if traced in recorder.overwritten}
         outputs: dict[int, int] = {}
-        self._returned = self._noted(returned, recorder, outputs)
+        made.returned = _noted(returned, recorder, outputs)
         if recorder.graph.size == 0:
             raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
-        self._bound = list(_bindings(self._fn))
-        self._kept = recorder.states
+        made.bound = list(bindings(self._fn))
+        own = {id(value) for value in state.values()}
+        made.kept = {at: value for at, value in recorder.states.items() if at not in own}
         self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
-        self.plan = recorder.graph.compile(
+        made.plan = recorder.graph.compile(
             engine, name=self._name, static_alloc=self._static_alloc, static_shape=self._static_shape
         )
+        made.engine, made.free = engine, len(outputs) == 1 and not any(effects for _, _, effects in made.plan.nodes)
+        return made
 
-    def _noted(self, returned: Any, recorder: Recorder, outputs: dict[int, int]) -> Any:
-        """What the function returned, with each recorded value replaced by the number of its output."""
-        if isinstance(returned, Traced):
-            if returned.index not in outputs:
-                outputs[returned.index] = len(outputs)
-                recorder.graph.output(returned.index)
-            return _Place(outputs[returned.index])
-        return _mapped(returned, lambda item: self._noted(item, recorder, outputs))
-
-    def _rebuilt(self, noted: Any, run: _core.Run) -> Any:
-        if type(noted) is _Place:
-            return Result(run, noted.place)
-        return _mapped(noted, lambda item: self._rebuilt(item, run))
-
-    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if len(args) + len(self._names) != len(self._types) or kwargs.keys() != set(self._names):
-            raise UsageError(f"hybridize: '{self._name}' was recorded with {len(self._types) - len(self._names)} arguments "
-                             f"and the keywords {self._names}; it is called with {len(args)} and {list(kwargs)}")  # fmt: skip
-        for (name, kind), given in zip(self._types.items(), (*args, *(kwargs[n] for n in self._names))):
-            if name in self._state:
-                if given is not self._state[name]:
-                    raise UsageError(f"hybridize: {name} of '{self._name}' was {self._state[name]!r} when it was recorded, "
-                                     "and is another object now; give data that changes as data, not as a Value")  # fmt: skip
-            elif type(given) is not kind:
-                raise UsageError(f"hybridize: {name} of '{self._name}' was a {kind.__name__} when it was recorded, and is "
-                                 f"a {type(given).__name__} now")  # fmt: skip
-        for where, name, look, was in self._bound:
+    def _fits(self, recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the call is what was recorded; False: it is with other Values. UsageError if it is not."""
+        if len(args) != self._places or (kwargs or self._names) and kwargs.keys() != set(self._names):
+            self._refuse_count(args, kwargs)
+        given = (*args, *(kwargs[n] for n in self._names)) if kwargs else args
+        fits = True
+        for place, (kind, argument) in enumerate(zip(recording.types, given)):
+            if place in recording.state:
+                fits &= argument is recording.state[place]
+            elif isinstance(argument, Value) and place not in recording.overwritten:
+                continue  # the run begins behind what makes it
+            elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
+                title = f"argument {place}" if place < self._places else f"argument '{self._names[place - self._places]}'"
+                raise UsageError(f"hybridize: {title} of '{self._name}' was a {kind.__name__} when it was recorded, and is "
+                                 f"a {type(argument).__name__} now")  # fmt: skip
+        for where, name, look, was in recording.bound:
             if look() is not was:
                 raise UsageError(f"hybridize: {where} '{name}' of '{self._name}' stood for {was!r} when it was recorded, "
                                  "and for something else now; record it again, or change it in place with an op")  # fmt: skip
+        return fits
+
+    def _refuse_count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        raise UsageError(f"hybridize: '{self._name}' was recorded with {self._places} arguments and the keywords "
+                         f"{self._names}; it is called with {len(args)} and {list(kwargs)}")  # fmt: skip
 
 
-def _bindings(fn: Any) -> Iterator[tuple[str, str, Callable[[], Any], Any]]:
-    """The names by which the function reaches Values and Vars. If one is bound anew, the recording is stale."""
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        return
-    for name, cell in zip(code.co_freevars, fn.__closure__ or ()):
-        if isinstance(cell.cell_contents, (Value, _core.Var)):
-            yield "the variable", name, functools.partial(getattr, cell, "cell_contents", None), cell.cell_contents
-    for name in code.co_names:
-        found = fn.__globals__.get(name)
-        if isinstance(found, (Value, _core.Var)):
-            yield "the global", name, functools.partial(fn.__globals__.get, name), found
+def _aside(plan: _core.Plan, engine: _core.Engine, given: list[Any], name: str) -> Value[Any]:
+    """Runs the whole plan on one worker, in a row, because the caller's thread has an event loop to keep going."""
+    made: Value[Any] = Value(MISSING, _core.Var(name, engine))
+
+    def run() -> None:
+        made._data = plan.start([g._data if isinstance(g, Value) else g for g in given], policy="inline").output(0)
+
+    with engine.policy_block("threaded"):
+        engine.push(run, reads=[g for g in given if isinstance(g, Value)], writes=[made], name=name)
+    return made
 
 
-def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool = False) -> Any:
+def _noted(returned: Any, recorder: Recorder, outputs: dict[int, int]) -> Any:
+    """What the function returned, with each recorded value replaced by the number of its output."""
+    if isinstance(returned, Traced):
+        if returned.index not in outputs:
+            outputs[returned.index] = len(outputs)
+            recorder.graph.output(returned.index)
+        return Place(outputs[returned.index])
+    return mapped(returned, lambda item: _noted(item, recorder, outputs))
+
+
+def _rebuilt(noted: Any, outputs: tuple[Any, ...]) -> Any:
+    if type(noted) is Place:
+        return outputs[noted.place]
+    return mapped(noted, lambda item: _rebuilt(item, outputs))
+
+
+@overload
+def hybridize(fn: Callable[P, R]) -> Hybrid[P, R]: ...
+@overload
+def hybridize(
+    *, static_alloc: bool = False, static_shape: bool = False, fallback: str | None = None
+) -> Callable[[Callable[P, R]], Hybrid[P, R]]: ...
+def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool = False,
+              fallback: str | None = None) -> Any:  # fmt: skip
     """``@engine.hybridize``: the first call records the ops that the function calls, later calls replay them.
 
-    Arguments are data that every call brings. Values that the function reaches in other ways are state: ops on them
-    keep their order with all other ops. The function must call the same ops each time; whatever else it does happens
-    once, while it is recorded. ``static_alloc``: values keep their place in memory from run to run. ``static_shape``:
-    arguments and bindings are not checked between calls. Source: MXNet's hybridize.
+    Arguments are data that every call brings; of each None and bool among them there is a recording of its own. Values
+    that the function reaches in other ways are state: ops on them keep their order with all other ops. The function
+    must call the same ops each time; whatever else it does happens once, while it is recorded, and looking at data is
+    refused. ``fallback="eager"``: a function that looks at data runs eagerly, with a warning. ``static_alloc``: values
+    keep their place in memory from run to run. ``static_shape``: arguments and bindings are not checked between calls.
+    Source: MXNet's hybridize.
     """
+    if fallback not in (None, "eager"):
+        raise UsageError(f"hybridize: fallback is {fallback!r}; 'eager' or None is expected")
     if fn is None:
-        return functools.partial(hybridize, static_alloc=static_alloc, static_shape=static_shape)
+        return functools.partial(hybridize, static_alloc=static_alloc, static_shape=static_shape, fallback=fallback)
     if not callable(fn):
         raise TypeError(f"hybridize: a {type(fn).__name__} is no function")
-    return Hybrid(fn, static_alloc, static_shape)
+    return Hybrid(fn, static_alloc, static_shape, None, fallback, owner=getattr(fn, "__self__", None))
 
 
 def mark_target_node(values: Any) -> None:
@@ -293,11 +285,13 @@ def mark_target_node(values: Any) -> None:
                 recorder.targets.add(recorder.makers[item.index])
         elif not isinstance(item, (Value, list, tuple, dict)):
             raise TypeError(f"mark_target_node: a {type(item).__name__} is no Value")
-        return _mapped(item, mark)
+        return mapped(item, mark)
 
     mark(values)
 
 
 def graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> _core.Plan:
     """Records ``fn(*args, **kwargs)`` and returns the plan, to look at or to start. Runs nothing."""
+    if Recorder.current():
+        raise UsageError("graph while the function is recorded: call the inner function, whose ops become part of the outer one")
     return (fn if isinstance(fn, Hybrid) else Hybrid(fn, False, False)).record(*args, **kwargs)

@@ -2,77 +2,55 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
-from typing import Any, Callable, Iterable, overload
+from typing import Any, Callable, Generic, Iterable, ParamSpec, TypeVar, overload
 
 from . import _core
+from .alias import unshared
+from .containers import filled, found_in
 from .errors import UsageError
-from .graphs import Recorder
-from .values import UNSET, Value
+from .recorder import Recorder
+from .values import Value
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+_core._set_op_helpers(found_in, filled, unshared)
 
 
-class Op:
+class Op(_core.OpBase, Generic[P, R]):
     """A function whose calls are pushed to the engine. Made by ``engine.op``.
 
     A call returns at once: a new Value (a tuple of them if ``outputs`` is above one, None if it is zero). It is
     pushed on the engine of its first Value. The function gets the data of arguments that are Values, and of Values
-    inside lists, tuples and dicts that are arguments. TypeError if an argument named in ``updates`` is not a Value.
+    inside lists, tuples, dicts and dataclasses that are arguments. TypeError if an argument named in ``updates`` is
+    not a Value.
     """
 
-    def __init__(
-        self, fn: Callable[..., Any], updates: tuple[str, ...], outputs: int, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, fn: Callable[P, Any], updates: tuple[str, ...], outputs: int, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
-        self._fn, self._outputs, self._options = fn, outputs, options
+        self._fn, self._outputs, self._updates = fn, outputs, updates
         self._name = options.pop("name") or getattr(fn, "__name__", type(fn).__name__)
-        self._node_options = {**options}
-        options.pop("collective", None)  # an option of nodes in a recorded step, not of pushes
-        self._signature = inspect.signature(fn) if updates else None
-        self._updates = updates
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(fn)
+        except (TypeError, ValueError):  # a built-in may have none
+            self._signature = None
+        places = []
+        parameters = self._signature.parameters if self._signature else {}
         for name in updates:
-            if self._signature is None or name not in self._signature.parameters:
+            if name not in parameters:
                 raise UsageError(f"op '{self._name}': updates names '{name}', which is not one of its parameters")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        updated = self._updated(args, kwargs) if self._updates else ()
-        found: list[Value[Any]] = []
-        for arg in args:
-            _collect(arg, found)
-        for arg in kwargs.values():
-            _collect(arg, found)
-        if recorder := Recorder.current():
-            outputs = recorder.call(
-                self._name, self._run, args, kwargs, found, list(updated), self._outputs, self._node_options
-            )
-            return outputs[0] if self._outputs == 1 else tuple(outputs) or None
-        engine = found[0].var.engine if found else _core.default()
-        made: list[Value[Any]] = [Value(UNSET, _core.Var(self._name, engine)) for _ in range(self._outputs)]
-        engine.push(
-            _Call(self, args, kwargs, made),
-            reads=[v.var for v in found if not any(v is u for u in updated)],
-            updates=[v.var for v in updated],
-            writes=[v.var for v in made],
-            name=self._name,
-            **self._options,
-        )
-        if self._outputs == 1:
-            return made[0]
-        return tuple(made) or None
-
-    def _run(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """Calls the function with data; returns its outputs, checked."""
-        result = self._fn(*args, **kwargs)
-        if self._outputs > 1:
-            if not isinstance(result, (tuple, list)) or len(result) != self._outputs:
-                raise TypeError(f"op '{self._name}' returned {_shape(result)}; {self._outputs} outputs are expected")
-        elif self._outputs:
-            result = (result,)
-        elif result is not None:
-            raise TypeError(
-                f"op '{self._name}' returned {_shape(result)} although it only updates; if it has a result, say outputs=1"
-            )
-        return tuple(_fresh(data, args, kwargs) for data in result or ())
+            by_place = parameters[name].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            places.append((name, list(parameters).index(name) if by_place else -1))
+            if not outputs:
+                _refuse_rebinding(fn, name, self._name)
+        _core._configure_op(
+            self, fn, str(self._name), outputs, places, self._complain, options.get("priority", 0),
+            options.get("place"), bool(options.get("run_always", False)), options.get("graph_key"),
+            bool(options.get("collective", False)), options.get("alias", "copy") == "copy", *_counts(parameters),
+        )  # fmt: skip
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)  # so that methods can be ops
@@ -80,77 +58,61 @@ class Op:
     def __repr__(self) -> str:
         return f"<engine.op {self._name}>"
 
-    def _updated(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value[Any]]:
-        assert self._signature is not None
+    def __reduce__(self) -> Any:
+        return self._fn.__qualname__  # the name by which the module has the op
+
+    def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Any], updated: list[Any]) -> Any:
+        recorder = Recorder.current()
+        assert recorder is not None
+        outputs = recorder.call(self, args, kwargs, found, updated)
+        return outputs[0] if self._outputs == 1 else tuple(outputs) or None
+
+    def _complain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises what is wrong with the arguments of a call. The extension calls it if something may be."""
+        if self._signature is None:
+            return
         bound = self._signature.bind(*args, **kwargs)
-        updated = [bound.arguments.get(name) for name in self._updates]
-        for name, given in zip(self._updates, updated):
+        for name in self._updates:
+            given = bound.arguments.get(name)
             if not isinstance(given, Value):
                 raise TypeError(
                     f"op '{self._name}': it updates '{name}', which is a {type(given).__name__}; a Value is expected"
                 )
-        return updated  # type: ignore[return-value]
 
 
-class _Call:
-    """One pushed call: the body that the engine runs."""
-
-    __slots__ = ("_op", "_args", "_kwargs", "_outputs")
-
-    def __init__(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Value[Any]]) -> None:
-        self._op, self._args, self._kwargs, self._outputs = op, args, kwargs, outputs
-
-    def __call__(self) -> None:
-        args = [_data(arg) for arg in self._args]
-        kwargs = {name: _data(arg) for name, arg in self._kwargs.items()}
-        for output, data in zip(self._outputs, self._op._run(args, kwargs)):
-            output._data = data
+def _counts(parameters: Any) -> tuple[int, int]:
+    """How many positional arguments a call needs at least, and may have at most, if it names none."""
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = sum(p.default is p.empty for p in positional)
+    if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters.values()):
+        return 1, 0  # a call without names is wrong
+    if not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+        return needed, 2**31 - 1
+    return needed, len(positional)
 
 
-def _collect(arg: Any, found: list[Value[Any]]) -> None:
-    if isinstance(arg, Value):
-        found.append(arg)
-    elif type(arg) in (list, tuple):
-        for item in arg:
-            _collect(item, found)
-    elif type(arg) is dict:
-        for item in arg.values():
-            _collect(item, found)
-
-
-def _data(arg: Any) -> Any:
-    if isinstance(arg, Value):
-        return arg._data
-    if type(arg) in (list, tuple):
-        return type(arg)(_data(item) for item in arg)
-    if type(arg) is dict:
-        return {key: _data(item) for key, item in arg.items()}
-    return arg
-
-
-def _fresh(data: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """An output as new data: an array that shares memory with an argument is copied.
-
-    Otherwise an op that updates the argument would change the output too, and nothing would order the two ops.
-    """
-    if not hasattr(data, "__array_interface__") or not hasattr(data, "copy"):
-        return data
-    import numpy as np
-
-    if isinstance(data, np.ndarray):
-        for arg in (*args, *kwargs.values()):
-            if isinstance(arg, np.ndarray) and np.may_share_memory(data, arg):
-                return data.copy()
-    return data
-
-
-def _shape(result: Any) -> str:
-    kind = type(result).__name__
-    return f"a {kind} of {len(result)}" if isinstance(result, (tuple, list)) else f"a {kind}"
+def _refuse_rebinding(fn: Any, parameter: str, op: str) -> None:
+    """UsageError for ``w = w - g`` in an op that updates ``w``: it changes nothing outside of the function."""
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return
+    before, line = None, code.co_firstlineno
+    for step in dis.get_instructions(code):
+        if step.starts_line is not None and step.starts_line is not False:
+            line = getattr(step, "line_number", None) or (step.starts_line if step.starts_line is not True else line)
+        if step.opname == "STORE_FAST" and step.argval == parameter and before is not None:
+            arithmetic = before.opname.startswith("BINARY_") and before.opname not in ("BINARY_SUBSCR", "BINARY_SLICE")
+            if arithmetic and not before.argrepr.endswith("="):
+                raise UsageError(
+                    f"op '{op}' updates '{parameter}', but line {line} of {code.co_filename} computes a new object and gives "
+                    f"it that name, which changes nothing outside; change it in place: {parameter}[...] = or {parameter} -="
+                )
+        if step.opname not in ("CACHE", "EXTENDED_ARG"):
+            before = step
 
 
 @overload
-def op(fn: Callable[..., Any]) -> Op: ...
+def op(fn: Callable[P, R]) -> Op[P, R]: ...
 @overload
 def op(
     *,
@@ -162,29 +124,36 @@ def op(
     run_always: bool = False,
     graph_key: _core.GraphKey | None = None,
     collective: bool = False,
-) -> Callable[[Callable[..., Any]], Op]: ...
+    alias: str = "copy",
+) -> Callable[[Callable[P, R]], Op[P, R]]: ...
 def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: Any = None, **options: Any) -> Any:
     """Makes a function an op: ``@engine.op``, or ``@engine.op(updates="w")`` for one that changes arguments in place.
 
     ``updates``: parameter names, in a list or separated by commas. ``outputs``: how many new Values a call returns
     (by default one, and none for an op that updates). ``name``, ``priority``, ``place``, ``run_always``,
     ``graph_key``: as for ``engine.push``. ``collective``: every process calls the op in the same order, so
-    ``engine.data.smart_stage`` never runs it ahead of its step. Each wait for an output, or for what the op updates,
-    raises what the function raised.
+    ``engine.data.smart_stage`` never runs it ahead of its step. ``alias``: an output that shares memory with an
+    argument is a copy ("copy"), or stays a view, whose ops are ordered with those on the arguments ("order"). Each wait
+    for an output, or for what the op updates, raises what the function raised.
     """
-    unknown = set(options) - {"priority", "place", "run_always", "graph_key", "collective"}
+    allowed = ("priority", "place", "run_always", "graph_key", "collective", "alias")
+    unknown = set(options) - set(allowed)
     if unknown:
-        raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, priority, place, run_always, "
-                        "graph_key, collective are allowed")  # fmt: skip
+        raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, {', '.join(allowed)} are allowed")
     if fn is None:
         return functools.partial(op, updates=updates, outputs=outputs, name=name, **options)
     if not callable(fn):
         raise TypeError(f"op: a {type(fn).__name__} is no function")
+    called = getattr(fn, "__name__", type(fn).__name__)
     if inspect.iscoroutinefunction(fn):
-        raise TypeError(f"op: '{fn.__name__}' is a coroutine function; push_async runs what completes later")
+        raise TypeError(f"op: '{called}' is a coroutine function; push_async runs what completes later")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(f"op: '{called}' is a generator function, of which a call runs nothing; return a list")
+    if options.get("alias", "copy") not in ("copy", "order"):
+        raise UsageError(f"op '{called}': alias is {options['alias']!r}; 'copy' or 'order' is expected")
     names = tuple(n.strip() for n in updates.split(",")) if isinstance(updates, str) else tuple(updates)
     if outputs is None:
         outputs = 0 if names else 1
     if not isinstance(outputs, int) or outputs < 0:
-        raise TypeError(f"op '{getattr(fn, '__name__', fn)}': outputs is {outputs!r}; a count is expected")
+        raise TypeError(f"op '{called}': outputs is {outputs!r}; a count is expected")
     return Op(fn, names, outputs, {"name": name, **options})

@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import inspect
 import itertools
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 from . import _core
 from .errors import EndOfData, UsageError
-from .graphs import Hybrid
+from .graphs import Hybrid, _rebuilt
 from .sources import compile_source, data_of
-from .stages import Exceptions, check_int, exception_types, stage_options
+from .stages import Exceptions, check_int, exception_types, next_of, stage_options
 
 _numbers = itertools.count(1)
 
@@ -35,7 +35,7 @@ class SmartStageOptions:
     capacity: int = 1
     num_threads: int = 1
     num_clients: int = 1
-    timeout: float = 300.0
+    timeout: float | None = None
     closed_exception_types: Exceptions = (StopIteration, EndOfData)
     ignored_exception_types: Exceptions = ()
     use_stage_subgraph_thread_pool: bool = False
@@ -72,7 +72,7 @@ class _Reader:
     def __init__(self, source: Any, fn: Callable[..., Any]) -> None:
         self.source, self.name, self.read = compile_source(source, {}), "", 0
         self.first: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # the step is recorded with these
-        self.shape: tuple[int, list[str]] | None = None  # of each item: how many arguments, and which keywords
+        self.shape: tuple[int, list[str], list[int]] | None = None  # of each item: arguments, keywords, what is None
         needed = [p for p in _parameters(fn) if p.default is p.empty]
         # A step of one parameter gets the item as it is.
         self.spreads = len(needed) != 1 or needed[0].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -83,12 +83,14 @@ class _Reader:
         raw = self.source.pull() if self.source.pull else None
         # Waits for the Values in the item.
         args, kwargs = self._parts(data_of(self.source.make(raw) if self.source.make else raw))
-        shape = len(args), list(kwargs)
+        # What is None decides what is recorded, because nothing can refuse `is None`.
+        shape = len(args), list(kwargs), [i for i, item in enumerate((*args, *kwargs.values())) if item is None]
         if self.shape is None:
             self.shape, self.first = shape, (args, kwargs)
         elif shape != self.shape:
             raise UsageError(f"smart stage '{self.name}': item {number} gives {shape[0]} arguments and the keywords "
-                             f"{shape[1]}; the first gave {self.shape[0]} and {self.shape[1]}")  # fmt: skip
+                             f"{shape[1]}, of which {shape[2]} are None; the first gave {self.shape[0]} and "
+                             f"{self.shape[1]}, and {self.shape[2]}")  # fmt: skip
         return [*args, *kwargs.values()]
 
     def _parts(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -118,9 +120,9 @@ class SmartStage(_core.SmartStage):
             check_int(option, own[option])
         own["input_state"] = [getattr(state, "var", state) for state in options.input_state]
         fn = step._fn if isinstance(step, Hybrid) else step
-        self._reader = _Reader(source, fn)
+        self._reader, self._asked = _Reader(source, fn), None
         eng = options.engine or _core.default()
-        self._hybrid = Hybrid(fn, False, False, eng)
+        self._hybrid = Hybrid(fn, False, False, eng, constants=(type(None),))
         self._given: list[str] | None = None  # names given to each step; None before the first
         super().__init__(eng, self._reader.next, None if closed == _DEFAULT_END else closed,
                          stage_options(**given), own)  # fmt: skip
@@ -130,19 +132,32 @@ class SmartStage(_core.SmartStage):
         return self
 
     def __next__(self) -> Any:
-        run = self._start({})
-        if run is None:
+        outputs = self._start({})
+        if outputs is None:
             raise StopIteration
-        return self._hybrid._rebuilt(self._hybrid._returned, run)
+        return self._returned(outputs)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        outputs = await next_of(self, lambda: self._start({}))
+        if outputs is None:
+            raise StopAsyncIteration
+        return self._returned(outputs)
 
     def step(self, **given: Any) -> Any:
         """Starts the next step. ``given``: arguments that no item gives. EndOfData at the end of the data."""
-        run = self._start(given)
-        if run is None:
+        outputs = self._start(given)
+        if outputs is None:
             raise EndOfData(f"smart stage '{self.name}': there is no more data")
-        return self._hybrid._rebuilt(self._hybrid._returned, run)
+        return self._returned(outputs)
 
-    def _start(self, given: dict[str, Any]) -> _core.Run | None:
+    def _returned(self, outputs: tuple[Any, ...]) -> Any:
+        assert self._hybrid._last is not None
+        return _rebuilt(self._hybrid._last.returned, outputs)
+
+    def _start(self, given: dict[str, Any]) -> tuple[Any, ...] | None:
         if self._given is None:
             self._record(functools.partial(self._recorded, given))
         names = self._given if self._given is not None else []  # None: the data has ended before the first item

@@ -24,6 +24,7 @@ class Source(NamedTuple):
     pull: Callable[[], Any] | None
     make: Callable[[Any], Any] | None
     once: str | None  # the part of it that cannot begin again, as text; None: all of it can
+    holders: list[Any]  # what a stage keeps of it (stages.py)
 
 
 class _Compiler:
@@ -78,7 +79,7 @@ class _Compiler:
             return self._call(node, path)
         raise TypeError(
             f"staged: {path} is a {type(node).__name__}; an iterator, iterable or callable, or a list, tuple or dict "
-            "of them, or None in one, is expected"
+            "of them, or None in one, is expected; for the items of a list give iter(the list)"
         )
 
     def _recorded(self, hybrid: Hybrid, path: str) -> Build:
@@ -128,7 +129,7 @@ def compile_source(features: Any, feed_dict: dict[str, Any]) -> Source:
     if not pulls and not _has_callable(features):
         raise UsageError("staged: features has no source (iterator or callable), only the same item for ever")
     if len(pulls) == 1 and not feeds and not isinstance(features, (dict, list, tuple)):
-        return Source(pulls[0], None, compiler.once)
+        return Source(pulls[0], None, compiler.once, [])
 
     def pull() -> list[Any]:
         return [next_item() for next_item in pulls]
@@ -136,7 +137,7 @@ def compile_source(features: Any, feed_dict: dict[str, Any]) -> Source:
     def make(raw: list[Any]) -> Any:
         return build(raw, {name: feed(raw) for name, feed in feeds.items()})
 
-    return Source(pull if pulls else None, make, compiler.once)
+    return Source(pull if pulls else None, make, compiler.once, [])
 
 
 def _has_callable(node: Any) -> bool:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from typing import Any, Iterator, Mapping, Union
+from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Union
 
 from . import _core
 from .errors import EndOfData, UsageError
-from .sources import compile_source
+from .sources import Source, compile_source
 
 _END = object()
+_NEVER = 3e8  # seconds: ten years
 _alive: weakref.WeakSet[Stage] = weakref.WeakSet()
 
 Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
+
+
+async def next_of(stage: Any, take: Callable[[], Any]) -> Any:
+    """What ``take()`` returns on a thread, so that the event loop goes on. If the await is cancelled, the next one gets it."""
+    loop = asyncio.get_running_loop()
+    asked = stage._asked
+    if asked is None or asked[0] is not loop:
+        asked = stage._asked = loop, loop.run_in_executor(None, take)
+    try:
+        return await asyncio.shield(asked[1])
+    finally:
+        if asked[1].done():
+            stage._asked = None
 
 
 class Stage(_core.Stage):
@@ -27,7 +42,8 @@ class Stage(_core.Stage):
     def __init__(self, features: Any, feed_dict: dict[str, Any], closed: tuple[type[BaseException], ...],
                  options: dict[str, Any]) -> None:  # fmt: skip
         source = compile_source(features, feed_dict)
-        super().__init__(source.pull, source.make, closed, options)
+        self._source, self._asked = source, None
+        super().__init__(*_weakly(source), closed, options)
         self._features, self._feed, self._once = features, feed_dict, source.once
         _alive.add(self)
 
@@ -38,6 +54,15 @@ class Stage(_core.Stage):
         item = self._take_or(None, _END)
         if item is _END:
             raise StopIteration
+        return item
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await next_of(self, lambda: self._take_or(None, _END))
+        if item is _END:
+            raise StopAsyncIteration
         return item
 
     def take(self, timeout: float | None = None) -> Any:
@@ -61,9 +86,9 @@ class Stage(_core.Stage):
                 raise UsageError(f"stage '{self.name}': {self._once}, which cannot begin again; restart with a new one")
             features = self._features
         source = compile_source(features, self._feed)
-        if not self._restart(source.pull, source.make, timeout):
+        if not self._restart(*_weakly(source), timeout):
             raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
-        self._features, self._once = features, source.once
+        self._features, self._once, self._source = features, source.once, source
 
     @property
     def position(self) -> int:
@@ -85,6 +110,35 @@ class Stage(_core.Stage):
         return stage_html(self)
 
 
+def _weakly(source: Source) -> tuple[Any, Any]:
+    """``pull`` and ``make`` for the extension, which the collector cannot look into: they refer weakly to the source, which
+    the stage has, so that an object may have a stage on one of its methods and still go."""
+
+    def weak(fn: Any) -> Any:
+        if fn is None:
+            return None
+        holder = _Holder(fn)
+        source.holders.append(holder)
+        ref = weakref.ref(holder)
+
+        def call(*args: Any) -> Any:
+            held = ref()
+            if held is None:
+                raise StopIteration  # the program has forgotten the stage
+            return held.fn(*args)
+
+        return call
+
+    return weak(source.pull), weak(source.make)
+
+
+class _Holder:
+    __slots__ = ("fn", "__weakref__")
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+
 def staged(
     features: Any,
     feed_dict: Mapping[str, Any] | None = None,
@@ -95,7 +149,7 @@ def staged(
     num_clients: int = 1,
     num_client: int | None = None,
     ordered: bool = True,
-    timeout: float = 300.0,
+    timeout: float | None = None,
     on_timeout: str = "error",
     take_timeout: float | None = None,
     closed_exception_types: Exceptions = (StopIteration, EndOfData),
@@ -137,7 +191,7 @@ def staged(
 
 def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_stage_subgraph_thread_pool: bool,
                   stage_subgraph_thread_pool_id: int, stage_subgraph_stream_id: int, name: str | None,
-                  engine: _core.Engine | None, autotune: bool, timeout: float, take_timeout: float | None,
+                  engine: _core.Engine | None, autotune: bool, timeout: float | None, take_timeout: float | None,
                   ordered: bool = True, **numbers: int) -> dict[str, Any]:  # fmt: skip
     """The options of a stage as the extension takes them. A TypeError or UsageError names the wrong option."""
     if on_timeout not in ("error", "drop"):
@@ -152,7 +206,7 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
             raise UsageError(f"staged: {option} is {numbers[option]}; it cannot be negative")
     return {
         **numbers,
-        "timeout": seconds("timeout", timeout),
+        "timeout": _NEVER if timeout is None else seconds("timeout", timeout),
         "take_timeout": 0.0 if take_timeout is None else seconds("take_timeout", take_timeout),
         "name": name or "",
         "ordered": bool(ordered),

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, Generator, Generic, TypeVar
+from typing import Any, Callable, Generator, Generic, TypeVar
 
-from . import _core, aio
+from . import _core
+from .errors import UsageError
 
 T = TypeVar("T")
 
 
-class _Unset:
+class _Missing:
+    """Stands for data that were never made, because the op that should have made them failed. Only ops with
+    ``run_always`` meet it."""
+
     def __repr__(self) -> str:
-        return "<not computed yet>"
+        return "<engine.MISSING>"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "MISSING"
 
 
-UNSET = _Unset()
+MISSING = _Missing()
 
 
-class Value(Generic[T]):
+class Value(_core.ValueBase, Generic[T]):
     """Some data and the Var that orders the ops on it. Made by ``engine.value`` and by calling an ``engine.op``.
 
     ``get()``, ``np.asarray(v)`` and ``await v`` wait for the ops called so far that change it, and raise what these
     raised. They return the data itself and not a copy, so an op that is called later may still change it in place.
-    Any thread may use a Value.
+    Operators, indexing and functions that take a Value make ops: ``(x + y)[0]`` is a Value. ``==`` compares Values and
+    not data, so that they can be keys. Any thread may use a Value.
     """
 
-    __slots__ = ("var", "_data", "__weakref__")
-
-    def __init__(self, data: Any, var: _core.Var) -> None:
-        self.var = var
-        self._data = data  # ops that update or write the Var store it; read it after a wait for the Var
+    __slots__ = ()
 
     def get(self, timeout: float | None = None) -> T:
         """Waits for the data and returns it. TimeoutError after ``timeout`` seconds."""
@@ -38,9 +45,40 @@ class Value(Generic[T]):
         data: T = self._data
         return data
 
+    result = get  # as a concurrent.futures.Future has it
+
     def wait(self, timeout: float | None = None) -> bool:
         """As Var.wait."""
         return self.var.wait(timeout)
+
+    def wait_to_write(self) -> None:
+        """As Var.wait_to_write: afterwards no op that was called so far uses the data."""
+        self.var.wait_to_write()
+
+    def done(self) -> bool:
+        """Whether every op called so far that changes it has ended; also if one failed. Does not wait."""
+        return self.var.settled
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits; returns what ``get`` would raise, or None. TimeoutError after ``timeout`` seconds."""
+        ended, error = self.var._outcome(timeout)
+        if not ended:
+            raise TimeoutError(f"{self.var.name or 'value'} was not there within {timeout} s")
+        return error  # type: ignore[no-any-return]
+
+    def add_done_callback(self, fn: Callable[[Value[T]], object]) -> None:
+        """Calls ``fn(self)`` on an I/O thread once the ops called so far that change it have ended, failed or not."""
+        self.var.engine.push(lambda: fn(self), reads=[self], run_always=True, name="done callback", place=_core.io())
+
+    def overwrite(self, data: T) -> None:
+        """Replaces the data, in order: ops called so far still see the old. Clears an error."""
+        if isinstance(data, Value):
+            raise TypeError("overwrite: data is a Value; give data, or call an op")
+
+        def replace() -> None:
+            self._data = data
+
+        self.var.engine.push(replace, writes=[self], name="overwrite")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy as np
@@ -52,18 +90,67 @@ class Value(Generic[T]):
             return data.astype(dtype)
         return data.copy() if copy else data
 
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.get().__dlpack__(**options)  # type: ignore[attr-defined]
+
+    def __dlpack_device__(self) -> Any:
+        return self.get().__dlpack_device__()  # type: ignore[attr-defined]
+
     def __await__(self) -> Generator[Any, None, T]:
+        from . import aio
+
         return aio.of_value(self).__await__()
 
+    def __copy__(self) -> Value[T]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Value[T]:
+        import copy
+
+        return value(copy.deepcopy(self.get(), memo), self.var.name, self.var.engine)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a Value belongs to this process; pickle its data: v.get()")
+
     def __repr__(self) -> str:
-        return f"Value({self.var.name!r}, version={self.var.version})"
+        name = self.var.name
+        return f"<engine.Value{' ' + repr(name) if name else ''}: {self._state()}>"
+
+    def _state(self) -> str:
+        if not self.done():
+            return "pending"
+        error = self.exception(0)
+        if error is not None:
+            return f"failed, {type(error).__name__}: {error}"
+        data = self._data
+        shape = getattr(data, "shape", None)
+        if isinstance(shape, tuple):
+            return f"{type(data).__name__} of {getattr(data, 'dtype', '?')}, shape {tuple(shape)}"
+        text = repr(data)
+        return text if len(text) <= 60 else f"{type(data).__name__}, {text[:50]}..."
 
 
-def value(data: T, name: str | None = None, engine: _core.Engine | None = None) -> Value[T]:
+def value(data: T, name: str | None = None, engine: _core.Engine | None = None, *, alias: str = "order") -> Value[T]:
     """Makes ``data`` a Value, for ops to read and change. It is not copied, so touch it only in ops from here on.
 
-    ``engine``: the engine that orders the ops on it (the default one). TypeError if ``data`` is a Value already.
+    ``engine``: the engine that orders the ops on it (the default one). ``alias``: an array that shares memory with the
+    data of another Value that this function made gets that Value's Var ("order"), or is copied ("copy"). TypeError if
+    ``data`` is a Value already.
     """
+    from . import alias as aliases
+
     if isinstance(data, Value):
         raise TypeError("value: data is a Value already")
-    return Value(data, _core.Var(name, engine))
+    if alias not in ("order", "copy"):
+        raise UsageError(f"value: alias is {alias!r}; 'order' or 'copy' is expected")
+    known = aliases.found(data, engine or _core.default())
+    if known is not None and alias == "order":
+        made = Value(data, known.var)
+    else:
+        made = Value(data if known is None else aliases.copied(data), _core.Var(name, engine))
+    aliases.note(made, made._data)
+    return made
+
+
+_core._set_value_class(Value, MISSING)
+__all__ = ["MISSING", "UsageError", "Value", "value"]

@@ -6,6 +6,7 @@
 #include "engine/device/cuda_stream.h"
 #include "engine/trace.h"
 #include "failure.h"
+#include "handle.h"
 
 namespace nb = nanobind;
 
@@ -14,21 +15,21 @@ namespace {
 
 thread_local engine::RunContext* current = nullptr;
 
-struct CurrentScope {
-  explicit CurrentScope(engine::RunContext* context) : outer(std::exchange(current, context)) {}
-  ~CurrentScope() { current = outer; }
-  engine::RunContext* outer;
-};
+// Calls fn(args...) and drops the result.
+void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
+  nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
+  fn.Clear();  // dropped here, so that what fn owned is gone before anybody who waits for the op goes on
+  CheckedResult(std::move(result), name);
+}
 
-// The GIL, for a body: what a trace shows as a wait for it.
-struct BodyPython {
-  engine::TracedWait wait{engine::WaitCause::kGil};
-  PythonScope python;
-  BodyPython() { wait.End(); }
-};
+}  // namespace
 
-// The result of fn(args...); throws PyFailure if it raised. GIL held.
-nb::object Checked(nb::object result, engine::Name name) {
+engine::RunContext* CurrentBody() noexcept { return current; }
+
+BodyScope::BodyScope(engine::RunContext* context) noexcept : outer_(std::exchange(current, context)) {}
+BodyScope::~BodyScope() { current = outer_; }
+
+nb::object CheckedResult(nb::object result, engine::Name name) {
   if (result.is_valid() && PyCoro_CheckExact(result.ptr())) {
     // Nobody would ever await this coroutine. Closing it spares the user Python's warning, which says so less clearly.
     nb::object closed = nb::steal(PyObject_CallMethod(result.ptr(), "close", nullptr));
@@ -41,27 +42,18 @@ nb::object Checked(nb::object result, engine::Name name) {
   return result;
 }
 
-// Calls fn(args...) and drops the result.
-void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
-  nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
-  fn.Clear();  // dropped here, so that what fn owned is gone before anybody who waits for the op goes on
-  Checked(std::move(result), name);
-}
-
-}  // namespace
-
-engine::RunContext* CurrentBody() noexcept { return current; }
-
 void SyncBody::operator()(engine::RunContext& context) {
   BodyPython python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
+  const ContextScope own(&context_);
   DropDeferred();
   Call(fn_, name_, nullptr, 0);
 }
 
 void AsyncBody::operator()(engine::RunContext& context, engine::Completion done) {
   BodyPython python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
+  const ContextScope own(&context_);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
@@ -70,14 +62,15 @@ void AsyncBody::operator()(engine::RunContext& context, engine::Completion done)
 
 void NodeBody::operator()(engine::NodeContext& context) {
   BodyPython python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
+  const ContextScope own(context_);
   DropDeferred();
   const size_t count = context.inputs();
   PyObject* few[8];
   std::vector<PyObject*> many(count > 8 ? count : 0);
   PyObject** args = count > 8 ? many.data() : few;
   for (size_t i = 0; i < count; ++i) args[i] = context.In<PyRef>(i).get();
-  nb::object result = Checked(nb::steal(PyObject_Vectorcall(fn_.get(), args, count, nullptr)), name_);
+  nb::object result = CheckedResult(nb::steal(PyObject_Vectorcall(fn_.get(), args, count, nullptr)), name_);
   if (outputs_ == 0) return;
   if (!PyTuple_Check(result.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(result.ptr())) != outputs_) {
     PyErr_Format(PyExc_TypeError, "node '%s' must return a tuple of %zu", name_.c_str(), outputs_);
@@ -89,11 +82,12 @@ void NodeBody::operator()(engine::NodeContext& context) {
 
 void AsyncNodeBody::operator()(engine::NodeContext& context, engine::Completion done) {
   BodyPython python;
-  CurrentScope scope(&context);
+  BodyScope scope(&context);
+  const ContextScope own(context_);
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
-  Checked(nb::steal(PyObject_Vectorcall(fn_.get(), args, 1, nullptr)), name_);
+  CheckedResult(nb::steal(PyObject_Vectorcall(fn_.get(), args, 1, nullptr)), name_);
 }
 
 void Done::CallOnce() {
@@ -125,6 +119,19 @@ void BindBody(nb::module_& m) {
       "cancelled", [] { return current && current->cancelled(); },
       "True in the body of an op whose CancelScope has been cancelled; a long body may look at it and stop\n"
       "early.");
+  m.def(
+      "version",
+      [](nb::handle var) {
+        if (!current) RaiseError("UsageError", "version: asked for outside of an op; Var.version says it there");
+        try {
+          return current->version(VarOf(var, [] { return std::string("version: argument"); }).var);
+        } catch (const engine::Error&) {
+          Raise(std::current_exception());
+        }
+      },
+      nb::arg("var").none(), nb::sig("def version(var: VarLike) -> int"),
+      "In the body of an op: the version of a Var that the op sees (reads) or makes (updates, writes).\n"
+      "UsageError outside of ops, and for a Var that the op does not name.");
   m.def(
       "defer_sync", [] { return current && current->defer_sync(); },
       "True in the body of an op on a device: the body must not synchronize, because whoever needs the\n"

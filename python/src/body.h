@@ -14,37 +14,42 @@
 #include "engine/graph.h"
 #include "engine/op.h"
 #include "gil.h"
+#include "policy.h"
 
 namespace engine_python {
 
 class SyncBody {
  public:
-  SyncBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), name_(name) {}
+  SyncBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), context_(CopyContext()), name_(name) {}
   void operator()(engine::RunContext& context);
 
  private:
   PyRef fn_;
+  PyRef context_;
   engine::Name name_;
 };
 
 class AsyncBody {
  public:
-  AsyncBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), name_(name) {}
+  AsyncBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), context_(CopyContext()), name_(name) {}
   void operator()(engine::RunContext& context, engine::Completion done);
 
  private:
   PyRef fn_;
+  PyRef context_;
   engine::Name name_;
 };
 
 // NodeBody: a callable that a plan calls in every run with the node's input values. It returns the node's outputs.
 class NodeBody {
  public:
-  NodeBody(PyObject* fn, engine::Name name, size_t outputs) : fn_(PyRef::Borrow(fn)), name_(name), outputs_(outputs) {}
+  NodeBody(PyObject* fn, engine::Name name, size_t outputs)
+      : fn_(PyRef::Borrow(fn)), context_(CopyContext()), name_(name), outputs_(outputs) {}
   void operator()(engine::NodeContext& context);
 
  private:
   PyRef fn_;
+  PyRef context_;
   engine::Name name_;
   size_t outputs_;
 };
@@ -52,11 +57,12 @@ class NodeBody {
 // AsyncNodeBody: the same for a callable that gets a Done; such a node has no values.
 class AsyncNodeBody {
  public:
-  AsyncNodeBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), name_(name) {}
+  AsyncNodeBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), context_(CopyContext()), name_(name) {}
   void operator()(engine::NodeContext& context, engine::Completion done);
 
  private:
   PyRef fn_;
+  PyRef context_;
   engine::Name name_;
 };
 
@@ -74,8 +80,27 @@ class Done {
   bool called_ = false;
 };
 
+// The GIL, for a body: what a trace shows as a wait for it.
+struct BodyPython {
+  engine::TracedWait wait{engine::WaitCause::kGil};
+  PythonScope python;
+  BodyPython() { wait.End(); }
+};
+
 // The context of the body that this thread runs; null outside of bodies.
 engine::RunContext* CurrentBody() noexcept;
+// While it lives, `context` is that of the body that this thread runs.
+class BodyScope {
+ public:
+  explicit BodyScope(engine::RunContext* context) noexcept;
+  ~BodyScope();
+  BodyScope(const BodyScope&) = delete;
+
+ private:
+  engine::RunContext* const outer_;
+};
+// What a body's callable returned; throws PyFailure if it raised, or returned a coroutine. GIL held.
+nanobind::object CheckedResult(nanobind::object result, engine::Name name);
 
 void BindBody(nanobind::module_& m);
 

@@ -11,6 +11,7 @@
 #include "names.h"
 #include "run.h"
 #include "site.h"
+#include "value.h"
 
 namespace nb = nanobind;
 
@@ -76,8 +77,10 @@ Buffer ReadBuffer(const GivenBuffer& from, const StatePtr& state, const std::str
   nb::object data = nb::borrow(from.given);
   const nb::module_ values = nb::module_::import_("engine.values");
   if (nb::isinstance(from.given, values.attr("Value"))) {
-    data = from.given.attr("_data");
-    if (data.is(values.attr("UNSET")))
+    ValueObject* const value = AsValue(from.given.ptr());
+    const bool there = !value->run || state->engine.Settled(value->var);  // else a run is about to store it
+    data = there ? nb::steal(DataOf(value)) : nb::borrow(Missing());
+    if (data.is(Missing()))
       RaiseError("UsageError", what +
                                    " is a Value that is not computed yet; a collective works on memory that is there: "
                                    "engine.value(engine.DeviceArray(...)), which ops before it may fill");

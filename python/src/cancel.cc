@@ -35,6 +35,10 @@ nb::object ScopeFor(nb::handle given, const Where& at) {
   return nb::borrow(given);
 }
 
+void CloseScopes() {
+  if (OpenScopes().size()) SetOpenScopes(nb::tuple());
+}
+
 void BindCancel(nb::module_& m) {
   open_scopes = PyContextVar_New("engine.cancel_scopes", nullptr);
   nb::class_<engine::CancelScope>(

@@ -12,6 +12,9 @@ namespace engine_python {
 // else.
 nanobind::object ScopeFor(nanobind::handle given, const Where& at);
 
+// Closes, in the current context, the scopes of whoever pushed the body that runs in it.
+void CloseScopes();
+
 void BindCancel(nanobind::module_& m);
 
 }  // namespace engine_python

@@ -3,13 +3,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
 #include <memory>
 
 #include "bindings.h"
 #include "failure.h"
 #include "gil.h"
 #include "options.h"
+#include "policy.h"
 #include "push.h"
 #include "wait.h"
 
@@ -23,16 +23,6 @@ template <class F>
 void Blocking(F&& fn) {
   try {
     WithoutGil(fn);
-  } catch (...) {
-    Raise(std::current_exception());
-  }
-}
-
-engine::PolicyChoice ChoiceFrom(nb::handle name, nb::handle parameters) {
-  const std::string policy = Text(name, "set_policy: name");
-  const std::map<std::string, std::string> texts = ParameterTexts(parameters);
-  try {
-    return engine::MakePolicy(policy, texts);
   } catch (...) {
     Raise(std::current_exception());
   }
@@ -65,7 +55,10 @@ StatePtr NewFrom(nb::handle keywords) {
   return state;
 }
 
-nb::tuple PolicyOf(const PyEngine& self) { return TupleOf(self.state->engine.policy_choice()); }
+nb::tuple PolicyOf(const PyEngine& self) {
+  const PolicyHere policy(self.state);
+  return TupleOf(self.state->engine.policy_choice());
+}
 
 nb::tuple SetPolicy(const PyEngine& self, nb::handle name, nb::kwargs parameters) {
   const engine::PolicyChoice choice = ChoiceFrom(name, parameters);
@@ -76,25 +69,6 @@ nb::tuple SetPolicy(const PyEngine& self, nb::handle name, nb::kwargs parameters
   Blocking([&] { state.engine.SetPolicy(choice); });
   state.caller_runs = !engine::UsesWorkers(choice.policy);
   return previous;
-}
-
-// `with engine.policy(...)`: sets the policy of the thread that enters the block.
-struct PolicyBlock {
-  StatePtr state;
-  engine::PolicyChoice choice;
-  std::unique_ptr<engine::PolicyScope> scope;
-  unsigned long thread = 0;
-};
-
-void EnterBlock(PolicyBlock& self) {
-  if (self.scope) RaiseError("UsageError", "engine.policy: this block was entered already");
-  self.thread = PyThread_get_thread_ident();
-  self.scope.reset(new engine::PolicyScope(self.state->engine.EnterPolicy(self.choice)));
-}
-void ExitBlock(PolicyBlock& self, nb::args) {
-  if (self.scope && self.thread != PyThread_get_thread_ident())
-    RaiseError("UsageError", "engine.policy: the block ends on another thread than it was entered on");
-  self.scope.reset();
 }
 
 #define ENGINE_STAT(name, what) out[#name] = stats.name;
@@ -163,10 +137,6 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
         "for it. `lane`: the number of a stream; without it the op goes to the stream of an op that it\n"
         "follows, or to the stream with the least to do.");
 
-  nb::class_<PolicyBlock>(m, "PolicyBlock", "What engine.policy(...) returns: a block with a policy of its own.")
-      .def("__enter__", &EnterBlock, nb::sig("def __enter__(self) -> None"))
-      .def("__exit__", &ExitBlock, nb::sig("def __exit__(self, *exc: object) -> None"));
-
   nb::class_<PyEngine> cls(
       m, "Engine", nb::is_weak_referenceable(),
       "Runs pushed callables, each as soon as its Vars allow. Takes the keywords of engine.init. Several\n"
@@ -194,14 +164,6 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
            "Sets the policy of all later pushes that are under no `policy` block: see engine.policies(). Returns\n"
            "the policy before. UsageError, which says what is allowed, for an unknown name or parameter or a\n"
            "value out of range.")
-      .def(
-          "policy_block",
-          [](const PyEngine& self, nb::handle name, nb::kwargs parameters) {
-            return PolicyBlock{self.state, ChoiceFrom(name, parameters), nullptr, 0};
-          },
-          nb::arg("name").none(), nb::arg("parameters"),
-          nb::sig("def policy_block(self, name: str, **parameters: bool | int) -> PolicyBlock"),
-          "For `with`: sets the policy of what this thread pushes in the block.")
       .def_prop_ro("policy", &PolicyOf, nb::sig("def policy(self) -> tuple[str, dict[str, bool | int]]"),
                    "(name, parameters) of the policy that a push of this thread would get.")
       .def(

@@ -51,6 +51,9 @@ void BindExit(nb::module_& m) {
       },
       nb::sig("def _configure(errors: object, package_folder: str, main_thread: int) -> None"));
   m.def("_shut_down_all", &ShutDownAll);
+  m.def(
+      "_light_traceback", [](nb::handle traceback) { return nb::steal(LightTraceback(traceback.ptr())); },
+      nb::arg("traceback").none(), nb::sig("def _light_traceback(traceback: object) -> Any"));
   m.def("_after_fork_in_child", [] {
     AfterForkInChild();
     ForgetProducers();

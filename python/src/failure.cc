@@ -3,7 +3,10 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "body.h"
 #include "engine/device/device.h"
 #include "engine/error.h"
 
@@ -12,6 +15,7 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
+bool interrupted = false;    // a KeyboardInterrupt ended a body on the main thread; the GIL guards it
 PyObject* errors = nullptr;  // never dropped, because it is needed until the very end of the process
 
 nb::object ErrorClass(const char* name) { return nb::handle(errors).attr(name); }
@@ -23,6 +27,14 @@ std::string Describe(PyObject* exception) {
   if (utf8) return utf8;
   PyErr_Clear();
   return Py_TYPE(exception)->tp_name;
+}
+
+// The exception as the engine keeps it: a copy without the frames' locals (errors.py).
+PyRef Kept(PyObject* raised) {
+  PyObject* kept = PyObject_CallMethod(errors, "kept", "O", raised);
+  if (kept) return PyRef::Steal(kept);
+  PyErr_Clear();
+  return PyRef::Borrow(raised);
 }
 
 // The text of an exception; one of a C++ body may have none.
@@ -93,15 +105,43 @@ nb::object Convert(const std::exception_ptr& thrown) {
 
 }  // namespace
 
+PyObject* LightTraceback(PyObject* traceback) {
+  std::vector<nb::object> entries;
+  for (nb::object at = nb::borrow(traceback); at.is_valid() && !at.is_none(); at = at.attr("tb_next"))
+    entries.push_back(at);
+  static PyObject* const type = nb::object(nb::module_::import_("types").attr("TracebackType")).release().ptr();
+  nb::object next = nb::none();
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    nb::object old = entry->attr("tb_frame"), code = old.attr("f_code");
+    const nb::dict globals = nb::borrow<nb::dict>(old.attr("f_globals"));
+    nb::dict known;  // what finds the source of a module in an archive
+    for (const char* name : {"__name__", "__file__", "__loader__", "__spec__", "__builtins__"})
+      if (globals.contains(name)) known[name] = globals[name];
+    nb::object frame = nb::steal(reinterpret_cast<PyObject*>(
+        PyFrame_New(PyThreadState_Get(), reinterpret_cast<PyCodeObject*>(code.ptr()), known.ptr(), nullptr)));
+    if (!frame.is_valid()) throw nb::python_error();
+    next = nb::handle(type)(next, frame, entry->attr("tb_lasti"), entry->attr("tb_lineno"));
+  }
+  return next.release().ptr();
+}
+
 PyFailure::PyFailure(PyObject* raised)
-    : exception_(std::make_shared<const PyRef>(PyRef::Borrow(raised))),
+    : exception_(std::make_shared<const PyRef>(Kept(raised))),
       text_(std::make_shared<const std::string>(Describe(raised))) {}
+
+void RaiseInterrupt() {
+  if (!interrupted || CurrentBody()) return;
+  interrupted = false;
+  PyErr_SetNone(PyExc_KeyboardInterrupt);
+  throw nb::python_error();
+}
 
 PyFailure PyFailure::Fetch() {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
   if (trace) PyException_SetTraceback(value, trace);
+  if (OnMainThread() && PyErr_GivenExceptionMatches(value, PyExc_KeyboardInterrupt)) interrupted = true;
   nb::object owned_type = nb::steal(type), owned_value = nb::steal(value), owned_trace = nb::steal(trace);
   return PyFailure(value);
 }

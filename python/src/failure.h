@@ -27,6 +27,12 @@ class PyFailure : public std::exception {
   std::shared_ptr<const std::string> text_;
 };
 
+// The traceback with new frames, which know file, function and line and nothing of the old frames' locals: these would live
+// as long as the error does, and they often refer to what has the error. Throws nb::python_error if that fails.
+PyObject* LightTraceback(PyObject* traceback);
+// Raises KeyboardInterrupt if one ended a body on the main thread, where its program would otherwise not hear of it:
+// the op has failed with it, and the call that ran the op fails, too. GIL held.
+void RaiseInterrupt();
 // The module engine.errors. Raise uses its classes and its helper. Kept for the life of the process.
 void SetErrorsModule(PyObject* module);
 // Throws nb::python_error with the Python exception for `thrown`. GIL held.

@@ -44,6 +44,16 @@ int DropFromMainLoop(void*) {
 
 }  // namespace
 
+bool HasGil() noexcept {
+  // Not PyGILState_Check: that is always true once the process has had a sub-interpreter.
+#if PY_VERSION_HEX >= 0x030D0000
+  PyThreadState* const current = PyThreadState_GetUnchecked();
+#else
+  PyThreadState* const current = _PyThreadState_UncheckedGet();
+#endif
+  return current && current == PyGILState_GetThisThreadState();
+}
+
 PyRef PyRef::Borrow(PyObject* object) noexcept {
   PyRef ref;
   Py_XINCREF(object);
@@ -122,7 +132,7 @@ void DropDeferred() noexcept {
 
 PythonScope::PythonScope() : exit_(Exit::kNothing) {
   if (Leaving()) throw engine::ShutdownError("the Python interpreter is exiting");
-  if (PyGILState_Check()) return;  // a body inside a call that kept the GIL
+  if (HasGil()) return;  // a body inside a call that kept the GIL
   if (owned.state) {
     PyEval_RestoreThread(owned.state);
     exit_ = Exit::kSave;

@@ -95,6 +95,8 @@ class Away {
   bool counts_ = true;
 };
 
+// Whether the calling thread holds the GIL of the main interpreter.
+bool HasGil() noexcept;
 // Called when the interpreter is about to end: waits for helper threads, then refuses new visits, and waits until every
 // thread in WithoutGil has come back. GIL held. The engines have been shut down, so every wait has ended; waits a
 // minute at most.

@@ -19,6 +19,7 @@
 #include "push.h"
 #include "run.h"
 #include "site.h"
+#include "value.h"
 #include "wait.h"
 
 namespace nb = nanobind;
@@ -60,8 +61,36 @@ std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std
   });
 }
 
+// A run may be given Values as inputs: it begins behind their writers, and ops that change them later come behind the run.
+// The run cannot name their Vars, because it names those of its plan in an order of its own. So an op in front of the run
+// reads them and writes a Var of the run's own, and an op behind it reads them and the run's Var.
+std::vector<engine::Var> AwaitInputs(nb::sequence inputs, const StatePtr& state, engine::Site site) {
+  std::vector<engine::Var> ready;
+  size_t at = 0;
+  for (nb::handle input : inputs) {
+    ++at;
+    if (!IsValue(input.ptr())) continue;
+    std::vector<engine::Var> reads;
+    AddVars(input.ptr(), &reads);
+    ready.resize(at);
+    ready.back() = state->engine.NewVar("argument");
+    SubmitBody(
+        state, {.name = "argument", .reads = reads, .writes = ready.back()}, [] {}, site);
+  }
+  if (!ready.empty()) ready.resize(static_cast<size_t>(nb::len(inputs)));
+  return ready;
+}
+void HoldInputs(nb::sequence inputs, const engine::Var& run, const StatePtr& state, engine::Site site) {
+  std::vector<engine::Var> reads{run};
+  for (nb::handle input : inputs)
+    if (IsValue(input.ptr())) AddVars(input.ptr(), &reads);
+  SubmitBody(
+      state, {.name = "argument", .reads = reads}, [] {}, site);
+}
+
 PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, std::optional<int> priority,
-            nb::handle cancel, std::optional<double> deadline, bool timed) {
+            nb::handle cancel, std::optional<double> deadline, bool timed,
+            std::vector<engine::Var>* outputs = nullptr) {
   const engine::Site site = CallerSite();
   const StatePtr state = self.engine.lock();
   if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
@@ -76,17 +105,33 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
                        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(*deadline));
   if (timed) out.times.resize(self.plan.graph().nodes().size());
   options.times = out.times;
+  std::vector<engine::Var> ready;
   std::vector<engine::Value> values;
   for (nb::handle input : inputs) values.emplace_back(PyRef::Borrow(input.ptr()));
   Translated([&] {
+    if (outputs) {
+      options.outputs = *outputs = OutputVars(self.plan.graph(), *state);
+      options.inputs = ready = AwaitInputs(inputs, state, site);
+    }
+    const PolicyHere block(state);
     if (policy) options.policy = engine::PolicyByName(*policy);
     const engine::Policy used = options.policy.value_or(state->engine.policy());
     if (engine::RulesOf(used).measures_plans) options.shape = self.shape = ShapeOf(inputs);
     if (!state->caller_runs && engine::UsesWorkers(used)) out.run = self.plan.TryStart(values, options, site);
     if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
+    RaiseInterrupt();
+    if (!ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
   });
   DropDeferred();
   return out;
+}
+
+// start, and a Value for each output of the plan.
+nb::object Call(const PyPlan& self, nb::sequence inputs, bool timed) {
+  std::vector<engine::Var> vars;
+  nb::object run = nb::cast(Start(self, inputs, {}, {}, nb::none(), {}, timed, &vars));
+  nb::object outputs = OutputValues(std::move(vars), run, self.engine);
+  return nb::make_tuple(run, outputs);
 }
 
 // What the policy cost_model knows, or how long the nodes of `timed` took; times are in seconds.
@@ -138,6 +183,26 @@ nb::list Nodes(const PyPlan& self) {
 
 }  // namespace
 
+std::vector<engine::Var> OutputVars(const engine::Graph& graph, EngineState& state) {
+  std::vector<engine::Var> vars;
+  for (const engine::ValueId value : graph.outputs()) {
+    const uint32_t producer = graph.values()[value.index].producer;
+    vars.push_back(state.engine.NewVar(producer == UINT32_MAX ? "argument" : graph.nodes()[producer].name.c_str()));
+  }
+  return vars;
+}
+
+nb::object OutputValues(std::vector<engine::Var> vars, nb::handle run, const std::weak_ptr<EngineState>& engine) {
+  nb::object all = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(vars.size())));
+  for (size_t i = 0; i < vars.size(); ++i) {
+    PyObject* made = NewValue(std::move(vars[i]), engine);
+    AsValue(made)->run = Py_NewRef(run.ptr());
+    AsValue(made)->output = static_cast<uint32_t>(i);
+    PyTuple_SET_ITEM(all.ptr(), i, made);
+  }
+  return all;
+}
+
 void BindGraph(nb::module_& m) {
   nb::class_<engine::Graph>(m, "Graph", "A recorded program. engine.graph makes one from a function.")
       .def(nb::init<>())
@@ -185,15 +250,27 @@ void BindGraph(nb::module_& m) {
       nb::arg("graph").none(), nb::sig("def record(graph: Graph | None) -> None"),
       "From now on this thread's pushes are recorded in `graph`; with None they are pushed.");
 
+  m.def(
+      "is_recording", [] { return recording != nullptr && !CurrentBody(); },
+      "Whether this thread is recording a function.");
+
   nb::class_<PyPlan>(m, "Plan", "A graph that was made ready to run, any number of times, also concurrently.")
-      .def("start", &Start, nb::arg("inputs") = nb::make_tuple(), nb::kw_only(), nb::arg("policy") = nb::none(),
-           nb::arg("priority") = nb::none(), nb::arg("cancel") = nb::none(), nb::arg("deadline") = nb::none(),
-           nb::arg("timed") = false,
-           nb::sig("def start(self, inputs: Sequence[object] = (), *, policy: str | None = None, priority: int | None "
-                   "= None, "
-                   "cancel: CancelScope | None = None, deadline: float | None = None, timed: bool = False) -> Run"),
-           "Starts a run and returns at once. Nodes that have not begun `deadline` seconds from now are skipped.\n"
-           "`timed`: afterwards Run.times says when each node ran.")
+      .def("_call", &Call, nb::arg("inputs"), nb::arg("timed") = false,
+           nb::sig("def _call(self, inputs: Sequence[object], timed: bool = False) -> tuple[Run, tuple[Any, ...]]"),
+           "Starts a run and returns it, and a Value for each output, which is there as soon as its node has settled.")
+      .def(
+          "start",
+          [](const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, std::optional<int> priority,
+             nb::handle cancel, std::optional<double> deadline,
+             bool timed) { return Start(self, inputs, policy, priority, cancel, deadline, timed); },
+          nb::arg("inputs") = nb::make_tuple(), nb::kw_only(), nb::arg("policy") = nb::none(),
+          nb::arg("priority") = nb::none(), nb::arg("cancel") = nb::none(), nb::arg("deadline") = nb::none(),
+          nb::arg("timed") = false,
+          nb::sig("def start(self, inputs: Sequence[object] = (), *, policy: str | None = None, priority: int | None "
+                  "= None, "
+                  "cancel: CancelScope | None = None, deadline: float | None = None, timed: bool = False) -> Run"),
+          "Starts a run and returns at once. Nodes that have not begun `deadline` seconds from now are skipped.\n"
+          "`timed`: afterwards Run.times says when each node ran.")
       .def_prop_ro("name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); })
       .def_prop_ro(
           "edges",
@@ -256,7 +333,8 @@ void BindGraph(nb::module_& m) {
           "output",
           [](PyRun& self, size_t index) {
             if (!self.run.done()) WaitVar({self.run.var(), self.engine}, TimeoutOf(nb::none()));  // gives the GIL up
-            return Translated([&] { return nb::borrow(self.run.Output<PyRef>(index).get()); });
+            const engine::Site site = CallerSite();
+            return Translated([&] { return nb::borrow(self.run.Output<PyRef>(index, site).get()); });
           },
           nb::arg("index"), nb::sig("def output(self, index: int) -> Any"), "An output, once the run has ended.")
       .def_prop_ro(

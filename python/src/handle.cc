@@ -33,7 +33,7 @@ void Destroy(EngineState* state) {
       delete state;
       ForgetThread();
     }).detach();
-  } else if (PyGILState_Check()) {
+  } else if (HasGil()) {
     WithoutGil([&] { delete state; });
   } else {
     delete state;

@@ -6,19 +6,30 @@
 #include "body.h"
 #include "cancel.h"
 #include "engine/engine.h"
+#include "policy.h"
 #include "push.h"
 
 NB_MODULE(_core, m) {
   using namespace engine_python;
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(
+        PyExc_ImportError,
+        "engine: this is a sub-interpreter; the engine's threads serve the main interpreter only, so import and "
+        "use engine there");
+    throw nanobind::python_error();
+  }
   nanobind::set_leak_warnings(false);  // Vars in a program's globals outlive the module; they are no leak
   m.attr("__version__") = engine::Version();
   BindCancel(m);
   BindVar(m);
   auto engine_class = BindEngine(m);
+  BindPolicy(m, engine_class);
   BindBody(m);
   BindPush(m, engine_class);
   BindStage(m);
   BindBulk(engine_class);
+  BindValue(m);
+  BindOp(m);
   BindGraph(m);
   BindArrays(m);
   BindComm(m);

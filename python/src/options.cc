@@ -1,4 +1,5 @@
 #include "options.h"
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -72,7 +73,13 @@ std::function<void(int)> WorkerHook(nb::handle given, const char* key) {
 
 std::vector<int> CpusOf(nb::handle given, const char* key) {
   std::vector<int> cpus;
-  for (nb::handle cpu : nb::iter(given)) cpus.push_back(IntOf<int>(cpu, key, 0));
+  const long known = sysconf(_SC_NPROCESSORS_CONF);
+  for (nb::handle cpu : nb::iter(given)) {
+    cpus.push_back(IntOf<int>(cpu, key, 0));
+    if (cpus.back() >= known)
+      RaiseError("UsageError", std::string("init: ") + key + " has processor " + std::to_string(cpus.back()) +
+                                   "; the machine has 0 to " + std::to_string(known - 1));
+  }
   return cpus;
 }
 
@@ -135,6 +142,8 @@ void Set(EngineOptions&, option::Pools& option, nb::handle given, const char*, o
 }
 void Set(EngineOptions&, option::Devices& option, nb::handle given, const char*, option::Range) {
   option.clear();
+  if (PyUnicode_Check(given.ptr()))
+    RaiseTypeError("init: devices is a str; a list of names is expected: [\"" + Text(given, "init: devices") + "\"]");
   for (nb::handle name : nb::iter(given))
     option.push_back(engine::MakeDevice(Text(name, "init: devices: a device's name")));
 }

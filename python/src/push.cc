@@ -1,49 +1,72 @@
 #include "push.h"
 
+#include <nanobind/stl/optional.h>
+
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "body.h"
 #include "cancel.h"
+#include "engine/operator.h"
+#include "engine/spi/held_ops.h"
 #include "failure.h"
 #include "gil.h"
 #include "site.h"
+#include "value.h"
 
 namespace nb = nanobind;
 
 namespace engine_python {
 namespace {
 
-template <class Body>
-void Submit(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
-  engine::Engine& eng = state->engine;
-  constexpr bool kAsync = std::is_same_v<Body, AsyncBody>;
-  // A push takes less time than giving the GIL up and getting it back, and it never waits for a body. So it keeps the
-  // GIL, unless the queue is full or ops run inside their push.
-  if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
-    bool pushed;
-    if constexpr (kAsync) {
-      pushed = eng.TryPushAsync(desc, std::move(body), site);
-    } else {
-      pushed = eng.TryPush(desc, std::move(body), site);
-    }
-    if (pushed) return;
-  }
-  WithoutGil([&] {
-    if constexpr (kAsync) {
-      eng.PushAsync(desc, std::move(body), site);
-    } else {
-      eng.Push(desc, std::move(body), site);
-    }
-  });
-}
-
 struct PushArgs {
   nb::handle fn, reads, updates, writes, priority, name, place, run_always, cancel, graph_key;
 };
 
+enum class Way { kSync, kAsync, kTry, kHeld, kOperator };
+constexpr const char* kVerbs[] = {"push", "push_async", "try_push", "push_held", "new_operator"};
+
+// A body that is called by every push of an operator.
+struct SharedBody {
+  std::shared_ptr<const PyRef> fn;
+  engine::Name name;
+  void operator()(engine::RunContext& context) {
+    PythonScope python;
+    BodyScope scope(&context);
+    DropDeferred();
+    CheckedResult(nb::steal(PyObject_CallNoArgs(fn->get())), name);
+  }
+};
+
+struct PyHeldOp {
+  engine::HeldOp op;
+  void Release() {
+    if (HasGil()) {
+      WithoutGil([&] { op.Release(); });
+    } else {
+      op.Release();
+    }
+  }
+  explicit PyHeldOp(engine::HeldOp held) : op(std::move(held)) {}
+  PyHeldOp(PyHeldOp&&) = default;
+  ~PyHeldOp() {
+    try {
+      Release();
+    } catch (const engine::ShutdownError&) {  // the interpreter is ending, and so are the engines
+    }
+  }
+};
+
+struct PyOperator {
+  engine::Operator op;
+  StatePtr engine;
+};
+
 // Checks the arguments, then pushes on `state`; the body of an `async` push gets a Done. Raises Python exceptions only.
-void Push(const StatePtr& state, const PushArgs& args, bool async) {
-  const char* verb = async ? "push_async" : "push";
+nb::object Push(const StatePtr& state, const PushArgs& args, Way way) {
+  const bool async = way == Way::kAsync;
+  const char* verb = kVerbs[static_cast<int>(way)];
   const engine::Site site = CallerSite();
   if (!PyCallable_Check(args.fn.ptr())) {
     RaiseTypeError(Where{verb, {}, site}.Text() + "fn is a " + Py_TYPE(args.fn.ptr())->tp_name +
@@ -66,6 +89,10 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
                             .run_always = run_always != 0,
                             .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr,
                             .graph = GraphKeyOf(args.graph_key, place, at)};
+  if (recording && way != Way::kSync && !async)
+    RaiseError("UsageError", at.Text() + "a function is being recorded, which takes push and push_async only");
+  nb::object returned = nb::none();
+  SyncBody body(args.fn.ptr(), at.name);
   try {
     if (recording) {
       engine::NodeDesc node{.name = at.name,
@@ -83,30 +110,43 @@ void Push(const StatePtr& state, const PushArgs& args, bool async) {
         recording->Add(node, NodeBody(args.fn.ptr(), at.name, 0), site);
       }
     } else if (async) {
-      Submit(state, desc, AsyncBody(args.fn.ptr(), at.name), site);
+      SubmitBody<true>(state, desc, AsyncBody(args.fn.ptr(), at.name), site);
+    } else if (way == Way::kSync) {
+      SubmitBody(state, desc, std::move(body), site);
+    } else if (way == Way::kTry) {
+      bool pushed = false;
+      const PolicyHere policy(state);
+      WithoutGil([&] { pushed = state->engine.TryPush(desc, std::move(body), site); });
+      returned = nb::bool_(pushed);
+    } else if (way == Way::kHeld) {
+      engine::HeldOp held;
+      WithoutGil([&] { held = state->engine.PushHeld(desc, std::move(body), site); });
+      returned = nb::cast(PyHeldOp(std::move(held)), nb::rv_policy::move);
     } else {
-      Submit(state, desc, SyncBody(args.fn.ptr(), at.name), site);
+      const SharedBody shared{std::make_shared<const PyRef>(PyRef::Borrow(args.fn.ptr())), at.name};
+      returned = nb::cast(PyOperator{state->engine.NewOperator(desc, shared, site), state});
     }
   } catch (...) {
     Raise(std::current_exception());
   }
   DropDeferred();
+  return returned;
 }
 
 // The parameters of all four functions, as Python writes them.
 #define ENGINE_PUSH_PARAMETERS                                                                               \
   "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, " \
   "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None, "      \
-  "graph_key: GraphKey | None = None) -> None"
+  "graph_key: GraphKey | None = None) -> "
 
 // Binds `name` as a function of the module (for the default engine) and as a method of Engine.
-template <bool kAsync>
+template <Way kWay>
 void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const char* function, const char* method,
               const char* doc) {
   const auto run = [](const StatePtr& state, nb::handle fn, nb::handle reads, nb::handle updates, nb::handle writes,
                       nb::handle priority, nb::handle op_name, nb::handle place, nb::handle run_always,
                       nb::handle cancel, nb::handle graph_key) {
-    Push(state, {fn, reads, updates, writes, priority, op_name, place, run_always, cancel, graph_key}, kAsync);
+    return Push(state, {fn, reads, updates, writes, priority, op_name, place, run_always, cancel, graph_key}, kWay);
   };
   const auto bind = [&](auto&& add, auto&& body, const char* signature) {
     add(name, body, nb::arg("fn").none(), nb::arg("reads").none() = nb::tuple(),
@@ -118,12 +158,12 @@ void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const
   using H = nb::handle;
   bind([&](auto&&... a) { m.def(a...); },
        [run](H fn, H r, H u, H w, H p, H n, H pl, H al, H c, H g) {
-         run(DefaultState(), fn, r, u, w, p, n, pl, al, c, g);
+         return run(DefaultState(), fn, r, u, w, p, n, pl, al, c, g);
        },
        function);
   bind([&](auto&&... a) { cls.def(a...); },
        [run](PyEngine& self, H fn, H r, H u, H w, H p, H n, H pl, H al, H c, H g) {
-         run(self.state, fn, r, u, w, p, n, pl, al, c, g);
+         return run(self.state, fn, r, u, w, p, n, pl, al, c, g);
        },
        method);
 }
@@ -136,7 +176,13 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
   std::vector<engine::Var> vars;
   if (given.is_none()) return vars;
   if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
-  if (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var")) {
+  if (IsValue(given.ptr())) {
+    AddVars(given.ptr(), &vars);
+    return vars;
+  }
+  // Looking for the attribute costs much, and lists have none.
+  const bool list = PyList_CheckExact(given.ptr()) || PyTuple_CheckExact(given.ptr());
+  if (!list && (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var"))) {
     vars.push_back(VarOf(given, [&] { return at.Text() + role; }).var);
     return vars;
   }
@@ -152,6 +198,8 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
     PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
     if (nb::isinstance<PyVar>(item)) {
       vars.push_back(nb::inst_ptr<PyVar>(item)->var);
+    } else if (IsValue(item)) {
+      AddVars(item, &vars);
     } else {
       vars.push_back(VarOf(item, [&] { return at.Text() + role + "[" + std::to_string(i) + "]"; }).var);
     }
@@ -219,18 +267,55 @@ void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
           },
           nb::arg("kind"), nb::arg("params") = 0, nb::arg("one_call") = false,
           nb::sig("def __init__(self, kind: int, params: int = 0, one_call: bool = False) -> None"));
-  BindVerb<false>(
-      m, cls, "push", "def push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,
-      "def push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS,
+  BindVerb<Way::kSync>(
+      m, cls, "push", "def push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "None",
+      "def push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "None",
       "Runs fn() on a worker once every earlier op on the same Vars allows it. Returns at once; if the\n"
       "queue is full, when there is room. fn looks at `reads`, changes `updates` and replaces `writes`. Any\n"
       "thread may push, also inside ops.\n"
       "Waits for what the op updates or writes raise what fn raised; fn's result is ignored. TypeError or\n"
       "UsageError, with the op's name and the line of the push: nothing was pushed.");
-  BindVerb<true>(m, cls, "push_async", "def push_async(fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
-                 "def push_async(self, fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS,
-                 "As push, but the op ends when done() or done.fail(exception) is called, on any thread, before or\n"
-                 "after fn(done) returns. If done is dropped uncalled, the op fails with CompletionError.");
+  BindVerb<Way::kAsync>(
+      m, cls, "push_async", "def push_async(fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS "None",
+      "def push_async(self, fn: Callable[[Done], object], " ENGINE_PUSH_PARAMETERS "None",
+      "As push, but the op ends when done() or done.fail(exception) is called, on any thread, before or\n"
+      "after fn(done) returns. If done is dropped uncalled, the op fails with CompletionError.");
+
+  nb::class_<PyHeldOp>(m, "HeldOp", "An op that has its place in the order and does not start yet. Made by push_held.")
+      .def("release", &PyHeldOp::Release,
+           "The op may start. Also called when the object goes. A second call does nothing.");
+  nb::class_<PyOperator>(m, "Operator", "An op that is registered once and pushed often. Made by new_operator.")
+      .def(
+          "push",
+          [](const PyOperator& self, std::optional<int> priority) {
+            const engine::Site site = CallerSite();
+            const PolicyHere policy(self.engine);
+            try {
+              WithoutGil([&] {
+                if (priority) {
+                  self.engine->engine.Push(self.op, *priority, site);
+                } else {
+                  self.engine->engine.Push(self.op, site);
+                }
+              });
+              RaiseInterrupt();
+            } catch (...) {
+              Raise(std::current_exception());
+            }
+          },
+          nb::arg("priority") = nb::none(), nb::sig("def push(self, priority: int | None = None) -> None"),
+          "Pushes the op once more. UsageError for a priority out of range.");
+  BindVerb<Way::kTry>(m, cls, "try_push", "def try_push(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
+                      "def try_push(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "bool",
+                      "As push, but where push would wait for room, it pushes nothing and returns False.");
+  BindVerb<Way::kHeld>(
+      m, cls, "push_held", "def push_held(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "HeldOp",
+      "def push_held(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "HeldOp",
+      "As push, but the op, which has its place in the order, starts when what this returns is released.");
+  BindVerb<Way::kOperator>(
+      m, cls, "new_operator", "def new_operator(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "Operator",
+      "def new_operator(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "Operator",
+      "An op that is described once and pushed often: operator.push(). fn may run at the same time as itself.");
 }
 
 }  // namespace engine_python

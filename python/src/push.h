@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "engine/graph.h"
+#include "failure.h"
+#include "gil.h"
 #include "handle.h"
+#include "policy.h"
 #include "site.h"
+#include "wait.h"
 
 namespace engine_python {
 
@@ -23,6 +27,38 @@ engine::GraphKey GraphKeyOf(nanobind::handle given, engine::Placement place, con
 
 // The graph into which this thread's pushes are recorded instead of being pushed; null: none.
 extern thread_local engine::Graph* recording;
+
+// Pushes; without the GIL where the push may run bodies or wait. Throws what the push throws, and KeyboardInterrupt.
+template <bool kAsync = false, class Body>
+void SubmitBody(const StatePtr& state, const engine::OpDesc& desc, Body body, engine::Site site) {
+  engine::Engine& eng = state->engine;
+  const PolicyHere policy(state);
+  const auto try_push = [&] {
+    if constexpr (kAsync) {
+      return eng.TryPushAsync(desc, std::move(body), site);
+    } else {
+      return eng.TryPush(desc, std::move(body), site);
+    }
+  };
+  // A push takes less time than giving the GIL up and getting it back, and it never waits for a body. So it keeps the
+  // GIL, unless the queue is full or ops run inside their push.
+  if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
+    if (try_push()) return;
+    // The main thread has to see Ctrl-C, so it asks again and again.
+    while (WaitsForSignals() && eng.workers() > 0) {
+      NapAndCheckSignals();
+      if (try_push()) return;
+    }
+  }
+  WithoutGil([&] {
+    if constexpr (kAsync) {
+      eng.PushAsync(desc, std::move(body), site);
+    } else {
+      eng.Push(desc, std::move(body), site);
+    }
+  });
+  RaiseInterrupt();
+}
 
 void BindPush(nanobind::module_& m, nanobind::class_<PyEngine>& cls);
 

@@ -36,6 +36,11 @@ struct PyRun {
   }
 };
 
+// Vars for the outputs of a plan's run, and afterwards the Values that have them.
+std::vector<engine::Var> OutputVars(const engine::Graph& graph, EngineState& state);
+nanobind::object OutputValues(std::vector<engine::Var> vars, nanobind::handle run,
+                              const std::weak_ptr<EngineState>& engine);
+
 // Calls `f`, and raises in Python what it throws.
 template <class F>
 auto Translated(F&& f) {

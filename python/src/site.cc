@@ -78,14 +78,25 @@ std::string Text(nb::handle object, const std::string& what) {
   return {utf8, static_cast<size_t>(size)};
 }
 
+engine::Name KeptName(std::string_view text) {
+  constexpr size_t kMaxNames = 1 << 14;
+  static auto* names = new std::unordered_map<std::string, engine::Name>;
+  std::string key(text);
+  if (auto found = names->find(key); found != names->end()) return found->second;
+  if (names->size() >= kMaxNames) return "one of many names";
+  const engine::Name name = engine::Name::Intern(text);
+  names->emplace(std::move(key), name);
+  return name;
+}
+
 engine::Name OpName(nb::handle given, nb::handle fn, const Where& at) {
-  if (!given.is_none()) return engine::Name::Intern(Text(given, at.Text() + "name"));
+  if (!given.is_none()) return KeptName(Text(given, at.Text() + "name"));
   nb::object name = nb::steal(PyObject_GetAttrString(fn.ptr(), "__name__"));
   if (name.is_valid() && PyUnicode_Check(name.ptr())) {
-    if (const char* utf8 = Utf8(name.ptr())) return engine::Name::Intern(utf8);
+    if (const char* utf8 = Utf8(name.ptr())) return KeptName(utf8);
   }
   PyErr_Clear();  // callables need not have a name
-  return engine::Name::Intern(Py_TYPE(fn.ptr())->tp_name);
+  return KeptName(Py_TYPE(fn.ptr())->tp_name);
 }
 
 }  // namespace engine_python

@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <string_view>
 
 #include "engine/op.h"
 
@@ -23,6 +24,9 @@ struct Where {
   engine::Site site;
   std::string Text() const;  // "push of 'scale' at train.py:12: "
 };
+// The text as a Name, which is kept for the life of the process. A program that makes up ever new names gets one name
+// for all of them after some ten thousand.
+engine::Name KeptName(std::string_view text);
 // The op's name: `given`, or the name of `fn`. Kept for the life of the process, once for each distinct text.
 engine::Name OpName(nanobind::handle given, nanobind::handle fn, const Where& at);
 // The text of a str; otherwise TypeError that names `what`.

@@ -5,11 +5,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "arrays.h"
 #include "bindings.h"
 #include "engine/smart_stage.h"
+#include "policy.h"
 #include "run.h"
 #include "site.h"
 #include "stage_host.h"
@@ -63,6 +65,7 @@ class PySmartStage {
   bool Record(nb::handle record) {
     return steps_->Record([&] {
       const nb::object made = record();
+      graph_ = nb::cast<const engine::Graph&>(made[0]);
       engine::RecordedStep step{.graph = nb::cast<const engine::Graph&>(made[0]),
                                 .targets = nb::cast<std::vector<uint32_t>>(made[2])};
       for (uint32_t input = 0; input < nb::cast<uint32_t>(made[1]); ++input) step.sourced.push_back({input});
@@ -73,9 +76,22 @@ class PySmartStage {
     PyRun out;
     out.engine = engine_;
     auto values = ValuesOf(given);
-    out.run = steps_->Next(values, {}, CallerSite());
+    engine::RunOptions run_options;
+    std::vector<engine::Var> vars;
+    if (graph_) {
+      const StatePtr state = engine_.lock();
+      if (!state) RaiseError("ShutdownError", Label() + "its engine is gone");
+      run_options.outputs = vars = OutputVars(*graph_, *state);
+    }
+    const StatePtr alive = engine_.lock();
+    std::optional<PolicyHere> policy;
+    if (alive) policy.emplace(alive);
+    out.run = steps_->Next(values, run_options, CallerSite());
+    policy.reset();
     DropDeferred();
-    return out.run ? nb::cast(std::move(out)) : nb::none();
+    if (!out.run) return nb::none();
+    nb::object run = nb::cast(std::move(out));
+    return OutputValues(std::move(vars), run, engine_);
   }
   nb::dict Stats() const {
     const engine::SmartStageStats stats = steps_->stats();
@@ -96,6 +112,7 @@ class PySmartStage {
   const std::weak_ptr<EngineState> engine_;  // the host keeps the engine alive
   const std::shared_ptr<PythonHost> host_;
   std::unique_ptr<engine::SmartStage> steps_;
+  std::optional<engine::Graph> graph_;  // of the step, once it was recorded
 };
 
 template <class F>
@@ -164,8 +181,9 @@ void BindSmart(nb::module_& m) {
           "ended.")
       .def(
           "_next", [](PySmartStage& self, nb::object given) { return Of(self, [&] { return self.Next(given); }); },
-          nb::arg("given"), nb::sig("def _next(self, given: Sequence[object]) -> Run | None"),
-          "Starts the next step; None at the end of the data. Waits; Ctrl-C interrupts it.");
+          nb::arg("given"), nb::sig("def _next(self, given: Sequence[object]) -> tuple[Any, ...] | None"),
+          "Starts the next step, and returns its outputs as Values; None at the end of the data. Waits; Ctrl-C "
+          "interrupts it.");
 }
 
 }  // namespace engine_python

@@ -17,7 +17,7 @@ PyVar NewVar(nb::handle name, nb::handle engine) {
   const std::string text = name.is_none() ? std::string() : Text(name, "Var: name");
   const StatePtr state = StateOf(engine, "Var");
   try {
-    return {state->engine.NewVar(text), state};
+    return {state->engine.NewVar(KeptName(text).c_str()), state};
   } catch (...) {
     Raise(std::current_exception());
   }
@@ -48,8 +48,27 @@ void BindVar(nb::module_& m) {
           "note that says which op it was and where it was pushed. Inside an op, a wait for a Var of that op is\n"
           "refused (UsageError).")
       .def(
+          "delete",
+          [](const PyVar& self) {
+            try {
+              engine::Var var = self.var;
+              EngineOf(self)->engine.Delete(var);
+            } catch (...) {
+              Raise(std::current_exception());
+            }
+          },
+          "Ends the variable behind the ops that are pending on it; every later use of it is refused (UsageError).")
+      .def(
           "wait_to_write", [](const PyVar& self) { WaitToWrite(self); },
           "Waits for the writers and the readers: afterwards the caller may reuse what the Var stands for.")
+      .def_prop_ro(
+          "settled", [](const PyVar& self) { return Settled(self); },
+          "Whether every write of this Var that was pushed so far has ended. Does not wait.")
+      .def(
+          "_outcome", [](const PyVar& self, nb::handle timeout) { return Outcome(self, TimeoutOf(timeout)); },
+          nb::arg("timeout") = nb::none(),
+          nb::sig("def _outcome(self, timeout: float | None = None) -> tuple[bool, BaseException | None]"),
+          "As wait, but returns the error instead of raising it: (in time, error).")
       .def(
           "__await__",
           [](nb::handle self) { return nb::module_::import_("engine.aio").attr("of_var")(self).attr("__await__")(); },

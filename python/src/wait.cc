@@ -9,6 +9,7 @@
 #include "body.h"
 #include "failure.h"
 #include "gil.h"
+#include "push.h"
 #include "site.h"
 
 namespace nb = nanobind;
@@ -35,9 +36,6 @@ struct Job {
   std::exception_ptr thrown;
 };
 
-// Whether a signal handler can run on this thread, and nobody else waits for this thread's op.
-bool MustWatchSignals() { return OnMainThread() && !CurrentBody(); }
-
 // Whether waits run ops on the waiting thread.
 bool RunsOps(const EngineState& state) { return state.caller_runs || state.engine.workers() == 0; }
 
@@ -47,13 +45,14 @@ bool RunsOps(const EngineState& state) { return state.caller_runs || state.engin
 // waited.
 template <class Wait>
 std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>* timeout, const Wait& wait) {
-  if (!MustWatchSignals()) return {};
+  if (!WaitsForSignals()) return {};
   do {
     const bool last = *timeout && Duration(**timeout) <= kSlice;
     const Nanoseconds slice = last ? Duration(**timeout) : Nanoseconds(kSlice);
     bool ready = false;
     const auto begin = std::chrono::steady_clock::now();
     WithoutGil([&] { ready = wait(slice); });
+    RaiseInterrupt();
     if (ready) return true;
     CheckSignals();
     if (last) return false;
@@ -63,6 +62,13 @@ std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>
 }
 
 }  // namespace
+
+bool WaitsForSignals() { return OnMainThread() && !CurrentBody(); }
+
+void NapAndCheckSignals() {
+  WithoutGil([] { std::this_thread::sleep_for(std::chrono::microseconds(200)); });
+  CheckSignals();
+}
 
 std::optional<double> TimeoutOf(nb::handle given) {
   if (given.is_none()) return {};
@@ -77,7 +83,7 @@ std::optional<double> TimeoutOf(nb::handle given) {
 
 void Interruptible(std::function<void()> block, std::function<void(std::exception_ptr)> late) {
   std::exception_ptr thrown;
-  if (!MustWatchSignals()) {
+  if (!WaitsForSignals()) {
     try {
       WithoutGil(block);
     } catch (...) {
@@ -121,12 +127,27 @@ void Interruptible(std::function<void()> block, std::function<void(std::exceptio
   if (job->thrown) Raise(job->thrown);
 }
 
+bool Settled(const PyVar& var) { return EngineOf(var)->engine.Settled(var.var); }
+
+// A wait while a function is recorded would take what is there now into the recording, for ever.
+void RefuseWhileRecording(const char* what, const engine::Site& site) {
+  if (!recording || CurrentBody()) return;
+  RaiseError("UsageError",
+             std::string(what) + " at " + site.file + ":" + std::to_string(site.line) +
+                 " while the function is recorded: the data of this moment would be part of every replay; read "
+                 "it in an op, or outside of the function");
+}
+
 bool WaitVar(const PyVar& var, std::optional<double> timeout) {
   const StatePtr state = EngineOf(var);
   const engine::Site site = CallerSite();
+  RefuseWhileRecording("a wait", site);
   try {
     // Most waits find their Var ready, and then the GIL is kept; but not if this call may run ops or lend a worker.
-    if (!RunsOps(*state) && !CurrentBody() && state->engine.WaitFor(var.var, Nanoseconds(0), site)) return true;
+    // Otherwise the op may need the GIL, so nobody spins with it.
+    if (!RunsOps(*state) && !CurrentBody() && state->engine.Settled(var.var) &&
+        state->engine.WaitFor(var.var, Nanoseconds(0), site))
+      return true;
     if (timeout && *timeout <= 0) {
       bool ready = false;
       WithoutGil([&] { ready = state->engine.WaitFor(var.var, Nanoseconds(0), site); });
@@ -150,12 +171,27 @@ bool WaitVar(const PyVar& var, std::optional<double> timeout) {
   return *ready;
 }
 
+nb::object Outcome(const PyVar& var, std::optional<double> timeout) {
+  RefuseWhileRecording("a wait", CallerSite());
+  try {
+    return nb::make_tuple(WaitVar(var, timeout), nb::none());
+  } catch (nb::python_error& error) {
+    // What is pending here is the error of the op, unless it says nothing of one: Ctrl-C, a refused wait.
+    if (!Settled(var)) throw;
+    nb::object raised = nb::borrow(error.value());
+    if (error.matches(PyExc_KeyboardInterrupt) && !nb::hasattr(raised, "__notes__")) throw;
+    return nb::make_tuple(true, raised);
+  }
+}
+
 void WaitToWrite(const PyVar& var) {
   const StatePtr state = EngineOf(var);
+  RefuseWhileRecording("a wait", CallerSite());
   Interruptible([state, held = var.var, site = CallerSite()] { state->engine.WaitToWrite(held, site); });
 }
 
 bool WaitAll(const StatePtr& state, std::optional<double> timeout) {
+  RefuseWhileRecording("wait_all", CallerSite());
   if (!state->orphans.empty()) {
     const std::exception_ptr orphan = state->orphans.front();
     state->orphans.erase(state->orphans.begin());

@@ -16,8 +16,17 @@ inline constexpr auto kSlice = std::chrono::milliseconds(50);  // how long Ctrl-
 // The seconds that Python gives; nothing for None. TypeError or ValueError for anything else.
 std::optional<double> TimeoutOf(nanobind::handle given);
 
+// Whether a signal handler can run on this thread, and nobody else waits for this thread's op.
+bool WaitsForSignals();
+// A moment without the GIL, for a wait that only asks; raises what a signal handler raised.
+void NapAndCheckSignals();
+
 // Waits for `var`; false after the timeout. Raises what the op raised, or KeyboardInterrupt.
 bool WaitVar(const PyVar& var, std::optional<double> timeout);
+// Whether the writes that were pushed so far have ended; does not wait.
+bool Settled(const PyVar& var);
+// As WaitVar, but returns (in time, what it would raise or None). Raises what is no error of an op.
+nanobind::object Outcome(const PyVar& var, std::optional<double> timeout);
 // As WaitVar, and waits for the readers too.
 void WaitToWrite(const PyVar& var);
 bool WaitAll(const StatePtr& state, std::optional<double> timeout);

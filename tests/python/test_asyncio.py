@@ -161,3 +161,42 @@ def test_awaiting_with_no_workers():
             return await engine.value(5, engine=none)
 
     assert run(main()) == 5
+
+
+def test_stages_are_asynchronous_iterators():
+    async def main():
+        seen = [item async for item in engine.data.staged(iter(range(20)), capacity=4)]
+        steps = engine.data.smart_stage(lambda x: engine.op(lambda x: x + 1)(x), iter(range(20)), profile_steps=1, guard_steps=1)
+        return seen, [await value async for value in steps]
+
+    assert asyncio.run(main()) == (list(range(20)), list(range(1, 21)))
+
+
+def test_a_cancelled_await_of_a_stage_loses_no_item(gate):
+    def read():
+        gate()
+        yield from range(3)
+
+    async def main():
+        stage = engine.data.staged(read())
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(stage.__anext__(), 0.05)
+        gate.open()
+        return [item async for item in stage]
+
+    assert asyncio.run(main()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("policy", ["inline", "naive"])
+def test_a_recorded_function_does_not_block_the_loop(policy, gate):
+    slow = engine.op(lambda x: (gate(), x + 1)[1])
+    step = engine.hybridize(lambda x: slow(x))
+    step.record(1)
+
+    async def main():
+        with engine.policy(policy):
+            result = step(1)
+            gate.open()  # comes here only if the call has returned
+            return await result
+
+    assert asyncio.run(main()) == 2

@@ -429,9 +429,7 @@ def test_buffers_of_elsewhere_are_refused(eng, comms):
 
 
 def _unset(eng):
-    from engine.values import UNSET
-
-    return UNSET, engine.Var("later", eng)
+    return engine.MISSING, engine.Var("later", eng)
 
 
 def test_communicators_that_cannot_be_made_are_refused(eng):

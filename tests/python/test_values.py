@@ -153,7 +153,7 @@ def test_a_lost_result_fails_the_op():
     def careless(w):
         return w + 1
 
-    w = engine.value(1)
+    w = engine.value(np.ones(1))
     careless(w)
     with pytest.raises(TypeError, match="although it only updates"):
         w.get()

@@ -131,6 +131,7 @@ class EngineCore final : public PoolHost {
   enum class WaitKind { kRead, kWrite };
   void RefuseWaitInHook() const;
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
+  bool SettledNow(VarRef var) const;
   void AwaitInside(std::atomic<uint32_t>& word);  // inside an op: waits until the word is kDone
   void NoteIssuerIdle(Worker& worker) override { devices_->NoteIdle(worker); }
   void NoteIdle() override;  // has WaitAll and pushes that wait for room look again

@@ -67,6 +67,14 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   return true;
 }
 
+bool EngineCore::SettledNow(VarRef var) const {
+  VarCore* core = var.core();
+  CheckVar(core, "argument", "Settled", {});
+  if (!Protocol::Settled(core)) return false;
+  VarPoints* points = core->completer.points.load(std::memory_order_acquire);
+  return !points || devices_->PollWrite(*points, std::chrono::nanoseconds{0});
+}
+
 void EngineCore::RefuseWaitInHook() const {
   if (HookFrame::Inside(this, HookFrame::Kind::kWorker))
     throw UsageError(

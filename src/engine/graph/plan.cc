@@ -118,6 +118,12 @@ Value& Run::Output(size_t output, Site site) {
   return state_->values[outputs[output].index];
 }
 
+Value* Run::Settled(size_t output) {
+  if (!state_) throw UsageError("an empty Run has no outputs");
+  Value& value = state_->values[state_->owner->graph.outputs().at(output).index];
+  return value ? &value : nullptr;
+}
+
 // --- Plan
 
 Plan Graph::Compile(Engine& eng, const PlanOptions& options) const {

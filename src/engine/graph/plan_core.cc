@@ -110,7 +110,12 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   for (const Graph::Node& node : graph.nodes())
     for (ValueId v : node.inputs) ++named[v.index];
   for (uint32_t v = 0; v < single_use.size(); ++v) single_use[v] = named[v] == 1;
-  for (ValueId v : graph.outputs()) single_use[v.index] = false;
+  output_of.assign(graph.values().size(), kNoIndex);
+  for (uint32_t output = at(graph.outputs()); output-- > 0;) {
+    const uint32_t v = graph.outputs()[output].index;
+    single_use[v] = false;
+    if (named[v] == 0) output_of[v] = output;  // nodes that use it would race with an op that changes it
+  }
   std::vector<bool> ended(graph.values().size());
   for (const PlanLayout::End& e : node_ends)
     if (e.what < PlanLayout::kVarEnd) ended[e.what] = true;

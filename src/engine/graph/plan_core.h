@@ -65,7 +65,7 @@ struct PlanSegment {
 };
 
 struct RunState {
-  enum Watch : uint32_t { kErrors = 1, kCancel = 2, kDeadline = 4, kTimes = 8, kBusy = 16 };
+  enum Watch : uint32_t { kErrors = 1, kCancel = 2, kDeadline = 4, kTimes = 8, kBusy = 16, kOutputs = 32 };
 
   std::shared_ptr<PlanCore> plan;  // only while a run uses the frame
   PlanCore* owner = nullptr;
@@ -89,6 +89,10 @@ struct RunState {
   std::chrono::steady_clock::time_point deadline{};
   std::span<NodeTime> times;
   Site site;
+  // By output: its own Var (RunOptions::outputs) has been released. Empty: the outputs have no Vars of their own. Whoever
+  // settles the output's node writes it, and afterwards whoever ends the run.
+  std::vector<uint8_t> released;
+  std::vector<uint32_t> awaited;  // the inputs that have Vars of their own, by value
 
   // For a run that a cost model measures or compares; else null.
   std::shared_ptr<CostModel> model;
@@ -182,6 +186,7 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   };
   std::vector<AccessTemplate> accesses;  // by address, as a registration needs them, without the run's own Var
   std::vector<uint32_t> access_of;       // by Var
+  std::vector<uint32_t> output_of;       // by value: the output that ends with its node; kNoIndex: none, or later
   uint32_t reads = 0;
   // How long a task took lately; 0: not known. relaxed: it only decides how a run is run. Written when that changes.
   mutable std::atomic<int64_t> task_nanos{0};

@@ -39,7 +39,8 @@ void ForSegmentVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, A
 }
 
 bool OrderedThere(OpRecord* op, uint32_t access) {
-  return access + 1 < op->n_access && RunOf(op)->owner->ordered_there[access];
+  const auto& there = RunOf(op)->owner->ordered_there;  // of the plan's Vars, in front of the run's own
+  return access < there.size() && there[access];
 }
 
 void Settle(EngineCore& core, Pass& pass, OpRecord* op) {

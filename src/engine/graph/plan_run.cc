@@ -29,6 +29,24 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
   if (plan.options.static_shape) plan.shape_checked.store(true, std::memory_order_relaxed);
 }
 
+// How many of the inputs have Vars.
+uint32_t CheckOwnVars(const PlanCore& plan, std::span<const Var> inputs, std::span<const Var> outputs, Site site) {
+  if (!inputs.empty() && inputs.size() != plan.graph.inputs().size())
+    throw UsageError(PlanText(plan, site) + " has " + std::to_string(plan.graph.inputs().size()) +
+                     " inputs, and RunOptions::inputs has " + std::to_string(inputs.size()) + " Vars");
+  const auto ours = static_cast<uint32_t>(std::ranges::count_if(inputs, [](const Var& var) { return bool(var); }));
+  if (outputs.empty()) return ours;
+  const size_t wanted = plan.graph.outputs().size();
+  if (outputs.size() != wanted)
+    throw UsageError(PlanText(plan, site) + " has " + std::to_string(wanted) +
+                     " outputs, and RunOptions::outputs has " + std::to_string(outputs.size()) + " Vars");
+  if (plan.accesses.size() + ours + wanted + 1 > Protocol::kMaxAccesses)
+    throw UsageError(PlanText(plan, site) + " has more outputs and Vars than an op may name");
+  for (const Var& var : outputs)
+    if (!var) throw UsageError(PlanText(plan, site) + ": RunOptions::outputs has a null Var");
+  return ours;
+}
+
 }  // namespace
 
 RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions& options, PolicyStamp stamp,
@@ -39,17 +57,20 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     throw UsageError(PlanText(plan, site) + ": RunOptions::times has " + std::to_string(options.times.size()) +
                      " entries for a graph of " + std::to_string(plan.graph.nodes().size()) + " nodes");
   if (options.priority) CheckPriority(*options.priority, plan.options.name, site);
+  const size_t outputs = options.outputs.size();
+  const uint32_t awaited = CheckOwnVars(plan, options.inputs, options.outputs, site);
 
   const CancelScope* const cancel = options.cancel ? options.cancel : t_scopes.cancel;
   const ScopePtr* const scope = cancel ? &EngineCore::ScopeOf(*cancel) : nullptr;
-  const auto n = static_cast<uint32_t>(plan.accesses.size() + 1);
+  const auto shared = static_cast<uint32_t>(plan.accesses.size());
+  const auto n = static_cast<uint32_t>(shared + awaited + outputs + 1);
   const size_t closure_at = scope ? sizeof(ScopePtr) : 0;
   const size_t bytes = sizeof(OpRecord) + n * sizeof(Access) + closure_at + sizeof(PlanShare);
   ThreadSlot& slot = core_.Slot();
   uint32_t cls = ClassOf(bytes);
   // Null: the start would have to wait for room.
   if ((cls >= kClasses || slot.cache.Empty(cls)) && !core_.admission().MakeRoom(slot, may_wait)) return nullptr;
-  slot.cache.Reserve(kGroupClass, plan.reads);
+  slot.cache.Reserve(kGroupClass, plan.reads + awaited);
   slot.ReserveScratch(n);
   auto* op = static_cast<OpRecord*>(cls < kClasses ? slot.cache.Get(cls) : core_.ops().TakeLarge(bytes, &cls));
   op->Init({.name = plan.options.name.c_str(),
@@ -64,15 +85,28 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   RunState* run = plan.TakeFrame();
   op->extra.flags = kOwnWay | kOnePinMore | (scope ? kScoped : 0u) | (stamp.at_push ? kAtPush : 0u);
   op->n_access = static_cast<uint16_t>(n);
-  for (uint32_t i = 0; i + 1 < n; ++i) {
+  for (uint32_t i = 0; i < shared; ++i) {
     op->accesses()[i].var = plan.accesses[i].var;
     op->accesses()[i].word = plan.accesses[i].word;
   }
-  // The run's own Var comes last, out of the order of addresses: nobody else pushes on it, so holding its tail cannot
-  // deadlock.
-  op->accesses()[n - 1].var = run->done.core();
-  op->accesses()[n - 1].word = uint64_t{n - 1} << 2 | static_cast<uint64_t>(AccessMode::kWrite);
-  Protocol::SetPins(op, n - plan.reads);
+  // The Vars of outputs and inputs and the run's own come last, out of the order of addresses: nobody else pushes on them
+  // meanwhile, so holding their tails cannot deadlock.
+  uint32_t at = shared;
+  const auto add = [&](VarCore* var, AccessMode mode) {
+    op->accesses()[at].var = var;
+    op->accesses()[at].word = uint64_t{at} << 2 | static_cast<uint64_t>(mode);
+    ++at;
+  };
+  for (const Var& var : options.outputs) add(var.core(), AccessMode::kWrite);
+  run->awaited.clear();
+  for (uint32_t i = 0; i < options.inputs.size(); ++i) {
+    if (!options.inputs[i]) continue;
+    add(options.inputs[i].core(), AccessMode::kRead);
+    run->awaited.push_back(plan.graph.inputs()[i].index);
+  }
+  add(run->done.core(), AccessMode::kWrite);
+  run->released.assign(outputs, 0);
+  Protocol::SetPins(op, n - plan.reads - awaited);
   if (scope) ::new (&op->scope()) ScopePtr(*scope);
   ::new (op->closure()) PlanShare{run};
 
@@ -95,12 +129,13 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   }
   std::fill(run->times.begin(), run->times.end(), NodeTime{});
   uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
+  if (outputs != 0) watch |= RunState::kOutputs;
   if (options.deadline != kNever) watch |= RunState::kDeadline;
   if (!run->times.empty()) watch |= RunState::kTimes | (step.timed ? RunState::kBusy : 0u);
   // relaxed stores: the registration publishes the frame to the thread that begins the run.
   run->watch.store(watch, std::memory_order_relaxed);
-  run->asked.store(watch & RunState::kTimes || step.model, std::memory_order_relaxed);  // a model measures the end of
-                                                                                        // the run
+  // A model measures the end of the run. Whoever waits for an output of its own does not ask.
+  run->asked.store(watch & (RunState::kTimes | RunState::kOutputs) || step.model, std::memory_order_relaxed);
   run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
   run->refs.store(2, std::memory_order_relaxed);
   run->worked.store(0, std::memory_order_relaxed);
@@ -136,6 +171,13 @@ void Runs::Begin(RunState& run) {
     ErrorRecord* poison = CoreOf(plan.vars[v].core())->completer.poison.load(std::memory_order_relaxed);
     if (!poison) continue;
     run.errors[plan.graph.values().size() + v] = poison->Retain();
+    run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
+  }
+  const Access* const inputs = run.op->accesses() + plan.accesses.size() + run.released.size();
+  for (size_t i = 0; i < run.awaited.size(); ++i) {
+    ErrorRecord* poison = CoreOf(inputs[i].var)->completer.poison.load(std::memory_order_relaxed);
+    if (!poison) continue;
+    run.errors[run.awaited[i]] = poison->Retain();
     run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
   }
 }
@@ -201,6 +243,9 @@ OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
     run.owner->NoteTaskNanos(worked / static_cast<int64_t>(run.owner->tasks.size()));
   if (run.model) [[unlikely]]
     ReportToModel(run);
+  for (uint32_t output = 0; output < run.released.size(); ++output) ReleaseOutput(slot, run, output);
+  for (size_t i = 0; i < run.awaited.size(); ++i)
+    ReleaseAccess(slot, op, op->accesses()[run.owner->accesses.size() + run.released.size() + i]);
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
     const size_t n = run.owner->graph.values().size() + run.owner->vars.size();
     for (size_t i = 0; i < n; ++i)
@@ -295,6 +340,16 @@ void Runs::ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access) {
 
 NodeContext Runs::MakeContext(EngineCore& core, OpRecord* op, int worker, RunState& run) {
   return {&core, op, worker, &run};
+}
+
+void Runs::ReleaseOutput(ThreadSlot& slot, RunState& run, uint32_t output) {
+  if (run.released.empty() || std::exchange(run.released[output], uint8_t{1})) return;
+  Access& access = run.op->accesses()[run.owner->accesses.size() + output];
+  if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
+    const uint32_t value = run.owner->graph.outputs()[output].index;
+    core_.SetPoison(CoreOf(access.var), std::atomic_ref(run.errors[value]).load(std::memory_order_acquire));
+  }
+  ReleaseAccess(slot, run.op, access);
 }
 
 // If the run needs a Var that an op on this thread's stack names, it would wait for that op.

@@ -106,6 +106,7 @@ class Replay {
   void EndUses(uint32_t node, uint32_t which = kValueEnds | kVarEnds);
   void Release(const PlanSuccessor& edge);
   void ReleaseVar(uint32_t var);
+  void ReleaseOutputs(const PlanNode& node);
   [[gnu::always_inline]] bool Down(uint32_t counter) {
     return CountDown(run_.counters[counter], plan_.counters[counter], atomic_);
   }

@@ -122,7 +122,16 @@ void Replay::Note(const PlanNode& node, ErrorRecord* error) {
 // Records a node's outcome, and ends what only this node still needed.
 void Replay::Settle(uint32_t index, ErrorRecord* error) {
   Note(plan_.nodes[index], error);
+  if (run_.watch.load(std::memory_order_relaxed) & RunState::kOutputs) ReleaseOutputs(plan_.nodes[index]);
   EndUses(index);
+}
+
+void Replay::ReleaseOutputs(const PlanNode& node) {
+  if (run_.forked) return;
+  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i) {
+    const uint32_t output = plan_.output_of[plan_.node_outputs[i]];
+    if (output != kNoIndex) Runs(core_).ReleaseOutput(slot(), run_, output);
+  }
 }
 
 void Replay::SettleTicket(const PlanTicket& ticket) {

@@ -39,6 +39,7 @@ class Runs {
   void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
   Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
   void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
+  void ReleaseOutput(ThreadSlot& slot, RunState& run, uint32_t output);  // its own Var; does nothing the second time
   static NodeContext MakeContext(EngineCore& core, OpRecord* op, int worker, RunState& run);
   // ParallelFor in a node of the plan, over the threads of the run's team. False: the node has no number of threads of its
   // own, so the pool's intra-op threads do it.

@@ -1,0 +1,203 @@
+"""Aliases: outputs of an op that share memory with its arguments, or with each other.
+
+Two Vars for one piece of memory would order nothing, so an output that shares memory is copied when its op ends: then it
+means the same under every policy, however late it is looked at. NumPy is asked by may_share_memory; what has DLPack
+(tensors of PyTorch, of others) by address, shape and strides; the rest by the buffer protocol.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any, Iterator
+
+from .containers import mapped
+
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), range, type, frozenset)
+Extent = tuple[str, int, int]  # what kind of address, the first byte, and the one behind the last
+
+
+def _extents(item: Any) -> list[Extent] | None:
+    """The memory of an array or buffer; None: it has none that can be found."""
+    kind = type(item)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(item, numpy.ndarray):
+        low, high = numpy.lib.array_utils.byte_bounds(item) if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds(item)
+        return [("host", low, high)]
+    if torch is not None and isinstance(item, torch.Tensor):
+        if item.layout is not torch.strided or item.device.type == "meta":
+            return None
+        storage = item.untyped_storage()
+        first = storage.data_ptr()
+        return [("host" if item.device.type == "cpu" else str(item.device), first, first + storage.nbytes())]
+    if hasattr(kind, "__array_interface__"):
+        at = item.__array_interface__["data"]
+        return [("host", at[0], at[0] + item.nbytes)] if at and hasattr(item, "nbytes") else None
+    if hasattr(kind, "__cuda_array_interface__") and not kind.__module__.startswith("engine"):
+        return None
+    try:
+        with memoryview(item) as view:
+            if numpy is None:
+                import numpy
+            if not view.nbytes:
+                return []
+            low, high = _bounds(view)
+            return [("host", low, high)]
+    except (TypeError, ValueError, BufferError):
+        return None
+
+
+def _bounds(view: memoryview) -> tuple[int, int]:
+    import numpy
+
+    return _bounds_of(numpy.asarray(view))
+
+
+def _bounds_of(array: Any) -> tuple[int, int]:
+    import numpy
+
+    bounds = numpy.lib.array_utils.byte_bounds if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds
+    low, high = bounds(array)
+    return int(low), int(high)
+
+
+def _leaves(item: Any, seen: set[int]) -> Iterator[Any]:
+    """What is no container, in ``item`` however nested; each container once."""
+    kind = type(item)
+    if kind in _PLAIN:
+        return
+    if issubclass(kind, (list, tuple, set, frozenset)):
+        parts: Any = item
+    elif issubclass(kind, dict):
+        parts = item.values()
+    elif hasattr(kind, "__dataclass_fields__"):
+        parts = [getattr(item, name) for name in kind.__dataclass_fields__ if hasattr(item, name)]
+    else:
+        yield item
+        return
+    if id(item) in seen:
+        return
+    seen.add(id(item))
+    for part in parts:
+        if type(part) not in _PLAIN:
+            yield from _leaves(part, seen)
+
+
+def _overlap(extents: list[Extent], taken: list[Extent]) -> bool:
+    return any(space == other and low < end and begin < high for space, low, high in extents for other, begin, end in taken)
+
+
+def copied(item: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(item, torch.Tensor):
+        return item.detach().clone(memory_format=torch.preserve_format).requires_grad_(item.requires_grad) if item.is_leaf else item.clone()
+    if isinstance(item, memoryview):
+        return _copied_view(item)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(item, numpy.ndarray):
+        return item.copy(order="K") if type(item) is numpy.ndarray else item.copy()
+    import copy
+
+    return copy.copy(item)
+
+
+def _copied_view(view: memoryview) -> memoryview:
+    made = memoryview(bytearray(view.tobytes()))
+    return made if view.format == "B" and view.ndim == 1 else made.cast(view.format, view.shape)  # type: ignore[call-overload]
+
+
+# The Values that engine.value made, by the beginning of the memory that their arrays belong to.
+_known: dict[Any, list[tuple[weakref.ref[Any], list[Extent]]]] = {}
+
+
+def _origin(item: Any) -> Any:
+    """The beginning of the allocation that an array belongs to; None: it is no array."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    while numpy is not None and isinstance(item, numpy.ndarray) and item.base is not None:
+        base = item.base
+        if isinstance(base, memoryview):
+            base = base.obj
+        if torch is not None and isinstance(base, torch.Tensor) or isinstance(base, (numpy.ndarray, bytearray)):
+            item = base
+        else:
+            break
+    if torch is not None and isinstance(item, torch.Tensor):
+        return item.untyped_storage().data_ptr() if item.layout is torch.strided and item.device.type != "meta" else None
+    if numpy is not None and isinstance(item, numpy.ndarray):
+        return item.__array_interface__["data"][0]
+    if isinstance(item, bytearray):
+        extents = _extents(item)
+        return extents[0][1] if extents else None
+    return None
+
+
+def found(data: Any, engine: Any) -> Any:
+    """A Value of the engine whose memory ``data`` shares; or None."""
+    entries = _known.get(_origin(data)) if _known else None
+    if not entries:
+        return None
+    extents = _extents(data) or []
+    for ref, taken in entries:
+        value = ref()
+        if value is not None and value.var.engine == engine and _overlap(extents, taken):
+            return value
+    return None
+
+
+def note(value: Any, data: Any) -> None:
+    """Remembers a Value for ``found``, as long as it lives."""
+    origin = _origin(data)
+    if origin is None:
+        return
+    entries = _known.setdefault(origin, [])
+
+    def forget(ref: Any) -> None:
+        entries[:] = [entry for entry in entries if entry[0] is not ref]
+        if not entries and _known.get(origin) is entries:
+            del _known[origin]
+
+    entries.append((weakref.ref(value, forget), _extents(data) or []))
+
+
+def unshared(outputs: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The outputs; what shares memory with an argument or an earlier output is copied, and so is a container that is an
+    argument or part of one. The extension calls it."""
+    containers: set[int] = set()
+    taken: list[Extent] = []
+    kept: list[Any] = []  # so that the ids stay those of these objects
+    for argument in arguments:
+        for leaf in _leaves(argument, containers):
+            kept.append(leaf)
+            taken += _extents(leaf) or []
+
+    def fresh(item: Any) -> Any:
+        kind = type(item)
+        if kind in _PLAIN:
+            return item
+        if issubclass(kind, (list, tuple, dict)) or hasattr(kind, "__dataclass_fields__"):
+            made = mapped(item, fresh)
+            if made is item and id(item) in containers and not issubclass(kind, tuple):
+                import copy
+
+                made = copy.copy(item)
+            containers.add(id(made))
+            kept.append(made)
+            return made
+        if issubclass(kind, (set, bytearray)) and any(item is leaf for leaf in kept):
+            return item.copy()
+        extents = _extents(item)
+        if not extents:
+            return item
+        if _overlap(extents, taken):
+            item = copied(item)
+            extents = _extents(item) or []
+        here.extend(extents)
+        kept.append(item)
+        return item
+
+    made = []
+    for output in outputs:
+        here: list[Extent] = []
+        made.append(fresh(output))
+        taken += here
+    return tuple(made)

@@ -1,0 +1,93 @@
+"""Containers: Values inside of arguments and results, which may be nested.
+
+Lists, tuples, dicts, what derives from them (namedtuples, OrderedDicts) and dataclasses are looked into. A container
+without Values is passed on as it is, and not copied. Sets are refused, because replacing their items may merge them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, Callable
+
+from .errors import UsageError
+from .values import Value
+
+
+class Place:
+    """Where a recorded value stood in a structure: the number of a node's input, or of a run's output."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
+    """The container with ``change(item)`` for each item; the container itself if no item has changed."""
+    kind = type(item)
+    if issubclass(kind, Value):
+        return item
+    if issubclass(kind, (list, tuple)):
+        items = [change(each) for each in item]
+        if all(new is old for new, old in zip(items, item)):
+            return item
+        if kind is list or kind is tuple:
+            return kind(items)
+        if hasattr(kind, "_make"):
+            return kind._make(items)
+        if issubclass(kind, tuple):
+            return kind(items)
+        made = copy.copy(item)
+        made[:] = items
+        return made
+    if issubclass(kind, dict):
+        changes = {key: new for key, old in item.items() if (new := change(old)) is not old}
+        if not changes:
+            return item
+        made = copy.copy(item)
+        made.update(changes)
+        return made
+    if issubclass(kind, (set, frozenset)):
+        for each in item:
+            if isinstance(each, Value):
+                raise UsageError("a set has Values in it, which cannot be replaced by their data; give a list")
+        return item
+    if hasattr(kind, "__dataclass_fields__"):
+        fields = [f.name for f in dataclasses.fields(item) if hasattr(item, f.name)]
+        new = {name: change(getattr(item, name)) for name in fields}
+        if all(new[name] is getattr(item, name) for name in fields):
+            return item
+        made = copy.copy(item)
+        for name in fields:
+            object.__setattr__(made, name, new[name])
+        return made
+    return item
+
+
+def found_in(item: Any) -> list[Value[Any]]:
+    """The Values in a container, however nested."""
+    found: list[Value[Any]] = []
+
+    def look(each: Any) -> Any:
+        if isinstance(each, Value):
+            found.append(each)
+            return each
+        return mapped(each, look)
+
+    look(item)
+    return found
+
+
+def filled(item: Any, inputs: tuple[Any, ...] | None = None) -> Any:
+    """``item`` with data in the places of Values, and ``inputs`` in their Places."""
+
+    def fill(each: Any) -> Any:
+        if type(each) is Place:
+            assert inputs is not None
+            each = inputs[each.place]
+        if isinstance(each, Value):
+            return each._data
+        return mapped(each, fill)
+
+    return fill(item)

@@ -1,0 +1,22 @@
+"""Python's logging for what the engine reports by itself."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+
+def log_to(logger: str | logging.Logger = "engine") -> dict[str, Any]:
+    """Hooks that log what else goes to stderr: ``engine.init(**engine.log_to("engine"))``, or as keywords of Engine.
+
+    Errors that no wait has shown are logged as errors, with their tracebacks; reports of the watchdog as warnings.
+    """
+    log = logging.getLogger(logger) if isinstance(logger, str) else logger
+
+    def unobserved(error: BaseException) -> None:
+        log.error("an op failed, and nobody waited for it: %s", error, exc_info=error)
+
+    def stalled(report: str) -> None:
+        log.warning("no progress: %s", report)
+
+    return {"on_unobserved": unobserved, "on_stall": stalled}

@@ -1,0 +1,112 @@
+"""Recording: what a function's ops become while it is recorded (``hybridize``, ``smart_stage``)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from . import _core
+from .containers import Place, found_in, mapped
+from .traced import Traced
+from .values import Value
+
+
+class Recorder:
+    """The graph that this thread is recording a function into."""
+
+    _current = threading.local()
+
+    def __init__(self, engine: _core.Engine) -> None:
+        self.engine, self.graph = engine, _core.Graph()
+        self.readers: dict[int, list[int]] = {}  # value -> nodes that read it
+        self.states: dict[int, Value[Any]] = {}  # Values from outside that the function uses, kept alive
+        self.makers: dict[int, int] = {}  # value -> node that makes it
+        self.overwritten: set[int] = set()  # inputs and other values that an op changes in place
+        self.results: set[int] = set()  # inputs that are Values of each call's own
+        self.owner: object = None
+        self.owner_input = -1
+        self.targets: set[int] = set()  # nodes that mark_target_node marked
+
+    @classmethod
+    def current(cls) -> Recorder | None:
+        return getattr(cls._current, "recorder", None)
+
+    def __enter__(self) -> Recorder:
+        self._outer = Recorder.current()
+        try:
+            Recorder._current.recorder = self
+            _core.record(self.graph)
+        except BaseException:  # Ctrl-C between the two
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        Recorder._current.recorder = self._outer
+        _core.record(self._outer.graph if self._outer else None)
+
+    def owned(self, owner: object) -> None:
+        """Each run is given ``owner`` as one more input, so that the graph does not keep it: it may have the graph."""
+        self.owner, self.owner_input = owner, self.graph.input("self")
+
+    def input(self, name: str) -> Traced:
+        return Traced(self.graph.input(name), name)
+
+    def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Value[Any]],
+             updated: list[Value[Any]]) -> list[Traced]:  # fmt: skip
+        """Records one call of an op, whose arguments have the Values ``found``."""
+        name, outputs = op._name, op._outputs
+        traced = list({v.index: v for v in found if isinstance(v, Traced)}.values())
+        places = {v.index: i for i, v in enumerate(traced)}
+        state = [v for v in found if not isinstance(v, Traced)]
+        changed = [v for v in updated if isinstance(v, Traced)]
+        for v in state:
+            self.states[id(v)] = v
+        for v in changed:
+            if v.index in self.results:
+                raise NeedsState(v.index)
+            self.overwritten.add(v.index)
+        given = (*args, *kwargs.values())
+        kinds = [_kind(arg, places) for arg in given]
+        inputs = [v.index for v in traced]
+        if self.owner_input >= 0 and any(arg is self.owner for arg in given):
+            kinds = [len(inputs) if arg is self.owner else kind for arg, kind in zip(given, kinds)]
+            given = tuple(None if arg is self.owner else arg for arg in given)
+            inputs.append(self.owner_input)
+        index, first = _core._add_op(
+            self.graph, op, tuple(_placed(arg, places) if kind == -3 else arg for arg, kind in zip(given, kinds)),
+            tuple(kwargs) or None, kinds, inputs, [places[v.index] for v in changed],
+            [i for i, arg in enumerate(given) if any(arg is v for v in updated)],
+            [v for v in state if not any(v is u for u in updated)],
+            [v for v in updated if not isinstance(v, Traced)], self.engine)  # fmt: skip
+        for v in traced:
+            self.readers.setdefault(v.index, []).append(index)
+        # A value that is changed in place becomes another value. Nodes that read the old one come before this node.
+        for i, v in enumerate(changed):
+            for reader in self.readers[v.index]:
+                if reader != index:
+                    self.graph.order(reader, index)
+            v.index = first + outputs + i
+        self.makers.update({value: index for value in range(first, first + outputs + len(changed))})
+        return [Traced(first + i, name) for i in range(outputs)]
+
+
+class NeedsState(Exception):
+    """An argument that is a Value of each call's own is changed in place, so it has to be the same Value each time."""
+
+
+def _kind(arg: Any, places: dict[int, int]) -> int:
+    """How a node gets an argument: the number of its input; -1: as it is; -2: a Value; -3: a container of these."""
+    if isinstance(arg, Traced):
+        return places[arg.index]
+    if isinstance(arg, Value):
+        return -2
+    return -3 if found_in(arg) else -1
+
+
+def _placed(arg: Any, places: dict[int, int]) -> Any:
+    if isinstance(arg, Traced):
+        return Place(places[arg.index])
+    return mapped(arg, lambda item: _placed(item, places))
+
+

@@ -1,0 +1,49 @@
+// Op: what a call of an engine.op does, eagerly or in a plan: takes Values out of the arguments, calls the function with
+// their data, and stores what it returns.
+//
+// Threads:   calls with the GIL held; bodies run on workers, which take it.
+// Ownership: an OpCore is shared by the Python object, its pushed calls and its nodes. A pushed call keeps its arguments
+//            until it has run.
+// Errors:    what the function raises leaves the body as a PyFailure.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/graph.h"
+#include "engine/op.h"
+#include "gil.h"
+#include "handle.h"
+
+namespace engine_python {
+
+// What is the same in all calls of an op. The callables of Python that it names are in engine/ops.py and engine/alias.py.
+struct OpCore {
+  PyRef fn;
+  engine::Name name;
+  uint32_t outputs = 0;
+  struct Updated {
+    PyRef name;      // of the parameter, interned
+    int place = -1;  // among the positional arguments; -1: it is given by name only
+  };
+  std::vector<Updated> updates;
+  PyRef complain;  // complain(args, kwargs): raises what is wrong with the arguments that should be updated
+  PyRef place;     // as engine.push takes them
+  PyRef graph_key;
+  int priority = 0;
+  bool run_always = false;
+  bool collective = false;
+  size_t needed = 0, most = 0;  // positional arguments of a call without names
+  // The names of the last call by name that was right, which are one object for all calls of a line, and how many
+  // positional arguments it had. The GIL guards them.
+  mutable PyRef checked_names;
+  mutable size_t checked_places = 0;
+  bool copies =
+      true;  // outputs that share memory with an argument are copied; else they were given the arguments' Vars
+};
+using OpCorePtr = std::shared_ptr<const OpCore>;
+
+}  // namespace engine_python

@@ -1,0 +1,50 @@
+// Policy blocks and contexts: what a push takes over from the Python code that pushes.
+//
+// `with engine.policy(...)` is a context variable, so that a block that is open over an `await` holds for its own task and
+// for no other. A body runs in a copy of the context of its push: context variables keep their values in ops.
+//
+// Threads: the GIL is held in every function here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "engine/engine.h"
+#include "gil.h"
+#include "handle.h"
+
+namespace engine_python {
+
+// The policy of the innermost open block for the engine, for as long as this object lives.
+class PolicyHere {
+ public:
+  explicit PolicyHere(const StatePtr& state);
+
+ private:
+  std::unique_ptr<engine::PolicyScope> scope_;
+};
+
+// The policy that `name` and `parameters` say; UsageError, which says what is allowed.
+engine::PolicyChoice ChoiceFrom(nanobind::handle name, nanobind::handle parameters);
+
+// A copy of the current context, for a body.
+PyRef CopyContext();
+// While it lives, the thread is in a context that CopyContext made; the scopes and policy blocks of whoever pushed are
+// not open in it. The first form takes the context and drops it in the end. The second one enters a copy, because several
+// bodies may run in it at once.
+class ContextScope {
+ public:
+  explicit ContextScope(PyRef* context);
+  explicit ContextScope(const PyRef& context);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+
+ private:
+  void Enter();
+  PyRef context_;
+};
+
+void BindPolicy(nanobind::module_& m, nanobind::class_<PyEngine>& cls);
+
+}  // namespace engine_python

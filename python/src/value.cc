@@ -1,0 +1,192 @@
+#include "value.h"
+
+#include <structmember.h>
+
+#include <cstddef>
+#include <new>
+
+#include "bindings.h"
+#include "failure.h"
+#include "run.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+
+PyTypeObject* value_class = nullptr;
+
+namespace {
+
+PyTypeObject* base = nullptr;
+PyObject* missing = nullptr;
+
+void Construct(ValueObject* self) {
+  self->weak = self->data = self->run = self->shares = nullptr;
+  self->output = 0;
+  ::new (&self->var) engine::Var;
+  ::new (&self->engine) std::weak_ptr<EngineState>;
+}
+
+PyObject* New(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self) Construct(AsValue(self));
+  return self;
+}
+
+// Value(data, var)
+int Init(PyObject* object, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"data", "var", nullptr};
+  PyObject *data = nullptr, *var = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO", const_cast<char**>(names), &data, &var)) return -1;
+  ValueObject* self = AsValue(object);
+  if (var && var != Py_None) {
+    if (!nb::isinstance<PyVar>(var)) {
+      PyErr_Format(PyExc_TypeError, "Value: var is a %s; a Var is expected", Py_TYPE(var)->tp_name);
+      return -1;
+    }
+    const auto& from = *nb::inst_ptr<PyVar>(var);
+    self->var = from.var;
+    self->engine = from.engine;
+  }
+  if (data) SetData(self, data);
+  return 0;
+}
+
+int Traverse(PyObject* object, visitproc visit, void* arg) {
+  ValueObject* self = AsValue(object);
+  Py_VISIT(self->data);
+  Py_VISIT(self->run);
+  Py_VISIT(self->shares);
+  Py_VISIT(Py_TYPE(object));
+  return 0;
+}
+
+int Clear(PyObject* object) {
+  ValueObject* self = AsValue(object);
+  Py_CLEAR(self->data);
+  Py_CLEAR(self->run);
+  Py_CLEAR(self->shares);
+  return 0;
+}
+
+void Dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  ValueObject* self = AsValue(object);
+  PyTypeObject* type = Py_TYPE(object);
+  if (self->weak) PyObject_ClearWeakRefs(object);
+  Clear(object);
+  self->var.~Var();
+  self->engine.~weak_ptr();
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* GetVar(PyObject* object, void*) {
+  try {
+    return nb::cast(PyVar{AsValue(object)->var, AsValue(object)->engine}).release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
+PyObject* GetData(PyObject* object, void*) { return DataOf(AsValue(object)); }
+int PutData(PyObject* object, PyObject* data, void*) {
+  SetData(AsValue(object), data);
+  return 0;
+}
+
+PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ValueObject, weak), READONLY, nullptr},
+    {"_shares", T_OBJECT, offsetof(ValueObject, shares), 0, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+PyGetSetDef getset[] = {
+    {"var", &GetVar, nullptr, "The Var that orders the ops on the data.", nullptr},
+    {"_data", &GetData, &PutData, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyMethodDef methods[] = {
+    {"__class_getitem__", &Py_GenericAlias, METH_O | METH_CLASS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+template <class F>
+void* Slot(F* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+void SetValueClass(PyTypeObject* type) {
+  Py_INCREF(type);
+  value_class = type;
+}
+PyTypeObject* ValueBase() { return base; }
+PyObject* Missing() { return missing; }
+
+PyObject* NewValue(engine::Var var, const std::weak_ptr<EngineState>& engine) {
+  PyObject* made = value_class->tp_alloc(value_class, 0);
+  if (!made) throw nb::python_error();
+  Construct(AsValue(made));
+  AsValue(made)->var = std::move(var);
+  AsValue(made)->engine = engine;
+  return made;
+}
+
+PyObject* DataOf(ValueObject* value) {
+  if (value->run) {
+    auto* run = nb::inst_ptr<PyRun>(value->run);
+    if (engine::Value* output = run->run.Settled(value->output)) {
+      value->data = Py_NewRef(output->Get<PyRef>().get());
+      Py_CLEAR(value->run);
+    }
+  }
+  return Py_NewRef(value->data ? value->data : missing);
+}
+
+void AddVars(PyObject* value, std::vector<engine::Var>* vars) {
+  ValueObject* const self = AsValue(value);
+  if (!self->var)
+    RaiseError(
+        "UsageError",
+        "a value of a function that is being recorded was given to an op outside of it: it has no data; call the "
+        "recorded function, and use what that returns");
+  vars->push_back(self->var);
+  if (!self->shares) return;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shares); ++i) AddVars(PyTuple_GET_ITEM(self->shares, i), vars);
+}
+
+void SetData(ValueObject* value, PyObject* data) {
+  PyObject* before = std::exchange(value->data, Py_XNewRef(data));
+  Py_CLEAR(value->run);
+  Py_XDECREF(before);
+}
+
+void BindValue(nb::module_& m) {
+  PyType_Slot slots[] = {
+      {Py_tp_new, Slot(&New)},
+      {Py_tp_init, Slot(&Init)},
+      {Py_tp_dealloc, Slot(&Dealloc)},
+      {Py_tp_traverse, Slot(&Traverse)},
+      {Py_tp_clear, Slot(&Clear)},
+      {Py_tp_members, members},
+      {Py_tp_getset, getset},
+      {Py_tp_methods, methods},
+      {0, nullptr},
+  };
+  PyType_Spec spec{"engine._core.ValueBase", sizeof(ValueObject), 0,
+                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+  PyObject* type = PyType_FromSpec(&spec);
+  if (!type) throw nb::python_error();
+  base = reinterpret_cast<PyTypeObject*>(type);
+  m.attr("ValueBase") = nb::steal(type);
+  m.def(
+      "_set_value_class",
+      [](nb::handle cls, nb::handle none) {
+        SetValueClass(reinterpret_cast<PyTypeObject*>(cls.ptr()));
+        missing = Py_NewRef(none.ptr());
+      },
+      nb::arg("cls"), nb::arg("missing"));
+}
+
+}  // namespace engine_python

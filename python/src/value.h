@@ -1,0 +1,52 @@
+// Value: data and the Var that orders the ops on it, as a Python object.
+//
+// It is a type of the C API and not of nanobind, because every call of an op makes one. `engine.Value` is its subclass in
+// Python, which adds what need not be fast.
+//
+// Threads:   the GIL guards the fields. `data` of a pending Value belongs to the op that makes it; read it after a wait for
+//            the Var, or in an op that names the Var.
+// Ownership: a Value has its data, or the run whose output it is. Ops that were pushed keep their Values.
+// Errors:    DataOf raises UsageError for a recorded value, which has no data.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <vector>
+
+#include "handle.h"
+
+namespace engine_python {
+
+struct ValueObject {
+  PyObject ob_base;
+  PyObject* weak;    // list of weak references
+  PyObject* data;    // null: not made yet, or still in `run`
+  PyObject* run;     // the Run whose output it is, until somebody looks at it; or null
+  PyObject* shares;  // the Values with whose memory it was declared to share its own, a tuple; or null
+  uint32_t output;   // of `run`
+  engine::Var var;   // null: a recorded value
+  std::weak_ptr<EngineState> engine;
+};
+
+// Sets the class of the Values that calls make: engine.Value.
+void SetValueClass(PyTypeObject* type);
+extern PyTypeObject* value_class;
+PyTypeObject* ValueBase();  // made at import
+inline bool IsValue(PyObject* object) {
+  return Py_TYPE(object) == value_class || PyObject_TypeCheck(object, ValueBase());
+}
+inline ValueObject* AsValue(PyObject* object) { return reinterpret_cast<ValueObject*>(object); }
+
+// A Value without data, for an op that was or will be pushed.
+PyObject* NewValue(engine::Var var, const std::weak_ptr<EngineState>& engine);
+// A new reference to the data; that of engine.MISSING where there is none. The Var's order is the caller's matter.
+PyObject* DataOf(ValueObject* value);
+void SetData(ValueObject* value, PyObject* data);
+// Adds the Vars that an op on the Value names: its own, and those of the Values with which it was declared to share its
+// memory. UsageError for a recorded value.
+void AddVars(PyObject* value, std::vector<engine::Var>* vars);
+// engine.MISSING: stands for data that were never made, because the op that should have made them failed.
+PyObject* Missing();
+
+}  // namespace engine_python

@@ -1,0 +1,120 @@
+"""A program in plain Python: the meaning that the engine has to have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .programs import Program, Recorded, Step
+
+
+class Failed(Exception):
+    """What ops raise; ``args``: the array's first number, which says where it came from."""
+
+
+def add(x, y, number):
+    return x + y + number
+
+
+def mul(x, y, number):
+    return (x * y + number) % 1009
+
+
+def maybe(x, y, number):
+    if (x[0] + number) % 4 == 0:
+        raise Failed(int(x[0]))
+    return x - y
+
+
+def whole(x, y, number):
+    return x
+
+
+def back(x, y, number):
+    return x[::-1]
+
+
+def same(x, y, number):
+    return x.reshape(2, 2).T.reshape(-1) if number > 2 else np.frombuffer(memoryview(np.ascontiguousarray(x)), x.dtype)
+
+
+def nested(x, y, number):
+    return [x[:], {"y": y}][0]
+
+
+def two(x, y):
+    return x, x[::-1]
+
+
+def update(w, x, number):
+    if (x[0] + number) % 7 == 0:
+        raise Failed(int(x[0]))
+    w *= number
+    w += x
+    w %= 1009
+
+
+FUNCTIONS = {"add": add, "mul": mul, "maybe": maybe, "whole": whole, "back": back, "same": same, "nested": nested}
+
+
+class Cell:
+    """A value: its data, and whether it has failed. A failed one may still have data, which clear shows again."""
+
+    def __init__(self, data: np.ndarray | None, failed: bool = False) -> None:
+        self.data, self.failed = data, failed
+
+
+def _made(do: str, x: Cell, y: Cell, number: int) -> Cell:
+    if x.failed or y.failed:
+        return Cell(None, True)
+    try:
+        return Cell(np.array(FUNCTIONS[do](x.data, y.data, number)))
+    except Failed:
+        return Cell(None, True)
+
+
+def _update(w: Cell, x: Cell, number: int) -> None:
+    if w.failed or x.failed:
+        w.failed = True
+        return
+    try:
+        update(w.data, x.data if x is not w else x.data.copy(), number)
+    except Failed:
+        w.failed = True
+
+
+def _call(function: Recorded, given: list[Cell], values: list[Cell]) -> list[Cell]:
+    local = [*given, *(values[state] for state in function.states)]
+    for step in function.steps:
+        if step.do == "update":
+            _update(local[step.args[0]], local[step.args[1]], step.number)
+        else:
+            local.append(_made(step.do, local[step.args[0]], local[step.args[1]], step.number))
+    return [local[number] for number in function.returned]
+
+
+def run(program: Program) -> list[Cell]:
+    values = [Cell(np.array(data)) for data in program.start]
+    for step in program.steps:
+        _step(program, step, values)
+    return values
+
+
+def _step(program: Program, step: Step, values: list[Cell]) -> None:
+    if step.do.startswith("call"):
+        function = program.functions[step.args[0]]
+        given = [values[a] for a in step.args[1:]]
+        if step.do == "call":
+            given = [Cell(np.arange(4) + a) for a in step.args[1:]]
+        values += _call(function, given, values)
+    elif step.do == "update":
+        _update(values[step.args[0]], values[step.args[1]], step.number)
+    elif step.do == "overwrite":
+        values[step.args[0]].data, values[step.args[0]].failed = np.full(4, step.number), False
+    elif step.do == "clear":
+        values[step.args[0]].failed = values[step.args[0]].data is None
+    elif step.do == "two":
+        x, y = (values[a] for a in step.args)
+        bad = x.failed or y.failed
+        values += [Cell(None, True) if bad else Cell(np.array(part)) for part in (two(x.data, y.data) if not bad else (0, 0))]
+    elif step.do != "look":
+        values.append(_made(step.do, values[step.args[0]], values[step.args[1]], step.number))

@@ -1,0 +1,86 @@
+"""Programs: made from a number, the same each time."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+OPS = ("add", "mul", "maybe", "whole", "back", "same", "nested")  # of one or two arrays; see plain.FUNCTIONS
+POLICIES = ("threaded", "threaded", "inline", "naive", "cost_model")
+
+
+class Step(NamedTuple):
+    """``do``: what; ``args``: numbers of values, or of locals in a recorded function; ``number``: a constant."""
+
+    do: str
+    args: tuple[int, ...]
+    number: int = 0
+
+
+class Recorded(NamedTuple):
+    """A recorded function: its first ``arguments`` locals are its arguments, then come ``states``, numbers of values."""
+
+    arguments: int
+    states: tuple[int, ...]
+    steps: tuple[Step, ...]
+    returned: tuple[int, ...]
+
+
+class Program(NamedTuple):
+    seed: int
+    policy: str
+    bulk: int
+    start: tuple[tuple[int, ...], ...]  # the values that are there at the beginning
+    functions: tuple[Recorded, ...]
+    steps: tuple[Step, ...]
+
+
+def _function(rng: random.Random, values: int) -> Recorded:
+    arguments = rng.randint(1, 2)
+    states = tuple(rng.sample(range(values), rng.randint(0, min(2, values))))
+    locals_, steps, made = arguments + len(states), [], []
+    for _ in range(rng.randint(1, 6)):
+        if (made or states) and rng.random() < 0.25:
+            target = rng.choice([*made, *range(arguments, arguments + len(states))])
+            steps.append(Step("update", (target, rng.randrange(locals_)), rng.randint(1, 3)))
+            continue
+        do = rng.choice(OPS)
+        steps.append(Step(do, (rng.randrange(locals_), rng.randrange(locals_)), rng.randint(1, 5)))
+        made.append(locals_)
+        locals_ += 1
+    if not made:
+        steps.append(Step("add", (0, 0), 1))
+        made.append(locals_)
+    returned = tuple(rng.sample(made, rng.randint(1, min(3, len(made)))))
+    return Recorded(arguments, states, tuple(steps), returned)
+
+
+def make(seed: int) -> Program:
+    rng = random.Random(seed)
+    values = rng.randint(2, 4)
+    start = tuple(tuple(rng.randint(0, 9) for _ in range(4)) for _ in range(values))
+    functions = tuple(_function(rng, values) for _ in range(rng.randint(0, 2)))
+    steps, count = [], values
+    for _ in range(rng.randint(3, 14)):
+        pick = rng.random()
+        a, b = rng.randrange(count), rng.randrange(count)
+        if functions and pick < 0.3:
+            which = rng.randrange(len(functions))
+            args = tuple(rng.randrange(count) for _ in range(functions[which].arguments))
+            steps.append(Step("call" if rng.random() < 0.6 else "call with values", (which, *args)))
+            count += len(functions[which].returned)
+        elif pick < 0.45:
+            steps.append(Step("update", (a, b), rng.randint(1, 3)))
+        elif pick < 0.5:
+            steps.append(Step("overwrite", (a,), rng.randint(0, 9)))
+        elif pick < 0.54:
+            steps.append(Step("look", (a,)))
+        elif pick < 0.58:
+            steps.append(Step("clear", (rng.randrange(values),)))
+        elif pick < 0.68:
+            steps.append(Step("two", (a, b)))
+            count += 2
+        else:
+            steps.append(Step(rng.choice(OPS), (a, b), rng.randint(1, 5)))
+            count += 1
+    return Program(seed, rng.choice(POLICIES), rng.choice((0, 0, 4)), start, functions, tuple(steps))

@@ -1,0 +1,160 @@
+"""What users of concurrent.futures expect of Values, and the executor."""
+
+import asyncio
+import concurrent.futures
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import engine
+from conftest import PATIENCE
+
+
+@engine.op
+def double(x):
+    return x * 2
+
+
+@engine.op
+def bad(x):
+    raise KeyError(x)
+
+
+def test_done_and_exception(gate):
+    slow = engine.op(lambda: (gate(), 3)[1])
+    v = slow()
+    assert not v.done() and "pending" in repr(v)
+    with pytest.raises(TimeoutError):
+        v.exception(0.01)
+    gate.open()
+    assert v.exception(PATIENCE) is None and v.done() and v.result() == 3 and repr(v).endswith(": 3>")
+    failed = bad(1)
+    error = failed.exception(PATIENCE)
+    assert isinstance(error, KeyError) and error.__notes__ and failed.done() and "failed, KeyError" in repr(failed)
+
+
+def test_done_callbacks_come_after_the_op_also_if_it_fails():
+    seen = []
+    for v in (double(2), bad(1)):
+        v.add_done_callback(lambda v: seen.append((v.done(), v.exception() is None)))
+        v.wait if v.exception() else v.get()
+    try:
+        engine.wait_all()
+    except KeyError:
+        pass
+    engine.wait_all()
+    assert sorted(seen) == [(True, False), (True, True)]
+
+
+def test_as_completed_gives_what_is_there_first(gate):
+    slow, soon = engine.op(lambda: (gate(), "slow")[1])(), engine.op(lambda: "soon")()
+    values = engine.as_completed([slow, soon], timeout=PATIENCE)
+    assert next(values).get() == "soon"
+    gate.open()
+    assert next(values).get() == "slow" and list(values) == []
+    failed = bad(1)
+    assert list(engine.as_completed([failed])) == [failed]
+    never = engine.op(lambda: threading.Event().wait(0.3))()
+    with pytest.raises(TimeoutError, match="1 of 1"):
+        list(engine.as_completed([never], timeout=0.01))
+
+
+def test_map_keeps_the_order_and_bounds_what_runs_ahead():
+    begun = []
+
+    def work(x):
+        begun.append(x)
+        return x * x
+
+    results = engine.map(work, range(100), ahead=5)
+    assert next(results) == 0
+    engine.wait_all()
+    assert len(begun) <= 7
+    assert list(results) == [x * x for x in range(1, 100)]
+    assert list(engine.map(lambda a, b: a + b, [1, 2], [3, 4])) == [4, 6]
+    with pytest.raises(KeyError):
+        list(engine.map(bad, [1]))
+
+
+def test_the_executor():
+    with engine.Executor() as pool:
+        assert isinstance(pool, concurrent.futures.Executor)
+        assert pool.submit(pow, 2, 10).result(PATIENCE) == 1024
+        assert list(pool.map(lambda x: x + 1, range(5))) == [1, 2, 3, 4, 5]
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 / 0).result(PATIENCE)
+    with pytest.raises(RuntimeError):
+        pool.submit(print)
+
+
+def test_a_future_that_is_cancelled_never_runs(gate):
+    with engine.Engine(workers=1) as eng:
+        pool, ran = engine.Executor(eng), []
+        pool.submit(gate)
+        gate.wait_until_entered()
+        future = pool.submit(ran.append, 1)
+        assert future.cancel()
+        gate.open()
+        pool.shutdown()
+    assert ran == []
+
+
+def test_asyncio_takes_the_executor():
+    async def main():
+        return await asyncio.get_running_loop().run_in_executor(engine.Executor(), pow, 2, 3)
+
+    assert asyncio.run(main()) == 8
+
+
+def test_operators_indexing_and_ufuncs_are_ops():
+    x = engine.value(np.arange(4.0))
+    assert (1 + x * 2 - x / 2)[1].get() == 2.5
+    assert (-x)[-1].get() == -3 and abs(-x).get().tolist() == [0, 1, 2, 3]
+    assert (x @ x).get() == 14 and (np.ones(4) * x).get().tolist() == [0, 1, 2, 3]
+    assert isinstance(np.sqrt(x), engine.Value) and np.sqrt(x).get()[1] == 1
+    assert np.add.reduce(x).get() == 6
+    with pytest.raises(TypeError):
+        list(x)
+
+
+def test_dlpack_goes_both_ways():
+    x = engine.value(np.arange(4.0))
+    assert np.from_dlpack(x).tolist() == [0, 1, 2, 3]
+    torch = pytest.importorskip("torch")
+    assert torch.from_dlpack(x).tolist() == torch.as_tensor(x).tolist() == [0, 1, 2, 3]
+
+
+def test_wait_to_write_waits_for_readers(gate):
+    x = engine.value(np.ones(1))
+    engine.op(lambda x: gate())(x)
+    gate.wait_until_entered()
+    gate.open()
+    x.wait_to_write()
+
+
+def test_copies_and_pickles():
+    v = double(np.ones(1))
+    assert copy.copy(v).get().tolist() == [2]
+    deep = copy.deepcopy(v)
+    assert deep.get().tolist() == [2] and deep.get() is not v.get()
+    with pytest.raises(TypeError, match="pickle its data"):
+        pickle.dumps(v)
+
+
+def test_an_op_that_always_runs_gets_missing_for_what_failed():
+    see = engine.op(lambda x, y: (x is engine.MISSING, y), run_always=True)
+    assert see(bad(1), double(2)).get() == (True, 4)
+    assert not engine.MISSING
+
+
+def test_overwrite_is_ordered_and_clears_errors():
+    v = bad(1)
+    with pytest.raises(KeyError):
+        v.get()
+    v.overwrite(3)
+    assert double(v).get() == 6
+    with pytest.raises(TypeError):
+        v.overwrite(v)

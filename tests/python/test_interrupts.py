@@ -1,0 +1,92 @@
+"""Ctrl-C ends what the main thread does, wherever it is: in a push that waits for room, in an op that runs inside a push,
+at any moment of a recording."""
+
+import pytest
+
+INTERRUPT = """
+    import signal, time, itertools
+    def soon(seconds=0.05):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    def interrupt(*_):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, interrupt)
+"""
+
+
+def test_a_push_that_waits_for_room_can_be_interrupted(run_python):
+    ended = run_python(
+        INTERRUPT
+        + """
+    engine.init(workers=1, max_pending=4)
+    gate = threading.Event()
+    engine.push(gate.wait)
+    soon()
+    pushed = 0
+    try:
+        for pushed in range(1000):
+            engine.push(lambda: None)
+    except KeyboardInterrupt:
+        print("interrupted", pushed < 10)
+    gate.set()
+    engine.wait_all()
+    """
+    )
+    assert ended.out == "interrupted True\n", ended
+
+
+@pytest.mark.parametrize("policy", ["inline", "naive"])
+def test_an_op_inside_its_push_can_be_interrupted_and_the_program_hears_of_it(run_python, policy):
+    ended = run_python(
+        INTERRUPT
+        + f"""
+    engine.set_policy("{policy}")
+    x = engine.value(1)
+    slow = engine.op(lambda x: [time.sleep(0.01) for _ in range(10)])
+    soon()
+    try:
+        for number in range(100):
+            slow(x)
+        print("went on")
+    except KeyboardInterrupt:
+        print("interrupted")
+    try:
+        engine.wait_all()
+    except KeyboardInterrupt:
+        pass
+    sys.stdout.flush()
+    os._exit(0)
+    """
+    )
+    assert ended.out == "interrupted\n", ended
+
+
+def test_a_recording_that_is_interrupted_leaves_nothing_behind(run_python):
+    ended = run_python(
+        INTERRUPT
+        + """
+    double = engine.op(lambda x: x + x)
+    def body(x):
+        for _ in range(20):
+            x = double(x)
+        return x
+    wrong = hits = 0
+    for i in range(300):
+        soon(0.00002 * (i % 60) + 0.00001)
+        try:
+            engine.hybridize(body)(1)
+            with engine.bulk(4), engine.policy("inline"):
+                double(1)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            hits += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            wrong += type(double(1)).__name__ != "Value" or engine.default().policy[0] != "threaded"
+        except KeyboardInterrupt:
+            pass
+    engine.set_bulk_size(0)
+    print(wrong, hits > 20)
+    """,
+        timeout=100,
+    )
+    assert ended.out == "0 True\n", ended

@@ -1,0 +1,239 @@
+"""Nothing is kept for ever: not what a failed op was given, not threads of a failed pipeline, not objects that reach
+themselves through the engine."""
+
+import asyncio
+import gc
+import threading
+import time
+import traceback
+import weakref
+
+import pytest
+
+import engine
+from conftest import PATIENCE
+
+
+class Big:
+    """Stands for data that must go."""
+
+    alive = weakref.WeakSet()
+
+    def __init__(self):
+        Big.alive.add(self)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    Big.alive.clear()
+    yield
+    gone()
+
+
+def gone():
+    try:
+        engine.wait_all(PATIENCE)
+    except Exception:
+        pass
+    for _ in range(200):
+        engine.push(lambda: None)
+        engine.wait_all(PATIENCE)
+        gc.collect()
+        if not Big.alive:
+            return
+        time.sleep(0.01)  # a producer thread may be about to end
+    pytest.fail(f"{len(Big.alive)} objects are still alive")
+
+
+@engine.op
+def fail(x, *more):
+    local = x  # noqa: F841
+    raise ValueError("no")
+
+
+@engine.op
+def same(x):
+    return 1
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_failed_op_keeps_none_of_its_arguments(waited):
+    values = [fail(Big(), engine.value(Big())) for _ in range(20)]
+    skipped = [same([v, Big()]) for v in values]
+    if waited:
+        for v in (*values, *skipped):
+            with pytest.raises(ValueError):
+                v.get()
+    engine.describe_pending()
+    try:
+        engine.wait_all()
+    except ValueError:
+        pass
+    gone()
+    assert all(v.done() for v in values)  # the failed Values are still here
+
+
+def test_a_failed_push_keeps_nothing_of_its_closure():
+    kept = []
+    for _ in range(20):
+        v, big = engine.Var("v"), Big()
+
+        def body(v=v, big=big):
+            inner = [v, big]  # noqa: F841
+            raise KeyError("no")
+
+        engine.push(body, writes=[v])
+        kept.append(v)
+        del body, big
+    gone()
+    for v in kept:
+        with pytest.raises(KeyError):
+            v.wait()
+
+
+def test_a_failed_op_that_reaches_its_own_var_goes():
+    for _ in range(20):
+        big, cell = Big(), {}
+
+        @engine.op
+        def body():
+            raise KeyError(str(bool(cell and big)))
+
+        cell["result"] = body()
+        with pytest.raises(KeyError):
+            cell["result"].get()
+        del body, big, cell
+    gone()
+
+
+def test_an_awaited_failure_keeps_nothing():
+    async def main():
+        for _ in range(10):
+            with pytest.raises(ValueError):
+                await fail(Big())
+
+    asyncio.run(main())
+    gone()
+
+
+def test_a_failing_run_keeps_nothing():
+    step = engine.hybridize(lambda x: fail(x))
+    for _ in range(10):
+        with pytest.raises(ValueError):
+            step(Big()).get()
+    gone()
+
+
+def test_causes_and_contexts_keep_nothing_and_are_still_shown():
+    @engine.op
+    def chained(x):
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ValueError("outer") from inner
+
+    v = chained(Big())
+    with pytest.raises(ValueError, match="outer") as error:
+        v.get()
+    assert isinstance(error.value.__cause__, KeyError)
+    text = "".join(traceback.format_exception(error.value))
+    assert 'raise KeyError("inner")' in text and 'raise ValueError("outer")' in text
+    del error
+    gone()
+    assert v.done()
+
+
+def test_a_failed_stage_keeps_nothing():
+    def read():
+        yield Big()
+        big = Big()  # noqa: F841
+        raise ValueError("no more")
+
+    stage = engine.data.staged(read())
+    stage.take(PATIENCE)
+    with pytest.raises(ValueError):
+        stage.take(PATIENCE)
+    gone()
+
+
+def test_threads_of_a_pipeline_end_when_its_outer_stage_fails():
+    def bad(x):
+        raise ValueError("no")
+
+    before = threading.active_count()
+    for _ in range(10):
+        inner = engine.data.staged(iter(range(1000)), capacity=2)
+        outer = engine.data.staged(lambda x: bad(x), {"x": inner})
+        with pytest.raises(ValueError):
+            outer.take(PATIENCE)
+        del inner, outer
+    for _ in range(500):
+        gc.collect()
+        if threading.active_count() <= before:
+            break
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+def test_a_method_op_does_not_keep_its_object():
+    class Model(Big):
+        @engine.op
+        def run(self, x):
+            return x
+
+        @engine.op
+        def broken(self):
+            raise ValueError("no")
+
+    for _ in range(5):
+        model = Model()
+        model.last = model.run(engine.value(1))
+        model.worst = model.broken()
+        del model
+    gone()
+
+
+def test_a_hybridized_bound_method_does_not_keep_its_object():
+    class Model(Big):
+        def __init__(self):
+            super().__init__()
+            self.w = engine.value([1])
+            self.step = engine.hybridize(self._step)
+
+        @engine.op
+        def add(self, x):
+            return x
+
+        def _step(self, x):
+            return same(self.add(x))
+
+    for _ in range(5):
+        assert Model().step(1).get() == 1
+    gone()
+
+
+def test_a_stage_on_self_does_not_keep_its_object():
+    class Reader(Big):
+        def __init__(self):
+            super().__init__()
+            self.stage = engine.data.staged(self.read)
+
+        def read(self):
+            return 1
+
+    for _ in range(5):
+        assert Reader().stage.take(PATIENCE) == 1
+    gone()
+
+
+def test_new_names_are_not_kept_for_ever():
+    import resource
+
+    for i in range(20_000):
+        engine.Var(f"name {i}")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for i in range(100_000):
+        engine.Var(f"other name {i} {'x' * 100}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 6000  # KiB
+
+

@@ -1,0 +1,31 @@
+"""A thousand random programs mean the same through the engine as in plain Python (oracle/README.md)."""
+
+import random
+
+import pytest
+
+import engine
+from oracle import engaged, plain, programs, run
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_random_programs_mean_what_they_mean_in_plain_python(rng, workers):
+    count = run.Count(rng.getrandbits(40), 334, None)
+    run.run(count, 2, workers)
+    assert count.wrong == []
+
+
+def test_random_programs_leave_nothing_behind():
+    assert run.leaks() == 0
+
+
+def test_the_oracle_finds_a_wrong_result(monkeypatch):
+    monkeypatch.setattr(plain, "_update", lambda w, x, number: None)
+    with engine.Engine(workers=1, on_unobserved=lambda error: None) as on:
+        found = sum(engaged.differs(programs.make(seed), on) is not None for seed in range(60))
+    assert found > 10
+
+
+def test_a_program_is_made_from_its_number():
+    seed = random.randrange(1 << 40)
+    assert programs.make(seed) == programs.make(seed)
