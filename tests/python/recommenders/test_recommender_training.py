@@ -81,6 +81,20 @@ def test_gradients_of_tables_are_sparse_and_equal_the_dense_ones(files):
     assert torch.allclose(*grads, atol=1e-7)
 
 
+@pytest.mark.parametrize("way", ["plain", "smart_stage"])
+def test_a_step_compiled_for_the_engine_has_the_losses_of_the_eager_one(files, way):
+    from recommenders.steps import step_of
+
+    kind, data = MODELS["deepfm"], schema.criteo(SCALE)
+    found = []
+    for step in ("eager", "engine"):
+        torch.manual_seed(3)
+        trainer = Trainer(kind.make(data, False), data, kind.rate)
+        feed = Feed(way, trainer, File(files["criteo", "parquet"], data, 64, 0, 10), step=step_of(step, trainer))
+        found.append([float(loss) for loss in feed])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
 def test_auc_counts_pairs_and_a_half_for_equal_scores():
     scores, labels = torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0.0, 1.0, 0.0, 1.0])
     assert auc(scores, labels) == pytest.approx(3.5 / 4)
