@@ -2,7 +2,8 @@
 
 Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. `input_MODEL`: N steps fed in the way of
 --variant; `step_MODEL`: N steps on batches that lie in memory; `losses_MODEL`: the losses of the first N steps of a new
-model; `serve_MODEL_CLIENTS`: N requests of each client. What is warmed once stays: a process goes on where it was stopped."""
+model; `serve_MODEL_CLIENTS`: N requests of each client. What is warmed once stays: a process goes on where it was stopped.
+"""
 
 import argparse
 import ctypes
@@ -73,7 +74,9 @@ class Program:
     def feed(self, model: str, file: File) -> Feed:
         way = self.args.variant
         workers = int(way.removeprefix("loader")) if way.startswith("loader") else 0
-        return Feed("dataloader" if way.startswith("loader") else way, self.trainer(model, True), file, workers=workers)
+        return Feed(
+            "dataloader" if way.startswith("loader") else way, self.trainer(model, True), file, workers=workers
+        )
 
     def input(self, model: str, n: int) -> dict:
         """Steps from the file. For plain input, how long its two sides take."""
@@ -138,7 +141,9 @@ class Program:
 
         if model not in self.servers:
             trainer = self.trainer(model, False)
-            self.servers[model] = serving.Server(self.args.variant, trainer, next(iter(self.file(model))), self.args.data)
+            self.servers[model] = serving.Server(
+                self.args.variant, trainer, next(iter(self.file(model))), self.args.data
+            )
         return self.servers[model].asked(clients, n)
 
     def answer(self, case: str, n: int) -> dict:

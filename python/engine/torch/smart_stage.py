@@ -40,7 +40,9 @@ class SmartStage:
         self._step, self._skip = step, skip
         self.program = ahead.Program()
         # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
-        self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch")
+        self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith(
+            "engine.torch"
+        )
         self._mover = Mover(options.stage_subgraph_stream_id)
         self._on_cpu = options.stage_subgraph_on_cpu
         inter_op, self._intra_op = _threads_of(options)
@@ -158,7 +160,9 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
     """
     unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
     if unknown:
-        raise TypeError(f"smart_stage: '{unknown.pop()}' is unknown; skip and the fields of SmartStageOptions are allowed")
+        raise TypeError(
+            f"smart_stage: '{unknown.pop()}' is unknown; skip and the fields of SmartStageOptions are allowed"
+        )
     if not callable(step):
         raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
     if not isinstance(skip, int) or skip < 0:

@@ -1,6 +1,7 @@
 """The models learn; the ways to feed them do not change a loss; checkpoints resume at an exact batch."""
 
-from small_files import SCALE, files, one_thread  # noqa: F401 - fixtures  # isort: skip; skips the file where a package is missing
+# First: it skips the file where a package is missing.
+from small_files import SCALE, files, one_thread  # noqa: F401
 
 import math
 
@@ -122,5 +123,9 @@ def test_the_script_prints_what_came_of_it(files, capsys):
     assert train.main(["dlrm", "--data", str(files["criteo", "csv"]), "--scale", str(SCALE), "--batch", "64", "--steps", "8",
                        "--test", "3", "--explain"]) == 0  # fmt: skip
     told = capsys.readouterr().out
-    assert "dlrm: 8 steps, loss 0." in told and "malformed rows left out" in told and "ahead of the step: nan_to_num" in told
+    assert (
+        "dlrm: 8 steps, loss 0." in told
+        and "malformed rows left out" in told
+        and "ahead of the step: nan_to_num" in told
+    )
     assert train.main(["dssm", "--data", str(files["criteo", "csv"]), "--scale", str(SCALE)]) == 2
