@@ -119,7 +119,7 @@ class Suite:
                 told[name] = []
                 slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
             count = fixed or max(3, int(self.seconds / max(1e-4, slowest)))
-            for turn in range(self.rounds):
+            for turn in range(self.rounds if told else 0):
                 order = list(told)
                 for name in order[turn % len(order) :] + order[: turn % len(order)]:
                     told[name].append(runners[name].ask(case, count, TIMEOUT))

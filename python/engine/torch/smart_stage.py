@@ -53,7 +53,8 @@ class SmartStage:
         self._caller: int | None = None  # the thread that runs steps
         options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by this class
         self._engine = options.engine or engine.default()
-        model: Any = engine.value(None, name=f"{options.name or 'step'}.model", engine=self._engine)
+        # Stands for all that steps change. Nothing lies in it.
+        model: Any = engine.value([], name=f"{options.name or 'step'}.model", engine=self._engine)
         run_ahead = engine.op(name="what depends on the item alone")(self._ahead)
         run_step = engine.op(updates="model", outputs=1, name="the rest of the step")(self._rest)
         source = itertools.islice(iter(loader), skip, None) if skip else iter(loader)
