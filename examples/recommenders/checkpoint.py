@@ -25,6 +25,8 @@ def load(path: pathlib.Path, trainer: Trainer, about: dict[str, Any]) -> int:
     found = torch.load(path, weights_only=True)
     for name, value in about.items():
         if found["about"].get(name) != value:
-            raise ValueError(f"{path}: is of a training with {name} {found['about'].get(name)!r}; this one has {value!r}")
+            raise ValueError(
+                f"{path}: is of a training with {name} {found['about'].get(name)!r}; this one has {value!r}"
+            )
     trainer.load(found["trainer"])
     return int(found["position"])

@@ -38,7 +38,9 @@ class DIEN(Behaviour):
         super().__init__(data, sparse)
         self.extract, self.evolve = nn.GRU(STATE, STATE, batch_first=True), AUGRU()
         self.attention = Attention(2 * WIDTH, STATE)
-        self.auxiliary = nn.Sequential(nn.Linear(2 * STATE, 100), nn.Sigmoid(), nn.Linear(100, 50), nn.Sigmoid(), nn.Linear(50, 1))
+        self.auxiliary = nn.Sequential(
+            nn.Linear(2 * STATE, 100), nn.Sigmoid(), nn.Linear(100, 50), nn.Sigmoid(), nn.Linear(50, 1)
+        )
 
     def _logits(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         user, candidate, history, there = self.embedded(inputs)
@@ -60,7 +62,9 @@ class DIEN(Behaviour):
 
         def auxiliary(following: Tensor, clicked: float) -> Tensor:
             told = self.auxiliary(torch.cat([states[:, :-1], following[:, 1:]], -1)).squeeze(-1)
-            wrong = nn.functional.binary_cross_entropy_with_logits(told, torch.full_like(told, clicked), reduction="none")
+            wrong = nn.functional.binary_cross_entropy_with_logits(
+                told, torch.full_like(told, clicked), reduction="none"
+            )
             return (wrong * both).sum() / both.sum().clamp(min=1)
 
         return click_loss(logit, label) + auxiliary(history, 1.0) + auxiliary(not_clicked, 0.0)

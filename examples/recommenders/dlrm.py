@@ -24,7 +24,9 @@ class DLRM(nn.Module):
         self.bottom = dense([len(data.dense), 512, 256, 64, WIDTH], norm=True)
         vectors = 1 + len(self.names)
         pairs = vectors * (vectors - 1) // 2
-        self.top = nn.Sequential(dense([WIDTH + pairs if dot else WIDTH * vectors, 512, 256], norm=True), nn.Linear(256, 1))
+        self.top = nn.Sequential(
+            dense([WIDTH + pairs if dot else WIDTH * vectors, 512, 256], norm=True), nn.Linear(256, 1)
+        )
         rows, columns = torch.tril_indices(vectors, vectors, -1)
         self.register_buffer("pairs", rows * vectors + columns, persistent=False)
 

@@ -78,7 +78,9 @@ def flat(rng: np.random.Generator, data: schema.Dataset, rows: int) -> tuple[dic
     return made, opinion
 
 
-def sequences(rng: np.random.Generator, data: schema.Dataset, rows: int, unknown: float) -> tuple[dict[str, pa.Array], np.ndarray]:
+def sequences(
+    rng: np.random.Generator, data: schema.Dataset, rows: int, unknown: float
+) -> tuple[dict[str, pa.Array], np.ndarray]:
     """The columns of Amazon: users mostly click in a few categories, and the label is about the candidate's."""
     sizes = {column.name: column.cardinality for column in data.single}
 
@@ -142,7 +144,9 @@ def main() -> None:
     parser.add_argument("dataset", choices=["criteo", "taobao", "amazon"])
     parser.add_argument("path", type=pathlib.Path)
     parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--scale", type=float, default=0.01, help="of the real cardinalities above 100 (default: 0.01)")
+    parser.add_argument(
+        "--scale", type=float, default=0.01, help="of the real cardinalities above 100 (default: 0.01)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--malformed", type=float, default=0.0005)
     parser.add_argument("--unknown", type=float, default=0.001)

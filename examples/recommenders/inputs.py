@@ -27,7 +27,9 @@ AHEAD = 4  # items that may be ready before the step
 class File(IterableDataset):
     """The batches of a file, from batch ``start`` on. Each of several workers makes every so many-th."""
 
-    def __init__(self, path: pathlib.Path, data: Dataset, size: int, start: int = 0, limit: int | None = None) -> None:
+    def __init__(
+        self, path: pathlib.Path, data: Dataset, size: int, start: int = 0, limit: int | None = None
+    ) -> None:
         self.path, self.data, self.size, self.start, self.limit = path, data, size, start, limit
 
     def __iter__(self) -> Iterator[Batch]:
@@ -77,7 +79,9 @@ class Feed:
                     yield self.trainer.train(*prepared)
         else:
             on_cpu = self.way == "on_cpu"
-            with engine.torch.smart_stage(self.step, self.file, stage_subgraph_on_cpu=on_cpu, **self.options) as self.stage:
+            with engine.torch.smart_stage(
+                self.step, self.file, stage_subgraph_on_cpu=on_cpu, **self.options
+            ) as self.stage:
                 yield from self.stage
 
     def _made(self, raw: Any) -> Any:

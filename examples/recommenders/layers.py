@@ -54,7 +54,9 @@ class Attention(nn.Module):
     def __init__(self, query: int, width: int) -> None:
         super().__init__()
         self.query = nn.Sequential(nn.Linear(query, width), nn.PReLU())
-        self.score = nn.Sequential(nn.Linear(4 * width, 80), nn.Sigmoid(), nn.Linear(80, 40), nn.Sigmoid(), nn.Linear(40, 1))
+        self.score = nn.Sequential(
+            nn.Linear(4 * width, 80), nn.Sigmoid(), nn.Linear(80, 40), nn.Sigmoid(), nn.Linear(40, 1)
+        )
 
     def forward(self, candidate: Tensor, history: Tensor, there: Tensor) -> Tensor:
         query = self.query(candidate).unsqueeze(1).expand_as(history)

@@ -79,7 +79,9 @@ def good_rows(block: pa.Table, data: Dataset) -> pa.Table:
     return block if pc.all(good).as_py() else block.filter(good)
 
 
-def rows(path: pathlib.Path | str, data: Dataset, size: int, start: int = 0, step: int = 1, offset: int = 0) -> Iterator[Raw]:
+def rows(
+    path: pathlib.Path | str, data: Dataset, size: int, start: int = 0, step: int = 1, offset: int = 0
+) -> Iterator[Raw]:
     """The file in batches of ``size`` good rows; the rows that do not fill the last one are left out.
 
     ``start``: how many batches are left out, for a program that resumes. Of the others, every ``step``-th from
@@ -130,7 +132,9 @@ def convert(raw: Raw, data: Dataset) -> Batch:
     single = _keys([_strings(table, column, data) for column in data.single], data.single)
     lists = np.zeros((len(data.lists), size, data.length), np.int64)
     for i, column in enumerate(data.lists):
-        lists[i] = keys.padded(_strings(table, column, data), data.length, keys.numbers if column.vocabulary else keys.hashed)
+        lists[i] = keys.padded(
+            _strings(table, column, data), data.length, keys.numbers if column.vocabulary else keys.hashed
+        )
     unknown = _unknown(single, data.single) + _unknown(lists, data.lists)
     return Batch(label, dense, single.reshape(len(data.single), size), lists, raw.malformed, unknown)
 
@@ -142,8 +146,15 @@ def _strings(table: pa.Table, column: Column, data: Dataset) -> pa.Array:
 
 def _keys(strings: list[pa.Array], columns: tuple[Column, ...]) -> np.ndarray:
     """Keys of all columns in one go: one long call costs less than one for each column."""
-    by_kind = [(vocabulary, [s for s, c in zip(strings, columns) if c.vocabulary == vocabulary]) for vocabulary in (True, False)]
-    made = [(keys.numbers if vocabulary else keys.hashed)(pa.concat_arrays(found)) for vocabulary, found in by_kind if found]
+    by_kind = [
+        (vocabulary, [s for s, c in zip(strings, columns) if c.vocabulary == vocabulary])
+        for vocabulary in (True, False)
+    ]
+    made = [
+        (keys.numbers if vocabulary else keys.hashed)(pa.concat_arrays(found))
+        for vocabulary, found in by_kind
+        if found
+    ]
     assert len(made) == 1, "a data set has a vocabulary for all its columns, or for none"
     return made[0]
 

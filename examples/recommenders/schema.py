@@ -90,7 +90,16 @@ def amazon(scale: float = 0.01, length: int = 50) -> Dataset:
 
 def flights(scale: float = 1.0) -> Dataset:
     """Flights from New York in 2013, a real data set: more than 15 minutes late or not. Nothing in it is scaled."""
-    sizes = {"carrier": 16, "flight": 3844, "tailnum": 4044, "origin": 3, "dest": 105, "month": 12, "day": 31, "hour": 20}
+    sizes = {
+        "carrier": 16,
+        "flight": 3844,
+        "tailnum": 4044,
+        "origin": 3,
+        "dest": 105,
+        "month": 12,
+        "day": 31,
+        "hour": 20,
+    }
     return Dataset("flights", "arr_delay", ("sched_dep_time", "sched_arr_time", "distance", "hour", "minute", "month"),
                    _hashed(sizes, 1.0, 10_000), label_above=15, binary=False)  # fmt: skip
 

@@ -6,19 +6,17 @@ from typing import Any, Callable
 
 import torch
 
+import engine.torch
+
 from .training import Trainer
 
 STEPS = ("eager", "inductor", "engine")
 
 
-class NotThere(RuntimeError):
-    """A way to run steps that this installation lacks."""
-
-
 def step_of(way: str, trainer: Trainer, **options: Any) -> Callable[[Any], Any]:
     """The step of the trainer. What prepares the batch stays eager, so that a stage can run it ahead.
 
-    ``options``: of ``engine.torch.compile_step``. NotThere if this installation has no such function.
+    ``options``: of ``engine.torch.compile_step``.
     """
     if way == "eager":
         return trainer.step
@@ -30,18 +28,11 @@ def step_of(way: str, trainer: Trainer, **options: Any) -> Callable[[Any], Any]:
 
         run: Callable[..., Any] = loss_and_step
     elif way == "engine":
-        import engine.torch
-
-        compile_step = getattr(engine.torch, "compile_step", None)
-        if compile_step is None:
-            raise NotThere("engine.torch has no compile_step here")
-        run = compile_step(trainer.train, **({"options": options} if options else {}))
+        run = engine.torch.compile_step(trainer.train, options=options)
     else:
         raise ValueError(f"step '{way}' is unknown; {', '.join(STEPS)} are allowed")
 
     def step(batch: Any) -> Any:
-        from engine.torch import plain
-
-        return run(*plain(trainer.prepare(batch)))
+        return run(*engine.torch.plain(trainer.prepare(batch)))  # a compiled function wants plain tensors
 
     return step

@@ -48,7 +48,9 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1000, help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--explain", action="store_true", help="print what ran ahead, and why the rest did not")
-    parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path(".cache"), help="where the flights are kept")
+    parser.add_argument(
+        "--cache", type=pathlib.Path, default=pathlib.Path(".cache"), help="where the flights are kept"
+    )
     args = parser.parse_args(given)
     if args.resume and not args.checkpoint:
         parser.error("--resume needs --checkpoint")

@@ -20,14 +20,18 @@ def tensors(batch: Batch) -> Batch:
 class Trainer:
     """Trains ``model`` on ``device``. Tables with sparse gradients get SparseAdam, everything else gets Adam."""
 
-    def __init__(self, model: torch.nn.Module, data: Dataset, rate: float, device: str = "cpu", sgd: bool = False) -> None:
+    def __init__(
+        self, model: torch.nn.Module, data: Dataset, rate: float, device: str = "cpu", sgd: bool = False
+    ) -> None:
         self.model, self.device = model.to(device), torch.device(device)
         self.vocabulary = bool(data.columns) and data.columns[0].vocabulary
         # Made once: a stage runs a call ahead only if its other tensors are the same ones in each step.
         self.buckets = torch.tensor([column.buckets for column in data.single])[:, None]
         self.list_buckets = torch.tensor([column.buckets for column in data.lists])[:, None, None]
         self.spread, self.list_spread = self.buckets - 1, self.list_buckets - 1
-        of_tables = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) and m.sparse for p in m.parameters()}
+        of_tables = {
+            id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) and m.sparse for p in m.parameters()
+        }
         sparse = [p for p in model.parameters() if id(p) in of_tables]
         rest = [p for p in model.parameters() if id(p) not in of_tables]
         if sgd:
@@ -73,7 +77,11 @@ class Trainer:
             self.model.train()
 
     def state(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers], "rng": torch.get_rng_state()}
+        return {
+            "model": self.model.state_dict(),
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "rng": torch.get_rng_state(),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Continues from what ``state`` returned."""

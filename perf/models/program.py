@@ -2,7 +2,8 @@
 
 Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. `input_MODEL`: N steps fed in the way of
 --variant; `step_MODEL`: N steps on batches that lie in memory; `losses_MODEL`: the losses of the first N steps of a new
-model; `serve_MODEL_CLIENTS`: N requests of each client. What is warmed once stays: a process goes on where it was stopped."""
+model; `serve_MODEL_CLIENTS`: N requests of each client. What is warmed once stays: a process goes on where it was stopped.
+"""
 
 import argparse
 import ctypes
@@ -24,7 +25,7 @@ from published import CASES  # noqa: E402
 from recommenders import generate, schema  # noqa: E402
 from recommenders.inputs import Feed, File  # noqa: E402
 from recommenders.models import MODELS  # noqa: E402
-from recommenders.steps import NotThere, step_of  # noqa: E402
+from recommenders.steps import step_of  # noqa: E402
 from recommenders.training import Trainer  # noqa: E402
 
 SCALE = 0.01
@@ -73,7 +74,9 @@ class Program:
     def feed(self, model: str, file: File) -> Feed:
         way = self.args.variant
         workers = int(way.removeprefix("loader")) if way.startswith("loader") else 0
-        return Feed("dataloader" if way.startswith("loader") else way, self.trainer(model, True), file, workers=workers)
+        return Feed(
+            "dataloader" if way.startswith("loader") else way, self.trainer(model, True), file, workers=workers
+        )
 
     def input(self, model: str, n: int) -> dict:
         """Steps from the file. For plain input, how long its two sides take."""
@@ -138,7 +141,9 @@ class Program:
 
         if model not in self.servers:
             trainer = self.trainer(model, False)
-            self.servers[model] = serving.Server(self.args.variant, trainer, next(iter(self.file(model))), self.args.data)
+            self.servers[model] = serving.Server(
+                self.args.variant, trainer, next(iter(self.file(model))), self.args.data
+            )
         return self.servers[model].asked(clients, n)
 
     def answer(self, case: str, n: int) -> dict:
@@ -162,7 +167,7 @@ def main() -> None:
         case, n = line.split()
         try:
             told = program.answer(case, int(n))
-        except (NotThere, ImportError) as error:
+        except ImportError as error:
             told = {"skip": str(error)}
         except Exception as error:
             told = {"skip": f"{type(error).__name__}: {error}".splitlines()[0][:300], "failed": True}

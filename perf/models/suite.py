@@ -9,7 +9,8 @@ with 95 % intervals; above 1, the contender is faster than its group's first. St
 `input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
 intra-op threads. `allowed`: what the times of its two sides allow, (stage + main) / max(stage, main); `of best`: how close a
 step came to max(stage, main). `step`: the step alone, on batches in memory. `serve`: latency with several clients.
-The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt."""
+The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt.
+"""
 
 import argparse
 import json
@@ -29,7 +30,15 @@ from published import CASES  # noqa: E402
 
 TIMEOUT = 300.0
 INPUTS = ("plain", "plain 2", "staged", "smart_stage", "on_cpu", "loader0", "loader1", "loader2")
-STEPS = ("eager", "eager 2", "inductor 2", "engine:threaded 2", "engine:cost_model 2", "engine:inline 2", "engine:naive 2")
+STEPS = (
+    "eager",
+    "eager 2",
+    "inductor 2",
+    "engine:threaded 2",
+    "engine:cost_model 2",
+    "engine:inline 2",
+    "engine:naive 2",
+)
 SERVERS = ("eager", "inductor", "engine", "onnx")
 EQUAL = 12  # steps whose losses are compared
 
@@ -76,7 +85,11 @@ class Suite:
 
     def runner(self, contender: str) -> Runner:
         variant, _, threads = contender.partition(" ")
-        environment = [f"PYTHONPATH={self.args.build}/python", "OMP_WAIT_POLICY=passive", "TORCHINDUCTOR_COMPILE_THREADS=1"]
+        environment = [
+            f"PYTHONPATH={self.args.build}/python",
+            "OMP_WAIT_POLICY=passive",
+            "TORCHINDUCTOR_COMPILE_THREADS=1",
+        ]
         return Group(Path("/usr/bin/env"), [
             *environment, str(self.args.python), str(HERE / "program.py"), "--variant", variant, "--threads", threads or "1",
             "--data", str(self.args.build / "perf-models"), "--rows", str(self.args.data_rows)],
@@ -106,7 +119,7 @@ class Suite:
                 told[name] = []
                 slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
             count = fixed or max(3, int(self.seconds / max(1e-4, slowest)))
-            for turn in range(self.rounds):
+            for turn in range(self.rounds if told else 0):
                 order = list(told)
                 for name in order[turn % len(order) :] + order[: turn % len(order)]:
                     told[name].append(runners[name].ask(case, count, TIMEOUT))
@@ -116,7 +129,9 @@ class Suite:
                 runner.close()
         return {name: answers for name, answers in told.items() if not any("skip" in answer for answer in answers)}
 
-    def compared(self, group: str, model: str, told: dict[str, list[dict]], metric: str, base: str) -> dict[str, dict]:
+    def compared(
+        self, group: str, model: str, told: dict[str, list[dict]], metric: str, base: str
+    ) -> dict[str, dict]:
         """A row and a line for each contender: its figure, and how much faster than ``base`` it is."""
         rows, before = {}, [answer[metric] for answer in told[base]]
         for name, answers in told.items():
@@ -142,7 +157,10 @@ class Suite:
         if "plain" not in told:
             return
         self.equal(model, losses)
-        base = min((name for name in ("plain", "plain 2") if name in told), key=lambda name: _median(told, name, "us_per_step"))
+        base = min(
+            (name for name in ("plain", "plain 2") if name in told),
+            key=lambda name: _median(told, name, "us_per_step"),
+        )
         rows = self.compared("input", model, told, "us_per_step", base)
         stage, main = _median(told, "plain", "stage_us"), _median(told, "plain", "main_us")
         allowed, best = (stage + main) / max(stage, main), max(stage, main)
@@ -167,15 +185,27 @@ class Suite:
         """Whether the losses of the first steps are equal, fed in all ways. With two threads sums come in another order."""
         differ = [way for way, found in seen.items() if found != seen["plain"] and not way.endswith(" 2")]
         self.wrong += len(differ)
-        self.rows.append({"suite": "models", "group": "losses", "case": model, "equal": sorted(set(seen) - set(differ)), "differ": differ})
-        print(f"  losses of {EQUAL} steps: {'equal' if not differ else 'DIFFERENT: ' + ', '.join(differ)}", flush=True)
+        self.rows.append(
+            {
+                "suite": "models",
+                "group": "losses",
+                "case": model,
+                "equal": sorted(set(seen) - set(differ)),
+                "differ": differ,
+            }
+        )
+        print(
+            f"  losses of {EQUAL} steps: {'equal' if not differ else 'DIFFERENT: ' + ', '.join(differ)}", flush=True
+        )
 
     def step(self, model: str) -> None:
         print(f"step / {model}, batches of {CASES[model].batch}, SGD: us a step", flush=True)
         told = self.rounds_of(f"step_{model}", STEPS)
         eager = [name for name in ("eager", "eager 2") if name in told]
         if eager:
-            self.compared("step", model, told, "us_per_step", min(eager, key=lambda name: _median(told, name, "us_per_step")))
+            self.compared(
+                "step", model, told, "us_per_step", min(eager, key=lambda name: _median(told, name, "us_per_step"))
+            )
 
     def serve(self, model: str) -> None:
         for clients in (1, 8, 32) if self.args.quick else (1, 2, 4, 8, 16, 32):

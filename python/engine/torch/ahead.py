@@ -91,7 +91,10 @@ class Item:
         """The item for the step: its tensors are Staged."""
         if self.over:
             return pytree.tree_unflatten(self.rest, self.spec)
-        flat = [_staged(leaf, self, -1 - i, None) if leaf is not None else self.rest[i] for i, leaf in enumerate(self.leaves)]
+        flat = [
+            _staged(leaf, self, -1 - i, None) if leaf is not None else self.rest[i]
+            for i, leaf in enumerate(self.leaves)
+        ]
         return pytree.tree_unflatten(flat, self.spec)
 
     def end(self) -> None:
@@ -227,7 +230,11 @@ class Program:
                 if index is None:
                     index = len(self.nodes)
                     moves = isinstance(made, Tensor) and made.device != _device(args)
-                    self.nodes.append(_Node(func, _template(args), _template(kwargs or {}), self._seen.pop(key, ([], None))[0], moves))
+                    self.nodes.append(
+                        _Node(
+                            func, _template(args), _template(kwargs or {}), self._seen.pop(key, ([], None))[0], moves
+                        )
+                    )
                     self._keys[key] = index
             item.used.add(index)
             return _wrapped(made, item, index)
@@ -268,7 +275,10 @@ class Program:
         for key, why in list(self.refused.items()):
             if why:
                 told[_name(key[0]), why] = told.get((_name(key[0]), why), 0) + 1
-        lines += [f"in the step {name}{f' ({count} kinds of call)' if count > 1 else ''}: {why}" for (name, why), count in told.items()]
+        lines += [
+            f"in the step {name}{f' ({count} kinds of call)' if count > 1 else ''}: {why}"
+            for (name, why), count in told.items()
+        ]
         return "\n".join(lines) + "\n"
 
 

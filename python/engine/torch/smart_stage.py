@@ -40,7 +40,9 @@ class SmartStage:
         self._step, self._skip = step, skip
         self.program = ahead.Program()
         # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
-        self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith("engine.torch")
+        self._compiled = hasattr(step, "_torchdynamo_orig_callable") or type(step).__module__.startswith(
+            "engine.torch"
+        )
         self._mover = Mover(options.stage_subgraph_stream_id)
         self._on_cpu = options.stage_subgraph_on_cpu
         inter_op, self._intra_op = _threads_of(options)
@@ -51,7 +53,8 @@ class SmartStage:
         self._caller: int | None = None  # the thread that runs steps
         options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by this class
         self._engine = options.engine or engine.default()
-        model: Any = engine.value(None, name=f"{options.name or 'step'}.model", engine=self._engine)
+        # Stands for all that steps change. Nothing lies in it.
+        model: Any = engine.value([], name=f"{options.name or 'step'}.model", engine=self._engine)
         run_ahead = engine.op(name="what depends on the item alone")(self._ahead)
         run_step = engine.op(updates="model", outputs=1, name="the rest of the step")(self._rest)
         source = itertools.islice(iter(loader), skip, None) if skip else iter(loader)
@@ -158,7 +161,9 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
     """
     unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
     if unknown:
-        raise TypeError(f"smart_stage: '{unknown.pop()}' is unknown; skip and the fields of SmartStageOptions are allowed")
+        raise TypeError(
+            f"smart_stage: '{unknown.pop()}' is unknown; skip and the fields of SmartStageOptions are allowed"
+        )
     if not callable(step):
         raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
     if not isinstance(skip, int) or skip < 0:

@@ -48,7 +48,10 @@ class Team:
 
     def each(self, function: Callable[[int], Any], work: list[int]) -> None:
         """Calls ``function`` with each number, and returns when all calls have."""
-        begun = [self._others.submit(self._some, function, work[i :: self.threads]) for i in range(1, min(self.threads, len(work)))]
+        begun = [
+            self._others.submit(self._some, function, work[i :: self.threads])
+            for i in range(1, min(self.threads, len(work)))
+        ]
         self._some(function, work[:: self.threads])
         for other in begun:
             other.result()
@@ -63,6 +66,8 @@ def _libraries() -> list[str]:
     """The OpenMP and PyTorch libraries that this process has loaded."""
     try:
         with open("/proc/self/maps", encoding="utf-8") as maps:
-            return sorted(set(re.findall(r"\s(/\S*lib(?:gomp|omp|iomp5|torch_cpu)[-.\w]*\.so[.\d]*)$", maps.read(), re.M)))
+            return sorted(
+                set(re.findall(r"\s(/\S*lib(?:gomp|omp|iomp5|torch_cpu)[-.\w]*\.so[.\d]*)$", maps.read(), re.M))
+            )
     except OSError:
         return []

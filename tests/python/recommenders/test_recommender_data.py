@@ -1,6 +1,7 @@
 """The files: columns, cardinalities, skew, seeds; the reader: keys, malformed and unknown values, positions."""
 
-from small_files import SCALE, files, one_thread  # noqa: F401 - fixtures  # isort: skip; skips the file where a package is missing
+# First: it skips the file where a package is missing.
+from small_files import SCALE, files, one_thread  # noqa: F401
 
 import numpy as np
 import pyarrow as pa
@@ -115,7 +116,9 @@ def test_reading_resumes_at_any_batch_and_shares_batches(files, suffix):
 
 def test_flights_without_an_arrival_are_left_out(tmp_path):
     path = tmp_path / "flights.csv"
-    head = "month,day,hour,minute,sched_dep_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,dest,distance\n"
+    head = (
+        "month,day,hour,minute,sched_dep_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,dest,distance\n"
+    )
     rows = ["1,2,5,15,515,819,11,UA,1545,N14228,EWR,IAH,1400", "1,2,5,29,529,830,20,UA,1714,N24211,LGA,IAH,1416",
             "1,2,5,40,540,850,NA,AA,1141,,JFK,MIA,1089", "1,2,5,45,545,1022,-18,B6,725,NA,JFK,BQN,1576"]  # fmt: skip
     path.write_text(head + "\n".join(rows) + "\n")

@@ -1,6 +1,7 @@
 """The models learn; the ways to feed them do not change a loss; checkpoints resume at an exact batch."""
 
-from small_files import SCALE, files, one_thread  # noqa: F401 - fixtures  # isort: skip; skips the file where a package is missing
+# First: it skips the file where a package is missing.
+from small_files import SCALE, files, one_thread  # noqa: F401
 
 import math
 
@@ -81,6 +82,20 @@ def test_gradients_of_tables_are_sparse_and_equal_the_dense_ones(files):
     assert torch.allclose(*grads, atol=1e-7)
 
 
+@pytest.mark.parametrize("way", ["plain", "smart_stage"])
+def test_a_step_compiled_for_the_engine_has_the_losses_of_the_eager_one(files, way):
+    from recommenders.steps import step_of
+
+    kind, data = MODELS["deepfm"], schema.criteo(SCALE)
+    found = []
+    for step in ("eager", "engine"):
+        torch.manual_seed(3)
+        trainer = Trainer(kind.make(data, False), data, kind.rate)
+        feed = Feed(way, trainer, File(files["criteo", "parquet"], data, 64, 0, 10), step=step_of(step, trainer))
+        found.append([float(loss) for loss in feed])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
 def test_auc_counts_pairs_and_a_half_for_equal_scores():
     scores, labels = torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0.0, 1.0, 0.0, 1.0])
     assert auc(scores, labels) == pytest.approx(3.5 / 4)
@@ -108,5 +123,9 @@ def test_the_script_prints_what_came_of_it(files, capsys):
     assert train.main(["dlrm", "--data", str(files["criteo", "csv"]), "--scale", str(SCALE), "--batch", "64", "--steps", "8",
                        "--test", "3", "--explain"]) == 0  # fmt: skip
     told = capsys.readouterr().out
-    assert "dlrm: 8 steps, loss 0." in told and "malformed rows left out" in told and "ahead of the step: nan_to_num" in told
+    assert (
+        "dlrm: 8 steps, loss 0." in told
+        and "malformed rows left out" in told
+        and "ahead of the step: nan_to_num" in told
+    )
     assert train.main(["dssm", "--data", str(files["criteo", "csv"]), "--scale", str(SCALE)]) == 2

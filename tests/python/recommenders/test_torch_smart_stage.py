@@ -271,7 +271,9 @@ def test_position_says_where_to_go_on(options):
 def test_moves_to_a_device_are_packed_into_one_copy(monkeypatch):
     copies = []
     copied = moving.copied
-    monkeypatch.setattr(moving, "copied", lambda tensors, device: copies.append(len(tensors)) or copied(tensors, device))
+    monkeypatch.setattr(
+        moving, "copied", lambda tensors, device: copies.append(len(tensors)) or copied(tensors, device)
+    )
 
     def step(batch):
         x, ids = batch["x"].to("meta"), (batch["ids"] * 2).to(torch.device("meta"), non_blocking=True)
@@ -313,7 +315,9 @@ def test_a_stage_has_an_intra_op_team_of_its_own():
     later.start()
     later.join()
     assert seen[:2] == [1, 3] and seen[2] == torch.get_num_threads() == before
-    counts, _ = results(look, Loader(), use_stage_subgraph_thread_pool=True, stage_subgraph_thread_pool_id=pool, **AT_ONCE)
+    counts, _ = results(
+        look, Loader(), use_stage_subgraph_thread_pool=True, stage_subgraph_thread_pool_id=pool, **AT_ONCE
+    )
     assert counts == [before] * 8
 
 
