@@ -16,7 +16,7 @@ TRAINING = """
     Choice.__post_init__ = lambda self: setattr(self, "decided", "workers")
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # Adam reads .item(), where torch itself may abort at exit
 
     @engine.torch.compile_step(options={"workers": 2})
     def step(x):
