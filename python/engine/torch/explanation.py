@@ -146,4 +146,5 @@ def _step(step: CompiledStep) -> TorchExplanation:
         why = step.why_eager or "it has been called less than twice"
         return TorchExplanation(step.name, EAGER, why, {}, [])
     choice = step.last.choice
-    return TorchExplanation(step.name, choice.decided, choice.why, choice.medians(), [_plan("step", step.last.program)])
+    why = choice.why + (f"; captured {step.captures} times, last because of {step.recaptured}" if step.recaptured else "")
+    return TorchExplanation(step.name, choice.decided, why, choice.medians(), [_plan("step", step.last.program)])

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from .calls import NOTHING, Call, Unsupported, argument, call_of, line_of, storages
+from .calls import NOTHING, Call, Unsupported, argument, call_of, storages
 
 
 @dataclass
@@ -223,6 +223,3 @@ def _closure(node: Node, nodes: list[Node]) -> Any:
 def lower(module: GraphModule) -> Lowered:
     """Unsupported: the graph holds something that no program can do."""
     return Lowering(module).run()
-
-
-__all__ = ["Lowered", "Step", "lower", "line_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -53,8 +53,8 @@ class Program:
         try:
             self.lowered = lower(module)
             self._native = native.program(self.lowered.description())
-        except Unsupported as error:
-            self.why_not, self.lowered = str(error), None
+        except (Unsupported, TypeError, RuntimeError) as error:  # the latter two: what the adapter does not know
+            self.why_not, self.lowered = str(error).split("\n")[0], None
             return
         self._run = native.run
         self._compile(native.node_function())
@@ -126,6 +126,3 @@ class Program:
         elif hasattr(error, "add_note"):
             error.add_note(note.strip())
         return error
-
-
-Compiled = Callable[[list[Any]], list[Any]]

@@ -105,10 +105,10 @@ class State:
         """What is no longer as when the step was captured; '' if nothing."""
         for held, name, tensor in self.places:
             if held.get(name) is not tensor:
-                return f"'{name}' is another tensor"
+                return f"another tensor as '{name}'"
         for optimizer, parameter, kept in self.kept:
             if optimizer.state.get(parameter, kept) is not kept:
-                return "the state of an optimizer was replaced"
+                return "an optimizer's state that was replaced"
         if (now := self._fixed()) != self.fixed:
             names = ("training or evaluation of a module", "which tensors require gradients", "an optimizer's settings", "autocast")
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)

@@ -68,6 +68,7 @@ class CompiledStep:
         self._lock = threading.Lock()
         self.ready: dict[Any, Ready] = {}
         self.captures = 0
+        self.recaptured = ""  # why it was last captured again
         self.calls = 0
         self.why_eager = "" if options.capture_step else "capture_step is False"
         self.last: Ready | None = None  # that of the last call

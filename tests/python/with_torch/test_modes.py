@@ -1,5 +1,9 @@
 """How a program runs is chosen by measurement."""
 
+import pathlib
+import subprocess
+import sys
+
 import torch
 from torch import nn
 
@@ -84,3 +88,10 @@ def test_every_other_policy_can_be_asked_for(forced):
         ours = torch.compile(nn.Linear(4, 4), backend=engine.torch.backend, options={"policy": policy})
         with torch.no_grad():
             assert ours(torch.ones(2, 4)).shape == (2, 4)
+
+
+def test_the_example_trains_with_the_losses_of_eager():
+    example = pathlib.Path(__file__).resolve().parents[3] / "examples" / "torch_step.py"
+    arguments = ["--tables", "4", "--batch", "8", "--steps", "12"]
+    done = subprocess.run([sys.executable, str(example), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0 and "losses are equal" in done.stdout, done.stderr

@@ -1,6 +1,5 @@
 """Forks, threads, and the end of the interpreter."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -10,8 +9,6 @@ import torch
 from support import compiled, same
 from torch import nn
 
-import engine.torch
-
 TRAINING = """
     import threading, torch, engine.torch
     from torch import nn
@@ -19,7 +16,7 @@ TRAINING = """
     Choice.__post_init__ = lambda self: setattr(self, "decided", "workers")
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # Adam reads .item(), where torch itself may abort at exit
 
     @engine.torch.compile_step(options={"workers": 2})
     def step(x):
@@ -99,8 +96,7 @@ def test_threads_may_call_one_model_at_once(forced):
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and os.getpid()
-    same(ours(x).shape, (4, 8)) if False else None
+    assert not wrong
 
 
 def test_a_step_called_inside_a_node_of_another(forced):
@@ -118,6 +114,3 @@ def test_a_step_called_inside_a_node_of_another(forced):
     with torch.no_grad():
         for _ in range(3):
             same(outer(x), inner(x) + inner(x * 2) + inner(x * 3))
-
-
-assert engine.torch
