@@ -176,6 +176,29 @@ def test_the_critical_path_is_the_longest_chain_of_dependent_ops():
     assert a.at_once == [0, 1.0, 4.0] or a.at_once[2] == pytest.approx(2) and a.at_once[1] == pytest.approx(3)
 
 
+def test_work_of_stages_does_not_count_for_what_workers_could_do():
+    a = analysis.analyse(data(op(0, "a", "cpu/0", 0, 4), op(1, "b", "cpu/1", 0, 4), op(2, "parse", "batches", 0, 4)))
+    assert a.work == 12 and a.on_workers == 8 and a.bound == a.makespan == 4
+
+
+def test_ops_that_run_on_a_lent_lane_count_once():
+    a = analysis.analyse(data(op(0, "waits", "cpu/0", 0, 4), op(1, "inside", "cpu/0", 1, 3), lanes=["cpu/0"]))
+    assert a.on_workers == 4 and a.bound == a.makespan == 4
+
+
+def test_a_thread_that_only_waits_is_the_callers(gate):
+    with engine.trace() as trace:
+        helper = threading.Thread(target=lambda: v.wait())
+        v = engine.Var("v")
+        engine.push(gate, writes=[v])
+        gate.wait_until_entered()
+        helper.start()
+        threading.Timer(0.02, gate.open).start()
+        helper.join()
+        engine.wait_all()
+    assert {w.lane for w in trace.waits if w.cause in ("var", "all")} == {"caller"}
+
+
 def idle_of(a, lane):
     return [(round(i.begin, 6), round(i.end, 6), i.cause) for i in a.idle if i.lane == lane]
 

@@ -69,6 +69,7 @@ def test_the_endpoint_answers_on_loopback_until_it_is_closed():
             assert "engine_pushed_total" in answer.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(server.url + "/secrets")
+    server.close()  # a second time does nothing
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(server.url + "/metrics", timeout=5)
 

@@ -55,6 +55,7 @@ class Analysis(NamedTuple):
     idle_by_cause: dict[str, float]  # of workers
     busy: dict[str, float]  # by worker: the share of the time that it ran ops
     kinds: list[Kind]
+    on_workers: float  # how long workers ran ops; stages and callers run ops too, and are no workers
     stage_full: float  # how long producers of stages, which are no workers, waited for room
 
     @property
@@ -64,7 +65,7 @@ class Analysis(NamedTuple):
     @property
     def bound(self) -> float:
         """No schedule of these ops on these workers takes less."""
-        return max(self.span, self.work / max(1, len(self.workers)))
+        return max(self.span, self.on_workers / max(1, len(self.workers)))
 
 
 def analyse(data: TraceData) -> Analysis:
@@ -80,7 +81,7 @@ def analyse(data: TraceData) -> Analysis:
     return Analysis(
         data, begin, end, lanes, sum(e.seconds for e in events), span, path, running, shares(running, begin, end), idle,
         {cause: seconds for cause, seconds in by_cause.items() if seconds > 0}, busy_shares(idle, lanes, begin, end),
-        kinds(events, path), sum(i.end - i.begin for i in idle if i.lane not in workers))  # fmt: skip
+        kinds(events, path), busy_time(events, lanes), sum(i.end - i.begin for i in idle if i.lane not in workers))  # fmt: skip
 
 
 def critical_path(events: list[TraceEvent]) -> tuple[float, list[int]]:
@@ -215,6 +216,16 @@ def busy_shares(idle: list[Idle], lanes: list[str], begin: float, end: float) ->
             lost[i.lane] += i.end - i.begin
     length = end - begin
     return {lane: 1 - seconds / length if length > 0 else 1.0 for lane, seconds in lost.items()}
+
+
+def busy_time(events: list[TraceEvent], lanes: list[str]) -> float:
+    """The time of the lanes in which they ran ops. An op that waits inside has lent its lane, which then runs another op
+    in the same moment."""
+    by_lane: dict[str, list[Interval]] = {lane: [] for lane in lanes}
+    for e in events:
+        if e.lane in by_lane:
+            by_lane[e.lane].append((e.begin, e.end))
+    return sum(end - begin for times in by_lane.values() for begin, end in union(times))
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:

@@ -113,6 +113,14 @@ def _broken(text: bytes | str, name: str, error: ValueError) -> str:
     return f"{name}: is no JSON: {error}"
 
 
+def callers(events: list[TraceEvent], waits: list[TraceWait]) -> list[TraceWait]:
+    """The waits, with those of threads that only waited as the caller's: Python waits on a thread that helps it, so that
+    Ctrl-C is heard."""
+    busy = {e.lane for e in events} | {e.pusher for e in events}
+    helps = {w.lane for w in waits if w.lane.startswith("caller ")} - busy
+    return [w._replace(lane="caller") if w.lane in helps else w for w in waits]
+
+
 class _Reader:
     """Reads one file, and names the event that is wrong."""
 
@@ -154,7 +162,7 @@ class _Reader:
             workers = [_text(lane) for lane in other["lanes"]]
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{self.name}: its 'otherData' is wrong: {error!r}") from None
-        return TraceData(self.name, events, waits, workers, length, *counts)
+        return TraceData(self.name, events, callers(events, waits), workers, length, *counts)
 
     def wrong(self, index: int, error: Exception) -> UsageError:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)

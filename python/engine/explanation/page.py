@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib.resources
 import json
+import pathlib
 from typing import Any, Iterable
 
 from .analysis import IDLE, Analysis
@@ -41,7 +41,7 @@ def embedded(a: Analysis, height: int = 560) -> str:
 
 
 def _asset(name: str) -> str:
-    return (importlib.resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
+    return (pathlib.Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")
 
 
 def _inside_script(code: str) -> str:

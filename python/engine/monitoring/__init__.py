@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .watching import Live, live
-from .counters import Metrics, MetricsServer, metrics
+from .counters import Metrics, metrics
 
-__all__ = ["Live", "Metrics", "MetricsServer", "live", "metrics"]
+__all__ = ["Live", "Metrics", "live", "metrics"]

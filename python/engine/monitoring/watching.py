@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import urllib.request
 from typing import Any, Callable, NamedTuple
 
 from .. import _core
@@ -186,6 +185,8 @@ def watch(
     address: str, interval: float = 1.0, rounds: int | None = None, show: Callable[..., Any] | None = None
 ) -> None:
     """What ``python -m engine top`` does: the table of a program that called ``engine.metrics.serve()``, until it ends."""
+    import urllib.request  # here, because it takes long to import
+
     if not re.match(r"https?://", address):
         raise UsageError(
             f"{address!r} is no address; what engine.metrics.serve().url says is expected: http://127.0.0.1:PORT"
