@@ -30,14 +30,19 @@ def nothing_stays():
     gone()
 
 
+def settle():
+    while True:
+        try:
+            return engine.wait_all(PATIENCE)
+        except (ValueError, KeyError):
+            continue
+
+
 def gone():
-    try:
-        engine.wait_all(PATIENCE)
-    except Exception:
-        pass
     for _ in range(200):
+        settle()
         engine.push(lambda: None)
-        engine.wait_all(PATIENCE)
+        settle()
         gc.collect()
         if not Big.alive:
             return
