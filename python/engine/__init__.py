@@ -26,6 +26,10 @@ import atexit as _atexit
 import os as _os
 import threading as _threading
 
+from ._interpreter import refuse_sub_interpreter
+
+refuse_sub_interpreter()  # before the extension is loaded, which would end the process there
+
 from . import _core, errors
 
 # First, so that lines of the package are never taken for lines of the program.

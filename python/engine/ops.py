@@ -17,7 +17,8 @@ from .values import Value
 R = TypeVar("R")
 P = ParamSpec("P")
 
-_core._set_op_helpers(found_in, filled, unshared)
+_core._set_containers(found_in, filled)
+_core._set_unshared(unshared)
 
 
 class Op(_core.OpBase, Generic[P, R]):

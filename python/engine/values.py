@@ -68,7 +68,10 @@ class Value(_core.ValueBase, Generic[T]):
 
     def add_done_callback(self, fn: Callable[[Value[T]], object]) -> None:
         """Calls ``fn(self)`` on an I/O thread once the ops called so far that change it have ended, failed or not."""
-        self.var.engine.push(lambda: fn(self), reads=[self], run_always=True, name="done callback", place=_core.io())
+        # Two ops, because an op may not wait for what it names, and `fn` may ask for the error.
+        engine, ended = self.var.engine, _core.Var("done", self.var.engine)
+        engine.push(lambda: None, reads=[self], writes=[ended], run_always=True, name="done", place=_core.io())
+        engine.push(lambda: fn(self), reads=[ended], run_always=True, name="done callback", place=_core.io())
 
     def overwrite(self, data: T) -> None:
         """Replaces the data, in order: ops called so far still see the old. Clears an error."""

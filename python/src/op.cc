@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "arguments.h"
 #include "bindings.h"
 #include "body.h"
 #include "cancel.h"
@@ -24,11 +27,6 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-// Functions of engine/ops.py and engine/alias.py, set at import and kept for the life of the process.
-PyObject* found_in = nullptr;  // found_in(object) -> Values in containers that this file does not know
-PyObject* filled = nullptr;    // filled(object, inputs) -> the object with data in the places of Values
-PyObject* unshared = nullptr;  // unshared(results, arguments) -> the results, copied where they share memory
-
 struct OpObject {
   PyObject ob_base;
   vectorcallfunc call;
@@ -36,178 +34,6 @@ struct OpObject {
   PyObject* dict;
   OpCorePtr core;
 };
-
-// --- Values among the arguments
-
-// Containers whose items are looked at, here or by found_in: exact lists, tuples and dicts, and what derives from them.
-// Dataclasses are the business of found_in too.
-enum class Kind { kPlain, kValue, kList, kDict, kOther };
-Kind KindOf(PyObject* object) {
-  PyTypeObject* const type = Py_TYPE(object);
-  if (type == value_class) return Kind::kValue;
-  if (type == &PyList_Type || type == &PyTuple_Type) return Kind::kList;
-  if (type == &PyDict_Type) return Kind::kDict;
-  if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
-      object == Py_None)
-    return Kind::kPlain;
-  if (PyType_IsSubtype(type, ValueBase())) return Kind::kValue;
-  if (PyType_FastSubclass(type, Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS) ||
-      PyAnySet_Check(object))
-    return Kind::kOther;
-  // The types of data that a program has are few, so the last ones without fields are remembered.
-  static PyTypeObject* plain[64] = {};
-  PyTypeObject*& known = plain[(reinterpret_cast<uintptr_t>(type) >> 6) % 64];
-  if (known == type) return Kind::kPlain;
-  static PyObject* const fields = PyUnicode_InternFromString("__dataclass_fields__");
-  PyObject* has = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), fields);
-  if (has) {
-    Py_DECREF(has);
-    return Kind::kOther;
-  }
-  PyErr_Clear();
-  Py_INCREF(type);  // so that its address is not used again
-  PyTypeObject* before = std::exchange(known, type);
-  Py_XDECREF(before);
-  return Kind::kPlain;
-}
-
-using Found = std::vector<PyObject*>;
-
-// Adds the Values in `object`; they are borrowed from it. Whether there are any.
-bool Collect(PyObject* object, Found* found) {
-  switch (KindOf(object)) {
-    case Kind::kPlain: return false;
-    case Kind::kValue: found->push_back(object); return true;
-    case Kind::kList: {
-      bool any = false;
-      if (Py_EnterRecursiveCall(" while Values were looked for")) throw nb::python_error();
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
-        any |= Collect(PySequence_Fast_GET_ITEM(object, i), found);
-      Py_LeaveRecursiveCall();
-      return any;
-    }
-    case Kind::kDict: {
-      bool any = false;
-      PyObject* item;
-      if (Py_EnterRecursiveCall(" while Values were looked for")) throw nb::python_error();
-      for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &item);) any |= Collect(item, found);
-      Py_LeaveRecursiveCall();
-      return any;
-    }
-    case Kind::kOther: break;
-  }
-  nb::object more = nb::steal(PyObject_CallOneArg(found_in, object));
-  if (!more.is_valid()) throw nb::python_error();
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(more.ptr()); ++i) found->push_back(PyList_GET_ITEM(more.ptr(), i));
-  return PyList_GET_SIZE(more.ptr()) > 0;
-}
-
-// The data that the function is given for an argument; a new reference. `inputs`: of a node, or null.
-PyObject* Filled(PyObject* arg, PyObject* inputs) {
-  PyObject* const args[] = {arg, inputs ? inputs : Py_None};
-  PyObject* out = PyObject_Vectorcall(filled, args, 2, nullptr);
-  if (!out) throw PyFailure::Fetch();
-  return out;
-}
-
-// Calls fn(References) and drops them afterwards.
-struct References {
-  explicit References(size_t count) : many(count > 12 ? count : 0), all(count > 12 ? many.data() : few) {}
-  ~References() {
-    for (size_t i = 0; i < size; ++i) Py_DECREF(all[i]);
-  }
-  References(const References&) = delete;
-  void Add(PyObject* owned) { all[size++] = owned; }
-  PyObject* few[12];
-  std::vector<PyObject*> many;
-  PyObject** all;
-  size_t size = 0;
-};
-
-// --- what the function returned
-
-bool Immutable(PyObject* data) {
-  PyTypeObject* const type = Py_TYPE(data);
-  if (PyLong_Check(data) || PyFloat_Check(data) || PyComplex_Check(data) || PyUnicode_Check(data) ||
-      PyBytes_Check(data) || PyTuple_Check(data) || PyFrozenSet_Check(data) || data == Py_None)
-    return true;
-  // NumPy's scalars cannot be assigned to; its arrays can.
-  return std::strncmp(type->tp_name, "numpy.", 6) == 0 && std::strcmp(type->tp_name, "numpy.ndarray") != 0 &&
-         !(type->tp_as_mapping && type->tp_as_mapping->mp_ass_subscript) && PyObject_HasAttrString(data, "dtype");
-}
-
-// Whether `data` may share memory with something: numbers and texts do not, nor does an array that nobody else knows and
-// that is no view.
-bool MayShare(PyObject* data) {
-  PyTypeObject* const type = Py_TYPE(data);
-  if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
-      type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None)
-    return false;
-  if (Py_REFCNT(data) == 1 && std::strcmp(type->tp_name, "numpy.ndarray") == 0) {
-    static PyObject* const name = PyUnicode_InternFromString("base");
-    nb::object owner = nb::steal(PyObject_GetAttr(data, name));
-    if (owner.is_valid() && owner.is_none()) return false;
-    PyErr_Clear();
-  }
-  return true;
-}
-
-[[noreturn]] void Refuse(const OpCore& op, const char* what, PyObject* data) {
-  PyErr_Format(PyExc_TypeError, what, op.name.c_str(), Py_TYPE(data)->tp_name);
-  throw PyFailure::Fetch();
-}
-
-void CheckUpdated(const OpCore& op, PyObject* data) {
-  if (Immutable(data))
-    Refuse(op,
-           "op '%s' updates an argument that is a %s, which cannot be changed in place: return the new value as an "
-           "output, "
-           "or keep it in an array",
-           data);
-}
-
-// The outputs in `result`, as new references; takes over `result`.
-void Outputs(const OpCore& op, nb::object result, PyObject* const* args, size_t count, PyObject** out) {
-  if (op.outputs == 0) {
-    if (result.is_none()) return;
-    Refuse(op, "op '%s' returned a %s although it only updates; if it has a result, say outputs=1", result.ptr());
-  }
-  if (op.outputs > 1) {
-    const bool sequence = PyTuple_Check(result.ptr()) || PyList_Check(result.ptr());
-    if (!sequence)
-      Refuse(op, ("op '%s' returned a %s; " + std::to_string(op.outputs) + " outputs are expected").c_str(),
-             result.ptr());
-    const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(result.ptr()));
-    if (size != op.outputs)
-      Refuse(op,
-             ("op '%s' returned a %s of " + std::to_string(size) + "; " + std::to_string(op.outputs) +
-              " outputs are expected")
-                 .c_str(),
-             result.ptr());
-    for (size_t i = 0; i < size; ++i) out[i] = Py_NewRef(PySequence_Fast_GET_ITEM(result.ptr(), i));
-    result.reset();  // so that arrays that nobody else knows have one reference again
-  } else {
-    out[0] = result.release().ptr();
-  }
-  if (!op.copies) return;
-  bool may = false;
-  for (size_t i = 0; i < op.outputs; ++i) may |= MayShare(out[i]);
-  if (!may) return;
-  nb::object outputs = nb::steal(PyTuple_New(op.outputs)),
-             given = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (size_t i = 0; i < op.outputs; ++i) PyTuple_SET_ITEM(outputs.ptr(), i, out[i]);
-  for (size_t i = 0; i < op.outputs; ++i) out[i] = nullptr;
-  for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(given.ptr(), i, Py_NewRef(args[i]));
-  PyObject* const both[] = {outputs.ptr(), given.ptr()};
-  nb::object fresh = nb::steal(PyObject_Vectorcall(unshared, both, 2, nullptr));
-  if (!fresh.is_valid()) throw PyFailure::Fetch();
-  for (size_t i = 0; i < op.outputs; ++i) out[i] = Py_NewRef(PyTuple_GET_ITEM(fresh.ptr(), i));
-}
-
-nb::object Run(const OpCore& op, PyObject* const* args, size_t count, PyObject* names) {
-  const size_t named = names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0;
-  return CheckedResult(nb::steal(PyObject_Vectorcall(op.fn.get(), args, count - named, names)), op.name);
-}
 
 // --- calls that are pushed
 
@@ -295,13 +121,6 @@ nb::object DictOf(PyObject* const* args, PyObject* names) {
   if (names)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i)
       out[nb::handle(PyTuple_GET_ITEM(names, i))] = nb::handle(args[i]);
-  return out;
-}
-
-nb::object TupleOf(PyObject* const* args, size_t count) {
-  nb::object out = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  if (!out.is_valid()) throw nb::python_error();
-  for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(out.ptr(), i, Py_NewRef(args[i]));
   return out;
 }
 
@@ -411,105 +230,6 @@ PyObject* VectorCall(PyObject* object, PyObject* const* args, size_t flagged, Py
   }
   return nullptr;
 }
-
-// --- nodes of a plan
-
-struct NodeArgument {
-  enum class Kind { kGiven, kInput, kValue, kNested } kind = Kind::kGiven;
-  PyRef object;
-  uint32_t input = 0;
-};
-
-struct NodeCall {
-  OpCorePtr op;
-  std::vector<NodeArgument> args;
-  PyRef names;
-  PyRef carried;                  // of the recording; each run has a copy
-  std::vector<uint32_t> changed;  // inputs that the node changes, which are its outputs behind the others
-  std::vector<uint32_t> updated;  // the arguments that the op updates
-};
-
-struct NodeBodyOfOp {
-  std::shared_ptr<const NodeCall> call;
-
-  void operator()(engine::NodeContext& context) {
-    BodyPython python;
-    BodyScope scope(&context);
-    DropDeferred();
-    const NodeCall& node = *call;
-    const ContextScope own(node.carried);
-    const size_t count = node.args.size();
-    References given(count);
-    nb::object inputs;
-    for (const NodeArgument& arg : node.args) {
-      switch (arg.kind) {
-        case NodeArgument::Kind::kGiven: given.Add(Py_NewRef(arg.object.get())); break;
-        case NodeArgument::Kind::kInput: {
-          PyObject* const input = context.In<PyRef>(arg.input).get();
-          given.Add(IsValue(input) ? DataOf(AsValue(input)) : Py_NewRef(input));
-          break;
-        }
-        case NodeArgument::Kind::kValue: given.Add(DataOf(AsValue(arg.object.get()))); break;
-        case NodeArgument::Kind::kNested:
-          if (!inputs.is_valid()) {
-            inputs = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(context.inputs())));
-            for (size_t i = 0; i < context.inputs(); ++i)
-              PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(context.In<PyRef>(i).get()));
-          }
-          given.Add(Filled(arg.object.get(), inputs.ptr()));
-      }
-    }
-    for (const uint32_t at : node.updated) CheckUpdated(*node.op, given.all[at]);
-    nb::object result = Run(*node.op, given.all, count, node.names.get());
-    References made(node.op->outputs);
-    Outputs(*node.op, std::move(result), given.all, count, made.all);
-    for (size_t i = 0; i < node.op->outputs; ++i) context.Return(i, PyRef::Steal(made.all[i]));
-    for (size_t i = 0; i < node.changed.size(); ++i)
-      context.Return(node.op->outputs + i, PyRef::Borrow(context.In<PyRef>(node.changed[i]).get()));
-  }
-};
-
-// add_op(graph, op, args, names, kinds, inputs, changed, updated, reads, updates, engine) -> (node, first output)
-nb::object AddOp(engine::Graph& graph, nb::handle object, nb::tuple args, nb::handle names, nb::sequence kinds,
-                 const std::vector<uint32_t>& inputs, std::vector<uint32_t> changed, std::vector<uint32_t> updated,
-                 nb::handle reads, nb::handle updates, nb::handle engine) {
-  const OpCorePtr& op = reinterpret_cast<OpObject*>(object.ptr())->core;
-  const engine::Site site = CallerSite();
-  const Where at{"record", op->name, site};
-  auto call = std::make_shared<NodeCall>();
-  call->op = op;
-  call->carried = CopyContext();
-  if (!names.is_none()) call->names = PyRef::Borrow(names.ptr());
-  for (size_t i = 0; i < args.size(); ++i) {
-    NodeArgument arg;
-    const int kind = nb::cast<int>(kinds[i]);  // -1: as it is; -2: a Value; -3: holds some; else the number of an input
-    arg.kind = kind >= 0    ? NodeArgument::Kind::kInput
-               : kind == -2 ? NodeArgument::Kind::kValue
-               : kind == -3 ? NodeArgument::Kind::kNested
-                            : NodeArgument::Kind::kGiven;
-    arg.input = kind >= 0 ? static_cast<uint32_t>(kind) : 0;
-    arg.object = PyRef::Borrow(nb::handle(args[i]).ptr());
-    call->args.push_back(std::move(arg));
-  }
-  const auto r = VarsOf(reads, "reads", at), u = VarsOf(updates, "updates", at);
-  engine::NodeDesc desc{
-      .name = op->name, .outputs = static_cast<uint32_t>(op->outputs + changed.size()), .reads = r, .updates = u};
-  call->changed = std::move(changed);
-  call->updated = std::move(updated);
-  for (const uint32_t input : inputs) desc.inputs.push_back({input});
-  desc.place = PlaceOf(nb::inst_ptr<PyEngine>(engine)->state, op->place.get(), at);
-  desc.priority = op->priority;
-  desc.run_always = op->run_always;
-  desc.graph = GraphKeyOf(op->graph_key.get(), desc.place, at);
-  desc.collective = op->collective;
-  nb::object scope = ScopeFor(nb::none(), at);
-  desc.cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr;
-  return Translated([&] {
-    const engine::NodeId node = graph.Add(desc, NodeBodyOfOp{std::move(call)}, site);
-    return nb::object(nb::make_tuple(node.index, node.first_output));
-  });
-}
-
 // --- the type
 
 PyObject* New(PyTypeObject* type, PyObject*, PyObject*) {
@@ -588,6 +308,8 @@ void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32
 
 }  // namespace
 
+const OpCorePtr& CoreOfOp(PyObject* op) { return reinterpret_cast<OpObject*>(op)->core; }
+
 void BindOp(nb::module_& m) {
   PyType_Slot slots[] = {
       {Py_tp_new, Slot(&New)},         {Py_tp_call, Slot(&PyVectorcall_Call)},
@@ -603,20 +325,9 @@ void BindOp(nb::module_& m) {
   m.def("_configure_op", &Configure, nb::arg("op"), nb::arg("fn"), nb::arg("name"), nb::arg("outputs"),
         nb::arg("updates"), nb::arg("complain"), nb::arg("priority"), nb::arg("place").none(), nb::arg("run_always"),
         nb::arg("graph_key").none(), nb::arg("collective"), nb::arg("copies"), nb::arg("needed"), nb::arg("most"));
-  m.def("_add_op", &AddOp, nb::arg("graph"), nb::arg("op"), nb::arg("args"), nb::arg("names").none(), nb::arg("kinds"),
-        nb::arg("inputs"), nb::arg("changed"), nb::arg("updated"), nb::arg("reads"), nb::arg("updates"),
-        nb::arg("engine"),
-        nb::sig("def _add_op(graph: Graph, op: object, args: tuple[Any, ...], names: tuple[str, ...] | None, "
-                "kinds: list[int], inputs: list[int], changed: list[int], updated: list[int], reads: Vars, "
-                "updates: Vars, engine: Engine) -> tuple[int, int]"));
-  m.def(
-      "_set_op_helpers",
-      [](nb::handle find, nb::handle fill, nb::handle copy) {
-        found_in = Py_NewRef(find.ptr());
-        filled = Py_NewRef(fill.ptr());
-        unshared = Py_NewRef(copy.ptr());
-      },
-      nb::arg("found_in"), nb::arg("filled"), nb::arg("unshared"));
+  BindOpNodes(m);
+  BindArguments(m);
+  BindOpResults(m);
 }
 
 }  // namespace engine_python

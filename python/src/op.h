@@ -45,5 +45,17 @@ struct OpCore {
       true;  // outputs that share memory with an argument are copied; else they were given the arguments' Vars
 };
 using OpCorePtr = std::shared_ptr<const OpCore>;
+const OpCorePtr& CoreOfOp(PyObject* op);
+
+// What a body does with an op, with the GIL held; all throw PyFailure (op_results.cc).
+// TypeError if `data` is to be changed in place and cannot be.
+void CheckUpdated(const OpCore& op, PyObject* data);
+// Calls the function with `count` arguments, the last of which have the names in the tuple `names`, or null.
+nanobind::object Run(const OpCore& op, PyObject* const* args, size_t count, PyObject* names);
+// The outputs in `result`, checked, as new references.
+void Outputs(const OpCore& op, nanobind::object result, PyObject* const* args, size_t count, PyObject** out);
+
+void BindOpNodes(nanobind::module_& m);
+void BindOpResults(nanobind::module_& m);
 
 }  // namespace engine_python

@@ -32,7 +32,7 @@ struct SharedBody {
   std::shared_ptr<const PyRef> fn;
   engine::Name name;
   void operator()(engine::RunContext& context) {
-    PythonScope python;
+    BodyPython python;
     BodyScope scope(&context);
     DropDeferred();
     CheckedResult(nb::steal(PyObject_CallNoArgs(fn->get())), name);

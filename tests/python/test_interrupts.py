@@ -71,8 +71,8 @@ def test_a_recording_that_is_interrupted_leaves_nothing_behind(run_python):
         return x
     wrong = hits = 0
     for i in range(300):
-        soon(0.00002 * (i % 60) + 0.00001)
         try:
+            soon(0.00002 * (i % 60) + 0.00001)
             engine.hybridize(body)(1)
             with engine.bulk(4), engine.policy("inline"):
                 double(1)

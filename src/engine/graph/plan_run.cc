@@ -244,7 +244,7 @@ OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   if (run.model) [[unlikely]]
     ReportToModel(run);
   for (uint32_t output = 0; output < run.released.size(); ++output) ReleaseOutput(slot, run, output);
-  for (size_t i = 0; i < run.awaited.size(); ++i)
+  for (size_t i = 0; !run.forked && i < run.awaited.size(); ++i)
     ReleaseAccess(slot, op, op->accesses()[run.owner->accesses.size() + run.released.size() + i]);
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
     const size_t n = run.owner->graph.values().size() + run.owner->vars.size();
@@ -343,7 +343,7 @@ NodeContext Runs::MakeContext(EngineCore& core, OpRecord* op, int worker, RunSta
 }
 
 void Runs::ReleaseOutput(ThreadSlot& slot, RunState& run, uint32_t output) {
-  if (run.released.empty() || std::exchange(run.released[output], uint8_t{1})) return;
+  if (run.forked || run.released.empty() || std::exchange(run.released[output], uint8_t{1})) return;
   Access& access = run.op->accesses()[run.owner->accesses.size() + output];
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
     const uint32_t value = run.owner->graph.outputs()[output].index;

@@ -20,7 +20,7 @@ def update(w, x, number):
     plain.update(w, x.copy() if x is w else x, number)
 
 
-def _recorded(function: Recorded, values: list[engine.Value]) -> Any:
+def _recorded(function: Recorded, values: list[engine.Value], on: engine.Engine) -> Any:
     states = [values[state] for state in function.states]
 
     def body(*given: Any) -> list[Any]:
@@ -33,33 +33,32 @@ def _recorded(function: Recorded, values: list[engine.Value]) -> Any:
                 local.append(OPS[step.do](first, second, step.number))
         return [local[number] for number in function.returned]
 
-    return engine.hybridize(body)
+    hybrid = engine.hybridize(body)
+    hybrid._engine = on  # else it follows from the arguments that are Values, of which there may be none
+    return hybrid
 
 
-def run(program: Program, on: engine.Engine, made: list[Any] | None = None) -> list[engine.Value]:
-    """``made``: gets weak references to the arrays at the start."""
+def run(program: Program, on: engine.Engine) -> list[engine.Value]:
     with on.policy_block(program.policy), engine.bulk(program.bulk, on):
         values = [engine.value(np.array(data), engine=on) for data in program.start]
-        functions = [_recorded(function, values) for function in program.functions]
+        functions = [_recorded(function, values, on) for function in program.functions]
         for step in program.steps:
-            _step(step, values, functions, on)
+            _step(step, values, functions)
         return values
 
 
-def _step(step: Step, values: list[engine.Value], functions: list[Any], on: engine.Engine) -> None:
+def _step(step: Step, values: list[engine.Value], functions: list[Any]) -> None:
     if step.do.startswith("call"):
         given: list[Any] = [values[a] for a in step.args[1:]]
         if step.do == "call":
             given = [np.arange(4) + a for a in step.args[1:]]
-            if not functions[step.args[0]]._recordings:  # the engine follows from Values, of which there may be none
-                functions[step.args[0]]._engine = on
         values += functions[step.args[0]](*given)
     elif step.do == "update":
         update(values[step.args[0]], values[step.args[1]], step.number)
     elif step.do == "overwrite":
         values[step.args[0]].overwrite(np.full(4, step.number))
     elif step.do == "clear":
-        on.clear_error(values[step.args[0]])
+        values[step.args[0]].var.engine.clear_error(values[step.args[0]])
     elif step.do == "look":
         values[step.args[0]].exception()
     elif step.do == "two":

@@ -1,0 +1,37 @@
+// Arguments: finds the Values among the arguments of an op, in containers too, and puts data in their places.
+//
+// Threads:   the GIL is held in every function here.
+// Ownership: found Values are borrowed from the arguments.
+// Errors:    Collect throws nb::python_error, because it is part of a call; Filled throws PyFailure, as part of a body.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+namespace engine_python {
+
+using Found = std::vector<PyObject*>;
+// Adds the Values in `object`. Whether there are any.
+bool Collect(PyObject* object, Found* found);
+// `arg`, which holds Values, with their data; a new reference. `inputs`: of a node, for the places in `arg`; or null.
+PyObject* Filled(PyObject* arg, PyObject* inputs);
+nanobind::object TupleOf(PyObject* const* objects, size_t count);
+
+// References to what a function is given or returns. Few need no memory of their own.
+struct References {
+  explicit References(size_t count) : many(count > 12 ? count : 0), all(count > 12 ? many.data() : few) {}
+  ~References() {
+    for (size_t i = 0; i < size; ++i) Py_DECREF(all[i]);
+  }
+  References(const References&) = delete;
+  void Add(PyObject* owned) { all[size++] = owned; }
+  PyObject* few[12];
+  std::vector<PyObject*> many;
+  PyObject** all;
+  size_t size = 0;
+};
+
+void BindArguments(nanobind::module_& m);
+
+}  // namespace engine_python
