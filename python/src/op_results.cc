@@ -16,10 +16,11 @@ namespace {
 PyObject* unshared =
     nullptr;  // engine/alias.py: unshared(results, arguments) -> the results, copied where they share memory
 
+// None stands for something outside of Python's data, which the op does change.
 bool Immutable(PyObject* data) {
   PyTypeObject* const type = Py_TYPE(data);
   if (PyLong_Check(data) || PyFloat_Check(data) || PyComplex_Check(data) || PyUnicode_Check(data) ||
-      PyBytes_Check(data) || PyTuple_Check(data) || PyFrozenSet_Check(data) || data == Py_None)
+      PyBytes_Check(data) || PyTuple_Check(data) || PyFrozenSet_Check(data))
     return true;
   // NumPy's scalars cannot be assigned to; its arrays can.
   return std::strncmp(type->tp_name, "numpy.", 6) == 0 && std::strcmp(type->tp_name, "numpy.ndarray") != 0 &&

@@ -44,8 +44,12 @@ void SubmitBody(const StatePtr& state, const engine::OpDesc& desc, Body body, en
   // GIL, unless the queue is full or ops run inside their push.
   if (!state->caller_runs && engine::UsesWorkers(eng.policy())) {
     if (try_push()) return;
-    // The main thread has to see Ctrl-C, so it asks again and again.
-    while (WaitsForSignals() && eng.workers() > 0) {
+    // The main thread has to see Ctrl-C, so it asks again and again. Not with an op for a device: only a push that waits
+    // releases the ops that a bulk of this thread holds.
+    using Kind = engine::Placement::Kind;
+    const Kind kind = desc.place.kind;
+    const bool on_host = kind == Kind::kDefault || kind == Kind::kPool || kind == Kind::kIo;
+    while (on_host && WaitsForSignals() && eng.workers() > 0) {
       NapAndCheckSignals();
       if (try_push()) return;
     }

@@ -46,7 +46,9 @@ void Replay::KeepGraph(OpRecord* head, uint64_t members, const KeptGraph& graph)
 
 KeptGraph* Replay::GraphOfSegment(EngineCore& core, OpRecord* op) {
   const auto& body = *static_cast<PlanIssueAll*>(op->closure());
-  if (body.run->watch.load(std::memory_order_relaxed) != 0 || DevicesOf(core).AnyLost()) return nullptr;
+  if ((body.run->watch.load(std::memory_order_relaxed) & ~uint32_t{RunState::kOutputs}) != 0 ||
+      DevicesOf(core).AnyLost())
+    return nullptr;
   return &body.run->graphs[body.run->owner->tasks[body.task].ticket];
 }
 

@@ -41,7 +41,8 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   OpRecord* const op = NewTicket(index, task.first, 0);
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
   // A graph runs no bodies: none may have to be skipped or timed.
-  const bool as_graph = plan_.options.static_alloc && run_.watch.load(std::memory_order_relaxed) == 0;
+  const bool as_graph =
+      plan_.options.static_alloc && (run_.watch.load(std::memory_order_relaxed) & ~uint32_t{RunState::kOutputs}) == 0;
   try {
     if (as_graph && run_.graphs[task.ticket].key != 0) {
       PushSegment(ticket);
