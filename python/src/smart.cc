@@ -56,6 +56,7 @@ class PySmartStage {
                                       .guard_steps = nb::cast<int>(own["guard_steps"])};
     if (!closed.is_none()) options.stage.closed_exception_types = FilterOf(closed);
     for (nb::handle var : own["input_state"]) options.input_state.push_back(nb::cast<const PyVar&>(var).var);
+    const PolicyHere policy(engine.state);  // the policy says whether steps are cut
     steps_ = std::make_unique<engine::SmartStage>(engine.state->engine, PullOf(pull), std::move(options));
     host_->cancel = [this] { steps_->Cancel(); };
   }

@@ -36,7 +36,7 @@ def test_names_and_defaults_are_those_of_the_pages():
     import dataclasses
     import inspect
 
-    page = {"capacity": 1, "num_threads": 1, "timeout": 300.0, "closed_exception_types": (StopIteration, engine.EndOfData),
+    page = {"capacity": 1, "num_threads": 1, "timeout": None, "closed_exception_types": (StopIteration, engine.EndOfData),
             "ignored_exception_types": (), "use_stage_subgraph_thread_pool": False, "stage_subgraph_thread_pool_id": 0,
             "stage_subgraph_stream_id": 0, "name": None}  # fmt: skip
     staged = {name: p.default for name, p in inspect.signature(engine.data.staged).parameters.items()}

@@ -174,7 +174,17 @@ def test_back_pressure_makes_pushes_wait_and_lets_other_threads_run(gate):
             small.push(lambda i=i: ran.append(i), updates=[v])
         assert small.wait_all(PATIENCE)
         assert ran == list(range(100))
-        assert small.stats()["backpressure_waits"] > 0
+
+
+def test_back_pressure_is_counted_on_threads_that_do_not_watch_for_signals(gate):
+    with engine.Engine(workers=1, max_pending=4) as small:
+        small.push(gate)
+        gate.wait_until_entered()
+        threading.Timer(0.02, gate.open).start()
+        pusher = threading.Thread(target=lambda: [small.push(lambda: None) for _ in range(100)])
+        pusher.start()
+        pusher.join(PATIENCE)
+        assert small.wait_all(PATIENCE) and small.stats()["backpressure_waits"] > 0
 
 
 def test_the_hard_bound_refuses_pushes(gate):
