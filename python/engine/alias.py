@@ -107,7 +107,7 @@ def _copied_view(view: memoryview) -> memoryview:
 
 
 # The Values that engine.value made, by the beginning of the memory that their arrays belong to.
-_known: dict[Any, list[tuple[weakref.ref[Any], list[Extent]]]] = {}
+_known: dict[Any, list[weakref.ref[Any]]] = {}
 
 
 def _origin(item: Any) -> Any:
@@ -137,26 +137,27 @@ def found(data: Any, engine: Any) -> Any:
     if not entries:
         return None
     extents = _extents(data) or []
-    for ref, taken in entries:
+    for ref in list(entries):
         value = ref()
-        if value is not None and value.var.engine == engine and _overlap(extents, taken):
+        # By what it holds now: if it was overwritten, other data may have got the memory of the old.
+        if value is not None and value.var.engine == engine and _overlap(extents, _extents(value._data) or []):
             return value
     return None
 
 
 def note(value: Any, data: Any) -> None:
-    """Remembers a Value for ``found``, as long as it lives."""
+    """Remembers a Value that holds ``data``, or will, for ``found``, as long as it lives."""
     origin = _origin(data)
     if origin is None:
         return
     entries = _known.setdefault(origin, [])
 
     def forget(ref: Any) -> None:
-        entries[:] = [entry for entry in entries if entry[0] is not ref]
+        entries[:] = [entry for entry in entries if entry is not ref]
         if not entries and _known.get(origin) is entries:
             del _known[origin]
 
-    entries.append((weakref.ref(value, forget), _extents(data) or []))
+    entries.append(weakref.ref(value, forget))
 
 
 def unshared(outputs: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:

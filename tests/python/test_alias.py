@@ -98,6 +98,23 @@ def test_values_of_one_memory_have_one_var():
     assert engine.value(whole[1:2]) is not None
 
 
+def test_the_memory_of_data_that_was_overwritten_may_be_another_values():
+    first = np.zeros(4)
+    where = first.__array_interface__["data"][0]
+    old = engine.value(first)
+    del first
+    old.overwrite(np.ones(4))
+    old.get()
+    kept = []  # so that each look gets other memory, until the freed piece comes
+    for _ in range(1000):
+        kept.append(np.zeros(4))
+        if kept[-1].__array_interface__["data"][0] == where:
+            break
+    new = engine.value(kept[-1])
+    assert new.var != old.var
+    assert np.array_equal(new.get(), np.zeros(4)) and np.array_equal(old.get(), np.ones(4))
+
+
 def test_tensors_of_torch():
     torch = pytest.importorskip("torch")
     for way in (lambda x: x, lambda x: x[1:], lambda x: x.view(2, 2), lambda x: [x.detach()], lambda x: x.numpy()):
