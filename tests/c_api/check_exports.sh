@@ -27,6 +27,7 @@ if grep -v '@@ENGINE_[0-9]' "$work/versioned"; then complain "these C functions 
   grep -vE '^ENGINE_[0-9.]+$' |
   grep -vE '^(typeinfo for|typeinfo name for|vtable for) engine::[A-Za-z]+$' |
   grep -vE '^engine::[A-Z][A-Za-z]*(::|\[abi:|\()' |
+  grep -vE '^engine::detail::g_traces$' |
   grep -vE '^engine::detail::(AddCudaRuntime|DropCudaRuntime|RetainVar|ReleaseVar|ThrowWrongType|ThrowSetsBesideUses|PushResume|VarVersion|VarName|VarTag)\(' >"$work/others" || true
 if [ -s "$work/others" ]; then
   cat "$work/others" >&2
