@@ -206,9 +206,7 @@ check_tsan() { TSAN_OPTIONS=$TSAN_SAYS sanitized tsan; }
 check_python_fuzz() {
   need "$NEEDS_BUILD" && python_ready || return $NOT_RUN
   build_tested || return 1
-  local much=(--seconds 100)
-  [ -z "${PYTHON_FUZZ_PROGRAMS:-}" ] || much=(--programs "$PYTHON_FUZZ_PROGRAMS")
-  with_engine "$VENV_PYTHON" tests/python/oracle/run.py "${much[@]}" | tee "$LOGS/python_fuzz.out"
+  with_engine "$VENV_PYTHON" tests/python/oracle/run.py --programs "${PYTHON_FUZZ_PROGRAMS:-100000}" | tee "$LOGS/python_fuzz.out"
   local status=${PIPESTATUS[0]}
   NOTE=$(tail -n 1 "$LOGS/python_fuzz.out")
   return "$status"
