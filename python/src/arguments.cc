@@ -14,34 +14,34 @@ PyObject* filled = nullptr;    // filled(object, inputs) -> the object with data
 
 // Containers whose items are looked at, here or by found_in: exact lists, tuples and dicts, and what derives from them.
 // Dataclasses are the business of found_in too.
-enum class Kind { kPlain, kValue, kList, kDict, kOther };
-Kind KindOf(PyObject* object) {
+enum class PartKind { kPlain, kValue, kList, kDict, kOther };
+PartKind KindOf(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
-  if (type == value_class) return Kind::kValue;
-  if (type == &PyList_Type || type == &PyTuple_Type) return Kind::kList;
-  if (type == &PyDict_Type) return Kind::kDict;
+  if (type == value_class) return PartKind::kValue;
+  if (type == &PyList_Type || type == &PyTuple_Type) return PartKind::kList;
+  if (type == &PyDict_Type) return PartKind::kDict;
   if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
       object == Py_None)
-    return Kind::kPlain;
-  if (PyType_IsSubtype(type, ValueBase())) return Kind::kValue;
+    return PartKind::kPlain;
+  if (PyType_IsSubtype(type, ValueBase())) return PartKind::kValue;
   if (PyType_FastSubclass(type, Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS) ||
       PyAnySet_Check(object))
-    return Kind::kOther;
+    return PartKind::kOther;
   // The types of data that a program has are few, so the last ones without fields are remembered.
   static PyTypeObject* plain[64] = {};
   PyTypeObject*& known = plain[(reinterpret_cast<uintptr_t>(type) >> 6) % 64];
-  if (known == type) return Kind::kPlain;
+  if (known == type) return PartKind::kPlain;
   static PyObject* const fields = PyUnicode_InternFromString("__dataclass_fields__");
   PyObject* has = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), fields);
   if (has) {
     Py_DECREF(has);
-    return Kind::kOther;
+    return PartKind::kOther;
   }
   PyErr_Clear();
   Py_INCREF(type);  // so that its address is not used again
   PyTypeObject* before = std::exchange(known, type);
   Py_XDECREF(before);
-  return Kind::kPlain;
+  return PartKind::kPlain;
 }
 
 }  // namespace
@@ -49,9 +49,9 @@ Kind KindOf(PyObject* object) {
 // Adds the Values in `object`; they are borrowed from it. Whether there are any.
 bool Collect(PyObject* object, Found* found) {
   switch (KindOf(object)) {
-    case Kind::kPlain: return false;
-    case Kind::kValue: found->push_back(object); return true;
-    case Kind::kList: {
+    case PartKind::kPlain: return false;
+    case PartKind::kValue: found->push_back(object); return true;
+    case PartKind::kList: {
       bool any = false;
       if (Py_EnterRecursiveCall(" while Values were looked for")) throw nb::python_error();
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
@@ -59,7 +59,7 @@ bool Collect(PyObject* object, Found* found) {
       Py_LeaveRecursiveCall();
       return any;
     }
-    case Kind::kDict: {
+    case PartKind::kDict: {
       bool any = false;
       PyObject* item;
       if (Py_EnterRecursiveCall(" while Values were looked for")) throw nb::python_error();
@@ -67,7 +67,7 @@ bool Collect(PyObject* object, Found* found) {
       Py_LeaveRecursiveCall();
       return any;
     }
-    case Kind::kOther: break;
+    case PartKind::kOther: break;
   }
   nb::object more = nb::steal(PyObject_CallOneArg(found_in, object));
   if (!more.is_valid()) throw nb::python_error();

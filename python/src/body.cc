@@ -16,7 +16,7 @@ namespace {
 thread_local engine::RunContext* current = nullptr;
 
 // Calls fn(args...) and drops the result.
-void Call(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
+void CallAndDrop(PyRef& fn, engine::Name name, PyObject* const* args, size_t count) {
   nb::object result = nb::steal(PyObject_Vectorcall(fn.get(), args, count, nullptr));
   fn.Clear();  // dropped here, so that what fn owned is gone before anybody who waits for the op goes on
   CheckedResult(std::move(result), name);
@@ -47,7 +47,7 @@ void SyncBody::operator()(engine::RunContext& context) {
   BodyScope scope(&context);
   const ContextScope own(&context_);
   DropDeferred();
-  Call(fn_, name_, nullptr, 0);
+  CallAndDrop(fn_, name_, nullptr, 0);
 }
 
 void AsyncBody::operator()(engine::RunContext& context, engine::Completion done) {
@@ -57,7 +57,7 @@ void AsyncBody::operator()(engine::RunContext& context, engine::Completion done)
   DropDeferred();
   nb::object handle = nb::cast(Done(std::move(done), name_), nb::rv_policy::move);
   PyObject* args[] = {handle.ptr()};
-  Call(fn_, name_, args, 1);
+  CallAndDrop(fn_, name_, args, 1);
 }
 
 void NodeBody::operator()(engine::NodeContext& context) {

@@ -47,11 +47,11 @@ int DropFromMainLoop(void*) {
 bool HasGil() noexcept {
   // Not PyGILState_Check: that is always true once the process has had a sub-interpreter.
 #if PY_VERSION_HEX >= 0x030D0000
-  PyThreadState* const current = PyThreadState_GetUnchecked();
+  PyThreadState* const here = PyThreadState_GetUnchecked();
 #else
-  PyThreadState* const current = _PyThreadState_UncheckedGet();
+  PyThreadState* const here = _PyThreadState_UncheckedGet();
 #endif
-  return current && current == PyGILState_GetThisThreadState();
+  return here && here == PyGILState_GetThisThreadState();
 }
 
 PyRef PyRef::Borrow(PyObject* object) noexcept {

@@ -38,7 +38,7 @@ struct OpObject {
 // --- calls that are pushed
 
 // Its arguments, the outputs that it makes and the Values that it updates, as one tuple, so that moving it is cheap.
-struct Call {
+struct PushedCall {
   OpCorePtr op;
   PyRef args;           // a tuple: positional arguments, then those by name
   PyRef names;          // a tuple, or null
@@ -172,8 +172,8 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   for (PyObject* value : found)
     if (!in(value, updated)) AddVars(value, &reads);
   for (PyObject* value : updated) AddVars(value, &updates);
-  Call call{op,         PyRef::Steal(TupleOf(args, count).release().ptr()), PyRef::Borrow(names), CopyContext(), {},
-            filled_mask};
+  PushedCall call{
+      op, PyRef::Steal(TupleOf(args, count).release().ptr()), PyRef::Borrow(names), CopyContext(), {}, filled_mask};
   nb::object returned = nb::none();
   const auto make = [&] {
     nb::object made;
