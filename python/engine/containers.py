@@ -91,3 +91,29 @@ def filled(item: Any, inputs: tuple[Any, ...] | None = None) -> Any:
         return mapped(each, fill)
 
     return fill(item)
+
+
+def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:
+    """What a nested container holds, in order; the container with a Place for each; and its shape, for comparing."""
+    held: list[Any] = []
+    shape: list[Any] = []
+
+    def take(each: Any) -> Any:
+        at = len(shape)
+        shape.append(None)
+        if isinstance(each, (list, tuple, dict)) and not each:
+            shape[at] = type(each)
+            return each
+        if not isinstance(each, Value) and (placed := mapped(each, take)) is not each:
+            shape[at] = (type(each), tuple(each) if isinstance(each, dict) else len(shape) - at)
+            return placed
+        held.append(each)
+        return Place(len(held) - 1)
+
+    placed = take(item)
+    return held, placed, tuple(shape)
+
+
+def holds_values(item: Any) -> bool:
+    """Whether a container holds Values, however nested. False for a Value itself and for other things."""
+    return (isinstance(item, (list, tuple, dict)) or hasattr(type(item), "__dataclass_fields__")) and bool(found_in(item))

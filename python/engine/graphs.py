@@ -10,11 +10,11 @@ from typing import Any, Callable, Generic, ParamSpec, TypeVar, overload
 
 from . import _core
 from .bindings import bindings
-from .containers import Place, mapped
+from .containers import Place, holds_values, mapped, spread
 from .errors import UsageError
 from .recorder import NeedsState, Recorder
 from .traced import Traced, Unreadable
-from .values import MISSING, Value
+from .values import MISSING, Value, vars_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,13 +46,16 @@ class Hybrid(Generic[P, R]):
         functools.update_wrapper(self, fn)
         self._engine, self._fallback, self._constants, self._owner = engine, fallback, constants, owner
         self._fn, self._static_alloc, self._static_shape = fn, static_alloc, static_shape
+        self._source: Any = fn  # whose names are looked at
+        self._nested: dict[Any, Hybrid[..., R]] = {}  # for arguments that are containers of Values, by their shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._lock = threading.Lock()
         self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
         self._last: Recording | None = None
-        self._states: dict[int, Value[Any]] = {}  # Values that some recording reaches without an argument, by id
+        self._states: set[_core.Var] = set()  # of the Values that some recording reaches without an argument
         self._names: list[str] = []
         self._places = 0
+        self._part = ""  # what an argument is called in an error; "": by its place or name
         self._eager = False
         self._profile: _core.Run | None = None
 
@@ -78,7 +81,9 @@ class Hybrid(Generic[P, R]):
 
     def record(self, *args: P.args, **kwargs: P.kwargs) -> _core.Plan:
         """Records the function with arguments like these, if it is not recorded yet. Runs nothing."""
-        return self._recording(args, kwargs).plan
+        inner, args, kwargs = self._flat(args, kwargs)
+        self._last = inner._recording(args, kwargs)
+        return self._last.plan
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -90,7 +95,42 @@ class Hybrid(Generic[P, R]):
         state = ", runs eagerly" if self._eager else ", recorded" if self._last else ""
         return f"<engine.hybridize {self._name}{state}>"
 
+    def _flat(self, args: Any, kwargs: Any) -> tuple[Hybrid[..., R], tuple[Any, ...], dict[str, Any]]:
+        """Arguments that are containers of Values: what they hold are the arguments of a recording for such containers."""
+        if not any(holds_values(given) for given in (*args, *kwargs.values())):
+            return self, args, kwargs
+        held, placed, shape = spread((args, kwargs))
+        inner = self._nested.get(shape)
+        if inner is None:
+            with self._lock:
+                if len(self._nested) >= _MAX_RECORDINGS:
+                    raise UsageError(f"hybridize: '{self._name}' was recorded for {_MAX_RECORDINGS} shapes of arguments that are "
+                                     "containers of Values; give what differs so often in an array")  # fmt: skip
+                inner = self._nested.setdefault(shape, self._for_nested(placed))
+        return inner, tuple(held), {}
+
+    def _for_nested(self, placed: Any) -> Hybrid[..., R]:
+        def fn(*held: Any) -> Any:
+            args, kwargs = _rebuilt(placed, held)
+            return self._fn(*args, **kwargs)
+
+        inner = Hybrid(fn, self._static_alloc, self._static_shape, self._engine, self._fallback, self._constants, self._owner)
+        inner._name, inner._source = self._name, self._source
+        inner._part = "item {} of the arguments of '{}', counted through their containers,"
+        return inner
+
+    def _title(self, place: int) -> str:
+        if self._part:
+            return self._part.format(place, self._name)
+        named = f"argument {place}" if place < self._places else f"argument '{self._names[place - self._places]}'"
+        return f"{named} of '{self._name}'"
+
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], timed: bool = False) -> Any:
+        inner, args, kwargs = self._flat(args, kwargs)
+        if inner is not self:
+            result = inner._start(args, kwargs, timed)
+            self._last, self._profile = inner._last, inner._profile
+            return result
         try:
             recording = self._recording(args, kwargs)
         except Unreadable as error:
@@ -115,20 +155,27 @@ class Hybrid(Generic[P, R]):
 
     def _recording(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
         """The recording for such arguments, checked; makes it if there is none."""
+        while True:
+            key = self._key(args, kwargs)
+            recording = self._recordings.get(key)
+            if recording is None:
+                recording = self._make(args, kwargs, key, None)
+            elif not self._static_shape and not self._fits(recording, args, kwargs):
+                recording = self._make(args, kwargs, key, recording)
+            # A recording may show that an argument is state, too. Then it is one for other arguments.
+            if self._key(args, kwargs) == key:
+                self._last = recording
+                return recording
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Which recording such arguments need."""
         key = None
         for place, given in enumerate((*args, *kwargs.values()) if kwargs else args):
             if type(given) in self._constants:
                 key = (key, place, given)
-            elif id(given) in self._states:  # what the function reaches as state, too, has one Var in the plan
-                key = (key, place, id(given))
-        recording = self._recordings.get(key)
-        if recording is not None:
-            if not self._static_shape and not self._fits(recording, args, kwargs):
-                recording = self._make(args, kwargs, key, recording)
-        else:
-            recording = self._make(args, kwargs, key, None)
-        self._last = recording
-        return recording
+            elif self._states and isinstance(given, Value) and any(var in self._states for var in vars_of(given)):
+                key = (key, place, id(given))  # what the function reaches as state, too, has one Var in the plan
+        return key
 
     def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, stale: Recording | None) -> Recording:
         """``stale``: a recording that takes an argument to be the same Value in each call, which it is not."""
@@ -149,17 +196,17 @@ class Hybrid(Generic[P, R]):
                 results |= {place for place, value in stale.state.items() if given[place] is not value}
             made = self._record(args, kwargs, results)
             self._recordings[key] = made
-            self._states.update(made.kept)
+            self._states.update(var for value in made.kept.values() for var in vars_of(value))
             return made
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int]) -> Recording:
         given = [*args, *(kwargs[name] for name in self._names)]
-        titles = [f"argument {i}" for i in range(len(args))] + [f"argument '{n}'" for n in self._names]
         state = {i: a for i, a in enumerate(given) if isinstance(a, Value) and i not in results}
         values = [a for a in given if isinstance(a, Value)]
         engine = self._engine or (values[0].var.engine if values else _core.default())
         recorder = Recorder(engine)
-        inputs = [recorder.input(title) for title in titles]
+        inputs = [recorder.input(f"argument {i}") for i in range(len(args))]
+        inputs += [recorder.input(f"argument '{name}'") for name in self._names]
         if self._owner is not None:
             recorder.owned(self._owner)
         indexes = [one.index for one in inputs]  # an input that is changed in place gets another one
@@ -171,7 +218,7 @@ class Hybrid(Generic[P, R]):
                 returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
         except NeedsState:
             place = min(results)
-            raise UsageError(f"hybridize: {titles[place]} of '{self._name}' was another Value when it was recorded, and is "
+            raise UsageError(f"hybridize: {self._title(place)} was another Value when it was recorded, and is "
                              "another object now, which the function changes in place; give data that changes as data, not as "
                              "a Value") from None  # fmt: skip
         made = Recording()
@@ -181,7 +228,7 @@ class Hybrid(Generic[P, R]):
         made.returned = _noted(returned, recorder, outputs)
         if recorder.graph.size == 0:
             raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
-        made.bound = list(bindings(self._fn))
+        made.bound = list(bindings(self._source))
         own = {id(value) for value in state.values()}
         made.kept = {at: value for at, value in recorder.states.items() if at not in own}
         self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
@@ -203,8 +250,7 @@ class Hybrid(Generic[P, R]):
             elif isinstance(argument, Value) and place not in recording.overwritten:
                 continue  # the run begins behind what makes it
             elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
-                title = f"argument {place}" if place < self._places else f"argument '{self._names[place - self._places]}'"
-                raise UsageError(f"hybridize: {title} of '{self._name}' was a {kind.__name__} when it was recorded, and is "
+                raise UsageError(f"hybridize: {self._title(place)} was a {kind.__name__} when it was recorded, and is "
                                  f"a {type(argument).__name__} now")  # fmt: skip
         for where, name, look, was in recording.bound:
             if look() is not was:

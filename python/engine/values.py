@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Generator, Generic, TypeVar
+from typing import Any, Callable, Generator, Generic, Iterator, TypeVar
 
 from . import _core
 from .errors import UsageError
@@ -131,6 +131,13 @@ class Value(_core.ValueBase, Generic[T]):
             return f"{type(data).__name__} of {getattr(data, 'dtype', '?')}, shape {tuple(shape)}"
         text = repr(data)
         return text if len(text) <= 60 else f"{type(data).__name__}, {text[:50]}..."
+
+
+def vars_of(value: Value[Any]) -> Iterator[_core.Var]:
+    """What an op on the Value names: its own Var, and those of the Values with whose memory it was declared to share its."""
+    yield value.var
+    for other in value._shares or ():
+        yield from vars_of(other)
 
 
 def value(data: T, name: str | None = None, engine: _core.Engine | None = None, *, alias: str = "order") -> Value[T]:

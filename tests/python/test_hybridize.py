@@ -250,3 +250,78 @@ def test_explain_tells_costs_slack_and_the_critical_path(tmp_path):
     pytest.importorskip("matplotlib")
     told.picture(tmp_path / "plan.png")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def late_reader():
+    """An op that looks at x after `change` has been called, or when it is sure that this waits; and that event."""
+    changed = threading.Event()
+
+    @engine.op
+    def late(x):
+        changed.wait(0.2)
+        return x.copy()
+
+    @engine.op(updates="w")
+    def change(w):
+        w += 100
+        changed.set()
+
+    return late, change, changed
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_argument_that_is_also_state_keeps_its_order(shared):
+    late, change, changed = late_reader()
+    own = engine.Engine(workers=2)
+    state, *others = (engine.value(np.full(2, float(i)), engine=own) for i in range(3))
+    same = engine.value(state.get()[::-1], engine=own) if shared else state
+
+    @engine.hybridize
+    def step(x):
+        seen = late(x)
+        change(state)
+        return seen
+
+    for given, seen in ((others[0], 1), (same, 100), (others[1], 2), (same, 300), (others[0], 1)):
+        changed.clear()
+        assert step(given).get().tolist() == [seen, seen]
+    assert state.get().tolist() == [500, 500]
+    own.shutdown()
+
+
+@engine.op
+def total(items):
+    return sum(each if isinstance(each, (int, float)) else each.sum() for each in items)
+
+
+def test_containers_of_values_bring_data_and_wait_for_it(gate):
+    waits = engine.op(lambda x: gate() or x)
+
+    @engine.hybridize
+    def summed(pair, *, more):
+        return total([*pair, more["a"][0], more["b"]])
+
+    a, b = engine.value(np.ones(3)), waits(np.full(3, 2.0))
+    first = summed((a, b), more={"a": [5], "b": a})
+    second = summed((b, a), more={"a": [7], "b": b})
+    assert not first.done()
+    gate.open()
+    assert (first.get(), second.get()) == (3 + 6 + 5 + 3, 6 + 3 + 7 + 6)
+    assert summed((np.ones(2), np.ones(2)), more={"a": [1], "b": a}).get() == 2 + 2 + 1 + 3
+    assert summed((a, b, a), more={"a": [1], "b": a}).get() == 3 + 6 + 3 + 1 + 3
+    assert summed.plan is not None and summed.plan.nodes[-1][0] == "total"
+
+
+def test_a_value_in_a_container_that_is_changed_is_state():
+    weights = [engine.value(np.ones(2)), engine.value(np.full(2, 2.0))]
+
+    @engine.hybridize
+    def step(weights, x):
+        for w in weights:
+            descend(w, x, 1.0)
+
+    for _ in range(3):
+        step(weights, np.ones(2))
+    assert [w.get().tolist() for w in weights] == [[-2, -2], [-1, -1]]
+    with pytest.raises(engine.UsageError, match="item 0 of the arguments of 'step', counted through their containers, was"):
+        step([weights[1], np.ones(2)], np.ones(2))

@@ -55,9 +55,6 @@ def _function(rng: random.Random, values: int) -> Recorded:
     return Recorded(arguments, states, tuple(steps), returned)
 
 
-give_values = False  # whether recorded functions are given Values; see README.md, "Open"
-
-
 def make(seed: int) -> Program:
     rng = random.Random(seed)
     values = rng.randint(2, 4)
@@ -70,7 +67,7 @@ def make(seed: int) -> Program:
         if functions and pick < 0.3:
             which = rng.randrange(len(functions))
             args = tuple(rng.randrange(count) for _ in range(functions[which].arguments))
-            steps.append(Step("call" if rng.random() < 0.6 or not give_values else "call with values", (which, *args)))
+            steps.append(Step("call" if rng.random() < 0.6 else "call with values", (which, *args)))
             count += len(functions[which].returned)
         elif pick < 0.45:
             steps.append(Step("update", (a, b), rng.randint(1, 3)))

@@ -83,9 +83,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--values", action="store_true", help="recorded functions are given Values, too (README.md: Open)")
     args = parser.parse_args()
-    programs.give_values = args.values
     if args.seed is not None:
         program = programs.make(args.seed)
         print(*program, sep="\n")
