@@ -91,7 +91,9 @@ TEST_P(PlanCountersTest, ARunAllocatesNothingAfterWarmUp) {
     before.Wait();
   };
   ExpectNoAllocations(eng, runs);
-  EXPECT_LE(plan.frames(), 3u);
+  // Two runs are in flight, and a thread lets go of a frame a moment after the run has ended.
+  const EngineOptions options = Quiet(workers);
+  EXPECT_LE(plan.frames(), 2u + 1 + options.workers + options.io_threads);
 }
 
 // Each read of a Var that was written takes a group, and more of them than a magazine holds are taken at once.
