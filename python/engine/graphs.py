@@ -214,7 +214,7 @@ class Hybrid(Generic[P, R]):
         # Arguments that are one Value in all calls are state: ops find it by its Var. Nothing asks None or a bool for data.
         traced = [a if i in state or type(a) in self._constants else inputs[i] for i, a in enumerate(given)]
         try:
-            with recorder:
+            with recorder.block():
                 returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
         except NeedsState:
             place = min(results)

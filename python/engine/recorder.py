@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from . import _core
@@ -13,8 +12,6 @@ from .values import Value
 
 class Recorder:
     """The graph that this thread is recording a function into."""
-
-    _current = threading.local()
 
     def __init__(self, engine: _core.Engine) -> None:
         self.engine, self.graph = engine, _core.Graph()
@@ -27,23 +24,14 @@ class Recorder:
         self.owner_input = -1
         self.targets: set[int] = set()  # nodes that mark_target_node marked
 
-    @classmethod
-    def current(cls) -> Recorder | None:
-        return getattr(cls._current, "recorder", None)
+    @staticmethod
+    def current() -> Recorder | None:
+        recorder: Recorder | None = _core.recorder()
+        return recorder
 
-    def __enter__(self) -> Recorder:
-        self._outer = Recorder.current()
-        try:
-            Recorder._current.recorder = self
-            _core.record(self.graph)
-        except BaseException:  # Ctrl-C between the two
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        Recorder._current.recorder = self._outer
-        _core.record(self._outer.graph if self._outer else None)
+    def block(self) -> _core.RecordingBlock:
+        """In it, what this thread calls is recorded here."""
+        return _core.RecordingBlock(self, self.graph)
 
     def owned(self, owner: object) -> None:
         """Each run is given ``owner`` as one more input, so that the graph does not keep it: it may have the graph."""

@@ -61,6 +61,25 @@ std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std
   });
 }
 
+thread_local PyObject* recorder = nullptr;  // of the innermost open block, which owns it
+
+// Enters and leaves in C++, because Ctrl-C may come at any call of a Python function, also at that of `__exit__`.
+struct RecordingBlock {
+  nb::object made_with;
+  engine::Graph* graph;
+  engine::Graph* outer_graph = nullptr;
+  PyObject* outer_recorder = nullptr;
+
+  void Enter() {
+    outer_graph = std::exchange(recording, graph);
+    outer_recorder = std::exchange(recorder, made_with.ptr());
+  }
+  void Exit() {
+    recording = outer_graph;
+    recorder = outer_recorder;
+  }
+};
+
 // A run may be given Values as inputs: it begins behind their writers, and ops that change them later come behind the run.
 // The run cannot name their Vars, because it names those of its plan in an order of its own. So an op in front of the run
 // reads them and writes a Var of the run's own, and an op behind it reads them and the run's Var.
@@ -244,11 +263,23 @@ void BindGraph(nb::module_& m) {
           nb::sig("def compile(self, engine: Engine, *, name: str = 'plan', static_alloc: bool = False, "
                   "static_shape: bool = False) -> Plan"));
 
-  // Marks this thread: its pushes go into the graph. Returns the earlier mark, as a number for `record`.
+  nb::class_<RecordingBlock>(m, "RecordingBlock",
+                             "For `with`: this thread's pushes and calls of ops are recorded in a graph.")
+      .def(
+          "__init__",
+          [](RecordingBlock* self, nb::object recorder, engine::Graph& graph) {
+            ::new (self) RecordingBlock{std::move(recorder), &graph};
+          },
+          nb::arg("recorder"), nb::arg("graph"), nb::keep_alive<1, 3>(),
+          nb::sig("def __init__(self, recorder: object, graph: Graph) -> None"))
+      .def("__enter__", &RecordingBlock::Enter, nb::sig("def __enter__(self) -> None"))
+      .def(
+          "__exit__", [](RecordingBlock& self, nb::args) { self.Exit(); },
+          nb::sig("def __exit__(self, *exc: object) -> None"));
+
   m.def(
-      "record", [](std::optional<engine::Graph*> graph) { recording = graph ? *graph : nullptr; },
-      nb::arg("graph").none(), nb::sig("def record(graph: Graph | None) -> None"),
-      "From now on this thread's pushes are recorded in `graph`; with None they are pushed.");
+      "recorder", [] { return recorder ? nb::borrow(recorder) : nb::none(); }, nb::sig("def recorder() -> Any"),
+      "What this thread's open RecordingBlock was made with; None: nothing is recorded.");
 
   m.def(
       "is_recording", [] { return recording != nullptr && !CurrentBody(); },

@@ -90,3 +90,36 @@ def test_a_recording_that_is_interrupted_leaves_nothing_behind(run_python):
         timeout=100,
     )
     assert ended.out == "0 True\n", ended
+
+
+def test_a_recording_may_be_interrupted_at_each_call_of_a_function(run_python):
+    ended = run_python(
+        """
+    double = engine.op(lambda x: x + x)
+    def body(x):
+        return double(double(x))
+    def raising_at(number):
+        def trace(frame, event, arg):
+            nonlocal number
+            number -= event == "call"
+            if number == 0 and event == "call":
+                raise KeyboardInterrupt
+        return trace
+    wrong = interrupted = number = 0
+    while True:
+        number += 1
+        hybrid = engine.hybridize(body)
+        sys.settrace(raising_at(number))
+        try:
+            hybrid(1)
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            interrupted += 1
+        else:
+            sys.settrace(None)
+            break
+        wrong += type(double(1)) is not engine.Value
+    print(wrong, interrupted > 20)
+    """
+    )
+    assert ended.out == "0 True\n", ended
