@@ -400,6 +400,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     on.issued.store(seq, std::memory_order_release);
     if (!op->extra.replayed) on.queued.fetch_add(1, std::memory_order_relaxed);
     on.in_run = chain;
+    on.all_launched = chain && chain->first->extra.replayed;
     if (!chain && IsDue(on)) recorded = RecordLocked(on);
   }
   if (!recorded.ok()) Lose(*on.device, recorded);

@@ -259,7 +259,7 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
       if (on.unrecorded != issued) {
         on.unrecorded = issued;
         on.unrecorded_since = now;
-      } else if (now - on.unrecorded_since > tuning::kRunPatience) {
+      } else if (!(on.in_run && on.all_launched) && now - on.unrecorded_since > tuning::kRunPatience) {
         status = RecordLocked(on);
         if (!asked) oldest = newest = issued;
       }
