@@ -347,7 +347,7 @@ void BulkGraphs::Destroy(Exec& exec) {
   if (exec.graph) (void)device_.device->DestroyGraph(exec.graph);
 }
 
-// By measured bytes, the longest unused first; of a device that does not know bytes, by number.
+// Forgets the bulks that were unused longest, until the others keep to both limits: the bytes of executables, and their number.
 void BulkGraphs::Evict() {
   while (by_use_.size() > 1 && (bytes_ > tuning::kGraphBytes || entries_.size() > tuning::kGraphKeys)) {
     const auto oldest = entries_.find(by_use_.back());
