@@ -1,23 +1,25 @@
 // DeviceLane: one stream, what was issued on it, and what of that is known to have ended.
 //
-// Every op on the lane gets the next number. The device keeps the order of the numbers up to `issued`. The numbers up to
-// `retired` have ended, and the host knows it. Between the two there are records: a record is an event, the newest number that
-// is in front of it, and the lane's clock at that moment. The clock says, for each lane, up to which number the work in front of
-// the record has waited. A lane that must come behind a number of another lane waits for the earliest record that covers the
-// number, unless its own clock shows that it has waited for it already.
+// Every op on the lane gets the next number. The device keeps the order of the numbers up to `issued`. The numbers up
+// to `retired` have ended, and the host knows it. Between the two there are records: a record is an event, the newest
+// number that is in front of it, and the lane's clock at that moment. The clock says, for each lane, up to which number
+// the work in front of the record has waited. A lane that must come behind a number of another lane waits for the
+// earliest record that covers the number, unless its own clock shows that it has waited for it already.
 //
 // A record costs about as much as a launch, so the engine makes one only where somebody uses it:
 //   at once                 an op is issued, and ops wait for it that will not run on this lane
 //   on demand               somebody comes later, and no record covers the number that he needs
 //   when nothing is to do   the issuer has run out of ops, so the record delays nobody
 //   each kOpsARecord ops    whoever comes later then waits for few ops that he does not need
-// A chain of ops that is issued as one run has its record at its end. A copy or a collective has one each: these are few and long.
+// A chain of ops that is issued as one run has its record at its end. Each copy and each collective has one: these are
+// few and long.
 //
 // Threads:   one thread at a time issues ops. Any thread may do the rest under `mu`: record on demand, poll, wait.
 // Ownership: the Devices own lanes and events. An issued op is pinned here until it retires.
-// Order:     `mu` of two lanes is held at once only as (waiting lane, lane waited for). Two threads cannot do that in opposite
-//            order, because only its issuer locks a lane as the waiting one (see Order in issue.cc).
-// Errors:    a lane of a lost device issues nothing more. The numbers beyond `good` have failed, and so have those in `failed`.
+// Order:     `mu` of two lanes is held at once only as (waiting lane, lane waited for). Two threads cannot do that in
+//            opposite order, because only its issuer locks a lane as the waiting one (see Order in issue.cc).
+// Errors:    a lane of a lost device issues nothing more. The numbers beyond `good` have failed, and so have those in
+//            `failed`.
 #pragma once
 
 #include <exception>
@@ -46,7 +48,7 @@ struct DeviceLane {
   } use = Use::kShared;
   Stream stream;
   const char* bulk =
-      nullptr;  // the name of the first op of the bulk that is being issued, or null; used by the issuer only
+      nullptr;  // the name of the first op of the bulk that is being issued, or null; for the issuer only
 
   // release: the issuer has launched the op. Partner: the acquire loads of threads that choose a lane or a point by it.
   std::atomic<uint64_t> issued{0};
@@ -54,15 +56,16 @@ struct DeviceLane {
   std::atomic<uint64_t> settled{0};
   // release: publishes what the retired work has done. Partner: the acquire load in Retired.
   std::atomic<uint64_t> retired{0};
-  // A waiting thread has seen that the numbers up to here have ended, before the retirement thread has. release: that thread's
-  // look at the device. Partner: the acquire in PollRecords.
+  // A waiting thread has seen that the numbers up to here have ended, before the retirement thread has. release: that
+  // thread's look at the device. Partner: the acquire in PollRecords.
   std::atomic<uint64_t> ended_at{0};
-  // Launches that are not known to have ended; a graph is one launch. relaxed: it only bounds, and a few more do no harm.
+  // Launches that are not known to have ended; a graph is one launch. relaxed: it only bounds, and a few more do no
+  // harm.
   std::atomic<uint32_t> queued{0};
   // Threads that query an event of the lane without holding mu. seq_cst. Partner: GiveBack waits until it is zero.
   std::atomic<uint32_t> asking{0};
-  // Numbers above it have failed; all ones while the device works. release: Lose, before `retired` jumps to the end. Partner:
-  // the acquire in PollWrite and ErrorOf.
+  // Numbers above it have failed; all ones while the device works. release: Lose, before `retired` jumps to the end.
+  // Partner: the acquire in PollWrite and ErrorOf.
   std::atomic<uint64_t> good{~uint64_t{0}};
 
   Mutex mu;
