@@ -32,7 +32,7 @@ class Error : public std::runtime_error {
 
 // Kinds of errors, a row each: class, status of the C API (ENGINE_E_...), bases of the class in Python, what it means.
 // From these rows come the classes below, the answers of the C API (c_api/error.cc), and, written out by .ci/tables.py,
-// python/engine/errors.py and the table in docs/concepts.md. A new kind is a row here and a status in c_api.h, without
+// python/engine/errors.py and the table in docs/concepts.md. A new kind is a row here and a status in c_api/base.h, without
 // which the C API does not compile.
 //
 // A plain kind has a text and nothing else. All are classes derived from Error.

@@ -8,7 +8,7 @@
 
 // The counters, a row each: name, what it counts. From these rows come the structs below, those of the C API
 // (EngineCounters, EngineDeviceCounters), Python's stats() and device_stats() and, written out by .ci/tables.py, the
-// tables in docs/reference.md. A new counter is a row at the end here and a field at the end of the struct in c_api.h;
+// tables in docs/reference.md. A new counter is a row at the end here and a field at the end of the struct in c_api/engine.h;
 // without that field the C API does not compile. The DEBUG tables are for tests of the engine, and exist in C++ only.
 // clang-format off
 #define ENGINE_COUNTERS(X)                                                                                             \

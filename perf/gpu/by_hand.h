@@ -39,6 +39,7 @@ class ByHand {
   // Of the node that was issued with the time `was`, which no other one of the graph had.
   virtual void SetSpin(size_t graph, Nanos was, Nanos time) = 0;
 
+  virtual size_t FreeMemory() = 0;                // of the device, in bytes; 0: it does not say
   virtual void* Native(size_t stream) const = 0;  // a cudaStream_t on CUDA, else null
 };
 

@@ -104,6 +104,11 @@ class CudaByHand final : public ByHand {
     MustCuda("cudaGraphExecKernelNodeSetParams",
              SetSpinNode(graphs_[graph].exec, graphs_[graph].nodes.at(was.count()), time.count()));
   }
+  size_t FreeMemory() override {
+    size_t free = 0, total = 0;
+    MustCuda("cudaMemGetInfo", cudaMemGetInfo(&free, &total));
+    return free;
+  }
   void* Native(size_t stream) const override { return streams_[stream]; }
 
  private:

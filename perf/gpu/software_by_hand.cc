@@ -72,6 +72,7 @@ class SoftwareByHand final : public ByHand {
     Must(device_->UpdateNode(graphs_[graph].exec, graphs_[graph].nodes.at(was), with.nodes.at(time)));
     Must(device_->DestroyGraph(with.graph));
   }
+  size_t FreeMemory() override { return 0; }
   void* Native(size_t) const override { return nullptr; }
 
  private:

@@ -64,7 +64,7 @@ void MemoryRows(Suite& suite);      // 11
 void TrainingRows(Suite& suite);    // 12
 void CollectiveRows(Suite& suite);  // 13
 void SmartRows(Suite& suite);       // 16, 17
-void TuningRows(Suite& suite);      // 18, 19
+void TuningRows(Suite& suite);      // 18, 19, 21
 
 std::string Json(const std::string& text);  // quoted
 double Median(std::vector<double> values);

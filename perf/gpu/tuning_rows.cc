@@ -1,4 +1,4 @@
-// Rows 18 and 19: what src/engine/base/tuning.h takes for granted about hardware. Told, not judged: whoever reads them sets the
+// Rows 18, 19 and 21: what src/engine/base/tuning.h takes for granted about hardware. Told, not judged: whoever reads them sets the
 // constants.
 #include "rig.h"
 #include "suite.h"
@@ -83,12 +83,34 @@ void LooksAndNaps(Suite& suite) {
                  [&] { return known([] {}); }});
 }
 
+// kGraphNodeBytes: what a node of an executable takes on the device, which has it from the first launch on.
+void BytesOfANode(Suite& suite) {
+  const auto hand = suite.target.MakeByHand(1);
+  if (hand->FreeMemory() == 0) return suite.Absent(21, "this device does not say how much memory is free");
+  const int graphs = suite.Count(50);
+  constexpr int kNodes = 1000;
+  const size_t before = hand->FreeMemory();
+  for (int i = 0; i < graphs; ++i)
+    hand->Launch(hand->Graph([&] {
+      for (int k = 0; k < kNodes; ++k) hand->Spin(0);
+    }));
+  hand->Synchronize();
+  const double bytes = static_cast<double>(before) - static_cast<double>(hand->FreeMemory());
+  suite.Measure({21,
+                 std::to_string(graphs) + " graphs of 1,000 empty kernels, launched once",
+                 "",
+                 {{"memory of a node", "bytes", {}}},
+                 [&] { return Figures{bytes / graphs / kNodes}; },
+                 {}});
+}
+
 }  // namespace
 
 void TuningRows(Suite& suite) {
   if (suite.Wants(18))
     for (const int n : {15, 100}) CaptureAgainstIssue(suite, n);
   if (suite.Wants(19)) LooksAndNaps(suite);
+  if (suite.Wants(21)) BytesOfANode(suite);
 }
 
 }  // namespace engine::perf

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What libengine.so exports is what it says: the functions of c_api.h, as listed in exports.txt and each with its
-# symbol version, and beside them only public names of namespace engine.
+# What libengine.so exports is what it says: the functions of c_api.h and of the folder beside it, as listed in exports.txt and
+# each with its symbol version, and beside them only public names of namespace engine.
 # Usage: check_exports.sh LIBRARY C_API_H EXPORTS_TXT [NM]
 set -eu
 library=$1 header=$2 list=$3 nm=${4:-nm}
@@ -14,7 +14,7 @@ complain() {
 }
 
 sort "$list" >"$work/listed"
-grep -v '^ *#' "$header" | grep -oE '\bEngine[A-Za-z]+\(' | tr -d '(' | sort -u >"$work/declared"
+cat "$header" "${header%.h}"/*.h | grep -v '^ *#' | grep -oE '\bEngine[A-Za-z]+\(' | tr -d '(' | sort -u >"$work/declared"
 "$nm" -D --defined-only "$library" | awk '{print $NF}' >"$work/symbols"
 grep '^Engine' "$work/symbols" | sort >"$work/versioned"
 sed 's/@.*//' "$work/versioned" | sort >"$work/exported"

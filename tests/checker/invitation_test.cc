@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "checked_atomic.h"
+#include "model_lock.h"
 #include "report.h"
 
 namespace checker {
@@ -43,14 +44,6 @@ class InvitationModel final : public Program {
   static constexpr uint8_t kShared = 1, kOther = 2;  // blocks
   static Explorer& explorer() { return Explorer::current(); }
 
-  void Lock() {
-    explorer().PointWhile<uint8_t>(&s_.locked, 1);
-    s_.locked = 1;
-  }
-  void Unlock() {
-    explorer().Point();
-    s_.locked = 0;
-  }
   void Queue(uint8_t block, Kind kind) {
     s_.kind[block] = kind;
     const uint32_t tail = s_.tail.peek();
@@ -65,13 +58,13 @@ class InvitationModel final : public Program {
   }
 
   void SenderMain() {
-    Lock();
+    s_.lock.Lock();
     s_.invitation = kShared;
-    Unlock();
+    s_.lock.Unlock();
     Queue(kShared, kShare);
     explorer().Point();  // a node runs, and pushes
     Queue(s_.kind[kShared] == kFree ? kShared : kOther, kOp);
-    Lock();
+    s_.lock.Lock();
     const bool named = fault_ == InvitationFault::kNobodyLooks || s_.invitation == kShared;
     uint32_t head = s_.head.load();
     if (named && head < s_.tail.peek() && s_.queue[head] == kShared &&
@@ -81,7 +74,7 @@ class InvitationModel final : public Program {
       s_.invitation = 0;
       Run(kShared);
     }
-    Unlock();
+    s_.lock.Unlock();
   }
   void WorkerMain() {
     for (uint8_t i = 0; i < 2; ++i) {
@@ -105,9 +98,9 @@ class InvitationModel final : public Program {
     }
   }
   void ClearInvitation() {
-    Lock();
+    s_.lock.Lock();
     s_.invitation = 0;
-    Unlock();
+    s_.lock.Unlock();
   }
   void RunAndRecycle(uint8_t block) {
     Run(block);
@@ -119,7 +112,8 @@ class InvitationModel final : public Program {
     CheckedAtomic<uint32_t> head, tail;
     uint8_t queue[4] = {};
     uint8_t kind[3] = {};
-    uint8_t locked = 0, invitation = 0, posts = 0, tasks = 0, ops = 0, padding[4] = {};
+    ModelLock lock;
+    uint8_t invitation = 0, posts = 0, tasks = 0, ops = 0, padding[4] = {};
   };
   const InvitationFault fault_;
   State s_{};

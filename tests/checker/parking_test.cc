@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "checked_atomic.h"
+#include "model_lock.h"
 #include "report.h"
 
 namespace checker {
@@ -47,14 +48,6 @@ class ParkingModel final : public Program {
   enum Parked : uint8_t { kNobody, kSleeps, kTask };
   static Explorer& explorer() { return Explorer::current(); }
 
-  void Lock() {
-    explorer().PointWhile<uint8_t>(&s_.locked, 1);
-    s_.locked = 1;
-  }
-  void Unlock() {
-    explorer().Point();
-    s_.locked = 0;
-  }
   void Run() {
     explorer().Remark("runs the task");
     if (++s_.ran > 1) explorer().Fail("the task ran twice");
@@ -63,10 +56,10 @@ class ParkingModel final : public Program {
   void End() {
     s_.remaining.store(0);
     if (s_.waits.load() == 0) return;
-    Lock();
+    s_.lock.Lock();
     const bool sleeps = s_.parked == kSleeps;
     if (sleeps) s_.parked = kNobody;
-    Unlock();
+    s_.lock.Unlock();
     if (sleeps && fault_ != ParkingFault::kEndUnwoken) Wake();
   }
   void Wake() {
@@ -76,21 +69,21 @@ class ParkingModel final : public Program {
 
   void SleeperMain() {
     if (fault_ != ParkingFault::kWaitUnsaid) s_.waits.store(1);
-    Lock();
+    s_.lock.Lock();
     const bool over = fault_ != ParkingFault::kEndUnlooked && s_.remaining.load() == 0;
     if (!over) s_.parked = kSleeps;
-    Unlock();
+    s_.lock.Unlock();
     if (fault_ == ParkingFault::kWaitUnsaid) s_.waits.store(1);
     for (bool parked = !over; parked;) {
       explorer().Point();  // the kernel looks and puts it to sleep in one step
       if (s_.parked == kSleeps && !s_.late) s_.asleep = 1;
       explorer().PauseWhile<uint8_t>(&s_.asleep, 1);
-      Lock();
+      s_.lock.Lock();
       const uint8_t found = s_.parked;
       const bool leaves = found != kSleeps || s_.late;
       if (leaves) s_.parked = kNobody;
       const bool runs = found == kTask && !(fault_ == ParkingFault::kTaskForgotten && s_.late);
-      Unlock();
+      s_.lock.Unlock();
       parked = !leaves;
       if (!runs) continue;
       Run();
@@ -99,15 +92,15 @@ class ParkingModel final : public Program {
     s_.left = 1;
   }
   void GiverMain() {
-    Lock();
+    s_.lock.Lock();
     const bool given = s_.parked == kSleeps;
     if (given) s_.parked = kTask;
-    Unlock();
+    s_.lock.Unlock();
     if (given) Wake();
-    Lock();
+    s_.lock.Lock();
     const bool mine = !given || s_.parked == kTask || fault_ == ParkingFault::kTakenTwice;
     if (given && mine) s_.parked = kSleeps;
-    Unlock();
+    s_.lock.Unlock();
     if (!mine) return;
     Run();
     End();
@@ -120,7 +113,8 @@ class ParkingModel final : public Program {
 
   struct State {
     CheckedAtomic<uint8_t> remaining, waits;
-    uint8_t locked = 0, parked = 0, asleep = 0, late = 0, ran = 0, left = 0;
+    ModelLock lock;
+    uint8_t parked = 0, asleep = 0, late = 0, ran = 0, left = 0;
   };
   const ParkingFault fault_;
   const bool timer_;

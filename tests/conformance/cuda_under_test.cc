@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cstdlib>
 #include <deque>
 #include <stdexcept>
 
@@ -79,6 +80,10 @@ class CudaUnderTest final : public DeviceUnderTest {
 
 std::unique_ptr<DeviceUnderTest> MakeCudaUnderTest(std::string* why) {
   if (CudaDeviceCount(why) == 0) return nullptr;
+  if (const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); blocking && std::atoi(blocking) != 0) {
+    *why = "CUDA_LAUNCH_BLOCKING is set: a launch would wait for a kernel that waits for this thread";
+    return nullptr;
+  }
   return std::make_unique<CudaUnderTest>();
 }
 

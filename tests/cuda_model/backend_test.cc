@@ -117,10 +117,14 @@ std::vector<DeviceStatus> CudaModelBackend::Everything(int ordinal) {
 
 void CudaModelBackend::EachCall(int ordinal, cudaError_t error, bool sticky, DeviceCode code) {
   // What fails of these is somebody else's matter, or can be done without: the thread's own device and mode come back for whoever
-  // called, the bytes of an executable are unknown, a device's destructor says nothing, memory is freed without a look.
-  const std::set<std::string> silent{
-      "cudaSetDevice", "cudaMemGetInfo",   "cudaMemPoolDestroy", "cudaStreamIsCapturing",
-      "cudaGetDevice", "cuCtxPushCurrent", "cuCtxPopCurrent",    "cudaThreadExchangeStreamCaptureMode"};
+  // called, a device's destructor says nothing, memory is freed without a look.
+  const std::set<std::string> silent{"cudaSetDevice",
+                                     "cudaMemPoolDestroy",
+                                     "cudaStreamIsCapturing",
+                                     "cudaGetDevice",
+                                     "cuCtxPushCurrent",
+                                     "cuCtxPopCurrent",
+                                     "cudaThreadExchangeStreamCaptureMode"};
   std::set<std::string> failed;
   for (long nth = 1;; ++nth) {
     Fail("*", nth, error, sticky);

@@ -24,6 +24,9 @@ long cudaModelBlockedLaunches();                         // that found their str
 int cudaModelMayAccess(const void* memory, int device);  // 0: it would fault there
 unsigned cudaModelEventFlags();                          // of all events made since this was asked
 void cudaModelWaitIdle(int device);
+void cudaModelTakeMemory(size_t bytes);  // of a device, by another process at each cudaGraphInstantiate
+// Called when a call of the runtime begins and ends, outside of the model's lock; null: nothing is.
+void cudaModelOnCall(void (*hook)(const char* function, bool begins));
 unsigned cudaModelContexts();  // a bit for each device that has been given a context, since they were forgotten
 void cudaModelForgetContexts();
 void cudaModelForgive();        // violations were expected

@@ -78,20 +78,42 @@ function(add_nccl_model)
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
 endfunction()
 
-# The tests of a program that `filter` names, in one process, with the models in place of the runtime and of NCCL.
+# Where the engine was built with CUPTI.
+function(add_cupti_model)
+  find_package(CUDAToolkit REQUIRED)
+  add_library(cupti_model SHARED ${PROJECT_SOURCE_DIR}/tests/cuda_model/cupti.cc)
+  target_include_directories(cupti_model SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${ENGINE_CUPTI_INCLUDE})
+  target_link_libraries(cupti_model PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
+  target_compile_options(cupti_model PRIVATE -O1 -g1)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda_model/cupti.map CONTENT "CUPTI { global: cupti*; local: *; };\n")
+  target_link_options(cupti_model PRIVATE -static-libstdc++ -static-libgcc  # as above
+                      -Wl,--version-script=${PROJECT_BINARY_DIR}/cuda_model/cupti.map)
+  set_target_properties(cupti_model PROPERTIES OUTPUT_NAME cupti SOVERSION ${CUDAToolkit_VERSION_MAJOR}
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_model)
+endfunction()
+
+# The tests of a program that `filter` names, in one process, with the models in place of the runtime, of CUPTI and of NCCL. More
+# arguments: variables of the environment.
 function(cuda_model_test name program filter)
   if(NOT TARGET cuda_model)
     add_cuda_model()
   endif()
   add_dependencies(${program} cuda_model)
   set(models $<TARGET_FILE:cuda_model>)
+  if(ENGINE_CUPTI_INCLUDE)
+    if(NOT TARGET cupti_model)
+      add_cupti_model()
+    endif()
+    add_dependencies(${program} cupti_model)
+    string(APPEND models ":$<TARGET_FILE:cupti_model>")
+  endif()
   if(TARGET engine_nccl)
     add_nccl_model()
     add_dependencies(${program} nccl_model)
     string(APPEND models ":$<TARGET_FILE:nccl_model>")
   endif()
   add_test(NAME ${name} COMMAND ${program} --gtest_filter=${filter})
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT "LD_PRELOAD=${models};CUDA_MODEL_DEVICES=2"
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "LD_PRELOAD=${models};CUDA_MODEL_DEVICES=2;${ARGN}"
                        TIMEOUT 120
                        FAIL_REGULAR_EXPRESSION "SKIPPED|0 tests ran")
 endfunction()

@@ -50,14 +50,18 @@ int Pop(void** context) {
       Release::kYes, Context::kNotNeeded);
 }
 
-cudaError_t Find(const char* function, const char* name, void** found, cudaDriverEntryPointQueryResult* result) {
+cudaError_t Find(const char* function, const char* name, unsigned version, void** found,
+                 cudaDriverEntryPointQueryResult* result) {
   return Api(
       function,
       [&](Call& call) -> cudaError_t {
         const std::pair<const char*, void*> calls[] = {{"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&Retain)},
                                                        {"cuCtxPushCurrent", reinterpret_cast<void*>(&Push)},
                                                        {"cuCtxPopCurrent", reinterpret_cast<void*>(&Pop)}};
-        *found = nullptr;
+        *found = DriverCallOnGraphs(name);
+        // Asked for as of an older version, it would be another function, with other parameters.
+        if (*found && version < 12000)
+          return call.Misuse(cudaErrorInvalidValue, std::string(name) + " of before CUDA 12");
         for (const auto& [known, at] : calls)
           if (std::strcmp(known, name) == 0) *found = at;
         *result = *found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
@@ -71,14 +75,14 @@ cudaError_t Find(const char* function, const char* name, void** found, cudaDrive
 extern "C" {
 
 #if CUDART_VERSION >= 12050
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, unsigned, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, unsigned version, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  return Find(__func__, name, found, result);
+  return Find(__func__, name, version, found, result);
 }
 #else
 cudaError_t cudaGetDriverEntryPoint(const char* name, void** found, unsigned long long,
                                     cudaDriverEntryPointQueryResult* result) {
-  return Find(__func__, name, found, result);
+  return Find(__func__, name, CUDART_VERSION, found, result);
 }
 #endif
 

@@ -1,5 +1,9 @@
 // Graphs made ready, changed, and launched.
+#include <cuda.h>
+
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "model.h"
 
@@ -58,7 +62,71 @@ cudaError_t Parameters(Call& call, cudaGraphNode_t node, Kind** parameters) {
   return *parameters ? cudaSuccess : call.Misuse(cudaErrorInvalidValue, "a node of another kind");
 }
 
+void** Pointers(KernelCall& kernel) {
+  kernel.pointers.clear();
+  for (auto& argument : kernel.arguments) kernel.pointers.push_back(argument.data());
+  return kernel.pointers.data();
+}
+
+// `like` has the launch, and no arguments yet.
+cudaError_t SetKernel(Call& call, cudaGraphExec_t exec, cudaGraphNode_t node, KernelCall like, void** arguments,
+                      const void* extra) {
+  Node* at = nullptr;
+  if (const cudaError_t bad = FindNode<KernelCall>(call, exec, node, &at); bad != cudaSuccess) return bad;
+  if (extra) return call.Misuse(cudaErrorInvalidValue, "extra is not modelled");
+  if (const cudaError_t bad = CheckLaunch(call, like.kernel, like.grid, like.block); bad != cudaSuccess) return bad;
+  if (const cudaError_t bad = CopyArguments(*like.kernel, arguments, &like); bad != cudaSuccess) return bad;
+  at->operation = std::move(like);
+  return cudaSuccess;
+}
+
+// The driver has handles of its own for kernels, and knows those of every instance of the runtime.
+CUfunction HandleOf(const Kernel& kernel) {
+  return reinterpret_cast<CUfunction>(reinterpret_cast<uintptr_t>(HostFunction(kernel)) + 1);
+}
+const Kernel* KernelOf(CUfunction handle) {
+  return FindKernel(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(handle) - 1));
+}
+
+int GetKernelOfDriver(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* parameters) {
+  return Api("cuGraphKernelNodeGetParams", [&](Call& call) -> cudaError_t {
+    KernelCall* kernel = nullptr;
+    if (const cudaError_t bad = Parameters(call, node, &kernel); bad != cudaSuccess) return bad;
+    *parameters = {};
+    parameters->func = HandleOf(*kernel->kernel);
+    const auto& [gx, gy, gz] = kernel->grid;
+    const auto& [bx, by, bz] = kernel->block;
+    parameters->gridDimX = gx, parameters->gridDimY = gy, parameters->gridDimZ = gz;
+    parameters->blockDimX = bx, parameters->blockDimY = by, parameters->blockDimZ = bz;
+    parameters->sharedMemBytes = static_cast<unsigned>(kernel->shared_bytes);
+    parameters->kernelParams = Pointers(*kernel);
+    return cudaSuccess;
+  });
+}
+
+int SetKernelOfDriver(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) {
+  return Api("cuGraphExecKernelNodeSetParams", [&](Call& call) -> cudaError_t {
+    const CUDA_KERNEL_NODE_PARAMS& p = *parameters;
+    return SetKernel(call, exec, node,
+                     {KernelOf(p.func),
+                      dim3(p.gridDimX, p.gridDimY, p.gridDimZ),
+                      dim3(p.blockDimX, p.blockDimY, p.blockDimZ),
+                      p.sharedMemBytes,
+                      {},
+                      {},
+                      Runtime()},
+                     p.kernelParams, p.extra);
+  });
+}
+
 }  // namespace
+
+void* DriverCallOnGraphs(const char* name) {
+  if (std::strcmp(name, "cuGraphKernelNodeGetParams") == 0) return reinterpret_cast<void*>(&GetKernelOfDriver);
+  if (std::strcmp(name, "cuGraphExecKernelNodeSetParams") == 0) return reinterpret_cast<void*>(&SetKernelOfDriver);
+  return nullptr;
+}
+
 }  // namespace cuda_model
 
 using namespace cuda_model;
@@ -110,7 +178,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     made->device = CurrentDevice();
     for (const auto& node : found->nodes) made->nodes.push_back(*node);
     made->bytes = 4096 * (1 + made->nodes.size());
-    call.g.devices[static_cast<size_t>(made->device)].used += made->bytes;
+    call.g.devices[static_cast<size_t>(made->device)].used += call.g.taken_by_others;
     *exec = static_cast<cudaGraphExec_t>(call.g.execs.Add(made));
     return cudaSuccess;
   });
@@ -122,7 +190,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
       [&](Call& call) -> cudaError_t {
         const auto found = call.Find(call.g.execs, exec);
         if (!found) return cudaErrorInvalidValue;
-        call.g.devices[static_cast<size_t>(found->device)].used -= found->bytes;
+        if (found->uploaded) call.g.devices[static_cast<size_t>(found->device)].used -= found->bytes;
         call.g.execs.Remove(exec);
         return cudaSuccess;
       },
@@ -138,6 +206,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (!on) return cudaErrorInvalidResourceHandle;
     if (on->capture) return call.Misuse(cudaErrorNotSupported, "graphs in graphs are not modelled");
     if (found->device != on->device) return call.Misuse(cudaErrorInvalidValue, "a stream of another device");
+    // "cudaGraphUpload [...] the first launch of an executable would do that": it takes its memory then, and not before.
+    if (!std::exchange(found->uploaded, true)) call.g.devices[static_cast<size_t>(found->device)].used += found->bytes;
     const std::shared_ptr<Point> before = found->last;
     found->last = std::make_shared<Point>();
     Submit(*on, {[nodes = found->nodes] { RunNodes(nodes); }, before, found->last});
@@ -190,14 +260,12 @@ cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodePar
     if (const cudaError_t bad = Parameters(call, node, &kernel); bad != cudaSuccess) return bad;
     // "cudaErrorInvalidDeviceFunction [...] if the node's function is not of this instance of the runtime".
     if (kernel->runtime != Runtime()) return cudaErrorInvalidDeviceFunction;
-    kernel->pointers.clear();
-    for (auto& argument : kernel->arguments) kernel->pointers.push_back(argument.data());
     *parameters = {};
     parameters->func = const_cast<void*>(HostFunction(*kernel->kernel));
     parameters->gridDim = kernel->grid;
     parameters->blockDim = kernel->block;
     parameters->sharedMemBytes = static_cast<unsigned>(kernel->shared_bytes);
-    parameters->kernelParams = kernel->pointers.data();
+    parameters->kernelParams = Pointers(*kernel);
     return cudaSuccess;
   });
 }
@@ -205,17 +273,15 @@ cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodePar
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
                                              const cudaKernelNodeParams* parameters) {
   return Api(__func__, [&](Call& call) -> cudaError_t {
-    Node* at = nullptr;
-    if (const cudaError_t bad = FindNode<KernelCall>(call, exec, node, &at); bad != cudaSuccess) return bad;
-    const Kernel* const kernel = FindKernel(parameters->func);
-    if (parameters->extra) return call.Misuse(cudaErrorInvalidValue, "extra is not modelled");
-    if (const cudaError_t bad = CheckLaunch(call, kernel, parameters->gridDim, parameters->blockDim);
-        bad != cudaSuccess)
-      return bad;
-    KernelCall made{kernel, parameters->gridDim, parameters->blockDim, parameters->sharedMemBytes, {}, {}, Runtime()};
-    if (const cudaError_t bad = CopyArguments(*kernel, parameters->kernelParams, &made); bad != cudaSuccess) return bad;
-    at->operation = std::move(made);
-    return cudaSuccess;
+    return SetKernel(call, exec, node,
+                     {FindKernel(parameters->func),
+                      parameters->gridDim,
+                      parameters->blockDim,
+                      parameters->sharedMemBytes,
+                      {},
+                      {},
+                      Runtime()},
+                     parameters->kernelParams, parameters->extra);
   });
 }
 

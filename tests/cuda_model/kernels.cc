@@ -178,7 +178,9 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
     if (const cudaError_t bad = Load(call, const_cast<Kernel&>(*kernel)); bad != cudaSuccess) return bad;
     KernelCall made{kernel, grid, block, shared_bytes, {}, {}, Runtime()};
     if (const cudaError_t bad = CopyArguments(*kernel, arguments, &made); bad != cudaSuccess) return bad;
-    return Issue(call, *on, std::move(made));
+    const cudaError_t issued = Issue(call, *on, std::move(made));
+    if (issued != cudaSuccess || on->capture || !LaunchesBlock()) return issued;
+    return call.Wait([&] { return on->idle(); });
   });
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,

@@ -183,9 +183,15 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   return Api(__func__, [&](Call& call) -> cudaError_t {
     const auto found = call.Find(call.g.pools, pool);
     if (!found) return cudaErrorInvalidValue;
-    if (attribute != cudaMemPoolAttrReleaseThreshold)
+    if (attribute == cudaMemPoolAttrReleaseThreshold) {
+      std::memcpy(&found->threshold, value, sizeof found->threshold);
+    } else if (attribute == cudaMemPoolReuseAllowInternalDependencies) {
+      int allowed = 0;
+      std::memcpy(&allowed, value, sizeof allowed);
+      found->internal_dependencies = allowed != 0;
+    } else {
       return call.Misuse(cudaErrorInvalidValue, "an attribute that is not modelled");
-    std::memcpy(&found->threshold, value, sizeof found->threshold);
+    }
     return cudaSuccess;
   });
 }
@@ -228,7 +234,13 @@ cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t p
     const auto fits = [&](const std::shared_ptr<Block>& b) {
       return b->capacity == wanted->capacity && (b->freed_on == stream || b->freed->reached);
     };
-    const auto at = std::find_if(from->free.begin(), from->free.end(), fits);
+    auto at = std::find_if(from->free.begin(), from->free.end(), fits);
+    // Else, unless it is told not to, it takes what is still in use, and has the stream wait for the one that freed it.
+    if (at == from->free.end() && from->internal_dependencies) {
+      at = std::find_if(from->free.begin(), from->free.end(),
+                        [&](const auto& b) { return b->capacity == wanted->capacity; });
+      if (at != from->free.end()) Submit(*on, {{}, (*at)->freed, {}});
+    }
     if (at != from->free.end()) {
       wanted = *at;
       from->free.erase(at);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,9 @@ Control& control() {
   static Control& control = *new Control;
   return control;
 }
+
+// release: what the hook needs. Partner: the acquire in Note.
+std::atomic<void (*)(const char*, bool)> g_hook{nullptr};
 
 constexpr int kRuntimes = 2;
 thread_local cudaError_t t_last_errors[kRuntimes] = {};
@@ -90,6 +94,20 @@ int DriverVersion() {
   }();
   return version;
 }
+bool LaunchesBlock() {
+  static const bool block = [] {
+    const char* const given = std::getenv("CUDA_LAUNCH_BLOCKING");
+    return given && std::atoi(given) != 0;
+  }();
+  return block;
+}
+size_t MostConnections() {
+  static const size_t most = [] {
+    const char* const given = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    return static_cast<size_t>(std::clamp(given ? std::atoi(given) : 8, 1, 32));
+  }();
+  return most;
+}
 int& Runtime() {
   thread_local int runtime = 0;
   return runtime;
@@ -112,7 +130,17 @@ void Violation(const char* function, const std::string& what) {
   std::fprintf(stderr, "cuda model: violation: %s\n", c.last_violation.c_str());
 }
 
-Call::Call(const char* name) : function(name), g(state()), lock(g.mu) {
+// Before the lock is taken, and after it was given back: whoever is told may do what he likes, but call the runtime.
+const char* Call::Note(const char* name, bool begins) {
+  if (const auto hook = g_hook.load(std::memory_order_acquire)) {
+    const bool before = std::exchange(InHostFunction(), true);
+    hook(name, begins);
+    InHostFunction() = before;
+  }
+  return name;
+}
+
+Call::Call(const char* name) : function(Note(name, true)), g(state()), lock(g.mu) {
   ++control().calls[name];
   ++control().all_calls;
   if (!g.any_full) return;
@@ -120,7 +148,10 @@ Call::Call(const char* name) : function(name), g(state()), lock(g.mu) {
   g.progress.wait(lock, [&] { return !g.any_full; });
   --g.waiting;
 }
-Call::~Call() = default;
+Call::~Call() {
+  lock.unlock();
+  Note(function, false);
+}
 
 cudaError_t Call::Refusal() {
   Control& c = control();
@@ -205,6 +236,11 @@ long cudaModelBlockedLaunches() {
   const std::lock_guard lock(state().mu);
   return state().blocked_launches;
 }
+void cudaModelTakeMemory(size_t bytes) {
+  const std::lock_guard lock(state().mu);
+  state().taken_by_others = bytes;
+}
+void cudaModelOnCall(void (*hook)(const char* function, bool begins)) { g_hook.store(hook, std::memory_order_release); }
 void cudaModelWaitIdle(int device) {
   Call call(__func__);
   (void)call.WaitIdle(device);

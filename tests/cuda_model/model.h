@@ -63,6 +63,14 @@ struct Work {
   std::function<void()> run;
   std::shared_ptr<Point> behind;   // waits for it first; null: for nothing
   std::shared_ptr<Point> reaches;  // null: nobody asks
+  uint64_t turn = 0;               // on the stream's connection
+};
+
+// A connection between host and device, on which work begins in the order in which it came. Streams that share one wait for each
+// other, though nobody asked for that: "CUDA_DEVICE_MAX_CONNECTIONS" (Programming Guide, environment variables).
+struct Connection {
+  uint64_t turns = 0;
+  std::set<uint64_t> to_begin;
 };
 
 struct Node {
@@ -81,12 +89,14 @@ struct GraphExec {
   std::vector<Node> nodes;  // with the handles of the graph that it was made of
   std::shared_ptr<Point> last;
   size_t bytes = 0;
+  bool uploaded = false;  // the device takes its memory when it is first launched
 };
 
 struct Stream {
   cudaStream_t handle = nullptr;
   int device = 0;
   int priority = 0;
+  std::shared_ptr<Connection> connection;
   std::deque<Work> queue;
   uint64_t submitted = 0, ended = 0;
   bool closed = false;
@@ -126,11 +136,14 @@ struct Block {
 struct Pool {
   int device = 0;
   uint64_t threshold = 0;
-  std::set<int> peers;  // that may use its memory, besides the device
+  bool internal_dependencies = true;  // what one stream has freed may make another one wait
+  std::set<int> peers;                // that may use its memory, besides the device
   std::vector<std::shared_ptr<Block>> free;
 };
 struct Device {
   size_t used = 0;
+  std::vector<std::shared_ptr<Connection>> connections;  // made as streams need them
+  size_t streams = 0;                                    // ever made; they take the connections by turns
 };
 
 // Live objects of one kind by their handles.
@@ -188,7 +201,8 @@ struct State {
   // A launch that waits because its stream's queue is full keeps every other call waiting: "CUDA locks held".
   bool any_full = false;
   long blocked_launches = 0;
-  unsigned event_flags = 0;  // of all events made
+  unsigned event_flags = 0;    // of all events made
+  size_t taken_by_others = 0;  // memory that another process takes at each cudaGraphInstantiate
 };
 constexpr uint64_t kQueue = 1024;  // calls that a stream takes before it has begun with the first
 State& state();
@@ -236,6 +250,7 @@ class Call {
   std::unique_lock<std::mutex> lock;
 
  private:
+  static const char* Note(const char* name, bool begins);
   bool refused_ = false;
 };
 
@@ -255,7 +270,9 @@ cudaError_t Api(const char* function, Body&& body, Release release = Release::kN
   return call.Return(refused);
 }
 
-int DriverVersion();  // CUDA_MODEL_DRIVER; older than the runtime: every call is refused
+bool LaunchesBlock();      // CUDA_LAUNCH_BLOCKING
+size_t MostConnections();  // CUDA_DEVICE_MAX_CONNECTIONS: of a device
+int DriverVersion();       // CUDA_MODEL_DRIVER; older than the runtime: every call is refused
 // The thread's contexts, as the driver keeps them: the last is current. None: the runtime takes device 0's when it needs one.
 std::vector<int>& Contexts();
 int CurrentDevice();
@@ -281,6 +298,9 @@ cudaError_t CopyArguments(const Kernel& kernel, void** from, KernelCall* to);
 cudaError_t CheckLaunch(Call& call, const Kernel* kernel, const dim3& grid, const dim3& block);
 const void* HostFunction(const Kernel& kernel);
 void RunKernel(const KernelCall& kernel);
+
+// A function of the driver's, by name, for nodes of graphs; null: it is not modelled.
+void* DriverCallOnGraphs(const char* name);
 
 // Memory.
 std::shared_ptr<Block> FindBlock(const void* memory);  // allocated or not; null: pageable memory of the host

@@ -15,11 +15,15 @@ void Main(std::shared_ptr<Stream> stream) {
     if (stream->queue.empty()) break;
     Work work = std::move(stream->queue.front());
     stream->queue.pop_front();
-    if (work.behind && !work.behind->reached) {
+    std::set<uint64_t>& to_begin = stream->connection->to_begin;
+    const auto may_begin = [&] { return *to_begin.begin() == work.turn && (!work.behind || work.behind->reached); };
+    if (!may_begin()) {
       ++g.waiting;
-      g.progress.wait(lock, [&] { return work.behind->reached || g.lost != cudaSuccess; });
+      g.progress.wait(lock, [&] { return may_begin() || g.lost != cudaSuccess; });
       --g.waiting;
     }
+    to_begin.erase(work.turn);
+    if (!to_begin.empty() && g.waiting != 0) g.progress.notify_all();
     if (work.run && g.lost == cudaSuccess) {
       lock.unlock();
       work.run();
@@ -51,6 +55,9 @@ cudaError_t FindToAsk(Call& call, cudaStream_t stream, std::shared_ptr<Stream>* 
 }  // namespace
 
 void Submit(Stream& stream, Work work) {
+  Connection& connection = *stream.connection;
+  work.turn = ++connection.turns;
+  connection.to_begin.insert(connection.to_begin.end(), work.turn);
   stream.queue.push_back(std::move(work));
   ++stream.submitted;
   stream.wake.notify_one();
@@ -110,6 +117,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     auto made = std::make_shared<Stream>();
     made->device = CurrentDevice();
     made->priority = std::min(0, std::max(priority, -5));  // "will be clamped"
+    Device& device = call.g.devices[static_cast<size_t>(made->device)];
+    const size_t connection = device.streams++ % MostConnections();
+    if (connection == device.connections.size()) device.connections.push_back(std::make_shared<Connection>());
+    made->connection = device.connections[connection];
     *stream = made->handle = static_cast<cudaStream_t>(call.g.streams.Add(made));
     call.g.working.insert(made.get());
     std::thread(Main, made).detach();

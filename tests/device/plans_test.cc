@@ -1,7 +1,6 @@
 // Plans on devices: nodes of a lane are a bulk, a bulk that comes again is a graph, and values are those of a loop.
-#include <random>
-
 #include "plan_pipeline.h"
+#include "random_loop.h"
 
 namespace engine::test {
 namespace {
@@ -100,54 +99,10 @@ TEST(DevicePlans, AreInOrderWithCpuNodesAndVars) {
   EXPECT_EQ(seen, 2 * want + 3);
 }
 
-// Random programs on host and device, two lanes and any, with ops pushed between the runs: the same as in a loop.
+// On host and device, two lanes and any, with ops pushed between the runs.
 TEST(DevicePlans, RandomProgramsGiveWhatALoopGives) {
-  const std::array<Placement, 4> places{Cpu(), Gpu(0), Gpu(0, 1), Gpu(0, 2)};
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937_64 chance(seed);
-    Rig rig({}, 2);
-    constexpr size_t kVars = 5;
-    std::array<Var, kVars> vars;
-    std::array<uint32_t, kVars> x{}, want{};
-    for (Var& v : vars) v = rig.eng().NewVar();
-    struct Step {
-      size_t from, to;
-      uint32_t c;
-      Placement place;
-    };
-    const auto draw = [&] {
-      return Step{chance() % kVars, chance() % kVars, static_cast<uint32_t>(chance() % 100),
-                  places[chance() % places.size()]};
-    };
-    const auto apply = [](std::array<uint32_t, kVars>& at, const Step& s) {
-      at[s.to] = 3 * at[s.to] + at[s.from] + s.c;
-    };
-    const auto push = [&](Submitter& to, const Step& s) {
-      OpDesc desc{.name = "step", .reads = vars[s.from], .updates = vars[s.to], .place = s.place};
-      if (s.place.kind == Placement::Kind::kDefault) {
-        to.Push(desc, [&x, s, apply] { apply(x, s); });
-      } else {
-        to.Push(desc, [&x, &rig, s, apply](RunContext& ctx) { rig.Launch(ctx, "k", [&x, s, apply] { apply(x, s); }); });
-      }
-    };
-    std::vector<Step> steps(12);
-    Graph graph;
-    Capture capture(graph);
-    for (Step& s : steps) push(capture, s = draw());
-    const Plan plan = graph.Compile(rig.eng());
-    std::vector<engine::Run> runs;
-    for (int round = 0; round < 8; ++round) {
-      runs.push_back(plan.Start({}, {.policy = round % 4 == 3 ? Policy::kInline : Policy::kThreaded}));
-      for (const Step& s : steps) apply(want, s);
-      const Step between = draw();
-      push(rig.eng(), between);
-      apply(want, between);
-    }
-    for (engine::Run& run : runs) run.Wait();
-    rig.eng().WaitAll();
-    EXPECT_EQ(x, want);
-  }
+  const RandomLoop loop{.places = {Cpu(), Gpu(0), Gpu(0, 1), Gpu(0, 2)}, .steps = 12, .rounds = 8, .inline_each = 4};
+  for (uint64_t seed = 1; seed <= 20; ++seed) EXPECT_EQ(loop.Run(seed), 0u);
 }
 
 // Between two synchronous nodes of its lane: a task by itself, issued when its Completion is called, and no cycle of tasks.

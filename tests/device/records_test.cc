@@ -1,4 +1,6 @@
 // Records: an event is recorded for somebody, and else behind each 16 ops of a lane.
+#include <csignal>
+
 #include "device_test.h"
 
 namespace engine::test {
@@ -59,6 +61,55 @@ TEST(DeviceRecords, ABulkHasAtMostOneAtItsEnd) {
   const DeviceCounts made = rig.device().counts() - before;
   EXPECT_EQ(made[DeviceCall::kLaunch], 400u);
   EXPECT_EQ(made[DeviceCall::kRecord], 10u + 1 + 1) << "each second bulk of 15, the long one, the other lane";
+}
+
+// The thread that issues may lose its processor in the middle of a run. Nobody records for it: all is launched, and the run's end
+// comes with a record.
+TEST(DeviceRecords, ARunThatWasLaunchedAsAGraphHasOneWhoeverLosesItsProcessor) {
+  constexpr uint64_t kMembers = 8000;
+  static std::atomic<int> stalls;
+  struct sigaction stall {};
+  stall.sa_handler = [](int) {
+    ++stalls;
+    const timespec longer_than_a_run_may_take{0, 60'000'000};
+    nanosleep(&longer_than_a_run_may_take, nullptr);
+  };
+  struct sigaction before_us {};
+  ASSERT_EQ(sigaction(SIGUSR2, &stall, &before_us), 0);
+  Rig rig;
+  const Var x = rig.eng().NewVar("x");
+  std::atomic<pthread_t> issuer{};
+  const auto run = [&] {
+    HeldOps bulk(rig.eng());
+    for (uint64_t i = 0; i < kMembers; ++i)
+      bulk.Push({.name = "member", .updates = {x}, .place = Gpu(0, 0), .graph = {.kind = 1 + i, .one_call = true}},
+                [&](RunContext& ctx) {
+                  issuer = pthread_self();
+                  rig.Launch(ctx, "k");
+                });
+    bulk.Release();
+  };
+  for (int warm = 0; warm < 4; ++warm) {
+    run();
+    rig.eng().WaitAll();
+  }
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const DeviceCounts before = rig.device().counts();
+    const uint64_t issued = rig.eng().device_stats().issued;
+    const int stalled = stalls;
+    run();
+    std::thread waits([&] { rig.eng().WaitAll(); });
+    while (rig.eng().device_stats().issued == issued) std::this_thread::yield();
+    pthread_kill(issuer, SIGUSR2);
+    while (stalls == stalled) std::this_thread::yield();
+    const uint64_t now = rig.eng().device_stats().issued;
+    waits.join();
+    const DeviceCounts made = rig.device().counts() - before;
+    ASSERT_EQ(made[DeviceCall::kLaunchGraph], 1u);
+    EXPECT_EQ(made[DeviceCall::kRecord], 1u);
+    if (now > issued && now < issued + kMembers) break;  // it was in the middle
+  }
+  EXPECT_EQ(sigaction(SIGUSR2, &before_us, nullptr), 0);
 }
 
 TEST(DeviceRecords, AFanInOverLanesHasOneForEachOther) {

@@ -1,9 +1,7 @@
 // Tasks of plans on devices that are one op each: when they are, and that nothing but the cost differs.
 #include <cstring>
-#include <random>
 
-#include "device_test.h"
-#include "engine/plan.h"
+#include "random_loop.h"
 
 namespace engine::test {
 namespace {
@@ -333,62 +331,16 @@ TEST(DeviceSegments, ANodeWithACancelScopeIsInNoGraph) {
   EXPECT_EQ(ran, 17) << "the cancelled one did not run";
 }
 
-// Host and device, two lanes and any, with ops pushed between the runs and errors now and then: as in a loop.
+// On host and device, two lanes and any, with ops pushed between the runs.
 TEST(DeviceSegments, RandomProgramsGiveWhatALoopGives) {
-  const std::array<Placement, 6> places{Cpu(), Gpu(0), Gpu(0), Gpu(0, 1), Gpu(0, 1), Gpu(0, 2)};
+  const RandomLoop loop{.places = {Cpu(), Gpu(0), Gpu(0), Gpu(0, 1), Gpu(0, 1), Gpu(0, 2)},
+                        .steps = 16,
+                        .rounds = 40,
+                        .inline_each = 8,
+                        .graphs = true,
+                        .most_runs = 3};
   uint64_t launches = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937_64 chance(seed);
-    Rig rig({}, 2);
-    constexpr size_t kVars = 5;
-    std::array<Var, kVars> vars;
-    std::array<uint32_t, kVars> x{}, want{};
-    for (Var& v : vars) v = rig.eng().NewVar();
-    struct Draw {
-      size_t from, to;
-      uint32_t c;
-      Placement place;
-    };
-    const auto draw = [&] {
-      return Draw{chance() % kVars, chance() % kVars, static_cast<uint32_t>(chance() % 100),
-                  places[chance() % places.size()]};
-    };
-    const auto apply = [](std::array<uint32_t, kVars>& at, const Draw& s) {
-      at[s.to] = 3 * at[s.to] + at[s.from] + s.c;
-    };
-    uint64_t kind = 0;
-    const auto push = [&](Submitter& to, const Draw& s) {
-      OpDesc desc{.name = "step", .reads = vars[s.from], .updates = vars[s.to], .place = s.place};
-      if (s.place.kind == Placement::Kind::kDefault) {
-        to.Push(desc, [&x, s, apply] { apply(x, s); });
-      } else {
-        desc.graph = {.kind = ++kind, .one_call = true};
-        to.Push(desc, [&x, &rig, s, apply](RunContext& ctx) { rig.Launch(ctx, "k", [&x, s, apply] { apply(x, s); }); });
-      }
-    };
-    std::vector<Draw> steps(16);
-    Graph graph;
-    Capture capture(graph);
-    for (Draw& s : steps) push(capture, s = draw());
-    const Plan plan = graph.Compile(rig.eng(), {.static_alloc = true});
-    std::vector<engine::Run> runs;
-    for (int round = 0; round < 40; ++round) {
-      if (runs.size() == 3) {
-        for (engine::Run& run : runs) run.Wait();
-        runs.clear();
-      }
-      runs.push_back(plan.Start({}, {.policy = round % 8 == 3 ? Policy::kInline : Policy::kThreaded}));
-      for (const Draw& s : steps) apply(want, s);
-      const Draw between = draw();
-      push(rig.eng(), between);
-      apply(want, between);
-    }
-    for (engine::Run& run : runs) run.Wait();
-    rig.eng().WaitAll();
-    EXPECT_EQ(x, want);
-    launches += rig.eng().device_stats().graph_launches;
-  }
+  for (uint64_t seed = 1; seed <= 20; ++seed) launches += loop.Run(seed);
   EXPECT_GT(launches, 200u);
 }
 

@@ -102,6 +102,15 @@ def run_python(tmp_path):
     return run
 
 
+@pytest.fixture
+def mxnet_library():
+    """The library that programs in C++ preload to run MXNet on this engine, beside the package."""
+    folder = pathlib.Path(engine.__file__).parent
+    found = [*folder.glob("libengine_mxnet.so"), *folder.glob("../mxnet/libengine_mxnet.so")]
+    assert found, f"no libengine_mxnet.so near {folder}"
+    return str(found[0].resolve())
+
+
 def line_of(marker):
     """Where the calling test's source says ``# marker``: (file, line)."""
     frame = sys._getframe(1)

@@ -1,16 +1,10 @@
-"""MXNet on this engine: what programs rely on, with the wheel; and what is refused, without it. Each program has a process
-of its own, because MXNet takes its engine once."""
+"""MXNet on this engine: what programs rely on, with MXNet's wheel. Each program has a process of its own, because MXNet takes
+its engine once."""
 
 import importlib.util
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
-
-import engine
 
 _spec = importlib.util.find_spec("mxnet")
 wheel = pytest.mark.skipif(
@@ -31,88 +25,6 @@ def run(run_python):
         return ended
 
     return ended_well
-
-
-# --- refusals, with packages that only look like mxnet
-
-
-@pytest.fixture
-def fake(tmp_path):
-    def make(version="1.9.1", library=b"\x7fELF"):
-        folder = tmp_path / "site" / "mxnet"
-        folder.mkdir(parents=True)
-        (folder / "__init__.py").write_text("")
-        (folder / "libinfo.py").write_text(f'__version__ = "{version}"\n')
-        if library is not None:
-            (folder / "libmxnet.so").write_bytes(library)
-        return {"PYTHONPATH": os.pathsep.join([str(folder.parent), str(pathlib.Path(engine.__file__).parent.parent)])}
-
-    return make
-
-
-def refusal(run_python, program, **env):
-    ended = run_python(program, **env)
-    assert ended.code == 1, ended
-    return ended.err.strip().splitlines()[-1]
-
-
-def test_mxnet_imported_first_is_refused(run_python, fake):
-    said = refusal(run_python, "import mxnet\nimport engine.mxnet", **fake())
-    assert said.startswith("engine.errors.UsageError: import engine.mxnet before mxnet"), said
-
-
-def test_another_version_is_refused(run_python, fake):
-    said = refusal(run_python, "import engine.mxnet", **fake(version="2.0.0"))
-    assert said.endswith("is 2.0.0; 1.9.1 is what this engine knows"), said
-
-
-@pytest.mark.parametrize("library", [None, b"", b"not a library"])
-def test_a_broken_wheel_is_refused(run_python, fake, library):
-    said = refusal(run_python, "import engine.mxnet", **fake(library=library))
-    assert "is broken" in said and "libmxnet.so" in said, said
-
-
-def test_no_mxnet_is_said(run_python, fake):
-    said = refusal(run_python, "import importlib.util\nimportlib.util.find_spec = lambda name: None\nimport engine.mxnet")
-    assert said == "ModuleNotFoundError: engine.mxnet: mxnet 1.9.1 is not installed", said
-
-
-@pytest.mark.parametrize("variable, value, allowed", [
-    ("MXNET_ENGINE_TYPE", "FastEngine", "ThreadedEnginePerDevice, ThreadedEngine, NaiveEngine and"),
-    ("MXNET_CPU_WORKER_NTHREADS", "many", "a number from 1 to 4096"),
-    ("MXNET_CPU_PRIORITY_NTHREADS", "0", "a number from 1 to 4096"),
-])  # fmt: skip
-def test_variables_with_other_values_are_refused(run_python, fake, variable, value, allowed):
-    said = refusal(run_python, "import engine.mxnet\nengine.mxnet.init()", **fake(), **{variable: value})
-    assert f"{variable} is '{value}'" in said and allowed in said, said
-
-
-def test_init_is_refused_once_there_is_an_engine(run_python, fake):
-    said = refusal(run_python, "import engine.mxnet\nengine.push(print)\nengine.mxnet.init(workers=2)", **fake())
-    assert "engine.mxnet.init: the default engine is already running" in said, said
-
-
-def test_init_takes_the_number_of_workers_from_mxnets_variable(run_python, fake):
-    env = fake()
-    program = "import engine.mxnet\nengine.mxnet.init()\nprint(engine.default().workers, engine.default().policy[0])"
-    assert run_python(program, **env).out == "1 threaded\n"
-    assert run_python(program, MXNET_CPU_WORKER_NTHREADS="3", **env).out == "3 threaded\n"
-    assert run_python(program, MXNET_ENGINE_TYPE="NaiveEngine", **env).out == "1 naive\n"
-    assert run_python(program, MXNET_ENGINE_TYPE="inline", **env).out == "1 inline\n"
-    assert run_python(program.replace("init()", "init(workers=2, pools={'disk': 1})"), **env).out == "2 threaded\n"
-
-
-def library():
-    """The library for programs in C++, beside this package."""
-    folder = pathlib.Path(engine.__file__).parent
-    found = [*folder.glob("libengine_mxnet.so"), *folder.glob("../mxnet/libengine_mxnet.so")]
-    assert found, f"no libengine_mxnet.so near {folder}"
-    return str(found[0].resolve())
-
-
-def test_preloading_and_importing_at_once_is_refused(run_python, fake):
-    said = refusal(run_python, "import engine.mxnet", LD_PRELOAD=library(), **fake())
-    assert "preload that library or import engine.mxnet, not both" in said, said
 
 
 # --- programs
@@ -151,11 +63,11 @@ def test_gluon_trains_with_the_losses_of_mxnets_engine(run, run_python, hybrid, 
 
 
 @wheel
-def test_preloaded_library_serves_a_program_that_does_not_know_of_it(run_python):
+def test_preloaded_library_serves_a_program_that_does_not_know_of_it(run_python, mxnet_library):
     program = "HYBRID = True\n" + TRAINING
     theirs = run_python(program, **ENV, timeout=120)
     ours = run_python(program + "print({t for t in os.listdir('/proc/self/task')} and open('/proc/self/maps').read()"
-                      ".count('libengine_mxnet.so') > 0)", LD_PRELOAD=library(), timeout=120, **ENV)
+                      ".count('libengine_mxnet.so') > 0)", LD_PRELOAD=mxnet_library, timeout=120, **ENV)
     assert ours.code == 0 and ours.out == theirs.out + "True\n", ours
 
 
@@ -502,10 +414,3 @@ push(body, [], [x])
 x.wait_to_read()
 assert seen == 1
 """)
-
-
-def test_libraries_of_the_wheel_come_with_the_package():
-    shown = subprocess.run(["nm", "-D", "--defined-only", library()], capture_output=True, text=True)
-    if shown.returncode:
-        pytest.skip("no nm on this machine")
-    assert shown.stdout.count(" T _ZN5mxnet6engine") == 3, shown.stdout

@@ -218,8 +218,8 @@ class Device {
   virtual DeviceStatus LastNode(Stream stream, DeviceGraphNode* node) = 0;
   virtual DeviceStatus DestroyGraph(DeviceGraph graph) = 0;
 
-  // `bytes` (may be null): how much device memory the executable took, measured around the call; 0 if unknown. The
-  // graph may be destroyed afterwards, unless nodes of it will be updated.
+  // `bytes` (may be null): about how much device memory the executable takes. The graph may be destroyed afterwards, unless
+  // nodes of it will be updated.
   virtual DeviceStatus Instantiate(DeviceGraph graph, DeviceGraphExec* exec, size_t* bytes) = 0;
   // Gives `exec` all the parameters of `graph`. If their structures differ: kGraphUpdateFailed, and `exec` is
   // unchanged.

@@ -44,10 +44,13 @@ def nccl(kit: Path) -> str:
 
 
 def sanitizer() -> str:
-    """compute-sanitizer, where it is: on the path, or in a toolkit."""
-    found = shutil.which("compute-sanitizer")
-    places = sorted(Path("/usr/local").glob("cuda*/bin/compute-sanitizer"))
-    return found or (str(places[-1]) if places else "")
+    """compute-sanitizer, where it is: on the path, in a toolkit, or in a Python package (nvidia-cuda-sanitizer-api)."""
+    toolkits = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    toolkits += sorted(Path("/usr/local").glob("cuda*"), reverse=True)
+    places = [toolkit / folder / "compute-sanitizer" for toolkit in toolkits for folder in ("bin", "compute-sanitizer")]
+    places += [at for folder in sys.path for at in Path(folder).glob("nvidia/*/**/compute-sanitizer")]
+    runs = lambda at: at.is_file() and os.access(at, os.X_OK)  # noqa: E731
+    return shutil.which("compute-sanitizer") or next((str(at) for at in places if runs(at)), "")
 
 
 def python(version: str) -> str:

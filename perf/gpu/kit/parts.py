@@ -62,4 +62,5 @@ def parts(rounds: int, quick: bool) -> list[Part]:
         Part("racecheck", "compute-sanitizer over conformance", (*sanitized, "racecheck", *_CONFORMANCE), 180, needs="sanitizer"),
         row(18, "capture-or-issue", "tuning.h: does a capture cost what issuing does?"),
         row(19, "looks-and-naps", "tuning.h: what does a look cost, and a nap?"),
+        row(21, "graph-bytes", "tuning.h: what does a node of a graph take on the device?"),
     ]  # fmt: skip

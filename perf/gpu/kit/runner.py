@@ -55,7 +55,9 @@ def _tests(text: list[str]) -> tuple[int, int] | None:
 
 
 def environment(kit: Path, machine: dict) -> dict:
+    """What a part's process finds: the kit's Python package, the NCCL that was found, and launches that do not block."""
     env = dict(os.environ)
+    env.pop("CUDA_LAUNCH_BLOCKING", None)  # nothing would overlap, and a kernel that waits for the host would never end
     if "/" in machine["nccl"]:
         env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(Path(machine["nccl"]).parent), env.get("LD_LIBRARY_PATH")]))
     env["PYTHONPATH"] = str(kit / "python")

@@ -20,7 +20,8 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 
 }  // namespace
 
-// Whether the grants that a member still misses all come from members before it.
+// Whether every grant that a member still misses comes from a member before it. The grants that the members give are
+// counted, and compared with those that each member waits for.
 bool BulkGraphs::CannotSplit(OpRecord* head) {
   seen_.clear();
   const auto find = [&](Protocol::Var* var) -> LastOnVar& {
@@ -33,23 +34,24 @@ bool BulkGraphs::CannotSplit(OpRecord* head) {
     for (uint32_t i = 0; i < op->n_access; ++i) {
       Access& a = op->accesses()[i];
       LastOnVar& last = find(a.var);
-      // acquire: a successor's block. Partner: the release exchange in Follow.
+      // acquire: the block of the op that comes behind the write. Partner: the release exchange in Follow.
       const uintptr_t link = last.write ? last.write->link.load(std::memory_order_acquire) : 0;
       if (a.read()) {
         Protocol::Group* group = nullptr;
         if (last.write && last.write->version() == a.version() && (link & Protocol::kGroup)) {
-          group = Protocol::GroupOf(link);  // it waits in there, for that write
+          group = Protocol::GroupOf(link);  // the member waits in this group for that write
           ++from_run;
         } else if (!last.write) {
           group =
-              Protocol::GroupOf(a.link.load(std::memory_order_relaxed));  // granted, or the count below will not fit
+              Protocol::GroupOf(a.link.load(std::memory_order_relaxed));  // if it has no grant, the count below differs
         }
         last.readers = group && group == last.group ? last.readers + 1 : 1;
         last.group = group;
         continue;
       }
       if (last.group) {
-        // Behind a group: one grant, of the run if all who are still in it are. acquire: the closer's add before.
+        // The write gets one grant, from the last reader of the group. That is a member if all readers that are left
+        // are members. acquire: the readers' number is known. Partner: the add of whoever closed the group.
         if (last.group->successor == op &&
             last.group->count.load(std::memory_order_acquire) == static_cast<int64_t>(last.readers))
           ++from_run;
@@ -58,7 +60,8 @@ bool BulkGraphs::CannotSplit(OpRecord* head) {
       }
       last = {a.var, &a, nullptr, 0};
     }
-    // acquire: who granted. The rest of the grants have been given; one is the chain's own.
+    // acquire: what the granting ops have done. All other grants were given, except for the start, which the chain
+    // gives.
     if (op != head && op->wait.load(std::memory_order_acquire) != from_run + 1) return false;
   }
   return true;
@@ -88,7 +91,7 @@ bool BulkGraphs::Matches(const Entry& entry, OpRecord* head) {
   return i == entry.kinds.size();
 }
 
-// A status that says something went wrong; a sticky one ends the device.
+// Whether the status says that something went wrong. If the error is sticky, the device is lost.
 bool BulkGraphs::Failed(const DeviceStatus& status) {
   if (!status.failed()) return false;
   if (status.sticky()) devices_.Lose(device_, status);
@@ -99,8 +102,8 @@ bool BulkGraphs::Busy(const Exec& exec, const DeviceLane& on) const {
   return exec.last.seq && exec.last.lane != on.id && !devices_.lane(exec.last.lane).Retired(exec.last.seq);
 }
 
-// The body, with its work going to the capture, or into the node. False: it threw, or launched something that the device refused and did not look.
-// It will say so again when it runs for real.
+// Runs the body so that its work goes to the capture, or into its node. False: it threw, or the device refused a launch
+// that the body did not check. The error is not kept: the body will fail in the same way when it runs eagerly.
 bool BulkGraphs::RunBody(OpRecord* op, NodeUpdate* update) {
   BodyFrame frame{&devices_.core_, op, t_frame, update ? Stream{} : capture_, update};
   t_frame = &frame;
@@ -130,7 +133,7 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   lane_local_ = false;
   if (Failed(device.BeginCapture(capture_))) return false;
   bool good = true;
-  DeviceGraphNode before;  // of the member before; null: it may have made several, and is asked for
+  DeviceGraphNode before;  // the last node of the member before; null: not known, and the device is asked
   for (OpRecord* op = head; op && good; op = NextOf(head, op)) {
     const bool one_call = op->graph().one_call;
     if (one_call && !before && op != head) (void)device.LastNode(capture_, &before);
@@ -138,7 +141,7 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
     good = RunBody(op);
     Member member{op->graph().params, {}};
     if (good && one_call) good = !Failed(device.LastNode(capture_, &member.node));
-    if (member.node == before) member.node = {};  // it made no call: that is another member's
+    if (member.node == before) member.node = {};  // it made no call, and this node is another member's
     member.by_launch = member.node && launches_ == 1;
     before = member.node;
     out->members.push_back(member);
@@ -154,7 +157,8 @@ bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   return good;
 }
 
-// The body launches into its node. False: it does something else this time, and has issued nothing.
+// Runs the body so that ctx.Launch gives its node the new arguments. False: the body did not make exactly one such
+// launch; nothing was issued.
 bool BulkGraphs::UpdateByLaunch(const Exec& exec, Member& member, OpRecord* op) {
   if (!member.by_launch) return false;
   NodeUpdate update{exec.exec, member.node};
@@ -177,7 +181,7 @@ bool BulkGraphs::UpdateByCapture(const Exec& exec, Member& member, OpRecord* op)
   return good;
 }
 
-// Gives the executable the parameters of this run.
+// Gives the executable the parameters of this run. False: the run is to be eager.
 bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
   Device& device = *device_.device;
   bool changed = false, by_node = true;
@@ -194,14 +198,11 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
     for (OpRecord* op = head; op; op = NextOf(head, op), ++i) {
       if (exec.members[i].params == op->graph().params) continue;
       Member& member = exec.members[i];
-      if (!UpdateByLaunch(exec, member, op) &&
-          !UpdateByCapture(
-              exec, member,
-              op)) {  // not every kernel can be updated by its node (those of another runtime instance or library cannot)
-        exec.members[i].node = {};  // not tried again
-        break;                      // all of it, then
+      if (!UpdateByLaunch(exec, member, op) && !UpdateByCapture(exec, member, op)) {
+        member.node = {};  // the device refused: not tried again
+        break;             // the whole bulk is captured instead
       }
-      exec.members[i].params = op->graph().params;
+      member.params = op->graph().params;
       ++devices_.graph_updates_;
     }
     if (i == exec.members.size()) return true;
@@ -213,7 +214,7 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
   const DeviceStatus updated = device.Update(exec.exec, anew.graph);
   if (updated.ok()) {
     ++devices_.graph_updates_;
-    // The executable's nodes stay those of the graph that it was made of.
+    // The executable is still updated by the nodes of the graph that it was made of, so that graph is kept.
     for (size_t k = 0; k < exec.members.size(); ++k) exec.members[k].params = anew.members[k].params;
     exec.lane_bound |= anew.lane_bound;
     (void)device.DestroyGraph(anew.graph);
@@ -249,7 +250,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
     by_use_.push_front(key);
     entry.used = by_use_.begin();
   } else if (!Matches(entry, head)) {
-    return false;  // another structure with the same hash: eager
+    return false;  // another bulk, whose kinds have the same hash
   } else {
     by_use_.splice(by_use_.begin(), by_use_, entry.used);
   }
@@ -261,7 +262,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   }
   if (!capture_ && Failed(device.CreateStream(0, &capture_))) return false;
 
-  // The same parameters and free; else free; else one more; else any.
+  // Preferred: an executable that is free and has the same parameters; then one that is free; then a new one; then any.
   Exec* exec = nullptr;
   for (Exec& e : entry.execs) {
     if (!Fits(e, on) || Busy(e, on)) continue;
@@ -298,7 +299,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   }
   if (!ready || Failed(device.Launch(exec->exec, on.stream))) {
     (void)device.TakeLastError();
-    if (lane_is_cold_) {  // the first run on this lane of what keeps something with it
+    if (lane_is_cold_) {  // an eager run on this lane makes what the bodies keep with it; the next run is captured
       entry.warm_ups = tuning::kGraphWarmUps - 1;
       return false;
     }
@@ -347,7 +348,8 @@ void BulkGraphs::Destroy(Exec& exec) {
   if (exec.graph) (void)device_.device->DestroyGraph(exec.graph);
 }
 
-// By measured bytes, the longest unused first; of a device that does not know bytes, by number.
+// Forgets the bulks that were unused longest, until the others keep to both limits: the bytes of executables, and their
+// number.
 void BulkGraphs::Evict() {
   while (by_use_.size() > 1 && (bytes_ > tuning::kGraphBytes || entries_.size() > tuning::kGraphKeys)) {
     const auto oldest = entries_.find(by_use_.back());

@@ -1,23 +1,26 @@
-// BulkGraphs: bulks that come again and again, launched as one graph instead of member by member.
+// BulkGraphs: launches a bulk that comes again as one graph of the device, in place of its members' bodies.
 //
-// A run of a chain can be replayed if every member says what it is (OpDesc::graph), nothing is poisoned or cancelled,
-// and it cannot split: each grant that a member still misses comes from a member before it (CannotSplit reads that off
-// the protocol's links). Then all that it must come behind is known when it starts, and one launch stands for the bodies.
-// Members are settled one after another as ever, so order, points, names and waits stay per op.
+// A bulk can be launched so if three things hold. Every member says what it is (OpDesc::graph). Nothing is poisoned or
+// cancelled. And the bulk cannot split: each grant that a member still misses comes from a member before it (CannotSplit
+// finds this in the protocol's links). Then all that the bulk must come behind is known when it starts. The members are
+// settled one after another as ever, so that order, points, names and waits are those of each op.
 //
-// Key: the members' kinds and the device. Parameters: their params. Of one key: the first runs are eager (kWarmUps:
-// libraries set themselves up, modules load), again where a lane turns out to lack what the bodies keep with it; then it
-// is captured, on a stream of its own, in thread-local mode, with all outside waits resolved before. After that
-//   the same parameters          launch
-//   others, one call a member    where that call is a ctx.Launch, the body gives its node the new arguments; capture other such
-//                                members alone, give their nodes the new parameters; launch
-//   others                       capture all of it, update the executable; if the device refuses, instantiate anew
-// An executable never overlaps itself, so up to kGraphExecs of a key are kept for runs on several lanes; one whose bodies use
-// what they keep with a lane (a library's handle and its workspace) is that lane's alone. A capture that
-// fails is ended, its error taken, and the key stays eager; so does one that is updated more often than it pays.
+// The key of a bulk is made of its members' kinds. Its parameters are their params. The first kGraphWarmUps runs with a key
+// are eager, that is, the bodies run: meanwhile libraries set themselves up, and modules are loaded. A lane on which the
+// bodies keep something that is not made yet gets an eager run, too. The next run is captured, in thread-local mode, on a
+// stream that is used for nothing else, and behind all waits for work outside. For each later run:
+//   the same parameters   the executable is launched
+//   others, and each      a body that uses ctx.Launch gives the new arguments to its node. Another body is captured alone,
+//   changed member has    and its node gets what was captured. Then the executable is launched
+//   one call
+//   others                all is captured, and the executable is updated; if the device refuses that, a new one is made
+// An executable cannot overlap itself, so a key has up to kGraphExecs of them, for runs on several lanes. If its bodies use
+// what they keep with a lane (a library's handle and its workspace), an executable is used on that lane only. If a capture
+// fails, its error is taken, and runs with the key are eager for good; the same holds if parameters change in most runs.
 //
-// Threads:   one issuer of the device at a time; not thread-safe. Ownership: of graphs and executables; destroyed at Close.
-// Errors:    none of its own: whatever fails, the run is eager, and the stats say so. A sticky error loses the device.
+// Threads:   used by one issuer of the device at a time; not thread-safe.
+// Ownership: owns graphs and executables, and destroys them at Close.
+// Errors:    none of its own: if anything fails, the run is eager. A sticky error loses the device.
 #pragma once
 
 #include <list>
@@ -34,55 +37,55 @@ class BulkGraphs {
  public:
   BulkGraphs(Devices& devices, DeviceState& device) : devices_(devices), device_(device) {}
 
-  // For the head of a run, all of whose outside work is in front of `on`: launches the members as a graph. False: they
-  // are to run one by one.
+  // Launches the bulk that begins with `head` as a graph on `on`, which has been made to wait for all work outside the
+  // bulk. False: nothing was launched, and the members are to run one by one.
   bool Launch(DeviceLane& on, OpRecord* head);
-  // For an op whose outside work is in front of `on`, and which stands for a run that was launched as this graph: launches
-  // it again. False, and nothing has happened: the graph is no longer there, or not free, or not for this lane.
+  // Launches a graph again that a bulk was launched as before. `on` has been made to wait for all work outside. False:
+  // nothing was launched, because the graph is no longer kept, is still in use, or belongs to another lane.
   bool LaunchAgain(DeviceLane& on, const KeptGraph& graph);
   void Close();
 
-  // A body that is being captured uses what it keeps with its lane. `missing`: it would have to make that first, which it is
-  // not to do in a capture.
+  // Called when a body that is being captured uses what it keeps with its lane. `missing`: that is not made yet, and
+  // must not be made in a capture.
   void NoteLaneLocal(bool missing) {
     lane_local_ = true;
     lane_is_cold_ |= missing;
   }
 
-  // The same, and it was launched by ctx.Launch.
+  // Called when a body that is being captured launches by ctx.Launch.
   void NoteLaunch() { ++launches_; }
 
-  // Whether the run that `head` starts can be one graph.
+  // Whether the bulk that begins with `head` can be one graph.
   bool Suits(OpRecord* head);
 
  private:
-  // A write of the run, or its head's accesses, as seen on the way through the members.
+  // What CannotSplit has seen of a Var on its way through the members.
   struct LastOnVar {
     Protocol::Var* var;
-    Access* write;           // the run's last, or null
-    Protocol::Group* group;  // of the run's readers behind it, or null
-    uint32_t readers;        // of the run in that group
+    Access* write;           // the last write by a member, or null
+    Protocol::Group* group;  // the group of readers behind that write, or null
+    uint32_t readers;        // how many members are in that group
   };
   struct Member {
     uint64_t params;
-    DeviceGraphNode node;    // null: more than one call
-    bool by_launch = false;  // that call was a ctx.Launch
+    DeviceGraphNode node;    // of its only call; null: it made several calls or none, or the node cannot be updated
+    bool by_launch = false;  // the call was a ctx.Launch
   };
   struct Exec {
     DeviceGraph graph;  // owns the nodes
     DeviceGraphExec exec;
     std::vector<Member> members;
     size_t bytes = 0;
-    OrderPoint last;          // launch
-    bool lane_bound = false;  // what its bodies keep with a lane is in it: for no other than that of `last`
+    OrderPoint last;          // of its last launch
+    bool lane_bound = false;  // its bodies used what they keep with a lane: for the lane of `last` only
   };
   struct Entry {
-    uint64_t made = 0;            // which of all entries ever made
-    std::vector<uint64_t> kinds;  // by member: the key itself, of which the map's is a hash
+    uint64_t made = 0;            // counts all entries, so that a kept graph is told from a later one of the same key
+    std::vector<uint64_t> kinds;  // of the members; the map's key is a hash of them
     uint64_t runs = 0;
-    uint64_t warm_ups = 0;  // runs that are still to be eager
-    uint64_t changes = 0;   // runs that found other parameters
-    bool eager = false;     // for good
+    uint64_t warm_ups = 0;  // how many more runs are to be eager
+    uint64_t changes = 0;   // how many runs had other parameters than the executable
+    bool eager = false;     // all runs are eager from now on
     std::vector<Exec> execs;
     std::list<uint64_t>::iterator used;
   };
@@ -106,11 +109,11 @@ class BulkGraphs {
   Devices& devices_;
   DeviceState& device_;
   Stream capture_;               // made on first use
-  uint8_t lane_ = 0;             // of the run at hand
-  bool lane_local_ = false;      // seen in the capture at hand
-  bool lane_is_cold_ = false;    // the same, and not made yet
-  uint32_t launches_ = 0;        // by ctx.Launch, of the body that is captured
-  std::vector<LastOnVar> seen_;  // of one CannotSplit; kept for its memory
+  uint8_t lane_ = 0;             // on which the current bulk is launched
+  bool lane_local_ = false;      // a body of the current capture used what it keeps with the lane
+  bool lane_is_cold_ = false;    // and that was not made yet
+  uint32_t launches_ = 0;        // how often the body that is being captured called ctx.Launch
+  std::vector<LastOnVar> seen_;  // used by CannotSplit, and kept for its memory
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first
   size_t bytes_ = 0;

@@ -11,17 +11,17 @@ namespace engine::detail {
 
 namespace {
 
-// Handles of libraries on a device that is lost. To destroy one is a call to the device, which on CUDA waits for all that
-// runs there (cublasDestroy does): on a context that hangs it would never return. So they stay until the process ends.
+// Keeps the libraries' handles of a lost device until the process ends. Destroying one would call the device, and on
+// CUDA such a call may wait for all that runs there (cublasDestroy does): if the device hangs, it would never return.
 using LaneLocals = std::vector<std::pair<const void*, std::shared_ptr<void>>>;
 void Abandon(LaneLocals& locals) {
   struct Abandoned {
     LaneLocals locals;
     Abandoned* before;
   };
-  static constinit std::atomic<Abandoned*> all{nullptr};  // reachable, so that leak checkers know
+  static constinit std::atomic<Abandoned*> all{nullptr};  // a list, so that leak checkers find the handles reachable
   auto* const abandoned = new Abandoned{std::exchange(locals, {}), nullptr};
-  abandoned->before = all.exchange(abandoned, std::memory_order_relaxed);  // nobody ever looks
+  abandoned->before = all.exchange(abandoned, std::memory_order_relaxed);  // relaxed: nobody reads the list
 }
 
 }  // namespace
@@ -46,7 +46,8 @@ Devices::~Devices() {
 void Devices::Close() {
   {
     MutexLock making(make_mu_);
-    stop_.store(true, std::memory_order_release);  // a device that a refused push still makes gets no thread
+    // Under make_mu_, because a push that is refused may still make a device: that gets no thread.
+    stop_.store(true, std::memory_order_release);
   }
   EndWatch();
   if (thread_.joinable()) {
@@ -57,19 +58,19 @@ void Devices::Close() {
   }
 }
 
-// On the retirement thread, whose current device is nobody's business: libraries' handles and communicators are destroyed with
-// their own device current.
+// Gives back to the devices all that was taken from them. It runs on the retirement thread, where it may change the
+// current device: libraries' handles and communicators must be destroyed while their own device is current.
 void Devices::GiveBack() {
   MutexLock making(make_mu_);
   for (auto& d : devices_) d->graphs->Close();
-  CloseChannels();  // behind the graphs, in front of the streams
+  CloseChannels();  // after the graphs, which must not outlive communicators, and before the streams
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
     if (on->device->gone()) {
       Abandon(on->locals);
     } else {
-      (void)on->device->device->MakeCurrent();  // where it fails, so does what follows
-      on->locals.clear();                       // they may give memory back
+      (void)on->device->device->MakeCurrent();  // if this fails, the calls that need it fail, too
+      on->locals.clear();                       // before the pools are closed: this may give memory back to them
     }
   }
   for (auto& d : devices_) {
@@ -81,7 +82,7 @@ void Devices::GiveBack() {
   }
   for (auto& on : lanes_made_) {
     MutexLock lock(on->mu);
-    // A device that is gone is asked for nothing more; its handles go with it.
+    // A device that is gone is not called any more; its streams and events stay until the process ends.
     if (on->device->gone()) continue;
     Device& device = *on->device->device;
     while (on->asking.load() != 0) std::this_thread::yield();
@@ -102,7 +103,8 @@ void Devices::GiveBack() {
 
 bool Devices::Has(uint32_t index) const {
   if (!options_.devices.empty()) return index < options_.devices.size();
-  // No static with a guard, which a fork could leave locked in the child. relaxed: whoever asks first, finds the same.
+  // An atomic, because the guard of a static could stay locked in the child of a fork. relaxed: all threads find the
+  // same number.
   static constinit std::atomic<int> cuda{-1};
   int known = cuda.load(std::memory_order_relaxed);
   if (known < 0) cuda.store(known = CudaDeviceCount(), std::memory_order_relaxed);
@@ -136,7 +138,8 @@ DeviceState& Devices::Get(uint32_t index) {
   state->graphs = std::make_unique<BulkGraphs>(*this, *state);
   state->memory = std::make_shared<MemoryPool>(*this, *state, false);
   state->pinned = std::make_shared<MemoryPool>(*this, *state, true);
-  // The thread comes with the first device, and before it: without the thread the device would never be looked at.
+  // The first device brings the retirement thread. If the thread cannot be made, there must be no device: nobody would
+  // look at it.
   if (!stop_.load(std::memory_order_relaxed) && !thread_.joinable())  // mutant: device_thread_after_the_end
     thread_ = MakeThread("a thread that looks after devices", [this] { ThreadMain(); });
   devices_.push_back(std::move(state));
@@ -162,7 +165,7 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
   lanes_made_.push_back(std::move(on));
   DeviceLane* made = lanes_made_.back().get();
   lanes_[id].store(made, std::memory_order_release);
-  n_lanes_.store(id + 1);  // seq_cst, then a look. Partner: Lose, which may not have seen it
+  n_lanes_.store(id + 1);  // seq_cst, before the look at `lost`. Partner: Lose sets `lost` before it looks at the lanes
   if (device.lost.load()) made->good.store(0, std::memory_order_release);  // mutant: lane_made_of_a_lost_device
   place.store(made, std::memory_order_release);
   return *made;

@@ -1,17 +1,20 @@
-// Devices: the device side of one engine: its devices, their lanes, and the thread that learns what has retired.
+// Devices: the device side of one engine. It has the engine's devices, their lanes, and the retirement thread.
 //
-//   issue.cc    an op's way onto a lane: choose the lane, wait for other lanes, run the body, record
-//   retire.cc   host ops and waits behind device work; polling; the retirement thread
-//   lost.cc     a device that is lost: what had been issued fails, Vars are poisoned
-//   timing.cc   how long the work of a body takes there, for those who measure
-//   channel.cc  lanes with an owner, communicators; the failure of single ops that were issued
-//   channel_watch.cc  their timeout, where a call of the device's is stuck
+//   issue.cc          how an op gets onto a lane: the lane is chosen, and waits for others; the body runs
+//   retire.cc         how the host learns what has ended: ops and waits behind device work, polling, the retirement thread
+//   lost.cc           a lost device: the ops that were issued fail, and Vars are poisoned
+//   timing.cc         how long the work of a body takes on the device, for those who measure
+//   channel.cc        lanes that belong to a communicator, and how single ops fail after they were issued
+//   channel_watch.cc  the timeout of communicators while the retirement thread is stuck in a call
 //
-// Two milestones. Issued: the order of the op is on the device; the protocol releases its Vars then. Retired: the host
-// knows that it ended; then its closure is destroyed, it counts as completed, and what waits on the host goes on.
+// An op on a device has two milestones. It is issued when its order is on the device: then the protocol releases its
+// Vars. It is retired when the host knows that its work has ended: then its closure is destroyed, it counts as
+// completed, and what waits for it on the host goes on.
 //
-// Threads:   any. Lock order: make_mu, then a lane's mu, then nothing of the core's.
-// Errors:    DeviceError, in the ops concerned; see lost.cc.
+// Threads:   any. Lock order: make_mu_, then a lane's mu. No lock of the core's is taken under these.
+// Ownership: owns the devices' lanes, events, graphs and pools. Close gives them back.
+// Order:     by lanes and points (lane.h, order_point.h).
+// Errors:    DeviceError, in the ops concerned; lost.cc says when a device is lost.
 #pragma once
 
 #include <functional>
@@ -33,11 +36,11 @@ class EngineCore;
 struct Pass;
 struct ThreadSlot;
 struct VarCore;
-// Set while this thread destroys the closures of ops that have retired.
+// True while this thread destroys the closures of ops that have retired.
 extern thread_local constinit bool t_retiring;
 struct Worker;
 
-// Of what was issued and failed: the error, counted, by Var and the version that it made.
+// The errors of ops that failed after they were issued: counted, by Var and by the version that the op would have made.
 using FailedVersions = std::map<std::pair<const Protocol::Var*, uint64_t>, ErrorRecord*>;
 
 class BulkGraphs;
@@ -48,22 +51,26 @@ struct DeviceState {
   Devices* devices = nullptr;
   std::shared_ptr<Device> device;
   uint32_t index = 0;
-  uint32_t streams = 1;              // lanes for compute, made on first use
-  std::atomic<ErrorRecord*> lost{};  // counted; set once, before `good` of its lanes and `loss`
-  // What of a lost device is still to come. release: `good` of its lanes. Partner: acquire loads
+  uint32_t streams = 1;  // how many lanes serve the ops that ask for none; each is made on first use
+  // Why the device is lost: counted, or null. Set once, before `good` of its lanes and `loss`. seq_cst. Partner:
+  // LaneOf.
+  std::atomic<ErrorRecord*> lost{};
+  // What the engine still does with a lost device. release: publishes `good` of its lanes. Partner: the acquire in gone
+  // and Poll.
   enum class Loss : uint8_t {
-    kNone,  // -> kEnds, kGone
-    kEnds,  // lost by an error that left it working: what was issued still runs, and is waited for -> kGone
-    kGone,  // asked for nothing more
+    kNone,  // it is not lost -> kEnds, kGone
+    kEnds,  // the error left it working: what was issued still runs, and is waited for -> kGone
+    kGone,  // it is not called any more
   };
   std::atomic<Loss> loss{Loss::kNone};
   bool gone() const { return loss.load(std::memory_order_acquire) == Loss::kGone; }
-  std::array<std::atomic<DeviceLane*>, kMaxLanes> compute{};  // release: the lane. Partner: acquire loads
+  // Its lanes, null until first use. release: LaneOf has made the lane. Partner: the acquire loads of all others.
+  std::array<std::atomic<DeviceLane*>, kMaxLanes> compute{};
   std::atomic<DeviceLane*> copy_in{}, copy_out{};
-  std::unique_ptr<BulkGraphs> graphs;  // the compute issuer's
+  std::unique_ptr<BulkGraphs> graphs;  // used only by the thread that issues to the compute lanes
   std::shared_ptr<MemoryPool> memory, pinned;
-  std::weak_ptr<const Var> collective_order;  // by channels_mu_
-  Mutex timers_mu;                            // nothing is taken under it
+  std::weak_ptr<const Var> collective_order;  // guarded by channels_mu_
+  Mutex timers_mu;                            // no other lock is taken under it
   std::vector<DeviceTimer> spare_timers GUARDED_BY(timers_mu);
   DeviceState();
   ~DeviceState();
@@ -74,16 +81,17 @@ class Devices final : public DeviceSide {
   Devices(EngineCore& core, const EngineOptions& options, bool lost_by_fork = false);
   ~Devices() override;
 
-  // The device of a placement, made on first use where the options gave none. Throws UsageError.
+  // The device with this index. If the options name no devices, it is made on first use. Throws UsageError if there is
+  // none.
   DeviceState& Get(uint32_t index) EXCLUDES(make_mu_);
 
   bool Has(uint32_t index) const override;  // whether Get would find one
-  void Close() override;  // nothing is pending any more: ends the thread, gives streams and events back
+  void Close() override;  // ends the thread, and gives streams and events back. Called when nothing is pending any more
 
   // --- issue.cc
   OpRecord* Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) override;
   void FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) override;
-  // The run of a chain ended, or was left.
+  // The chain that is being issued on the lane has ended, or the issuer has left it.
   void EndDispatch(DeviceLane& lane);
   void EndDispatchOf(Worker& worker) override {
     if (worker.last_lane) EndDispatch(*worker.last_lane);
@@ -91,34 +99,36 @@ class Devices final : public DeviceSide {
   void NoteIdle(Worker& worker) override;
   void EndDispatchOf(OpRecord* op) override { EndDispatch(lane(op->extra.lane)); }
 
-  // --- retire.cc
-  // Whether a host op may run: all device work on its Vars that it must come behind has retired. If not, the op will
-  // be started again when more has. Passes the error of lost lanes to the Vars.
+  // --- retire.cc Whether a host op may run now, because all device work that it must come behind has retired. If not,
+  // the op is parked, and is started again when more has retired. Also poisons Vars whose last write was lost with a
+  // device.
   bool MayRunOnHost(OpRecord* op) override;
-  // For a wait, before it sleeps: true if the Var's last write has retired, looking for at most `most`.
+  // Called by a wait before it sleeps: asks, for at most `most`, whether the Var's last write has ended, and returns
+  // whether it has ended well.
   bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) override;
-  bool Busy() const override;                   // something issued has not retired
-  void PollFaster() override;                   // a host waiter came: polls at the pace of waiters from now on
-  void Ask(std::atomic<bool>& asked) override;  // the same for what is parked, or will be, with this word
+  bool Busy() const override;  // whether something that was issued has not retired
+  void PollFaster() override;  // somebody waits on the host: the retirement thread asks without pauses from now on
+  // Somebody waits for the ops that are parked with this word, or will be.
+  void Ask(std::atomic<bool>& asked) override;
   bool Unretired(const VarPoints& points) const override NO_THREAD_SAFETY_ANALYSIS;  // in a fork's child, alone
 
   // --- memory.cc
-  // The host waits for all that is issued, but by communicators. Where memory ran out.
+  // Blocks until all that is issued has ended, except on the lanes of communicators. Used when memory has run out.
   DeviceStatus Synchronize(DeviceState& device);
   DeviceStatus Synchronize(DeviceLane& lane);
-  // Behind what work may still use something that is given back here and now.
+  // Sets `points` to those of all work that may still use something that this thread gives back now.
   void PointsNow(const DeviceState& device, std::vector<OrderPoint>* points);
 
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
-  void LoseBusy() override;             // at shutdown: those on which something never ends
-  ErrorRecord* LostWith(VarCore* var);  // what the Var's last write was lost with, counted, or null
+  void LoseBusy() override;             // at shutdown: loses the devices that have not ended their work in time
+  ErrorRecord* LostWith(VarCore* var);  // the error with which the Var's last write was lost: counted, or null
 
-  // --- timing.cc
-  // Notes the time on the stream in front of what is issued next, and behind it. What the device refuses is not timed.
+  // --- timing.cc BeginTimer and EndTimer record a timed event in front of the work to be measured, and behind it. If
+  // the device refuses, nothing is measured.
   void BeginTimer(DeviceState& device, Stream stream, DeviceTimer* timer);
   void EndTimer(Stream stream, DeviceTimer* timer);
-  // Once the work has retired: its time, or -1; the events go back to the pool.
+  // Called when the work has retired: returns its time, or -1, and gives the events back to the pool.
   int64_t ReadTimer(DeviceTimer* timer);
 
   // --- channel.cc
@@ -128,12 +138,13 @@ class Devices final : public DeviceSide {
   // The Var that all collectives of the device overwrite, so that they run in push order, whatever their communicator.
   std::shared_ptr<const Var> CollectiveOrder(uint32_t device, const std::function<Var()>& make) EXCLUDES(channels_mu_);
   bool HasChannel(uint32_t index) const override;
-  bool HasChannelOn(const DeviceState& device) const;  // or had
+  bool HasChannelOn(const DeviceState& device) const;  // whether the device has a channel, or had one
   uint32_t ChannelDevice(uint32_t index) const override;
   bool OfChannel(const DeviceLane& lane) const;
-  // An owner has something to say, or somebody has a use for what has ended: the retirement thread looks at once.
+  // Has the retirement thread look once: an owner of a channel has news, or somebody has a use for what has ended.
   void AskOwners() override;
-  void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);  // nothing, unless of a channel
+  // An op was skipped. If it is a collective, its communicator is aborted, because the other ranks would wait for it.
+  void NoteSkipped(const OpRecord* op, const ErrorRecord& why) EXCLUDES(channels_mu_);
   bool AbortChannels(const std::string& why) EXCLUDES(channels_mu_);
   void ForgetVar(const VarCore* var) override EXCLUDES(lost_mu_);
   bool AnyLost() const { return any_lost_.load(std::memory_order_acquire); }
@@ -149,7 +160,7 @@ class Devices final : public DeviceSide {
  private:
   friend class BulkGraphs;
   friend class MemoryPool;
-  struct WaitPoints {  // of an op or a run: per lane, the number that it must come behind
+  struct WaitPoints {  // for each lane, the number that an op or a bulk must come behind
     std::array<uint64_t, kMaxLanes> seq{};
     uint32_t lanes = 0;  // mask
     void Add(OrderPoint p) {
@@ -165,7 +176,7 @@ class Devices final : public DeviceSide {
   DeviceStatus Order(DeviceLane& lane, const WaitPoints& wait_for);
   DeviceStatus RecordLocked(DeviceLane& lane) REQUIRES(lane.mu);
   DeviceStatus HaveRecord(DeviceLane& lane, uint64_t seq) REQUIRES(lane.mu);
-  void Record(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);  // so that one covers it, now or at the end of the run
+  void Record(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);  // HaveRecord, and a failure loses the device
   void WakeRetirement(DeviceLane& lane, uint64_t seq);
   static bool IsDue(const DeviceLane& lane) REQUIRES(lane.mu);
   static bool NeedsRecord(const OpRecord* ready, const DeviceLane& on);
@@ -178,9 +189,10 @@ class Devices final : public DeviceSide {
   static void Untimed(DeviceTimer* timer);
 
   static uint64_t UntilRoom(const DeviceLane& lane, bool in_run);
-  // kWatched: nobody awaits it, and nobody would come to tell how it ends.
+  // What a look at a lane has found. kWatched: something runs that nobody awaits, and whose end nobody else would
+  // notice.
   enum class Polled { kNothing, kRunning, kWatched, kAwaited, kRetired };
-  // `looks`: at all that has ended, not only at what is awaited.
+  // `looks`: asks about all that was issued, and not only about what is awaited.
   Polled Poll(DeviceLane& lane, bool looks) EXCLUDES(lane.mu);
   Polled PollRecords(DeviceLane& lane, bool looks) EXCLUDES(lane.mu);
   Polled PollLost(DeviceLane& lane, DeviceState::Loss loss) EXCLUDES(lane.mu);
@@ -222,25 +234,31 @@ class Devices final : public DeviceSide {
   std::array<std::atomic<DeviceLane*>, kMaxLanes> lanes_{};
   std::atomic<uint32_t> n_lanes_{0};
 
-  // Futex word of the retirement thread: kAsleep without work, kDozing on a timer, kAwake while somebody waits.
+  // The futex word of the retirement thread. It sleeps without work, dozes by a timer, and is awake while somebody
+  // waits (retire.cc).
   enum : uint32_t { kAsleep, kDozing, kAwake };
   std::atomic<uint32_t> pace_{kAsleep};
-  std::atomic<uint32_t> nap_{0};  // futex word that nobody changes
+  std::atomic<uint32_t> nap_{0};  // a futex word that nobody changes: waiting on it is a sleep of a given time
   std::atomic<bool> stop_{false};
   Mutex lost_mu_;
-  // The error of what an op would have made that failed after it was issued; counted. By Var and version.
+  // Errors of ops that failed after they were issued; counted.
   FailedVersions failed_versions_ GUARDED_BY(lost_mu_);
   Mutex channels_mu_;
   std::array<Channel, kMaxChannels> channels_;
   std::atomic<uint32_t> n_channels_{0};
-  std::atomic<bool> attention_{false};  // see AskOwners
-  std::atomic<bool> any_lost_{false};
-  std::atomic<uint32_t> awaiting_{0};  // ops parked behind lanes
+  std::atomic<bool> attention_{
+      false};                          // the retirement thread shall look once. seq_cst: AskOwners. Partner: ThreadMain
+  std::atomic<bool> any_lost_{false};  // release: `lost` of a device, or `failed` of a lane. Partner: the acquire loads
+  std::atomic<uint32_t> awaiting_{0};  // how many ops are parked behind lanes. seq_cst. Partner: kDozing in ThreadMain
   std::thread thread_;
-  std::thread watch_;                    // of the channels
-  std::atomic<uint32_t> watch_ends_{0};  // futex word of it
-  std::atomic<uint64_t> rounds_{0};      // of the retirement thread. Partner: Overdue
-  std::atomic<uint32_t> rescued_{0};  // channels that the watch has aborted, and nobody has failed yet: nothing retires
+  std::thread watch_;                    // channel_watch.cc
+  std::atomic<uint32_t> watch_ends_{0};  // its futex word
+  // How often the retirement thread has asked all lanes: while it stands still, that thread is stuck in a call.
+  // Partner: Overdue.
+  std::atomic<uint64_t> rounds_{0};
+  // How many channels the watch has aborted whose ops have not failed yet. Meanwhile nothing may retire. seq_cst.
+  // Partner: Rescue.
+  std::atomic<uint32_t> rescued_{0};
 
   // relaxed: counters.
   std::atomic<uint64_t> records_{0}, waits_{0}, elided_{0}, events_made_{0}, queries_{0}, host_syncs_{0},

@@ -1,8 +1,10 @@
-// An op's way onto a device: choose its lane, come behind what it must, run its body, which issues the work, and record.
+// How an op gets onto a device: its lane is chosen, the lane is made to wait for the work that must come first, the
+// body runs and issues the op's work, and an event is recorded if somebody needs one.
 //
-// Order: what must be waited for is gathered from the points of the op's Vars, and of the members behind it in its chain
-// as far as they are known, so that a bulk waits once for each lane. Left out is what the lane is behind already, what
-// has retired, and what the wait for another lane brings along: the rest is the least that orders the op.
+// What must come first is read off the points of the op's Vars. The first op of a chain also reads those of the later
+// members, as far as they are known, so that a bulk waits once for each lane. Three kinds of waits are left out: for
+// work that the lane has waited for already, for work that has retired, and for work that another one of the waits is
+// behind. The rest are as few as can order the op.
 #include <algorithm>
 
 #include "core/completion_state.h"
@@ -26,7 +28,8 @@ VarPoints& Devices::PointsOf(VarCore* var) {
   VarPoints* points = place.load(std::memory_order_acquire);
   if (points) return *points;
   auto made = std::make_unique<VarPoints>();
-  // Readers of one Var may be the first together. release: the points. Partner: the acquire loads of this field.
+  // Several readers of one Var may come first at the same time. release: the points. Partner: the acquire loads of this
+  // field.
   if (place.compare_exchange_strong(points, made.get(), std::memory_order_acq_rel)) return *made.release();
   return *points;
 }
@@ -42,14 +45,16 @@ void Devices::AddWaitPoints(OpRecord* op, WaitPoints* wait_for) {
   });
 }
 
-// Whether an op that asks for `asked` may follow what was issued on `on`.
+// Whether an op that asks for the lane `asked` may be issued on `on`, the lane of the member before it.
 bool Devices::MayGoOn(DeviceState& device, const DeviceLane& on, uint32_t asked) {
   if (asked == Placement::kAnyLane || asked == kCopyInLane || asked == kCopyOutLane || asked >= kFirstChannelLane)
-    return true;  // the only lane of its issuer, or any
+    return true;  // it asks for no lane, or for the only lane that its issuer has
   return device.compute[asked].load(std::memory_order_acquire) == &on;
 }
 
-// The lane whose newest op this one follows, or that of its producer unless it is clearly longer, else the one with the least on it.
+// Chooses the lane: the one that the op asks for. Else the lane whose newest op has made one of its inputs, so that no
+// wait is needed; else the lane on which an input was made, unless much more is open there than elsewhere; else the
+// lane with the least open work.
 DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   using Use = DeviceLane::Use;
   const uint32_t asked = op->extra.asked_lane;
@@ -61,7 +66,7 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   if (asked != Placement::kAnyLane)
     return LaneOf(device.compute[asked], device, std::to_string(asked),
                   asked < device.streams ? Use::kShared : Use::kAsked);
-  // Of several, one that is still to retire: the others need not be waited for.
+  // follows: preferably a lane with open work, because what has retired needs no wait anyway.
   DeviceLane *follows = nullptr, *stays = nullptr;
   ForOrderedVars(op, [&](VarCore* var, AccessMode) {
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
@@ -73,8 +78,9 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
     if (producer.issued.load(std::memory_order_relaxed) == points->write.seq) {
       if (!follows || follows->Retired(follows->issued.load(std::memory_order_relaxed))) follows = &producer;
     } else if (points->reads.empty() && !producer.Retired(points->write.seq)) {
-      stays =
-          &producer;  // others' work came behind: order there needs no wait. The second of a fan finds the first one's read
+      // Other ops came behind the producer; still its lane needs no wait. A Var that another op reads already is left
+      // out, so that the readers of one Var spread over the lanes.
+      stays = &producer;
     }
   });
   if (follows) return *follows;
@@ -94,8 +100,8 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
   return LaneOf(device.compute[best], device, std::to_string(best), Use::kShared);
 }
 
-// The number that must retire before the lane takes more; 0: it has room. A run that has begun may pass the bound by half of it, so
-// that bulks stay whole.
+// The number that must retire before the lane takes another op; 0: it takes one now. A bulk that has begun may pass the
+// bound by one half, so that it is not cut.
 uint64_t Devices::UntilRoom(const DeviceLane& on, bool in_run) {
   const uint32_t most = tuning::kLaunchesOfALane + (in_run ? tuning::kLaunchesOfALane / 2 : 0);
   if (on.queued.load(std::memory_order_relaxed) < most) return 0;
@@ -103,7 +109,7 @@ uint64_t Devices::UntilRoom(const DeviceLane& on, bool in_run) {
   return retired + (on.issued.load(std::memory_order_relaxed) - retired + 1) / 2;
 }
 
-// Has later work of `lane` wait for `wait_for`. On failure nothing was lost: the op has not run.
+// Makes later work of `to` wait for `wait_for`. If this fails, the op has not run, and no work is lost.
 DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
   uint32_t open = wait_for.lanes & ~(1u << to.id);
   if (!open) return {};
@@ -132,7 +138,7 @@ DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
       }
       const LaneRecord* at = from.records.Covering(wait_for.seq[i]);
       if (!at) {
-        status = RecordLocked(from);  // in the middle of a run that others issue
+        status = RecordLocked(from);  // another thread may be in the middle of a chain there
         if (status.ok()) at = &from.records.back();
       }
       if (status.ok()) found[i] = {at->seq, at->clock};
@@ -142,7 +148,7 @@ DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
       return status;
     }
   }
-  // What one of them brings along need not be waited for.
+  // A lane is left out if the record of another one, for which we wait, is behind that lane's work.
   for (uint32_t m = open; m; m &= m - 1) {
     const auto i = static_cast<uint32_t>(__builtin_ctz(m));
     for (uint32_t k = open & ~(1u << i); k; k &= k - 1) {
@@ -157,7 +163,7 @@ DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
     DeviceLane& from = lane(i);
     DeviceStatus status;
     {
-      MutexLock lock(from.mu);  // its event is not used anew meanwhile
+      MutexLock lock(from.mu);  // so that nobody records the event anew meanwhile
       const LaneRecord* at = from.records.Covering(found[i].seq);
       if (!at || from.Retired(found[i].seq)) continue;
       status = to.device->device->Wait(to.stream, at->event);
@@ -173,7 +179,8 @@ DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
   return {};
 }
 
-// Whether there is a record of what is issued, or it will come without our doing.
+// Sees to it that there is a record behind number `seq`: one that exists, a new one, or that at the end of the chain
+// that is being issued.
 DeviceStatus Devices::HaveRecord(DeviceLane& on, uint64_t seq) {
   if (on.records.newest() >= seq || on.Retired(seq) || on.device->lost.load(std::memory_order_acquire)) return {};
   if (!on.in_run) return RecordLocked(on);
@@ -181,17 +188,17 @@ DeviceStatus Devices::HaveRecord(DeviceLane& on, uint64_t seq) {
   return {};
 }
 
-// Whether an op that asks for a lane asks for this one.
+// Whether the op asks for this lane by its number.
 static bool IsFor(const OpRecord* op, const DeviceLane& on) {
   const uint32_t asked = op->extra.asked_lane;
   return asked < kMaxLanes && on.device->compute[asked].load(std::memory_order_acquire) == &on;
 }
 
-// Whether one of the ops that became ready will look at what was issued on `on` from elsewhere.
+// Whether one of the ops that became ready will wait, on the host or on another lane, for what was issued on `on`.
 bool Devices::NeedsRecord(const OpRecord* ready, const DeviceLane& on) {
   for (; ready; ready = ready->extra.next) {
     if (!(ready->extra.flags & kDeviceOp)) {
-      // A deletion never looks, and a run of a plan rarely does.
+      // A deletion does not wait for devices, and a run of a plan rarely does.
       if (ready->extra.kind != OpKindId::kDelete && !KindOf(ready).ordered_there) return true;
       continue;
     }
@@ -201,7 +208,7 @@ bool Devices::NeedsRecord(const OpRecord* ready, const DeviceLane& on) {
   return false;
 }
 
-// An event behind all that is issued on the lane.
+// Records an event behind all that is issued on the lane.
 DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
   Device& device = *lane.device->device;
   Event event;
@@ -238,7 +245,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   AddWaitPoints(op, &wait_for);
   for (uint32_t m = wait_for.lanes; m; m &= m - 1) {
     const auto i = static_cast<uint32_t>(__builtin_ctz(m));
-    // Events do not cross devices: the host sees to that order.
+    // Another device: the op is started again when the host knows that the work has ended there.
     if (lane(i).device == &device) continue;
     if (worker && worker->last_lane) EndDispatch(*worker->last_lane);
     if (AwaitRetired(lane(i), wait_for.seq[i], op)) return nullptr;
@@ -247,7 +254,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   bool graph_may_suit = false;
   try {
     bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane;
-    if (in_run && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {  // a run of its own, from here on
+    if (in_run && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {  // the chain goes on as another run
       EndDispatch(*worker->last_lane);
       in_run = false;
     }
@@ -256,7 +263,8 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       if (worker && worker->last_lane) EndDispatch(*worker->last_lane);
       if (AwaitRetired(*on, room, op)) return nullptr;
     }
-    // Before the members' points are looked at: once nobody outside is missing, they are all there.
+    // This comes before the look at the members' points: if the bulk cannot split, nobody outside can add points any
+    // more.
     graph_may_suit =
         !in_run && (op->extra.flags & kCapturable) && worker && !core_.poisoned() && device.graphs->Suits(op);
     if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
@@ -266,10 +274,10 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     for (uint32_t m = wait_for.lanes; m; m &= m - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctz(m));
       if (lane(i).device == &device) continue;
-      wait_for.lanes &= ~(1u << i);  // a later member's: it will await them itself
+      wait_for.lanes &= ~(1u << i);  // on another device: the later member waits for it when its turn comes
       graph_may_suit &= lane(i).Retired(wait_for.seq[i]);
     }
-    // Each time: a body before may have made another one current.
+    // For every op, because the body before it may have made another device current.
     if (DeviceStatus s = worker ? device.device->EnterThread() : device.device->MakeCurrent(); !s.ok()) {
       if (s.sticky()) Lose(device, s);
       throw DeviceError(std::move(s));
@@ -302,7 +310,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   BodyFrame frame{&core_, op, t_frame};
   t_frame = &frame;
   TracedBody traced(core_);
-  if (traced.on() && !KindOf(op).trace) {  // else its body does it
+  if (traced.on() && !KindOf(op).trace) {  // ops of a kind with its own trace do this in their bodies
     traced.About(op);
     traced.Begin(on->name.c_str());
   }
@@ -317,14 +325,14 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     } else {
       type->run(op->closure(), ctx, nullptr);
     }
-    // What the body launched without looking.
+    // The error of a launch that the body did not check.
     if (DeviceStatus s = device.device->TakeLastError(); !s.ok()) {
       if (s.sticky()) Lose(device, s);
       throw DeviceError(std::move(s));
     }
     if (DeviceStatus s = body.Verdict(); !s.ok()) throw DeviceError(std::move(s));
   } catch (...) {
-    // This op's, whether or not the body threw because of it: not to be found behind the next one.
+    // The last error is this op's, whether or not the body threw because of it. The next op must not find it.
     if (DeviceStatus s = device.device->TakeLastError(); s.sticky()) Lose(device, s);
     if (async) {
       ours.Fail(std::current_exception());
@@ -338,13 +346,13 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   if (!async) return Settle(now, op, error, t_role_lent ? nullptr : worker);
   EngineCore::NoteReturned(ours);
   ours = Completion();
-  if (type->destroy) type->destroy(op->closure());  // what it launched is over when its Completion is called
+  if (type->destroy) type->destroy(op->closure());  // the Completion, not the closure, says when its work is over
   Pass pass{&now};
   Protocol::DropPins(pass, op, 1);
   return nullptr;
 }
 
-// A graph stands for the body.
+// Settles an op in place of whose body a graph was launched.
 OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker) {
   op->extra.lane = static_cast<uint8_t>(worker.last_lane->id);
   if (core_.tracing()) {
@@ -361,12 +369,12 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
 }
 
 void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
-  if (const auto failed = KindOf(op).failed; error && failed)  // the run's error, and not of the task's lane
+  if (const auto failed = KindOf(op).failed; error && failed)  // the error is the run's, not that of the task's lane
     failed(core_, slot, op, std::exchange(error, nullptr));
   Settle(slot, op, error, nullptr);
 }
 
-// Not issued: it ends on the host.
+// Ends an op that is not issued.
 OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   const ClosureType* type = op->extra.closure;
   slot.skipped.Add(!error->IsRoot() || error->cancelled);
@@ -383,7 +391,8 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   return core_.Finish(slot, op, error, worker);
 }
 
-// Issued: gives the op its number and its Vars its point, then releases it. Its block stays until it retires.
+// Called when an op's work has been issued: gives the op its number, and its point to the Vars; then releases the Vars.
+// The op's block stays until the op retires.
 OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   DeviceLane& on = lane(op->extra.lane);
   const bool in_chain = op->extra.flags & kInChain;
@@ -400,6 +409,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     on.issued.store(seq, std::memory_order_release);
     if (!op->extra.replayed) on.queued.fetch_add(1, std::memory_order_relaxed);
     on.in_run = chain;
+    on.all_launched = chain && chain->first->extra.replayed;
     if (!chain && IsDue(on)) recorded = RecordLocked(on);
   }
   if (!recorded.ok()) Lose(*on.device, recorded);
@@ -420,29 +430,32 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
       points.reads.push_back({seq, on.id});
     }
   });
-  // Partner: FailIssued, which sees this op if it does not see that.
+  // Partner: FailIssued. Either it finds this op among the issued ones, or we see here that something was lost.
   if (!error && any_lost_.load(std::memory_order_acquire)) InheritFailure(on, seq, op);
-  if (const auto issued = KindOf(op).issued) issued(core_, slot, op);  // before its end: its owner lives until then
+  if (const auto issued = KindOf(op).issued) issued(core_, slot, op);  // before Complete, until which its owner lives
   if (error || core_.poisoned()) core_.SettlePoison(op, error);
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
   Pass pass{&slot};
   core_.Complete(pass, op);
-  // Before they start. Without a worker nobody will say that he has nothing more to do.
+  // Before those that became ready start. Without a worker nobody calls NoteIdle, so the record is made here.
   if (!worker || NeedsRecord(pass.ready, on)) Record(on, seq);
   const OpRecord* const chained = chain ? core_.chains().StartNext(pass, *chain) : nullptr;
   OpRecord* const next = pass.ready ? core_.Dispatch(pass, worker, chained) : nullptr;
-  // release: our last look at the block. Partner: the acquire in RetireUpTo, which stops at an op that does not say so.
+  // release: we do not touch the block any more. Partner: the acquire in RetireUpTo, which goes no further than to the
+  // first op that is not in this state.
   op->extra.state.store(OpState::kIssued, std::memory_order_release);
   if (chain && next != chained) EndDispatch(on);
-  // release: for whoever waits by the stats until an op is issued. By two threads only where a stand-in issues, too.
+  // release: publishes what the op has done to whoever reads the stats (acquire there). Two threads add at once only if
+  // a stand-in issues, too.
   on.settled.fetch_add(1, std::memory_order_release);
   return next;
 }
 
-// Something was issued: whether the retirement thread has to know.
+// An op was issued: wakes the retirement thread if it has to know.
 void Devices::WakeRetirement(DeviceLane& on, uint64_t seq) {
-  // Partner: the HeavyFence of the retirement thread, which says that it sleeps before it looks at `issued` once more. Who waits
-  // for everything needs no word: either he found something issued and had it looked at, or nothing was, and the thread sleeps.
+  // Partner: the HeavyFence of the retirement thread, which first says that it sleeps and then looks at `issued` once
+  // more. A thread that waits for everything need not be considered here: if it found open ops it has woken the
+  // retirement thread itself, and if it found none, the retirement thread sleeps and is woken now.
   LightFence();
   if (seq % tuning::kLookEach == 0 && seq - on.retired.load(std::memory_order_relaxed) >= tuning::kLookEach)
     return AskOwners();
@@ -470,14 +483,14 @@ void Devices::EndDispatch(DeviceLane& on) {
   if (!status.ok()) Lose(*on.device, status);
 }
 
-// Of what is issued, at the end of a run: whether somebody needs it, or enough has come together.
+// Whether the end of a chain gets a record: because somebody needs it, or because enough ops have none.
 bool Devices::IsDue(const DeviceLane& on) {
   const uint64_t recorded = std::max(on.retired.load(std::memory_order_relaxed), on.records.newest());
   const uint64_t open = on.issued.load(std::memory_order_relaxed) - recorded;
   return open != 0 && (on.wanted || on.use >= DeviceLane::Use::kCopies || open >= tuning::kOpsARecord);
 }
 
-// The issuer has nothing to do: now a record costs nobody anything, and who comes later waits for no more than he needs.
+// The issuer has run out of ops. A record delays nobody now, and whoever comes later waits for no more than he needs.
 void Devices::NoteIdle(Worker& worker) {
   for (uint32_t m = std::exchange(worker.lanes, 0); m; m &= m - 1) {
     DeviceLane& on = lane(static_cast<uint32_t>(__builtin_ctz(m)));

@@ -1,20 +1,25 @@
 // DeviceLane: one stream, what was issued on it, and what of that is known to have ended.
 //
-// Every op on the lane takes the next sequence number. `issued` numbers are ordered on the device; `retired` ones have
-// ended, and the host knows. In between stand records: events, each with the number it covers and the lane's clock then,
-// that is, what of every lane the work in front of it has waited for. A lane that must come behind a point waits for the
-// earliest record that covers it, unless its own clock says that it does already.
+// Every op on the lane gets the next number. The device keeps the order of the numbers up to `issued`. The numbers up
+// to `retired` have ended, and the host knows it. Between the two there are records: a record is an event, the newest
+// number that is in front of it, and the lane's clock at that moment. The clock says, for each lane, up to which number
+// the work in front of the record has waited. A lane that must come behind a number of another lane waits for the
+// earliest record that covers the number, unless its own clock shows that it has waited for it already.
 //
-// A record costs about as much as a launch, so it is made for somebody: when an op is issued for which others wait that do
-// not go on on this lane, when somebody comes later and finds none that covers what he needs, when the issuer has nothing
-// more to do, and behind each kOpsARecord ops, so that who comes later waits for little that he does not need. A run of a chain
-// has its record at its end. Copies and collectives, which are few and long, have one each.
+// A record costs about as much as a launch, so the engine makes one only where somebody uses it:
+//   at once                 an op is issued, and ops wait for it that will not run on this lane
+//   on demand               somebody comes later, and no record covers the number that he needs
+//   when nothing is to do   the issuer has run out of ops, so the record delays nobody
+//   each kOpsARecord ops    whoever comes later then waits for few ops that he does not need
+// A chain of ops that is issued as one run has its record at its end. Each copy and each collective has one: these are
+// few and long.
 //
-// Threads:   one issuer at a time for ops; anybody under `mu` for the rest: records on demand, polls, waits of others.
-// Ownership: the Devices own lanes and events. Ops issued are pinned here until they retire.
-// Order:     mu; two lanes' at once only as (waiting lane, lane waited for), and never the other way round at the same
-//            time, because only an issuer holds its own (see Order in issue.cc).
-// Errors:    a lane of a lost device issues nothing more; numbers beyond `good` have failed, and those in `failed`.
+// Threads:   one thread at a time issues ops. Any thread may do the rest under `mu`: record on demand, poll, wait.
+// Ownership: the Devices own lanes and events. An issued op is pinned here until it retires.
+// Order:     `mu` of two lanes is held at once only as (waiting lane, lane waited for). Two threads cannot do that in
+//            opposite order, because only its issuer locks a lane as the waiting one (see Order in issue.cc).
+// Errors:    a lane of a lost device issues nothing more. The numbers beyond `good` have failed, and so have those in
+//            `failed`.
 #pragma once
 
 #include <exception>
@@ -36,56 +41,66 @@ struct DeviceLane {
   uint32_t id = 0;
   std::string name;  // "gpu0/1", "gpu0/copy_in"
   enum class Use : uint8_t {
-    kShared,   // also for ops that ask for no lane
-    kAsked,    // for those that ask for it
-    kCopies,   // few and long
-    kChannel,  // the same, and other ranks may make them fail
+    kShared,   // takes ops that ask for no lane, too
+    kAsked,    // takes only ops that ask for it
+    kCopies,   // takes copies: few and long
+    kChannel,  // takes collectives: few and long, and other ranks may make them fail
   } use = Use::kShared;
   Stream stream;
-  const char* bulk = nullptr;  // the name of the op that the run at hand began with, if it is a bulk; its issuer's
+  const char* bulk =
+      nullptr;  // the name of the first op of the bulk that is being issued, or null; for the issuer only
 
-  // release by the issuer, behind the launch: partner, whoever picks a lane or a point by it.
+  // release: the issuer has launched the op. Partner: the acquire loads of threads that choose a lane or a point by it.
   std::atomic<uint64_t> issued{0};
-  // Issued ops that have been released, too; for the stats.
+  // Issued ops that have also released their Vars; the stats show this number. release and acquire: as for `issued`.
   std::atomic<uint64_t> settled{0};
-  // release: what retired work did is visible. Partner: the acquire loads of those that need not wait any more.
+  // release: publishes what the retired work has done. Partner: the acquire load in Retired.
   std::atomic<uint64_t> retired{0};
-  // A wait has seen that the numbers up to here have ended; the retirement thread has yet to look. release: Partner: PollRecords.
+  // A waiting thread has seen that the numbers up to here have ended, before the retirement thread has. release: that
+  // thread's look at the device. Partner: the acquire in PollRecords.
   std::atomic<uint64_t> ended_at{0};
-  // Launches issued and not known to have ended: a graph is one. relaxed: a bound, which whoever issues may pass by a few.
+  // Launches that are not known to have ended; a graph is one launch. relaxed: it only bounds, and a few more do no
+  // harm.
   std::atomic<uint32_t> queued{0};
-  // Threads that ask about an event of the lane without its mu. seq_cst. Partner: GiveBack, which waits for them.
+  // Threads that query an event of the lane without holding mu. seq_cst. Partner: GiveBack waits until it is zero.
   std::atomic<uint32_t> asking{0};
-  // Numbers above it failed; all ones while the device lives. Written before `retired` jumps to the end.
+  // Numbers above it have failed; all ones while the device works. release: Lose, before `retired` jumps to the end.
+  // Partner: the acquire in PollWrite and ErrorOf.
   std::atomic<uint64_t> good{~uint64_t{0}};
 
   Mutex mu;
   LaneClock clock GUARDED_BY(mu){};
-  LaneRecords records GUARDED_BY(mu);        // not retired
-  OpRecord* first GUARDED_BY(mu) = nullptr;  // issued and not retired, by number, linked by extra.next
+  LaneRecords records GUARDED_BY(mu);  // those that have not retired
+  OpRecord* first GUARDED_BY(mu) =
+      nullptr;  // the ops that are issued and have not retired, by number, linked by extra.next
   OpRecord* last GUARDED_BY(mu) = nullptr;
   struct Awaiting {
     uint64_t seq;
-    OpRecord* op;                    // granted, and started when the lane has retired seq
-    const std::atomic<bool>* asked;  // somebody waits for it; null: from the start
+    OpRecord* op;                    // it has all its grants, and starts when the lane has retired seq
+    const std::atomic<bool>* asked;  // whether somebody waits for it; null: somebody does. seq_cst. Partner: Ask
     bool Asked() const { return !asked || asked->load(); }
   };
   std::vector<Awaiting> awaiting GUARDED_BY(mu);
-  bool in_run GUARDED_BY(mu) = false;      // the issuer goes on with a chain, behind which there can be a record
-  bool wanted GUARDED_BY(mu) = false;      // somebody needs that record
-  uint64_t unrecorded GUARDED_BY(mu) = 0;  // that the retirement thread found issued and not recorded, since when
+  bool in_run GUARDED_BY(mu) =
+      false;  // the issuer is in the middle of a chain, and will record at its end if that is wanted
+  // In such a chain: a graph has launched all of it, so no body of the user's can delay its end.
+  bool all_launched GUARDED_BY(mu) = false;
+  bool wanted GUARDED_BY(mu) = false;  // somebody needs the record at the end of the chain
+  // The number up to which the retirement thread found ops without a record, and since when.
+  uint64_t unrecorded GUARDED_BY(mu) = 0;
   Clock::time_point unrecorded_since GUARDED_BY(mu){};
   struct FailedOp {
     uint64_t seq;
     ErrorRecord* error;  // counted
   };
-  // Ops that failed after they had been issued, on a device that lives (channel.cc). Few programs ever see one.
+  // Ops that failed after they had been issued, while the device goes on (channel.cc). Few programs ever see one.
   std::vector<FailedOp> failed GUARDED_BY(mu);
-  std::atomic<bool> any_failed{false};      // release: an entry. Partner: acquire loads
-  std::exception_ptr ended GUARDED_BY(mu);  // of a channel that has failed: what takes a number yet fails as well
-  // What bodies keep with the lane: handles of libraries. By key, made on first use.
+  std::atomic<bool> any_failed{false};  // release: an entry of `failed`. Partner: the acquire in ErrorOf
+  std::exception_ptr ended
+      GUARDED_BY(mu);  // why the lane's channel has failed; an op that is issued later fails with it, too
+  // What bodies keep with the lane, such as handles of libraries: made on first use, found by their keys.
   std::vector<std::pair<const void*, std::shared_ptr<void>>> locals GUARDED_BY(mu);
-  std::vector<Event> spare_events GUARDED_BY(mu);  // whose records have all retired
+  std::vector<Event> spare_events GUARDED_BY(mu);  // events whose records have retired
 
   bool Retired(uint64_t seq) const { return retired.load(std::memory_order_acquire) >= seq; }
 };

@@ -1,21 +1,25 @@
-// Tasks of plans on devices: the nodes of one are a bulk.
+// Runs the tasks of plans that are on devices. The nodes of such a task are pushed as a bulk.
 //
-// PlanLayout has put neighbours of one placement in one task. When it is ready its nodes are pushed as held ops on one Var
-// of the frame's, the task's lane, which the first writes and the others update: they keep their order, stay on one stream,
-// wait once and record once. The tasks on devices behind it are pushed straight after it and read its lane, so that they
-// are ordered behind it there. A member comes behind the points of its node's Vars, too, and leaves points of its own
-// there (ForNodeVars); a Var is released as the last member that needs it is issued, so that the next run, or op on a device,
-// follows on the device. What comes on the host waits: an internal op that reads the lane is granted when the device is
-// done, settles the nodes, which lets go of their values, and releases the tasks on the host behind it. Where there are none, and
-// nobody asks for the run's end, nobody is in a hurry to learn of it.
+// PlanLayout has put neighbouring nodes of one placement into one task. Each task has a Var of the run's frame, called its
+// lane. When the task is ready, its nodes are pushed as held ops: the first writes the lane's Var, and the others update
+// it. So they keep their order, stay on one stream, wait once and record once.
 //
-// An asynchronous node is an op of its own on its task's lane, and issued when its Completion is called.
+// What comes behind the task:
+//   tasks on devices    are pushed at once. They read the lane's Var, and so are ordered behind the task on the device.
+//   other runs and ops  are ordered by the Vars of the plan. A member waits for the points of its node's Vars and leaves
+//                       its own points there (ForNodeVars). A Var is released when the last member that needs it has been
+//                       issued.
+//   tasks on the host   wait. An internal op reads the lane's Var, and is granted when the device is done. It settles the
+//                       nodes, which gives their values up, and releases the tasks. If there are no such tasks and nobody
+//                       asks for the run's end, nobody is in a hurry to settle the nodes (AskedFor).
 //
-// With static_alloc, and a GraphKey on every node, the bulk is launched as a graph from a frame's third run on; keys are
-// those of the frame, because its addresses are in the graph.
+// An asynchronous node is a task by itself. It counts as issued when its Completion is called.
 //
-// Errors: a body that throws fails its node, as anywhere; so does what keeps a member from being issued. A lost device fails
-//         the nodes that it had not ended.
+// With static_alloc, and a GraphKey on every node, the bulk is launched as a graph from the third run of a frame on. Each
+// frame has graphs of its own, because the addresses of its values are in them.
+//
+// Errors: a body that throws fails its node, as does an error that keeps a member from being issued. A lost device fails
+//         the nodes that have not ended there.
 #include <algorithm>
 
 #include "core/core.h"
@@ -40,7 +44,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const PlanTask& task = plan_.tasks[index];
   OpRecord* const op = NewTicket(index, task.first, 0);
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
-  // A graph runs no bodies: none may have to be skipped or timed.
+  // A graph runs no bodies, so it must not be used where a body may have to be skipped, or is to be timed.
   const bool as_graph =
       plan_.options.static_alloc && (run_.watch.load(std::memory_order_relaxed) & ~uint32_t{RunState::kOutputs}) == 0;
   try {
@@ -49,7 +53,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
     } else {
       PushNodes(ticket, as_graph);
     }
-  } catch (...) {  // no room, or too late: the rest of the nodes fail
+  } catch (...) {  // the push was refused: nodes that were not pushed fail
     ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
   }
   Runs(core_).SettleBehind(slot(), run_.lanes[task.ticket], op);
@@ -60,8 +64,9 @@ void Replay::PushNodes(PlanTicket& ticket, bool as_graph) {
   const PlanTask& task = plan_.tasks[ticket.task];
   const Var& lane = run_.lanes[task.ticket];
   as_graph &= !plan_.segments[task.ticket].empty();
-  struct Bulk
-      : ChainOwner {  // in no list: only this thread can hold it up, and it releases it at the end, whatever happens
+  // It is in no list of open chains, because nobody else has to release it: this thread does, at the end of this
+  // function.
+  struct Bulk : ChainOwner {
     explicit Bulk(OpChains& all) : chains(all) {}
     ~Bulk() {
       if (OpChain* held = chain.load(std::memory_order_relaxed)) chains.Release(held);
@@ -72,13 +77,13 @@ void Replay::PushNodes(PlanTicket& ticket, bool as_graph) {
     const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
     OpDesc desc{.name = node.name, .place = node.place, .priority = node.priority};
     if (n == task.first) {
-      desc.writes = lane;  // clears what a lost device left there
+      desc.writes = lane;  // a write, because it clears the error that a lost device may have left there
       desc.reads = run_.behind[task.ticket];
     } else {
       desc.updates = lane;
     }
     if (as_graph) {
-      // Of this frame alone, so that runs in other frames leave its graph as it is.
+      // With the frame's key, so that runs in other frames do not change this frame's graph.
       desc.graph = node.graph;
       desc.graph.kind = (node.graph.kind ^ run_.frame_key) * 0x9e3779b97f4a7c15 | 1;
     }
@@ -96,12 +101,12 @@ void Replay::PushNodes(PlanTicket& ticket, bool as_graph) {
   }
 }
 
-// The body of a member: on the device's thread, or into a capture.
+// The body of a member. It runs on the device's thread, and its work goes to the stream or into a capture.
 void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completion* done) {
   EngineCore& core = *run.core;
   OpRecord* const op = EngineCore::OpOf(ctx);
   const PlanNode& node = run.owner->nodes[index];
-  if (t_frame->stream || t_frame->update) {  // nothing is settled: it will run for real, or a graph stands for it
+  if (t_frame->stream || t_frame->update) {  // a capture: nothing is settled, because the op itself comes later
     NodeContext captured = Runs::MakeContext(core, op, ctx.worker(), run);
     Runs::SetNode(captured, node);
     return node.run(node.closure, captured, nullptr);
@@ -121,7 +126,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
   DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
   if (timer) DevicesOf(core).BeginTimer(DevicesOf(core).Get(op->extra.device), ctx.stream(), timer);
   Runs::SetNode(replay.ctx_, node);
-  if (done) {  // what it throws fails the Completion, and what that says comes later (NodeFailed)
+  if (done) {  // if the body throws, its Completion fails, and NodeFailed is called
     replay.Note(node, nullptr);
     node.run(node.closure, replay.ctx_, done);
     if (timer) DevicesOf(core).EndTimer(ctx.stream(), timer);
@@ -131,14 +136,14 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
     node.run(node.closure, replay.ctx_, nullptr);
     if (DeviceStatus s = ctx.device().TakeLastError(); !s.ok()) throw DeviceError(std::move(s));
   } catch (...) {
-    (void)ctx.device().TakeLastError();  // a sticky one stays, and loses the device
+    (void)ctx.device().TakeLastError();  // a sticky error cannot be taken: Execute finds it, and the device is lost
     error = ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::current_exception());
   }
   if (timer) DevicesOf(core).EndTimer(ctx.stream(), timer);
   replay.Note(node, error);
 }
 
-// What the node needs may have been lost with another device since the run began. Counted, or null.
+// The error of a Var that the node needs and that was lost with another device since the run began: counted, or null.
 ErrorRecord* Replay::LostInput(const PlanNode& node) {
   if (node.flags & PlanNode::kAlways) return nullptr;
   for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
@@ -171,7 +176,8 @@ void Replay::NodeRefused(EngineCore& core, ThreadSlot& slot, OpRecord* op, Error
   replay.EndUses(node, kVarEnds);
 }
 
-// A device task has ended there. Its members that were pushed have released their Vars.
+// Settles the nodes of a task that has ended on the device. The members that were pushed have released their Vars
+// already.
 void Replay::SettleBulk(const PlanTicket& ticket) {
   const PlanTask& task = plan_.tasks[ticket.task];
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);

@@ -1,18 +1,20 @@
 // Retirement: the host learns what has ended on the device.
 //
-// One thread for all lanes. It asks a device only while somebody wants to know (kAwake): an op or wait parked behind a lane,
-// WaitAll, a push without room. What settles a plan's nodes is parked as well, and counts once somebody asks for the run's
-// end (Ask). It then asks about awaited events only, or the oldest and the newest where nobody awaits a certain one. And it
-// looks once, at all that has ended by then, where somebody might use that (AskOwners): a plan without a free frame, a pool
-// without memory, whoever reads counters or asks what is pending, a lane with another kLookEach ops. Otherwise nobody
-// waits, and it asks nothing: closures of ops that have ended wait for the next look. Host callbacks are not used: they cost
-// tens of microseconds, during which the stream stands still, and never come once the context is in error.
+// One thread, the retirement thread, asks the devices. What it does depends on who wants to know:
+//   kAwake    somebody waits: an op or a wait that is parked behind a lane, WaitAll, or a push without room. (The op that
+//             settles a plan's nodes is parked as well; it counts as soon as somebody asks for the run's end, see Ask.)
+//             The thread asks about the awaited events, or, if nobody awaits a certain event, about the oldest and the
+//             newest.
+//   one look  somebody may have a use for what has ended (AskOwners): a plan without a free frame, a pool without memory,
+//             a reader of counters, a lane with another kLookEach ops. The thread retires all that has ended by then.
+//   kDozing   nobody waits, but something may happen unasked: another rank makes a collective fail, or work ends on a lost
+//             device. The thread looks now and then. It also takes note of what waiting threads have found by themselves.
+//   kAsleep   nothing is issued that has not retired.
+// While nobody wants to know, the closures of ops that have ended stay until the next look. Callbacks of the device on the
+// host are not used: each costs tens of microseconds, during which the stream stands still, and after an error none comes.
 //
-// Two things have no waiter, and are looked at now and then (kDozing): collectives, which other ranks may make fail, and
-// what still runs on a device that is lost. By the same clock it takes note of what waits have found by themselves.
-//
-// A wait that finds its Var's last write issued looks at the event itself for as long as it may spin (PollWrite), so that
-// the common short wait needs no other thread.
+// A wait for a Var whose last write is issued asks about the event itself, for as long as it may spin (PollWrite). So the
+// common short wait needs no other thread.
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -34,19 +36,20 @@ struct CountScope {
 
 }  // namespace
 
-// True: parked until the lane has retired `seq`.
+// Parks the op until the lane has retired `seq`. False: it has already, and the op may go on.
 bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
   if (on.Retired(seq)) return false;
   DeviceStatus recorded;
   {
     MutexLock lock(on.mu);
     if (on.Retired(seq)) return false;
-    // Whoever retires it may start and end it at once: nothing of it is touched after the unlock.
+    // After the unlock the op is not touched any more: whoever retires `seq` may start it, and it may end, at once.
     op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
     const auto* const asked =
         KindOf(op).asked_for ? KindOf(op).asked_for(op) : nullptr;  // mutant: run_nobody_waits_for
     on.awaiting.push_back({seq, op, asked});
-    // seq_cst, behind the push. Partner: Ask, which says so first and then has the thread look.
+    // seq_cst, after the op is in the list. Partner: Ask sets the word first, and then has the retirement thread look
+    // at the list.
     if (!on.awaiting.back().Asked()) return true;
     recorded = HaveRecord(on, seq);
     if (asked) {  // counted by Ask
@@ -57,7 +60,7 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     }
   }
   if (!recorded.ok()) Lose(*on.device, recorded);
-  PollFaster();  // behind seq_cst writes. Partner: the looks behind kDozing in ThreadMain
+  PollFaster();  // after the seq_cst writes above. Partner: the looks that follow kDozing in ThreadMain
   return true;
 }
 
@@ -85,7 +88,7 @@ bool Devices::MayRunOnHost(OpRecord* op) {
     Access& a = op->accesses()[i];
     VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
     if (!points || a.read() || (ordered_there && ordered_there(op, i))) continue;
-    MutexLock lock(points->mu);  // all of it is over, and we are alone
+    MutexLock lock(points->mu);  // all work on the Var is over, and no other op has it
     points->write = {};
     points->reads.clear();
   }
@@ -110,8 +113,8 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
   for (;;) {
     if (on.Retired(write.seq)) return fine();
     if (most.count() == 0) return false;
-    // Asked without the lane's lock, which each op that is issued needs. Should the event stand for a later number of the lane by
-    // then, "reached" is as true.
+    // The query is made without the lane's lock, which every op that is issued needs. If the event has been recorded
+    // anew by then, for a later number of the lane, the answer "reached" is still true of ours.
     const CountScope asking(on.asking);
     Event event;
     DeviceStatus recorded;
@@ -138,17 +141,18 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
   return on.Retired(write.seq) && fine();
 }
 
-// A wait has seen that all up to `seq` has ended. The retirement thread takes it from here, in its own time: a wake would cost the
-// waiter more than all else.
+// A waiting thread has seen that all up to `seq` has ended. The retirement thread finds this at its next look; it is
+// not woken, because that would cost the waiting thread more than all else.
 void Devices::NoteEnded(DeviceLane& on, uint64_t seq) {
-  // relaxed, and the most of what is said: the thread acquires by the device what the work has done.
+  // release: the look at the device. Partner: the acquire in PollRecords. relaxed load: only the greatest number
+  // counts.
   uint64_t known = on.ended_at.load(std::memory_order_relaxed);
   while (known < seq &&
          !on.ended_at.compare_exchange_weak(known, seq, std::memory_order_release, std::memory_order_relaxed)) {
   }
 }
 
-// Detaches what has retired up to `seq`, then does what waited for it.
+// Retires the ops up to `seq`, and starts the ops that waited for them.
 void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   OpRecord* list = nullptr;
   ThreadSlot& slot = core_.Slot();
@@ -158,7 +162,8 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     uint64_t retired = on.retired.load(std::memory_order_relaxed);
     OpRecord* last = nullptr;
     uint32_t launches = 0;
-    // acquire: the issuer has let go of the block. Partner: the release in Settle. One that has not yet is for later.
+    // acquire: the issuer does not touch the block any more. Partner: the release in Settle. An op that is not there
+    // yet, and those behind it, retire at the next look.
     for (OpRecord* op = on.first;
          op && retired < seq && op->extra.state.load(std::memory_order_acquire) == OpState::kIssued;
          op = op->extra.next) {
@@ -208,9 +213,9 @@ Devices::Polled Devices::Poll(DeviceLane& on, bool looks) {
   return loss == Loss::kNone ? PollRecords(on, looks) : PollLost(on, loss);
 }
 
-// Of a lost device: all has ended, or will have when the stream is empty.
+// Of a lost device: its ops end when the stream is empty, or at once if the device is not asked any more.
 Devices::Polled Devices::PollLost(DeviceLane& on, DeviceState::Loss loss) {
-  const uint64_t issued = on.issued.load(std::memory_order_acquire);  // before the question
+  const uint64_t issued = on.issued.load(std::memory_order_acquire);  // before the question: the answer is about these
   if (issued == on.retired.load(std::memory_order_acquire)) return Polled::kNothing;
   if (loss == DeviceState::Loss::kEnds) {
     queries_.fetch_add(1, std::memory_order_relaxed);
@@ -252,14 +257,15 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
     awaited |= asked;
     if (!awaited && !looks) oldest = newest = 0;
     if (asked || (awaited && on.records.empty())) status = HaveRecord(on, asked ? newest : issued);
-    // In the middle of a run its record is still to come, unless a member of it takes its time.
+    // In the middle of a chain the record at its end will come by itself. Unless a body of the chain blocks: then it is
+    // made here. If all of the chain is launched, no body can block, and only the processor is busy elsewhere.
     const uint64_t recorded = on.records.newest();
     if (status.ok() && (awaited || looks) && recorded < issued && (newest > recorded || on.records.empty())) {
       const auto now = Clock::now();
       if (on.unrecorded != issued) {
         on.unrecorded = issued;
         on.unrecorded_since = now;
-      } else if (now - on.unrecorded_since > tuning::kRunPatience) {
+      } else if (!(on.in_run && on.all_launched) && now - on.unrecorded_since > tuning::kRunPatience) {
         status = RecordLocked(on);
         if (!asked) oldest = newest = issued;
       }
@@ -269,13 +275,14 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
         if (const LaneRecord* at = on.records.Covering(seq); at && (n == 0 || at->seq != questions[0].seq))
           questions[n++] = {at->seq, at->event};
   }
-  // Without the lock, as in PollWrite.
+  // The queries are made without the lock, as in PollWrite.
   uint64_t ended = on.ended_at.load(std::memory_order_acquire);
   if (ended <= on.retired.load(std::memory_order_relaxed)) ended = 0;
   for (size_t i = 0; i < n && status.ok(); ++i) {
     queries_.fetch_add(1, std::memory_order_relaxed);
     const DeviceStatus s = on.device->device->Query(questions[i].event);
-    if (s.failed() && !s.of_capture()) status = s;  // a capture that is in the way ends, and it is asked again
+    if (s.failed() && !s.of_capture())
+      status = s;  // if another thread's capture is in the way, the next look asks again
     if (!s.ok()) break;
     ended = std::max(ended, questions[i].seq);
   }
@@ -283,7 +290,8 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
     Lose(*on.device, status);
     return Polled::kRetired;
   }
-  // Behind the questions: what an abort has ended must fail first. Partner: Rescue.
+  // After the queries. Partner: Rescue sets rescued_ before it aborts, so that what an abort has ended fails before it
+  // can retire.
   if (!ended || rescued_.load() != 0)
     return awaited ? Polled::kAwaited : on.use == DeviceLane::Use::kChannel ? Polled::kWatched : Polled::kRunning;
   RetireUpTo(on, ended);
@@ -299,7 +307,7 @@ bool Devices::Busy() const {
 }
 
 void Devices::Ask(std::atomic<bool>& asked) {
-  // seq_cst, then AskOwners. Partner: the look in AwaitRetired, behind what it has parked.
+  // seq_cst, before AskOwners. Partner: AwaitRetired looks at the word after it has parked its op.
   if (asked.load(std::memory_order_relaxed) || asked.exchange(true)) return;
   host_waits_.fetch_add(1, std::memory_order_relaxed);
   AskOwners();
@@ -311,22 +319,23 @@ void Devices::PollFaster() {
 
 void Devices::ThreadMain() {
   pthread_setname_np(pthread_self(), "engine/retire");
-  prctl(PR_SET_TIMERSLACK, 1);  // its naps are shorter than the usual slack
+  prctl(PR_SET_TIMERSLACK, 1);  // the usual slack, 50 us, is longer than its naps
   const auto spin = core_.options().spin;
   auto doze = tuning::kDozeShortest;
-  bool dozed_on = false;  // nobody has ended the doze
+  bool dozed_on = false;  // the last doze ran its whole time: nobody woke us
   Clock::time_point awake_since{};
   bool entered = false;
   bool looks = false;
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
     if (!entered && lanes() != 0) entered = lane(0).device->device->EnterThread().ok();
-    looks |= attention_.exchange(false);       // before the look. Partner: AskOwners
-    if (rescued_.load() != 0) PollChannels();  // first: what they had issued fails before it retires
+    looks |= attention_.exchange(false);  // seq_cst, before the look. Partner: AskOwners
+    // Before the lanes: what an aborted channel had issued fails before it can retire.
+    if (rescued_.load() != 0) PollChannels();
     for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i), looks));
     looks &= best == Polled::kRetired;  // there may be more
     rounds_.fetch_add(1);
-    PollChannels();  // behind the lanes: what has ended is not found too late
+    PollChannels();  // after the lanes, so that a collective that has ended is not taken for overdue
     if (std::exchange(dozed_on, false) && best == Polled::kAwaited) late_looks_.fetch_add(1, std::memory_order_relaxed);
     switch (best) {
       case Polled::kRetired:
@@ -349,18 +358,19 @@ void Devices::ThreadMain() {
         awake_since = {};
         pace_.store(kDozing);
         if (core_.HostWaits() || awaiting_.load() || attention_.load() || stop_.load())
-          break;  // Partner: PollFaster, behind the announcement
+          break;  // Partner: those who want to know announce it first, and then call PollFaster
         FutexWait(pace_, kDozing, Clock::now() + doze);
         dozed_on = pace_.load(std::memory_order_relaxed) == kDozing;
         doze = std::min(doze * 2, best == Polled::kWatched ? tuning::kDozeLongest : tuning::kDozeLongestUnasked);
         break;
       case Polled::kNothing:
         awake_since = {};
-        // Then a look. Partner: the LightFence in WakeRetirement.
+        // First it says that it sleeps, then it looks once more. Partner: the LightFence in WakeRetirement.
         pace_.store(kAsleep);
         HeavyFence();
         if (!Busy() && !stop_.load(std::memory_order_acquire) && !attention_.load()) {
-          // A push that waits for room saw a device at work. Partner: its announcement in WaitForRoom.
+          // A push that waits for room may have seen a device at work, and is told that there is none. Partner:
+          // WaitForRoom, which announces itself before it looks.
           core_.NoteIdle();
           FutexWait(pace_, kAsleep);
         }

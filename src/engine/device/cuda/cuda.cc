@@ -280,6 +280,11 @@ std::shared_ptr<Device> MakeCudaDevice(int ordinal, bool check_pointers) {
                                                      check_pointers);  // the pool is its own by now
   uint64_t keep_all = UINT64_MAX;  // else each synchronization gives the memory back, and the next step takes it again
   check("cudaMemPoolSetAttribute", cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all));
+  // Otherwise the driver may make an allocation's stream wait for the stream that freed the block: an order that nobody asked
+  // for, and for ever where that stream waits for another rank.
+  int no_hidden_waits = 0;
+  check("cudaMemPoolSetAttribute",
+        cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no_hidden_waits));
   // Memory of a pool is its own device's alone, also where peers have been enabled. NCCL reads the buffers of ranks of its process.
   std::vector<cudaMemAccessDesc> peers;
   for (int peer = 0; peer < count; ++peer) {

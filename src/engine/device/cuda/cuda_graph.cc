@@ -1,4 +1,5 @@
 // Captures and graphs of the cuda backend.
+#include "base/tuning.h"
 #include "device/cuda/cuda_device.h"
 #include "engine/device/launch.h"
 
@@ -69,16 +70,16 @@ DeviceStatus CudaDevice::Instantiate(DeviceGraph graph, DeviceGraphExec* exec, s
   if (DeviceStatus bad = RefuseNull("Instantiate", graph, "the graph"); !bad.ok()) return bad;
   const CudaVisit visit(context_, CudaVisit::Device::kThis);
   if (!visit.status().ok()) return visit.status();
-  size_t before = 0, after = 0, total = 0;
-  const auto look = [&](size_t* free) { return CudaStatus("cudaMemGetInfo", cudaMemGetInfo(free, &total)).ok(); };
-  const bool measured = bytes && look(&before);
+  size_t nodes = 0;
+  if (DeviceStatus bad = CudaStatus("cudaGraphGetNodes", cudaGraphGetNodes(Native(graph), nullptr, &nodes)); !bad.ok())
+    return bad;
   cudaGraphExec_t made = nullptr;
   DeviceStatus status = CudaStatus("cudaGraphInstantiate", cudaGraphInstantiate(&made, Native(graph), 0));
-  if (!status.ok()) return status;
   exec->raw = made;
-  // The driver takes memory in large pieces, so most executables measure 0 and some stand for several.
-  if (measured && look(&after) && before > after) *bytes = before - after;
-  return {};
+  // CUDA does not say. The device's free memory before and after is no answer: other processes change it too, and an executable
+  // takes its memory only when it is first launched.
+  if (bytes && status.ok()) *bytes = nodes * tuning::kGraphNodeBytes;
+  return status;
 }
 
 DeviceStatus CudaDevice::Update(DeviceGraphExec exec, DeviceGraph graph) {
@@ -103,14 +104,16 @@ DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, 
   if (type != from_type) {
     return DeviceStatus::Fail(DeviceCode::kInvalidValue, false, 0, "UpdateNode: the nodes are of two kinds");
   }
+  // The driver's errors have the runtime's numbers.
   const auto copy = [&](auto of, const char* get_call, auto* get, const char* set_call, auto* set) {
-    DeviceStatus status = CudaStatus(get_call, get(Native(from), &of));
-    return status.ok() ? CudaStatus(set_call, set(Native(exec), Native(node), &of)) : status;
+    DeviceStatus status = CudaStatus(get_call, static_cast<cudaError_t>(get(Native(from), &of)));
+    return status.ok() ? CudaStatus(set_call, static_cast<cudaError_t>(set(Native(exec), Native(node), &of))) : status;
   };
   switch (type) {
+    // By the driver: cudaGraphKernelNodeGetParams refuses a kernel of another binary's runtime, or of a library.
     case cudaGraphNodeTypeKernel:
-      return copy(cudaKernelNodeParams{}, "cudaGraphKernelNodeGetParams", cudaGraphKernelNodeGetParams,
-                  "cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams);
+      return copy(CUDA_KERNEL_NODE_PARAMS{}, "cuGraphKernelNodeGetParams", context_.get_kernel,
+                  "cuGraphExecKernelNodeSetParams", context_.set_kernel);
     case cudaGraphNodeTypeMemcpy:
       return copy(cudaMemcpy3DParms{}, "cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams,
                   "cudaGraphExecMemcpyNodeSetParams", cudaGraphExecMemcpyNodeSetParams);

@@ -42,6 +42,11 @@ DeviceStatus OpenCudaContext(int ordinal, int devices, CudaContext* context) {
   // In these forms since CUDA 4 and 7.
   if (DeviceStatus bad = FindDriverCall("cuCtxPushCurrent", 4000, &context->push); !bad.ok()) return bad;
   if (DeviceStatus bad = FindDriverCall("cuCtxPopCurrent", 4000, &context->pop); !bad.ok()) return bad;
+  // These take CUDA_KERNEL_NODE_PARAMS as it is since CUDA 12.
+  if (DeviceStatus bad = FindDriverCall("cuGraphKernelNodeGetParams", 12000, &context->get_kernel); !bad.ok())
+    return bad;
+  if (DeviceStatus bad = FindDriverCall("cuGraphExecKernelNodeSetParams", 12000, &context->set_kernel); !bad.ok())
+    return bad;
   if (DeviceStatus bad = FindDriverCall("cuDevicePrimaryCtxRetain", 7000, &retain); !bad.ok()) return bad;
   return DriverStatus("cuDevicePrimaryCtxRetain", retain(&context->context, ordinal));
 }

@@ -15,19 +15,23 @@
 // Errors:    status() says why the visit failed; errors at its end are ignored.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "engine/device/device.h"
 
 namespace engine::detail {
 
-// A device's context, and the calls that push and pop it.
+// A device's context, and the driver's calls that the backend needs.
 struct CudaContext {
   int ordinal = 0;
   bool alone = false;  // the process has no other device: this one is current on every thread
   void* context = nullptr;
   int (*push)(void* context) = nullptr;  // cuCtxPushCurrent, cuCtxPopCurrent: a cudaError_t or 0
   int (*pop)(void** context) = nullptr;
+  // Of a graph's kernel node. Only the driver's calls take the kernels of every runtime and library in the process.
+  decltype(&cuGraphKernelNodeGetParams) get_kernel = nullptr;
+  decltype(&cuGraphExecKernelNodeSetParams) set_kernel = nullptr;
 };
 
 // The primary context of device `ordinal`, of `devices` in all.
