@@ -171,7 +171,11 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   };
   for (PyObject* value : found)
     if (!in(value, updated)) AddVars(value, &reads);
-  for (PyObject* value : updated) AddVars(value, &updates);
+  const bool on_workers = op->place.get() == Py_None;
+  for (PyObject* value : updated) {
+    AddVars(value, &updates);
+    AsValue(value)->on_workers = on_workers;
+  }
   PushedCall call{
       op, PyRef::Steal(TupleOf(args, count).release().ptr()), PyRef::Borrow(names), CopyContext(), {}, filled_mask};
   nb::object returned = nb::none();
@@ -184,6 +188,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     } catch (...) {
       Raise(std::current_exception());
     }
+    AsValue(made.ptr())->on_workers = on_workers;
     writes.push_back(AsValue(made.ptr())->var);
     if (!op->copies && !found.empty())
       AsValue(made.ptr())->shares = TupleOf(found.data(), found.size()).release().ptr();
