@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import types
 from typing import Any, Callable, Generic, Iterable, ParamSpec, TypeVar, overload
 
 from . import _core
@@ -54,7 +55,7 @@ class Op(_core.OpBase, Generic[P, R]):
         )  # fmt: skip
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)  # so that methods can be ops
+        return self if instance is None else types.MethodType(self, instance)  # so that methods can be ops
 
     def __repr__(self) -> str:
         return f"<engine.op {self._name}>"
@@ -79,6 +80,9 @@ class Op(_core.OpBase, Generic[P, R]):
                 raise TypeError(
                     f"op '{self._name}': it updates '{name}', which is a {type(given).__name__}; a Value is expected"
                 )
+
+
+_core._set_op_class(Op)
 
 
 def _counts(parameters: Any) -> tuple[int, int]:
