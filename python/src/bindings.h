@@ -20,5 +20,6 @@ void BindStage(nanobind::module_& m);
 void BindNative(nanobind::module_& m);
 void BindMxnet(nanobind::module_& m);
 void BindExit(nanobind::module_& m);
+void BindSignatures(nanobind::module_& m);
 
 }  // namespace engine_python

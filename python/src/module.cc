@@ -38,4 +38,5 @@ NB_MODULE(_core, m) {
   BindNative(m);
   BindMxnet(m);
   BindExit(m);
+  BindSignatures(m);
 }
