@@ -89,6 +89,7 @@ from .logs import log_to
 from .monitoring import live, metrics
 from .ops import Op, op
 from . import operators as _operators  # adds the operators to Value
+from . import signatures as _signatures  # inspect.signature for the extension's functions
 from .options import init
 from .tracing import Trace, trace
 from .values import MISSING, Value, value

@@ -56,7 +56,7 @@ def _bounds(view: memoryview) -> tuple[int, int]:
 def _bounds_of(array: Any) -> tuple[int, int]:
     import numpy
 
-    bounds = numpy.lib.array_utils.byte_bounds if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds
+    bounds = numpy.lib.array_utils.byte_bounds if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds  # type: ignore[attr-defined]
     low, high = bounds(array)
     return int(low), int(high)
 

@@ -45,7 +45,8 @@ class Hybrid(Generic[P, R]):
                  owner: object = None) -> None:  # fmt: skip
         functools.update_wrapper(self, fn)
         self._engine, self._fallback, self._constants, self._owner = engine, fallback, constants, owner
-        self._fn, self._static_alloc, self._static_shape = fn, static_alloc, static_shape
+        self._fn: Callable[..., Any] = fn
+        self._static_alloc, self._static_shape = static_alloc, static_shape
         self._source: Any = fn  # whose names are looked at
         self._nested: dict[Any, Hybrid[..., R]] = {}  # for arguments that are containers of Values, by their shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
@@ -81,8 +82,8 @@ class Hybrid(Generic[P, R]):
 
     def record(self, *args: P.args, **kwargs: P.kwargs) -> _core.Plan:
         """Records the function with arguments like these, if it is not recorded yet. Runs nothing."""
-        inner, args, kwargs = self._flat(args, kwargs)
-        self._last = inner._recording(args, kwargs)
+        inner, given, named = self._flat(args, kwargs)
+        self._last = inner._recording(given, named)
         return self._last.plan
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -169,7 +170,7 @@ class Hybrid(Generic[P, R]):
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Which recording such arguments need."""
-        key = None
+        key: Any = None
         for place, given in enumerate((*args, *kwargs.values()) if kwargs else args):
             if type(given) in self._constants:
                 key = (key, place, given)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from typing import Any, Callable, Generic, Iterable, ParamSpec, TypeVar, overload
+import types
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from . import _core
 from .alias import unshared
@@ -29,6 +30,14 @@ class Op(_core.OpBase, Generic[P, R]):
     inside lists, tuples, dicts and dataclasses that are arguments. TypeError if an argument named in ``updates`` is
     not a Value.
     """
+
+    if TYPE_CHECKING:  # the extension makes the calls
+
+        @overload
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        @overload
+        def __call__(self, *args: Any, **kwargs: Any) -> R: ...  # any argument may be a Value
+        def __call__(self, *args: Any, **kwargs: Any) -> R: ...
 
     def __init__(self, fn: Callable[P, Any], updates: tuple[str, ...], outputs: int, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
@@ -54,7 +63,7 @@ class Op(_core.OpBase, Generic[P, R]):
         )  # fmt: skip
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)  # so that methods can be ops
+        return self if instance is None else types.MethodType(self, instance)  # so that methods can be ops
 
     def __repr__(self) -> str:
         return f"<engine.op {self._name}>"
@@ -79,6 +88,9 @@ class Op(_core.OpBase, Generic[P, R]):
                 raise TypeError(
                     f"op '{self._name}': it updates '{name}', which is a {type(given).__name__}; a Value is expected"
                 )
+
+
+_core._set_op_class(Op)
 
 
 def _counts(parameters: Any) -> tuple[int, int]:
@@ -112,13 +124,20 @@ def _refuse_rebinding(fn: Any, parameter: str, op: str) -> None:
             before = step
 
 
+class _ToOp(Protocol):
+    def __call__(self, fn: Callable[P, R]) -> Op[P, Value[R]]: ...
+
+
+class _ToUpdate(Protocol):
+    def __call__(self, fn: Callable[P, Any]) -> Op[P, None]: ...
+
+
 @overload
-def op(fn: Callable[P, R]) -> Op[P, R]: ...
+def op(fn: Callable[P, R]) -> Op[P, Value[R]]: ...
 @overload
 def op(
     *,
-    updates: str | Iterable[str] = (),
-    outputs: int | None = None,
+    outputs: Literal[1] | None = None,
     name: str | None = None,
     priority: int = 0,
     place: _core.Placement | str | None = None,
@@ -126,7 +145,46 @@ def op(
     graph_key: _core.GraphKey | None = None,
     collective: bool = False,
     alias: str = "copy",
-) -> Callable[[Callable[P, R]], Op[P, R]]: ...
+) -> _ToOp: ...
+@overload
+def op(
+    *,
+    updates: str | Iterable[str],
+    outputs: Literal[0] | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    place: _core.Placement | str | None = None,
+    run_always: bool = False,
+    graph_key: _core.GraphKey | None = None,
+    collective: bool = False,
+    alias: str = "copy",
+) -> _ToUpdate: ...
+@overload
+def op(
+    *,
+    updates: str | Iterable[str],
+    outputs: Literal[1],
+    name: str | None = None,
+    priority: int = 0,
+    place: _core.Placement | str | None = None,
+    run_always: bool = False,
+    graph_key: _core.GraphKey | None = None,
+    collective: bool = False,
+    alias: str = "copy",
+) -> _ToOp: ...
+@overload
+def op(
+    *,
+    updates: str | Iterable[str] = (),
+    outputs: int,
+    name: str | None = None,
+    priority: int = 0,
+    place: _core.Placement | str | None = None,
+    run_always: bool = False,
+    graph_key: _core.GraphKey | None = None,
+    collective: bool = False,
+    alias: str = "copy",
+) -> Callable[[Callable[P, Any]], Op[P, Any]]: ...
 def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: Any = None, **options: Any) -> Any:
     """Makes a function an op: ``@engine.op``, or ``@engine.op(updates="w")`` for one that changes arguments in place.
 

@@ -155,7 +155,7 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
         raise UsageError(f"value: alias is {alias!r}; 'order' or 'copy' is expected")
     known = aliases.found(data, engine or _core.default())
     if known is not None and alias == "order":
-        made = Value(data, known.var)
+        made: Value[T] = Value(data, known.var)
     else:
         made = Value(data if known is None else aliases.copied(data), _core.Var(name, engine))
     aliases.note(made, made._data)

@@ -12,6 +12,16 @@ namespace {
 PyObject* found_in = nullptr;  // found_in(object) -> Values in containers that this file does not know
 PyObject* filled = nullptr;    // filled(object, inputs) -> the object with data in the places of Values
 
+// While it lives, Python counts one more level; too many of them are a RecursionError.
+class Level {
+ public:
+  explicit Level(const char* where) {
+    if (Py_EnterRecursiveCall(where)) throw nb::python_error();
+  }
+  ~Level() { Py_LeaveRecursiveCall(); }
+  Level(const Level&) = delete;
+};
+
 // Containers whose items are looked at, here or by found_in: exact lists, tuples and dicts, and what derives from them.
 // Dataclasses are the business of found_in too.
 enum class PartKind { kPlain, kValue, kList, kDict, kOther };
@@ -53,18 +63,24 @@ bool Collect(PyObject* object, Found* found) {
     case PartKind::kValue: found->push_back(object); return true;
     case PartKind::kList: {
       bool any = false;
-      if (Py_EnterRecursiveCall(" while Values were looked for")) throw nb::python_error();
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
-        any |= Collect(PySequence_Fast_GET_ITEM(object, i), found);
-      Py_LeaveRecursiveCall();
+      const Level level(" while Values were looked for");
+      const PyTypeObject* plain = nullptr;  // most long lists have items of one type, which is looked at once
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+        PyObject* const item = PySequence_Fast_GET_ITEM(object, i);
+        if (Py_TYPE(item) == plain) continue;
+        if (KindOf(item) == PartKind::kPlain) {
+          plain = Py_TYPE(item);
+        } else {
+          any |= Collect(item, found);
+        }
+      }
       return any;
     }
     case PartKind::kDict: {
       bool any = false;
       PyObject* item;
-      if (Py_EnterRecursiveCall(" while Values were looked for")) throw nb::python_error();
+      const Level level(" while Values were looked for");
       for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &item);) any |= Collect(item, found);
-      Py_LeaveRecursiveCall();
       return any;
     }
     case PartKind::kOther: break;
@@ -75,8 +91,61 @@ bool Collect(PyObject* object, Found* found) {
   return PyList_GET_SIZE(more.ptr()) > 0;
 }
 
+namespace {
+
+// As Filled, for exact lists, tuples and dicts. Empty: there is something in `item` that only Python knows.
+nb::object FilledHere(PyObject* item) {
+  switch (KindOf(item)) {
+    case PartKind::kPlain: return nb::borrow(item);
+    case PartKind::kValue: return nb::steal(DataOf(AsValue(item)));
+    case PartKind::kOther: return {};
+    case PartKind::kList: {
+      const Level level(" while Values were replaced");
+      const Py_ssize_t size = PySequence_Fast_GET_SIZE(item);
+      const bool is_list = PyList_CheckExact(item);
+      nb::object made = nb::steal(is_list ? PyList_New(size) : PyTuple_New(size));
+      bool known = made.is_valid(), changed = false;
+      for (Py_ssize_t i = 0; known && i < size; ++i) {
+        PyObject* const old = PySequence_Fast_GET_ITEM(item, i);
+        nb::object part = FilledHere(old);
+        known = part.is_valid();
+        changed |= part.ptr() != old;
+        (is_list ? PyList_SET_ITEM(made.ptr(), i, part.release().ptr())
+                 : PyTuple_SET_ITEM(made.ptr(), i, part.release().ptr()));
+      }
+      return !known ? nb::object() : changed ? made : nb::borrow(item);
+    }
+    case PartKind::kDict: {
+      const Level level(" while Values were replaced");
+      nb::object made;  // once something has changed
+      bool known = true;
+      PyObject *key, *old;
+      for (Py_ssize_t at = 0; known && PyDict_Next(item, &at, &key, &old);) {
+        nb::object part = FilledHere(old);
+        known = part.is_valid();
+        if (!known || part.ptr() == old) continue;
+        if (!made.is_valid()) made = nb::steal(PyDict_Copy(item));
+        known = made.is_valid() && PyDict_SetItem(made.ptr(), key, part.ptr()) == 0;
+      }
+      return !known ? nb::object() : made.is_valid() ? made : nb::borrow(item);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 // The data that the function is given for an argument; a new reference. `inputs`: of a node, or null.
 PyObject* Filled(PyObject* arg, PyObject* inputs) {
+  if (!inputs) {
+    try {
+      if (nb::object here = FilledHere(arg); here.is_valid()) return here.release().ptr();
+    } catch (nb::python_error& error) {
+      error.restore();
+      throw PyFailure::Fetch();
+    }
+    PyErr_Clear();
+  }
   PyObject* const args[] = {arg, inputs ? inputs : Py_None};
   PyObject* out = PyObject_Vectorcall(filled, args, 2, nullptr);
   if (!out) throw PyFailure::Fetch();

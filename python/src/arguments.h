@@ -9,9 +9,11 @@
 
 #include <vector>
 
+#include "few.h"
+
 namespace engine_python {
 
-using Found = std::vector<PyObject*>;
+using Found = Few<PyObject*, 8>;
 // Adds the Values in `object`. Whether there are any.
 bool Collect(PyObject* object, Found* found);
 // `arg`, which holds Values, with their data; a new reference. `inputs`: of a node, for the places in `arg`; or null.

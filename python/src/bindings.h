@@ -8,6 +8,7 @@
 namespace engine_python {
 
 void BindVar(nanobind::module_& m);
+void BindAwait(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
 void BindBulk(nanobind::class_<PyEngine>& cls);
 void BindValue(nanobind::module_& m);
@@ -19,5 +20,6 @@ void BindStage(nanobind::module_& m);
 void BindNative(nanobind::module_& m);
 void BindMxnet(nanobind::module_& m);
 void BindExit(nanobind::module_& m);
+void BindSignatures(nanobind::module_& m);
 
 }  // namespace engine_python

@@ -49,6 +49,10 @@ void BindCancel(nb::module_& m) {
       .def(nb::init<>())
       .def("cancel", &engine::CancelScope::Cancel,
            "Skips the ops of the scope that have not started. Cannot be undone.")
+      .def("__repr__",
+           [](const engine::CancelScope& self) {
+             return self.cancelled() ? "<engine.CancelScope: cancelled>" : "<engine.CancelScope: open>";
+           })
       .def_prop_ro("cancelled", &engine::CancelScope::cancelled, "True after cancel().")
       .def(
           "__enter__",

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "bindings.h"
@@ -106,6 +107,34 @@ std::string DescribePending(const PyEngine& self) {
   return text;
 }
 
+// As a program writes it; of a named pool its number, because the name is the engine's.
+std::string TextOf(const engine::Placement& place) {
+  using Kind = engine::Placement::Kind;
+  const std::string index = std::to_string(place.index);
+  switch (place.kind) {
+    case Kind::kDefault: return "engine.cpu()";
+    case Kind::kPool: return "<engine.Placement: pool " + index + ">";
+    case Kind::kIo: return "engine.io()";
+    case Kind::kCopyIn: return "engine.copy_in(" + index + ")";
+    case Kind::kCopyOut: return "engine.copy_out(" + index + ")";
+    case Kind::kGpu: {
+      const bool any = place.lane == engine::Placement::kAnyLane;
+      return "engine.gpu(" + index + (any ? ")" : ", lane=" + std::to_string(place.lane) + ")");
+    }
+    case Kind::kCommunicator: return "<engine.Placement: communicator " + index + ">";
+  }
+  return "<engine.Placement>";
+}
+
+std::string TextOf(const PyEngine& self) {
+  const EngineState& state = *self.state;
+  if (state.shut_down) return "<engine.Engine: shut down>";
+  const engine::EngineStats stats = state.engine.stats();
+  const std::string policy = engine::Policies()[static_cast<size_t>(state.engine.policy())].name;
+  return "<engine.Engine: " + std::to_string(state.engine.workers()) + " workers, " + policy + ", " +
+         std::to_string(stats.pushed - std::min(stats.completed, stats.pushed)) + " ops pending>";
+}
+
 }  // namespace
 
 nb::class_<PyEngine> BindEngine(nb::module_& m) {
@@ -120,7 +149,8 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           },
           nb::arg("other").none(), nb::sig("def __eq__(self, other: object) -> bool"))
       .def("__hash__",
-           [](const engine::Placement& a) { return static_cast<int>(a.kind) << 24 | a.lane << 16 | a.index; });
+           [](const engine::Placement& a) { return static_cast<int>(a.kind) << 24 | a.lane << 16 | a.index; })
+      .def("__repr__", [](const engine::Placement& place) { return TextOf(place); });
   m.def(
       "cpu", [] { return engine::Cpu(); }, "The default CPU pool.");
   m.def(
@@ -192,6 +222,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           },
           nb::arg("name").none(), nb::sig("def pool(self, name: str) -> Placement"),
           "The placement of a named pool. The UsageError for an unknown name lists the pools.")
+      .def("__repr__", [](const PyEngine& self) { return TextOf(self); })
       .def_prop_ro("workers", [](const PyEngine& self) { return self.state->engine.workers(); })
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"), "Counters since the engine was made.")
       .def("device_stats", &DeviceStatsOf, nb::sig("def device_stats(self) -> dict[str, int]"),

@@ -302,6 +302,11 @@ void BindGraph(nb::module_& m) {
                   "cancel: CancelScope | None = None, deadline: float | None = None, timed: bool = False) -> Run"),
           "Starts a run and returns at once. Nodes that have not begun `deadline` seconds from now are skipped.\n"
           "`timed`: afterwards Run.times says when each node ran.")
+      .def("__repr__",
+           [](const PyPlan& self) {
+             return std::string("<engine.Plan '") + self.plan.options().name.c_str() +
+                    "': " + std::to_string(self.plan.graph().nodes().size()) + " nodes>";
+           })
       .def_prop_ro("name", [](const PyPlan& self) { return std::string(self.plan.options().name.c_str()); })
       .def_prop_ro(
           "edges",

@@ -30,6 +30,7 @@ NB_MODULE(_core, m) {
   BindBulk(engine_class);
   BindValue(m);
   BindOp(m);
+  BindAwait(m);
   BindGraph(m);
   BindArrays(m);
   BindComm(m);
@@ -37,4 +38,5 @@ NB_MODULE(_core, m) {
   BindNative(m);
   BindMxnet(m);
   BindExit(m);
+  BindSignatures(m);
 }

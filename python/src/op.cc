@@ -37,10 +37,32 @@ struct OpObject {
 
 // --- calls that are pushed
 
-// Its arguments, the outputs that it makes and the Values that it updates, as one tuple, so that moving it is cheap.
+// Arguments of a call, as owned references; few need no tuple, which Python's collector would have to visit.
+class CallArguments {
+ public:
+  CallArguments(PyObject* const* args, size_t count) : size_(static_cast<uint32_t>(count)) {
+    if (count > kFew) {
+      few_[0] = PyRef::Steal(TupleOf(args, count).release().ptr());
+    } else {
+      for (size_t i = 0; i < count; ++i) few_[i] = PyRef::Borrow(args[i]);
+    }
+  }
+  size_t size() const { return size_; }
+  PyObject* operator[](size_t i) const { return size_ > kFew ? PyTuple_GET_ITEM(few_[0].get(), i) : few_[i].get(); }
+  void Clear() {
+    for (PyRef& arg : few_) arg.Clear();
+  }
+
+ private:
+  static constexpr size_t kFew = 4;
+  uint32_t size_;
+  PyRef few_[kFew];  // or the first is a tuple of all
+};
+
+// A call: its arguments, and the outputs that it makes.
 struct PushedCall {
   OpCorePtr op;
-  PyRef args;           // a tuple: positional arguments, then those by name
+  CallArguments args;   // positional arguments, then those by name
   PyRef names;          // a tuple, or null
   PyRef carried;        // the context of the push
   PyRef outputs;        // the output Value, or a tuple of them, or null
@@ -69,10 +91,10 @@ struct PushedCall {
     carried.Clear();
   }
   void Execute() {
-    const auto count = static_cast<size_t>(PyTuple_GET_SIZE(args.get()));
+    const size_t count = args.size();
     References given(count);
     for (size_t i = 0; i < count; ++i) {
-      PyObject* const arg = PyTuple_GET_ITEM(args.get(), i);
+      PyObject* const arg = args[i];
       if (!Holds(i)) {
         given.Add(Py_NewRef(arg));
       } else if (IsValue(arg)) {
@@ -124,6 +146,24 @@ nb::object DictOf(PyObject* const* args, PyObject* names) {
   return out;
 }
 
+}  // namespace
+
+bool OpCore::Checked(size_t positional, PyObject* names) const {
+  // The names in calls are interned, so the same names are the same objects.
+  const Py_ssize_t count = PyTuple_GET_SIZE(names);
+  const auto same = [&](const Shape& shape) {
+    if (shape.positional != positional) return false;
+    if (shape.names.get() == names) return true;
+    if (PyTuple_GET_SIZE(shape.names.get()) != count) return false;
+    for (Py_ssize_t i = 0; i < count; ++i)
+      if (PyTuple_GET_ITEM(shape.names.get(), i) != PyTuple_GET_ITEM(names, i)) return false;
+    return true;
+  };
+  return std::any_of(checked.begin(), checked.end(), same);
+}
+
+namespace {
+
 // Raises what is wrong with the arguments of a call, if anything is.
 void Complain(const OpCore& op, PyObject* const* args, size_t positional, PyObject* names) {
   nb::object by_place = TupleOf(args, positional), by_name = DictOf(args + positional, names);
@@ -137,8 +177,8 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   for (size_t i = 0; i < count; ++i)
     if (Collect(args[i], &found)) filled_mask |= uint64_t{1} << (i < 63 ? i : 63);
   // The signature is asked only if something may be wrong, because that takes longer than the call.
-  bool wrong = positional < op->needed || positional > op->most ||
-               (names && (op->checked_names.get() != names || op->checked_places != positional));
+  bool wrong =
+      positional > op->most || (!names && positional < op->needed) || (names && !op->Checked(positional, names));
   for (const OpCore::Updated& one : op->updates) {
     PyObject* const given = ArgumentOf(one, args, positional, names);
     wrong |= !given || !IsValue(given);
@@ -146,7 +186,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   }
   if (wrong) {
     Complain(*op, args, positional, names);
-    if (names) op->checked_names = PyRef::Borrow(names), op->checked_places = positional;
+    if (names && op->checked.size() < OpCore::kMostChecked) op->checked.push_back({positional, PyRef::Borrow(names)});
   }
   if (recording) {
     nb::object args_tuple = TupleOf(args, positional), kwargs = DictOf(args + positional, names);
@@ -156,8 +196,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     return self.attr("_record")(args_tuple, kwargs, all, changed);
   }
   const StatePtr state = found.empty() ? DefaultState() : [&] {
-    std::vector<engine::Var> known;
-    AddVars(found[0], &known);  // refuses a recorded value
+    if (!AsValue(found[0])->var) RefuseRecorded();  // refuses a recorded value
     StatePtr of = AsValue(found[0])->engine.lock();
     if (!of)
       RaiseError("ShutdownError", std::string("op '") + op->name.c_str() + "': the engine of its first Value is gone");
@@ -165,15 +204,18 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   }();
   const engine::Site site = CallerSite();
   const Where at{"call", op->name, site};
-  std::vector<engine::Var> reads, updates, writes;
+  Few<engine::Var, 6> reads, updates, writes;
   const auto in = [](PyObject* value, const Found& among) {
     return std::find(among.begin(), among.end(), value) != among.end();
   };
   for (PyObject* value : found)
     if (!in(value, updated)) AddVars(value, &reads);
-  for (PyObject* value : updated) AddVars(value, &updates);
-  PushedCall call{
-      op, PyRef::Steal(TupleOf(args, count).release().ptr()), PyRef::Borrow(names), CopyContext(), {}, filled_mask};
+  const bool on_workers = op->place.get() == Py_None;
+  for (PyObject* value : updated) {
+    AddVars(value, &updates);
+    AsValue(value)->on_workers = on_workers;
+  }
+  PushedCall call{op, CallArguments(args, count), PyRef::Borrow(names), CopyContext(), {}, filled_mask};
   nb::object returned = nb::none();
   const auto make = [&] {
     nb::object made;
@@ -184,6 +226,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     } catch (...) {
       Raise(std::current_exception());
     }
+    AsValue(made.ptr())->on_workers = on_workers;
     writes.push_back(AsValue(made.ptr())->var);
     if (!op->copies && !found.empty())
       AsValue(made.ptr())->shares = TupleOf(found.data(), found.size()).release().ptr();
@@ -310,6 +353,13 @@ void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32
 
 const OpCorePtr& CoreOfOp(PyObject* op) { return reinterpret_cast<OpObject*>(op)->core; }
 
+// Python gives a class in Python neither of these, although it inherits the calls.
+void SetOpClass(nb::handle cls) {
+  auto* const type = reinterpret_cast<PyTypeObject*>(cls.ptr());
+  type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+  PyType_Modified(type);
+}
+
 void BindOp(nb::module_& m) {
   PyType_Slot slots[] = {
       {Py_tp_new, Slot(&New)},         {Py_tp_call, Slot(&PyVectorcall_Call)},
@@ -322,6 +372,7 @@ void BindOp(nb::module_& m) {
   PyObject* type = PyType_FromSpec(&spec);
   if (!type) throw nb::python_error();
   m.attr("OpBase") = nb::steal(type);
+  m.def("_set_op_class", &SetOpClass, nb::arg("cls"));
   m.def("_configure_op", &Configure, nb::arg("op"), nb::arg("fn"), nb::arg("name"), nb::arg("outputs"),
         nb::arg("updates"), nb::arg("complain"), nb::arg("priority"), nb::arg("place").none(), nb::arg("run_always"),
         nb::arg("graph_key").none(), nb::arg("collective"), nb::arg("copies"), nb::arg("needed"), nb::arg("most"));

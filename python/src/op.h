@@ -37,10 +37,15 @@ struct OpCore {
   bool run_always = false;
   bool collective = false;
   size_t needed = 0, most = 0;  // positional arguments of a call without names
-  // The names of the last call by name that was right, which are one object for all calls of a line, and how many
-  // positional arguments it had. The GIL guards them.
-  mutable PyRef checked_names;
-  mutable size_t checked_places = 0;
+  // Calls by name that were right: how many positional arguments they had, and the names of the others. The GIL guards
+  // them.
+  struct Shape {
+    size_t positional;
+    PyRef names;
+  };
+  static constexpr size_t kMostChecked = 16;  // of a function that takes any names there may be ever new ones
+  mutable std::vector<Shape> checked;
+  bool Checked(size_t positional, PyObject* names) const;
   bool copies =
       true;  // outputs that share memory with an argument are copied; else they were given the arguments' Vars
 };

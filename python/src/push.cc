@@ -176,8 +176,13 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
   std::vector<engine::Var> vars;
   if (given.is_none()) return vars;
   if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
+  const bool changes = *role != 'r';
+  const auto add = [&](PyObject* value) {
+    AddVars(value, &vars);
+    if (changes) AsValue(value)->on_workers = false;
+  };
   if (IsValue(given.ptr())) {
-    AddVars(given.ptr(), &vars);
+    add(given.ptr());
     return vars;
   }
   // Looking for the attribute costs much, and lists have none.
@@ -199,7 +204,7 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
     if (nb::isinstance<PyVar>(item)) {
       vars.push_back(nb::inst_ptr<PyVar>(item)->var);
     } else if (IsValue(item)) {
-      AddVars(item, &vars);
+      add(item);
     } else {
       vars.push_back(VarOf(item, [&] { return at.Text() + role + "[" + std::to_string(i) + "]"; }).var);
     }

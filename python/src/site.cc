@@ -46,6 +46,35 @@ const File& FileOf(PyObject* filename) {
 
 void SetPackageFolder(std::string folder) { PackageFolder() = std::move(folder); }
 
+namespace {
+
+// Lines by code object and instruction, because finding a line takes longer than a push. The code objects are kept, so that
+// an address is not reused.
+uint32_t LineOf(PyFrameObject* frame, PyCodeObject* code) {
+#if PY_VERSION_HEX >= 0x030B0000
+  struct Entry {
+    PyCodeObject* code = nullptr;
+    int at = 0;
+    uint32_t line = 0;
+  };
+  static Entry entries[256];
+  const int at = PyFrame_GetLasti(frame);
+  Entry& entry = entries[(reinterpret_cast<uintptr_t>(code) / 64 + static_cast<uintptr_t>(at) / 2) % 256];
+  if (entry.code == code && entry.at == at) return entry.line;
+#endif
+  const int found = PyFrame_GetLineNumber(frame);
+  const uint32_t line = found > 0 ? static_cast<uint32_t>(found) : 0;
+#if PY_VERSION_HEX >= 0x030B0000
+  PyCodeObject* const before = entry.code;
+  Py_INCREF(code);
+  entry = {code, at, line};
+  Py_XDECREF(before);
+#endif
+  return line;
+}
+
+}  // namespace
+
 engine::Site CallerSite() {
   nb::object frame = nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame.is_valid()) {
@@ -53,8 +82,7 @@ engine::Site CallerSite() {
     nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
     const File& file = FileOf(reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename);
     if (!file.ours) {
-      const int line = PyFrame_GetLineNumber(raw);
-      return engine::Site::At(file.name, line > 0 ? static_cast<uint32_t>(line) : 0);
+      return engine::Site::At(file.name, LineOf(raw, reinterpret_cast<PyCodeObject*>(code.ptr())));
     }
     frame = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }

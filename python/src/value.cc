@@ -23,6 +23,7 @@ PyObject* missing = nullptr;
 void Construct(ValueObject* self) {
   self->weak = self->data = self->run = self->shares = nullptr;
   self->output = 0;
+  self->on_workers = false;
   ::new (&self->var) engine::Var;
   ::new (&self->engine) std::weak_ptr<EngineState>;
 }
@@ -144,16 +145,10 @@ PyObject* DataOf(ValueObject* value) {
   return Py_NewRef(value->data ? value->data : missing);
 }
 
-void AddVars(PyObject* value, std::vector<engine::Var>* vars) {
-  ValueObject* const self = AsValue(value);
-  if (!self->var)
-    RaiseError(
-        "UsageError",
-        "a value of a function that is being recorded was given to an op outside of it: it has no data; call the "
-        "recorded function, and use what that returns");
-  vars->push_back(self->var);
-  if (!self->shares) return;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shares); ++i) AddVars(PyTuple_GET_ITEM(self->shares, i), vars);
+void RefuseRecorded() {
+  RaiseError("UsageError",
+             "a value of a function that is being recorded was given to an op outside of it: it has no data; call the "
+             "recorded function, and use what that returns");
 }
 
 void SetData(ValueObject* value, PyObject* data) {

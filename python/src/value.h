@@ -25,6 +25,7 @@ struct ValueObject {
   PyObject* run;     // the Run whose output it is, until somebody looks at it; or null
   PyObject* shares;  // the Values with whose memory it was declared to share its own, a tuple; or null
   uint32_t output;   // of `run`
+  bool on_workers;   // the last op that changes it was pushed for the workers, so whoever awaits it may be told there
   engine::Var var;   // null: a recorded value
   std::weak_ptr<EngineState> engine;
 };
@@ -43,9 +44,17 @@ PyObject* NewValue(engine::Var var, const std::weak_ptr<EngineState>& engine);
 // A new reference to the data; that of engine.MISSING where there is none. The Var's order is the caller's matter.
 PyObject* DataOf(ValueObject* value);
 void SetData(ValueObject* value, PyObject* data);
+[[noreturn]] void RefuseRecorded();
 // Adds the Vars that an op on the Value names: its own, and those of the Values with which it was declared to share its
 // memory. UsageError for a recorded value.
-void AddVars(PyObject* value, std::vector<engine::Var>* vars);
+template <class Vars>
+void AddVars(PyObject* value, Vars* vars) {
+  ValueObject* const self = AsValue(value);
+  if (!self->var) RefuseRecorded();
+  vars->push_back(self->var);
+  if (!self->shares) return;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shares); ++i) AddVars(PyTuple_GET_ITEM(self->shares, i), vars);
+}
 // engine.MISSING: stands for data that were never made, because the op that should have made them failed.
 PyObject* Missing();
 

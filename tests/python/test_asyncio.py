@@ -1,6 +1,7 @@
 """Awaiting Values and Vars."""
 
 import asyncio
+import queue
 import threading
 
 import pytest
@@ -75,6 +76,49 @@ def test_awaiting_a_var():
         return v.version
 
     assert run(main()) == 1
+
+
+def test_awaiting_does_not_wait_for_busy_workers_that_have_nothing_to_do_with_it(gate):
+    with engine.Engine(workers=1) as eng:
+
+        async def main():
+            kept, v = queue.SimpleQueue(), engine.Var("v", eng)
+            eng.push_async(kept.put, writes=[v])  # ends on a thread of our own
+            done = kept.get(timeout=PATIENCE)
+            eng.push(gate)  # occupies the worker
+            gate.wait_until_entered()
+            asyncio.get_running_loop().call_later(0, done)
+            await v
+            gate.open()
+            return "told"
+
+        assert run(main()) == "told"
+
+
+def test_awaiting_is_one_op(gate):
+    slow = engine.op(lambda: gate())
+
+    async def main():
+        v = slow()
+        before = engine.stats()["pushed"]
+        asyncio.get_running_loop().call_soon(gate.open)
+        await v
+        return engine.stats()["pushed"] - before
+
+    assert run(main()) == 1
+
+
+def test_awaiting_with_no_room_for_an_op_does_not_block_the_loop(gate):
+    with engine.Engine(workers=1, max_pending=2) as eng:
+        slow = engine.value([], engine=eng)
+
+        async def main():
+            while eng.try_push(gate, updates=[slow]):
+                pass
+            asyncio.get_running_loop().call_soon(gate.open)  # comes to it only if the loop is free
+            return await slow
+
+        assert run(main()) == []
 
 
 def test_many_results_wake_the_loop_once(gate):

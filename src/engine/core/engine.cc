@@ -27,10 +27,15 @@ void detail::LockNames() NO_THREAD_SAFETY_ANALYSIS { g_names_mu.Lock(); }
 void detail::UnlockNames() NO_THREAD_SAFETY_ANALYSIS { g_names_mu.Unlock(); }
 
 Name Name::Intern(std::string_view text) {
+  // A program interns few names often, and most of them from the same place in memory.
+  thread_local constinit const char* recent[16] = {};
+  const char*& last = recent[(reinterpret_cast<uintptr_t>(text.data()) >> 4) % std::size(recent)];
+  if (last && std::string_view(last) == text) return FromStatic(last);
   detail::MutexLock lock(g_names_mu);
   // Never destroyed: threads that end after main use names.
   static auto* names = new std::unordered_set<std::string>;
-  return FromStatic(names->emplace(text).first->c_str());
+  last = names->emplace(text).first->c_str();
+  return FromStatic(last);
 }
 
 // --- cancel scopes

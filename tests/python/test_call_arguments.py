@@ -1,0 +1,56 @@
+"""How the arguments of a call of an op reach its function."""
+
+import pytest
+
+import engine
+
+
+def test_a_call_by_name_asks_the_signature_once_for_each_shape(monkeypatch):
+    asked, complain = [], engine.Op._complain
+
+    def counted(self, args, kwargs):
+        asked.append((len(args), *kwargs))
+        complain(self, args, kwargs)
+
+    monkeypatch.setattr(engine.Op, "_complain", counted)
+    step = engine.op(lambda x, rate=1, times=1: x * rate * times)
+    for _ in range(3):
+        assert step(2, rate=3).get() == 6
+        assert step(2, times=3, rate=2).get() == 12
+        assert step(x=2).get() == 2
+    assert asked == [(1, "rate"), (1, "times", "rate"), (0, "x")]
+    with pytest.raises(TypeError, match="wrong"):
+        step(2, wrong=3)
+
+
+def test_a_method_that_is_an_op_is_bound_as_methods_are():
+    class Model:
+        @engine.op
+        def scaled(self, x, by=2):
+            """Scales."""
+            return self.factor * x * by
+
+    model = Model()
+    model.factor = 5
+    bound = model.scaled
+    assert model.scaled(engine.value(3)).get() == 30 and bound(3, by=1).get() == 15
+    assert Model.scaled(model, 1).get() == 10 and bound.__self__ is model and bound.__doc__ == "Scales."
+
+
+def test_values_in_containers_are_replaced_and_other_containers_are_passed_on():
+    seen = engine.op(lambda x: seen_.append(x))
+    seen_, v = [], engine.value(1)
+    plain = [2, {"a": (3,)}]
+    seen([v, (v, "b"), {"c": [v], "d": plain}, plain]).get()
+    seen(plain).get()
+    assert seen_[0] == [1, (1, "b"), {"c": [1], "d": plain}, plain]
+    assert seen_[0][3] is plain and seen_[0][2]["d"] is plain and seen_[1] is plain
+    seen((v, range(3), [v], [])).get()
+    assert seen_[2] == (1, range(3), [1], [])
+
+
+def test_a_container_in_itself_is_refused_and_harms_nothing():
+    ring = [engine.value(1)]
+    ring.append(ring)
+    with pytest.raises(RecursionError):
+        engine.op(lambda x: None)(ring)
