@@ -103,9 +103,9 @@ check_cuda() {
   [ -n "$sources" ] || { NOTE='no CUDA sources yet'; return 0; }
   has nvcc || { NOTE='no nvcc'; return $OPTIONAL; }
   local source
-  for source in $sources; do
+  for source in $sources; do  # nvcc gives C++ to the host's compiler
     nvcc -std=c++20 -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -Iinclude -Isrc/engine -Itests \
-      -Iperf -x cu -c "$source" -o "$TREES/cuda.o" || return 1
+      -Iperf -c "$source" -o "$TREES/cuda.o" || return 1
   done
   NOTE="$(echo "$sources" | wc -l) sources compiled"
   # With the headers of CUDA 12, where CUDA12_INCLUDE names their folders, one a colon: those of the wheels nvidia-cuda-runtime-cu12,
@@ -114,7 +114,7 @@ check_cuda() {
   for source in $(echo "$sources" | grep '\.cc$') src/engine/device/cuda/cupti.cc tests/cuda_model/*.cc; do
     case $source in */nccl*) continue ;; esac
     g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Iinclude -Isrc/engine -Itests -Itests/conformance \
-      -DENGINE_CUPTI_LIBRARY='""' $(echo "$CUDA12_INCLUDE" | sed 's/[^:]*/-isystem &/g; s/:/ /g') "$source" || return 1
+      $(echo "$CUDA12_INCLUDE" | sed 's/[^:]*/-isystem &/g; s/:/ /g') "$source" || return 1
   done
   NOTE="$NOTE, also with CUDA 12's headers"
 }
