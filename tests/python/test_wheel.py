@@ -81,3 +81,19 @@ def test_a_device_whose_runtime_is_broken_says_so_where_it_is_asked_for(run_pyth
     assert ended.out.startswith("DeviceError "), ended
     assert re.search(r"the CUDA runtime cannot be used: \S+/libcudart\.so\.1\d lacks .*cudaSetDevice", ended.out), ended
     assert ended.out.endswith("\n1\n"), ended  # and the engine works as without one
+
+
+def test_a_part_whose_extra_is_missing_names_it(run_python):
+    ended = run_python("""
+        sys.modules.update({"matplotlib": None, "rich": None})
+        step = engine.hybridize(lambda x: engine.op(abs)(x))
+        step(-1).get()
+        step.profile(-1)
+        told = engine.explain(step)
+        for part in (lambda: told.picture("plan.png"), lambda: engine.live().__enter__()):
+            try:
+                part()
+            except engine.UsageError as error:
+                print(error)
+    """)
+    assert len(re.findall(r"pip install 'engine\[plot\]'", ended.out)) == 2, ended
