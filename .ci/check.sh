@@ -7,7 +7,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 TREES=build-check
 LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
-CHECKS='format includes limits tables environment headers c_header cuda thread_safety build kit checker docs instructions
+CHECKS='format includes limits tables environment headers c_header cuda thread_safety build kit checker docs wheel instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle python_fuzz'
 
 # What the result line says behind the time. A check sets it.
@@ -103,9 +103,9 @@ check_cuda() {
   [ -n "$sources" ] || { NOTE='no CUDA sources yet'; return 0; }
   has nvcc || { NOTE='no nvcc'; return $OPTIONAL; }
   local source
-  for source in $sources; do
+  for source in $sources; do  # nvcc gives C++ to the host's compiler
     nvcc -std=c++20 -arch=sm_90 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -Iinclude -Isrc/engine -Itests \
-      -Iperf -x cu -c "$source" -o "$TREES/cuda.o" || return 1
+      -Iperf -c "$source" -o "$TREES/cuda.o" || return 1
   done
   NOTE="$(echo "$sources" | wc -l) sources compiled"
   # With the headers of CUDA 12, where CUDA12_INCLUDE names their folders, one a colon: those of the wheels nvidia-cuda-runtime-cu12,
@@ -114,7 +114,7 @@ check_cuda() {
   for source in $(echo "$sources" | grep '\.cc$') src/engine/device/cuda/cupti.cc tests/cuda_model/*.cc; do
     case $source in */nccl*) continue ;; esac
     g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Iinclude -Isrc/engine -Itests -Itests/conformance \
-      -DENGINE_CUPTI_LIBRARY='""' $(echo "$CUDA12_INCLUDE" | sed 's/[^:]*/-isystem &/g; s/:/ /g') "$source" || return 1
+      $(echo "$CUDA12_INCLUDE" | sed 's/[^:]*/-isystem &/g; s/:/ /g') "$source" || return 1
   done
   NOTE="$NOTE, also with CUDA 12's headers"
 }
@@ -273,6 +273,19 @@ check_kit() {
   NOTE="$note; $(sed -n 's/^kit: \(.*\);.*/\1/p' "$LOGS/kit.out")"
   ! grep -qE '^kit: .*(failed|cut|[1-9][0-9]* not begun)' "$LOGS/kit.out" && ! grep -q '^   passed' "$LOGS/kit.out" &&
     python3 perf/gpu/suite.py --compare "$kit/results/results.json" "$kit/results/results.json"
+}
+
+# A wheel that is compiled without optimization: what is looked at is how it is put together. ./run wheel makes the real one.
+check_wheel() {
+  need "$NEEDS_WHEEL" "$NEEDS_PYTHON" || return $NOT_RUN
+  local python status
+  python=$(find_python) && mkdir -p "$WHEEL" || return 1
+  DIST=$WHEEL/dist
+  sdist_made "$python" && wheel_made "$python" '-O0 -DNDEBUG' || return 1
+  wheel_tested "$python" wheel values order | tee "$LOGS/wheel.out"
+  status=${PIPESTATUS[0]}
+  NOTE="$(basename "$MADE"): $(tail -n 1 "$LOGS/wheel.out")"
+  return "$status"
 }
 
 check_checker() { build_tested && ctest_part -R '^checker\.' -j "$JOBS"; }

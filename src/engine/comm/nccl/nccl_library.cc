@@ -32,7 +32,8 @@ void* Nccl() {
     loaded.store(handle, std::memory_order_relaxed);
   } else {
     const char* const said = dlerror();
-    Missing() = "NCCL cannot be loaded: " + std::string(said ? said : "libnccl.so.2");
+    Missing() = "NCCL cannot be loaded: " + std::string(said ? said : "libnccl.so.2") +
+                "; `pip install 'engine[nccl]'` brings it, and so do PyTorch for CUDA and NCCL's own packages";
   }
   return handle;
 }

@@ -6,10 +6,13 @@
 #include "device/body_scope.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_runtimes.h"
+#include "device/cuda/cudart.h"
 #include "device/cuda/cupti.h"
 
 namespace engine {
 namespace detail {
+
+using namespace cudart;  // NOLINT: see cudart.h
 
 // Memory that is still in use keeps the pool alive; also on a context that hangs this returns at once.
 CudaDevice::~CudaDevice() {
@@ -21,7 +24,7 @@ DeviceStatus CudaDevice::MakeCurrent() { return CudaStatus("cudaSetDevice", cuda
 
 DeviceStatus CudaDevice::TakeLastError() {
   DeviceStatus ours = CudaStatus("cudaGetLastError", cudaGetLastError());
-  const int other = TakeErrorOfRuntimes(reinterpret_cast<const void*>(&cudaGetLastError));
+  const int other = TakeErrorOfRuntimes(cudaGetLastError.address());
   if (!ours.ok() || other == 0) return ours;
   return CudaStatus("cudaGetLastError of another instance of the runtime", static_cast<cudaError_t>(other));
 }
@@ -235,7 +238,13 @@ DeviceStatus CudaDevice::KindOf(const void* memory, MemoryKind* kind) {
 
 }  // namespace detail
 
+using namespace detail::cudart;  // NOLINT: see cudart.h
+
 int CudaDeviceCount(std::string* why) {
+  if (std::string missing = detail::LoadCudart(); !missing.empty()) {
+    if (why) *why = std::move(missing);
+    return 0;
+  }
   int count = 0;
   const DeviceStatus status = detail::CudaStatus("cudaGetDeviceCount", cudaGetDeviceCount(&count));
   if (why) *why = status.ok() && count == 0 ? "this machine has no CUDA device" : status.ok() ? "" : status.text();

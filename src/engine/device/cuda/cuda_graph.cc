@@ -1,9 +1,12 @@
 // Captures and graphs of the cuda backend.
 #include "base/tuning.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/cudart.h"
 #include "engine/device/launch.h"
 
 namespace engine::detail {
+
+using namespace cudart;  // NOLINT: see cudart.h
 
 DeviceStatus CudaDevice::BeginCapture(Stream stream) {
   if (DeviceStatus bad = RefuseNull("BeginCapture", stream, "the stream"); !bad.ok()) return bad;
@@ -105,7 +108,7 @@ DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, 
     return DeviceStatus::Fail(DeviceCode::kInvalidValue, false, 0, "UpdateNode: the nodes are of two kinds");
   }
   // The driver's errors have the runtime's numbers.
-  const auto copy = [&](auto of, const char* get_call, auto* get, const char* set_call, auto* set) {
+  const auto copy = [&](auto of, const char* get_call, const auto& get, const char* set_call, const auto& set) {
     DeviceStatus status = CudaStatus(get_call, static_cast<cudaError_t>(get(Native(from), &of)));
     return status.ok() ? CudaStatus(set_call, static_cast<cudaError_t>(set(Native(exec), Native(node), &of))) : status;
   };
@@ -130,14 +133,20 @@ DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, 
 DeviceStatus CudaDevice::UpdateNode(DeviceGraphExec exec, DeviceGraphNode node, const KernelLaunch& launch) {
   if (DeviceStatus bad = RefuseNull("UpdateNode", exec, "the executable"); !bad.ok()) return bad;
   if (DeviceStatus bad = RefuseNull("UpdateNode", node, "the node"); !bad.ok()) return bad;
-  auto* const set = launch.runtime ? launch.runtime->set : &SetCudaKernel;
-  return CudaStatus("cudaGraphExecKernelNodeSetParams", static_cast<cudaError_t>(set(launch, exec.raw, node.raw)));
+  constexpr const char* kCall = "cudaGraphExecKernelNodeSetParams";
+  if (launch.runtime)
+    return CudaStatus(kCall, static_cast<cudaError_t>(launch.runtime->set(launch, exec.raw, node.raw)));
+  const cudaKernelNodeParams params = CudaKernelParams(launch);
+  return CudaStatus(kCall, cudaGraphExecKernelNodeSetParams(Native(exec), Native(node), &params));
 }
 
 DeviceStatus CudaDevice::LaunchKernel(const KernelLaunch& launch, Stream stream) {
   if (DeviceStatus bad = RefuseNull("LaunchKernel", stream, "the stream"); !bad.ok()) return bad;
-  auto* const call = launch.runtime ? launch.runtime->launch : &LaunchCudaKernel;
-  return CudaStatus("cudaLaunchKernel", static_cast<cudaError_t>(call(launch, stream.raw)));
+  if (launch.runtime)
+    return CudaStatus("cudaLaunchKernel", static_cast<cudaError_t>(launch.runtime->launch(launch, stream.raw)));
+  const cudaKernelNodeParams params = CudaKernelParams(launch);
+  return CudaStatus("cudaLaunchKernel", cudaLaunchKernel(params.func, params.gridDim, params.blockDim, launch.args,
+                                                         launch.shared_bytes, Native(stream)));
 }
 
 DeviceStatus CudaDevice::Launch(DeviceGraphExec exec, Stream stream) {

@@ -1,7 +1,11 @@
 // What CUDA's errors mean to the engine.
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/cudart.h"
 
 namespace engine::detail {
+
+using namespace cudart;  // NOLINT: see cudart.h
+
 namespace {
 
 struct Meaning {

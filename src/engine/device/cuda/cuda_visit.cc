@@ -3,8 +3,12 @@
 #include <utility>
 
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/cudart.h"
 
 namespace engine::detail {
+
+using namespace cudart;  // NOLINT: see cudart.h
+
 namespace {
 
 // Of a thread of the engine's: it ignores others' captures, and has had a device made current.

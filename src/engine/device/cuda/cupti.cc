@@ -47,14 +47,16 @@ void CUPTIAPI OnCall(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void* 
 }
 
 std::string Watch() {
+  const std::string name = "libcupti.so." + std::to_string(CUDART_VERSION / 1000);
   void* library = nullptr;
   std::string tried;
-  for (const char* name : {ENGINE_CUPTI_LIBRARY, "libcupti.so"}) {
-    if ((library = dlopen(name, RTLD_NOW | RTLD_LOCAL))) break;
+  for (const std::string& one : {name, std::string("libcupti.so")}) {
+    if ((library = dlopen(one.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
     const char* why = dlerror();
-    tried += (tried.empty() ? "" : "; ") + std::string(why ? why : name);
+    tried += (tried.empty() ? "" : "; ") + std::string(why ? why : one);
   }
-  if (!library) return "CUPTI cannot be loaded: " + tried;
+  if (!library)
+    return "CUPTI cannot be loaded: " + tried + "; the CUDA toolkit and `pip install nvidia-cuda-cupti` have it";
   const auto subscribe = reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(library, "cuptiSubscribe"));
   const auto enable = reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(library, "cuptiEnableCallback"));
   const auto describe = reinterpret_cast<decltype(&cuptiGetResultString)>(dlsym(library, "cuptiGetResultString"));

@@ -1,11 +1,11 @@
-// The cuda backend of a build without the CUDA toolkit.
+// The cuda backend of a build without CUDA's headers.
 #include "engine/device/device.h"
 
 namespace engine {
 namespace {
 constexpr const char* kWhy =
-    "this build has no CUDA backend: it was configured without the CUDA toolkit "
-    "(install it and configure with -DENGINE_CUDA=ON, which says what is missing)";
+    "this build has no CUDA backend: it was configured without CUDA's headers "
+    "(install the toolkit and configure with -DENGINE_CUDA=ON, which says what is missing)";
 }  // namespace
 
 int CudaDeviceCount(std::string* why) {
