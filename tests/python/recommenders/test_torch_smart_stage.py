@@ -333,16 +333,32 @@ def test_the_inter_op_threads_of_a_pool_run_calls_side_by_side():
 
     pool = engine.data.stage_pool("side by side", inter_op_threads_num=2, intra_op_threads_num=3)
 
-    def step(batch):
-        return (meet(batch["x"]).sum() + meet(batch["ids"]).sum()).item()
+    def run(**options):
+        learned = threading.Event()
 
-    options = {"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": pool}
-    seen, steps = results(step, profile_steps=2, guard_steps=4, **options)
-    assert seen == [step(batch) for batch in items()]
+        def loader():
+            """Items behind the first wait until a step has ended. One that ran ahead earlier might find only the first of
+            the two calls learned, and that call would wait for the other in vain."""
+            first, *others = items()
+            yield first
+            assert learned.wait(PATIENCE)
+            yield from others
+
+        def step(batch):
+            result = (meet(batch["x"]).sum() + meet(batch["ids"]).sum()).item()
+            learned.set()
+            return result
+
+        pooled = {"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": pool}
+        return results(step, loader(), **pooled, **options)
+
+    expected = [(meet(batch["x"]).sum() + meet(batch["ids"]).sum()).item() for batch in items()]
+    seen, steps = run(profile_steps=2, guard_steps=4)
+    assert seen == expected and not both.broken
     if steps.stats()["read"] > 8 and teams:
         assert set(teams) == {3}
-    staged, _ = results(step, **options, **AT_ONCE)
-    assert staged == seen and len(teams) >= 2 and set(teams) == {3} and not both.broken
+    seen, _ = run(**AT_ONCE)
+    assert seen == expected and len(teams) >= 2 and set(teams) == {3} and not both.broken
 
 
 def test_a_compiled_step_gets_plain_tensors_and_says_so():
