@@ -52,7 +52,7 @@ def forced(step, mode: str):
 
     def call(*given):
         if step.last and not step.last.choice.decided:
-            step.last.choice.decided = mode
+            step.last.choice.hold(mode)
         return step(*given)
 
     return call

@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from .modes import Choice
 
+clock = time.perf_counter
+
 
 class Measured:
     """One call: its forward, and what comes of it. A call's cost is told when its backward has ended, or, if there was
@@ -22,9 +24,9 @@ class Measured:
         self.told = False
 
     def forward(self, call: Any, args: tuple[Any, ...]) -> Any:
-        begin = time.perf_counter()
+        begin = clock()
         result = call(*args)
-        self.seconds = time.perf_counter() - begin
+        self.seconds = clock() - begin
         waits = False
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
@@ -37,11 +39,11 @@ class Measured:
     def _begins(self, _: torch.Tensor) -> None:
         if self.backward or self.told:
             return
-        self.backward = time.perf_counter()
+        self.backward = clock()
         torch.autograd.Variable._execution_engine.queue_callback(self._ends)  # type: ignore[attr-defined]
 
     def _ends(self) -> None:
-        self.seconds += time.perf_counter() - self.backward
+        self.seconds += clock() - self.backward
         self.tell()
 
     def tell(self) -> None:

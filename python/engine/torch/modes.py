@@ -1,81 +1,177 @@
-"""Chooses how a program runs, by measurement: with workers, alone on the caller's thread, node by node, or eagerly.
+"""Chooses how a program runs, by measurement: node by node, alone on the caller's thread, with workers, or eagerly.
 
-Every call does its work whichever way it goes, so measuring costs nothing but the slower calls. Modes are tried in blocks,
-because OpenMP's threads spin for a while after a call that used them. Pure: it gets durations and reads no clock."""
+The first of the candidates holds from the start, and another mode takes its place only with evidence. Modes are compared
+in blocks of calls: some in the mode that holds, some in the other, and again some in the mode that holds. The other wins a
+comparison if it was faster than the blocks before it and behind it, so a machine that is slow for a moment lets no mode
+win. A mode that has won often enough takes over; one lost comparison takes back one that was won. After the trial the same
+comparisons go on for ever, on a share of the calls that is told below, because machines and data change.
+
+Every call does its work whichever way it goes, so a comparison costs nothing but the slower calls. Pure: it gets durations
+and reads no clock. Threads: next() and add() may be called by several; what they measure then is each other."""
 
 from __future__ import annotations
 
 import statistics
+import threading
+from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 EAGER, IN_TURN, CALLER, WORKERS = "eager", "in turn", "caller", "workers"
-BLOCK = 5  # calls in a row in one mode; the first does not count
-ROUNDS = 3  # blocks of each mode
-HOPELESS = 2.0  # times as long as the best, by the shortest calls of the first round: not tried again
-MARGIN = 0.99  # a mode replaces the one before it in the list only if it takes less than this share of its time
+UNCOUNTED = 2  # first calls of a block: OpenMP's threads spin for a while after a call that used them
+COUNTED = 3  # calls of a block behind these
+TRIAL = 100  # calls, besides those in which a mode is prepared; the last comparison may need a few more
+SHARE = 0.02  # of the calls, and of the time: what comparisons after the trial may use
+MARGIN = 0.99  # who takes more than this share of the time of the mode that holds does not win
+ENOUGH = 5  # points to take over; a comparison gives one, or two if every call of the one mode was faster
+LOST = -3  # points at which a mode is not tried again in the trial
+HOPELESS = 2.0  # times as long as the mode that holds: compared seldom after the trial
+SELDOM = 8  # turns of the others to one of those
+KEPT = 24  # durations of each mode that are kept, for the medians that are told
+
+Calls = Generator["tuple[str, bool]", float, None]  # asks for calls: (mode, whether its duration is wanted)
 
 
 @dataclass
 class Choice:
-    """``next()`` is the mode of the next call; ``add()`` takes what it cost in seconds. ``candidates``: the calmest first."""
+    """``next()`` is the mode of the next call, and whether ``add()`` must be told what it cost. ``candidates``: the first
+    is the one to beat. ``warm``: a mode that needs calls which do not count, until ``prepared()`` says that it is ready."""
 
     candidates: list[str]
-    times: dict[str, list[float]] = field(default_factory=dict)
-    decided: str | None = None
-    why: str = ""
-    warm: str | None = None  # a mode that first gets calls that do not count, until settled() is called
-    _at: int = 0
-    _round: int = 0
-    _left: list[str] = field(default_factory=list)
+    warm: str | None = None
+    times: dict[str, deque[float]] = field(default_factory=dict)
+    holds: str = ""
+    decided: str | None = None  # the mode that holds, once the trial is over
+    calls: int = 0
+    tries: int = 0  # calls after the trial that were spent on comparisons
+    taken_over: list[str] = field(default_factory=list)  # the modes that took over, in order
 
     def __post_init__(self) -> None:
-        self._left = list(self.candidates)
-        if len(self.candidates) == 1:
-            self.decided, self.why = self.candidates[0], "there is no other way"
+        self.holds = self.candidates[0]
+        self.points = dict.fromkeys(self.candidates, 0)
+        self.ratios = dict.fromkeys(self.candidates, 1.0)  # of the last comparison: its time to that of who held
+        self._lock = threading.Lock()
+        self._quiet = 0  # calls until the next comparison
+        self.trial_calls = 0
+        self._course = self._all()
+        self._asked = self._course.send(None)  # type: ignore[arg-type]
 
-    def next(self) -> str:
-        if self.decided:
-            return self.decided
-        if self.warm and self._round == 1:
-            return self.warm
-        return self._left[self._at // BLOCK]
-
-    def settled(self) -> None:
-        """The mode that is warmed has been prepared, or is out of the race."""
-        self.warm = None
+    def next(self) -> tuple[str, bool]:
+        with self._lock:
+            self.calls += 1
+            if self._quiet:
+                self._quiet -= 1
+                return self.holds, False
+            return self._asked
 
     def add(self, mode: str, seconds: float) -> None:
-        if self.decided or mode != self.next() or (self.warm and self._round == 1):
-            return
-        if self._at % BLOCK:
-            self.times.setdefault(mode, []).append(seconds)
-        self._at += 1
-        if self._at == BLOCK * len(self._left):
-            self._end_round()
+        """What a call cost whose duration was wanted. One of another mode than the last asked for is left aside."""
+        with self._lock:
+            if not self._quiet and self._asked == (mode, True):
+                self._asked = self._course.send(seconds)
 
-    def _end_round(self) -> None:
-        self._at, self._round = 0, self._round + 1
-        if self._round == 1:
-            least = {m: min(t) for m, t in self.times.items()}
-            self._left = [m for m in self._left if least[m] <= HOPELESS * min(least.values())]
-            if self.warm in self._left:
-                self.times.pop(self.warm)  # before it was prepared
-            else:
-                self.warm = None
-        if self._round == ROUNDS or len(self._left) == 1:
-            self._decide()
+    def prepared(self) -> None:
+        """The mode that is warmed is ready."""
+        with self._lock:
+            self.warm = None
+            if self._asked[1] is False and not self._quiet:
+                self._asked = self._course.send(0.0)
+
+    @property
+    def preparing(self) -> bool:
+        """Whether calls are made now only to warm a mode."""
+        return self.warm is not None and self._asked == (self.warm, False)
+
+    def hold(self, mode: str) -> None:
+        """From now on all calls run in this mode, and nothing is measured."""
+        with self._lock:
+            self.holds = self.decided = mode
+            self.warm, self._quiet, self._asked = None, 0, (mode, False)
 
     def medians(self) -> dict[str, float]:
-        return {m: statistics.median(t) for m, t in self.times.items() if t}
+        """Seconds, by mode, of the last calls that were measured."""
+        return {m: statistics.median(self.times[m]) for m in self.candidates if self.times.get(m)}
 
-    def _decide(self) -> None:
-        medians = self.medians()
-        best = self._left[0]
-        for mode in self._left[1:]:
-            if medians.get(mode, float("inf")) < MARGIN * medians.get(best, float("inf")):
-                best = mode
-        self.decided = best
-        told = ", ".join(f"{m} {medians[m] * 1e3:.3f}" for m in self.candidates if m in medians)
-        self.why = f"medians in ms: {told}"
+    @property
+    def why(self) -> str:
+        if len(self.candidates) == 1:
+            return "there is no other way"
+        told = "medians in ms: " + ", ".join(f"{m} {t * 1e3:.3f}" for m, t in self.medians().items())
+        return told + f"; {self.tries} of {self.calls} calls tried other modes again" * bool(self.tries)
 
+    def _all(self) -> Calls:
+        others = self.candidates[1:]
+        if others:
+            yield from self._trial(others)
+        self.decided = self.holds
+        yield from self._for_ever()
 
+    def _block(self, mode: str, uncounted: int = UNCOUNTED) -> Generator[tuple[str, bool], float, list[float]]:
+        seconds = []
+        for i in range(uncounted + COUNTED):
+            took = yield mode, True
+            if i >= uncounted:
+                seconds.append(took)
+        self.times.setdefault(mode, deque(maxlen=KEPT)).extend(seconds)
+        return seconds
+
+    def _compare(self, other: str, before: list[float]) -> Generator[tuple[str, bool], float, list[float]]:
+        """Adds the points of a comparison, and maybe changes who holds. Gives the calls of the mode that holds now."""
+        theirs = yield from self._block(other)
+        after = yield from self._block(self.holds)
+        mine = [statistics.median(before), statistics.median(after)]
+        took = statistics.median(theirs)
+        self.ratios[other] = 2 * took / (sum(mine) or 1e-9)
+        if took < MARGIN * min(mine):
+            points = 2 if max(theirs) < min(before + after) else 1
+        else:
+            points = -2 if min(theirs) > max(before + after) else -1
+        self.points[other] += points
+        if self.points[other] < ENOUGH:
+            return after
+        self.holds = other
+        self.taken_over.append(other)
+        self.points = dict.fromkeys(self.candidates, 0)
+        return theirs
+
+    def _trial(self, others: list[str]) -> Calls:
+        cost = 2 * (UNCOUNTED + COUNTED)  # of a comparison
+        before = yield from self._block(self.holds)
+        used = UNCOUNTED + COUNTED
+        for other in others:
+            before = yield from self._compare(other, before)
+            used += cost
+        if self.warm and self.ratios[self.warm] <= HOPELESS:
+            self.points[self.warm] = 0
+            while self.warm:
+                yield self.warm, False
+            before = yield from self._block(self.holds)
+        self.warm = None
+        while used + cost <= TRIAL:
+            left = [m for m in self.candidates if m != self.holds and self.points[m] > LOST and self.ratios[m] <= HOPELESS]
+            if not left:
+                break
+            other = max(left, key=lambda m: (self.points[m], -self.ratios[m]))
+            before = yield from self._compare(other, before)
+            used += cost
+        self.trial_calls = self.calls
+
+    def _for_ever(self) -> Calls:
+        turn = 0
+        while True:
+            self.points = {m: max(0, p) for m, p in self.points.items()}
+            others = [m for m in self.candidates if m != self.holds]
+            while not others:
+                yield self.holds, False
+            other = max(others, key=lambda m: self.points[m])
+            if not self.points[other]:
+                turn += 1
+                near = [m for m in others if self.ratios[m] <= HOPELESS]
+                far = [m for m in others if m not in near]
+                other = far[turn // SELDOM % len(far)] if far and (not near or not turn % SELDOM) else near[turn % len(near)]
+            tries = 2 * UNCOUNTED + COUNTED  # also the first calls when the other mode is over
+            in_calls = UNCOUNTED + (UNCOUNTED + COUNTED) * max(1.0, self.ratios[other])
+            self._quiet = int(in_calls / SHARE)
+            self.tries += tries
+            yield from self._compare(other, (yield from self._block(self.holds, 0)))
+            self.decided = self.holds

@@ -39,7 +39,8 @@ class Region:
         self.compiled = aot_autograd(fw_compiler=self._compiler("forward"), bw_compiler=self._compiler("backward"),
                                      inference_compiler=self._compiler("inference"), partition_fn=partition,
                                      keep_inference_input_mutations=True)(module, inputs)  # fmt: skip
-        self.choice = Choice(self._candidates(), warm=WORKERS if options.policy == "cost_model" else None)
+        candidates = self._candidates()
+        self.choice = Choice(candidates, warm=WORKERS if WORKERS in candidates and options.policy == "cost_model" else None)
         compiled.add(self)
 
     def _compiler(self, kind: str) -> Callable[..., Any]:
@@ -57,9 +58,9 @@ class Region:
         return compile
 
     def _candidates(self) -> list[str]:
-        modes = [EAGER, IN_TURN]
         if not any(p.lowered for p in self.programs.values()):
-            return modes
+            return [EAGER, IN_TURN]
+        modes = [IN_TURN, EAGER]  # the first is the one to beat
         if (self.options.intra_op_threads or torch.get_num_threads()) > 1:
             modes.append(CALLER)
         if self.options.team > 1 and self.options.policy in ("cost_model", "threaded"):
@@ -67,24 +68,22 @@ class Region:
         return modes
 
     def __call__(self, *args: Any) -> Any:
-        choice = self.choice
-        if choice.decided:
-            if choice.decided == EAGER:
-                return self.module(*args)
-            self.mode = choice.decided
-            return self.compiled(*args)
         if self.pending and not self.pending.backward:
             self.pending.tell()
         if not self.parameters:
             self.parameters = {id(a) for a in args if isinstance(a, torch.nn.Parameter)}
-        mode = choice.next()
+        mode, measured = self.choice.next()
         self.mode = mode if mode != EAGER else IN_TURN
-        self.pending = Measured(choice, mode)
-        if choice.warm:
+        call = self.module if mode == EAGER else self.compiled
+        if measured:
+            self.pending = Measured(self.choice, mode)
+            return self.pending.forward(call, args)
+        self.pending = None
+        if self.choice.preparing:
             self.warmed += 1
             if self.warmed >= PREPARING or all(p.settled() for p in self.programs.values()):
-                choice.settled()
-        return self.pending.forward(self.module if mode == EAGER else self.compiled, args)
+                self.choice.prepared()
+        return call(*args)
 
 
 def backend(module: GraphModule, inputs: list[Any], options: Mapping[str, Any] | None = None) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from .state import State, reached
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
 PREPARING = 90  # calls after which cost_model must have decided
+clock = time.perf_counter
 
 
 class Ready:
@@ -49,11 +50,11 @@ class Ready:
         assert captured.returned is not None
         return tree_unflatten(returned, captured.returned)
 
-    def prepared(self) -> None:
+    def prepare(self) -> None:
         """After a call that does not count."""
         self.warmed += 1
         if self.warmed >= PREPARING or self.program.settled():
-            self.choice.settled()
+            self.choice.prepared()
 
 
 class CompiledStep:
@@ -95,14 +96,13 @@ class CompiledStep:
                 return self._eager(args, kwargs)
         self.last = ready
         choice = ready.choice
-        mode = choice.next()
-        if choice.decided:
-            return self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
-        begin = time.perf_counter()
+        mode, measured = choice.next()
+        begin = clock() if measured else 0.0
         result = self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
-        choice.add(mode, time.perf_counter() - begin)
-        if choice.warm:
-            ready.prepared()
+        if measured:
+            choice.add(mode, clock() - begin)
+        elif choice.preparing:
+            ready.prepare()
         return result
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,7 +128,7 @@ class CompiledStep:
 
     def _candidates(self) -> list[str]:
         threads = self.options.intra_op_threads or torch.get_num_threads()
-        modes = [EAGER, IN_TURN]
+        modes = [IN_TURN, EAGER]  # the first is the one to beat
         if threads > 1:
             modes.append(CALLER)
         if self.options.team > 1 and self.options.policy in ("cost_model", "threaded"):

@@ -21,7 +21,9 @@ def forced(monkeypatch):
     """forced(mode): all that is compiled from now on runs in this mode."""
     from engine.torch.modes import Choice
 
+    made = Choice.__post_init__
+
     def force(mode):
-        monkeypatch.setattr(Choice, "__post_init__", lambda self: setattr(self, "decided", mode))
+        monkeypatch.setattr(Choice, "__post_init__", lambda self: (made(self), self.hold(mode)))
 
     return force

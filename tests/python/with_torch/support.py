@@ -12,7 +12,24 @@ OPTIONS = {"workers": 2}
 
 
 def compiled(model, **kwargs):
-    return torch.compile(model, backend=engine.torch.backend, options=OPTIONS, **kwargs)
+    return torch.compile(model, backend=engine.torch.backend, **{"options": OPTIONS} | kwargs)
+
+
+def training(model, optimizer, loss_of=lambda out: out.square().mean()):
+    """A training step as one writes it, on a batch: what the model is given, then what the loss is given besides."""
+
+    def step(given, *besides):
+        optimizer.zero_grad()
+        loss = loss_of(model(given), *besides)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def layers():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 
 
 def same(ours, theirs):

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import torch
-from support import MODES, same
+from support import MODES, same, training
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
@@ -23,15 +23,8 @@ class Net(nn.Module):
         return self.top(torch.cat([table(column) for table, column in zip(self.tables, ids)], 1)).squeeze(1)
 
 
-def training(model, optimizer):
-    def step(ids, y):
-        optimizer.zero_grad()
-        loss = nn.functional.binary_cross_entropy_with_logits(model(ids), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+def clicks(model, optimizer):
+    return training(model, optimizer, nn.functional.binary_cross_entropy_with_logits)
 
 
 def batch(n=16):
@@ -48,7 +41,7 @@ def pair(make, model=None):
     model = model or Net()
     for m in (model, copy.deepcopy(model)):
         optimizer = make(m.parameters())
-        out.append((training(m, optimizer), m, optimizer))
+        out.append((clicks(m, optimizer), m, optimizer))
     (mine, *rest), theirs = out
     return (engine.torch.compile_step(mine, options={"workers": 2}), *rest), theirs
 
@@ -149,7 +142,7 @@ def test_a_method_with_two_optimizers_and_clipped_gradients(forced):
 
 
 @pytest.mark.parametrize(("change", "why"), [
-    (lambda model, optimizer: lambda ids, y: training(model, optimizer)(ids, y).item(), "number out of a tensor"),
+    (lambda model, optimizer: lambda ids, y: clicks(model, optimizer)(ids, y).item(), "number out of a tensor"),
     (lambda model, optimizer: lambda ids, y: [(model(ids) - y).square().mean().backward(), optimizer.step()][1], "several steps"),
 ], ids=["a number that is read from a tensor", "gradients kept over steps"])  # fmt: skip
 def test_a_step_that_cannot_be_captured_says_why_and_runs_eagerly(change, why):

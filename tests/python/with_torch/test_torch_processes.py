@@ -1,5 +1,7 @@
 """Forks, threads, and the end of the interpreter."""
 
+import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -11,30 +13,24 @@ from torch import nn
 
 TRAINING = """
     import threading, torch, engine.torch
-    from torch import nn
-    from engine.torch.modes import Choice
-    Choice.__post_init__ = lambda self: setattr(self, "decided", "workers")
+    from support import layers, training
+
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    model = layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # Adam reads .item(), where torch itself may abort at exit
-
-    @engine.torch.compile_step(options={"workers": 2})
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = engine.torch.compile_step(training(model, optimizer), options={"workers": 2})
     x = torch.ones(4, 8)
-    for _ in range(4): step(x)
+    for _ in range(2): step(x)
+    step.last.choice.hold("workers")
+    for _ in range(2): step(x)
     assert not step.why_eager
 """
 
 
 def program(text):
+    path = os.pathsep.join([str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(TRAINING) + textwrap.dedent(text)], capture_output=True,
-                          text=True, timeout=120)  # fmt: skip
+                          text=True, timeout=120, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
