@@ -99,7 +99,7 @@ check_c_header() {
 
 check_cuda() {
   local sources
-  sources=$(.ci/sources.sh | grep -E '\.cu$|/device/cuda/cuda[_a-z]*\.cc$')
+  sources=$(.ci/sources.sh | grep -E '\.cu$|/device/cuda/cuda[_a-z]*\.cc$' | grep -v '^perf/gpu/stf\.cu$')  # that needs CUDASTF
   [ -n "$sources" ] || { NOTE='no CUDA sources yet'; return 0; }
   has nvcc || { NOTE='no nvcc'; return $OPTIONAL; }
   local source

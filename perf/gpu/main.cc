@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     if (wants("calibration")) suite.Calibrate();
     if (wants("rows"))
       for (const auto rows : {SubmitRows, OverlapRows, HostRows, GraphRows, MemoryRows, TrainingRows, CollectiveRows,
-                              SmartRows, TuningRows})
+                              SmartRows, TuningRows, StfRows})
         rows(suite);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_suite: %s\n", error.what());

@@ -65,6 +65,7 @@ void TrainingRows(Suite& suite);    // 12
 void CollectiveRows(Suite& suite);  // 13
 void SmartRows(Suite& suite);       // 16, 17
 void TuningRows(Suite& suite);      // 18, 19, 21
+void StfRows(Suite& suite);         // 22
 
 std::string Json(const std::string& text);  // quoted
 double Median(std::vector<double> values);

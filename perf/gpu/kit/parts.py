@@ -63,4 +63,5 @@ def parts(rounds: int, quick: bool) -> list[Part]:
         row(18, "capture-or-issue", "tuning.h: does a capture cost what issuing does?"),
         row(19, "looks-and-naps", "tuning.h: what does a look cost, and a nap?"),
         row(21, "graph-bytes", "tuning.h: what does a node of a graph take on the device?"),
+        row(22, "stf", "tiny ops, a graph and 8 chains, beside CUDASTF"),
     ]  # fmt: skip
