@@ -30,7 +30,7 @@
   F(cudaGetErrorName) F(cudaGetErrorString) F(cudaGetLastError) F(cudaGraphDestroy) F(cudaGraphExecDestroy)            \
   F(cudaGraphExecMemcpyNodeSetParams) F(cudaGraphExecMemsetNodeSetParams) F(cudaGraphExecUpdate)                       \
   F(cudaGraphInstantiate) F(cudaGraphLaunch) F(cudaGraphMemcpyNodeGetParams) F(cudaGraphMemsetNodeGetParams)           \
-  F(cudaGraphNodeGetType) F(cudaHostAlloc) F(cudaLaunchKernel) F(cudaMallocFromPoolAsync) F(cudaMemGetInfo)            \
+  F(cudaGraphNodeGetType) F(cudaHostAlloc) F(cudaLaunchKernel) F(cudaMallocFromPoolAsync) F(cudaGraphGetNodes)         \
   F(cudaMemPoolCreate) F(cudaMemPoolDestroy) F(cudaMemPoolSetAccess) F(cudaMemPoolSetAttribute) F(cudaMemPoolTrimTo)   \
   F(cudaMemcpyAsync) F(cudaPeekAtLastError) F(cudaPointerGetAttributes) F(cudaSetDevice) F(cudaStreamBeginCapture)     \
   F(cudaStreamCreateWithPriority) F(cudaStreamDestroy) F(cudaStreamEndCapture) F(cudaStreamGetCaptureInfo)             \
