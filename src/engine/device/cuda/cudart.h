@@ -28,10 +28,9 @@
   F(cudaFreeAsync) F(cudaFreeHost) F(cudaGetDevice) F(cudaGetDeviceCount) F(cudaGetDeviceProperties)                   \
   F(ENGINE_CUDART_ENTRY_POINT) F(cudaGraphExecKernelNodeSetParams)                                                     \
   F(cudaGetErrorName) F(cudaGetErrorString) F(cudaGetLastError) F(cudaGraphDestroy) F(cudaGraphExecDestroy)            \
-  F(cudaGraphGetNodes)                                                                                                 \
   F(cudaGraphExecMemcpyNodeSetParams) F(cudaGraphExecMemsetNodeSetParams) F(cudaGraphExecUpdate)                       \
   F(cudaGraphInstantiate) F(cudaGraphLaunch) F(cudaGraphMemcpyNodeGetParams) F(cudaGraphMemsetNodeGetParams)           \
-  F(cudaGraphNodeGetType) F(cudaHostAlloc) F(cudaLaunchKernel) F(cudaMallocFromPoolAsync)                              \
+  F(cudaGraphNodeGetType) F(cudaHostAlloc) F(cudaLaunchKernel) F(cudaMallocFromPoolAsync) F(cudaGraphGetNodes)         \
   F(cudaMemPoolCreate) F(cudaMemPoolDestroy) F(cudaMemPoolSetAccess) F(cudaMemPoolSetAttribute) F(cudaMemPoolTrimTo)   \
   F(cudaMemcpyAsync) F(cudaPeekAtLastError) F(cudaPointerGetAttributes) F(cudaSetDevice) F(cudaStreamBeginCapture)     \
   F(cudaStreamCreateWithPriority) F(cudaStreamDestroy) F(cudaStreamEndCapture) F(cudaStreamGetCaptureInfo)             \
