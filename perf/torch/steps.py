@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parent / "policies" / "graphs"))
 from models import MODELS  # noqa: E402
 
 RATE = 1e-6
-CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours"]
+CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours inductor", "ours"]
 
 
 def training(model, inputs, loss_of, forward=None) -> Callable[[], torch.Tensor]:
@@ -82,6 +82,8 @@ def contender(name: str, case: str, workers: int) -> Contender:
     step = training(model, inputs, loss_of)
     if name.startswith("eager"):
         return Contender(lambda: step(*inputs), int(name.split()[1]))
+    if name == "ours inductor":
+        options["partition"] = "inductor"
     compiled = engine.torch.compile_step(step, options=options)
     call = forced(compiled, "in turn") if name == "in turn" else compiled
     return Contender(lambda: call(*inputs), workers,

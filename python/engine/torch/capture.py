@@ -101,7 +101,7 @@ class _Tracing:
                 for p in updated:
                     with self.grouped():
                         gradient = self.of(p).grad
-                        rule.update(self.of(p), gradient, optimizer.state[p], group, number)
+                        rule.update(self.of(p), gradient, optimizer.state.get(p, {}), group, number)
                 self.numbers.append(((optimizer, rule, group, updated), list(names)))
 
         return step

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-EAGER, IN_TURN, CALLER, WORKERS = "eager", "in turn", "caller", "workers"
+EAGER, IN_TURN, CALLER, WORKERS, INDUCTOR = "eager", "in turn", "caller", "workers", "inductor"
 UNCOUNTED = 2  # first calls of a block: OpenMP's threads spin for a while after a call that used them
 COUNTED = 3  # calls of a block behind these
 TRIAL = 100  # calls, besides those in which a mode is prepared; the last comparison may need a few more
@@ -172,6 +172,7 @@ class Choice:
             tries = 2 * UNCOUNTED + COUNTED  # also the first calls when the other mode is over
             in_calls = UNCOUNTED + (UNCOUNTED + COUNTED) * max(1.0, self.ratios[other])
             self._quiet = int(in_calls / SHARE)
+            before = yield from self._block(self.holds, 0)
             self.tries += tries
-            yield from self._compare(other, (yield from self._block(self.holds, 0)))
+            yield from self._compare(other, before)
             self.decided = self.holds

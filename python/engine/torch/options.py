@@ -9,7 +9,7 @@ from typing import Any, Mapping
 import engine
 
 POLICIES = ("cost_model", "threaded", "inline", "naive")
-PARTITIONS = ("default", "min_cut")
+PARTITIONS = ("default", "min_cut", "inductor")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Options:
     """``policy``: of runs with workers. ``workers``: threads of such a run, the caller's among them; None: one a core.
     ``intra_op_threads``: of torch's kernels when the caller runs the nodes alone; None: torch.get_num_threads().
     ``partition``: how forward and backward are told apart: "default" keeps what eager keeps, "min_cut" computes again
-    what is cheap. ``capture_step``: False: compile_step runs eagerly."""
+    what is cheap; "inductor", of compile_step: the whole step compiled by Inductor is one of the modes. ``capture_step``: False: compile_step runs eagerly."""
 
     policy: str = "cost_model"
     workers: int | None = None

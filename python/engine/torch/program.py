@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule
@@ -16,9 +16,11 @@ from .. import _core
 from . import adapter
 from .calls import Unsupported, line_of
 from .lower import Lowered, lower
-from .modes import IN_TURN, WORKERS
+from .modes import INDUCTOR, IN_TURN, WORKERS
 from .options import Options
 
+if TYPE_CHECKING:
+    from .fused import Fused
 
 WINDOW = {"start_step": 2, "stop_step": 10}  # runs that cost_model measures
 
@@ -43,6 +45,7 @@ class Program:
         self.module, self.options, self.name = module, options, name
         self.why_not = ""
         self.lowered: Lowered | None = None
+        self.fused: Fused | None = None
         self.times: Any = None
         self.timed = 0  # runs with workers that have been timed, for explain
         self.pid = os.getpid()
@@ -88,10 +91,12 @@ class Program:
             with torch.no_grad():
                 result = self.module(*given)
             return list(result) if isinstance(result, (list, tuple)) else [result]
+        if mode == INDUCTOR and self.fused and os.getpid() == self.pid:  # OpenMP's threads stayed in the parent, too
+            return self.fused.run(inputs)
         policy, threads, plan = "inline", 0, self._address
         if mode == WORKERS:
             policy, threads = self.options.policy, 1
-        elif mode == IN_TURN:
+        elif mode in (IN_TURN, INDUCTOR):
             threads = 1
         elif self.options.intra_op_threads:
             threads = self.options.intra_op_threads

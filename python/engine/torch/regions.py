@@ -95,5 +95,8 @@ def backend(module: GraphModule, inputs: list[Any], options: Mapping[str, Any] |
     if chosen.capture_step:
         raise engine.errors.UsageError("torch.compile sees the forward pass only, so it captures no step; "
                                 "use engine.torch.compile_step(step)")  # fmt: skip
+    if chosen.partition == "inductor":
+        raise engine.errors.UsageError("engine.torch: partition 'inductor' is for compile_step; "
+                                "torch.compile has the backend \"inductor\"")  # fmt: skip
     region = Region(module, inputs, chosen)
     return lambda *args: region(*args)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only, tree_unflatten
 
 from .calls import Unsupported
 from .capture import Captured, capture, leaves_of
-from .modes import CALLER, EAGER, IN_TURN, WORKERS, Choice
+from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
 from .state import State, reached
@@ -29,14 +29,29 @@ clock = time.perf_counter
 class Ready:
     """A captured step for one signature of arguments."""
 
-    def __init__(self, captured: Captured, options: Options, name: str, candidates: list[str]) -> None:
+    def __init__(self, captured: Captured, leaves: list[Any], options: Options, name: str, candidates: list[str]) -> None:
         self.captured = captured
         self.program = Program(captured.module, options, name)
         if self.program.why_not:
             raise Unsupported(self.program.why_not)
+        if options.partition == "inductor" and self._fuse(leaves):
+            candidates = [*candidates, INDUCTOR]
         warm = WORKERS if WORKERS in candidates and options.policy == "cost_model" else None
         self.choice = Choice(candidates, warm=warm)
         self.warmed = 0
+
+    def _fuse(self, leaves: list[Any]) -> bool:
+        captured, program = self.captured, self.program
+        assert program.lowered
+        state, numbers = captured.state.tensors, sum(len(names) for _, names in captured.numbers)
+        inputs = [*state, *(leaves[i] for i in captured.tensors)]
+        from .fused import Fused  # imports Inductor, which takes a second
+
+        try:
+            program.fused = Fused(captured.module, program.lowered, inputs, len(state), numbers, program.options.intra_op_threads)
+        except Exception as error:  # whatever Inductor raises
+            warnings.warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}", stacklevel=7)
+        return program.fused is not None
 
     def run(self, leaves: list[Any], mode: str) -> Any:
         captured = self.captured
@@ -117,7 +132,8 @@ class CompiledStep:
             state = State(self._modules or reached(self.step, nn.Module), self._optimizers or reached(self.step, Optimizer))
             if not state.optimizers:
                 raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
-            ready = Ready(capture(self.step, state, args, kwargs), self.options, self.name, self._candidates())
+            captured = capture(self.step, state, args, kwargs)
+            ready = Ready(captured, leaves_of(args, kwargs)[0], self.options, self.name, self._candidates())
         except Exception as error:  # whatever torch raises while it traces
             self._eagerly(_reason(error))
             return None

@@ -178,3 +178,10 @@ def test_unknown_options_are_refused():
                     {"capture_step": 1}, {"intra_op_threads": -1}):  # fmt: skip
         with pytest.raises(engine.errors.UsageError, match="engine.torch: "):
             engine.torch.compile_step(lambda: None, options=options)
+
+
+def test_a_step_whose_optimizer_keeps_nothing_is_captured_once(forced):
+    forced("in turn")
+    ours, theirs = pair(functools.partial(SGD, lr=0.1))
+    run_both(ours, theirs, steps=6)
+    assert ours[0].captures == 1 and not ours[0].recaptured

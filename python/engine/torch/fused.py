@@ -1,0 +1,72 @@
+"""A whole captured step compiled by Inductor, as one more mode of running it (options={"partition": "inductor"}).
+
+Inductor fuses what the engine runs node by node, so it wins where a graph is a chain, with nothing to run side by side. Its
+sums differ from eager's in the last bits. A step that draws random numbers is refused: Inductor would draw others, or, told
+to draw eager's, uses the result of bernoulli_ before it is drawn (torch 2.13.0)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.compile_fx import compile_fx
+from torch.fx import Graph, GraphModule, Node
+
+from .calls import RANDOM, Unsupported, storages
+from .lower import Lowered
+
+aten = torch.ops.aten
+
+
+class Fused:
+    """``run(inputs)`` does what the graph of a program does, and empties ``inputs``: the state's tensors, those of the
+    arguments, and ``numbers`` numbers. Compiles at once, which takes seconds to minutes; raises what Inductor raises."""
+
+    def __init__(self, module: GraphModule, lowered: Lowered, inputs: list[torch.Tensor], state: int, numbers: int,
+                 threads: int | None) -> None:  # fmt: skip
+        given = [n for n in module.graph.nodes if n.op == "placeholder"]
+        arguments = {s for n in given[state : len(given) - numbers] for s in storages(n.meta.get("val"))}
+        if any(call.writes & arguments for call in lowered.calls):
+            raise Unsupported("the step changes its arguments")  # which may share memory with each other next time
+        if any(RANDOM in call.writes for call in lowered.calls):
+            raise Unsupported("the step draws random numbers")
+        # To Inductor a number is a constant, but these change from run to run.
+        self.numbers = [torch.zeros((), dtype=torch.float64) for _ in range(numbers)]
+        graph = Graph()
+        graph.output(graph.graph_copy(module.graph, {}))
+        _numbers_as_tensors(graph, [n for n in graph.nodes if n.op == "placeholder"][len(given) - numbers :])
+        _without_alpha(graph)
+        with torch.no_grad(), torch._C._DisableAutocast(), config.patch({"cpp.threads": threads or -1}):
+            self._run = compile_fx(GraphModule(module, graph), [*inputs, *self.numbers])  # type: ignore[arg-type]
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        tensors = inputs[: len(inputs) - len(self.numbers)]
+        for tensor, number in zip(self.numbers, inputs[len(tensors) :]):
+            tensor.fill_(number)
+        inputs.clear()
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return list(self._run(*tensors, *self.numbers))
+
+
+def _numbers_as_tensors(graph: Graph, numbers: list[Node]) -> None:
+    """Calls that need a number are replaced by calls that take a tensor without dimensions."""
+    for node in numbers:
+        fake = next(n.meta["val"] for n in graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)).fake_mode
+        node.meta["val"] = fake.from_tensor(torch.zeros((), dtype=torch.float64))
+        for user in list(node.users):
+            if user.target is aten.addcdiv_.default and user.kwargs.get("value") is node:
+                with graph.inserting_before(user):
+                    ratio = graph.call_function(aten.div.Tensor, (user.args[1], user.args[2]))
+                user.target, user.args, user.kwargs = aten.add_.Tensor, (user.args[0], ratio), {"alpha": node}
+            elif user.kwargs.get("alpha") is not node and user.target not in (aten.mul_.Tensor, aten.div_.Tensor):
+                raise Unsupported(f"{user.target} with a number that changes")
+
+
+def _without_alpha(graph: Graph) -> None:
+    """add(x, y, alpha=a) becomes add(x, y * a): Inductor makes a sum with a product of matrices one call, and loses alpha."""
+    for node in graph.nodes:
+        if node.target in (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor) and "alpha" in node.kwargs:
+            with graph.inserting_before(node):
+                scaled = graph.call_function(aten.mul.Tensor, (node.args[1], node.kwargs["alpha"]))
+            node.args, node.kwargs = (node.args[0], scaled), {}
