@@ -53,7 +53,8 @@ def problem(most: float, file: str, code: str, texts: dict[Path, str]) -> str | 
 
 
 def main() -> int:
-    sources = [p for folder in ("include", "src", "python/src") for p in (ROOT / folder).rglob("*.*") if p.suffix in {".h", ".cc"}]
+    sources = [p for folder in ("include", "src", "python/src", "python/engine") for p in (ROOT / folder).rglob("*.*")
+               if p.suffix in {".h", ".cc", ".py"}]  # fmt: skip
     texts = {p: p.read_text(encoding="utf-8") for p in sources}
     page = PAGE.read_text(encoding="utf-8")
     rows = ROW.findall(page)

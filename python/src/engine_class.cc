@@ -109,19 +109,19 @@ std::string DescribePending(const PyEngine& self) {
 
 // As a program writes it; of a named pool its number, because the name is the engine's.
 std::string TextOf(const engine::Placement& place) {
-  using Kind = engine::Placement::Kind;
+  using PlaceKind = engine::Placement::Kind;
   const std::string index = std::to_string(place.index);
   switch (place.kind) {
-    case Kind::kDefault: return "engine.cpu()";
-    case Kind::kPool: return "<engine.Placement: pool " + index + ">";
-    case Kind::kIo: return "engine.io()";
-    case Kind::kCopyIn: return "engine.copy_in(" + index + ")";
-    case Kind::kCopyOut: return "engine.copy_out(" + index + ")";
-    case Kind::kGpu: {
+    case PlaceKind::kDefault: return "engine.cpu()";
+    case PlaceKind::kPool: return "<engine.Placement: pool " + index + ">";
+    case PlaceKind::kIo: return "engine.io()";
+    case PlaceKind::kCopyIn: return "engine.copy_in(" + index + ")";
+    case PlaceKind::kCopyOut: return "engine.copy_out(" + index + ")";
+    case PlaceKind::kGpu: {
       const bool any = place.lane == engine::Placement::kAnyLane;
       return "engine.gpu(" + index + (any ? ")" : ", lane=" + std::to_string(place.lane) + ")");
     }
-    case Kind::kCommunicator: return "<engine.Placement: communicator " + index + ">";
+    case PlaceKind::kCommunicator: return "<engine.Placement: communicator " + index + ">";
   }
   return "<engine.Placement>";
 }

@@ -61,7 +61,7 @@ std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std
   });
 }
 
-thread_local PyObject* recorder = nullptr;  // of the innermost open block, which owns it
+thread_local PyObject* innermost = nullptr;  // of the innermost open block, which owns it
 
 // Enters and leaves in C++, because Ctrl-C may come at any call of a Python function, also at that of `__exit__`.
 struct RecordingBlock {
@@ -72,11 +72,11 @@ struct RecordingBlock {
 
   void Enter() {
     outer_graph = std::exchange(recording, graph);
-    outer_recorder = std::exchange(recorder, made_with.ptr());
+    outer_recorder = std::exchange(innermost, made_with.ptr());
   }
   void Exit() {
     recording = outer_graph;
-    recorder = outer_recorder;
+    innermost = outer_recorder;
   }
 };
 
@@ -278,7 +278,7 @@ void BindGraph(nb::module_& m) {
           nb::sig("def __exit__(self, *exc: object) -> None"));
 
   m.def(
-      "recorder", [] { return recorder ? nb::borrow(recorder) : nb::none(); }, nb::sig("def recorder() -> Any"),
+      "recorder", [] { return innermost ? nb::borrow(innermost) : nb::none(); }, nb::sig("def recorder() -> Any"),
       "What this thread's open RecordingBlock was made with; None: nothing is recorded.");
 
   m.def(

@@ -9,10 +9,6 @@
 namespace engine::test {
 namespace {
 
-void Must(DeviceStatus status) {
-  if (!status.ok()) throw DeviceError(std::move(status));
-}
-
 class CudaModelChecks : public CudaModelTest {
  protected:
   void SetUp() override {

@@ -16,9 +16,6 @@ namespace {
 constexpr int kCount = 64;
 constexpr size_t kBytes = kCount * sizeof(int32_t);
 
-void Must(DeviceStatus status) {
-  if (!status.ok()) throw DeviceError(std::move(status));
-}
 void Launched(RunContext& ctx, cudaError_t error) {
   if (error != cudaSuccess)
     throw DeviceError(DeviceStatus::Fail(DeviceCode::kUnknown, false, error, cudaGetErrorName(error)));

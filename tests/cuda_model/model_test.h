@@ -6,8 +6,14 @@
 #include <string>
 
 #include "control.h"
+#include "engine/device/device.h"
 
 namespace engine::test {
+
+// For bodies of ops: a failure fails the op.
+inline void Must(DeviceStatus status) {
+  if (!status.ok()) throw DeviceError(std::move(status));
+}
 
 class CudaModelTest : public testing::Test {
  protected:
