@@ -197,8 +197,11 @@ def unshared(outputs: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any,
         return item
 
     made = []
-    for output in outputs:
-        here: list[Extent] = []
-        made.append(fresh(output))
-        taken += here
+    try:
+        for output in outputs:
+            here: list[Extent] = []
+            made.append(fresh(output))
+            taken += here
+    finally:
+        del fresh  # it knows itself, so only the collector would free what it has kept
     return tuple(made)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from typing import Iterator
-
 from . import _core
-from .errors import UsageError
 
 
 def set_bulk_size(size: int, engine: _core.Engine | None = None) -> int:
@@ -18,8 +13,7 @@ def set_bulk_size(size: int, engine: _core.Engine | None = None) -> int:
     return (engine or _core.default()).set_bulk_size(size)
 
 
-@contextlib.contextmanager
-def bulk(size: int = 15, engine: _core.Engine | None = None) -> Iterator[None]:
+def bulk(size: int = 15, engine: _core.Engine | None = None) -> _core.BulkBlock:
     """``with engine.bulk(15):`` starts the ops that this thread pushes to one device in the block together, ``size`` of
     them as one dispatch. Ops for the host are never held: in a block or not, they start as soon as they can.
 
@@ -29,15 +23,4 @@ def bulk(size: int = 15, engine: _core.Engine | None = None) -> Iterator[None]:
     block, the thread or the engine.
     Blocks nest. UsageError for a size below 0 or above 1,048,576, and for a block that is left on another thread.
     """
-    target = engine or _core.default()
-    previous = target.set_bulk_size(size)
-    thread = threading.get_ident()
-    try:
-        yield
-    finally:
-        if threading.get_ident() != thread:
-            raise UsageError(
-                "bulk: the block was entered on another thread, whose bulk size stays as the block set it; "
-                "leave the block on the thread that entered it"
-            )
-        target.set_bulk_size(previous)
+    return _core.BulkBlock(engine or _core.default(), size)

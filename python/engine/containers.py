@@ -75,7 +75,10 @@ def found_in(item: Any) -> list[Value[Any]]:
             return each
         return mapped(each, look)
 
-    look(item)
+    try:
+        look(item)
+    finally:
+        del look  # it knows itself, so only the collector would free what it has found
     return found
 
 
@@ -90,7 +93,10 @@ def filled(item: Any, inputs: tuple[Any, ...] | None = None) -> Any:
             return each._data
         return mapped(each, fill)
 
-    return fill(item)
+    try:
+        return fill(item)
+    finally:
+        del fill  # it knows itself, so only the collector would free the inputs
 
 
 def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:

@@ -60,6 +60,7 @@ class Op(_core.OpBase, Generic[P, R]):
             self, fn, str(self._name), outputs, places, self._complain, options.get("priority", 0),
             options.get("place"), bool(options.get("run_always", False)), options.get("graph_key"),
             bool(options.get("collective", False)), options.get("alias", "copy") == "copy", *_counts(parameters),
+            options.get("bytes"),
         )  # fmt: skip
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -145,6 +146,7 @@ def op(
     graph_key: _core.GraphKey | None = None,
     collective: bool = False,
     alias: str = "copy",
+    bytes: int | Callable[..., int] | None = None,
 ) -> _ToOp: ...
 @overload
 def op(
@@ -158,6 +160,7 @@ def op(
     graph_key: _core.GraphKey | None = None,
     collective: bool = False,
     alias: str = "copy",
+    bytes: int | Callable[..., int] | None = None,
 ) -> _ToUpdate: ...
 @overload
 def op(
@@ -171,6 +174,7 @@ def op(
     graph_key: _core.GraphKey | None = None,
     collective: bool = False,
     alias: str = "copy",
+    bytes: int | Callable[..., int] | None = None,
 ) -> _ToOp: ...
 @overload
 def op(
@@ -184,6 +188,7 @@ def op(
     graph_key: _core.GraphKey | None = None,
     collective: bool = False,
     alias: str = "copy",
+    bytes: int | Callable[..., int] | None = None,
 ) -> Callable[[Callable[P, Any]], Op[P, Any]]: ...
 def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: Any = None, **options: Any) -> Any:
     """Makes a function an op: ``@engine.op``, or ``@engine.op(updates="w")`` for one that changes arguments in place.
@@ -193,9 +198,11 @@ def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: A
     ``graph_key``: as for ``engine.push``. ``collective``: every process calls the op in the same order, so
     ``engine.data.smart_stage`` never runs it ahead of its step. ``alias``: an output that shares memory with an
     argument is a copy ("copy"), or stays a view, whose ops are ordered with those on the arguments ("order"). Each wait
-    for an output, or for what the op updates, raises what the function raised.
+    for an output, or for what the op updates, raises what the function raised. ``bytes``: what a pending call counts as
+    under ``Engine.max_pending_bytes``, or a function of its arguments that says so; None: the bytes of its arguments and
+    of the last result.
     """
-    allowed = ("priority", "place", "run_always", "graph_key", "collective", "alias")
+    allowed = ("priority", "place", "run_always", "graph_key", "collective", "alias", "bytes")
     unknown = set(options) - set(allowed)
     if unknown:
         raise TypeError(f"op: '{unknown.pop()}' is unknown; updates, outputs, name, {', '.join(allowed)} are allowed")
@@ -210,6 +217,9 @@ def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: A
         raise TypeError(f"op: '{called}' is a generator function, of which a call runs nothing; return a list")
     if options.get("alias", "copy") not in ("copy", "order"):
         raise UsageError(f"op '{called}': alias is {options['alias']!r}; 'copy' or 'order' is expected")
+    weight = options.get("bytes")
+    if not (weight is None or callable(weight) or type(weight) is int and weight >= 0):
+        raise UsageError(f"op '{called}': bytes is {weight!r}; a count of bytes, a function of the arguments or None is expected")
     names = tuple(n.strip() for n in updates.split(",")) if isinstance(updates, str) else tuple(updates)
     if outputs is None:
         outputs = 0 if names else 1

@@ -28,7 +28,7 @@ class SmartStageOptions:
     ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
     change others stay in the step, so that code between two steps finds what the steps left. ``max_levels``: how many
     stages may stand one behind the other. ``profile_steps``: how many steps are timed before the cut; 0: everything
-    that may be staged is. ``guard_steps``: how many steps are compared, each way and twice; 0: steps are staged without
+    that may be staged is. ``guard_steps``: how many steps a round of the comparison has at most; 0: steps are staged without
     a comparison. ``engine``: the engine that runs the steps; None: the default one.
     """
 

@@ -10,7 +10,7 @@ namespace engine_python {
 void BindVar(nanobind::module_& m);
 void BindAwait(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
-void BindBulk(nanobind::class_<PyEngine>& cls);
+void BindBulk(nanobind::module_& m, nanobind::class_<PyEngine>& cls);
 void BindValue(nanobind::module_& m);
 void BindOp(nanobind::module_& m);
 void BindGraph(nanobind::module_& m);

@@ -1,6 +1,8 @@
 // The binding of the bulk size. Pushes need nothing here, because the engine sends them to the thread's bulk by itself.
 #include "engine/bulk.h"
 
+#include <utility>
+
 #include "bindings.h"
 #include "failure.h"
 
@@ -25,9 +27,44 @@ int SetBulkSize(const PyEngine& self, nb::handle size) {
   }
 }
 
+// `with engine.bulk(15):`. In C++, so that Ctrl-C comes before the block is entered or after it is left, and never between.
+struct BulkBlock {
+  nb::object engine, size;
+  int before = 0;
+  unsigned long thread = 0;  // that entered it; 0: it is not open
+
+  void Enter() {
+    if (thread) RaiseError("UsageError", "bulk: this block was entered already");
+    before = SetBulkSize(*nb::inst_ptr<PyEngine>(engine), size);
+    thread = PyThread_get_thread_ident();
+  }
+  void Exit() {
+    if (std::exchange(thread, 0) != PyThread_get_thread_ident())
+      RaiseError("UsageError",
+                 "bulk: the block was entered on another thread, whose bulk size stays as the block set it; leave the "
+                 "block on the thread that entered it");
+    SetBulkSize(*nb::inst_ptr<PyEngine>(engine), nb::int_(before));
+  }
+};
+
 }  // namespace
 
-void BindBulk(nb::class_<PyEngine>& cls) {
+void BindBulk(nb::module_& m, nb::class_<PyEngine>& cls) {
+  nb::class_<BulkBlock>(m, "BulkBlock", "What engine.bulk(...) returns: a block with a bulk size of its own.")
+      .def(
+          "__init__",
+          [](BulkBlock* self, nb::handle engine, nb::handle size) {
+            if (!nb::isinstance<PyEngine>(engine))
+              RaiseTypeError(std::string("bulk: engine is a ") + Py_TYPE(engine.ptr())->tp_name +
+                             "; an Engine is expected");
+            new (self) BulkBlock{nb::borrow(engine), nb::borrow(size)};
+          },
+          nb::arg("engine").none(), nb::arg("size").none(),
+          nb::sig("def __init__(self, engine: Engine, size: int) -> None"))
+      .def("__enter__", &BulkBlock::Enter, nb::sig("def __enter__(self) -> None"))
+      .def(
+          "__exit__", [](BulkBlock& self, nb::args) { self.Exit(); },
+          nb::sig("def __exit__(self, *exc: object) -> None"));
   cls.def("set_bulk_size", &SetBulkSize, nb::arg("size").none(), nb::sig("def set_bulk_size(self, size: int) -> int"),
           "Sets the bulk size of the calling thread for its later pushes; returns the size before. See\n"
           "engine.bulk.");

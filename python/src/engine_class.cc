@@ -223,6 +223,17 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           nb::arg("name").none(), nb::sig("def pool(self, name: str) -> Placement"),
           "The placement of a named pool. The UsageError for an unknown name lists the pools.")
       .def("__repr__", [](const PyEngine& self) { return TextOf(self); })
+      .def_prop_rw(
+          "max_pending_bytes", [](const PyEngine& self) { return self.state->bytes->most(); },
+          [](const PyEngine& self, uint64_t most) { self.state->bytes->SetMost(most); },
+          nb::for_getter(nb::sig("def max_pending_bytes(self) -> int")),
+          nb::for_setter(nb::sig("def max_pending_bytes(self, most: int, /) -> None")),
+          "Soft bound on the bytes that pending calls of ops hold: their arguments, and their results as large as the\n"
+          "last. A call from outside of ops waits while there are more, and counted ones run. 0: no bound. Calls that\n"
+          "are made while it is 0, engine.push and recorded functions do not count.")
+      .def_prop_ro(
+          "pending_bytes", [](const PyEngine& self) { return self.state->bytes->pending(); },
+          "What calls that count hold now.")
       .def_prop_ro("workers", [](const PyEngine& self) { return self.state->engine.workers(); })
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"), "Counters since the engine was made.")
       .def("device_stats", &DeviceStatsOf, nb::sig("def device_stats(self) -> dict[str, int]"),

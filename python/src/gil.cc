@@ -61,8 +61,6 @@ PyRef PyRef::Borrow(PyObject* object) noexcept {
   return ref;
 }
 
-namespace {
-
 size_t BytesOf(PyObject* object) {
   if (PyObject* size = PyObject_GetAttrString(object, "nbytes")) {
     const long long value = PyLong_Check(size) ? PyLong_AsLongLong(size) : -1;
@@ -89,8 +87,6 @@ size_t BytesOf(PyObject* object) {
   Py_LeaveRecursiveCall();
   return sum;
 }
-
-}  // namespace
 
 size_t PyRef::bytes() const noexcept {
   try {

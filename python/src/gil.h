@@ -44,6 +44,8 @@ class PyRef {
  private:
   PyObject* object_ = nullptr;
 };
+// The same with the GIL held.
+size_t BytesOf(PyObject* object);
 using SharedPyRef = std::shared_ptr<const PyRef>;  // for code in C++ that copies: exceptions, hooks
 
 // Drops the references in the queue. GIL held; this may run any Python code.

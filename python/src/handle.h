@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "byte_bound.h"
 #include "engine/engine.h"
 
 namespace engine_python {
@@ -21,6 +22,7 @@ struct EngineState {
   engine::Engine engine;
   bool caller_runs = false;  // a policy under which pushes run ops may be in force, so pushes give the GIL up
   bool shut_down = false;
+  std::shared_ptr<ByteBound> bytes = std::make_shared<ByteBound>();  // of pending calls of ops
   // Errors that an abandoned wait_all (Ctrl-C) got from the engine after its caller had left.
   std::vector<std::exception_ptr> orphans;
 };

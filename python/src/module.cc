@@ -27,7 +27,7 @@ NB_MODULE(_core, m) {
   BindBody(m);
   BindPush(m, engine_class);
   BindStage(m);
-  BindBulk(engine_class);
+  BindBulk(m, engine_class);
   BindValue(m);
   BindOp(m);
   BindAwait(m);

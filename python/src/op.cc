@@ -62,16 +62,18 @@ class CallArguments {
 // A call: its arguments, and the outputs that it makes.
 struct PushedCall {
   OpCorePtr op;
-  CallArguments args;   // positional arguments, then those by name
-  PyRef names;          // a tuple, or null
-  PyRef carried;        // the context of the push
-  PyRef outputs;        // the output Value, or a tuple of them, or null
+  CallArguments args;  // positional arguments, then those by name
+  PyRef names;         // a tuple, or null
+  PyRef carried;       // the context of the push
+  PyRef outputs;       // the output Value, or a tuple of them, or null
+  ByteBound::Held held;
   uint64_t filled = 0;  // which arguments hold Values: bit i for argument i, the last bit for all behind it
 
   void operator()(engine::RunContext& context) {
     BodyPython python;
     BodyScope scope(&context);
     DropDeferred();
+    held.Begin();
     try {
       const ContextScope own(&carried);
       Execute();
@@ -89,6 +91,7 @@ struct PushedCall {
     names.Clear();
     outputs.Clear();
     carried.Clear();
+    held.Release();
   }
   void Execute() {
     const size_t count = args.size();
@@ -111,6 +114,10 @@ struct PushedCall {
     References made(op->outputs);
     Outputs(*op, std::move(result), given.all, count, made.all);
     made.size = op->outputs;
+    if (held.counts()) {
+      op->result_bytes = 0;
+      for (size_t i = 0; i < op->outputs; ++i) op->result_bytes += BytesOf(made.all[i]);
+    }
     if (op->outputs == 1) {
       SetData(AsValue(outputs.get()), made.all[0]);
     } else {
@@ -170,6 +177,29 @@ void Complain(const OpCore& op, PyObject* const* args, size_t positional, PyObje
   nb::handle(op.complain.get())(by_place, by_name);
 }
 
+// What a call counts as under max_pending_bytes: what the op says, or the bytes of its arguments, and of the result that it
+// had last.
+uint64_t BytesOfCall(const OpCore& op, PyObject* const* args, size_t positional, size_t count, PyObject* names,
+                     const Found& found, uint64_t results) {
+  if (op.bytes.get() != Py_None) {
+    nb::object given = nb::borrow(op.bytes.get());
+    if (PyCallable_Check(given.ptr())) given = nb::steal(PyObject_Vectorcall(given.ptr(), args, positional, names));
+    const long long bytes = given.is_valid() ? PyLong_AsLongLong(given.ptr()) : -1;
+    if (bytes >= 0) return static_cast<uint64_t>(bytes);
+    if (PyErr_Occurred()) throw nb::python_error();
+    RaiseError("UsageError", std::string("op '") + op.name.c_str() + "': bytes is " + nb::str(given).c_str() +
+                                 "; a count of bytes is expected");
+  }
+  uint64_t sum = results;
+  for (size_t i = 0; i < count; ++i)
+    if (!IsValue(args[i])) sum += BytesOf(args[i]);
+  for (PyObject* value : found) {
+    const ValueObject* const known = AsValue(value);
+    sum += known->data ? BytesOf(known->data) : known->bytes;
+  }
+  return sum;
+}
+
 nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, size_t positional, PyObject* names) {
   const size_t named = names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0, count = positional + named;
   Found found, updated;
@@ -204,6 +234,14 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   }();
   const engine::Site site = CallerSite();
   const Where at{"call", op->name, site};
+  uint64_t bytes = 0, results = 0;
+  const bool bounded = state->bytes->most() != 0;
+  if (bounded) {
+    const bool unknown = op->outputs && op->result_bytes == OpCore::kUnknownBytes;
+    if (op->outputs) results = unknown ? state->bytes->most() / 8 : op->result_bytes;
+    bytes = BytesOfCall(*op, args, positional, count, names, found, results);
+    if (!CurrentBody() && !state->caller_runs && state->engine.workers() > 0) state->bytes->Await(bytes);
+  }
   Few<engine::Var, 6> reads, updates, writes;
   const auto in = [](PyObject* value, const Found& among) {
     return std::find(among.begin(), among.end(), value) != among.end();
@@ -215,7 +253,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     AddVars(value, &updates);
     AsValue(value)->on_workers = on_workers;
   }
-  PushedCall call{op, CallArguments(args, count), PyRef::Borrow(names), CopyContext(), {}, filled_mask};
+  PushedCall call{op, CallArguments(args, count), PyRef::Borrow(names), CopyContext(), {}, {}, filled_mask};
   nb::object returned = nb::none();
   const auto make = [&] {
     nb::object made;
@@ -227,6 +265,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
       Raise(std::current_exception());
     }
     AsValue(made.ptr())->on_workers = on_workers;
+    AsValue(made.ptr())->bytes = results / op->outputs;
     writes.push_back(AsValue(made.ptr())->var);
     if (!op->copies && !found.empty())
       AsValue(made.ptr())->shares = TupleOf(found.data(), found.size()).release().ptr();
@@ -240,6 +279,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     returned = all;
   }
   if (op->outputs) call.outputs = PyRef::Borrow(returned.ptr());
+  if (bounded) call.held = ByteBound::Held(state->bytes, bytes);
   nb::object scope = ScopeFor(nb::none(), at);
   const engine::Placement place = PlaceOf(state, op->place.get(), at);
   const engine::OpDesc desc{.name = op->name,
@@ -330,7 +370,7 @@ void* Slot(F* function) {
 void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32_t outputs,
                const std::vector<std::pair<std::string, int>>& updates, nb::handle complain, nb::handle priority,
                nb::handle place, bool run_always, nb::handle graph_key, bool collective, bool copies, size_t needed,
-               size_t most) {
+               size_t most, nb::handle bytes) {
   auto core = std::make_shared<OpCore>();
   core->fn = PyRef::Borrow(fn.ptr());
   core->name = KeptName(name);
@@ -344,6 +384,7 @@ void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32
   core->run_always = run_always;
   core->collective = collective;
   core->copies = copies;
+  core->bytes = PyRef::Borrow(bytes.ptr());
   core->needed = needed;
   core->most = most;
   reinterpret_cast<OpObject*>(object.ptr())->core = std::move(core);
@@ -375,7 +416,8 @@ void BindOp(nb::module_& m) {
   m.def("_set_op_class", &SetOpClass, nb::arg("cls"));
   m.def("_configure_op", &Configure, nb::arg("op"), nb::arg("fn"), nb::arg("name"), nb::arg("outputs"),
         nb::arg("updates"), nb::arg("complain"), nb::arg("priority"), nb::arg("place").none(), nb::arg("run_always"),
-        nb::arg("graph_key").none(), nb::arg("collective"), nb::arg("copies"), nb::arg("needed"), nb::arg("most"));
+        nb::arg("graph_key").none(), nb::arg("collective"), nb::arg("copies"), nb::arg("needed"), nb::arg("most"),
+        nb::arg("bytes").none());
   BindOpNodes(m);
   BindArguments(m);
   BindOpResults(m);

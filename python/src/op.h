@@ -31,7 +31,11 @@ struct OpCore {
   };
   std::vector<Updated> updates;
   PyRef complain;  // complain(args, kwargs): raises what is wrong with the arguments that should be updated
-  PyRef place;     // as engine.push takes them
+  PyRef bytes;     // what a pending call counts as under max_pending_bytes: an int, a callable, or None: what is known
+  // Of the last result of a counted call; the GIL guards it. Before the first one a result counts as an eighth of the bound.
+  static constexpr uint64_t kUnknownBytes = ~uint64_t{0};
+  mutable uint64_t result_bytes = kUnknownBytes;
+  PyRef place;  // as engine.push takes them
   PyRef graph_key;
   int priority = 0;
   bool run_always = false;

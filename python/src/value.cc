@@ -23,6 +23,7 @@ PyObject* missing = nullptr;
 void Construct(ValueObject* self) {
   self->weak = self->data = self->run = self->shares = nullptr;
   self->output = 0;
+  self->bytes = 0;
   self->on_workers = false;
   ::new (&self->var) engine::Var;
   ::new (&self->engine) std::weak_ptr<EngineState>;

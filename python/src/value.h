@@ -25,6 +25,7 @@ struct ValueObject {
   PyObject* run;     // the Run whose output it is, until somebody looks at it; or null
   PyObject* shares;  // the Values with whose memory it was declared to share its own, a tuple; or null
   uint32_t output;   // of `run`
+  uint64_t bytes;    // of the data, as long as they are not there and a bound on bytes asks; a guess
   bool on_workers;   // the last op that changes it was pushed for the workers, so whoever awaits it may be told there
   engine::Var var;   // null: a recorded value
   std::weak_ptr<EngineState> engine;

@@ -257,7 +257,10 @@ SmartStep::Mode SmartStep::mode() const {
 bool SmartStep::comparing() const { return state_->guard && !state_->guard->decided(); }
 
 void SmartStep::Asked() {
-  if (comparing()) state_->asked = Now();
+  State& s = *state_;
+  if (!comparing()) return;
+  s.asked = Now();
+  if (s.ends && s.guard->Look(*s.ends)) s.ends.reset();
 }
 
 void SmartStep::Started(const Run& run) {
@@ -386,7 +389,10 @@ SmartStageReport SmartStep::Report() const {
   if (s.options.guard_steps == 0) {
     out.text += "staged without a guard: nothing was compared\n";
   } else if (!out.decided) {
-    out.text += "being compared: the first steps run whole and staged by turns\n";
+    out.text += "being compared: the first steps run whole and staged by turns";
+    if (out.measured_whole_seconds > 0) out.text += "; so far " + Millis(out.measured_whole_seconds) + " a step whole";
+    if (out.measured_staged_seconds > 0) out.text += ", " + Millis(out.measured_staged_seconds) + " staged";
+    out.text += "\n";
   } else {
     out.text +=
         "measured " + Millis(out.measured_staged_seconds) + " a step staged, " + Millis(out.measured_whole_seconds) +

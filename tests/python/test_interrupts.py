@@ -123,3 +123,61 @@ def test_a_recording_may_be_interrupted_at_each_call_of_a_function(run_python):
     """
     )
     assert ended.out == "0 True\n", ended
+
+
+def test_interrupts_at_any_moment_leave_no_bulk_and_no_cancelled_scope_behind(run_python):
+    ended = run_python(
+        INTERRUPT
+        + """
+    double = engine.op(lambda x: x + x)
+    wrong = hits = 0
+    for i in range(300):
+        try:
+            soon(0.00001 * (i % 60) + 0.00001)
+            for _ in range(20):
+                with engine.bulk(4), engine.policy("inline"), engine.CancelScope() as scope:
+                    double(1)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            hits += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            wrong += engine.set_bulk_size(0) != 0
+            wrong += double(2).get() != 4
+        except KeyboardInterrupt:
+            pass
+    print(wrong, hits > 20)
+    """,
+        timeout=100,
+    )
+    assert ended.out == "0 True\n", ended
+
+
+def test_a_smart_stage_that_is_interrupted_goes_on(run_python):
+    ended = run_python(
+        INTERRUPT
+        + """
+    double = engine.op(lambda x: x + x)
+    hits, seen, rows = 0, [], 0
+    def read():
+        global rows
+        while True:
+            rows += 1
+            yield rows
+    steps = engine.data.smart_stage(lambda x: double(double(x)), read(), profile_steps=2, guard_steps=3, capacity=2)
+    for i in range(300):
+        try:
+            soon(0.00001 * (i % 60) + 0.00001)
+            for _ in range(5):
+                seen.append(next(steps).get())
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            hits += 1
+        except (StopIteration, engine.EndOfData):
+            break  # the interrupt came while the source was read, and a generator ends with what it raises
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    print(seen == sorted(seen), all(s % 4 == 0 for s in seen), hits > 0)
+    """,
+        timeout=100,
+    )
+    assert ended.out == "True True True\n", ended

@@ -244,3 +244,28 @@ def test_new_names_are_not_kept_for_ever(run_python):
     """
     )
     assert ended.out == "True\n", ended
+
+
+def test_views_and_values_in_containers_are_freed_without_the_collector():
+    import numpy as np
+
+    class Array(np.ndarray):
+        pass
+
+    made = []
+
+    def note(array):
+        made.append(weakref.ref(array))
+        return array
+
+    view = engine.op(lambda x: note(x[1:].view(Array)))
+    passed = engine.op(lambda items: [note(items["a"][0].view(Array))])
+    gc.collect()
+    gc.disable()
+    try:
+        view(np.ones(100)).get()
+        passed({"a": [engine.value(np.ones(9))], "b": range(3)}).get()
+        engine.wait_all()
+        assert [ref() for ref in made] == [None, None]
+    finally:
+        gc.enable()

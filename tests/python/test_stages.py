@@ -254,6 +254,15 @@ def test_no_room_in_time_is_an_error_that_names_the_stage():
     assert isinstance(raised.value, TimeoutError)
 
 
+def test_a_consumer_that_pauses_for_longer_than_any_time_out_goes_on():
+    paused = engine.data.staged(iter(range(4)), capacity=1, name="paused")
+    clock = engine.data.staged(counting(100), timeout=0.2, name="clock")  # ends when it found no room for that long
+    assert next(paused) == 0
+    clock.start()
+    assert clock.join(PATIENCE)  # the pause
+    assert list(paused) == [1, 2, 3]
+
+
 def test_no_room_in_time_may_drop():
     stage = engine.data.staged(counting(50), timeout=0, on_timeout="drop")
     stage.start()

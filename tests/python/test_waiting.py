@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -201,3 +202,16 @@ def test_the_hard_bound_refuses_pushes(gate):
         small.push(flood, writes=[v])
         small.wait_all(PATIENCE)
         assert len(refused) == 1
+
+
+def test_a_wait_for_what_is_not_ready_spins_without_the_gil():
+    interval = sys.getswitchinterval()
+    with engine.Engine(workers=1, spin=1.0) as eng:  # a wait that is not answered spins for a second
+        sys.setswitchinterval(100)  # so only the wait itself gives the GIL up
+        try:
+            for _ in range(5):
+                v = engine.Var("v", eng)
+                eng.push(lambda: None, writes=[v])
+                assert v.wait(0.9)
+        finally:
+            sys.setswitchinterval(interval)

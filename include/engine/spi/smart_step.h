@@ -53,7 +53,7 @@ struct SmartStageOptions {
   std::vector<Var> input_state = {};
   int max_levels = 1;     // how many stages may stand one behind the other, each with its own threads
   int profile_steps = 8;  // how many steps are timed before the cut
-  int guard_steps = 16;   // how many steps are compared, each way and twice; 0: steps are staged without a comparison
+  int guard_steps = 16;   // how many steps a round of the comparison has at most; 0: steps are staged without one
 };
 
 // What the sources gave for one step, on its way to that step.

@@ -1,0 +1,134 @@
+"""Pending calls of ops are bounded in bytes too: a pipeline of large arrays does not fill the memory."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import engine
+from conftest import PATIENCE
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def eng():
+    with engine.Engine(workers=2) as made:
+        yield made
+
+
+def test_a_pipeline_of_large_arrays_stays_within_the_bound(eng):
+    eng.max_pending_bytes = 8 * MIB
+    most, alive, lock = [0], [0], threading.Lock()
+
+    class Counted(np.ndarray):
+        def __array_finalize__(self, other):
+            with lock:
+                alive[0] += 1
+                most[0] = max(most[0], alive[0])
+
+        def __del__(self):
+            with lock:
+                alive[0] -= 1
+
+    @engine.op
+    def load(number, start):
+        return np.full(MIB // 8, float(number)).view(Counted)
+
+    @engine.op
+    def first(array):
+        return float(array[0])
+
+    start = engine.value(0, engine=eng)
+    sums = [first(load(i, start)) for i in range(60)]
+    assert [s.get() for s in sums] == list(range(60))
+    assert most[0] <= 16  # without the bound some fifty are there at once
+    assert eng.pending_bytes == 0
+
+
+def test_a_call_waits_until_there_is_room(eng, gate):
+    eng.max_pending_bytes = 1000
+    big = engine.op(lambda x: gate(), bytes=600)
+    x, pushed = engine.value(0, engine=eng), threading.Event()
+    big(x)
+    gate.wait_until_entered()
+    assert eng.pending_bytes == 600
+
+    def push():
+        big(x)
+        pushed.set()
+
+    pusher = threading.Thread(target=push)
+    pusher.start()
+    small = engine.op(lambda x: None, bytes=lambda x: 400)
+    small(x)  # there is room for this one
+    assert not pushed.is_set()
+    gate.open()
+    assert pushed.wait(PATIENCE)
+    pusher.join()
+    eng.wait_all()
+    assert eng.pending_bytes == 0
+
+
+def test_a_call_that_is_larger_than_the_bound_goes_alone(eng):
+    eng.max_pending_bytes = 10
+    assert engine.op(lambda x: x.sum(), bytes=None)(engine.value(np.ones(1000), engine=eng)).get() == 1000
+
+
+def test_arguments_and_the_last_result_count(eng, gate):
+    eng.max_pending_bytes = 100 * MIB
+
+    @engine.op
+    def grown(x, more):
+        gate()
+        return np.zeros(300, np.uint8)
+
+    x = engine.value(np.zeros(20, np.uint8), engine=eng)
+    gate.open()
+    grown(x, np.zeros(1, np.uint8)).get()
+    again = engine.op(lambda x: held.wait(PATIENCE))
+    held = threading.Event()
+    again(x)
+    before = eng.pending_bytes
+    y = grown(x, np.zeros(1, np.uint8))  # 20 + 1, and 300 that are expected
+    y.get()
+    held.set()
+    eng.wait_all()
+    assert before == 20 + 100 * MIB // 8  # a result that is not known yet counts as an eighth of the bound
+    assert y.get().nbytes == 300
+
+
+def test_calls_inside_ops_and_failures_do_not_hang(eng):
+    eng.max_pending_bytes = 10
+    x = engine.value(0, engine=eng)
+    inner = engine.op(lambda x: 1, bytes=100)
+    outer = engine.op(lambda x: [inner(x) for _ in range(3)][-1], bytes=100)
+    assert outer(x).get().get() == 1
+    bad = engine.op(lambda x: 1 / 0, bytes=100)(x)
+    after = engine.op(lambda x: x, bytes=100)(bad)
+    with pytest.raises(ZeroDivisionError):
+        after.get()
+    eng.wait_all()
+    assert eng.pending_bytes == 0
+
+
+def test_calls_that_wait_for_the_caller_itself_do_not_hang(eng):
+    eng.max_pending_bytes = 10
+    v = engine.value(0, engine=eng)
+    held = eng.push_held(lambda: None, updates=[v])
+    took = engine.op(lambda x: x, bytes=100)
+    values = [took(v), took(v)]  # only the release below lets them run
+    held.release()
+    assert [value.get() for value in values] == [0, 0]
+
+
+@pytest.mark.parametrize("bytes", [-1, 1.5, "many", True])
+def test_what_is_no_count_of_bytes_is_refused(bytes):
+    with pytest.raises(engine.UsageError, match="a count of bytes"):
+        engine.op(lambda x: x, bytes=bytes)
+
+
+def test_a_function_that_gives_no_count_is_told(eng):
+    eng.max_pending_bytes = 10
+    with pytest.raises(engine.UsageError, match="op 'add': bytes is -5"):
+        engine.op(lambda x: x, bytes=lambda x: -5, name="add")(engine.value(0, engine=eng))
