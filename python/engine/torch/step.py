@@ -48,7 +48,7 @@ class Ready:
         from .fused import Fused  # imports Inductor, which takes a second
 
         try:
-            program.fused = Fused(captured.module, program.lowered, inputs, len(state), numbers, program.options.intra_op_threads)
+            program.fused = Fused(captured.module, program.lowered, inputs, len(state), numbers)
         except Exception as error:  # whatever Inductor raises
             warnings.warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}", stacklevel=7)
         return program.fused is not None
