@@ -48,9 +48,12 @@ class Call:
 def storages(value: Any) -> Iterator[Any]:
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
-            if leaf.layout is not torch.strided:
+            if leaf.layout is torch.sparse_coo:
+                yield from (part.untyped_storage()._cdata for part in (leaf._indices(), leaf._values()))
+            elif leaf.layout is torch.strided:
+                yield leaf.untyped_storage()._cdata
+            else:
                 raise Unsupported(f"a tensor of layout {leaf.layout}")
-            yield leaf.untyped_storage()._cdata
 
 
 def values(argument: Any) -> Iterator[Any]:
@@ -115,7 +118,8 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
         call.writes.add(RANDOM)
         call.looks_only = False
     if op.namespace not in OWN_NAMESPACES:
-        call.writes |= {RANDOM, OUTSIDE}  # nobody says what it does besides
+        if op.namespace != "engine_torch":
+            call.writes |= {RANDOM, OUTSIDE}  # nobody says what it does besides
         call.takes_gil, call.looks_only = True, False
     returns = schema.returns
     call.from_list = len(returns) == 1 and returns[0].type.kind() == "ListType"

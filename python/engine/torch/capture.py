@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from .calls import Unsupported, is_torch, line_of
-from .optimizers import Numbers, numbers_of
+from .optimizers import Numbers, counted, numbers_of
 from .state import State
 
 
@@ -30,6 +31,7 @@ class Captured:
     numbers: list[tuple[Numbers, list[str]]] = field(default_factory=list)
     returned: TreeSpec | None = None
     constants: list[Any] = field(default_factory=list)  # by output: what is no tensor, or None
+    afterwards: list[Callable[[], None]] = field(default_factory=list)  # what Python has to do once a step has been done
 
 
 class _Numbers:
@@ -101,6 +103,9 @@ class _Tracing:
                 for p in updated:
                     with self.grouped():
                         gradient = self.of(p).grad
+                        if gradient.is_sparse not in rule.sparse:
+                            kind = "sparse" if gradient.is_sparse else "dense"
+                            raise Unsupported(f"{type(optimizer).__name__} with {kind} gradients")
                         rule.update(self.of(p), gradient, optimizer.state.get(p, {}), group, number)
                 self.numbers.append(((optimizer, rule, group, updated), list(names)))
 
@@ -180,6 +185,9 @@ def capture(step: Callable[..., Any], state: State, args: tuple[Any, ...], kwarg
     captured = Captured(module, state, places)
     tracing = told["tracing"]
     captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]
+    for (optimizer, _, _, updated), _ in tracing.numbers:
+        if any(isinstance(optimizer.state[p].get("step"), int) for p in updated if p in optimizer.state):
+            captured.afterwards.append(functools.partial(counted, optimizer, updated))
     captured.returned, captured.constants = told["returned"], told["constants"]
     for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
         file, line, text = line_of(node)

@@ -147,4 +147,6 @@ def _step(step: CompiledStep) -> TorchExplanation:
         return TorchExplanation(step.name, EAGER, why, {}, [])
     choice = step.last.choice
     why = choice.why + (f"; captured {step.captures} times, last because of {step.recaptured}" if step.recaptured else "")
+    if step.told_full:
+        why += f"; calls with arguments of other kinds than the {len(step.ready)} captured ones run eagerly"
     return TorchExplanation(step.name, choice.decided, why, choice.medians(), [_plan("step", step.last.program)])

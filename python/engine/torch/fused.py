@@ -23,8 +23,9 @@ class Fused:
     """``run(inputs)`` does what the graph of a program does, and empties ``inputs``: the state's tensors, those of the
     arguments, and ``numbers`` numbers. Compiles at once, which takes seconds to minutes; raises what Inductor raises."""
 
-    def __init__(self, module: GraphModule, lowered: Lowered, inputs: list[torch.Tensor], state: int, numbers: int,
-                 threads: int | None) -> None:  # fmt: skip
+    def __init__(
+        self, module: GraphModule, lowered: Lowered, inputs: list[torch.Tensor], state: int, numbers: int
+    ) -> None:
         given = [n for n in module.graph.nodes if n.op == "placeholder"]
         arguments = {s for n in given[state : len(given) - numbers] for s in storages(n.meta.get("val"))}
         if any(call.writes & arguments for call in lowered.calls):
@@ -37,7 +38,8 @@ class Fused:
         graph.output(graph.graph_copy(module.graph, {}))
         _numbers_as_tensors(graph, [n for n in graph.nodes if n.op == "placeholder"][len(given) - numbers :])
         _without_alpha(graph)
-        with torch.no_grad(), torch._C._DisableAutocast(), config.patch({"cpp.threads": threads or -1}):
+        # Its own kernels use one thread: what they throw inside an OpenMP region, for an index out of range, ends the process.
+        with torch.no_grad(), torch._C._DisableAutocast(), config.patch({"cpp.threads": 1}):
             self._run = compile_fx(GraphModule(module, graph), [*inputs, *self.numbers])  # type: ignore[arg-type]
 
     def run(self, inputs: list[Any]) -> list[Any]:

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
+from torch.optim._functional import sparse_adam
+from torch.optim.adagrad import _make_sparse
 
 from .calls import Unsupported
 
@@ -21,11 +24,13 @@ Numbers = Callable[[], dict[str, float]]  # by name: the numbers of the next ste
 @dataclass(frozen=True)
 class Rule:
     """``update(parameter, gradient, state, group, number)`` makes the calls for one parameter; ``number`` stands for a
-    number of the run by its name. ``numbers(group, step)`` computes them; ``step`` counts from 1."""
+    number of the run by its name. ``numbers(group, step)`` computes them; ``step`` counts from 1. ``sparse``: what kinds of
+    gradients it takes."""
 
     update: Callable[..., None]
     numbers: Callable[[dict[str, Any], float], dict[str, float]]
     counts: bool  # whether the state holds "step"
+    sparse: tuple[bool, ...] = (False,)
 
 
 def _decayed(gradient: Any, parameter: Any, group: dict[str, Any]) -> Any:
@@ -33,7 +38,32 @@ def _decayed(gradient: Any, parameter: Any, group: dict[str, Any]) -> Any:
     return gradient.add(parameter, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
 
+@torch.library.custom_op("engine_torch::sparse_adagrad", mutates_args=("parameter", "total"))
+def _sparse_adagrad(parameter: Tensor, gradient: Tensor, total: Tensor, negative_rate: float, eps: float) -> None:
+    """Adagrad of the rows that a gradient has. How many these are is known only here, so it is one call."""
+    gradient = gradient.coalesce()
+    indices, values = gradient._indices(), gradient._values()
+    total.add_(_make_sparse(gradient, indices, values.pow(2)))
+    deviation = total.sparse_mask(gradient)._values().sqrt_().add_(eps)
+    parameter.add_(_make_sparse(gradient, indices, values / deviation), alpha=negative_rate)
+
+
+@torch.library.custom_op("engine_torch::sparse_adam", mutates_args=("parameter", "first", "second"))
+def _sparse_adam(parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: float, rate: float,
+                 betas: list[float], eps: float) -> None:  # fmt: skip
+    sparse_adam([parameter], [gradient], [first], [second], [int(step)], eps=eps, beta1=betas[0], beta2=betas[1], lr=rate,
+                maximize=False)  # fmt: skip
+
+
+@_sparse_adagrad.register_fake
+@_sparse_adam.register_fake
+def _nothing(*_: Any) -> None:
+    pass
+
+
 def _sgd(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
+    if gradient.is_sparse and group["momentum"]:
+        raise Unsupported("SGD with momentum and sparse gradients")
     gradient = _decayed(gradient, parameter, group)
     if group["momentum"]:
         buffer = state["momentum_buffer"]
@@ -68,16 +98,27 @@ def _adam_numbers(group: dict[str, Any], step: float) -> dict[str, float]:
 def _adagrad(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
     state["step"].add_(1)
     gradient = _decayed(gradient, parameter, group)
+    if gradient.is_sparse:
+        torch.ops.engine_torch.sparse_adagrad(parameter, gradient, state["sum"], number("-rate"), group["eps"])
+        return
     state["sum"].addcmul_(gradient, gradient, value=1)
     parameter.addcdiv_(gradient, state["sum"].sqrt().add_(group["eps"]), value=number("-rate"))
 
 
+def _adam_of_rows(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
+    gradient = -gradient if group.get("maximize") else gradient
+    torch.ops.engine_torch.sparse_adam(parameter, gradient, state["exp_avg"], state["exp_avg_sq"], number("step"),
+                                       number("rate"), list(group["betas"]), group["eps"])  # fmt: skip
+
+
 RULES: dict[type, Rule] = {
-    SGD: Rule(_sgd, lambda g, _: {"-rate": -float(g["lr"])}, False),
+    SGD: Rule(_sgd, lambda g, _: {"-rate": -float(g["lr"])}, False, (False, True)),
     Adam: Rule(_adam, _adam_numbers, True),
     AdamW: Rule(_adam, _adam_numbers, True),
-    Adagrad: Rule(_adagrad, lambda g, step: {"-rate": -(float(g["lr"]) / (1 + (step - 1) * g["lr_decay"]))}, True),
-}
+    Adagrad: Rule(_adagrad, lambda g, step: {"-rate": -(float(g["lr"]) / (1 + (step - 1) * g["lr_decay"]))}, True,
+                  (False, True)),
+    SparseAdam: Rule(_adam_of_rows, lambda g, step: {"step": step, "rate": float(g["lr"])}, True, (True,)),
+}  # fmt: skip
 REFUSED = ("foreach", "fused", "capturable", "differentiable")
 
 
@@ -118,3 +159,11 @@ def numbers_of(optimizer: Optimizer, rule: Rule, group: dict[str, Any], updated:
         raise Unsupported("parameters of one group that have been updated differently often")
     first = updated[0]
     return lambda: rule.numbers(group, float(optimizer.state[first]["step"]) + 1)
+
+
+def counted(optimizer: Optimizer, updated: list[Any]) -> None:
+    """After a step: counts it where an optimizer counts in Python. Others count in the plan."""
+    for parameter in updated:
+        step = optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+        if isinstance(step, int):
+            optimizer.state[parameter]["step"] = step + 1

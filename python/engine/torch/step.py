@@ -48,7 +48,7 @@ class Ready:
         from .fused import Fused  # imports Inductor, which takes a second
 
         try:
-            program.fused = Fused(captured.module, program.lowered, inputs, len(state), numbers, program.options.intra_op_threads)
+            program.fused = Fused(captured.module, program.lowered, inputs, len(state), numbers)
         except Exception as error:  # whatever Inductor raises
             warnings.warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}", stacklevel=7)
         return program.fused is not None
@@ -61,6 +61,8 @@ class Ready:
             now = numbers()
             inputs += [now[name] for name in names]
         outputs = self.program.run(inputs, mode)
+        for act in captured.afterwards:
+            act()
         returned = [o if c is None else c for o, c in zip(outputs, captured.constants)]
         assert captured.returned is not None
         return tree_unflatten(returned, captured.returned)
@@ -86,6 +88,7 @@ class CompiledStep:
         self.captures = 0
         self.recaptured = ""  # why it was last captured again
         self.calls = 0
+        self.told_full = False  # that arguments of other kinds than the captured ones run eagerly
         self.why_eager = "" if options.capture_step else "capture_step is False"
         self.last: Ready | None = None  # that of the last call
 
@@ -124,8 +127,14 @@ class CompiledStep:
         return tree_map_only(torch.Tensor, torch.Tensor.detach, self.step(*args, **kwargs))
 
     def _capture(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ready | None:
-        if len(self.ready) >= MOST_CAPTURES or self.captures >= 4 * MOST_CAPTURES:
+        if self.captures >= 4 * MOST_CAPTURES:
             self._eagerly(f"it was captured {self.captures} times, for arguments or state that keep changing")
+            return None
+        if len(self.ready) >= MOST_CAPTURES:
+            if not self.told_full:
+                warnings.warn(f"engine.torch: the step '{self.name}' was captured for {MOST_CAPTURES} kinds of arguments (shapes, "
+                              "types, values that are no tensors); calls with others run eagerly", stacklevel=4)  # fmt: skip
+            self.told_full = True
             return None
         self.captures += 1
         try:
@@ -161,7 +170,7 @@ class CompiledStep:
 
 def _signature(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+        return (leaf.shape, leaf.layout is torch.strided and leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
     try:
         hash(leaf)
     except TypeError:
@@ -179,7 +188,7 @@ def compile_step(step: Callable[..., Any] | None = None, *, modules: Iterable[nn
     """A training step as one plan: forward, backward and optimizers. Also as a decorator.
 
     ``step``: a function of a batch that clears gradients, computes a loss, calls backward() and steps its optimizers
-    (SGD, Adam, AdamW, Adagrad). ``modules``, ``optimizers``: those whose state it changes; None: those that it reaches
+    (SGD, Adam, AdamW, Adagrad, SparseAdam). ``modules``, ``optimizers``: those whose state it changes; None: those that it reaches
     through its closure, its globals or its object. The first call runs eagerly, the second captures, the next ones
     measure. Afterwards gradients are not left in ``.grad``, and what is returned is detached. ``options``: as for
     torch.compile. engine.UsageError for an unknown option.

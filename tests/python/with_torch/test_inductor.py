@@ -70,6 +70,19 @@ def test_what_inductor_cannot_do_is_told_and_runs_without_it(monkeypatch):
     assert not step.why_eager and INDUCTOR not in step.last.choice.candidates
 
 
+def test_an_index_out_of_range_is_an_error_with_two_threads_too(forced):
+    forced(INDUCTOR)
+    torch.set_num_threads(2)
+    model = nn.Sequential(nn.Embedding(2000, 16), nn.Linear(16, 1))
+    step = engine.torch.compile_step(training(model, SGD(model.parameters(), lr=0.1)), options=OPTIONS)
+    ids = torch.arange(4096) % 2000  # enough rows for an OpenMP region
+    for _ in range(3):
+        step(ids)
+    with pytest.raises(RuntimeError, match="index out of bounds"):
+        step(torch.cat([ids, torch.tensor([2005])])[1:])
+    step(ids)
+
+
 def test_a_step_that_changes_its_arguments_runs_without_it():
     model = layers()
     optimizer = SGD(model.parameters(), lr=0.01)
