@@ -2,6 +2,7 @@
 // stream management.
 #include <algorithm>
 
+#include "control.h"
 #include "model.h"
 
 namespace cuda_model {
@@ -20,6 +21,7 @@ void End(State& g, Capture& capture, bool keep_graph) {
   for (auto& [handle, stream] : g.streams.live()) {
     if (stream->capture.get() != &capture) continue;
     stream->behind.clear();
+    stream->programmatic = false;
     stream->capture = nullptr;
   }
 }
@@ -63,6 +65,7 @@ cudaError_t AddNode(Call& call, Stream& stream, Operation operation) {
   node->handle = static_cast<cudaGraphNode_t>(call.g.nodes.Add(node));
   call.g.graphs.Find(stream.capture->graph)->nodes.push_back(node);
   stream.behind = {node->handle};
+  stream.programmatic = false;
   return cudaSuccess;
 }
 
@@ -71,6 +74,12 @@ cudaError_t AddNode(Call& call, Stream& stream, Operation operation) {
 using namespace cuda_model;
 
 extern "C" {
+
+void cudaModelProgrammaticEdge(cudaStream_t stream) {
+  const std::lock_guard lock(state().mu);
+  const auto on = state().streams.Find(stream);
+  on->programmatic = on->capture != nullptr;
+}
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   return Api(__func__, [&](Call& call) -> cudaError_t {
@@ -147,14 +156,12 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 
 // "The array pointer is valid until the next API call which operates on the stream": it is the stream's own.
 #if CUDART_VERSION >= 13000
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                     cudaGraph_t* graph, const cudaGraphNode_t** behind,
-                                     const cudaGraphEdgeData** edges, size_t* count) {
+cudaError_t cudaStreamGetCaptureInfo(
 #else
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                     cudaGraph_t* graph, const cudaGraphNode_t** behind, size_t* count) {
-  const cudaGraphEdgeData** const edges = nullptr;
+cudaError_t cudaStreamGetCaptureInfo_v3(
 #endif
+    cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+    const cudaGraphNode_t** behind, const cudaGraphEdgeData** edges, size_t* count) {
   return Api(__func__, [&](Call& call) -> cudaError_t {
     const auto on = call.Find(call.g.streams, stream);
     if (!on) return cudaErrorInvalidResourceHandle;
@@ -164,6 +171,14 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
               : on->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                      : cudaStreamCaptureStatusActive;
     if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
+    // "there is non-zero edge data for one or more of the current stream dependencies".
+    if (on->programmatic && behind && !edges) return cudaErrorLossyQuery;
+    if (on->programmatic && edges) {
+      thread_local std::vector<cudaGraphEdgeData> programmatic;
+      programmatic.assign(on->behind.size(), cudaGraphEdgeData{});
+      for (cudaGraphEdgeData& edge : programmatic) edge.type = cudaGraphDependencyTypeProgrammatic;
+      *edges = programmatic.data();
+    }
     if (id) *id = on->capture->id;
     if (graph) *graph = on->capture->graph;
     if (behind) *behind = on->behind.data();

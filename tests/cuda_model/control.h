@@ -24,6 +24,8 @@ long cudaModelBlockedLaunches();                         // that found their str
 int cudaModelMayAccess(const void* memory, int device);  // 0: it would fault there
 unsigned cudaModelEventFlags();                          // of all events made since this was asked
 void cudaModelWaitIdle(int device);
+// The edge to the stream's next node in its capture is programmatic, as behind a launch with such an event.
+void cudaModelProgrammaticEdge(cudaStream_t stream);
 void cudaModelTakeMemory(size_t bytes);  // of a device, by another process at each cudaGraphInstantiate
 // Called when a call of the runtime begins and ends, outside of the model's lock; null: nothing is.
 void cudaModelOnCall(void (*hook)(const char* function, bool begins));

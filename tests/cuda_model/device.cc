@@ -115,6 +115,7 @@ cudaError_t cudaPeekAtLastError() { return TakeLastError(true); }
   X(cudaErrorInvalidDevice, "invalid device ordinal")                                                              \
   X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                                     \
   X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                               \
+  X(cudaErrorLossyQuery, "attempted introspection would be semantically lossy")                                    \
   X(cudaErrorNotReady, "device not ready")                                                                         \
   X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                           \
   X(cudaErrorLaunchFailure, "unspecified launch failure")                                                          \

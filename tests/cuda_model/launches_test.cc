@@ -193,6 +193,19 @@ TEST_F(CudaModelLaunches, ANodeThatCannotBeUpdatedIsTriedOnce) {
   EXPECT_EQ(stats.graph_captures, 10u) << "the first, and each with new parameters";
 }
 
+// Libraries launch so on newer cards. Whoever asks about the capture without asking for the edges' data gets an error.
+TEST_F(CudaModelLaunches, AProgrammaticEdgeKeepsNoBulkFromBeingAGraph) {
+  for (int32_t run = 1; run <= 6; ++run) {
+    Bulk(static_cast<uint64_t>(run), [this, run](RunContext& ctx) {
+      LaunchUnchecked(ctx, run);
+      CUDA_MODEL(cudaModelProgrammaticEdge)(CudaStream(ctx));
+    });
+    EXPECT_EQ(Value(), run);
+  }
+  EXPECT_EQ(eng_->device_stats().graph_launches, 4u);
+  EXPECT_EQ(eng_->device_stats().graph_updates, 3u);
+}
+
 // Without a capture, and with one call of CUDA's for each node that changes.
 TEST_F(CudaModelLaunches, AChangedNodeOfALaunchIsOneCall) {
   const auto body = [&](int32_t value) {

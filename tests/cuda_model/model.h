@@ -103,6 +103,7 @@ struct Stream {
   std::condition_variable wake;
   std::shared_ptr<Capture> capture;
   std::vector<cudaGraphNode_t> behind;  // of its next node
+  bool programmatic = false;            // the edges from these have data
   bool idle() const { return submitted == ended; }
 };
 struct Event {

@@ -43,12 +43,11 @@ DeviceStatus CudaDevice::LastNode(Stream stream, DeviceGraphNode* node) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const cudaGraphNode_t* behind = nullptr;
   size_t count = 0;
-#if CUDART_VERSION >= 13000
+  // Asked for although nobody needs it: a programmatic edge (one kernel begins before another has ended) makes the call fail if its
+  // data would be lost.
+  const cudaGraphEdgeData* edges = nullptr;
   const cudaError_t error =
-      cudaStreamGetCaptureInfo(Native(stream), &capture, nullptr, nullptr, &behind, nullptr, &count);
-#else
-  const cudaError_t error = cudaStreamGetCaptureInfo(Native(stream), &capture, nullptr, nullptr, &behind, &count);
-#endif
+      ENGINE_CUDART_CAPTURE_INFO(Native(stream), &capture, nullptr, nullptr, &behind, &edges, &count);
   if (DeviceStatus bad = CudaStatus("cudaStreamGetCaptureInfo", error); !bad.ok()) return bad;
   if (capture != cudaStreamCaptureStatusActive) {
     return DeviceStatus::Fail(DeviceCode::kCaptureMode, false, 0, "LastNode: the stream does not capture");

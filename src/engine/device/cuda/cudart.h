@@ -15,6 +15,12 @@
 #include <atomic>
 #include <string>
 
+// The form that tells of edges' data. CUDA 12 has it under a name of its own.
+#if CUDART_VERSION >= 13000
+#define ENGINE_CUDART_CAPTURE_INFO cudaStreamGetCaptureInfo
+#else
+#define ENGINE_CUDART_CAPTURE_INFO cudaStreamGetCaptureInfo_v3
+#endif
 #if CUDART_VERSION >= 12050
 #define ENGINE_CUDART_ENTRY_POINT cudaGetDriverEntryPointByVersion
 #else
@@ -33,7 +39,7 @@
   F(cudaGraphNodeGetType) F(cudaHostAlloc) F(cudaLaunchKernel) F(cudaMallocFromPoolAsync) F(cudaGraphGetNodes)         \
   F(cudaMemPoolCreate) F(cudaMemPoolDestroy) F(cudaMemPoolSetAccess) F(cudaMemPoolSetAttribute) F(cudaMemPoolTrimTo)   \
   F(cudaMemcpyAsync) F(cudaPeekAtLastError) F(cudaPointerGetAttributes) F(cudaSetDevice) F(cudaStreamBeginCapture)     \
-  F(cudaStreamCreateWithPriority) F(cudaStreamDestroy) F(cudaStreamEndCapture) F(cudaStreamGetCaptureInfo)             \
+  F(cudaStreamCreateWithPriority) F(cudaStreamDestroy) F(cudaStreamEndCapture) F(ENGINE_CUDART_CAPTURE_INFO)           \
   F(cudaStreamIsCapturing) F(cudaStreamQuery) F(cudaStreamSynchronize) F(cudaStreamWaitEvent)                          \
   F(cudaThreadExchangeStreamCaptureMode)
 // clang-format on
