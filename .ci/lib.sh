@@ -198,7 +198,7 @@ WHEEL_TESTS='wheel package values order hybridize errors stages futures alias ex
 # wheel_venv FOLDER PYTHON PACKAGE...: a new virtual environment with these packages.
 wheel_venv() {
   rm -rf "$1"
-  "$2" -m venv "$1" && "$1/bin/python" -m pip install -qq --disable-pip-version-check "${@:3}"
+  "$2" -m venv "$1" && "$1/bin/python" -m pip install -qq --disable-pip-version-check --prefer-binary "${@:3}"
 }
 
 # sdist_made PYTHON: the source distribution, in DIST; its path in SDIST.
