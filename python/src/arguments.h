@@ -27,7 +27,7 @@ struct References {
     for (size_t i = 0; i < size; ++i) Py_DECREF(all[i]);
   }
   References(const References&) = delete;
-  void Add(PyObject* owned) { all[size++] = owned; }
+  void Add(PyObject* taken) { all[size++] = taken; }  // takes the reference
   PyObject* few[12];
   std::vector<PyObject*> many;
   PyObject** all;
