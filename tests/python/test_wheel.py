@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import sys
+import sysconfig
 
 import pytest
 
@@ -97,3 +98,9 @@ def test_a_part_whose_extra_is_missing_names_it(run_python):
                 print(error)
     """)
     assert len(re.findall(r"pip install 'engine\[plot\]'", ended.out)) == 2, ended
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has its GIL")
+def test_a_free_threaded_python_has_its_gil_back_and_says_so(run_python):
+    ended = run_python("print(sys._is_gil_enabled())", PYTHON_GIL="")
+    assert ended.out == "True\n" and "GIL" in ended.err and "engine._core" in ended.err, ended
