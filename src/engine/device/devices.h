@@ -246,8 +246,9 @@ class Devices final : public DeviceSide {
   Mutex channels_mu_;
   std::array<Channel, kMaxChannels> channels_;
   std::atomic<uint32_t> n_channels_{0};
-  std::atomic<bool> attention_{
-      false};                          // the retirement thread shall look once. seq_cst: AskOwners. Partner: ThreadMain
+  // The retirement thread shall look once. seq_cst: AskOwners. Partner: ThreadMain
+  std::atomic<bool> attention_{false};
+  Clock::time_point channels_aborted_{};  // by LoseBusy, whose thread alone uses it
   std::atomic<bool> any_lost_{false};  // release: `lost` of a device, or `failed` of a lane. Partner: the acquire loads
   std::atomic<uint32_t> awaiting_{0};  // how many ops are parked behind lanes. seq_cst. Partner: kDozing in ThreadMain
   std::thread thread_;

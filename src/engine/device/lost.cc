@@ -78,10 +78,16 @@ void Devices::GiveUp(DeviceState& state) {
   PollFaster();
 }
 
-// Work that waits for other ranks is aborted first, which need not lose its device; the next round looks again.
+// Work that waits for other ranks is aborted first, which need not lose its device; a later round looks again. What was aborted
+// has a while to end, because on a busy machine the next round comes before the retirement thread has had a turn.
 void Devices::LoseBusy() {
   const char* const kWhy = "the engine was shut down, and it was not done within drain_timeout";
-  if (AbortChannels(kWhy)) return;
+  constexpr std::chrono::milliseconds kAbortedWorkEnds{250};
+  if (AbortChannels(kWhy)) {
+    channels_aborted_ = Clock::now();
+    return;
+  }
+  if (Clock::now() - channels_aborted_ < kAbortedWorkEnds) return;
   for (uint32_t i = 0; i < lanes(); ++i) {
     DeviceLane& on = lane(i);
     if (on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire)) continue;
