@@ -1,5 +1,6 @@
 """A thousand random programs mean the same through the engine as in plain Python (oracle/README.md)."""
 
+import os
 import random
 
 import pytest
@@ -13,6 +14,15 @@ def test_random_programs_mean_what_they_mean_in_plain_python(rng, workers):
     count = run.Count(rng.getrandbits(40), 334, None)
     run.run(count, 2, workers)
     assert count.wrong == []
+
+
+def test_programs_that_are_interrupted_change_nothing_for_the_next(rng):
+    assert run.interrupts(150, rng.getrandbits(40)) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_programs_mean_the_same_beside_forks_and_in_their_children(rng):
+    assert run.forks(30, rng.getrandbits(40)) == []
 
 
 def test_random_programs_leave_nothing_behind():

@@ -13,6 +13,7 @@ from .programs import Program, Recorded, Step
 
 OPS = {name: engine.op(fn) for name, fn in plain.FUNCTIONS.items()}
 TWO = engine.op(plain.two, outputs=2)
+VIEW = engine.op(plain.turned, alias="order")
 
 
 @engine.op(updates="w")
@@ -61,6 +62,8 @@ def _step(step: Step, values: list[engine.Value], functions: list[Any]) -> None:
         values[step.args[0]].var.engine.clear_error(values[step.args[0]])
     elif step.do == "look":
         values[step.args[0]].exception()
+    elif step.do == "view":
+        values.append(VIEW(values[step.args[0]]))
     elif step.do == "two":
         values += TWO(values[step.args[0]], values[step.args[1]])
     else:
@@ -69,7 +72,10 @@ def _step(step: Step, values: list[engine.Value], functions: list[Any]) -> None:
 
 def differs(program: Program, on: engine.Engine) -> str | None:
     """What the engine did otherwise than plain Python; None: nothing."""
-    wanted, given = plain.run(program), run(program, on)
+    return compared(plain.run(program), run(program, on))
+
+
+def compared(wanted: list[plain.Cell], given: list[engine.Value]) -> str | None:
     for number, (cell, value) in enumerate(zip(wanted, given)):
         error = value.exception(60)
         if error is not None and not isinstance(error, plain.Failed):

@@ -41,6 +41,10 @@ def nested(x, y, number):
     return [x[:], {"y": y}][0]
 
 
+def turned(x):
+    return x[::-1]
+
+
 def two(x, y):
     return x, x[::-1]
 
@@ -59,12 +63,21 @@ FUNCTIONS = {"add": add, "mul": mul, "maybe": maybe, "whole": whole, "back": bac
 class Cell:
     """A value: its data, and whether it has failed. A failed one may still have data, which clear shows again."""
 
-    def __init__(self, data: np.ndarray | None, failed: bool = False) -> None:
-        self.data, self.failed = data, failed
+    def __init__(self, data: np.ndarray | None, failed: bool = False, base: Cell | None = None) -> None:
+        self.data, self.failed, self.base = data, failed, base  # base: whose memory it is a view of
+
+    def blocked(self) -> bool:
+        """Whether an op on it is skipped: one on a view names what it is a view of, too."""
+        return self.failed or self.base is not None and self.base.blocked()
+
+    def fail(self) -> None:
+        self.failed = True
+        if self.base is not None:
+            self.base.fail()
 
 
 def _made(do: str, x: Cell, y: Cell, number: int) -> Cell:
-    if x.failed or y.failed:
+    if x.blocked() or y.blocked():
         return Cell(None, True)
     try:
         return Cell(np.array(FUNCTIONS[do](x.data, y.data, number)))
@@ -73,13 +86,13 @@ def _made(do: str, x: Cell, y: Cell, number: int) -> Cell:
 
 
 def _update(w: Cell, x: Cell, number: int) -> None:
-    if w.failed or x.failed:
-        w.failed = True
+    if w.blocked() or x.blocked():
+        w.fail()
         return
     try:
         update(w.data, x.data if x is not w else x.data.copy(), number)
     except Failed:
-        w.failed = True
+        w.fail()
 
 
 def _call(function: Recorded, given: list[Cell], values: list[Cell]) -> list[Cell]:
@@ -112,9 +125,12 @@ def _step(program: Program, step: Step, values: list[Cell]) -> None:
         values[step.args[0]].data, values[step.args[0]].failed = np.full(4, step.number), False
     elif step.do == "clear":
         values[step.args[0]].failed = values[step.args[0]].data is None
+    elif step.do == "view":
+        base = values[step.args[0]]
+        values.append(Cell(None if base.blocked() else turned(base.data), base.blocked(), base))
     elif step.do == "two":
         x, y = (values[a] for a in step.args)
-        bad = x.failed or y.failed
+        bad = x.blocked() or y.blocked()
         values += [Cell(None, True) if bad else Cell(np.array(part)) for part in (two(x.data, y.data) if not bad else (0, 0))]
     elif step.do != "look":
         values.append(_made(step.do, values[step.args[0]], values[step.args[1]], step.number))

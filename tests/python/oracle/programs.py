@@ -61,17 +61,24 @@ def make(seed: int) -> Program:
     start = tuple(tuple(rng.randint(0, 9) for _ in range(4)) for _ in range(values))
     functions = tuple(_function(rng, values) for _ in range(rng.randint(0, 2)))
     steps, count = [], values
+    shared: set[int] = set()  # values that are views of each other's memory, and stay so
     for _ in range(rng.randint(3, 14)):
         pick = rng.random()
         a, b = rng.randrange(count), rng.randrange(count)
+        if count > values and rng.random() < 0.1:
+            base = rng.randrange(values, count)
+            steps.append(Step("view", (base,)))
+            shared |= {base, count}
+            count += 1
+            continue
         if functions and pick < 0.3:
             which = rng.randrange(len(functions))
             args = tuple(rng.randrange(count) for _ in range(functions[which].arguments))
-            steps.append(Step("call" if rng.random() < 0.6 else "call with values", (which, *args)))
+            steps.append(Step("call" if rng.random() < 0.6 or shared.intersection(args) else "call with values", (which, *args)))
             count += len(functions[which].returned)
         elif pick < 0.45:
             steps.append(Step("update", (a, b), rng.randint(1, 3)))
-        elif pick < 0.5:
+        elif pick < 0.5 and a not in shared:
             steps.append(Step("overwrite", (a,), rng.randint(0, 9)))
         elif pick < 0.54:
             steps.append(Step("look", (a,)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import pathlib
 import random
+import signal
 import sys
 import threading
 import time
@@ -15,7 +17,7 @@ import weakref
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import engine  # noqa: E402
-from oracle import engaged, programs  # noqa: E402
+from oracle import engaged, plain, programs  # noqa: E402
 
 
 class Count:
@@ -77,6 +79,55 @@ def leaks() -> int:
         return sum(ref() is not None for ref in alive)
 
 
+def interrupts(count: int, first: int) -> list[str]:
+    """Programs that Ctrl-C ends at random moments, each with one behind it that must mean the same as ever."""
+    rng, wrong = random.Random(first), []
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with engine.Engine(workers=2, on_unobserved=lambda error: None) as on:
+            for seed in range(first, first + count):
+                kept: list[engine.Value] = []
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
+                    kept = engaged.run(programs.make(seed), on)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                state = (engine._core.is_recording(), on.set_bulk_size(0), on.policy[0])
+                if state != (False, 0, "threaded"):
+                    wrong.append(f"after program {seed} was interrupted: recording, bulk size, policy are {state}")
+                if said := engaged.differs(programs.make(seed + 1), on):
+                    wrong.append(f"program {seed + 1} after {seed} was interrupted: {said}")
+                del kept
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return wrong
+
+
+def forks(count: int, first: int) -> list[str]:
+    """Programs beside which the process forks: the child runs another one, and the parent goes on."""
+    wrong = []
+    with engine.Engine(workers=2, on_unobserved=lambda error: None) as on:
+        for seed in range(first, first + count):
+            program = programs.make(seed)
+            wanted, values = plain.run(program), engaged.run(program, on)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                os._exit(engaged.differs(programs.make(seed + 1), on) is not None)
+            if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+                wrong.append(f"program {seed + 1} in a child beside program {seed}: exit code {code}")
+            if said := engaged.compared(wanted, values):
+                wrong.append(f"program {seed} beside a fork: {said}")
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int)
@@ -105,8 +156,12 @@ def main() -> int:
     kept = leaks()
     if kept:
         print(f"{kept} values stayed alive")
+    others = []
+    if args.programs is not None and hasattr(os, "fork"):  # as the programs, so that the check takes as long as ever
+        others = interrupts(max(1, args.programs // 500), first) + forks(max(1, args.programs // 1000), first)
+        print("\n".join(others) or "interrupted programs and forks beside programs: right")
     print(f"{count.next - first} programs in {time.monotonic() - begin:.0f} s, from seed {first}")
-    return bool(count.wrong or kept)
+    return bool(count.wrong or kept or others)
 
 
 if __name__ == "__main__":
