@@ -26,11 +26,13 @@ import atexit as _atexit
 import os as _os
 import threading as _threading
 
-from ._interpreter import refuse_sub_interpreter
+from ._interpreter import refuse_missing_gil, refuse_sub_interpreter
 
 refuse_sub_interpreter()  # before the extension is loaded, which would end the process there
 
 from . import _core, errors
+
+refuse_missing_gil()
 
 # First, so that lines of the package are never taken for lines of the program.
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)

@@ -56,3 +56,20 @@ def test_init_configures_the_default_engine(run_python):
         "engine.init(workers=1, pools={'disk': 1})\nengine.pool('disk')\nprint(engine.default().workers)"
     )
     assert ended.out == "1\n", ended
+
+
+def test_a_gil_that_is_forced_off_is_refused(run_python):
+    ended = run_python(
+        """
+    for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
+        del sys.modules[name]
+    sys._is_gil_enabled = lambda: False
+    try:
+        import engine
+    except ImportError as error:
+        print("PYTHON_GIL=0" in str(error))
+    sys.stdout.flush()
+    os._exit(0)
+    """
+    )
+    assert ended.out == "True\n", ended
