@@ -1,7 +1,10 @@
 #include "gil.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <new>
 #include <thread>
 
@@ -32,10 +35,23 @@ struct OwnedThreadState {
     if (!state || Leaving()) return;
     PyEval_RestoreThread(std::exchange(state, nullptr));
     DropDeferred();
-    PyGILState_Release(PyGILState_UNLOCKED);  // the partner of the Ensure that made this state
+    PyGILState_Release(PyGILState_UNLOCKED);  // the last use of the state: deletes it
   }
 };
 thread_local OwnedThreadState owned;
+
+// A thread state is made without the GIL, under a lock of the interpreter. CPython 3.11 takes that lock in the child of a
+// fork before it makes it anew, so a fork in the meantime would hang the child. Forks wait for this one first.
+std::mutex making_a_state;
+[[maybe_unused]] const int registered =
+    pthread_atfork([] { making_a_state.lock(); }, [] { making_a_state.unlock(); }, [] { making_a_state.unlock(); });
+
+PyThreadState* NewThreadState() {
+  const std::lock_guard lock(making_a_state);
+  PyThreadState* const made = PyThreadState_New(PyInterpreterState_Main());
+  if (!made) throw std::bad_alloc();
+  return made;
+}
 
 int DropFromMainLoop(void*) {
   DropDeferred();
@@ -134,10 +150,14 @@ PythonScope::PythonScope() : exit_(Exit::kNothing) {
     exit_ = Exit::kSave;
     return;
   }
-  const bool foreign = PyGILState_GetThisThreadState() == nullptr;
+  if (!PyGILState_GetThisThreadState()) {
+    owned.state = NewThreadState();
+    PyEval_RestoreThread(owned.state);
+    exit_ = Exit::kSave;
+    return;
+  }
   state_ = PyGILState_Ensure();
-  exit_ = foreign ? Exit::kSave : Exit::kRelease;
-  if (foreign) owned.state = PyThreadState_Get();
+  exit_ = Exit::kRelease;
 }
 
 PythonScope::~PythonScope() {

@@ -162,3 +162,41 @@ engine.push(body, writes=[v])
 assert v.wait(20)
 print('ok')
 """))
+
+
+def test_forks_beside_threads_that_make_and_drop_engines(run_python):
+    """Workers that enter Python for the first time hold a lock of the interpreter, which the child of a fork needs."""
+    ended = run_python(
+        """
+    import select
+    over = False
+    def churn():
+        while not over:
+            with engine.Engine(workers=2) as own:
+                for _ in range(5):
+                    own.push(lambda: None)
+                own.wait_all()
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    right = 0
+    for _ in range(60):
+        seen, says = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with engine.Engine(workers=1) as own:
+                own.push(lambda: os.write(says, b"ran"))
+                own.wait_all()
+            os._exit(0)
+        if not select.select([seen], [], [], 20)[0]:
+            os.kill(child, 9)
+        right += os.read(seen, 3) == b"ran" if select.select([seen], [], [], 0)[0] else 0
+        os.waitpid(child, 0)
+        os.close(seen), os.close(says)
+    over = True
+    for thread in threads:
+        thread.join()
+    print(right)
+    """
+    )
+    assert ended.out == "60\n", ended
