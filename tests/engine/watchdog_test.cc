@@ -125,9 +125,10 @@ TEST_P(WatchdogTest, IdleEngineIsNoStall) {
   {
     EngineOptions o = Quiet(workers());
     o.stall_timeout = 4ms;
-    o.on_stall = [&](std::string_view report) {  // on a busy machine the op itself, or its wait, may take longer than that
-      if (idle && report.find("; 0 ops are pending") != report.npos) log.Add(std::string(report));
-    };
+    o.on_stall =
+        [&](std::string_view report) {  // on a busy machine the op itself, or its wait, may take longer than that
+          if (idle && report.find("; 0 ops are pending") != report.npos) log.Add(std::string(report));
+        };
     Engine eng(o), other(Quiet(1));
     Var a = eng.NewVar("a"), theirs = other.NewVar("theirs");
     eng.Push({.name = "first", .writes = {a}}, [] {});
