@@ -34,7 +34,7 @@ class Recording:
     results: set[int]  # arguments that are a Value of each call's own
     overwritten: set[int]  # arguments that the function changes in place
     bound: list[tuple[str, str, Callable[[], Any], Any]]
-    kept: dict[int, Value[Any]]
+    reached: list[Value[Any]]  # state that may be an argument of another call, too, which then is a recording of its own
 
 
 class Hybrid(Generic[P, R]):
@@ -197,7 +197,7 @@ class Hybrid(Generic[P, R]):
                 results |= {place for place, value in stale.state.items() if given[place] is not value}
             made = self._record(args, kwargs, results)
             self._recordings[key] = made
-            self._states.update(var for value in made.kept.values() for var in vars_of(value))
+            self._states.update(var for value in made.reached for var in vars_of(value))
             return made
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int]) -> Recording:
@@ -230,8 +230,8 @@ class Hybrid(Generic[P, R]):
         if recorder.graph.size == 0:
             raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
         made.bound = list(bindings(self._source))
-        own = {id(value) for value in state.values()}
-        made.kept = {at: value for at, value in recorder.states.items() if at not in own}
+        own = set() if results else {id(value) for value in state.values()}  # no argument is another Value in each call
+        made.reached = [value for at, value in recorder.states.items() if at not in own]
         self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
         made.plan = recorder.graph.compile(
             engine, name=self._name, static_alloc=self._static_alloc, static_shape=self._static_shape
