@@ -289,6 +289,22 @@ def test_an_argument_that_is_also_state_keeps_its_order(shared):
     own.shutdown()
 
 
+def test_an_argument_that_is_what_another_argument_was_at_first_keeps_its_order():
+    late, change, changed = late_reader()
+    with engine.Engine(workers=2) as own:
+        state, *others = (engine.value(np.full(2, float(i)), engine=own) for i in range(3))
+
+        @engine.hybridize
+        def step(x, y):  # each call gives `state` as y, so that it is part of the recording
+            seen = late(x)
+            change(state)
+            return seen
+
+        for given, seen in ((others[0], 1), (state, 100), (others[1], 2), (state, 300)):
+            changed.clear()
+            assert step(given, state).get().tolist() == [seen, seen]
+
+
 @engine.op
 def total(items):
     return sum(each if isinstance(each, (int, float)) else each.sum() for each in items)
