@@ -303,7 +303,6 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       *graph = {};
     }
   }
-
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
   const char* const name = op->extra.name;
