@@ -187,7 +187,8 @@ TEST(DeviceRecords, OneThatFailsWhereSomebodyWaitsLosesTheDevice) {
     over.Wait();
   });
   began.Wait();
-  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  // For good: else this thread may make a record, and see its op done, before the issuer says that its own one failed.
+  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, true);
   rig.Push({.name = "op", .updates = {x}, .place = Gpu(0, 0)});
   over.Open();
   ExpectHas(FailureOf(rig.eng(), x).text, "was lost");

