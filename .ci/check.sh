@@ -9,6 +9,7 @@ LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
 CHECKS='format includes limits tables environment headers c_header cuda thread_safety build kit checker docs wheel instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle python_fuzz'
+BY_NAME_ONLY=stalls  # too long to be among all
 
 # What the result line says behind the time. A check sets it.
 NOTE=
@@ -288,6 +289,18 @@ check_wheel() {
   return "$status"
 }
 
+# The C++ tests while threads are stopped at random moments (tests/stalls): whoever fails only then asks what the machine decides.
+# Left out are those that make processes of their own, and random programs, which take too long.
+check_stalls() {
+  need "$NEEDS_BUILD" && build_tested || return 1
+  gcc -std=c11 -Wall -Wextra -Werror -O2 -shared -fPIC -o "$TREES/libstalls.so" tests/stalls/stalls.c -ldl -lpthread || return 1
+  local round
+  for round in "2 60" "4 30" "10 100" "30 400"; do
+    STALLS_ONLY=/tests/ STALLS_EVERY=${round% *} STALLS_LONGEST=${round#* } LD_PRELOAD=$PWD/$TREES/libstalls.so \
+      ctest_part -j $((JOBS * 3)) --schedule-random -LE soak -E '^(kit|install|oracle|mutants|checker|stress)|on_model|Random|Serializable' || return 1
+  done
+}
+
 check_checker() { build_tested && ctest_part -R '^checker\.' -j "$JOBS"; }
 check_soak() { build_tested && ctest_part -L soak; }
 
@@ -308,7 +321,7 @@ check_instructions() {
 DRAW=
 [ "$*" != 'includes --draw' ] || { DRAW=--draw; set -- includes; }
 for name in "$@"; do
-  [[ " $(echo $CHECKS) " == *" $name "* ]] || die "no check '$name'; there are: $(echo $CHECKS)"
+  [[ " $(echo $CHECKS $BY_NAME_ONLY) " == *" $name "* ]] || die "no check '$name'; there are: $(echo $CHECKS $BY_NAME_ONLY)"
 done
 
 # What of a failed check's log is worth showing: the compiler's errors, or else the end.
