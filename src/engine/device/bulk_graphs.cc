@@ -116,6 +116,7 @@ bool BulkGraphs::RunBody(OpRecord* op, NodeUpdate* update) {
     good = false;
   }
   t_frame = frame.outer;
+  if (update) return good;  // ctx.Launch has said what its call did, and the body had no stream for another
   return !Failed(device_.device->TakeLastError()) && good;
 }
 
