@@ -113,22 +113,25 @@ std::vector<Counter> ParamsByLaunch(Target& target) {
           AtMost("records", counts[kRecord], 40)};
 }
 
-// Plans of 1, 2 and 3 segments of 100 nodes, a node on the host between each two: for each segment one op, one launch and one
-// record, however many nodes it has.
+// Plans of 1 to 3 segments, a node on the host between each two: for each segment one op, one launch and one record, however
+// many nodes it has, and no other call but looks.
 std::vector<Counter> PlanSegments(Target& target) {
   std::vector<Counter> out;
-  for (const uint64_t segments : {1, 2, 3}) {
+  struct Shape {
+    uint64_t segments, nodes;
+  };
+  for (const auto [segments, nodes] : {Shape{1, 1000}, Shape{1, 100}, Shape{2, 100}, Shape{3, 100}}) {
     constexpr uint64_t kRuns = 5;
     Rig rig(target, {.counted = true});
     const Var a = rig.eng.NewVar("a");
     engine::Graph graph;
     for (uint64_t s = 0; s < segments; ++s) {
       if (s != 0) graph.Add({.name = "host", .updates = {a}}, [] {});
-      for (uint64_t k = 0; k < 100; ++k)
+      for (uint64_t k = 0; k < nodes; ++k)
         graph.Add({.name = "node",
                    .updates = {a},
                    .place = Gpu(0),
-                   .graph = {.kind = 1 + 100 * s + k, .params = 1, .one_call = true}},
+                   .graph = {.kind = 1 + nodes * s + k, .params = 1, .one_call = true}},
                   [&](RunContext& ctx) { Must(target.Spin(ctx.stream(), {}, "node")); });
     }
     const Plan plan = graph.Compile(rig.eng, {.static_alloc = true});
@@ -145,14 +148,18 @@ std::vector<Counter> PlanSegments(Target& target) {
       allocated = std::min(allocated, HeapAllocations() - heap);
     }
     const DeviceCounts counts = rig.counts() - before;
-    const std::string at = std::to_string(segments) + " segments: ";
+    uint64_t others = 0;
+    for (size_t call = 0; call < counts.calls.size(); ++call) {
+      const auto what = static_cast<DeviceCall>(call);
+      if (what != kLaunchGraph && what != kRecord && what != kQuery) others += counts[what];
+    }
+    const std::string at = std::to_string(segments) + " segments of " + std::to_string(nodes) + ": ";
     out.push_back({at + "ops pushed", rig.eng.stats().pushed - ops.pushed, kRuns * (1 + segments)});
     out.push_back({at + "ops completed", rig.eng.stats().completed - ops.completed, kRuns * (1 + segments)});
     out.push_back({at + "graph launches", counts[kLaunchGraph], kRuns * segments});
     out.push_back({at + "launches by bodies", target.launches() - launches, 0});
     out.push_back({at + "records", counts[kRecord], kRuns * segments});
-    out.push_back({at + "waits", counts[kWait], 0});
-    out.push_back({at + "synchronizations", counts[kSynchronize], 0});
+    out.push_back({at + "other calls than these and looks", others, 0});
     out.push_back({at + "heap allocations of the quietest run", allocated, 0});
   }
   return out;

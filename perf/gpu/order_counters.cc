@@ -65,26 +65,31 @@ std::vector<Counter> Lanes(Target& target) {
   return out;
 }
 
-// Four chains without a lane of their own: each stays on one of four, and nobody waits for anybody.
-std::vector<Counter> FourChains(Target& target) {
-  Rig rig(target, {.streams = 4, .counted = true});
+// Chains without a lane of their own: each stays on one of four, and nobody waits for anybody.
+static std::vector<Counter> Chains(Target& target, uint64_t n) {
+  constexpr uint64_t kLanes = 4, kLength = 50;
+  Rig rig(target, {.streams = kLanes, .counted = true});
   std::vector<Var> chains;
   std::vector<uint64_t> holds;
-  for (int i = 0; i < 4; ++i) chains.push_back(rig.eng.NewVar());
+  for (uint64_t i = 0; i < n; ++i) chains.push_back(rig.eng.NewVar());
   for (const Var& v : chains) holds.push_back(rig.PushHold({.name = "held", .updates = v, .place = Gpu(0)}));
   Rig::Busy busy(rig);
-  for (int k = 0; k < 50; ++k)
+  for (uint64_t k = 0; k < kLength; ++k)
     for (const Var& v : chains) rig.Push({.name = "kernel", .updates = v, .place = Gpu(0)}, kShort);
   busy.Release();
   rig.UntilIssued();
   const DeviceCounts counts = rig.counts();
   for (const uint64_t hold : holds) target.Release(hold);
   rig.eng.WaitAll();
-  return {{"lanes", rig.eng.device_stats().lanes, 4},
+  return {{"lanes", rig.eng.device_stats().lanes, kLanes},
           {"waits", counts[kWait], 0},
-          AtMost("records", counts[kRecord], 4 * (51 / 16 + 2)),
+          AtMost("records", counts[kRecord], kLanes * (n / kLanes * (kLength + 1) / 16 + 2)),
           {"synchronizations", counts[kSynchronize], 0}};
 }
+
+std::vector<Counter> FourChains(Target& target) { return Chains(target, 4); }
+// Two chains share a lane: their ops alternate there, and are in order without a wait.
+std::vector<Counter> EightChains(Target& target) { return Chains(target, 8); }
 
 // Copy, preprocess, compute over two buffers, the copies held: a step waits for its own stages, and for those that used
 // its buffers two steps before.

@@ -26,6 +26,7 @@ std::vector<Counter> BackPressure(Target& target);
 // order_counters.cc
 std::vector<Counter> Lanes(Target& target);
 std::vector<Counter> FourChains(Target& target);
+std::vector<Counter> EightChains(Target& target);
 std::vector<Counter> StageLane(Target& target);
 std::vector<Counter> PlanRuns(Target& target);
 

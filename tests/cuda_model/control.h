@@ -27,8 +27,9 @@ void cudaModelWaitIdle(int device);
 // The edge to the stream's next node in its capture is programmatic, as behind a launch with such an event.
 void cudaModelProgrammaticEdge(cudaStream_t stream);
 void cudaModelTakeMemory(size_t bytes);  // of a device, by another process at each cudaGraphInstantiate
-// Called when a call of the runtime begins and ends, outside of the model's lock; null: nothing is.
-void cudaModelOnCall(void (*hook)(const char* function, bool begins));
+// Called when a call of the runtime begins and ends, outside of the model's lock; null: nothing is. Gives back what was.
+typedef void (*cudaModelHook)(const char* function, bool begins);
+cudaModelHook cudaModelOnCall(cudaModelHook hook);
 unsigned cudaModelContexts();  // a bit for each device that has been given a context, since they were forgotten
 void cudaModelForgetContexts();
 void cudaModelForgive();        // violations were expected

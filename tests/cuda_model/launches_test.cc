@@ -1,5 +1,6 @@
 // Launches: how many a stream is given, and what becomes of those that the device refuses, eagerly and in graphs.
 #include <array>
+#include <cstring>
 
 #include "engine/bulk.h"
 #include "engine/device/cuda_stream.h"
@@ -112,6 +113,35 @@ TEST_F(CudaModelLaunches, ALaneIsGivenNoMoreThanItsStreamTakes) {
   EXPECT_EQ(CUDA_MODEL(cudaModelBlockedLaunches)() - blocked, 0);
 }
 
+// A look may take long, for the driver has locks of its own. Whoever issues to the same lane goes on meanwhile.
+TEST_F(CudaModelLaunches, ALookAtTheDeviceKeepsNoIssuerWaiting) {
+  struct Gates {
+    Gate looks, answer;
+  };
+  static std::shared_ptr<Gates> gates;  // of this run of the test; a thread may still be told when it is over
+  gates = std::make_shared<Gates>();
+  const Var other = eng_->NewVar("other");
+  eng_->Push({.name = "hold", .updates = {x_}, .place = Gpu(0, 0)},
+             [&](RunContext& ctx) { Must(LaunchHold(CudaStream(ctx), Pinned())); });
+  const cudaModelHook before = CUDA_MODEL(cudaModelOnCall)([](const char* function, bool begins) {
+    if (!begins || std::strcmp(function, "cudaEventQuery") != 0) return;
+    gates->looks.Open();
+    gates->answer.Wait();
+  });
+  eng_->Push({.name = "look", .updates = {x_}}, [] {});  // parked, and so somebody looks
+  gates->looks.Wait();
+  Gate issued;
+  eng_->Push({.name = "behind", .updates = {other}, .place = Gpu(0, 0)},
+             [&](RunContext& ctx) { Must(LaunchSpin(CudaStream(ctx), 1)); });
+  eng_->Push({.name = "next", .updates = {other}, .place = Gpu(0, 0)}, [&](RunContext&) { issued.Open(); });
+  EXPECT_TRUE(issued.WaitFor(10s));
+  gates->answer.Open();
+  CUDA_MODEL(cudaModelOnCall)(before);
+  __atomic_store_n(Pinned(), 1, __ATOMIC_RELEASE);
+  eng_->Wait(x_);
+  eng_->Wait(other);
+}
+
 // "Events created with this flag specified and the cudaEventBlockingSync flag not specified will provide the best performance".
 TEST_F(CudaModelLaunches, EventsAreTheFastestKind) {
   (void)CUDA_MODEL(cudaModelEventFlags)();
@@ -151,6 +181,17 @@ TEST_F(CudaModelLaunches, ACaptureWithARefusedLaunchIsNoGraph) {
     eng_->Wait(x_);
   }
   EXPECT_EQ(eng_->device_stats().graph_launches, 0u);
+}
+
+// The node keeps what it has, and the bulk is captured as a whole.
+TEST_F(CudaModelLaunches, ACaptureOfOneNodeWithARefusedLaunchIsNoUpdate) {
+  for (int32_t run = 1; run <= 6; ++run) {
+    if (run == 5) Fail("cudaLaunchKernel", 1, cudaErrorLaunchOutOfResources, false);
+    Bulk(static_cast<uint64_t>(run), [&](RunContext& ctx) { LaunchUnchecked(ctx, run); });
+    EXPECT_EQ(Failed(), run < 5 ? "" : "cudaLaunchKernel");
+    EXPECT_EQ(Value(), run);
+  }
+  EXPECT_EQ(eng_->device_stats().graph_launches, 4u);
 }
 
 // Its node would be that of the member before, which an update would overwrite.
@@ -216,6 +257,14 @@ TEST_F(CudaModelLaunches, AChangedNodeOfALaunchIsOneCall) {
     const std::array<const char*, 5> none{"cudaStreamBeginCapture", "cuGraphKernelNodeGetParams", "cudaGraphDestroy",
                                           "cudaLaunchKernel", "cudaGraphInstantiate"};
     std::array<long, 5> before{};
+    // But looks, and where there are several devices the question which is this thread's.
+    const auto all_but_looks = [] {
+      long looks = 0;
+      for (const char* call : {"cudaEventQuery", "cudaGetDevice", "cudaThreadExchangeStreamCaptureMode"})
+        looks += Calls(call);
+      return Calls("*") + Calls("cudaGetLastError") - looks;
+    };
+    const long all = all_but_looks();
     for (size_t i = 0; i < none.size(); ++i) before[i] = Calls(none[i]);
     const long set = Calls("cudaGraphExecKernelNodeSetParams"), launched = Calls("cudaGraphLaunch"),
                recorded = Calls("cudaEventRecord");
@@ -223,6 +272,7 @@ TEST_F(CudaModelLaunches, AChangedNodeOfALaunchIsOneCall) {
     EXPECT_EQ(Calls("cudaGraphExecKernelNodeSetParams") - set, 1);
     EXPECT_EQ(Calls("cudaGraphLaunch") - launched, 1);
     EXPECT_LE(Calls("cudaEventRecord") - recorded, 1);
+    EXPECT_LE(all_but_looks() - all, 3) << "calls of any kind";
     for (size_t i = 0; i < none.size(); ++i) EXPECT_EQ(Calls(none[i]) - before[i], 0) << none[i];
     EXPECT_EQ(Value(), run);
   }

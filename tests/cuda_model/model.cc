@@ -184,6 +184,7 @@ cudaError_t Call::Return(cudaError_t error) {
 cudaError_t TakeLastError(bool keep) {
   State& g = state();
   const std::lock_guard lock(g.mu);
+  if (!keep) ++control().calls["cudaGetLastError"];  // a thread's own matter: none of "*", and never made to fail
   const cudaError_t error = g.lost != cudaSuccess ? g.lost : LastError();
   if (!keep) LastError() = cudaSuccess;
   return error;
@@ -240,7 +241,7 @@ void cudaModelTakeMemory(size_t bytes) {
   const std::lock_guard lock(state().mu);
   state().taken_by_others = bytes;
 }
-void cudaModelOnCall(void (*hook)(const char* function, bool begins)) { g_hook.store(hook, std::memory_order_release); }
+cudaModelHook cudaModelOnCall(cudaModelHook hook) { return g_hook.exchange(hook, std::memory_order_acq_rel); }
 void cudaModelWaitIdle(int device) {
   Call call(__func__);
   (void)call.WaitIdle(device);

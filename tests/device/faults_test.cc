@@ -65,6 +65,28 @@ TEST(DeviceFaults, ADeviceThatIsLostAndWorksOnIsDrainedBeforeItsOpsFail) {
   EXPECT_EQ(counts[DeviceCall::kCreateEvent], counts[DeviceCall::kDestroyEvent]);
 }
 
+// Another thread's capture makes a question fail, and says nothing of the kernels on the stream.
+TEST(DeviceFaults, ACaptureThatIsInTheWayEndsNoOpOfALostDevice) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  const uint64_t hold = rig.PushHeldKernel({.name = "running", .writes = {a}, .place = Gpu(0, 0)});
+  auto buffer = std::make_shared<int>(0);
+  rig.Push({.name = "behind", .updates = {a}, .place = Gpu(0, 0)}, [buffer] { ++*buffer; });
+  rig.WaitIssued();
+  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, false);
+  rig.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)});
+  EXPECT_THROW(rig.eng().Wait(b), OpError);
+  for (const DeviceCode code : {DeviceCode::kCaptureUnsupported, DeviceCode::kCapturedEvent}) {
+    const uint64_t queries = rig.device().counts()[DeviceCall::kQuery];
+    rig.device().FailCall(DeviceCall::kQuery, 1, code, false);
+    while (rig.device().counts()[DeviceCall::kQuery] < queries + 4) ASSERT_FALSE(rig.eng().WaitFor(a, 0s));
+  }
+  EXPECT_GT(buffer.use_count(), 1) << "the closure of a kernel that is still to run was destroyed";
+  rig.device().Release(hold);
+  EXPECT_THROW(rig.eng().Wait(a), OpError);
+  EXPECT_EQ(*buffer, 1) << "the kernel ran before its op failed";
+}
+
 // A kernel on it that never ends is named, and does not keep the engine from ending.
 TEST(DeviceFaults, ADeviceThatIsLostAndNeverDoneIsGivenUpAtShutdown) {
   std::vector<std::string> unobserved;

@@ -152,6 +152,37 @@ TEST(DeviceGraphs, ReadersInsideTheRunDoNotKeepItFromBeingOne) {
   EXPECT_EQ(rig.eng().device_stats().graph_launches, 4u);
 }
 
+// Each member has a Var of its own, and reads that of the one before.
+TEST(DeviceGraphs, ARunOverAThousandVarsIsOneUnlessItCouldSplit) {
+  constexpr uint64_t kMembers = 1000;
+  Rig rig;
+  std::vector<Var> vars;
+  for (uint64_t i = 0; i <= kMembers; ++i) vars.push_back(rig.eng().NewVar());
+  HeldOps held(rig.eng());
+  int value = 0;
+  const auto step = [&] {
+    for (uint64_t i = 0; i < kMembers; ++i)
+      held.Push({.reads = {vars[i]}, .updates = {vars[i + 1]}, .place = Gpu(0), .graph = {.kind = 1 + i}},
+                [&](RunContext& ctx) { rig.Launch(ctx, "k", [&] { ++value; }); });
+    held.Release();
+  };
+  for (int run = 1; run <= 4; ++run) {
+    step();
+    rig.eng().WaitAll();
+    EXPECT_EQ(value, run * static_cast<int>(kMembers));
+  }
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 2u);
+  for (const uint64_t at : {uint64_t{1}, kMembers / 2, kMembers}) {  // a reader from outside of what a member writes
+    HeldOp reader = rig.eng().PushHeld({.reads = {vars[at]}}, [] {});
+    step();
+    if (at != 1) rig.eng().Wait(vars[1]);  // else the first member waits, and so does the run
+    reader.Release();
+    rig.eng().WaitAll();
+  }
+  EXPECT_EQ(value, 7 * static_cast<int>(kMembers));
+  EXPECT_EQ(rig.eng().device_stats().graph_launches, 3u) << "the run behind the first reader";
+}
+
 TEST(DeviceGraphs, AMemberWithoutAKeyKeepsTheBulkEager) {
   Rig rig;
   Var a = rig.eng().NewVar("a");

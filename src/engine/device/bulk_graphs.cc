@@ -20,20 +20,39 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 
 }  // namespace
 
+// What is known of the Var since CannotSplit began. Valid until the next call.
+BulkGraphs::LastOnVar& BulkGraphs::Last(Protocol::Var* var) {
+  const auto slot_of = [&](Protocol::Var* of) -> LastOnVar& {
+    const size_t mask = seen_.size() - 1;
+    size_t at =
+        Mix(0, reinterpret_cast<uintptr_t>(of)) >> 32 & mask;  // its low bits are those of addresses: much alike
+    while (seen_[at].pass == pass_ && seen_[at].var != of) at = (at + 1) & mask;
+    return seen_[at];
+  };
+  if (2 * n_seen_ >= seen_.size()) {
+    std::vector<LastOnVar> old(std::max<size_t>(16, 2 * seen_.size()));
+    old.swap(seen_);
+    for (const LastOnVar& v : old)
+      if (v.pass == pass_) slot_of(v.var) = v;
+  }
+  LastOnVar& last = slot_of(var);
+  if (last.pass != pass_) {
+    ++n_seen_;
+    last = {pass_, var, nullptr, nullptr, 0};
+  }
+  return last;
+}
+
 // Whether every grant that a member still misses comes from a member before it. The grants that the members give are
 // counted, and compared with those that each member waits for.
 bool BulkGraphs::CannotSplit(OpRecord* head) {
-  seen_.clear();
-  const auto find = [&](Protocol::Var* var) -> LastOnVar& {
-    for (LastOnVar& v : seen_)
-      if (v.var == var) return v;
-    return seen_.emplace_back(LastOnVar{var, nullptr, nullptr, 0});
-  };
+  ++pass_;
+  n_seen_ = 0;
   for (OpRecord* op = head; op; op = NextOf(head, op)) {
     uint32_t from_run = 0;
     for (uint32_t i = 0; i < op->n_access; ++i) {
       Access& a = op->accesses()[i];
-      LastOnVar& last = find(a.var);
+      LastOnVar& last = Last(a.var);
       // acquire: the block of the op that comes behind the write. Partner: the release exchange in Follow.
       const uintptr_t link = last.write ? last.write->link.load(std::memory_order_acquire) : 0;
       if (a.read()) {
@@ -58,7 +77,7 @@ bool BulkGraphs::CannotSplit(OpRecord* head) {
       } else if (link == reinterpret_cast<uintptr_t>(op)) {
         ++from_run;
       }
-      last = {a.var, &a, nullptr, 0};
+      last = {pass_, a.var, &a, nullptr, 0};
     }
     // acquire: what the granting ops have done. All other grants were given, except for the start, which the chain
     // gives.
@@ -116,6 +135,7 @@ bool BulkGraphs::RunBody(OpRecord* op, NodeUpdate* update) {
     good = false;
   }
   t_frame = frame.outer;
+  if (update) return good;  // ctx.Launch has said what its call did, and the body had no stream for another
   return !Failed(device_.device->TakeLastError()) && good;
 }
 

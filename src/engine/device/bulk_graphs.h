@@ -61,10 +61,11 @@ class BulkGraphs {
  private:
   // What CannotSplit has seen of a Var on its way through the members.
   struct LastOnVar {
-    Protocol::Var* var;
-    Access* write;           // the last write by a member, or null
-    Protocol::Group* group;  // the group of readers behind that write, or null
-    uint32_t readers;        // how many members are in that group
+    uint64_t pass = 0;  // of CannotSplit that wrote this; the slot is free in all others
+    Protocol::Var* var = nullptr;
+    Access* write = nullptr;           // the last write by a member, or null
+    Protocol::Group* group = nullptr;  // the group of readers behind that write, or null
+    uint32_t readers = 0;              // how many members are in that group
   };
   struct Member {
     uint64_t params;
@@ -91,6 +92,7 @@ class BulkGraphs {
   };
 
   bool CannotSplit(OpRecord* head);
+  LastOnVar& Last(Protocol::Var* var);
   static uint64_t KeyOf(OpRecord* head);
   static bool Matches(const Entry& entry, OpRecord* head);
   bool Busy(const Exec& exec, const DeviceLane& on) const;
@@ -108,12 +110,15 @@ class BulkGraphs {
 
   Devices& devices_;
   DeviceState& device_;
-  Stream capture_;               // made on first use
-  uint8_t lane_ = 0;             // on which the current bulk is launched
-  bool lane_local_ = false;      // a body of the current capture used what it keeps with the lane
-  bool lane_is_cold_ = false;    // and that was not made yet
-  uint32_t launches_ = 0;        // how often the body that is being captured called ctx.Launch
-  std::vector<LastOnVar> seen_;  // used by CannotSplit, and kept for its memory
+  Stream capture_;             // made on first use
+  uint8_t lane_ = 0;           // on which the current bulk is launched
+  bool lane_local_ = false;    // a body of the current capture used what it keeps with the lane
+  bool lane_is_cold_ = false;  // and that was not made yet
+  uint32_t launches_ = 0;      // how often the body that is being captured called ctx.Launch
+  // Used by CannotSplit, and kept for its memory: a hash table by Var, so that a bulk over many Vars is no slower an op.
+  std::vector<LastOnVar> seen_;
+  uint64_t pass_ = 0;
+  size_t n_seen_ = 0;
   std::unordered_map<uint64_t, Entry> entries_;
   std::list<uint64_t> by_use_;  // newest first
   size_t bytes_ = 0;
