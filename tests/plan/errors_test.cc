@@ -154,7 +154,7 @@ TEST_P(PlanErrorsTest, RunsMayGoWhileOpsLookAtTheirErrors) {
   Graph graph;
   graph.Add({.name = "bad"}, [] { throw std::runtime_error("broken"); });
   const Plan plan = graph.Compile(eng);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     engine::Run run = plan.Start();
     for (int reader = 0; reader < 4; ++reader) eng.Push({.name = "behind", .reads = {run.var()}}, [] {});
     if (i % 2) {
