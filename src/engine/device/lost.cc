@@ -124,7 +124,8 @@ void Devices::PassLostToVars(OpRecord* op) {
           points->write.seq == write.seq && points->write.lane == write.lane;  // else another reader was first
       if (first) {
         points->write = {};
-        core_.SetPoison(var, error);
+        // An error that is there already stays: other readers may be looking at it.
+        if (!var->completer.poison.load(std::memory_order_relaxed)) core_.SetPoison(var, error);
       }
     }
     error->Release();
