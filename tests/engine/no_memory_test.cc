@@ -12,13 +12,18 @@ namespace {
 
 thread_local constinit bool t_fails = false;
 thread_local constinit int t_until_failure = -1;  // so many more succeed on this thread; -1: all
+thread_local constinit bool t_only_one = false;   // fails then
 thread_local constinit bool t_exempt = false;     // from failures at random
 thread_local constinit uint64_t t_random = 0;
 std::atomic<uint32_t> g_one_in{0};
 uint64_t g_seed = 0;
 
 void* Allocate(std::size_t bytes, std::size_t align) noexcept {
-  if (t_fails || t_until_failure == 0) return nullptr;
+  if (t_fails) return nullptr;
+  if (t_until_failure == 0) {
+    if (t_only_one) t_until_failure = -1;
+    return nullptr;
+  }
   if (t_until_failure > 0) --t_until_failure;
   if (const uint32_t one_in = g_one_in.load(std::memory_order_relaxed); one_in && !t_exempt) {
     if (!t_random) t_random = g_seed ^ static_cast<uint64_t>(gettid()) * 0x9e3779b97f4a7c15;
@@ -161,6 +166,65 @@ TEST_P(NoMemoryTest, ABulkHoldsWhatItHasTaken) {
   }
   eng.WaitAll();
   EXPECT_EQ(accepted, ran);
+}
+
+// Each body has its thread run out of memory, so that what the engine does behind it, to order others behind the op and to find
+// its end, gets none.
+void RunOnADevice(int workers, int good, bool only_one) {
+  SCOPED_TRACE(std::to_string(good) + " allocations succeed, then " + (only_one ? "one fails" : "all fail"));
+  const auto alive = std::make_shared<int>();
+  std::atomic<int> ran{0};
+  {
+    Engine eng(OnDevice(workers));
+    std::vector<Var> vars(4);
+    for (Var& var : vars) var = eng.NewVar("var");
+    constexpr int kOps = 60;
+    for (int i = 0; i < kOps; ++i) {
+      const Var &mine = vars[static_cast<size_t>(i) % 4], &other = vars[static_cast<size_t>(i + 1) % 4];
+      const auto body = [&ran, alive, good, only_one] {
+        ++ran;
+        t_only_one = only_one;
+        t_until_failure = good;
+      };
+      const auto enough = [&ran, alive] {
+        ++ran;
+        t_until_failure = -1;
+      };
+      if (i % 5 == 3) {
+        eng.Push({.reads = {mine, other}, .run_always = true}, enough);
+      } else if (i % 5 == 4) {
+        eng.Push({.reads = {mine}, .place = Gpu(0, i % 3), .run_always = true}, body);
+      } else {
+        eng.Push({.reads = {other}, .updates = {mine}, .place = Gpu(0, i % 3), .run_always = true}, body);
+      }
+      t_until_failure = -1;  // without workers, ops may run here
+    }
+    const auto attempt = [&](auto&& wait) {
+      try {
+        wait();
+        return true;
+      } catch (const std::bad_alloc&) {
+      } catch (const OpError&) {
+      }
+      t_until_failure = -1;
+      return false;
+    };
+    for (const Var& var : vars) attempt([&] { eng.Wait(var); });
+    while (!attempt([&] { eng.WaitAll(); })) {
+    }
+    t_until_failure = -1;
+    EXPECT_EQ(eng.stats().completed, eng.stats().pushed);
+    if (good == 1000) {
+      EXPECT_EQ(ran, kOps);
+    }
+  }
+  EXPECT_EQ(alive.use_count(), 1);
+}
+
+TEST_P(NoMemoryTest, WhateverIsRefusedBehindABodyOnADeviceItsOpsEnd) {
+  for (const bool only_one : {true, false})
+    for (int good = 0; good < 12; ++good) RunOnADevice(workers(), good, only_one);
+  RunOnADevice(workers(), 1000, true);
 }
 
 // In children: what is made once a process, the thread that watches bulks for instance, is made there. `push` gets a body.

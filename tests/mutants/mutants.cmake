@@ -29,6 +29,8 @@ engine_mutant(lost_unseen_error "Workers/UnseenErrorsTest.*" DROP)
 engine_mutant(last_listed_error "Workers/ErrorsTest.OfSeveral*" INSTEAD
   "if (a.mode() == AccessMode::kWrite || (first && a.listed() < listed)) continue;")
 engine_mutant(update_clears_poison "Workers/ErrorsTest.RunAlways*" TRUE)
+engine_mutant(error_of_a_dropped_run "Workers/PlanErrorsTest.AnOpBehind*" INSTEAD
+  "core_.SetPoison(run.done.core(), nullptr);")
 engine_mutant(fork_without_poison "Workers/ForkTest.VarsWithPending*" DROP)
 engine_mutant(large_blocks_unlisted "Workers/WatchdogTest.NamesOpsOfManyVars*" FALSE)
 

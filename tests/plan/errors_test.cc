@@ -1,5 +1,6 @@
 // Contract 3 inside a run: what fails poisons, what needs it is skipped, the rest runs, and the plan may run again.
 #include "engine/plan.h"
+#include "engine/spi/held_ops.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -120,6 +121,47 @@ TEST_P(PlanErrorsTest, NaiveMayRaiseAtTheStart) {
   const Plan plan = graph.Compile(eng);
   const PolicyScope scope = eng.EnterPolicy({Policy::kNaive, {.raise_at_push = true}});
   EXPECT_EQ(ErrorOf([&] { plan.Start(); }).op(), "bad");
+}
+
+TEST_P(PlanErrorsTest, AnOpBehindADroppedRunStillSeesItsError) {
+  Engine eng(Quiet(workers()));
+  bool fails = true;
+  Graph graph;
+  graph.Add({.name = "bad"}, [&] {
+    if (fails) throw std::runtime_error("broken");
+  });
+  const Plan plan = graph.Compile(eng);
+  for (const Policy policy : {Policy::kThreaded, Policy::kInline, Policy::kNaive}) {
+    Var held = eng.NewVar("held"), seen = eng.NewVar("seen");
+    HeldOp first = eng.PushHeld({.name = "first", .writes = {held}}, [] {});
+    fails = true;
+    engine::Run run = plan.Start({}, {.policy = policy});
+    eng.Push({.name = "behind", .reads = {run.var(), held}, .writes = {seen}}, [] { FAIL() << "must be skipped"; });
+    EXPECT_THROW(run.Wait(), OpError);
+    run = engine::Run();
+    first.Release();
+    EXPECT_EQ(ErrorOf([&] { eng.Wait(seen); }).op(), "bad");
+    fails = false;
+    plan.Start({}, {.policy = policy}).Wait();  // the same frame, without the error
+  }
+  EXPECT_EQ(plan.frames(), 1u);
+  eng.WaitAll();
+}
+
+// Sanitizers see here whether the error lives as long as somebody looks at it.
+TEST_P(PlanErrorsTest, RunsMayGoWhileOpsLookAtTheirErrors) {
+  Engine eng(Quiet(workers()));
+  Graph graph;
+  graph.Add({.name = "bad"}, [] { throw std::runtime_error("broken"); });
+  const Plan plan = graph.Compile(eng);
+  for (int i = 0; i < 100; ++i) {
+    engine::Run run = plan.Start();
+    for (int reader = 0; reader < 4; ++reader) eng.Push({.name = "behind", .reads = {run.var()}}, [] {});
+    if (i % 2) {
+      EXPECT_THROW(run.Wait(), OpError);
+    }
+  }
+  EXPECT_THROW(eng.WaitAll(), OpError);
 }
 
 }  // namespace

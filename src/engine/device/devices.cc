@@ -161,6 +161,11 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
   on->id = id;
   on->use = use;
   on->name = "gpu" + std::to_string(device.index) + "/" + name;
+  {
+    MutexLock lane_lock(on->mu);
+    MakeRoomForRecords(*on);
+  }
+  lanes_made_.reserve(lanes_made_.size() + 1);
   if (DeviceStatus s = device.device->CreateStream(0, &on->stream); !s.ok()) throw DeviceError(std::move(s));
   lanes_made_.push_back(std::move(on));
   DeviceLane* made = lanes_made_.back().get();

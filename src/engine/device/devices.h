@@ -1,6 +1,7 @@
 // Devices: the device side of one engine. It has the engine's devices, their lanes, and the retirement thread.
 //
 //   issue.cc          how an op gets onto a lane: the lane is chosen, and waits for others; the body runs
+//   record.cc         when an event is recorded behind what was issued on a lane
 //   retire.cc         how the host learns what has ended: ops and waits behind device work, polling, the retirement thread
 //   lost.cc           a lost device: the ops that were issued fail, and Vars are poisoned
 //   timing.cc         how long the work of a body takes on the device, for those who measure
@@ -14,7 +15,8 @@
 // Threads:   any. Lock order: make_mu_, then a lane's mu. No lock of the core's is taken under these.
 // Ownership: owns the devices' lanes, events, graphs and pools. Close gives them back.
 // Order:     by lanes and points (lane.h, order_point.h).
-// Errors:    DeviceError, in the ops concerned; lost.cc says when a device is lost.
+// Errors:    DeviceError, in the ops concerned; lost.cc says when a device is lost. If memory is refused, the op at which it was
+//            needed fails with bad_alloc; the bookkeeping of issued ops needs none.
 #pragma once
 
 #include <functional>
@@ -174,7 +176,8 @@ class Devices final : public DeviceSide {
   DeviceLane& Choose(DeviceState& device, OpRecord* op);
   static void AddWaitPoints(OpRecord* op, WaitPoints* wait_for);
   DeviceStatus Order(DeviceLane& lane, const WaitPoints& wait_for);
-  DeviceStatus RecordLocked(DeviceLane& lane) REQUIRES(lane.mu);
+  DeviceStatus RecordLocked(DeviceLane& lane) noexcept REQUIRES(lane.mu);
+  static void MakeRoomForRecords(DeviceLane& lane) REQUIRES(lane.mu);
   DeviceStatus HaveRecord(DeviceLane& lane, uint64_t seq) REQUIRES(lane.mu);
   void Record(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);  // HaveRecord, and a failure loses the device
   void WakeRetirement(DeviceLane& lane, uint64_t seq);
@@ -184,6 +187,7 @@ class Devices final : public DeviceSide {
   OpRecord* SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker);
   OpRecord* Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker);
   static VarPoints& PointsOf(VarCore* var);
+  static void HavePoints(OpRecord* op);
 
   static void KeepTimer(DeviceTimer* timer);
   static void Untimed(DeviceTimer* timer);
@@ -227,6 +231,9 @@ class Devices final : public DeviceSide {
   EngineCore& core_;
   const EngineOptions& options_;
   const bool lost_by_fork_;
+  // Made here, because it is returned where there is no memory.
+  const DeviceStatus no_memory_ =
+      DeviceStatus::Fail(DeviceCode::kOutOfMemory, false, 0, "there was no memory for a call");
   Mutex make_mu_;
   std::vector<std::unique_ptr<DeviceState>> devices_ GUARDED_BY(make_mu_);
   std::vector<std::unique_ptr<DeviceLane>> lanes_made_ GUARDED_BY(make_mu_);

@@ -1,5 +1,8 @@
 // How an op gets onto a device: its lane is chosen, the lane is made to wait for the work that must come first, the
-// body runs and issues the op's work, and an event is recorded if somebody needs one.
+// body runs and issues the op's work, and an event is recorded if somebody needs one (record.cc).
+//
+// If memory is refused up to the body, the op fails with bad_alloc. Behind it nothing may fail: Settle has its memory by then,
+// or does with less.
 //
 // What must come first is read off the points of the op's Vars. The first op of a chain also reads those of the later
 // members, as far as they are known, so that a bulk waits once for each lane. Three kinds of waits are left out: for
@@ -32,6 +35,11 @@ VarPoints& Devices::PointsOf(VarCore* var) {
   // field.
   if (place.compare_exchange_strong(points, made.get(), std::memory_order_acq_rel)) return *made.release();
   return *points;
+}
+
+// Takes the memory that Settle needs, as long as the op can still be refused.
+void Devices::HavePoints(OpRecord* op) {
+  ForOrderedVars(op, [](VarCore* var, AccessMode) { PointsOf(var); });
 }
 
 void Devices::AddWaitPoints(OpRecord* op, WaitPoints* wait_for) {
@@ -179,56 +187,6 @@ DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
   return {};
 }
 
-// Sees to it that there is a record behind number `seq`: one that exists, a new one, or that at the end of the chain
-// that is being issued.
-DeviceStatus Devices::HaveRecord(DeviceLane& on, uint64_t seq) {
-  if (on.records.newest() >= seq || on.Retired(seq) || on.device->lost.load(std::memory_order_acquire)) return {};
-  if (!on.in_run) return RecordLocked(on);
-  on.wanted = true;
-  return {};
-}
-
-// Whether the op asks for this lane by its number.
-static bool IsFor(const OpRecord* op, const DeviceLane& on) {
-  const uint32_t asked = op->extra.asked_lane;
-  return asked < kMaxLanes && on.device->compute[asked].load(std::memory_order_acquire) == &on;
-}
-
-// Whether one of the ops that became ready will wait, on the host or on another lane, for what was issued on `on`.
-bool Devices::NeedsRecord(const OpRecord* ready, const DeviceLane& on) {
-  for (; ready; ready = ready->extra.next) {
-    if (!(ready->extra.flags & kDeviceOp)) {
-      // A deletion does not wait for devices, and a run of a plan rarely does.
-      if (ready->extra.kind != OpKindId::kDelete && !KindOf(ready).ordered_there) return true;
-      continue;
-    }
-    if (ready->extra.device != on.device->index) return true;
-    if (ready->extra.asked_lane != Placement::kAnyLane && !IsFor(ready, on)) return true;
-  }
-  return false;
-}
-
-// Records an event behind all that is issued on the lane.
-DeviceStatus Devices::RecordLocked(DeviceLane& lane) {
-  Device& device = *lane.device->device;
-  Event event;
-  if (!lane.spare_events.empty()) {
-    event = lane.spare_events.back();
-    lane.spare_events.pop_back();
-  } else {
-    if (DeviceStatus s = device.CreateEvent(&event); !s.ok()) return s;
-    events_made_.fetch_add(1, std::memory_order_relaxed);
-  }
-  if (DeviceStatus s = device.Record(event, lane.stream); !s.ok()) {
-    lane.spare_events.push_back(event);
-    return s;
-  }
-  records_.fetch_add(1, std::memory_order_relaxed);
-  lane.wanted = false;
-  lane.records.PushBack({lane.issued.load(std::memory_order_relaxed), event, lane.clock});
-  return {};
-}
-
 OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   DeviceState& device = *by_index_[op->extra.device].load(std::memory_order_acquire);
   ErrorRecord* error = nullptr;
@@ -253,6 +211,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   DeviceLane* on = nullptr;
   bool graph_may_suit = false;
   try {
+    HavePoints(op);
     bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane;
     if (in_run && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {  // the chain goes on as another run
       EndDispatch(*worker->last_lane);
@@ -270,7 +229,10 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
       for (OpRecord* member = op->chain()->first; member;
            member = member->extra.more_behind ? member->extra.next : nullptr)
-        if (member->extra.device == op->extra.device) AddWaitPoints(member, &wait_for);
+        if (member->extra.device == op->extra.device) {
+          AddWaitPoints(member, &wait_for);
+          HavePoints(member);
+        }
     for (uint32_t m = wait_for.lanes; m; m &= m - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctz(m));
       if (lane(i).device == &device) continue;
@@ -426,7 +388,11 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     if (at != points.reads.end()) {
       at->seq = seq;
     } else {
-      points.reads.push_back({seq, on.id});
+      try {
+        points.reads.push_back({seq, on.id});
+      } catch (const std::bad_alloc&) {  // whoever reads next waits for us, as for a write: we are behind the last one
+        points.write = {seq, on.id};
+      }
     }
   });
   // Partner: FailIssued. Either it finds this op among the issued ones, or we see here that something was lost.
@@ -461,40 +427,6 @@ void Devices::WakeRetirement(DeviceLane& on, uint64_t seq) {
   uint32_t asleep = kAsleep;
   if (pace_.load(std::memory_order_relaxed) == kAsleep && pace_.compare_exchange_strong(asleep, kDozing))
     FutexWake(pace_, 1);
-}
-
-void Devices::Record(DeviceLane& on, uint64_t seq) {
-  DeviceStatus status;
-  {
-    MutexLock lock(on.mu);
-    status = HaveRecord(on, seq);
-  }
-  if (!status.ok()) Lose(*on.device, status);
-}
-
-void Devices::EndDispatch(DeviceLane& on) {
-  DeviceStatus status;
-  {
-    MutexLock lock(on.mu);
-    on.in_run = false;
-    if (IsDue(on)) status = RecordLocked(on);
-  }
-  if (!status.ok()) Lose(*on.device, status);
-}
-
-// Whether the end of a chain gets a record: because somebody needs it, or because enough ops have none.
-bool Devices::IsDue(const DeviceLane& on) {
-  const uint64_t recorded = std::max(on.retired.load(std::memory_order_relaxed), on.records.newest());
-  const uint64_t open = on.issued.load(std::memory_order_relaxed) - recorded;
-  return open != 0 && (on.wanted || on.use >= DeviceLane::Use::kCopies || open >= tuning::kOpsARecord);
-}
-
-// The issuer has run out of ops. A record delays nobody now, and whoever comes later waits for no more than he needs.
-void Devices::NoteIdle(Worker& worker) {
-  for (uint32_t m = std::exchange(worker.lanes, 0); m; m &= m - 1) {
-    DeviceLane& on = lane(static_cast<uint32_t>(__builtin_ctz(m)));
-    Record(on, on.issued.load(std::memory_order_relaxed));
-  }
 }
 
 }  // namespace engine::detail

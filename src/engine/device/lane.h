@@ -81,6 +81,9 @@ struct DeviceLane {
     bool Asked() const { return !asked || asked->load(); }
   };
   std::vector<Awaiting> awaiting GUARDED_BY(mu);
+  // Parked ops for which `awaiting` got no memory, linked by extra.next. They start whenever something retires, and look
+  // again.
+  OpRecord* awaiting_any GUARDED_BY(mu) = nullptr;
   bool in_run GUARDED_BY(mu) =
       false;  // the issuer is in the middle of a chain, and will record at its end if that is wanted
   // In such a chain: a graph has launched all of it, so no body of the user's can delay its end.
@@ -100,7 +103,7 @@ struct DeviceLane {
       GUARDED_BY(mu);  // why the lane's channel has failed; an op that is issued later fails with it, too
   // What bodies keep with the lane, such as handles of libraries: made on first use, found by their keys.
   std::vector<std::pair<const void*, std::shared_ptr<void>>> locals GUARDED_BY(mu);
-  std::vector<Event> spare_events GUARDED_BY(mu);  // events whose records have retired
+  std::vector<Event> spare_events GUARDED_BY(mu);  // events whose records have retired; has room for all of them
 
   bool Retired(uint64_t seq) const { return retired.load(std::memory_order_acquire) >= seq; }
 };

@@ -1,6 +1,7 @@
 // LaneRecords: the events recorded on a lane and not known to be reached, by the number that each covers.
 //
-// A ring that grows to the most that ever stood in it, so that recording allocates nothing afterwards.
+// A ring that grows to the most that ever stood in it, so that recording allocates nothing afterwards. Grow makes room; PushBack
+// and Extend need no memory.
 //
 // Threads:   none of its own; the lane's mu. Order: numbers ascend. Errors: none.
 #pragma once
@@ -28,13 +29,21 @@ class LaneRecords {
   const LaneRecord& front() const { return At(0); }
   const LaneRecord& back() const { return At(size_ - 1); }
   uint64_t newest() const { return empty() ? 0 : back().seq; }
-  void PushBack(const LaneRecord& record) {
-    if (size_ == ring_.size()) {
-      std::rotate(ring_.begin(), ring_.begin() + static_cast<ptrdiff_t>(first_), ring_.end());
-      first_ = 0;
-      ring_.resize(std::max<size_t>(8, 2 * ring_.size()));
-    }
-    ring_[(first_ + size_++) & (ring_.size() - 1)] = record;
+  bool full() const { return size_ == ring_.size(); }
+  size_t most() const { return ring_.size(); }
+  // May throw bad_alloc; then nothing has changed.
+  void Grow() {
+    std::vector<LaneRecord> more(std::max<size_t>(8, 2 * ring_.size()));
+    for (size_t i = 0; i < size_; ++i) more[i] = At(i);
+    ring_.swap(more);
+    first_ = 0;
+  }
+  void PushBack(const LaneRecord& record) { ring_[(first_ + size_++) & (ring_.size() - 1)] = record; }
+  // The newest event was recorded anew.
+  void Extend(uint64_t seq, const LaneClock& clock) {
+    LaneRecord& newest = ring_[(first_ + size_ - 1) & (ring_.size() - 1)];
+    newest.seq = seq;
+    newest.clock = clock;
   }
   void PopFront() {
     first_ = (first_ + 1) & (ring_.size() - 1);

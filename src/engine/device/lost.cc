@@ -37,9 +37,14 @@ std::string Devices::DescribeIssued(const DeviceState& state) {
 void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
   if (why.of_capture()) return;  // another thread's capture was in the way; the next poll records what is missing
   using Loss = DeviceState::Loss;
-  const std::string text = "device " + std::to_string(state.index) + " (" + state.device->info().kind +
-                           ") was lost: " + why.text() + "; " + DescribeIssued(state);
-  auto cause = std::make_exception_ptr(DeviceError(DeviceStatus::Fail(why.code(), true, why.native_code(), text)));
+  std::exception_ptr cause;
+  try {
+    const std::string text = "device " + std::to_string(state.index) + " (" + state.device->info().kind +
+                             ") was lost: " + why.text() + "; " + DescribeIssued(state);
+    cause = std::make_exception_ptr(DeviceError(DeviceStatus::Fail(why.code(), true, why.native_code(), text)));
+  } catch (...) {  // there is no memory to say more
+    cause = std::current_exception();
+  }
   ErrorRecord* error = ErrorRecord::NewRoot("", {}, cause);
   {
     MutexLock lock(lost_mu_);
@@ -119,7 +124,8 @@ void Devices::PassLostToVars(OpRecord* op) {
           points->write.seq == write.seq && points->write.lane == write.lane;  // else another reader was first
       if (first) {
         points->write = {};
-        core_.SetPoison(var, error);
+        // An error that is there already stays: other readers may be looking at it.
+        if (!var->completer.poison.load(std::memory_order_relaxed)) core_.SetPoison(var, error);
       }
     }
     error->Release();

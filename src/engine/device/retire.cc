@@ -47,12 +47,18 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
     const auto* const asked =
         KindOf(op).asked_for ? KindOf(op).asked_for(op) : nullptr;  // mutant: run_nobody_waits_for
-    on.awaiting.push_back({seq, op, asked});
+    bool listed = true;
+    try {
+      on.awaiting.push_back({seq, op, asked});
+    } catch (const std::bad_alloc&) {
+      listed = false;
+      op->extra.next = std::exchange(on.awaiting_any, op);
+    }
     // seq_cst, after the op is in the list. Partner: Ask sets the word first, and then has the retirement thread look
     // at the list.
-    if (!on.awaiting.back().Asked()) return true;
+    if (listed && !on.awaiting.back().Asked()) return true;
     recorded = HaveRecord(on, seq);
-    if (asked) {  // counted by Ask
+    if (listed && asked) {  // counted by Ask
       attention_.store(true);
     } else {
       host_waits_.fetch_add(1, std::memory_order_relaxed);
@@ -189,6 +195,11 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
       ProductionEnv::AddReady(started, w.op);
       return true;
     });
+    while (OpRecord* op = on.awaiting_any) {
+      on.awaiting_any = op->extra.next;
+      ++ended;
+      ProductionEnv::AddReady(started, op);
+    }
     awaiting_.fetch_sub(ended, std::memory_order_relaxed);
   }
   Pass pass{&slot};
@@ -222,7 +233,7 @@ Devices::Polled Devices::PollLost(DeviceLane& on, DeviceState::Loss loss) {
     const DeviceStatus empty = on.device->device->Query(on.stream);
     if (!empty.ok() && (!empty.failed() || empty.of_capture())) {
       MutexLock lock(on.mu);
-      const bool asked = std::ranges::any_of(on.awaiting, &DeviceLane::Awaiting::Asked);
+      const bool asked = on.awaiting_any || std::ranges::any_of(on.awaiting, &DeviceLane::Awaiting::Asked);
       return core_.HostWaits() || asked ? Polled::kAwaited : Polled::kWatched;
     }
     if (empty.failed()) on.device->loss.store(DeviceState::Loss::kGone, std::memory_order_release);
@@ -252,6 +263,10 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
       if (!w.Asked()) continue;
       oldest = asked ? std::min(oldest, w.seq) : w.seq;
       newest = asked ? std::max(newest, w.seq) : w.seq;
+      asked = true;
+    }
+    if (on.awaiting_any) {
+      newest = issued;
       asked = true;
     }
     awaited |= asked;

@@ -233,7 +233,7 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
   run->ready = RankQueue(reinterpret_cast<uint64_t*>(part()), static_cast<uint32_t>(by_urgency.size()));
   run->owner = this;
   run->core = core;
-  run->done = EngineCore::AdoptVar(core->NewVar(options.name.c_str()));
+  run->done = NewDone();
   run->lanes.resize(tickets);
   run->behind.resize(tickets);
   run->graphs.resize(tickets);
@@ -251,13 +251,29 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
 // The place that a thread looks at first. Slots are cache lines apart, so their addresses tell threads apart.
 static size_t FirstPlace(EngineCore& core) { return reinterpret_cast<uintptr_t>(&core.Slot()) / sizeof(ThreadSlot); }
 
+Var PlanCore::NewDone() { return EngineCore::AdoptVar(core->NewVar(options.name.c_str())); }
+
+// For a frame whose last run failed.
+void PlanCore::MakeDone(RunState& run) {
+  try {
+    run.done = NewDone();
+  } catch (...) {
+    ReturnFrame(&run);
+    throw;
+  }
+}
+
 RunState* PlanCore::TakeFrame() {
   const size_t first = FirstPlace(*core);
   for (Places* at = &places; at; at = at->more.load(std::memory_order_acquire)) {
     for (size_t i = 0; i < at->place.size(); ++i) {
       std::atomic<RunState*>& place = at->place[(first + i) % at->place.size()].frame;
       if (!place.load(std::memory_order_relaxed)) continue;
-      if (RunState* run = place.exchange(nullptr, std::memory_order_acquire)) return run;
+      RunState* const run = place.exchange(nullptr, std::memory_order_acquire);
+      if (!run) continue;
+      if (!run->done) [[unlikely]]
+        MakeDone(*run);
+      return run;
     }
   }
   if (has_device) core->devices().AskOwners();  // runs may be over that nobody has waited for: their frames come back

@@ -71,7 +71,7 @@ struct RunState {
   PlanCore* owner = nullptr;
   EngineCore* core = nullptr;
   OpRecord* op = nullptr;
-  Var done;                              // the run writes it when it ends; the handle waits for it
+  Var done;  // the run writes it when it ends; the handle waits for it. A failed run takes it along: then null
   std::vector<Var> lanes;                // by ticket of a device task: the Var that orders the task's nodes
   std::vector<std::vector<Var>> behind;  // by ticket of a device task: the lanes of the device tasks before it
   std::vector<KeptGraph> graphs;         // by ticket of a device task: that of an earlier run. Written by the issuer
@@ -146,6 +146,8 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   RunState* TakeFrame();
   void ReturnFrame(RunState* run);  // the frame is again as TakeFrame returns it
   std::unique_ptr<RunState> NewFrame();
+  Var NewDone();
+  void MakeDone(RunState& run);
   void FindHostFirst();
   void FindSegments();
   void NoteTaskNanos(int64_t mean) const;

@@ -285,8 +285,10 @@ void Runs::ReportToModel(RunState& run) {
 void Runs::Drop(RunState& run) {
   if (run.refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::shared_ptr<PlanCore> plan = std::move(run.plan);
-  VarCore* done = run.done.core();
-  if (done->completer.poison.load(std::memory_order_relaxed)) core_.SetPoison(done, nullptr);
+  // Ops that were pushed behind the run may still look at its error. So the Var goes, behind them, and the frame gets
+  // another one (TakeFrame).
+  if (run.done.core()->completer.poison.load(std::memory_order_relaxed)) [[unlikely]]
+    run.done = Var();  // mutant: error_of_a_dropped_run
   if (!plan->options.static_alloc)
     for (const uint32_t v : plan->left_over) run.values[v].Reset();
   plan->ReturnFrame(&run);

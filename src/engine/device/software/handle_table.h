@@ -22,8 +22,10 @@ class HandleTable {
 
   void* Add(std::unique_ptr<T> value) {
     if (free_.empty()) {
-      free_.push_back(static_cast<uint32_t>(slots_.size()));
+      // First, so that neither this nor Remove can fail half-way.
+      if (free_.capacity() <= slots_.size()) free_.reserve(2 * slots_.size() + 8);
       slots_.push_back({nullptr, first_use_});
+      free_.push_back(static_cast<uint32_t>(slots_.size() - 1));
     }
     const uint32_t at = free_.back();
     free_.pop_back();

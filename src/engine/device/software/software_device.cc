@@ -286,7 +286,12 @@ void SoftwareDeviceImpl::Order(Lane* lane, const Marker& behind, uint64_t event)
 
 void SoftwareDeviceImpl::Push(Lane* lane, Command command) {
   ++lane->issued;
-  executor_->Push(lane, std::move(command));
+  try {
+    executor_->Push(lane, std::move(command));
+  } catch (...) {  // it is not there, so nobody may wait for it
+    --lane->issued;
+    throw;
+  }
 }
 
 void SoftwareDeviceImpl::Run(Lane* lane, std::shared_ptr<const SoftwareKernel> work, Nanoseconds gap, bool copy) {
