@@ -41,6 +41,7 @@ DropIn::DropIn(bool naive)
   for (int i = 1; i <= kDevicePools; ++i) devices_.push_back(PoolOr(engine_, DevicePool(i)));
   if (naive_ && engine_.policy() != ::engine::Policy::kNaive) engine_.SetPolicy(::engine::Policy::kNaive);
   if (engine_.workers() > 1) AskForSingleOps();
+  KeepFreedMemory();
   ForkWith(*this);
 }
 

@@ -1,5 +1,7 @@
 #include "options.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -9,6 +11,8 @@
 namespace engine_mxnet {
 namespace {
 
+constexpr int kMappedFrom = 32 << 20;  // bytes: the most that glibc allows; larger blocks go back to the system
+constexpr int kMostKept = 256 << 20;   // bytes at the top of a heap
 constexpr const char* kDefaultType = "ThreadedEnginePerDevice";
 
 int ThreadsFromEnv(const char* variable, int otherwise) {
@@ -31,6 +35,13 @@ std::string DevicePool(int device_id) { return "mxnet_cpu" + std::to_string(devi
 void AskForSingleOps() {
   for (const char* variable : {"MXNET_EXEC_BULK_EXEC_TRAIN", "MXNET_EXEC_BULK_EXEC_INFERENCE"})
     setenv(variable, "0", 0);
+}
+
+void KeepFreedMemory() {
+  for (const char* variable : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"})
+    if (std::getenv(variable)) return;
+  mallopt(M_MMAP_THRESHOLD, kMappedFrom);
+  mallopt(M_TRIM_THRESHOLD, kMostKept);
 }
 
 ::engine::Policy PolicyOfEngineType() {

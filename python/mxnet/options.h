@@ -4,6 +4,8 @@
 //   MXNET_CPU_PRIORITY_NTHREADS   threads for prioritized ops (4)
 //   MXNET_ENGINE_TYPE             ThreadedEnginePerDevice, ThreadedEngine, NaiveEngine; with ours also inline
 //
+//   MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES
+//                                 one that is set: malloc gives memory back to the system as it says
 //   MXNET_EXEC_BULK_EXEC_TRAIN, MXNET_EXEC_BULK_EXEC_INFERENCE
 //                                 whether MXNet makes one op of 15 of a graph (MXNet's default: yes; with ours only for one worker)
 //
@@ -31,6 +33,12 @@ void AddPools(::engine::EngineOptions& options);
 // worker, although branches are independent. For engines of several workers: with one, a net of tiny ops in a row takes a tenth
 // more of the processor so.
 void AskForSingleOps();
+
+// Keeps the memory that arrays give back for the next ones, unless the program's environment says what malloc does. MXNet frees and
+// allocates a step's arrays anew in each step; if the top of a worker's heap is free in between, the C library hands it to the
+// system, and the next step has a page fault for each 4 KiB (a step of an LSTM took 1.4 times as long). This changes malloc for
+// the whole process.
+void KeepFreedMemory();
 
 // The policy that MXNET_ENGINE_TYPE stands for. Of `inline` MXNet knows nothing: it is told its own default instead.
 ::engine::Policy PolicyOfEngineType();

@@ -1,5 +1,7 @@
-// What a push of MXNet's costs the heap: nothing beyond what the engine's caches keep. A binary of its own, because it replaces
-// malloc.
+// What MXNet's programs cost the heap: a push nothing beyond what the engine's caches keep, and the arrays of a step no pages that
+// an earlier step's had. A binary of its own, because it replaces malloc.
+#include <sys/resource.h>
+
 #include <array>
 #include <atomic>
 
@@ -65,6 +67,39 @@ TEST_P(CountersTest, VarMadeAndDeletedAllocatesItselfOnly) {
   if (engine::test::kSanitized) GTEST_SKIP() << "the sanitizer allocates by itself";
   const double of_one = PerPush(*eng_, [&](int) { eng_->DeleteVariable(Body(), {}, eng_->NewVariable()); });
   EXPECT_LT(of_one, 1.01);
+}
+
+long PageFaults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+// A step allocates arrays of 25 pages on a worker and frees them all, so that the top of that worker's heap is free at its end.
+TEST_P(CountersTest, AStepsArraysHaveThePagesOfTheStepBefore) {
+  if (engine::test::kSanitized) GTEST_SKIP() << "the sanitizer has a heap of its own";
+  constexpr int kSteps = 10, kArrays = 64, kBytes = 100 << 10;
+  constexpr long kPages = long{kSteps} * kArrays * kBytes / 4096;
+  std::vector<std::unique_ptr<char[]>> arrays;
+  const abi::Vars all{NewVar()};
+  const auto step = [&](int n) {
+    const auto make = [&, n](abi::RunContext) {
+      for (int i = 0; i < n; ++i) arrays.push_back(std::make_unique<char[]>(kBytes));
+    };
+    Sync(*eng_, make, {}, all);
+    Sync(
+        *eng_, [&](abi::RunContext) { arrays.clear(); }, {}, all);
+  };
+  step(kArrays / 4);  // so that what the thread itself allocates first does not lie above all arrays
+  eng_->WaitForAll();
+  long least = kPages;
+  for (int attempt = 0; attempt < 6; ++attempt) {  // the first use of a worker's heap has faults
+    const long before = PageFaults();
+    for (int i = 0; i < kSteps; ++i) step(kArrays);
+    eng_->WaitForAll();
+    least = std::min(least, PageFaults() - before);
+  }
+  EXPECT_LT(least, kPages / 4);
 }
 
 }  // namespace

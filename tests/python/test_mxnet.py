@@ -136,9 +136,11 @@ def test_policies_govern_mxnets_ops(run):
     run("""
 import mxnet as mx
 a = mx.nd.ones((4, 4)); mx.nd.waitall()
-with engine.policy("naive"), engine.trace() as trace:
+engine.set_policy("naive")
+with engine.trace() as trace:
     b = mx.nd.dot(a, a)
 assert [e.lane for e in trace.events if e.name == "dot"] == ["caller"], trace.events
+engine.set_policy("threaded")
 with engine.trace() as trace:
     mx.nd.dot(a, a).wait_to_read()
 assert [e.lane for e in trace.events if e.name == "dot"] == ["cpu/0"], trace.events
