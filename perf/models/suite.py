@@ -20,7 +20,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -226,15 +226,15 @@ class Suite:
                     for metric in ("p50_us", "p99_us"):
                         self.compared(f"serve_{clients}", model, told, metric, "eager")
 
-    def run(self) -> None:
+    def run(self, save: Callable[[], None]) -> None:
+        """All groups of all models that are wanted. ``save`` is called after each, so that a run that is cut short leaves
+        what it has."""
         (self.args.build / "perf-models").mkdir(exist_ok=True, parents=True)
         for model in CASES:
-            if self.wanted("input", model):
-                self.input(model)
-            if self.wanted("step", model):
-                self.step(model)
-            if self.wanted("serve", model):
-                self.serve(model)
+            for name, group in (("input", self.input), ("step", self.step), ("serve", self.serve)):
+                if self.wanted(name, model):
+                    group(model)
+                    save()
 
 
 def _median(told: dict[str, list[dict]], name: str, metric: str) -> float:
@@ -255,9 +255,12 @@ def main() -> int:
     header = machine.header(args.build, HERE, 2, suite.rounds)
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
     begin = time.monotonic()
-    suite.run()
-    if args.json:
-        args.json.write_text(json.dumps({"header": header, "rows": suite.rows}, indent=1) + "\n")
+
+    def save() -> None:
+        if args.json:
+            args.json.write_text(json.dumps({"header": header, "rows": suite.rows}, indent=1) + "\n")
+
+    suite.run(save)
     print(f"models: {len(suite.rows)} rows in {time.monotonic() - begin:.0f} s, {suite.wrong} wrong")
     return 1 if suite.wrong else 0
 

@@ -50,6 +50,7 @@ def block(step, threads: int, count: int) -> float:
 
 
 def measure(case: str, args: argparse.Namespace) -> dict:
+    torch._dynamo.reset()  # it stops compiling a function after eight kinds of arguments, and each model is some
     made, losses = {}, {}
     for name in args.peers or torch_steps.CONTENDERS:
         if "inductor" in name and (case in NO_INDUCTOR or args.quick and case not in QUICK_INDUCTOR and not args.peers):
