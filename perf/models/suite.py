@@ -13,12 +13,14 @@ The exit status is 1 if losses of two ways to feed a model differ, or if SmartSt
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -100,33 +102,39 @@ class Suite:
         groups, models = chosen & {"input", "step", "serve"}, chosen & set(CASES)
         return (not groups or names[0] in groups) and (not models or names[1] in models)
 
-    def rounds_of(self, case: str, contenders: tuple[str, ...], fixed: int = 0,
-                  losses: dict[str, list[float]] | None = None) -> dict[str, list[dict]]:  # fmt: skip
-        """The answers of all contenders, round by round; those that cannot are named and left out. ``losses`` gets those
-        of each contender's first steps."""
-        runners, told = {name: self.runner(name) for name in contenders}, {}
+    @contextlib.contextmanager
+    def started(self, contenders: tuple[str, ...]) -> Iterator[dict[str, Runner]]:
+        """A process of each contender, for as many cases of one model as there are: what it compiles, it compiles once."""
+        runners = {name: self.runner(name) for name in contenders}
         try:
-            count, slowest = fixed, 0.0
-            for name, runner in runners.items():  # starts, warms
-                if losses is not None:
-                    losses[name] = runner.ask(case.replace("input", "losses"), EQUAL, TIMEOUT).get("losses", [])
-                first = runner.ask(case, fixed or 2, TIMEOUT)
-                if "skip" in first:
-                    self.rows.append({"suite": "models", "case": case, "peer_name": name, "skip": first["skip"]})
-                    print(f"  {name:20} left out: {first['skip']}", flush=True)
-                    runner.close()
-                    continue
-                told[name] = []
-                slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
-            count = fixed or max(3, int(self.seconds / max(1e-4, slowest)))
-            for turn in range(self.rounds if told else 0):
-                order = list(told)
-                for name in order[turn % len(order) :] + order[: turn % len(order)]:
-                    told[name].append(runners[name].ask(case, count, TIMEOUT))
-            self.n = count
+            yield runners
         finally:
             for runner in runners.values():
                 runner.close()
+
+    def rounds_of(self, case: str, runners: dict[str, Runner], fixed: int = 0,
+                  losses: dict[str, list[float]] | None = None) -> dict[str, list[dict]]:  # fmt: skip
+        """The answers of all contenders, round by round; those that cannot are named and left out. ``losses`` gets those
+        of each contender's first steps."""
+        told: dict[str, list[dict]] = {}
+        slowest = 0.0
+        for name, runner in list(runners.items()):  # starts, warms
+            if losses is not None:
+                losses[name] = runner.ask(case.replace("input", "losses"), EQUAL, TIMEOUT).get("losses", [])
+            first = runner.ask(case, fixed or 2, TIMEOUT)
+            if "skip" in first:
+                self.rows.append({"suite": "models", "case": case, "peer_name": name, "skip": first["skip"]})
+                print(f"  {name:20} left out: {first['skip']}", flush=True)
+                runners.pop(name).close()
+                continue
+            told[name] = []
+            slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
+        count = fixed or max(3, int(self.seconds / max(1e-4, slowest)))
+        for turn in range(self.rounds if told else 0):
+            order = list(told)
+            for name in order[turn % len(order) :] + order[: turn % len(order)]:
+                told[name].append(runners[name].ask(case, count, TIMEOUT))
+        self.n = count
         return {name: answers for name, answers in told.items() if not any("skip" in answer for answer in answers)}
 
     def compared(
@@ -153,7 +161,8 @@ class Suite:
     def input(self, model: str) -> None:
         print(f"input / {model}, batches of {CASES[model].batch}: us a step", flush=True)
         losses: dict[str, list[float]] = {}
-        told = self.rounds_of(f"input_{model}", INPUTS, losses=losses)
+        with self.started(INPUTS) as runners:
+            told = self.rounds_of(f"input_{model}", runners, losses=losses)
         if "plain" not in told:
             return
         self.equal(model, losses)
@@ -200,7 +209,8 @@ class Suite:
 
     def step(self, model: str) -> None:
         print(f"step / {model}, batches of {CASES[model].batch}, SGD: us a step", flush=True)
-        told = self.rounds_of(f"step_{model}", STEPS)
+        with self.started(STEPS) as runners:
+            told = self.rounds_of(f"step_{model}", runners)
         eager = [name for name in ("eager", "eager 2") if name in told]
         if eager:
             self.compared(
@@ -208,22 +218,23 @@ class Suite:
             )
 
     def serve(self, model: str) -> None:
-        for clients in (1, 8, 32) if self.args.quick else (1, 2, 4, 8, 16, 32):
-            print(f"serve / {model}, {clients} clients: us a request, p50, then p99", flush=True)
-            told = self.rounds_of(f"serve_{model}_{clients}", SERVERS, max(10, 200 // clients))
-            if "eager" in told:
-                for metric in ("p50_us", "p99_us"):
-                    self.compared(f"serve_{clients}", model, told, metric, "eager")
+        with self.started(SERVERS) as runners:
+            for clients in (1, 8, 32) if self.args.quick else (1, 2, 4, 8, 16, 32):
+                print(f"serve / {model}, {clients} clients: us a request, p50, then p99", flush=True)
+                told = self.rounds_of(f"serve_{model}_{clients}", runners, max(10, 200 // clients))
+                if "eager" in told:
+                    for metric in ("p50_us", "p99_us"):
+                        self.compared(f"serve_{clients}", model, told, metric, "eager")
 
-    def run(self) -> None:
+    def run(self, save: Callable[[], None]) -> None:
+        """All groups of all models that are wanted. ``save`` is called after each, so that a run that is cut short leaves
+        what it has."""
         (self.args.build / "perf-models").mkdir(exist_ok=True, parents=True)
         for model in CASES:
-            if self.wanted("input", model):
-                self.input(model)
-            if self.wanted("step", model):
-                self.step(model)
-            if self.wanted("serve", model):
-                self.serve(model)
+            for name, group in (("input", self.input), ("step", self.step), ("serve", self.serve)):
+                if self.wanted(name, model):
+                    group(model)
+                    save()
 
 
 def _median(told: dict[str, list[dict]], name: str, metric: str) -> float:
@@ -244,9 +255,12 @@ def main() -> int:
     header = machine.header(args.build, HERE, 2, suite.rounds)
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
     begin = time.monotonic()
-    suite.run()
-    if args.json:
-        args.json.write_text(json.dumps({"header": header, "rows": suite.rows}, indent=1) + "\n")
+
+    def save() -> None:
+        if args.json:
+            args.json.write_text(json.dumps({"header": header, "rows": suite.rows}, indent=1) + "\n")
+
+    suite.run(save)
     print(f"models: {len(suite.rows)} rows in {time.monotonic() - begin:.0f} s, {suite.wrong} wrong")
     return 1 if suite.wrong else 0
 

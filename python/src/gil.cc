@@ -26,7 +26,7 @@ std::atomic<int> helpers{0};            // how many threads have an Away
 thread_local int without_gil_here = 0;  // how often this thread is (nested: a wait that runs ops that wait)
 std::atomic<unsigned long> main_thread{0};
 
-// The thread state that PythonScope made for a thread of the engine. It is deleted when the thread ends. That is before
+// The thread state that KnowThread made for a thread of the engine. It is deleted when the thread ends. That is before
 // the interpreter ends, because engines are shut down at exit.
 struct OwnedThreadState {
   PyThreadState* state = nullptr;
@@ -68,6 +68,10 @@ bool HasGil() noexcept {
   PyThreadState* const here = _PyThreadState_UncheckedGet();
 #endif
   return here && here == PyGILState_GetThisThreadState();
+}
+
+void KnowThread() {
+  if (!owned.state && !PyGILState_GetThisThreadState()) owned.state = NewThreadState();
 }
 
 PyRef PyRef::Borrow(PyObject* object) noexcept {
@@ -145,13 +149,8 @@ void DropDeferred() noexcept {
 PythonScope::PythonScope() : exit_(Exit::kNothing) {
   if (Leaving()) throw engine::ShutdownError("the Python interpreter is exiting");
   if (HasGil()) return;  // a body inside a call that kept the GIL
+  KnowThread();
   if (owned.state) {
-    PyEval_RestoreThread(owned.state);
-    exit_ = Exit::kSave;
-    return;
-  }
-  if (!PyGILState_GetThisThreadState()) {
-    owned.state = NewThreadState();
     PyEval_RestoreThread(owned.state);
     exit_ = Exit::kSave;
     return;

@@ -51,8 +51,8 @@ using SharedPyRef = std::shared_ptr<const PyRef>;  // for code in C++ that copie
 // Drops the references in the queue. GIL held; this may run any Python code.
 void DropDeferred() noexcept;
 
-// PythonScope: while it lives, this thread holds the GIL. The first one on a thread of the engine makes a thread state
-// that stays until the thread ends, so that threading.local and context variables last, and entering stays cheap.
+// PythonScope: while it lives, this thread holds the GIL. A thread of the engine keeps its thread state (KnowThread), so
+// that threading.local and context variables last, and entering stays cheap.
 // Throws engine::ShutdownError once the interpreter is ending.
 class PythonScope {
  public:
@@ -106,7 +106,11 @@ void Leave();
 bool Leaving() noexcept;
 // Called in a fork's child, where only the calling thread is left.
 void AfterForkInChild() noexcept;
-// Ends what PythonScope keeps for the calling thread, which Python did not make, before the thread ends. GIL not held.
+// Makes the calling thread's state in the interpreter, unless it has one; it lasts until the thread ends. This is the only
+// way in which threads of the engine get one, because forks must wait for it. The GIL is not needed. The interpreter is
+// not leaving.
+void KnowThread();
+// Ends what KnowThread keeps for the calling thread, which Python did not make, before the thread ends. GIL not held.
 void ForgetThread();
 // Python runs signal handlers on the main thread only.
 void SetMainThread(unsigned long ident) noexcept;

@@ -39,7 +39,13 @@ struct NativeNode {
 // As EngineTable in python/engine/torch/adapter/module.cc.
 struct NativeTable {
   int32_t (*run)(const void* plan, void* frame, const char* policy, void* times);
+  void (*know_thread)();
 };
+
+// Before a thread's first node: from then on whatever takes the GIL on it, torch's own code too, finds a thread state.
+void KnowNodeThread() noexcept {
+  if (!Leaving()) KnowThread();
+}
 
 int32_t Run(const void* plan, void* frame, const char* policy, void* times) {
   const auto& of = *static_cast<const engine::Plan*>(plan);
@@ -61,7 +67,7 @@ int32_t Run(const void* plan, void* frame, const char* policy, void* times) {
   }
 }
 
-constexpr NativeTable kTable{&Run};
+constexpr NativeTable kTable{&Run, &KnowNodeThread};
 
 uint32_t AddNative(engine::Graph& graph, uintptr_t function, uint64_t number, uint32_t frame, const std::string& name,
                    const std::string& file, uint32_t line) {

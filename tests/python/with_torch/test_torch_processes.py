@@ -49,6 +49,31 @@ def test_a_forked_child_trains_on():
     assert out.split() == ["0"]
 
 
+def test_a_worker_keeps_what_python_keeps_for_a_thread(forced):
+    """threading.local ends with the thread's state, so a state that is made anew for each call has lost it. Such a state
+    would also be made where no fork waits for it: CPython 3.11 hangs a child whose parent was making one."""
+    forced("workers")
+    kept, caller = threading.local(), threading.get_ident()
+    found: dict[int, list[int]] = {}  # by worker: how many calls it knew of, call by call
+
+    @torch.library.custom_op("engine_test::keeps", mutates_args=())
+    def keeps(x: torch.Tensor) -> torch.Tensor:
+        if threading.get_ident() != caller:
+            kept.calls = getattr(kept, "calls", 0) + 1
+            found.setdefault(threading.get_ident(), []).append(kept.calls)
+        return x.clone()
+
+    keeps.register_fake(torch.empty_like)
+    ours = compiled(lambda x: sum(keeps(x + i) for i in range(16)))
+    with torch.no_grad():
+        for _ in range(1000):
+            ours(torch.ones(2, 4))
+            if any(len(calls) > 4 for calls in found.values()):
+                break
+    for calls in found.values():
+        assert calls == list(range(1, len(calls) + 1))
+
+
 def test_loaders_that_fork_work_beside_a_step():
     out = program("""
         data = torch.utils.data.TensorDataset(torch.randn(16, 8))

@@ -8,11 +8,13 @@
 namespace engine_torch {
 namespace {
 
-// The engine's half, as in python/src/native.h.
+// The engine's half: NativeTable in python/src/native.cc.
 struct EngineTable {
   // Runs the plan and waits; the calling thread takes part. GIL held, given up inside. 0: it ended, and a frame knows
   // whether nodes failed; -1: the engine refused, and a Python exception is set.
   int32_t (*run)(const void* plan, void* frame, const char* policy, void* times);
+  // Before a thread's first node: makes the thread's state in the interpreter, which lasts until the thread ends.
+  void (*know_thread)();
 };
 const EngineTable* engine_table = nullptr;
 
@@ -126,6 +128,7 @@ PyObject* NewProgram(PyObject*, PyObject* spec) {
 PyObject* Connect(PyObject*, PyObject* address) {
   engine_table = static_cast<const EngineTable*>(PyLong_AsVoidPtr(address));
   if (PyErr_Occurred()) return nullptr;
+  know_thread = engine_table->know_thread;
   Py_RETURN_NONE;
 }
 

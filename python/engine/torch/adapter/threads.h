@@ -2,6 +2,8 @@
 //
 // In a run with workers every thread of it uses one: OpenMP makes a team for each thread that asks for one, and teams
 // fight for the processors. The caller gets back what it had when the run has ended.
+//
+// Each thread also gets its state in the Python interpreter from the engine, before its first node.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -37,12 +39,19 @@ inline void SetDenormals([[maybe_unused]] unsigned bits) {
 inline thread_local bool is_caller = false;  // this thread is inside Run, which has set what it needs
 inline thread_local int nodes_inside = 0;
 
-// A thread's first own node. MKL ignores what is set before the thread has asked torch for its number of threads.
+// The engine's function that gives the calling thread its state in the interpreter (`know_thread` of EngineTable).
+// PyGILState_Ensure would make one as well, and so would torch when a tensor dies that Python has seen; but CPython 3.11
+// makes it under a lock that a fork's child takes, and only the engine's forks wait for that.
+inline void (*know_thread)() = nullptr;
+
+// Before each node. A thread's first one prepares the thread. MKL ignores what is set before the thread has asked torch for
+// its number of threads.
 inline void EnterNode(unsigned denormals) {
   thread_local bool prepared = false;
   if (is_caller) return;
   if (!prepared) {
     prepared = true;
+    know_thread();
     at::get_num_threads();
     omp_set_num_threads(1);
     SetMklThreads(1);
