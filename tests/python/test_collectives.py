@@ -231,7 +231,7 @@ def test_ranks_that_do_not_fit_together_are_named(eng, case):
 def test_a_fault_fails_what_needs_the_collective_and_nothing_else(eng, fault):
     id = engine.comm.communicator_id("software")
     engine.testing.plant_loopback_fault(id, 1, 2, fault)
-    comms = [engine.comm.Communicator(id, r, 2, r, name="data", timeout=0.005, engine=eng) for r in range(2)]
+    comms = [engine.comm.Communicator(id, r, 2, r, name="data", timeout=1.0, engine=eng) for r in range(2)]
     x = [on(r, np.ones(2), eng) for r in range(2)]
     y = [on(r, np.ones(2), eng) for r in range(2)]
     apart = on(0, np.ones(2), eng)
