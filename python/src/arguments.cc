@@ -56,7 +56,7 @@ PartKind KindOf(PyObject* object) {
 
 }  // namespace
 
-// Adds the Values in `object`; they are borrowed from it. Whether there are any.
+// Adds the Values in `object`. Whether there are any.
 bool Collect(PyObject* object, Found* found) {
   switch (KindOf(object)) {
     case PartKind::kPlain: return false;
@@ -88,7 +88,9 @@ bool Collect(PyObject* object, Found* found) {
   nb::object more = nb::steal(PyObject_CallOneArg(found_in, object));
   if (!more.is_valid()) throw nb::python_error();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(more.ptr()); ++i) found->push_back(PyList_GET_ITEM(more.ptr(), i));
-  return PyList_GET_SIZE(more.ptr()) > 0;
+  const bool any = PyList_GET_SIZE(more.ptr()) > 0;
+  if (any) found->made.push_back(std::move(more));  // a container may make its items anew each time that it is asked
+  return any;
 }
 
 namespace {

@@ -1,7 +1,7 @@
 // Arguments: finds the Values among the arguments of an op, in containers too, and puts data in their places.
 //
 // Threads:   the GIL is held in every function here.
-// Ownership: found Values are borrowed from the arguments.
+// Ownership: found Values are borrowed from the arguments, or from what a container made when it was asked for its items.
 // Errors:    Collect throws nb::python_error, because it is part of a call; Filled throws PyFailure, as part of a body.
 #pragma once
 
@@ -13,7 +13,9 @@
 
 namespace engine_python {
 
-using Found = Few<PyObject*, 8>;
+struct Found : Few<PyObject*, 8> {
+  std::vector<nanobind::object> made;  // lists of what containers of unknown types have
+};
 // Adds the Values in `object`. Whether there are any.
 bool Collect(PyObject* object, Found* found);
 // `arg`, which holds Values, with their data; a new reference. `inputs`: of a node, for the places in `arg`; or null.

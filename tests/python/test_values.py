@@ -74,6 +74,18 @@ def test_an_op_that_updates_may_have_outputs_too():
     assert [add(total, 2).get(), add(total, 3).get()] == [2, 5]
 
 
+def test_a_container_may_make_its_values_anew_each_time_that_it_is_asked():
+    class Lazy(dict):
+        def items(self):
+            return [("x", engine.value(np.ones(2)))]
+
+    @engine.op
+    def total(parts):
+        return sum(part.sum() for _, part in sorted(dict.items(parts)))
+
+    assert all(total(Lazy()).get() == 2.0 for _ in range(50))
+
+
 def test_values_inside_containers_are_read():
     @engine.op
     def add(items, more):
