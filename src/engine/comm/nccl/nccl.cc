@@ -5,9 +5,11 @@
 //        queue is full, which behind a peer that never comes is for ever, and an abort must get past it.
 // Abort: ncclCommAbort may wait for the device, so each runs on a thread of its own. Leave waits for it for a while.
 #include <nccl.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -29,6 +31,17 @@ static_assert(sizeof(CommunicatorId) == sizeof(ncclUniqueId));
 constexpr std::chrono::microseconds kProgressNap{20}, kProgressSpin{50};
 // How long an abort waits for a call that has begun. As a rule it ends at once, and NCCL is spared a call beside the abort.
 constexpr std::chrono::milliseconds kCallPatience{500};
+
+// Naps of this thread end in time while one lives. As a rule Linux lets them last 50 us longer.
+class PunctualNaps {
+ public:
+  PunctualNaps() : before_(prctl(PR_GET_TIMERSLACK)) { prctl(PR_SET_TIMERSLACK, 1); }
+  ~PunctualNaps() { prctl(PR_SET_TIMERSLACK, before_); }
+  PunctualNaps(const PunctualNaps&) = delete;
+
+ private:
+  const int before_;
+};
 
 // What an abort shares with the rank, which may go before it.
 struct AbortState {
@@ -213,6 +226,7 @@ class NcclBackend final : public CommBackend {
   // Waits until the call is no longer in progress. Only then may later work be put on the stream.
   void Await(const char* call, ncclResult_t result, Clock::time_point limit) EXCLUDES(mu_) {
     const auto awake_until = Clock::now() + kProgressSpin;
+    std::optional<PunctualNaps> punctual;
     for (;;) {
       {
         MutexLock lock(mu_);
@@ -229,6 +243,7 @@ class NcclBackend final : public CommBackend {
       if (now < awake_until) {
         std::this_thread::yield();
       } else {
+        if (!punctual) punctual.emplace();
         std::this_thread::sleep_for(kProgressNap);
       }
     }
