@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a call costs in Python, beside ThreadPoolExecutor, joblib and dask, in interleaved rounds. See perf/README.md.
 
-    suite.py [--rounds N] [--quick] [--json FILE]
+    suite.py [--build BUILD] [--rounds N] [--quick] [--json FILE]
 
 Nanoseconds an op, of an empty function; the median of the rounds."""
 
@@ -12,7 +12,6 @@ import asyncio
 import concurrent.futures
 import importlib
 import json
-import os
 import platform
 import statistics
 import sys
@@ -21,6 +20,11 @@ from pathlib import Path
 from typing import Any, Callable
 
 import engine
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from harness import machine  # noqa: E402
 
 WORKERS = 2
 
@@ -243,11 +247,14 @@ WANTED = [
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--build", type=Path, default=HERE.parent.parent / "build", help="build tree (default: build)")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="three rounds of fewer ops")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rounds = args.rounds or (3 if args.quick else 7)
+    header = machine.header(args.build, HERE, WORKERS, rounds) | {"python": platform.python_version()}
+    print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n", flush=True)
     engine.init(workers=WORKERS)
     HYBRID.record(1)
     SHORT.record(1)
@@ -258,7 +265,7 @@ def main() -> int:
             if number:  # the first round warms up
                 times[name].append(took)
     medians = {name: statistics.median(all_) for name, all_ in times.items()}
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {rounds} rounds; ns an op (least ... most)")
+    print("ns an op (least ... most)")
     for name, median in medians.items():
         print(f"{name:32} {median:12,.0f}  ({min(times[name]):,.0f} ... {max(times[name]):,.0f})")
     node = medians["hybridized node"] - medians["a call of Python"]
@@ -278,7 +285,8 @@ def main() -> int:
         reached.append({"what": what, "ratio": ratio, "wanted": 1.0})
         print(f"{what:44} {ratio:8.2f} x  ({'reached' if ratio >= 1 else 'NOT reached'}: 1)")
     if args.json:
-        args.json.write_text(json.dumps({"rounds": rounds, "times": times, "medians": medians, "programs": whole, "reached": reached}, indent=1))
+        told = {"header": header, "times": times, "medians": medians, "programs": whole, "reached": reached}
+        args.json.write_text(json.dumps(told, indent=1) + "\n")
     return 0
 
 
