@@ -7,10 +7,12 @@ public headers. Inside src/engine the folders have an order, LAYERS: each
 includes only itself and those before it. Prints each violation.
 
     includes.py           check
-    includes.py --draw    also writes the picture that src/engine/README.md shows"""
+    includes.py --draw    also writes what src/engine/README.md shows: the picture, and what the lines are for"""
 
 import re
 import sys
+from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +20,33 @@ PUBLIC = ROOT / "include"
 ENGINE = ROOT / "src/engine"
 FOLDERS = ["include/engine", "src/engine", "src/bulk", "src/stage", "src/costmodel", "python"]
 LAYERS = ["base", "order", "sched", "core", "graph", "device", "comm", "c_api"]
+# What the lines of src/engine are for. Each file counts in the first row that it fits; every file fits one.
+PURPOSES = {
+    "memory of ops and Vars, locks, fences, what a fork needs": "base/*",
+    "the dependency protocol": "order/dependency*",
+    "ops, Vars, errors and kinds of ops": "order/op_record* order/op_kind* order/error* order/priority*",
+    "held ops of devices": "order/op_chain* core/op_chains*",
+    "traces": "*trace* core/wait_log*",
+    "ready queues, parking and waking": "sched/*",
+    "policies and options": "core/policy* core/options*",
+    "waits, drains, back-pressure": "core/wait* core/drain* core/epochs* core/caller_pool* core/lent_roles* core/admission*",
+    "pools, threads, Stop and Start, shutdown, forks":
+        "core/pools* core/threads* core/slots* core/worker* core/stop* core/shutdown* core/fork* core/gate* core/hook*",
+    "reports of what is stuck, and assertions": "core/watchdog* core/describe* core/asserts*",
+    "push, run and settle": "core/*",
+    "graphs: recording, layout, text": "graph/graph* graph/kernel* graph/plan_layout* graph/plan_describe*",
+    "plans: frames, runs, replay, teams": "graph/*",
+    "plans on devices": "device/plan_*",
+    "graphs of repeated bulks": "device/bulk_graphs*",
+    "communicators' lanes, and their failures": "device/channel*",
+    "lanes, issue, records, retirement, loss, memory": "device/*.h device/*.cc",
+    "backend: CUDA": "device/cuda/*",
+    "model: the software device": "device/software/*",
+    "communicators": "comm/*.h comm/*.cc",
+    "backend: NCCL": "comm/nccl/* comm/nccl/header/*",
+    "model: loopback": "comm/loopback/*",
+    "the C API": "c_api/*",
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
@@ -72,14 +101,43 @@ def picture() -> str:
     return "\n".join(lines)
 
 
+def purpose(file: Path) -> str | None:
+    """The row of PURPOSES in which a file of src/engine counts."""
+    name = file.relative_to(ENGINE).as_posix()
+    fits = lambda pattern: fnmatch(name, pattern) and name.count("/") == max(1, pattern.count("/"))  # noqa: E731
+    return next((row for row, patterns in PURPOSES.items() if any(map(fits, patterns.split()))), None)
+
+
+def table() -> str:
+    """The lines of each purpose, and how many of them are code: neither blank nor a comment alone."""
+    total: dict[str, list[int]] = {row: [0, 0, 0] for row in PURPOSES}
+    for file in sources(ENGINE):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        code = sum(1 for line in lines if line.strip() and not line.lstrip().startswith("//"))
+        for i, n in enumerate((1, len(lines), code)):
+            total[purpose(file) or next(reversed(PURPOSES))][i] += n
+    row = lambda what, n: f"| {what} | {n[0]} | {n[1]:,} | {n[2]:,} |"  # noqa: E731
+    rows = [row(what, n) for what, n in total.items()]
+    rows.append(row("all", sums(total.values())))
+    # What stands in for hardware, what calls other libraries, and what other languages call.
+    edge = ("model: ", "backend: ", "the C API")
+    rows.append(row("all but models, backends and the C API", sums(n for what, n in total.items() if not what.startswith(edge))))
+    return "\n".join(["| what for | files | lines | of them code |", "|---|---|---|---|", *rows])
+
+
+def sums(counts: Iterable[list[int]]) -> list[int]:
+    return [sum(n) for n in zip(*counts)]
+
+
 def draw() -> None:
-    """Puts the picture between the two marks in src/engine/README.md."""
+    """Puts the picture and the table between their marks in src/engine/README.md."""
     path = ENGINE / "README.md"
     text = path.read_text(encoding="utf-8")
-    begin, end = "<!-- layers -->\n", "<!-- /layers -->"
-    before, rest = text.split(begin)
-    after = rest.split(end)[1]
-    path.write_text(f"{before}{begin}```\n{picture()}\n```\n{end}{after}", encoding="utf-8")
+    for mark, content in (("layers", f"```\n{picture()}\n```"), ("lines", table())):
+        begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}{content}\n{end}{rest.split(end)[1]}"
+    path.write_text(text, encoding="utf-8")
 
 
 def main() -> int:
@@ -91,6 +149,9 @@ def main() -> int:
                 bad += 1
                 print(f"{source.relative_to(ROOT)}: lies in no folder of src/engine; there are {', '.join(LAYERS)}")
                 continue
+            if layer(source) and not purpose(source):
+                bad += 1
+                print(f"{source.relative_to(ROOT)}: fits no row of PURPOSES")
             for mark, name in INCLUDE.findall(source.read_text(encoding="utf-8")):
                 why = violation(folder, source, mark, name)
                 if why:

@@ -193,7 +193,7 @@ libdmlc-dev  header dmlc/parameter.h'
 WHEEL=build-check/wheel
 DIST=dist
 # Of tests/python, what shows that an installed package works.
-WHEEL_TESTS='wheel package values order hybridize errors stages futures alias exit'
+WHEEL_TESTS='wheel package values order hybridize errors stages futures alias exit processes stage_processes'
 
 # wheel_venv FOLDER PYTHON PACKAGE...: a new virtual environment with these packages.
 wheel_venv() {

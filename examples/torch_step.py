@@ -3,7 +3,8 @@
 
     torch_step.py [--tables N] [--batch N] [--steps N]
 
-Needs torch and, to be fast, a C++ compiler. Prints equal losses, the time of a step, and what explain says."""
+Needs torch and, to be fast, a C++ compiler. Prints what engine.torch.explain says, the time of a step either way, and whether
+the losses are equal."""
 
 import argparse
 import copy

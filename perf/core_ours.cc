@@ -78,6 +78,8 @@ class Ours {
     }
     if (name == "bulk_closures") return BulkOfClosures(n);
     if (name.starts_with(TaskBench::kPrefix)) return TaskBench(engine_).Run(name.substr(TaskBench::kPrefix.size()), n);
+    if (name == "chains_2_64") return Chains(2, 64, n);
+    if (name == "chains_1_65536") return Chains(1, 65536, n);
     if (name.starts_with(kHostBulk)) return HostBulk(name.substr(kHostBulk.size()), n);
     if (name.starts_with(kAlone)) return Alone(name.substr(kAlone.size()), n);
     return Answer::Skip("no such case");
@@ -138,6 +140,18 @@ class Ours {
              {"ns_per_op", Quantile(inside, 0.5)},
              {"no_bulk_ns", Quantile(outside, 0.5)}},
             {}};
+  }
+
+  // `n` ops in `count` chains, each of which goes over its own `bytes`.
+  Answer Chains(std::size_t count, std::size_t bytes, std::size_t n) {
+    std::vector<std::vector<uint32_t>> data(count, std::vector<uint32_t>(bytes / sizeof(uint32_t), 1));
+    const Meter meter;
+    for (std::size_t i = 0; i < n; ++i)
+      engine_.Push({.name = "link", .updates = {vars_[i % count]}}, [&own = data[i % count]] {
+        for (uint32_t& x : own) x = 3 * x + 1;
+      });
+    engine_.WaitAll();
+    return meter.Stop(n);
   }
 
   static constexpr std::size_t kBatch = 404;  // four fans

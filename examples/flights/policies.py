@@ -1,4 +1,5 @@
-"""The same epoch under each policy: how fast, how close to the best that the step's graph allows, and to the same bits."""
+"""The same epoch under each policy: how fast it is, how close to the best that the step's graph allows, and whether the loss is
+equal to the last bit."""
 
 import time
 
@@ -7,7 +8,7 @@ import serial
 import through_engine
 
 
-# Within the epoch: some steps before, some that are measured, and fifty that are compared.
+# An epoch has room for the window: some steps before it, ten that are measured, and fifty that are compared.
 PARAMETERS = {"cost_model": {"start_step": 5, "stop_step": 15}}
 
 
@@ -20,7 +21,7 @@ def measure(policy, source, test, limit, expected):
         seconds = time.perf_counter() - begin
         step = trainer.steps[serial.SHARDS]
         best = None
-        for _ in range(5):  # the fastest of some single steps, on the rows that the last one left
+        for _ in range(5):  # the fastest of five single steps, all with the rows of the last one
             step.profile()
             told = engine.explain(step)
             best = told if best is None or told.makespan < best.makespan else best

@@ -1,4 +1,4 @@
-"""The plain run: the same kernels one after the other on the caller's thread. The engine's run is measured by it."""
+"""The plain run: the same kernels one after the other on the caller's thread. The engine's run is compared with it."""
 
 import contextlib
 

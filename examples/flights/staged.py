@@ -6,7 +6,7 @@ REASONS = 3  # shown of many
 
 
 def told(steps):
-    """Prints what was staged and why the rest was not, and the gain as the guard measured it; then ends the stage."""
+    """Prints what was staged, why the rest was not, and the measured gain; then ends the stage."""
     report, stats = steps.report, steps.stats()
     ahead = [name for name, reason in report["nodes"] if not reason]
     kept = [(name, reason) for name, reason in report["nodes"] if reason]

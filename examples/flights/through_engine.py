@@ -130,7 +130,7 @@ class ThroughEngine:
         self.step(len(chunks))()
 
     def counters(self):
-        """Beside the progress bar: how steps get their input at the moment, and how far it is ahead."""
+        """For the progress bar: whether input is read ahead at the moment, and how far."""
         stats = self.staged.stats()
         stage = stats["stage"]
         if stage:

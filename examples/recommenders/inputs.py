@@ -25,7 +25,7 @@ AHEAD = 4  # items that may be ready before the step
 
 
 class File(IterableDataset):
-    """The batches of a file, from batch ``start`` on. Each of several workers makes every so many-th."""
+    """The batches of a file, from batch ``start`` up to batch ``limit``. Of n worker processes, each makes every n-th batch."""
 
     def __init__(
         self, path: pathlib.Path, data: Dataset, size: int, start: int = 0, limit: int | None = None
@@ -49,8 +49,9 @@ class File(IterableDataset):
 class Feed:
     """Trains with every batch of ``file``; iterating gives the loss of each step.
 
-    ``told`` sees each batch when its step begins. ``workers``: of the DataLoader. ``step``: another one than the trainer's
-    own, for instance compiled. ``options``: of ``engine.data.staged`` or ``engine.torch.smart_stage``.
+    ``told`` is called with each batch when its step begins. ``workers``: processes of the DataLoader. ``step``: what to call
+    in place of the trainer's own step, such as a compiled one. ``options``: of ``engine.data.staged`` or
+    ``engine.torch.smart_stage``.
     """
 
     def __init__(self, way: str, trainer: Trainer, file: File, told: Callable[[Batch], None] = lambda batch: None,

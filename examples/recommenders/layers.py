@@ -10,8 +10,8 @@ from torch.nn import functional
 
 
 class Inputs(NamedTuple):
-    """What a model sees. dense: float32 [rows, numbers]; single: int64 [columns, rows] of rows of tables; lists: int64
-    [columns, rows, length], where 0 is no value."""
+    """What a model sees. dense: float32 [rows, numbers]; single: int64 [columns, rows], each the number of a row of a table;
+    lists: int64 [columns, rows, length], likewise, and 0 where a list has no value."""
 
     dense: Tensor
     single: Tensor

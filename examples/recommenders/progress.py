@@ -1,4 +1,4 @@
-"""What is told while a model trains."""
+"""What is printed while a model trains."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ EVERY = 5.0  # seconds between two lines, where tqdm is not installed
 
 
 class Progress:
-    """A bar with the loss, rows a second, and what was wrong with the rows. It looks at a loss only when it tells one,
-    because on a GPU that waits for the device."""
+    """A bar, or lines, with the loss, rows a second, and how many rows were malformed and values unknown. It reads a loss only
+    when it prints one, because on a GPU that waits for the device."""
 
     def __init__(self, name: str, start: int, steps: int, rows: int) -> None:
         self.name, self.steps, self.rows, self.done, self.start = name, steps, rows, start, start
@@ -30,7 +30,7 @@ class Progress:
                 pass
 
     def told(self, batch: Batch) -> None:
-        """Counts what was wrong with the rows of a batch, and before them."""
+        """Adds the malformed rows and unknown values that the batch counts."""
         self.malformed += batch.malformed
         self.unknown += batch.unknown
 

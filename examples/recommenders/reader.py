@@ -61,7 +61,7 @@ def blocks(path: pathlib.Path, data: Dataset) -> Iterator[tuple[pa.Table, int]]:
 
 
 def good_rows(block: pa.Table, data: Dataset) -> pa.Table:
-    """The block without malformed rows: a label that is none, or text where a number belongs."""
+    """The block without its malformed rows: those whose label is not valid, or that have text where a number belongs."""
     good = None
     for name in (data.label, *data.dense):
         column = block[name]
@@ -102,7 +102,7 @@ def rows(
 
 
 def _with_categories(block: pa.Table, data: Dataset) -> pa.Table:
-    """A column that is both a number and a category: once more under another name, as the strings that it had."""
+    """The block, with each column that is both a number and a category once more: as strings, under another name."""
     for column in data.columns:
         if column.name in data.dense:
             block = block.append_column(f"{column.name}:category", pc.cast(block[column.name], pa.string()))
@@ -111,7 +111,8 @@ def _with_categories(block: pa.Table, data: Dataset) -> pa.Table:
 
 class Batch(NamedTuple):
     """A batch as arrays. label: float32 [rows]; dense: float32 [rows, numbers], NaN where one is missing; single: int64
-    [columns, rows] of keys; lists: int64 [columns, rows, length]; malformed, unknown: how many of them there were."""
+    [columns, rows] of keys; lists: int64 [columns, rows, length] of keys; malformed: how many rows were left out before and
+    among these; unknown: how many keys are not in their vocabulary."""
 
     label: Any
     dense: Any

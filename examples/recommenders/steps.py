@@ -1,4 +1,4 @@
-"""How a step runs: eagerly, compiled by Inductor, or compiled whole for this engine."""
+"""How a step runs: eagerly, with a model compiled by Inductor, or compiled as a whole for this engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = ("eager", "inductor", "engine")
 
 
 def step_of(way: str, trainer: Trainer, **options: Any) -> Callable[[Any], Any]:
-    """The step of the trainer. What prepares the batch stays eager, so that a stage can run it ahead.
+    """The trainer's step, run in the given way. The batch is prepared eagerly, so that a stage can do that ahead.
 
     ``options``: of ``engine.torch.compile_step``.
     """

@@ -25,7 +25,7 @@ class Trainer:
     ) -> None:
         self.model, self.device = model.to(device), torch.device(device)
         self.vocabulary = bool(data.columns) and data.columns[0].vocabulary
-        # Made once: a stage runs a call ahead only if its other tensors are the same ones in each step.
+        # Made once: a stage runs a call ahead only if the tensors that it is given beside the batch are the same in each step.
         self.buckets = torch.tensor([column.buckets for column in data.single])[:, None]
         self.list_buckets = torch.tensor([column.buckets for column in data.lists])[:, None, None]
         self.spread, self.list_spread = self.buckets - 1, self.list_buckets - 1
@@ -54,7 +54,7 @@ class Trainer:
         return torch.where(keys == 0, 0, 1 + keys % spread)
 
     def train(self, inputs: Inputs, label: Tensor, model_loss: Any = None) -> Tensor:
-        """One step; returns its loss, which nothing changes any more. ``model_loss``: the model's, compiled."""
+        """One step; returns its loss. ``model_loss``: what to call in place of ``model.loss``, such as its compiled form."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss = (model_loss or self.model.loss)(inputs, label)

@@ -1,9 +1,9 @@
-"""The program of DeepRec's page on SmartStage, line by line: nobody says where to cut.
+"""The program of DeepRec's page on SmartStage, line by line: the program does not say where its step is cut.
 
     python examples/staged/smart.py [FILE.csv]
 
-Twice: with a dataset and SmartStage alone, and with a graph that was cut by hand with ``engine.data.staged``, which SmartStage
-extends from there. Both print what the page's program prints.
+It runs twice: with a dataset and SmartStage alone, and with a step whose first part is staged by hand (``engine.data.staged``)
+and from which SmartStage goes on. Both print what the page's program prints.
 """
 
 import importlib.util

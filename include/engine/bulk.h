@@ -54,9 +54,9 @@ class Bulk final : public Submitter {
   void Opened() noexcept;
 
   const uint32_t limit_;
-  const std::shared_ptr<State> state_;  // shared with the thread that watches for a pause in the pushes
-                                        // (src/bulk/idle_bulks.h)
-  Placement place_;                     // placement of the ops that the bulk holds
+  // Shared with the thread that watches for a pause in the pushes (src/bulk/idle_bulks.h).
+  const std::shared_ptr<State> state_;
+  Placement place_;  // placement of the ops that the bulk holds
   int priority_ = 0;
   const Redirect redirect_;
 };

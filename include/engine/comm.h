@@ -23,6 +23,7 @@
 //            ops of which each follows from the one before.
 // Ownership: buffers are the caller's, or belong to the `owner` that the push names. The last collective may outlive
 //            the Communicator: the rank leaves its communicator behind its pending ops, and waits for nobody.
+//            If there is no memory for that, it leaves with the engine.
 // Errors:    UsageError for a call that cannot be made. CommunicatorError, in the ops concerned, for what goes wrong
 //            later: an error of the library or of another rank, a timeout, Abort, or a collective that was skipped
 //            because its input had failed (the other ranks would wait for it). Any of these aborts the communicator:

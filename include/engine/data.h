@@ -82,7 +82,7 @@ class DataPin {
   DataBlock<T>* block_;
 };
 
-// Use: what reads(), updates() and writes() return. It is one Var in one role, and its object unless T is void.
+// Use: what reads(), updates() and writes() return. It is one Var in one mode, and its object unless T is void.
 template <class T, AccessMode kTheMode>
 struct Use {
   static constexpr AccessMode kMode = kTheMode;
@@ -138,7 +138,7 @@ struct TypedBody {
 
 [[noreturn]] void ThrowSetsBesideUses(Name name, Site site);
 
-// Lists the Vars in `vars`, role by role in the order of the call, and makes these lists the sets of `desc`, an OpDesc
+// Lists the Vars in `vars`, mode by mode in the order of the call, and makes these lists the sets of `desc`, an OpDesc
 // or a NodeDesc.
 template <class Desc, class... Uses>
 void NameUses(Desc& desc, VarRef* vars, Site site, const Uses&... uses) {

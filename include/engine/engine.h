@@ -112,6 +112,9 @@ class Engine final : public Submitter {
   }
   // As Wait, but returns false after `timeout`. An abandoned wait leaves nothing behind.
   bool WaitFor(VarRef var, Timeout timeout, Site site = std::source_location::current());
+  // As WaitFor without any time, but the thread runs no op meanwhile, whatever the policy: for callers that hold a lock which
+  // bodies take, as Python's. It may return false although the Var is settled, when a device has to be asked first.
+  bool TryWait(VarRef var, Site site = std::source_location::current());
   // Whether every write of `var` that has been pushed so far has ended, failed or not. Does not wait.
   bool Settled(VarRef var) const;
   // Waits for the writers and the readers of `var`: afterwards the host may reuse what the Var stands for.

@@ -96,10 +96,8 @@ class OpError : public Error {
   const std::string& op() const noexcept { return op_; }           // name of the op that failed first
   Site site() const noexcept { return site_; }                     // where that op was pushed
   const std::vector<Hop>& path() const noexcept { return path_; }  // skipped ops that passed the error on; the first 16
-  std::exception_ptr cause() const noexcept {
-    return cause_;
-  }  // what the op's body threw, or the engine's own
-     // reason
+  // What the op's body threw, or the engine's own reason.
+  std::exception_ptr cause() const noexcept { return cause_; }
   [[noreturn]] void RethrowCause() const { std::rethrow_exception(cause_); }
 
  private:

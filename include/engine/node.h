@@ -77,11 +77,11 @@ struct NodeDesc {
   // just ended a node, up to 255. Under cost_model the model decides whether one thread or so many. 0: the pool's
   // intra-op threads, which are none of the run's. On a device, and under inline and naive, it changes nothing.
   int threads = 0;
-  Name cost_key = {};       // nodes of one key share their measured cost; "": the node has a key of its own, made
-                            // from its name
-  GraphKey graph = {};      // for nodes on a device, under PlanOptions::static_alloc: see plan.h
-  bool collective = false;  // every process runs such nodes in the same order, so SmartStage leaves them in the
-                            // step
+  // Nodes of one key share their measured cost; "": the node has a key of its own, made from its name.
+  Name cost_key = {};
+  GraphKey graph = {};  // for nodes on a device, under PlanOptions::static_alloc: see plan.h
+  // Every process runs such nodes in the same order, so SmartStage leaves them in the step.
+  bool collective = false;
 };
 
 // What a kernel sees. Inputs and outputs are those of its node, by position.

@@ -5,8 +5,9 @@
 //   Tensor y = run.Take<Tensor>(0);                          // waits; throws OpError if the run failed
 //
 // To the engine a run is one op on the plan's Vars, however many nodes it has: it takes its place in the order at
-// Start, begins when all its Vars are granted, and releases each Var after the last node that needs that Var. A run
-// counts as one write of each Var that it changes.
+// Start, and releases each Var after the last node that needs that Var. A run counts as one write of each Var that it
+// changes. Each node starts when its own Vars are granted; under inline and naive, for plans with nodes on devices, and
+// while a cost model measures, when all the run's Vars are.
 //
 // Neighbouring nodes on one GPU lane are one task, which is pushed as a bulk. On the device, later nodes of this run
 // and of the next run are ordered behind it; nodes on the host that need it start when the device has done it. If
@@ -35,10 +36,10 @@ namespace engine {
 // Schedule: what a scheduler decides, by the number of the node in the graph. Plain data; an empty vector leaves the
 // decision to the plan.
 struct Schedule {
-  std::vector<double> rank = {};      // of ready nodes the highest rank goes first; a rank must not grow along a
-                                      // dependency
-  std::vector<uint32_t> batch = {};   // nodes of one number run one after the other, as one task; batches must not form
-                                      // a cycle
+  // Of ready nodes the highest rank goes first; a rank must not grow along a dependency.
+  std::vector<double> rank = {};
+  // Nodes of one number run one after the other, as one task; batches must not form a cycle.
+  std::vector<uint32_t> batch = {};
   std::vector<uint8_t> threads = {};  // how many threads each node's ParallelFor may use; instead of NodeDesc::threads
 };
 
@@ -56,17 +57,17 @@ struct PlanOptions {
 struct NodeTime {
   int64_t begin = 0;
   int64_t end = 0;
-  int worker = -1;     // -1: a caller's thread, or a device
-  int64_t busy = -1;   // processor time of the node's thread, or time on the device; -1 unless a cost model measures
-                       // the run
+  int worker = -1;  // -1: a caller's thread, or a device
+  // Processor time of the node's thread, or time on the device; -1 unless a cost model measures the run.
+  int64_t busy = -1;
   uint64_t bytes = 0;  // size of the node's outputs (Value::bytes); 0 for an asynchronous node
 };
 
 struct RunOptions {
   std::optional<Policy> policy = {};  // none: the policy of the calling thread's scope, or else the engine's
   std::optional<int> priority = {};   // of the whole run among ready ops; none: the highest priority of its nodes
-  CancelScope* cancel = nullptr;      // null: the calling thread's scope. Nodes that have not begun are skipped with
-                                      // CancelledError
+  // Null: the calling thread's scope. Nodes that have not begun are skipped with CancelledError.
+  CancelScope* cancel = nullptr;
   // Nodes that have not begun at this time are skipped with DeadlineError.
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   // The run fills it, by the number of the node. It must be as long as the graph and live until the run has ended.
@@ -75,8 +76,8 @@ struct RunOptions {
   // output has settled (on a device, or if nodes use the output: when the run ends), with that node's error and no other's. Empty, or as long as the
   // plan's outputs.
   std::span<const Var> outputs = {};
-  // Input i is there once its Var has been written: the run reads it, and begins behind its writers. Nodes that use the
-  // input of a poisoned one are skipped. Null: the input is there. Like `outputs` Vars of the run's own, on which nobody
+  // Input i is there once its Var has been written: the run reads it, and nodes that use the input start behind its
+  // writers. Nodes that use the input of a poisoned one are skipped. Null: the input is there. Like `outputs` Vars of the run's own, on which nobody
   // pushes any more. Empty, or as long as the plan's inputs.
   std::span<const Var> inputs = {};
   // For cost_model: runs of different shape classes (sizes of their inputs) are measured and scheduled separately.
@@ -172,10 +173,10 @@ class Plan {
   const Graph& graph() const;
   const PlanOptions& options() const;
   std::vector<Task> tasks() const;
-  size_t edges() const;     // between tasks
-  size_t counters() const;  // 4-byte counters of a frame: one for each task with several predecessors and for each
-                            // value with several last users
-  size_t frames() const;    // made so far, which is the most runs that were alive at once
+  size_t edges() const;  // between tasks
+  // 4-byte counters of a frame: one for each task with several predecessors and for each value with several last users.
+  size_t counters() const;
+  size_t frames() const;  // made so far, which is the most runs that were alive at once
   // Describe: as text, one line for each task. Dot: as DOT, with nodes, effects and dependencies.
   std::string Describe() const;
   std::string Dot() const;

@@ -9,7 +9,7 @@
 // The counters, a row each: name, what it counts. From these rows come the structs below, those of the C API
 // (EngineCounters, EngineDeviceCounters), Python's stats() and device_stats() and, written out by .ci/tables.py, the
 // tables in docs/reference.md. A new counter is a row at the end here and a field at the end of the struct in c_api/engine.h;
-// without that field the C API does not compile. The DEBUG tables are for tests of the engine, and exist in C++ only.
+// without that field the C API does not compile. The DEBUG table is for tests of the engine, and exists in C++ only.
 // clang-format off
 #define ENGINE_COUNTERS(X)                                                                                             \
   X(pushed, "ops accepted, without internal ones (waits, deletions)")                                                  \
@@ -25,7 +25,6 @@
   X(unseen_errors, "errors that no wait has shown yet")                                                                \
   X(backpressure_waits, "pushes that waited at the soft bound on pending ops")                                         \
   X(dispatches, "runs of ops: a bulk is one, unless it was split; any other op is one")
-#define ENGINE_DEBUG_COUNTERS(X)                                                                                       \
 
 // Calls that the engine itself made to its devices. Bodies make more.
 #define ENGINE_DEVICE_COUNTERS(X)                                                                                      \
@@ -52,7 +51,6 @@ namespace engine {
 #define ENGINE_COUNTER_FIELD(name, what) uint64_t name = 0;
 struct EngineStats {
   ENGINE_COUNTERS(ENGINE_COUNTER_FIELD)
-  ENGINE_DEBUG_COUNTERS(ENGINE_COUNTER_FIELD)
 };
 struct DeviceStats {
   ENGINE_DEVICE_COUNTERS(ENGINE_COUNTER_FIELD)

@@ -81,7 +81,7 @@ concept VarRange = requires(R& range) {
 };
 }  // namespace detail
 
-// VarSet: the Vars that an op names in one role. It is a view: it lives as long as the expression that it is written
+// VarSet: the Vars that an op names in one mode. It is a view: it lives as long as the expression that it is written
 // in. Accepts `{a, b}`, one Var, and any range of Var, VarRef or Data. Vars and VarRefs that lie side by side, as in a
 // vector, an array or a span, are not copied.
 class VarSet {

@@ -93,9 +93,14 @@ CONTENDERS = {
 }
 
 # The library without one mechanism each: who is measured with and without it, and on what.
-MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "prefetch_accesses", "keeps_successor", "spins", "sends_away")
+MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "keeps_successor", "spins", "sends_away")
 for _name in MECHANISMS:
     CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
+# Those that act on runs of plans only: replays in a row, each waited for, and recorded training steps.
+OF_RUNS = ("spins", "lingers")
+for _name in OF_RUNS:
+    CONTENDERS[f"plan without {_name}"] = Contender("plans", ("--variant", "waits"), without=_name)
+    CONTENDERS[f"step without {_name}"] = Contender("makespan_ours", without=_name)
 
 PEERS = (
     "taskflow dynamic",
@@ -151,6 +156,15 @@ REPLAYS = tuple(
         ("c_fan", "1 writer, then 100 readers, repeated"),
         ("d_dag", "random DAG: 2 reads, 1 update of 1,000 Vars"),
     )
+)
+# For mechanisms: chains whose ops do something, and steps so short that a wake shows.
+CHAINS = (
+    Case("chains_2_64", "two chains, each op over its chain's 64 bytes"),
+    Case("chains_1_65536", "one chain, each op over its 65,536 bytes", n=5000, quick_n=2000),
+)
+SHORT_STEPS = (
+    Case("short_steps", "a plan of 30 nodes of 5 us, each run waited for, 30 us of something else between them", "step_us", 5000, 1000, False,
+         beside=("wakeups_per_step",)),
 )
 STARTS = (
     Case("startup", "from Start until the outputs are there: a plan of one node with 8 inputs, 8 outputs and 8 Vars",
@@ -271,7 +285,9 @@ TASK_BENCH = tuple(
 
 SUITES = {
     "mechanisms": (
-        Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + (REST[1], REST[3], REST[5]) + TASK_BENCH),
+        Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + CHAINS + (REST[1], REST[3], REST[5]) + TASK_BENCH),
+        Group("runs", "plan, each waited for", tuple(f"plan without {name}" for name in OF_RUNS), REPLAYS + SHORT_STEPS),
+        Group("steps", "cost_model", tuple(f"step without {name}" for name in OF_RUNS), RECORDED),
     ),
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),

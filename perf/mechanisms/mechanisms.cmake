@@ -2,7 +2,6 @@
 engine_without(tiny_regime FALSE)
 engine_without(takes_many DROP)
 engine_without(prefetch_tails DROP)
-engine_without(prefetch_accesses DROP)
 engine_without(keeps_successor TRUE)
 engine_without(spins TRUE)
 engine_without(lingers DROP)

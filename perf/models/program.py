@@ -21,6 +21,7 @@ sys.path[:0] = [str(HERE.parents[1] / "examples"), str(HERE)]
 
 import torch  # noqa: E402
 
+from engine.torch.memory import keep_freed_memory  # noqa: E402
 from published import CASES  # noqa: E402
 from recommenders import generate, schema  # noqa: E402
 from recommenders.inputs import Feed, File  # noqa: E402
@@ -60,6 +61,7 @@ class Program:
         self.args, self.feeds, self.steps, self.servers = args, {}, {}, {}
         torch.set_num_threads(args.threads)
         torch.set_num_interop_threads(1)
+        keep_freed_memory()
 
     def trainer(self, model: str, sparse: bool) -> Trainer:
         kind = MODELS[model]

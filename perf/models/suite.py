@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Five recommendation models: how their steps run, how they are fed, how they are served: ./run perf models.
 
-    suite.py --build BUILD --python PYTHON [--quick] [--only MODEL|GROUP ...] [--json FILE]
+    suite.py --build BUILD --python PYTHON [--quick] [--only MODEL|GROUP ...] [--json FILE [--resume]]
 
 Each contender is a process of its own; they take turns, and who has no turn is stopped. Ratios are medians over rounds,
 with 95 % intervals; above 1, the contender is faster than its group's first. Standard library only.
 
+The file is written after each group of a model. --resume leaves out what the file has, so a run that was cut short goes on.
+All contenders keep the memory that they free, as SmartStage and compiled steps do for their process.
+
 `input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
-intra-op threads. `allowed`: what the times of its two sides allow, (stage + main) / max(stage, main); `of best`: how close a
-step came to max(stage, main). `step`: the step alone, on batches in memory. `serve`: latency with several clients.
+intra-op threads. "smart_stage 2" and "plain 2" use two in the step; SmartStage is judged beside the same threads without
+it. `allowed`: what the times of its two sides allow, (stage + main) / max(stage, main); `of best`: how close a step came to
+max(stage, main). `step`: the step alone, on batches in memory. `serve`: latency with several clients.
 The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt.
 """
 
@@ -31,7 +35,8 @@ from harness.stats import paired_ratio, spread  # noqa: E402
 from published import CASES  # noqa: E402
 
 TIMEOUT = 300.0
-INPUTS = ("plain", "plain 2", "staged", "smart_stage", "on_cpu", "loader0", "loader1", "loader2")
+INPUTS = ("plain", "plain 2", "staged", "smart_stage", "smart_stage 2", "on_cpu", "loader0", "loader1", "loader2")
+WITHOUT = {"smart_stage": "plain", "smart_stage 2": "plain 2"}
 STEPS = (
     "eager",
     "eager 2",
@@ -176,19 +181,25 @@ class Suite:
         for name, row in rows.items():
             row |= {"stage_us": stage, "main_us": main, "allowed": allowed, "of_best": best / row["ours"],
                     "allowed_ratio": _median(told, base, "us_per_step") / best}  # fmt: skip
-        smart = rows.get("smart_stage")
         case = CASES[model]
         published = f"{case.cpu:.2f} on a CPU, " if case.cpu else ""
         print(f"  stage {stage:.0f} us, main {main:.0f} us: allowed x{allowed:.2f}; DeepRec: {published}{case.gpu:.2f} on a GPU, "
               f"{case.on_cpu:.2f} with the stage on the CPU", flush=True)  # fmt: skip
-        if smart:
-            on = statistics.mean(answer["staged"] for answer in told["smart_stage"])
-            smart["staged_share"] = on
-            print(f"  SmartStage: {smart['of_best']:.0%} of the best that one thread a side allows; "
-                  f"{'staged' if on > 0.5 else 'dropped by its guard'}")  # fmt: skip
-            if smart["ratio_ci"][1] < 1 and not self.args.quick:
-                self.wrong += 1
-                print("  SLOWER than without a stage")
+        for name, without in WITHOUT.items():
+            if name in rows and without in told:
+                self.judged(rows[name], told[name], [answer["us_per_step"] for answer in told[without]])
+
+    def judged(self, smart: dict, answers: list[dict], without: list[float]) -> None:
+        """SmartStage beside the same threads without it."""
+        on = statistics.mean(answer["staged"] for answer in answers)
+        ratio = paired_ratio([answer["us_per_step"] for answer in answers], without)
+        smart |= {"staged_share": on, "without": ratio["ratio"], "without_ci": ratio["ci"]}
+        print(f"  {smart['ours_name']}: {smart['of_best']:.0%} of the best that one thread a side allows, "
+              f"x{ratio['ratio']:.2f} [{ratio['ci'][0]:.2f}, {ratio['ci'][1]:.2f}] of the same without; "
+              f"{'staged' if on > 0.5 else 'dropped by its guard'}")  # fmt: skip
+        if ratio["ci"][1] < 1 and not self.args.quick:
+            self.wrong += 1
+            print("  SLOWER than without a stage")
 
     def equal(self, model: str, seen: dict[str, list[float]]) -> None:
         """Whether the losses of the first steps are equal, fed in all ways. With two threads sums come in another order."""
@@ -232,9 +243,19 @@ class Suite:
         (self.args.build / "perf-models").mkdir(exist_ok=True, parents=True)
         for model in CASES:
             for name, group in (("input", self.input), ("step", self.step), ("serve", self.serve)):
-                if self.wanted(name, model):
+                if self.wanted(name, model) and not has(self.rows, name, model):
                     group(model)
                     save()
+
+
+def has(rows: list[dict], group: str, model: str) -> bool:
+    """Whether the rows hold a group of a model, be it that all its contenders were left out."""
+    wanted = {"input": ("input", "losses"), "step": ("step",), "serve": ("serve",)}[group]
+    return any(
+        (row["case"] == model and row.get("group", "").partition("_")[0] in wanted)
+        or f"{row['case']}_".startswith(f"{group}_{model}_")
+        for row in rows
+    )
 
 
 def _median(told: dict[str, list[dict]], name: str, metric: str) -> float:
@@ -249,11 +270,18 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models; or groups: input, step, serve")
     parser.add_argument("--data-rows", type=int, default=40_000, help="rows of each file")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of --json's file, and measure what it lacks")
     args = parser.parse_args()
     args.build, args.python = args.build.absolute(), args.python.absolute()
     suite = Suite(args)
     header = machine.header(args.build, HERE, 2, suite.rounds)
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
+    if args.resume and args.json and args.json.exists():
+        before = json.loads(args.json.read_text())
+        if (before["header"]["commit"], before["header"]["rounds"]) != (header["commit"], header["rounds"]):
+            print(f"{args.json} is of {before['header']['commit']} with {before['header']['rounds']} rounds; it is not gone on with")
+            return 2
+        header, suite.rows = before["header"], before["rows"]
     begin = time.monotonic()
 
     def save() -> None:

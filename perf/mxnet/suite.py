@@ -12,6 +12,7 @@ The exit status is 1 if something is below its goal beyond doubt, that is, with 
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+from bound import two_cores  # noqa: E402
 from harness import machine  # noqa: E402
 from harness.process import Runner  # noqa: E402
 from harness.stats import paired_ratio, spread  # noqa: E402
@@ -45,6 +47,7 @@ class Suite:
         self.looks, self.rounds, self.seconds = (1, 6, 0.06) if args.quick else (LOOKS, 12, 0.15)
         self.confidence = 1 - 0.05 / self.looks
         self.runners: list[Runner] = []
+        self.allowed: list[dict] = []
 
     # --- who runs
 
@@ -142,11 +145,14 @@ class Suite:
               + (f"  (others busy {row['others_busy']:.0%})" if row["others_busy"] > 0.1 else ""), flush=True)  # fmt: skip
 
     def near(self, row: dict, values: dict[str, list[float]]) -> bool | None:
-        """Whether we are as fast as two cores allow: one thread's time for the whole step, without an engine's threads, divided by
-        what two processes gain over one with the same kernels. None: undecided."""
-        whole = [alone / self.gain for alone in values["alone"]]
+        """Whether we are as fast as two cores allow (bound.py): by one thread's time for the whole step, without an engine's threads, by
+        what two processes gain over one with the same kernels, and by what the order of its ops allows. None: undecided."""
+        order = self.ordered[row["case"]]
+        times = two_cores(self.gain, order["at_most"], order["share"])
+        whole = [alone / times for alone in values["alone"]]
         share = paired_ratio(values["ours"], whole, confidence=self.confidence)
-        row |= {"alone": statistics.median(values["alone"]), "two_cores": self.gain, "of_bound": share["ci"]}
+        row |= {"alone": statistics.median(values["alone"]), "two_cores": self.gain, "ordered": order["at_most"],
+                "share": order["share"], "allowed": times, "of_bound": share["ci"]}  # fmt: skip
         return True if share["ci"][0] >= NEAR else False if share["ci"][1] < NEAR else None
 
     def net(self, row: dict, values: dict[str, list[float]]) -> bool | None:
@@ -180,11 +186,29 @@ class Suite:
             print("programs, one worker: us a step")
             self.group("programs", PROGRAMS, "us_per_step", {"theirs": self.program("theirs", 1), "ours": self.program("ours", 1)})
         if self.wanted("wide", *WIDE):
-            self.gain = self.two_processes()
+            self.gain, self.ordered = self.two_processes(), self.dependencies()
             print(f"two workers: us a step; two processes make the kernels {self.gain:.2f} times as fast as one")
             sides = {"theirs": self.program("theirs", 2), "ours": self.program("ours", 2),
                      "alone": self.program("ours", 1, "inline")}  # fmt: skip
             self.group("wide", WIDE, "us_per_step", sides)
+        if self.wanted("allows"):
+            self.allows()
+
+    def dependencies(self, **env: str) -> dict[str, dict]:
+        """What the order of its ops allows each wide program (allows.py)."""
+        env = os.environ | {"PYTHONPATH": f"{self.args.build}/python", "OMP_NUM_THREADS": "1"} | env
+        said = subprocess.run([str(self.args.python), str(HERE / "allows.py"), "--variant", "ours", "--workers", "2", *WIDE], env=env,
+                              capture_output=True, text=True, check=True).stdout  # fmt: skip
+        return {row["case"]: row for row in map(json.loads, said.splitlines())}
+
+    def allows(self) -> None:
+        """The same with several numbers of spaces of scratch memory (python/mxnet/options.h)."""
+        print("by the order of ops alone: how much faster two workers run a step's ops that take the oldest, and in brackets how much "
+              "faster any two can, by the number of spaces of scratch memory")  # fmt: skip
+        for spaces in (4, 16, 32, 64):
+            allowed = self.dependencies(MXNET_CPU_TEMP_COPY=str(spaces))
+            print(f"  {spaces:2}: " + "  ".join(f"{case} {order['two_workers']:.2f} [{order['at_most']:.2f}]" for case, order in allowed.items()), flush=True)
+            self.allowed.append({"spaces": spaces, **allowed})
 
     def two_processes(self) -> float:
         """What two cores give with the wide net's kernels: two processes at once, beside one of them."""
@@ -215,7 +239,7 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1, help="workers of the engine ops (default: 1, MXNet's)")
     parser.add_argument("--quick", action="store_true", help="one look, of a few short rounds")
-    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", help="cases, or groups: " + ", ".join(GOALS))
+    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", help="cases, or groups: " + ", ".join(GOALS) + ", allows")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     args.build, args.python = args.build.absolute(), args.python.absolute()
@@ -231,7 +255,7 @@ def main() -> int:
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("reached", *filter(None, BESIDE.values()), "undecided", "BELOW", "left out") if v in verdicts)
     print(f"mxnet: {len(verdicts)} cases in {time.monotonic() - begin:.0f} s: {counts}")
     if args.json:
-        args.json.write_text(json.dumps({"header": header, "rows": suite.rows}, indent=1) + "\n")
+        args.json.write_text(json.dumps({"header": header, "rows": suite.rows, "allowed": suite.allowed}, indent=1) + "\n")
     return 1 if suite.below else 0
 
 

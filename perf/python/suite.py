@@ -151,6 +151,40 @@ def round_trip_submit(count: int) -> None:
         POOL.submit(nothing).result()
 
 
+@engine.op(place=engine.io())
+def arrives(x: Any) -> Any:
+    time.sleep(0.001)
+    return x
+
+
+@engine.op
+def works(x: Any) -> Any:
+    time.sleep(0.0002)
+    return x
+
+
+pair = engine.op(lambda x, y: (x, y))
+
+
+def with_a_late_argument(x: Any, y: Any) -> Any:
+    for _ in range(4):
+        x = works(x)
+    return pair(x, y)
+
+
+LATE = engine.hybridize(with_a_late_argument)
+
+
+def late_eager(count: int) -> None:
+    for i in range(count):
+        with_a_late_argument(i, arrives(i)).get()
+
+
+def late_hybrid(count: int) -> None:
+    for i in range(count):
+        LATE(i, arrives(i)).get()
+
+
 def await_op(count: int) -> None:
     async def main() -> None:
         for _ in range(count):
@@ -210,6 +244,8 @@ CASES: dict[str, tuple[Callable[[int], object], int]] = {
     "round trip: op + get": (round_trip_op, 2_000),
     "round trip: hybrid + get": (round_trip_hybrid, 2_000),
     "round trip: submit + result": (round_trip_submit, 2_000),
+    "late argument: ops": (late_eager, 200),
+    "late argument: hybridized": (late_hybrid, 200),
     "await op": (await_op, 1_000),
     "await run_in_executor": (await_executor, 1_000),
 }
@@ -241,6 +277,7 @@ WANTED = [
     ("op beside dask.delayed", "op", "dask.delayed, threads", 50.0),
     ("round trip of a push beside the executor's", "round trip: push + wait", "round trip: submit + result", 1.0),
     ("round trip of an op beside the executor's", "round trip: op + get", "round trip: submit + result", 1.0),
+    ("a late argument, hybridized beside ops", "late argument: hybridized", "late argument: ops", 1.0),
     ("await beside run_in_executor", "await op", "await run_in_executor", 1.0),
 ]
 
@@ -258,6 +295,7 @@ def main() -> int:
     engine.init(workers=WORKERS)
     HYBRID.record(1)
     SHORT.record(1)
+    LATE.record(1, 1)
     times: dict[str, list[float]] = {name: [] for name in CASES}
     for number in range(rounds + 1):
         for name, (fn, count) in CASES.items():

@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parent / "policies" / "graphs"))
 from models import MODELS  # noqa: E402
 
 RATE = 1e-6
-CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours inductor", "ours"]
+CONTENDERS = ["eager 1", "eager 2", "compile 2", "inductor 2", "in turn", "ours inductor", "ours fast", "ours"]
 
 
 def training(model, inputs, loss_of, forward=None) -> Callable[[], torch.Tensor]:
@@ -63,6 +63,7 @@ class Contender(NamedTuple):
     threads: int  # of torch
     decided: Callable[[], bool] = lambda: True  # whether it has chosen how to run
     compiled: Any = None  # what compile_step made
+    inputs: tuple = ()
 
 
 def contender(name: str, case: str, workers: int) -> Contender:
@@ -84,7 +85,9 @@ def contender(name: str, case: str, workers: int) -> Contender:
         return Contender(lambda: step(*inputs), int(name.split()[1]))
     if name == "ours inductor":
         options["partition"] = "inductor"
+    if name == "ours fast":
+        options["products"] = "fast"
     compiled = engine.torch.compile_step(step, options=options)
     call = forced(compiled, "in turn") if name == "in turn" else compiled
     return Contender(lambda: call(*inputs), workers,
-                     lambda: bool(compiled.why_eager or compiled.last and compiled.last.choice.decided), compiled)  # fmt: skip
+                     lambda: bool(compiled.why_eager or compiled.last and compiled.last.choice.decided), compiled, inputs)  # fmt: skip

@@ -6,8 +6,11 @@
 Rounds take turns among the contenders, a block of steps each; the first steps of a block do not count, because OpenMP's
 threads of the block before still spin. Losses must be equal. Ratios are paired by rounds: the other's time divided by
 ours, the median with its 95 % interval. `compile` is torch.compile with our backend, `in turn` our plan without workers,
-`ours inductor` compile_step where the whole step compiled by Inductor is one more mode. The last lines say which mode was
-chosen, and why."""
+`ours inductor` compile_step where the whole step compiled by Inductor is one more mode, `ours fast` compile_step where
+products of matrices may differ from eager's in the last bits. The last lines say which mode was
+chosen, and why, and what torch's kernels alone take (bound.py): in turn on one thread, in turn on all, in a list schedule, and
+what no schedule of them can go below; `at most` is that bound as ratios, which no way that calls these kernels can exceed.
+All contenders keep the memory that they free, as a compiled step does for its process."""
 
 import argparse
 import json
@@ -19,8 +22,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+import bound as torch_bound  # noqa: E402
 import steps as torch_steps  # noqa: E402
 import torch  # noqa: E402
+from engine.torch.memory import keep_freed_memory  # noqa: E402
 from harness import machine  # noqa: E402
 from harness.stats import paired_ratio  # noqa: E402
 
@@ -80,9 +85,19 @@ def measure(case: str, args: argparse.Namespace) -> dict:
     if compiled is not None and compiled.last:
         row["mode"], row["why"] = compiled.last.choice.decided, compiled.last.choice.why
         row["nodes"] = compiled.last.program.steps
+        bounded(row, made["ours"], args.workers)
     elif compiled is not None:
         row["mode"], row["why"] = "eager", compiled.why_eager
     return row
+
+
+def bounded(row: dict, ours: torch_steps.Contender, workers: int) -> None:
+    """Adds what the kernels alone take, and the ratios that it allows."""
+    torch.set_num_threads(ours.threads)
+    bound = torch_bound.bound_of(ours.compiled, ours.inputs, workers)
+    if bound:
+        row["bound_ms"] = bound._asdict()
+        row["at_most"] = {name: ms / bound.bound for name, ms in row["ms"].items()}
 
 
 def main() -> int:
@@ -98,6 +113,7 @@ def main() -> int:
     args.rounds = args.rounds or (5 if args.quick else 15)
     args.block, args.settle = (40, 20) if args.quick else (150, 60)  # milliseconds; seconds
     warnings.simplefilter("ignore")
+    keep_freed_memory()
     known = list(torch_steps.MODELS)
     if unknown := set(args.only) - set(known):
         print(f"no such model: {', '.join(sorted(unknown))}; there are: {', '.join(known)}", file=sys.stderr)
@@ -116,6 +132,10 @@ def main() -> int:
         ratios = ", ".join(f"{r['ratio']:.2f} ({r['ci'][0]:.2f}-{r['ci'][1]:.2f}) of {n}" for n, r in row["ratios"].items())
         print(f"{case}: ms a step: {times}\n  ours is faster by {ratios}\n  {row.get('nodes', 0)} nodes, "
               f"{row.get('mode')}: {row.get('why')}", flush=True)  # fmt: skip
+        if "bound_ms" in row:
+            most = ", ".join(f"{ratio:.2f} of {name}" for name, ratio in row["at_most"].items())
+            print("  kernels alone, ms: " + ", ".join(f"{n} {ms:.3f}" for n, ms in row["bound_ms"].items()) +
+                  f"\n  at most {most}", flush=True)  # fmt: skip
         if args.json:
             args.json.write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
     return 0

@@ -34,7 +34,7 @@ from . import _core, errors
 
 refuse_missing_gil()
 
-# First, so that lines of the package are never taken for lines of the program.
+# Before the other modules are imported, so that no op is ever reported as pushed at a line of this package.
 _core._configure(errors, _os.path.dirname(_os.path.abspath(__file__)) + _os.sep, _threading.main_thread().ident or 0)
 
 from . import comm, data, testing

@@ -25,7 +25,7 @@ class _Mailbox:
         self._finished: list[tuple[asyncio.Future[Any], BaseException | None, Any]] = []
 
     def post(self, future: asyncio.Future[Any], error: BaseException | None, data: Any) -> None:
-        """Called on a worker, by the op that python/src/await.cc pushes."""
+        """Called on a worker, by the op that ends, or by one behind it (python/src/await.cc)."""
         with self._lock:
             first = not self._finished
             self._finished.append((future, error, data))
@@ -55,33 +55,46 @@ class _Mailbox:
 _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = weakref.WeakKeyDictionary()
 
 
-async def _settled(var: _core.Var, value: Value[Any] | None) -> Any:
-    """Waits behind the writes of ``var`` pushed so far; returns the data of ``value`` at this place in the order."""
-    loop = asyncio.get_running_loop()
-    if _core.is_recording():
-        raise UsageError("await while the function is recorded: the data of this moment would be part of every replay")
-    if var.settled:  # no op is needed to find out
-        error = var._outcome(0)[1]
+async def of_value(value: Value[Any]) -> Any:
+    """Awaits a Value: the data at this place in the order."""
+    if _here(value._settled):
+        error = value.var._outcome(0)[1]
         if error is not None:
             raise error
-        return None if value is None else value._data
-    # With no workers ops run inside waits, so a thread has to wait.
-    if var.engine.workers:
-        mailbox = _mailboxes.get(loop)
-        if mailbox is None:
-            mailbox = _mailboxes.setdefault(loop, _Mailbox(loop))
-        future = loop.create_future()
-        if _core._push_await(var if value is None else value, mailbox.post, future):
-            return await future
-    await loop.run_in_executor(None, var.wait)
-    return None if value is None else value._data
-
-
-async def of_value(value: Value[Any]) -> Any:
-    """Awaits a Value."""
-    return await _settled(value.var, value)
+        return value._data
+    told = _told(value)
+    if told is not None:
+        return await told
+    await asyncio.get_running_loop().run_in_executor(None, value.wait)
+    return value._data
 
 
 async def of_var(var: _core.Var) -> None:
-    """Awaits a Var."""
-    await _settled(var, None)
+    """Awaits a Var: the writes of it that were pushed so far."""
+    if _here(var.settled):
+        error = var._outcome(0)[1]
+        if error is not None:
+            raise error
+        return
+    told = _told(var)
+    await (asyncio.get_running_loop().run_in_executor(None, var.wait) if told is None else told)
+
+
+def _here(settled: bool) -> bool:
+    """Whether the data or the error can be taken at once, without an op. UsageError while a function is recorded."""
+    if _core.is_recording():
+        raise UsageError("await while the function is recorded: the data of this moment would be part of every replay; read it "
+                         "in an op, or outside of the function")  # fmt: skip
+    return settled
+
+
+def _told(target: _core.Var | Value[Any]) -> asyncio.Future[Any] | None:
+    """A future that is set when what changes ``target`` has ended. None: nobody can set it, so a thread has to wait. That is
+    so without workers, where ops run inside waits, and if there is no room for the op that would set it.
+    """
+    loop = asyncio.get_running_loop()
+    mailbox = _mailboxes.get(loop)
+    if mailbox is None:
+        mailbox = _mailboxes.setdefault(loop, _Mailbox(loop))
+    future = loop.create_future()
+    return future if _core._await(target, mailbox.post, future) else None

@@ -1,8 +1,9 @@
 """Aliases: outputs of an op that share memory with its arguments, or with each other.
 
 Two Vars for one piece of memory would order nothing, so an output that shares memory is copied when its op ends: then it
-means the same under every policy, however late it is looked at. NumPy is asked by may_share_memory; what has DLPack
-(tensors of PyTorch, of others) by address, shape and strides; the rest by the buffer protocol.
+means the same under every policy, however late it is looked at. Two objects share memory if their ranges of addresses
+overlap: of an array of NumPy from its first byte to its last, of a tensor of PyTorch its whole storage, of other objects
+what ``__array_interface__`` or the buffer protocol says. An object that says nothing is taken to share nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from typing import Any, Iterator
 from .containers import mapped
 
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), range, type, frozenset)
-Extent = tuple[str, int, int]  # what kind of address, the first byte, and the one behind the last
+Extent = tuple[str, int, int]  # "host" or a device, the address of the first byte, and the one behind the last
+
+
+def _loaded(module: str, its_class: str) -> Any:
+    """The module, or None. One that another thread is importing, or a folder of that name, has no such class; nothing is of it."""
+    loaded = sys.modules.get(module)
+    return loaded if hasattr(loaded, its_class) else None
 
 
 def _extents(item: Any) -> list[Extent] | None:
     """The memory of an array or buffer; None: it has none that can be found."""
     kind = type(item)
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    numpy, torch = _loaded("numpy", "ndarray"), _loaded("torch", "Tensor")
     if numpy is not None and isinstance(item, numpy.ndarray):
-        low, high = numpy.lib.array_utils.byte_bounds(item) if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds(item)
-        return [("host", low, high)]
+        return [("host", *_bounds(item))]
     if torch is not None and isinstance(item, torch.Tensor):
         if item.layout is not torch.strided or item.device.type == "meta":
             return None
@@ -37,32 +43,22 @@ def _extents(item: Any) -> list[Extent] | None:
         return None
     try:
         with memoryview(item) as view:
-            if numpy is None:
-                import numpy
-            if not view.nbytes:
-                return []
-            low, high = _bounds(view)
-            return [("host", low, high)]
+            return [("host", *_bounds(view))] if view.nbytes else []
     except (TypeError, ValueError, BufferError):
         return None
 
 
-def _bounds(view: memoryview) -> tuple[int, int]:
-    import numpy
-
-    return _bounds_of(numpy.asarray(view))
-
-
-def _bounds_of(array: Any) -> tuple[int, int]:
+def _bounds(item: Any) -> tuple[int, int]:
+    """The address of the first byte of an array or buffer, and the one behind its last."""
     import numpy
 
     bounds = numpy.lib.array_utils.byte_bounds if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds  # type: ignore[attr-defined]
-    low, high = bounds(array)
+    low, high = bounds(numpy.asarray(item))
     return int(low), int(high)
 
 
 def _leaves(item: Any, seen: set[int]) -> Iterator[Any]:
-    """What is no container, in ``item`` however nested; each container once."""
+    """The objects in ``item`` that are no containers, however nested. Looks into each container once."""
     kind = type(item)
     if kind in _PLAIN:
         return
@@ -88,12 +84,13 @@ def _overlap(extents: list[Extent], taken: list[Extent]) -> bool:
 
 
 def copied(item: Any) -> Any:
-    torch = sys.modules.get("torch")
+    """A copy with memory of its own of a tensor, array or buffer; of anything else a shallow copy."""
+    torch = _loaded("torch", "Tensor")
     if torch is not None and isinstance(item, torch.Tensor):
         return item.detach().clone(memory_format=torch.preserve_format).requires_grad_(item.requires_grad) if item.is_leaf else item.clone()
     if isinstance(item, memoryview):
         return _copied_view(item)
-    numpy = sys.modules.get("numpy")
+    numpy = _loaded("numpy", "ndarray")
     if numpy is not None and isinstance(item, numpy.ndarray):
         return item.copy(order="K") if type(item) is numpy.ndarray else item.copy()
     import copy
@@ -112,7 +109,7 @@ _known: dict[Any, list[weakref.ref[Any]]] = {}
 
 def _origin(item: Any) -> Any:
     """The beginning of the allocation that an array belongs to; None: it is no array."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    numpy, torch = _loaded("numpy", "ndarray"), _loaded("torch", "Tensor")
     while numpy is not None and isinstance(item, numpy.ndarray) and item.base is not None:
         base = item.base
         if isinstance(base, memoryview):
@@ -139,14 +136,14 @@ def found(data: Any, engine: Any) -> Any:
     extents = _extents(data) or []
     for ref in list(entries):
         value = ref()
-        # By what it holds now: if it was overwritten, other data may have got the memory of the old.
+        # Compared with the data that it has now: data that it had before may be gone, and their memory in use again.
         if value is not None and value.var.engine == engine and _overlap(extents, _extents(value._data) or []):
             return value
     return None
 
 
 def note(value: Any, data: Any) -> None:
-    """Remembers a Value that holds ``data``, or will, for ``found``, as long as it lives."""
+    """Remembers, for ``found`` and until the Value goes, that it has ``data``, or will have."""
     origin = _origin(data)
     if origin is None:
         return
@@ -203,5 +200,5 @@ def unshared(outputs: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any,
             made.append(fresh(output))
             taken += here
     finally:
-        del fresh  # it knows itself, so only the collector would free what it has kept
+        del fresh  # it refers to itself, so only the garbage collector would free what it has kept
     return tuple(made)

@@ -32,9 +32,9 @@ class Collective(NamedTuple):
     A buffer is an ``engine.DeviceArray``, an object with ``__cuda_array_interface__`` (on CUDA; C-contiguous), or a
     Value of one, on the communicator's device. Counts follow from the buffers' sizes; shapes do not matter. dtypes:
     int8, uint8, int32, uint32, int64, uint64, float16, float32, float64. ``dtype`` says that the bytes are of another
-    type, such as "bfloat16". The push takes address, size and dtype, so it refuses what is wrong with them before
-    another rank meets it. So a Value that is not computed yet is refused: give ops the array to fill (``updates``)
-    instead. ``reduction``: "sum", "product", "max", "min", "average".
+    type, such as "bfloat16". The push itself reads address, size and dtype, and refuses what is wrong with them before
+    another rank waits for it. It cannot read those of a Value that is not computed yet, and refuses that too: make the
+    array first, and let ops fill it (``updates``). ``reduction``: "sum", "product", "max", "min", "average".
     """
 
     kind: str

@@ -78,7 +78,7 @@ def found_in(item: Any) -> list[Value[Any]]:
     try:
         look(item)
     finally:
-        del look  # it knows itself, so only the collector would free what it has found
+        del look  # it refers to itself, so only the garbage collector would free what it has found
     return found
 
 
@@ -96,7 +96,7 @@ def filled(item: Any, inputs: tuple[Any, ...] | None = None) -> Any:
     try:
         return fill(item)
     finally:
-        del fill  # it knows itself, so only the collector would free the inputs
+        del fill  # it refers to itself, so only the garbage collector would free the inputs
 
 
 def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:

@@ -41,8 +41,8 @@ def set_policy(name: str, **parameters: bool | int) -> tuple[str, dict[str, bool
     """Sets the policy of later pushes outside of ``policy`` blocks: ``set_policy("inline", intra_op_threads=2)``.
 
     ``engine.policies()`` lists the policies. Returns the policy before, as (name, parameters).
-    ``smart_stage``, which every policy takes (True): whether smart stages without a ``do_smart_stage`` of their own
-    cut their steps.
+    ``smart_stage``, a parameter of every policy (default: True): whether smart stages without a ``do_smart_stage`` of
+    their own cut their steps.
     UsageError, which says what is allowed, for an unknown name or parameter or a value out of range.
     """
     return _core.default().set_policy(name, **parameters)

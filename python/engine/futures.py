@@ -33,7 +33,7 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
             try:
                 value = ended.get(timeout=left)
             except queue.Empty:
-                raise TimeoutError(f"as_completed: {missing} of {total} values were not there in time") from None
+                raise TimeoutError(f"as_completed: {missing} of {total} values were not there within {timeout} s") from None
             missing -= 1
             pending.discard(value)
             yield value
@@ -76,7 +76,7 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
 
 
 def _on(engine: _core.Engine, call: Op[Any, T], item: tuple[Any, ...]) -> Value[T]:
-    """The call on an engine that none of its arguments may name."""
+    """Calls the op on ``engine``, also where none of its arguments is a Value of that engine."""
     made: Value[Any] = Value(None, _core.Var(call._name, engine))
 
     def run() -> None:

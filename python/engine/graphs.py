@@ -9,12 +9,12 @@ import warnings
 from typing import Any, Callable, Generic, ParamSpec, TypeVar, overload
 
 from . import _core
-from .bindings import bindings
+from .bindings import Binding, bindings
 from .containers import Place, holds_values, mapped, spread
 from .errors import UsageError
 from .recorder import NeedsState, Recorder
 from .traced import Traced, Unreadable
-from .values import MISSING, Value, vars_of
+from .values import Value, vars_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,14 +27,14 @@ class Recording:
 
     plan: _core.Plan
     engine: _core.Engine
-    free: bool  # it touches no state, and has one result
+    free: bool  # it uses no state, and has one output
     returned: Any  # what the function returned, with Places for recorded values
     types: list[type]  # of the arguments
     state: dict[int, Value[Any]]  # arguments that are the same Value in every call
-    results: set[int]  # arguments that are a Value of each call's own
+    results: set[int]  # arguments that are another Value in each call
     overwritten: set[int]  # arguments that the function changes in place
-    bound: list[tuple[str, str, Callable[[], Any], Any]]
-    reached: list[Value[Any]]  # state that may be an argument of another call, too, which then is a recording of its own
+    bound: list[Binding]  # the names that must still stand for the same objects when it is replayed
+    reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
 
 
 class Hybrid(Generic[P, R]):
@@ -47,15 +47,15 @@ class Hybrid(Generic[P, R]):
         self._engine, self._fallback, self._constants, self._owner = engine, fallback, constants, owner
         self._fn: Callable[..., Any] = fn
         self._static_alloc, self._static_shape = static_alloc, static_shape
-        self._source: Any = fn  # whose names are looked at
+        self._source: Any = fn  # the program's own function, whose bindings are checked
         self._nested: dict[Any, Hybrid[..., R]] = {}  # for arguments that are containers of Values, by their shape
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._lock = threading.Lock()
         self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
         self._last: Recording | None = None
         self._states: set[_core.Var] = set()  # of the Values that some recording reaches without an argument
-        self._names: list[str] = []
-        self._places = 0
+        self._names: list[str] = []  # the keywords of each call
+        self._places = 0  # how many positional arguments each call has
         self._part = ""  # what an argument is called in an error; "": by its place or name
         self._eager = False
         self._profile: _core.Run | None = None
@@ -145,10 +145,8 @@ class Hybrid(Generic[P, R]):
             given[place] = None  # ops find it by its Var
         if self._owner is not None:
             given.append(self._owner)
-        if recording.free and not timed and asyncio._get_running_loop() is not None:
-            engine = recording.engine
-            if engine.policy[0] in ("inline", "naive"):
-                return _rebuilt(recording.returned, (_aside(recording.plan, engine, given, self._name),))
+        if asyncio._get_running_loop() is not None and not timed:
+            return _rebuilt(recording.returned, _beside_loop(recording, given))
         run, outputs = recording.plan._call(given, timed)
         if timed:
             self._profile = run
@@ -179,7 +177,8 @@ class Hybrid(Generic[P, R]):
         return key
 
     def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, stale: Recording | None) -> Recording:
-        """``stale``: a recording that takes an argument to be the same Value in each call, which it is not."""
+        """Records the function for such arguments. ``stale``: the recording that this one replaces, because it takes an
+        argument to be the same Value in each call, and now it is another one."""
         with self._lock:
             known = self._recordings.get(key)
             if known is not None and known is not stale:
@@ -219,9 +218,9 @@ class Hybrid(Generic[P, R]):
                 returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
         except NeedsState:
             place = min(results)
-            raise UsageError(f"hybridize: {self._title(place)} was another Value when it was recorded, and is "
-                             "another object now, which the function changes in place; give data that changes as data, not as "
-                             "a Value") from None  # fmt: skip
+            raise UsageError(f"hybridize: {self._title(place)} is not the Value that it was when it was recorded, and the "
+                             "function changes it in place; give the same Value in each call, or the data instead of a "
+                             "Value") from None  # fmt: skip
         made = Recording()
         made.types, made.state, made.results = [type(a) for a in given], state, results
         made.overwritten = {i for i, traced in enumerate(indexes) if traced in recorder.overwritten}
@@ -240,7 +239,8 @@ class Hybrid(Generic[P, R]):
         return made
 
     def _fits(self, recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the call is what was recorded; False: it is with other Values. UsageError if it is not."""
+        """Whether the recording holds for these arguments. False: it was made with other Values, so a new one is needed.
+        UsageError: the function cannot be replayed with them."""
         if len(args) != self._places or (kwargs or self._names) and kwargs.keys() != set(self._names):
             self._refuse_count(args, kwargs)
         given = (*args, *(kwargs[n] for n in self._names)) if kwargs else args
@@ -252,7 +252,7 @@ class Hybrid(Generic[P, R]):
                 continue  # the run begins behind what makes it
             elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
                 raise UsageError(f"hybridize: {self._title(place)} was a {kind.__name__} when it was recorded, and is "
-                                 f"a {type(argument).__name__} now")  # fmt: skip
+                                 f"a {type(argument).__name__} now; hybridize the function once more for that type")  # fmt: skip
         for where, name, look, was in recording.bound:
             if look() is not was:
                 raise UsageError(f"hybridize: {where} '{name}' of '{self._name}' stood for {was!r} when it was recorded, "
@@ -264,16 +264,16 @@ class Hybrid(Generic[P, R]):
                          f"{self._names}; it is called with {len(args)} and {list(kwargs)}")  # fmt: skip
 
 
-def _aside(plan: _core.Plan, engine: _core.Engine, given: list[Any], name: str) -> Value[Any]:
-    """Runs the whole plan on one worker, in a row, because the caller's thread has an event loop to keep going."""
-    made: Value[Any] = Value(MISSING, _core.Var(name, engine))
-
-    def run() -> None:
-        made._data = plan.start([g._data if isinstance(g, Value) else g for g in given], policy="inline").output(0)
-
-    with engine.policy_block("threaded"):
-        engine.push(run, reads=[g for g in given if isinstance(g, Value)], writes=[made], name=name)
-    return made
+def _beside_loop(recording: Recording, given: list[Any]) -> tuple[Any, ...]:
+    """Starts a run on workers under every policy, because the caller's thread has an event loop to keep going."""
+    if recording.free:  # under `inline` the whole run is one op
+        made = _core._aside(recording.plan, given)
+        if made is not None:
+            return (made,)
+    elif recording.engine.policy[0] in ("inline", "naive"):
+        with recording.engine.policy_block("threaded"):
+            return recording.plan._call(given)[1]
+    return recording.plan._call(given)[1]
 
 
 def _noted(returned: Any, recorder: Recorder, outputs: dict[int, int]) -> Any:
@@ -287,6 +287,7 @@ def _noted(returned: Any, recorder: Recorder, outputs: dict[int, int]) -> Any:
 
 
 def _rebuilt(noted: Any, outputs: tuple[Any, ...]) -> Any:
+    """What ``_noted`` returned, with an output in each Place."""
     if type(noted) is Place:
         return outputs[noted.place]
     return mapped(noted, lambda item: _rebuilt(item, outputs))
@@ -302,7 +303,7 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
               fallback: str | None = None) -> Any:  # fmt: skip
     """``@engine.hybridize``: the first call records the ops that the function calls, later calls replay them.
 
-    Arguments are data that every call brings; of each None and bool among them there is a recording of its own. Values
+    Arguments are data that each call brings. An argument that is None or a bool makes a recording of its own. Values
     that the function reaches in other ways are state: ops on them keep their order with all other ops. The function
     must call the same ops each time; whatever else it does happens once, while it is recorded, and looking at data is
     refused. ``fallback="eager"``: a function that looks at data runs eagerly, with a warning. ``static_alloc``: values

@@ -99,7 +99,7 @@ def _counts(parameters: Any) -> tuple[int, int]:
     positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = sum(p.default is p.empty for p in positional)
     if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters.values()):
-        return 1, 0  # a call without names is wrong
+        return 1, 0  # no call without names is right: the bounds refuse all of them
     if not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         return needed, 2**31 - 1
     return needed, len(positional)
@@ -114,7 +114,8 @@ def _refuse_rebinding(fn: Any, parameter: str, op: str) -> None:
     for step in dis.get_instructions(code):
         if step.starts_line is not None and step.starts_line is not False:
             line = getattr(step, "line_number", None) or (step.starts_line if step.starts_line is not True else line)
-        if step.opname == "STORE_FAST" and step.argval == parameter and before is not None:
+        stored = step.argval[0] if isinstance(step.argval, tuple) else step.argval  # 3.13 has instructions that store and load
+        if step.opname.startswith(("STORE_FAST", "STORE_DEREF")) and stored == parameter and before is not None:
             arithmetic = before.opname.startswith("BINARY_") and before.opname not in ("BINARY_SUBSCR", "BINARY_SLICE")
             if arithmetic and not before.argrepr.endswith("="):
                 raise UsageError(
@@ -214,7 +215,7 @@ def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: A
     if inspect.iscoroutinefunction(fn):
         raise TypeError(f"op: '{called}' is a coroutine function; push_async runs what completes later")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TypeError(f"op: '{called}' is a generator function, of which a call runs nothing; return a list")
+        raise TypeError(f"op: '{called}' is a generator function, and calling it runs nothing; return a list")
     if options.get("alias", "copy") not in ("copy", "order"):
         raise UsageError(f"op '{called}': alias is {options['alias']!r}; 'copy' or 'order' is expected")
     weight = options.get("bytes")

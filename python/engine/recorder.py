@@ -19,7 +19,7 @@ class Recorder:
         self.states: dict[int, Value[Any]] = {}  # Values from outside that the function uses, kept alive
         self.makers: dict[int, int] = {}  # value -> node that makes it
         self.overwritten: set[int] = set()  # inputs and other values that an op changes in place
-        self.results: set[int] = set()  # inputs that are Values of each call's own
+        self.results: set[int] = set()  # inputs that are another Value in each call
         self.owner: object = None
         self.owner_input = -1
         self.targets: set[int] = set()  # nodes that mark_target_node marked
@@ -30,11 +30,12 @@ class Recorder:
         return recorder
 
     def block(self) -> _core.RecordingBlock:
-        """In it, what this thread calls is recorded here."""
+        """For ``with``: what this thread pushes and calls in the block is recorded here."""
         return _core.RecordingBlock(self, self.graph)
 
     def owned(self, owner: object) -> None:
-        """Each run is given ``owner`` as one more input, so that the graph does not keep it: it may have the graph."""
+        """Makes ``owner`` one more input of each run. The graph must not keep it: ``owner`` may keep the graph, and then
+        neither would ever go."""
         self.owner, self.owner_input = owner, self.graph.input("self")
 
     def input(self, name: str) -> Traced:
@@ -80,7 +81,7 @@ class Recorder:
 
 
 class NeedsState(Exception):
-    """An argument that is a Value of each call's own is changed in place, so it has to be the same Value each time."""
+    """An op changes an argument in place that is another Value in each call; it would have to be the same one."""
 
 
 def _kind(arg: Any, places: dict[int, int]) -> int:
@@ -96,5 +97,3 @@ def _placed(arg: Any, places: dict[int, int]) -> Any:
     if isinstance(arg, Traced):
         return Place(places[arg.index])
     return mapped(arg, lambda item: _placed(item, places))
-
-

@@ -28,8 +28,8 @@ class SmartStageOptions:
     ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
     change others stay in the step, so that code between two steps finds what the steps left. ``max_levels``: how many
     stages may stand one behind the other. ``profile_steps``: how many steps are timed before the cut; 0: everything
-    that may be staged is. ``guard_steps``: how many steps a round of the comparison has at most; 0: steps are staged without
-    a comparison. ``engine``: the engine that runs the steps; None: the default one.
+    that may be staged is. ``guard_steps``: staged and whole steps are compared in rounds of at most so many; 0: steps
+    are staged without a comparison. ``engine``: the engine that runs the steps; None: the default one.
     """
 
     capacity: int = 1
@@ -83,14 +83,14 @@ class _Reader:
         raw = self.source.pull() if self.source.pull else None
         # Waits for the Values in the item.
         args, kwargs = self._parts(data_of(self.source.make(raw) if self.source.make else raw))
-        # What is None decides what is recorded, because nothing can refuse `is None`.
+        # Which arguments are None decides what is recorded: a recording cannot notice that a function asks `is None`.
         shape = len(args), list(kwargs), [i for i, item in enumerate((*args, *kwargs.values())) if item is None]
         if self.shape is None:
             self.shape, self.first = shape, (args, kwargs)
         elif shape != self.shape:
-            raise UsageError(f"smart stage '{self.name}': item {number} gives {shape[0]} arguments and the keywords "
-                             f"{shape[1]}, of which {shape[2]} are None; the first gave {self.shape[0]} and "
-                             f"{self.shape[1]}, and {self.shape[2]}")  # fmt: skip
+            text = "{} arguments and the keywords {}, and None as arguments number {}".format
+            raise UsageError(f"smart stage '{self.name}': item {number} gives {text(*shape)}; the first item gave "
+                             f"{text(*self.shape)}; all items must be alike in this")  # fmt: skip
         return [*args, *kwargs.values()]
 
     def _parts(self, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -215,5 +215,5 @@ def smart_stage(step: Any, source: Any, options: SmartStageOptions | None = None
         raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
     options = dataclasses.replace(options or SmartStageOptions(), **fields)
     if options.graph is not None and options.graph is not step:
-        raise UsageError("smart_stage: its option graph is another function than its step")
+        raise UsageError("smart_stage: its option graph is another function than its step; leave graph out")
     return SmartStage(step, source, options)

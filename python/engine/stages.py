@@ -168,7 +168,6 @@ def staged(
 
     ``for batch in engine.data.staged(read("train.csv"), capacity=4): ...``
 
-
     ``features``: an iterator or iterable, a callable, or a list, tuple or dict of these, nested; None stays None.
     Iterators advance in order, one producer at a time; callables run on all ``num_threads``. ``feed_dict`` gives
     their arguments by name: an iterator or a callable in it is asked once for each item, anything else is a constant.
@@ -248,7 +247,8 @@ def stage_pool(global_name: str, *, inter_op_threads_num: int = 1, intra_op_thre
     stage_subgraph_thread_pool_id.
 
     At most ``inter_op_threads_num`` producers run at once, over all its stages; producers that wait for room, or take
-    from another stage, do not count. ``intra_op_threads_num`` is for sources in C++; stage_pools() shows it.
+    from another stage, do not count. ``intra_op_threads_num`` is for sources in C++; stage_pools() shows it. UsageError
+    if the name is taken.
     """
     return _core._make_stage_pool(global_name, inter_op_threads_num, intra_op_threads_num)
 

@@ -7,7 +7,6 @@ import pathlib
 import sys
 from typing import Any, Callable, NoReturn
 
-from . import _core
 from .errors import UsageError
 from .values import Value
 
@@ -77,4 +76,3 @@ class Traced(Value[Any]):
 
 
 __all__ = ["Traced", "Unknown", "Unreadable"]
-assert _core

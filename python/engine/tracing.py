@@ -39,6 +39,7 @@ class Trace:
 
     @property
     def waits(self) -> list[TraceWait]:
+        """When threads waited inside the block, and for what; of all threads of the process."""
         return self.data.waits
 
     def __enter__(self) -> Trace:
@@ -46,8 +47,8 @@ class Trace:
         with _lock:
             if self._engine in _traced:
                 raise UsageError("trace: a trace of this engine is already running; end it first")
+            self._engine.start_trace()
             _traced.append(self._engine)
-        self._engine.start_trace()
         return self
 
     def __exit__(self, *exc: Any) -> None:

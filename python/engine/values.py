@@ -134,7 +134,7 @@ class Value(_core.ValueBase, Generic[T]):
 
 
 def vars_of(value: Value[Any]) -> Iterator[_core.Var]:
-    """What an op on the Value names: its own Var, and those of the Values with whose memory it was declared to share its."""
+    """The Vars that an op on the Value names: its own, and those of the Values whose memory it shares (an op's ``alias="order"``)."""
     yield value.var
     for other in value._shares or ():
         yield from vars_of(other)

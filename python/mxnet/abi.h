@@ -46,6 +46,8 @@ struct OnComplete {
 
 using SyncFn = Function<RunContext>;
 using AsyncFn = Function<RunContext, OnComplete>;
+using SyncCFn = CFunction<RunContext>;
+using AsyncCFn = CFunction<RunContext, OnComplete>;
 
 enum class Property : int {
   kNormal,

@@ -40,7 +40,7 @@ DropIn::DropIn(bool naive)
       prioritized_(PoolOr(engine_, kPriorityPool)) {
   for (int i = 1; i <= kDevicePools; ++i) devices_.push_back(PoolOr(engine_, DevicePool(i)));
   if (naive_ && engine_.policy() != ::engine::Policy::kNaive) engine_.SetPolicy(::engine::Policy::kNaive);
-  if (engine_.workers() > 1) AskForSingleOps();
+  if (engine_.workers() > 1) AskForScratch(engine_.workers());
   KeepFreedMemory();
   ForkWith(*this);
 }

@@ -1,4 +1,6 @@
 // Inside ops: running functions of MXNet.
+#include <optional>
+
 #include "completion.h"
 #include "here.h"
 #include "library.h"
@@ -60,9 +62,10 @@ void Guarded(::engine::RunContext& ctx, const Special& special, Run&& run) {
 
 // The function has returned without having called back: the op ends when it does.
 [[gnu::noinline]] std::function<void(std::exception_ptr)> SettleOf(::engine::RunContext& ctx, const Special& special,
-                                                                   ::engine::Completion& done) {
-  done = ctx.Defer();
-  return [name = ctx.name(), naive = special.naive, changed = ChangedBy(ctx), done](std::exception_ptr thrown) mutable {
+                                                                   std::optional<::engine::Completion>& deferred) {
+  deferred = ctx.Defer();
+  return [name = ctx.name(), naive = special.naive, changed = ChangedBy(ctx),
+          done = *deferred](std::exception_ptr thrown) mutable {
     if (naive) {
       naive->thrown = std::move(thrown);
       naive->ended = true;
@@ -73,16 +76,16 @@ void Guarded(::engine::RunContext& ctx, const Special& special, Run&& run) {
   };
 }
 
-}  // namespace
-
-void Execute(::engine::RunContext& ctx, const Special& special, const abi::SyncFn& fn) {
+template <class Fn>
+void ExecuteSync(::engine::RunContext& ctx, const Special& special, const Fn& fn) {
   Guarded(ctx, special, [&] { fn({.context = special.context}); });
   if (special.naive) special.naive->ended = true;
 }
 
-void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncFn& fn) {
+template <class Fn>
+void ExecuteAsync(::engine::RunContext& ctx, const Special& special, const Fn& fn) {
   bool over = true;
-  ::engine::Completion done;  // where the function has not called back when it returns
+  std::optional<::engine::Completion> done;  // where the function has not called back when it returns
   Guarded(ctx, special, [&] {
     Call* const call = Call::Take();
     try {
@@ -98,7 +101,23 @@ void Execute(::engine::RunContext& ctx, const Special& special, const abi::Async
   });
   if (!over) return;
   if (special.naive) special.naive->ended = true;
-  if (done) done();  // it called back while we looked
+  if (done) [[unlikely]]
+    (*done)();  // it called back while we looked
+}
+
+}  // namespace
+
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::SyncFn& fn) {
+  ExecuteSync(ctx, special, fn);
+}
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::SyncCFn& fn) {
+  ExecuteSync(ctx, special, fn);
+}
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncFn& fn) {
+  ExecuteAsync(ctx, special, fn);
+}
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncCFn& fn) {
+  ExecuteAsync(ctx, special, fn);
 }
 
 void DeleteBody::Delete(Var* var) {

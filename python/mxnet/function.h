@@ -1,19 +1,43 @@
 // Function: a std::function as libmxnet.so 1.9.1 has it inside.
 //
 // The wheel was built by GCC 4.8, whose std::function calls what it holds with its arguments by value; from GCC 5 on they are
-// passed by reference. The rest of its layout is that of today, and so is that of std::vector and std::shared_ptr.
+// passed by reference. It keeps pointers in itself, and anything else on the heap. The rest of its layout is that of today, and so is
+// that of std::vector and std::shared_ptr.
 //
 // Threads:   as of a std::function.
 // Ownership: owns what it calls; moving moves that.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <new>
+#include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 namespace engine_mxnet::abi {
+
+// What a function has in itself.
+union Held {
+  void* object;
+  std::byte bytes[16];
+};
+
+// What MXEnginePushAsync and MXEnginePushSync call: a function of C and its argument, which the caller frees by itself.
+template <class... Args>
+struct CFunction {
+  void operator()(Args... args) const { invoke({.object = const_cast<void**>(words)}, args...); }
+  void* words[2];
+  void (*invoke)(const Held&, Args...);
+};
+
+// Whether that is the type's name: the first closure type in one of these two. The second one has a deleter for the argument.
+inline bool IsCFunction(std::string_view type) noexcept {
+  return (type.starts_with("Z17MXEnginePushAsyncEUl") || type.starts_with("Z16MXEnginePushSyncEUl")) &&
+         type.ends_with("EE_");
+}
 
 template <class... Args>
 class Function {
@@ -44,15 +68,30 @@ class Function {
     invoke_(held_, args...);
   }
 
+  // Takes a CFunction out, and destroys the rest: so the thread that made it gets its memory back at once. If a worker gave it
+  // back, the next function would lie in lines of that worker's cache. False, and nothing has changed, for any other function.
+  bool TakeOut(CFunction<Args...>& out) noexcept {
+    if (!manage_) return false;
+    // relaxed: it publishes nothing; all closures of that type have this manager.
+    if (manage_ != c_function_.load(std::memory_order_relaxed)) {
+      Held type{};
+      manage_(type, held_, kTypeInfo);
+      const auto* const info = static_cast<const std::type_info*>(type.object);
+      if (!info || !IsCFunction(info->name())) [[likely]]
+        return false;
+      c_function_.store(manage_, std::memory_order_relaxed);
+    }
+    void* const* const words = static_cast<void**>(held_.object);
+    out = {{words[0], words[1]}, invoke_};
+    std::exchange(manage_, nullptr)(held_, held_, kDestroy);
+    return true;
+  }
+
  private:
-  union Held {
-    void* object;
-    std::byte bytes[16];  // small callables lie here
-  };
   enum Operation { kTypeInfo, kPointer, kClone, kDestroy };
 
   template <class F>
-  static constexpr bool kSmall = sizeof(F) <= sizeof(Held) && std::is_trivially_copyable_v<F>;
+  static constexpr bool kSmall = std::is_pointer_v<F>;
   template <class F>
   static void Put(Held& held, F&& fn) {
     using Own = std::decay_t<F>;
@@ -71,6 +110,7 @@ class Function {
   }
   template <class F>
   static bool Manage(Held& to, const Held& from, Operation operation) {
+    if (operation == kTypeInfo) to.object = const_cast<std::type_info*>(&typeid(F));
     if (operation == kClone) Put(to, std::as_const(In<F>(from)));
     if (operation == kDestroy && !kSmall<F>) delete &In<F>(to);
     return false;
@@ -85,8 +125,10 @@ class Function {
     std::swap(invoke_, other.invoke_);
   }
 
+  using Manager = bool (*)(Held&, const Held&, Operation);
+  static inline constinit std::atomic<Manager> c_function_ = nullptr;  // the one of CFunctions, once one was seen
   Held held_{};
-  bool (*manage_)(Held&, const Held&, Operation) = nullptr;
+  Manager manage_ = nullptr;
   void (*invoke_)(const Held&, Args...) = nullptr;
 };
 

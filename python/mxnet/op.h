@@ -39,7 +39,9 @@ using SharedFn = std::shared_ptr<const abi::AsyncFn>;  // of a reusable operator
 
 // Run the function, unless the op inherits a failure. What it throws, or its callback says, is the op's failure.
 void Execute(::engine::RunContext& ctx, const Special& special, const abi::SyncFn& fn);
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::SyncCFn& fn);
 void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncFn& fn);
+void Execute(::engine::RunContext& ctx, const Special& special, const abi::AsyncCFn& fn);
 inline void Execute(::engine::RunContext& ctx, const Special& special, const SharedFn& fn) {
   Execute(ctx, special, *fn);
 }

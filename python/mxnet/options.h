@@ -6,8 +6,7 @@
 //
 //   MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES
 //                                 one that is set: malloc gives memory back to the system as it says
-//   MXNET_EXEC_BULK_EXEC_TRAIN, MXNET_EXEC_BULK_EXEC_INFERENCE
-//                                 whether MXNet makes one op of 15 of a graph (MXNet's default: yes; with ours only for one worker)
+//   MXNET_CPU_TEMP_COPY           spaces of scratch memory (MXNet's default: 4; with ours, and several workers, more)
 //
 // Threads: called while no other thread changes the environment.
 // Errors:  UsageError says which variable, what it is and what is allowed.
@@ -29,10 +28,10 @@ std::string DevicePool(int device_id);  // of cpu(1) ... cpu(kDevicePools)
 // The pools of prioritized ops and of further devices, each of those with as many threads as there are workers.
 void AddPools(::engine::EngineOptions& options);
 
-// Asks MXNet to push the ops of its graphs one by one, unless the program's environment says otherwise: 15 in one op run on one
-// worker, although branches are independent. For engines of several workers: with one, a net of tiny ops in a row takes a tenth
-// more of the processor so.
-void AskForSingleOps();
+// Gives MXNet more spaces of scratch memory, unless the program's environment says how many. For engines of several workers: each op
+// that needs such memory, as products of matrices do, changes one of a few spaces, which MXNet hands out in turn; with its 4, an op
+// waits for the fourth before it, in whatever branch that is.
+void AskForScratch(int workers);
 
 // Keeps the memory that arrays give back for the next ones, unless the program's environment says what malloc does. MXNet frees and
 // allocates a step's arrays anew in each step; if the top of a worker's heap is free in between, the C library hands it to the

@@ -94,7 +94,7 @@ void DropIn::PushFunction(Fn&& fn, abi::Context context, const abi::Vars& reads,
   ::engine::OpDesc desc{.name = name, .reads = refs.reads(), .updates = refs.updates(), .priority = LevelOf(priority)};
   if (!IsPlain(context, property, wait)) [[unlikely]]
     return PushSpecial(desc, std::move(fn), context, property, wait);
-  engine_.Push(desc, PlainBody<Fn>{std::move(fn)}, kSite);
+  engine_.Push(desc, PlainBody<std::decay_t<Fn>>{std::move(fn)}, kSite);
 }
 
 void DropIn::PushSync(abi::SyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
@@ -102,14 +102,18 @@ void DropIn::PushSync(abi::SyncFn fn, abi::Context context, const abi::Vars& rea
   // Inside a function of the naive engine all that it could wait for has ended.
   if (naive_ && t_here.depth) [[unlikely]]
     return fn({.context = context});
-  PushFunction(std::move(fn), context, reads, updates, property, priority, NameOf(name, "PushSync"), false);
+  const ::engine::Name named = NameOf(name, "PushSync");
+  if (abi::SyncCFn c; fn.TakeOut(c)) return PushFunction(c, context, reads, updates, property, priority, named, false);
+  PushFunction(std::move(fn), context, reads, updates, property, priority, named, false);
 }
 
 void DropIn::PushAsync(abi::AsyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
                        abi::Property property, int priority, const char* name, bool wait) {
   if (naive_ && t_here.depth) [[unlikely]]
     return RunHere(fn, context);
-  PushFunction(std::move(fn), context, reads, updates, property, priority, NameOf(name, "PushAsync"), wait);
+  const ::engine::Name named = NameOf(name, "PushAsync");
+  if (abi::AsyncCFn c; fn.TakeOut(c)) return PushFunction(c, context, reads, updates, property, priority, named, wait);
+  PushFunction(std::move(fn), context, reads, updates, property, priority, named, wait);
 }
 
 // --- reusable operators

@@ -9,7 +9,7 @@ namespace engine_python {
 namespace {
 
 // Functions of engine/containers.py, set at import and kept for the life of the process.
-PyObject* found_in = nullptr;  // found_in(object) -> Values in containers that this file does not know
+PyObject* found_in = nullptr;  // found_in(object) -> Values in a container that this file does not know
 PyObject* filled = nullptr;    // filled(object, inputs) -> the object with data in the places of Values
 
 // While it lives, Python counts one more level; too many of them are a RecursionError.
@@ -22,8 +22,8 @@ class Level {
   Level(const Level&) = delete;
 };
 
-// Containers whose items are looked at, here or by found_in: exact lists, tuples and dicts, and what derives from them.
-// Dataclasses are the business of found_in too.
+// Lists, tuples and dicts are looked into here. What derives from them, sets and dataclasses are kOther: containers.py
+// looks into them.
 enum class PartKind { kPlain, kValue, kList, kDict, kOther };
 PartKind KindOf(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
@@ -56,7 +56,6 @@ PartKind KindOf(PyObject* object) {
 
 }  // namespace
 
-// Adds the Values in `object`. Whether there are any.
 bool Collect(PyObject* object, Found* found) {
   switch (KindOf(object)) {
     case PartKind::kPlain: return false;
@@ -95,7 +94,7 @@ bool Collect(PyObject* object, Found* found) {
 
 namespace {
 
-// As Filled, for exact lists, tuples and dicts. Empty: there is something in `item` that only Python knows.
+// As Filled, for lists, tuples and dicts. Empty: there is a container in `item` that only containers.py can look into.
 nb::object FilledHere(PyObject* item) {
   switch (KindOf(item)) {
     case PartKind::kPlain: return nb::borrow(item);
@@ -137,7 +136,6 @@ nb::object FilledHere(PyObject* item) {
 
 }  // namespace
 
-// The data that the function is given for an argument; a new reference. `inputs`: of a node, or null.
 PyObject* Filled(PyObject* arg, PyObject* inputs) {
   if (!inputs) {
     try {

@@ -14,15 +14,16 @@
 namespace engine_python {
 
 struct Found : Few<PyObject*, 8> {
-  std::vector<nanobind::object> made;  // lists of what containers of unknown types have
+  std::vector<nanobind::object> made;  // keeps the Values alive that a container made when it was asked for its items
 };
-// Adds the Values in `object`. Whether there are any.
+// Adds the Values in `object`; returns whether there are any.
 bool Collect(PyObject* object, Found* found);
-// `arg`, which holds Values, with their data; a new reference. `inputs`: of a node, for the places in `arg`; or null.
+// `arg` with the data of Values in their places; a new reference. `inputs`: the inputs of a node, which take the Places
+// (containers.py) in `arg`; null: it has none.
 PyObject* Filled(PyObject* arg, PyObject* inputs);
 nanobind::object TupleOf(PyObject* const* objects, size_t count);
 
-// References to what a function is given or returns. Few need no memory of their own.
+// Owned references to the arguments of a function or to what it returned. Up to 12 need no memory of their own.
 struct References {
   explicit References(size_t count) : many(count > 12 ? count : 0), all(count > 12 ? many.data() : few) {}
   ~References() {

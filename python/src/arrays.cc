@@ -45,7 +45,7 @@ PyRef Checked(PyObject* result) {
 }
 
 // The NumPy array that shares the memory of a framework's tensor, if that lies on the host; nothing for other objects.
-// Throws PyFailure for a tensor that NumPy has no word for: it must not pass for something that has been copied.
+// Throws PyFailure for a tensor that NumPy has no type for: passed through, it would be taken for one that was copied.
 PyRef ArrayOfTensor(PyObject* object) {
   constexpr long kHost = 1, kPinned = 3;  // DLPack's kDLCPU and kDLCUDAHost
   if (!PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__dlpack_device__")) return {};
@@ -74,7 +74,7 @@ std::optional<HostArray> ArrayOf(PyObject* object) {
   }
   PyRef view = PyRef::Steal(PyMemoryView_GetContiguous(object, PyBUF_READ, 'C'));
   if (!view) {
-    PyErr_Clear();  // the protocol has no word for its items
+    PyErr_Clear();  // the buffer protocol has no format for its items
     return {};
   }
   const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.get());
@@ -258,8 +258,8 @@ std::shared_ptr<const engine::CrossingArrays> PythonArrays(std::weak_ptr<EngineS
 void BindArrays(nb::module_& m) {
   nb::class_<PyDeviceArray>(
       m, "DeviceArray",
-      "An array on a device. Under stage_subgraph_on_cpu an op on that device gets it for each NumPy array\n"
-      "or other buffer of numbers. DeviceArray(array, device=0, engine=None) copies `array` into the\n"
+      "An array on a device, in C order. Under stage_subgraph_on_cpu an op on that device gets it for each\n"
+      "NumPy array or other buffer of numbers. DeviceArray(array, device=0, engine=None) copies `array` into the\n"
       "engine's memory of that device. Vars say which ops may use it when: engine.value(DeviceArray(...))\n"
       "gives it one.\n"
       "On CUDA a framework takes it by __cuda_array_interface__, without a copy: torch.as_tensor(x,\n"

@@ -8,6 +8,7 @@
 namespace engine_python {
 
 void BindVar(nanobind::module_& m);
+void BindAside(nanobind::module_& m);
 void BindAwait(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
 void BindBulk(nanobind::module_& m, nanobind::class_<PyEngine>& cls);

@@ -139,7 +139,8 @@ void BindBody(nb::module_& m) {
   m.def(
       "cuda_stream",
       [] {
-        if (!current) RaiseError("UsageError", "cuda_stream: asked for outside of an op");
+        if (!current)
+          RaiseError("UsageError", "cuda_stream: asked for outside of an op; call it in the body of an op on a GPU");
         try {
           return reinterpret_cast<uintptr_t>(engine::CudaStream(*current));
         } catch (const engine::Error&) {

@@ -80,7 +80,7 @@ class Done {
   bool called_ = false;
 };
 
-// The GIL, for a body: what a trace shows as a wait for it.
+// Takes the GIL for a body. A trace shows how long the body waited for it.
 struct BodyPython {
   engine::TracedWait wait{engine::WaitCause::kGil};
   PythonScope python;

@@ -38,7 +38,7 @@ Raw OfInterface(nb::handle interface, bool written, const std::string& what) {
   Raw raw;
   try {
     const std::string type = nb::cast<std::string>(given["typestr"]);
-    if (type.size() < 3 || type[0] == '>') refuse("has elements in another byte order");
+    if (type.size() < 3 || type[0] == '>') refuse("has elements in another byte order; little-endian is expected");
     raw.type = {type[1], static_cast<uint8_t>(std::stoul(type.substr(2)))};
     const auto data = nb::cast<nb::tuple>(given["data"]);
     raw.address = reinterpret_cast<void*>(nb::cast<uintptr_t>(data[0]));
@@ -50,7 +50,8 @@ Raw OfInterface(nb::handle interface, bool written, const std::string& what) {
     const auto strides = nb::cast<std::vector<int64_t>>(given["strides"]);
     auto expected = static_cast<int64_t>(raw.type.bytes);
     for (size_t i = shape.size(); i-- > 0; expected *= static_cast<int64_t>(shape[i]))
-      if (shape[i] > 1 && raw.elements > 0 && strides.at(i) != expected) refuse("is not contiguous, row by row");
+      if (shape[i] > 1 && raw.elements > 0 && strides.at(i) != expected)
+        refuse("is not C-contiguous; give a contiguous copy");
   } catch (const nb::python_error&) {
     throw;
   } catch (const std::exception&) {
@@ -78,7 +79,7 @@ Buffer ReadBuffer(const GivenBuffer& from, const StatePtr& state, const std::str
   const nb::module_ values = nb::module_::import_("engine.values");
   if (nb::isinstance(from.given, values.attr("Value"))) {
     ValueObject* const value = AsValue(from.given.ptr());
-    const bool there = !value->run || state->engine.Settled(value->var);  // else a run is about to store it
+    const bool there = !value->run || state->engine.Settled(value->var);  // a pending run may be storing it just now
     data = there ? nb::steal(DataOf(value)) : nb::borrow(Missing());
     if (data.is(Missing()))
       RaiseError("UsageError", what +

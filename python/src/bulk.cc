@@ -34,7 +34,7 @@ struct BulkBlock {
   unsigned long thread = 0;  // that entered it; 0: it is not open
 
   void Enter() {
-    if (thread) RaiseError("UsageError", "bulk: this block was entered already");
+    if (thread) RaiseError("UsageError", "bulk: this block was entered already; make another one for each `with`");
     before = SetBulkSize(*nb::inst_ptr<PyEngine>(engine), size);
     thread = PyThread_get_thread_ident();
   }

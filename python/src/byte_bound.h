@@ -1,11 +1,13 @@
-// ByteBound: how many bytes pending calls of ops hold, and the wait of a push that would make them too many.
+// ByteBound: how many bytes pending calls of ops keep, and the wait of a call that would make them too many.
 //
-// Threads:   the GIL is held, except in Release.
+// Threads:   the GIL is held, except in Release and while Await sleeps.
 // Ownership: an engine's state and its pending calls share it, because calls may outlive the state.
-// Order:     a soft bound, as max_pending is: a call waits as long as counted calls run, and gives up when none has run for a
-//            tenth of a second, because they may wait for this very thread. A call that is larger than the bound goes when it
-//            is the only one.
+// Order:     a soft bound, as max_pending is: a call waits as long as counted calls run. When none has run for a tenth of a
+//            second it goes on, because they may wait for this very thread. A call that is larger than the bound goes on when
+//            no other is pending.
 #pragma once
+
+#include <semaphore.h>
 
 #include <atomic>
 #include <cstdint>
@@ -21,7 +23,7 @@ class ByteBound {
    public:
     Held() = default;
     Held(std::shared_ptr<ByteBound> bound, uint64_t bytes) : bound_(std::move(bound)), bytes_(bytes) {
-      // relaxed: a count; the GIL orders those who wait for it.
+      // relaxed: calls are made with the GIL, which orders the additions and the calls that look at the sum.
       if (bound_) bound_->pending_.fetch_add(bytes_, std::memory_order_relaxed);
     }
     Held(Held&& other) noexcept : bound_(std::move(other.bound_)), bytes_(other.bytes_), running_(other.running_) {}
@@ -33,16 +35,10 @@ class ByteBound {
     }
     ~Held() { Release(); }
     bool counts() const { return bound_ != nullptr; }
-    void Begin() noexcept {  // its body runs
+    void Begin() noexcept {  // its body runs. relaxed: as in Release
       if (bound_ && !std::exchange(running_, true)) bound_->running_.fetch_add(1, std::memory_order_relaxed);
     }
-    void Release() noexcept {
-      if (!bound_) return;
-      if (running_) bound_->running_.fetch_sub(1, std::memory_order_relaxed);
-      bound_->pending_.fetch_sub(bytes_, std::memory_order_relaxed);
-      bound_->ended_.fetch_add(1, std::memory_order_relaxed);
-      bound_.reset();
-    }
+    void Release() noexcept;
 
    private:
     std::shared_ptr<ByteBound> bound_;
@@ -50,17 +46,24 @@ class ByteBound {
     bool running_ = false;
   };
 
+  ByteBound() { sem_init(&room_, 0, 0); }
+  ~ByteBound() { sem_destroy(&room_); }
+  ByteBound(const ByteBound&) = delete;
+
   uint64_t most() const { return most_; }  // 0: there is no bound
   void SetMost(uint64_t most) { most_ = most; }
   uint64_t pending() const { return pending_.load(std::memory_order_relaxed); }
   // Waits until `bytes` more fit. Gives the GIL up; Ctrl-C interrupts it on the main thread.
-  void Await(uint64_t bytes) const;
+  void Await(uint64_t bytes);
 
  private:
   uint64_t most_ = 0;
-  std::atomic<uint64_t> pending_{0};
-  std::atomic<uint64_t> ended_{0};
-  std::atomic<uint64_t> running_{0};
+  std::atomic<uint64_t> pending_{0};  // bytes
+  std::atomic<uint64_t> ended_{0};    // calls
+  std::atomic<uint64_t> running_{0};  // calls
+  std::atomic<uint32_t> waiters_{0};  // threads in Await
+  // Posted when waiters should look again. A semaphore, because it has no lock that a fork could find taken.
+  sem_t room_;
 };
 
 }  // namespace engine_python

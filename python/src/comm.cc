@@ -153,7 +153,7 @@ void Push(PyCommunicator& self, nb::handle calls, nb::handle reads, nb::handle u
   DropDeferred();
 }
 
-// ---- making them
+// ---- making communicators
 
 engine::CommunicatorId IdOf(nb::bytes given) {
   engine::CommunicatorId id;
@@ -166,7 +166,8 @@ engine::CommunicatorId IdOf(nb::bytes given) {
 
 engine::CommunicatorOptions OptionsOf(std::string name, double timeout) {
   if (!(timeout >= 0 && timeout < 1e9))
-    RaiseError("UsageError", "Communicator: timeout: seconds from 0 to 1e9 are expected");
+    RaiseError("UsageError", std::string("Communicator: timeout is ") + nb::str(nb::float_(timeout)).c_str() +
+                                 "; seconds from 0 to 1e9 are expected");
   return {.name = std::move(name), .timeout = std::chrono::milliseconds(std::llround(std::ceil(timeout * 1e3)))};
 }
 
@@ -230,7 +231,7 @@ void BindComm(nb::module_& m) {
       "One rank, on one device of an engine, of a group of ranks that run collectives. On CUDA devices the\n"
       "library is NCCL, on software devices loopback, within one process. Collectives are ops; they run in\n"
       "push order on every rank, on a stream of their own. Making a communicator returns at once. When its\n"
-      "last reference goes, the rank leaves behind its pending ops, and waits for nobody.\n"
+      "last reference goes, the rank leaves the group once its pending ops have ended; nobody waits for that.\n"
       "What goes wrong later (the library, another rank, `timeout`, abort) fails the ops concerned, and all\n"
       "later ones of the communicator, with CommunicatorError; the device goes on. Refused in the child of\n"
       "a fork.")
@@ -244,7 +245,7 @@ void BindComm(nb::module_& m) {
           nb::arg("name") = "world", nb::arg("timeout") = 0.0, nb::arg("engine") = nb::none(),
           nb::sig("def __init__(self, id: bytes, rank: int, size: int, device: int = 0, *, name: str = 'world', "
                   "timeout: float = 0.0, engine: Engine | None = None) -> None"),
-          "`timeout`: a collective that has not ended this many seconds after it came first fails the\n"
+          "`timeout`: a collective that has not ended so many seconds after the collectives before it fails the\n"
           "communicator; 0: no limit.")
       .def("push", &Push, nb::arg("calls").none(), nb::arg("reads").none() = nb::tuple(),
            nb::arg("updates").none() = nb::tuple(), nb::arg("writes").none() = nb::tuple(), nb::kw_only(),

@@ -91,7 +91,9 @@ nb::dict DeviceStatsOf(const PyEngine& self) {
 engine::Placement GpuPlace(int device, std::optional<int> lane) {
   if (device < 0 || device > UINT16_MAX || (lane && (*lane < 0 || *lane >= engine::Placement::kAnyLane)))
     RaiseError("UsageError", "gpu: device " + std::to_string(device) +
-                                 (lane ? ", lane " + std::to_string(*lane) : std::string()) + "; both count from 0");
+                                 (lane ? ", lane " + std::to_string(*lane) : std::string()) +
+                                 "; both count from 0, devices to " + std::to_string(UINT16_MAX) + ", lanes to " +
+                                 std::to_string(engine::Placement::kAnyLane - 1));
   return engine::Gpu(static_cast<uint16_t>(device), lane ? static_cast<uint8_t>(*lane) : engine::Placement::kAnyLane);
 }
 
@@ -107,7 +109,7 @@ std::string DescribePending(const PyEngine& self) {
   return text;
 }
 
-// As a program writes it; of a named pool its number, because the name is the engine's.
+// A placement as a program writes it; a named pool by its number, because only its engine knows the name.
 std::string TextOf(const engine::Placement& place) {
   using PlaceKind = engine::Placement::Kind;
   const std::string index = std::to_string(place.index);
@@ -228,18 +230,23 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
           [](const PyEngine& self, uint64_t most) { self.state->bytes->SetMost(most); },
           nb::for_getter(nb::sig("def max_pending_bytes(self) -> int")),
           nb::for_setter(nb::sig("def max_pending_bytes(self, most: int, /) -> None")),
-          "Soft bound on the bytes that pending calls of ops hold: their arguments, and their results as large as the\n"
-          "last. A call from outside of ops waits while there are more, and counted ones run. 0: no bound. Calls that\n"
-          "are made while it is 0, engine.push and recorded functions do not count.")
+          "Soft bound, in bytes, on what pending calls of ops keep: their arguments and their results, each of which\n"
+          "counts as large as the last result of its op. 0: no bound. A call from outside of ops waits while they\n"
+          "keep more and counted calls run. Not counted: calls made while this is 0, engine.push, recorded functions.")
       .def_prop_ro(
           "pending_bytes", [](const PyEngine& self) { return self.state->bytes->pending(); },
-          "What calls that count hold now.")
-      .def_prop_ro("workers", [](const PyEngine& self) { return self.state->engine.workers(); })
+          "How many bytes the calls that max_pending_bytes counts keep now.")
+      .def_prop_ro(
+          "workers", [](const PyEngine& self) { return self.state->engine.workers(); },
+          "How many threads the default pool has.")
       .def("stats", &Stats, nb::sig("def stats(self) -> dict[str, int]"), "Counters since the engine was made.")
       .def("device_stats", &DeviceStatsOf, nb::sig("def device_stats(self) -> dict[str, int]"),
            "Counters of the calls that the engine itself made to its devices; bodies make more.")
-      .def("start_trace", [](const PyEngine& self) { Blocking([&] { self.state->engine.StartTrace(); }); })
-      .def("stop_trace", &StopTrace, "The trace as Chrome's JSON; empty of events if none is on.")
+      .def(
+          "start_trace", [](const PyEngine& self) { Blocking([&] { self.state->engine.StartTrace(); }); },
+          "Starts a trace. engine.trace is the block that does this and writes the file.")
+      .def("stop_trace", &StopTrace,
+           "Ends the trace and returns it, as JSON in Chrome's format; without events if none was running.")
       .def("describe_pending", &DescribePending,
            "Says what is pending and why: blocked Vars, the ops that own them and wait for them, missing\n"
            "completions.")

@@ -9,13 +9,15 @@
 #include "body.h"
 #include "engine/device/device.h"
 #include "engine/error.h"
+#include "wait.h"
 
 namespace nb = nanobind;
 
 namespace engine_python {
 namespace {
 
-bool interrupted = false;    // a KeyboardInterrupt ended a body on the main thread; the GIL guards it
+// A KeyboardInterrupt ended a body on the main thread, and no call has raised it yet. The GIL guards it.
+bool interrupted = false;
 PyObject* errors = nullptr;  // never dropped, because it is needed until the very end of the process
 
 nb::object ErrorClass(const char* name) { return nb::handle(errors).attr(name); }
@@ -98,6 +100,7 @@ nb::object Convert(const std::exception_ptr& thrown) {
 }
 
 [[noreturn]] void RaiseObject(const nb::object& exception) {
+  if (PyErr_GivenExceptionMatches(exception.ptr(), PyExc_KeyboardInterrupt) && WaitsForSignals()) interrupted = false;
   // This also takes over the exception's own traceback, and chains the exception that is being handled as its context.
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   throw nb::python_error();
@@ -130,7 +133,7 @@ PyFailure::PyFailure(PyObject* raised)
       text_(std::make_shared<const std::string>(Describe(raised))) {}
 
 void RaiseInterrupt() {
-  if (!interrupted || CurrentBody()) return;
+  if (!interrupted || !WaitsForSignals()) return;
   interrupted = false;
   PyErr_SetNone(PyExc_KeyboardInterrupt);
   throw nb::python_error();

@@ -33,7 +33,7 @@ PyObject* LightTraceback(PyObject* traceback);
 // Raises KeyboardInterrupt if one ended a body on the main thread, where its program would otherwise not hear of it:
 // the op has failed with it, and the call that ran the op fails, too. GIL held.
 void RaiseInterrupt();
-// The module engine.errors. Raise uses its classes and its helper. Kept for the life of the process.
+// The module engine.errors, whose classes and functions Raise uses. Kept for the life of the process.
 void SetErrorsModule(PyObject* module);
 // Throws nb::python_error with the Python exception for `thrown`. GIL held.
 [[noreturn]] void Raise(const std::exception_ptr& thrown);
@@ -41,7 +41,7 @@ void SetErrorsModule(PyObject* module);
 PyObject* ToPython(const std::exception_ptr& thrown);
 // Throws nb::python_error with a copy of the exception in `failure`, to which `note` is added. GIL held.
 [[noreturn]] void RaiseWithNote(const PyFailure& failure, const std::string& note);
-// Throws the class `name` of engine.errors, or TypeError if `name` says so.
+// Throws nb::python_error with a new exception: of the class `name` of engine.errors, or a TypeError. GIL held.
 [[noreturn]] void RaiseError(const char* name, const std::string& text);
 [[noreturn]] void RaiseTypeError(const std::string& text);
 

@@ -8,6 +8,7 @@
 #include <new>
 #include <thread>
 
+#include "drops.h"
 #include "engine/error.h"
 
 namespace engine_python {
@@ -20,10 +21,11 @@ struct Dropped {
 std::atomic<Dropped*> dropped{nullptr};
 std::atomic<bool> drop_scheduled{false};  // the interpreter will make a pending call that drains the queue
 
-std::atomic<bool> leaving{false};
+std::atomic<bool> leaving{false};       // relaxed: set under the GIL when the engines' threads have ended
 std::atomic<int> without_gil{0};        // how many threads are inside WithoutGil
 std::atomic<int> helpers{0};            // how many threads have an Away
-thread_local int without_gil_here = 0;  // how often this thread is (nested: a wait that runs ops that wait)
+thread_local int drops_at_end = 0;      // how many DropsAtEnd this thread has
+thread_local int without_gil_here = 0;  // how deep this thread is inside it: a wait may run ops that wait
 std::atomic<unsigned long> main_thread{0};
 
 // The thread state that KnowThread made for a thread of the engine. It is deleted when the thread ends. That is before
@@ -41,13 +43,18 @@ struct OwnedThreadState {
 thread_local OwnedThreadState owned;
 
 // A thread state is made without the GIL, under a lock of the interpreter. CPython 3.11 takes that lock in the child of a
-// fork before it makes it anew, so a fork in the meantime would hang the child. Forks wait for this one first.
+// fork before it makes it anew, so a fork in the meantime would hang the child. Forks wait for this one first. From 3.13
+// on CPython holds its lock while it forks: then it is a lock too many, and a fork that waited for it would never end.
+#if PY_VERSION_HEX < 0x030D0000
 std::mutex making_a_state;
 [[maybe_unused]] const int registered =
     pthread_atfork([] { making_a_state.lock(); }, [] { making_a_state.unlock(); }, [] { making_a_state.unlock(); });
+#endif
 
 PyThreadState* NewThreadState() {
+#if PY_VERSION_HEX < 0x030D0000
   const std::lock_guard lock(making_a_state);
+#endif
   PyThreadState* const made = PyThreadState_New(PyInterpreterState_Main());
   if (!made) throw std::bad_alloc();
   return made;
@@ -125,15 +132,17 @@ PyRef::~PyRef() {
   while (!dropped.compare_exchange_weak(node->next, node, std::memory_order_release, std::memory_order_relaxed)) {
   }
   // The next push, body or wait drains the queue; for a program that does none of these, the main loop will.
+  if (drops_at_end != 0) return;
   if (!Leaving() && !drop_scheduled.exchange(true, std::memory_order_relaxed)) {
     if (Py_AddPendingCall(&DropFromMainLoop, nullptr) != 0) drop_scheduled.store(false, std::memory_order_relaxed);
   }
 }
 
 void DropDeferred() noexcept {
-  drop_scheduled.store(false, std::memory_order_relaxed);  // relaxed: at worst one needless pending call
+  // relaxed: at worst a needless pending call, or a reference that dies just now waits for the next push, body or wait.
+  drop_scheduled.store(false, std::memory_order_relaxed);
   if (!dropped.load(std::memory_order_relaxed)) return;
-  Dropped* node = dropped.exchange(nullptr, std::memory_order_acquire);
+  Dropped* node = dropped.exchange(nullptr, std::memory_order_acquire);  // Partner: the release in ~PyRef
   if (!node) return;
   PyObject *type, *value, *trace;  // destructors must neither see nor change an exception in flight
   PyErr_Fetch(&type, &value, &trace);
@@ -144,6 +153,12 @@ void DropDeferred() noexcept {
     node = next;
   }
   PyErr_Restore(type, value, trace);
+}
+
+DropsAtEnd::DropsAtEnd() noexcept { ++drops_at_end; }
+DropsAtEnd::~DropsAtEnd() {
+  --drops_at_end;
+  DropDeferred();
 }
 
 PythonScope::PythonScope() : exit_(Exit::kNothing) {
@@ -178,6 +193,13 @@ void detail::ExitWithoutGil(PyThreadState* state) {
   DropDeferred();
 }
 
+void LetOthersRun() {
+  constexpr uint32_t kCalls = 64;  // of a microsecond each that is seldom enough to cost nothing
+  static thread_local uint32_t calls = 0;
+  if (++calls % kCalls == 0) WithoutGil([] {});
+}
+
+// relaxed: Leave asks again until the count is 0.
 Away::Away() noexcept { helpers.fetch_add(1, std::memory_order_relaxed); }
 Away::~Away() {
   if (counts_) helpers.fetch_sub(1, std::memory_order_relaxed);

@@ -35,7 +35,7 @@ class PyRef {
   PyObject* get() const noexcept { return object_; }
   PyObject* Release() noexcept { return std::exchange(object_, nullptr); }
   explicit operator bool() const noexcept { return object_ != nullptr; }
-  // Drops the reference now. GIL held, and no engine code on this stack that must not see Python code run.
+  // Drops the reference now. GIL held; this may run any Python code, calls of the engine too.
   void Clear() noexcept { Py_CLEAR(object_); }
   // How many bytes the object has: those of arrays, bytes and strings, however nested; small objects count as 64. Takes
   // the GIL. 0 once the interpreter is ending.
@@ -59,6 +59,7 @@ class PythonScope {
   PythonScope();
   ~PythonScope();
   PythonScope(const PythonScope&) = delete;
+  bool had_it() const { return exit_ == Exit::kNothing; }  // the thread held the GIL already
 
  private:
   enum class Exit { kNothing, kSave, kRelease } exit_;
@@ -85,6 +86,10 @@ void WithoutGil(F&& fn) {
   detail::ExitWithoutGil(state);
   if (thrown) std::rethrow_exception(std::move(thrown));
 }
+
+// Gives other threads their turn at the GIL, once in some calls. For code that calls functions written in C again and again
+// and keeps the GIL: the interpreter hands it over only between the instructions of Python code, and none run here.
+void LetOthersRun();
 
 // Away: held by a helper thread that acts for a Python thread. The interpreter does not end before it is gone.
 class Away {

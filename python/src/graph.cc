@@ -8,11 +8,13 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "bindings.h"
 #include "body.h"
 #include "cancel.h"
+#include "drops.h"
 #include "engine/spi/cost_model.h"
 #include "failure.h"
 #include "gil.h"
@@ -61,7 +63,7 @@ std::pair<uint32_t, uint32_t> Add(engine::Graph& graph, nb::handle fn, const std
   });
 }
 
-thread_local PyObject* innermost = nullptr;  // of the innermost open block, which owns it
+thread_local PyObject* innermost = nullptr;  // what the innermost open RecordingBlock was made with, which owns it
 
 // Enters and leaves in C++, because Ctrl-C may come at any call of a Python function, also at that of `__exit__`.
 struct RecordingBlock {
@@ -79,6 +81,13 @@ struct RecordingBlock {
     innermost = outer_recorder;
   }
 };
+
+bool KeepsGil(const engine::Graph& graph) {
+  return std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const engine::Graph::Node& node) {
+    return node.place.kind == engine::Placement::Kind::kDefault && !node.async && !node.collective &&
+           node.effects.empty();
+  });
+}
 
 // A run may be given Values as inputs: it begins behind their writers, and ops that change them later come behind the run.
 // The run cannot name their Vars, because it names those of its plan in an order of its own. So an op in front of the run
@@ -107,22 +116,24 @@ void HoldInputs(nb::sequence inputs, const engine::Var& run, const StatePtr& sta
       state, {.name = "argument", .reads = reads}, [] {}, site);
 }
 
-PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, std::optional<int> priority,
-            nb::handle cancel, std::optional<double> deadline, bool timed,
-            std::vector<engine::Var>* outputs = nullptr) {
+}  // namespace
+
+PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& arguments,
+               std::vector<engine::Var>* outputs) {
   const engine::Site site = CallerSite();
   const StatePtr state = self.engine.lock();
   if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
   PyRun out;
   out.engine = self.engine;
   engine::RunOptions options;
-  options.priority = priority;
-  nb::object scope = ScopeFor(cancel, {"start", self.plan.options().name, site});
+  options.priority = arguments.priority;
+  nb::object scope = ScopeFor(arguments.cancel.is_valid() ? arguments.cancel : nb::handle(Py_None),
+                              {"start", self.plan.options().name, site});
   options.cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr;
-  if (deadline)
-    options.deadline = std::chrono::steady_clock::now() +
-                       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(*deadline));
-  if (timed) out.times.resize(self.plan.graph().nodes().size());
+  if (arguments.deadline)
+    options.deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                                              std::chrono::duration<double>(*arguments.deadline));
+  if (arguments.timed) out.times.resize(self.plan.graph().nodes().size());
   options.times = out.times;
   std::vector<engine::Var> ready;
   std::vector<engine::Value> values;
@@ -133,10 +144,18 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
       options.inputs = ready = AwaitInputs(inputs, state, site);
     }
     const PolicyHere block(state);
-    if (policy) options.policy = engine::PolicyByName(*policy);
+    if (arguments.policy) options.policy = engine::PolicyByName(*arguments.policy);
     const engine::Policy used = options.policy.value_or(state->engine.policy());
     if (engine::RulesOf(used).measures_plans) options.shape = self.shape = ShapeOf(inputs);
-    if (!state->caller_runs && engine::UsesWorkers(used)) out.run = self.plan.TryStart(values, options, site);
+    const bool on_workers = !state->caller_runs && engine::UsesWorkers(used);
+    // Outside of bodies a push that runs ops may run those of other threads as well, which may wait for ops that need the GIL.
+    const bool here = CurrentBody() && !engine::UsesWorkers(used) && self.keeps_gil && ready.empty();
+    if (here) {
+      const DropsAtEnd drops;
+      out.run = self.plan.TryStart(values, options, site);
+    } else if (on_workers) {
+      out.run = self.plan.TryStart(values, options, site);
+    }
     if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
     RaiseInterrupt();
     if (!ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
@@ -145,10 +164,12 @@ PyRun Start(const PyPlan& self, nb::sequence inputs, std::optional<std::string> 
   return out;
 }
 
+namespace {
+
 // start, and a Value for each output of the plan.
 nb::object Call(const PyPlan& self, nb::sequence inputs, bool timed) {
   std::vector<engine::Var> vars;
-  nb::object run = nb::cast(Start(self, inputs, {}, {}, nb::none(), {}, timed, &vars));
+  nb::object run = nb::cast(StartRun(self, inputs, {.timed = timed}, &vars));
   nb::object outputs = OutputValues(std::move(vars), run, self.engine);
   return nb::make_tuple(run, outputs);
 }
@@ -256,7 +277,9 @@ void BindGraph(nb::module_& m) {
             engine::PlanOptions options{.name = OpName(name, name, {"compile", {}, {}}),
                                         .static_alloc = static_alloc,
                                         .static_shape = static_shape};
-            return Translated([&] { return PyPlan{self.Compile(engine.state->engine, options), engine.state}; });
+            return Translated([&] {
+              return PyPlan{self.Compile(engine.state->engine, options), engine.state, KeepsGil(self)};
+            });
           },
           nb::arg("engine"), nb::kw_only(), nb::arg("name") = "plan", nb::arg("static_alloc") = false,
           nb::arg("static_shape") = false,
@@ -292,8 +315,9 @@ void BindGraph(nb::module_& m) {
       .def(
           "start",
           [](const PyPlan& self, nb::sequence inputs, std::optional<std::string> policy, std::optional<int> priority,
-             nb::handle cancel, std::optional<double> deadline,
-             bool timed) { return Start(self, inputs, policy, priority, cancel, deadline, timed); },
+             nb::handle cancel, std::optional<double> deadline, bool timed) {
+            return StartRun(self, inputs, {std::move(policy), priority, cancel, deadline, timed});
+          },
           nb::arg("inputs") = nb::make_tuple(), nb::kw_only(), nb::arg("policy") = nb::none(),
           nb::arg("priority") = nb::none(), nb::arg("cancel") = nb::none(), nb::arg("deadline") = nb::none(),
           nb::arg("timed") = false,

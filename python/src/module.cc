@@ -30,6 +30,7 @@ NB_MODULE(_core, m) {
   BindBulk(m, engine_class);
   BindValue(m);
   BindOp(m);
+  BindAside(m);
   BindAwait(m);
   BindGraph(m);
   BindArrays(m);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "await.h"
 #include "bindings.h"
 #include "body.h"
 #include "cancel.h"
@@ -78,10 +79,13 @@ struct PushedCall {
       const ContextScope own(&carried);
       Execute();
     } catch (...) {
+      Awaiting(outputs.get()).EndBehind(std::current_exception());
       Drop();
       throw;
     }
+    Awaiting awaiting(outputs.get());
     Drop();
+    if (awaiting) awaiting.End(context);
   }
 
  private:
@@ -226,7 +230,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     return self.attr("_record")(args_tuple, kwargs, all, changed);
   }
   const StatePtr state = found.empty() ? DefaultState() : [&] {
-    if (!AsValue(found[0])->var) RefuseRecorded();  // refuses a recorded value
+    if (!AsValue(found[0])->var) RefuseRecorded();  // only recorded values have no Var
     StatePtr of = AsValue(found[0])->engine.lock();
     if (!of)
       RaiseError("ShutdownError", std::string("op '") + op->name.c_str() + "': the engine of its first Value is gone");
@@ -249,8 +253,12 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   for (PyObject* value : found)
     if (!in(value, updated)) AddVars(value, &reads);
   const bool on_workers = op->place.get() == Py_None;
+  nb::object scope = ScopeFor(nb::none(), at);
+  // Nothing can make the op be skipped, and a worker will run it.
+  const bool fresh = found.empty() && on_workers && !scope.is_valid() && state->engine.workers() > 0;
   for (PyObject* value : updated) {
     AddVars(value, &updates);
+    Aged(AsValue(value));
     AsValue(value)->on_workers = on_workers;
   }
   PushedCall call{op, CallArguments(args, count), PyRef::Borrow(names), CopyContext(), {}, {}, filled_mask};
@@ -265,6 +273,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
       Raise(std::current_exception());
     }
     AsValue(made.ptr())->on_workers = on_workers;
+    AsValue(made.ptr())->fresh = fresh;
     AsValue(made.ptr())->bytes = results / op->outputs;
     writes.push_back(AsValue(made.ptr())->var);
     if (!op->copies && !found.empty())
@@ -280,7 +289,6 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
   }
   if (op->outputs) call.outputs = PyRef::Borrow(returned.ptr());
   if (bounded) call.held = ByteBound::Held(state->bytes, bytes);
-  nb::object scope = ScopeFor(nb::none(), at);
   const engine::Placement place = PlaceOf(state, op->place.get(), at);
   const engine::OpDesc desc{.name = op->name,
                             .reads = reads,
@@ -299,7 +307,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
 PyObject* VectorCall(PyObject* object, PyObject* const* args, size_t flagged, PyObject* names) {
   auto* self = reinterpret_cast<OpObject*>(object);
   try {
-    if (!self->core) RaiseTypeError("this op was not initialized");
+    if (!self->core) RaiseTypeError("this op was not initialized; make ops with engine.op");
     const OpCorePtr core = self->core;
     return Pushed(core, object, args, static_cast<size_t>(PyVectorcall_NARGS(flagged)), names).release().ptr();
   } catch (nb::python_error& error) {
@@ -394,7 +402,7 @@ void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32
 
 const OpCorePtr& CoreOfOp(PyObject* op) { return reinterpret_cast<OpObject*>(op)->core; }
 
-// Python gives a class in Python neither of these, although it inherits the calls.
+// A class that is written in Python inherits how calls are made, but not these flags.
 void SetOpClass(nb::handle cls) {
   auto* const type = reinterpret_cast<PyTypeObject*>(cls.ptr());
   type->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;

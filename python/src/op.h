@@ -47,7 +47,7 @@ struct OpCore {
     size_t positional;
     PyRef names;
   };
-  static constexpr size_t kMostChecked = 16;  // of a function that takes any names there may be ever new ones
+  static constexpr size_t kMostChecked = 16;  // a function with **kwargs may be called with ever new names
   mutable std::vector<Shape> checked;
   bool Checked(size_t positional, PyObject* names) const;
   bool copies =

@@ -73,10 +73,11 @@ struct NodeBodyOfOp {
     for (size_t i = 0; i < node.op->outputs; ++i) context.Return(i, PyRef::Steal(made.all[i]));
     for (size_t i = 0; i < node.changed.size(); ++i)
       context.Return(node.op->outputs + i, PyRef::Borrow(context.In<PyRef>(node.changed[i]).get()));
+    if (python.python.had_it() && !PyFunction_Check(node.op->fn.get())) LetOthersRun();
   }
 };
 
-// add_op(graph, op, args, names, kinds, inputs, changed, updated, reads, updates, engine) -> (node, first output)
+// _add_op(graph, op, args, names, kinds, inputs, changed, updated, reads, updates, engine) -> (node, first output)
 nb::object AddOp(engine::Graph& graph, nb::handle object, nb::tuple args, nb::handle names, nb::sequence kinds,
                  const std::vector<uint32_t>& inputs, std::vector<uint32_t> changed, std::vector<uint32_t> updated,
                  nb::handle reads, nb::handle updates, nb::handle engine) {

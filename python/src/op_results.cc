@@ -16,14 +16,23 @@ namespace {
 PyObject* unshared =
     nullptr;  // engine/alias.py: unshared(results, arguments) -> the results, copied where they share memory
 
-// None stands for something outside of Python's data, which the op does change.
+// NumPy may not be imported, so its class is known by name at first, and by address from then on.
+bool IsNdarray(const PyTypeObject* type) {
+  static const PyTypeObject* known = nullptr;  // the GIL guards it
+  if (type == known) return true;
+  if (std::strcmp(type->tp_name, "numpy.ndarray") != 0) return false;
+  known = type;
+  return true;
+}
+
+// Whether `data` cannot be changed in place. None can: it stands for something outside of Python, which the op changes.
 bool Immutable(PyObject* data) {
   PyTypeObject* const type = Py_TYPE(data);
   if (PyLong_Check(data) || PyFloat_Check(data) || PyComplex_Check(data) || PyUnicode_Check(data) ||
       PyBytes_Check(data) || PyTuple_Check(data) || PyFrozenSet_Check(data))
     return true;
   // NumPy's scalars cannot be assigned to; its arrays can.
-  return std::strncmp(type->tp_name, "numpy.", 6) == 0 && std::strcmp(type->tp_name, "numpy.ndarray") != 0 &&
+  return std::strncmp(type->tp_name, "numpy.", 6) == 0 && !IsNdarray(type) &&
          !(type->tp_as_mapping && type->tp_as_mapping->mp_ass_subscript) && PyObject_HasAttrString(data, "dtype");
 }
 
@@ -34,7 +43,7 @@ bool MayShare(PyObject* data) {
   if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
       type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None)
     return false;
-  if (Py_REFCNT(data) == 1 && std::strcmp(type->tp_name, "numpy.ndarray") == 0) {
+  if (Py_REFCNT(data) == 1 && IsNdarray(type)) {
     static PyObject* const name = PyUnicode_InternFromString("base");
     nb::object owner = nb::steal(PyObject_GetAttr(data, name));
     if (owner.is_valid() && owner.is_none()) return false;

@@ -45,7 +45,8 @@ Duration SecondsOf(nb::handle given, const char* key) {
     PyErr_Clear();
     RaiseTypeError(what + " is a " + Py_TYPE(given.ptr())->tp_name + "; seconds are expected");
   }
-  if (!(seconds >= 0 && seconds < 1e9)) RaiseError("UsageError", what + ": seconds from 0 to 1e9 are expected");
+  if (!(seconds >= 0 && seconds < 1e9))
+    RaiseError("UsageError", what + " is " + nb::str(given).c_str() + "; seconds from 0 to 1e9 are expected");
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 

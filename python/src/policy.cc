@@ -31,7 +31,8 @@ void SetOpenBlocks(nb::handle blocks) {
 
 void Enter(nb::object object) {
   auto& self = *nb::inst_ptr<PolicyBlock>(object);
-  if (self.before.is_valid()) RaiseError("UsageError", "engine.policy: this block was entered already");
+  if (self.before.is_valid())
+    RaiseError("UsageError", "engine.policy: this block was entered already; make another one for each `with`");
   nb::object open = OpenBlocks();
   nb::tuple before = open.is_valid() ? nb::borrow<nb::tuple>(open) : nb::tuple();
   SetOpenBlocks(before + nb::make_tuple(object));
@@ -46,7 +47,7 @@ void Exit(nb::object object, nb::args) {
     RaiseError(
         "UsageError",
         "engine.policy: the block ends on another thread or in another task than it was entered in, or before a block "
-        "that was opened in it");
+        "that was opened in it; leave blocks where they were entered, the innermost first");
   SetOpenBlocks(self.before);
   self.before.reset();
 }

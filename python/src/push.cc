@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "await.h"
 #include "body.h"
 #include "cancel.h"
 #include "engine/operator.h"
@@ -90,7 +91,7 @@ nb::object Push(const StatePtr& state, const PushArgs& args, Way way) {
                             .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr,
                             .graph = GraphKeyOf(args.graph_key, place, at)};
   if (recording && way != Way::kSync && !async)
-    RaiseError("UsageError", at.Text() + "a function is being recorded, which takes push and push_async only");
+    RaiseError("UsageError", at.Text() + "only push and push_async are allowed while a function is recorded");
   nb::object returned = nb::none();
   SyncBody body(args.fn.ptr(), at.name);
   try {
@@ -133,7 +134,7 @@ nb::object Push(const StatePtr& state, const PushArgs& args, Way way) {
   return returned;
 }
 
-// The parameters of all four functions, as Python writes them.
+// The parameters of each of the five functions, as Python writes them.
 #define ENGINE_PUSH_PARAMETERS                                                                               \
   "reads: Vars = (), updates: Vars = (), writes: Vars = (), *, priority: int = 0, name: str | None = None, " \
   "place: Placement | str | None = None, run_always: bool = False, cancel: CancelScope | None = None, "      \
@@ -179,7 +180,9 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
   const bool changes = *role != 'r';
   const auto add = [&](PyObject* value) {
     AddVars(value, &vars);
-    if (changes) AsValue(value)->on_workers = false;
+    if (!changes) return;
+    Aged(AsValue(value));
+    AsValue(value)->on_workers = false;
   };
   if (IsValue(given.ptr())) {
     add(given.ptr());
@@ -267,7 +270,9 @@ void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
           "__init__",
           [](engine::GraphKey* self, nb::int_ kind, nb::int_ params, bool one_call) {
             const auto bits = [](nb::int_ number) { return PyLong_AsUnsignedLongLongMask(number.ptr()); };
-            if (bits(kind) == 0) RaiseError("UsageError", "GraphKey: kind is 0 (of 64 bits), which stands for no key");
+            if (bits(kind) == 0)
+              RaiseError("UsageError",
+                         "GraphKey: kind is 0 in its lower 64 bits, which stands for no key; give any other number");
             new (self) engine::GraphKey{bits(kind), bits(params), one_call};
           },
           nb::arg("kind"), nb::arg("params") = 0, nb::arg("one_call") = false,

@@ -1,4 +1,5 @@
-// Push: engine.push and engine.push_async, for the default engine and for any.
+// Push: engine.push and the like (push_async, try_push, push_held, new_operator), as functions for the default engine and as
+// methods of Engine.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -4,6 +4,8 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,9 @@ namespace engine_python {
 struct PyPlan {
   engine::Plan plan;
   std::weak_ptr<EngineState> engine;
+  // Its nodes are calls of Python on the thread that runs it, and nothing else orders them: an in-order run never waits, so it
+  // may keep the GIL from its first node to its last.
+  bool keeps_gil = false;
   mutable uint64_t shape = 0;  // shape class of the last run's arguments under cost_model; the GIL guards it
 };
 
@@ -36,7 +41,18 @@ struct PyRun {
   }
 };
 
-// Vars for the outputs of a plan's run, and afterwards the Values that have them.
+struct RunArguments {
+  std::optional<std::string> policy = {};
+  std::optional<int> priority = {};
+  nanobind::handle cancel = {};  // null or None: the current scope
+  std::optional<double> deadline = {};
+  bool timed = false;
+};
+// Starts a run. `outputs`: gets a Var for each output; null: the run does not wait for Values among its inputs.
+PyRun StartRun(const PyPlan& plan, nanobind::sequence inputs, const RunArguments& arguments,
+               std::vector<engine::Var>* outputs = nullptr);
+
+// The Vars of a run's outputs, made before it starts; and the Values with these Vars, made when it has started.
 std::vector<engine::Var> OutputVars(const engine::Graph& graph, EngineState& state);
 nanobind::object OutputValues(std::vector<engine::Var> vars, nanobind::handle run,
                               const std::weak_ptr<EngineState>& engine);

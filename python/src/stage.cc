@@ -1,3 +1,4 @@
+// The binding of Stage. Its source is the two callables that engine/sources.py makes of what the program gave.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 

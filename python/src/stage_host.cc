@@ -25,8 +25,8 @@ using std::chrono::steady_clock;
 
 constexpr auto kExitPatience = std::chrono::seconds(2);  // how long exit waits for sources to return
 constexpr auto kLongTake = microseconds(200);            // shorter waits are not worth a hand-over of the GIL
-constexpr auto kHandOver = microseconds(200);
-constexpr int kHandOvers = 16;
+constexpr auto kHandOver = microseconds(200);            // the longest wait of a producer for a consumer to come
+constexpr int kHandOvers = 16;                           // before the source is tested again
 
 // The list of all hosts. The GIL guards it.
 std::vector<std::weak_ptr<PythonHost>>& Hosts() {
@@ -77,17 +77,29 @@ void PythonHost::Spawn(const std::string& name, std::function<void()> produce) {
   };
   try {
     const auto thread = nb::module_::import_("threading")
-                            .attr("Thread")(nb::arg("target") = nb::cpp_function(std::move(body)),
+                            .attr("Thread")(nb::arg("target") = nb::cpp_function(body),
                                             nb::arg("name") = "stage " + name, nb::arg("daemon") = true);
     thread.attr("start")();
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_RuntimeError)) throw;
-    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), error.what());
+    const std::string what = error.what();
+    if (what.find("interpreter shutdown") == std::string::npos)
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), what);
+    // From 3.12 on CPython makes no thread once the main thread has ended, although the program's other threads, and what
+    // it does at exit, may still begin a stage. So this thread is ours.
+    std::thread([body = std::move(body)] {
+      try {
+        const PythonScope python;
+        body();
+      } catch (const engine::ShutdownError&) {  // at once: the interpreter has ended
+      }
+      ForgetThread();
+    }).detach();
   }
 }
 
 void PythonHost::Await(const Attempt& attempt) {
-  const bool watch_signals = OnMainThread() && !CurrentBody();
+  const bool watch_signals = WaitsForSignals();
   for (bool over = false; !over;) {
     const Time most = watch_signals ? steady_clock::now() + kSlice : Time::max();
     WithoutGil([&] { over = attempt(most); });
@@ -124,11 +136,12 @@ void PythonHost::LetTakerRun(uint32_t before) {
   });
 }
 
-// A consumer that was just woken needs the GIL. A source that waits, or calls into libraries, gives the GIL up soon; a
-// source of pure Python would keep it for a whole switch interval (5 ms). The next item shows which kind the source is:
-// the consumer that the item before woke is still waiting, or not. That is tested again from time to time, because a
-// thread that gives the GIL up may be without it for long. At the first item the consumer may still be leaving the call
-// that started this thread.
+// A consumer that an item has woken needs the GIL. A source that waits, or calls into libraries, gives the GIL up soon; a
+// source of pure Python would keep it for a whole switch interval (5 ms). Which kind the source is shows at its next item:
+// if the consumer that the last item woke still waits, it is of pure Python, and the producer hands the GIL over at the next
+// kHandOvers items that find a consumer waiting. Then the source is tested again, because a thread that gives the GIL up
+// may be without it for long. The first item is a case of its own: the consumer may still be leaving the call that started
+// this thread.
 void PythonHost::MindTakers(uint32_t before) {
   const bool first = std::exchange(fresh_, false);
   if (takers_ == 0) {

@@ -47,7 +47,8 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
   bool fresh_ = true;                                    // no item has been put yet
   std::chrono::steady_clock::time_point woken_since_{};  // taking_since_ of the consumer that the last item woke
   int hand_overs_ = 0;  // how often the GIL is still handed over before the source is tested again
-  // How many takes have ended. release, with the acquire in LetTakerRun: only the order of the two matters.
+  // How many takes have ended. release in Counted, acquire in LetTakerRun: a producer that sees the count go up sees what the
+  // taker did before.
   std::atomic<uint32_t> taken_{0};
 };
 

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <new>
 
+#include "await.h"
 #include "bindings.h"
 #include "failure.h"
 #include "run.h"
+#include "wait.h"
 
 namespace nb = nanobind;
 
@@ -24,7 +26,8 @@ void Construct(ValueObject* self) {
   self->weak = self->data = self->run = self->shares = nullptr;
   self->output = 0;
   self->bytes = 0;
-  self->on_workers = false;
+  self->on_workers = self->fresh = false;
+  self->awaiting = nullptr;
   ::new (&self->var) engine::Var;
   ::new (&self->engine) std::weak_ptr<EngineState>;
 }
@@ -59,6 +62,7 @@ int Traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->data);
   Py_VISIT(self->run);
   Py_VISIT(self->shares);
+  Py_VISIT(self->awaiting);
   Py_VISIT(Py_TYPE(object));
   return 0;
 }
@@ -68,6 +72,7 @@ int Clear(PyObject* object) {
   Py_CLEAR(self->data);
   Py_CLEAR(self->run);
   Py_CLEAR(self->shares);
+  Py_CLEAR(self->awaiting);
   return 0;
 }
 
@@ -85,7 +90,17 @@ void Dealloc(PyObject* object) {
 
 PyObject* GetVar(PyObject* object, void*) {
   try {
+    Aged(AsValue(object));  // whoever has the Var may push ops on it
     return nb::cast(PyVar{AsValue(object)->var, AsValue(object)->engine}).release().ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
+PyObject* GetSettled(PyObject* object, void*) {
+  try {
+    return PyBool_FromLong(Settled({AsValue(object)->var, AsValue(object)->engine}));
   } catch (nb::python_error& error) {
     error.restore();
     return nullptr;
@@ -105,6 +120,7 @@ PyMemberDef members[] = {
 };
 PyGetSetDef getset[] = {
     {"var", &GetVar, nullptr, "The Var that orders the ops on the data.", nullptr},
+    {"_settled", &GetSettled, nullptr, nullptr, nullptr},
     {"_data", &GetData, &PutData, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -119,10 +135,6 @@ void* Slot(F* function) {
 
 }  // namespace
 
-void SetValueClass(PyTypeObject* type) {
-  Py_INCREF(type);
-  value_class = type;
-}
 PyTypeObject* ValueBase() { return base; }
 PyObject* Missing() { return missing; }
 
@@ -179,7 +191,7 @@ void BindValue(nb::module_& m) {
   m.def(
       "_set_value_class",
       [](nb::handle cls, nb::handle none) {
-        SetValueClass(reinterpret_cast<PyTypeObject*>(cls.ptr()));
+        value_class = reinterpret_cast<PyTypeObject*>(Py_NewRef(cls.ptr()));
         missing = Py_NewRef(none.ptr());
       },
       nb::arg("cls"), nb::arg("missing"));

@@ -6,7 +6,7 @@
 // Threads:   the GIL guards the fields. `data` of a pending Value belongs to the op that makes it; read it after a wait for
 //            the Var, or in an op that names the Var.
 // Ownership: a Value has its data, or the run whose output it is. Ops that were pushed keep their Values.
-// Errors:    DataOf raises UsageError for a recorded value, which has no data.
+// Errors:    AddVars raises UsageError for a recorded value, which has no Var and no data.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,21 +20,21 @@ namespace engine_python {
 
 struct ValueObject {
   PyObject ob_base;
-  PyObject* weak;    // list of weak references
-  PyObject* data;    // null: not made yet, or still in `run`
-  PyObject* run;     // the Run whose output it is, until somebody looks at it; or null
-  PyObject* shares;  // the Values with whose memory it was declared to share its own, a tuple; or null
-  uint32_t output;   // of `run`
-  uint64_t bytes;    // of the data, as long as they are not there and a bound on bytes asks; a guess
-  bool on_workers;   // the last op that changes it was pushed for the workers, so whoever awaits it may be told there
-  engine::Var var;   // null: a recorded value
+  PyObject* weak;      // list of weak references
+  PyObject* data;      // null: not made yet, or still in `run`
+  PyObject* run;       // the Run whose output it is, until somebody looks at it; or null
+  PyObject* shares;    // the Values whose memory it shares (an op's alias="order"), a tuple; or null
+  uint32_t output;     // of `run`
+  uint64_t bytes;      // a guess at the size of data that are not there yet, for max_pending_bytes
+  bool on_workers;     // the last op that changes it was pushed for the workers, so whoever awaits it may be told there
+  bool fresh;          // whoever awaits it may leave a future here (await.h)
+  PyObject* awaiting;  // these futures, a list; or null
+  engine::Var var;     // null: a recorded value
   std::weak_ptr<EngineState> engine;
 };
 
-// Sets the class of the Values that calls make: engine.Value.
-void SetValueClass(PyTypeObject* type);
-extern PyTypeObject* value_class;
-PyTypeObject* ValueBase();  // made at import
+extern PyTypeObject* value_class;  // of the Values that calls make: engine.Value
+PyTypeObject* ValueBase();         // made at import
 inline bool IsValue(PyObject* object) {
   return Py_TYPE(object) == value_class || PyObject_TypeCheck(object, ValueBase());
 }
@@ -42,12 +42,12 @@ inline ValueObject* AsValue(PyObject* object) { return reinterpret_cast<ValueObj
 
 // A Value without data, for an op that was or will be pushed.
 PyObject* NewValue(engine::Var var, const std::weak_ptr<EngineState>& engine);
-// A new reference to the data; that of engine.MISSING where there is none. The Var's order is the caller's matter.
+// A new reference to the data, or to engine.MISSING if there are none. The caller sees to it that no op changes them now.
 PyObject* DataOf(ValueObject* value);
 void SetData(ValueObject* value, PyObject* data);
 [[noreturn]] void RefuseRecorded();
-// Adds the Vars that an op on the Value names: its own, and those of the Values with which it was declared to share its
-// memory. UsageError for a recorded value.
+// Adds the Vars that an op on the Value names: its own, and those of the Values whose memory it shares. UsageError for a
+// recorded value.
 template <class Vars>
 void AddVars(PyObject* value, Vars* vars) {
   ValueObject* const self = AsValue(value);

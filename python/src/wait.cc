@@ -24,10 +24,6 @@ Nanoseconds Duration(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(std::min(seconds, kLongest)));
 }
 
-void CheckSignals() {
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
 struct Job {
   std::mutex mutex;
   std::condition_variable ended;
@@ -62,6 +58,10 @@ std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>
 }
 
 }  // namespace
+
+void CheckSignals() {
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
 
 bool WaitsForSignals() { return OnMainThread() && !CurrentBody(); }
 
@@ -143,11 +143,9 @@ bool WaitVar(const PyVar& var, std::optional<double> timeout) {
   const engine::Site site = CallerSite();
   RefuseWhileRecording("a wait", site);
   try {
-    // Most waits find their Var ready, and then the GIL is kept; but not if this call may run ops or lend a worker.
-    // Otherwise the op may need the GIL, so nobody spins with it.
-    if (!RunsOps(*state) && !CurrentBody() && state->engine.Settled(var.var) &&
-        state->engine.WaitFor(var.var, Nanoseconds(0), site))
-      return true;
+    // Most waits find their Var ready, and then the GIL is kept. Otherwise the op may need the GIL, so nobody spins with
+    // it, and this thread runs no op with it.
+    if (state->engine.TryWait(var.var, site)) return true;
     if (timeout && *timeout <= 0) {
       bool ready = false;
       WithoutGil([&] { ready = state->engine.WaitFor(var.var, Nanoseconds(0), site); });

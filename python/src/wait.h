@@ -13,11 +13,13 @@ namespace engine_python {
 
 inline constexpr auto kSlice = std::chrono::milliseconds(50);  // how long Ctrl-C may stay unnoticed
 
-// The seconds that Python gives; nothing for None. TypeError or ValueError for anything else.
+// The seconds that Python gives, 0 for less; nothing for None. TypeError for what is no number, UsageError for NaN.
 std::optional<double> TimeoutOf(nanobind::handle given);
 
 // Whether a signal handler can run on this thread, and nobody else waits for this thread's op.
 bool WaitsForSignals();
+// Raises what a signal handler raised.
+void CheckSignals();
 // A moment without the GIL, for a wait that only asks; raises what a signal handler raised.
 void NapAndCheckSignals();
 

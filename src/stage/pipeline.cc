@@ -161,8 +161,11 @@ void Join(PipelineRun& run) {
 }  // namespace
 
 struct StageBase::State {
-  State(StageOptions given, detail::StageSource from) : options(std::move(given)), source(std::move(from)) {
-    run = std::make_shared<PipelineRun>(options, source);
+  State(StageOptions given, detail::StageSource from)
+      : options(std::move(given)),
+        source(std::make_shared<const detail::StageSource>(std::move(from))),
+        in_a_child(source.get()) {
+    run = std::make_shared<PipelineRun>(options, *source);
     options = run->area.options();  // with the name that the area generated
   }
   std::shared_ptr<PipelineRun> Current() {
@@ -176,7 +179,10 @@ struct StageBase::State {
 
   StageOptions options;
   detail::Mutex mu;
-  detail::StageSource source GUARDED_BY(mu);  // as the caller gave it; each run uses a copy
+  std::shared_ptr<const detail::StageSource> source GUARDED_BY(mu);  // as the caller gave it; each run uses a copy
+  // The same, for a fork's child, where another thread may have been in the middle of a Restart, and `mu` may be locked: what it
+  // points to is whole at any moment. release: the new source. Partner: none but the fork, which copies all memory.
+  std::atomic<const detail::StageSource*> in_a_child;
   const uint32_t generation = detail::ForkGeneration();
   std::shared_ptr<PipelineRun> run GUARDED_BY(mu);
 };
@@ -185,8 +191,8 @@ StageBase::StageBase(StageOptions options, detail::StageSource source)
     : state_(std::make_unique<State>(std::move(options), std::move(source))) {}
 
 StageBase::~StageBase() {
-  if (detail::ForkGeneration() != state_->generation) {
-    static_cast<void>(state_.release());  // for the reason that Restart gives
+  if (detail::ForkGeneration() != state_->generation) {  // mutant: stage_ends_in_a_child
+    static_cast<void>(state_.release());                 // for the reason that Restart gives
     return;
   }
   const auto run = state_->Current();
@@ -199,17 +205,14 @@ void StageBase::Start() { engine::Start(state_->Current()); }
 void StageBase::Close() { state_->Current()->area.Close(); }
 void StageBase::Cancel() { state_->Current()->area.Cancel(); }
 
-// A fork's child has one thread, and the locks may never be released there.
-void StageBase::Restart() NO_THREAD_SAFETY_ANALYSIS {
-  if (detail::ForkGeneration() != state_->generation) {
-    Restart(state_->source);
-  } else {
-    const auto source = [&] {
-      detail::MutexLock lock(state_->mu);
-      return state_->source;
-    };
-    Restart(source());
-  }
+void StageBase::Restart() {
+  if (detail::ForkGeneration() != state_->generation)
+    return Restart(*state_->in_a_child.load(std::memory_order_acquire));
+  const auto source = [&] {
+    detail::MutexLock lock(state_->mu);
+    return state_->source;
+  };
+  Restart(*source());
 }
 
 void StageBase::Restart(detail::StageSource source) {
@@ -222,9 +225,11 @@ void StageBase::Restart(detail::StageSource source) {
   const auto before = state_->Current();
   before->area.Cancel();
   Join(*before);
-  auto next = std::make_shared<PipelineRun>(state_->options, source);
+  auto given = std::make_shared<const detail::StageSource>(std::move(source));  // then: the one before
+  auto next = std::make_shared<PipelineRun>(state_->options, *given);
   detail::MutexLock lock(state_->mu);
-  state_->source = std::move(source);
+  state_->in_a_child.store(given.get(), std::memory_order_release);
+  state_->source.swap(given);
   state_->run = std::move(next);
 }
 

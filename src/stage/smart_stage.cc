@@ -114,8 +114,8 @@ struct SmartStage::State {
     return pipeline.get();
   }
   void Replace(std::unique_ptr<detail::SmartPipeline> next) {
-    std::unique_ptr<detail::SmartPipeline> gone = std::move(next);  // destroyed after the lock is dropped, because that
-                                                                    // may join threads
+    // Destroyed after the lock is dropped, because that may join threads.
+    std::unique_ptr<detail::SmartPipeline> gone = std::move(next);
     detail::MutexLock lock(mu);
     if (pipeline) stats.skipped += pipeline->skipped();
     pipeline.swap(gone);

@@ -60,9 +60,9 @@ struct SmartStep::State {
   std::vector<ValueId> sourced;
   std::vector<bool> copies;  // by node of `graph`: whether it is a copy node; empty: none is
   SmartStageOptions options;
-  bool judged = false;        // the exception types of the options apply to staged nodes
-  std::vector<size_t> place;  // of each input of the graph: its place among the sourced ones, or kGiven + its place
-                              // among the given ones
+  bool judged = false;  // the exception types of the options apply to staged nodes
+  // Of each input of the graph: its place among the sourced ones, or kGiven + its place among the given ones.
+  std::vector<size_t> place;
   static constexpr size_t kGiven = size_t{1} << 32;
   size_t givens = 0;
 
@@ -306,8 +306,8 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
     run.Wait(site);
   } catch (const Error&) {  // whoever waits for the run gets the error
   }
-  if (s.profiled > 0 || s.options.profile_steps == 1) {  // unless there is only one, the first step does not count,
-                                                         // because it is slower
+  // Unless there is only one, the first step does not count, because it is slower.
+  if (s.profiled > 0 || s.options.profile_steps == 1) {
     s.samples[0].push_back(source_seconds);
     for (size_t n = 0; n < times.size(); ++n) {
       if (times[n].end == 0) continue;  // it was skipped

@@ -88,8 +88,8 @@ Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const
               std::span<const ValueId> out, uint8_t lane) {
   std::vector<bool> given(graph.values().size(), false), mine = part;
   for (ValueId v : in) given[v.index] = true;
-  for (uint32_t n = static_cast<uint32_t>(part.size()); n-- > 0;) {  // backwards, so that constants of constants are
-                                                                     // found too
+  // Backwards, so that constants of constants are found too.
+  for (uint32_t n = static_cast<uint32_t>(part.size()); n-- > 0;) {
     if (!mine[n]) continue;
     for (ValueId v : graph.nodes()[n].inputs)
       if (const uint32_t from = graph.values()[v.index].producer; !given[v.index] && from != UINT32_MAX)

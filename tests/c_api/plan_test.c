@@ -42,6 +42,8 @@ TEST(PlansRunWhatWasRecordedInOrder) {
   OK(EnginePlanStart(plan, "inline", ENGINE_HERE, &run));
   OK(EngineRunWait(run, ENGINE_HERE));
   OK(EngineRunWaitFor(run, 0, ENGINE_HERE));
+  OK(EngineRunWaitFor(run, INT64_MAX, ENGINE_HERE));
+  REFUSED(EngineRunWaitFor(run, -1, ENGINE_HERE), "timeout_ns is -1");
   CHECK(strcmp(text, "xyexy") == 0 && completed == 2);
   char* described = NULL;
   OK(EnginePlanDescribe(plan, &described));

@@ -28,6 +28,7 @@ Outcome Check(const Scenario& scenario, Mutant mutant) {
     case Mutant::kDroppedGrant: return Run<Mutant::kDroppedGrant>(scenario);
     case Mutant::kOrderSwapOnOneVar: return Run<Mutant::kOrderSwapOnOneVar>(scenario);
     case Mutant::kForgottenHolder: return Run<Mutant::kForgottenHolder>(scenario);
+    case Mutant::kTogetherOneByOne: return Run<Mutant::kTogetherOneByOne>(scenario);
     case Mutant::kSettledLate: return Run<Mutant::kSettledLate>(scenario);
   }
   return {};

@@ -63,16 +63,24 @@ void DrainModel::CompleterMain(int op) {
   s_.ended |= Bit(op);
   Step("% is counted as completed", op);
   s_.completed[op][s_.parity[op]].Add();
-  NoteIfAwaited(s_.parity[op], &s_.completed[op]);
+  NoteIfOver(op);
 }
 
-// Behind a light fence, which is nothing at run time: what was counted may still be in the buffer.
-void DrainModel::NoteIfAwaited(int parity, ByParity* counted) {
+// Behind a light fence, which is nothing at run time: what was counted may still be in the buffer when we look who waits.
+void DrainModel::NoteIfOver(int op) {
+  const int parity = s_.parity[op];
   Step("looks whether somebody waits");
   if (s_.draining != 1 + parity) return;
+  if (scenario_.fault == DrainFault::kUnfencedLook) {
+    if (!Drained(parity, op)) return;
+  } else {
+    Step("locks the sums");
+    for (StoreBuffer& buffer : s_.completed[op]) buffer.Flush();
+    if (!Drained(parity)) return;
+  }
   Step("notes a change");
-  if (counted)
-    for (StoreBuffer& buffer : *counted) buffer.Flush();  // the note is a read-modify-write, behind what was counted
+  for (StoreBuffer& buffer : s_.completed[op])
+    buffer.Flush();  // the note is a read-modify-write, behind what was counted
   ++s_.noted;
 }
 
@@ -83,7 +91,11 @@ void DrainModel::RefusedMain() {
   ++s_.refused[parity];
   Step("is refused and takes its count back");
   --s_.refused[parity];
-  if (scenario_.fault != DrainFault::kRefusalUnnoted) NoteIfAwaited(parity, nullptr);
+  if (scenario_.fault == DrainFault::kRefusalUnnoted) return;
+  Step("looks whether somebody waits");
+  if (s_.draining == 0) return;
+  Step("notes a change");
+  ++s_.noted;
 }
 
 void DrainModel::WaiterMain() {
@@ -121,20 +133,21 @@ void DrainModel::WaitFor(int parity) {
   s_.draining = 0;
 }
 
-bool DrainModel::Drained(int parity) {
+// `own`: the op of a completer whose own count is in its buffer, where it alone sees it.
+bool DrainModel::Drained(int parity, int own) {
   if (scenario_.fault == DrainFault::kPushedFirst) {
     const int pushed = SumPushed(parity);
-    return SumCompleted(parity) == pushed;
+    return SumCompleted(parity, own) == pushed;
   }
-  const int completed = SumCompleted(parity);
+  const int completed = SumCompleted(parity, own);
   return completed == SumPushed(parity);
 }
 
-int DrainModel::SumCompleted(int parity) {
+int DrainModel::SumCompleted(int parity, int own) {
   int sum = 0;
   for (int i = 0; i < ops(); ++i) {
     Step("reads what % completed", i);
-    sum += s_.completed[i][parity].visible;
+    sum += i == own ? 1 : s_.completed[i][parity].visible;
   }
   return sum;
 }

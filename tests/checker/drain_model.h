@@ -2,7 +2,8 @@
 //
 //   push      reads the epoch's parity; counts itself as pushed under it; registers; returns
 //             a refused push takes its count back, light fence, and notes that as a completion would
-//   complete  counts itself as completed under the op's parity; light fence; if that parity is waited for, notes it
+//   complete  counts itself as completed under the op's parity; light fence; if that parity is waited for, sums completed, then
+//             pushed, behind a full fence (production: a lock), and notes it if they are equal
 //   WaitAll   first the other parity, then turns the epoch over and the parity that was current: announces what it
 //             waits for, heavy fence, sums completed, then pushed, and sleeps until noted while they differ
 //
@@ -22,6 +23,7 @@ enum class DrainFault {
   kPushedFirst,     // sums pushed, then completed
   kNoHeavyFence,    // looks without emptying the completers' store buffers
   kRefusalUnnoted,  // a refused push takes its count back in silence
+  kUnfencedLook,    // a completer sums while its own count is still in its buffer
 };
 
 struct DrainScenario {
@@ -63,11 +65,11 @@ class DrainModel final : public Program {
   void PusherMain(int pusher, int first_op);
   void RefusedMain();
   void CompleterMain(int op);
-  void NoteIfAwaited(int parity, ByParity* counted);
+  void NoteIfOver(int op);
   void WaiterMain();
   void WaitFor(int parity);
-  bool Drained(int parity);
-  int SumCompleted(int parity);
+  bool Drained(int parity, int own = -1);
+  int SumCompleted(int parity, int own = -1);
   int SumPushed(int parity);
   int ops() const;
 

@@ -38,6 +38,9 @@ TEST(WaitAll, MutantPushedFirstIsCaught) {
 TEST(WaitAll, MutantNoHeavyFenceIsCaught) {
   ExpectCaught({.pushes = {1}, .waits = 1}, DrainFault::kNoHeavyFence, "a WaitAll sleeps");
 }
+TEST(WaitAll, MutantUnfencedLookIsCaught) {
+  ExpectCaught({.pushes = {2}, .waits = 1}, DrainFault::kUnfencedLook, "a WaitAll sleeps");
+}
 TEST(WaitAll, MutantRefusalUnnotedIsCaught) {
   ExpectCaught({.pushes = {}, .waits = 1, .refusal = true}, DrainFault::kRefusalUnnoted, "a WaitAll sleeps");
 }

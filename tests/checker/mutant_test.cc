@@ -45,6 +45,9 @@ TEST(DependencyProtocol, MutantForgottenHolderIsCaught) {
 TEST(DependencyProtocol, MutantSettledLateIsCaught) {
   IsCaught(Mutant::kSettledLate, "parts:Wx, Wx, settled:x", "settled != pushed at the end");
 }
+TEST(DependencyProtocol, MutantTogetherOneByOneIsCaught) {
+  IsCaught(Mutant::kTogetherOneByOne, "Wx, with:Wy | Wx, with:Wy", kTwoWays);
+}
 // The next faults are the caller's: nothing in the protocol completes an op twice.
 TEST(DependencyProtocol, MutantDoubleCompletionIsCaught) {
   ReportHolds(Check(Scenario("Wx")), "Wx");

@@ -94,6 +94,24 @@ TEST(Runs, ReleaseTheirVarsOneByOne) {
   Holds("parts:Wx Wy, Wx | Wy");
 }
 
+// The run's op and its gates: each is granted and ends by itself, and to the order of the Vars all are one.
+TEST(Gates, AreRegisteredInOneStepWithTheirRun) {
+  Holds("Wx, with:Wy");
+  Holds("Wx, with:Wy | Wx, with:Wy");
+  Holds("Wx, with:Wy | Wy, with:Wx");
+  Holds("Wx, with:Ry | Rx, with:Wy");
+  Holds("Wx, with:Wy | Wx Wy, Rx");
+  Holds("parts:Wx Ry, with:Wz | Wx Wz | Ry");
+  Holds("Rx, with:Wy, with:Rz | Wx Ry, Wz");
+  HoldsFine("Wx, with:Ry | Rx, with:Wy");
+  HoldsSpinning("Wx, with:Wy | Wy, with:Wx");
+}
+TEST(Gates, AreRefusedWithTheirRun) {
+  Holds("del:Wy | Wx, with:Wy | Wx");
+  Holds("del:Wx | Wx, with:Ry | Wy");
+  Holds("Wx, with:Wy, del:Wx | Wy, with:Rx");
+}
+
 // The plain fields (`entered`, `successor`, `op`, versions) are written where nobody can look at them yet.
 TEST(PlainFields, AreWrittenInTime) {
   HoldsFine("Wx, Wx | Wx");

@@ -35,13 +35,21 @@ const char* Rules::Entered(int op, int var) {
 }
 
 bool Rules::OrderHasCycleThrough(int op) const {
-  uint8_t reached = s_.op[op].behind;
+  // What is registered in one step has one place.
+  const auto behind_of = [&](int of) {
+    uint8_t behind = 0;
+    for (int k = scenario_.FirstOf(of); k <= scenario_.LastOf(of); ++k) behind |= s_.op[k].behind;
+    return behind;
+  };
+  uint8_t reached = behind_of(op);
   for (uint8_t before = 0; before != reached;) {
     before = reached;
     for (size_t k = 0; k < scenario_.ops.size(); ++k)
-      if (reached & Bit(static_cast<int>(k))) reached |= s_.op[k].behind;
+      if (reached & Bit(static_cast<int>(k))) reached |= behind_of(static_cast<int>(k));
   }
-  return reached & Bit(op);
+  for (int k = scenario_.FirstOf(op); k <= scenario_.LastOf(op); ++k)
+    if (reached & Bit(k)) return true;
+  return false;
 }
 
 const char* Rules::Returned(int op) {

@@ -62,6 +62,8 @@ OpSpec ParseOp(std::string_view text) {
       op.here = true;
     } else if (word == "inner") {
       op.inner = true;
+    } else if (word == "with") {
+      op.with = true;
     } else if (word == "early") {
       op.early = op.held = true;
     } else {
@@ -94,6 +96,15 @@ bool Conflict(const OpSpec& a, const OpSpec& b) {
   return false;
 }
 
+int Scenario::FirstOf(int op) const {
+  while (ops[static_cast<size_t>(op)].with) --op;
+  return op;
+}
+int Scenario::LastOf(int op) const {
+  while (static_cast<size_t>(op) + 1 < ops.size() && ops[static_cast<size_t>(op) + 1].with) ++op;
+  return op;
+}
+
 Scenario::Scenario(std::string_view described) : text(described) {
   for (const std::string_view thread : Split(described, '|')) {
     std::vector<Item>& items = pushers.emplace_back();
@@ -106,8 +117,8 @@ Scenario::Scenario(std::string_view described) : text(described) {
         continue;
       }
       OpSpec& op = ops.emplace_back(ParseOp(item));
-      if (op.inner && items.empty()) Refuse(item);
-      if (!op.inner) items.push_back({Item::kPush, static_cast<int>(ops.size()) - 1});
+      if ((op.inner || op.with) && items.empty()) Refuse(item);
+      if (!op.inner && !op.with) items.push_back({Item::kPush, static_cast<int>(ops.size()) - 1});
       op.pusher = static_cast<int>(pushers.size()) - 1;
       most_accesses = std::max(most_accesses, op.accesses.size());
       for (const AccessSpec& access : op.accesses) {

@@ -14,6 +14,7 @@
 //   unpinned: and has, wrongly, no pin of its own meanwhile
 //   here:   if its push finds it ready, that thread runs it before it goes on (naive, inline)
 //   inner:  the body of the op before it pushes it, and waits for its end before it ends itself
+//   with:   it is registered in one step with the op before it, as the gates of a run are with the run's op; no Var twice
 //   early:  of a held one, wrongly: another thread may release it before it is registered
 //   twice:  it is, wrongly, completed twice
 // Instead of an op, `settled:x` is a look at Settled(x).
@@ -53,6 +54,7 @@ struct OpSpec {
   bool here = false;
   bool inner = false;
   bool early = false;
+  bool with = false;
 
   const AccessSpec* Find(int var) const;
   bool makes_version(const AccessSpec& access) const { return !access.read() && !keeps_version; }
@@ -67,6 +69,10 @@ struct Item {
 
 struct Scenario {
   explicit Scenario(std::string_view text);
+
+  // The ops that are registered in one step with this one, and it: [first, last].
+  int FirstOf(int op) const;
+  int LastOf(int op) const;
 
   std::string text;
   std::vector<OpSpec> ops;

@@ -137,7 +137,8 @@ class World final : public Program, private Host {
     }
     if (kind == AccessKind::kLoad) {
       // The first thing that a push does with a Var that it holds and will not give up any more.
-      const int op = model_.pushing[self()] - 1;
+      int op = model_.pushing[self()] - 1;
+      while (!scenario_.ops[op].Find(var)) ++op;  // one of those that are registered with it
       if (!(model_.rules.op[op].entered >> var & 1)) Keep(rules_.Entered(op, var));
     } else if (scenario_.looks_settled) {
       explorer().Point();
@@ -171,6 +172,7 @@ class World final : public Program, private Host {
   }
 
   void PushOne(size_t pusher, int id) {
+    if (scenario_.LastOf(id) != id) return PushTogether(pusher, id, scenario_.LastOf(id));
     const OpSpec& spec = scenario_.ops[id];
     // The call, the taking of a block and the first lock are one step: nothing that others do in between can differ.
     if (spec.accesses.empty() || scenario_.spins) {
@@ -217,6 +219,62 @@ class World final : public Program, private Host {
     if (spec.held && !spec.early) explorer().Start(releaser_[id]);
     if (spec.bulk) model_.joined[id] = true;
     ReleaseNeeded();
+  }
+
+  // The first is the run's op, the others are its gates.
+  void PushTogether(size_t pusher, int first, int last) {
+    typename D::Access* of_var[kMaxVars] = {};
+    int slots[kMaxOps] = {};
+    int lowest = kMaxVars;
+    for (int id = first; id <= last; ++id)
+      for (const AccessSpec& access : scenario_.ops[id].accesses) lowest = std::min(lowest, access.var);
+    if (scenario_.spins) {
+      explorer().Pause();
+    } else {
+      explorer().PauseWhile(arena_.var(lowest)->tail.word(), D::kLocked);
+    }
+    for (int id = first; id <= last; ++id) {
+      const OpSpec& spec = scenario_.ops[id];
+      slots[id] = model_.blocks.Take(id, id, self());
+      Op* const op = arena_.FillBlock(slots[id], spec, id);
+      model_.block_of[id] = static_cast<uint8_t>(slots[id] + 1);
+      for (size_t i = 0; i < spec.accesses.size(); ++i) {
+        op->accesses()[i].op = op;
+        of_var[spec.accesses[i].var] = op->accesses() + i;
+      }
+      explorer().Remark("is pushed, with those that belong to it", static_cast<uint64_t>(id));
+      rules_.Called(id);
+    }
+    typename D::Access* list[kMaxVars] = {};
+    uint32_t n = 0;
+    for (auto* const access : of_var)
+      if (access) list[n++] = access;
+    typename CheckEnv<M>::Ctx ctx;
+    typename D::Access* refused = nullptr;
+    model_.pushing[pusher] = static_cast<uint8_t>(first + 1);
+    const auto result = D::RegisterTogether(ctx, BlockOf(first), list, n, &refused);
+    model_.pushing[pusher] = 0;
+    if (result == D::Result::kDeletedVar) {
+      const auto var = static_cast<int>(refused->var - arena_.var(0));
+      for (int id = first; id <= last; ++id) {
+        explorer().Remark("is refused", static_cast<uint64_t>(id));
+        Keep(rules_.Refused(id, var));
+        FreeBlock(slots[id]);
+      }
+      for (const uint8_t holder : model_.holder)
+        if (holder == self() + 1) Fail("a refused push kept a tail locked");
+      model_.any_refused = true;
+      return;
+    }
+    for (int id = first; id <= last; ++id) {
+      explorer().Remark("is registered", static_cast<uint64_t>(id));
+      Keep(rules_.Returned(id));
+    }
+    if (result == D::Result::kReady) {
+      NoteReady(BlockOf(first));
+      StartReady(first);
+    }
+    PublishMine();
   }
 
   // Members of a bulk that was needed once are released as they come, as a chain is that was released in between; not while

@@ -297,5 +297,32 @@ TEST(CommunicatorFaults, RanksMustAgreeOnTheirNumberAndBeThereOnce) {
   }
 }
 
+// The work behind a collective that failed is still on its way when somebody learns of the failure. What overwrites its Vars comes
+// behind it, whoever has learned before.
+TEST(CommunicatorFaults, WhatOverwritesAFailedVarComesBehindTheWorkThatIsLeft) {
+  Ranks ranks(2);
+  Engine& eng = ranks.eng();
+  const Ranks::Buffer a = ranks.New(0, 1);
+  const Var learned = eng.NewVar(), done = eng.NewVar();
+  ranks.comms[0].Push(eng, {.name = "alone", .updates = {a.var}}, {Collective::AllReduce(a.data, a.data, 1)});
+  auto& device = static_cast<SoftwareDevice&>(ranks.device(0));
+  Gate issued;
+  uint64_t hold = 0;
+  eng.Push({.name = "left", .updates = {a.var}, .place = Gpu(0, 0)}, [&](RunContext& ctx) {
+    Ranks::Check(device.LaunchHeld(ctx.stream(), "left", &hold));
+    issued.Open();
+  });
+  issued.Wait();
+  ranks.comms[0].Abort("a reason");
+  while (eng.stats().unseen_errors == 0) std::this_thread::yield();  // the issued ops have failed
+  eng.Push({.reads = {a.var}, .writes = {learned}, .place = Gpu(0, 1)}, [] { ADD_FAILURE() << "must be skipped"; });
+  EXPECT_THROW(eng.Wait(learned), OpError);
+  eng.Push({.writes = {a.var, done}, .place = Gpu(0, 1)}, [] {});
+  EXPECT_FALSE(eng.WaitFor(done, 100ms)) << "it did not wait for the kernel that is still to run";
+  device.Release(hold);
+  eng.Wait(done);
+  eng.Wait(a.var);
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -65,6 +65,22 @@ TEST(DeviceFaults, ADeviceThatIsLostAndWorksOnIsDrainedBeforeItsOpsFail) {
   EXPECT_EQ(counts[DeviceCall::kCreateEvent], counts[DeviceCall::kDestroyEvent]);
 }
 
+// Whoever reads the Var may be looking at the error that it has.
+TEST(DeviceFaults, ALostDeviceKeepsAnErrorThatAVarHas) {
+  Rig rig;
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b"), host = rig.eng().NewVar("host");
+  const uint64_t hold = rig.PushHeldKernel({.name = "running", .writes = {b}, .place = Gpu(0, 0)});
+  rig.eng().Push({.name = "fails", .writes = {a}, .place = Gpu(0, 0)}, [] { throw std::runtime_error("its own"); });
+  rig.WaitIssued();
+  rig.device().FailCall(DeviceCall::kRecord, 1, DeviceCode::kUnknown, true);
+  rig.Push({.name = "unrecorded", .writes = {b}, .place = Gpu(0, 1)});
+  ExpectHas(FailureOf(rig.eng(), b).text, "was lost");
+  rig.eng().Push({.reads = {a}, .writes = {host}}, [] { ADD_FAILURE() << "must be skipped"; });
+  ExpectHas(FailureOf(rig.eng(), host).text, "its own");
+  ExpectHas(FailureOf(rig.eng(), a).text, "its own");
+  rig.device().Release(hold);
+}
+
 // Another thread's capture makes a question fail, and says nothing of the kernels on the stream.
 TEST(DeviceFaults, ACaptureThatIsInTheWayEndsNoOpOfALostDevice) {
   Rig rig;

@@ -62,7 +62,9 @@ TEST(DevicePlans, LanesOfARunAreOrderedOnTheDevice) {
     const uint64_t hold = rig.device().HangKernel(1);
     std::vector<engine::Run> runs;
     for (int i = 0; i < 2; ++i) runs.push_back(plan.Start());
-    while (rig.eng().device_stats().issued < issued + 6) std::this_thread::yield();
+    // The record of an op comes after it has been counted as issued.
+    while (rig.eng().device_stats().issued < issued + 6 || (rig.device().counts() - before)[DeviceCall::kRecord] < 6)
+      std::this_thread::yield();
     const DeviceCounts made = rig.device().counts() - before;
     EXPECT_EQ(made[DeviceCall::kRecord], 6u) << "one a task";
     EXPECT_EQ(made[DeviceCall::kWait], 4u) << "to b, and back to c; the second run's a is on c's lane";
@@ -97,6 +99,36 @@ TEST(DevicePlans, AHostNodeThatComesFirstWaitsForTheDevice) {
   engine::Run run = plan.Start();
   while (rig.eng().device_stats().host_waits == 0) std::this_thread::yield();
   EXPECT_EQ(seen, -1);
+  rig.device().Release(hold);
+  run.Wait();
+  EXPECT_EQ(seen, 7);
+}
+
+// A run without nodes on devices: its gate opens when the work before it has ended there.
+TEST(DevicePlans, AGateOfARunOnTheHostWaitsForTheDevice) {
+  Rig rig;
+  Var free = rig.eng().NewVar("free"), ready = rig.eng().NewVar("ready");
+  std::atomic<int> seen{-1};
+  int made = 0;
+  Graph graph;
+  graph.Add({.name = "soon", .updates = {free}}, [] {});
+  graph.Add({.name = "look", .reads = {ready}}, [&] { seen = made; });
+  const Plan plan = graph.Compile(rig.eng());
+  uint64_t hold = 0;
+  Gate issued;
+  HeldOp before = HoldWrite(rig.eng(), ready);
+  rig.eng().Push({.name = "held", .updates = {ready}, .place = Gpu(0)}, [&](RunContext& ctx) {
+    ASSERT_TRUE(rig.device().LaunchHeld(ctx.stream(), "held", &hold).ok());
+    rig.Launch(ctx, "k", [&] { made = 7; });
+    issued.Open();
+  });
+  engine::Run run = plan.Start();
+  rig.eng().Wait(free);
+  before.Release();
+  issued.Wait();
+  while (rig.eng().device_stats().host_waits == 0) std::this_thread::yield();
+  EXPECT_EQ(seen, -1);
+  EXPECT_FALSE(run.done());
   rig.device().Release(hold);
   run.Wait();
   EXPECT_EQ(seen, 7);

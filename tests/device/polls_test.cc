@@ -41,6 +41,10 @@ TEST(DevicePolls, WhoeverLooksIsTold) {
     rig.Push({.updates = {x}});
     while (!rig.eng().WaitFor(x, 0s)) std::this_thread::yield();
     rig.Push({.updates = {x}});
+    while (!rig.eng().Settled(x)) std::this_thread::yield();
+    rig.Push({.updates = {x}});
+    while (!rig.eng().TryWait(x)) std::this_thread::yield();
+    rig.Push({.updates = {x}});
     Gate ran;
     rig.eng().Push({.reads = {x}}, [&] { ran.Open(); });
     ran.Wait();

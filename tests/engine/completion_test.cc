@@ -80,7 +80,8 @@ TEST_P(CompletionTest, CopiesShareOneEnd) {
     other();
   });
   eng.Wait(a);
-  eng.WaitAll();
+  eng.WaitAll();  // throws if a copy that was dropped, or a second call, had been reported
+  EXPECT_EQ(a.version(), 1u);
 }
 
 TEST_P(CompletionTest, DroppingTheLastCopyFailsTheOp) {

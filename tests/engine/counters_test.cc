@@ -245,6 +245,31 @@ TEST(CountersWakeTest, WaitAllIsWokenForARunOfOpsAndNotForEach) {
   EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 50);
 }
 
+// Each op that WaitAll waits for pushes another one, which WaitAll does not wait for, and which runs between this one and the next.
+TEST(CountersWakeTest, WaitAllIsNotWokenForOpsPushedMeanwhile) {
+  Engine eng(Quiet(1));
+  Gate announced;
+  const auto busy = [] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(10);  // time enough to wake somebody
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  };
+  eng.Push({.name = "gate"}, [&] { announced.Wait(); });
+  for (int i = 0; i < 1000; ++i) {
+    eng.Push({.name = "awaited"}, [&] {
+      eng.Push({.name = "later"}, busy);
+      busy();
+    });
+  }
+  rusage before, after;
+  getrusage(RUSAGE_THREAD, &before);
+  announced.Open();
+  eng.WaitAll();
+  getrusage(RUSAGE_THREAD, &after);
+  EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 50);
+  eng.WaitAll();
+}
+
 TEST(CountersWakeTest, WorkersWithoutWorkSleep) {
   Engine eng(Quiet(2));
   Var a = eng.NewVar("a");

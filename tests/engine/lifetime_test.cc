@@ -153,6 +153,7 @@ TEST_P(LifetimeTest, VarsAreDeletedByTheOpsThatHoldThem) {
   }
   eng.Wait(out);
   eng.WaitAll();
+  EXPECT_EQ(out.version(), 50u);
 }
 
 }  // namespace

@@ -45,8 +45,10 @@ TEST_P(MxnetTest, WaitInsideAnOpFinishesWithOneWorker) {
   eng.Push({.writes = {out}}, [&] {
     eng.Push({.writes = {in}}, [] {});
     eng.Wait(in);
+    EXPECT_EQ(in.version(), 1u);
   });
   eng.Wait(out);
+  EXPECT_EQ(in.version(), 1u);
 }
 
 TEST_P(MxnetTest, CompletionThatIsNeverCalledIsDiagnosed) {
@@ -225,6 +227,9 @@ TEST_P(MxnetTest, DuplicateReadVarsAreAccepted) {
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   eng.Push({.reads = {a, a, a}, .writes = {b}}, [] {});
   eng.Wait(b);
+  eng.WaitToWrite(a);  // the op counted as one reader, and has left
+  EXPECT_EQ(a.version(), 0u);
+  EXPECT_EQ(b.version(), 1u);
 }
 
 TEST_P(MxnetTest, RandomWorkloadGivesBitEqualResultsToSerialOrder) {

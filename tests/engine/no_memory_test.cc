@@ -2,8 +2,11 @@
 // error is lost. A binary of its own, because it replaces operator new.
 #include <cstdlib>
 #include <new>
+#include <set>
 
 #include "engine/bulk.h"
+#include "engine/comm.h"
+#include "engine/device/device_memory.h"
 #include "support/child.h"
 #include "support/on_device.h"
 #include "support/seed.h"
@@ -204,7 +207,8 @@ void RunOnADevice(int workers, int good, bool only_one) {
         wait();
         return true;
       } catch (const std::bad_alloc&) {
-      } catch (const OpError&) {
+      } catch (const OpError& error) {
+        EXPECT_FALSE(Has(error.what(), "was lost")) << error.what();
       }
       t_until_failure = -1;
       return false;
@@ -225,6 +229,161 @@ TEST_P(NoMemoryTest, WhateverIsRefusedBehindABodyOnADeviceItsOpsEnd) {
   for (const bool only_one : {true, false})
     for (int good = 0; good < 12; ++good) RunOnADevice(workers(), good, only_one);
   RunOnADevice(workers(), 1000, true);
+}
+
+// Memory of a device goes back while there is none for anything else: in a body, on the host behind work on several lanes, and
+// with the closure of an op that has retired. All of it is found again.
+TEST_P(NoMemoryTest, MemoryOfADeviceGoesBackWithoutMemory) {
+  const auto device = MakeSoftwareDevice({});
+  EngineOptions options = Quiet(workers());
+  options.devices = {device};
+  Engine eng(options);
+  constexpr size_t kSizes[] = {100, 1000, 5000};
+  const std::vector<Var> vars{eng.NewVar(), eng.NewVar(), eng.NewVar()};
+  std::vector<DeviceMemory> kept;
+  std::set<void*> first, again;
+  // Pinned memory is free again once the engine knows that the work is over; a wait may know it earlier.
+  const auto await = [&](const Var& var) {
+    eng.Wait(var);
+    while (eng.device_stats().retired < eng.device_stats().issued) std::this_thread::yield();
+  };
+  const auto take = [&](RunContext& ctx, std::set<void*>& where) {
+    for (const size_t size : kSizes) {
+      kept.push_back(ctx.Allocate(size));
+      kept.push_back(ctx.AllocatePinned(size));
+    }
+    for (const DeviceMemory& memory : kept) where.insert(memory.data());
+  };
+  eng.Push({.writes = {vars[0]}, .place = Gpu(0)}, [&](RunContext& ctx) {
+    take(ctx, first);
+    const NoMemory none;
+    kept.clear();
+  });
+  await(vars[0]);
+  eng.Push({.writes = {vars[0]}, .place = Gpu(0)}, [&](RunContext& ctx) { take(ctx, again); });
+  await(vars[0]);
+  EXPECT_EQ(first, again);
+
+  std::vector<uint64_t> holds(vars.size());
+  for (size_t i = 0; i < vars.size(); ++i)
+    eng.Push({.writes = {vars[i]}, .place = Gpu(0, static_cast<uint8_t>(i))},
+             [&, i](RunContext& ctx) { EXPECT_TRUE(device->LaunchHeld(ctx.stream(), "held", &holds[i]).ok()); });
+  while (eng.device_stats().issued < 2 + vars.size()) std::this_thread::yield();
+  {
+    const NoMemory none;
+    kept.clear();
+  }
+  for (const uint64_t hold : holds) device->Release(hold);
+  for (const Var& var : vars) await(var);
+  again.clear();
+  eng.Push({.writes = {vars[0]}, .place = Gpu(0)}, [&](RunContext& ctx) { take(ctx, again); });
+  await(vars[0]);
+  EXPECT_EQ(first, again);
+
+  struct GivesBack {
+    std::shared_ptr<DeviceMemory> memory;
+    GivesBack(GivesBack&&) = default;
+    explicit GivesBack(DeviceMemory given) : memory(std::make_shared<DeviceMemory>(std::move(given))) {}
+    ~GivesBack() {
+      const NoMemory none;
+      memory.reset();
+    }
+  };
+  for (DeviceMemory& memory : kept)
+    eng.Push({.updates = {vars[0]}, .place = Gpu(0)}, [back = GivesBack(std::move(memory))] {});
+  kept.clear();
+  eng.WaitAll();
+  await(vars[0]);
+  again.clear();
+  eng.Push({.writes = {vars[0]}, .place = Gpu(0)}, [&](RunContext& ctx) { take(ctx, again); });
+  await(vars[0]);
+  EXPECT_EQ(first, again);
+}
+
+// At whichever allocation the device is refused memory while the engine gives a block back for good, that is no end of the process.
+TEST_P(NoMemoryTest, MemoryOfADeviceMayOutliveItsEngineAndGoWithoutMemory) {
+  for (const bool pinned : {false, true})
+    for (const bool check : {false, true})
+      for (int good = 0; good < 12; ++good) {
+        const auto device = MakeSoftwareDevice({.check_pointers = check});
+        DeviceMemory kept;
+        {
+          EngineOptions options = Quiet(workers());
+          options.devices = {device};
+          Engine eng(options);
+          const Var var = eng.NewVar();
+          eng.Push({.writes = {var}, .place = Gpu(0)},
+                   [&](RunContext& ctx) { kept = pinned ? ctx.AllocatePinned(100) : ctx.Allocate(100); });
+          eng.Wait(var);
+        }
+        EXPECT_TRUE(kept);
+        t_until_failure = good;
+        kept.Reset();
+        t_until_failure = -1;
+      }
+}
+
+// Whatever is refused while a communicator goes, its rank leaves: behind its collectives, or with the engine.
+TEST_P(NoMemoryTest, ACommunicatorMayGoWithoutMemory) {
+  for (int good = 0; good < 8; ++good) {
+    EngineOptions options = Quiet(workers());
+    options.devices = {MakeSoftwareDevice({}), MakeSoftwareDevice({})};
+    Engine eng(options);
+    const int devices[] = {0, 1};
+    for (int round = 0; round < 2; ++round) {
+      std::vector<Communicator> comms = NewCommunicators(eng, devices);
+      t_until_failure = good;
+      comms[0] = Communicator(std::move(comms[1]));
+      comms.clear();
+      t_until_failure = -1;
+      eng.WaitAll();
+    }
+    EXPECT_EQ(eng.stats().completed, eng.stats().pushed);
+  }
+}
+
+// A thread that looks after failures has no memory: the collective that cannot end fails all the same.
+TEST_P(NoMemoryTest, AnAbortNeedsNoMemory) {
+  for (int good = 0; good < 12; ++good) {
+    EngineOptions options = Quiet(workers());
+    options.devices = {MakeSoftwareDevice({}), MakeSoftwareDevice({})};
+    Engine eng(options);
+    const int devices[] = {0, 1};
+    std::vector<Communicator> comms = NewCommunicators(eng, devices);
+    const Var var = eng.NewVar("var");
+    // Its closure goes where ops retire.
+    std::shared_ptr<void> refuses(nullptr, [good](void*) { t_until_failure = good; });
+    comms[0].Push(eng, {.name = "alone", .updates = {var}},
+                  {Collective::AllReduce(nullptr, nullptr, 0, DataType::kInt8)});
+    eng.Push({.place = Gpu(0)}, [refuses = std::move(refuses)] {});
+    eng.WaitAllFor(20ms);
+    t_until_failure = -1;  // a wait that spins may have retired it here
+    comms[0].Abort("a reason that is too long for a string that needs no memory of its own");
+    EXPECT_THROW(eng.Wait(var), OpError);
+  }
+}
+
+// The device's own side of it: what it has given out it takes back without memory, and gives it out again.
+TEST(NoMemoryDevices, ASoftwareDeviceTakesBackWithoutMemory) {
+  for (const bool check : {false, true}) {
+    const auto device = MakeSoftwareDevice({.memory_bytes = 4096, .check_pointers = check});
+    Stream stream;
+    ASSERT_TRUE(device->CreateStream(0, &stream).ok());
+    Event event;
+    ASSERT_TRUE(device->CreateEvent(&event).ok());
+    for (int round = 0; round < 3; ++round) {
+      std::array<void*, 4> blocks{};
+      for (void*& block : blocks) ASSERT_TRUE(device->Allocate(1024, stream, &block).ok());  // all that it has
+      void* pinned = nullptr;
+      ASSERT_TRUE(device->AllocatePinned(100, &pinned).ok());
+      const NoMemory none;
+      for (void* const block : blocks) EXPECT_TRUE(device->Free(block, stream).ok());
+      EXPECT_TRUE(device->FreePinned(pinned).ok());
+    }
+    const NoMemory none;
+    EXPECT_TRUE(device->DestroyEvent(event).ok());
+    EXPECT_TRUE(device->DestroyStream(stream).ok());
+  }
 }
 
 // In children: what is made once a process, the thread that watches bulks for instance, is made there. `push` gets a body.

@@ -3,6 +3,7 @@
 #include <latch>
 #include <optional>
 
+#include "engine/plan.h"
 #include "support/on_device.h"
 
 namespace engine::test {
@@ -139,6 +140,27 @@ TEST_P(OpChainTest, APushBehindReleases) {
   // The readers of a Var are behind its held writer; a wait for c comes through an op that is not held.
   Elsewhere([&] { eng.Push({.reads = {b}, .writes = {c}}, [] {}); });
   Elsewhere([&] { eng.Wait(c); });
+}
+
+// In the first run the Var is not free, so it has a gate; the second run is one op, because all of it needs the Var.
+TEST_P(OpChainTest, ARunBehindReleases) {
+  Engine eng(OnDevice(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  for (const bool has_more : {true, false}) {
+    Graph graph;
+    std::atomic<bool> ran{false};
+    graph.Add({.reads = {a}, .updates = {b}}, [&] { ran = true; });
+    if (has_more) graph.Add({.updates = {c}}, [] {});
+    const Plan plan = graph.Compile(eng);
+    HeldOps held(eng);
+    held.Push({.updates = {a}, .place = Gpu(0)}, [] {});
+    engine::Run run = plan.Start();
+    if (workers() != 0) {
+      while (!ran) std::this_thread::yield();
+    }
+    run.Wait();
+    EXPECT_TRUE(ran);
+  }
 }
 
 TEST_P(OpChainTest, ChainsOfTwoThreadsReleaseEachOther) {

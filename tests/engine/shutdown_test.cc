@@ -245,11 +245,13 @@ TEST_P(ShutdownTest, ThreadsMayRaceWithTheEnd) {
 }
 
 TEST_P(ShutdownTest, EnginesComeAndGo) {
+  int ran = 0;
   for (int i = 0; i < 30; ++i) {
     Engine eng(Quiet(workers()));
     Var a = eng.NewVar("a");
-    if (i % 2) eng.Push({.writes = {a}}, [] {});
+    if (i % 2) eng.Push({.writes = {a}}, [&ran] { ++ran; });
   }
+  EXPECT_EQ(ran, 15);
 }
 
 }  // namespace

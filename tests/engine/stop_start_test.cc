@@ -160,9 +160,16 @@ TEST_P(StopStartTest, AllMayComeBeforeTheFirstUse) {
     eng.Stop();
     eng.Shutdown();
     eng.Shutdown();
+    EXPECT_THROW(eng.Push({}, [] {}), UsageError);
   }
-  Engine stopped(Quiet(workers()));
-  stopped.Stop();
+  bool ran = false;
+  {
+    Engine stopped(Quiet(workers()));
+    stopped.Stop();
+    stopped.Push({}, [&ran] { ran = true; });
+    EXPECT_FALSE(ran);
+  }
+  EXPECT_TRUE(ran) << "the shutdown runs what the Stop has left";
 }
 
 TEST_P(StopStartTest, BothDoNothingAfterShutdown) {
@@ -323,11 +330,13 @@ TEST_P(StopStartTest, PushersAndWaitersMayGoOnMeanwhile) {
   Engine eng(o);
   Var a = eng.NewVar("a");
   std::atomic<bool> stop{false};
+  std::atomic<uint64_t> pushed{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t)
     threads.emplace_back([&] {
       for (int i = 0; i < 2000 && !stop; ++i) {
         eng.Push({.updates = {a}}, [] {});
+        ++pushed;
         if (i % 50 == 0) eng.WaitFor(a, 1us);
       }
     });
@@ -338,6 +347,7 @@ TEST_P(StopStartTest, PushersAndWaitersMayGoOnMeanwhile) {
   stop = true;
   for (auto& t : threads) t.join();
   eng.WaitAll();
+  EXPECT_EQ(a.version(), pushed);
 }
 
 TEST_P(StopStartTest, ThreadsAreGoneWhileStopped) {

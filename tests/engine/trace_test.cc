@@ -120,6 +120,29 @@ TEST_P(TraceTest, CountsOpsThatHaveNotRun) {
   eng.WaitAll();
 }
 
+TEST_P(TraceTest, HoldsAnOpThatEndsBeforeItsBody) {
+  if (workers() == 0) GTEST_SKIP() << "the body would run on the thread that waits";
+  Gate gate;  // outlives the engine, which waits for the bodies
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a");
+  eng.StartTrace();
+  eng.Push({.name = "early", .writes = {a}}, [&](RunContext& ctx) {
+    ctx.Defer()();
+    gate.Wait();
+  });
+  eng.PushAsync({.name = "asynchronous", .updates = {a}}, [&](RunContext&, Completion done) {
+    done();
+    gate.Wait();
+  });
+  if (workers() == 1) gate.Open();  // else the second op would wait for the first one's body
+  eng.Wait(a);
+  const Trace trace = eng.StopTrace();
+  gate.Open();
+  ASSERT_EQ(trace.events.size(), 2u);
+  EXPECT_EQ(std::string(trace.events[0].name), "early");
+  EXPECT_EQ(std::string(trace.events[1].name), "asynchronous");
+}
+
 TEST_P(TraceTest, AWaitForAVarIsNamed) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("awaited");

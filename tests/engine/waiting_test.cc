@@ -43,6 +43,34 @@ TEST_P(WaitingTest, WaitForSaysNoAtItsTimeAndYesLater) {
   EXPECT_TRUE(eng.WaitFor(a, std::chrono::nanoseconds::max()));
 }
 
+TEST_P(WaitingTest, TryWaitSaysWhatIsThereAndRunsNothing) {
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  EXPECT_TRUE(eng.TryWait(a));
+  HeldOp op = HoldWrite(eng, a);
+  EXPECT_FALSE(eng.TryWait(a));
+  op.Release();
+  eng.Wait(a);
+  EXPECT_TRUE(eng.TryWait(a));
+  eng.Push({.writes = {b}}, [] { throw std::runtime_error("late"); });
+  EXPECT_TRUE(eng.Drain(60s));
+  EXPECT_THROW(eng.TryWait(b), OpError);
+}
+
+TEST(TryWaitTest, LeavesTheOpsOfWaitingThreadsAlone) {
+  Engine eng(Quiet(0));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  bool ran = false;
+  eng.Push({.writes = {a}}, [] { throw std::runtime_error("so that a look has to ask for errors"); });
+  EXPECT_THROW(eng.Wait(a), OpError);
+  eng.Push({.writes = {b}}, [&] { ran = true; });
+  EXPECT_THROW(eng.TryWait(a), OpError);
+  EXPECT_FALSE(eng.TryWait(b));
+  EXPECT_FALSE(ran);
+  eng.Wait(b);
+  EXPECT_TRUE(ran && eng.TryWait(b));
+}
+
 TEST_P(WaitingTest, AbandonedWaitLeavesNothingBehind) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

@@ -59,8 +59,10 @@ engine_mutant(idle_bulk_released_early "Workers/BulkTest.AMillisecond*" DROP)
 # --- devices
 engine_mutant(lost_device_not_drained "DeviceFaults.ADeviceThatIsLostAndWorksOn*" INSTEAD
   "const Loss loss = Loss::kGone;")
+engine_mutant(lost_replaces_error "DeviceFaults.ALostDeviceKeeps*" INSTEAD
+  "const bool has_one = false;")
 engine_mutant(run_nobody_waits_for "DevicePlans.ARunThatNobodyWaitsFor*" INSTEAD
-  "false ? KindOf(op).asked_for(op) : nullptr;")
+  "const auto* const asked = false ? asked_for(op) : nullptr;")
 engine_mutant(event_used_again_too_early "DeviceBulk.EventsAreMadeOnce*" INSTEAD
   "while (!on.records.empty() && on.records.front().seq <= retired + 1) {")
 engine_mutant(waiters_that_nobody_tells_of "DevicePlans.WhoeverComesToWait*" DROP)
@@ -76,3 +78,28 @@ engine_mutant(sleeper_stays_away "TeamTest.EachThread*" DROP)
 engine_mutant(loop_without_its_helpers "WideTest.*" DROP)
 engine_mutant(loop_that_invites_nobody "WideTest.ThreadsOfTheTeam*" INSTEAD "OpRecord* const share = nullptr;")
 engine_mutant(piece_that_failed_in_silence "WideTest.AnException*" DROP)
+
+# --- gates of runs
+engine_mutant(run_without_gates "Workers/GatesTest.ANodeWhoseVarIsFree*/2" TRUE)
+engine_mutant(node_before_its_gates "Workers/GatesTest.ATaskStops*/2" FALSE)
+engine_mutant(stopped_task_forgotten "Workers/GatesTest.ATaskStops*/2" TRUE)
+engine_mutant(gates_that_nobody_awaits "Workers/GatesTest.ALateInputHolds*/2" INSTEAD "const uint32_t gates = 0;")
+engine_mutant(error_of_a_late_var "Workers/GatesTest.AnErrorSkips*/2" FALSE)
+engine_mutant(version_of_a_late_var "Workers/GatesTest.Versions*/2" INSTEAD "return nullptr;")
+
+# --- what the oracle must notice
+oracle_mutant(error_of_a_dropped_run plans,run_vars,fail "noise=4 fail_in=8 pushers=4" INSTEAD
+  "core_.SetPoison(run.done.core(), nullptr);")
+set(oracle_forks "fork,fork_handles,fork_devices,fork_collectives,fork_stages,devices,collectives,stages,plans,noise")
+oracle_mutant(devices_found_in_a_child ${oracle_forks} "ending=0" INSTEAD
+  "devices_ = MakeDevices(*this, options_, false);")
+oracle_mutant(device_work_lost_by_a_fork ${oracle_forks} "ending=0" INSTEAD "const bool unretired = false;")
+oracle_mutant(stage_ends_in_a_child ${oracle_forks} "ending=0" FALSE)
+oracle_mutant(shutdown_lock_of_the_parent "fork,fork_shutdown,shutdown_beside,noise" "ending=4" DROP)
+oracle_mutant(points_taken_behind_the_body all "ending=0 features=devices,device_no_memory,noise" DROP)
+oracle_mutant(give_back_needs_memory all "ending=0 features=devices,device_no_memory,noise" INSTEAD
+  "free_.find(block->bytes)->second.Append(block), ::operator delete(::operator new(1));")
+oracle_mutant(stream_without_a_thread all "ending=0 features=devices,device_no_threads,no_threads,noise" DROP)
+oracle_mutant(collectives_fail_in_silence all "ending=0 features=collectives,collective_faults,noise" DROP)
+oracle_mutant(failed_work_overtaken all "ending=0 features=collectives,collective_faults,noise" INSTEAD
+  "const bool over = true;")

@@ -37,7 +37,8 @@ void World::Begin(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
   if (t_waiting_bodies) log_.Complain("o%u runs on the stack of an op that waits", op.id);
   op.run_begin = Tick();
   noise_.Point(op.seed, 1);
-  for (size_t i = 0; i < op.uses.size(); ++i) op.uses[i].version = ctx.version(vars[i]);
+  for (size_t i = 0; i < op.uses.size(); ++i)
+    if (vars[i]) op.uses[i].version = ctx.version(vars[i]);
 }
 
 // Reads the Vars, does something, and checks that nobody wrote meanwhile.
@@ -84,7 +85,9 @@ void World::SyncBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx
 
 // The body issues copies and a kernel. The kernel does what bodies of other ops do.
 void World::DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx) {
-  const GoodAllocations good;
+  GoodAllocations good;
+  const bool refuses = Has(kDeviceNoMemory) && op.seed % 8 == 5;
+  if (refuses) good.ThenFail(1 + static_cast<int64_t>(op.seed / 8 % 6), 1 + static_cast<int64_t>(op.seed / 64 % 12));
   Begin(op, vars, ctx);
   op.run_begin = kNever;  // until the device runs the kernel
   op.run_end = 0;
@@ -92,6 +95,16 @@ void World::DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& c
     op.failed = true;
     throw PlannedFailure{op.id};
   }
+  try {
+    IssueOnDevice(op, ctx);
+  } catch (const std::bad_alloc&) {
+    op.failed = true;
+    op.run_end = 0;  // nothing was launched
+    throw PlannedFailure{op.id};
+  }
+}
+
+void World::IssueOnDevice(OpRecord& op, RunContext& ctx) {
   auto& device = static_cast<SoftwareDevice&>(ctx.device());
   const auto check = [](const DeviceStatus& status) {
     if (!status.ok()) throw DeviceError(status);
@@ -100,6 +113,8 @@ void World::DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& c
   const bool copies = op.seed % 4 == 0;
   DeviceMemory on_device;
   std::shared_ptr<DeviceMemory> pinned;
+  std::optional<FailingAllocations> failing;
+  if (Has(kDeviceNoMemory) && op.seed % 32 == 16) failing.emplace(1 + static_cast<int64_t>(op.seed / 32 % 24));
   if (copies) {
     on_device = ctx.Allocate(sizeof(uint64_t));
     pinned = std::make_shared<DeviceMemory>(ctx.AllocatePinned(2 * sizeof(uint64_t)));
@@ -111,6 +126,7 @@ void World::DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& c
   }
   op.run_end = kNever;
   check(device.Launch(stream, "o", 0ns, [this, &op, pinned] {
+    const GoodAllocations good_there;
     op.run_begin = Tick();
     ++op.kernels;
     if (pinned && static_cast<uint64_t*>(pinned->data())[1] != op.seed)
@@ -123,6 +139,10 @@ void World::DeviceBody(OpRecord& op, const std::vector<Var>& vars, RunContext& c
     Write(op);
     op.run_end = Tick();
   }));
+  failing.reset();
+  if (!Has(kDeviceNoMemory) || !copies) return;
+  const FailingAllocations none(1);  // what is given back needs none
+  on_device.Reset();
 }
 
 void World::AsyncBody(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx, Completion done) {
@@ -180,7 +200,7 @@ void World::ClosureDestroyed(OpRecord& op, const std::vector<Var>& vars) {
   ++op.skips;
   op.skip_tick = Tick();
   for (size_t i = 0; i < op.uses.size(); ++i)
-    op.uses[i].version = vars[i].version() + (op.uses[i].mode != AccessMode::kRead);
+    if (vars[i]) op.uses[i].version = vars[i].version() + (op.uses[i].mode != AccessMode::kRead);
 }
 
 // --- what a body does between its reads and its writes
@@ -275,9 +295,9 @@ void World::WhileRunning(OpRecord& op, RunContext& ctx, Random& random) {
       Pusher* const me = BorrowPusher();
       {
         const Waiting waiting;
-        WaitForVar(*me, random,
-                   static_cast<uint32_t>(s_.vars + static_cast<int64_t>(random.Below(static_cast<uint64_t>(s_.apart)))),
-                   true);
+        const auto var =
+            static_cast<uint32_t>(s_.vars + static_cast<int64_t>(random.Below(static_cast<uint64_t>(s_.apart))));
+        WaitForVar(*me, random, var, vars_[var], true);
       }
       GiveBack(me);
       break;

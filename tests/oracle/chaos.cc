@@ -60,6 +60,16 @@ void World::ChaosMain() {
   if (Has(kPolicy)) eng_->SetPolicy(Policy::kThreaded);
 }
 
+// The shutdown waits for a completion, which comes behind the fork. A thread of its own, because all others may wait for
+// the shutdown.
+void World::ForkDuringShutdown() {
+  Random random(seed_ * 86028121);
+  while (shutdown_begin_ == kNever) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ForkOnce(random);
+  if (Completion done = open_over_shutdown_->Close()) done();
+}
+
 void World::StopRacesMain() {
   Random random(seed_ * 104729 + 7);
   while (!stop_chaos_) {
@@ -78,6 +88,11 @@ void World::ShutDownBeside() {
   const int64_t when = static_cast<int64_t>(Random(seed_ * 31).Below(static_cast<uint64_t>(total) + 1));
   while (pushes_ < when && !stop_chaos_) std::this_thread::sleep_for(std::chrono::microseconds(50));
   FailThreads(0);  // a Shutdown of a stopped engine needs threads
+  if (open_over_shutdown_) {
+    CancelScope never;
+    eng_->PushAsync({.name = kOpenOverFork, .place = Io(), .cancel = &never},
+                    [open = open_over_shutdown_](RunContext&, Completion done) { open->Keep(std::move(done)); });
+  }
   end_begins_ = true;
   shutdown_begin_ = Tick();
   eng_->Shutdown();

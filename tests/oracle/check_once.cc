@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include <utility>
+
 #include "verdict.h"
 
 namespace engine::oracle {
@@ -52,7 +54,7 @@ void Verdict::Once() {
     ops_.push_back(op);
     totals_.skipped += static_cast<uint64_t>(op->skips);
     if (op->failed) roots_.insert(op->id);
-    if (op->scope >= 0 && op->skips) may_show_.insert(op->id);
+    if ((op->scope >= 0 || op->may_be_refused) && op->skips) may_show_.insert(op->id);
     for (const NodeRecord& node : op->nodes)
       if (node.failed) roots_.insert(node.root);
   }
@@ -69,9 +71,19 @@ void Verdict::Stats() {
     log_.Complain("stats: %" PRIu64 " pushed, %" PRIu64 " completed", h_.stats.pushed, h_.stats.completed);
 }
 
-// A run's versions are those that its observer node saw; all its nodes must have seen the same.
+// A run's versions are those that its observer node saw; all its nodes must have seen the same. In the history its own
+// Var has version 1 behind it, whatever its frame did before; all ops behind it must have seen one version.
 bool Verdict::RunVersions() {
   for (OpRecord* op : ops_) {
+    for (Use& use : op->uses) {
+      if (!use.run) continue;
+      const uint64_t seen = std::exchange(use.version, 1);
+      if (seen == kNever) continue;  // the op kept no handle of the Var
+      if (use.run->run_version == kNever) use.run->run_version = seen;
+      if (use.run->run_version != seen)
+        log_.Complain("o%u: sees version %" PRIu64 " of the Var of run o%u, and another op %" PRIu64, op->id, seen,
+                      use.run->id, use.run->run_version);
+    }
     if (op->nodes.empty()) continue;
     const auto observer = std::find_if(op->nodes.begin(), op->nodes.end(), [&](const NodeRecord& node) {
       return node.always && node.runs && node.uses.size() == op->uses.size() &&
@@ -85,6 +97,7 @@ bool Verdict::RunVersions() {
     std::map<uint32_t, uint64_t> versions;
     for (const Use& use : observer->uses) versions[use.var] = use.version;
     for (Use& use : op->uses) use.version = versions[use.var];
+    if (op->run_var != OpRecord::kNoVar) op->uses.push_back({op->run_var, AccessMode::kWrite, 0, 1});
     for (const NodeRecord& node : op->nodes)
       for (const Use& use : node.uses)
         if (node.runs && versions[use.var] != use.version)

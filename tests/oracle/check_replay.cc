@@ -38,6 +38,7 @@ Verdict::Errors Verdict::WithClears(uint32_t var, size_t version, uint64_t begin
 }
 
 Verdict::Cancelled Verdict::CancelOf(const OpRecord& op) const {
+  if (op.may_be_refused && op.skips) return Cancelled::kMaybe;  // with an error of its own, as a cancelled op
   if (op.scope < 0 || op.always) return Cancelled::kNo;
   const Interval& cancel = h_.cancels[static_cast<size_t>(op.scope)];
   if (cancel.end < op.push_begin) return Cancelled::kSurely;
@@ -64,6 +65,7 @@ void Verdict::Replay() {
       Errors& errors = of_run_[op];
       for (const NodeRecord& n : op->nodes)
         Step(*op, n.root, n.uses, n.always, n.runs, n.failed, n.wrote, Cancelled::kNo, now, &errors);
+      if (op->run_var != OpRecord::kNoVar) now[op->run_var].errors = errors.empty() ? Errors{kClean} : errors;
     }
     for (const Use& use : op->uses) {
       if (use.mode == AccessMode::kRead) continue;
@@ -89,7 +91,8 @@ void Verdict::Step(const OpRecord& op, uint32_t root, const std::vector<Use>& us
         log_.Complain("o%u (root %u): ran on a poisoned Var (error %" PRId64 ")", op.id, root, *errors.begin());
     if (failed) passed = {static_cast<int64_t>(root)};
   } else {
-    if (always) log_.Complain("o%u (root %u): is run_always, and was skipped", op.id, root);
+    if (always && cancelled == Cancelled::kNo)
+      log_.Complain("o%u (root %u): is run_always, and was skipped", op.id, root);
     passed = Inherited(inputs, kClean);
     if (cancelled != Cancelled::kNo) passed.insert(static_cast<int64_t>(root));
     if (passed.empty()) log_.Complain("o%u (root %u): was skipped without a reason", op.id, root);

@@ -22,7 +22,7 @@ uint64_t Verdict::EndOf(const OpRecord& op, uint32_t var) {
   uint64_t end = 0;
   for (const NodeRecord& node : op.nodes)
     for (const Use& use : node.uses)
-      if (use.var == var && node.runs) end = std::max(end, node.run_end);
+      if ((use.var == var || var == op.run_var) && node.runs) end = std::max(end, node.run_end);
   return end;
 }
 bool Verdict::EndedBy(const OpRecord& op, uint64_t tick) {

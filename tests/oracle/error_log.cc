@@ -3,6 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+
+#include "engine/comm.h"
 
 namespace engine::oracle {
 
@@ -20,14 +23,21 @@ int64_t ErrorLog::RootOf(const OpError& error) {
   } catch (const NullWhat&) {
   } catch (const std::nullptr_t&) {
   } catch (const char*) {
+  } catch (const std::bad_alloc&) {
+    if (!refusals_) Complain("bad_alloc in %s", error.op().c_str());
+  } catch (const CommunicatorError& e) {
+    if (!failing_collectives_ && !strstr(e.what(), "the engine is shut down"))
+      Complain("an unknown cause: %s", e.what());
+    return kOther;
   } catch (const Error& e) {
     if (strstr(e.what(), "further errors")) {
       further_.fetch_add(strtoull(e.what(), nullptr, 10), std::memory_order_relaxed);
       return kFurther;
     }
-    if (!strstr(e.what(), "the engine is shut down"))  // the reason with which a shutdown aborts collectives
+    const bool refused = refusals_ && strstr(e.what(), "the system refused");
+    if (!refused && !strstr(e.what(), "the engine is shut down"))  // with which a shutdown aborts collectives
       Complain("an unknown cause: %s", e.what());
-    return kOther;
+    if (!refused) return kOther;
   } catch (const std::exception& e) {
     Complain("an unknown cause: %s", e.what());
     return kOther;

@@ -33,6 +33,11 @@ class ErrorLog {
  public:
   static constexpr int64_t kNone = -1, kSecondCall = -2, kFurther = -3, kOther = -4;
 
+  // Errors of the system's refusals, and of collectives, are what the program is about.
+  void Allow(bool refusals, bool failing_collectives) {
+    refusals_ = refusals;
+    failing_collectives_ = failing_collectives;
+  }
   // Notes an error that a wait threw. Returns its root, or one of the constants.
   int64_t Shown(const OpError& error);
   // Notes an error that WaitAll or on_unobserved reported. Each error may be reported once.
@@ -48,6 +53,7 @@ class ErrorLog {
   enum class Gone : uint8_t { kNo, kIgnore, kComplain };
   int64_t RootOf(const OpError& error);
 
+  bool refusals_ = false, failing_collectives_ = false;  // set before the program begins
   mutable std::mutex mu_;
   std::set<uint32_t> shown_, reported_;
   std::string complaints_;

@@ -14,12 +14,17 @@ namespace engine::oracle {
 namespace {
 
 thread_local int64_t t_good_allocations = -1;  // allocations left until they fail; -1: they never do
+thread_local int64_t t_failures = 0;           // that are left; 0: without end
+thread_local int t_guards = 0;                 // GoodAllocations on the stack of the thread
 std::atomic<uint64_t> g_thread_fails_in{0};    // relaxed: it only chooses who fails
 std::atomic<uint64_t> g_threads{0};
 
 [[maybe_unused]] bool AllocationFails() {
   if (t_good_allocations < 0) return false;
-  if (t_good_allocations == 0) return true;
+  if (t_good_allocations == 0) {
+    if (t_failures && --t_failures == 0) t_good_allocations = -1;
+    return true;
+  }
   --t_good_allocations;
   return false;
 }
@@ -33,13 +38,28 @@ std::atomic<uint64_t> g_threads{0};
 }  // namespace
 
 namespace detail {
-thread_local bool t_own_thread = false;
+thread_local bool t_own_thread = false, t_of_program = false;
 }
 
-FailingAllocations::FailingAllocations(int64_t nth) { t_good_allocations = nth - 1; }
+FailingAllocations::FailingAllocations(int64_t nth) {
+  t_failures = 0;
+  t_good_allocations = nth - 1;
+}
 FailingAllocations::~FailingAllocations() { t_good_allocations = -1; }
-GoodAllocations::GoodAllocations() : before_(std::exchange(t_good_allocations, -1)) {}
-GoodAllocations::~GoodAllocations() { t_good_allocations = before_; }
+GoodAllocations::GoodAllocations()
+    : before_(std::exchange(t_good_allocations, -1)), times_before_(std::exchange(t_failures, 0)) {
+  ++t_guards;
+}
+GoodAllocations::~GoodAllocations() {
+  --t_guards;
+  t_good_allocations = before_;
+  t_failures = times_before_;
+}
+void GoodAllocations::ThenFail(int64_t nth, int64_t times) {
+  if (t_guards != 1 || detail::t_of_program) return;
+  before_ = nth - 1;
+  times_before_ = times;
+}
 void FailThreads(uint64_t one_in) { g_thread_fails_in.store(one_in, std::memory_order_relaxed); }
 
 }  // namespace engine::oracle

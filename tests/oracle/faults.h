@@ -24,21 +24,27 @@ class GoodAllocations {
   GoodAllocations();
   ~GoodAllocations();
   GoodAllocations(const GoodAllocations&) = delete;
+  // When the guard goes, the thread goes on with engine code alone: if it is no thread of the program, and nothing of the program
+  // is below this on its stack. Then, of its allocations from there on, the nth fails, and each later one until `times` have failed.
+  void ThenFail(int64_t nth, int64_t times);
 
  private:
-  const int64_t before_;
+  int64_t before_, times_before_;
 };
 
 // In the whole process, one pthread_create in `one_in` fails with EAGAIN; 0: none does. The program's own threads are
 // exempt.
 void FailThreads(uint64_t one_in);
 namespace detail {
-extern thread_local bool t_own_thread;
+extern thread_local bool t_own_thread, t_of_program;
 }
 template <class F>
 std::thread OwnThread(F&& main) {
   detail::t_own_thread = true;
-  std::thread thread(std::forward<F>(main));
+  std::thread thread([main = std::forward<F>(main)]() mutable {
+    detail::t_of_program = true;
+    main();
+  });
   detail::t_own_thread = false;
   return thread;
 }

@@ -62,10 +62,18 @@ enum Feature : uint64_t {
   kTightCollectives = 1ull << 45,
   kManyWithheld = 1ull << 46,
   kLateLanes = 1ull << 47,
+  kRunVars = 1ull << 48,
+  kForkDevices = 1ull << 49,
+  kForkCollectives = 1ull << 50,
+  kForkStages = 1ull << 51,
+  kForkShutdown = 1ull << 52,
   // What the system refuses.
   kNoMemory = 1ull << 40,
   kNoThreads = 1ull << 41,
   kHooksThrow = 1ull << 42,
+  kDeviceNoMemory = 1ull << 53,
+  kDeviceNoThreads = 1ull << 54,
+  kCollectiveFaults = 1ull << 55,
   // How threads are scheduled.
   kNoise = 1ull << 43,
 };

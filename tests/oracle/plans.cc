@@ -131,12 +131,14 @@ void World::StartPlan(Pusher& me, Random& random) {
   if (Has(kPlaces) && random.OneIn(4)) options.priority = static_cast<int>(random.Below(5)) - 2;
   Value in[1] = {Value(&op)};
   engine::Run run;
+  const uint32_t run_var = Has(kRunVars) ? next_var_.fetch_add(1, std::memory_order_relaxed) : kMaxVars;
+  if (run_var < kMaxVars) op.run_var = run_var;
   const bool may_wait = !random.OneIn(5);
   Attempt(me, op, [&] {
     run = may_wait ? info.plan.Start(in, options) : info.plan.TryStart(in, options);
     return static_cast<bool>(run);
   });
-  if (run && random.OneIn(2)) me.runs.push_back({std::move(run), &op});
+  if (run) KeepRun(me, random, std::move(run), op);
 }
 
 }  // namespace engine::oracle

@@ -49,6 +49,7 @@ OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* s
     Var var;
   };
   std::array<std::vector<Named>, 3> lists;  // by AccessMode
+  if (want.behind) lists[0].push_back({want.behind->op->run_var, want.behind->run.var()});
   for (uint64_t i = 0; i < n; ++i) {
     Named named;
     if (want.apart) {
@@ -74,6 +75,10 @@ OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* s
       if (fresh) {
         op.uses.push_back({named.index, mode, listed});
         sets->by_use.push_back(named.var);
+        if (want.behind && named.index == want.behind->op->run_var) {
+          op.uses.back().run = want.behind->op;
+          if (op.seed & 64) sets->by_use.back() = Var();  // else the op's closure keeps the Var, whatever its run does
+        }
       } else if (Use& use = op.uses[it->second]; use.mode != mode) {
         use.mode = AccessMode::kUpdate;
       }
@@ -203,6 +208,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
   want.wide =
       held ? Has(kHeldWide) || Has(kHeldDeleted) : s_.ending == Ending::kWaitAll || !asynchronous || Has(kHeldWide);
   want.deleted = !held || !want.wide || Has(kHeldDeleted);
+  if (!apart) want.behind = RunToPushBehind(me, random);
   Sets sets;
   OpRecord& op = NewRecord(me, random, want, &sets);
 
@@ -224,6 +230,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
             : random.OneIn(2) ? Gpu(index)
                               : Gpu(index, static_cast<uint8_t>(random.Below(3)));
     op.on_device = true;
+    op.may_be_refused = Has(kDeviceNoMemory) || Has(kDeviceNoThreads);
     if (op.failure == Failure::kAfterWriting) op.failure = Failure::kBeforeWriting;
   }
   Put put{me, random, op, std::move(sets), {}, kind};

@@ -59,7 +59,7 @@ void World::BetweenPushes(Pusher& me, Random& random, std::vector<std::unique_pt
     }
   }
   if (me.held.size() > 4 || (!me.held.empty() && random.OneIn(8))) me.held.pop_front();
-  if (me.runs.size() > 6) me.runs.pop_front();
+  DropRuns(me, random);
 }
 
 void World::WaitNowAndThen(Pusher& me, Random& random) {
@@ -72,8 +72,11 @@ void World::WaitNowAndThen(Pusher& me, Random& random) {
       WaitForEverything(me, random);
     } else if (what == 1 && !me.runs.empty()) {
       WaitForRun(me);
+    } else if (what == 2 && !me.runs.empty() && me.runs.back().op->run_var != OpRecord::kNoVar) {
+      WaitForVar(me, random, me.runs.back().op->run_var, me.runs.back().run.var(), false);
     } else {
-      WaitForVar(me, random, static_cast<uint32_t>(random.Below(vars_.size())), false);
+      const auto var = static_cast<uint32_t>(random.Below(vars_.size()));
+      WaitForVar(me, random, var, vars_[var], false);
     }
   }
   if (random.OneIn(100)) DropMail();
@@ -110,6 +113,10 @@ void World::PusherMain(uint64_t number) {
   DropMail();
   me.held_ops.reset();
   if (s_.ending == Ending::kShutdown || s_.ending == Ending::kDestroyed) AtTheEnd(me, random);
+  if (Has(kRunVars)) {  // these handles go after the engine
+    std::lock_guard lock(mail_mu_);
+    for (KeptRun& kept : me.runs) left_runs_.push_back(std::move(kept.run));
+  }
   me.runs.clear();
   std::lock_guard lock(pushers_mu_);
   pushers_.push_back(std::move(owned));

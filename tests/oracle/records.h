@@ -25,6 +25,7 @@ inline constexpr uint64_t kNever = ~uint64_t{0};
 inline std::atomic<uint64_t> g_tick{1};
 inline uint64_t Tick() { return g_tick.fetch_add(1, std::memory_order_relaxed); }
 
+struct OpRecord;
 // One Var of one op: its role, its place in the caller's lists, and what the op saw of it.
 struct Use {
   uint32_t var;
@@ -32,6 +33,7 @@ struct Use {
   uint32_t listed;
   uint64_t version = kNever;  // a reader sees it; updates and writes make it
   uint64_t value = 0;         // seen by reads and updates
+  OpRecord* run = nullptr;    // the Var is that of this run
 };
 
 // How an op fails.
@@ -64,7 +66,8 @@ struct OpRecord {
   int depth = 0;      // inside how many bodies it was pushed
   std::vector<Use> uses;
   bool always = false, asynchronous = false, completes_twice = false, is_operator = false, on_device = false;
-  bool raises = false;  // null errors: its body may throw something without an identity
+  bool may_be_refused = false;  // the system may refuse what the engine needs to run it
+  bool raises = false;          // null errors: its body may throw something without an identity
   int scope = -1;
   Failure failure = Failure::kNone;
 
@@ -74,6 +77,9 @@ struct OpRecord {
   bool failed = false, wrote = false, changed_while_held = false;
   uint64_t run_begin = 0, run_end = 0, skip_tick = 0;
   std::vector<NodeRecord> nodes;
+  static constexpr uint32_t kNoVar = ~0u;
+  uint32_t run_var = kNoVar;      // of a run: its own Var, as a Var of the history, which only the run writes
+  uint64_t run_version = kNever;  // of that Var behind the run: frames and their Vars are used again; set by the checks
 
   uint32_t index = 0;  // its number among the accepted ops; set by the checks
   bool accepted() const { return push == PushEnd::kAccepted; }

@@ -66,6 +66,8 @@ Shape RandomShape(uint64_t seed, uint64_t allowed, int64_t ops) {
   if (random.OneIn(2)) features &= ~uint64_t{kFork};
   if (!random.OneIn(3)) features &= ~uint64_t{kDevices | kCollectives};
   if (!random.OneIn(6)) features &= ~uint64_t{kNoMemory | kNoThreads | kHooksThrow};
+  if (!random.OneIn(3)) features &= ~uint64_t{kDeviceNoMemory | kDeviceNoThreads | kCollectiveFaults};
+  if (features & kDeviceNoThreads && features & kDevices) features |= kNoThreads;
   if (!random.OneIn(4)) features &= ~uint64_t{kStages};
   if (random.OneIn(4)) features &= ~uint64_t{kStop};
   s.features = features & allowed;
@@ -74,7 +76,9 @@ Shape RandomShape(uint64_t seed, uint64_t allowed, int64_t ops) {
 }
 
 void MakeConsistent(Shape& s) {
-  if (test::kSanitized) s.features &= ~uint64_t{kFork | kNoMemory | kNoThreads};  // limits of the sanitizers
+  if (test::kSanitized)
+    s.features &=
+        ~uint64_t{kFork | kNoMemory | kNoThreads | kDeviceNoMemory | kDeviceNoThreads};  // limits of the sanitizers
   if (test::kUnderTsan)
     s.features &= ~uint64_t{kDescribe};  // reads blocks that may be refilled, by design: describe_pending.cc
   if (test::kUnderTsan) s.features &= ~uint64_t{kParallel | kPushInPieces};  // oneTBB is not instrumented
@@ -83,14 +87,17 @@ void MakeConsistent(Shape& s) {
     s.features &= ~uint64_t{kWaitOutside | kWaitInside | kStages | kTwoEngines};  // these would wait for ever
     s.features &= ~uint64_t{kDevices | kCollectives};  // what a device gets after drain_timeout is lost
   }
-  if (s.ending == Ending::kShutdownBeside) s.features &= ~uint64_t{kFork};  // a child would find its engine closed
+  if (s.ending == Ending::kShutdownBeside && !s.Has(kForkShutdown)) s.features &= ~uint64_t{kFork};
   if (s.ending == Ending::kShutdownBeside && !s.Has(kStopRaces)) s.features &= ~uint64_t{kStop};
   if (s.ending == Ending::kShutdownBeside && !s.Has(kLateLanes)) s.features &= ~uint64_t{kCollectives};
-  if (s.Has(kDevices) || s.Has(kCollectives) || s.Has(kStages))
-    s.features &= ~uint64_t{kFork};  // because of threads that a child does not have
+  if ((s.Has(kDevices) && !s.Has(kForkDevices)) || (s.Has(kCollectives) && !s.Has(kForkCollectives)) ||
+      (s.Has(kStages) && !s.Has(kForkStages)))
+    s.features &= ~uint64_t{kFork};
   if (s.Has(kDevices)) s.features &= ~uint64_t{kNoMemory};
   // If a stream has no thread, what is issued to it fails; if a rank has no stream, the collective fails on all ranks.
-  if (s.Has(kDevices) || s.Has(kCollectives)) s.features &= ~uint64_t{kNoThreads};
+  if (s.Has(kCollectives)) s.features &= ~uint64_t{kDeviceNoMemory};  // their ops are issued by the same threads
+  const bool may_lack_streams = s.Has(kDeviceNoThreads) && !s.Has(kCollectives);
+  if ((s.Has(kDevices) || s.Has(kCollectives)) && !may_lack_streams) s.features &= ~uint64_t{kNoThreads};
   if (s.Has(kNoThreads))
     // A wait that is refused leaves its op pending; a stage without a thread throws; oneTBB throws inside the body.
     s.features &= ~uint64_t{kWaitInside | kTwoEngines | kStages | kParallel | kPushInPieces | kForkParallel};

@@ -1,5 +1,7 @@
 // Stages whose sources push random ops and wait for them, while a thread takes the stages' items.
-#include "engine/stage.h"
+#include <functional>
+
+#include "faults.h"
 #include "world.h"
 
 namespace engine::oracle {
@@ -9,6 +11,7 @@ void World::StagesMain() {
   std::atomic<int> next{0};
   Var last;
   const auto push = [&](int item) {
+    const GoodAllocations good;
     Pusher* const me = BorrowPusher();
     Random random(seed_ * 1299709 + static_cast<uint64_t>(item));
     PushOne(*me, random, 1);
@@ -32,7 +35,17 @@ void World::StagesMain() {
   };
   try {
     last = eng_->NewVar();
-    Stage<int> stage({.capacity = 1 + seed_ % 4, .num_threads = 1 + static_cast<int>(seed_ % 3)}, pull, make);
+    // Not on this thread's stack, which new threads of a fork's child get.
+    const auto owned = std::make_unique<Stage<int>>(
+        StageOptions{.capacity = 1 + seed_ % 4, .num_threads = 1 + static_cast<int>(seed_ % 3)}, pull, make);
+    Stage<int>& stage = *owned;
+    const auto publish = [this](Stage<int>* now) {
+      std::lock_guard lock(others_mu_);
+      stage_ = now;
+    };
+    publish(&stage);
+    // Also where Take throws.
+    const std::unique_ptr<World, std::function<void(World*)>> unpublish(this, [&](World*) { publish(nullptr); });
     int expected = 0;
     while (const std::optional<int> item = stage.Take()) {
       if (*item != expected) log_.Complain("a stage gave item %d where %d comes", *item, expected);

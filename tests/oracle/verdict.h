@@ -82,8 +82,9 @@ class Verdict {
   std::vector<OpRecord*> ops_;    // the accepted ops
   std::vector<OpRecord*> order_;  // the accepted ops, in a serial order that explains everything
   std::vector<VarHistory> vars_;
-  std::set<uint32_t> roots_;     // roots of errors that somebody must be shown
-  std::set<uint32_t> may_show_;  // roots of cancelled ops: waits throw these, WaitAll need not
+  std::set<uint32_t> roots_;  // roots of errors that somebody must be shown
+  // Roots of cancelled ops, which waits throw, and WaitAll need not; and of ops to which the system refused something.
+  std::set<uint32_t> may_show_;
   std::map<const OpRecord*, Errors> of_run_;
 };
 

@@ -3,20 +3,20 @@
 
 namespace engine::oracle {
 
-void World::WaitForVar(Pusher& me, Random& random, uint32_t var, bool inside) {
+void World::WaitForVar(Pusher& me, Random& random, uint32_t index, const Var& var, bool inside) {
   WaitRecord wait;
-  wait.var = var;
+  wait.var = index;
   wait.begin = Tick();
   bool over = true;
   try {
     switch (random.Below(inside ? 2 : 4)) {
-      case 0: eng_->Wait(vars_[var]); break;
+      case 0: eng_->Wait(var); break;
       case 1:
         wait.to_write = true;
-        eng_->WaitToWrite(vars_[var]);
+        eng_->WaitToWrite(var);
         break;
-      case 2: over = eng_->WaitFor(vars_[var], std::chrono::nanoseconds(random.Below(2000))); break;
-      default: over = eng_->WaitFor(vars_[var], std::chrono::microseconds(random.Below(3000))); break;
+      case 2: over = eng_->WaitFor(var, std::chrono::nanoseconds(random.Below(2000))); break;
+      default: over = eng_->WaitFor(var, std::chrono::microseconds(random.Below(3000))); break;
     }
   } catch (const OpError& error) {
     wait.root = log_.Shown(error);

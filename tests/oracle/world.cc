@@ -31,7 +31,9 @@ World::World(const Shape& shape, uint64_t seed)
       noise_(seed, shape.noise),
       completer_(seed * 977),
       cells_(kMaxVars),
-      deletions_(kMaxVars) {
+      deletions_(kMaxVars),
+      open_over_shutdown_(s_.ending == Ending::kShutdownBeside && Has(kFork) ? std::make_shared<Open>() : nullptr) {
+  log_.Allow(Has(kDeviceNoMemory) || Has(kDeviceNoThreads), Has(kCollectiveFaults));
   for (uint32_t v = 0; v < kMaxVars; ++v) cells_[v].value = InitialValue(v);
   MakeEngine();
   for (int64_t v = 0; v < s_.vars + s_.apart; ++v) vars_.push_back(eng_->NewVar("v" + std::to_string(v)));
@@ -169,6 +171,7 @@ void World::Run() {
   beside.push_back(OwnThread([this] { ChaosMain(); }));
   if (Has(kStopRaces)) beside.push_back(OwnThread([this] { StopRacesMain(); }));
   if (s_.ending == Ending::kShutdownBeside) beside.push_back(OwnThread([this] { ShutDownBeside(); }));
+  if (open_over_shutdown_) beside.push_back(OwnThread([this] { ForkDuringShutdown(); }));
   for (int64_t t = 0; t < s_.pushers; ++t)
     pushers.push_back(OwnThread([this, t] { PusherMain(static_cast<uint64_t>(t)); }));
   if (Has(kCollectives)) pushers.push_back(OwnThread([this] { CollectivesMain(); }));
@@ -183,8 +186,10 @@ void World::Run() {
   End();
   completer_.Finish();
   log_.EngineGone(Has(kLateCompletion));
+  left_runs_.clear();
   operators_.clear();
   plans_.clear();
+  child_run_ = engine::Run();
   child_plan_ = Plan();
   child_var_ = Var();
   for (Completion& done : withheld_)
@@ -194,10 +199,12 @@ void World::Run() {
 
 void World::DropMail() {
   std::vector<HeldOp> mail;
+  std::vector<engine::Run> runs;
   std::vector<std::shared_ptr<HeldOps>> open;
   {
     std::lock_guard lock(mail_mu_);
     mail.swap(mail_);
+    runs.swap(run_mail_);
     open = open_held_ops_;
   }
   mail.clear();
@@ -222,6 +229,8 @@ void World::End() {
     left_.clear();
     open_held_ops_.clear();
     left_held_ops_.clear();
+    child_held_ops_.reset();
+    child_memory_.Reset();
     child_held_.Release();
   };
   switch (s_.ending) {
@@ -287,7 +296,7 @@ History World::TakeHistory() {
   for (OpRecord& op : operator_ops_) h.ops.push_back(&op);
   h.operator_runs = operator_ops_.size();
   h.operator_pushes = operator_pushes_;
-  h.shutdown = {shutdown_begin_, shutdown_end_};
+  h.shutdown = {shutdown_begin_, shutdown_end_.load()};
   h.second_calls = static_cast<uint64_t>(second_calls_.load());
   h.second_calls_in_time = static_cast<uint64_t>(second_calls_in_time_.load());
   h.stats = stats_;

@@ -18,8 +18,11 @@
 
 #include "completer.h"
 #include "engine/bulk.h"
+#include "engine/comm.h"
+#include "engine/device/device_memory.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/stage.h"
 #include "error_log.h"
 #include "noise.h"
 #include "shape.h"
@@ -52,6 +55,10 @@ class World {
   static constexpr uint32_t kNodeRoots = 10'000'000;  // the roots of nodes start here
   static constexpr int kMaxForks = 5;
 
+  struct KeptRun {
+    engine::Run run;
+    OpRecord* op;
+  };
   // What a thread of the program owns: its records and its handles.
   struct Pusher {
     uint64_t number = 0;
@@ -61,7 +68,7 @@ class World {
     std::vector<WaitRecord> waits;
     std::deque<HeldOp> held;
     std::shared_ptr<HeldOps> held_ops;
-    std::deque<std::pair<engine::Run, const OpRecord*>> runs;
+    std::deque<KeptRun> runs;
     CancelScope never;
   };
   // The Vars of an op: as its push names them, and each one once.
@@ -87,9 +94,10 @@ class World {
   // How an op is pushed, and which Vars it may have.
   struct Want {
     int depth = 0;
-    bool apart = false;   // only Vars for which bodies of other ops may wait
-    bool wide = true;     // it may have very many Vars
-    bool deleted = true;  // it may name Vars that are deleted at the same time
+    bool apart = false;               // only Vars for which bodies of other ops may wait
+    bool wide = true;                 // it may have very many Vars
+    bool deleted = true;              // it may name Vars that are deleted at the same time
+    const KeptRun* behind = nullptr;  // it reads this run's Var
   };
   struct Put;  // one push: its record, sets and description
 
@@ -131,6 +139,7 @@ class World {
   void Attempt(Pusher& me, OpRecord& op, F&& push);
 
   // bodies.cc
+  void IssueOnDevice(OpRecord& op, RunContext& ctx);
   void Begin(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx);
   void See(OpRecord& op, const std::vector<Var>& vars, RunContext& ctx);
   void Write(OpRecord& op);
@@ -152,13 +161,18 @@ class World {
   void NodeBegin(NodeRecord& node, NodeContext& ctx);
   void NodeEnd(NodeRecord& node);
 
+  // runs.cc
+  void KeepRun(Pusher& me, Random& random, engine::Run run, OpRecord& op);
+  const KeptRun* RunToPushBehind(Pusher& me, Random& random);
+  void DropRuns(Pusher& me, Random& random);
+
   // operators.cc
   void MakeOperator(Random& random);
   void OperatorBody(const std::vector<Use>& uses, const std::vector<Var>& vars, RunContext& ctx);
   void PushOperator(Random& random);
 
   // waits.cc
-  void WaitForVar(Pusher& me, Random& random, uint32_t var, bool inside);
+  void WaitForVar(Pusher& me, Random& random, uint32_t index, const Var& var, bool inside);
   void WaitForEverything(Pusher& me, Random& random);
   void WaitForRun(Pusher& me);
 
@@ -167,15 +181,28 @@ class World {
   void StopRacesMain();
   void StopAndStart(Random& random);
   void StartAgain();
-  uint64_t FewThreads() const { return 20 + seed_ % 30; }  // with fewer, an engine of a dozen threads would never start
+  // One thread in so many is refused. With fewer, an engine of a dozen threads would never start; streams are made one by one.
+  uint64_t FewThreads() const { return Has(kDevices) && !Has(kStop | kStopRaces) ? 2 + seed_ % 12 : 20 + seed_ % 30; }
   void ShutDownBeside();
+  void ForkDuringShutdown();
   void SwitchPolicy(Random& random);
 
   // forks.cc
   void PrepareForks();
-  void PushOverFork();
+  // A completion that is open over a fork; once `over`, whoever gets it calls it.
+  struct Open {
+    std::mutex mu;
+    Completion done;
+    bool over = false;
+    void Keep(Completion completion);
+    Completion Close();
+  };
+  void PushOverFork(const std::shared_ptr<std::atomic<bool>>& forked);
   void ForkOnce(Random& random);
   int Child(bool destroy);
+  int ClosedChild(bool destroy);
+  int WaitForAllVars();
+  int OtherPartsInAChild();
 
   // collectives.cc, stages.cc
   void CollectivesMain();
@@ -212,7 +239,8 @@ class World {
   std::vector<Pusher*> spare_pushers_;  // for bodies; these are free
 
   std::mutex mail_mu_;
-  std::vector<HeldOp> mail_, left_;  // mail_: any thread may drop them; left_: nobody does
+  std::vector<HeldOp> mail_, left_;                // mail_: any thread may drop them; left_: nobody does
+  std::vector<engine::Run> run_mail_, left_runs_;  // likewise
   std::vector<std::shared_ptr<HeldOps>> open_held_ops_, left_held_ops_;
   std::mutex withheld_mu_;
   std::vector<Completion> withheld_;
@@ -220,18 +248,28 @@ class World {
   // Flags and counters that only steer the program.
   std::atomic<bool> stop_chaos_{false}, complete_at_once_{false};
   std::atomic<int64_t> pushes_{0}, at_end_{0}, second_calls_{0}, second_calls_in_time_{0}, withheld_count_{0};
+  const std::shared_ptr<Open> open_over_shutdown_;
   std::atomic<bool> end_begins_{false};  // set before the engine is shut down or destroyed
   std::atomic<uint64_t> shutdown_begin_{kNever};
-  uint64_t shutdown_end_ = kNever;
+  std::atomic<uint64_t> shutdown_end_{kNever};
   EngineStats stats_;
   bool has_stats_ = false;
 
+  std::mutex fork_mu_;  // guards what comes now: two threads may want to fork
   int forks_ = 0;
   Plan child_plan_;
   Var child_var_;
   int child_runs_ = 0;
   HeldOp child_held_;
   Completion child_completion_;
+  engine::Run child_run_;
+  std::shared_ptr<HeldOps> child_held_ops_;
+  DeviceMemory child_memory_;
+  std::vector<Var> pending_over_fork_;  // their writes cannot end before the fork
+  // What other threads use while the process forks; null: they are not there.
+  std::mutex others_mu_;
+  Stage<int>* stage_ = nullptr;
+  std::vector<Communicator>* comms_ = nullptr;
 };
 
 // ClosureWitness: a part of every closure, which tells the World how the closure's op ended.

@@ -1,5 +1,6 @@
 """Shared by the Python tests: gates instead of sleeps, seeds that are printed, programs in a process of their own."""
 
+import importlib.util
 import os
 import pathlib
 import random
@@ -13,8 +14,13 @@ import pytest
 
 import engine
 
-# A shell that starts us in the background has it ignored, for our children too; some tests send it.
+# A shell that starts the tests in the background makes them and their children ignore SIGINT, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# perf/ has folders of these names, and a test puts perf/ on the path. Where the modules are not installed, tests shall skip.
+for name in ("torch", "mxnet"):
+    if importlib.util.find_spec(name) is None:
+        sys.modules[name] = None  # type: ignore[assignment]
 
 PATIENCE = 20  # seconds; reached only when something hangs
 

@@ -165,6 +165,12 @@ def test_what_cannot_change_in_place_cannot_be_updated():
         def lost(w, g):
             w = w - g
 
+    with pytest.raises(engine.UsageError, match="computes a new object"):
+
+        @engine.op(updates="w")
+        def lost_to_a_closure(w, g):
+            w = w - g; print(lambda: w)  # fmt: skip
+
     @engine.op(updates="w")
     def kept(w, g):
         w -= g
@@ -176,3 +182,13 @@ def test_generator_functions_are_no_ops():
         @engine.op
         def numbers():
             yield 1
+
+
+def test_a_module_that_another_thread_is_importing_is_in_nobodys_way(run_python):
+    ended = run_python("""
+    import types
+    sys.modules["torch"] = types.ModuleType("torch")  # as an import leaves it, until it has run the module
+    same = engine.op(lambda x: x)
+    print(same(engine.value(bytearray(b"ab"))).get(), same(engine.value([1])).get())
+    """)
+    assert ended.out == "bytearray(b'ab') [1]\n", ended

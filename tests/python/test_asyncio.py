@@ -2,7 +2,9 @@
 
 import asyncio
 import queue
+import sys
 import threading
+import time
 
 import pytest
 
@@ -95,17 +97,87 @@ def test_awaiting_does_not_wait_for_busy_workers_that_have_nothing_to_do_with_it
         assert run(main()) == "told"
 
 
-def test_awaiting_is_one_op(gate):
-    slow = engine.op(lambda: gate())
+@pytest.mark.parametrize("given, ops", [((), 0), ((engine.value(1),), 1)])
+def test_awaiting_is_one_op_and_none_for_a_call_that_nothing_can_skip(given, ops, gate):
+    slow = engine.op(lambda *_: gate())
 
     async def main():
-        v = slow()
+        v = slow(*given)
         before = engine.stats()["pushed"]
         asyncio.get_running_loop().call_soon(gate.open)
         await v
-        return engine.stats()["pushed"] - before
+        return engine.stats()["pushed"] - before, v.done()
 
-    assert run(main()) == 1
+    assert run(main()) == (ops, True)
+
+
+def awaited_by_two(value):
+    async def one():
+        return await value
+
+    return asyncio.gather(one(), one(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("changes", ["op", "overwrite", "var"])
+def test_what_changes_an_awaited_call_comes_behind_those_that_await_it(changes, gate):
+    made = engine.op(lambda: (gate(), [1])[1])
+
+    @engine.op(updates="x")
+    def bump(x):
+        x[0] += 1
+
+    async def main():
+        v = made()
+        both = awaited_by_two(v)
+        await asyncio.sleep(0)  # they await it before it is changed
+        asyncio.get_running_loop().call_soon(gate.open)
+        if changes == "op":
+            both = asyncio.gather(both, asyncio.to_thread(lambda: None))
+            seen = engine.op(list)(v)
+            bump(v)
+            (first, second), _ = await both
+            assert first is second
+            return (await seen), (await v)
+        if changes == "overwrite":
+            v.overwrite([2])
+        else:
+            engine.push(lambda: setattr(v, "_data", [2]), writes=[v.var])
+        return (await both)[0][:1], (await v)
+
+    assert run(main()) == ([1], [2])
+
+
+def test_the_error_of_an_awaited_call_comes_also_if_it_is_overwritten(gate):
+    @engine.op
+    def bad():
+        gate()
+        raise KeyError("k")
+
+    async def main():
+        v = bad()
+        both = awaited_by_two(v)
+        await asyncio.sleep(0)
+        v.overwrite(3)
+        asyncio.get_running_loop().call_soon(gate.open)
+        return await both, await v
+
+    (first, second), value = run(main())
+    assert type(first) is type(second) is KeyError and first is not second and value == 3
+    assert "op 'bad' pushed at" in first.__notes__[0]
+
+
+def test_one_of_several_outputs_is_awaited(gate):
+    @engine.op(outputs=2)
+    def two():
+        gate()
+        return 1, 2
+
+    async def main():
+        _, second = two()
+        asyncio.get_running_loop().call_soon(gate.open)
+        return await second
+
+    assert run(main()) == 2
 
 
 def test_awaiting_with_no_room_for_an_op_does_not_block_the_loop(gate):
@@ -244,3 +316,126 @@ def test_a_recorded_function_does_not_block_the_loop(policy, gate):
             return await result
 
     assert asyncio.run(main()) == 2
+
+
+@pytest.mark.parametrize("policy", ["inline", "naive"])
+def test_a_recorded_function_with_state_does_not_block_the_loop(policy, gate):
+    total = engine.value([0])
+
+    @engine.op(updates="total")
+    def add(total, x):
+        gate()
+        total[0] += x
+
+    @engine.op
+    def both(total, x):
+        return total[0], x
+
+    @engine.hybridize
+    def step(x):
+        add(total, x)
+        return both(total, x)
+
+    step.record(1)
+
+    async def main():
+        with engine.policy(policy):
+            results = [step(1), step(2)]
+            gate.open()  # comes here only if the calls have returned
+            return [await result for result in results]
+
+    assert run(main()) == [(1, 1), (3, 2)]
+
+
+def test_a_node_that_fails_beside_a_loop_fails_what_depends_on_it(gate):
+    @engine.op
+    def good(x):
+        return x + 1
+
+    @engine.op
+    def bad(x):
+        raise KeyError(x)
+
+    @engine.hybridize
+    def step(x):
+        bad(x)
+        return good(x)
+
+    @engine.hybridize
+    def fails(x):
+        return good(bad(x))
+
+    async def main():
+        with engine.policy("inline"):
+            with pytest.raises(KeyError) as error:
+                await fails(1)
+            assert "op 'bad'" in error.value.__notes__[0]
+            return await step(1)
+
+    assert run(main()) == 2
+
+
+def test_a_run_beside_a_loop_takes_the_gil_once():
+    # Another thread counts whenever it gets the GIL. No switch is forced, so it gets it only where a node gives it up.
+    counted, stop = [0], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counted[0] += 1
+            time.sleep(0)
+
+    look = engine.op(lambda seen: seen + (counted[0],))
+
+    @engine.hybridize
+    def step(seen):
+        for _ in range(500):
+            seen = look(seen)
+        return seen
+
+    step.record(())
+
+    async def main():
+        with engine.policy("inline"):
+            return await step(())
+
+    before, counter = sys.getswitchinterval(), threading.Thread(target=count)
+    sys.setswitchinterval(PATIENCE)
+    counter.start()
+    try:
+        seen = run(main())
+    finally:
+        sys.setswitchinterval(before)
+        stop.set()
+        counter.join()
+    assert len(seen) == 500 and len(set(seen)) == 1
+
+
+def test_functions_in_c_let_other_threads_have_the_gil():
+    # Between functions in C there is no line of Python at which the interpreter would hand the GIL over.
+    lock, seen = threading.Lock(), []
+    let, busy, count = engine.op(lock.release), engine.op(sorted), engine.op(len)
+    numbers = list(range(2000, 0, -1))
+
+    @engine.hybridize
+    def step(numbers, seen):
+        let()
+        for _ in range(1000):
+            busy(numbers)
+        return count(seen)
+
+    def other():
+        with lock:
+            seen.append(1)
+
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        seen.clear()
+        lock.acquire()
+        thread = threading.Thread(target=other)
+        thread.start()
+        with engine.policy("inline"):
+            found = step(numbers, seen).get()
+        thread.join()
+        if found or time.monotonic() > deadline:
+            break
+    assert found == 1

@@ -390,7 +390,7 @@ REFUSED = {
         "has 3 bytes, which are no whole number of bfloat16",
     ),
     "CUDA's memory": (Collective.all_reduce(Tensor()), engine.UsageError, "is memory of CUDA; .* of kind 'software'"),
-    "not contiguous": (Collective.all_reduce(Tensor(strides=(4, 8))), engine.UsageError, "not contiguous"),
+    "not contiguous": (Collective.all_reduce(Tensor(strides=(4, 8))), engine.UsageError, "not C-contiguous"),
     "big-endian": (Collective.all_reduce(Tensor(typestr=">f4")), engine.UsageError, "another byte order"),
     "read-only": (Collective.broadcast(Tensor(data=(1, True)), root=1), engine.UsageError, "is read-only"),
     "masked": (Collective.all_reduce(Tensor(mask=Tensor())), engine.UsageError, "has a mask"),

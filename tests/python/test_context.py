@@ -24,6 +24,13 @@ def test_context_variables_are_carried():
     assert seen == ["ann"] * 2 + ["bob"] * 2 and see().get() == "nobody"
 
 
+def test_modes_of_torch_are_those_of_the_worker():
+    torch = pytest.importorskip("torch")
+    modes = engine.op(lambda: (torch.is_grad_enabled(), torch.is_autocast_enabled()))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert modes().get() == (True, False)
+
+
 def test_a_recorded_function_has_the_context_of_its_recording():
     step = engine.hybridize(lambda x: engine.op(lambda x: USER.get())(x))
     token = USER.set("ann")

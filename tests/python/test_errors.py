@@ -1,9 +1,11 @@
 """Contract 3: what an op raises keeps its type, its attributes and its traceback, and travels with the Vars."""
 
+import re
 import sys
 import threading
 import traceback
 
+import numpy as np
 import pytest
 
 import engine
@@ -259,3 +261,42 @@ def test_an_exception_being_handled_becomes_the_context():
     with pytest.raises(ValueError) as error:
         v.wait()
     assert error.value.__context__ is None  # the first wait left no trace
+
+
+def test_no_message_names_a_line_of_the_engines_own_sources(gate):
+    with engine.Engine(workers=2, devices=["software"], on_unobserved=lambda error: None) as on:
+        gone, held, array = engine.Var("gone", on), engine.Var("held", on), np.ones(3)
+        gone.delete()
+        on.push(gate, writes=[held])
+        gate.wait_until_entered()
+        fail = engine.op(lambda x: 1 / 0)
+        twice = engine.hybridize(lambda x: fail(x) + 1)
+        x = engine.value(array, engine=on)
+
+        def said(call):
+            try:
+                return str(call())
+            except Exception as error:
+                return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+        texts = [
+            said(call)
+            for call in (
+                lambda: on.push(lambda: None, writes=[gone]),
+                gone.wait,
+                gone.wait_to_write,
+                lambda: on.clear_error(gone),
+                on.describe_pending,
+                lambda: (twice(x) + 1).get(),
+                lambda: engine.DeviceArray(array, 7, on),
+                lambda: engine.DeviceArray(array, 0, on).from_host(np.ones(4)),
+                lambda: on.push(held.wait, updates=[held], name="own"),
+                lambda: on.push(on.wait_all),
+                lambda: next(engine.data.staged(lambda: 1 / 0, engine=on)),
+                lambda: engine.hybridize(lambda x: x.get())(x),
+            )
+        ]
+        gate.open()
+        texts += [said(on.wait_all) for _ in range(4)]
+    assert "\n".join(texts).count(f"{__name__}.py:") >= 10  # they do name lines
+    assert not [text for text in texts if re.search(r"\.(cc|h):\d", text)]

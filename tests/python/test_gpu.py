@@ -1,5 +1,7 @@
 """Ops on devices, from Python, on the software device."""
 
+import time
+
 import engine
 import pytest
 
@@ -33,6 +35,14 @@ def test_an_op_decorated_for_a_device_runs_there(eng):
 
     value = engine.value(21, engine=eng)
     assert double(value).get() == 42
+
+
+def test_whoever_asks_whether_a_value_is_done_hears_of_it_without_a_wait(eng):
+    made = engine.op(lambda x: 2 * x, place=engine.gpu(0))(engine.value(21, engine=eng))
+    until = time.monotonic() + 60
+    while not made.done() and time.monotonic() < until:
+        time.sleep(1e-4)
+    assert made.done()
 
 
 def test_a_bulk_on_a_device_is_not_a_record_an_op(eng):

@@ -93,8 +93,8 @@ assert b.asnumpy().sum() == 64
 
 
 @wheel
-@pytest.mark.parametrize("workers, bulk, joined", [(2, None, False), (2, "1", True), (1, None, True), (1, "0", False)])
-def test_several_workers_get_the_ops_of_a_static_graph_one_by_one(run, workers, bulk, joined):
+@pytest.mark.parametrize("workers, bulk, joined", [(2, None, True), (2, "0", False), (1, None, True), (1, "0", False)])
+def test_ops_of_a_static_graph_are_joined_as_mxnets_variable_says(run, workers, bulk, joined):
     run(f"""
 import mxnet as mx
 net = mx.gluon.nn.HybridSequential()
@@ -108,6 +108,35 @@ seen = {{event.name for event in trace.events}}
 assert any("Activation,FullyConnected" in name for name in seen) == {joined}, seen
 assert "FullyConnected" in seen, seen
 """, MXNET_CPU_WORKER_NTHREADS=str(workers), **({"MXNET_EXEC_BULK_EXEC_INFERENCE": bulk} if bulk else {}))
+
+
+@wheel
+@pytest.mark.parametrize("workers, spaces, waits", [(2, None, False), (2, "4", True), (1, None, True)])
+def test_with_several_workers_branches_do_not_wait_for_each_others_scratch_memory(run, workers, spaces, waits):
+    run(f"""
+import mxnet as mx
+from mxnet.gluon import nn
+class Branches(mx.gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.branches = [nn.Dense(8) for _ in range(8)]
+        for i, branch in enumerate(self.branches): setattr(self, f"branch{{i}}", branch)
+    def hybrid_forward(self, F, x):
+        return F.concat(*[branch(x) for branch in self.branches], dim=1)
+net = Branches()
+net.initialize(); net.hybridize()
+x = mx.nd.ones((4, 4))
+net(x).wait_to_read()
+with engine.trace() as trace:
+    engine.stop()  # so that all are pending at once
+    y = net(x)
+    engine.start()
+    y.wait_to_read()
+products = {{event.op for event in trace.events if event.name == "FullyConnected"}}
+assert len(products) == 8, trace.events
+behind = [event for event in trace.events if event.op in products and products & set(event.after)]
+assert bool(behind) == {waits}, behind
+""", MXNET_CPU_WORKER_NTHREADS=str(workers), **({"MXNET_CPU_TEMP_COPY": spaces} if spaces else {}))
 
 
 @wheel

@@ -16,6 +16,7 @@ def test_random_programs_mean_what_they_mean_in_plain_python(rng, workers):
     assert count.wrong == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a weak reference's callback
 def test_programs_that_are_interrupted_change_nothing_for_the_next(rng):
     assert run.interrupts(150, rng.getrandbits(40)) == []
 
@@ -31,11 +32,17 @@ def test_random_programs_leave_nothing_behind():
 
 def test_the_oracle_finds_a_wrong_result(monkeypatch):
     monkeypatch.setattr(plain, "_update", lambda w, x, number: None)
-    with engine.Engine(workers=1, on_unobserved=lambda error: None) as on:
-        found = sum(engaged.differs(programs.make(seed), on) is not None for seed in range(60))
+    with engaged.ground(1) as at:
+        found = sum(engaged.differs(programs.make(seed), at) is not None for seed in range(60))
     assert found > 10
 
 
 def test_a_program_is_made_from_its_number():
     seed = random.randrange(1 << 40)
     assert programs.make(seed) == programs.make(seed)
+
+
+def test_programs_have_devices_stages_and_collectives():
+    steps = [step for seed in range(2000) for step in programs.make(seed).steps]
+    assert {step.place for step in steps} == set(programs.PLACES)
+    assert {"stage", "reduce", "view", "call with values"} <= {step.do for step in steps}

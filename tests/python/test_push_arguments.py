@@ -114,7 +114,7 @@ def test_a_priority_out_of_range_is_refused(verb, wrong):
         ({"start_step": -1}, engine.UsageError, "start_step is -1; at least 0"),
         ({"stop_step": 1 << 24}, engine.UsageError, "at most 16777215"),
         ({"spin": "soon"}, TypeError, "spin is a str; seconds are expected"),
-        ({"stall_timeout": float("nan")}, engine.UsageError, "stall_timeout: seconds from 0"),
+        ({"stall_timeout": float("nan")}, engine.UsageError, "stall_timeout is nan; seconds from 0"),
         ({"policy_options": 1}, TypeError, "policy_options is no dict"),
         ({"policy_options": {"raise_at_push": True}}, engine.UsageError, "it belongs to 'naive'"),
         ({"policy_options": {"raise_at_push": 3}, "policy": "naive"}, engine.UsageError, "raise_at_push"),

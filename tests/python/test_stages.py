@@ -353,6 +353,7 @@ def test_ctrl_c_ends_a_take_and_the_stage_goes_on(gate):
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         next(stage)
+    engine.value(1).wait()  # the program has heard of it, once
     gate.open()
     assert stage.take(PATIENCE) is None
 

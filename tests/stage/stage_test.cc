@@ -284,6 +284,44 @@ TEST(StageTest, InTheChildOfAForkItSaysWhereItsProducersAre) {
   EXPECT_EQ(stage.Take(), 1);
 }
 
+// Its destructor waits, on the thread that is told to: in the middle of replacing the source.
+struct GoesSlowly {
+  static inline thread_local bool t_waits = false;
+  static inline std::atomic<bool> goes{false}, may_go{false};
+  int first = 0;
+  explicit GoesSlowly(int from) : first(from) {}
+  GoesSlowly(const GoesSlowly&) = default;
+  ~GoesSlowly() {
+    if (first != 0 || !std::exchange(t_waits, false)) return;
+    goes = true;
+    while (!may_go) std::this_thread::yield();
+  }
+  int operator()() { return first++; }
+};
+
+TEST(StageTest, AChildForkedInTheMiddleOfARestartHasAWholeSource) {
+  if (kUnderTsan) GTEST_SKIP() << "ThreadSanitizer starts no threads in a forked child";
+  Stage<int> stage({}, GoesSlowly(0), [](int x) { return x; });
+  std::thread restarts([&] {
+    GoesSlowly anew(100);
+    GoesSlowly::t_waits = true;
+    stage.RestartWith(anew, [](int x) { return 1000 + x; });
+    GoesSlowly::t_waits = false;
+  });
+  while (!GoesSlowly::goes) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    stage.Restart();
+    _exit(stage.Take() == 1100 ? 0 : 1);  // its own pull, and its own make
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  GoesSlowly::may_go = true;
+  restarts.join();
+}
+
 TEST(StageTest, AChildMayReadAnew) {
   if (kUnderTsan) GTEST_SKIP() << "ThreadSanitizer starts no threads in a forked child";
   auto stage = std::make_unique<Stage<int>>(StageOptions{}, Count(5), Same);

@@ -137,11 +137,11 @@ struct KernelLaunch {
 struct DeviceInfo {
   std::string kind;  // "cuda", "software"
   int ordinal = 0;
-  std::string description;     // for people: "NVIDIA H200, 132 SMs, driver 13.0", "software, 8 threads"
-  int least_priority = 0;      // of streams; smaller numbers go first
-  int greatest_priority = 0;   // <= least_priority
-  std::string unchecked = {};  // debug checks that were asked for and that this machine cannot make, and why; else
-                               // empty
+  std::string description;    // for people: "NVIDIA H200, 132 SMs, driver 13.0", "software, 8 threads"
+  int least_priority = 0;     // of streams; smaller numbers go first
+  int greatest_priority = 0;  // <= least_priority
+  // Debug checks that were asked for and that this machine cannot make, and why; else empty.
+  std::string unchecked = {};
 };
 
 class Device {
@@ -202,8 +202,8 @@ class Device {
   // memory.
   virtual DeviceStatus AllocatePinned(size_t bytes, void** memory) = 0;
   virtual DeviceStatus FreePinned(void* memory) = 0;
-  virtual DeviceStatus KindOf(const void* memory, MemoryKind* kind) = 0;  // of memory that the device does not know:
-                                                                          // kPageable
+  // Of memory that the device does not know: kPageable.
+  virtual DeviceStatus KindOf(const void* memory, MemoryKind* kind) = 0;
 
   // Capture, in thread-local mode: until EndCapture, work on `stream` is recorded instead of run, and so is work on
   // streams that wait for an event that was recorded in the capture; these must join back by an event for which

@@ -46,8 +46,8 @@ struct SmartStageOptions {
   bool stage_subgraph_on_cpu = false;
   std::shared_ptr<const CrossingArrays> arrays = {};  // a front end's own (array.h); null: only HostArray is known
   std::vector<uint32_t> targets = {};                 // nodes that must stay in the step (mark_target_node)
-  std::vector<uint32_t> collectives = {};             // nodes that every process runs in the same order; they stay in
-                                                      // the step
+  // Nodes that every process runs in the same order; they stay in the step.
+  std::vector<uint32_t> collectives = {};
   // Vars that only input work uses: a random state, a counter, a vocabulary. Nodes that change other Vars stay in the
   // step, because code that looks at a Var between two steps must find what these steps left there.
   std::vector<Var> input_state = {};

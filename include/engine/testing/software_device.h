@@ -56,8 +56,8 @@ enum class DeviceCall : uint8_t {
   kUpdateNode,
   kLaunchGraph,
   kElapsed,
-  kRecordPending,  // records of an event whose earlier record had not been reached, though somebody may still want that
-                   // one
+  // Records of an event whose earlier record had not been reached, though somebody may still want that one.
+  kRecordPending,
   kCount,
 };
 const char* DeviceCallName(DeviceCall call) noexcept;  // "kLaunch", ...
@@ -102,11 +102,11 @@ struct SoftwareCosts {
 class DeviceObserver {
  public:
   virtual ~DeviceObserver() = default;
-  virtual void OnWork(uint32_t lane, const SoftwareKernel& work) = 0;  // a kernel, or a copy as one; it comes behind
-                                                                       // all earlier work of the lane
+  // A kernel, or a copy as one; it comes behind all earlier work of the lane.
+  virtual void OnWork(uint32_t lane, const SoftwareKernel& work) = 0;
   virtual void OnRecord(uint64_t event, uint32_t lane) = 0;
-  virtual void OnWait(uint32_t lane, uint64_t event) = 0;  // later work of the lane comes behind the event's newest
-                                                           // record
+  // Later work of the lane comes behind the event's newest record.
+  virtual void OnWait(uint32_t lane, uint64_t event) = 0;
   virtual void OnHostSync(uint64_t event) = 0;  // the host knows that the work before the newest record has ended
   virtual void OnForget(uint64_t event) = 0;    // the event is never named again
   virtual void OnAllocate(uint32_t lane, const void* memory, size_t bytes) = 0;

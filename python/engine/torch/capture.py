@@ -18,6 +18,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from .calls import Unsupported, is_torch, line_of
 from .optimizers import Numbers, counted, numbers_of
+from .rows import opaque_rows
 from .state import State
 
 
@@ -180,8 +181,8 @@ def capture(step: Callable[..., Any], state: State, args: tuple[Any, ...], kwarg
         return [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
 
     inputs = [leaves[i] for i in places]
-    module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(
-        list(state.tensors), inputs, gradients)  # fmt: skip
+    with opaque_rows():
+        module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(list(state.tensors), inputs, gradients)
     captured = Captured(module, state, places)
     tracing = told["tracing"]
     captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]

@@ -12,6 +12,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from .calls import NOTHING, Call, Unsupported, argument, call_of, storages
+from .options import Options
+from .products import product_of
 
 
 @dataclass
@@ -52,8 +54,8 @@ class Lowered:
 
 
 class Lowering:
-    def __init__(self, module: GraphModule) -> None:
-        self.module = module
+    def __init__(self, module: GraphModule, options: Options) -> None:
+        self.module, self.options = module, options
         self.slots: dict[Node, int] = {}
         self.made_in: dict[int, int | None] = {}  # slot -> step that makes it; None: before the run
         self.readers: list[int] = []
@@ -161,9 +163,10 @@ class Lowering:
         if isinstance(call.target, torch._ops.OpOverload):
             schema = call.target._schema
             args = [argument(v, a.type, self.slots.__getitem__) for a, v in zip(schema.arguments, call.args)]
-            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil, changes)
+            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil, changes,
+                    product_of(call, self.options))  # fmt: skip
         nodes = list(call.node.all_input_nodes)
-        return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, changes)
+        return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, changes, None)
 
     def outs(self, call: Call, step: int | None) -> list[int]:
         """The slots of the outputs. A call with several has a getitem for each that is needed."""
@@ -220,6 +223,6 @@ def _closure(node: Node, nodes: list[Node]) -> Any:
     return call
 
 
-def lower(module: GraphModule) -> Lowered:
+def lower(module: GraphModule, options: Options) -> Lowered:
     """Unsupported: the graph holds something that no program can do."""
-    return Lowering(module).run()
+    return Lowering(module, options).run()

@@ -151,7 +151,7 @@ class Choice:
             left = [m for m in self.candidates if m != self.holds and self.points[m] > LOST and self.ratios[m] <= HOPELESS]
             if not left:
                 break
-            other = max(left, key=lambda m: (self.points[m], -self.ratios[m]))
+            other = max(left, key=lambda m: (self.points[m] >= 0, -self.ratios[m]))
             before = yield from self._compare(other, before)
             used += cost
         self.trial_calls = self.calls

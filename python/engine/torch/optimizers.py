@@ -55,16 +55,27 @@ def _sparse_adam(parameter: Tensor, gradient: Tensor, first: Tensor, second: Ten
                 maximize=False)  # fmt: skip
 
 
+@torch.library.custom_op("engine_torch::sparse_momentum", mutates_args=("parameter", "buffer"))
+def _sparse_momentum(parameter: Tensor, gradient: Tensor, buffer: Tensor, negative_rate: float, momentum: float, dampening: float,
+                     nesterov: bool) -> None:  # fmt: skip
+    """SGD with momentum of the rows that a gradient or the buffer has. The buffer is sparse and gets rows, so it is one call."""
+    buffer.mul_(momentum).add_(gradient, alpha=1 - dampening)
+    parameter.add_(gradient.add(buffer, alpha=momentum) if nesterov else buffer, alpha=negative_rate)
+
+
 @_sparse_adagrad.register_fake
 @_sparse_adam.register_fake
+@_sparse_momentum.register_fake
 def _nothing(*_: Any) -> None:
     pass
 
 
 def _sgd(parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], number: Any) -> None:
-    if gradient.is_sparse and group["momentum"]:
-        raise Unsupported("SGD with momentum and sparse gradients")
     gradient = _decayed(gradient, parameter, group)
+    if gradient.is_sparse and group["momentum"]:
+        torch.ops.engine_torch.sparse_momentum(parameter, gradient, state["momentum_buffer"], number("-rate"),
+                                               group["momentum"], group["dampening"], group["nesterov"])  # fmt: skip
+        return
     if group["momentum"]:
         buffer = state["momentum_buffer"]
         buffer.mul_(group["momentum"]).add_(gradient, alpha=1 - group["dampening"])

@@ -16,6 +16,7 @@ from .. import _core
 from . import adapter
 from .calls import Unsupported, line_of
 from .lower import Lowered, lower
+from .memory import keep_freed_memory
 from .modes import INDUCTOR, IN_TURN, WORKERS
 from .options import Options
 
@@ -54,11 +55,12 @@ class Program:
             self.why_not = "there is no adapter"
             return
         try:
-            self.lowered = lower(module)
+            self.lowered = lower(module, options)
             self._native = native.program(self.lowered.description())
         except (Unsupported, TypeError, RuntimeError) as error:  # the latter two: what the adapter does not know
             self.why_not, self.lowered = str(error).split("\n")[0], None
             return
+        keep_freed_memory()
         self._run = native.run
         self._compile(native.node_function())
 
@@ -84,8 +86,9 @@ class Program:
         return not self.steps or self.options.policy != "cost_model" or \
             self.plan.explain()["state"] in ("scheduled", "went back")  # fmt: skip
 
-    def run(self, inputs: list[Any], mode: str) -> list[Any]:
-        """Empties ``inputs``. Raises what the call that failed raised, with the model's line."""
+    def run(self, inputs: list[Any], mode: str, times: Any = None) -> list[Any]:
+        """Empties ``inputs``. Raises what the call that failed raised, with the model's line. ``times``: an array of a
+        NodeTime for each node, which the run fills; in runs of the engine's nodes only."""
         if self.lowered is None:
             given, inputs[:] = list(inputs), []
             with torch.no_grad():
@@ -102,13 +105,11 @@ class Program:
             threads = self.options.intra_op_threads
         if not self.steps or os.getpid() != self.pid:
             plan = 0  # the engine's threads stayed in the parent
-        times = 0
-        if mode == WORKERS and plan and self.timed < 2:  # the second one counts: the first one warms up
+        if times is None and mode == WORKERS and plan and self.timed < 2:  # the second one counts: the first one warms up
             self.timed += 1
-            self.times = (NodeTime * self.steps)()
-            times = ctypes.addressof(self.times)
+            times = self.times = (NodeTime * self.steps)()
         try:
-            return self._run(self._native, inputs, plan, policy, threads, times)
+            return self._run(self._native, inputs, plan, policy, threads, ctypes.addressof(times) if times else 0)
         except Exception as error:
             raise self._told(error) from None
 

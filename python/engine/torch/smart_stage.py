@@ -13,6 +13,7 @@ import engine
 from engine.data import SmartStageOptions
 
 from . import ahead
+from .memory import keep_freed_memory
 from .moving import Mover
 from .team import Team, set_intra_op_threads
 
@@ -37,6 +38,7 @@ class SmartStage:
     """
 
     def __init__(self, step: Callable[[Any], Any], loader: Any, skip: int, options: SmartStageOptions) -> None:
+        keep_freed_memory()
         self._step, self._skip = step, skip
         self.program = ahead.Program()
         # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.

@@ -53,14 +53,15 @@ class Ready:
             warnings.warn(f"engine.torch: the step '{program.name}' runs without Inductor: {_reason(error)}", stacklevel=7)
         return program.fused is not None
 
-    def run(self, leaves: list[Any], mode: str) -> Any:
+    def run(self, leaves: list[Any], mode: str, times: Any = None) -> Any:
+        """``times``: as Program.run takes them."""
         captured = self.captured
         inputs: list[Any] = list(captured.state.tensors)
         inputs += [leaves[i] for i in captured.tensors]
         for numbers, names in captured.numbers:
             now = numbers()
             inputs += [now[name] for name in names]
-        outputs = self.program.run(inputs, mode)
+        outputs = self.program.run(inputs, mode, times)
         for act in captured.afterwards:
             act()
         returned = [o if c is None else c for o, c in zip(outputs, captured.constants)]

@@ -1,7 +1,7 @@
 // Sleeper: a thread that sleeps until another one has work for it, and shall do that work beside the other one, not after it.
 // Linux may wake a thread on the processor of its waker while others are idle: in a virtual machine always, because an idle
-// processor looks like a preempted one there. Then one of the two waits for milliseconds. So whoever wakes a Sleeper takes the
-// own processor away from it, and the Sleeper, once it runs, takes it back.
+// processor looks like a preempted one there. Then one of the two waits for milliseconds. So whoever wakes a Sleeper takes its
+// own processor out of the Sleeper's affinity, and the Sleeper puts that processor back once it runs.
 //
 // Threads: its owner's lock is held around SendAway, and around ComeBack unless the wake itself orders the two.
 // Errors:  none. Affinities that cannot be read or set stay as they are; so do those of a thread that is pinned to one

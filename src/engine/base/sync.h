@@ -104,6 +104,9 @@ class CondVar {
 
 using Clock = std::chrono::steady_clock;
 inline constexpr Clock::time_point kNever = Clock::time_point::max();
+inline int64_t NanosOf(Clock::time_point at) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
+}
 inline Clock::time_point After(Timeout timeout) {
   const auto now = Clock::now();
   return timeout.nanoseconds() > kNever - now ? kNever : now + timeout.nanoseconds();
@@ -114,7 +117,7 @@ inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, Clock::tim
   timespec ts;
   timespec* timeout = nullptr;
   if (deadline != kNever) {
-    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count();
+    const int64_t ns = NanosOf(deadline);
     ts.tv_sec = ns / 1'000'000'000;
     ts.tv_nsec = ns % 1'000'000'000;
     timeout = &ts;

@@ -1,5 +1,4 @@
 // Engines, Vars, waits and cancel scopes in the C API. c_api.h has the conventions.
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -10,13 +9,6 @@
 
 namespace engine::capi {
 namespace {
-
-// ---- waits
-
-std::chrono::nanoseconds ReadTimeout(int64_t timeout_ns) {
-  // Half of the range, because adding it to a clock's time cannot overflow.
-  return std::chrono::nanoseconds(std::min(NotNegative(timeout_ns, "timeout_ns"), INT64_MAX / 2));
-}
 
 // ---- shutdown
 

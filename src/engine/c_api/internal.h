@@ -5,6 +5,8 @@
 // Errors:    everything below throws UsageError for the caller's mistakes; ToStatus turns it into a status.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -94,6 +96,11 @@ inline int64_t NotNegative(int64_t value, const char* what) {
   if (value < 0)
     throw UsageError(std::string(what) + " is " + std::to_string(value) + "; no negative number is allowed");
   return value;
+}
+
+inline std::chrono::nanoseconds ReadTimeout(int64_t timeout_ns) {
+  // Half of the range, because adding it to a clock's time cannot overflow.
+  return std::chrono::nanoseconds(std::min(NotNegative(timeout_ns, "timeout_ns"), INT64_MAX / 2));
 }
 
 // The sizes of the growable structs in ENGINE_0.1, which are the smallest that a caller can have. They never change.

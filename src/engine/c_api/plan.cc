@@ -95,10 +95,7 @@ EngineStatus EngineRunWait(EngineRun run, EngineSite site) {
   return ToStatus(__func__, [&] { Live(run).Wait(ToSite(site)); });
 }
 EngineStatus EngineRunWaitFor(EngineRun run, int64_t timeout_ns, EngineSite site) {
-  return ToStatus(__func__, [&] {
-    if (timeout_ns < 0)
-      throw UsageError("the timeout is " + std::to_string(timeout_ns) + " ns; it may not be negative");
-    return Live(run).WaitFor(std::chrono::nanoseconds(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT;
-  });
+  return ToStatus(
+      __func__, [&] { return Live(run).WaitFor(ReadTimeout(timeout_ns), ToSite(site)) ? ENGINE_OK : ENGINE_TIMEOUT; });
 }
 EngineStatus EngineRunFree(EngineRun run) { return Free(__func__, run); }

@@ -1,6 +1,7 @@
 // What all communicators have in common: their ops, the checks of calls, and the failure that ends them.
 #include <unistd.h>
 
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -10,48 +11,29 @@
 
 namespace engine {
 
+namespace {
+
+// By DataType, and by Collective::Kind.
+constexpr struct {
+  const char* name;
+  size_t size;
+} kTypes[] = {{"int8", 1},   {"uint8", 1},   {"int32", 4},   {"uint32", 4},  {"int64", 8},
+              {"uint64", 8}, {"float16", 2}, {"float32", 4}, {"float64", 8}, {"bfloat16", 2}};
+constexpr const char* kCollectives[] = {"all_reduce", "broadcast", "reduce_scatter", "all_gather", "send", "recv"};
+static_assert(std::size(kTypes) == static_cast<size_t>(DataType::kBfloat16) + 1);
+static_assert(std::size(kCollectives) == static_cast<size_t>(Collective::Kind::kRecv) + 1);
+
+}  // namespace
+
 size_t SizeOf(DataType type) noexcept {
-  switch (type) {
-    case DataType::kInt8:
-    case DataType::kUint8: return 1;
-    case DataType::kFloat16:
-    case DataType::kBfloat16: return 2;
-    case DataType::kInt32:
-    case DataType::kUint32:
-    case DataType::kFloat32: return 4;
-    case DataType::kInt64:
-    case DataType::kUint64:
-    case DataType::kFloat64: return 8;
-  }
-  return 0;
+  return static_cast<size_t>(type) < std::size(kTypes) ? kTypes[static_cast<size_t>(type)].size : 0;
 }
-
 const char* DataTypeName(DataType type) noexcept {
-  switch (type) {
-    case DataType::kInt8: return "int8";
-    case DataType::kUint8: return "uint8";
-    case DataType::kInt32: return "int32";
-    case DataType::kUint32: return "uint32";
-    case DataType::kInt64: return "int64";
-    case DataType::kUint64: return "uint64";
-    case DataType::kFloat16: return "float16";
-    case DataType::kFloat32: return "float32";
-    case DataType::kFloat64: return "float64";
-    case DataType::kBfloat16: return "bfloat16";
-  }
-  return "no DataType";
+  return static_cast<size_t>(type) < std::size(kTypes) ? kTypes[static_cast<size_t>(type)].name : "no DataType";
 }
-
 const char* CollectiveName(Collective::Kind kind) noexcept {
-  switch (kind) {
-    case Collective::Kind::kAllReduce: return "all_reduce";
-    case Collective::Kind::kBroadcast: return "broadcast";
-    case Collective::Kind::kReduceScatter: return "reduce_scatter";
-    case Collective::Kind::kAllGather: return "all_gather";
-    case Collective::Kind::kSend: return "send";
-    case Collective::Kind::kRecv: return "recv";
-  }
-  return "no Collective";
+  return static_cast<size_t>(kind) < std::size(kCollectives) ? kCollectives[static_cast<size_t>(kind)]
+                                                             : "no Collective";
 }
 
 CommunicatorId NewCommunicatorId(std::string_view kind) {
@@ -94,17 +76,19 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
   }
   void Check(const Collective& call) const;
   // Looks once whether the rank can leave. The other ranks may need this very thread, so the next look is an op behind
-  // theirs.
-  void Leave(Completion done) {
+  // theirs; but not if there is no memory for that op.
+  void Leave(Completion done) noexcept {
     const auto again = [this, self = shared_from_this(), done] { Leave(done); };
-    try {
-      if (!Close()) {
-        std::this_thread::sleep_for(tuning::kLeaveNap);
+    while (!Close()) {
+      std::this_thread::sleep_for(tuning::kLeaveNap);
+      try {
         core->PushSync({.name = "communicator_leave", .place = Io(), .run_always = true}, RefClosure(again), site);
         return;
+      } catch (const std::bad_alloc&) {
+      } catch (const Error&) {
+        backend->Abort("shut down");
+        break;
       }
-    } catch (const Error& error) {
-      backend->Abort(error.what());
     }
     DevicesOf(*core).CloseChannel(*channel);
     done();
@@ -112,11 +96,28 @@ struct CommunicatorState final : ChannelOwner, std::enable_shared_from_this<Comm
 
   std::exception_ptr Failure() noexcept override {
     if (const std::exception_ptr known = Known()) return known;
-    const std::string error = backend->AsyncError();
-    return error.empty() ? nullptr : FailWith(error);
+    try {
+      const std::string error = backend->AsyncError();
+      return error.empty() ? nullptr : FailWith(error);
+    } catch (const std::bad_alloc&) {  // the next look asks again
+      return nullptr;
+    }
   }
-  void Fail(const std::string& why) noexcept override { (void)FailWith(why); }
-  void Abort() noexcept override { backend->Abort(DescribeException(Known())); }
+  void Fail(const std::string& why) noexcept override {
+    try {
+      (void)FailWith(why);
+    } catch (const std::bad_alloc&) {  // there is no memory to say more
+      MutexLock lock(mu);
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  void Abort() noexcept override {
+    try {
+      backend->Abort(DescribeException(Known()));
+    } catch (const std::bad_alloc&) {
+      backend->Abort("no memory");
+    }
+  }
   bool Close() noexcept override {
     if (Known()) Abort();  // again, or for the first time, where nobody looks for failures any more
     return backend->Leave();
@@ -194,13 +195,15 @@ Communicator::Communicator(Engine& engine, CommunicatorOptions options, Site sit
 // Pushes the last op of the communicator. It is a host op, so it comes after all that was issued has ended.
 void Communicator::End() noexcept {
   const std::shared_ptr<CommunicatorState> state = std::move(state_);
-  if (!state || state->process != getpid()) return;  // in a fork's child the communicator is lost
+  // In a fork's child the communicator is lost.
+  if (!state || state->process != getpid()) return;
   const auto leave = [s = state](RunContext&, Completion done) { s->Leave(std::move(done)); };
   const OpDesc desc{.name = "communicator_leave", .writes = state->var, .place = Io(), .run_always = true};
   try {
     state->core->Push(
         {.desc = &desc, .closure = detail::RefClosure<true>(leave), .site = state->site, .flags = detail::kAsyncOp});
-  } catch (const Error&) {  // the engine has shut down, and has closed the channel
+  } catch (const Error&) {           // the engine has shut down, and has closed the channel
+  } catch (const std::bad_alloc&) {  // the rank leaves with the engine, which closes the channel
   }
 }
 

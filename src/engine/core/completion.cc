@@ -1,5 +1,6 @@
 // Asynchronous ops and claims of held ops: their CompletionStates, and how a shutdown ends what is left.
 #include "core/completion_state.h"
+#include "core/traced_body.h"
 
 namespace engine {
 
@@ -68,8 +69,10 @@ void EngineCore::DropCompletion(CompletionState* state) {
 void EngineCore::FinishAsync(OpRecord* op, std::exception_ptr cause) {
   ErrorRecord* error = cause ? ErrorRecord::NewRoot(op->extra.name, op->site(), std::move(cause)) : nullptr;
   const EndSlot slot(slots_);
-  if (tracing()) [[unlikely]]
+  if (tracing()) [[unlikely]] {
+    TracedBody::EndBefore(op);
     TraceSettled(op);
+  }
   if (const auto when_completed = KindOf(op).when_completed) return when_completed(*this, op, error);
   if (op->extra.flags & kDeviceOp) {
     devices_->FinishAsync(*slot, op, error);
@@ -88,8 +91,7 @@ Completion EngineCore::Defer(OpRecord* op) {
   CompletionState* const state = NewCompletion(Slot(), op);
   state->refs.fetch_add(1, std::memory_order_relaxed);  // a count for the body
   op->extra.next = reinterpret_cast<OpRecord*>(state);
-  op->pins.fetch_add(
-      1, std::memory_order_relaxed);  // relaxed: whoever gives the Completion to another thread publishes it
+  op->pins.fetch_add(1, std::memory_order_relaxed);  // whoever gives the Completion to another thread publishes it
   op->extra.flags |= kDeferred;
   op->extra.state.store(OpState::kAsync, std::memory_order_release);
   return Completion(state);

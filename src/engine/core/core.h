@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,10 +60,9 @@ class EngineCore final : public PoolHost {
     OpKindId kind{};
     bool may_wait = true;  // false: TryPush
   };
-  bool Push(const PushRequest& request);                  // false: would have to wait
-  CompletionState* PushHeld(const PushRequest& request);  // its claim, counted
-  void PushSync(const OpDesc& desc, ClosureRef fn,
-                Site site);  // Push of a synchronous op; apart, so that it inlines well
+  bool Push(const PushRequest& request);                        // false: would have to wait
+  CompletionState* PushHeld(const PushRequest& request);        // its claim, counted
+  void PushSync(const OpDesc& desc, ClosureRef fn, Site site);  // of a synchronous op; apart, so that it inlines well
   void PushOperator(const std::shared_ptr<Operator::State>& state, const int* priority, Site site);
   std::shared_ptr<Operator::State> NewOperator(const PushRequest& request);
   void ReleaseHeld(CompletionState* claim);
@@ -77,6 +77,9 @@ class EngineCore final : public PoolHost {
   uint8_t DefaultPoolOf(PolicyStamp stamp) const { return stamp.at_push ? kCallerPool : pools_.default_pool(); }
   // Gives the op its place in the order, and starts it if it is ready.
   void StartRecord(ThreadSlot& slot, Draft draft);
+  // The same for an op that has parts: internal ops that take their places together with it. `accesses`: of all of them,
+  // as Protocol::RegisterTogether needs them. If it throws, the parts are still the caller's.
+  void StartTogether(ThreadSlot& slot, Draft draft, std::span<Access* const> accesses);
   void DropUnregistered(ThreadSlot& slot, OpRecord* op);
   void RecycleRecord(ThreadSlot& slot, OpRecord* op);
   // Pushes a member of a chain (op_chain.h). Returns how many ops the chain holds now; 0: the chain has been released.
@@ -128,7 +131,7 @@ class EngineCore final : public PoolHost {
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
 
   // --- wait.cc
-  enum class WaitKind { kRead, kWrite };
+  enum class WaitKind { kRead, kWrite, kLook };  // kLook: as kRead, but the thread neither sleeps nor runs an op
   void RefuseWaitInHook() const;
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
   bool SettledNow(VarRef var) const;
@@ -267,6 +270,8 @@ class EngineCore final : public PoolHost {
   uint32_t ListAccesses(OpRecord* op, const OpDesc& desc) const;
   static void AddExtras(OpRecord* op, const OpDesc& desc, uint32_t flags, const ScopePtr* scope);
   Registered RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias);
+  template <class RegisterIt>
+  Registered RegisterBy(ThreadSlot& slot, Draft draft, RegisterIt register_it);
   void RunAtPush(ThreadSlot& slot, OpRecord* op);
   void RunCallerPool();
   [[noreturn]] void RefuseDeleted(const OpRecord* op, const char* var_name);

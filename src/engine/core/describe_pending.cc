@@ -13,6 +13,7 @@ struct PendingOp {
   const char* name;
   Site site;
   OpState state;
+  OpKindId kind;
   std::vector<Protocol::Var*> vars;
 };
 
@@ -28,6 +29,7 @@ bool CopyPending(OpRecord* op, PendingOp* copy) {
   copy->state = op->extra.state.load(std::memory_order_acquire);
   if (copy->state == OpState::kFree) return false;
   copy->name = op->extra.name;
+  copy->kind = op->extra.kind;
   copy->site = op->site();
   const size_t room = op->extra.size_class ? (BlockBytes(op->extra.size_class) - sizeof(OpRecord)) / sizeof(Access) : 0;
   const size_t n = std::min<size_t>(op->n_access, room);
@@ -67,7 +69,9 @@ std::string EngineCore::DescribePending() {
   gate_.Open();
   std::map<Protocol::Var*, Use> uses;
   std::ostringstream out;
-  out << pending.size() << " ops are pending (waits included)\n";
+  // A gate is its run's hold on a Var, or wish for it, and no op of its own.
+  const auto is_op = [](const PendingOp& op) { return op.kind != OpKindId::kGate; };
+  out << std::ranges::count_if(pending, is_op) << " ops are pending (waits included)\n";
   size_t listed = 0;
   for (const PendingOp& op : pending) {
     const bool owns = op.state != OpState::kWaiting;
@@ -75,7 +79,7 @@ std::string EngineCore::DescribePending() {
       Use& use = uses[var];
       (owns ? use.owners : use.waiters).push_back(&op);
     }
-    if (!owns || ++listed > kMost) continue;
+    if (!owns || !is_op(op) || ++listed > kMost) continue;
     out << "  op ";
     Put(out, op);
     out << " " << StateText(op.state) << "\n";

@@ -75,8 +75,8 @@ void EngineCore::AttendDevices() {
 }
 
 void EngineCore::DeliverDrainNote(Worker& worker, const OpRecord* next) {
-  const uint8_t drain_note = std::exchange(worker.drain_note, 0);
-  if (drain_note && !(next && 1u + next->extra.epoch == drain_note)) epochs_.Note();  // mutant: drain_note_kept_back
+  const uint8_t note = std::exchange(worker.drain_note, 0);
+  if (note && !(next && 1u + next->extra.epoch == note)) epochs_.NoteIfOver(note - 1);  // mutant: drain_note_kept_back
 }
 
 void EngineCore::NoteIdle() {

@@ -265,6 +265,9 @@ void Engine::Wait(VarRef var, Site site) { core_->Wait(var, WaitKind::kRead, det
 bool Engine::WaitFor(VarRef var, Timeout timeout, Site site) {
   return core_->Wait(var, WaitKind::kRead, detail::After(timeout), site);
 }
+bool Engine::TryWait(VarRef var, Site site) {
+  return core_->Wait(var, WaitKind::kLook, detail::Clock::time_point::min(), site);
+}
 bool Engine::Settled(VarRef var) const { return core_->SettledNow(var); }
 void Engine::WaitToWrite(VarRef var, Site site) { core_->Wait(var, WaitKind::kWrite, detail::kNever, site); }
 void Engine::WaitAll() { core_->WaitAll(detail::kNever, true); }

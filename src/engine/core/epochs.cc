@@ -36,6 +36,11 @@ bool Epochs::Over(uint64_t last, uint8_t* awaited) {
   return over_ > last;
 }
 
+// The lock in Drained publishes what this completer has counted, and shows it what all counted that were there before.
+void Epochs::NoteIfOver(uint8_t parity) {
+  if (slots_.Drained(parity)) Note();
+}
+
 void Epochs::Note() {
   // seq_cst: changed before the look at the count. Partner: Sleep.
   changes_.fetch_add(1);

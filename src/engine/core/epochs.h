@@ -8,9 +8,11 @@
 // parities before it flips. Concurrent calls share flips.
 //
 // No lost wake: a waiter announces the parity that it awaits, calls HeavyFence(), and sums the counts. A completer
-// counts, calls LightFence(), and looks at Awaited(). One of the two sees the other. The completer notifies the waiter
-// when the op that it runs next is of another epoch; a worker does so only when its queue is empty or before it sleeps,
-// because an op of that epoch that is still queued leads to a note later. So a waiter is woken once for many ops.
+// counts, calls LightFence(), and looks at Awaited(). One of the two sees the other. The completer sums, too, when the
+// op that it runs next is of another epoch, and notifies the waiter if the epoch is over; a worker does so only when its
+// queue is empty or before it sleeps, because an op of that epoch that is still queued leads to a look later. Sums are
+// made under a lock, so the last completer that comes there sees the counts of all. So a waiter is woken once for an
+// epoch, also where ops that those of the epoch push run between them.
 //
 // Threads: any.
 // Fork:    the child goes on with the epoch of the parent; nothing is pending in it there.
@@ -33,7 +35,9 @@ class Epochs {
   // relaxed: read behind the LightFence of a completer or a push. Partner: the HeavyFence in Over.
   bool Awaited(uint8_t parity) const { return awaited_.load(std::memory_order_relaxed) == 1u + parity; }
   bool AnyAwaited() const { return awaited_.load(std::memory_order_relaxed) != 0; }
-  void Note();  // called by a completer of the awaited epoch: has the waiters look again
+  void Note();  // has the waiters look again
+  // The same, for a completer of the awaited epoch: wakes nobody while another op of it is pending.
+  void NoteIfOver(uint8_t parity);
 
   uint64_t present() const EXCLUDES(mu_);
   // Whether all epochs up to `last` are over; flips if needed. If they are not, `awaited` gets the parity to wait for.

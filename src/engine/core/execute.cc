@@ -9,9 +9,6 @@ thread_local constinit bool t_role_lent = false;
 thread_local constinit bool t_in_piece = false;
 
 void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
-  // The op is likely to run next. Its header is in the cache already.
-  PrefetchToWrite(op->accesses());  // mechanism: prefetch_accesses
-  if (op->n_access > 2) PrefetchToWrite(op->accesses() + 2);
   op->extra.next = nullptr;
   if (pass.last_ready) {
     pass.last_ready->extra.next = op;
@@ -37,7 +34,7 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
     if (worker && !next) {
       worker->drain_note = 1 + epoch;  // sent later: the worker's queue may have more ops of that epoch
     } else {
-      epochs_.Note();
+      epochs_.NoteIfOver(epoch);
     }
   }
   if (admission_.Waiters()) [[unlikely]]
@@ -49,8 +46,7 @@ void EngineCore::Complete(Pass& pass, OpRecord* op) { CompleteInline(pass, op); 
 
 template <bool kBody>
 ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  OpChain* chain =
-      nullptr;  // set if the op is a member that its device refused: the chain goes on with the next member
+  OpChain* chain = nullptr;  // of a member that its device refused: the chain goes on with the next one
   if (op->extra.flags & (kScoped | kInChain | kForgotten | (kBody ? uint32_t{kDeferred} : 0u))) [[unlikely]] {
     if (kBody && (op->extra.flags & kDeferred)) return EndDeferredBody(slot, op, error);  // mutant: deferred_ends_early
     if (op->extra.flags & kScoped) op->scope().~ScopePtr();
@@ -282,7 +278,8 @@ Access* EngineCore::FindAccess(OpRecord* op, const VarCore* var) {
   if (const auto owner = KindOf(op).owner) op = owner(op);  // a node uses the Vars of its run
   for (uint32_t i = 0; i < op->n_access; ++i)
     if (op->accesses()[i].var == var) return &op->accesses()[i];
-  return nullptr;
+  const auto elsewhere = KindOf(op).access_elsewhere;
+  return elsewhere ? elsewhere(op, var) : nullptr;  // mutant: version_of_a_late_var
 }
 
 }  // namespace engine::detail

@@ -107,18 +107,18 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   caller_pool_.AfterForkInChild(options_.workers == 0);
   chains_.AfterForkInChild(vars_);
   watchdog_.AfterForkInChild();
-  Renew(change_mu_);
+  Renew(change_mu_);  // mutant: shutdown_lock_of_the_parent
   threads_.AfterForkInChild();
   threads_lost_ = false;
   PoisonPendingAfterFork();
   // Left as it is, because its locks and threads are the parent's, and because it keeps the devices, which must not be
   // destroyed here.
   (void)devices_.release();
-  devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));
+  devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));  // mutant: devices_found_in_a_child
   pools_.AfterForkInChild();
   threads_lost_ = !pools_.stopped() && admission_.phase() == Phase::kOpen;
-  t_engine_id =
-      0;  // the walk above may have given this thread a slot; the next call must look again, to start the threads
+  // The walk above may have given this thread a slot; the next call must look again, to start the threads.
+  t_engine_id = 0;
 }
 
 void EngineCore::PoisonPendingAfterFork() {
@@ -130,7 +130,8 @@ void EngineCore::PoisonPendingAfterFork() {
     const uint64_t pushed = var->pushed.load(std::memory_order_relaxed);
     // relaxed: the child has no other thread. The points are not freed, because their lock may be taken for ever.
     const VarPoints* points = var->completer.points.exchange(nullptr, std::memory_order_relaxed);
-    if (var->settled.load(std::memory_order_relaxed) < pushed || (points && devices_->Unretired(*points))) {
+    const bool unretired = points && devices_->Unretired(*points);  // mutant: device_work_lost_by_a_fork
+    if (var->settled.load(std::memory_order_relaxed) < pushed || unretired) {
       if (!error)
         error = ErrorRecord::NewRoot("", {},
                                      std::make_exception_ptr(ForkedWhilePending(

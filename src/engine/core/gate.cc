@@ -15,7 +15,7 @@ void PushGate::EnterSlowly(ThreadSlot& slot, OpRecord* op) {
     slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();
   }
-  if (n & kWatched) slot.core->TracePush(op);
+  if ((n & kWatched) && op) slot.core->TracePush(op);
 }
 
 // relaxed: a push that overlaps the start or the end of a trace may be in it or not.

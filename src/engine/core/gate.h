@@ -19,7 +19,8 @@ namespace engine::detail {
 
 class PushGate {
  public:
-  // Waits while the gate is closed. Each Enter needs its Leave. `op` is the one that will be registered.
+  // Waits while the gate is closed. Each Enter needs its Leave. `op` is the one that will be registered; null: none, a tail
+  // is only looked at.
   void Enter(ThreadSlot& slot, OpRecord* op) {
     slot.pushing.store(1, std::memory_order_relaxed);
     LightFence();

@@ -53,15 +53,15 @@ std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
                  .run_always = desc.run_always,
                  .graph = desc.graph};
   state->flags = request.flags;
-  const auto keep = [&](const VarSet& set, const char* role, std::vector<Var>& out) {
+  const auto keep = [&](const VarSet& set, AccessMode mode, std::vector<Var>& out) {
     for (const VarRef& var : set) {
-      CheckVar(var.core(), role, desc.name.c_str(), request.site);
+      CheckVar(var.core(), AccessModeName(mode), desc.name.c_str(), request.site);
       out.emplace_back(var);
     }
   };
-  keep(desc.reads, "reads", state->reads);
-  keep(desc.updates, "updates", state->updates);
-  keep(desc.writes, "writes", state->writes);
+  keep(desc.reads, AccessMode::kRead, state->reads);
+  keep(desc.updates, AccessMode::kUpdate, state->updates);
+  keep(desc.writes, AccessMode::kWrite, state->writes);
   pools_.Index(desc.place);  // refuses an unknown pool here rather than at the first push
   if (desc.cancel) state->scope = *desc.cancel;
   state->closure = std::make_unique<std::byte[]>(request.closure.type->size);

@@ -50,7 +50,8 @@ uint8_t Pools::LaneIndex(const Placement& place) {
     case Placement::Kind::kDefault: break;
     case Placement::Kind::kPool:
       if (place.index < kFirstNamedPool || place.index >= end_of_named_)
-        throw UsageError("a placement names pool " + std::to_string(place.index) + ", which this engine does not have");
+        throw UsageError("a placement names pool " + std::to_string(place.index) +
+                         ", which this engine does not have; Engine::Pool gives the placement of a pool by its name");
       return static_cast<uint8_t>(place.index);
     case Placement::Kind::kIo:
       if (!Has(kIoPool)) MakeLane(kIoPool, {.name = "io", .threads = core_.options().io_threads});

@@ -184,7 +184,9 @@ void EngineCore::DropUnregistered(ThreadSlot& slot, OpRecord* op) {
   RecycleRecord(slot, op);
 }
 
-ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias) {
+// `register_it` registers the op: it has the parameters and the result of Protocol::Register.
+template <class RegisterIt>
+ENGINE_INLINE Registered EngineCore::RegisterBy(ThreadSlot& slot, Draft draft, RegisterIt register_it) {
   OpRecord* op = draft.op();
   const Registered registered(draft.claim_);
   Pass pass{&slot};
@@ -201,7 +203,7 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
   op->extra.epoch = epoch;
   slot.pushed[epoch].Add();
   op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
-  const Protocol::Result result = Protocol::Register(pass, op, bias, &refused);
+  const Protocol::Result result = register_it(pass, op, &refused);
   if (result == Protocol::Result::kDeletedVar) [[unlikely]] {
     slot.pushed[epoch].Add(uint64_t{0} - 1);
     PushGate::Leave(slot);
@@ -236,7 +238,32 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
   return registered;
 }
 
-void EngineCore::StartRecord(ThreadSlot& slot, Draft draft) { RegisterAndStart(slot, std::move(draft), 0); }
+namespace {
+struct RegisterOne {
+  uint32_t bias;
+  ENGINE_INLINE Protocol::Result operator()(Pass& pass, OpRecord* op, Access** refused) const {
+    return Protocol::Register(pass, op, bias, refused);
+  }
+};
+}  // namespace
+
+ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft draft, uint32_t bias) {
+  return RegisterBy(slot, std::move(draft), RegisterOne{bias});
+}
+
+void EngineCore::StartRecord(ThreadSlot& slot, Draft draft) {
+  RegisterAndStart(slot, std::move(draft), 0);
+  OpChains::ReleaseNeeded(slot);
+}
+
+void EngineCore::StartTogether(ThreadSlot& slot, Draft draft, std::span<Access* const> accesses) {
+  RegisterBy(slot, std::move(draft), [&](Pass& pass, OpRecord* op, Access** refused) {
+    for (Access* a : accesses)
+      if (a->op != op) a->op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
+    return Protocol::RegisterTogether(pass, op, accesses.data(), static_cast<uint32_t>(accesses.size()), refused);
+  });
+  OpChains::ReleaseNeeded(slot);
+}
 
 // Policies naive and inline: runs the op on the pushing thread, inside the push.
 void EngineCore::RunAtPush(ThreadSlot& slot, OpRecord* op) {

@@ -85,8 +85,10 @@ struct TracedBody::State {
   std::vector<TraceTouch> touches = {};
   bool begun = false;
   const char* outer_lane = nullptr;
+  State* outer = nullptr;
   Clock::time_point begin = {};
 };
+thread_local constinit TracedBody::State* TracedBody::running_ = nullptr;
 
 void TracedBody::Open(EngineCore& core) noexcept { state_ = new (std::nothrow) State{core}; }
 
@@ -119,16 +121,26 @@ void TracedBody::Touch(const char* name, uint64_t key, AccessMode mode) noexcept
 void TracedBody::Start(const char* lane) noexcept {
   state_->outer_lane = t_body_lane;
   if (lane) t_body_lane = lane;
+  state_->outer = std::exchange(running_, state_);
   state_->begun = true;
   state_->begin = Clock::now();
 }
 
-void TracedBody::Finish() noexcept try {
-  if (!std::exchange(state_->begun, false)) return;
-  state_->record.lane = LaneHere();
-  state_->record.thread = ThreadNumber();
-  t_body_lane = state_->outer_lane;
-  state_->core.AddTrace(state_->record, state_->begin, state_->touches);
+void TracedBody::Finish() noexcept {
+  if (state_->begun) Add(*state_);
+}
+
+void TracedBody::EndBefore(const OpRecord* op) noexcept {
+  if (running_ && running_->record.op == op) Add(*running_);
+}
+
+void TracedBody::Add(State& state) noexcept try {
+  state.begun = false;
+  running_ = state.outer;
+  state.record.lane = LaneHere();
+  state.record.thread = ThreadNumber();
+  t_body_lane = state.outer_lane;
+  state.core.AddTrace(state.record, state.begin, state.touches);
 } catch (const std::bad_alloc&) {
 }
 

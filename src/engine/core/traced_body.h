@@ -37,6 +37,9 @@ class TracedBody {
       Finish();
   }
   void Skip(const char* lane) noexcept;  // instead of both
+  // The op is about to be settled on this thread. If its body is still running here, that ends for the trace: once the op has
+  // ended a wait may return, and the trace be over.
+  static void EndBefore(const OpRecord* op) noexcept;
 
  private:
   struct State;
@@ -44,7 +47,9 @@ class TracedBody {
   void Close() noexcept;
   void Start(const char* lane) noexcept;
   void Finish() noexcept;
+  static void Add(State& state) noexcept;
 
+  static thread_local constinit State* running_;  // the innermost body of this thread that is traced
   State* state_ = nullptr;
 };
 

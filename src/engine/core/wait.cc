@@ -35,32 +35,35 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
                      "': a piece may run on any thread, which has no worker to lend; wait before or after ParallelFor");
   // The common case needs no op: the writes settle while we look, and nothing is poisoned. Behind held ops we do not
   // spin, because only the registration of our op has them released.
-  const bool may_spin = !inside && !caller_pool_.used() && !Protocol::BehindHeld(core);
+  const bool looks = kind == WaitKind::kLook;
+  const bool may_spin = !looks && !inside && !caller_pool_.used() && !Protocol::BehindHeld(core);
   const auto spin = may_spin ? std::chrono::nanoseconds(options_.spin) : std::chrono::nanoseconds{0};
-  if (kind == WaitKind::kRead && SpinUntil([&] { return Protocol::Settled(core); }, spin, spin_places_, deadline) &&
+  if (kind != WaitKind::kWrite && SpinUntil([&] { return Protocol::Settled(core); }, spin, spin_places_, deadline) &&
       !poisoned_.load(std::memory_order_relaxed)) {
     VarPoints* points = core->completer.points.load(std::memory_order_acquire);
     if (!points || devices_->PollWrite(*points, spin)) return true;
   }
+  if (looks && !SettledNow(var)) return false;
 
   RefuseWaitInHook();
   const KeepAlive alive(this);
   ThreadSlot& slot = Slot();
-  const AccessMode mode = kind == WaitKind::kRead ? AccessMode::kRead : AccessMode::kUpdate;
+  const AccessMode mode = kind == WaitKind::kWrite ? AccessMode::kUpdate : AccessMode::kRead;
   Draft draft = NewInternal(slot, var, mode, OpKindId::kWait, site);
   OpRecord* const op = draft.op();  // we have a pin of it once it is registered
   auto* node = static_cast<WaitNode*>(op->closure());
   RegisterInternal(slot, std::move(draft));
   LentRoles lent;
   try {
-    if (inside && node->word.load(std::memory_order_acquire) != WaitNode::kDone) lent.Lend(*this);
+    if (inside && !looks && node->word.load(std::memory_order_acquire) != WaitNode::kDone) lent.Lend(*this);
   } catch (...) {
     if (!Abandon(op))
       if (ErrorRecord* error = TakeError(op)) error->Release();
     throw;
   }
   TracedWait traced(WaitCause::kVar, core->pusher.name);
-  const bool done = Park(node->word, deadline, inside ? &lent : nullptr);
+  const bool done = looks ? node->word.load(std::memory_order_acquire) == WaitNode::kDone
+                          : Park(node->word, deadline, inside ? &lent : nullptr);
   traced.End();
   if (!done && Abandon(op)) return false;
   if (ErrorRecord* error = TakeError(op)) Throw(error);

@@ -24,8 +24,8 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 BulkGraphs::LastOnVar& BulkGraphs::Last(Protocol::Var* var) {
   const auto slot_of = [&](Protocol::Var* of) -> LastOnVar& {
     const size_t mask = seen_.size() - 1;
-    size_t at =
-        Mix(0, reinterpret_cast<uintptr_t>(of)) >> 32 & mask;  // its low bits are those of addresses: much alike
+    // Without the low bits of the hash, which are those of addresses: much alike.
+    size_t at = Mix(0, reinterpret_cast<uintptr_t>(of)) >> 32 & mask;
     while (seen_[at].pass == pass_ && seen_[at].var != of) at = (at + 1) & mask;
     return seen_[at];
   };
@@ -60,9 +60,8 @@ bool BulkGraphs::CannotSplit(OpRecord* head) {
         if (last.write && last.write->version() == a.version() && (link & Protocol::kGroup)) {
           group = Protocol::GroupOf(link);  // the member waits in this group for that write
           ++from_run;
-        } else if (!last.write) {
-          group =
-              Protocol::GroupOf(a.link.load(std::memory_order_relaxed));  // if it has no grant, the count below differs
+        } else if (!last.write) {  // if it has no grant, the count below differs
+          group = Protocol::GroupOf(a.link.load(std::memory_order_relaxed));
         }
         last.readers = group && group == last.group ? last.readers + 1 : 1;
         last.group = group;

@@ -16,11 +16,6 @@
 namespace engine::detail {
 namespace {
 
-std::string Describe(const OpRecord* op) {
-  return "'" + std::string(*op->extra.name ? op->extra.name : "an unnamed op") + "' (" + op->extra.file + ":" +
-         std::to_string(op->extra.line) + ")";
-}
-
 // The version that the op reads. An update makes the next one.
 uint64_t SeenVersion(const Access& a) { return a.mode() == AccessMode::kUpdate ? a.version() - 1 : a.version(); }
 
@@ -121,15 +116,18 @@ uint32_t Devices::ChannelDevice(uint32_t index) const { return channels_[index].
 
 // Closes the owners in rounds, because they may wait for each other.
 void Devices::CloseChannels() {
-  std::vector<std::shared_ptr<ChannelOwner>> open;
+  std::array<std::shared_ptr<ChannelOwner>, kMaxChannels> open;
   {
     MutexLock lock(channels_mu_);
-    for (Channel& channel : channels_)
-      if (channel.owner) open.push_back(std::move(channel.owner));
+    for (size_t i = 0; i < kMaxChannels; ++i) open[i] = std::move(channels_[i].owner);
   }
   for (;;) {
-    std::erase_if(open, [](const auto& owner) { return owner->Close(); });
-    if (open.empty()) return;
+    bool all_closed = true;
+    for (auto& owner : open) {
+      if (owner && owner->Close()) owner.reset();
+      all_closed &= !owner;
+    }
+    if (all_closed) return;
     std::this_thread::sleep_for(tuning::kLeaveNap);
   }
 }
@@ -148,7 +146,7 @@ void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {
     owner = channels_[index].owner;
   }
   if (!owner) return;
-  owner->Fail(Describe(op) +
+  owner->Fail(NameAndSite(op) +
               " did not run, so the other ranks would wait for it: " + DescribeException(why.root->cause));
   AskOwners();
 }
@@ -188,7 +186,12 @@ void Devices::PollChannels() {
     const std::exception_ptr cause = owner->Failure();
     if (!cause) continue;
     on = channel.lane.load(std::memory_order_acquire);  // again: one that began before the failure may have made it
-    if (on) FailIssued(*on, cause, !rescued);
+    // If there is no memory to tell which of the issued ops need a failed one, all of them fail, with their device.
+    try {
+      if (on) FailIssued(*on, cause, !rescued);  // mutant: collectives_fail_in_silence
+    } catch (const std::bad_alloc&) {
+      Lose(*on->device, no_memory_);
+    }
     owner->Abort();
     if (rescued) {
       channel.rescued.store(false);
@@ -214,7 +217,7 @@ void Devices::CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner
         return;
       }
       if (looked)
-        return owner.Fail(Describe(on.first) + " has not ended within the timeout of " +
+        return owner.Fail(NameAndSite(on.first) + " has not ended within the timeout of " +
                           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
                           " ms");
     }
@@ -285,15 +288,20 @@ void Devices::FailIssued(DeviceLane& from, const std::exception_ptr& cause, bool
 
 ErrorRecord* Devices::FailedInput(OpRecord* op) { return FailedAmong(failed_versions_, op); }
 
-// Marks the op with this number as failed. Takes over the count of `error`.
+// Marks the op with this number as failed. Takes over the count of `error`, also if there is no memory for that.
 void Devices::FailNumber(DeviceLane& on, uint64_t seq, OpRecord* op, ErrorRecord* error) {
-  AddTo(failed_versions_, op, error);
-  MutexLock lock(on.mu);
-  on.failed.push_back({seq, error});
-  on.any_failed.store(true, std::memory_order_release);
+  try {
+    AddTo(failed_versions_, op, error);
+    MutexLock lock(on.mu);
+    on.failed.push_back({seq, error});
+    on.any_failed.store(true, std::memory_order_release);
+  } catch (const std::bad_alloc&) {
+    error->Release();
+    throw;
+  }
 }
 
-void Devices::InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) {
+void Devices::InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) try {
   MutexLock lock(lost_mu_);
   if (ErrorRecord* failed = FailedInput(op)) return FailNumber(on, seq, op, failed->Hop(op->extra.name, op->site()));
   std::exception_ptr ended;
@@ -305,6 +313,8 @@ void Devices::InheritFailure(DeviceLane& on, uint64_t seq, OpRecord* op) {
   ErrorRecord* const root = ErrorRecord::NewRoot(op->extra.name, op->site(), ended);
   core_.NoteError(root);
   FailNumber(on, seq, op, root);
+} catch (const std::bad_alloc&) {  // as in PollChannels
+  Lose(*on.device, no_memory_);
 }
 
 // The error of an issued op, counted; null: the op has not failed.

@@ -166,7 +166,22 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
     MakeRoomForRecords(*on);
   }
   lanes_made_.reserve(lanes_made_.size() + 1);
-  if (DeviceStatus s = device.device->CreateStream(0, &on->stream); !s.ok()) throw DeviceError(std::move(s));
+  const auto check = [](DeviceStatus s) {
+    if (!s.ok()) throw DeviceError(std::move(s));
+  };
+  Event event;
+  check(device.device->CreateEvent(&event));
+  try {
+    check(device.device->CreateStream(0, &on->stream));
+  } catch (...) {
+    (void)device.device->DestroyEvent(event);
+    throw;
+  }
+  events_made_.fetch_add(1, std::memory_order_relaxed);
+  {
+    MutexLock lane_lock(on->mu);
+    on->spare_events.push_back(event);
+  }
   lanes_made_.push_back(std::move(on));
   DeviceLane* made = lanes_made_.back().get();
   lanes_[id].store(made, std::memory_order_release);

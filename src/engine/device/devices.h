@@ -42,6 +42,8 @@ struct VarCore;
 extern thread_local constinit bool t_retiring;
 struct Worker;
 
+std::string NameAndSite(const OpRecord* op);  // of an issued op, for messages
+
 // The errors of ops that failed after they were issued: counted, by Var and by the version that the op would have made.
 using FailedVersions = std::map<std::pair<const Protocol::Var*, uint64_t>, ErrorRecord*>;
 
@@ -101,9 +103,9 @@ class Devices final : public DeviceSide {
   void NoteIdle(Worker& worker) override;
   void EndDispatchOf(OpRecord* op) override { EndDispatch(lane(op->extra.lane)); }
 
-  // --- retire.cc Whether a host op may run now, because all device work that it must come behind has retired. If not,
-  // the op is parked, and is started again when more has retired. Also poisons Vars whose last write was lost with a
-  // device.
+  // --- retire.cc
+  // Whether a host op may run now, because all device work that it must come behind has retired. If not, the op is
+  // parked, and is started again when more has retired. Also poisons Vars whose last write was lost with a device.
   bool MayRunOnHost(OpRecord* op) override;
   // Called by a wait before it sleeps: asks, for at most `most`, whether the Var's last write has ended, and returns
   // whether it has ended well.
@@ -119,15 +121,16 @@ class Devices final : public DeviceSide {
   DeviceStatus Synchronize(DeviceState& device);
   DeviceStatus Synchronize(DeviceLane& lane);
   // Sets `points` to those of all work that may still use something that this thread gives back now.
-  void PointsNow(const DeviceState& device, std::vector<OrderPoint>* points);
+  void PointsNow(const DeviceState& device, WaitPoints* points) noexcept;
 
   // --- lost.cc
   void Lose(DeviceState& device, const DeviceStatus& why);
   void LoseBusy() override;             // at shutdown: loses the devices that have not ended their work in time
   ErrorRecord* LostWith(VarCore* var);  // the error with which the Var's last write was lost: counted, or null
 
-  // --- timing.cc BeginTimer and EndTimer record a timed event in front of the work to be measured, and behind it. If
-  // the device refuses, nothing is measured.
+  // --- timing.cc
+  // BeginTimer and EndTimer record a timed event in front of the work to be measured, and behind it. If the device
+  // refuses, nothing is measured.
   void BeginTimer(DeviceState& device, Stream stream, DeviceTimer* timer);
   void EndTimer(Stream stream, DeviceTimer* timer);
   // Called when the work has retired: returns its time, or -1, and gives the events back to the pool.
@@ -162,18 +165,13 @@ class Devices final : public DeviceSide {
  private:
   friend class BulkGraphs;
   friend class MemoryPool;
-  struct WaitPoints {  // for each lane, the number that an op or a bulk must come behind
-    std::array<uint64_t, kMaxLanes> seq{};
-    uint32_t lanes = 0;  // mask
-    void Add(OrderPoint p) {
-      if (p.seq == 0) return;
-      lanes |= 1u << p.lane;
-      seq[p.lane] = std::max(seq[p.lane], p.seq);
-    }
-  };
   DeviceLane& LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device, const std::string& name, DeviceLane::Use use)
       EXCLUDES(make_mu_);
   DeviceLane& Choose(DeviceState& device, OpRecord* op);
+  void Check(DeviceState& device, DeviceStatus status);
+  DeviceLane* PrepareLane(DeviceState& device, OpRecord* op, Worker* worker, WaitPoints& wait_for,
+                          bool* graph_may_suit);
+  OpRecord* IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, DeviceLane& on);
   static void AddWaitPoints(OpRecord* op, WaitPoints* wait_for);
   DeviceStatus Order(DeviceLane& lane, const WaitPoints& wait_for);
   DeviceStatus RecordLocked(DeviceLane& lane) noexcept REQUIRES(lane.mu);

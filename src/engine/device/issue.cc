@@ -1,8 +1,8 @@
 // How an op gets onto a device: its lane is chosen, the lane is made to wait for the work that must come first, the
 // body runs and issues the op's work, and an event is recorded if somebody needs one (record.cc).
 //
-// If memory is refused up to the body, the op fails with bad_alloc. Behind it nothing may fail: Settle has its memory by then,
-// or does with less.
+// If memory is refused before the body runs, the op fails with bad_alloc. After the body nothing may fail: the memory that
+// Settle needs was taken before, or Settle manages without.
 //
 // What must come first is read off the points of the op's Vars. The first op of a chain also reads those of the later
 // members, as far as they are known, so that a bulk waits once for each lane. Three kinds of waits are left out: for
@@ -187,6 +187,13 @@ DeviceStatus Devices::Order(DeviceLane& to, const WaitPoints& wait_for) {
   return {};
 }
 
+// Throws the error of a call of the device, which is lost if the error is sticky.
+void Devices::Check(DeviceState& device, DeviceStatus status) {
+  if (status.ok()) return;
+  if (status.sticky()) Lose(device, status);
+  throw DeviceError(std::move(status));
+}
+
 OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   DeviceState& device = *by_index_[op->extra.device].load(std::memory_order_acquire);
   ErrorRecord* error = nullptr;
@@ -211,46 +218,11 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   DeviceLane* on = nullptr;
   bool graph_may_suit = false;
   try {
-    HavePoints(op);
-    bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane;
-    if (in_run && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {  // the chain goes on as another run
-      EndDispatch(*worker->last_lane);
-      in_run = false;
-    }
-    on = in_run ? worker->last_lane : &Choose(device, op);
-    if (const uint64_t room = UntilRoom(*on, in_run)) {
-      if (worker && worker->last_lane) EndDispatch(*worker->last_lane);
-      if (AwaitRetired(*on, room, op)) return nullptr;
-    }
-    // This comes before the look at the members' points: if the bulk cannot split, nobody outside can add points any
-    // more.
-    graph_may_suit =
-        !in_run && (op->extra.flags & kCapturable) && worker && !core_.poisoned() && device.graphs->Suits(op);
-    if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
-      for (OpRecord* member = op->chain()->first; member;
-           member = member->extra.more_behind ? member->extra.next : nullptr)
-        if (member->extra.device == op->extra.device) {
-          AddWaitPoints(member, &wait_for);
-          HavePoints(member);
-        }
-    for (uint32_t m = wait_for.lanes; m; m &= m - 1) {
-      const auto i = static_cast<uint32_t>(__builtin_ctz(m));
-      if (lane(i).device == &device) continue;
-      wait_for.lanes &= ~(1u << i);  // on another device: the later member waits for it when its turn comes
-      graph_may_suit &= lane(i).Retired(wait_for.seq[i]);
-    }
-    // For every op, because the body before it may have made another device current.
-    if (DeviceStatus s = worker ? device.device->EnterThread() : device.device->MakeCurrent(); !s.ok()) {
-      if (s.sticky()) Lose(device, s);
-      throw DeviceError(std::move(s));
-    }
-    if (DeviceStatus s = Order(*on, wait_for); !s.ok()) {
-      if (s.sticky()) Lose(device, s);
-      throw DeviceError(std::move(s));
-    }
+    on = PrepareLane(device, op, worker, wait_for, &graph_may_suit);
   } catch (...) {
     return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
   }
+  if (!on) return nullptr;
   if (worker) {
     worker->last_lane = on;
     worker->lanes |= 1u << on->id;
@@ -265,6 +237,50 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       *graph = {};
     }
   }
+  return IssueBody(slot, op, worker, *on);
+}
+
+// Chooses the op's lane and makes it wait for all that the op, and the members behind it in its chain, must come behind.
+// Null: the lane has no room, and the op is started again when it has. Throws what keeps the op from being issued.
+DeviceLane* Devices::PrepareLane(DeviceState& device, OpRecord* op, Worker* worker, WaitPoints& wait_for,
+                                 bool* graph_may_suit) {
+  HavePoints(op);  // mutant: points_taken_behind_the_body
+  bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane;
+  if (in_run && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {  // the chain goes on as another run
+    EndDispatch(*worker->last_lane);
+    in_run = false;
+  }
+  DeviceLane& on = in_run ? *worker->last_lane : Choose(device, op);
+  if (const uint64_t room = UntilRoom(on, in_run)) {
+    if (worker && worker->last_lane) EndDispatch(*worker->last_lane);
+    if (AwaitRetired(on, room, op)) return nullptr;
+  }
+  // This comes before the look at the members' points: if the bulk cannot split, nobody outside can add points any more.
+  *graph_may_suit =
+      !in_run && (op->extra.flags & kCapturable) && worker && !core_.poisoned() && device.graphs->Suits(op);
+  if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
+    for (OpRecord* member = op->chain()->first; member;
+         member = member->extra.more_behind ? member->extra.next : nullptr)
+      if (member->extra.device == op->extra.device) {
+        AddWaitPoints(member, &wait_for);
+        HavePoints(member);
+      }
+  for (uint32_t m = wait_for.lanes; m; m &= m - 1) {
+    const auto i = static_cast<uint32_t>(__builtin_ctz(m));
+    if (lane(i).device == &device) continue;
+    wait_for.lanes &= ~(1u << i);  // on another device: the later member waits for it when its turn comes
+    *graph_may_suit &= lane(i).Retired(wait_for.seq[i]);
+  }
+  // For every op, because the body before it may have made another device current.
+  Check(device, worker ? device.device->EnterThread() : device.device->MakeCurrent());
+  Check(device, Order(on, wait_for));
+  return &on;
+}
+
+// Runs the op's body, which issues the work, and settles the op.
+OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, DeviceLane& on) {
+  DeviceState& device = *on.device;
+  ErrorRecord* error = nullptr;
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
   const char* const name = op->extra.name;
@@ -273,13 +289,13 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
   TracedBody traced(core_);
   if (traced.on() && !KindOf(op).trace) {  // ops of a kind with its own trace do this in their bodies
     traced.About(op);
-    traced.Begin(on->name.c_str());
+    traced.Begin(on.name.c_str());
   }
   RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
   Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
   if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
   try {
-    const BodyScope body(name, op->site(), on->bulk, async ? Stream{} : on->stream);
+    const BodyScope body(name, op->site(), on.bulk, async ? Stream{} : on.stream);
     if (async) {
       Completion theirs = ours;
       type->run(op->closure(), ctx, &theirs);
@@ -287,10 +303,7 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       type->run(op->closure(), ctx, nullptr);
     }
     // The error of a launch that the body did not check.
-    if (DeviceStatus s = device.device->TakeLastError(); !s.ok()) {
-      if (s.sticky()) Lose(device, s);
-      throw DeviceError(std::move(s));
-    }
+    Check(device, device.device->TakeLastError());
     if (DeviceStatus s = body.Verdict(); !s.ok()) throw DeviceError(std::move(s));
   } catch (...) {
     // The last error is this op's, whether or not the body threw because of it. The next op must not find it.

@@ -47,8 +47,7 @@ struct DeviceLane {
     kChannel,  // takes collectives: few and long, and other ranks may make them fail
   } use = Use::kShared;
   Stream stream;
-  const char* bulk =
-      nullptr;  // the name of the first op of the bulk that is being issued, or null; for the issuer only
+  const char* bulk = nullptr;  // the first op's name of the bulk that is being issued, or null; for the issuer only
 
   // release: the issuer has launched the op. Partner: the acquire loads of threads that choose a lane or a point by it.
   std::atomic<uint64_t> issued{0};
@@ -71,8 +70,8 @@ struct DeviceLane {
   Mutex mu;
   LaneClock clock GUARDED_BY(mu){};
   LaneRecords records GUARDED_BY(mu);  // those that have not retired
-  OpRecord* first GUARDED_BY(mu) =
-      nullptr;  // the ops that are issued and have not retired, by number, linked by extra.next
+  // The ops that are issued and have not retired, by number, linked by extra.next.
+  OpRecord* first GUARDED_BY(mu) = nullptr;
   OpRecord* last GUARDED_BY(mu) = nullptr;
   struct Awaiting {
     uint64_t seq;
@@ -84,8 +83,8 @@ struct DeviceLane {
   // Parked ops for which `awaiting` got no memory, linked by extra.next. They start whenever something retires, and look
   // again.
   OpRecord* awaiting_any GUARDED_BY(mu) = nullptr;
-  bool in_run GUARDED_BY(mu) =
-      false;  // the issuer is in the middle of a chain, and will record at its end if that is wanted
+  // The issuer is in the middle of a chain, and will record at its end if that is wanted.
+  bool in_run GUARDED_BY(mu) = false;
   // In such a chain: a graph has launched all of it, so no body of the user's can delay its end.
   bool all_launched GUARDED_BY(mu) = false;
   bool wanted GUARDED_BY(mu) = false;  // somebody needs the record at the end of the chain
@@ -99,8 +98,8 @@ struct DeviceLane {
   // Ops that failed after they had been issued, while the device goes on (channel.cc). Few programs ever see one.
   std::vector<FailedOp> failed GUARDED_BY(mu);
   std::atomic<bool> any_failed{false};  // release: an entry of `failed`. Partner: the acquire in ErrorOf
-  std::exception_ptr ended
-      GUARDED_BY(mu);  // why the lane's channel has failed; an op that is issued later fails with it, too
+  // Why the lane's channel has failed; an op that is issued later fails with it, too.
+  std::exception_ptr ended GUARDED_BY(mu);
   // What bodies keep with the lane, such as handles of libraries: made on first use, found by their keys.
   std::vector<std::pair<const void*, std::shared_ptr<void>>> locals GUARDED_BY(mu);
   std::vector<Event> spare_events GUARDED_BY(mu);  // events whose records have retired; has room for all of them

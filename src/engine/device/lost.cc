@@ -13,6 +13,11 @@
 
 namespace engine::detail {
 
+// "'first' (a.cc:1)"
+std::string NameAndSite(const OpRecord* op) {
+  return "'" + std::string(*op->extra.name ? op->extra.name : "an unnamed op") + "' (" + At(op->site()) + ")";
+}
+
 // "2 ops were issued and had not ended: gpu0/1: 'first' (a.cc:1) to 'last' (a.cc:2)"
 std::string Devices::DescribeIssued(const DeviceState& state) {
   std::string text;
@@ -22,14 +27,10 @@ std::string Devices::DescribeIssued(const DeviceState& state) {
     if (on.device != &state) continue;
     MutexLock lock(on.mu);
     if (!on.first) continue;
-    const auto describe = [&](const OpRecord* op) {
-      return "'" + std::string(*op->extra.name ? op->extra.name : "an unnamed op") + "' (" + op->extra.file + ":" +
-             std::to_string(op->extra.line) + ")";
-    };
     const uint64_t n = on.issued.load(std::memory_order_relaxed) - on.retired.load(std::memory_order_relaxed);
     count += n;
-    text += (text.empty() ? "" : "; ") + on.name + ": " + describe(on.first);
-    if (n > 1) text += " to " + describe(on.last);
+    text += (text.empty() ? "" : "; ") + on.name + ": " + NameAndSite(on.first);
+    if (n > 1) text += " to " + NameAndSite(on.last);
   }
   return std::to_string(count) + " ops were issued and had not ended" + (text.empty() ? "" : ": " + text);
 }
@@ -110,22 +111,21 @@ void Devices::PassLostToVars(OpRecord* op) {
     VarCore* const var = CoreOf(op->accesses()[i].var);
     VarPoints* points = var->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
-    OrderPoint write;
-    {
-      MutexLock lock(points->mu);
-      write = points->write;
-    }
+    const OrderPoint write = points->LastWrite();
     if (write.seq == 0) continue;
     ErrorRecord* const error = ErrorOf(lane(write.lane), write.seq);
     if (!error) continue;
     {
       MutexLock lock(points->mu);
-      const bool first =
-          points->write.seq == write.seq && points->write.lane == write.lane;  // else another reader was first
+      // Else another reader was first.
+      const bool first = points->write.seq == write.seq && points->write.lane == write.lane;
       if (first) {
-        points->write = {};
+        // A collective's failure leaves the work behind it on its way: until that is over, the next op must come behind it.
+        const bool over = lane(write.lane).Retired(write.seq);  // mutant: failed_work_overtaken
+        if (over) points->write = {};
         // An error that is there already stays: other readers may be looking at it.
-        if (!var->completer.poison.load(std::memory_order_relaxed)) core_.SetPoison(var, error);
+        const bool has_one = var->completer.poison.load(std::memory_order_relaxed);  // mutant: lost_replaces_error
+        if (!has_one) core_.SetPoison(var, error);
       }
     }
     error->Release();
@@ -135,11 +135,7 @@ void Devices::PassLostToVars(OpRecord* op) {
 ErrorRecord* Devices::LostWith(VarCore* var) {
   VarPoints* points = var->completer.points.load(std::memory_order_acquire);
   if (!any_lost_.load(std::memory_order_acquire) || !points) return nullptr;
-  OrderPoint write;
-  {
-    MutexLock lock(points->mu);
-    write = points->write;
-  }
+  const OrderPoint write = points->LastWrite();
   return write.seq == 0 ? nullptr : ErrorOf(lane(write.lane), write.seq);
 }
 

@@ -80,20 +80,20 @@ DeviceStatus Devices::Synchronize(DeviceLane& on) {
   return s;
 }
 
-void Devices::PointsNow(const DeviceState& device, std::vector<OrderPoint>* points) {
-  points->clear();
+void Devices::PointsNow(const DeviceState& device, WaitPoints* points) noexcept {
+  *points = {};
   for (const BodyFrame* f = t_frame; f; f = f->outer) {
     if (f->core != &core_ || !(f->op->extra.flags & kDeviceOp)) continue;
     const DeviceLane& on = lane(f->op->extra.lane);
     if (on.device != &device) break;
-    points->push_back({on.issued.load(std::memory_order_acquire) + 1, on.id});  // the number that the op will have
+    points->Add({on.issued.load(std::memory_order_acquire) + 1, on.id});  // the number that the op will have
     return;
   }
   if (t_retiring) return;
   for (uint32_t i = 0; i < lanes(); ++i) {
     const DeviceLane& on = lane(i);
     const uint64_t issued = on.issued.load(std::memory_order_acquire);
-    if (on.device == &device && issued && !on.Retired(issued)) points->push_back({issued, i});
+    if (on.device == &device && issued && !on.Retired(issued)) points->Add({issued, i});
   }
 }
 
@@ -104,42 +104,51 @@ size_t MemoryPool::ClassOf(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+void FreeBlocks::Append(MemoryBlock* block) noexcept {
+  block->older = newest;
+  block->newer = nullptr;
+  (newest ? newest->newer : oldest) = block;
+  newest = block;
+}
+
+void FreeBlocks::Remove(MemoryBlock* block) noexcept {
+  (block->older ? block->older->newer : oldest) = block->newer;
+  (block->newer ? block->newer->older : newest) = block->older;
+}
+
 MemoryBlock* MemoryPool::Find(size_t size, DeviceLane& on) {
   LaneClock clock;
   {
     MutexLock lock(on.mu);
     clock = on.clock;
   }
-  Devices::WaitPoints wait_for;
   MemoryBlock* found = nullptr;
   Devices* devices = nullptr;  // there as long as an op runs
+  bool waits = false;
   {
     MutexLock lock(mu_);
     devices = devices_;
-    auto& blocks = free_[size];
-    if (blocks.empty()) return nullptr;
+    FreeBlocks& blocks = free_[size];
+    if (!blocks.newest) return nullptr;
     const auto passed = [&](const OrderPoint& p) {
       if (devices->lane(p.lane).Retired(p.seq)) return true;
       return !pinned_ && (p.lane == on.id || clock[p.lane] >= p.seq);
     };
-    const auto covered = [&](const MemoryBlock* b) { return std::all_of(b->behind.begin(), b->behind.end(), passed); };
-    auto at = std::find_if(blocks.rbegin(), blocks.rend(), covered);
-    if (at == blocks.rend()) {
-      if (pinned_) return nullptr;
-      at = blocks.rend() - 1;
-      for (const OrderPoint& p : (*at)->behind) wait_for.Add(p);
-    }
-    found = *at;
-    blocks.erase(std::next(at).base());
+    found = blocks.newest;
+    while (found && !found->behind.All(passed)) found = found->older;
+    waits = !found;
+    if (waits && pinned_) return nullptr;
+    if (waits) found = blocks.oldest;
+    blocks.Remove(found);
   }
-  if (wait_for.lanes) {
-    if (DeviceStatus s = devices->Order(on, wait_for); !s.ok()) {
-      MutexLock lock(mu_);
-      free_[size].push_back(found);
-      throw DeviceError(std::move(s));
-    }
+  if (!waits) return found;
+  try {
+    if (DeviceStatus s = devices->Order(on, found->behind); !s.ok()) throw DeviceError(std::move(s));
+  } catch (...) {
+    MutexLock lock(mu_);
+    free_[size].Append(found);
+    throw;
   }
-  found->behind.clear();
   return found;
 }
 
@@ -186,7 +195,7 @@ void MemoryPool::Give(MemoryBlock* block) noexcept {
     MutexLock lock(mu_);
     if (devices_) {
       devices_->PointsNow(*state_, &block->behind);
-      free_[block->bytes].push_back(block);
+      free_.find(block->bytes)->second.Append(block);  // mutant: give_back_needs_memory
       return;
     }
     if (lost_) {  // its memory went with it
@@ -195,53 +204,68 @@ void MemoryPool::Give(MemoryBlock* block) noexcept {
     }
   }
   Stream stream;  // the engine has gone, with all lanes
-  if (!pinned_ && !device_->CreateStream(0, &stream).ok()) return;
-  Destroy(block, stream);
-  if (!pinned_) (void)device_->DestroyStream(stream);
+  try {
+    if (pinned_ || device_->CreateStream(0, &stream).ok()) Free(*block, stream);
+    if (stream) (void)device_->DestroyStream(stream);
+  } catch (
+      const std::exception&) {  // a device in software may have no memory, or no thread; then the block stays with it
+  }
+  delete block;
+}
+
+void MemoryPool::Free(MemoryBlock& block, Stream stream) {
+  (void)(pinned_ ? device_->FreePinned(block.data) : device_->Free(block.data, stream));
+  bytes_.fetch_sub(block.bytes, std::memory_order_relaxed);
 }
 
 void MemoryPool::Destroy(MemoryBlock* block, Stream stream) noexcept {
-  (void)(pinned_ ? device_->FreePinned(block->data) : device_->Free(block->data, stream));
-  bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+  try {
+    Free(*block, stream);
+  } catch (const std::exception&) {  // as in Give
+  }
   delete block;
 }
 
 // What nothing uses any more goes back to the driver. Not pinned memory beside a communicator: the driver frees it only when
 // all that is on the device has ended, and a collective may wait there for a peer that waits for whoever asks us.
 void MemoryPool::DropFree(Stream stream) {
-  std::vector<MemoryBlock*> dropped;
+  FreeBlocks dropped;
   {
     MutexLock lock(mu_);
     if (pinned_ && devices_->HasChannelOn(*state_)) return;
-    for (auto& [size, blocks] : free_) {
-      const auto unused = std::stable_partition(blocks.begin(), blocks.end(), [&](const MemoryBlock* b) REQUIRES(mu_) {
-        return !std::all_of(b->behind.begin(), b->behind.end(),
-                            [&](const OrderPoint& p) REQUIRES(mu_) { return devices_->lane(p.lane).Retired(p.seq); });
-      });
-      dropped.insert(dropped.end(), unused, blocks.end());
-      blocks.erase(unused, blocks.end());
-    }
+    const auto retired = [&devices = *devices_](const OrderPoint& p) { return devices.lane(p.lane).Retired(p.seq); };
+    for (auto& [size, blocks] : free_)
+      for (MemoryBlock *block = blocks.oldest, *next = nullptr; block; block = next) {
+        next = block->newer;
+        if (!block->behind.All(retired)) continue;
+        blocks.Remove(block);
+        dropped.Append(block);
+      }
   }
-  for (MemoryBlock* block : dropped) Destroy(block, stream);
+  while (MemoryBlock* const block = dropped.oldest) {
+    dropped.Remove(block);
+    Destroy(block, stream);
+  }
 }
 
 // Everything has ended. `stream`: any; null if the device is gone.
 void MemoryPool::Close(Stream stream) {
-  std::vector<MemoryBlock*> all;
+  std::map<size_t, FreeBlocks> all;
   {
     MutexLock lock(mu_);
     lost_ = state_->gone();
     devices_ = nullptr;
-    for (auto& [size, blocks] : free_) all.insert(all.end(), blocks.begin(), blocks.end());
-    free_.clear();
+    all.swap(free_);
   }
-  for (MemoryBlock* block : all) {
-    if (lost_) {
-      delete block;
-    } else {
-      Destroy(block, stream);
+  for (auto& [size, blocks] : all)
+    while (MemoryBlock* const block = blocks.oldest) {
+      blocks.Remove(block);
+      if (lost_) {
+        delete block;
+      } else {
+        Destroy(block, stream);
+      }
     }
-  }
 }
 
 }  // namespace detail

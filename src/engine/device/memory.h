@@ -5,11 +5,11 @@
 //
 // Threads:   any. Lock order: mu_ is taken alone; waits are issued and the driver is called without it.
 // Ownership: shared by its blocks' handles, so that these may outlive the engine; Close gives the rest back.
+// Errors:    giving back and Close need no memory. What a device that has none for a call refuses to take back, stays with it.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "base/fork.h"
 #include "device/devices.h"
@@ -20,7 +20,16 @@ namespace engine::detail {
 struct MemoryBlock {
   void* data = nullptr;
   size_t bytes = 0;
-  std::vector<OrderPoint> behind;  // while it is free
+  // While it is free:
+  WaitPoints behind;
+  MemoryBlock *older = nullptr, *newer = nullptr;  // its neighbours in FreeBlocks
+};
+
+// The free blocks of a class, linked through themselves. The pool's lock guards it.
+struct FreeBlocks {
+  void Append(MemoryBlock* block) noexcept;
+  void Remove(MemoryBlock* block) noexcept;
+  MemoryBlock *oldest = nullptr, *newest = nullptr;
 };
 
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
@@ -40,11 +49,13 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  private:
   MemoryBlock* Find(size_t size, DeviceLane& on) EXCLUDES(mu_);
   DeviceStatus Create(size_t size, Stream stream, MemoryBlock* block);
+  void Free(MemoryBlock& block, Stream stream);  // what a device throws, goes on
   void Destroy(MemoryBlock* block, Stream stream) noexcept;
   void DropFree(Stream stream) EXCLUDES(mu_);
 
   Mutex mu_;
-  std::map<size_t, std::vector<MemoryBlock*>> free_ GUARDED_BY(mu_);
+  // By size. A class is here from the first time that somebody asks for its size, and so before any block is given back.
+  std::map<size_t, FreeBlocks> free_ GUARDED_BY(mu_);
   Devices* devices_ GUARDED_BY(mu_);  // null once closed
   bool lost_ = false;                 // the device was gone when it was closed
   DeviceState* const state_;          // looked at while open only

@@ -10,6 +10,8 @@
 // Ownership: made at the first device access of a Var, freed with it.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -24,7 +26,31 @@ struct OrderPoint {
   uint32_t lane = 0;
 };
 
+// Of each lane, the number that somebody must come behind.
+struct WaitPoints {
+  std::array<uint64_t, kMaxLanes> seq{};
+  uint32_t lanes = 0;  // mask
+  void Add(OrderPoint p) {
+    if (p.seq == 0) return;
+    lanes |= 1u << p.lane;
+    seq[p.lane] = std::max(seq[p.lane], p.seq);
+  }
+  // Whether fn(OrderPoint) is true for each of them.
+  template <class Fn>
+  bool All(Fn&& fn) const {
+    for (uint32_t m = lanes; m; m &= m - 1) {
+      const auto lane = static_cast<uint32_t>(__builtin_ctz(m));
+      if (!fn(OrderPoint{seq[lane], lane})) return false;
+    }
+    return true;
+  }
+};
+
 struct VarPoints {
+  OrderPoint LastWrite() EXCLUDES(mu) {
+    MutexLock lock(mu);
+    return write;
+  }
   Mutex mu;
   OrderPoint write GUARDED_BY(mu);
   std::vector<OrderPoint> reads GUARDED_BY(mu);  // at most one a lane

@@ -29,13 +29,6 @@
 #include "order/op_chain.h"
 
 namespace engine::detail {
-namespace {
-
-int64_t NowNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx, nullptr); }
 void PlanIssueAsync::operator()(RunContext& ctx, Completion done) const { Replay::IssueNode(*run, node, ctx, &done); }
@@ -122,7 +115,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
     return;
   }
   const uint32_t watch = run.watch.load(std::memory_order_relaxed);
-  if (watch & RunState::kTimes) run.times[node.recorded].begin = NowNanos();
+  if (watch & RunState::kTimes) run.times[node.recorded].begin = NanosOf(Clock::now());
   DeviceTimer* const timer = watch & RunState::kBusy ? &run.timers[index] : nullptr;
   if (timer) DevicesOf(core).BeginTimer(DevicesOf(core).Get(op->extra.device), ctx.stream(), timer);
   Runs::SetNode(replay.ctx_, node);
@@ -146,8 +139,7 @@ void Replay::IssueNode(RunState& run, uint32_t index, RunContext& ctx, Completio
 // The error of a Var that the node needs and that was lost with another device since the run began: counted, or null.
 ErrorRecord* Replay::LostInput(const PlanNode& node) {
   if (node.flags & PlanNode::kAlways) return nullptr;
-  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
-    const PlanEffect& effect = plan_.node_effects[i];
+  for (const PlanEffect& effect : plan_.EffectsOf(node)) {
     if (effect.mode == AccessMode::kWrite) continue;
     if (ErrorRecord* lost = DevicesOf(core_).LostWith(plan_.vars[effect.var].core())) {
       ErrorRecord* const passed_on = lost->Hop(node.name, {node.file, node.line});
@@ -160,8 +152,8 @@ ErrorRecord* Replay::LostInput(const PlanNode& node) {
 
 void Replay::NodeIssued(EngineCore& core, ThreadSlot& slot, OpRecord* op) {
   const auto [run, node, task] = *static_cast<PlanIssue*>(op->closure());
-  const PlanNode* const n = &run->owner->nodes[node];
-  if (n->ends != (n + 1)->ends) Replay(core, slot, op, nullptr, *run).EndUses(node, kVarEnds);
+  if (!run->owner->EndsOf(run->owner->nodes[node]).empty())
+    Replay(core, slot, op, nullptr, *run).EndUses(node, kVarEnds);
 }
 
 void Replay::NodeFailed(EngineCore& core, ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
@@ -192,7 +184,7 @@ void Replay::SettleBulk(const PlanTicket& ticket) {
       Fail(node, error->Hop(node.name, {node.file, node.line}), pushed);
     if (watch & RunState::kTimes) {
       NodeTime& time = run_.times[node.recorded];
-      if (time.begin != 0) time.end = NowNanos();
+      if (time.begin != 0) time.end = NanosOf(Clock::now());
       if (watch & RunState::kBusy) time.busy = DevicesOf(core_).ReadTimer(&run_.timers[n]);
     }
     EndUses(n, kValueEnds | (pushed ? 0u : kVarEnds));
@@ -211,13 +203,10 @@ const std::atomic<bool>* Replay::AskedFor(OpRecord* settles) {
 
 bool Replay::HasFailed(const PlanNode& node) const {
   if (!(run_.watch.load(std::memory_order_relaxed) & RunState::kErrors)) return false;
-  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
-    if (ErrorAt(plan_.node_outputs[i])) return true;
-  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-    if (plan_.node_effects[i].mode != AccessMode::kRead &&
-        ErrorAt(plan_.graph.values().size() + plan_.node_effects[i].var))
-      return true;
-  return false;
+  return std::ranges::any_of(plan_.OutputsOf(node), [&](uint32_t value) { return ErrorAt(value) != nullptr; }) ||
+         std::ranges::any_of(plan_.EffectsOf(node), [&](const PlanEffect& effect) {
+           return effect.mode != AccessMode::kRead && ErrorAt(plan_.ErrorPlace(effect.var));
+         });
 }
 
 void Runs::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {

@@ -40,8 +40,9 @@ void Devices::MakeRoomForRecords(DeviceLane& lane) {
   lane.records.Grow();
 }
 
-// Records an event behind all that is issued on the lane. If there is no memory for one more record, the newest goes on to
-// the end: whoever waits for it waits for more than he needs. A device in software may run out of memory, too.
+// Records an event behind all that is issued on the lane. If there is no memory for one more record, or for its event, the newest
+// goes on to the end: whoever waits for it waits for more than he needs. There is a record or a spare event, because a lane has one
+// event from the beginning. (A device in software may run out of memory, too.)
 DeviceStatus Devices::RecordLocked(DeviceLane& lane) noexcept {
   Device& device = *lane.device->device;
   const uint64_t issued = lane.issued.load(std::memory_order_relaxed);
@@ -49,24 +50,28 @@ DeviceStatus Devices::RecordLocked(DeviceLane& lane) noexcept {
     if (lane.records.full()) MakeRoomForRecords(lane);
   } catch (const std::bad_alloc&) {
   }
-  const bool anew = lane.records.full();
-  Event event = anew ? lane.records.back().event : Event{};
+  bool anew = lane.records.full();
+  Event event;
   DeviceStatus status;
-  try {
-    if (anew) {
-    } else if (!lane.spare_events.empty()) {
-      event = lane.spare_events.back();
-      lane.spare_events.pop_back();
-    } else {
+  if (!anew && lane.spare_events.empty()) try {
       if (DeviceStatus s = device.CreateEvent(&event); !s.ok()) return s;
       events_made_.fetch_add(1, std::memory_order_relaxed);
+    } catch (const std::bad_alloc&) {
+      anew = true;
     }
+  if (anew) {
+    event = lane.records.back().event;
+  } else if (!event) {
+    event = lane.spare_events.back();
+    lane.spare_events.pop_back();
+  }
+  try {
     status = device.Record(event, lane.stream);
   } catch (const std::bad_alloc&) {
     status = no_memory_;
   }
   if (!status.ok()) {
-    if (!anew && event) lane.spare_events.push_back(event);
+    if (!anew) lane.spare_events.push_back(event);
     return status;
   }
   records_.fetch_add(1, std::memory_order_relaxed);

@@ -13,8 +13,8 @@
 // While nobody wants to know, the closures of ops that have ended stay until the next look. Callbacks of the device on the
 // host are not used: each costs tens of microseconds, during which the stream stands still, and after an error none comes.
 //
-// A wait for a Var whose last write is issued asks about the event itself, for as long as it may spin (PollWrite). So the
-// common short wait needs no other thread.
+// A wait for a Var whose last write is issued asks about the event itself, once at least, and for as long as it may spin
+// (PollWrite). So the common short wait needs no other thread, and whoever only asks whether a Var has settled hears of it.
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -45,8 +45,8 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     if (on.Retired(seq)) return false;
     // After the unlock the op is not touched any more: whoever retires `seq` may start it, and it may end, at once.
     op->extra.state.store(OpState::kBehindDevice, std::memory_order_relaxed);
-    const auto* const asked =
-        KindOf(op).asked_for ? KindOf(op).asked_for(op) : nullptr;  // mutant: run_nobody_waits_for
+    const auto asked_for = KindOf(op).asked_for;
+    const auto* const asked = asked_for ? asked_for(op) : nullptr;  // mutant: run_nobody_waits_for
     bool listed = true;
     try {
       on.awaiting.push_back({seq, op, asked});
@@ -102,11 +102,7 @@ bool Devices::MayRunOnHost(OpRecord* op) {
 }
 
 bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
-  OrderPoint write;
-  {
-    MutexLock lock(points.mu);
-    write = points.write;
-  }
+  const OrderPoint write = points.LastWrite();
   if (write.seq == 0) return true;
   DeviceLane& on = lane(write.lane);
   Clock::time_point until{};
@@ -118,7 +114,6 @@ bool Devices::PollWrite(VarPoints& points, std::chrono::nanoseconds most) {
   };
   for (;;) {
     if (on.Retired(write.seq)) return fine();
-    if (most.count() == 0) return false;
     // The query is made without the lane's lock, which every op that is issued needs. If the event has been recorded
     // anew by then, for a later number of the lane, the answer "reached" is still true of ours.
     const CountScope asking(on.asking);
@@ -296,8 +291,7 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
   for (size_t i = 0; i < n && status.ok(); ++i) {
     queries_.fetch_add(1, std::memory_order_relaxed);
     const DeviceStatus s = on.device->device->Query(questions[i].event);
-    if (s.failed() && !s.of_capture())
-      status = s;  // if another thread's capture is in the way, the next look asks again
+    if (s.failed() && !s.of_capture()) status = s;  // if another thread's capture is in the way, the next look asks
     if (!s.ok()) break;
     ended = std::max(ended, questions[i].seq);
   }

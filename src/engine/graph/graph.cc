@@ -52,7 +52,7 @@ NodeId Graph::Append(Node node, std::span<const ValueId> inputs, uint32_t output
 
 namespace {
 
-// Lists each Var once, in its strongest role: a read or an update together with a write is an update (op.h).
+// Lists each Var once, in its strongest mode: a read or an update together with a write is an update (op.h).
 void AddEffect(std::vector<Effect>& effects, Effect effect) {
   for (Effect& e : effects) {
     if (e.var != effect.var) continue;
@@ -80,17 +80,17 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
                      std::to_string(desc.threads) + " threads; 0 to 255 are allowed");
   node.threads = desc.threads;
   node.collective = desc.collective;
-  const auto add = [&](const VarSet& set, AccessMode role, const char* what) {
+  const auto add = [&](const VarSet& set, AccessMode mode) {
     for (const VarRef& ref : set) {
       if (!ref)
-        throw UsageError(std::string("a null Var among the ") + what + " of node " + Quote(desc.name) + " added at " +
-                         detail::At(site));
-      AddEffect(node.effects, {Var(ref), role});
+        throw UsageError(std::string("a null Var among the ") + AccessModeName(mode) + " of node " + Quote(desc.name) +
+                         " added at " + detail::At(site));
+      AddEffect(node.effects, {Var(ref), mode});
     }
   };
-  add(desc.reads, AccessMode::kRead, "reads");
-  add(desc.updates, AccessMode::kUpdate, "updates");
-  add(desc.writes, AccessMode::kWrite, "writes");
+  add(desc.reads, AccessMode::kRead);
+  add(desc.updates, AccessMode::kUpdate);
+  add(desc.writes, AccessMode::kWrite);
   if (const CancelScope* scope = desc.cancel ? desc.cancel : detail::t_scopes.cancel)
     node.cancelled = detail::EngineCore::ScopeOf(*scope);
   node.kernel = std::make_shared<detail::Kernel>(fn);

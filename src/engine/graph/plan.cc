@@ -1,10 +1,6 @@
 // The public methods of plans, runs and node contexts.
 #include "engine/plan.h"
 
-#include <cxxabi.h>
-
-#include <cstdlib>
-
 #include "core/core.h"
 #include "graph/kernel.h"
 #include "graph/plan_core.h"
@@ -19,11 +15,7 @@ namespace detail {
 
 std::string TypeText(const std::type_info* type) {
   if (!type) return "nothing";
-  int status = 0;
-  char* name = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
-  std::string text = std::string("'") + (name ? name : type->name()) + "'";
-  std::free(name);
-  return text;
+  return std::string("'") + Demangled(type->name()) + "'";
 }
 
 void ThrowWrongType(const std::type_info& wanted, const std::type_info* held) {
@@ -62,6 +54,10 @@ void NodeContext::CheckTake(size_t input) const {
 
 namespace {
 
+[[noreturn]] void RefuseEmpty(const std::string& call) {
+  throw UsageError(call + " of an empty Run: it was default-made or moved from, or TryStart found no room for it");
+}
+
 void AskForEnd(detail::RunState& run) {
   if (run.owner->has_device && !run.in_order) run.core->devices().Ask(run.asked);
 }
@@ -72,18 +68,18 @@ Run::~Run() {
   if (state_) detail::Runs(*state_->core).Drop(*state_);
 }
 bool Run::done() const {
-  if (!state_) throw UsageError("an empty Run was asked whether it is done");
+  if (!state_) RefuseEmpty("done");
   const bool done = detail::Protocol::Settled(state_->done.core());
   if (!done && state_->owner->has_device) state_->core->devices().AskOwners();  // who asks in a loop waits, too
   return done;
 }
 const Var& Run::var() const {
-  if (!state_) throw UsageError("an empty Run has no Var");
+  if (!state_) RefuseEmpty("var");
   if (!done()) AskForEnd(*state_);  // whoever asks for the Var will wait for it
   return state_->done;
 }
 void Run::Wait(Site site) {
-  if (!state_) throw UsageError("Wait of an empty Run at " + detail::At(site));
+  if (!state_) RefuseEmpty("Wait at " + detail::At(site));
   // Also right inside an op that reads the run's Var. relaxed: done() has acquired what the run stored.
   if (done() && !state_->done.core()->completer.poison.load(std::memory_order_relaxed)) return;
   if (!done()) {
@@ -94,7 +90,7 @@ void Run::Wait(Site site) {
   state_->core->Wait(state_->done, WaitKind::kRead, detail::kNever, site);
 }
 bool Run::WaitFor(Timeout timeout, Site site) {
-  if (!state_) throw UsageError("WaitFor of an empty Run at " + detail::At(site));
+  if (!state_) RefuseEmpty("WaitFor at " + detail::At(site));
   if (!done()) {
     detail::Runs(*state_->core).CheckWait(*state_, site);
     AskForEnd(*state_);
@@ -119,7 +115,7 @@ Value& Run::Output(size_t output, Site site) {
 }
 
 Value* Run::Settled(size_t output) {
-  if (!state_) throw UsageError("an empty Run has no outputs");
+  if (!state_) RefuseEmpty("Settled");
   Value& value = state_->values[state_->owner->graph.outputs().at(output).index];
   return value ? &value : nullptr;
 }

@@ -130,6 +130,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   access_of.resize(vars.size());
   for (uint32_t i = 0; i < sorted.size(); ++i) {
     access_of[sorted[i]] = i;
+    var_of.push_back(sorted[i]);
     const AccessMode mode = layout.modes[sorted[i]];
     reads += mode == AccessMode::kRead;
     accesses.push_back({core_of(sorted[i]), uint64_t{i} << 2 | static_cast<uint64_t>(mode)});
@@ -137,6 +138,7 @@ PlanCore::PlanCore(EngineCore& engine_core, const Graph& recorded, const PlanOpt
   ordered_there.assign(accesses.size(), concurrent);
   FindHostFirst();
   FindSegments();
+  FindUsers();
   core->Retain();
 }
 
@@ -157,8 +159,7 @@ void PlanCore::FindHostFirst() {
   for (const PlanTask& task : tasks)
     for (uint32_t n = task.first; n < task.end; ++n) there[n] = task.device;
   for (const uint32_t n : position) {  // in the order of recording, which is the order of a Var's effects
-    for (uint32_t i = nodes[n].effects; i < nodes[n + 1].effects; ++i) {
-      const PlanEffect& effect = node_effects[i];
+    for (const PlanEffect& effect : EffectsOf(nodes[n])) {
       if (there[n]) {
         if (effect.mode != AccessMode::kRead) written[effect.var] = true;
       } else if (!written[effect.var]) {
@@ -184,16 +185,16 @@ void PlanCore::FindSegments() {
                          return recorded(n).priority;
                        })).priority;
     std::unordered_map<uint32_t, size_t> seen;
-    for (uint32_t i = of_task.front().effects; i < nodes[task.end].effects; ++i) {
-      const auto [at, fresh] = seen.emplace(node_effects[i].var, segment.effects.size());
+    for (const PlanEffect& effect : Part(node_effects, of_task.front().effects, nodes[task.end].effects)) {
+      const auto [at, fresh] = seen.emplace(effect.var, segment.effects.size());
       if (fresh) {
-        segment.effects.push_back(node_effects[i]);
+        segment.effects.push_back(effect);
       } else if (AccessMode& mode = segment.effects[at->second].mode; mode == AccessMode::kRead) {
-        mode = node_effects[i].mode == AccessMode::kRead ? AccessMode::kRead : AccessMode::kUpdate;
+        mode = effect.mode == AccessMode::kRead ? AccessMode::kRead : AccessMode::kUpdate;
       }
     }
-    for (uint32_t i = of_task.front().ends; i < nodes[task.end].ends; ++i)
-      if (node_ends[i].what >= PlanLayout::kVarEnd) segment.ends.push_back(node_ends[i]);
+    for (const PlanLayout::End& end : Part(node_ends, of_task.front().ends, nodes[task.end].ends))
+      if (end.what >= PlanLayout::kVarEnd) segment.ends.push_back(end);
   }
 }
 

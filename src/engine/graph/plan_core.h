@@ -24,6 +24,7 @@
 #include "core/device_side.h"
 #include "engine/spi/cost_model.h"
 #include "engine/spi/rank_queue.h"
+#include "graph/gates.h"
 #include "graph/plan_layout.h"
 
 namespace engine::detail {
@@ -92,7 +93,10 @@ struct RunState {
   // By output: its own Var (RunOptions::outputs) has been released. Empty: the outputs have no Vars of their own. Whoever
   // settles the output's node writes it, and afterwards whoever ends the run.
   std::vector<uint8_t> released;
-  std::vector<uint32_t> awaited;  // the inputs that have Vars of their own, by value
+  std::vector<uint32_t> awaited;  // the inputs that have Vars of their own, by number
+  uint32_t first_own = 0;         // in the op's accesses: that of the first output's own Var, or what comes there
+  RunGates* gates = nullptr;      // null: it has none
+  std::unique_ptr<RunGates> gates_kept;  // the frame's
 
   // For a run that a cost model measures or compares; else null.
   std::shared_ptr<CostModel> model;
@@ -150,9 +154,35 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   void MakeDone(RunState& run);
   void FindHostFirst();
   void FindSegments();
+  void FindUsers();
   void NoteTaskNanos(int64_t mean) const;
   std::span<const PlanSuccessor> SuccessorsOf(const PlanTask& task) const {
-    return {successors.data() + task.successors, successors.data() + task.successors_end};
+    return Part(successors, task.successors, task.successors_end);
+  }
+  // A node's parts of the lists of all nodes; the next node's parts begin where they end.
+  std::span<const uint32_t> InputsOf(const PlanNode& node) const {
+    return Part(node_inputs, node.inputs, (&node + 1)->inputs);
+  }
+  std::span<const uint32_t> OutputsOf(const PlanNode& node) const {
+    return Part(node_outputs, node.outputs, (&node + 1)->outputs);
+  }
+  std::span<const PlanEffect> EffectsOf(const PlanNode& node) const {
+    return Part(node_effects, node.effects, (&node + 1)->effects);
+  }
+  std::span<const PlanLayout::End> EndsOf(const PlanNode& node) const {
+    return Part(node_ends, node.ends, (&node + 1)->ends);
+  }
+  // Where RunState::errors has the Var's error: behind those of the values.
+  size_t ErrorPlace(uint32_t var) const { return graph.values().size() + var; }
+  // The same for a place of a gate.
+  size_t ErrorOfPlace(uint32_t place) const {
+    const size_t shared = accesses.size();
+    return place < shared ? ErrorPlace(var_of[place]) : graph.inputs()[place - shared].index;
+  }
+  std::span<const uint32_t> UsersOf(uint32_t place) const { return Part(users, users_of[place], users_of[place + 1]); }
+  template <class T>
+  static std::span<const T> Part(const std::vector<T>& list, uint32_t from, uint32_t to) {
+    return {list.data() + from, list.data() + to};
   }
 
   EngineCore* const core;  // keeps the core alive
@@ -188,7 +218,14 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   };
   std::vector<AccessTemplate> accesses;  // by address, as a registration needs them, without the run's own Var
   std::vector<uint32_t> access_of;       // by Var
-  std::vector<uint32_t> output_of;       // by value: the output that ends with its node; kNoIndex: none, or later
+  std::vector<uint32_t> var_of;          // by access
+  std::vector<uint32_t> task_of;         // by node
+  // For gates, by place: the nodes that wait for it, the first of each task; whether every task that comes first begins
+  // with one of them.
+  std::vector<uint32_t> users, users_of;
+  std::vector<bool> needed_first;
+  bool may_have_gates = false;
+  std::vector<uint32_t> output_of;  // by value: the output that ends with its node; kNoIndex: none, or later
   uint32_t reads = 0;
   // How long a task took lately; 0: not known. relaxed: it only decides how a run is run. Written when that changes.
   mutable std::atomic<int64_t> task_nanos{0};
@@ -208,8 +245,8 @@ struct PlanCore : std::enable_shared_from_this<PlanCore> {
   // many places as frames, so that a returned frame finds one. Only making a frame takes the lock.
   struct Places {
     std::array<Place, 16> place;
-    std::atomic<Places*> more{nullptr};  // release: publishes empty places. Partner: the acquire load of whoever goes
-                                         // on to them
+    // release: publishes empty places. Partner: the acquire load of whoever goes on to them.
+    std::atomic<Places*> more{nullptr};
   };
   Places places;
   Mutex frames_mu;
@@ -232,8 +269,8 @@ struct PlanShare {  // of a run's op, or of a share: tasks for another worker
 struct PlanTicket {  // of an asynchronous node, or, in an in-order run, of a task with another placement
   RunState* run;
   uint32_t task;
-  uint32_t node;       // the node whose outcome must be settled; kNoIndex: none. Of a device task: the first node that
-                       // was not pushed
+  // The node whose outcome must be settled; kNoIndex: none. Of a device task: the first node that was not pushed.
+  uint32_t node;
   bool lost = false;   // of a device task: `error` is that of all its nodes, not only of those that were not pushed
   bool whole = false;  // of a device task: its nodes were pushed as one op
   ErrorRecord* error = nullptr;   // counted; the release of kDone publishes it
@@ -260,9 +297,8 @@ inline RunState* RunOf(OpRecord* op) { return *static_cast<RunState**>(op->closu
 template <class Fn>
 void ForNodeVars(OpRecord* op, Fn&& fn) {
   const PlanCore& plan = *RunOf(op)->owner;
-  const PlanNode* const node = &plan.nodes[static_cast<PlanIssue*>(op->closure())->node];
-  for (uint32_t i = node->effects; i < (node + 1)->effects; ++i)
-    fn(CoreOf(plan.vars[plan.node_effects[i].var].core()), plan.node_effects[i].mode);
+  for (const PlanEffect& effect : plan.EffectsOf(plan.nodes[static_cast<PlanIssue*>(op->closure())->node]))
+    fn(CoreOf(plan.vars[effect.var].core()), effect.mode);
 }
 
 // Enters a plan into the list that a fork walks (plan_fork.cc).

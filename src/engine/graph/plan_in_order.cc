@@ -56,13 +56,11 @@ void Runs::FinishTicket(OpRecord* op, ErrorRecord* error) {
   RunState& run = *ticket.run;
   const PlanTask& task = run.owner->tasks[ticket.task];
   if (!task.device && (run.watch.load(std::memory_order_relaxed) & RunState::kTimes))
-    run.times[run.owner->nodes[ticket.node].recorded].end =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+    run.times[run.owner->nodes[ticket.node].recorded].end = NanosOf(Clock::now());
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
   if (error) {
-    if (ErrorRecord* before = std::exchange(ticket.error, error))
-      before->Release();  // the error of a bulk that was
-                          // cut short
+    // The error before is that of a bulk that was cut short.
+    if (ErrorRecord* before = std::exchange(ticket.error, error)) before->Release();
     ticket.lost = task.device;
   }
   if (run.in_order) return Signal(ticket);

@@ -22,25 +22,27 @@ void Orphan(OpRecord* op) {
   run.parked.store(RunState::kNobody, std::memory_order_relaxed);
 }
 
-AccessMode ModeOf(AccessMode role) {
-  return role == AccessMode::kRead    ? AccessMode::kRead
-         : role == AccessMode::kWrite ? AccessMode::kWrite
-                                      : AccessMode::kUpdate;
-}
-
 void ForVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) {
-  ForNodeVars(op, [&](VarCore* var, AccessMode role) { fn(to, var, ModeOf(role)); });
+  ForNodeVars(op, [&](VarCore* var, AccessMode mode) { fn(to, var, mode); });
 }
 
 void ForSegmentVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) {
   const auto& body = *static_cast<PlanIssueAll*>(op->closure());
   for (const PlanEffect& effect : body.segment().effects)
-    fn(to, CoreOf(body.run->owner->vars[effect.var].core()), ModeOf(effect.mode));
+    fn(to, CoreOf(body.run->owner->vars[effect.var].core()), effect.mode);
 }
 
 bool OrderedThere(OpRecord* op, uint32_t access) {
   const auto& there = RunOf(op)->owner->ordered_there;  // of the plan's Vars, in front of the run's own
   return access < there.size() && there[access];
+}
+
+// Of a run: the Vars that its gates hold.
+void ForGateVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) {
+  const RunGates* const gates = RunOf(op)->gates;
+  if (!gates) return;
+  for (OpRecord* const gate : gates->gate)
+    if (gate) fn(to, CoreOf(gate->accesses()->var), gate->accesses()->mode());
 }
 
 void Settle(EngineCore& core, Pass& pass, OpRecord* op) {
@@ -52,8 +54,12 @@ void Settle(EngineCore& core, Pass& pass, OpRecord* op) {
   Runs(core).FinishTicket(ticket, poison);
 }
 
-const OpKindEntry kRun(OpKindId::kRun,
-                       {.execute = Run, .orphan = Orphan, .wide_for = Runs::WideFor, .ordered_there = OrderedThere});
+const OpKindEntry kRun(OpKindId::kRun, {.execute = Run,
+                                        .orphan = Orphan,
+                                        .wide_for = Runs::WideFor,
+                                        .for_vars = ForGateVars,
+                                        .ordered_there = OrderedThere,
+                                        .access_elsewhere = Runs::AccessInGate});
 const OpKindEntry kShare(OpKindId::kShare,
                          {.execute = Run, .owner = OwnerOf, .orphan = Orphan, .wide_for = Runs::WideFor});
 const OpKindEntry kTicket(OpKindId::kTicket,
@@ -74,6 +80,9 @@ const OpKindEntry kSegment(OpKindId::kSegment, {.owner = OwnerOf,
                                                 .kept_graph = Replay::GraphOfSegment,
                                                 .trace = Replay::TraceSegment,
                                                 .for_vars = ForSegmentVars});
+const OpKindEntry kGate(OpKindId::kGate, {.when_granted = [](EngineCore& core, Pass& pass, OpRecord* op) {
+                          Runs(core).OpenGate(pass, op);
+                        }});
 const OpKindEntry kSettle(OpKindId::kSettle, {.when_granted = Settle, .asked_for = Replay::AskedFor});
 
 }  // namespace

@@ -91,7 +91,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   }
   // The Vars of outputs and inputs and the run's own come last, out of the order of addresses: nobody else pushes on them
   // meanwhile, so holding their tails cannot deadlock.
-  uint32_t at = shared;
+  uint32_t at = run->first_own = shared;
   const auto add = [&](VarCore* var, AccessMode mode) {
     op->accesses()[at].var = var;
     op->accesses()[at].word = uint64_t{at} << 2 | static_cast<uint64_t>(mode);
@@ -102,11 +102,23 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   for (uint32_t i = 0; i < options.inputs.size(); ++i) {
     if (!options.inputs[i]) continue;
     add(options.inputs[i].core(), AccessMode::kRead);
-    run->awaited.push_back(plan.graph.inputs()[i].index);
+    run->awaited.push_back(i);
   }
   add(run->done.core(), AccessMode::kWrite);
   run->released.assign(outputs, 0);
   Protocol::SetPins(op, n - plan.reads - awaited);
+  if (plan.may_have_gates && !stamp.at_push && !step.model) {
+    try {
+      MakeGates(slot, *run, options.inputs, site);
+    } catch (...) {
+      op->extra.flags = 0;  // its scope has not been made
+      DropGates(slot, *run);
+      plan.ReturnFrame(run);
+      throw;
+    }
+  }
+  if (run->gates) [[unlikely]]
+    MoveToGates(*run, op);
   if (scope) ::new (&op->scope()) ScopePtr(*scope);
   ::new (op->closure()) PlanShare{run};
 
@@ -136,14 +148,20 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   run->watch.store(watch, std::memory_order_relaxed);
   // A model measures the end of the run. Whoever waits for an output of its own does not ask.
   run->asked.store(watch & (RunState::kTimes | RunState::kOutputs) || step.model, std::memory_order_relaxed);
-  run->remaining.store(plan.remaining + 1, std::memory_order_relaxed);
+  const uint32_t gates = run->gates ? run->gates->count : 0;  // mutant: gates_that_nobody_awaits
+  run->remaining.store(plan.remaining + 1 + gates, std::memory_order_relaxed);
   run->refs.store(2, std::memory_order_relaxed);
   run->worked.store(0, std::memory_order_relaxed);
   run->waiter.store(false, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
-    core_.StartRecord(slot, std::move(draft));
+    if (run->gates) [[unlikely]] {
+      core_.StartTogether(slot, std::move(draft), run->gates->all);
+    } else {
+      core_.StartRecord(slot, std::move(draft));
+    }
   } catch (...) {  // the start was refused: nothing has begun
+    DropGates(slot, *run);
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = std::move(run->values[plan.graph.inputs()[i].index]);
     run->refs.store(1, std::memory_order_relaxed);
     run->model.reset();
@@ -160,7 +178,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   return run;
 }
 
-// Called when all Vars are granted, so that their errors are known.
+// Called when all Vars of the run's op are granted, so that their errors are known.
 void Runs::Begin(RunState& run) {
   const PlanCore& plan = *run.owner;
   if (run.model) [[unlikely]]
@@ -168,16 +186,18 @@ void Runs::Begin(RunState& run) {
   if (!core_.poisoned()) [[likely]]
     return;
   for (size_t v = 0; v < plan.vars.size(); ++v) {
+    if (run.gates && run.gates->gate[plan.access_of[v]]) continue;
     ErrorRecord* poison = CoreOf(plan.vars[v].core())->completer.poison.load(std::memory_order_relaxed);
     if (!poison) continue;
     run.errors[plan.graph.values().size() + v] = poison->Retain();
     run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
   }
-  const Access* const inputs = run.op->accesses() + plan.accesses.size() + run.released.size();
-  for (size_t i = 0; i < run.awaited.size(); ++i) {
-    ErrorRecord* poison = CoreOf(inputs[i].var)->completer.poison.load(std::memory_order_relaxed);
+  const Access* input = run.op->accesses() + run.first_own + run.released.size();
+  for (const uint32_t number : run.awaited) {
+    if (run.gates && run.gates->gate[plan.accesses.size() + number]) continue;
+    ErrorRecord* poison = CoreOf((input++)->var)->completer.poison.load(std::memory_order_relaxed);
     if (!poison) continue;
-    run.errors[run.awaited[i]] = poison->Retain();
+    run.errors[plan.graph.inputs()[number].index] = poison->Retain();
     run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
   }
 }
@@ -244,8 +264,8 @@ OpRecord* Runs::Finish(ThreadSlot& slot, RunState& run, Worker* worker) {
   if (run.model) [[unlikely]]
     ReportToModel(run);
   for (uint32_t output = 0; output < run.released.size(); ++output) ReleaseOutput(slot, run, output);
-  for (size_t i = 0; !run.forked && i < run.awaited.size(); ++i)
-    ReleaseAccess(slot, op, op->accesses()[run.owner->accesses.size() + run.released.size() + i]);
+  if (!run.forked) ReleaseInputs(slot, run);
+  EndGates(slot, run);
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) [[unlikely]] {
     const size_t n = run.owner->graph.values().size() + run.owner->vars.size();
     for (size_t i = 0; i < n; ++i)
@@ -344,9 +364,21 @@ NodeContext Runs::MakeContext(EngineCore& core, OpRecord* op, int worker, RunSta
   return {&core, op, worker, &run};
 }
 
+void Runs::ReleaseInputs(ThreadSlot& slot, RunState& run) {
+  Access* input = run.op->accesses() + run.first_own + run.released.size();
+  for (const uint32_t number : run.awaited) {
+    const auto place = static_cast<uint32_t>(run.owner->accesses.size() + number);
+    if (run.gates && run.gates->gate[place]) {
+      ReleaseGate(slot, run.gates->gate[place]);
+    } else {
+      ReleaseAccess(slot, run.op, *input++);
+    }
+  }
+}
+
 void Runs::ReleaseOutput(ThreadSlot& slot, RunState& run, uint32_t output) {
   if (run.forked || run.released.empty() || std::exchange(run.released[output], uint8_t{1})) return;
-  Access& access = run.op->accesses()[run.owner->accesses.size() + output];
+  Access& access = run.op->accesses()[run.first_own + output];
   if (run.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
     const uint32_t value = run.owner->graph.outputs()[output].index;
     core_.SetPoison(CoreOf(access.var), std::atomic_ref(run.errors[value]).load(std::memory_order_acquire));

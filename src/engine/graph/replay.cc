@@ -16,8 +16,8 @@ Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker,
       frame_{&core, op, t_frame},
       ctx_(Runs::MakeContext(core, op, worker ? worker->index : -1, run)),
       traced_(core.tracing()),
-      // A run without shares and without other placements belongs to this thread alone.
-      atomic_(plan_.concurrent || op->extra.kind != OpKindId::kRun) {
+      // A run without shares, other placements and gates belongs to this thread alone.
+      atomic_(plan_.concurrent || op->extra.kind != OpKindId::kRun || run.gates) {
   t_frame = &frame_;
 }
 
@@ -39,6 +39,24 @@ void Replay::RunTask(const PlanTask& task) {
   for (uint32_t n = task.first; n < task.end - task.async; ++n) Run(nodes[n]);
 }
 
+bool Replay::RunToGate(uint32_t number) {
+  RunGates& gates = *run_.gates;
+  const PlanTask& task = plan_.tasks[number];
+  for (uint32_t n = gates.stopped[number]; n < task.end; ++n) {
+    // Zero: it has no gates, or whoever opened the last one goes on with the task here.
+    std::atomic<uint32_t>& missing = gates.missing[n];
+    if (missing.load(std::memory_order_relaxed) != 0) {
+      gates.stopped[number] = n;
+      // No node runs here any more.
+      op_->extra.name = plan_.options.name.c_str();
+      if (missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;  // mutant: node_before_its_gates
+    }
+    if (n < task.end - task.async) Run(plan_.nodes[n]);
+  }
+  gates.stopped[number] = task.first;
+  return true;
+}
+
 // Uses locals, because bodies are opaque calls: members of this object would be stored and loaded around each call.
 uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
   const PlanNode* const nodes = plan_.nodes.data();
@@ -47,6 +65,7 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
   uint32_t* const links = run_.next;
   const uint8_t here = op_->extra.pool;
   const bool elsewhere = plan_.concurrent;  // some tasks run elsewhere
+  const bool gated = run_.gates;
   const bool others = core_.pool(here).workers().size() > 1;
   began_ = Clock::now();
 
@@ -73,10 +92,16 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
     }
     const uint32_t current = next;
     const PlanTask& task = tasks[current];
-    for (const PlanNode *n = nodes + task.first, *last = nodes + task.end - task.async; n != last; ++n) Run(*n);
-    ++ended;
+    bool stopped = false;
+    if (gated) [[unlikely]] {
+      stopped = !RunToGate(current);
+    } else {
+      for (const PlanNode *n = nodes + task.first, *last = nodes + task.end - task.async; n != last; ++n) Run(*n);
+    }
+    ended += !stopped;
     next = kNoIndex;
-    if (task.async) [[unlikely]] {
+    if (stopped) [[unlikely]] {  // nothing has become ready
+    } else if (task.async) [[unlikely]] {
       ended += LaunchLast(current);
       while (kept_ != kNoIndex) {
         const uint32_t ready = std::exchange(kept_, run_.next[kept_]);

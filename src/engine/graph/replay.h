@@ -36,6 +36,9 @@ class Replay {
   // Runs the nodes of the ticket's task, in the task's own placement.
   void RunTicket();
   void RunTask(const PlanTask& task);  // runs the task's synchronous nodes
+  // The same in a run with gates, from where the task stopped. False: it has stopped in front of a node one of whose Vars
+  // is not there, and whoever opens that gate may be running it by now.
+  bool RunToGate(uint32_t number);
   // After an asynchronous node, on any thread: settles the node's outcome (takes over the count of `error`), and finds
   // what becomes ready.
   void Settle(uint32_t node, ErrorRecord* error);

@@ -9,10 +9,6 @@
 namespace engine::detail {
 namespace {
 
-int64_t NanosOf(Clock::time_point at) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
-}
-
 // Processor time of this thread: neither waits nor preemptions count.
 int64_t ThreadNanos() {
   timespec ts;
@@ -53,12 +49,11 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
     return refuse(DeadlineError("the run's deadline passed before it started"));
   if (!(watch & RunState::kErrors)) return nullptr;
   // If several inputs have errors, the first in the caller's own order counts: values, then Vars.
-  for (uint32_t i = node.inputs; i < (&node + 1)->inputs; ++i)
-    if (ErrorRecord* e = ErrorAt(plan_.node_inputs[i])) return e->Hop(node.name, site);
-  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
-    const PlanEffect& effect = plan_.node_effects[i];
+  for (const uint32_t value : plan_.InputsOf(node))
+    if (ErrorRecord* e = ErrorAt(value)) return e->Hop(node.name, site);
+  for (const PlanEffect& effect : plan_.EffectsOf(node)) {
     if (effect.mode == AccessMode::kWrite) continue;
-    if (ErrorRecord* e = ErrorAt(plan_.graph.values().size() + effect.var)) return e->Hop(node.name, site);
+    if (ErrorRecord* e = ErrorAt(plan_.ErrorPlace(effect.var))) return e->Hop(node.name, site);
   }
   return nullptr;
 }
@@ -66,31 +61,28 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
 // Takes over the count of `error`. `late`: the node was issued to a device that has been lost since. Nodes behind it
 // may be looking at its outputs, so these stay.
 void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
-  const size_t values = plan_.graph.values().size();
   run_.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
   if (late) {
-    for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
-      SetErrorIfNone(run_.errors[plan_.node_outputs[i]], error);
-    for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-      if (plan_.node_effects[i].mode != AccessMode::kRead)
-        SetErrorIfNone(run_.errors[values + plan_.node_effects[i].var], error);
+    for (const uint32_t value : plan_.OutputsOf(node)) SetErrorIfNone(run_.errors[value], error);
+    for (const PlanEffect& effect : plan_.EffectsOf(node))
+      if (effect.mode != AccessMode::kRead) SetErrorIfNone(run_.errors[plan_.ErrorPlace(effect.var)], error);
     return KeepFirst(node, error);
   }
   if (node.flags & PlanNode::kAlways) {
-    for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-      if (plan_.node_effects[i].mode != AccessMode::kWrite)
-        if (ErrorRecord* poison = run_.errors[values + plan_.node_effects[i].var]) {
-          error->ChainTo(poison);
-          break;
-        }
+    for (const PlanEffect& effect : plan_.EffectsOf(node)) {
+      ErrorRecord* const poison =
+          effect.mode != AccessMode::kWrite ? run_.errors[plan_.ErrorPlace(effect.var)] : nullptr;
+      if (!poison) continue;
+      error->ChainTo(poison);
+      break;
+    }
   }
-  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i) {
-    SetError(run_.errors[plan_.node_outputs[i]], error);
-    run_.values[plan_.node_outputs[i]].Reset();  // what the kernel stored before it threw
+  for (const uint32_t value : plan_.OutputsOf(node)) {
+    SetError(run_.errors[value], error);
+    run_.values[value].Reset();  // what the kernel stored before it threw
   }
-  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-    if (plan_.node_effects[i].mode != AccessMode::kRead)
-      SetError(run_.errors[values + plan_.node_effects[i].var], error);
+  for (const PlanEffect& effect : plan_.EffectsOf(node))
+    if (effect.mode != AccessMode::kRead) SetError(run_.errors[plan_.ErrorPlace(effect.var)], error);
   if (error->IsRoot() && !error->cancelled) core_.NoteError(error);
   KeepFirst(node, error);
 }
@@ -113,9 +105,8 @@ void Replay::Note(const PlanNode& node, ErrorRecord* error) {
   if (error) {
     Fail(node, error);
   } else if (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors) {
-    for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i)
-      if (plan_.node_effects[i].mode == AccessMode::kWrite)
-        SetError(run_.errors[plan_.graph.values().size() + plan_.node_effects[i].var], nullptr);
+    for (const PlanEffect& effect : plan_.EffectsOf(node))
+      if (effect.mode == AccessMode::kWrite) SetError(run_.errors[plan_.ErrorPlace(effect.var)], nullptr);
   }
 }
 
@@ -128,8 +119,8 @@ void Replay::Settle(uint32_t index, ErrorRecord* error) {
 
 void Replay::ReleaseOutputs(const PlanNode& node) {
   if (run_.forked) return;
-  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i) {
-    const uint32_t output = plan_.output_of[plan_.node_outputs[i]];
+  for (const uint32_t value : plan_.OutputsOf(node)) {
+    const uint32_t output = plan_.output_of[value];
     if (output != kNoIndex) Runs(core_).ReleaseOutput(slot(), run_, output);
   }
 }
@@ -164,8 +155,7 @@ void Replay::RunWatched(uint32_t index) {
   if (timed) {
     NodeTime& time = run_.times[node.recorded];
     time = {NanosOf(begin), NanosOf(Clock::now()), worker_ ? worker_->index : -1, worked};
-    for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
-      time.bytes += run_.values[plan_.node_outputs[i]].bytes();
+    for (const uint32_t value : plan_.OutputsOf(node)) time.bytes += run_.values[value].bytes();
   }
   traced.End();
   Settle(index, error);
@@ -178,18 +168,16 @@ void Replay::DescribeNode(TracedBody& traced, const RunState& run, const PlanNod
   const PlanCore& plan = *run.owner;
   const auto of_run = [&](uint64_t number) { return run.frame_key << 32 | number; };
   traced.About(key, run.op, node.name, {node.file, node.line});
-  for (uint32_t i = node.inputs; i < (&node + 1)->inputs; ++i)
-    traced.Touch(nullptr, of_run(plan.node_inputs[i]), AccessMode::kRead);
+  for (const uint32_t value : plan.InputsOf(node)) traced.Touch(nullptr, of_run(value), AccessMode::kRead);
   auto order = std::lower_bound(plan.orders.begin(), plan.orders.end(), node.recorded,
                                 [](const Graph::Edge& e, uint32_t to) { return e.to < to; });
   for (; order != plan.orders.end() && order->to == node.recorded; ++order)
     traced.Touch(nullptr, of_run(kMarks | order->from), AccessMode::kRead);
-  for (uint32_t i = node.effects; i < (&node + 1)->effects; ++i) {
-    const VarCore* const var = CoreOf(plan.vars[plan.node_effects[i].var].core());
-    traced.Touch(var->pusher.name, reinterpret_cast<uint64_t>(var), plan.node_effects[i].mode);
+  for (const PlanEffect& effect : plan.EffectsOf(node)) {
+    const VarCore* const var = CoreOf(plan.vars[effect.var].core());
+    traced.Touch(var->pusher.name, reinterpret_cast<uint64_t>(var), effect.mode);
   }
-  for (uint32_t i = node.outputs; i < (&node + 1)->outputs; ++i)
-    traced.Touch(nullptr, of_run(plan.node_outputs[i]), AccessMode::kWrite);
+  for (const uint32_t value : plan.OutputsOf(node)) traced.Touch(nullptr, of_run(value), AccessMode::kWrite);
   if (!plan.orders.empty()) traced.Touch(nullptr, of_run(kMarks | node.recorded), AccessMode::kWrite);
 }
 
@@ -234,9 +222,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
 }
 
 void Replay::EndUses(uint32_t index, uint32_t which) {
-  const PlanNode& node = plan_.nodes[index];
-  for (uint32_t i = node.ends; i < (&node + 1)->ends; ++i) {
-    const PlanLayout::End& end = plan_.node_ends[i];
+  for (const PlanLayout::End& end : plan_.EndsOf(plan_.nodes[index])) {
     if (!(which & (end.what < PlanLayout::kVarEnd ? kValueEnds : kVarEnds))) continue;
     if (end.counter != kNoIndex && !Down(end.counter)) continue;
     if (end.what < PlanLayout::kVarEnd) {
@@ -249,10 +235,11 @@ void Replay::EndUses(uint32_t index, uint32_t which) {
 
 void Replay::ReleaseVar(uint32_t var) {
   if (run_.forked) return;
-  Access& access = run_.op->accesses()[plan_.access_of[var]];
+  const uint32_t place = plan_.access_of[var];
+  const Access& access = Runs::AccessOf(run_, place);
   if (!access.read() && (run_.watch.load(std::memory_order_relaxed) & RunState::kErrors))
-    core_.SetPoison(CoreOf(access.var), run_.errors[plan_.graph.values().size() + var]);
-  Runs(core_).ReleaseAccess(slot(), run_.op, access);
+    core_.SetPoison(CoreOf(access.var), run_.errors[plan_.ErrorPlace(var)]);
+  Runs(core_).ReleaseVar(slot(), run_, place);
 }
 
 }  // namespace engine::detail

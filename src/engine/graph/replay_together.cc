@@ -77,9 +77,15 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
       continue;
     }
     const PlanTask& task = plan_.tasks[current];
-    RunTask(task);
-    ++ended;
-    if (task.async) [[unlikely]] {
+    bool stopped = false;
+    if (run_.gates) [[unlikely]] {
+      stopped = !RunToGate(current);
+    } else {
+      RunTask(task);
+    }
+    ended += !stopped;
+    if (stopped) [[unlikely]] {  // nothing has become ready
+    } else if (task.async) [[unlikely]] {
       ended += LaunchLast(current);
     } else {
       ReleaseSuccessors(task);

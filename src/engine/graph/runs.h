@@ -39,6 +39,11 @@ class Runs {
   void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
   Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
   void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
+  // An access of the plan, in the run's op or in a gate: where it is; and its end.
+  static Access& AccessOf(const RunState& run, uint32_t place);
+  void ReleaseVar(ThreadSlot& slot, RunState& run, uint32_t place);
+  static Access* AccessInGate(OpRecord* op, const VarCore* var);
+  void OpenGate(Pass& pass, OpRecord* gate);
   void ReleaseOutput(ThreadSlot& slot, RunState& run, uint32_t output);  // its own Var; does nothing the second time
   static NodeContext MakeContext(EngineCore& core, OpRecord* op, int worker, RunState& run);
   // ParallelFor in a node of the plan, over the threads of the run's team. False: the node has no number of threads of its
@@ -49,6 +54,14 @@ class Runs {
 
  private:
   void Begin(RunState& run);
+  // --- gates.cc
+  void MakeGates(ThreadSlot& slot, RunState& run, std::span<const Var> inputs, Site site);
+  static void MoveToGates(RunState& run, OpRecord* op);
+  void DropGates(ThreadSlot& slot, RunState& run);
+  void ReleaseGate(ThreadSlot& slot, OpRecord* gate);
+  void EndGates(ThreadSlot& slot, RunState& run);
+  void ReleaseInputs(ThreadSlot& slot, RunState& run);
+  // ---
   bool Together(const RunState& run) const;  // whether a team runs it
   uint32_t AwaitReady(RunState& run, const Worker* worker);
   bool Join(RunState& run);                                           // false: the team is as large as it may be

@@ -75,6 +75,79 @@ struct Dependency : DependencyTypes<Env> {
     return Result::kPending;
   }
 
+  // Registers `op` and others in one step, so that they have one place in the order, as one op with all their accesses
+  // would. `access` lists the accesses of all of them, as one op's would have to be: sorted, each Var once; their `op`
+  // is set. The others are those that it names besides `op`; nobody holds them. All that is said of Register holds for
+  // each of them. The result is `op`'s; Env::OnReady gets the others that are ready at once. If a Var is deleted, none
+  // is registered.
+  static Result RegisterTogether(Ctx& ctx, Op* op, Access* const* access, uint32_t n, Access** refused) {
+    for (uint32_t i = 0; i < n; ++i) access[i]->op->wait.store(access[i]->op->n_access, std::memory_order_relaxed);
+    Seen on_stack[kOnStack];
+    Seen* const seen = n <= kOnStack ? on_stack : static_cast<Seen*>(Env::Scratch(ctx));
+    uint32_t granted = 0;
+    // Nobody grants an op for the last time before all its accesses are linked, so `a.op` is there until then.
+    const auto link = [&](uint32_t i) {
+      Access& a = *access[i];
+      Op* const of = a.op;
+      if (!Link(ctx, a, seen[i])) return;
+      if (of == op) {
+        ++granted;
+      } else {
+        Grant(ctx, of);
+      }
+    };
+    if constexpr (Env::kMutant == Mutant::kTogetherOneByOne) {
+      for (uint32_t i = 0; i < n; ++i) {
+        Lock(access[i]->var, &seen[i].old);
+        Enter(ctx, *access[i], access[i]->op, seen[i]);
+        Unlock(access[i]->var, seen[i].now);
+        link(i);
+      }
+      return granted && GrantMany(op, granted) ? Result::kReady : Result::kPending;
+    }
+    // The steps of RegisterAll. The place of all of them in the order is the moment when all tails are locked.
+    for (uint32_t i = 0; i < n; ++i) {
+      Access& a = *access[i];
+      Lock(a.var, &seen[i].old);
+      if (a.var->deleted.load(std::memory_order_relaxed)) [[unlikely]] {
+        *refused = &a;
+        for (uint32_t k = i + 1; k-- > 0;) Unlock(access[k]->var, seen[k].old);
+        return Result::kDeletedVar;
+      }
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+      Enter(ctx, *access[i], access[i]->op, seen[i]);
+      Unlock(access[i]->var, seen[i].now);
+    }
+    for (uint32_t i = 0; i < n; ++i) link(i);
+    return granted && GrantMany(op, granted) ? Result::kReady : Result::kPending;
+  }
+
+  // A look at a Var before a registration: would an access be granted at once? LooksFree may say no although it would;
+  // IsFree locks the tail and knows, until others push or complete.
+  static bool LooksFree(const Var* var, AccessMode mode) {
+    // relaxed: only a hint; the registration sees for sure.
+    const uintptr_t tail = var->tail.load(std::memory_order_relaxed);
+    return tail == 0 || ((tail & kOpen) && mode == AccessMode::kRead);
+  }
+  static bool IsFree(Var* var, AccessMode mode) {
+    if (LooksFree(var, mode)) return true;
+    uintptr_t old = 0;
+    Lock(var, &old);
+    bool free = old == 0;
+    // acquire: as wherever a finished write or group is seen; nothing is concluded from what they published.
+    if (old & kGroup) {
+      Group* const g = GroupOf(old);
+      free = mode == AccessMode::kRead
+                 ? g->waiters.load(std::memory_order_acquire) == kGranted
+                 : g->count.load(std::memory_order_acquire) == -static_cast<int64_t>(var->entered);
+    } else if (old) {
+      free = AccessOf(old)->link.load(std::memory_order_acquire) == kDone;
+    }
+    Unlock(var, old);
+    return free;
+  }
+
   // The op has run (or failed, or was skipped) and the poison of its Vars is set: releases its accesses and its block.
   // Env::OnReady gets the ops that become ready.
   ENGINE_INLINE static void Complete(Ctx& ctx, Op* op) {

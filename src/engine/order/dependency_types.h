@@ -24,6 +24,7 @@ enum class Mutant {
   kOrderSwapOnOneVar,     // publishes the last Var before it locks the others
   kForgottenHolder,       // a reader that joins a group does not learn who holds the write before it
   kSettledLate,           // CompleteOne sets `settled` after it has granted the next write
+  kTogetherOneByOne,      // registers ops that belong together one after the other
 };
 
 template <class Env>
@@ -87,8 +88,9 @@ struct DependencyTypes {
 
   struct alignas(64) Op {
     Atomic<uint32_t> wait;  // grants still missing
-    Atomic<uint32_t> pins;  // who may still look at the block: one for each write (its completer, or a pusher that saw
-                            // it unfinished), or one if the op writes nothing; and Env::ExtraPins
+    // Who may still look at the block: one for each write (its completer, or a pusher that saw it unfinished), or one
+    // if the op writes nothing; and Env::ExtraPins.
+    Atomic<uint32_t> pins;
     [[no_unique_address]] typename Env::OpExtra extra;
     uint16_t n_access;
     bool keeps_version;  // its Update accesses make no version (waits to write, error clearing)

@@ -9,7 +9,6 @@
 #include <utility>
 
 namespace engine::detail {
-namespace {
 
 std::string Demangled(const char* type) {
   int status = 0;
@@ -18,8 +17,6 @@ std::string Demangled(const char* type) {
   std::free(name);
   return text;
 }
-
-}  // namespace
 
 std::string TextOf(const std::exception& error) {
   const char* const text = error.what();

@@ -20,6 +20,7 @@
 namespace engine::detail {
 
 // For messages: "file:line"; "op 'load'" or "an unnamed op"; "op 'load' pushed at file:line".
+std::string Demangled(const char* type);  // std::type_info::name(), as it is written in a program
 inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 inline std::string OpText(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
 inline std::string OpAt(const char* op, Site site) { return OpText(op) + " pushed at " + At(site); }

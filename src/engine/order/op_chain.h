@@ -42,8 +42,8 @@ struct alignas(64) OpChain {
   // While open: the members, linked by extra.next. After the release: the members that have not started; only the
   // thread that runs the chain uses them.
   OpRecord* last = nullptr;
-  alignas(64) OpRecord* first = nullptr;  // on a cache line of the thread that runs the chain, while others look at
-                                          // `open`
+  // On a cache line of the thread that runs the chain, while others look at `open`.
+  alignas(64) OpRecord* first = nullptr;
   // What a look at the members found after the first was blocked. Used by the thread that runs the chain.
   enum : uint8_t { kNotLookedAt, kEachBehindTheOneBefore, kLookedAt } order = kNotLookedAt;
 };

@@ -53,6 +53,8 @@ struct OpKind {
   // Whether this access of an op on the host is ordered on the device: then device work on its Var need not have
   // retired when the op starts.
   bool (*ordered_there)(OpRecord*, uint32_t access) = nullptr;
+  // The op's access of a Var that lies in another op's block; null: there is none.
+  Access* (*access_elsewhere)(OpRecord*, const VarCore*) = nullptr;
   // Returns a flag that is set once somebody waits for what comes behind the op; null: somebody always does.
   const std::atomic<bool>* (*asked_for)(OpRecord*) = nullptr;
 };
@@ -68,8 +70,9 @@ enum class OpKindId : uint8_t {
   kNode,     // a node of a run, on a device; its Vars are its run's
   kSettle,   // behind nodes on a device: settles them on the host
   kSegment,  // all nodes of a task on a device, which is a graph there
+  kGate,     // one Var of a run that was not free when the run started (graph/gates.h)
 };
-inline constinit OpKind g_op_kinds[10]{};
+inline constinit OpKind g_op_kinds[11]{};
 
 inline const OpKind& KindOf(const OpRecord* op) { return g_op_kinds[static_cast<uint8_t>(op->extra.kind)]; }
 

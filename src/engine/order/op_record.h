@@ -44,7 +44,7 @@ enum OpFlags : uint32_t {
   kOwnWay = 1 << 4,       // run by its kind; it has no body
   kDeferred = 1 << 5,     // its body has asked for a Completion: it ends when that is called
   kOnePinMore = 1 << 7,   // has one more pin: a waiting thread's, or that of a run until all its parts have ended
-  kInChain = 1 << 9,      // held by a chain, now or earlier; has a OpChain* in its extras
+  kInChain = 1 << 9,      // held by a chain, now or earlier; has an OpChain* in its extras
   kForgotten = 1 << 10,   // this process is a fork's child that goes on inside its body: it must not touch its Vars
   kDeviceOp = 1 << 11,    // issued to a device; its block stays until the op has retired
   kCapturable = 1 << 12,  // on a device, with a GraphKey in its extras

@@ -68,9 +68,9 @@ class PoolHost {
   SpinPlaces spin_places_;
 };
 
-// Whether a worker that is woken must not share the waker's processor, because the waker has work to do meanwhile. kIfOften:
-// it may be about to wait, as a thread that pushes; then the worker is there soonest where the waker is, as another processor
-// may sleep deeply. But if such wakes follow each other closely, the two run beside each other better.
+// Whether a woken worker is to run on another processor than its waker, because the waker has work to do meanwhile. kIfOften:
+// the waker may itself be about to wait, as a thread that pushes often is. Then the worker starts soonest on the waker's
+// processor, because another one may be in a deep sleep. But if such wakes follow each other closely, another one is better.
 enum class Beside : uint8_t { kNo, kIfOften, kYes };
 
 class Pool {
@@ -163,9 +163,9 @@ class Pool {
   std::vector<std::unique_ptr<Worker>> workers_;
 
   alignas(64) std::atomic<QueueList*> queues_{nullptr};
-  std::atomic<uint32_t> levels_used_{0};  // bits are only ever set; relaxed: publishes nothing, and a bit is set before
-                                          // its op is published
-  std::atomic<bool> aside_{false};        // the pool's own list (see Put) has ops
+  // Bits are only ever set; relaxed: publishes nothing, and a bit is set before its op is published.
+  std::atomic<uint32_t> levels_used_{0};
+  std::atomic<bool> aside_{false};  // the pool's own list (see Put) has ops
   std::atomic<bool> stopping_{false};
   // Partners: Notify's relaxed loads behind LightFence. sleepers_ changes under mu_, searchers_ anywhere; if a change
   // promises another look, HeavyFence follows it.

@@ -9,7 +9,9 @@ exit status 1; so does a process of ours that does not end cleanly where MXNet's
 MXNet's engine, by itself: one that fails there too, now and then, is told as unsteady and does not count.
 
 Outcomes are kept in FOLDER: a run that was cut goes on where it was. Those of our engine count for the binary that they were
-made with; --fresh forgets them all. FOLDER/table.txt has the outcome of each test in each run.
+made with; --fresh forgets them all. FOLDER/table.txt has the outcome of each test in each run. Each run of a file is recorded
+in record.jsonl, and their sum in docs/mxnet.md (record.py). All files: the small ones first, so that a run that is cut has
+most of them.
 """
 
 import argparse
@@ -20,11 +22,14 @@ import re
 import shutil
 import signal
 import sys
+import time
 
 import pieces
+import record
 
 HERE = pathlib.Path(__file__).resolve().parent
 AGAIN = 3  # times that a test which differs is asked on MXNet's engine
+COMMIT = record.commit()  # at the start: the runs take hours
 
 
 def known() -> dict[str, str]:
@@ -71,9 +76,12 @@ class File:
         )
 
     def compare(self, number: int) -> None:
+        begin = time.monotonic()
         ours = self.run("ours", number)
+        seconds = time.monotonic() - begin
         self.ours.append(ours)
-        for test in sorted(self.theirs.passed - ours.passed - self.unsteady - self.lost.keys() - self.on_purpose.keys()):
+        missing = self.theirs.passed - ours.passed
+        for test in sorted(missing - self.unsteady - self.lost.keys() - self.on_purpose.keys()):
             reasons = [reason for pattern, reason in known().items() if fnmatch.fnmatch(test, pattern)]
             if reasons:
                 self.on_purpose[test] = reasons[0]
@@ -83,8 +91,18 @@ class File:
                 self.unsteady.add(test)
         unclean = self.theirs.clean and not ours.clean
         self.unclean += unclean
+        if ours.ran:
+            self.record(ours, sorted(missing & self.lost.keys()), not unclean, seconds)
         print(f"{self.path.stem:34} MXNet's engine {len(self.theirs.passed):4} of {len(self.theirs.outcomes):4}   ours, run {number}: "
               f"{len(ours.passed):4} of {len(ours.outcomes):4}{f'   NOT CLEAN: {ours.ended}' if unclean else ''}", flush=True)  # fmt: skip
+
+    def record(self, ours: pieces.Results, lost: list[str], clean: bool, seconds: float) -> None:
+        outcomes = [what["outcome"] for what in ours.outcomes.values()]
+        record.add(commit=COMMIT, binary=self.mark, date=time.strftime("%Y-%m-%d", time.gmtime()), omp=self.arguments.omp,
+                   file=self.path.stem.removeprefix("test_"), tests=len(outcomes), theirs_passed=len(self.theirs.passed),
+                   passed=outcomes.count("passed"), skipped=outcomes.count("skipped"),
+                   failed=len(outcomes) - outcomes.count("passed") - outcomes.count("skipped"), lost=lost, clean=clean,
+                   seconds=round(seconds))  # fmt: skip
 
     def tell(self) -> None:
         for test, text in self.lost.items():
@@ -117,19 +135,23 @@ def main() -> int:
     if arguments.fresh:
         shutil.rmtree(results, ignore_errors=True)
     folder = arguments.tests.absolute() / "unittest"
-    paths = [folder / f"test_{name}.py" for name in arguments.files] or sorted(folder.glob("test_*.py"))
+    every = sorted(folder.glob("test_*.py"), key=lambda path: path.stat().st_size)
+    paths = [folder / f"test_{name}.py" for name in arguments.files] or every
     for path in paths:
         if not path.exists():
             parser.error(f"MXNet has no {path.name}")
     mark = stamp() if arguments.runs else ""
+    names = [path.stem.removeprefix("test_") for path in every]
     files: dict[pathlib.Path, File] = {}
     for path in paths:  # MXNet's engine and the first run on ours, one file after the other
         files[path] = File(path, results, mark, arguments)
         if arguments.runs:
             files[path].compare(1)
+            record.tell(names)
     for number in range(2, arguments.runs + 1):
         for path in paths:
             files[path].compare(number)
+            record.tell(names)
     for file in files.values():
         file.tell()
     (results / "table.txt").write_text("\n".join(row for file in files.values() for row in file.rows()) + "\n")

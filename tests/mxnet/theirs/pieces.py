@@ -23,6 +23,7 @@ class Results:
         self.outcomes: dict[str, dict] = {}
         self.ended: list[int | str] = []
         self.all = False
+        self.ran = False  # not all of it was known before
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         for line in lines:
             if "ended" in line:
@@ -108,6 +109,7 @@ def run(engine: str, file: pathlib.Path, path: pathlib.Path, arguments) -> Resul
     """The outcomes of all tests of `file`; those that `path` has already are not run again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     results = Results(path)
+    ran = not results.all
     while not results.all:
         before = len(results.outcomes)
         code, said = process(engine, str(file), path, arguments)
@@ -119,6 +121,7 @@ def run(engine: str, file: pathlib.Path, path: pathlib.Path, arguments) -> Resul
             append(path, test="(collection)", outcome="failed", text=said)
             append(path, all=True)
             results = Results(path)
+    results.ran = ran
     return results
 
 

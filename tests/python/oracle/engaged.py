@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import threading
+from typing import Any, Iterator
 
 import numpy as np
 
 import engine
+from engine.comm import Collective, Communicator
 
 from . import plain
 from .programs import Program, Recorded, Step
 
-OPS = {name: engine.op(fn) for name, fn in plain.FUNCTIONS.items()}
+HERE = {"host": None, "io": "io", "disk": "disk", "gpu 0": engine.gpu(0), "gpu 1": engine.gpu(1)}
+OPS = {(name, at): engine.op(fn, place=place) for name, fn in plain.FUNCTIONS.items() for at, place in HERE.items()}
 TWO = engine.op(plain.two, outputs=2)
 VIEW = engine.op(plain.turned, alias="order")
 
 
-@engine.op(updates="w")
-def update(w, x, number):
+def _changed(w, x, number):
     plain.update(w, x.copy() if x is w else x, number)
 
 
-def _recorded(function: Recorded, values: list[engine.Value], on: engine.Engine) -> Any:
+UPDATE = {at: engine.op(_changed, updates="w", place=place) for at, place in HERE.items()}
+
+
+FILL = engine.op(lambda array, data: array.from_host(data), updates="array")
+EQUAL = engine.op(lambda first, second: first.to_host() if (first.to_host() == second.to_host()).all() else None)
+
+
+class Ground:
+    """Where programs run: an engine, and two communicators if it has devices. A child of a fork has no devices."""
+
+    def __init__(self, on: engine.Engine, comms: list[Communicator]) -> None:
+        self.on, self.comms, self.turn = on, comms, threading.Lock()
+
+    def place(self, step: Step) -> str:
+        return step.place if self.comms else "host"
+
+
+@contextlib.contextmanager
+def ground(workers: int, devices: bool = True) -> Iterator[Ground]:
+    options: dict[str, Any] = {"devices": ["software"] * 2, "pools": {"disk": 1}} if devices else {}
+    with engine.Engine(workers=workers, on_unobserved=lambda error: None, **options) as on:
+        yield Ground(on, engine.comm.communicators(range(2), name="oracle", engine=on) if devices else [])
+
+
+def _recorded(function: Recorded, values: list[engine.Value], at: Ground) -> Any:
     states = [values[state] for state in function.states]
 
     def body(*given: Any) -> list[Any]:
@@ -29,33 +56,33 @@ def _recorded(function: Recorded, values: list[engine.Value], on: engine.Engine)
         for step in function.steps:
             first, second = (local[number] for number in step.args)
             if step.do == "update":
-                update(first, second, step.number)
+                UPDATE[at.place(step)](first, second, step.number)
             else:
-                local.append(OPS[step.do](first, second, step.number))
+                local.append(OPS[step.do, at.place(step)](first, second, step.number))
         return [local[number] for number in function.returned]
 
     hybrid = engine.hybridize(body)
-    hybrid._engine = on  # else it follows from the arguments that are Values, of which there may be none
+    hybrid._engine = at.on  # else it follows from the arguments that are Values, of which there may be none
     return hybrid
 
 
-def run(program: Program, on: engine.Engine) -> list[engine.Value]:
-    with on.policy_block(program.policy), engine.bulk(program.bulk, on):
-        values = [engine.value(np.array(data), engine=on) for data in program.start]
-        functions = [_recorded(function, values, on) for function in program.functions]
+def run(program: Program, at: Ground) -> list[engine.Value]:
+    with at.on.policy_block(program.policy), engine.bulk(program.bulk, at.on):
+        values = [engine.value(np.array(data), engine=at.on) for data in program.start]
+        functions = [_recorded(function, values, at) for function in program.functions]
         for step in program.steps:
-            _step(step, values, functions)
+            _step(step, values, functions, at)
         return values
 
 
-def _step(step: Step, values: list[engine.Value], functions: list[Any]) -> None:
+def _step(step: Step, values: list[engine.Value], functions: list[Any], at: Ground) -> None:
     if step.do.startswith("call"):
         given: list[Any] = [values[a] for a in step.args[1:]]
         if step.do == "call":
             given = [np.arange(4) + a for a in step.args[1:]]
         values += functions[step.args[0]](*given)
     elif step.do == "update":
-        update(values[step.args[0]], values[step.args[1]], step.number)
+        UPDATE[at.place(step)](values[step.args[0]], values[step.args[1]], step.number)
     elif step.do == "overwrite":
         values[step.args[0]].overwrite(np.full(4, step.number))
     elif step.do == "clear":
@@ -66,13 +93,48 @@ def _step(step: Step, values: list[engine.Value], functions: list[Any]) -> None:
         values.append(VIEW(values[step.args[0]]))
     elif step.do == "two":
         values += TWO(values[step.args[0]], values[step.args[1]])
+    elif step.do == "stage":
+        values.append(engine.value(_staged(values[step.args[0]], *step.args[1:], step.number, at), engine=at.on))
+    elif step.do == "reduce":
+        values.append(_reduced(values[step.args[0]], values[step.args[1]], at))
     else:
-        values.append(OPS[step.do](values[step.args[0]], values[step.args[1]], step.number))
+        values.append(OPS[step.do, at.place(step)](values[step.args[0]], values[step.args[1]], step.number))
 
 
-def differs(program: Program, on: engine.Engine) -> str | None:
+def _staged(x: engine.Value, threads: int, capacity: int, number: int, at: Ground) -> np.ndarray:
+    """Items that a stage's threads have ops make of ``x``; taken before ``x`` may change."""
+
+    def made(item: int) -> np.ndarray:
+        return OPS["maybe", "host"](x, np.arange(4) + item, number + item).get()
+
+    total = np.zeros(4, int)
+    stage = engine.data.staged(made, {"item": iter(range(plain.STAGED))}, num_threads=threads, capacity=capacity, engine=at.on)
+    try:
+        for item in stage:
+            total = total + item
+    except plain.Failed:
+        return total + 1000
+    return total
+
+
+def _reduced(x: engine.Value, y: engine.Value, at: Ground) -> engine.Value:
+    """Their sum, by two ranks; a rank whose array has failed would fail the communicator."""
+    if x.exception() is not None or y.exception() is not None:
+        return engine.value(np.zeros(4, int), engine=at.on)
+    if not at.comms:
+        return OPS["add", "host"](x, y, 0)
+    sent = [engine.value(engine.DeviceArray(np.zeros(4, int), rank, at.on), engine=at.on) for rank in range(2)]
+    for array, v in zip(sent, (x, y)):
+        FILL(array, v)
+    with at.turn:  # all ranks' collectives come in one order
+        for comm, array in zip(at.comms, sent):
+            comm.push(Collective.all_reduce(array))
+    return EQUAL(*sent)
+
+
+def differs(program: Program, at: Ground) -> str | None:
     """What the engine did otherwise than plain Python; None: nothing."""
-    return compared(plain.run(program), run(program, on))
+    return compared(plain.run(program), run(program, at))
 
 
 def compared(wanted: list[plain.Cell], given: list[engine.Value]) -> str | None:

@@ -105,6 +105,20 @@ def _call(function: Recorded, given: list[Cell], values: list[Cell]) -> list[Cel
     return [local[number] for number in function.returned]
 
 
+STAGED = 5  # items that a stage makes
+
+
+def _staged(x: Cell, number: int) -> Cell:
+    """The sum of the items before the first that fails, which counts as a thousand."""
+    total = np.zeros(4, int)
+    for item in range(STAGED):
+        made = _made("maybe", x, Cell(np.arange(4) + item), number + item)
+        if made.failed:
+            return Cell(total + 1000)
+        total = total + made.data
+    return Cell(total)
+
+
 def run(program: Program) -> list[Cell]:
     values = [Cell(np.array(data)) for data in program.start]
     for step in program.steps:
@@ -132,5 +146,10 @@ def _step(program: Program, step: Step, values: list[Cell]) -> None:
         x, y = (values[a] for a in step.args)
         bad = x.blocked() or y.blocked()
         values += [Cell(None, True) if bad else Cell(np.array(part)) for part in (two(x.data, y.data) if not bad else (0, 0))]
+    elif step.do == "stage":
+        values.append(_staged(values[step.args[0]], step.number))
+    elif step.do == "reduce":
+        x, y = (values[a] for a in step.args)
+        values.append(Cell(np.zeros(4, int) if x.blocked() or y.blocked() else x.data + y.data))
     elif step.do != "look":
         values.append(_made(step.do, values[step.args[0]], values[step.args[1]], step.number))

@@ -6,6 +6,7 @@ import random
 from typing import NamedTuple
 
 OPS = ("add", "mul", "maybe", "whole", "back", "same", "nested")  # of one or two arrays; see plain.FUNCTIONS
+PLACES = ("host", "host", "host", "io", "disk", "gpu 0", "gpu 1")  # of ops, where the engine has devices and a pool
 POLICIES = ("threaded", "threaded", "inline", "naive", "cost_model")
 
 
@@ -15,6 +16,7 @@ class Step(NamedTuple):
     do: str
     args: tuple[int, ...]
     number: int = 0
+    place: str = "host"
 
 
 class Recorded(NamedTuple):
@@ -42,10 +44,10 @@ def _function(rng: random.Random, values: int) -> Recorded:
     for _ in range(rng.randint(1, 6)):
         if (made or states) and rng.random() < 0.25:
             target = rng.choice([*made, *range(arguments, arguments + len(states))])
-            steps.append(Step("update", (target, rng.randrange(locals_)), rng.randint(1, 3)))
+            steps.append(Step("update", (target, rng.randrange(locals_)), rng.randint(1, 3), rng.choice(PLACES)))
             continue
         do = rng.choice(OPS)
-        steps.append(Step(do, (rng.randrange(locals_), rng.randrange(locals_)), rng.randint(1, 5)))
+        steps.append(Step(do, (rng.randrange(locals_), rng.randrange(locals_)), rng.randint(1, 5), rng.choice(PLACES)))
         made.append(locals_)
         locals_ += 1
     if not made:
@@ -77,7 +79,7 @@ def make(seed: int) -> Program:
             steps.append(Step("call" if rng.random() < 0.6 or shared.intersection(args) else "call with values", (which, *args)))
             count += len(functions[which].returned)
         elif pick < 0.45:
-            steps.append(Step("update", (a, b), rng.randint(1, 3)))
+            steps.append(Step("update", (a, b), rng.randint(1, 3), rng.choice(PLACES)))
         elif pick < 0.5 and a not in shared:
             steps.append(Step("overwrite", (a,), rng.randint(0, 9)))
         elif pick < 0.54:
@@ -87,7 +89,13 @@ def make(seed: int) -> Program:
         elif pick < 0.68:
             steps.append(Step("two", (a, b)))
             count += 2
+        elif pick < 0.7:
+            steps.append(Step("stage", (a, rng.randint(1, 3), rng.randint(1, 3)), rng.randint(1, 5)))
+            count += 1
+        elif pick < 0.71 and a not in shared and b not in shared:
+            steps.append(Step("reduce", (a, b)))
+            count += 1
         else:
-            steps.append(Step(rng.choice(OPS), (a, b), rng.randint(1, 5)))
+            steps.append(Step(rng.choice(OPS), (a, b), rng.randint(1, 5), rng.choice(PLACES)))
             count += 1
     return Program(seed, rng.choice(POLICIES), rng.choice((0, 0, 4)), start, functions, tuple(steps))

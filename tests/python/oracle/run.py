@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import os
 import pathlib
@@ -37,25 +38,30 @@ class Count:
             return self.next - 1
 
 
-def work(count: Count, on: engine.Engine) -> None:
+def work(count: Count, at: engaged.Ground) -> None:
     while (seed := count.seed()) is not None:
         try:
-            wrong = engaged.differs(programs.make(seed), on)
+            wrong = engaged.differs(programs.make(seed), at)
         except BaseException as error:  # noqa: B902
             wrong = f"it raised {error!r}"
         if wrong:
             count.wrong.append((seed, wrong))
 
 
+def watch(seconds: float) -> None:
+    """What has not ended by then hangs: the process shows where, and ends."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+
 def run(count: Count, threads: int, workers: int) -> None:
-    with engine.Engine(workers=workers, on_unobserved=lambda error: None) as on:
-        clients = [threading.Thread(target=work, args=(count, on)) for _ in range(threads)]
+    with engaged.ground(workers) as at:
+        clients = [threading.Thread(target=work, args=(count, at)) for _ in range(threads)]
         for client in clients:
             client.start()
         for client in clients:
             client.join()
         try:
-            on.wait_all()
+            at.on.wait_all()
         except Exception:
             pass
 
@@ -63,9 +69,10 @@ def run(count: Count, threads: int, workers: int) -> None:
 def leaks() -> int:
     """How many Values are alive after some programs that failed and some that did not."""
     alive: list[weakref.ref[engine.Value]] = []
-    with engine.Engine(workers=2, on_unobserved=lambda error: None) as on:
+    with engaged.ground(2) as at:
+        on = at.on
         for seed in range(200):
-            alive += [weakref.ref(value) for value in engaged.run(programs.make(seed), on)]
+            alive += [weakref.ref(value) for value in engaged.run(programs.make(seed), at)]
         while True:
             try:
                 on.wait_all()
@@ -81,28 +88,34 @@ def leaks() -> int:
 
 def interrupts(count: int, first: int) -> list[str]:
     """Programs that Ctrl-C ends at random moments, each with one behind it that must mean the same as ever."""
-    rng, wrong = random.Random(first), []
+    rng, wrong, armed = random.Random(first), [], [False]
 
     def interrupt(*_: object) -> None:
+        if not armed[0]:  # Python may call a handler long after the signal came, and the timer was set to zero
+            return
+        if at.turn.locked():  # one rank without the other would leave the communicators out of step for ever
+            signal.setitimer(signal.ITIMER_REAL, 1e-4)
+            return
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with engine.Engine(workers=2, on_unobserved=lambda error: None) as on:
+        with engaged.ground(2) as at:
+            on = at.on
             for seed in range(first, first + count):
                 kept: list[engine.Value] = []
+                armed[0] = True
                 try:
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
-                    kept = engaged.run(programs.make(seed), on)
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    kept = engaged.run(programs.make(seed), at)
+                    armed[0] = False
                 except KeyboardInterrupt:
-                    pass
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    armed[0] = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
                 state = (engine._core.is_recording(), on.set_bulk_size(0), on.policy[0])
                 if state != (False, 0, "threaded"):
                     wrong.append(f"after program {seed} was interrupted: recording, bulk size, policy are {state}")
-                if said := engaged.differs(programs.make(seed + 1), on):
+                if said := engaged.differs(programs.make(seed + 1), at):
                     wrong.append(f"program {seed + 1} after {seed} was interrupted: {said}")
                 del kept
     finally:
@@ -113,14 +126,14 @@ def interrupts(count: int, first: int) -> list[str]:
 def forks(count: int, first: int) -> list[str]:
     """Programs beside which the process forks: the child runs another one, and the parent goes on."""
     wrong = []
-    with engine.Engine(workers=2, on_unobserved=lambda error: None) as on:
+    with engaged.ground(2, devices=False) as at:
         for seed in range(first, first + count):
             program = programs.make(seed)
-            wanted, values = plain.run(program), engaged.run(program, on)
+            wanted, values = plain.run(program), engaged.run(program, at)
             child = os.fork()
             if child == 0:
                 signal.alarm(60)
-                os._exit(engaged.differs(programs.make(seed + 1), on) is not None)
+                os._exit(engaged.differs(programs.make(seed + 1), at) is not None)
             if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
                 wrong.append(f"program {seed + 1} in a child beside program {seed}: exit code {code}")
             if said := engaged.compared(wanted, values):
@@ -138,8 +151,8 @@ def main() -> int:
     if args.seed is not None:
         program = programs.make(args.seed)
         print(*program, sep="\n")
-        with engine.Engine(workers=2, on_unobserved=lambda error: None) as on:
-            wrong = engaged.differs(program, on)
+        with engaged.ground(2) as at:
+            wrong = engaged.differs(program, at)
         print(wrong or "the same")
         return wrong is not None
     first = random.SystemRandom().getrandbits(40)
@@ -150,9 +163,11 @@ def main() -> int:
     for number, each in enumerate(workers):
         count.most = None if args.programs is None else args.programs * (number + 1) // len(workers)
         count.until = None if share is None else begin + share * (number + 1)
+        watch(600 + (share or 0.1 * (args.programs or 0)))  # a busy machine may need 0.1 s for a program
         run(count, args.threads, each)
     for seed, wrong in count.wrong:
         print(f"program {seed}: {wrong}; repeat it with --seed {seed}")
+    watch(600 + 0.01 * (args.programs or 0))  # for all that follows
     kept = leaks()
     if kept:
         print(f"{kept} values stayed alive")

@@ -8,11 +8,12 @@ import pytest
 from small_files import PATIENCE, one_thread  # noqa: F401 - a fixture; skips the file where PyTorch is missing
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import engine
 import engine.torch
-from engine.torch import moving
+from engine.torch import ahead, moving
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
 WAYS = [{}, AT_ONCE, {"profile_steps": 2, "guard_steps": 2}, {**AT_ONCE, "num_threads": 2, "capacity": 4},
@@ -394,3 +395,46 @@ def test_the_guard_decides_and_says_what_it_measured():
     assert seen == [step(batch) for batch in items() * 20]
     report = steps.report
     assert report["decided"]
+
+
+def test_a_stage_that_was_dropped_makes_the_calls_of_the_plain_step_and_no_others(monkeypatch):
+    """Whatever a model's step costs, it costs the same once the guard has dropped the stage."""
+    here, read_by, seen, runs = threading.get_ident(), [], [], []
+    busy = torch.ones(200, 200)
+
+    class SlowElsewhere:  # reading ahead takes many times as long as the step, so the guard drops the stage
+        def __iter__(self):
+            for item in items() * 40:
+                read_by.append(threading.get_ident())
+                for _ in range(0 if read_by[-1] == here else 50):
+                    busy @ busy
+                yield item
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    run = ahead.Program.run
+    monkeypatch.setattr(ahead.Program, "run", lambda *args: (runs.append(args), run(*args))[1])
+    model, kinds = Model(), []
+
+    def step(batch):
+        kinds.append(type(batch["x"]))
+        return simple(model, batch)
+
+    steps = engine.torch.smart_stage(step, SlowElsewhere(), profile_steps=4, guard_steps=4)
+    for _ in range(100):
+        next(steps)
+    assert steps.report["decided"] and not steps.report["on"] and any(thread != here for thread in read_by) and runs
+    counts = len(read_by), len(kinds)
+    runs.clear()
+    with Calls():
+        for _ in range(20):
+            next(steps)
+    dropped, seen, given = seen, [], items()[:20]
+    with Calls():
+        for batch in given:
+            simple(model, batch)
+    assert dropped == seen and not runs
+    assert set(kinds[counts[1] :]) == {torch.Tensor} and set(read_by[counts[0] :]) == {here}

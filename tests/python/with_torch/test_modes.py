@@ -64,6 +64,20 @@ def test_noise_that_is_larger_than_the_gain_delays_the_choice_and_does_not_turn_
         assert choice.holds == WORKERS, seed
 
 
+def test_a_mode_that_is_barely_better_does_not_use_up_the_comparisons_of_one_that_is_much_better():
+    for seed in range(100):
+        draw = random.Random(seed)
+        means = {IN_TURN: 4.46, EAGER: 5.8, CALLER: 4.41, WORKERS: 3.0}
+        costs = {m: lambda _, c=c: c * (1 + abs(draw.gauss(0, 0.02))) for m, c in means.items()}
+        choice, warm = Choice(list(costs), warm=WORKERS), 0
+        while choice.decided is None:
+            warm += choice.preparing
+            if warm == 60:
+                choice.prepared()
+            play(costs, 1, choice=choice)
+        assert choice.decided == WORKERS, seed
+
+
 def test_a_mode_that_becomes_better_later_takes_over_and_the_first_one_comes_back():
     turns = {IN_TURN: 1.0, EAGER: 3.0, WORKERS: lambda i: 0.7 if 5_000 < i < 15_000 else 1.5}
     choice, modes = play(turns, 25_000)
@@ -122,7 +136,7 @@ def test_a_compiled_step_and_a_model_leave_a_mode_that_has_become_slower(monkeyp
     for module in ("step", "measured"):
         monkeypatch.setattr(sys.modules[f"engine.torch.{module}"], "clock", lambda: now)
     run, eager = Program.run, engine.torch.CompiledStep._eager
-    monkeypatch.setattr(Program, "run", lambda self, inputs, mode: (took(mode), run(self, inputs, mode))[1])
+    monkeypatch.setattr(Program, "run", lambda self, inputs, mode, *more: (took(mode), run(self, inputs, mode, *more))[1])
     monkeypatch.setattr(engine.torch.CompiledStep, "_eager", lambda *args: (took(EAGER), eager(*args))[1])
     model = layers()
     step = engine.torch.compile_step(training(model, torch.optim.SGD(model.parameters(), lr=0.01)),

@@ -139,7 +139,13 @@ inline bool Make(Frame& frame, uint32_t number, torch::jit::Stack& stack) {
     } else {
       stack.clear();
       for (const Arg& arg : call.args) stack.push_back(Made(arg, frame.slots));
-      call.op->callBoxed(stack);
+      if (call.product && call.product->Fits(stack.data())) {
+        at::Tensor out = (*call.product)(stack.data());
+        stack.clear();
+        stack.emplace_back(std::move(out));
+      } else {
+        call.op->callBoxed(stack);
+      }
       Store(call, frame.slots, stack);
     }
     // relaxed: see Frame::changed.

@@ -77,11 +77,24 @@ inline bool MakeArgs(PyObject* specs, std::vector<Arg>& args) {
   return Each(specs, [&](PyObject* item, Py_ssize_t) { return MakeArg(item, args.emplace_back()); });
 }
 
-// (operator as (name, overload) or callable, args, outs, from_list, takes_gil, changes_state)
+// (adds, rows of a, columns of a, columns of b, strides of a, strides of b)
+inline bool MakeProduct(PyObject* spec, Product& product) {
+  int adds;
+  auto& [rows, columns, others] = product.sizes;
+  auto& by = product.strides;
+  if (!PyArg_ParseTuple(spec, "pLLLLLLL", &adds, &rows, &columns, &others, &by[0], &by[1], &by[2], &by[3]))
+    return false;
+  product.adds = adds;
+  return true;
+}
+
+// (operator as (name, overload) or callable, args, outs, from_list, takes_gil, changes_state, product or None)
 inline bool MakeCall(PyObject* spec, Call& call) {
-  PyObject *op, *args, *outs;
+  PyObject *op, *args, *outs, *product;
   int from_list, takes_gil, changes_state;
-  if (!PyArg_ParseTuple(spec, "OOOppp", &op, &args, &outs, &from_list, &takes_gil, &changes_state)) return false;
+  if (!PyArg_ParseTuple(spec, "OOOpppO", &op, &args, &outs, &from_list, &takes_gil, &changes_state, &product))
+    return false;
+  if (product != Py_None && !MakeProduct(product, call.product.emplace())) return false;
   call.from_list = from_list, call.takes_gil = takes_gil, call.changes_state = changes_state;
   if (PyTuple_Check(op)) {
     const char *name, *overload;

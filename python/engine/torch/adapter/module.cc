@@ -2,6 +2,10 @@
 //
 // Compiled on first use (adapter.py), because it needs the headers of the torch that is installed. It knows nothing of
 // the engine but the table of functions that `connect` is given, so the engine's wheel knows nothing of torch.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
 #include "frame.h"
 #include "make.h"
 
@@ -125,6 +129,50 @@ PyObject* NewProgram(PyObject*, PyObject* spec) {
   return capsule;
 }
 
+// The seconds of the fastest of `runs` calls, and what the last one returned. GIL held.
+template <class F>
+std::pair<double, at::Tensor> Fastest(int runs, F&& call) {
+  std::pair<double, at::Tensor> found{std::numeric_limits<double>::infinity(), at::Tensor()};
+  for (int i = 0; i < runs; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    found.second = call();
+    found.first =
+        std::min(found.first, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return found;
+}
+
+// compare(product, args: list, runs, threads) -> (seconds, result) of torch's own kernel and of oneDNN's; None where there
+// is none or it refuses.
+PyObject* Compare(PyObject*, PyObject* args) {
+  PyObject *spec, *given;
+  int runs, threads;
+  Product product;
+  IValue tensors;
+  if (!PyArg_ParseTuple(args, "OOii", &spec, &given, &runs, &threads) || !MakeProduct(spec, product) ||
+      !FromPython(given, tensors))
+    return nullptr;
+  try {
+    const BelowAutograd guard;
+    const Caller caller(threads);
+    torch::jit::Stack stack;
+    for (const at::Tensor& tensor : tensors.toTensorVector()) stack.emplace_back(tensor);
+    if (!Product::Possible() || stack.size() != (product.adds ? 3 : 2) || !product.Fits(stack.data())) Py_RETURN_NONE;
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(product.adds ? "aten::addmm" : "aten::mm", "");
+    const auto theirs = Fastest(runs, [&] {
+      torch::jit::Stack used = stack;
+      if (product.adds) used.emplace_back(1), used.emplace_back(1);
+      op.callBoxed(used);
+      return std::move(used.at(0)).toTensor();
+    });
+    const auto other = Fastest(runs, [&] { return product(stack.data()); });
+    return Py_BuildValue("((dN)(dN))", theirs.first, THPVariable_Wrap(theirs.second), other.first,
+                         THPVariable_Wrap(other.second));
+  } catch (const std::exception&) {
+    Py_RETURN_NONE;
+  }
+}
+
 PyObject* Connect(PyObject*, PyObject* address) {
   engine_table = static_cast<const EngineTable*>(PyLong_AsVoidPtr(address));
   if (PyErr_Occurred()) return nullptr;
@@ -135,6 +183,7 @@ PyObject* Connect(PyObject*, PyObject* address) {
 PyObject* NodeFunction(PyObject*, PyObject*) { return PyLong_FromVoidPtr(reinterpret_cast<void*>(&RunNode)); }
 
 PyMethodDef methods[] = {
+    {"compare", Compare, METH_VARARGS, "Times a product of matrices by torch's own kernel and by oneDNN's."},
     {"connect", Connect, METH_O, "Takes the address of the engine's table."},
     {"node_function", NodeFunction, METH_NOARGS, "The address of the function that plans call for a node."},
     {"program", NewProgram, METH_O, "Makes a program from its description."},

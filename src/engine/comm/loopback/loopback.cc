@@ -14,7 +14,9 @@ namespace {
 class LoopbackBackend final : public CommBackend {
  public:
   explicit LoopbackBackend(const CommunicatorOptions& options)
-      : id_(options.id), rank_(options.rank), size_(options.size), world_(LoopbackWorld::Of(options.id)) {}
+      : id_(options.id), rank_(options.rank), size_(options.size), world_(LoopbackWorld::Of(options.id)) {
+    world_->Expect(rank_);
+  }
   ~LoopbackBackend() override {
     world_->Leave(rank_, "");
     if (world_->Deserted()) LoopbackWorld::Forget(id_);
@@ -34,7 +36,7 @@ class LoopbackBackend final : public CommBackend {
     DeviceStatus status = static_cast<SoftwareDevice&>(ctx.device()).Launch(ctx.stream(), std::move(kernel));
     if (!status.ok()) throw DeviceError(std::move(status));
   }
-  std::string AsyncError() noexcept override { return world_->failure(); }
+  std::string AsyncError() override { return world_->failure(); }
   void Abort(const std::string& why) noexcept override { world_->Leave(rank_, why); }
   bool Leave() noexcept override {
     world_->Leave(rank_, "");

@@ -29,6 +29,7 @@ class LoopbackWorld {
   static void Forget(const CommunicatorId& id);                        // once no rank can come any more
 
   void Plant(int rank, uint64_t nth, LoopbackFault fault) EXCLUDES(mu_);
+  void Expect(int rank) EXCLUDES(mu_);          // first of all, so that Leave needs no memory
   void Join(int rank, int size) EXCLUDES(mu_);  // throws CommunicatorError
   struct Planted {
     uint64_t push = 0;
@@ -40,7 +41,7 @@ class LoopbackWorld {
   std::string failure() const EXCLUDES(mu_);
   // The rank takes part in nothing any more. That is a failure if `why` gives a reason, or if another rank waits for
   // it.
-  void Leave(int rank, const std::string& why) EXCLUDES(mu_);
+  void Leave(int rank, const std::string& why) noexcept EXCLUDES(mu_);
   bool Deserted() const EXCLUDES(mu_);  // all ranks have come and gone
 
  private:
@@ -68,8 +69,8 @@ class LoopbackWorld {
   int size_ GUARDED_BY(mu_) = 0;  // 0: no rank has come
   std::vector<Rank> ranks_ GUARDED_BY(mu_);
   std::string failure_ GUARDED_BY(mu_);
-  std::map<uint64_t, std::vector<Part>> meetings_ GUARDED_BY(mu_);  // by number; parts by rank; no calls: that rank has
-                                                                    // not come
+  // By number; parts by rank; no calls: that rank has not come.
+  std::map<uint64_t, std::vector<Part>> meetings_ GUARDED_BY(mu_);
   std::map<std::pair<int, int>, std::deque<Part>> sends_ GUARDED_BY(mu_), recvs_ GUARDED_BY(mu_);  // by (from, to)
 };
 

@@ -147,7 +147,7 @@ class NcclBackend final : public CommBackend {
     Await(failed, result, timeout.count() ? After(timeout) : kNever);
   }
 
-  std::string AsyncError() noexcept override {
+  std::string AsyncError() override {
     MutexLock lock(mu_);
     if (!comm_ || abort_->in_call.load()) return {};  // asked again, when the call has ended
     ncclResult_t state = ncclSuccess;
@@ -157,7 +157,11 @@ class NcclBackend final : public CommBackend {
 
   void Abort(const std::string& why) noexcept override {
     MutexLock lock(mu_);
-    if (aborted_.empty()) aborted_ = why;
+    try {
+      if (aborted_.empty()) aborted_ = why;
+    } catch (const std::bad_alloc&) {
+      aborted_ = "aborted";  // so short a text needs no memory
+    }
     StartAbort();
   }
 
@@ -174,7 +178,7 @@ class NcclBackend final : public CommBackend {
       result = asked;
     }
     if (result == ncclInProgress && Clock::now() < leave_by_) return false;
-    aborted_ = "the communicator was left";
+    aborted_ = "it was left";
     if (result != ncclSuccess) {
       StartAbort();
       return false;
@@ -211,7 +215,7 @@ class NcclBackend final : public CommBackend {
     const auto abort = [comm = std::exchange(comm_, nullptr), state = abort_] { AbortNow(comm, *state); };
     try {
       std::thread(abort).detach();
-    } catch (const std::system_error&) {  // no thread to be had
+    } catch (const std::exception&) {  // no thread to be had, or no memory
       abort();
     }
   }

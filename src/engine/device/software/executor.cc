@@ -27,7 +27,11 @@ bool Executor::RunBody(const SoftwareKernel& work, DeviceStatus* failure) {
   try {
     work.body();
   } catch (...) {
-    *failure = Describe(work.name, std::current_exception());
+    try {
+      *failure = Describe(work.name, std::current_exception());
+    } catch (const std::bad_alloc&) {  // there is no memory to say more
+      *failure = DeviceStatus::Fail(DeviceCode::kLaunchFailed, true, 0, "");
+    }
     good = false;
   }
   t_inside_kernel = false;

@@ -113,9 +113,12 @@ DeviceStatus SoftwareDeviceImpl::Free(void* memory, engine::Stream stream) {
   if (observer()) observer()->OnFree(on->lane->id, memory, bytes);
   if (options_.check_pointers) {  // whoever looks later sees that it is gone
     static constexpr int kGone = 0xdd;
-    auto overwrite = std::make_shared<const SoftwareKernel>(
-        SoftwareKernel{"Free", {}, [memory, bytes] { std::memset(memory, kGone, bytes); }, {}});
-    Push(on->lane, {.work = std::move(overwrite), .observed = false});
+    try {
+      auto overwrite = std::make_shared<const SoftwareKernel>(
+          SoftwareKernel{"Free", {}, [memory, bytes] { std::memset(memory, kGone, bytes); }, {}});
+      Push(on->lane, {.work = std::move(overwrite), .observed = false});
+    } catch (const std::bad_alloc&) {  // then he sees what was there
+    }
   }
   memory_.Free(memory, {on->lane, on->lane->issued});
   return {};

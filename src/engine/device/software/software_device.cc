@@ -85,7 +85,11 @@ DeviceStatus SoftwareDeviceImpl::TakeLastError() {
 Lane* SoftwareDeviceImpl::TakeLane() {
   const auto idle = std::find_if(idle_lanes_.begin(), idle_lanes_.end(),
                                  [](const Lane* lane) { return lane->Reached(lane->issued); });
-  if (idle == idle_lanes_.end()) return executor_->AddLane(next_lane_++);
+  if (idle == idle_lanes_.end()) {
+    idle_lanes_.reserve(
+        next_lane_);  // for all lanes: each has had a number of its own. So DestroyStream needs no memory
+    return executor_->AddLane(next_lane_++);
+  }
   Lane* lane = *idle;
   idle_lanes_.erase(idle);
   lane->id = next_lane_++;

@@ -13,7 +13,8 @@ void* SoftwareMemory::Allocate(size_t bytes, const Lane* lane, bool* from_driver
   *from_driver = false;
   if (bytes > limit_) return nullptr;
   const size_t size = std::bit_ceil(std::max(bytes, kSmallest));
-  std::vector<Block*>& pool = free_[size];
+  Class& of = classes_[size];
+  std::vector<Block*>& pool = of.free;
   for (size_t i = pool.size(); i-- > 0;) {
     Block* block = pool[i];
     if (block->freed_at.lane != lane && !Reached(block->freed_at)) continue;
@@ -24,10 +25,12 @@ void* SoftwareMemory::Allocate(size_t bytes, const Lane* lane, bool* from_driver
   *from_driver = true;
   if (held_ + size > limit_) Trim(0);
   if (held_ + size > limit_) return nullptr;
+  if (pool.capacity() <= of.blocks) pool.reserve(2 * of.blocks + 4);
   Block block{std::make_unique<std::byte[]>(size), size};
   void* memory = block.memory.get();
-  held_ += size;
   device_.emplace(Address(memory), std::move(block));
+  held_ += size;
+  ++of.blocks;
   return memory;
 }
 
@@ -36,20 +39,22 @@ size_t SoftwareMemory::BlockBytes(const void* memory) const {
   return it == device_.end() || it->second.free ? 0 : it->second.bytes;
 }
 
-void SoftwareMemory::Free(void* memory, Marker at) {
-  Block& block = device_.at(Address(memory));
+void SoftwareMemory::Free(void* memory, Marker at) noexcept {
+  Block& block = device_.find(Address(memory))->second;
   block.free = true;
   block.freed_at = at;
-  free_[block.bytes].push_back(&block);
+  classes_.find(block.bytes)->second.free.push_back(&block);
 }
 
 void SoftwareMemory::Trim(size_t keep) {
-  for (auto& [size, pool] : free_) {
+  for (auto& [size, of] : classes_) {
+    std::vector<Block*>& pool = of.free;
     for (size_t i = pool.size(); i-- > 0 && held_ > keep;) {
       Block* block = pool[i];
       if (!Reached(block->freed_at)) continue;  // work that is on its way may still touch it
       pool.erase(pool.begin() + static_cast<std::ptrdiff_t>(i));
       held_ -= size;
+      --of.blocks;
       device_.erase(Address(block->memory.get()));
     }
   }

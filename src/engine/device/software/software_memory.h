@@ -5,6 +5,7 @@
 //
 // Threads:   none of its own; the device locks.
 // Ownership: owns all blocks.
+// Errors:    bad_alloc, with nothing changed. Free and Trim need no memory.
 #pragma once
 
 #include <map>
@@ -23,7 +24,7 @@ class SoftwareMemory {
   void* Allocate(size_t bytes, const Lane* lane, bool* from_driver);
   // How many bytes the block has; 0 if `memory` is not the begin of a block in use.
   size_t BlockBytes(const void* memory) const;
-  void Free(void* memory, Marker at);
+  void Free(void* memory, Marker at) noexcept;
   void Trim(size_t keep);
 
   void* AllocatePinned(size_t bytes);
@@ -47,7 +48,11 @@ class SoftwareMemory {
   const size_t limit_;
   size_t held_ = 0;  // from the driver, used or not
   Blocks device_;
-  std::map<size_t, std::vector<Block*>> free_;  // by size
+  struct Class {
+    std::vector<Block*> free;  // has room for all blocks of the class
+    size_t blocks = 0;         // free and in use
+  };
+  std::map<size_t, Class> classes_;  // by size
   Blocks pinned_;
 };
 

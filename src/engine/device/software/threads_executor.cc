@@ -28,7 +28,7 @@ class ThreadsExecutor final : public Executor {
     // seq_cst is not needed: WakeAll takes every lane's lock after this, and sleepers look again under it.
     stop_.store(true, std::memory_order_release);
     WakeAll();
-    for (ThreadLane* lane : Lanes()) lane->thread.join();
+    for (size_t i = 0; ThreadLane* lane = At(i); ++i) lane->thread.join();
   }
 
   Lane* AddLane(uint32_t id) override {
@@ -37,8 +37,8 @@ class ThreadsExecutor final : public Executor {
     ThreadLane* lane = lanes_.back().get();
     try {
       lane->thread = MakeThread("a thread for a stream of a software device", [this, lane] { Run(*lane); });
-    } catch (...) {
-      lanes_.pop_back();  // whoever joins them all must not find this one
+    } catch (...) {       // whoever joins them all must not find this one
+      lanes_.pop_back();  // mutant: stream_without_a_thread
       throw;
     }
     return lane;
@@ -64,7 +64,7 @@ class ThreadsExecutor final : public Executor {
   void RunUntilIdle() override {
     for (bool idle = false; !idle && !lost();) {  // again, because a lane may have been filled behind our back
       idle = true;
-      for (ThreadLane* lane : Lanes()) {
+      for (size_t i = 0; ThreadLane* lane = At(i); ++i) {
         MutexLock lock(lane->mu);
         ++lane->waiters;
         while (!(lane->asleep && lane->queue.empty()) && !lost()) {
@@ -79,15 +79,14 @@ class ThreadsExecutor final : public Executor {
   Nanoseconds Now() const override { return std::chrono::duration_cast<Nanoseconds>(Clock::now() - start_); }
 
  private:
-  std::vector<ThreadLane*> Lanes() {
+  // Null behind the last one. A lane stays, so that all may be visited without the lock, and without memory for a copy.
+  ThreadLane* At(size_t i) {
     MutexLock lock(lanes_mu_);
-    std::vector<ThreadLane*> lanes;
-    for (const auto& lane : lanes_) lanes.push_back(lane.get());
-    return lanes;
+    return i < lanes_.size() ? lanes_[i].get() : nullptr;
   }
 
   void WakeAll() override {
-    for (ThreadLane* lane : Lanes()) {
+    for (size_t i = 0; ThreadLane* lane = At(i); ++i) {
       MutexLock lock(lane->mu);
       lane->work.NotifyAll();
       lane->progress.NotifyAll();

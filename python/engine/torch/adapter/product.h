@@ -1,0 +1,57 @@
+// Product: a product of two matrices by oneDNN instead of torch's own choice of a library.
+//
+// products.py finds out, for each form of matrices, which of the two is faster here and whether their results are equal.
+//
+// Threads:   any; as many of OpenMP's threads are used as the calling thread asks for.
+// Errors:    what torch throws.
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <array>
+
+namespace at::native {
+// Of ATen/native/mkldnn/Matmul.h, which no package of torch has. out = beta * out + alpha * a @ b. A build without
+// oneDNN, or with another name for it, lacks the symbol.
+__attribute__((weak)) void mkldnn_matmul(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, float beta,
+                                         float alpha);
+}  // namespace at::native
+
+namespace engine_torch {
+
+constexpr uintptr_t kProductAlignment = 64;  // of torch's allocations; MKL may add up in another order for others
+
+struct Product {
+  bool adds = false;                 // addmm: the first argument is added to each row
+  std::array<int64_t, 3> sizes{};    // of a: rows, columns; of b: columns
+  std::array<int64_t, 4> strides{};  // of a, of b
+
+  static bool Possible() { return at::native::mkldnn_matmul != nullptr; }
+
+  bool Fits(const c10::IValue* args) const {
+    const auto is = [](const c10::IValue& value, int64_t rows, int64_t columns, const int64_t* by) {
+      if (!value.isTensor()) return false;
+      const at::Tensor& t = value.toTensor();
+      if (!t.defined() || t.layout() != at::kStrided || !t.device().is_cpu() || t.scalar_type() != at::kFloat)
+        return false;
+      // What only torch's dispatcher knows how to read: numbers that are negated late, zeros without memory, subclasses.
+      if (t.is_neg() || t._is_zerotensor() || t.unsafeGetTensorImpl()->is_python_dispatch()) return false;
+      return t.dim() == 2 && t.size(0) == rows && t.size(1) == columns && t.stride(0) == by[0] &&
+             t.stride(1) == by[1] && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % kProductAlignment == 0;
+    };
+    const size_t first = adds ? 1 : 0;
+    return is(args[first], sizes[0], sizes[1], &strides[0]) && is(args[first + 1], sizes[1], sizes[2], &strides[2]);
+  }
+
+  at::Tensor operator()(const c10::IValue* args) const {
+    const size_t first = adds ? 1 : 0;
+    at::Tensor out = at::detail::empty_cpu({sizes[0], sizes[2]}, at::kFloat);
+    if (adds) out.copy_(args[0].toTensor());
+    at::native::mkldnn_matmul(args[first].toTensor(), args[first + 1].toTensor(), out, adds ? 1.0F : 0.0F, 1.0F);
+    return out;
+  }
+};
+
+}  // namespace engine_torch

@@ -1,0 +1,103 @@
+// Aside: runs a plan as one op on a worker, for a caller whose thread has an event loop. The op takes the GIL once, and the
+// nodes run in a row, as under `inline`; but the loop goes on meanwhile.
+#include "await.h"
+#include "bindings.h"
+#include "body.h"
+#include "cancel.h"
+#include "failure.h"
+#include "run.h"
+#include "site.h"
+
+namespace nb = nanobind;
+
+namespace engine_python {
+namespace {
+
+struct AsideBody {
+  PyRef plan;
+  PyRef inputs;  // a list
+  PyRef made;    // the Value of the only output
+
+  void operator()(engine::RunContext& context) {
+    BodyPython python;
+    BodyScope scope(&context);
+    DropDeferred();
+    try {
+      SetData(AsValue(made.get()), Output().ptr());
+    } catch (nb::python_error& error) {
+      error.restore();
+      const std::exception_ptr failed = std::make_exception_ptr(PyFailure::Fetch());
+      Awaiting(made.get()).EndBehind(failed);
+      Drop();
+      std::rethrow_exception(failed);
+    }
+    Awaiting awaiting(made.get());
+    Drop();
+    if (awaiting) awaiting.End(context);
+  }
+
+ private:
+  void Drop() {
+    plan.Clear();
+    inputs.Clear();
+    made.Clear();
+  }
+  nb::object Output() {
+    const auto& of = *nb::inst_ptr<PyPlan>(plan.get());
+    nb::list given;
+    for (nb::handle input : nb::handle(inputs.get()))
+      given.append(IsValue(input.ptr()) ? nb::steal(DataOf(AsValue(input.ptr()))) : nb::borrow(input));
+    std::vector<engine::Var> outputs;
+    PyRun run = StartRun(of, nb::borrow<nb::sequence>(given), {.policy = "inline"}, &outputs);
+    const StatePtr state = of.engine.lock();
+    if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
+    // The run has most likely ended, and this keeps the GIL. Raises the error of its output and no other node's.
+    Translated([&] {
+      if (!state->engine.TryWait(outputs[0])) WithoutGil([&] { state->engine.Wait(outputs[0]); });
+    });
+    return nb::borrow(run.run.Settled(0)->Get<PyRef>().get());
+  }
+};
+
+// Pushes the op and returns the Value of the plan's only output. None: nothing was pushed, because the policy gives runs
+// to workers anyway.
+nb::object Aside(nb::handle object, nb::list inputs) {
+  const auto& plan = *nb::inst_ptr<PyPlan>(object);
+  const StatePtr state = plan.engine.lock();
+  if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
+  {
+    const PolicyHere block(state);
+    if (engine::UsesWorkers(state->engine.policy())) return nb::none();
+  }
+  const engine::Site site = CallerSite();
+  const engine::Name name = plan.plan.options().name;
+  std::vector<engine::Var> reads;
+  for (nb::handle input : inputs)
+    if (IsValue(input.ptr())) AddVars(input.ptr(), &reads);
+  nb::object scope = ScopeFor(nb::none(), {"call", name, site});
+  return Translated([&] {
+    nb::object made = nb::steal(NewValue(state->engine.NewVar(name.c_str()), plan.engine));
+    ValueObject* const value = AsValue(made.ptr());
+    value->on_workers = true;
+    value->fresh = reads.empty() && !scope.is_valid() && state->engine.workers() > 0;
+    const engine::VarRef writes[] = {value->var};
+    const engine::OpDesc desc{.name = name,
+                              .reads = reads,
+                              .writes = writes,
+                              .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
+    AsideBody body{PyRef::Borrow(object.ptr()), PyRef::Borrow(inputs.ptr()), PyRef::Borrow(made.ptr())};
+    const engine::PolicyScope threaded = state->engine.EnterPolicy({.policy = engine::Policy::kThreaded});
+    if (!state->engine.TryPush(desc, std::move(body), site))
+      WithoutGil([&] { state->engine.Push(desc, std::move(body), site); });
+    return made;
+  });
+}
+
+}  // namespace
+
+void BindAside(nb::module_& m) {
+  m.def("_aside", &Aside, nb::arg("plan"), nb::arg("inputs"),
+        nb::sig("def _aside(plan: Plan, inputs: list[object]) -> Any"));
+}
+
+}  // namespace engine_python

@@ -1,0 +1,68 @@
+"""The record of MXNet's own tests: a line of JSON for each file and run on our engine, and its sum in docs/mxnet.md.
+
+compare.py adds a line when a run of a file has ended, and only for what ran: outcomes that it finds in its folder were recorded
+when they were made. So three runs of all files may come together over many days and commits; each line says which commit it
+speaks for. Lines are never changed, and a run that lost a test stays.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent.parent
+LINES = HERE / "record.jsonl"
+PAGE = ROOT / "docs/mxnet.md"
+BUILT_FROM = ("CMakeLists.txt", "cmake", "include", "src", "python")
+WANTED = 3  # runs of each file
+
+
+def commit() -> str:
+    """The last commit that changed what the engine is built from, with a plus if that was changed since."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False).stdout.strip()
+
+    last = git("log", "-1", "--format=%h", "--abbrev=7", "--", *BUILT_FROM) or "unknown"
+    return last + ("+" if git("status", "--porcelain", "--", *BUILT_FROM) else "")
+
+
+def add(**row) -> None:
+    with LINES.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def rows() -> list[dict]:
+    return [json.loads(line) for line in LINES.read_text().splitlines()] if LINES.exists() else []
+
+
+def table(rows: list[dict], files: list[str]) -> str:
+    """By the number of runs: which files, how many tests, what was lost in any of the runs."""
+    runs = {name: [row for row in rows if row["file"] == name] for name in files}
+    lines = ["| runs | files | tests that pass on MXNet's engine | lost | ends that were not clean |", "|---|---|---|---|---|"]
+    for count in sorted({min(len(of), WANTED) for of in runs.values()}, reverse=True):
+        group = {name: of for name, of in runs.items() if min(len(of), WANTED) == count}
+        passed, lost, unclean = (
+            f"{sum(what(of) for of in group.values()):,}" if count else ""
+            for what in (
+                lambda of: max(row["theirs_passed"] for row in of),
+                lambda of: len({test for row in of for test in row["lost"]}),
+                lambda of: sum(not row["clean"] for row in of),
+            )
+        )
+        names = ", ".join(sorted(group))
+        lines.append(f"| {f'{count} or more' if count == WANTED else count} | {len(group)}: {names} | {passed} | {lost} | {unclean} |")
+    lost = sorted({(row["commit"], test) for of in runs.values() for row in of for test in row["lost"]})
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+    return "\n".join([*lines, "", f"{len(rows)} runs of files, of the engine at {commits or 'no commit yet'}.",
+                      *(f"- lost at {at}: `{test}`" for at, test in lost)]) + "\n"  # fmt: skip
+
+
+def tell(files: list[str]) -> None:
+    """Writes the sum into the page. `files`: all that MXNet has."""
+    block = f"<!-- mxnet:runs:begin -->\n{table(rows(), files)}<!-- mxnet:runs:end -->"
+    page, found = re.subn(r"<!-- mxnet:runs:begin -->.*<!-- mxnet:runs:end -->", lambda _: block, PAGE.read_text(), flags=re.S)
+    if found != 1:
+        raise SystemExit(f"{PAGE} has no place for the runs")
+    PAGE.write_text(page)

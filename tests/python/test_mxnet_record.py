@@ -1,0 +1,41 @@
+"""The record of MXNet's own tests (tests/mxnet/theirs/record.py): what its sum says."""
+
+import importlib.util
+import pathlib
+
+_PATH = pathlib.Path(__file__).resolve().parent.parent / "mxnet/theirs/record.py"
+_SPEC = importlib.util.spec_from_file_location("record", _PATH)
+record = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(record)
+
+
+def run(file, lost=(), clean=True, commit="1234567"):
+    return {"file": file, "commit": commit, "theirs_passed": 10, "lost": list(lost), "clean": clean}
+
+
+def test_files_stand_by_the_number_of_their_runs():
+    table = record.table([run("engine")] * 3 + [run("autograd"), run("gluon"), run("gluon")] + [run("kvstore")] * 5,
+                         ["autograd", "engine", "gluon", "kvstore", "operator"])  # fmt: skip
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:6]]
+    assert rows == [
+        ["3 or more", "2: engine, kvstore", "20", "0", "0"],
+        ["2", "1: gluon", "10", "0", "0"],
+        ["1", "1: autograd", "10", "0", "0"],
+        ["0", "1: operator", "", "", ""],
+    ]
+    assert "11 runs of files, of the engine at 1234567." in table
+
+
+def test_a_lost_test_and_an_unclean_end_stay_in_the_sum_behind_runs_that_kept_it():
+    table = record.table([run("engine", ["test_engine.py::test_bulk"], clean=False, commit="abcdef0"), run("engine"), run("engine")],
+                         ["engine"])  # fmt: skip
+    assert "| 3 or more | 1: engine | 10 | 1 | 1 |" in table
+    assert "- lost at abcdef0: `test_engine.py::test_bulk`" in table
+
+
+def test_a_new_line_is_behind_those_that_are_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "LINES", tmp_path / "record.jsonl")
+    assert record.rows() == []
+    for row in (run("engine"), run("gluon")):
+        record.add(**row)
+    assert record.rows() == [run("engine"), run("gluon")]
