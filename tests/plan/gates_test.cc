@@ -288,6 +288,25 @@ TEST_P(GatesTest, OtherPlacementsAndAsynchronousNodesWaitForTheirVars) {
   }
 }
 
+// A thread may have nothing but a task that stops. While it leaves the run, another one opens the gate and ends the run, and
+// the frame begins the next one. (A build with ENGINE_ASSERTS sees it without that meeting: EndTasks.)
+TEST_P(GatesTest, AThreadWhoseOnlyTaskStoppedLeavesTheRunAlone) {
+  Engine eng(Quiet(workers()));
+  const Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  int ran_late = 0;  // guarded by b
+  Graph graph;
+  graph.Add({.name = "free", .updates = {a}}, [] {});
+  graph.Add({.name = "late", .updates = {b}, .place = Io()}, [&] { ++ran_late; });
+  const Plan plan = graph.Compile(eng);
+  for (int i = 1; i <= 20'000; ++i) {
+    HeldOp held = HoldWrite(eng, b);
+    engine::Run run = plan.Start();
+    held.Release();
+    run.Wait();
+    ASSERT_EQ(ran_late, i);
+  }
+}
+
 TEST_P(GatesTest, AShutdownEndsARunThatWaits) {
   EngineOptions options = Quiet(workers());
   options.drain_timeout = std::chrono::milliseconds(20);

@@ -33,6 +33,8 @@ ENGINE_ASSERTION(void CheckPoison(BlockKind, uint32_t /*cls*/,
 ENGINE_ASSERTION(void CheckState(const OpRecord*, uint32_t /*allowed*/, const char* /*moment*/))
 ENGINE_ASSERTION(void CheckGrant(const OpRecord*, uint32_t /*grants*/))  // the op waits for at least this many grants
 ENGINE_ASSERTION(void CheckPins(const OpRecord*, uint32_t /*pins*/))     // the op has at least this many pins
+// Whoever leaves a run had a count of it until now, else the run might be over.
+ENGINE_ASSERTION(void CheckCounts(const OpRecord*, uint32_t /*counts*/))
 #undef ENGINE_ASSERTION
 
 }  // namespace engine::detail

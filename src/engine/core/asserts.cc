@@ -89,6 +89,10 @@ void CheckPins(const OpRecord* op, uint32_t pins) {
   if (left < pins || left > kMostPins) Abort("more pins dropped than there are", op);
 }
 
+void CheckCounts(const OpRecord* op, uint32_t counts) {
+  if (counts == 0) Abort("a thread had no count of the run that it leaves", op);
+}
+
 }  // namespace engine::detail
 
 #endif

@@ -214,6 +214,11 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       replay.RunTicket();
       return nullptr;
     }
+    // The tasks of a share may all stop at gates, and go on and end elsewhere. So it has a count of its own: else the run
+    // could end, and its frame begin another run, while we are here. relaxed: the tasks that we were given have not ended.
+    const bool counts = kind == OpKindId::kShare && run.gates;
+    if (counts) [[unlikely]]
+      run.remaining.fetch_add(1, std::memory_order_relaxed);
     if (kind == OpKindId::kRun) Begin(run);
     if (run.in_order) {
       replay.RunAll();
@@ -225,6 +230,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       together = share.counted || (op->extra.pool == run.home && Together(run));
       ended = together ? replay.RunTogether(share.head, sources, share.counted) : replay.RunAlone(share.head, sources);
       ended += ends;
+      ended += counts;  // mutant: share_without_a_count
       together |= replay.in_team();
       handed = replay.handed();
     }
@@ -251,6 +257,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 }
 
 OpRecord* Runs::EndTasks(ThreadSlot& slot, RunState& run, uint32_t ended, Worker* worker) {
+  CheckCounts(run.op, ended);
   // seq_cst: acq_rel for what the others did, and partner of Park.
   if (run.remaining.fetch_sub(ended, std::memory_order_seq_cst) != ended) return nullptr;
   return Finish(slot, run, worker);
