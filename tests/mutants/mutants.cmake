@@ -82,11 +82,11 @@ engine_mutant(piece_that_failed_in_silence "WideTest.AnException*" DROP)
 # --- gates of runs
 engine_mutant(run_without_gates "Workers/GatesTest.ANodeWhoseVarIsFree*/2" TRUE)
 engine_mutant(node_before_its_gates "Workers/GatesTest.ATaskStops*/2" FALSE)
-engine_mutant(share_without_a_count "Workers/GatesTest.AThreadWhoseOnlyTask*/4" INSTEAD
+engine_mutant(share_without_a_count "Workers/GatedEndsTest.AThreadWhoseOnlyTask*/4" INSTEAD
   "run.remaining.fetch_sub(counts), std::this_thread::sleep_for(std::chrono::milliseconds(1));")
 engine_mutant(stopped_task_forgotten "Workers/GatesTest.ATaskStops*/2" TRUE)
 engine_mutant(gates_that_nobody_awaits "Workers/GatesTest.ALateInputHolds*/2" INSTEAD "const uint32_t gates = 0;")
-engine_mutant(error_of_a_late_var "Workers/GatesTest.AnErrorSkips*/2" FALSE)
+engine_mutant(error_of_a_late_var "Workers/GatedEndsTest.AnErrorSkips*/2" FALSE)
 engine_mutant(version_of_a_late_var "Workers/GatesTest.Versions*/2" INSTEAD "return nullptr;")
 
 # --- what the oracle must notice

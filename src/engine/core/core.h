@@ -262,6 +262,7 @@ class EngineCore final : public PoolHost {
   void* TakeBlock(ThreadSlot& slot, size_t bytes, size_t* cls, bool may_wait);
   void MakeTemplate(Operator::State& state);
   void PushTemplate(Operator::State& state, int priority, Site site);
+  void PushWithoutTemplate(Operator::State& state, int priority, Site site);
   PoolChoice ChoosePool() const;
   Draft NewRecord(ThreadSlot& slot, const OpDesc& desc, ClosureRef fn, Site site, uint32_t flags, PoolChoice choice,
                   bool may_wait);

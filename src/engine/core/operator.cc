@@ -90,22 +90,31 @@ void EngineCore::MakeTemplate(State& state) {
   op->extra.size_class = static_cast<uint8_t>(ClassOf(state.bytes));
 }
 
-void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* priority, Site site) {
+// Refusals and slow ways have functions of their own, so that PushOperator needs no stack.
+[[noreturn, gnu::cold, gnu::noinline]] static void RefuseOperator(const State* state, Site site) {
   if (!state) throw UsageError("an empty Operator was pushed at " + At(site));
-  if (state->core != this)
-    throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + At(site) +
-                     " belongs to another engine");
+  throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + At(site) +
+                   " belongs to another engine");
+}
+
+void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* priority, Site site) {
+  if (!state || state->core != this) [[unlikely]]
+    RefuseOperator(state.get(), site);
   if (priority) CheckPriority(*priority, state->desc.name, site);
   if (state->bytes && !t_scopes.cancel) [[likely]]
     return PushTemplate(*state, priority ? *priority : state->desc.priority, site);
-  OpDesc desc = state->desc;
-  desc.reads = state->reads;
-  desc.updates = state->updates;
-  desc.writes = state->writes;
-  if (state->scope) desc.cancel = &*state->scope;
-  if (priority) desc.priority = *priority;
-  State* closure = state.get();
-  Push({.desc = &desc, .closure = {&kSharedType, &closure}, .site = site, .flags = state->flags});
+  PushWithoutTemplate(*state, priority ? *priority : state->desc.priority, site);
+}
+
+[[gnu::noinline]] void EngineCore::PushWithoutTemplate(State& state, int priority, Site site) {
+  OpDesc desc = state.desc;
+  desc.reads = state.reads;
+  desc.updates = state.updates;
+  desc.writes = state.writes;
+  if (state.scope) desc.cancel = &*state.scope;
+  desc.priority = priority;
+  State* closure = &state;
+  Push({.desc = &desc, .closure = {&kSharedType, &closure}, .site = site, .flags = state.flags});
 }
 
 }  // namespace detail

@@ -118,7 +118,7 @@ OpRecord* Pool::TryTake() {
   return aside_.load(std::memory_order_acquire) ? TakeAside() : nullptr;
 }
 
-bool Pool::HasReady() const {
+bool Pool::FindReady() const {
   if (aside_.load(std::memory_order_acquire)) return true;
   const uint32_t used = levels_used_.load(std::memory_order_acquire);
   const auto& queues = queues_.load(std::memory_order_acquire)->queues;

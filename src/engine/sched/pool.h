@@ -115,7 +115,8 @@ class Pool {
   }
   // An op for a thread that is no worker, if one can be taken without blocking; else null.
   OpRecord* TryTake();
-  bool HasReady() const;
+  // The first test answers for a pool into which nothing was ever put: Put sets the level's bit before all else.
+  bool HasReady() const { return levels_used_.load(std::memory_order_acquire) != 0 && FindReady(); }
   // Whether a worker sleeps or searches. relaxed: a stale answer costs a moment.
   bool WantsWork() const {
     return (sleepers_.load(std::memory_order_relaxed) | searchers_.load(std::memory_order_relaxed)) != 0 && !stopping();
@@ -144,6 +145,7 @@ class Pool {
   void ListQueue(ThreadSlot& slot) EXCLUDES(mu_);
   void PutSlow(ThreadSlot& slot, OpRecord* op) noexcept EXCLUDES(mu_);
   OpRecord* TakeAside() EXCLUDES(mu_);
+  bool FindReady() const;
   OpRecord* Find(Worker& worker, bool fair);
   OpRecord* FindAtLevel(Worker& worker, int level, bool fair);
   OpRecord* TakeShared(Worker& worker, int level);
