@@ -69,7 +69,8 @@ def _check_wheel() -> None:
         raise ModuleNotFoundError(f"engine.mxnet: mxnet {VERSION} is not installed", name="mxnet")
     folder = pathlib.Path(spec.origin).parent
     try:
-        found = re.search(r"^__version__ = [\"'](.*)[\"']", (folder / "libinfo.py").read_text(encoding="utf-8"), re.M)
+        libinfo = (folder / "libinfo.py").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^__version__ = [\"'](.*)[\"']", libinfo, re.M)
         library = (folder / "libmxnet.so").open("rb").read(4)
     except OSError as error:
         raise UsageError(f"engine.mxnet: the mxnet in {folder} is broken: {error}") from error

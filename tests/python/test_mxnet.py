@@ -205,11 +205,12 @@ CUSTOM = """
 import mxnet as mx
 class Op(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
-        if BAD: raise ValueError("from python")
+        if BAD == "forward": raise ValueError("from python")
         x = in_data[0] * 2          # pushes, and waits, on a thread of MXNet's
         assert x.asnumpy().shape == x.shape
         self.assign(out_data[0], req[0], x)
     def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        if BAD == "backward": raise ValueError("from python")
         self.assign(in_grad[0], req[0], out_grad[0] * 2)
 @mx.operator.register("twice")
 class Prop(mx.operator.CustomOpProp):
@@ -219,7 +220,7 @@ class Prop(mx.operator.CustomOpProp):
 
 @wheel
 def test_custom_operators_push_and_wait(run):
-    run("BAD = False\n" + CUSTOM + """
+    run("BAD = None\n" + CUSTOM + """
 from mxnet import autograd
 x = mx.nd.ones((2, 3)); x.attach_grad()
 for _ in range(20):
@@ -232,7 +233,7 @@ assert float(y.asscalar()) == 24 and float(x.grad.sum().asscalar()) == 24
 
 @wheel
 def test_exceptions_in_custom_operators_are_raised_and_all_goes_on(run):
-    run("BAD = True\n" + CUSTOM + """
+    run("BAD = 'forward'\n" + CUSTOM + """
 for _ in range(3):
     try:
         mx.nd.Custom(mx.nd.ones(3), op_type="twice").asnumpy()
@@ -243,6 +244,36 @@ for _ in range(3):
 assert mx.nd.ones(3).asnumpy().sum() == 3
 mx.nd.waitall()
 """)
+
+
+@wheel
+def test_an_exception_in_a_custom_operators_gradient_is_raised_and_the_next_step_trains(run):
+    run("BAD = 'backward'\n" + CUSTOM + """
+from mxnet import autograd
+x = mx.nd.ones(3); x.attach_grad()
+def step():
+    with autograd.record():
+        y = mx.nd.Custom(x, op_type="twice").sum()
+    y.backward()
+    return x.grad.asnumpy().sum()
+try:
+    step()
+except mx.base.MXNetError as error:
+    assert "kCustomOpBackward" in str(error), error
+else:
+    raise AssertionError("nothing was raised")
+try: mx.nd.waitall()                  # the failure may have reached arrays that nobody has asked for
+except mx.base.MXNetError: pass
+BAD = None
+assert step() == 6
+""")
+
+
+@wheel
+def test_an_unknown_engine_type_is_refused_as_mxnet_does_where_the_library_is_preloaded(run_python, mxnet_library):
+    program = "import mxnet as mx\nmx.nd.ones(1).asnumpy()\n"
+    ended = run_python(program, LD_PRELOAD=mxnet_library, MXNET_ENGINE_TYPE="FastEngine", timeout=120, **ENV)
+    assert ended.code == 1 and "Cannot find Engine FastEngine" in ended.err, ended
 
 
 @wheel

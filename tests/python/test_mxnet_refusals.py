@@ -11,11 +11,12 @@ import engine
 
 @pytest.fixture
 def fake(tmp_path):
-    def make(version="1.9.1", library=b"\x7fELF"):
+    def make(version="1.9.1", library=b"\x7fELF", libinfo=None):
         folder = tmp_path / "site" / "mxnet"
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text("")
-        (folder / "libinfo.py").write_text(f'__version__ = "{version}"\n')
+        if libinfo != b"":
+            (folder / "libinfo.py").write_bytes(libinfo or f'__version__ = "{version}"\n'.encode())
         if library is not None:
             (folder / "libmxnet.so").write_bytes(library)
         return {"PYTHONPATH": os.pathsep.join([str(folder.parent), str(pathlib.Path(engine.__file__).parent.parent)])}
@@ -45,6 +46,16 @@ def test_a_broken_wheel_is_refused(run_python, fake, library):
     assert "is broken" in said and "libmxnet.so" in said, said
 
 
+def test_a_wheel_without_its_version_file_is_refused(run_python, fake):
+    said = refusal(run_python, "import engine.mxnet", **fake(libinfo=b""))
+    assert "is broken" in said and "libinfo.py" in said, said
+
+
+def test_a_version_file_that_is_no_text_is_refused(run_python, fake):
+    said = refusal(run_python, "import engine.mxnet", **fake(libinfo=b"\xff\xfe\x00 no text"))
+    assert said.endswith("is of an unknown version; 1.9.1 is what this engine knows"), said
+
+
 def test_no_mxnet_is_said(run_python, fake):
     said = refusal(run_python, "import importlib.util\nimportlib.util.find_spec = lambda name: None\nimport engine.mxnet")
     assert said == "ModuleNotFoundError: engine.mxnet: mxnet 1.9.1 is not installed", said
@@ -58,6 +69,11 @@ def test_no_mxnet_is_said(run_python, fake):
 def test_variables_with_other_values_are_refused(run_python, fake, variable, value, allowed):
     said = refusal(run_python, "import engine.mxnet\nengine.mxnet.init()", **fake(), **{variable: value})
     assert f"{variable} is '{value}'" in said and allowed in said, said
+
+
+def test_an_unknown_engine_type_is_refused_by_the_import_also_without_init(run_python, fake):
+    said = refusal(run_python, "import engine.mxnet\nprint('goes on')", **fake(), MXNET_ENGINE_TYPE="FastEngine")
+    assert said.startswith("engine.errors.UsageError: MXNET_ENGINE_TYPE is 'FastEngine'; allowed are"), said
 
 
 def test_init_is_refused_once_there_is_an_engine(run_python, fake):

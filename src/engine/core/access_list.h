@@ -17,12 +17,35 @@ struct Named {
 // More Vars than this are sorted by SortMany.
 inline constexpr uint32_t kFewVars = 16;
 
+// Puts two neighbours into order without a branch: which of two addresses is the lower one is a coin toss.
+ENGINE_INLINE void Order(Named& a, Named& b) {
+  const auto x = reinterpret_cast<uintptr_t>(a.var), y = reinterpret_cast<uintptr_t>(b.var);
+  const uintptr_t swap = uintptr_t{0} - static_cast<uintptr_t>(y < x);
+  const uintptr_t var = (x ^ y) & swap;
+  const uint64_t word = (a.word ^ b.word) & swap;
+  a = {reinterpret_cast<Protocol::Var*>(x ^ var), a.word ^ word};
+  b = {reinterpret_cast<Protocol::Var*>(y ^ var), b.word ^ word};
+}
+
 // Sorts by Var, in place; accesses of one Var keep their order. Returns whether some Var came twice.
 ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
   const auto put = [](Access& to, Named from) {
     to.var = from.var;
     to.word = from.word;
   };
+  if (n == 2 || n == 3) {
+    Named first{a[0].var, a[0].word}, second{a[1].var, a[1].word}, third{};
+    Order(first, second);
+    if (n == 3) {
+      third = {a[2].var, a[2].word};
+      Order(second, third);
+      Order(first, second);
+      put(a[2], third);
+    }
+    put(a[0], first);
+    put(a[1], second);
+    return (first.var == second.var) | (second.var == third.var);
+  }
   bool twice = false;
   for (uint32_t i = 1; i < n; ++i) {
     const Named one{a[i].var, a[i].word};
