@@ -118,8 +118,3 @@ def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:
 
     placed = take(item)
     return held, placed, tuple(shape)
-
-
-def holds_values(item: Any) -> bool:
-    """Whether a container holds Values, however nested. False for a Value itself and for other things."""
-    return (isinstance(item, (list, tuple, dict)) or hasattr(type(item), "__dataclass_fields__")) and bool(found_in(item))

@@ -10,7 +10,7 @@ from typing import Any, Callable, Generic, ParamSpec, TypeVar, overload
 
 from . import _core
 from .bindings import Binding, bindings
-from .containers import Place, holds_values, mapped, spread
+from .containers import Place, mapped, spread
 from .errors import UsageError
 from .recorder import NeedsState, Recorder
 from .traced import Traced, Unreadable
@@ -98,7 +98,7 @@ class Hybrid(Generic[P, R]):
 
     def _flat(self, args: Any, kwargs: Any) -> tuple[Hybrid[..., R], tuple[Any, ...], dict[str, Any]]:
         """Arguments that are containers of Values: what they hold are the arguments of a recording for such containers."""
-        if not any(holds_values(given) for given in (*args, *kwargs.values())):
+        if not _core._any_holds(args, kwargs):
             return self, args, kwargs
         held, placed, shape = spread((args, kwargs))
         inner = self._nested.get(shape)
@@ -159,7 +159,10 @@ class Hybrid(Generic[P, R]):
             recording = self._recordings.get(key)
             if recording is None:
                 recording = self._make(args, kwargs, key, None)
-            elif not self._static_shape and not self._fits(recording, args, kwargs):
+            elif self._static_shape or self._fits(recording, args, kwargs):
+                self._last = recording
+                return recording
+            else:
                 recording = self._make(args, kwargs, key, recording)
             # A recording may show that an argument is state, too. Then it is one for other arguments.
             if self._key(args, kwargs) == key:

@@ -94,6 +94,22 @@ bool Collect(PyObject* object, Found* found) {
 
 namespace {
 
+// Whether a list, a tuple, a dict or a dataclass among the arguments of a call holds Values. A Value itself is none of them.
+bool AnyHolds(nb::tuple args, nb::dict kwargs) {
+  const auto holds = [](PyObject* object) {
+    const PartKind kind = KindOf(object);
+    if (kind == PartKind::kPlain || kind == PartKind::kValue || PyAnySet_Check(object)) return false;
+    Found found;
+    return Collect(object, &found);
+  };
+  for (nb::handle arg : args)
+    if (holds(arg.ptr())) return true;
+  PyObject* item;
+  for (Py_ssize_t at = 0; PyDict_Next(kwargs.ptr(), &at, nullptr, &item);)
+    if (holds(item)) return true;
+  return false;
+}
+
 // As Filled, for lists, tuples and dicts. Empty: there is a container in `item` that only containers.py can look into.
 nb::object FilledHere(PyObject* item) {
   switch (KindOf(item)) {
@@ -167,6 +183,8 @@ void BindArguments(nb::module_& m) {
         filled = Py_NewRef(fill.ptr());
       },
       nb::arg("found_in"), nb::arg("filled"));
+  m.def("_any_holds", &AnyHolds, nb::arg("args"), nb::arg("kwargs"),
+        nb::sig("def _any_holds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool"));
 }
 
 }  // namespace engine_python

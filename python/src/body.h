@@ -44,12 +44,12 @@ class AsyncBody {
 class NodeBody {
  public:
   NodeBody(PyObject* fn, engine::Name name, size_t outputs)
-      : fn_(PyRef::Borrow(fn)), context_(CopyContext()), name_(name), outputs_(outputs) {}
+      : fn_(PyRef::Borrow(fn)), context_(CarryContext()), name_(name), outputs_(outputs) {}
   void operator()(engine::NodeContext& context);
 
  private:
   PyRef fn_;
-  PyRef context_;
+  CarriedContext context_;
   engine::Name name_;
   size_t outputs_;
 };
@@ -57,12 +57,12 @@ class NodeBody {
 // AsyncNodeBody: the same for a callable that gets a Done; such a node has no values.
 class AsyncNodeBody {
  public:
-  AsyncNodeBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), context_(CopyContext()), name_(name) {}
+  AsyncNodeBody(PyObject* fn, engine::Name name) : fn_(PyRef::Borrow(fn)), context_(CarryContext()), name_(name) {}
   void operator()(engine::NodeContext& context, engine::Completion done);
 
  private:
   PyRef fn_;
-  PyRef context_;
+  CarriedContext context_;
   engine::Name name_;
 };
 

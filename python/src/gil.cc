@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -21,10 +22,16 @@ struct Dropped {
 std::atomic<Dropped*> dropped{nullptr};
 std::atomic<bool> drop_scheduled{false};  // the interpreter will make a pending call that drains the queue
 
-std::atomic<bool> leaving{false};       // relaxed: set under the GIL when the engines' threads have ended
-std::atomic<int> without_gil{0};        // how many threads are inside WithoutGil
-std::atomic<int> helpers{0};            // how many threads have an Away
-thread_local int drops_at_end = 0;      // how many DropsAtEnd this thread has
+std::atomic<bool> leaving{false};   // relaxed: set under the GIL when the engines' threads have ended
+std::atomic<int> without_gil{0};    // how many threads are inside WithoutGil
+std::atomic<int> helpers{0};        // how many threads have an Away
+thread_local int drops_at_end = 0;  // how many DropsAtEnd this thread has
+// References that died on this thread inside of a DropsAtEnd: what finds room here needs no node in the queue.
+struct DroppedHere {
+  PyObject* objects[32];
+  uint32_t count;
+};
+thread_local constinit DroppedHere dropped_here{};
 thread_local int without_gil_here = 0;  // how deep this thread is inside it: a wait may run ops that wait
 std::atomic<unsigned long> main_thread{0};
 
@@ -126,6 +133,10 @@ size_t PyRef::bytes() const noexcept {
 
 PyRef::~PyRef() {
   if (!object_) return;
+  if (drops_at_end != 0 && dropped_here.count < std::size(dropped_here.objects)) {
+    dropped_here.objects[dropped_here.count++] = object_;
+    return;
+  }
   auto* node = new (std::nothrow) Dropped{object_, dropped.load(std::memory_order_relaxed)};
   if (!node) return;  // no memory: a leaked reference does the least harm
   // release: publishes the node. Partner: the acquire in DropDeferred.
@@ -133,19 +144,27 @@ PyRef::~PyRef() {
   }
   // The next push, body or wait drains the queue; for a program that does none of these, the main loop will.
   if (drops_at_end != 0) return;
-  if (!Leaving() && !drop_scheduled.exchange(true, std::memory_order_relaxed)) {
+  // acq_rel: either the call that was scheduled has not looked at the queue yet, and then it finds the node that stands in
+  // front of this, or this schedules another. Partner: the exchange in DropDeferred.
+  if (!Leaving() && !drop_scheduled.exchange(true, std::memory_order_acq_rel)) {
     if (Py_AddPendingCall(&DropFromMainLoop, nullptr) != 0) drop_scheduled.store(false, std::memory_order_relaxed);
   }
 }
 
 void DropDeferred() noexcept {
-  // relaxed: at worst a needless pending call, or a reference that dies just now waits for the next push, body or wait.
-  drop_scheduled.store(false, std::memory_order_relaxed);
-  if (!dropped.load(std::memory_order_relaxed)) return;
-  Dropped* node = dropped.exchange(nullptr, std::memory_order_acquire);  // Partner: the release in ~PyRef
-  if (!node) return;
+  // relaxed: who sees false leaves a call that was scheduled meanwhile to be made. Partner: the exchange in ~PyRef.
+  if (drop_scheduled.load(std::memory_order_relaxed)) drop_scheduled.exchange(false, std::memory_order_acq_rel);
+  DroppedHere& here = dropped_here;
+  if (here.count == 0 && !dropped.load(std::memory_order_relaxed)) return;
+  Dropped* node = nullptr;
+  if (dropped.load(std::memory_order_relaxed))
+    node = dropped.exchange(nullptr, std::memory_order_acquire);  // Partner: the release in ~PyRef
   PyObject *type, *value, *trace;  // destructors must neither see nor change an exception in flight
   PyErr_Fetch(&type, &value, &trace);
+  while (here.count != 0) {
+    PyObject* const object = here.objects[--here.count];
+    Py_DECREF(object);  // may come here again
+  }
   while (node) {
     Dropped* next = node->next;
     Py_DECREF(node->object);

@@ -244,7 +244,8 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     const bool unknown = op->outputs && op->result_bytes == OpCore::kUnknownBytes;
     if (op->outputs) results = unknown ? state->bytes->most() / 8 : op->result_bytes;
     bytes = BytesOfCall(*op, args, positional, count, names, found, results);
-    if (!CurrentBody() && !state->caller_runs && state->engine.workers() > 0) state->bytes->Await(bytes);
+    if (!CurrentBody() && !state->caller_runs && state->engine.workers() > 0)
+      state->bytes->Await(bytes, state->engine.workers());
   }
   Few<engine::Var, 6> reads, updates, writes;
   const auto in = [](PyObject* value, const Found& among) {

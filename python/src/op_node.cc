@@ -31,7 +31,7 @@ struct NodeCall {
   OpCorePtr op;
   std::vector<NodeArgument> args;
   PyRef names;
-  PyRef carried;                  // of the recording; each run has a copy
+  CarriedContext carried;         // of the recording; each run has a copy
   std::vector<uint32_t> changed;  // inputs that the node changes, which are its outputs behind the others
   std::vector<uint32_t> updated;  // the arguments that the op updates
 };
@@ -86,7 +86,7 @@ nb::object AddOp(engine::Graph& graph, nb::handle object, nb::tuple args, nb::ha
   const Where at{"record", op->name, site};
   auto call = std::make_shared<NodeCall>();
   call->op = op;
-  call->carried = CopyContext();
+  call->carried = CarryContext();
   if (!names.is_none()) call->names = PyRef::Borrow(names.ptr());
   for (size_t i = 0; i < args.size(); ++i) {
     NodeArgument arg;

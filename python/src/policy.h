@@ -30,19 +30,26 @@ engine::PolicyChoice ChoiceFrom(nanobind::handle name, nanobind::handle paramete
 
 // A copy of the current context, for a body.
 PyRef CopyContext();
+// The same for a body that runs often, with scopes and policy blocks closed.
+struct CarriedContext {
+  PyRef context;
+  bool empty = false;  // no variable has a value in it
+};
+CarriedContext CarryContext();
 // While it lives, the thread is in a context that CopyContext made; the scopes and policy blocks of whoever pushed are
 // not open in it. The first form takes the context and drops it in the end. The second one enters a copy, because several
-// bodies may run in it at once.
+// bodies may run in it at once; empty contexts are used again, as long as they stay empty.
 class ContextScope {
  public:
   explicit ContextScope(PyRef* context);
-  explicit ContextScope(const PyRef& context);
+  explicit ContextScope(const CarriedContext& carried);
   ~ContextScope();
   ContextScope(const ContextScope&) = delete;
 
  private:
   void Enter();
   PyRef context_;
+  bool reusable_ = false;
 };
 
 void BindPolicy(nanobind::module_& m, nanobind::class_<PyEngine>& cls);

@@ -70,6 +70,36 @@ def test_a_call_waits_until_there_is_room(eng, gate):
     assert eng.pending_bytes == 0
 
 
+def test_a_call_that_waited_goes_on_when_half_of_the_bound_is_free():
+    with engine.Engine(workers=1) as eng:
+        eng.max_pending_bytes = 64
+        x, began, go = engine.value(np.zeros(1), engine=eng), threading.Semaphore(0), threading.Semaphore(0)
+
+        @engine.op(bytes=1, updates="x")
+        def step(x):
+            began.release()
+            assert go.acquire(timeout=PATIENCE)
+
+        def call(count):
+            for _ in range(count):
+                step(x)
+
+        call(64)
+        pusher = threading.Thread(target=call, args=(64,))
+        pusher.start()
+        left = []
+        for _ in range(32):
+            assert began.acquire(timeout=PATIENCE)
+            left.append(eng.pending_bytes)
+            go.release()
+        assert began.acquire(timeout=PATIENCE)  # 32 have ended
+        go.release(96)
+        pusher.join(PATIENCE)
+        eng.wait_all()
+        assert left == list(range(64, 32, -1))  # so it slept once for 32 calls
+        assert eng.pending_bytes == 0
+
+
 def test_a_call_that_is_larger_than_the_bound_goes_alone(eng):
     eng.max_pending_bytes = 10
     assert engine.op(lambda x: x.sum(), bytes=None)(engine.value(np.ones(1000), engine=eng)).get() == 1000
