@@ -29,10 +29,12 @@ WHOLE = 512  # products at most that are added up without a cut
 DEPTH = 256  # where results need not be equal: as many rows of a panel stay in the cache
 
 aten = torch.ops.aten
+TURNS = {aten.t.default, aten.transpose.int, aten.permute.default, aten.detach.default, aten.alias.default}
 
 
 class Form(NamedTuple):
-    """What matrices a product is of, as the adapter takes it. ``adds``: a row is added to each row, as addmm does."""
+    """What matrices a product is of, as the adapter takes it. ``adds``: a row is added to each row, as addmm does.
+    ``kept``: b is a weight that changes seldom, so a copy of it is kept in the order in which tiles read it."""
 
     adds: bool
     rows: int
@@ -40,10 +42,11 @@ class Form(NamedTuple):
     others: int
     a: tuple[int, int]  # strides
     b: tuple[int, int]
+    kept: bool = False
 
     def spec(self, depth: int) -> tuple[Any, ...]:
         """For the adapter. ``depth``: of tiles; 0: by oneDNN."""
-        return (self.adds, self.rows, self.columns, self.others, *self.a, *self.b, depth)
+        return (self.adds, self.rows, self.columns, self.others, *self.a, *self.b, self.kept, depth)
 
     @property
     def work(self) -> int:
@@ -60,8 +63,8 @@ class Trial(NamedTuple):
     depth: int = 0
 
 
-def form_of(call: Call) -> Form | None:
-    """None for a call that is no product, or whose form is not known before it runs."""
+def form_of(call: Call, fixed: bool = False) -> Form | None:
+    """None for a call that is no product, or whose form is not known before it runs. ``fixed``: inputs change seldom."""
     if call.target is aten.addmm.default:
         added, a, b, beta, alpha = call.args
         row = _fake(added)
@@ -71,6 +74,7 @@ def form_of(call: Call) -> Form | None:
         (a, b), row = call.args, None
     else:
         return None
+    kept = fixed and _is_input(b)
     a, b = _fake(a), _fake(b)
     for matrix in (a, b):
         if matrix is None or matrix.dim() != 2 or matrix.dtype != torch.float32 or matrix.device.type != "cpu" \
@@ -78,7 +82,14 @@ def form_of(call: Call) -> Form | None:
             return None
     if row is not None and row.shape[0] != b.shape[1]:
         return None
-    return Form(row is not None, a.shape[0], a.shape[1], b.shape[1], a.stride(), b.stride())
+    return Form(row is not None, a.shape[0], a.shape[1], b.shape[1], a.stride(), b.stride(), kept)
+
+
+def _is_input(node: Any) -> bool:
+    """Whether it is an input of the program, or that turned."""
+    while node.op == "call_function" and node.target in TURNS:
+        node = node.args[0]
+    return bool(node.op == "placeholder")
 
 
 def _fake(node: Any) -> torch.Tensor | None:
@@ -90,7 +101,7 @@ def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
     """What the adapter needs to make the call by another kernel; None: torch makes it."""
     if options.products == "torch":
         return None
-    form = form_of(call)
+    form = form_of(call, options.weights == "fixed")
     if form is None or not LEAST <= form.work <= MOST:
         return None
     trials = tried(form, options.intra_op_threads or torch.get_num_threads())

@@ -2,6 +2,7 @@
 for."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -230,3 +231,54 @@ def test_a_trial_draws_none_of_the_programs_random_numbers_and_is_made_once():
 def test_an_unknown_way_to_make_products_is_refused():
     with pytest.raises(engine.UsageError, match="products is 'quick'; exact, fast, torch are allowed"):
         engine.torch.compile_step(wide(), options={"products": "quick"})
+
+
+def test_copies_of_fixed_weights_are_made_again_when_they_change(forced):
+    forced("in turn")
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 96))
+    fixed = torch.compile(model, backend=engine.torch.backend, options={"weights": "fixed"})
+    x, changed = torch.randn(8, 64), copy.deepcopy(model).requires_grad_(False)
+    for p in changed.parameters():
+        p.mul_(-2)
+    with torch.no_grad():
+        for change in (lambda: None, lambda: model[0].weight.mul_(3), lambda: model.load_state_dict(changed.state_dict()),
+                       lambda: setattr(model[2], "weight", nn.Parameter(torch.randn(96, 48)))):  # fmt: skip
+            change()
+            for _ in range(3):
+                torch.testing.assert_close(fixed(x), model(x))
+    forms = [products.form_of(call, True) for program in _programs(fixed) for call in program.lowered.calls]
+    assert [form.kept for form in forms if form] == [True] * len([form for form in forms if form]) and any(forms)
+
+
+def test_matrices_that_change_all_the_time_are_read_as_they_lie(forced):
+    forced("in turn")
+    fixed = torch.compile(torch.mm, backend=engine.torch.backend, options={"weights": "fixed"})
+    a = torch.randn(32, 32)
+    for _ in range(120):  # more than copies are made
+        b = torch.randn(32, 32).t()
+        torch.testing.assert_close(fixed(a, b), torch.mm(a, b))
+
+
+def test_threads_share_the_copy_of_a_weight(forced):
+    forced("in turn")
+    model = nn.Linear(64, 64)
+    fixed = torch.compile(model, backend=engine.torch.backend, options={"weights": "fixed", "policy": "inline"})
+    inputs = [torch.randn(8, 64) for _ in range(4)]
+    with torch.no_grad():
+        expected = [model(x) for x in inputs]
+        fixed(inputs[0])
+        with ThreadPoolExecutor(4) as pool:
+            for got, right in zip(pool.map(torch.no_grad()(fixed), inputs * 25), expected * 25):
+                torch.testing.assert_close(got, right)
+
+
+def test_fixed_weights_are_for_a_model_and_not_for_a_step():
+    with pytest.raises(engine.UsageError, match="weights 'fixed' is for torch.compile"):
+        engine.torch.compile_step(wide(), options={"weights": "fixed"})
+    with pytest.raises(engine.UsageError, match="weights is 'frozen'; change, fixed are allowed"):
+        engine.torch.compile_step(wide(), options={"weights": "frozen"})
+
+
+def _programs(compiled):
+    own = {id(p) for p in compiled.parameters()}
+    return [program for region in engine.torch.regions.compiled if own & region.parameters for program in region.programs.values()]

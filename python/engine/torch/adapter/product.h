@@ -11,7 +11,9 @@
 #include <ATen/core/ivalue.h>
 
 #include <array>
+#include <memory>
 
+#include "kept.h"
 #include "tiles.h"
 
 namespace at::native {
@@ -31,6 +33,8 @@ struct Product {
   std::array<int64_t, 4> strides{};  // of a, of b
   int64_t depth = 0;                 // of a sum that tiles make; 0: oneDNN makes the product
 
+  std::shared_ptr<Kept> kept;  // of b; null: b is read as it lies
+
   bool Possible() const { return depth > 0 ? CanMultiplyByTiles() : at::native::mkldnn_matmul != nullptr; }
 
   bool Fits(const c10::IValue* args) const {
@@ -42,12 +46,18 @@ struct Product {
 
   at::Tensor operator()(const c10::IValue* args) const {
     const c10::IValue* matrices = args + (adds ? 1 : 0);
-    const at::Tensor &a = matrices[0].toTensor(), &b = matrices[1].toTensor();
+    const at::Tensor& a = matrices[0].toTensor();
+    const at::Tensor b = kept ? kept->Of(matrices[1].toTensor()) : matrices[1].toTensor();
     at::Tensor out = at::detail::empty_cpu({sizes[0], sizes[2]}, at::kFloat);
     if (depth > 0) {
       const float* row = adds ? args[0].toTensor().const_data_ptr<float>() : nullptr;
-      MultiplyByTiles({a.const_data_ptr<float>(), b.const_data_ptr<float>(), row, out.mutable_data_ptr<float>(), sizes,
-                       strides, std::min(depth, sizes[1])});
+      MultiplyByTiles({a.const_data_ptr<float>(),
+                       b.const_data_ptr<float>(),
+                       row,
+                       out.mutable_data_ptr<float>(),
+                       sizes,
+                       {strides[0], strides[1], b.stride(0), b.stride(1)},
+                       std::min(depth, sizes[1])});
       return out;
     }
     if (adds) out.copy_(args[0].toTensor());
