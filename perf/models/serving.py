@@ -13,13 +13,15 @@ ROWS = 8  # candidates of a request
 
 
 class Server:
-    """``way``: eager, inductor, engine (engine.torch's backend under ``inline``) or onnx (ONNX Runtime)."""
+    """``way``: eager, inductor, engine (engine.torch's backend under ``inline``), engine:fixed (the same with
+    weights that do not change, as the last one has) or onnx (ONNX Runtime)."""
 
     def __init__(self, way: str, trainer, batch, folder: pathlib.Path) -> None:
         model = trainer.model.eval()
         inputs, _ = trainer.prepare(batch)
         self.inputs = Inputs(*(part[:ROWS] if i == 0 else part[:, :ROWS] for i, part in enumerate(inputs)))
         self.answer = {"eager": lambda: model, "inductor": lambda: torch.compile(model), "engine": lambda: of_engine(model),
+                       "engine:fixed": lambda: of_engine(model, weights="fixed"),
                        "onnx": lambda: of_onnx(model, self.inputs, folder)}[way]()  # fmt: skip
         with torch.no_grad():
             expected = model(self.inputs)
@@ -66,10 +68,10 @@ class Server:
                 "us_per_request": wall / len(every) * 1e6}  # fmt: skip
 
 
-def of_engine(model):
+def of_engine(model, **options):
     import engine.torch
 
-    return torch.compile(model, backend=engine.torch.backend, options={"policy": "inline"})
+    return torch.compile(model, backend=engine.torch.backend, options={"policy": "inline", **options})
 
 
 def of_onnx(model, inputs: Inputs, folder: pathlib.Path):

@@ -46,7 +46,7 @@ STEPS = (
     "engine:inline 2",
     "engine:naive 2",
 )
-SERVERS = ("eager", "inductor", "engine", "onnx")
+SERVERS = ("eager", "inductor", "engine", "engine:fixed", "onnx")
 EQUAL = 12  # steps whose losses are compared
 
 

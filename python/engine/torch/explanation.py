@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,8 @@ from .step import CompiledStep
 @dataclass
 class Part:
     """A node of a plan: an operator with its views. Times in seconds; ``worker``: where it last ran under measurement, -1
-    the caller's thread; None: not measured. ``critical``: it is on the longest path."""
+    the caller's thread; None: not measured. ``critical``: it is on the longest path. ``by``: "tiles" or "oneDNN", if a
+    product of matrices is made by these; ''."""
 
     name: str
     line: str
@@ -28,6 +30,7 @@ class Part:
     cost: float
     worker: int | None
     critical: bool
+    by: str = ""
 
 
 @dataclass
@@ -52,10 +55,12 @@ class PlanExplained:
                  f"{self.critical * ms:.3f} ms, at best {self.bound * ms:.3f} ms on {self.workers} workers"]  # fmt: skip
         if self.said:
             lines.append(f"  cost_model: {self.said}")
+        for by, count in Counter(n.by for n in self.nodes if n.by).items():
+            lines.append(f"  {count} product{'s' * (count > 1)} of matrices by {by}")
         for i in sorted(range(len(self.nodes)), key=lambda i: -self.nodes[i].cost)[:8]:
             n = self.nodes[i]
             where = "" if n.worker is None else ", caller" if n.worker < 0 else f", worker {n.worker}"
-            lines.append(f"  {n.cost * 1e6:9.1f} us  {n.name}{' *' if n.critical else ''}{where}  {n.line}")
+            lines.append(f"  {n.cost * 1e6:9.1f} us  {n.name}{f' by {n.by}' if n.by else ''}{' *' if n.critical else ''}{where}  {n.line}")
         return "\n".join(lines)
 
 
@@ -103,7 +108,7 @@ def _plan(kind: str, program: Program) -> PlanExplained:
     for i, step in enumerate(lowered.steps):
         file, line, _ = line_of(lowered.main(i).node)
         parts.append(Part(lowered.name(i), f"{file}:{line}" if file else "", len(step.calls), costs[i],
-                          times[i].worker if times else None, i in path))  # fmt: skip
+                          times[i].worker if times else None, i in path, lowered.by(i)))  # fmt: skip
     work, critical = sum(costs), sum(costs[i] for i in path)
     workers = program.options.team
     return PlanExplained(kind, parts, list(path), work, critical, max(work / workers, critical), workers, told["said"])

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 
 from .calls import NOTHING, Call, Unsupported, argument, call_of, storages
 from .options import Options
-from .products import product_of
+from .products import kernel_of, product_of
 
 
 @dataclass
@@ -48,6 +48,10 @@ class Lowered:
 
     def main(self, step: int) -> Call:
         return self.calls[self.steps[step].calls[0]]
+
+    def by(self, step: int) -> str:
+        """Who makes the step's product of matrices, if it is not torch."""
+        return next(filter(None, (kernel_of(self.specs[c][-1]) for c in self.steps[step].calls)), "")
 
     def edges(self) -> list[tuple[int, int]]:
         return [(before, i) for i, step in enumerate(self.steps) for before in sorted(step.before)]

@@ -10,6 +10,7 @@ import engine
 
 POLICIES = ("cost_model", "threaded", "inline", "naive")
 PARTITIONS = ("default", "min_cut", "inductor")
+WEIGHTS = ("change", "fixed")
 PRODUCTS = ("exact", "fast", "torch")
 
 
@@ -18,8 +19,9 @@ class Options:
     """``policy``: of runs with workers. ``workers``: threads of such a run, the caller's among them; None: one a core.
     ``intra_op_threads``: of torch's kernels when the caller runs the nodes alone; None: torch.get_num_threads().
     ``partition``: how forward and backward are told apart: "default" keeps what eager keeps, "min_cut" computes again
-    what is cheap; "inductor", of compile_step: the whole step compiled by Inductor is one of the modes. ``products``: of matrices, by oneDNN where that is faster than torch's own kernel: "exact" if the results are equal
-    to the bit, "fast" also if they differ in the last bits, "torch" never. ``capture_step``: False: compile_step runs
+    what is cheap; "inductor", of compile_step: the whole step compiled by Inductor is one of the modes. ``products``: of matrices, by tiles or oneDNN where that is faster than torch's own kernel: "exact" if the results are
+    equal to the bit, "fast" also if they differ in the last bits, "torch" never. ``weights``: "fixed" keeps copies of a model's matrices in
+    the order in which tiles read them. ``capture_step``: False: compile_step runs
     eagerly."""
 
     policy: str = "cost_model"
@@ -27,6 +29,7 @@ class Options:
     intra_op_threads: int | None = None
     partition: str = "default"
     products: str = "exact"
+    weights: str = "change"
     capture_step: bool = True
 
     @property
@@ -44,6 +47,7 @@ def options_of(given: Mapping[str, Any] | None, **defaults: Any) -> Options:
     _one_of("policy", options.policy, POLICIES)
     _one_of("partition", options.partition, PARTITIONS)
     _one_of("products", options.products, PRODUCTS)
+    _one_of("weights", options.weights, WEIGHTS)
     for name in ("workers", "intra_op_threads"):
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 256):

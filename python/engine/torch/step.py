@@ -14,6 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only, tree_unflatten
 
+import engine
+
 from .calls import Unsupported
 from .capture import Captured, capture, leaves_of
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
@@ -195,6 +197,8 @@ def compile_step(step: Callable[..., Any] | None = None, *, modules: Iterable[nn
     torch.compile. engine.UsageError for an unknown option.
     """
     chosen = options_of(options)
+    if chosen.weights == "fixed":
+        raise engine.errors.UsageError("engine.torch: weights 'fixed' is for torch.compile; a step changes its weights")
     if step is None:
         return functools.partial(compile_step, modules=modules, optimizers=optimizers, options=options)
     return CompiledStep(step, chosen, None if modules is None else list(modules),

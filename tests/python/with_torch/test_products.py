@@ -1,6 +1,8 @@
-"""Products of matrices are made by oneDNN where that is faster, and equal to the bit unless that is not asked for."""
+"""Products of matrices are made by tiles or by oneDNN where that is faster, and equal to the bit unless that is not asked
+for."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.optim import SGD
 
 import engine
 import engine.torch
-from engine.torch import products
+from engine.torch import adapter, products
 from engine.torch.products import LEAST, Form, Trial, tried
 
 PRODUCTS = {"aten::mm", "aten::addmm"}
@@ -37,19 +39,20 @@ def told(monkeypatch):
     """told(trial): what every trial finds from now on."""
 
     def tell(trial):
-        monkeypatch.setattr(products, "tried", lambda form, threads: trial)
+        monkeypatch.setattr(products, "tried", lambda form, threads: (trial,) if trial else ())
 
     return tell
 
 
-def steps_by_onednn(step):
+def steps_by_others(step):
     return sum(spec[-1] is not None for spec in step.last.program.lowered.specs)
 
 
 @pytest.mark.parametrize(("trial", "taken"), [
     (Trial(2.0, 1.0, True), {"exact", "fast"}), (Trial(2.0, 1.0, False), {"fast"}), (Trial(1.0, 0.95, True), set()),
-    (Trial(1.0, 2.0, True), set()), (None, set()),
-], ids=["faster and equal", "faster", "hardly faster", "slower", "not there"])  # fmt: skip
+    (Trial(1.0, 2.0, True), set()), (Trial(2.0, 1.0, True, 64), {"exact", "fast"}), (Trial(2.0, 1.0, False, 64), {"fast"}),
+    (None, set()),
+], ids=["faster and equal", "faster", "hardly faster", "slower", "tiles", "tiles with other bits", "not there"])  # fmt: skip
 def test_a_trial_decides_and_only_fast_gives_up_the_last_bits(forced, told, trial, taken):
     forced("in turn")
     told(trial)
@@ -57,8 +60,21 @@ def test_a_trial_decides_and_only_fast_gives_up_the_last_bits(forced, told, tria
         step = step_of(wide(), products=asked)
         for _ in range(3):
             step(torch.ones(64, 128))
-        # Both wide layers' forward and weight gradients, and the gradient between them. The last layer is too small.
-        assert steps_by_onednn(step) == (5 if asked in taken else 0)
+        # The three layers' forward and weight gradients, and the two gradients between them.
+        assert steps_by_others(step) == (8 if asked in taken else 0)
+
+
+def test_the_fastest_of_the_kernels_that_may_be_taken_is(forced, monkeypatch):
+    forced("in turn")
+    trials = (Trial(4.0, 2.0, True, 64), Trial(4.0, 1.0, False))
+    monkeypatch.setattr(products, "tried", lambda form, threads: trials)
+    for asked, by in (("exact", "tiles"), ("fast", "oneDNN")):
+        step = step_of(wide(), products=asked)
+        for _ in range(3):
+            step(torch.ones(64, 128))
+        told = engine.torch.explain(step)[0].plans[0]
+        assert [n.by for n in told.nodes if n.by] == [by] * 8
+        assert f"8 products of matrices by {by}" in str(told)
 
 
 def test_small_products_are_not_tried(forced, monkeypatch):
@@ -70,10 +86,11 @@ def test_small_products_are_not_tried(forced, monkeypatch):
     assert step.last and 4 * 8 * 8 < LEAST
 
 
+@pytest.mark.parametrize("depth", [0, 48, 500], ids=["oneDNN", "tiles with cuts", "tiles"])
 @pytest.mark.parametrize("mode", MODES)
-def test_steps_by_onednn_are_close_to_eagers_and_call_no_other_product(forced, told, mode):
+def test_steps_by_others_are_close_to_eagers_and_call_no_product_of_torch(forced, told, mode, depth):
     forced(mode)
-    told(Trial(2.0, 1.0, True))
+    told(Trial(2.0, 1.0, True, depth))
     model = wide()
     model[4] = nn.Identity()
     other = copy.deepcopy(model)
@@ -90,13 +107,14 @@ def test_steps_by_onednn_are_close_to_eagers_and_call_no_other_product(forced, t
 def test_exact_products_are_eagers_to_the_bit(forced, mode, threads):
     torch.set_num_threads(threads if mode == "caller" else 1)
     forced(mode)
-    model = wide()
+    model = nn.Sequential(wide()[:4], nn.Linear(128, 400), nn.Linear(400, 7), nn.Linear(7, 600), nn.Linear(600, 16), nn.Linear(16, 1))
     other = copy.deepcopy(model)
     ours, theirs = step_of(model), training(other, SGD(other.parameters(), lr=0.01))
     for _ in range(4):
         x = torch.randn(64, 128)
         same(ours(x), theirs(x).detach())
     same(dict(model.state_dict()), dict(other.state_dict()))
+    assert not ours.why_eager
 
 
 def test_a_tensor_that_is_not_as_torch_makes_them_is_left_to_torch(forced, told):
@@ -113,6 +131,15 @@ def test_a_tensor_that_is_not_as_torch_makes_them_is_left_to_torch(forced, told)
     assert called(ours, late) == PRODUCTS and ours.captures == 1
 
 
+def test_a_row_that_is_not_as_torch_makes_it_is_left_to_torch(forced, told):
+    forced("in turn")
+    told(Trial(2.0, 1.0, True, 128))
+    ours = torch.compile(torch.addmm, backend=engine.torch.backend)
+    a, b, row = torch.randn(64, 64), torch.randn(64, 64), torch.randn(64, 2)
+    for given in (row[:, 1].contiguous(), row[:, 1]):
+        torch.testing.assert_close(ours(given, a, b), torch.addmm(given, a, b))
+
+
 def test_onednn_switched_off_is_not_used(forced, told):
     forced("in turn")
     told(Trial(2.0, 1.0, True))
@@ -120,7 +147,7 @@ def test_onednn_switched_off_is_not_used(forced, told):
         step = step_of(wide())
         for _ in range(2):
             step(torch.ones(64, 128))
-    assert steps_by_onednn(step) == 0
+    assert steps_by_others(step) == 0
 
 
 def test_other_types_and_other_sums_are_left_to_torch(forced, monkeypatch):
@@ -138,15 +165,120 @@ def test_other_types_and_other_sums_are_left_to_torch(forced, monkeypatch):
         same(ours(big.to(kind), big.to(kind)), torch.mm(big.to(kind), big.to(kind)))
 
 
+def forms():
+    """Of tiles whose rows and columns fill vectors and panels, and do not."""
+    edges = (1, 5, 8, 15, 16, 17, 32, 45)
+    for i, (rows, others) in enumerate((r, o) for r in edges for o in edges):
+        yield rows, 1 + i * 7 % 70, others
+    yield from ((500, 33, 40), (7, 300, 1100), (26, 9, 513))
+
+
+@pytest.mark.parametrize("adds", [False, True], ids=["mm", "addmm"])
+@pytest.mark.parametrize(("a_turned", "b_turned"), [(False, False), (False, True), (True, False), (True, True)])
+def test_tiles_of_all_forms_are_close_to_torchs(adds, a_turned, b_turned):
+    native, numbers = adapter.load(), torch.Generator().manual_seed(1)
+    for rows, columns, others in forms():
+        strides = ((1, rows) if a_turned else (columns, 1)), ((1, columns) if b_turned else (others, 1))
+        form = Form(adds, rows, columns, others, *strides)
+        matrices = products._matrices(form, numbers)
+        for depth in {1000, (columns + 1) // 2, min(7, columns)}:
+            found = [native.compare(form.spec(depth), matrices, 1, threads) for threads in (1, 2)]
+            if found[0] is None:
+                pytest.skip("this processor has no vectors for tiles")
+            (_, expected), (_, got) = found[0]
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+            same(got, found[1][1][1])  # a second thread changes nothing
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_a_team_of_threads_makes_the_numbers_of_one(threads):
+    native = adapter.load()
+    for rows, columns, others in ((256, 64, 128), (4096, 16, 16), (16, 128, 1000)):  # by columns, by rows
+        form = Form(True, rows, columns, others, (columns, 1), (1, columns))
+        matrices = products._matrices(form, torch.Generator().manual_seed(1))
+        one, team = (native.compare(form.spec(40), matrices, 1, count) for count in (1, threads))
+        if one is None:
+            pytest.skip("this processor has no vectors for tiles")
+        same(one[1][1], team[1][1])
+
+
+def test_few_numbers_that_are_equal_by_chance_are_not_taken_for_equal(monkeypatch):
+    class Kernels:
+        """The numbers of the first product are equal, and those of other random numbers are not."""
+
+        first = None
+
+        def compare(self, spec, matrices, runs, threads):
+            self.first = matrices[0] if self.first is None else self.first
+            return (2.0, torch.ones(1)), (1.0, torch.ones(1) + (matrices[0] is not self.first))
+
+    for rows, others, equal in ((1, 1, False), (64, 64, True)):
+        kernels = Kernels()
+        monkeypatch.setattr(adapter, "load", lambda kernels=kernels: kernels)
+        trials = tried(Form(False, rows, 77, others, (77, 1), (others, 1)), 1)
+        assert [trial.equal for trial in trials] == [equal] * len(trials) and trials
+
+
 def test_a_trial_draws_none_of_the_programs_random_numbers_and_is_made_once():
     form = Form(True, 64, 96, 96, (96, 1), (1, 96))
     before = torch.random.get_rng_state()
-    trial = tried(form, 2)
+    trials = tried(form, 2)
     same(before, torch.random.get_rng_state())
-    assert tried(form, 2) is trial
-    assert trial is None or trial.torch > 0 and trial.onednn > 0
+    assert tried(form, 2) is trials
+    assert all(trial.torch > 0 and trial.other > 0 for trial in trials)
 
 
 def test_an_unknown_way_to_make_products_is_refused():
     with pytest.raises(engine.UsageError, match="products is 'quick'; exact, fast, torch are allowed"):
         engine.torch.compile_step(wide(), options={"products": "quick"})
+
+
+def test_copies_of_fixed_weights_are_made_again_when_they_change(forced):
+    forced("in turn")
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 96))
+    fixed = torch.compile(model, backend=engine.torch.backend, options={"weights": "fixed"})
+    x, changed = torch.randn(8, 64), copy.deepcopy(model).requires_grad_(False)
+    for p in changed.parameters():
+        p.mul_(-2)
+    with torch.no_grad():
+        for change in (lambda: None, lambda: model[0].weight.mul_(3), lambda: model.load_state_dict(changed.state_dict()),
+                       lambda: setattr(model[2], "weight", nn.Parameter(torch.randn(96, 48)))):  # fmt: skip
+            change()
+            for _ in range(3):
+                torch.testing.assert_close(fixed(x), model(x))
+    forms = [products.form_of(call, True) for program in _programs(fixed) for call in program.lowered.calls]
+    assert [form.kept for form in forms if form] == [True] * len([form for form in forms if form]) and any(forms)
+
+
+def test_matrices_that_change_all_the_time_are_read_as_they_lie(forced):
+    forced("in turn")
+    fixed = torch.compile(torch.mm, backend=engine.torch.backend, options={"weights": "fixed"})
+    a = torch.randn(32, 32)
+    for _ in range(120):  # more than copies are made
+        b = torch.randn(32, 32).t()
+        torch.testing.assert_close(fixed(a, b), torch.mm(a, b))
+
+
+def test_threads_share_the_copy_of_a_weight(forced):
+    forced("in turn")
+    model = nn.Linear(64, 64)
+    fixed = torch.compile(model, backend=engine.torch.backend, options={"weights": "fixed", "policy": "inline"})
+    inputs = [torch.randn(8, 64) for _ in range(4)]
+    with torch.no_grad():
+        expected = [model(x) for x in inputs]
+        fixed(inputs[0])
+        with ThreadPoolExecutor(4) as pool:
+            for got, right in zip(pool.map(torch.no_grad()(fixed), inputs * 25), expected * 25):
+                torch.testing.assert_close(got, right)
+
+
+def test_fixed_weights_are_for_a_model_and_not_for_a_step():
+    with pytest.raises(engine.UsageError, match="weights 'fixed' is for torch.compile"):
+        engine.torch.compile_step(wide(), options={"weights": "fixed"})
+    with pytest.raises(engine.UsageError, match="weights is 'frozen'; change, fixed are allowed"):
+        engine.torch.compile_step(wide(), options={"weights": "frozen"})
+
+
+def _programs(compiled):
+    own = {id(p) for p in compiled.parameters()}
+    return [program for region in engine.torch.regions.compiled if own & region.parameters for program in region.programs.values()]

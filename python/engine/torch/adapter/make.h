@@ -77,14 +77,16 @@ inline bool MakeArgs(PyObject* specs, std::vector<Arg>& args) {
   return Each(specs, [&](PyObject* item, Py_ssize_t) { return MakeArg(item, args.emplace_back()); });
 }
 
-// (adds, rows of a, columns of a, columns of b, strides of a, strides of b)
+// (adds, rows of a, columns of a, columns of b, strides of a, strides of b, whether b is kept, depth of tiles or 0)
 inline bool MakeProduct(PyObject* spec, Product& product) {
-  int adds;
+  int adds, kept;
   auto& [rows, columns, others] = product.sizes;
   auto& by = product.strides;
-  if (!PyArg_ParseTuple(spec, "pLLLLLLL", &adds, &rows, &columns, &others, &by[0], &by[1], &by[2], &by[3]))
+  if (!PyArg_ParseTuple(spec, "pLLLLLLLpL", &adds, &rows, &columns, &others, &by[0], &by[1], &by[2], &by[3], &kept,
+                        &product.depth))
     return false;
   product.adds = adds;
+  if (kept) product.kept = std::make_shared<Kept>();
   return true;
 }
 

@@ -142,8 +142,8 @@ std::pair<double, at::Tensor> Fastest(int runs, F&& call) {
   return found;
 }
 
-// compare(product, args: list, runs, threads) -> (seconds, result) of torch's own kernel and of oneDNN's; None where there
-// is none or it refuses.
+// compare(product, args: list, runs, threads) -> (seconds, result) of torch's own kernel and of the product's way; None where
+// there is none or it refuses.
 PyObject* Compare(PyObject*, PyObject* args) {
   PyObject *spec, *given;
   int runs, threads;
@@ -157,7 +157,7 @@ PyObject* Compare(PyObject*, PyObject* args) {
     const Caller caller(threads);
     torch::jit::Stack stack;
     for (const at::Tensor& tensor : tensors.toTensorVector()) stack.emplace_back(tensor);
-    if (!Product::Possible() || stack.size() != (product.adds ? 3 : 2) || !product.Fits(stack.data())) Py_RETURN_NONE;
+    if (!product.Possible() || stack.size() != (product.adds ? 3 : 2) || !product.Fits(stack.data())) Py_RETURN_NONE;
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(product.adds ? "aten::addmm" : "aten::mm", "");
     const auto theirs = Fastest(runs, [&] {
       torch::jit::Stack used = stack;
@@ -183,7 +183,7 @@ PyObject* Connect(PyObject*, PyObject* address) {
 PyObject* NodeFunction(PyObject*, PyObject*) { return PyLong_FromVoidPtr(reinterpret_cast<void*>(&RunNode)); }
 
 PyMethodDef methods[] = {
-    {"compare", Compare, METH_VARARGS, "Times a product of matrices by torch's own kernel and by oneDNN's."},
+    {"compare", Compare, METH_VARARGS, "Times a product of matrices by torch's own kernel and another way."},
     {"connect", Connect, METH_O, "Takes the address of the engine's table."},
     {"node_function", NodeFunction, METH_NOARGS, "The address of the function that plans call for a node."},
     {"program", NewProgram, METH_O, "Makes a program from its description."},

@@ -1,0 +1,87 @@
+"""Public definitions of transformers, in tiny configurations and while they train with dropout, do what they do eagerly."""
+
+import copy
+
+import pytest
+import torch
+from support import MODES, OPTIONS, check, same, training
+from torch import nn
+from torch.optim import AdamW
+
+import engine.torch
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+class Called(nn.Module):
+    """A model with what one of its results a step takes."""
+
+    def __init__(self, model, call):
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, given):
+        return self.call(self.model, given)
+
+
+def ids():
+    return torch.randint(2, 99, (2, 12))
+
+
+def bert():
+    config = transformers.BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                     intermediate_size=64, max_position_embeddings=32)  # fmt: skip
+    return transformers.BertModel(config), lambda model, given: model(input_ids=given).last_hidden_state, ids
+
+
+def gpt2():
+    config = transformers.GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=2, n_positions=32, bos_token_id=0,
+                                     eos_token_id=0, use_cache=False)  # fmt: skip
+    return transformers.GPT2LMHeadModel(config), lambda model, given: model(input_ids=given, labels=given).loss, ids
+
+
+def t5():
+    config = transformers.T5Config(vocab_size=99, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
+                                   decoder_start_token_id=0, use_cache=False)  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config)
+    return model, lambda model, given: model(input_ids=given, labels=given).loss, ids
+
+
+def vit():
+    config = transformers.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32,
+                                    patch_size=8, num_labels=5, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)  # fmt: skip
+    return transformers.ViTForImageClassification(config), lambda model, given: model(pixel_values=given).logits, lambda: torch.randn(2, 3, 32, 32)
+
+
+MODELS = pytest.mark.parametrize("make", [bert, gpt2, t5, vit])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def silent():
+    transformers.logging.set_verbosity_error()
+
+
+@MODELS
+@pytest.mark.parametrize("mode", MODES)
+def test_outputs_gradients_and_random_numbers_are_eagers(forced, make, mode):
+    forced(mode)
+    model, call, inputs = make()
+    check(Called(model.train(), call), inputs())
+
+
+@MODELS
+@pytest.mark.parametrize("mode", MODES)
+def test_whole_steps_are_eagers(forced, make, mode):
+    forced(mode)
+    model, call, inputs = make()
+    pairs = [Called(m.train(), call) for m in (model, copy.deepcopy(model))]
+    ours, theirs = (training(m, AdamW(m.parameters(), lr=1e-3)) for m in pairs)
+    ours = engine.torch.compile_step(ours, options=OPTIONS)
+    for i in range(4):
+        given, losses = inputs(), []
+        for step in (ours, theirs):
+            torch.manual_seed(i)
+            losses.append(step(given).detach())
+        same(*losses)
+    same(*(dict(m.state_dict()) for m in pairs))
+    assert not ours.why_eager
