@@ -1,13 +1,15 @@
 // The list of an op's accesses (core/access_list.h): sorted by Var, whatever the order in which the caller named them.
 #include "core/access_list.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <vector>
 
-namespace engine::detail {
+#include "support/engine_test.h"
+
+namespace engine::test {
 namespace {
+
+using namespace engine::detail;
 
 // `vars` are numbers that stand for Vars; each access has its place in the caller's list.
 std::vector<Access> Listed(const std::vector<int>& vars) {
@@ -52,4 +54,4 @@ TEST(AccessListTest, EveryOrderOfUpToFiveVarsIsSortedAndKeepsTheOrderOfOneVar) {
 }
 
 }  // namespace
-}  // namespace engine::detail
+}  // namespace engine::test
