@@ -1,4 +1,7 @@
 // Contract 8: an engine that ends settles each op exactly once, whatever state it is in.
+#include <signal.h>
+
+#include "support/child.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -177,6 +180,51 @@ TEST_P(ShutdownTest, StopBesideItLeavesNoOpBehind) {
     EXPECT_EQ(ran, 200);
     EXPECT_EQ(log.size(), 0u);
   }
+}
+
+// The machine may keep the processor from all threads of a process, for longer than a shutdown waits for progress.
+TEST_P(ShutdownTest, TimeInWhichTheProcessWasStoppedIsNotWaitedFor) {
+  if (WhyNoForks()) GTEST_SKIP() << WhyNoForks();
+  if (workers() < 2) GTEST_SKIP() << "a body has to run beside another one";
+  int drains[2];  // the child says that it fails completions, and that no op ends
+  ASSERT_EQ(pipe(drains), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    Log log;
+    EngineOptions o = Reporting(workers(), log);
+    o.drain_timeout = 10ms;
+    Engine eng(o);
+    const Var a = eng.NewVar("a");
+    Completion kept;
+    std::atomic<bool> fails{false};
+    eng.PushAsync({.name = "stuck", .writes = {a}}, [&](RunContext&, Completion done) { kept = std::move(done); });
+    eng.Push({.reads = {a}, .run_always = true}, [&] { fails = true; });
+    eng.Push({.name = "long"}, [&] {
+      while (!fails) std::this_thread::yield();
+      std::this_thread::sleep_for(100ms);  // some looks, at which no op has ended
+      if (write(drains[1], "x", 1) != 1) _exit(3);
+      // Until some looks after the time in which nothing ran.
+      for (auto last = std::chrono::steady_clock::now(), now = last; now - last < 800ms;) {
+        std::this_thread::yield();
+        last = std::exchange(now, std::chrono::steady_clock::now());
+      }
+      std::this_thread::sleep_for(200ms);
+    });
+    eng.Shutdown();
+    kept();
+    _exit(log.Contains("gave up") ? 1 : 0);
+  }
+  char byte;
+  ASSERT_EQ(read(drains[0], &byte, 1), 1);
+  kill(child, SIGSTOP);
+  std::this_thread::sleep_for(1500ms);
+  kill(child, SIGCONT);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  close(drains[0]);
+  close(drains[1]);
 }
 
 TEST_P(ShutdownTest, StoppedEngineIsDrainedAsWell) {

@@ -43,6 +43,7 @@ int64_t ErrorLog::RootOf(const OpError& error) {
     return kOther;
   }
   if (error.op() == kOpenOverFork) return kOther;  // a shutdown came first
+  if (refusals_ && error.op() == "kernel over a fork") return kOther;
   if (error.op()[0] == 'o') return strtoll(error.op().c_str() + 1, nullptr, 10);
   Complain("a cause without a root, of %s: %s", error.op().c_str(), error.what());
   return kOther;

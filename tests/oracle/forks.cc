@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <new>
 
 #include "engine/testing/software_device.h"
 #include "faults.h"
@@ -250,6 +252,10 @@ int World::WaitForAllVars() {
       } catch (const NullWhat&) {
       } catch (const std::nullptr_t&) {
       } catch (const char*) {
+      } catch (const std::bad_alloc&) {
+        if (!Has(kDeviceNoMemory)) return 11;
+      } catch (const Error& refused) {
+        if (!Has(kDeviceNoThreads) || !strstr(refused.what(), "the system refused")) return 11;
       } catch (...) {
         return 11;
       }

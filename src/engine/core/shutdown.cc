@@ -25,21 +25,21 @@ bool EngineCore::SettleAll(Clock::time_point deadline) {
 bool EngineCore::Drain() {
   if (SettleAll(After(options_.drain_timeout))) return true;
   const auto cause = MakeCause<ShutdownError>("the engine was shut down before the Completion was called");
-  // At least a second, so that ops that have not started yet may start, however short the timeout is.
-  const auto patience =
-      Timeout(std::max<std::chrono::milliseconds>(options_.drain_timeout, std::chrono::seconds(1))).nanoseconds();
+  // At least a second, so that ops that have not started yet may start, however short the timeout is. It is counted in looks
+  // and not by the clock: while the machine keeps the processor from all of this process, nothing can end.
+  constexpr auto kLook = std::chrono::milliseconds(20);
+  const auto patience = std::max<std::chrono::milliseconds>(options_.drain_timeout, std::chrono::seconds(1)) / kLook;
   uint64_t fewest = slots_.Pending();
-  auto since = Clock::now();
-  do {
+  for (int64_t looks = 0; looks < patience; ++looks) {
     ReleaseAllHeld();               // each time: running ops may have pushed held ops meanwhile
     FailPendingCompletions(cause);  // each time: released ops may wait for Completions, too
     devices_->LoseBusy();
-    if (SettleAll(Clock::now() + std::chrono::milliseconds(20))) return true;
+    if (SettleAll(Clock::now() + kLook)) return true;
     if (const uint64_t left = slots_.Pending(); left < fewest) {
       fewest = left;
-      since = Clock::now();
+      looks = 0;
     }
-  } while (Clock::now() - since < patience);
+  }
   return false;
 }
 

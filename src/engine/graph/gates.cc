@@ -12,6 +12,11 @@ namespace engine::detail {
 namespace {
 
 constexpr uint32_t kGateBytes = sizeof(OpRecord) + sizeof(Access) + sizeof(PlanGate);
+void* TakeBlock(void*& blocks) { return std::exchange(blocks, *static_cast<void**>(blocks)); }
+
+void ReturnBlocks(ThreadSlot& slot, void* blocks) {
+  while (blocks) slot.cache.Return(kShareClass, TakeBlock(blocks));
+}
 
 // Calls fn(place, Var, mode) for each place of a run that has an access.
 template <class Fn>
@@ -108,15 +113,21 @@ void Runs::MakeGates(ThreadSlot& slot, RunState& run, std::span<const Var> input
     access.word = static_cast<uint64_t>(mode);
     access.op = gate;
     Protocol::SetPins(gate, mode != AccessMode::kRead);
-    ::new (gate->closure()) PlanGate{&run, place};
+    auto& opening = *::new (gate->closure()) PlanGate{&run, place, nullptr};
     gates.gate[place] = gate;
     gates.access[place] = &access;
     ++gates.count;
     // relaxed: the registration publishes it.
+    uint32_t shares = 1;
     for (const uint32_t n : plan.UsersOf(place)) {
+      shares += plan.tasks[plan.task_of[n]].pool != kDefaultPool;
       std::atomic<uint32_t>& missing = gates.missing[n];
       const uint32_t before = missing.load(std::memory_order_relaxed);
       missing.store(before ? before + 1 : 2, std::memory_order_relaxed);
+    }
+    for (; shares > 0; --shares) {
+      void* const block = slot.cache.Get(kShareClass);
+      *static_cast<void**>(block) = std::exchange(opening.blocks, block);
     }
   });
 }
@@ -159,6 +170,7 @@ void Runs::DropGates(ThreadSlot& slot, RunState& run) {
   for (uint32_t place = 0; place < run.gates->gate.size(); ++place) {
     OpRecord* const gate = run.gates->gate[place];
     if (!gate) continue;
+    ReturnBlocks(slot, static_cast<PlanGate*>(gate->closure())->blocks);
     core_.DropUnregistered(slot, gate);
     for (const uint32_t n : run.owner->UsersOf(place)) run.gates->missing[n].store(0, std::memory_order_relaxed);
   }
@@ -176,7 +188,7 @@ void Runs::EndGates(ThreadSlot& slot, RunState& run) {
 
 // The Var is granted.
 void Runs::OpenGate(Pass& pass, OpRecord* op) {
-  const auto [run_of, place] = *static_cast<PlanGate*>(op->closure());
+  auto [run_of, place, blocks] = *static_cast<PlanGate*>(op->closure());
   RunState& run = *run_of;
   const PlanCore& plan = *run.owner;
   RunGates& gates = *run.gates;
@@ -194,7 +206,8 @@ void Runs::OpenGate(Pass& pass, OpRecord* op) {
     const uint32_t task = plan.task_of[n];
     const uint8_t pool = plan.tasks[task].pool;
     if (pool != kDefaultPool && pool != run.home) {
-      PostShare(*pass.slot, run, task, kNoIndex, pool);
+      run.next[task] = kNoIndex;
+      core_.Post(*pass.slot, ShareIn(TakeBlock(blocks), run, task, pool, false));
     } else {
       run.next[task] = std::exchange(head, task);
     }
@@ -204,11 +217,12 @@ void Runs::OpenGate(Pass& pass, OpRecord* op) {
     uint32_t left = run.remaining.load(std::memory_order_relaxed);
     while (left > 1)
       if (run.remaining.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_relaxed))
-        return;
+        return ReturnBlocks(*pass.slot, blocks);
   }
   // It may become the last thing that the run does, whose end gives Vars back and so may open other gates: not on this stack.
-  OpRecord* const share = NewShare(*pass.slot, run, head, run.home);
+  OpRecord* const share = ShareIn(TakeBlock(blocks), run, head, run.home, false);
   static_cast<PlanShare*>(share->closure())->ends = 1;
+  ReturnBlocks(*pass.slot, blocks);
   ProductionEnv::AddReady(pass, share);
 }
 

@@ -40,10 +40,12 @@ namespace engine::detail {
 
 struct RunState;
 
-// The closure of a gate.
+// The closure of a gate. `blocks`: free blocks for the shares that go on with the run when the gate opens, linked by their first
+// words. They are taken at the start of the run, which may be refused; the gate opens where nothing may be refused any more.
 struct PlanGate {
   RunState* run;
   uint32_t place;
+  void* blocks;
 };
 
 // Part of a frame, from its first run that has gates on.

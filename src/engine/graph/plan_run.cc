@@ -326,7 +326,11 @@ void Runs::Drop(RunState& run) {
 OpRecord* Runs::NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes,
                       uint8_t pool_index) {
   const uint32_t cls = ClassOf(sizeof(OpRecord) + bytes);
-  auto* op = static_cast<OpRecord*>(slot.cache.Get(cls));
+  return OpIn(slot.cache.Get(cls), cls, run, kind, flags, pool_index);
+}
+
+OpRecord* Runs::OpIn(void* block, uint32_t cls, RunState& run, OpKindId kind, uint32_t flags, uint8_t pool_index) {
+  auto* op = static_cast<OpRecord*>(block);
   op->Init({.name = run.owner->options.name.c_str(),
             .flags = kOwnWay | flags,
             .kind = kind,
@@ -345,7 +349,11 @@ void Runs::RecycleOp(ThreadSlot& slot, OpRecord* op) {
 }
 
 OpRecord* Runs::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted) {
-  OpRecord* op = NewOp(slot, run, OpKindId::kShare, 0, sizeof(PlanShare), pool_index);
+  return ShareIn(slot.cache.Get(kShareClass), run, head, pool_index, counted);
+}
+
+OpRecord* Runs::ShareIn(void* block, RunState& run, uint32_t head, uint8_t pool_index, bool counted) {
+  OpRecord* op = OpIn(block, kShareClass, run, OpKindId::kShare, 0, pool_index);
   ::new (op->closure()) PlanShare{&run, head, counted};
   return op;
 }

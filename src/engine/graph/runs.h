@@ -11,6 +11,8 @@
 
 namespace engine::detail {
 
+inline constexpr uint32_t kShareClass = ClassOf(sizeof(OpRecord) + sizeof(PlanShare));
+
 class Runs {
  public:
   explicit Runs(EngineCore& core) : core_(core) {}
@@ -34,7 +36,8 @@ class Runs {
   void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
   OpRecord* NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes, uint8_t pool_index);
   void RecycleOp(ThreadSlot& slot, OpRecord* op);
-  // `counted`: whoever gets the share has been counted in the run's team.
+  // `counted`: whoever gets the share has been counted in the run's team. ShareIn makes it in a block of kShareClass.
+  static OpRecord* ShareIn(void* block, RunState& run, uint32_t head, uint8_t pool_index, bool counted);
   OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted = false);
   void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
   Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
@@ -53,6 +56,7 @@ class Runs {
   static void SetNode(NodeContext& ctx, const PlanNode& node) { ctx.node_ = &node; }
 
  private:
+  static OpRecord* OpIn(void* block, uint32_t cls, RunState& run, OpKindId kind, uint32_t flags, uint8_t pool_index);
   void Begin(RunState& run);
   // --- gates.cc
   void MakeGates(ThreadSlot& slot, RunState& run, std::span<const Var> inputs, Site site);
