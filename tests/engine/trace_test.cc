@@ -143,6 +143,17 @@ TEST_P(TraceTest, HoldsAnOpThatEndsBeforeItsBody) {
   EXPECT_EQ(std::string(trace.events[1].name), "asynchronous");
 }
 
+// Else the waits of the whole process would be noted for it until there is no room for any.
+TEST_P(TraceTest, AnEngineThatGoesEndsItsTrace) {
+  const uint32_t before = detail::g_traces;
+  {
+    Engine eng(Quiet(workers()));
+    eng.StartTrace();
+    EXPECT_EQ(detail::g_traces, before + 1);
+  }
+  EXPECT_EQ(detail::g_traces, before);
+}
+
 TEST_P(TraceTest, AWaitForAVarIsNamed) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("awaited");

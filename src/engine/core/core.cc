@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/wait_log.h"
+
 namespace engine::detail {
 
 EngineCore::EngineCore(EngineOptions options)
@@ -35,7 +37,11 @@ void EngineCore::StartLostThreads() {
 
 ThreadSlot& EngineCore::FindSlot() { return slots_.Mine(); }
 
-EngineCore::~EngineCore() { DelistForFork(); }
+EngineCore::~EngineCore() {
+  // Nobody has stopped its trace, for which the waits of the whole process are noted.
+  if (tracing()) WaitLog::End(Clock::time_point::max());
+  DelistForFork();
+}
 
 Var EngineCore::AdoptVar(VarCore* counted) { return Var(counted); }
 

@@ -353,7 +353,7 @@ namespace engine {
 
 struct Operator::State {
   detail::EngineCore* core;
-  OpDesc desc;                              // without its sets, which are the vectors below
+  OpDesc desc;                              // its sets and its scope are those below
   std::vector<Var> reads, updates, writes;  // keeps the Vars alive
   std::optional<CancelScope> scope;
   uint32_t flags;

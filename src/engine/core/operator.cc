@@ -1,7 +1,7 @@
 // Operators: an op that is checked once and pushed often. Each push copies a template into a fresh block.
 //
 // All pushes share the closure, which is destroyed after the last of them. They are counted as the readers of a group
-// are (dependency.h): each push that ends subtracts one from zero, and the drop of the last handle adds how many there
+// are (dependency_ends.h): each push that ends subtracts one from zero, and the drop of the last handle adds how many there
 // were. So an op costs only one read-modify-write.
 #include <cstring>
 
@@ -63,7 +63,11 @@ std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   keep(desc.updates, AccessMode::kUpdate, state->updates);
   keep(desc.writes, AccessMode::kWrite, state->writes);
   pools_.Index(desc.place);  // refuses an unknown pool here rather than at the first push
-  if (desc.cancel) state->scope = *desc.cancel;
+  // The sets and the scope that pushes name are those kept here.
+  state->desc.reads = state->reads;
+  state->desc.updates = state->updates;
+  state->desc.writes = state->writes;
+  if (desc.cancel) state->desc.cancel = &state->scope.emplace(*desc.cancel);
   state->closure = std::make_unique<std::byte[]>(request.closure.type->size);
   request.closure.type->construct(state->closure.get(), request.closure.object);
   state->type = request.closure.type;  // set last: from here on there is a closure to destroy
@@ -78,10 +82,7 @@ void EngineCore::MakeTemplate(State& state) {
   if (state.desc.place.kind != Placement::Kind::kDefault || state.scope || state.flags || most > State::kMostAccesses)
     return;
   auto* op = ::new (state.block) OpRecord;
-  OpDesc desc = state.desc;
-  desc.reads = state.reads;
-  desc.updates = state.updates;
-  desc.writes = state.writes;
+  const OpDesc& desc = state.desc;
   op->Init({.closure = &kSharedType, .name = desc.name.c_str(), .flags = desc.run_always ? kRunAlways : 0u});
   Protocol::SetPins(op, ListAccesses(op, desc));
   op->extra.state.store(OpState::kFree, std::memory_order_relaxed);
@@ -108,10 +109,6 @@ void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* pr
 
 [[gnu::noinline]] void EngineCore::PushWithoutTemplate(State& state, int priority, Site site) {
   OpDesc desc = state.desc;
-  desc.reads = state.reads;
-  desc.updates = state.updates;
-  desc.writes = state.writes;
-  if (state.scope) desc.cancel = &*state.scope;
   desc.priority = priority;
   State* closure = &state;
   Push({.desc = &desc, .closure = {&kSharedType, &closure}, .site = site, .flags = state.flags});
