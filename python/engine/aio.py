@@ -29,8 +29,10 @@ class _Mailbox:
         with self._lock:
             first = not self._finished
             self._finished.append((future, error, data))
+        if not first:
+            return
         loop = self._loop()
-        if first and loop is not None:
+        if loop is not None:
             try:
                 loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:

@@ -116,8 +116,8 @@ class SmartStage(_core.SmartStage):
         given["name"] = options.name or f"smart-stage-{next(_numbers)}"
         own = {name: given.pop(name) for name in _OWN}
         closed = exception_types("closed_exception_types", given.pop("closed_exception_types"))
-        for option in ("max_levels", "profile_steps", "guard_steps"):
-            check_int(option, own[option])
+        for option, least in ("max_levels", 1), ("profile_steps", 0), ("guard_steps", 0):
+            check_int(option, own[option], least, 2**31 - 1)
         own["input_state"] = [getattr(state, "var", state) for state in options.input_state]
         fn = step._fn if isinstance(step, Hybrid) else step
         self._reader, self._asked = _Reader(source, fn), None

@@ -12,6 +12,10 @@ from .sources import Source, compile_source
 
 _END = object()
 _NEVER = 3e8  # seconds: ten years
+_INT = 2**31 - 1
+# What each number may be (src/stage/options.cc).
+_RANGES = {"capacity": (1, 2**30), "capacity_bytes": (0, 2**63 - 1), "num_threads": (1, 1024), "num_clients": (1, 2**20),
+           "ignored_budget": (0, 2**30), "max_capacity": (0, _INT), "max_threads": (0, _INT)}  # fmt: skip
 _alive: weakref.WeakSet[Stage] = weakref.WeakSet()
 
 Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
@@ -195,16 +199,14 @@ def stage_options(*, on_timeout: str, ignored_exception_types: Exceptions, use_s
     """The options of a stage as the extension takes them. A TypeError or UsageError names the wrong option."""
     if on_timeout not in ("error", "drop"):
         raise UsageError(f"staged: on_timeout is {on_timeout!r}; 'error' or 'drop' is expected")
-    numbers |= {"pool": stage_subgraph_thread_pool_id, "stream": stage_subgraph_stream_id}
     for option, value in numbers.items():
-        check_int(option, value)
-        if not -1 <= value < 2**31:
-            raise UsageError(f"staged: {option} is {value}; at least 0 and less than 2**31 is expected")
-    for option in ("capacity_bytes", "max_capacity", "max_threads", "capacity"):
-        if numbers[option] < 0:
-            raise UsageError(f"staged: {option} is {numbers[option]}; it cannot be negative")
+        check_int(option, value, *_RANGES[option])
+    for option, value in ("thread_pool_id", stage_subgraph_thread_pool_id), ("stream_id", stage_subgraph_stream_id):
+        check_int(f"stage_subgraph_{option}", value, 0, _INT)  # the extension knows which there are
     return {
         **numbers,
+        "pool": stage_subgraph_thread_pool_id,
+        "stream": stage_subgraph_stream_id,
         "timeout": _NEVER if timeout is None else seconds("timeout", timeout),
         "take_timeout": 0.0 if take_timeout is None else seconds("take_timeout", take_timeout),
         "name": name or "",
@@ -227,10 +229,12 @@ def seconds(option: str, value: Any) -> float:
     return float(value)
 
 
-def check_int(option: str, value: Any) -> None:
-    """TypeError if the value is no int."""
+def check_int(option: str, value: Any, least: int, most: int) -> None:
+    """TypeError if the value is no int; UsageError if it is not in the range."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"staged: {option} is a {type(value).__name__}; an int is expected")
+    if not least <= value <= most:
+        raise UsageError(f"staged: {option} is {value}; {least} … {most} is expected")
 
 
 def exception_types(option: str, given: Any) -> tuple[type[BaseException], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Generator, Generic, Iterator, TypeVar
 
-from . import _core
+from . import _core, aio
 from .errors import UsageError
 
 T = TypeVar("T")
@@ -100,8 +100,6 @@ class Value(_core.ValueBase, Generic[T]):
         return self.get().__dlpack_device__()  # type: ignore[attr-defined]
 
     def __await__(self) -> Generator[Any, None, T]:
-        from . import aio
-
         return aio.of_value(self).__await__()
 
     def __copy__(self) -> Value[T]:

@@ -388,7 +388,9 @@ void BindGraph(nb::module_& m) {
           [](const PyRun& self) {
             return PyVar{self.run.var(), self.engine};
           },
-          "The Var that the run writes when it ends. Valid as long as this object lives.")
+          // Without its Run the Var would be that of the next run that gets the frame.
+          nb::for_getter(nb::keep_alive<0, 1>()), nb::for_getter(nb::sig("def var(self) -> Var")),
+          "The Var that the run writes when it ends. It keeps the run, and so what that has returned.")
       .def(
           "output",
           [](PyRun& self, size_t index) {

@@ -226,11 +226,21 @@ TEST_P(GatesTest, AGateIsNoOp) {
 // And not the node that ran before.
 TEST_P(GatesTest, AReportNamesThePlanThatWaits) {
   Engine eng(Quiet(workers()));
-  Two two(eng);
-  HeldOp held = HoldWrite(eng, two.b);
-  engine::Run run = two.plan.Start();
-  eng.Wait(two.a);
-  while (!Has(eng.DescribePending(), "'two'")) std::this_thread::yield();
+  Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");
+  Graph graph;  // a free node on each side of the late one, so that one of them ends last, in whatever order they run
+  graph.Add({.name = "left", .updates = {a}}, [] {});
+  graph.Add({.name = "late", .updates = {b}}, [] {});
+  graph.Add({.name = "right", .updates = {c}}, [] {});
+  const Plan plan = graph.Compile(eng, {.name = "two"});
+  HeldOp held = HoldWrite(eng, b);
+  engine::Run run = plan.Start();
+  eng.Wait(a);
+  eng.Wait(c);
+  std::string told;
+  do {
+    std::this_thread::yield();
+    told = eng.DescribePending();
+  } while (!Has(told, "op 'two'") || Has(told, "op 'left'") || Has(told, "op 'right'"));
   held.Release();
   run.Wait();
 }

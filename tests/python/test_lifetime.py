@@ -140,3 +140,27 @@ def test_memory_does_not_grow_with_the_number_of_ops():
     for _ in range(5):
         many()
     assert engine.stats()["slab_bytes"] <= before + (1 << 20)
+
+
+def test_the_var_of_a_run_stays_its_own_and_keeps_the_run_and_nothing_longer(gate):
+    thing = Thing()
+    held = weakref.ref(thing)
+    waits = engine.hybridize(engine.op(lambda x, wait: (gate() if wait is not None else None, x)[1]))
+    quick, slow = waits.record(thing, None), waits.record(thing, 1)
+    run = quick.start([thing, None])
+    var = run.var
+    del run, thing
+    assert var.wait(PATIENCE) and var.version == 1
+    runs = [quick.start([None, None]) for _ in range(100)]  # one of them would have got its frame
+    for run in runs:
+        run.var.wait(PATIENCE)
+    blocked = slow.start([None, 1])
+    gate.wait_until_entered()
+    assert var.settled and var.version == 1 and not blocked.var.settled
+    assert all(var != run.var for run in runs)
+    gate.open()
+    assert blocked.var.wait(PATIENCE)
+    del runs, run, blocked
+    assert held() is not None
+    del var
+    assert collected(held)

@@ -125,3 +125,35 @@ def test_results_and_errors_are_the_same_under_every_policy(policy):
         except OverflowError as error:
             results.append((error.args, error.__notes__[0].split(" pushed")[0]))
     assert results == [((144,), "engine: op 'add'")] * 2 or results == [((233,), "engine: op 'add'")] * 2
+
+
+def test_a_run_outside_of_bodies_gives_the_gil_up_because_it_may_run_what_other_runs_left(run_python):
+    finished = run_python("""
+        hold_began, opened, w = threading.Event(), threading.Event(), engine.value([])
+
+        @engine.op(updates="x")
+        def hold(x):
+            hold_began.set()
+            opened.wait()
+
+        @engine.op(updates="x", place="io")
+        def elsewhere(x):
+            x.append(1)
+
+        same = engine.op(lambda x: x)
+        late = engine.hybridize(lambda: elsewhere(w))
+        plain = engine.hybridize(lambda x: same(x))
+        late.record()
+        plain.record(1)
+        hold(w)
+        hold_began.wait()
+        with engine.policy("naive"):
+            late()  # cannot begin yet, so it is left for a thread that pushes or waits outside of bodies
+        opened.set()
+        while "is ready, not started" not in engine.describe_pending():
+            pass
+        with engine.policy("inline"):
+            print(plain(2).get())  # runs `late` as well, which waits for the I/O pool's thread, and that for the GIL
+        print(w.get())
+    """)
+    assert finished.out.split() == ["2", "[1]"], finished

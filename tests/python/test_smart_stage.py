@@ -336,3 +336,10 @@ def test_collectives_stay():
         "parse": "", "gather": "is a collective: every process must run it in the same order"
     }  # fmt: skip
     assert gather([1, 2]).get() == 3  # outside of a recording it is an op as others are
+
+
+@pytest.mark.parametrize("option, value, least", [("max_levels", 0, 1), ("max_levels", -1, 1), ("profile_steps", -1, 0),
+                                                  ("guard_steps", -1, 0), ("guard_steps", 2**63, 0)])  # fmt: skip
+def test_a_count_that_cannot_be_is_refused_when_the_stage_is_made(option, value, least):
+    with pytest.raises(engine.UsageError, match=f"{option} is {value}; {least} … 2147483647 is expected"):
+        engine.data.smart_stage(lambda x: x, iter([1]), **{option: value})

@@ -158,12 +158,24 @@ def test_a_persistent_ignored_error_ends_as_itself():
         ({"use_stage_subgraph_thread_pool": True, "stage_subgraph_thread_pool_id": 99}, "stage_subgraph_thread_pool_id is 99"),
         ({"stage_subgraph_thread_pool_id": 1}, "needs use_stage_subgraph_thread_pool"),
         ({"stage_subgraph_stream_id": 1}, "only 0, the main lane"),
-        ({"stage_subgraph_stream_id": -1}, "stage_subgraph_stream_id is -1"),
+        ({"stage_subgraph_stream_id": -1}, "stage_subgraph_stream_id is -1; 0 … "),
+        ({"stage_subgraph_thread_pool_id": -1}, "stage_subgraph_thread_pool_id is -1; 0 … "),
+        ({"capacity": -1}, "capacity is -1; 1 … 1073741824"),
+        ({"num_threads": -1}, "num_threads is -1; 1 … 1024"),
+        ({"num_clients": -1}, "num_clients is -1; 1 … 1048576"),
+        ({"ignored_budget": -1}, "ignored_budget is -1; 0 … "),
+        ({"max_capacity": -1}, "max_capacity is -1; 0 … "),
+        ({"max_threads": -1}, "max_threads is -1; 0 … "),
+        ({"max_threads": 2**63}, "max_threads is 9223372036854775808; 0 … "),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_honoured_are_refused(options, message):
     with pytest.raises((TypeError, engine.UsageError), match=message):
         engine.data.staged(counting(3), **options)
+
+
+def test_a_bound_in_bytes_may_be_larger_than_two_gigabytes():
+    assert list(engine.data.staged(counting(3), capacity_bytes=2**40)) == [0, 1, 2]
 
 
 def test_each_item_goes_to_one_client_and_all_see_the_end():

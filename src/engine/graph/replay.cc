@@ -47,13 +47,15 @@ bool Replay::RunToGate(uint32_t number) {
     std::atomic<uint32_t>& missing = gates.missing[n];
     if (missing.load(std::memory_order_relaxed) != 0) {
       gates.stopped[number] = n;
-      // No node runs here any more.
-      op_->extra.name = plan_.options.name.c_str();
+      op_->extra.name = plan_.options.name.c_str();                            // no node runs here any more
       if (missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;  // mutant: node_before_its_gates
     }
     if (n < task.end - task.async) Run(plan_.nodes[n]);
   }
   gates.stopped[number] = task.first;
+  // What is left may all wait at gates, and no node runs here then. The task counts as one that has not ended, so the run has
+  // not, and the op is still ours.
+  op_->extra.name = plan_.options.name.c_str();
   return true;
 }
 
