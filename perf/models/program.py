@@ -1,7 +1,7 @@
 """One contender of ./run perf models in a process of its own.
 
 Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. `input_MODEL`: N steps fed in the way of
---variant; `step_MODEL`: N steps on batches that lie in memory; `losses_MODEL`: the losses of the first N steps of a new
+--variant; `compiled_MODEL`: the same, where --variant ends in `:engine` and the step is compiled by compile_step; `step_MODEL`: N steps on batches that lie in memory; `losses_MODEL`: the losses of the first N steps of a new
 model; `serve_MODEL_CLIENTS`: N requests of each client. What is warmed once stays: a process goes on where it was stopped.
 """
 
@@ -21,6 +21,7 @@ sys.path[:0] = [str(HERE.parents[1] / "examples"), str(HERE)]
 
 import torch  # noqa: E402
 
+import engine.torch  # noqa: E402
 from engine.torch.memory import keep_freed_memory  # noqa: E402
 from published import CASES  # noqa: E402
 from recommenders import generate, schema  # noqa: E402
@@ -74,23 +75,27 @@ class Program:
         return kind(path_of(model, self.args.data, self.args.rows), data, CASES[model].batch)
 
     def feed(self, model: str, file: File) -> Feed:
-        way = self.args.variant
+        way, _, compiled = self.args.variant.partition(":")
         workers = int(way.removeprefix("loader")) if way.startswith("loader") else 0
-        return Feed(
-            "dataloader" if way.startswith("loader") else way, self.trainer(model, True), file, workers=workers
-        )
+        way, trainer = "dataloader" if way.startswith("loader") else way, self.trainer(model, True)
+        if not compiled:
+            return Feed(way, trainer, file, workers=workers)
+        train = trainer.train = engine.torch.compile_step(trainer.train, options={"workers": self.args.threads})
+        return Feed(way, trainer, file, workers=workers,
+                    step=lambda batch: train(*engine.torch.plain(trainer.prepare(batch))))  # fmt: skip
 
     def input(self, model: str, n: int) -> dict:
         """Steps from the file. For plain input, how long its two sides take."""
         if model not in self.feeds:
             feed = self.feed(model, self.file(model))
             losses = iter(feed)
-            for _ in range(WARM.get(feed.way, 4)):
+            compiled = self.args.variant.endswith(":engine")
+            for _ in range(WARM.get(feed.way, 4) + SETTLED * compiled):
                 next(losses)
             self.feeds[model] = (feed, losses, iter(feed.file))
         feed, losses, batches = self.feeds[model]
         told: dict = {}
-        if self.args.variant == "plain":  # each side by itself, so that the bound is of the same minutes
+        if feed.way == "plain":  # each side by itself, so that the bound is of the same minutes
             trainer, sides = feed.trainer, [0.0, 0.0]
             for _ in range(n):
                 begin = time.perf_counter()
@@ -106,6 +111,8 @@ class Program:
         told["us_per_step"] = (time.perf_counter() - begin) / n * 1e6
         if feed.way in WARM:
             told["staged"] = float(feed.stage.report["on"])
+        if why := getattr(feed.trainer.train, "why_eager", ""):
+            told["eagerly"] = why
         return told
 
     def step(self, model: str, n: int) -> dict:
@@ -152,7 +159,7 @@ class Program:
         kind, model, *more = case.split("_")
         if kind == "serve":
             return self.serve(model, int(more[0]), n)
-        return {"input": self.input, "step": self.step, "losses": self.losses}[kind](model, n)
+        return {"input": self.input, "compiled": self.input, "step": self.step, "losses": self.losses}[kind](model, n)
 
 
 def main() -> None:

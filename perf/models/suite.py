@@ -11,7 +11,8 @@ All contenders keep the memory that they free, as SmartStage and compiled steps 
 
 `input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
 intra-op threads. "smart_stage 2" and "plain 2" use two in the step; SmartStage is judged beside the same threads without
-it. `allowed`: what the times of its two sides allow, (stage + main) / max(stage, main); `of best`: how close a step came to
+it. `compiled`: the same, where the step is compiled by engine.torch.compile_step, so that the input is a larger share.
+`allowed`: what the times of its two sides allow, (stage + main) / max(stage, main); `of best`: how close a step came to
 max(stage, main). `step`: the step alone, on batches in memory. `serve`: latency with several clients.
 The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt.
 """
@@ -36,7 +37,19 @@ from published import CASES  # noqa: E402
 
 TIMEOUT = 300.0
 INPUTS = ("plain", "plain 2", "staged", "smart_stage", "smart_stage 2", "on_cpu", "loader0", "loader1", "loader2")
-WITHOUT = {"smart_stage": "plain", "smart_stage 2": "plain 2"}
+COMPILED = tuple(
+    f"{way}:engine{threads}"
+    for way, threads in (
+        ("plain", ""),
+        ("plain", " 2"),
+        ("smart_stage", ""),
+        ("smart_stage", " 2"),
+        ("loader0", ""),
+        ("loader1", ""),
+        ("loader2", ""),
+    )
+)
+WITHOUT = {f"smart_stage{how}": f"plain{how}" for how in ("", " 2", ":engine", ":engine 2")}
 STEPS = (
     "eager",
     "eager 2",
@@ -104,7 +117,7 @@ class Suite:
 
     def wanted(self, *names: str) -> bool:
         chosen = set(self.args.only)
-        groups, models = chosen & {"input", "step", "serve"}, chosen & set(CASES)
+        groups, models = chosen & {"input", "compiled", "step", "serve"}, chosen & set(CASES)
         return (not groups or names[0] in groups) and (not models or names[1] in models)
 
     @contextlib.contextmanager
@@ -125,7 +138,7 @@ class Suite:
         slowest = 0.0
         for name, runner in list(runners.items()):  # starts, warms
             if losses is not None:
-                losses[name] = runner.ask(case.replace("input", "losses"), EQUAL, TIMEOUT).get("losses", [])
+                losses[name] = runner.ask(f"losses_{case.partition('_')[2]}", EQUAL, TIMEOUT).get("losses", [])
             first = runner.ask(case, fixed or 2, TIMEOUT)
             if "skip" in first:
                 self.rows.append({"suite": "models", "case": case, "peer_name": name, "skip": first["skip"]})
@@ -163,20 +176,21 @@ class Suite:
 
     # --- the groups
 
-    def input(self, model: str) -> None:
-        print(f"input / {model}, batches of {CASES[model].batch}: us a step", flush=True)
+    def input(self, model: str, group: str = "input", contenders: tuple[str, ...] = INPUTS) -> None:
+        print(f"{group} / {model}, batches of {CASES[model].batch}: us a step", flush=True)
         losses: dict[str, list[float]] = {}
-        with self.started(INPUTS) as runners:
-            told = self.rounds_of(f"input_{model}", runners, losses=losses)
-        if "plain" not in told:
+        with self.started(contenders) as runners:
+            told = self.rounds_of(f"{group}_{model}", runners, losses=losses)
+        plain = contenders[0]
+        if plain not in told:
             return
-        self.equal(model, losses)
+        self.equal(model, losses, plain)
         base = min(
-            (name for name in ("plain", "plain 2") if name in told),
+            (name for name in (plain, f"{plain} 2") if name in told),
             key=lambda name: _median(told, name, "us_per_step"),
         )
-        rows = self.compared("input", model, told, "us_per_step", base)
-        stage, main = _median(told, "plain", "stage_us"), _median(told, "plain", "main_us")
+        rows = self.compared(group, model, told, "us_per_step", base)
+        stage, main = _median(told, plain, "stage_us"), _median(told, plain, "main_us")
         allowed, best = (stage + main) / max(stage, main), max(stage, main)
         for name, row in rows.items():
             row |= {"stage_us": stage, "main_us": main, "allowed": allowed, "of_best": best / row["ours"],
@@ -188,6 +202,9 @@ class Suite:
         for name, without in WITHOUT.items():
             if name in rows and without in told:
                 self.judged(rows[name], told[name], [answer["us_per_step"] for answer in told[without]])
+
+    def compiled(self, model: str) -> None:
+        self.input(model, "compiled", COMPILED)
 
     def judged(self, smart: dict, answers: list[dict], without: list[float]) -> None:
         """SmartStage beside the same threads without it."""
@@ -201,14 +218,14 @@ class Suite:
             self.wrong += 1
             print("  SLOWER than without a stage")
 
-    def equal(self, model: str, seen: dict[str, list[float]]) -> None:
+    def equal(self, model: str, seen: dict[str, list[float]], plain: str) -> None:
         """Whether the losses of the first steps are equal, fed in all ways. With two threads sums come in another order."""
-        differ = [way for way, found in seen.items() if found != seen["plain"] and not way.endswith(" 2")]
+        differ = [way for way, found in seen.items() if found != seen[plain] and not way.endswith(" 2")]
         self.wrong += len(differ)
         self.rows.append(
             {
                 "suite": "models",
-                "group": "losses",
+                "group": "losses" if plain == INPUTS[0] else "losses_compiled",
                 "case": model,
                 "equal": sorted(set(seen) - set(differ)),
                 "differ": differ,
@@ -242,7 +259,7 @@ class Suite:
         what it has."""
         (self.args.build / "perf-models").mkdir(exist_ok=True, parents=True)
         for model in CASES:
-            for name, group in (("input", self.input), ("step", self.step), ("serve", self.serve)):
+            for name, group in (("input", self.input), ("compiled", self.compiled), ("step", self.step), ("serve", self.serve)):
                 if self.wanted(name, model) and not has(self.rows, name, model):
                     group(model)
                     save()
@@ -250,9 +267,9 @@ class Suite:
 
 def has(rows: list[dict], group: str, model: str) -> bool:
     """Whether the rows hold a group of a model, be it that all its contenders were left out."""
-    wanted = {"input": ("input", "losses"), "step": ("step",), "serve": ("serve",)}[group]
+    wanted = {"input": ("input", "losses"), "compiled": ("compiled", "losses_compiled")}.get(group, (group,))
     return any(
-        (row["case"] == model and row.get("group", "").partition("_")[0] in wanted)
+        (row["case"] == model and row.get("group", "").replace("serve_", "serve ").partition(" ")[0] in wanted)
         or f"{row['case']}_".startswith(f"{group}_{model}_")
         for row in rows
     )
@@ -267,7 +284,7 @@ def main() -> int:
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--python", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="few short rounds: a look, not a verdict")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models; or groups: input, step, serve")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models; or groups: input, compiled, step, serve")
     parser.add_argument("--data-rows", type=int, default=40_000, help="rows of each file")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--resume", action="store_true", help="keep the rows of --json's file, and measure what it lacks")

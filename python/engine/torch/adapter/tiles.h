@@ -103,8 +103,9 @@ class Tiles {
   static constexpr int64_t kWidth = 2 * Tile::kFloats;  // of a panel: the columns of a tile
   static constexpr int64_t kChunk = 512;                // columns of b that are copied at once, to stay in the cache
   static constexpr int64_t kRowsAtOnce = 240;           // rows of a that stay in the cache
-  static constexpr int64_t kFar = 512;             // floats between rows of b above which they share sets of the cache
-  static constexpr int64_t kWorkOfTeam = 1 << 19;  // multiplications: less is done before a team has begun
+  static constexpr int64_t kFar = 512;  // floats between rows of b above which they share sets of the cache
+  static constexpr int64_t kRowsThatPay = 4 * Tile::kRows;  // of a: with fewer, copying costs more than it gains
+  static constexpr int64_t kWorkOfTeam = 1 << 19;           // multiplications: less is done before a team has begun
 
   struct Run {
     const Matrices& of;
@@ -161,7 +162,8 @@ class Tiles {
 
   // Whether the panel that begins at column n is copied.
   static bool Copied(const Matrices& of, int64_t n) {
-    return of.strides[3] != 1 || of.strides[2] >= kFar || n + kWidth > of.sizes[2];
+    const bool far = of.strides[2] >= kFar && of.sizes[0] >= kRowsThatPay;
+    return of.strides[3] != 1 || far || n + kWidth > of.sizes[2];
   }
 
   // One panel times so many rows of a, in tiles of rows that are as equal as they can be.
