@@ -3,6 +3,7 @@
 #include "support/no_memory.h"
 
 #include "engine/bulk.h"
+#include "engine/plan.h"
 #include "support/child.h"
 #include "support/on_device.h"
 #include "support/seed.h"
@@ -22,6 +23,41 @@ void OnANewThread(const std::function<void()>& f) {
     const NoMemory none;
     f();
   }).join();
+}
+
+// The gate opens on the thread that ends the op before it, and the run goes on.
+TEST_P(NoMemoryTest, AGateOfARunOpensOnANewThread) {
+  Engine eng(Quiet(workers()));
+  const Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  int late = 0;  // guarded by b
+  std::atomic<int> io{0};
+  Graph graph;
+  graph.Add({.name = "free", .updates = {a}}, [] {});
+  graph.Add({.name = "late", .updates = {b}}, [&] { ++late; });
+  graph.Add({.name = "late on a thread for I/O", .reads = {b}, .place = Io()}, [&] { ++io; });
+  const Plan plan = graph.Compile(eng);
+  std::vector<std::thread> threads;  // they stay, so that each one's blocks are its own
+  Gate over;
+  for (int i = 1; i <= 40; ++i) {
+    Slot<Completion> on_b;
+    eng.PushAsync({.writes = {b}}, [&](RunContext&, Completion done) { on_b.Put(std::move(done)); });
+    engine::Run run = plan.Start();
+    eng.Wait(a);
+    eng.WaitFor(b, 0ns);  // without workers this call runs the op
+    threads.emplace_back([&, done = on_b.Take()]() mutable {
+      eng.Wait(a);
+      {
+        const NoMemory none;
+        done();
+      }
+      over.Wait();
+    });
+    run.Wait();
+    EXPECT_EQ(late, i);
+    EXPECT_EQ(io, i);
+  }
+  over.Open();
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_P(NoMemoryTest, TheLastHandleMayGoOnANewThread) {
