@@ -21,8 +21,8 @@ from .step import CompiledStep
 @dataclass
 class Part:
     """A node of a plan: an operator with its views. Times in seconds; ``worker``: where it last ran under measurement, -1
-    the caller's thread; None: not measured. ``critical``: it is on the longest path. ``by``: "tiles" or "oneDNN", if a
-    product of matrices is made by these; ''."""
+    the caller's thread; None: not measured. ``critical``: it is on the longest path. ``by``: "oneDNN's brgemm" or "oneDNN's
+    matmul", if a product of matrices is made by these; ''."""
 
     name: str
     line: str

@@ -1,10 +1,10 @@
-"""Products of matrices by the adapter's own tiles or by oneDNN, where that is faster than torch's own kernel.
+"""Products of matrices by oneDNN, where that is faster than torch's own choice of a kernel.
 
 For float32 torch calls MKL, which on processors that are not Intel's reaches half of what they can do. Which is fastest
 depends on processor and form, so it is measured, once for each form, while a graph is compiled. The order in which a
 kernel adds up depends on the form and not on the numbers: results that are equal to the bit for random numbers are so
-for all others. A library adds up so many products, then so many more, and adds these sums; tiles can be told how many,
-so it is found by trying how many make results equal."""
+for all others. A library adds up so many products, then so many more, and adds these sums; brgemm, the kernel that
+oneDNN's products are made of, can be told how many, so it is found by trying how many make results equal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .options import Options
 
 FASTER = 0.9  # the share of the time of torch's kernel that another may take at most: below a tenth it is noise
 LEAST = 1 << 10  # multiplications: below that a call costs more than the product
-LEAST_ONEDNN = 1 << 18  # multiplications: below that a call of oneDNN (10 us) takes longer than MKL's product
+LEAST_MATMUL = 1 << 18  # multiplications: below that a call of oneDNN's matmul (10 us) takes longer than MKL's product
 MOST = 1 << 32  # multiplications: larger ones are not tried, because that would take seconds
 WORK = 1 << 28  # multiplications of all runs of a trial, but for the first three
 DEPTHS = (192, 256, 384, 128, 320, 336, 448, 512, 96, 64)  # at which libraries cut their sums
 NUMBERS = 256  # of results that must be equal: one alone may be so by chance
 WHOLE = 512  # products at most that are added up without a cut
-DEPTH = 256  # where results need not be equal: as many rows of a panel stay in the cache
+DEPTH = 256  # where results need not be equal: as many rows of b stay in the cache
 
 aten = torch.ops.aten
 TURNS = {aten.t.default, aten.transpose.int, aten.permute.default, aten.detach.default, aten.alias.default}
@@ -34,7 +34,7 @@ TURNS = {aten.t.default, aten.transpose.int, aten.permute.default, aten.detach.d
 
 class Form(NamedTuple):
     """What matrices a product is of, as the adapter takes it. ``adds``: a row is added to each row, as addmm does.
-    ``kept``: b is a weight that changes seldom, so a copy of it is kept in the order in which tiles read it."""
+    ``kept``: b is a weight that changes seldom, so a copy of it is kept in rows, as brgemm reads it."""
 
     adds: bool
     rows: int
@@ -45,7 +45,7 @@ class Form(NamedTuple):
     kept: bool = False
 
     def spec(self, depth: int) -> tuple[Any, ...]:
-        """For the adapter. ``depth``: of tiles; 0: by oneDNN."""
+        """For the adapter. ``depth``: of brgemm; 0: by matmul."""
         return (self.adds, self.rows, self.columns, self.others, *self.a, *self.b, self.kept, depth)
 
     @property
@@ -54,8 +54,8 @@ class Form(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Seconds of torch's kernel and of another, and whether their results were equal to the bit. ``depth``: of tiles; 0: the
-    other is oneDNN."""
+    """Seconds of torch's kernel and of another, and whether their results were equal to the bit. ``depth``: of brgemm; 0: the
+    other is matmul."""
 
     torch: float
     other: float
@@ -99,20 +99,19 @@ def _fake(node: Any) -> torch.Tensor | None:
 
 def product_of(call: Call, options: Options) -> tuple[Any, ...] | None:
     """What the adapter needs to make the call by another kernel; None: torch makes it."""
-    if options.products == "torch":
+    if options.products == "torch" or not torch.backends.mkldnn.enabled:
         return None
     form = form_of(call, options.weights == "fixed")
     if form is None or not LEAST <= form.work <= MOST:
         return None
     trials = tried(form, options.intra_op_threads or torch.get_num_threads())
-    taken = [t for t in trials if t.other <= FASTER * t.torch and (t.equal or options.products == "fast")
-             and (t.depth or torch.backends.mkldnn.enabled)]  # fmt: skip
+    taken = [t for t in trials if t.other <= FASTER * t.torch and (t.equal or options.products == "fast")]
     return form.spec(min(taken, key=lambda t: t.other / t.torch).depth) if taken else None
 
 
 def kernel_of(product: tuple[Any, ...] | None) -> str:
     """Who makes a product of this description, for people."""
-    return "" if product is None else "tiles" if product[-1] else "oneDNN"
+    return "" if product is None else "oneDNN's brgemm" if product[-1] else "oneDNN's matmul"
 
 
 @functools.cache
@@ -132,7 +131,7 @@ def tried(form: Form, threads: int) -> tuple[Trial, ...]:
 
         depth = next(filter(equal, _depths(form.columns)), 0)
         runs, trials = 3 + min(17, WORK // form.work), []
-        for other in [depth or min(DEPTH, form.columns), *([0] if form.work >= LEAST_ONEDNN else [])]:
+        for other in [depth or min(DEPTH, form.columns), *([0] if form.work >= LEAST_MATMUL else [])]:
             found = native.compare(form.spec(other), draws[0], runs, 1)
             if found is not None:
                 (theirs, _), (seconds, _) = found

@@ -1,5 +1,4 @@
-"""Products of matrices are made by tiles or by oneDNN where that is faster, and equal to the bit unless that is not asked
-for."""
+"""Products of matrices are made by oneDNN where that is faster, and equal to the bit unless that is not asked for."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +51,7 @@ def steps_by_others(step):
     (Trial(2.0, 1.0, True), {"exact", "fast"}), (Trial(2.0, 1.0, False), {"fast"}), (Trial(1.0, 0.95, True), set()),
     (Trial(1.0, 2.0, True), set()), (Trial(2.0, 1.0, True, 64), {"exact", "fast"}), (Trial(2.0, 1.0, False, 64), {"fast"}),
     (None, set()),
-], ids=["faster and equal", "faster", "hardly faster", "slower", "tiles", "tiles with other bits", "not there"])  # fmt: skip
+], ids=["faster and equal", "faster", "hardly faster", "slower", "brgemm", "brgemm with other bits", "not there"])  # fmt: skip
 def test_a_trial_decides_and_only_fast_gives_up_the_last_bits(forced, told, trial, taken):
     forced("in turn")
     told(trial)
@@ -68,7 +67,7 @@ def test_the_fastest_of_the_kernels_that_may_be_taken_is(forced, monkeypatch):
     forced("in turn")
     trials = (Trial(4.0, 2.0, True, 64), Trial(4.0, 1.0, False))
     monkeypatch.setattr(products, "tried", lambda form, threads: trials)
-    for asked, by in (("exact", "tiles"), ("fast", "oneDNN")):
+    for asked, by in (("exact", "oneDNN's brgemm"), ("fast", "oneDNN's matmul")):
         step = step_of(wide(), products=asked)
         for _ in range(3):
             step(torch.ones(64, 128))
@@ -86,7 +85,7 @@ def test_small_products_are_not_tried(forced, monkeypatch):
     assert step.last and 4 * 8 * 8 < LEAST
 
 
-@pytest.mark.parametrize("depth", [0, 48, 500], ids=["oneDNN", "tiles with cuts", "tiles"])
+@pytest.mark.parametrize("depth", [0, 48, 500], ids=["matmul", "brgemm with cuts", "brgemm"])
 @pytest.mark.parametrize("mode", MODES)
 def test_steps_by_others_are_close_to_eagers_and_call_no_product_of_torch(forced, told, mode, depth):
     forced(mode)
@@ -142,12 +141,13 @@ def test_a_row_that_is_not_as_torch_makes_it_is_left_to_torch(forced, told):
 
 def test_onednn_switched_off_is_not_used(forced, told):
     forced("in turn")
-    told(Trial(2.0, 1.0, True))
-    with torch.backends.mkldnn.flags(enabled=False):
-        step = step_of(wide())
-        for _ in range(2):
-            step(torch.ones(64, 128))
-    assert steps_by_others(step) == 0
+    for depth in (0, 128):
+        told(Trial(2.0, 1.0, True, depth))
+        with torch.backends.mkldnn.flags(enabled=False):
+            step = step_of(wide())
+            for _ in range(2):
+                step(torch.ones(64, 128))
+        assert steps_by_others(step) == 0
 
 
 def test_other_types_and_other_sums_are_left_to_torch(forced, monkeypatch):
@@ -166,16 +166,16 @@ def test_other_types_and_other_sums_are_left_to_torch(forced, monkeypatch):
 
 
 def forms():
-    """Of tiles whose rows and columns fill vectors and panels, and do not."""
+    """Whose rows and columns fill vectors, and do not; and whose columns are turned at once, or in parts."""
     edges = (1, 5, 8, 15, 16, 17, 32, 45)
     for i, (rows, others) in enumerate((r, o) for r in edges for o in edges):
         yield rows, 1 + i * 7 % 70, others
-    yield from ((500, 33, 40), (7, 300, 1100), (26, 9, 513))
+    yield from ((500, 33, 40), (7, 300, 1100), (26, 9, 513), (40, 70, 270))
 
 
 @pytest.mark.parametrize("adds", [False, True], ids=["mm", "addmm"])
 @pytest.mark.parametrize(("a_turned", "b_turned"), [(False, False), (False, True), (True, False), (True, True)])
-def test_tiles_of_all_forms_are_close_to_torchs(adds, a_turned, b_turned):
+def test_brgemms_of_all_forms_are_close_to_torchs(adds, a_turned, b_turned):
     native, numbers = adapter.load(), torch.Generator().manual_seed(1)
     for rows, columns, others in forms():
         strides = ((1, rows) if a_turned else (columns, 1)), ((1, columns) if b_turned else (others, 1))
@@ -183,8 +183,6 @@ def test_tiles_of_all_forms_are_close_to_torchs(adds, a_turned, b_turned):
         matrices = products._matrices(form, numbers)
         for depth in {1000, (columns + 1) // 2, min(7, columns)}:
             found = [native.compare(form.spec(depth), matrices, 1, threads) for threads in (1, 2)]
-            if found[0] is None:
-                pytest.skip("this processor has no vectors for tiles")
             (_, expected), (_, got) = found[0]
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
             same(got, found[1][1][1])  # a second thread changes nothing
@@ -193,13 +191,26 @@ def test_tiles_of_all_forms_are_close_to_torchs(adds, a_turned, b_turned):
 @pytest.mark.parametrize("threads", [2, 3])
 def test_a_team_of_threads_makes_the_numbers_of_one(threads):
     native = adapter.load()
-    for rows, columns, others in ((256, 64, 128), (4096, 16, 16), (16, 128, 1000)):  # by columns, by rows
+    for rows, columns, others in ((256, 64, 128), (4096, 16, 16), (16, 128, 1000), (100, 64, 257)):  # by rows, by columns
         form = Form(True, rows, columns, others, (columns, 1), (1, columns))
         matrices = products._matrices(form, torch.Generator().manual_seed(1))
         one, team = (native.compare(form.spec(40), matrices, 1, count) for count in (1, threads))
-        if one is None:
-            pytest.skip("this processor has no vectors for tiles")
         same(one[1][1], team[1][1])
+
+
+@pytest.mark.parametrize("gap", ["behind rows", "behind columns", "behind numbers", "rows are one"])
+def test_brgemms_of_matrices_that_do_not_lie_close_are_close_to_torchs(gap):
+    def strides(rows, columns):
+        return {"behind rows": (columns + 3, 1), "behind columns": (1, rows + 5), "behind numbers": (2 * columns, 2), "rows are one": (0, 1)}[gap]
+
+    native = adapter.load()
+    for rows, columns, others in ((24, 70, 40), (1, 64, 200), (300, 1, 20)):
+        matrices = [torch.empty_strided(size, strides(*size)) for size in ((rows, columns), (columns, others))]
+        for matrix in matrices:
+            matrix[0].copy_(torch.randn(matrix.shape[1])) if gap == "rows are one" else matrix.copy_(torch.randn(matrix.shape))
+        form = Form(False, rows, columns, others, *(matrix.stride() for matrix in matrices))
+        (_, expected), (_, got) = native.compare(form.spec(48), matrices, 1, 1)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_few_numbers_that_are_equal_by_chance_are_not_taken_for_equal(monkeypatch):

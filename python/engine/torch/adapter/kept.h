@@ -1,4 +1,4 @@
-// Kept: a copy of a matrix that changes seldom, in the order in which tiles read it.
+// Kept: a copy of a matrix that changes seldom, in rows, as brgemm reads it.
 //
 // Threads:   any.
 // Ownership: the matrix's memory stays while its copy does, so its address is no other matrix's.

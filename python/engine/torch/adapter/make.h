@@ -77,7 +77,7 @@ inline bool MakeArgs(PyObject* specs, std::vector<Arg>& args) {
   return Each(specs, [&](PyObject* item, Py_ssize_t) { return MakeArg(item, args.emplace_back()); });
 }
 
-// (adds, rows of a, columns of a, columns of b, strides of a, strides of b, whether b is kept, depth of tiles or 0)
+// (adds, rows of a, columns of a, columns of b, strides of a, strides of b, whether b is kept, depth of brgemm or 0)
 inline bool MakeProduct(PyObject* spec, Product& product) {
   int adds, kept;
   auto& [rows, columns, others] = product.sizes;

@@ -1,4 +1,5 @@
-// Product: a product of two matrices by tiles (tiles.h) or by oneDNN, instead of torch's own choice of a library.
+// Product: a product of two matrices by oneDNN's matmul, or by its brgemm (brgemm.h), instead of torch's own choice of a
+// library.
 //
 // products.py finds out, for each form of matrices, which of the three is fastest here and whether their results are equal.
 //
@@ -13,8 +14,8 @@
 #include <array>
 #include <memory>
 
+#include "brgemm.h"
 #include "kept.h"
-#include "tiles.h"
 
 namespace at::native {
 // Of ATen/native/mkldnn/Matmul.h, which no package of torch has. out = beta * out + alpha * a @ b. A build without
@@ -31,11 +32,11 @@ struct Product {
   bool adds = false;                 // addmm: the first argument is added to each row
   std::array<int64_t, 3> sizes{};    // of a: rows, columns; of b: columns
   std::array<int64_t, 4> strides{};  // of a, of b
-  int64_t depth = 0;                 // of a sum that tiles make; 0: oneDNN makes the product
+  int64_t depth = 0;                 // of a sum that brgemm makes; 0: matmul makes the product
 
   std::shared_ptr<Kept> kept;  // of b; null: b is read as it lies
 
-  bool Possible() const { return depth > 0 ? CanMultiplyByTiles() : at::native::mkldnn_matmul != nullptr; }
+  bool Possible() const { return depth > 0 ? Brgemm::Possible() : at::native::mkldnn_matmul != nullptr; }
 
   bool Fits(const c10::IValue* args) const {
     const auto [rows, columns, others] = sizes;
@@ -51,13 +52,7 @@ struct Product {
     at::Tensor out = at::detail::empty_cpu({sizes[0], sizes[2]}, at::kFloat);
     if (depth > 0) {
       const float* row = adds ? args[0].toTensor().const_data_ptr<float>() : nullptr;
-      MultiplyByTiles({a.const_data_ptr<float>(),
-                       b.const_data_ptr<float>(),
-                       row,
-                       out.mutable_data_ptr<float>(),
-                       sizes,
-                       {strides[0], strides[1], b.stride(0), b.stride(1)},
-                       std::min(depth, sizes[1])});
+      Brgemm::Multiply(a, b, row, out, std::min(depth, sizes[1]));
       return out;
     }
     if (adds) out.copy_(args[0].toTensor());
