@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -18,6 +19,9 @@ constexpr int kMostKept = 256 << 20;   // bytes at the top of a heap
 constexpr int kScratchAWorker = 16;
 constexpr int kMostScratch = 4;  // times kScratchAWorker
 constexpr const char* kDefaultType = "ThreadedEnginePerDevice";
+// A call of an NDArray from Python takes 30 to 50 us. A worker that looks for work for less than that sleeps between any two of
+// them, and each push wakes it: ./run perf mxnet --only nd_in_place is 0.92 then, and 1.2 with this.
+constexpr std::chrono::microseconds kSpin{60};
 
 int ThreadsFromEnv(const char* variable, int otherwise) {
   const char* text = std::getenv(variable);
@@ -65,6 +69,7 @@ void KeepFreedMemory() {
 
 ::engine::EngineOptions OptionsFromEnv() {
   ::engine::EngineOptions options = ::engine::EngineOptions::FromEnv();
+  if (options.spin == ::engine::EngineOptions().spin) options.spin = kSpin;
   options.workers = ThreadsFromEnv("MXNET_CPU_WORKER_NTHREADS", 1);
   if (const ::engine::Policy policy = PolicyOfEngineType(); policy != ::engine::Policy::kThreaded)
     options.policy = policy;
