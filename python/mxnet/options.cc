@@ -69,7 +69,7 @@ void KeepFreedMemory() {
 
 ::engine::EngineOptions OptionsFromEnv() {
   ::engine::EngineOptions options = ::engine::EngineOptions::FromEnv();
-  if (options.spin == ::engine::EngineOptions().spin) options.spin = kSpin;
+  if (!std::getenv("ENGINE_SPIN_US")) options.spin = kSpin;
   options.workers = ThreadsFromEnv("MXNET_CPU_WORKER_NTHREADS", 1);
   if (const ::engine::Policy policy = PolicyOfEngineType(); policy != ::engine::Policy::kThreaded)
     options.policy = policy;
