@@ -43,7 +43,8 @@ int64_t ErrorLog::RootOf(const OpError& error) {
     return kOther;
   }
   if (error.op() == kOpenOverFork) return kOther;  // a shutdown came first
-  if (refusals_ && error.op() == "kernel over a fork") return kOther;
+  for (const char* on_device : {kKernelOverFork, kBulkOverFork, kHeldOpOverFork})
+    if (refusals_ && error.op() == on_device) return kOther;
   if (error.op()[0] == 'o') return strtoll(error.op().c_str() + 1, nullptr, 10);
   Complain("a cause without a root, of %s: %s", error.op().c_str(), error.what());
   return kOther;

@@ -14,8 +14,11 @@
 
 namespace engine::oracle {
 
-inline constexpr const char* kOpenOverFork =
-    "open over a fork";  // name of the op whose completion is open while the process forks
+// Names of ops that are pending while the process forks: one whose completion is open, and three on devices.
+inline constexpr const char* kOpenOverFork = "open over a fork";
+inline constexpr const char* kKernelOverFork = "kernel over a fork";
+inline constexpr const char* kBulkOverFork = "bulk over a fork";
+inline constexpr const char* kHeldOpOverFork = "held op over a fork";
 
 // What bodies throw. It is no std::exception, because bodies may throw anything.
 struct PlannedFailure {

@@ -55,7 +55,7 @@ void World::PushOverFork(const std::shared_ptr<std::atomic<bool>>& forked) {
     pending_over_fork_.push_back(child_var_);
     if (!devices_.empty()) {
       child_held_ops_ = std::make_shared<HeldOps>(*eng_);
-      child_held_ops_->Push({.name = "held over a fork", .place = Gpu(0), .cancel = &never}, [] {});
+      child_held_ops_->Push({.name = kHeldOpOverFork, .place = Gpu(0), .cancel = &never}, [] {});
     }
     eng_->PushAsync({.name = kOpenOverFork, .place = Io(), .cancel = &never},
                     [open](RunContext&, Completion done) { open->Keep(std::move(done)); });
@@ -71,11 +71,11 @@ void World::PushOverFork(const std::shared_ptr<std::atomic<bool>>& forked) {
   if (devices_.empty()) return;
   const Var of_device = eng_->NewVar();
   const bool pushed =
-      eng_->TryPush({.name = "kernel over a fork", .writes = {of_device}, .place = Gpu(0, kForkLane), .cancel = &never},
+      eng_->TryPush({.name = kKernelOverFork, .writes = {of_device}, .place = Gpu(0, kForkLane), .cancel = &never},
                     [forked](RunContext& ctx) {
                       const DeviceStatus status =
                           static_cast<SoftwareDevice&>(ctx.device())
-                              .Launch(ctx.stream(), "kernel over a fork", std::chrono::nanoseconds(0), [forked] {
+                              .Launch(ctx.stream(), kKernelOverFork, std::chrono::nanoseconds(0), [forked] {
                                 while (!forked->load()) std::this_thread::yield();
                               });
                       if (!status.ok()) throw DeviceError(status);
@@ -99,7 +99,7 @@ void World::ForkOnce(Random& random) {
   try {
     if (Has(kBulks) && !devices_.empty()) {
       bulk.emplace(*eng_, 8);
-      eng_->TryPush({.name = "bulk over a fork", .place = Gpu(1), .cancel = &never}, [] {});
+      eng_->TryPush({.name = kBulkOverFork, .place = Gpu(1), .cancel = &never}, [] {});
     }
   } catch (const Error&) {  // as above
   }

@@ -121,6 +121,8 @@ void World::PushBody(Put& put, Push&& push) {
 void World::PushAsync(Put& put) {
   OpRecord& op = put.op;
   op.asynchronous = true;
+  // Its start takes memory for its completion, maybe on the thread of a device.
+  op.may_be_refused = op.may_be_refused || Has(kDeviceNoMemory);
   if (op.failure == Failure::kAfterWriting)
     op.failure = put.random.OneIn(2) ? Failure::kByCompletion : Failure::kDropped;
   const bool withheld = s_.ending == Ending::kWithheld;
