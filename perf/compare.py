@@ -25,13 +25,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer operations, fewer rounds: a look, not a verdict")
     parser.add_argument("--only", nargs="+", default=[], metavar="CASE", help="only these cases or groups")
     parser.add_argument("--peers", nargs="+", default=[], metavar="NAME", help="only these peers")
+    parser.add_argument("--before", type=Path, metavar="BUILD", help="beside the same runners of that build tree, instead of peers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write header and rows there")
     return parser.parse_args()
 
 
 def run(args: argparse.Namespace, settings: Settings) -> list[dict]:
     rows = []
-    for group in plan.SUITES[args.suite]:
+    groups = plan.SUITES[args.suite]
+    for group in plan.beside_before(groups) if args.before else groups:
         cases = [c for c in group.cases if not settings.only or {c.name, group.name} & set(settings.only)]
         runners: dict = {}  # shared by the cases of a group, then closed: a group has its contenders to itself
         try:
@@ -56,6 +58,7 @@ def main() -> int:
         budget=0.4 if args.quick else 2.5,
         only=args.only,
         peers=args.peers,
+        before=args.before and args.before / "perf",
     )
     unknown = set(args.peers) - set(plan.CONTENDERS)
     if unknown:
@@ -64,7 +67,12 @@ def main() -> int:
     if not any((settings.runners / c.binary).exists() for c in plan.CONTENDERS.values()):
         print(f"no runner in {settings.runners}: configure with -DENGINE_BUILD_PERF=ON and build", file=sys.stderr)
         return 2
+    if args.before and not (args.before / "perf/ours").exists():
+        print(f"no runner in {args.before}/perf: --before takes a build tree configured with ENGINE_BUILD_PERF=ON, and built", file=sys.stderr)
+        return 2
     header = machine.header(args.build, HERE, args.workers, settings.rounds)
+    if args.before:
+        header["before"] = machine.commit(machine.source_of(args.before))
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
     rows = run(args, settings)
     if args.json:

@@ -45,15 +45,24 @@ def busy(seconds: float = 0.2) -> float:
     return 1 - (idle_after - idle_before) / max(1, all_after - all_before)
 
 
+def commit(source: Path) -> str:
+    found = _say("git", "rev-parse", "HEAD", cwd=source)
+    return found + (" and changes" if found and _say("git", "status", "--porcelain", cwd=source) else "")
+
+
+def source_of(build: Path) -> Path:
+    """The source tree of a build tree."""
+    return Path(re.search(r"^CMAKE_HOME_DIRECTORY:[^=]*=(.+)$", (build / "CMakeCache.txt").read_text(), re.M).group(1))
+
+
 def header(build: Path, source: Path, workers: int, rounds: int) -> dict:
-    commit = _say("git", "rev-parse", "HEAD", cwd=source)
     return {
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "compiler": _compiler(build),
-        "commit": commit + (" and changes" if commit and _say("git", "status", "--porcelain", cwd=source) else ""),
+        "commit": commit(source),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "busy_before": round(busy(1.0), 2),
         "workers": workers,

@@ -19,6 +19,7 @@ class Settings:
     budget: float  # seconds that one measurement may take
     only: list[str] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)
+    before: Path | None = None  # the runners of another build tree
 
     @property
     def timeout(self) -> float:
@@ -40,7 +41,7 @@ class Result:
 
 def _runner(name: str, case: Case, settings: Settings) -> Runner | None:
     contender = CONTENDERS[name]
-    binary = settings.runners / contender.binary
+    binary = (settings.before if contender.before else settings.runners) / contender.binary
     if not binary.exists():
         return None
     workers = contender.workers or settings.workers

@@ -12,6 +12,7 @@ class Contender:
     workers: int | None = None  # None: as asked on the command line
     in_case: dict[str, tuple[str, ...]] = field(default_factory=dict)
     without: str = ""  # a mechanism that its library lacks (perf/mechanisms)
+    before: bool = False  # its runner is that of the other build tree (--before)
 
 
 @dataclass(frozen=True)
@@ -329,3 +330,10 @@ SUITES = {
               (replace(CLOSED[0], metric="p50_us", beside=("us_per_request",)),)),
     ),
 }
+
+
+def beside_before(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """The same cases, with each group's first contender beside itself as another build tree has it."""
+    for group in groups:
+        CONTENDERS.setdefault(f"{group.ours}, before", replace(CONTENDERS[group.ours], before=True))
+    return tuple(replace(group, peers=(f"{group.ours}, before",)) for group in groups)
