@@ -70,16 +70,15 @@ void World::PushOverFork(const std::shared_ptr<std::atomic<bool>>& forked) {
   if (Has(kForkHandles)) child_run_ = child_plan_.TryStart({}, {.cancel = &never});
   if (devices_.empty()) return;
   const Var of_device = eng_->NewVar();
-  const bool pushed =
-      eng_->TryPush({.name = kKernelOverFork, .writes = {of_device}, .place = Gpu(0, kForkLane), .cancel = &never},
-                    [forked](RunContext& ctx) {
-                      const DeviceStatus status =
-                          static_cast<SoftwareDevice&>(ctx.device())
-                              .Launch(ctx.stream(), kKernelOverFork, std::chrono::nanoseconds(0), [forked] {
-                                while (!forked->load()) std::this_thread::yield();
-                              });
-                      if (!status.ok()) throw DeviceError(status);
-                    });
+  const bool pushed = eng_->TryPush(
+      {.name = kKernelOverFork, .writes = {of_device}, .place = Gpu(0, kForkLane), .cancel = &never},
+      [forked](RunContext& ctx) {
+        const DeviceStatus status = static_cast<SoftwareDevice&>(ctx.device())
+                                        .Launch(ctx.stream(), kKernelOverFork, std::chrono::nanoseconds(0), [forked] {
+                                          while (!forked->load()) std::this_thread::yield();
+                                        });
+        if (!status.ok()) throw DeviceError(status);
+      });
   if (pushed) pending_over_fork_.push_back(of_device);
 }
 
