@@ -278,6 +278,24 @@ TEST_P(NoMemoryTest, ABodysErrorIsKept) {
   EXPECT_TRUE(CausedBy<std::bad_alloc>(error));
 }
 
+// An op that is skipped without memory passes on the record of the op that failed, and has none of its own.
+TEST_P(NoMemoryTest, AnErrorThatIsPassedOnStandsThereOnce) {
+  if (workers() == 0) GTEST_SKIP() << "the body would run on the thread that waits";
+  Engine eng(Quiet(workers()));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOp held = HoldWrite(eng, a);
+  eng.Push({.name = "fails", .updates = {a}}, [] {
+    t_fails = true;
+    throw std::bad_alloc();
+  });
+  eng.Push({.name = "is skipped", .reads = {a}, .writes = {b}}, [] {});  // by the same thread, at once
+  held.Release();
+  while (eng.stats().completed < 3) std::this_thread::yield();
+  EXPECT_EQ(eng.stats().unseen_errors, 1u);
+  EXPECT_EQ(ErrorOf([&] { eng.Wait(b); }).op(), "fails");
+  EXPECT_EQ(eng.stats().unseen_errors, 0u);
+}
+
 TEST_P(NoMemoryTest, AFailedCompletionEndsItsOp) {
   Engine eng(Quiet(workers()));
   Var var = eng.NewVar("var");

@@ -28,7 +28,7 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   try {
     Throw(error);
   } catch (const std::bad_alloc&) {  // the error was not thrown: the next call reports it
-    errors_.Add(error);
+    errors_.PutBack(error);
     error->Release();
     throw;
   } catch (...) {

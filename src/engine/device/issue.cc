@@ -203,7 +203,10 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       if (!(error = core_.BeforeRun(op))) error = lost->Hop(op->extra.name, op->site());
   }
   if (!error) error = core_.BeforeRun(op);
-  if (error) return Refuse(slot, op, error, worker);
+  if (error) {
+    slot.skipped.Add();
+    return Refuse(slot, op, error, worker);
+  }
   if ((op->extra.flags & kInChain) && op->extra.replayed) return SettleReplayed(slot, op, *worker);
 
   WaitPoints wait_for;
@@ -351,7 +354,6 @@ void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
 // Ends an op that is not issued.
 OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
   const ClosureType* type = op->extra.closure;
-  slot.skipped.Add(!error->IsRoot() || error->cancelled);
   NoteSkipped(op, *error);
   if (TracedBody traced(core_); traced.on()) {
     traced.About(op);

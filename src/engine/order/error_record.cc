@@ -159,6 +159,17 @@ ErrorLedger::~ErrorLedger() {
 
 void ErrorLedger::Add(ErrorRecord* root) noexcept {
   MutexLock lock(mu_);
+  // The shared record stands for many failures, of all engines.
+  if (!Reserve::Get().IsShared(root) && std::exchange(root->noted, true)) return;
+  Keep(root);
+}
+
+void ErrorLedger::PutBack(ErrorRecord* unseen) noexcept {
+  MutexLock lock(mu_);
+  Keep(unseen);
+}
+
+void ErrorLedger::Keep(ErrorRecord* root) noexcept {
   const auto seen = [](ErrorRecord* r) {
     if (!r->seen.load(std::memory_order_relaxed)) return false;
     r->Release();

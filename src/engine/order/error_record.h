@@ -29,8 +29,9 @@ struct ErrorRecord {
   static constexpr uint32_t kMaxHops = 16;
 
   std::atomic<uint32_t> refs{1};
-  // relaxed: decides only whether WaitAll still reports the error; reporting it twice would be harmless.
+  // relaxed: decides only whether WaitAll still reports the error, which a wait for a Var may be showing just now.
   std::atomic<bool> seen{false};
+  bool noted = false;             // of a root record: by the ledger, under its mutex
   std::exception_ptr cause;       // of a root record
   ErrorRecord* root = this;       // counted, unless it is this record
   ErrorRecord* before = nullptr;  // counted; the hop or root from which this hop came
@@ -77,13 +78,17 @@ class ErrorLedger {
   static constexpr size_t kKept = 64;
   ErrorLedger();
   ~ErrorLedger();  // drops errors that came after the last TakeUnseen: there is nobody left to report them to
-  void Add(ErrorRecord* root) noexcept EXCLUDES(mu_);  // takes a count
+  // Takes a count. Does nothing if the record was added before: an op that was skipped without memory passes on the root.
+  void Add(ErrorRecord* root) noexcept EXCLUDES(mu_);
+  void PutBack(ErrorRecord* unseen) noexcept EXCLUDES(mu_);  // one from TakeUnseen that was not shown; takes a count
   // The oldest error that nobody has seen, counted; null if there is none. If only errors that were not kept are left,
   // an error that says how many.
   ErrorRecord* TakeUnseen() EXCLUDES(mu_);
   uint64_t unseen() const EXCLUDES(mu_);
 
  private:
+  void Keep(ErrorRecord* root) noexcept REQUIRES(mu_);
+
   mutable Mutex mu_;
   std::vector<ErrorRecord*> kept_ GUARDED_BY(mu_);  // has room for kKept
   uint64_t dropped_ GUARDED_BY(mu_) = 0;
