@@ -102,7 +102,10 @@ void MakeConsistent(Shape& s) {
     // A wait that is refused leaves its op pending; a stage without a thread throws; oneTBB throws inside the body.
     s.features &= ~uint64_t{kWaitInside | kTwoEngines | kStages | kParallel | kPushInPieces | kForkParallel};
   const bool tight = !(s.Has(kDevices) && !s.Has(kTightDevices)) && !(s.Has(kCollectives) && !s.Has(kTightCollectives));
-  if (!tight) s.max_pending = 16384;
+  // A push that waits for room may run an op, which may wait for a collective that hangs until this very thread aborts it.
+  const bool pushes_run_ops = s.workers == 0 || s.policy != 0 || s.Has(kPolicy);
+  const bool own_abort = s.Has(kCollectives) && s.Has(kCollectiveFaults) && s.Has(kWaitInside) && pushes_run_ops;
+  if (!tight || own_abort) s.max_pending = 16384;
   if (!s.Has(kWide)) s.wide = 0;
   if (!s.Has(kNoise)) s.noise = 0;
   if (s.Has(kNoMemory)) {  // a push that runs bodies would make these fail too
