@@ -23,6 +23,7 @@ from torch._dynamo import register_backend
 from .ahead import plain
 from .explanation import PlanExplained, TorchExplanation, explain
 from .regions import backend
+from .serve import Server, serve
 from .smart_stage import SmartStage, smart_stage
 from .step import CompiledStep, compile_step
 from .team import set_intra_op_threads
@@ -33,12 +34,14 @@ if not entry_points(group="torch_dynamo_backends", name="engine"):  # the packag
 __all__ = [
     "CompiledStep",
     "PlanExplained",
+    "Server",
     "SmartStage",
     "TorchExplanation",
     "backend",
     "compile_step",
     "explain",
     "plain",
+    "serve",
     "set_intra_op_threads",
     "smart_stage",
 ]
