@@ -176,6 +176,8 @@ class Lowering:
     def placeholder(self, node: Node) -> None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
+            if not node.users:
+                return  # a number, which torch has taken for a constant
             raise Unsupported(f"the argument {node.name}, which is no tensor")
         sizes = affines(value.shape)
         storage = self.memory.add(INPUT, len(self.arguments))

@@ -18,18 +18,21 @@ BEFORE = -1  # the position of what is there before the first node
 NOMINAL = 8  # rows for which memory is laid out
 
 
+TRIED = (1, 2, 3, 4, 7, 64, 1000, 65_536, 1 << 20)  # rows for which a size must be what its formula says
+
+
 @functools.cache
 def _of(expression: Any) -> Affine:
-    import sympy
-
     free = list(expression.free_symbols)
     if len(free) > 1:
         raise Unsupported(f"the size {expression} depends on more than the number of rows")
     if not free:
         return 0, int(expression)
-    c = expression.subs(free[0], 0)
-    a = sympy.expand(expression - c).coeff(free[0], 1)
-    if sympy.expand(expression - a * free[0] - c) != 0 or not (a.is_integer and c.is_integer and a.is_number and c.is_number):
+    # By trying, because what torch writes down may hold a Min or a Max that is one of its sides for all numbers of rows.
+    found = [expression.subs(free[0], rows) for rows in TRIED]
+    a = found[1] - found[0]
+    c = found[0] - a
+    if any(size != a * rows + c for size, rows in zip(found, TRIED)):
         raise Unsupported(f"the size {expression} is no multiple of the number of rows plus a number")
     return int(a), int(c)
 
