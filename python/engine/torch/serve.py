@@ -28,7 +28,8 @@ class Server:
     Memory: a call makes its outputs; all else lies in memory that calls leave to later ones, one piece for each call at once.
     """
 
-    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, rows: tuple[int, int], name: str) -> None:
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, rows: tuple[int, int],
+                 name: str) -> None:  # fmt: skip
         self.name, self.model = name, model
         self._lock = threading.RLock()
         self._form = _Form()
@@ -71,8 +72,8 @@ class Server:
             for name, tensor in sources.items():
                 if (tuple(tensor.shape), tensor.dtype) != self._shapes[name]:
                     shape, dtype = self._shapes[name]
-                    raise RuntimeError(f"engine.torch.serve: '{self._places.get(name, name)}' is {tensor.dtype} of {list(tensor.shape)} now, "
-                                       f"and was {dtype} of {list(shape)}; serve the model again")  # fmt: skip
+                    raise RuntimeError(f"engine.torch.serve: '{self._places.get(name, name)}' is {tensor.dtype} of "
+                                       f"{list(tensor.shape)} now, and was {dtype} of {list(shape)}; serve the model again")  # fmt: skip
             self._sources = self._lowering.sources = sources
             self._lowering.known.clear()
             self._keep()
@@ -176,15 +177,17 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], b
                                            "one number, or one for each argument (None: it has no rows) is allowed")  # fmt: skip
     for leaf, dim in zip(leaves, dims):
         if dim is not None and not (isinstance(leaf, torch.Tensor) and -leaf.dim() <= dim < leaf.dim()):
-            raise engine.errors.UsageError(f"engine.torch.serve: batch is {dim} for an argument "
-                                           f"{f'of size {list(leaf.shape)}' if isinstance(leaf, torch.Tensor) else 'that is no tensor'}")  # fmt: skip
+            what = f"of size {list(leaf.shape)}" if isinstance(leaf, torch.Tensor) else "that is no tensor"
+            raise engine.errors.UsageError(f"engine.torch.serve: batch is {dim} for an argument {what}")
     dims = [None if dim is None else dim % leaf.dim() for leaf, dim in zip(leaves, dims)]
     counts = {leaf.shape[dim] for leaf, dim in zip(leaves, dims) if dim is not None}
     if len(counts) > 1:
-        raise engine.errors.UsageError(f"engine.torch.serve: the examples have {sorted(counts)} rows; as many for each argument are allowed")
+        raise engine.errors.UsageError(f"engine.torch.serve: the examples have {sorted(counts)} rows; "
+                                       "as many for each argument are allowed")  # fmt: skip
     size = torch.export.Dim("rows", min=rows[0], max=rows[1])
     args, kwargs = tree_unflatten([_traced(leaf, dim) for leaf, dim in zip(leaves, dims)], spec)
-    shapes = tree_unflatten([({} if dim is None else {dim: size}) if isinstance(leaf, torch.Tensor) else None for leaf, dim in zip(leaves, dims)], spec)
+    wanted = [({} if dim is None else {dim: size}) if isinstance(leaf, torch.Tensor) else None for leaf, dim in zip(leaves, dims)]
+    shapes = tree_unflatten(wanted, spec)
     bound = inspect.signature(model.forward).bind(*shapes[0], **shapes[1]).arguments
     errors: list[str] = []
     for strict in (False, True):  # the second traces Python's own bytecode, which takes longer and can do more
@@ -213,10 +216,12 @@ def serve(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
     if not (isinstance(least, int) and isinstance(most, int) and 1 <= least <= most):
         raise engine.errors.UsageError(f"engine.torch.serve: rows is {rows!r}; (least, most) with 1 <= least <= most is allowed")
     if not isinstance(args, tuple):
-        raise engine.errors.UsageError(f"engine.torch.serve: args is of type {type(args).__name__}; a tuple of the model's arguments is allowed")
+        raise engine.errors.UsageError(f"engine.torch.serve: args is of type {type(args).__name__}; "
+                                       "a tuple of the model's arguments is allowed")  # fmt: skip
     for path, module in model.named_modules():
         if module.training:
-            raise engine.errors.UsageError(f"engine.torch.serve: {repr(path) if path else told} is in training mode; call model.eval() before")
+            which = repr(path) if path else told
+            raise engine.errors.UsageError(f"engine.torch.serve: {which} is in training mode; call model.eval() before")
     try:
         return Server(model, args, dict(kwargs or {}), batch, rows, told)
     except Unsupported as error:

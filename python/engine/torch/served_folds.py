@@ -46,8 +46,9 @@ class Folds:
 
     def ready(self, node: Node) -> bool:
         x, *numbers = node.args
-        return (x.meta["val"].dim() == 2 and x.meta["val"].dtype == torch.float32 and all(is_constant(n) for n in numbers)
-                and [u.target for u in node.users] == [getitem] and next(iter(node.users)).args[1] == 0)  # type: ignore[union-attr]  # fmt: skip
+        if x.meta["val"].dim() != 2 or x.meta["val"].dtype != torch.float32 or not all(map(is_constant, numbers)):  # type: ignore[union-attr]
+            return False
+        return [(user.target, user.args[1]) for user in node.users] == [(getitem, 0)]
 
     def batch_norm(self, node: Node, made: Node) -> None:
         x, weight, bias, mean, variance, _, eps = node.args

@@ -20,6 +20,7 @@ from .served_views import BEFORE, CALL, CONSTANT, INPUT, OUTPUT, Affine, Memory,
 
 aten = torch.ops.aten
 NOTHING = {aten._assert_tensor_metadata.default, aten._assert_scalar.default, aten._assert_async.msg, aten.sym_constrain_range.default}
+SHAPES = {aten.view.default, aten.squeeze.dims, aten.unsqueeze.default}
 SAME = {aten.detach.default, aten.alias.default}
 REDUCTIONS = {aten.sum.dim_IntList: 0, aten.mean.dim: 1, aten.linalg_vector_norm.default: 2, aten.amax.default: 3}
 MOST_IN_PRODUCT = 4096  # columns of a that brgemm adds up at once
@@ -257,7 +258,9 @@ class Lowering:
         if node.target is not aten.embedding.default:
             return False
         table, index = node.args[:2]
-        if not is_constant(table) or self.view(index).dtype not in (torch.int64, torch.int32) or not self.evaluated(table).is_contiguous():  # type: ignore[arg-type]
+        if not is_constant(table) or not self.evaluated(table).is_contiguous():  # type: ignore[arg-type]
+            return False
+        if self.view(index).dtype not in (torch.int64, torch.int32):  # type: ignore[arg-type]
             return False
         where, rows = self.view(index), self.constant(table)  # type: ignore[arg-type]
         assert isinstance(table, Node)
@@ -300,7 +303,7 @@ class Lowering:
             return False
         if self.evaluated(b).shape[-2] > MOST_IN_PRODUCT or 0 in self.evaluated(b).shape:  # type: ignore[arg-type]
             return False
-        if row is not None and self.evaluated(row).dim() != 1 or row is not None and self.evaluated(row).shape[0] != self.evaluated(b).shape[-1]:  # type: ignore[arg-type]
+        if row is not None and tuple(self.evaluated(row).shape) != (self.evaluated(b).shape[-1],):  # type: ignore[arg-type]
             return False
         given = self.view(a)  # type: ignore[arg-type]
         if given.strides[-1] != (0, 1) and given.sizes[-1] != (0, 1):
@@ -323,7 +326,7 @@ class Lowering:
         if node.target not in ACTS:
             return False
         source = node.args[0]
-        while isinstance(source, Node) and len(source.users) == 1 and source.target in (aten.view.default, aten.squeeze.dims, aten.unsqueeze.default):
+        while isinstance(source, Node) and len(source.users) == 1 and source.target in SHAPES:
             source = source.args[0]
         made = self.maker.get(source)  # type: ignore[arg-type]
         if not isinstance(source, Node) or len(source.users) != 1 or not isinstance(made, Made) or made.kind != "p" or made.act != MOVE:
@@ -377,7 +380,8 @@ class Lowering:
         if is_constant(part):
             return False
         at_once = cat.args[0].count(part) == 1  # type: ignore[union-attr]
-        if part.target is aten.unsqueeze.default and len(part.users) == 1 and part.args[1] % len(place.sizes) == dim:  # type: ignore[operator]
+        stacked = part.target is aten.unsqueeze.default and len(part.users) == 1
+        if stacked and part.args[1] % len(place.sizes) == dim:  # type: ignore[operator]
             part = part.args[0]  # type: ignore[assignment]
             if len(part.users) != 1:
                 return False
@@ -482,7 +486,8 @@ class Lowering:
                 made.append((outs[index], self.memory.view(value[index], len(self.nodes), CALL)))  # type: ignore[index]
                 self.views[user] = made[-1][1]
                 user.meta["made"] = node
-        spec = ((op._schema.name, op._schema.overload_name), args, outs, call.from_list, call.takes_gil, False, None)  # type: ignore[union-attr]
+        name = (op._schema.name, op._schema.overload_name)  # type: ignore[union-attr]
+        spec = (name, args, outs, call.from_list, call.takes_gil, False, None)
         self.add(node, "c", lambda: (spec, [(s, v.told()) for s, v in inputs], sizes, [(s, v.told()) for s, v in made],
                                      len(slots) + len(made)), [v for _, v in inputs], [v for _, v in made])  # fmt: skip
 

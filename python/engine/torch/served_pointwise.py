@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from .calls import Unsupported
-from .served_views import BEFORE, Affine, View, affines
+from .served_views import Affine, View, affines
 
 if TYPE_CHECKING:
     from .served_lower import Lowering
@@ -33,7 +33,8 @@ LOGIC = {aten.logical_not.default: NOT, aten.bitwise_not.default: NOT, aten.logi
 COMPARES_WITH_0 = {aten.eq.Scalar, aten.ne.Scalar}
 ACTS = {aten.relu.default: RELU, aten.sigmoid.default: SIGMOID, aten.tanh.default: TANH}  # that a product may end with
 
-Steps = list[tuple[int, tuple[Any, ...]]]  # operator, operands: a node, a number, or -1 for what the step before has made
+BEFORE_STEP = object()  # an operand: what the step before has made
+Steps = list[tuple[int, tuple[Any, ...]]]  # operator, operands: a node, a number or BEFORE_STEP
 
 
 def steps_of(node: Node) -> Steps | None:
@@ -58,7 +59,7 @@ def steps_of(node: Node) -> Steps | None:
                     return None
                 if of is not None and of.dtype != value.dtype and node.target is aten.where.self and operand is not args[0]:
                     return None
-            elif not isinstance(operand, (int, float, bool)):
+            elif operand is not BEFORE_STEP and not isinstance(operand, (int, float, bool)):
                 return None
     return steps
 
@@ -74,10 +75,11 @@ def _steps(node: Node, args: tuple[Any, ...]) -> Steps | None:
     if target is aten.pow.Tensor_Scalar and args[1] in (2, 0.5):
         return [(MUL, (args[0], args[0]))] if args[1] == 2 else [(SQRT, args[:1])]
     if target in (aten.clamp.default, aten.clamp.Tensor, aten.hardtanh.default):
-        least, most = [*args[1:], *[None] * (3 - len(args))][:2] if not kwargs else (kwargs.get("min", args[1] if len(args) > 1 else None), kwargs.get("max"))
+        given = [*args[1:], None, None]
+        least, most = kwargs.get("min", given[0]), kwargs.get("max", given[1])
         steps: Steps = [(MAX, (args[0], least))] if least is not None else []
         if most is not None:
-            steps.append((MIN, (-1 if steps else args[0], most)))
+            steps.append((MIN, (BEFORE_STEP if steps else args[0], most)))
         return steps or None
     if target is aten.where.self:
         return [(WHERE, args)]
@@ -125,7 +127,7 @@ class Group:
     def add(self, lowering: Lowering, node: Node, steps: Steps) -> None:
         before = -1
         for i, (op, operands) in enumerate(steps):
-            given = [before if o == -1 and not isinstance(o, Node) and type(o) is int and i else self.operand(lowering, o, node) for o in operands]
+            given = [before if o is BEFORE_STEP else self.operand(lowering, o, node) for o in operands]
             before = self.register(node if i == len(steps) - 1 else ("step", node, i))
             self.steps.append((op, *[*given, -1, -1][:3], before))  # type: ignore[arg-type]
         self.made[node] = lowering.views[node] = lowering.memory.view(node.meta["val"], self.position)
@@ -161,6 +163,3 @@ def pointwise(lowering: Lowering, node: Node, steps: Steps) -> None:
             raise Unsupported(f"{node.target} before what it reads")
     lowering.maker[node] = group
     group.add(lowering, node, steps)
-
-
-__all__ = ["ACTS", "BEFORE", "Group", "MOVE", "pointwise", "steps_of"]

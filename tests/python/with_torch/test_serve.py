@@ -161,7 +161,8 @@ class Pointwise(nn.Module):
         a = torch.where(flags, x, y) * 2 + 1
         b = torch.clamp(a, -1, 1.5) / (x.abs() + 1) - torch.maximum(x, y)
         c = torch.exp(b).sqrt() + torch.tanh(y) + x.sigmoid() * (x > y) + (~flags) - torch.rsqrt(x * x + 1)
-        return torch.cat([c, torch.stack([a, b], 1).flatten(1)[:, :5], x.flip(1)], 1), c.sum(1), c.mean(), c.amax(1, keepdim=True), x.softmax(-1)
+        joined = torch.cat([c, torch.stack([a, b], 1).flatten(1)[:, :5], x.flip(1)], 1)
+        return joined, c.sum(1), c.mean(), c.amax(1, keepdim=True), x.softmax(-1)
 
 
 def test_pointwise_chains_of_special_numbers():
@@ -189,7 +190,7 @@ def test_pointwise_chains_of_special_numbers():
     (lambda d, i: (d, i[:3]), ValueError, "ids has 3 rows, and dense has 4"),
     (lambda d, i: (d[:0], i[:0]), ValueError, "dense has 0 rows; 1 to 65536 are allowed"),
     (lambda d, i: (d.to_sparse(), i), TypeError, "dense is no plain tensor in the CPU's memory"),
-    (lambda d, i: (d, torch.full_like(i, 10)), IndexError, "index out of range in self: .*the index 10 .*of ids.*'users.weight'; 0 to 9 are allowed"),
+    (lambda d, i: (d, torch.full_like(i, 10)), IndexError, "index out of range in self: .*the index 10 of ids.*'users.weight'; 0 to 9 are"),
     (lambda d, i: (d, torch.full_like(i, -1)), IndexError, "the index -1 of ids"),
 ])  # fmt: skip
 def test_a_bad_request_is_refused_by_name(server, model, change, error, text):
@@ -250,7 +251,7 @@ def test_an_optimizer_beside_a_server(server, model):
 @pytest.mark.parametrize("make, text", [
     (lambda: nn.Sequential(nn.Linear(3, 3).eval(), nn.Dropout()).train(), "is in training mode; call model.eval"),
     (lambda: type("Draws", (nn.Module,), {"forward": lambda self, x: x + torch.rand_like(x)})().eval(), "draws random numbers"),
-    (lambda: type("Asks", (nn.Module,), {"forward": lambda self, x: x if x.sum() > 0 else -x})().eval(), "torch.export cannot export the model"),
+    (lambda: type("Asks", (nn.Module,), {"forward": lambda self, x: x if x.sum() > 0 else -x})().eval(), "torch.export cannot export"),
     (lambda: type("Changes", (nn.Module,), {"forward": lambda self, x: x.add_(1)})().eval(), "the model changes"),
 ])  # fmt: skip
 def test_what_cannot_be_served_says_why(make, text):
@@ -259,7 +260,8 @@ def test_what_cannot_be_served_says_why(make, text):
 
 
 def test_options_that_are_none(model):
-    for kwargs, text in (({"rows": (0, 5)}, "rows is"), ({"batch": 3}, "batch is 3"), ({"batch": [0]}, "batch has 1 dimensions for 2 arguments")):
+    wrong = (({"rows": (0, 5)}, "rows is"), ({"batch": 3}, "batch is 3"), ({"batch": [0]}, "batch has 1 dimensions for 2 arguments"))
+    for kwargs, text in wrong:
         with pytest.raises(engine.errors.UsageError, match=text):
             engine.torch.serve(model, small(), **kwargs)
     with pytest.raises(engine.errors.UsageError, match="a tuple of the model's arguments"):

@@ -17,7 +17,8 @@ Program* ProgramOf(PyObject* capsule) { return static_cast<Program*>(PyCapsule_G
 
 std::string Text(const std::vector<Affine>& sizes) {
   std::string text = "[";
-  for (size_t i = 0; i < sizes.size(); ++i) text += (i ? ", " : "") + (sizes[i].a ? std::string("rows") : std::to_string(sizes[i].c));
+  for (size_t i = 0; i < sizes.size(); ++i)
+    text += (i ? ", " : "") + (sizes[i].a ? std::string("rows") : std::to_string(sizes[i].c));
   return text + "]";
 }
 std::string Text(at::IntArrayRef sizes) {
@@ -39,7 +40,8 @@ bool Flatten(const Form& form, PyObject* object, std::vector<at::Tensor>& into) 
     case Form::kTensor: {
       const int is = PyObject_IsInstance(object, THPVariableClass);
       if (is < 0) return false;
-      if (!is) return Refuse(PyExc_TypeError, form.name + " is of type " + Py_TYPE(object)->tp_name + "; a tensor is wanted");
+      if (!is)
+        return Refuse(PyExc_TypeError, form.name + " is of type " + Py_TYPE(object)->tp_name + "; a tensor is wanted");
       into[form.index] = reinterpret_cast<THPVariable*>(object)->cdata;
       return true;
     }
@@ -54,7 +56,8 @@ bool Flatten(const Form& form, PyObject* object, std::vector<at::Tensor>& into) 
                                            std::to_string(form.items.size()) + " is wanted");
       const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(object));
       if (size != form.items.size())
-        return Refuse(PyExc_TypeError, (IsNamed(form.name.c_str()) ? form.name + " has " : "there are ") + std::to_string(size) +
+        return Refuse(PyExc_TypeError, (IsNamed(form.name.c_str()) ? form.name + " has " : "there are ") +
+                                           std::to_string(size) +
                                            (IsNamed(form.name.c_str()) ? " parts; " : " positional arguments; ") +
                                            std::to_string(form.items.size()) + " are wanted");
       for (size_t i = 0; i < size; ++i)
@@ -69,7 +72,8 @@ bool Flatten(const Form& form, PyObject* object, std::vector<at::Tensor>& into) 
         if (!Flatten(form.items[i], item, into)) return false;
       }
       if (size >= 0 && size != static_cast<Py_ssize_t>(form.items.size()))
-        return Refuse(PyExc_TypeError, (IsNamed(form.name.c_str()) ? form.name + " has " : "there are ") + std::to_string(size) +
+        return Refuse(PyExc_TypeError, (IsNamed(form.name.c_str()) ? form.name + " has " : "there are ") +
+                                           std::to_string(size) +
                                            (IsNamed(form.name.c_str()) ? " keys; " : " keyword arguments; ") +
                                            std::to_string(form.items.size()) + " are wanted");
       return true;
@@ -86,11 +90,12 @@ int64_t Checked(const Program& program, const std::vector<at::Tensor>& given) {
   for (size_t i = 0; i < given.size(); ++i) {
     const Input& input = program.inputs[i];
     const at::Tensor& tensor = given[i];
-    if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.device().is_cpu() || tensor.is_neg() || tensor.is_conj() ||
-        tensor._is_zerotensor() || tensor.unsafeGetTensorImpl()->is_python_dispatch())
+    if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.device().is_cpu() || tensor.is_neg() ||
+        tensor.is_conj() || tensor._is_zerotensor() || tensor.unsafeGetTensorImpl()->is_python_dispatch())
       return refuse(PyExc_TypeError, input.name + " is no plain tensor in the CPU's memory, which is wanted");
     if (tensor.scalar_type() != input.view.dtype)
-      return refuse(PyExc_TypeError, input.name + " is of " + c10::toString(tensor.scalar_type()) + "; " + c10::toString(input.view.dtype) + " is wanted");
+      return refuse(PyExc_TypeError, input.name + " is of " + c10::toString(tensor.scalar_type()) + "; " +
+                                         c10::toString(input.view.dtype) + " is wanted");
     const auto& sizes = input.view.sizes;
     bool fits = tensor.dim() == static_cast<int64_t>(sizes.size());
     for (size_t d = 0; fits && d < sizes.size(); ++d) {
@@ -100,15 +105,19 @@ int64_t Checked(const Program& program, const std::vector<at::Tensor>& given) {
       } else if (rows < 0) {
         rows = size, said = &input.name;
       } else if (size != rows) {
-        return refuse(PyExc_ValueError, input.name + " has " + std::to_string(size) + " rows, and " + *said + " has " + std::to_string(rows));
+        return refuse(PyExc_ValueError, input.name + " has " + std::to_string(size) + " rows, and " + *said + " has " +
+                                            std::to_string(rows));
       }
     }
-    if (!fits) return refuse(PyExc_ValueError, input.name + " is of size " + Text(tensor.sizes()) + "; " + Text(sizes) + " is wanted");
+    if (!fits)
+      return refuse(PyExc_ValueError,
+                    input.name + " is of size " + Text(tensor.sizes()) + "; " + Text(sizes) + " is wanted");
   }
-  if (rows < 0) rows = program.least;  // no argument has rows
+  if (rows < 0)
+    rows = program.least;  // no argument has rows
   else if (rows < program.least || rows > program.most)
-    return refuse(PyExc_ValueError, *said + " has " + std::to_string(rows) + " rows; " + std::to_string(program.least) + " to " +
-                                        std::to_string(program.most) + " are allowed");
+    return refuse(PyExc_ValueError, *said + " has " + std::to_string(rows) + " rows; " + std::to_string(program.least) +
+                                        " to " + std::to_string(program.most) + " are allowed");
   return rows;
 }
 
@@ -145,7 +154,8 @@ char* Input_(Frame& frame, const Input& input, size_t number, int64_t rows) {
   Place to = Resolved(input.view, rows), from = to;
   from.strides = tensor.strides().vec();
   auto& copy = frame.copies[number];
-  if (copy.size() < static_cast<size_t>(tensor.numel() * bytes)) copy.resize(static_cast<size_t>(tensor.numel() * bytes));
+  if (copy.size() < static_cast<size_t>(tensor.numel() * bytes))
+    copy.resize(static_cast<size_t>(tensor.numel() * bytes));
   CopyNode::Copy(Walk(to.sizes, {&from, &to}), data, copy.data(), bytes);
   return copy.data();
 }
@@ -165,7 +175,8 @@ void Prepare(const Program& program, Frame& frame, int64_t rows) {
       if (!frame.arena) throw std::bad_alloc();
     }
     for (size_t i = 0; i < program.storages.size(); ++i)
-      if (program.storages[i].kind == Storage::kArena) frame.bases[i] = frame.arena.get() + offsets[program.storages[i].index];
+      if (program.storages[i].kind == Storage::kArena)
+        frame.bases[i] = frame.arena.get() + offsets[program.storages[i].index];
     for (const auto& node : frame.nodes) node->Resolve(rows);
     frame.rows = rows;
   }
@@ -176,9 +187,12 @@ void Prepare(const Program& program, Frame& frame, int64_t rows) {
   }
   for (size_t i = 0; i < program.storages.size(); ++i) {
     const auto [kind, index] = program.storages[i];
-    if (kind == Storage::kInput) frame.bases[i] = Input_(frame, program.inputs[index], index, rows);
-    else if (kind == Storage::kConstant) frame.bases[i] = static_cast<char*>(const_cast<void*>(frame.constants->tensors[index].const_data_ptr()));
-    else if (kind == Storage::kOutput) frame.bases[i] = static_cast<char*>(frame.outputs[index].mutable_data_ptr());
+    if (kind == Storage::kInput)
+      frame.bases[i] = Input_(frame, program.inputs[index], index, rows);
+    else if (kind == Storage::kConstant)
+      frame.bases[i] = static_cast<char*>(const_cast<void*>(frame.constants->tensors[index].const_data_ptr()));
+    else if (kind == Storage::kOutput)
+      frame.bases[i] = static_cast<char*>(frame.outputs[index].mutable_data_ptr());
   }
 }
 
@@ -244,7 +258,8 @@ std::unique_ptr<Frame> Answered(Program& program, PyObject* args, PyObject* kwar
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
   if (value && at < program.names.size()) {
-    PyObject* done = PyObject_CallMethod(value, "add_note", "s", ("engine.torch.serve: in " + program.names[at]).c_str());
+    PyObject* done =
+        PyObject_CallMethod(value, "add_note", "s", ("engine.torch.serve: in " + program.names[at]).c_str());
     if (!done) PyErr_Clear();  // Python 3.10 has no notes
     Py_XDECREF(done);
   }
@@ -290,7 +305,8 @@ PyObject* Times(PyObject*, PyObject* tuple) {
     if (program->free.size() < kKeptFrames) program->free.push_back(std::move(frame));
   }
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(times.size()));
-  for (size_t i = 0; list && i < times.size(); ++i) PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(times[i]));
+  for (size_t i = 0; list && i < times.size(); ++i)
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(times[i]));
   return list;
 }
 
@@ -305,7 +321,10 @@ PyObject* SetConstants(PyObject*, PyObject* tuple) {
   const auto tensor = [&](PyObject* item, Py_ssize_t) {
     return FromPython(item, value) && (value.isTensor() || Refuse(PyExc_TypeError, "a constant that is no tensor"));
   };
-  if (!Each(tensors, [&](PyObject* item, Py_ssize_t i) { return tensor(item, i) && (made->tensors.push_back(value.toTensor()), true); }) ||
+  if (!Each(tensors,
+            [&](PyObject* item, Py_ssize_t i) {
+              return tensor(item, i) && (made->tensors.push_back(value.toTensor()), true);
+            }) ||
       !Each(watched, [&](PyObject* item, Py_ssize_t i) {
         PyObject* watch;
         int counted;
@@ -345,7 +364,8 @@ PyMethodDef methods[] = {
     {"times", Times, METH_VARARGS, "Times the nodes of a program."},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "engine_torch_serving", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "engine_torch_serving", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace engine_torch::serve

@@ -22,8 +22,32 @@
 namespace engine_torch::serve {
 
 enum class Op : int32_t {
-  kMove, kAdd, kSub, kMul, kDiv, kMax, kMin, kRelu, kSigmoid, kTanh, kExp, kSqrt, kRsqrt, kNeg, kAbs, kReciprocal,
-  kNot, kAnd, kOr, kEqual, kNotEqual, kGreater, kGreaterEqual, kLess, kLessEqual, kWhere
+  kMove,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMax,
+  kMin,
+  kRelu,
+  kSigmoid,
+  kTanh,
+  kExp,
+  kSqrt,
+  kRsqrt,
+  kNeg,
+  kAbs,
+  kReciprocal,
+  kNot,
+  kAnd,
+  kOr,
+  kEqual,
+  kNotEqual,
+  kGreater,
+  kGreaterEqual,
+  kLess,
+  kLessEqual,
+  kWhere
 };
 
 // e to the power of x, within 2 units in the last place: 2 to the power of the nearest whole number of x / ln 2, times a
@@ -54,10 +78,10 @@ ENGINE_SERVE_INLINE float Tanh(float x) {
   return square < 0.01F ? low : tall;
 }
 
-#define ENGINE_SERVE_LOOP(NAME, EXPRESSION)                                                                          \
-  ENGINE_SERVE_VECTORS static void NAME([[maybe_unused]] const float* a, [[maybe_unused]] const float* b,            \
-                                        [[maybe_unused]] const float* c, float* __restrict out, int64_t n) {         \
-    for (int64_t i = 0; i < n; ++i) out[i] = (EXPRESSION);                                                           \
+#define ENGINE_SERVE_LOOP(NAME, EXPRESSION)                                                                  \
+  ENGINE_SERVE_VECTORS static void NAME([[maybe_unused]] const float* a, [[maybe_unused]] const float* b,    \
+                                        [[maybe_unused]] const float* c, float* __restrict out, int64_t n) { \
+    for (int64_t i = 0; i < n; ++i) out[i] = (EXPRESSION);                                                   \
   }
 ENGINE_SERVE_LOOP(DoMove, a[i])
 ENGINE_SERVE_LOOP(DoAdd, a[i] + b[i])
@@ -89,7 +113,9 @@ ENGINE_SERVE_LOOP(DoWhere, a[i] != 0.0F ? b[i] : c[i])
 
 using Loop = void (*)(const float*, const float*, const float*, float*, int64_t);
 inline constexpr Loop kLoops[] = {  // by Op
-    DoMove, DoAdd, DoSub, DoMul, DoDiv, DoMax, DoMin, DoRelu, DoSigmoid, DoTanh, DoExp, DoSqrt, DoRsqrt, DoNeg, DoAbs, DoReciprocal, DoNot, DoAnd, DoOr, DoEqual, DoNotEqual, DoGreater, DoGreaterEqual, DoLess, DoLessEqual, DoWhere};
+    DoMove, DoAdd,   DoSub,      DoMul,     DoDiv,          DoMax,  DoMin,        DoRelu, DoSigmoid,
+    DoTanh, DoExp,   DoSqrt,     DoRsqrt,   DoNeg,          DoAbs,  DoReciprocal, DoNot,  DoAnd,
+    DoOr,   DoEqual, DoNotEqual, DoGreater, DoGreaterEqual, DoLess, DoLessEqual,  DoWhere};
 
 ENGINE_SERVE_VECTORS static float Sum(const float* from, int64_t n) {
   float parts[16] = {};

@@ -46,8 +46,8 @@ class ProductNode final : public Node {
     auto* out = reinterpret_cast<float*>(out_at_.In(bases));
     walk_->Outer([&](const int64_t* at) {
       for (int64_t i = 0; i < walk_->rows(); ++i) {
-        Rows(a + at[0] + i * walk_->row_stride(0), walk_->stride(0), b, row,
-             out + at[1] + i * walk_->row_stride(1), walk_->stride(1), walk_->inner());
+        Rows(a + at[0] + i * walk_->row_stride(0), walk_->stride(0), b, row, out + at[1] + i * walk_->row_stride(1),
+             walk_->stride(1), walk_->inner());
       }
     });
   }
@@ -55,7 +55,8 @@ class ProductNode final : public Node {
  private:
   static constexpr int64_t kBlock = 64, kSmallBlock = 16;  // rows at once, which the processor's kernel is made for
 
-  void Rows(const float* a, int64_t a_row, const float* b, const float* row, float* out, int64_t out_row, int64_t rows) {
+  void Rows(const float* a, int64_t a_row, const float* b, const float* row, float* out, int64_t out_row,
+            int64_t rows) {
     if (others_ == 1) {
       Dots(a, a_row, b, row ? *row : 0.0F, out, out_row, rows, columns_);
       if (act_ != Op::kMove)
@@ -67,12 +68,16 @@ class ProductNode final : public Node {
       size = left >= kBlock ? kBlock : (left > kSmallBlock ? kSmallBlock : left);
       float* to = out + i * out_row;
       if (row)
-        for (int64_t j = 0; j < size; ++j) std::memcpy(to + j * out_row, row, static_cast<size_t>(others_) * sizeof(float));
-      at::native::cpublas::brgemm(size, others_, columns_, a_row == 0 ? columns_ : a_row, b_at_.strides[b_at_.strides.size() - 2],
-                                  out_row == 0 ? others_ : out_row, row != nullptr, a + i * a_row, b, to, false);
+        for (int64_t j = 0; j < size; ++j)
+          std::memcpy(to + j * out_row, row, static_cast<size_t>(others_) * sizeof(float));
+      at::native::cpublas::brgemm(size, others_, columns_, a_row == 0 ? columns_ : a_row,
+                                  b_at_.strides[b_at_.strides.size() - 2], out_row == 0 ? others_ : out_row,
+                                  row != nullptr, a + i * a_row, b, to, false);
       if (act_ != Op::kMove) {
-        if (out_row == others_) Act(to, size * others_);
-        else for (int64_t j = 0; j < size; ++j) Act(to + j * out_row, others_);
+        if (out_row == others_)
+          Act(to, size * others_);
+        else
+          for (int64_t j = 0; j < size; ++j) Act(to + j * out_row, others_);
       }
     }
   }
@@ -148,15 +153,19 @@ class LookupNode final : public Node {
     });
   }
   static void Row(char* to, const char* from, int64_t bytes) {
-    if (bytes == 64) std::memcpy(to, from, 64);
-    else if (bytes == 4) std::memcpy(to, from, 4);
-    else std::memcpy(to, from, static_cast<size_t>(bytes));
+    if (bytes == 64)
+      std::memcpy(to, from, 64);
+    else if (bytes == 4)
+      std::memcpy(to, from, 4);
+    else
+      std::memcpy(to, from, static_cast<size_t>(bytes));
   }
   [[noreturn]] void Refuse(size_t number, int64_t row) const {
     const Table& table = tables_[number];
-    throw c10::IndexError({__func__, __FILE__, __LINE__}, "index out of range in self: engine.torch.serve: the index " + std::to_string(row) +
-                          (table.argument.empty() ? "" : " of " + table.argument) + " is no row of '" + table.name + "'; 0 to " +
-                          std::to_string(at_[number].count - 1) + " are allowed");
+    throw c10::IndexError({__func__, __FILE__, __LINE__},
+                          "index out of range in self: engine.torch.serve: the index " + std::to_string(row) +
+                              (table.argument.empty() ? "" : " of " + table.argument) + " is no row of '" + table.name +
+                              "'; 0 to " + std::to_string(at_[number].count - 1) + " are allowed");
   }
   std::vector<Table> tables_;
   std::vector<At> at_;
@@ -176,8 +185,12 @@ class PointwiseNode final : public Node {
   };
   PointwiseNode(std::vector<Operand> loads, std::vector<Operand> stores, std::vector<Step> steps,
                 std::vector<std::pair<int32_t, float>> constants, int32_t registers)
-      : loads_(std::move(loads)), stores_(std::move(stores)), steps_(std::move(steps)), constants_(std::move(constants)),
-        memory_(static_cast<size_t>(registers) * kBlock), registers_(static_cast<size_t>(registers)) {
+      : loads_(std::move(loads)),
+        stores_(std::move(stores)),
+        steps_(std::move(steps)),
+        constants_(std::move(constants)),
+        memory_(static_cast<size_t>(registers) * kBlock),
+        registers_(static_cast<size_t>(registers)) {
     for (const auto& [reg, value] : constants_) std::fill_n(Own(reg), kBlock, value);
     for (int32_t i = 0; i < registers; ++i) registers_[i] = Own(i);
   }
@@ -193,7 +206,8 @@ class PointwiseNode final : public Node {
 
   void Run(char* const* bases) override {
     const int64_t inner = walk_->inner(), rows = walk_->rows();
-    const int64_t at_once = std::min(kBlock, inner), rows_at_once = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, at_once));
+    const int64_t at_once = std::min(kBlock, inner),
+                  rows_at_once = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, at_once));
     walk_->Outer([&](const int64_t* offsets) {
       for (int64_t r = 0; r < rows; r += rows_at_once)
         for (int64_t i = 0; i < inner; i += at_once)
@@ -215,16 +229,20 @@ class PointwiseNode final : public Node {
       const size_t k = loads_.size() + i;
       const int64_t row_stride = walk_->row_stride(k), stride = walk_->stride(k);
       const int64_t at = offsets[k] + row * row_stride + first * stride;
-      if (stores_[i].view.dtype == at::kBool) Store(reinterpret_cast<bool*>(places_[k].In(bases)) + at, stores_[i].reg, rows, row_stride, n, stride);
-      else Store(reinterpret_cast<float*>(places_[k].In(bases)) + at, stores_[i].reg, rows, row_stride, n, stride);
+      if (stores_[i].view.dtype == at::kBool)
+        Store(reinterpret_cast<bool*>(places_[k].In(bases)) + at, stores_[i].reg, rows, row_stride, n, stride);
+      else
+        Store(reinterpret_cast<float*>(places_[k].In(bases)) + at, stores_[i].reg, rows, row_stride, n, stride);
     }
   }
   template <class T>
   void Store(T* to, int32_t reg, int64_t rows, int64_t row_stride, int64_t n, int64_t stride) {
     const float* from = registers_[reg];
     for (int64_t j = 0; j < rows; ++j, from += n, to += row_stride) {
-      if (std::is_same_v<T, float> && stride == 1) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
-      else for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(from[i]);
+      if (std::is_same_v<T, float> && stride == 1)
+        std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+      else
+        for (int64_t i = 0; i < n; ++i) to[i * stride] = static_cast<T>(from[i]);
     }
   }
   void Load(size_t which, char* const* bases, int64_t offset, int64_t row, int64_t rows, int64_t first, int64_t n) {
@@ -235,7 +253,10 @@ class PointwiseNode final : public Node {
     switch (loads_[which].view.dtype) {
       case at::kFloat: {
         const auto* from = reinterpret_cast<const float*>(base) + at;
-        if (stride == 1 && (rows == 1 || row_stride == n)) { registers_[reg] = const_cast<float*>(from); return; }
+        if (stride == 1 && (rows == 1 || row_stride == n)) {
+          registers_[reg] = const_cast<float*>(from);
+          return;
+        }
         return Gather(from, reg, rows, row_stride, n, stride);
       }
       case at::kBool: return Gather(reinterpret_cast<const bool*>(base) + at, reg, rows, row_stride, n, stride);
@@ -247,12 +268,17 @@ class PointwiseNode final : public Node {
     float* to = registers_[reg] = Own(reg);
     for (int64_t j = 0; j < rows; ++j, from += row_stride, to += n) {
       if constexpr (std::is_same_v<T, float>) {
-        if (stride == 1) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
-        else if (stride == 0) std::fill_n(to, n, *from);
-        else for (int64_t i = 0; i < n; ++i) to[i] = from[i * stride];
+        if (stride == 1)
+          std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+        else if (stride == 0)
+          std::fill_n(to, n, *from);
+        else
+          for (int64_t i = 0; i < n; ++i) to[i] = from[i * stride];
       } else {  // of whole numbers only whether they are 0 is asked
-        if (stride == 0) std::fill_n(to, n, *from != 0 ? 1.0F : 0.0F);
-        else for (int64_t i = 0; i < n; ++i) to[i] = from[i * stride] != 0 ? 1.0F : 0.0F;
+        if (stride == 0)
+          std::fill_n(to, n, *from != 0 ? 1.0F : 0.0F);
+        else
+          for (int64_t i = 0; i < n; ++i) to[i] = from[i * stride] != 0 ? 1.0F : 0.0F;
       }
     }
   }
@@ -292,7 +318,8 @@ class ReduceNode final : public Node {
     const auto* from = reinterpret_cast<const float*>(from_at_.In(bases));
     auto* to = reinterpret_cast<float*>(to_at_.In(bases));
     // Where what is kept lies side by side, whole rows are added.
-    const bool by_rows = kept_->stride(0) == 1 && kept_->stride(1) == 1 && (kind_ == Kind::kSum || kind_ == Kind::kMean);
+    const bool by_rows =
+        kept_->stride(0) == 1 && kept_->stride(1) == 1 && (kind_ == Kind::kSum || kind_ == Kind::kMean);
     kept_->Outer([&](const int64_t* at) {
       for (int64_t i = 0; i < kept_->rows(); ++i) {
         const float* source = from + at[0] + i * kept_->row_stride(0);
@@ -300,7 +327,8 @@ class ReduceNode final : public Node {
         if (by_rows) {
           Rows(source, target);
         } else {
-          for (int64_t j = 0; j < kept_->inner(); ++j) target[j * kept_->stride(1)] = One(source + j * kept_->stride(0));
+          for (int64_t j = 0; j < kept_->inner(); ++j)
+            target[j * kept_->stride(1)] = One(source + j * kept_->stride(0));
         }
       }
     });
@@ -328,8 +356,10 @@ class ReduceNode final : public Node {
         } else {
           for (int64_t j = 0; j < n; ++j) {
             const float x = run[j * stride];
-            if (kind_ == Kind::kMost) sum = x > sum || x != x ? x : sum;
-            else sum += kind_ == Kind::kNorm ? x * x : x;
+            if (kind_ == Kind::kMost)
+              sum = x > sum || x != x ? x : sum;
+            else
+              sum += kind_ == Kind::kNorm ? x * x : x;
           }
         }
       }
@@ -386,23 +416,26 @@ class CopyNode final : public Node {
     walk_.emplace(to_at_.sizes, std::vector<const Place*>{&from_at_, &to_at_});
     bytes_ = static_cast<int64_t>(c10::elementSize(to_.dtype));
   }
-  void Run(char* const* bases) override {
-    Copy(*walk_, from_at_.In(bases), to_at_.In(bases), bytes_);
-  }
+  void Run(char* const* bases) override { Copy(*walk_, from_at_.In(bases), to_at_.In(bases), bytes_); }
   static void Copy(const Walk& walk, const char* from, char* to, int64_t bytes) {
     walk.Outer([&](const int64_t* at) {
       for (int64_t i = 0; i < walk.rows(); ++i)
-        One(walk, from + (at[0] + i * walk.row_stride(0)) * bytes, to + (at[1] + i * walk.row_stride(1)) * bytes, bytes);
+        One(walk, from + (at[0] + i * walk.row_stride(0)) * bytes, to + (at[1] + i * walk.row_stride(1)) * bytes,
+            bytes);
     });
   }
 
  private:
   static void One(const Walk& walk, const char* from, char* to, int64_t bytes) {
     const int64_t n = walk.inner(), a = walk.stride(0), b = walk.stride(1);
-    if (a == 1 && b == 1) std::memcpy(to, from, static_cast<size_t>(n * bytes));
-    else if (bytes == 4) Each<int32_t>(from, a, to, b, n);
-    else if (bytes == 8) Each<int64_t>(from, a, to, b, n);
-    else for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * b * bytes, from + i * a * bytes, static_cast<size_t>(bytes));
+    if (a == 1 && b == 1)
+      std::memcpy(to, from, static_cast<size_t>(n * bytes));
+    else if (bytes == 4)
+      Each<int32_t>(from, a, to, b, n);
+    else if (bytes == 8)
+      Each<int64_t>(from, a, to, b, n);
+    else
+      for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * b * bytes, from + i * a * bytes, static_cast<size_t>(bytes));
   }
   template <class T>
   static void Each(const char* from, int64_t a, char* to, int64_t b, int64_t n) {

@@ -23,7 +23,11 @@ class CallNode final : public Node {
     Affine size;
   };
   CallNode(Call call, std::vector<Value> inputs, std::vector<Size> sizes, std::vector<Value> outputs, size_t slots)
-      : call_(std::move(call)), inputs_(std::move(inputs)), sizes_(std::move(sizes)), outputs_(std::move(outputs)), slots_(slots) {}
+      : call_(std::move(call)),
+        inputs_(std::move(inputs)),
+        sizes_(std::move(sizes)),
+        outputs_(std::move(outputs)),
+        slots_(slots) {}
 
   void Resolve(int64_t rows) override {
     input_at_.clear(), output_at_.clear();
@@ -50,7 +54,8 @@ class CallNode final : public Node {
       at::Tensor made = slots_[outputs_[i].slot].toTensor();
       const Place& place = output_at_[i];
       if (made.sizes() != at::IntArrayRef(place.sizes))
-        throw std::runtime_error("engine.torch.serve: an operator returned another size than when the model was exported");
+        throw std::runtime_error(
+            "engine.torch.serve: an operator returned another size than when the model was exported");
       if (made.strides() != at::IntArrayRef(place.strides))
         made = at::empty_strided(place.sizes, place.strides, made.options()).copy_(made);
       // bases is the frame's own list.
@@ -148,9 +153,7 @@ inline bool ParseForm(PyObject* spec, Form& form) {
   if (!PyArg_ParseTuple(spec, "ssO", &kind, &name, &what)) return false;
   form.name = name;
   switch (*kind) {
-    case 't':
-      form.index = static_cast<int32_t>(PyLong_AsLong(what));
-      return !PyErr_Occurred();
+    case 't': form.index = static_cast<int32_t>(PyLong_AsLong(what)); return !PyErr_Occurred();
     case 'k': form.kind = Form::kConstant, form.constant = what; return true;
     case 's':
       form.kind = Form::kSequence;
@@ -173,8 +176,10 @@ bool ParseOperands(PyObject* spec, std::vector<T>& into) {  // of (number, view)
     int number;
     View parsed;
     if (!PyArg_ParseTuple(item, "iO", &number, &view) || !ParseView(view, parsed)) return false;
-    if constexpr (std::is_same_v<T, PointwiseNode::Operand>) into.push_back({std::move(parsed), number});
-    else into.push_back({number, std::move(parsed)});
+    if constexpr (std::is_same_v<T, PointwiseNode::Operand>)
+      into.push_back({std::move(parsed), number});
+    else
+      into.push_back({number, std::move(parsed)});
     return true;
   });
 }
@@ -183,12 +188,13 @@ inline std::unique_ptr<Node> ParseProduct(PyObject* spec) {
   PyObject *a, *b, *row, *out;
   int act;
   View views[4];
-  if (!PyArg_ParseTuple(spec, "OOOOi", &a, &b, &row, &out, &act) || !ParseView(a, views[0]) || !ParseView(b, views[1]) ||
-      (row != Py_None && !ParseView(row, views[2])) || !ParseView(out, views[3]))
+  if (!PyArg_ParseTuple(spec, "OOOOi", &a, &b, &row, &out, &act) || !ParseView(a, views[0]) ||
+      !ParseView(b, views[1]) || (row != Py_None && !ParseView(row, views[2])) || !ParseView(out, views[3]))
     return nullptr;
   std::optional<View> added;
   if (row != Py_None) added = std::move(views[2]);
-  return std::make_unique<ProductNode>(std::move(views[0]), std::move(views[1]), std::move(added), std::move(views[3]), static_cast<Op>(act));
+  return std::make_unique<ProductNode>(std::move(views[0]), std::move(views[1]), std::move(added), std::move(views[3]),
+                                       static_cast<Op>(act));
 }
 
 inline std::unique_ptr<Node> ParseLookup(PyObject* spec) {
@@ -211,14 +217,18 @@ inline std::unique_ptr<Node> ParsePointwise(PyObject* spec) {
   std::vector<PointwiseNode::Operand> from, to;
   std::vector<PointwiseNode::Step> made;
   std::vector<std::pair<int32_t, float>> numbers;
-  if (!PyArg_ParseTuple(spec, "OOOOi", &loads, &stores, &steps, &constants, &registers) || !ParseOperands(loads, from) ||
-      !ParseOperands(stores, to) || !Each(steps, [&](PyObject* item, Py_ssize_t) {
-        auto& step = made.emplace_back();
-        int op;
-        if (!PyArg_ParseTuple(item, "iiiii", &op, &step.from[0], &step.from[1], &step.from[2], &step.to)) return false;
-        step.op = static_cast<Op>(op);
-        return true;
-      }) || !Each(constants, [&](PyObject* item, Py_ssize_t) {
+  if (!PyArg_ParseTuple(spec, "OOOOi", &loads, &stores, &steps, &constants, &registers) ||
+      !ParseOperands(loads, from) || !ParseOperands(stores, to) ||
+      !Each(steps,
+            [&](PyObject* item, Py_ssize_t) {
+              auto& step = made.emplace_back();
+              int op;
+              if (!PyArg_ParseTuple(item, "iiiii", &op, &step.from[0], &step.from[1], &step.from[2], &step.to))
+                return false;
+              step.op = static_cast<Op>(op);
+              return true;
+            }) ||
+      !Each(constants, [&](PyObject* item, Py_ssize_t) {
         int reg;
         float value;
         if (!PyArg_ParseTuple(item, "if", &reg, &value)) return false;
@@ -226,7 +236,8 @@ inline std::unique_ptr<Node> ParsePointwise(PyObject* spec) {
         return true;
       }))
     return nullptr;
-  return std::make_unique<PointwiseNode>(std::move(from), std::move(to), std::move(made), std::move(numbers), registers);
+  return std::make_unique<PointwiseNode>(std::move(from), std::move(to), std::move(made), std::move(numbers),
+                                         registers);
 }
 
 inline std::unique_ptr<Node> ParseCall(PyObject* spec) {
@@ -272,8 +283,8 @@ inline bool ParseProgram(PyObject* spec, Program& program) {
   PyObject *args, *kwargs, *inputs, *storages, *blocks, *outputs, *names;
   long long least, most;
   int one, calls;
-  if (!PyArg_ParseTuple(spec, "OOOOOOOOLLppO", &args, &kwargs, &inputs, &storages, &blocks, &outputs, &program.nodes, &names, &least,
-                        &most, &one, &calls, &program.refresh))
+  if (!PyArg_ParseTuple(spec, "OOOOOOOOLLppO", &args, &kwargs, &inputs, &storages, &blocks, &outputs, &program.nodes,
+                        &names, &least, &most, &one, &calls, &program.refresh))
     return program.refresh = nullptr, false;
   program.description = Py_NewRef(spec), Py_INCREF(program.refresh);
   program.least = least, program.most = most, program.one = one, program.calls = calls;

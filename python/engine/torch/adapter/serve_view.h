@@ -80,16 +80,17 @@ struct Walk {
     for (size_t d = 0; d < of.size(); ++d) {
       if (of[d] == 1) continue;
       bool joins = !sizes.empty();
-      for (size_t i = 0; joins && i < places.size(); ++i)
-        joins = strides[i].back() == places[i]->strides[d] * of[d];
+      for (size_t i = 0; joins && i < places.size(); ++i) joins = strides[i].back() == places[i]->strides[d] * of[d];
       if (joins) {
         sizes.back() *= of[d];
       } else {
         sizes.push_back(of[d]);
       }
       for (size_t i = 0; i < places.size(); ++i) {
-        if (joins) strides[i].back() = places[i]->strides[d];
-        else strides[i].push_back(places[i]->strides[d]);
+        if (joins)
+          strides[i].back() = places[i]->strides[d];
+        else
+          strides[i].push_back(places[i]->strides[d]);
       }
     }
     while (sizes.size() < 2) {
