@@ -10,6 +10,8 @@
         optimizer.step()
         return loss
 
+    server = engine.torch.serve(model.eval(), example)     # answers requests from any thread
+
     print(*engine.torch.explain(step))
 
 Needs torch (extra ``engine[torch]``) and, to be fast, a C++ compiler: what calls torch's operators without the interpreter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class Server:
         self._spec = None if out_spec.is_leaf() and served.returned == [0] else out_spec
         self._program = self._native.program((
             args_form, kwargs_form, served.inputs, served.storages, served.blocks, served.outputs, served.nodes, served.names,
-            *rows, self._spec is None, served.calls, self.update))  # fmt: skip
+            *rows, self._spec is None, served.calls, _updater(self)))  # fmt: skip
         self._run = self._native.run
         self._shapes = {name: (tuple(t.shape), t.dtype) for name, t in self._sources.items()}
         self._keep()
@@ -114,6 +115,18 @@ class Server:
         values = [made[r] if isinstance(r, int) else r[1] for r in self._served.returned]
         assert self._spec is not None
         return tree_unflatten(values, self._spec)
+
+
+def _updater(server: Server) -> Any:
+    """Calls update, and does not keep the server alive: the adapter's objects are unknown to Python's collector."""
+    known = weakref.ref(server)
+
+    def update() -> None:
+        found = known()
+        if found is not None:
+            found.update()
+
+    return update
 
 
 def _read(node: torch.fx.Node) -> set[str]:

@@ -5,6 +5,7 @@ import os
 import resource
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -304,6 +305,15 @@ def test_memory_stays_flat(server):
 
     before = asked(1000)
     assert asked(10_000) - before < 4 << 20
+
+
+def test_a_server_that_is_dropped_is_freed(model):
+    server = engine.torch.serve(model, small())
+    server(*small())
+    gone = weakref.ref(server)
+    del server
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_forked_child_answers(server, model):

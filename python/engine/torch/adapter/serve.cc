@@ -134,12 +134,16 @@ std::unique_ptr<Frame> NewFrame(const Program& program) {
   return fine ? std::move(frame) : nullptr;
 }
 
-// A frame that nobody uses: one of as many rows if there is one.
+// A frame that nobody uses: one of as many rows if there is one, else a new one until there are some, because laying out a
+// frame for another number of rows takes longer than a short request.
 std::unique_ptr<Frame> FrameFor(Program& program, int64_t rows) {
-  if (program.free.empty()) return NewFrame(program);
-  auto found = program.free.end() - 1;
+  auto found = program.free.end();
   for (auto at = program.free.begin(); at != program.free.end(); ++at)
-    if ((*at)->rows == rows) found = at;
+    if ((*at)->rows == rows || (*at)->rows < 0) found = at;
+  if (found == program.free.end()) {
+    if (program.free.size() < kKeptSizes) return NewFrame(program);
+    found = program.free.begin();  // the one that was used longest ago
+  }
   std::unique_ptr<Frame> frame = std::move(*found);
   program.free.erase(found);
   return frame;

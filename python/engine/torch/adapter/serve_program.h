@@ -144,7 +144,8 @@ struct Program {
   ~Program() { Py_XDECREF(description), Py_XDECREF(refresh); }
 };
 
-inline constexpr size_t kKeptFrames = 64;
+inline constexpr size_t kKeptFrames = 64;  // more are freed: one for each request at once
+inline constexpr size_t kKeptSizes = 8;    // frames that are kept before one is laid out for another number of rows
 inline constexpr int64_t kAlignment = 64;
 
 inline bool ParseForm(PyObject* spec, Form& form) {
