@@ -24,7 +24,7 @@ class AUGRU(nn.Module):
 
     def forward(self, steps: Tensor, attention: Tensor) -> Tensor:
         """The last state, [rows, STATE]. ``steps``: [rows, length, STATE]; ``attention``: [rows, length]."""
-        state = steps.new_zeros(len(steps), STATE)
+        state = steps.new_zeros(steps.shape[0], STATE)
         for given, weight in zip(self.gates(steps).unbind(1), attention.unsqueeze(-1).unbind(1)):
             (update, reset, new), of_state = given.chunk(3, 1), self.gates_of_state(state).chunk(3, 1)
             update = torch.sigmoid(update + of_state[0]) * weight

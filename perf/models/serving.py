@@ -14,7 +14,7 @@ ROWS = 8  # candidates of a request
 
 class Server:
     """``way``: eager, inductor, engine (engine.torch's backend under ``inline``), engine:fixed (the same with
-    weights that do not change, as the last one has) or onnx (ONNX Runtime)."""
+    weights that do not change, as the last one has), engine:serve (engine.torch.serve) or onnx (ONNX Runtime)."""
 
     def __init__(self, way: str, trainer, batch, folder: pathlib.Path) -> None:
         model = trainer.model.eval()
@@ -22,7 +22,7 @@ class Server:
         self.inputs = Inputs(*(part[:ROWS] if i == 0 else part[:, :ROWS] for i, part in enumerate(inputs)))
         self.answer = {"eager": lambda: model, "inductor": lambda: torch.compile(model), "engine": lambda: of_engine(model),
                        "engine:fixed": lambda: of_engine(model, weights="fixed"),
-                       "onnx": lambda: of_onnx(model, self.inputs, folder)}[way]()  # fmt: skip
+                       "engine:serve": lambda: of_server(model, self.inputs), "onnx": lambda: of_onnx(model, self.inputs, folder)}[way]()  # fmt: skip
         with torch.no_grad():
             expected = model(self.inputs)
             for _ in range(20):
@@ -72,6 +72,12 @@ def of_engine(model, **options):
     import engine.torch
 
     return torch.compile(model, backend=engine.torch.backend, options={"policy": "inline", **options})
+
+
+def of_server(model, inputs: Inputs):
+    import engine.torch
+
+    return engine.torch.serve(model, (inputs,), batch=((Inputs(0, 1, 1),), {}))
 
 
 def of_onnx(model, inputs: Inputs, folder: pathlib.Path):

@@ -59,7 +59,7 @@ STEPS = (
     "engine:inline 2",
     "engine:naive 2",
 )
-SERVERS = ("eager", "inductor", "engine", "engine:fixed", "onnx")
+SERVERS = ("eager", "inductor", "engine", "engine:fixed", "engine:serve", "onnx")
 EQUAL = 12  # steps whose losses are compared
 
 

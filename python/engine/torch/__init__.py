@@ -10,6 +10,8 @@
         optimizer.step()
         return loss
 
+    server = engine.torch.serve(model.eval(), example)     # answers requests from any thread
+
     print(*engine.torch.explain(step))
 
 Needs torch (extra ``engine[torch]``) and, to be fast, a C++ compiler: what calls torch's operators without the interpreter
@@ -23,6 +25,7 @@ from torch._dynamo import register_backend
 from .ahead import plain
 from .explanation import PlanExplained, TorchExplanation, explain
 from .regions import backend
+from .serve import Server, serve
 from .smart_stage import SmartStage, smart_stage
 from .step import CompiledStep, compile_step
 from .team import set_intra_op_threads
@@ -33,12 +36,14 @@ if not entry_points(group="torch_dynamo_backends", name="engine"):  # the packag
 __all__ = [
     "CompiledStep",
     "PlanExplained",
+    "Server",
     "SmartStage",
     "TorchExplanation",
     "backend",
     "compile_step",
     "explain",
     "plain",
+    "serve",
     "set_intra_op_threads",
     "smart_stage",
 ]
