@@ -173,6 +173,30 @@ PyObject* Compare(PyObject*, PyObject* args) {
   }
 }
 
+// update(update, args: list, minus the rate, whether by rows) -> whether it was done: False where this processor cannot.
+PyObject* UpdateOnce(PyObject*, PyObject* args) {
+  PyObject *spec, *given;
+  double rate;
+  int by_rows;
+  Update update;
+  IValue tensors;
+  if (!PyArg_ParseTuple(args, "OOdp", &spec, &given, &rate, &by_rows) || !MakeUpdate(spec, update) ||
+      !FromPython(given, tensors))
+    return nullptr;
+  if (!Update::Possible()) Py_RETURN_FALSE;
+  try {
+    const BelowAutograd guard;
+    const Caller caller(1);
+    torch::jit::Stack stack;
+    for (const at::Tensor& tensor : tensors.toTensorVector()) stack.emplace_back(tensor);
+    stack.insert(stack.begin() + 3, c10::IValue(rate));
+    by_rows ? update(stack) : update.Dense(stack);
+  } catch (const std::exception&) {
+    Py_RETURN_FALSE;
+  }
+  Py_RETURN_TRUE;
+}
+
 PyObject* Connect(PyObject*, PyObject* address) {
   engine_table = static_cast<const EngineTable*>(PyLong_AsVoidPtr(address));
   if (PyErr_Occurred()) return nullptr;
@@ -188,6 +212,7 @@ PyMethodDef methods[] = {
     {"node_function", NodeFunction, METH_NOARGS, "The address of the function that plans call for a node."},
     {"program", NewProgram, METH_O, "Makes a program from its description."},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&Run)), METH_FASTCALL, "Runs a program."},
+    {"update", UpdateOnce, METH_VARARGS, "Updates a table by its rows or, to compare, as eager does."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef module = {
