@@ -55,7 +55,7 @@ def command(output: Path) -> list[str]:
     include = [f"-isystem{base / 'include'}", f"-I{sysconfig.get_path('include')}"]
     libraries = [f"-L{base / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", abi]
+    flags = ["-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", abi]
     return [compiler(), *flags, *include, str(SOURCES / "module.cc"), *libraries, "-o", str(output)]
 
 

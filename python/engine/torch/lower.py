@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from .calls import NOTHING, Call, Unsupported, argument, call_of, storages
 from .options import Options
 from .products import kernel_of, product_of
-from .updates import Update, updates_of
+from .updates import Update, native_of, updates_of
 
 
 @dataclass
@@ -191,8 +191,9 @@ class Lowering:
         if isinstance(call.target, torch._ops.OpOverload):
             schema = call.target._schema
             args = [argument(v, a.type, self.slots.__getitem__) for a, v in zip(schema.arguments, call.args)]
-            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil, changes,
-                    None, product_of(call, self.options))  # fmt: skip
+            native = native_of(call)
+            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil and native is None, changes,
+                    native, product_of(call, self.options))  # fmt: skip
         nodes = list(call.node.all_input_nodes)
         return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, changes, None, None)
 

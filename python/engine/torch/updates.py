@@ -16,9 +16,10 @@ import torch
 from torch.fx import Graph, Node
 
 from . import adapter
-from .calls import NOTHING, storages
+from .calls import NOTHING, Call, storages
 
 aten = torch.ops.aten
+SGD, ADAGRAD, SPARSE_ADAM = range(3)  # Update::Kind of adapter/update.h
 ROWS, COLUMNS = 37, 19  # of the trial: vectors, and what is left over behind them
 
 
@@ -50,14 +51,14 @@ class Update:
     def changed(self) -> list[Node]:
         return [self.table, *([self.total] if self.total else [])]
 
-    def spec(self) -> tuple[int, bool, float]:
-        return (self.padding, self.total is not None, self.eps or 0.0)
+    def spec(self) -> tuple[int, int, float]:
+        return (SGD if self.total is None else ADAGRAD, self.padding, self.eps or 0.0)
 
 
 def updates_of(graph: Graph) -> dict[Node, Update]:
     """By the node whose place it takes: what can be updated by rows. Empty where the adapter cannot do it to the bit."""
     found = [u for node in graph.find_nodes(op="call_function", target=aten.embedding_dense_backward.default) if (u := _update(node))]
-    if not found or not exact():
+    if not found or not exact(SGD) or not exact(ADAGRAD):
         return {}
     place = {node: i for i, node in enumerate(graph.nodes)}
     changes = _changes(place)
@@ -144,8 +145,16 @@ def _changed_between(update: Update, place: dict[Node, int], changes: dict[Any, 
     return False
 
 
+def native_of(call: Call) -> tuple[int, int, float] | None:
+    """For the adapter: what it does in the place of an operator of ours that is written in Python; None: nothing."""
+    if call.target is not torch.ops.engine_torch.sparse_adam.default:
+        return None
+    table = call.args[0].meta["val"]
+    return (SPARSE_ADAM, -1, 0.0) if table.dtype == torch.float32 and table.dim() == 2 and exact(SPARSE_ADAM) else None
+
+
 @functools.cache
-def exact() -> bool:
+def exact(kind: int) -> bool:
     """Whether the adapter's updates are torch's to the bit, with this build of torch on this processor: tried once."""
     native = adapter.load()
     if native is None:
@@ -153,14 +162,17 @@ def exact() -> bool:
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
         numbers = torch.Generator()  # the program's own random numbers stay as they are
         indices = torch.randint(0, ROWS // 2, (ROWS,), generator=numbers)  # many are there twice
-        gradient, table, total = (torch.randn(ROWS, COLUMNS, generator=numbers) for _ in range(3))
-        for spec in ((3, False, 0.0), (3, True, 1e-10)):
-            made = []
-            for by_rows in (True, False):
-                given = [table.clone(), gradient, indices, *([total.abs()] if spec[1] else [])]
-                if not native.update(spec, given, -0.0137, by_rows):
-                    return False
-                made.append([given[0], *given[3:]])
-            if not all(map(torch.equal, *made)):
+        gradient, table, first = (torch.randn(ROWS, COLUMNS, generator=numbers) for _ in range(3))
+        made = []
+        for by_rows in (True, False):
+            changed = [table.clone(), *([first.clone()] if kind == SPARSE_ADAM else []), *([first.abs()] if kind != SGD else [])]
+            if kind == SPARSE_ADAM:
+                sparse = torch.sparse_coo_tensor(indices[None], gradient, table.shape, check_invariants=False)
+                given: list[Any] = [changed[0], sparse, *changed[1:], 7.0, 0.0137, [0.9, 0.999], 1e-8]
+            else:
+                given = [changed[0], gradient, indices, -0.0137, *changed[1:]]
+            described = [("f", [("c", v) for v in a]) if isinstance(a, list) else ("c", a) for a in given]
+            if not native.update((kind, 3, 1e-10) if kind != SPARSE_ADAM else (kind, -1, 0.0), described, by_rows):
                 return False
-    return True
+            made.append(changed)
+        return all(map(torch.equal, *made))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import MODES, same, training
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam
+from torch.optim import SGD, Adagrad, Adam, SparseAdam
 
 import engine.torch
 from engine.torch import updates
@@ -55,7 +55,7 @@ def batches(*shape, tables=3, count=6, dtype=torch.int64):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_rows_that_come_twice_add_up_as_eagerly(forced, optimizer, mode):
     forced(mode)
-    assert updates.exact()
+    assert all(map(updates.exact, (updates.SGD, updates.ADAGRAD)))
     assert compared(Tables(), OPTIMIZERS[optimizer], batches(64)) == 3
 
 
@@ -196,3 +196,46 @@ def test_an_update_by_rows_counts_as_a_change_of_the_table(forced):
         before = model.tables[0].weight._version
         step(batch)
     assert by_rows(step) == 3 and model.tables[0].weight._version > before
+
+
+class Looked(nn.Module):
+    """One table, looked up once or twice."""
+
+    def __init__(self, twice, padding):
+        super().__init__()
+        self.twice, self.table = twice, nn.Embedding(ROWS, 18, sparse=True, padding_idx=padding)
+
+    def forward(self, ids):
+        found = self.table(ids[0])
+        return found * self.table(ids[1]) if self.twice else found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("twice", [False, True])
+def test_sparse_adam_needs_no_interpreter_and_gives_eagers_bits(forced, twice, padding, mode):
+    forced(mode)
+    model = Looked(twice, padding)
+    other = copy.deepcopy(model)
+    made = [SparseAdam(m.parameters(), lr=0.1, betas=(0.8, 0.99)) for m in (model, other)]
+    ours, theirs = engine.torch.compile_step(training(model, made[0])), training(other, made[1])
+    for i, batch in enumerate(batches(200)):
+        for optimizer in made:
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + i)
+        same(ours(batch), theirs(batch).detach())
+        same(model.state_dict(), other.state_dict())
+        same(made[0].state_dict()["state"], made[1].state_dict()["state"])
+    calls = {str(call.target): spec for call, spec in zip(ours.last.program.lowered.calls, ours.last.program.lowered.specs)}
+    assert not calls["engine_torch.sparse_adam.default"][4]  # takes_gil
+
+
+def test_sparse_adam_of_other_numbers_is_torchs_own(forced):
+    forced("workers")
+    model = Looked(True, None).double()
+    other = copy.deepcopy(model)
+    made = [SparseAdam(m.parameters(), lr=0.1) for m in (model, other)]
+    ours, theirs = engine.torch.compile_step(training(model, made[0])), training(other, made[1])
+    for batch in batches(20):
+        same(ours(batch), theirs(batch).detach())
+        same(model.state_dict(), other.state_dict())
+    assert not ours.why_eager

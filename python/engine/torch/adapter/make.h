@@ -90,11 +90,11 @@ inline bool MakeProduct(PyObject* spec, Product& product) {
   return true;
 }
 
-// (row of the padding or -1, whether it is Adagrad, its eps)
+// (kind, row of the padding or -1, eps of Adagrad)
 inline bool MakeUpdate(PyObject* spec, Update& update) {
-  int adagrad;
-  if (!PyArg_ParseTuple(spec, "Lpd", &update.padding, &adagrad, &update.eps)) return false;
-  update.adagrad = adagrad;
+  int kind;
+  if (!PyArg_ParseTuple(spec, "iLd", &kind, &update.padding, &update.eps)) return false;
+  update.kind = static_cast<Update::Kind>(kind);
   return true;
 }
 

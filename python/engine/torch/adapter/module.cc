@@ -173,24 +173,22 @@ PyObject* Compare(PyObject*, PyObject* args) {
   }
 }
 
-// update(update, args: list, minus the rate, whether by rows) -> whether it was done: False where this processor cannot.
+// update(update, args: list of tensors, numbers and lists of floats, whether by rows) -> whether it was done: False where
+// this processor cannot.
 PyObject* UpdateOnce(PyObject*, PyObject* args) {
   PyObject *spec, *given;
-  double rate;
   int by_rows;
   Update update;
-  IValue tensors;
-  if (!PyArg_ParseTuple(args, "OOdp", &spec, &given, &rate, &by_rows) || !MakeUpdate(spec, update) ||
-      !FromPython(given, tensors))
+  std::vector<Arg> made;
+  if (!PyArg_ParseTuple(args, "OOp", &spec, &given, &by_rows) || !MakeUpdate(spec, update) || !MakeArgs(given, made))
     return nullptr;
   if (!Update::Possible()) Py_RETURN_FALSE;
   try {
     const BelowAutograd guard;
     const Caller caller(1);
     torch::jit::Stack stack;
-    for (const at::Tensor& tensor : tensors.toTensorVector()) stack.emplace_back(tensor);
-    stack.insert(stack.begin() + 3, c10::IValue(rate));
-    by_rows ? update(stack) : update.Dense(stack);
+    for (const Arg& arg : made) stack.push_back(Made(arg, {}));
+    by_rows ? update(stack) : update.Plain(stack);
   } catch (const std::exception&) {
     Py_RETURN_FALSE;
   }
