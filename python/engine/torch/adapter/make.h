@@ -102,8 +102,7 @@ inline bool MakeUpdate(PyObject* spec, Update& update) {
 inline bool MakeCall(PyObject* spec, Call& call) {
   PyObject *op, *args, *outs, *product, *update;
   int from_list, takes_gil, changes_state;
-  if (!PyArg_ParseTuple(spec, "OOOpppOO", &op, &args, &outs, &from_list, &takes_gil, &changes_state, &update,
-                        &product))
+  if (!PyArg_ParseTuple(spec, "OOOpppOO", &op, &args, &outs, &from_list, &takes_gil, &changes_state, &update, &product))
     return false;
   if (product != Py_None && !MakeProduct(product, call.product.emplace())) return false;
   if (update != Py_None && !MakeUpdate(update, call.update.emplace())) return false;
