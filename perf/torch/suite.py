@@ -122,6 +122,7 @@ def main() -> int:
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n", flush=True)
     rows = []
     for case in args.only or known:
+        begin = time.monotonic()
         try:
             row = measure(case, args)
         except ImportError as error:

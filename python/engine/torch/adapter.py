@@ -50,30 +50,30 @@ def compiler() -> str:
     raise NoAdapter("there is no C++ compiler: $CXX, c++, g++ or clang++")
 
 
-def command(output: Path, source: str = "module.cc", optimize: str = "-O2") -> list[str]:
+def command(output: Path, source: str = "module.cc") -> list[str]:
     base = Path(torch.__file__).parent
     include = [f"-isystem{base / 'include'}", f"-I{sysconfig.get_path('include')}"]
     libraries = [f"-L{base / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    flags = ["-std=c++20", optimize, "-fPIC", "-shared", "-fvisibility=hidden", abi]
+    flags = ["-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", abi]
     return [compiler(), *flags, *include, str(SOURCES / source), *libraries, "-o", str(output)]
 
 
-def build(output: Path, source: str = "module.cc", optimize: str = "-O2") -> None:
+def build(output: Path, source: str = "module.cc") -> None:
     """Compiles the adapter. Processes that do so at the same time put equal files in the same place."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         made = Path(folder) / output.name
-        done = subprocess.run(command(made, source, optimize), capture_output=True, text=True)
+        done = subprocess.run(command(made, source), capture_output=True, text=True)
         if done.returncode != 0:
             raise NoAdapter(f"the compiler failed:\n{' '.join(done.args)}\n{done.stderr[-2000:]}")
         os.replace(made, output)
 
 
-def _loaded(name: str, source: str, optimize: str) -> ModuleType:
+def _loaded(name: str, source: str) -> ModuleType:
     path = cache_folder() / f"{name}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
     if not path.exists():
-        build(path, source, optimize)
+        build(path, source)
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
@@ -85,14 +85,14 @@ def _loaded(name: str, source: str, optimize: str) -> ModuleType:
 @functools.cache
 def load_serving() -> ModuleType:
     """The part that serves models, a module of its own. NoAdapter, OSError or ImportError where it cannot be had."""
-    return _loaded("engine_torch_serving", "serve.cc", "-O3")
+    return _loaded("engine_torch_serving", "serve.cc")
 
 
 @functools.cache
 def load() -> ModuleType | None:
     """The adapter, or None, after one warning, where it cannot be had: then programs run as Python calls."""
     try:
-        module = _loaded(NAME, "module.cc", "-O2")
+        module = _loaded(NAME, "module.cc")
         module.connect(_core.native_table())
     except (NoAdapter, OSError, ImportError) as error:
         warnings.warn(f"engine.torch: operators are called from Python, on one thread, because {error}", stacklevel=2)

@@ -39,10 +39,11 @@ class Call:
     looks_only: bool = False  # a view, or a size: it touches no data
     takes_gil: bool = False
     from_list: bool = False
+    title: str = ""  # where it is no operator, but does the work of several
 
     @property
     def name(self) -> str:
-        return str(self.target) if isinstance(self.target, torch._ops.OpOverload) else self.node.name
+        return self.title or (str(self.target) if isinstance(self.target, torch._ops.OpOverload) else self.node.name)
 
 
 def storages(value: Any) -> Iterator[Any]:

@@ -200,6 +200,7 @@ def capture(step: Callable[..., Any], state: State, args: tuple[Any, ...], kwarg
 def _finish(module: GraphModule, kept: int, gradients: list[Any], marks: _Numbers) -> None:
     """Takes the old gradients out of the graph's inputs, and puts the numbers in."""
     graph = module.graph
+    _views(graph)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     for node in placeholders[kept:]:
         if any(user.target is not torch.ops.aten.detach.default or user.users for user in node.users):
@@ -218,6 +219,19 @@ def _finish(module: GraphModule, kept: int, gradients: list[Any], marks: _Number
     for node in numbers:
         node.meta["val"] = 1.0
     graph.lint()
+
+
+IN_PLACE = {torch.ops.aten.transpose_.default: torch.ops.aten.transpose.int, torch.ops.aten.t_.default: torch.ops.aten.t.default,
+            torch.ops.aten.unsqueeze_.default: torch.ops.aten.unsqueeze.default}  # fmt: skip
+
+
+def _views(graph: Any) -> None:
+    """Calls that change of what their tensor is a view become calls that make the view, as in the backward pass of a GRU.
+    What comes behind such a call takes what it returns; of an input of the graph the caller would see the change."""
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target in IN_PLACE and node.args[0].op == "call_function":
+            if all(user is node or user < node for user in node.args[0].users):
+                node.target = IN_PLACE[node.target]
 
 
 def _marked(value: Any, marks: _Numbers, numbers: list[Any]) -> Any:

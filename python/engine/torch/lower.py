@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 from .calls import NOTHING, Call, Unsupported, argument, call_of, storages
 from .options import Options
 from .products import kernel_of, product_of
+from .updates import Update, native_of, updates_of
 
 
 @dataclass
@@ -75,6 +76,8 @@ class Lowering:
         self.groups: dict[int, int] = {}
         self.given: set[Any] = set()  # storages of the inputs
         self.state: list[int] = []
+        self.updates: dict[Node, Update] = updates_of(module.graph)
+        self.left_out = {node for update in self.updates.values() for node in update.instead}
 
     def run(self) -> Lowered:
         graph: Graph = self.module.graph
@@ -112,6 +115,11 @@ class Lowering:
         self.constants.append((self.slots[node], value))
 
     def call(self, node: Node) -> None:
+        if node in self.left_out:
+            return
+        if node in self.updates:
+            self.update(self.updates[node])
+            return
         if node.target is operator.getitem and isinstance(node.args[0], Node) and node in self.slots:
             return  # an output of a call
         outputs_graph = any(user.op == "output" for user in node.users)
@@ -140,6 +148,22 @@ class Lowering:
         self.calls.append(call)
         self.specs.append(self.spec(call, step, changes))
 
+    def update(self, update: Update) -> None:
+        """Several calls of the graph as one, which updates rows of a table."""
+        call = Call(update.node, update.node.target, title=update.name)
+        call.reads = {thing for node in update.given for thing in storages(node.meta.get("val"))}
+        call.writes = {thing for node in update.changed for thing in storages(node.meta.get("val"))}
+        reads = {self.slots[node] for node in update.given}
+        step = self.step_of(update.node)
+        self.order(call, step, {made for slot in reads if (made := self.made_in[slot]) is not None})
+        self.steps[step].calls.append(len(self.calls))
+        self.steps[step].reads |= reads
+        self.state.append(len(self.calls))
+        self.calls.append(call)
+        schema = update.node.target._schema  # type: ignore[union-attr]
+        self.specs.append(((schema.name, schema.overload_name), [("s", self.slots[node]) for node in update.given], [],
+                           False, False, True, update.spec(), None))  # fmt: skip
+
     def step_of(self, node: Node) -> int:
         """A new step, or that of the call's group: calls that capture made one after the other (capture.py)."""
         group = node.meta.get("engine_group")
@@ -167,10 +191,11 @@ class Lowering:
         if isinstance(call.target, torch._ops.OpOverload):
             schema = call.target._schema
             args = [argument(v, a.type, self.slots.__getitem__) for a, v in zip(schema.arguments, call.args)]
-            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil, changes,
-                    product_of(call, self.options))  # fmt: skip
+            native = native_of(call)
+            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil and native is None, changes,
+                    native, product_of(call, self.options))  # fmt: skip
         nodes = list(call.node.all_input_nodes)
-        return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, changes, None)
+        return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, changes, None, None)
 
     def outs(self, call: Call, step: int | None) -> list[int]:
         """The slots of the outputs. A call with several has a getitem for each that is needed."""

@@ -80,6 +80,8 @@ def form_of(call: Call, fixed: bool = False) -> Form | None:
         if matrix is None or matrix.dim() != 2 or matrix.dtype != torch.float32 or matrix.device.type != "cpu" \
                 or matrix.layout != torch.strided or not all(type(n) is int for n in (*matrix.shape, *matrix.stride())):  # fmt: skip
             return None
+        if any(size > 1 and stride == 0 for size, stride in zip(matrix.shape, matrix.stride())):
+            return None  # one row as many, as of a sum's gradient: no matrix of random numbers is like that
     if row is not None and row.shape[0] != b.shape[1]:
         return None
     return Form(row is not None, a.shape[0], a.shape[1], b.shape[1], a.stride(), b.stride(), kept)

@@ -1,5 +1,6 @@
 """perf/torch/bound.py: what torch's kernels alone take, whichever way a step calls them."""
 
+import importlib.util
 import itertools
 import random
 import sys
@@ -92,3 +93,16 @@ def test_a_step_that_runs_eagerly_has_no_bound():
     for _ in range(3):
         step(torch.ones(4, 8))
     assert bound.bound_of(step, (torch.ones(4, 8),), 2) is None
+
+
+def test_a_step_beside_a_stage_is_bound_by_its_sides_and_by_the_cores(monkeypatch):
+    models = TORCH.parent / "models"
+    for folder in (models, TORCH.parent):
+        monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("models_suite", models / "suite.py")
+    suite = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(suite)
+    assert suite.CORES == 2
+    assert suite.bound(1, 10, 10)["best_us"] == 10 and suite.bound(12, 10, 10)["best_us"] == 12  # one thread a side
+    both = suite.bound(2, 6, 12)  # a step that uses both cores leaves no room for the stage
+    assert both["best_us"] == 7 and both["allowed"] == 8 / 7

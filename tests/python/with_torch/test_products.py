@@ -293,3 +293,16 @@ def test_fixed_weights_are_for_a_model_and_not_for_a_step():
 def _programs(compiled):
     own = {id(p) for p in compiled.parameters()}
     return [program for region in engine.torch.regions.compiled if own & region.parameters for program in region.programs.values()]
+
+
+def test_the_gradient_of_a_sum_which_is_one_number_as_many_is_left_to_torch(forced):
+    forced("in turn")
+    model = nn.Linear(128, 64)
+    other = copy.deepcopy(model)
+    ours = engine.torch.compile_step(training(model, SGD(model.parameters(), lr=0.01), torch.sum))
+    theirs = training(other, SGD(other.parameters(), lr=0.01), torch.sum)
+    for _ in range(3):
+        x = torch.randn(64, 128)
+        same(ours(x), theirs(x).detach())
+        same(model.state_dict(), other.state_dict())
+    assert not ours.why_eager

@@ -268,3 +268,50 @@ def test_a_step_whose_optimizer_keeps_nothing_is_captured_once(forced):
     ours, theirs = pair(functools.partial(SGD, lr=0.1))
     run_both(ours, theirs, steps=6)
     assert ours[0].captures == 1 and not ours[0].recaptured
+
+
+class Recurrent(nn.Module):
+    """A GRU of batches in front turns its gradients in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.top = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.top(self.steps(x)[0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gru_whose_batch_comes_first_is_captured(forced, mode):
+    forced(mode)
+    model = Recurrent()
+    other = copy.deepcopy(model)
+    ours = engine.torch.compile_step(training(model, SGD(model.parameters(), lr=0.1)), options={"workers": 2})
+    theirs = training(other, SGD(other.parameters(), lr=0.1))
+    for _ in range(4):
+        x = torch.randn(5, 6, 8)
+        same(ours(x), theirs(x).detach())
+        same(model.state_dict(), other.state_dict())
+    assert not ours.why_eager
+
+
+def test_an_input_that_the_step_turns_in_place_is_turned(forced):
+    forced("in turn")
+    model = nn.Linear(8, 8)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x.t_()).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    optimizer = SGD(model.parameters(), lr=0.1)
+    compiled = engine.torch.compile_step(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(3):
+            x = torch.randn(8, 5)
+            compiled(x)
+            assert x.shape == (5, 8)
+    assert "changes what a tensor is a view of" in compiled.why_eager

@@ -143,6 +143,8 @@ inline bool Make(Frame& frame, uint32_t number, torch::jit::Stack& stack) {
         at::Tensor out = (*call.product)(stack.data());
         stack.clear();
         stack.emplace_back(std::move(out));
+      } else if (call.update) {
+        (*call.update)(stack);
       } else {
         call.op->callBoxed(stack);
       }

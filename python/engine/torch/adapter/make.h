@@ -90,13 +90,22 @@ inline bool MakeProduct(PyObject* spec, Product& product) {
   return true;
 }
 
-// (operator as (name, overload) or callable, args, outs, from_list, takes_gil, changes_state, product or None)
+// (kind, row of the padding or -1, eps of Adagrad)
+inline bool MakeUpdate(PyObject* spec, Update& update) {
+  int kind;
+  if (!PyArg_ParseTuple(spec, "iLd", &kind, &update.padding, &update.eps)) return false;
+  update.kind = static_cast<Update::Kind>(kind);
+  return true;
+}
+
+// (operator as (name, overload) or callable, args, outs, from_list, takes_gil, changes_state, update or None, product or None)
 inline bool MakeCall(PyObject* spec, Call& call) {
-  PyObject *op, *args, *outs, *product;
+  PyObject *op, *args, *outs, *product, *update;
   int from_list, takes_gil, changes_state;
-  if (!PyArg_ParseTuple(spec, "OOOpppO", &op, &args, &outs, &from_list, &takes_gil, &changes_state, &product))
+  if (!PyArg_ParseTuple(spec, "OOOpppOO", &op, &args, &outs, &from_list, &takes_gil, &changes_state, &update, &product))
     return false;
   if (product != Py_None && !MakeProduct(product, call.product.emplace())) return false;
+  if (update != Py_None && !MakeUpdate(update, call.update.emplace())) return false;
   call.from_list = from_list, call.takes_gil = takes_gil, call.changes_state = changes_state;
   if (PyTuple_Check(op)) {
     const char *name, *overload;

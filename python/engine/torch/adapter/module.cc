@@ -173,6 +173,28 @@ PyObject* Compare(PyObject*, PyObject* args) {
   }
 }
 
+// update(update, args: list of tensors, numbers and lists of floats, whether by rows) -> whether it was done: False where
+// this processor cannot.
+PyObject* UpdateOnce(PyObject*, PyObject* args) {
+  PyObject *spec, *given;
+  int by_rows;
+  Update update;
+  std::vector<Arg> made;
+  if (!PyArg_ParseTuple(args, "OOp", &spec, &given, &by_rows) || !MakeUpdate(spec, update) || !MakeArgs(given, made))
+    return nullptr;
+  if (!Update::Possible()) Py_RETURN_FALSE;
+  try {
+    const BelowAutograd guard;
+    const Caller caller(1);
+    torch::jit::Stack stack;
+    for (const Arg& arg : made) stack.push_back(Made(arg, {}));
+    by_rows ? update(stack) : update.Plain(stack);
+  } catch (const std::exception&) {
+    Py_RETURN_FALSE;
+  }
+  Py_RETURN_TRUE;
+}
+
 PyObject* Connect(PyObject*, PyObject* address) {
   engine_table = static_cast<const EngineTable*>(PyLong_AsVoidPtr(address));
   if (PyErr_Occurred()) return nullptr;
@@ -188,6 +210,7 @@ PyMethodDef methods[] = {
     {"node_function", NodeFunction, METH_NOARGS, "The address of the function that plans call for a node."},
     {"program", NewProgram, METH_O, "Makes a program from its description."},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&Run)), METH_FASTCALL, "Runs a program."},
+    {"update", UpdateOnce, METH_VARARGS, "Updates a table by its rows or, to compare, as eager does."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef module = {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "product.h"
+#include "update.h"
 #include "values.h"
 
 namespace engine_torch {
@@ -44,6 +45,7 @@ struct Arg {
 struct Call {
   std::optional<c10::OperatorHandle> op;  // none: `python` is called
   std::optional<Product> product;         // instead of `op`, for tensors of this form
+  std::optional<Update> update;           // instead of `op`
   PyObject* python = nullptr;             // owned; gets the values of its slots as positional arguments
   bool takes_gil = false;                 // the operator's kernel is Python, so its exceptions are, too
   bool changes_state = false;             // it writes an input of the program
