@@ -116,6 +116,8 @@ struct EngineOptions {
   // The defaults, replaced by what the environment variables of the table say. Raises hard_max_pending to max_pending
   // if it is lower. This is the only place of the library that reads the environment.
   static EngineOptions FromEnv();
+  // The same with the defaults that a program prefers.
+  static EngineOptions FromEnv(EngineOptions defaults);
 };
 
 }  // namespace engine

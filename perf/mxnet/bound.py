@@ -1,4 +1,4 @@
-"""What two cores allow a program at most, by the order of its ops and by what the cores give together. Pure: without MXNet.
+"""What two cores allow a program, by the order of its ops and by what these and their pushes take. Pure: without MXNet.
 
 An op is (name, seconds, the places in the list of those that it comes behind); ops stand in the order in which they were pushed."""
 
@@ -40,17 +40,42 @@ def at_least(ops: list[Op], workers: int) -> float:
     return max(max(ends, default=0.0), sum(seconds for _, seconds, _ in ops) / workers)
 
 
-def two_cores(gain: float, ordered: float, share: float) -> float:
-    """How many times as fast as one thread, in which a step's ops and the pushing take turns, two cores can be at most.
+def scheduled(ops: list[Op], pushes: list[float], workers: int, cores: int) -> float:
+    """The time of a list schedule on so many cores: whoever pushes has one of them until all is pushed (each push takes its place in
+    `pushes`), and on the others workers run ops that are pushed and ready, those with the longest path behind them first. No worker waits
+    while an op is ready and a core is free, nothing is interrupted, and nothing costs time but the ops and the pushes."""
+    missing = [len(after) + 1 for _, _, after in ops]  # one more: its push
+    behind = defaultdict(list)
+    rest = [seconds for _, seconds, _ in ops]  # with the longest path behind it
+    for i in reversed(range(len(ops))):
+        rest[i] += max((rest[j] for j in behind[i]), default=0.0)
+        for before in ops[i][2]:
+            behind[before].append(i)
+    ready: list[tuple[float, int]] = []
+    running: list[tuple[float, int]] = [(pushes[0], -1)] if ops else []  # -1: a push
+    pushed, now = 0, 0.0
 
-    gain: what both cores do at once, by what one does alone. ordered: how much faster two workers may run the ops by their order alone,
-    if two cores did twice as much as one. share: the ops' part of the one thread's time; the pushing lies beside them at best.
+    def granted(op: int) -> None:
+        missing[op] -= 1
+        if missing[op] == 0:
+            heapq.heappush(ready, (-rest[op], op))
 
-    While both cores work each is slower than alone, also with the op that all others wait for; so both bounds together are less than the
-    smaller one. With u of the time both busy, and v one: gain * u + v = 1 is the work, and gain / 2 * u + v the longest path."""
-    both = 2 * (1 - 1 / min(max(ordered, 1.0), 2.0))  # the part of the work that two cores can share
-    ops = 1 - both + both / max(gain, 1.0)
-    return 1 / max(1 / gain, share * ops)
+    while running:
+        now, ended = heapq.heappop(running)
+        if ended < 0:
+            granted(pushed)
+            pushed += 1
+            if pushed < len(ops):
+                heapq.heappush(running, (now + pushes[pushed], -1))
+        else:
+            for op in behind[ended]:
+                granted(op)
+        free = min(workers, cores - (pushed < len(ops))) - sum(op >= 0 for _, op in running)
+        while ready and free > 0:
+            op = heapq.heappop(ready)[1]
+            heapq.heappush(running, (now + ops[op][1], op))
+            free -= 1
+    return now
 
 
 def seconds_of(names: Iterable[str], measured: Iterable[tuple[str, float]], steps: int) -> list[float]:
@@ -70,3 +95,10 @@ def seconds_of(names: Iterable[str], measured: Iterable[tuple[str, float]], step
         found.append(of_name[seen[name] % len(of_name)])
         seen[name] += 1
     return found
+
+
+def median_by_place(values: list[float], steps: int) -> list[float]:
+    """For each value the median of those that have its place in a step; all steps have as many."""
+    in_step = len(values) // steps
+    medians = [statistics.median(values[i::in_step]) for i in range(in_step)]
+    return [medians[i % in_step] for i in range(len(values))]

@@ -1,6 +1,7 @@
 """MXNet's programs, on its own engine or on ours: the same file, and one import more.
 
-Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. --variant: ours, theirs."""
+Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. --variant: ours, theirs. `allowed:CASE N` is answered by
+ours: what a step of the case that ran last allows (allowed())."""
 
 import argparse
 import ctypes
@@ -14,6 +15,8 @@ import tempfile
 import time
 import zlib
 
+import bound
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--variant", choices=("ours", "theirs"), default="ours")
 parser.add_argument("--workers", default="1")
@@ -22,6 +25,7 @@ os.environ["MXNET_CPU_WORKER_NTHREADS"] = args.workers
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["MXNET_STORAGE_FALLBACK_LOG_VERBOSE"] = "0"
 if args.variant == "ours":
+    import engine
     import engine.mxnet  # noqa: F401
 
 import mxnet as mx  # noqa: E402 - behind ours
@@ -283,19 +287,24 @@ def feed_images():
 # --- what the kernels alone allow
 
 
-@case
-def kernels_alone():
-    """A step's products of the wide net in one thread: with two such processes at once, what two cores give."""
-    a, b = mx.nd.random.uniform(shape=(128, 128)), mx.nd.random.uniform(shape=(128, 128))
-    out = mx.nd.zeros((128, 128))
-
-    def steps(n):
-        for _ in range(n):
-            for _ in range(48):
-                mx.nd.dot(a, b, out=out)
-        mx.nd.waitall()
-
-    return steps
+def allowed(steps, n):
+    """The time of a step of `n` by a list schedule (bound.py) of its ops, as long as these take here and now, while several run at once, in the
+    order that a trace shows, with the pushes of this thread beside them. Deletions are left out: workers push them, too."""
+    with engine.trace() as trace:
+        steps(n)
+    events = sorted((event for event in trace.events if event.name != "DeleteVariable"), key=lambda event: event.pushed)
+    if len(events) % n:
+        raise RuntimeError(f"{len(events)} ops in {n} steps: the steps differ")
+    place = {event.op: i for i, event in enumerate(events)}
+    took = bound.median_by_place([event.end - event.begin for event in events], n)
+    ops = [(event.name, seconds, [place[op] for op in event.after if place.get(op, i) < i])
+           for i, (event, seconds) in enumerate(zip(events, took))]  # fmt: skip
+    pushes = bound.median_by_place([b.pushed - a.pushed for a, b in zip([events[0], *events], events)], n)
+    workers = int(args.workers)
+    return {"us_per_step": bound.scheduled(ops, pushes, workers, len(os.sched_getaffinity(0))) / n * 1e6,
+            "at_least": bound.at_least(ops, workers) / n * 1e6,
+            "work": sum(took) / n * 1e6,
+            "pushes": sum(pushes) / n * 1e6}  # fmt: skip
 
 
 def main():
@@ -306,6 +315,9 @@ def main():
     for line in sys.stdin:
         name, n = line.split()
         try:
+            if name.startswith("allowed:"):
+                print(json.dumps(allowed(made[name.partition(":")[2]], int(n))), file=answers, flush=True)
+                continue
             if name not in CASES:
                 raise KeyError("no such case")
             if name not in made:

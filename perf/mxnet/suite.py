@@ -16,19 +16,17 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-from bound import two_cores  # noqa: E402
 from harness import machine  # noqa: E402
 from harness.process import Runner  # noqa: E402
 from harness.stats import paired_ratio, spread  # noqa: E402
 
 GOALS = {"engine ops": 5.0, "programs": 0.98, "wide": 1.3}  # MXNet's time, divided by ours
-NEAR = 0.95  # the wide net, where 1.3 cannot be: of what two cores make of its work
+NEAR = 0.95  # the wide net, where 1.3 cannot be: of what its ops allow
 # What a row reaches that cannot reach its goal: see net() and near().
 BESIDE = {"engine ops": "reached but for libmxnet itself", "programs": "", "wide": "at the bound"}
 ENGINE_OPS = ("a_independent", "a_own_var", "b_chain", "c_fan", "d_dag", "pushers4_disjoint")  # of ../peers/mxnet.cc
@@ -38,7 +36,7 @@ PROGRAMS = ("nd_chain", "nd_in_place", "nd_fan", "nd_each_read", "mlp_eager", "m
             "feed_images")  # fmt: skip
 WIDE = ("wide_forward", "wide_hybrid", "wide_static")  # with two workers
 TIMEOUT = 120.0
-LOOKS = 4  # at most
+LOOKS = 8  # at most
 
 
 class Suite:
@@ -51,9 +49,8 @@ class Suite:
 
     # --- who runs
 
-    def program(self, variant: str, workers: int, engine_type: str = "") -> Runner:
-        kind = [f"MXNET_ENGINE_TYPE={engine_type}"] if engine_type else []
-        return self._runner([f"PYTHONPATH={self.args.build}/python", "OMP_NUM_THREADS=1", *kind, str(self.args.python),
+    def program(self, variant: str, workers: int) -> Runner:
+        return self._runner([f"PYTHONPATH={self.args.build}/python", "OMP_NUM_THREADS=1", str(self.args.python),
                              str(HERE / "programs.py"), "--variant", variant, "--workers", str(workers)])  # fmt: skip
 
     def c_api(self, preload: str = "") -> Runner:
@@ -99,7 +96,11 @@ class Suite:
                     told[side] = sides[side].ask(case, n, TIMEOUT)
                     if told[side].get(metric) is None:
                         return f"{side}: {told[side].get('skip', 'no figure')}"
-                for side in sides:
+                if "allowed" in values:  # of the process that has just been measured
+                    told["allowed"] = sides["ours"].ask(f"allowed:{case}", n, TIMEOUT)
+                    if "skip" in told["allowed"]:
+                        return f"ours, allowed: {told['allowed']['skip']}"
+                for side in told:
                     values[side].append(told[side])
         return ""
 
@@ -109,16 +110,16 @@ class Suite:
                "peer_name": "MXNet", "goal": goal, "confidence": self.confidence}  # fmt: skip
         self.rows.append(row)
         n = self.steps(case, metric, sides["theirs"])
-        told: dict[str, list] = {side: [] for side in sides}
+        told: dict[str, list] = {side: [] for side in (*sides, *(["allowed"] if group == "wide" else []))}
         why, verdict, busy = (n, "", 0.0) if isinstance(n, str) else ("", "undecided", machine.busy())
         for _ in range(self.looks if not why else 0):
             why = self.look(case, n, metric, sides, told)
             if why:
                 break
-            values = {side: [answer[metric] for answer in told[side]] for side in sides}
+            values = {side: [answer[metric] for answer in told[side]] for side in told}
             ratio = paired_ratio(values["ours"], values["theirs"], confidence=self.confidence)
             low, high = ratio["ci"]
-            near = self.near(row, values) if "alone" in sides else self.net(row, values) if "floor" in sides else False
+            near = self.near(row, told) if "allowed" in told else self.net(row, values) if "floor" in sides else False
             verdict = "reached" if low >= goal else BESIDE[group] if near else "undecided"
             if high < goal and near is False:
                 verdict = "BELOW"
@@ -138,21 +139,18 @@ class Suite:
             if cpu:
                 row[f"{side}_cpu_us"] = statistics.median(cpu)
         self.below += verdict == "BELOW"
-        beside = (f"  {row['of_bound'][0]:.2f}-{row['of_bound'][1]:.2f} of what two cores allow" if "of_bound" in row else
+        beside = (f"  {row['of_bound'][0]:.2f}-{row['of_bound'][1]:.2f} of the {row['allowed_us']:.0f} that its ops allow" if "of_bound" in row else
                   f"  beside libmxnet's own {row['floor']:.0f}: x{row['net'][0]:.1f}-{row['net'][1]:.1f}" if "net" in row else "")  # fmt: skip
         print(f"{group:11} {case:18} MXNet {row['peer']:10.1f}  ours {row['ours']:10.1f}  x{row['ratio']:.2f} "
               f"[{low:.2f}, {high:.2f}]  goal {goal}: {verdict} in {row['rounds']} rounds{beside}"
               + (f"  (others busy {row['others_busy']:.0%})" if row["others_busy"] > 0.1 else ""), flush=True)  # fmt: skip
 
-    def near(self, row: dict, values: dict[str, list[float]]) -> bool | None:
-        """Whether we are as fast as two cores allow (bound.py): by one thread's time for the whole step, without an engine's threads, by
-        what two processes gain over one with the same kernels, and by what the order of its ops allows. None: undecided."""
-        order = self.ordered[row["case"]]
-        times = two_cores(self.gain, order["at_most"], order["share"])
-        whole = [alone / times for alone in values["alone"]]
-        share = paired_ratio(values["ours"], whole, confidence=self.confidence)
-        row |= {"alone": statistics.median(values["alone"]), "two_cores": self.gain, "ordered": order["at_most"],
-                "share": order["share"], "allowed": times, "of_bound": share["ci"]}  # fmt: skip
+    def near(self, row: dict, told: dict[str, list]) -> bool | None:
+        """Whether we are as fast as the ops and their pushes allow (programs.py), in the same process and round. None: undecided."""
+        ours, allowed = ([answer["us_per_step"] for answer in told[side]] for side in ("ours", "allowed"))
+        share = paired_ratio(ours, allowed, confidence=self.confidence)
+        row |= {f"{what}_us": statistics.median(answer[what] for answer in told["allowed"]) for what in ("work", "pushes", "at_least")}
+        row |= {"allowed_us": statistics.median(allowed), "of_bound": share["ci"]}
         return True if share["ci"][0] >= NEAR else False if share["ci"][1] < NEAR else None
 
     def net(self, row: dict, values: dict[str, list[float]]) -> bool | None:
@@ -186,11 +184,8 @@ class Suite:
             print("programs, one worker: us a step")
             self.group("programs", PROGRAMS, "us_per_step", {"theirs": self.program("theirs", 1), "ours": self.program("ours", 1)})
         if self.wanted("wide", *WIDE):
-            self.gain, self.ordered = self.two_processes(), self.dependencies()
-            print(f"two workers: us a step; two processes make the kernels {self.gain:.2f} times as fast as one")
-            sides = {"theirs": self.program("theirs", 2), "ours": self.program("ours", 2),
-                     "alone": self.program("ours", 1, "inline")}  # fmt: skip
-            self.group("wide", WIDE, "us_per_step", sides)
+            print("two workers: us a step")
+            self.group("wide", WIDE, "us_per_step", {"theirs": self.program("theirs", 2), "ours": self.program("ours", 2)})
         if self.wanted("allows"):
             self.allows()
 
@@ -209,28 +204,6 @@ class Suite:
             allowed = self.dependencies(MXNET_CPU_TEMP_COPY=str(spaces))
             print(f"  {spaces:2}: " + "  ".join(f"{case} {order['two_workers']:.2f} [{order['at_most']:.2f}]" for case, order in allowed.items()), flush=True)
             self.allowed.append({"spaces": spaces, **allowed})
-
-    def two_processes(self) -> float:
-        """What two cores give with the wide net's kernels: two processes at once, beside one of them."""
-        runners = [self.program("theirs", 1), self.program("theirs", 1)]
-        for runner in runners:  # started by this thread, with which they would end
-            runner.ask("kernels_alone", 2, TIMEOUT)
-        gains = []
-        for _ in range(2 + 2 * self.rounds // 3):
-            one = runners[0].ask("kernels_alone", 8, TIMEOUT)
-            both: list[dict] = [{}, {}]
-
-            def ask(i: int) -> None:
-                both[i] = runners[i].ask("kernels_alone", 8, TIMEOUT)  # noqa: B023 - joined below
-
-            threads = [threading.Thread(target=ask, args=(i,)) for i in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            gains.append(2 * one["us_per_step"] / max(b["us_per_step"] for b in both))
-        self.close()
-        return statistics.median(gains[2:])
 
 
 def main() -> int:

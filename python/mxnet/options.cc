@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace engine_mxnet {
 namespace {
@@ -68,8 +69,9 @@ void KeepFreedMemory() {
 }
 
 ::engine::EngineOptions OptionsFromEnv() {
-  ::engine::EngineOptions options = ::engine::EngineOptions::FromEnv();
-  if (!std::getenv("ENGINE_SPIN_US")) options.spin = kSpin;
+  ::engine::EngineOptions defaults;
+  defaults.spin = kSpin;
+  ::engine::EngineOptions options = ::engine::EngineOptions::FromEnv(std::move(defaults));
   options.workers = ThreadsFromEnv("MXNET_CPU_WORKER_NTHREADS", 1);
   if (const ::engine::Policy policy = PolicyOfEngineType(); policy != ::engine::Policy::kThreaded)
     options.policy = policy;

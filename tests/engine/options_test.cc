@@ -136,6 +136,20 @@ TEST(OptionsTest, EnvironmentOverridesTheDefaults) {
   EXPECT_EQ(o.policy, Policy::kNaive);
 }
 
+TEST(OptionsTest, EnvironmentOverridesTheDefaultsThatAProgramPrefers) {
+  EngineOptions preferred;
+  preferred.workers = 7;
+  preferred.spin = 60us;
+  preferred.thread_name = "mine";
+  Env workers("ENGINE_WORKERS", "3");
+  const EngineOptions o = EngineOptions::FromEnv(preferred);
+  EXPECT_EQ(o.workers, 3);
+  EXPECT_EQ(o.spin, 60us);
+  EXPECT_EQ(o.thread_name, "mine");
+  preferred.max_pending = size_t{1} << 40;
+  EXPECT_EQ(EngineOptions::FromEnv(preferred).hard_max_pending, size_t{1} << 40);
+}
+
 TEST(OptionsTest, EnvironmentIsReadNowhereElse) {
   Env workers("ENGINE_WORKERS", "nonsense"), policy("ENGINE_POLICY", "nonsense");
   Engine eng(Quiet(1));

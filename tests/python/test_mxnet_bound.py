@@ -23,26 +23,31 @@ def test_ops_behind_each_other_take_as_long_as_their_longest_path():
     assert bound.at_least([], 2) == 0.0
 
 
-@pytest.mark.parametrize("gain", [1.3, 1.7, 2.0])
-def test_with_nothing_in_order_two_cores_give_what_they_gain(gain):
-    assert bound.two_cores(gain, ordered=2.0, share=1.0) == pytest.approx(gain)
+def test_who_pushes_has_a_core_while_there_is_something_to_push():
+    four = [("a", 1.0, []), ("b", 1.0, []), ("c", 1.0, []), ("d", 1.0, [])]
+    assert bound.scheduled(four, [0.0] * 4, workers=2, cores=2) == 2.0
+    # Two pushes end, then one core runs a while the other pushes c and d; b, c and d are left at 5 for two cores.
+    assert bound.scheduled(four, [1.0, 1.0, 1.0, 1.0], workers=2, cores=2) == 5.0
+    assert bound.scheduled(four, [0.5, 0.5, 0.5, 0.5], workers=2, cores=2) == 3.5
+    assert bound.scheduled(four, [0.5, 0.5, 0.5, 0.5], workers=1, cores=2) == 4.5
+    assert bound.scheduled([], [], workers=2, cores=2) == 0.0
 
 
-def test_two_whole_cores_are_bound_by_the_order_and_a_chain_by_itself():
-    assert bound.two_cores(2.0, ordered=1.5, share=1.0) == pytest.approx(1.5)
-    assert bound.two_cores(1.6, ordered=1.0, share=1.0) == pytest.approx(1.0)
+def test_the_longest_path_goes_first_and_an_op_waits_for_those_before_it():
+    ops = [("short", 1.0, []), ("short", 1.0, []), ("head", 1.0, []), ("tail", 3.0, [2])]
+    assert bound.scheduled(ops, [0.0] * 4, workers=2, cores=2) == pytest.approx(4.0)
+    chain = [("a", 1.0, []), ("b", 2.0, [0]), ("beside", 1.0, [0]), ("c", 1.0, [1, 2])]
+    assert bound.scheduled(chain, [0.0] * 4, workers=2, cores=2) == bound.at_least(chain, 2)
 
 
-def test_both_bounds_together_are_less_than_the_smaller_one():
-    # Work 1, longest path 1 / 1.5: two thirds of the work are shared, and take 2 / 3 / 1.6 then; one third is done alone.
-    assert bound.two_cores(1.6, ordered=1.5, share=1.0) == pytest.approx(1 / (1 / 3 + 2 / 3 / 1.6))
-    assert bound.two_cores(1.6, ordered=1.5, share=1.0) < 1.5
+def test_no_schedule_is_shorter_than_what_the_order_and_the_work_allow():
+    ops = [("op", 1.0 + i % 3, [i - 4] if i % 2 and i >= 4 else []) for i in range(40)]
+    with_pushes = bound.scheduled(ops, [0.1] * 40, workers=2, cores=2)
+    assert with_pushes >= max(bound.at_least(ops, 2), (sum(op[1] for op in ops) + 4.0) / 2)
 
 
-def test_pushing_lies_beside_the_ops():
-    # Half of one thread's time is pushing: the ops are a chain, and yet two cores can be twice as fast.
-    assert bound.two_cores(2.0, ordered=1.0, share=0.5) == pytest.approx(2.0)
-    assert bound.two_cores(2.0, ordered=1.0, share=0.8) == pytest.approx(1.25)
+def test_a_place_in_a_step_has_the_median_of_all_steps():
+    assert bound.median_by_place([1.0, 10.0, 3.0, 30.0, 2.0, 20.0], steps=3) == [2.0, 20.0] * 3
 
 
 def test_ops_of_one_name_keep_their_own_times():

@@ -16,18 +16,21 @@ OPS = {"group": "engine ops", "case": "d_dag", "goal": 5.0, "ratio": 4.4, "ratio
        "verdict": "reached but for libmxnet itself", "floor": 76.2, "net": [5.1, 6.3]}  # fmt: skip
 WIDE = {"group": "wide", "case": "wide_forward", "goal": 1.3, "ratio": 1.2, "ratio_ci": [1.1, 1.25], "verdict": "undecided",
         "of_bound": [0.91, 0.99], "allowed": 1.4567}  # fmt: skip
+BOUND = WIDE | {"case": "wide_static", "allowed_us": 4321.4}
+del BOUND["allowed"]
 BELOW = {"group": "programs", "case": "mlp_eager", "goal": 0.98, "ratio": 0.9, "ratio_ci": [0.88, 0.92], "verdict": "BELOW"}
 SKIP = {"group": "programs", "case": "feed_images", "goal": 0.98, "skip": "no images"}
 EMPTY = "before\n<!-- mxnet:speed:begin -->\nold\n<!-- mxnet:speed:end -->\nbehind\n"
 
 
 def test_the_figures_of_a_file_take_the_place_of_the_old_ones():
-    said = page.with_figures(EMPTY, {"header": HEADER, "rows": [OPS, WIDE, BELOW, SKIP]}, "mxnet-2026-11-23.json")
+    said = page.with_figures(EMPTY, {"header": HEADER, "rows": [OPS, WIDE, BOUND, BELOW, SKIP]}, "mxnet-2026-11-23.json")
     assert said.startswith("before\n") and said.endswith("behind\n") and "old" not in said
-    assert "1 of 4 cases reach their goal, at commit 0123456 with changes, on a processor with 2 cores, 2026-11-23" in said
+    assert "1 of 5 cases reach their goal, at commit 0123456 with changes, on a processor with 2 cores, 2026-11-23" in said
     assert "[rows](../perf/results/mxnet-2026-11-23.json)" in said
     assert "| engine ops | `d_dag` | 4.40 [4.10, 4.80] | 5 | reached but for libmxnet itself | [5.1, 6.3] without libmxnet's own" in said
     assert "| undecided | [0.91, 0.99] of what two cores allow, which is 1.46 times one thread |" in said
+    assert "| undecided | [0.91, 0.99] of what its ops allow, which is 4321 us a step |" in said
     assert "| programs | `mlp_eager` | 0.90 [0.88, 0.92] | 0.98 | BELOW |  |" in said
     assert "| programs | `feed_images` |  | 0.98 | left out | no images |" in said
     assert page.with_figures(said, {"header": HEADER, "rows": []}, "other.json").count("mxnet:speed:begin") == 1

@@ -24,6 +24,7 @@ from .. import _core
 
 SOURCES = Path(__file__).parent / "adapter"
 NAME = "engine_torch_adapter"
+SERVING = "serve.cc"
 
 
 class NoAdapter(Exception):
@@ -55,7 +56,9 @@ def command(output: Path, source: str = "module.cc") -> list[str]:
     include = [f"-isystem{base / 'include'}", f"-I{sysconfig.get_path('include')}"]
     libraries = [f"-L{base / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    flags = ["-std=c++20", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", abi]
+    # The adapter's results are those of torch's kernels, to the bit; those of a server need not be.
+    exact = [] if source == SERVING else ["-ffp-contract=off"]
+    flags = ["-std=c++20", "-O3", *exact, "-fPIC", "-shared", "-fvisibility=hidden", abi]
     return [compiler(), *flags, *include, str(SOURCES / source), *libraries, "-o", str(output)]
 
 
@@ -85,7 +88,7 @@ def _loaded(name: str, source: str) -> ModuleType:
 @functools.cache
 def load_serving() -> ModuleType:
     """The part that serves models, a module of its own. NoAdapter, OSError or ImportError where it cannot be had."""
-    return _loaded("engine_torch_serving", "serve.cc")
+    return _loaded("engine_torch_serving", SERVING)
 
 
 @functools.cache

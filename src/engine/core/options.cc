@@ -77,8 +77,9 @@ void ReadOption(const char* variable, T& value, Range allowed, const char* help)
 
 }  // namespace
 
-EngineOptions EngineOptions::FromEnv() {
-  EngineOptions o;
+EngineOptions EngineOptions::FromEnv() { return FromEnv(EngineOptions()); }
+
+EngineOptions EngineOptions::FromEnv(EngineOptions o) {
 #define ENGINE_READ_OPTION(kind, name, initial, allowed, variable, help) \
   ReadOption(variable, o.name, option::allowed, help);
   ENGINE_OPTIONS(ENGINE_READ_OPTION)

@@ -1,0 +1,55 @@
+// The drop-in's options: what MXNet's programs get where the environment says nothing, and what it says instead.
+#include "mxnet/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace engine_mxnet::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A variable of the environment, as it was before when this goes. Null: not set.
+class Env {
+ public:
+  Env(const char* name, const char* value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before, was_set_ = true;
+    value ? setenv(name, value, 1) : unsetenv(name);
+  }
+  ~Env() { was_set_ ? setenv(name_, before_.c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* const name_;
+  std::string before_;
+  bool was_set_ = false;
+};
+
+TEST(DropInOptionsTest, IdleWorkersLookForWorkForLongerThanACallFromPythonTakes) {
+  const Env spin("ENGINE_SPIN_US", nullptr);
+  EXPECT_EQ(OptionsFromEnv().spin, 60us);
+  EXPECT_EQ(::engine::EngineOptions::FromEnv().spin, 20us);
+}
+
+TEST(DropInOptionsTest, TheEnvironmentOverridesHowLongTheyLook) {
+  for (const int us : {0, 20, 7}) {
+    const Env spin("ENGINE_SPIN_US", std::to_string(us).c_str());
+    EXPECT_EQ(OptionsFromEnv().spin, std::chrono::microseconds(us));
+  }
+  const Env spin("ENGINE_SPIN_US", "long");
+  EXPECT_THROW(OptionsFromEnv(), ::engine::UsageError);
+}
+
+TEST(DropInOptionsTest, MxnetsVariableSaysHowManyWorkersThereAre) {
+  const Env workers("ENGINE_WORKERS", "5");
+  {
+    const Env none("MXNET_CPU_WORKER_NTHREADS", nullptr);
+    EXPECT_EQ(OptionsFromEnv().workers, 1);
+  }
+  const Env three("MXNET_CPU_WORKER_NTHREADS", "3");
+  EXPECT_EQ(OptionsFromEnv().workers, 3);
+}
+
+}  // namespace
+}  // namespace engine_mxnet::test
