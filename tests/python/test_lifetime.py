@@ -5,6 +5,8 @@ import threading
 import time
 import weakref
 
+import pytest
+
 import engine
 from conftest import PATIENCE
 
@@ -163,6 +165,30 @@ def test_a_value_with_the_var_of_a_run_keeps_the_run():
     gc.collect()
     assert gone() is not None, "the Var of the Value keeps the run as well"
     del of_value
+    assert collected(gone)
+
+
+@pytest.mark.parametrize("kept", ["called", "in its object", "recorded", "with a function for bytes"])
+def test_an_op_is_freed_with_what_its_function_holds(kept):
+    class Model:
+        def step(self, x):
+            return x
+
+    model = Model()
+    gone = weakref.ref(model)
+    if kept == "with a function for bytes":
+        step = engine.op(bytes=lambda x, held=model: 1)(lambda x: x)
+        model.op = step
+    else:
+        step = engine.op(model.step)
+    assert step(1).get() == 1
+    if kept == "in its object":
+        model.op = step
+    if kept == "recorded":
+        recorded = engine.hybridize(lambda x: step(x))
+        assert recorded(1).get() == 1
+        del recorded
+    del model, step
     assert collected(gone)
 
 
