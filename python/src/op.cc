@@ -380,9 +380,9 @@ void* Slot(F* function) {
 }
 
 void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32_t outputs,
-               const std::vector<std::pair<std::string, int>>& updates, nb::handle priority,
-               nb::handle place, bool run_always, nb::handle graph_key, bool collective, bool copies, size_t needed,
-               size_t most, nb::handle bytes) {
+               const std::vector<std::pair<std::string, int>>& updates, nb::handle priority, nb::handle place,
+               bool run_always, nb::handle graph_key, bool collective, bool copies, size_t needed, size_t most,
+               nb::handle bytes) {
   auto core = std::make_shared<OpCore>();
   core->fn = PyRef::Borrow(fn.ptr());
   core->name = KeptName(name);
