@@ -1,4 +1,5 @@
-"""Runs a program in several ways, by turns, and prints the median times. The results must be the same."""
+"""Runs a program in several ways, by turns, and prints the median times. The results must be the same. A round begins with
+the way after the one with which the last round began."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from typing import Any, Callable
 
 
 def compare(name: str, ways: dict[str, Callable[[], Any]], rounds: int, same: Callable[[Any, Any], bool],
-            unit: str = "s") -> dict[str, float]:  # fmt: skip
-    """Median seconds of each way; AssertionError if the results differ."""
+            unit: str = "s") -> dict[str, list[float]]:  # fmt: skip
+    """Seconds of each way in each round; AssertionError if the results differ."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(rounds + 1):
         results = []
-        for way, run in ways.items():
+        turns = list(ways.items())
+        for way, run in turns[number % len(turns) :] + turns[: number % len(turns)]:
             begin = time.perf_counter()
             results.append(run())
             if number or rounds == 1:  # the first round warms up
@@ -21,4 +23,4 @@ def compare(name: str, ways: dict[str, Callable[[], Any]], rounds: int, same: Ca
         assert all(same(results[0], result) for result in results[1:]), f"{name}: the ways have different results"
     medians = {way: statistics.median(taken) for way, taken in times.items()}
     print(f"{name}: " + ", ".join(f"{way} {seconds:.3f} {unit}" for way, seconds in medians.items()))
-    return medians
+    return times

@@ -38,7 +38,7 @@ def score(model: Model, found: list[torch.Tensor]) -> torch.Tensor:
 looked_up, scored = engine.op(look_up), engine.op(score)
 
 
-def main(quick: bool = False, rounds: int | None = None) -> dict[str, float]:
+def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float]]:
     model, threads = Model(), torch.get_num_threads()
     steps, batch = (3, 64) if quick else (40, 1024)
     batches = [torch.randint(0, ROWS, (TABLES, batch, 20)) for _ in range(4)]

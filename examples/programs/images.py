@@ -93,7 +93,7 @@ def ops(files: list[bytes]) -> np.ndarray:
         bound.max_pending_bytes = 0
 
 
-def main(quick: bool = False, rounds: int | None = None) -> dict[str, float]:
+def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float]]:
     files = [png(number) for number in range(20 if quick else 500)]
     ways = {"serial": lambda: serial(files), "thread pool": lambda: thread_pool(files), "ops": lambda: ops(files)}
     return compare("images", ways, rounds or (1 if quick else 5), same=np.allclose)

@@ -67,7 +67,7 @@ async def hybrid(x: np.ndarray) -> np.ndarray:
     return await answer
 
 
-def main(quick: bool = False, rounds: int | None = None) -> dict[str, float]:
+def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float]]:
     requests = 2 if quick else 50
     recorded.record(np.zeros((1, 48), np.float32))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

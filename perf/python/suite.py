@@ -3,7 +3,8 @@
 
     suite.py [--build BUILD] [--rounds N] [--quick] [--json FILE]
 
-Nanoseconds an op, of an empty function; the median of the rounds."""
+Nanoseconds an op, of an empty function; the median of the rounds. Of the whole programs the ratio of each round counts: its
+median with its 95 % interval, and the verdict is "level" where the interval contains 1."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from harness import machine  # noqa: E402
+from harness.stats import paired_ratio  # noqa: E402
 
 WORKERS = 2
 
@@ -254,8 +256,16 @@ CASES: dict[str, tuple[Callable[[int], object], int]] = {
 PROGRAMS = {"images": ("ops", "thread pool"), "embeddings": ("recorded", "plain"), "service": ("recorded", "thread pool")}
 
 
-def programs(quick: bool) -> dict[str, dict[str, float]]:
-    """Median seconds of each way of each program; a program that lacks its packages is left out."""
+PROGRAM_ROUNDS = 15
+
+
+def verdict(low: float, high: float) -> str:
+    """Of an interval of ratios that should be above 1."""
+    return "reached" if low >= 1 else "NOT reached" if high < 1 else "level, the interval contains 1"
+
+
+def programs(quick: bool) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each way in each round of each program; a program that lacks its packages is left out."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "programs"))
     found = {}
     for name in PROGRAMS:
@@ -264,7 +274,7 @@ def programs(quick: bool) -> dict[str, dict[str, float]]:
         except ImportError as error:
             print(f"{name}: left out, {error}")
             continue
-        found[name] = program.main(quick)
+        found[name] = program.main(quick, 3 if quick else PROGRAM_ROUNDS)
     return found
 
 
@@ -318,10 +328,12 @@ def main() -> int:
     whole = programs(args.quick)
     for name, ways in whole.items():
         ours, best = PROGRAMS[name]
-        ratio = ways[best] / ways[ours]
+        paired = paired_ratio(ways[ours], ways[best])
+        assert paired
+        low, high = paired["ci"]
         what = f"{name}: {ours} beside {best}"
-        reached.append({"what": what, "ratio": ratio, "wanted": 1.0})
-        print(f"{what:44} {ratio:8.2f} x  ({'reached' if ratio >= 1 else 'NOT reached'}: 1)")
+        reached.append({"what": what, "wanted": 1.0, "verdict": verdict(low, high), **paired})
+        print(f"{what:44} {paired['ratio']:8.2f} x  [{low:.2f} ... {high:.2f}]  ({verdict(low, high)}: 1)")
     if args.json:
         told = {"header": header, "times": times, "medians": medians, "programs": whole, "reached": reached}
         args.json.write_text(json.dumps(told, indent=1) + "\n")

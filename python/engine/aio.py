@@ -13,6 +13,8 @@ from .errors import OpError, UsageError
 if TYPE_CHECKING:
     from .values import Value
 
+LOOK_EVERY = 0.001  # seconds that a result may wait for the next ones
+
 
 class _Mailbox:
     """Which ops have finished, and which future of the event loop waits for each. Workers fill it, the loop empties
@@ -23,14 +25,16 @@ class _Mailbox:
         self._loop = weakref.ref(loop)
         self._lock = threading.Lock()
         self._finished: list[tuple[asyncio.Future[Any], BaseException | None, Any]] = []
+        self._woken = False  # the loop has been woken for what is there
+        self._looks = False  # the loop will look by itself within LOOK_EVERY
 
     def post(self, future: asyncio.Future[Any], error: BaseException | None, data: Any) -> None:
         """Called on a worker, by the op that ends, or by one behind it (python/src/await.cc)."""
         with self._lock:
-            first = not self._finished
             self._finished.append((future, error, data))
-        if not first:
-            return
+            if self._woken or (self._looks and _core._many_runs_wait()):
+                return
+            self._woken = True
         loop = self._loop()
         if loop is not None:
             try:
@@ -38,9 +42,22 @@ class _Mailbox:
             except RuntimeError:
                 pass  # the loop is closed, so nobody waits any more
 
+    def expect(self) -> None:
+        """Called on the loop by whoever awaits a run. While many runs wait for a worker, those that end don't each wake the
+        loop, which would take the GIL from the next run; the loop looks by itself, and a wake comes before they are all done.
+        """
+        if not self._looks and _core._many_runs_wait():
+            self._looks = True
+            asyncio.get_running_loop().call_later(LOOK_EVERY, self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        self._deliver()
+
     def _deliver(self) -> None:
         with self._lock:
             finished, self._finished = self._finished, []
+            self._woken = False
         for future, error, data in finished:
             if future.done():  # it was cancelled meanwhile
                 continue
@@ -98,5 +115,6 @@ def _told(target: _core.Var | Value[Any]) -> asyncio.Future[Any] | None:
     mailbox = _mailboxes.get(loop)
     if mailbox is None:
         mailbox = _mailboxes.setdefault(loop, _Mailbox(loop))
+    mailbox.expect()
     future = loop.create_future()
     return future if _core._await(target, mailbox.post, future) else None

@@ -57,7 +57,7 @@ class Op(_core.OpBase, Generic[P, R]):
             if not outputs:
                 _refuse_rebinding(fn, name, self._name)
         _core._configure_op(
-            self, fn, str(self._name), outputs, places, self._complain, options.get("priority", 0),
+            self, fn, str(self._name), outputs, places, options.get("priority", 0),
             options.get("place"), bool(options.get("run_always", False)), options.get("graph_key"),
             bool(options.get("collective", False)), options.get("alias", "copy") == "copy", *_counts(parameters),
             options.get("bytes"),

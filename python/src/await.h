@@ -43,4 +43,7 @@ class Awaiting {
   std::vector<Told> told_;
 };
 
+// Called in a fork's child, where the runs that waited are gone.
+void ForgetAsides() noexcept;
+
 }  // namespace engine_python

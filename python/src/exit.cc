@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "await.h"
 #include "bindings.h"
 #include "failure.h"
 #include "gil.h"
@@ -56,6 +57,7 @@ void BindExit(nb::module_& m) {
       nb::arg("traceback").none(), nb::sig("def _light_traceback(traceback: object) -> Any"));
   m.def("_after_fork_in_child", [] {
     AfterForkInChild();
+    ForgetAsides();
     ForgetProducers();
   });
 }

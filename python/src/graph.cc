@@ -156,7 +156,10 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
     } else if (on_workers) {
       out.run = self.plan.TryStart(values, options, site);
     }
-    if (!out.run) WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
+    if (!out.run) {
+      const DropsAtEnd drops;
+      WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
+    }
     RaiseInterrupt();
     if (!ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
   });

@@ -176,9 +176,9 @@ bool OpCore::Checked(size_t positional, PyObject* names) const {
 namespace {
 
 // Raises what is wrong with the arguments of a call, if anything is.
-void Complain(const OpCore& op, PyObject* const* args, size_t positional, PyObject* names) {
+void Complain(nb::handle self, PyObject* const* args, size_t positional, PyObject* names) {
   nb::object by_place = TupleOf(args, positional), by_name = DictOf(args + positional, names);
-  nb::handle(op.complain.get())(by_place, by_name);
+  self.attr("_complain")(by_place, by_name);
 }
 
 // What a call counts as under max_pending_bytes: what the op says, or the bytes of its arguments, and of the result that it
@@ -219,7 +219,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     updated.push_back(given);
   }
   if (wrong) {
-    Complain(*op, args, positional, names);
+    Complain(self, args, positional, names);
     if (names && op->checked.size() < OpCore::kMostChecked) op->checked.push_back({positional, PyRef::Borrow(names)});
   }
   if (recording) {
@@ -337,8 +337,11 @@ PyObject* New(PyTypeObject* type, PyObject*, PyObject*) {
 int Traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<OpObject*>(object);
   Py_VISIT(self->dict);
-  // Calls in flight share the core. Then the function is reachable, and must not be seen as this object's alone.
-  if (self->core && self->core.use_count() == 1) Py_VISIT(self->core->fn.get());
+  // Calls in flight share the core. Then what it refers to is reachable, and must not be seen as this object's alone.
+  if (self->core && self->core.use_count() == 1) {
+    Py_VISIT(self->core->fn.get());
+    Py_VISIT(self->core->bytes.get());
+  }
   Py_VISIT(Py_TYPE(object));
   return 0;
 }
@@ -377,16 +380,15 @@ void* Slot(F* function) {
 }
 
 void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32_t outputs,
-               const std::vector<std::pair<std::string, int>>& updates, nb::handle complain, nb::handle priority,
-               nb::handle place, bool run_always, nb::handle graph_key, bool collective, bool copies, size_t needed,
-               size_t most, nb::handle bytes) {
+               const std::vector<std::pair<std::string, int>>& updates, nb::handle priority, nb::handle place,
+               bool run_always, nb::handle graph_key, bool collective, bool copies, size_t needed, size_t most,
+               nb::handle bytes) {
   auto core = std::make_shared<OpCore>();
   core->fn = PyRef::Borrow(fn.ptr());
   core->name = KeptName(name);
   core->outputs = outputs;
   for (const auto& [parameter, at] : updates)
     core->updates.push_back({PyRef::Steal(PyUnicode_InternFromString(parameter.c_str())), at});
-  core->complain = PyRef::Borrow(complain.ptr());
   core->place = PyRef::Borrow(place.ptr());
   core->graph_key = PyRef::Borrow(graph_key.ptr());
   core->priority = PriorityOf(priority, Where{"op", core->name, CallerSite()});
@@ -424,7 +426,7 @@ void BindOp(nb::module_& m) {
   m.attr("OpBase") = nb::steal(type);
   m.def("_set_op_class", &SetOpClass, nb::arg("cls"));
   m.def("_configure_op", &Configure, nb::arg("op"), nb::arg("fn"), nb::arg("name"), nb::arg("outputs"),
-        nb::arg("updates"), nb::arg("complain"), nb::arg("priority"), nb::arg("place").none(), nb::arg("run_always"),
+        nb::arg("updates"), nb::arg("priority"), nb::arg("place").none(), nb::arg("run_always"),
         nb::arg("graph_key").none(), nb::arg("collective"), nb::arg("copies"), nb::arg("needed"), nb::arg("most"),
         nb::arg("bytes").none());
   BindOpNodes(m);

@@ -30,8 +30,7 @@ struct OpCore {
     int place = -1;  // among the positional arguments; -1: it is given by name only
   };
   std::vector<Updated> updates;
-  PyRef complain;  // complain(args, kwargs): raises what is wrong with the arguments that should be updated
-  PyRef bytes;     // what a pending call counts as under max_pending_bytes: an int, a callable, or None: what is known
+  PyRef bytes;  // what a pending call counts as under max_pending_bytes: an int, a callable, or None: what is known
   // Of the last result of a counted call; the GIL guards it. Before the first one a result counts as an eighth of the bound.
   static constexpr uint64_t kUnknownBytes = ~uint64_t{0};
   mutable uint64_t result_bytes = kUnknownBytes;

@@ -36,6 +36,18 @@ bool Immutable(PyObject* data) {
          !(type->tp_as_mapping && type->tp_as_mapping->mp_ass_subscript) && PyObject_HasAttrString(data, "dtype");
 }
 
+// The attribute `base` of an array: by its getter, because the look-up of the name costs as much as all else that is looked at
+// between two small nodes.
+PyObject* BaseOf(PyObject* array) {
+  static const PyGetSetDef* const getter = [&]() -> const PyGetSetDef* {
+    nb::object found = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(array)), "base"));
+    if (!found.is_valid()) PyErr_Clear();
+    if (!found.is_valid() || !PyObject_TypeCheck(found.ptr(), &PyGetSetDescr_Type)) return nullptr;
+    return reinterpret_cast<PyGetSetDescrObject*>(found.ptr())->d_getset;  // NumPy's class has it for ever
+  }();
+  return getter ? getter->get(array, getter->closure) : PyObject_GetAttrString(array, "base");
+}
+
 // Whether `data` may share memory with something: numbers and texts do not, nor does an array that nobody else knows and
 // that is no view.
 bool MayShare(PyObject* data) {
@@ -44,8 +56,7 @@ bool MayShare(PyObject* data) {
       type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None)
     return false;
   if (Py_REFCNT(data) == 1 && IsNdarray(type)) {
-    static PyObject* const name = PyUnicode_InternFromString("base");
-    nb::object owner = nb::steal(PyObject_GetAttr(data, name));
+    nb::object owner = nb::steal(BaseOf(data));
     if (owner.is_valid() && owner.is_none()) return false;
     PyErr_Clear();
   }

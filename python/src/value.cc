@@ -23,7 +23,7 @@ PyTypeObject* base = nullptr;
 PyObject* missing = nullptr;
 
 void Construct(ValueObject* self) {
-  self->weak = self->data = self->run = self->shares = nullptr;
+  self->weak = self->data = self->run = self->given = self->shares = nullptr;
   self->output = 0;
   self->bytes = 0;
   self->on_workers = self->fresh = false;
@@ -52,6 +52,7 @@ int Init(PyObject* object, PyObject* args, PyObject* kwargs) {
     const auto& from = *nb::inst_ptr<PyVar>(var);
     self->var = from.var;
     self->engine = from.engine;
+    Py_XSETREF(self->given, Py_NewRef(var));
   }
   if (data) SetData(self, data);
   return 0;
@@ -61,6 +62,7 @@ int Traverse(PyObject* object, visitproc visit, void* arg) {
   ValueObject* self = AsValue(object);
   Py_VISIT(self->data);
   Py_VISIT(self->run);
+  Py_VISIT(self->given);
   Py_VISIT(self->shares);
   Py_VISIT(self->awaiting);
   Py_VISIT(Py_TYPE(object));
@@ -71,6 +73,7 @@ int Clear(PyObject* object) {
   ValueObject* self = AsValue(object);
   Py_CLEAR(self->data);
   Py_CLEAR(self->run);
+  Py_CLEAR(self->given);
   Py_CLEAR(self->shares);
   Py_CLEAR(self->awaiting);
   return 0;
@@ -91,6 +94,7 @@ void Dealloc(PyObject* object) {
 PyObject* GetVar(PyObject* object, void*) {
   try {
     Aged(AsValue(object));  // whoever has the Var may push ops on it
+    if (PyObject* const given = AsValue(object)->given) return Py_NewRef(given);
     return nb::cast(PyVar{AsValue(object)->var, AsValue(object)->engine}).release().ptr();
   } catch (nb::python_error& error) {
     error.restore();

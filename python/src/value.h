@@ -23,6 +23,7 @@ struct ValueObject {
   PyObject* weak;      // list of weak references
   PyObject* data;      // null: not made yet, or still in `run`
   PyObject* run;       // the Run whose output it is, until somebody looks at it; or null
+  PyObject* given;     // the Var that it was made with, which may keep a Run; or null
   PyObject* shares;    // the Values whose memory it shares (an op's alias="order"), a tuple; or null
   uint32_t output;     // of `run`
   uint64_t bytes;      // a guess at the size of data that are not there yet, for max_pending_bytes

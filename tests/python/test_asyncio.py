@@ -220,6 +220,63 @@ def test_many_results_wake_the_loop_once(gate):
     assert wakeups == 1
 
 
+def runs_that_end_one_by_one(results, look_every, monkeypatch):
+    """Awaits many runs of a recorded function, of which one ends at first: how often has it woken the loop when
+    `results(tasks, mailbox)` is over? And does each run have its own answer in the end?
+    """
+    monkeypatch.setattr(engine.aio, "LOOK_EVERY", look_every)
+    turns = threading.Semaphore(0)
+    many = 4 * (engine.Var().engine.workers + 1)
+
+    @engine.op
+    def number(i):
+        assert turns.acquire(timeout=PATIENCE)
+        return i
+
+    step = engine.hybridize(lambda i: number(i))
+    step.record(0)
+    wakeups = []
+
+    async def awaited(i):
+        with engine.policy("inline"):
+            answer = step(i)
+        return await answer == i
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        original = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *a, **k: (wakeups.append(1), original(*a, **k))[1]
+        tasks = [asyncio.ensure_future(awaited(i)) for i in range(many)]
+        await asyncio.sleep(0)
+        turns.release()
+        await results(tasks, engine.aio._mailboxes[loop])
+        woken = len(wakeups)
+        turns.release(many - 1)
+        return woken, all(await asyncio.gather(*tasks))
+
+    return run(main())
+
+
+def test_a_run_that_ends_before_many_others_does_not_wake_the_loop(monkeypatch):
+    async def has_ended(_, mailbox):
+        deadline = time.monotonic() + PATIENCE
+        while not mailbox._finished and time.monotonic() < deadline:
+            time.sleep(0)  # the loop stands still
+        assert len(mailbox._finished) == 1
+
+    # The loop would look by itself after half of PATIENCE. Before, it is woken because few runs are left.
+    woken, right = runs_that_end_one_by_one(has_ended, PATIENCE / 2, monkeypatch)
+    assert right and woken == 0
+
+
+def test_the_loop_looks_by_itself_for_runs_that_did_not_wake_it(monkeypatch):
+    async def has_its_result(tasks, _):
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    _, right = runs_that_end_one_by_one(has_its_result, 0.001, monkeypatch)
+    assert right
+
+
 def test_cancelling_an_await_leaves_the_op_alone(gate):
     @engine.op
     def slow():

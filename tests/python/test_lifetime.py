@@ -2,7 +2,10 @@
 
 import gc
 import threading
+import time
 import weakref
+
+import pytest
 
 import engine
 from conftest import PATIENCE
@@ -140,6 +143,78 @@ def test_memory_does_not_grow_with_the_number_of_ops():
     for _ in range(5):
         many()
     assert engine.stats()["slab_bytes"] <= before + (1 << 20)
+
+
+def test_a_value_with_the_var_of_a_run_keeps_the_run():
+    step = engine.hybridize(engine.op(lambda x: x + 1))
+    plan = step.record(1)
+    run = plan.start((1,))
+    gone = weakref.ref(run)
+    value = engine.Value(0, var=run.var)
+    var = run.var
+    del run
+    # Runs that come later would get the frame, and with it the Var, if nobody kept it.
+    later = [plan.start((1,)) for _ in range(3)]
+    engine.wait_all()
+    assert value.var == var and value.var.version == 1 and all(value.var != one.var for one in later)
+    del var
+    gc.collect()
+    assert gone() is not None
+    of_value = value.var
+    del value
+    gc.collect()
+    assert gone() is not None, "the Var of the Value keeps the run as well"
+    del of_value
+    assert collected(gone)
+
+
+@pytest.mark.parametrize("kept", ["called", "in its object", "recorded", "with a function for bytes"])
+def test_an_op_is_freed_with_what_its_function_holds(kept):
+    class Model:
+        def step(self, x):
+            return x
+
+    model = Model()
+    gone = weakref.ref(model)
+    if kept == "with a function for bytes":
+        step = engine.op(bytes=lambda x, held=model: 1)(lambda x: x)
+        model.op = step
+    else:
+        step = engine.op(model.step)
+    assert step(1).get() == 1
+    if kept == "in its object":
+        model.op = step
+    if kept == "recorded":
+        recorded = engine.hybridize(lambda x: step(x))
+        assert recorded(1).get() == 1
+        del recorded
+    del model, step
+    assert collected(gone)
+
+
+def test_references_that_die_on_workers_are_dropped_by_the_interpreter_each_time():
+    # Nothing here calls the engine after the gate has opened, so only the call that the interpreter was asked for can drop them.
+    for _ in range(3):
+        v, thing, opened = engine.Var("v"), Thing(), threading.Event()
+        gone = weakref.ref(thing)
+
+        def fails(opened=opened):
+            assert opened.wait(PATIENCE)
+            raise ValueError("on purpose")
+
+        engine.push(fails, writes=[v])
+        engine.push(lambda held=thing: None, reads=[v])
+        del thing
+        opened.set()
+        deadline = time.monotonic() + PATIENCE
+        while gone() is not None and time.monotonic() < deadline:
+            time.sleep(0)
+        assert gone() is None
+        engine.push(lambda: None, writes=[v])  # clears the error
+        try:
+            engine.wait_all()
+        except ValueError:
+            pass
 
 
 def test_the_var_of_a_run_stays_its_own_and_keeps_the_run_and_nothing_longer(gate):
