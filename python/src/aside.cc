@@ -18,14 +18,14 @@ namespace {
 
 // How many runs have been pushed and have not begun, and how many keep the workers busy while the loop waits for the next
 // results. relaxed: hints (engine/aio.py).
-std::atomic<int> waiting{0}, many{0};
+std::atomic<int> runs_waiting{0}, runs_many{0};
 
 struct Waits {
-  Waits() noexcept { waiting.fetch_add(1, std::memory_order_relaxed); }
+  Waits() noexcept { runs_waiting.fetch_add(1, std::memory_order_relaxed); }
   Waits(Waits&& other) noexcept : counts_(std::exchange(other.counts_, false)) {}
   ~Waits() { End(); }
   void End() noexcept {
-    if (std::exchange(counts_, false)) waiting.fetch_sub(1, std::memory_order_relaxed);
+    if (std::exchange(counts_, false)) runs_waiting.fetch_sub(1, std::memory_order_relaxed);
   }
 
  private:
@@ -107,7 +107,7 @@ nb::object Aside(nb::handle object, nb::list inputs) {
                               .writes = writes,
                               .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
     AsideBody body{PyRef::Borrow(object.ptr()), PyRef::Borrow(inputs.ptr()), PyRef::Borrow(made.ptr())};
-    many.store(2 * static_cast<int>(state->engine.workers()), std::memory_order_relaxed);
+    runs_many.store(2 * static_cast<int>(state->engine.workers()), std::memory_order_relaxed);
     const engine::PolicyScope threaded = state->engine.EnterPolicy({.policy = engine::Policy::kThreaded});
     if (!state->engine.TryPush(desc, std::move(body), site))
       WithoutGil([&] { state->engine.Push(desc, std::move(body), site); });
@@ -117,11 +117,11 @@ nb::object Aside(nb::handle object, nb::list inputs) {
 
 }  // namespace
 
-void ForgetAsides() noexcept { waiting.store(0, std::memory_order_relaxed); }
+void ForgetAsides() noexcept { runs_waiting.store(0, std::memory_order_relaxed); }
 
 void BindAside(nb::module_& m) {
   m.def(
-      "_many_runs_wait", [] { return waiting.load(std::memory_order_relaxed) > many.load(std::memory_order_relaxed); },
+      "_many_runs_wait", [] { return runs_waiting.load(std::memory_order_relaxed) > runs_many.load(std::memory_order_relaxed); },
       nb::sig("def _many_runs_wait() -> bool"));
   m.def("_aside", &Aside, nb::arg("plan"), nb::arg("inputs"),
         nb::sig("def _aside(plan: Plan, inputs: list[object]) -> Any"));
