@@ -121,7 +121,8 @@ void ForgetAsides() noexcept { runs_waiting.store(0, std::memory_order_relaxed);
 
 void BindAside(nb::module_& m) {
   m.def(
-      "_many_runs_wait", [] { return runs_waiting.load(std::memory_order_relaxed) > runs_many.load(std::memory_order_relaxed); },
+      "_many_runs_wait",
+      [] { return runs_waiting.load(std::memory_order_relaxed) > runs_many.load(std::memory_order_relaxed); },
       nb::sig("def _many_runs_wait() -> bool"));
   m.def("_aside", &Aside, nb::arg("plan"), nb::arg("inputs"),
         nb::sig("def _aside(plan: Plan, inputs: list[object]) -> Any"));
