@@ -3,6 +3,9 @@ the way after the one with which the last round began."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import pathlib
 import statistics
 import time
 from typing import Any, Callable
@@ -24,3 +27,15 @@ def compare(name: str, ways: dict[str, Callable[[], Any]], rounds: int, same: Ca
     medians = {way: statistics.median(taken) for way, taken in times.items()}
     print(f"{name}: " + ", ".join(f"{way} {seconds:.3f} {unit}" for way, seconds in medians.items()))
     return times
+
+
+def run(main: Callable[[bool, int | None], dict[str, list[float]]], about: str | None) -> None:
+    """The command line of a program: ``--quick``, ``--rounds N``, and ``--json FILE`` for the seconds of each way."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    times = main(args.quick, args.rounds)
+    if args.json:
+        args.json.write_text(json.dumps(times))

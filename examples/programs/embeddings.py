@@ -7,13 +7,12 @@ The tables do not depend on each other, so their ops run together; a recorded fu
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import torch
 
 import engine
-from compared import compare
+from compared import compare, run
 
 TABLES, ROWS, WIDTH = 26, 50_000, 32
 
@@ -77,6 +76,4 @@ def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    main(parser.parse_args().quick)
+    run(main, __doc__)

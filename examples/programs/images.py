@@ -8,7 +8,6 @@ say: `learn` updates the weights, so its calls keep their order, and `decode` ru
 
 from __future__ import annotations
 
-import argparse
 import collections
 import concurrent.futures
 import os
@@ -18,7 +17,7 @@ import zlib
 import numpy as np
 
 import engine
-from compared import compare
+from compared import compare, run
 
 SIDE = 128
 
@@ -100,6 +99,4 @@ def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    main(parser.parse_args().quick)
+    run(main, __doc__)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import concurrent.futures
 import os
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import engine
-from compared import compare
+from compared import compare, run
 
 CLIENTS, NODES = 32, 40
 WEIGHTS = [np.random.default_rng(n).standard_normal((48, 48)).astype(np.float32) / 7 for n in range(NODES)]
@@ -68,6 +67,7 @@ async def hybrid(x: np.ndarray) -> np.ndarray:
 
 
 def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float]]:
+    engine.init(workers=1)  # the model keeps the GIL, so a second worker would only wait for it, and keep the loop from it
     requests = 2 if quick else 50
     recorded.record(np.zeros((1, 48), np.float32))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -81,6 +81,4 @@ def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    main(parser.parse_args().quick)
+    run(main, __doc__)
