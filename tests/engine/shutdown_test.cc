@@ -203,9 +203,10 @@ TEST_P(ShutdownTest, TimeInWhichTheProcessWasStoppedIsNotWaitedFor) {
     eng.Push({.name = "long"}, [&] {
       while (!fails) std::this_thread::yield();
       std::this_thread::sleep_for(100ms);  // some looks, at which no op has ended
+      // Until some looks after the time in which nothing ran, which may begin as soon as the byte is written.
+      auto now = std::chrono::steady_clock::now(), last = now;
       if (write(drains[1], "x", 1) != 1) _exit(3);
-      // Until some looks after the time in which nothing ran.
-      for (auto last = std::chrono::steady_clock::now(), now = last; now - last < 800ms;) {
+      while (now - last < 800ms) {
         std::this_thread::yield();
         last = std::exchange(now, std::chrono::steady_clock::now());
       }

@@ -119,11 +119,8 @@ void Slots::Return(ThreadSlot* slot) {
   slot->taken = false;
 }
 
-bool Slots::HasMine() noexcept try {
-  Mine();
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
+ThreadSlot* Slots::FindOrNull() noexcept try { return &Find(); } catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 void Slots::Remember(ThreadSlot* slot) noexcept {

@@ -28,7 +28,11 @@ class Slots {
       return *t_slot;
     return Find();
   }
-  bool HasMine() noexcept;  // gets the thread a slot if it has none; false: there is no memory for one
+  ThreadSlot* MineOrNull() noexcept {  // null: there is no memory for one
+    if (t_engine_id == id_.load(std::memory_order_relaxed)) [[likely]]
+      return t_slot;
+    return FindOrNull();
+  }
   ThreadSlot* Take() EXCLUDES(mu_);
   void Return(ThreadSlot* slot) EXCLUDES(mu_);
 
@@ -56,6 +60,7 @@ class Slots {
  private:
   friend class EndSlot;
   ThreadSlot& Find();
+  ThreadSlot* FindOrNull() noexcept;
 
   std::atomic<uint64_t> id_;  // names this engine in the thread-locals
   EngineCore& core_;

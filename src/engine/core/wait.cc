@@ -134,12 +134,13 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
 
 bool EngineCore::DriveOne(uint8_t* epoch) {
   if (t_frame) return false;
-  if (!slots_.HasMine()) return false;  // there is no memory for a slot: the caller tries again later
+  ThreadSlot* const slot = slots_.MineOrNull();
+  if (!slot) return false;  // there is no memory for a slot: the caller tries again later
   OpRecord* op = pool(kCallerPool).TryTake();
   if (!op) return false;
   if (epoch) *epoch = op->extra.epoch;
   const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
-  Execute(Slot(), op, nullptr);
+  Execute(*slot, op, nullptr);
   return true;
 }
 
