@@ -7,6 +7,7 @@
 #include "engine/bulk.h"
 #include "engine/data.h"
 #include "support/on_device.h"
+#include "support/threads.h"
 
 namespace {
 std::atomic<uint64_t> g_allocations{0};
@@ -268,6 +269,33 @@ TEST(CountersWakeTest, WaitAllIsNotWokenForOpsPushedMeanwhile) {
   getrusage(RUSAGE_THREAD, &after);
   EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 50);
   eng.WaitAll();
+}
+
+// Its workers sleep and wake for other ops meanwhile.
+TEST(CountersWakeTest, WaitAllSleepsOnWhileWorkersFallAsleep) {
+  Engine eng(Quiet(2));
+  Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  HeldOp awaited = HoldWrite(eng, a);
+  std::atomic<int> waiting{0};
+  long switches = 0;
+  std::thread waiter([&] {
+    waiting = gettid();
+    rusage before, after;
+    getrusage(RUSAGE_THREAD, &before);
+    eng.WaitAll();
+    getrusage(RUSAGE_THREAD, &after);
+    switches = after.ru_nvcsw - before.ru_nvcsw;
+  });
+  AwaitAsleep(waiting);
+  const uint64_t slept = eng.stats().sleeps;
+  for (int i = 0; i < 200; ++i) {
+    eng.Push({.updates = {b}}, [] {});
+    eng.Wait(b);
+  }
+  EXPECT_GE(eng.stats().sleeps - slept, 100u);
+  awaited.Release();
+  waiter.join();
+  EXPECT_LE(switches, 20);
 }
 
 TEST(CountersWakeTest, WorkersWithoutWorkSleep) {

@@ -81,7 +81,7 @@ void EngineCore::DeliverDrainNote(Worker& worker, const OpRecord* next) {
 
 void EngineCore::NoteIdle() {
   if (admission_.Waiters()) admission_.Wake();
-  if (epochs_.AnyAwaited()) epochs_.Note();
+  epochs_.NoteIfAwaitedIsOver();
 }
 
 }  // namespace engine::detail

@@ -35,9 +35,13 @@ class Epochs {
   // relaxed: read behind the LightFence of a completer or a push. Partner: the HeavyFence in Over.
   bool Awaited(uint8_t parity) const { return awaited_.load(std::memory_order_relaxed) == 1u + parity; }
   bool AnyAwaited() const { return awaited_.load(std::memory_order_relaxed) != 0; }
-  void Note();  // has the waiters look again
-  // The same, for a completer of the awaited epoch: wakes nobody while another op of it is pending.
+  // For a completer of the awaited epoch: wakes the waiters if no op of it is pending.
   void NoteIfOver(uint8_t parity);
+  // The same, for whoever does not know which epoch is awaited.
+  void NoteIfAwaitedIsOver() {
+    // relaxed, as in Awaited
+    if (const uint32_t awaited = awaited_.load(std::memory_order_relaxed)) NoteIfOver(static_cast<uint8_t>(awaited - 1));
+  }
 
   uint64_t present() const EXCLUDES(mu_);
   // Whether all epochs up to `last` are over; flips if needed. If they are not, `awaited` gets the parity to wait for.
@@ -57,6 +61,8 @@ class Epochs {
   void AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS { Renew(*this, slots_, present_); }
 
  private:
+  void Note();  // has the waiters look again
+
   // Read by every op.
   std::atomic<uint8_t> parity_;
   std::atomic<uint32_t> awaited_{0};  // 1 + parity; 0: none

@@ -67,7 +67,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
 void EngineCore::NoteCompleted(ThreadSlot& slot, uint8_t epoch) {
   slot.completed[epoch].AddRelease();
   LightFence();
-  if (epochs_.Awaited(epoch)) epochs_.Note();
+  if (epochs_.Awaited(epoch)) epochs_.NoteIfOver(epoch);
   if (admission_.Waiters()) admission_.NoteEnd(slot, nullptr);
 }
 

@@ -421,7 +421,7 @@ void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwn
 
 void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
   LightFence();  // a WaitAll that saw the count before it was taken back must look again
-  if (epochs_.AnyAwaited()) epochs_.Note();
+  epochs_.NoteIfAwaitedIsOver();
   throw UsageError(OpAt(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
 }
 
