@@ -93,7 +93,10 @@ void DrainModel::RefusedMain() {
   --s_.refused[parity];
   if (scenario_.fault == DrainFault::kRefusalUnnoted) return;
   Step("looks whether somebody waits");
-  if (s_.draining == 0) return;
+  const int draining = s_.draining;
+  if (draining == 0) return;
+  Step("locks the sums");
+  if (!Drained(draining - 1)) return;
   Step("notes a change");
   ++s_.noted;
 }

@@ -1,7 +1,7 @@
 // DrainModel: how WaitAll learns that every push that had returned has ended, without a counter common to all.
 //
 //   push      reads the epoch's parity; counts itself as pushed under it; registers; returns
-//             a refused push takes its count back, light fence, and notes that as a completion would
+//             a refused push takes its count back, light fence, and looks and notes as a completion does
 //   complete  counts itself as completed under the op's parity; light fence; if that parity is waited for, sums completed, then
 //             pushed, behind a full fence (production: a lock), and notes it if they are equal
 //   WaitAll   first the other parity, then turns the epoch over and the parity that was current: announces what it
