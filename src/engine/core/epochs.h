@@ -40,7 +40,8 @@ class Epochs {
   // The same, for whoever does not know which epoch is awaited.
   void NoteIfAwaitedIsOver() {
     // relaxed, as in Awaited
-    if (const uint32_t awaited = awaited_.load(std::memory_order_relaxed)) NoteIfOver(static_cast<uint8_t>(awaited - 1));
+    if (const uint32_t awaited = awaited_.load(std::memory_order_relaxed))
+      NoteIfOver(static_cast<uint8_t>(awaited - 1));
   }
 
   uint64_t present() const EXCLUDES(mu_);
