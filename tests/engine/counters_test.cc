@@ -271,6 +271,16 @@ TEST(CountersWakeTest, WaitAllIsNotWokenForOpsPushedMeanwhile) {
   eng.WaitAll();
 }
 
+// How often this thread slept in a WaitAll; `waiting` gets its number.
+long SwitchesOfWaitAll(Engine& eng, std::atomic<int>& waiting) {
+  waiting = gettid();
+  rusage before, after;
+  getrusage(RUSAGE_THREAD, &before);
+  eng.WaitAll();
+  getrusage(RUSAGE_THREAD, &after);
+  return after.ru_nvcsw - before.ru_nvcsw;
+}
+
 // Its workers sleep and wake for other ops meanwhile.
 TEST(CountersWakeTest, WaitAllSleepsOnWhileWorkersFallAsleep) {
   Engine eng(Quiet(2));
@@ -278,14 +288,7 @@ TEST(CountersWakeTest, WaitAllSleepsOnWhileWorkersFallAsleep) {
   HeldOp awaited = HoldWrite(eng, a);
   std::atomic<int> waiting{0};
   long switches = 0;
-  std::thread waiter([&] {
-    waiting = gettid();
-    rusage before, after;
-    getrusage(RUSAGE_THREAD, &before);
-    eng.WaitAll();
-    getrusage(RUSAGE_THREAD, &after);
-    switches = after.ru_nvcsw - before.ru_nvcsw;
-  });
+  std::thread waiter([&] { switches = SwitchesOfWaitAll(eng, waiting); });
   AwaitAsleep(waiting);
   const uint64_t slept = eng.stats().sleeps;
   for (int i = 0; i < 200; ++i) {
@@ -294,6 +297,29 @@ TEST(CountersWakeTest, WaitAllSleepsOnWhileWorkersFallAsleep) {
   }
   EXPECT_GE(eng.stats().sleeps - slept, 100u);
   awaited.Release();
+  waiter.join();
+  EXPECT_LE(switches, 20);
+}
+
+// All are of the epoch that it waits for, and retire one after the other.
+TEST(CountersWakeTest, WaitAllSleepsOnWhileOpsRetireOnADevice) {
+  Engine eng(OnDevice(2));
+  constexpr size_t kOps = 100;
+  std::vector<Var> vars;
+  std::vector<HeldOp> before;
+  for (size_t i = 0; i < kOps; ++i) {
+    vars.push_back(eng.NewVar());
+    before.push_back(HoldWrite(eng, vars[i]));
+    eng.Push({.updates = {vars[i]}, .place = Gpu(0)}, [] {});
+  }
+  std::atomic<int> waiting{0};
+  long switches = 0;
+  std::thread waiter([&] { switches = SwitchesOfWaitAll(eng, waiting); });
+  AwaitAsleep(waiting);
+  for (size_t i = 0; i < kOps; ++i) {
+    before[i].Release();
+    eng.Wait(vars[i]);
+  }
   waiter.join();
   EXPECT_LE(switches, 20);
 }
