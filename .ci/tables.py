@@ -7,12 +7,16 @@ against it where it is compiled. The Python modules and the pages are text: betw
 
     tables.py            fails, and says where, if a text is not what its table says
     tables.py --write    writes the texts
+
+Tables of measured figures are written from committed results in the same way (published.py).
 """
 
 import re
 import sys
 import textwrap
 from pathlib import Path
+
+import published
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 118
@@ -154,6 +158,15 @@ def counter_page(table: str) -> str:
     return page_table(["counter", "counts"], [[f"`{n}`", code(t)] for n, t in rows("include/engine/stats.h", table)])
 
 
+# --- measured figures
+
+
+def published_table(whole: bool, prefix: str) -> str:
+    name, found = published.results()
+    said = f"{published.said(name, found, prefix)}\n"
+    return f"{said}\n{page_table(published.heads(whole), published.lines(found, whole))}"
+
+
 # Every text that is written: its file, the name in its marks, and what makes it.
 TEXTS = [
     ("python/engine/errors.py", "errors", error_classes),
@@ -162,6 +175,8 @@ TEXTS = [
     ("docs/reference.md", "options", option_page),
     ("docs/reference.md", "counters", lambda: counter_page("ENGINE_COUNTERS")),
     ("docs/reference.md", "device counters", lambda: counter_page("ENGINE_DEVICE_COUNTERS")),
+    ("README.md", "published", lambda: published_table(False, "")),
+    ("docs/recommenders.md", "published", lambda: published_table(True, "../")),
 ]
 
 

@@ -23,7 +23,7 @@ import torch  # noqa: E402
 
 import engine.torch  # noqa: E402
 from engine.torch.memory import keep_freed_memory  # noqa: E402
-from published import CASES  # noqa: E402
+from cases import CASES  # noqa: E402
 from recommenders import generate, schema  # noqa: E402
 from recommenders.inputs import Feed, File  # noqa: E402
 from recommenders.models import MODELS  # noqa: E402

@@ -33,7 +33,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from harness import machine  # noqa: E402
 from harness.process import Runner  # noqa: E402
 from harness.stats import paired_ratio, spread  # noqa: E402
-from published import CASES  # noqa: E402
+from cases import CASES  # noqa: E402
 
 TIMEOUT = 300.0
 INPUTS = ("plain", "plain 2", "staged", "smart_stage", "smart_stage 2", "on_cpu", "loader0", "loader1", "loader2")

@@ -1,0 +1,74 @@
+"""The tables of what DeepRec published for SmartStage beside what was measured here: texts that tables.py writes.
+
+The figures are those of the newest file perf/results/models-DATE.json; the published ones stand in perf/models/cases.py.
+A model that the file lacks has no row.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "perf/models"))
+from cases import CASES  # noqa: E402
+
+NAMES = {"dlrm": "DLRM", "deepfm": "DeepFM", "dssm": "DSSM", "din": "DIN", "dien": "DIEN"}
+STEPS = {"input": "eager", "compiled": "compiled"}  # groups of the suite
+DEEPREC = ["DeepRec, CPU", "DeepRec, A100", "DeepRec, A100, stage on the CPU"]
+
+
+def results(folder: Path = ROOT / "perf/results") -> tuple[str, dict]:
+    """The newest file of the suite, and its name."""
+    path = max(p for p in folder.iterdir() if re.fullmatch(r"models-[0-9-]+\.json", p.name))
+    return path.name, json.loads(path.read_text(encoding="utf-8"))
+
+
+def rows_of(found: dict, group: str, model: str) -> dict[str, dict]:
+    """By contender; without those that were left out."""
+    return {r["ours_name"]: r for r in found["rows"] if (r.get("group"), r["case"]) == (group, model) and "ratio" in r}
+
+
+def fastest(rows: dict[str, dict], way: str) -> dict | None:
+    """Of a way to feed, with one thread in the step or with two."""
+    mine = [row for name, row in rows.items() if re.fullmatch(rf"{way}(:engine)?( 2)?", name)]
+    return min(mine, key=lambda row: row["ours"], default=None)
+
+
+def ratio(value: float | None, interval: list[float] | None = None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
+
+
+def lines(found: dict, whole: bool) -> list[list[str]]:
+    """A line for each model and kind of step that was measured. `whole`: with all that the page says."""
+    made = []
+    for model, case in CASES.items():
+        for group, step in STEPS.items():
+            rows = rows_of(found, group, model)
+            smart = fastest(rows, "smart_stage")
+            if smart is None:
+                continue
+            loader = fastest(rows, r"loader\d")
+            line = [NAMES[model], str(case.batch), step]
+            if whole:
+                line += [f"{smart['stage_us'] / 1e3:.1f}", f"{smart['main_us'] / 1e3:.1f}"]
+            line += [ratio(smart["ratio"], smart["ratio_ci"]), ratio(smart["allowed"])]
+            if whole:
+                line += [f"{smart['of_best']:.0%}", ratio(loader and loader["ratio"])]
+            made.append(line + [ratio(case.cpu), ratio(case.gpu), ratio(case.on_cpu)])
+    return made
+
+
+def heads(whole: bool) -> list[str]:
+    more = ["reading, ms", "the rest, ms"] if whole else []
+    beside = ["of the best", "DataLoader"] if whole else []
+    return ["model", "batch", "step", *more, "SmartStage", "allowed", *beside, *DEEPREC]
+
+
+def said(name: str, found: dict, prefix: str) -> str:
+    """Which measurement it is."""
+    header = found["header"]
+    return (f"commit {header['commit'][:7]}, {header['date'][:10]}, {header['cores']} cores of {header['cpu']}, "
+            f"{header['rounds']} rounds, [rows]({prefix}perf/results/{name})")  # fmt: skip
