@@ -19,14 +19,20 @@ class Waiter {
       tid_ = gettid();
       wait();
     });
-    AwaitAsleep(tid_);
+    AwaitSleep();
   }
   ~Waiter() { thread_.join(); }
+  void AwaitSleep() const { AwaitAsleep(tid_); }
 
  private:
   std::atomic<int> tid_{0};
   std::thread thread_;
 };
+
+void PushNaive(Engine& eng, const OpDesc& op, std::function<void()> body) {
+  const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
+  eng.Push(op, std::move(body));
+}
 
 HeldOp PushNaiveBehind(Engine& eng, const Var& before, const Var& made) {
   const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
@@ -39,11 +45,10 @@ TEST(DriverTest, AWaitThatEndsPassesItsWakeOn) {
   Engine eng(Quiet(1));
   Var made = eng.NewVar("made"), mine = eng.NewVar("mine"), before = eng.NewVar("before");
   Gate gate;
-  eng.Push({.name = "blocks", .writes = {mine, before}}, [&] { gate.Wait(); });
-  {
-    const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
-    eng.Push({.name = "naive", .reads = {before}, .writes = {made}}, [] {});
-  }
+  eng.Push({.name = "blocks"}, [&] { gate.Wait(); });
+  eng.Push({.name = "wakes", .writes = {before}}, [] {});
+  eng.Push({.name = "ends", .writes = {mine}}, [] {});  // before the thread that "wakes" woke has looked
+  PushNaive(eng, {.name = "naive", .reads = {before}, .writes = {made}}, [] {});
   const Waiter needs_it([&] { eng.Wait(made); });
   const Waiter leaves([&] { eng.Wait(mine); });  // the last that went to sleep is woken first
   gate.Open();
@@ -51,18 +56,26 @@ TEST(DriverTest, AWaitThatEndsPassesItsWakeOn) {
 
 TEST(DriverTest, AWaitAllThatEndsPassesItsWakeOn) {
   Engine eng(Quiet(2));
-  Var made = eng.NewVar("made"), before = eng.NewVar("before");
-  Gate first, second;
-  eng.Push({.name = "first"}, [&] { first.Wait(); });
-  eng.Push({.name = "second", .writes = {before}}, [&] { second.Wait(); });
+  Var made = eng.NewVar("made"), start = eng.NewVar("start"), before = eng.NewVar("before");
+  HeldOp held = HoldWrite(eng, start);
+  Gate driving, drive, end;
+  std::atomic<bool> driven{false};
+  PushNaive(eng, {.name = "driven", .reads = {start}}, [&] {
+    driving.Open();
+    drive.Wait();
+    driven = true;
+  });
+  eng.Push({.name = "ends", .writes = {before}}, [&] { end.Wait(); });
   const Waiter leaves([&] { eng.WaitAll(); });
-  {
-    const PolicyScope naive = eng.EnterPolicy({Policy::kNaive});
-    eng.Push({.name = "naive", .reads = {before}, .writes = {made}}, [] {});
-  }
+  PushNaive(eng, {.name = "naive", .reads = {before}, .writes = {made}}, [] {});
+  // WaitAll drives an op while the other wait goes to sleep. So it is the last that went to sleep, and is woken first.
+  held.Release();
+  driving.Wait();
   const Waiter needs_it([&] { eng.Wait(made); });
-  first.Open();
-  second.Open();
+  drive.Open();
+  while (!driven) std::this_thread::yield();
+  leaves.AwaitSleep();
+  end.Open();
 }
 
 TEST(DriverTest, AWaitThatGivesUpPassesItsWakeOn) {
