@@ -109,6 +109,8 @@ class Lowering:
 
     def constant(self, node: Node) -> None:
         value = operator.attrgetter(str(node.target))(self.module)
+        if isinstance(value, torch.nn.Module):
+            return  # a branch of torch.cond, say: the call that it belongs to says what is not supported
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"the constant '{node.target}' of type {type(value).__name__}")
         self.slots[node] = self.slot(None)
