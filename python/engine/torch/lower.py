@@ -41,7 +41,7 @@ class Lowered:
     state: list[int]  # calls that change an input
 
     def description(self) -> tuple[Any, ...]:
-        nodes = [(step.calls, sorted(step.reads)) for step in self.steps]
+        nodes = [(step.calls, sorted(step.reads), f"engine: {self.name(i)}") for i, step in enumerate(self.steps)]
         return (self.readers, self.inputs, self.outputs, self.constants, self.specs, nodes, self.prologue)
 
     def name(self, step: int) -> str:

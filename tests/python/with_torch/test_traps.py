@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 import torch
-from support import check, compiled, same
+from support import MODES, check, compiled, same
 from torch import nn
 
 import engine.torch
@@ -252,11 +252,35 @@ def test_13_a_value_is_released_by_its_last_reader(forced):
     assert max(held) <= 1
 
 
-def test_13_profiled_runs_do_what_others_do(forced):
+@pytest.mark.parametrize("mode", MODES)
+def test_13_a_profiler_sees_every_node_whichever_thread_runs_it(forced, mode):
+    forced(mode)
+    model = Looking()
+    ours, x = compiled(model), torch.ones(2, 8)
+    with torch.no_grad():
+        ours(x)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            calls, seen[:] = 0, []
+            while calls < 3 or (mode == "workers" and calls < 300 and len({thread for thread, _ in seen}) < 2):
+                mine, calls = ours(x), calls + 1
+        same(mine, model(x))
+    (program,) = max(engine.torch.regions.compiled, key=lambda r: r.number).programs.values()
+    events = profile.events()
+    nodes = [event for event in events if event.name.startswith("engine: ")]
+    assert len(nodes) == calls * program.steps
+    assert sum(event.name == "aten::addmm" for event in events) == 6 * calls  # what runs inside a node, too
+    threads = {event.thread for event in nodes}
+    assert len(threads) > 1 if mode == "workers" else len(threads) == 1
+
+
+def test_13_a_profiler_that_has_ended_sees_no_node(forced):
     forced("workers")
-    model = nn.Linear(4, 4)
-    ours = compiled(model)
-    ours(torch.ones(2, 4))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        same(ours(torch.ones(2, 4)), model(torch.ones(2, 4)))
-    assert profile.key_averages()
+    ours, x = compiled(Looking()), torch.ones(2, 8)
+    with torch.no_grad():
+        ours(x)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            ours(x)
+        ours(x)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            pass
+    assert not [event for event in profile.events() if event.name.startswith("engine: ")]
