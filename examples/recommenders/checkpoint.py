@@ -24,9 +24,11 @@ def load(path: pathlib.Path, trainer: Trainer, about: dict[str, Any]) -> int:
     """Puts the trainer where the checkpoint is, and returns its position. ValueError if it is of another training."""
     found = torch.load(path, weights_only=True)
     for name, value in about.items():
-        if found["about"].get(name) != value:
+        if name not in found["about"]:
+            raise ValueError(f"{path}: does not say its {name}: an older version wrote it, and no training goes on from it")
+        if found["about"][name] != value:
             raise ValueError(
-                f"{path}: is of a training with {name} {found['about'].get(name)!r}; this one has {value!r}"
+                f"{path}: is of a training with {name} {found['about'][name]!r}; this one has {value!r}"
             )
     trainer.load(found["trainer"])
     return int(found["position"])

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 import engine
 import engine.torch
 
-from .reader import Batch, convert, rows
+from . import vocabulary
+from .reader import Batch, Sampling, convert, rows
 from .schema import Dataset
 from .training import Trainer, tensors
 
@@ -28,19 +29,24 @@ class File(IterableDataset):
     """The batches of a file, from batch ``start`` up to batch ``limit``. Of n worker processes, each makes every n-th batch."""
 
     def __init__(
-        self, path: pathlib.Path, data: Dataset, size: int, start: int = 0, limit: int | None = None
-    ) -> None:
+        self, path: pathlib.Path, data: Dataset, size: int, start: int = 0, limit: int | None = None,
+        sampling: Sampling = Sampling(),
+    ) -> None:  # fmt: skip
         self.path, self.data, self.size, self.start, self.limit = path, data, size, start, limit
+        self.sampling, self.words = sampling, vocabulary.of(path, data)
 
     def __iter__(self) -> Iterator[Batch]:
         worker = get_worker_info()
         count, own = (worker.num_workers, worker.id) if worker else (1, 0)
         for raw in self.raw(count, own):
-            yield tensors(convert(raw, self.data))
+            yield self.converted(raw)
+
+    def converted(self, raw: Any) -> Batch:
+        return tensors(convert(raw, self.data, self.words, self.sampling.seed))
 
     def raw(self, count: int = 1, own: int = 0) -> Iterator[Any]:
         left = None if self.limit is None else max(0, self.limit - self.start - own + count - 1) // count
-        for number, raw in enumerate(rows(self.path, self.data, self.size, self.start, count, own)):
+        for number, raw in enumerate(rows(self.path, self.data, self.size, self.start, count, own, self.sampling)):
             if number == left:
                 return
             yield raw
@@ -87,7 +93,7 @@ class Feed:
 
     def _made(self, raw: Any) -> Any:
         engine.torch.set_intra_op_threads(1)  # of the stage's thread: the step has the others
-        batch = tensors(convert(raw, self.file.data))
+        batch = self.file.converted(raw)
         return batch, self.trainer.prepare(batch)
 
     def explain(self) -> str:

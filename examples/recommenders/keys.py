@@ -31,17 +31,9 @@ def hashed(column: pa.Array) -> np.ndarray:
     return np.where(lengths > 0, (key >> np.uint64(1)).astype(np.int64) | 1, 0)
 
 
-def numbers(column: pa.Array) -> np.ndarray:
-    """The decimal number in each string; 0 for a missing one, -1 for one that is no number of at most 18 digits."""
-    letters, begin, end = _bytes(column)
-    lengths = end - begin
-    value, good = np.zeros(len(lengths), np.int64), lengths <= 18
-    for place in range(min(18, int(lengths.max(initial=0)))):
-        there = place < lengths
-        digit = letters.take(begin + place, mode="clip").astype(np.int64) - ord("0")
-        good &= ~there | ((digit >= 0) & (digit <= 9))
-        value = np.where(there, value * 10 + digit, value)
-    return np.where(good, value, -1)
+def bucketized(column: np.ndarray, boundaries: tuple[float, ...]) -> np.ndarray:
+    """From 1: the number of the bucket that each number is in, a boundary in the upper one; 0 for a missing number."""
+    return np.where(np.isnan(column), 0, np.searchsorted(boundaries, column, side="right") + 1)
 
 
 def padded(column: pa.Array, length: int, of_strings) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""From a file to batches: ``rows`` reads blocks and leaves malformed rows out, ``convert`` makes arrays of a batch.
+"""From a file to batches: ``rows`` reads blocks and leaves malformed rows out, ``convert`` makes arrays of a batch: it looks
+strings up or hashes them, cuts numbers into buckets, and draws what was not clicked.
 
 ``rows`` goes through the file in order, one thread at a time. ``convert`` has no state, so several threads may call it at
 once. Both spend their time in pyarrow and NumPy, which let other threads run.
@@ -15,23 +16,33 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from . import keys
+from . import keys, vocabulary
 from .schema import Column, Dataset
+from .vocabulary import Vocabulary
 
 NUMBER = r"^\s*-?[0-9]+(\.[0-9]*)?\s*$"
 BLOCK = 1 << 20  # bytes of a CSV file that are parsed at once
 
 
+class Sampling(NamedTuple):
+    """What is drawn: of the rows without a click the share ``keep`` stays, because most have none; and what was not clicked
+    (schema.py). ``seed`` and the place in the file say all of it, so it is the same however the file is read."""
+
+    keep: float = 1.0
+    seed: int = 1
+
+
 class Raw(NamedTuple):
-    """A batch as it is in the file, and how many malformed rows came since the batch before."""
+    """A batch as it is in the file, how many malformed rows came since the batch before, and its number."""
 
     table: pa.Table
     malformed: int
+    number: int
 
 
 def blocks(path: pathlib.Path, data: Dataset) -> Iterator[tuple[pa.Table, int]]:
     """The file's blocks, and how many of their lines have a wrong number of columns. All columns of a CSV are strings."""
-    wanted = [data.label, *data.dense, *(column.name for column in data.columns)]
+    wanted = [data.label, *data.dense, *(column.name for column in data.in_file)]
     wanted = list(dict.fromkeys(wanted))  # a column may be a number and a category
     if path.suffix == ".parquet":
         file = pa.parquet.ParquetFile(path)
@@ -63,7 +74,7 @@ def blocks(path: pathlib.Path, data: Dataset) -> Iterator[tuple[pa.Table, int]]:
 def good_rows(block: pa.Table, data: Dataset) -> pa.Table:
     """The block without its malformed rows: those whose label is not valid, or that have text where a number belongs."""
     good = None
-    for name in (data.label, *data.dense):
+    for name in (data.label, *data.numbers):
         column = block[name]
         if pa.types.is_string(column.type):
             fine = pc.fill_null(pc.match_substring_regex(column, NUMBER), name != data.label)
@@ -80,7 +91,7 @@ def good_rows(block: pa.Table, data: Dataset) -> pa.Table:
 
 
 def rows(
-    path: pathlib.Path | str, data: Dataset, size: int, start: int = 0, step: int = 1, offset: int = 0
+    path: pathlib.Path | str, data: Dataset, size: int, start: int = 0, step: int = 1, offset: int = 0, sampling: Sampling = Sampling()
 ) -> Iterator[Raw]:
     """The file in batches of ``size`` good rows; the rows that do not fill the last one are left out.
 
@@ -88,22 +99,26 @@ def rows(
     ``offset`` on is given, for processes that share the work.
     """
     rest, number, malformed = None, 0, 0
+    rng = np.random.default_rng([sampling.seed, 0])  # a number for each row, so blocks may have any size
     for block, bad in blocks(pathlib.Path(path), data):
         clean = _with_categories(block, data)
         found = good_rows(clean, data)
         malformed += bad + block.num_rows - found.num_rows
+        if sampling.keep < 1:
+            lucky = pa.array(rng.random(found.num_rows) < sampling.keep)
+            found = found.filter(pc.or_(pc.greater(found[data.label], data.label_above), lucky))
         rest = found if rest is None else pa.concat_tables([rest, found])
         at = 0
         for at in range(size, rest.num_rows + 1, size):
             if number >= start and (number - start) % step == offset:
-                yield Raw(rest.slice(at - size, size), malformed)
+                yield Raw(rest.slice(at - size, size), malformed, number)
             number, malformed = number + 1, 0
         rest = rest.slice(at)
 
 
 def _with_categories(block: pa.Table, data: Dataset) -> pa.Table:
     """The block, with each column that is both a number and a category once more: as strings, under another name."""
-    for column in data.columns:
+    for column in data.in_file:
         if column.name in data.dense:
             block = block.append_column(f"{column.name}:category", pc.cast(block[column.name], pa.string()))
     return block
@@ -122,22 +137,31 @@ class Batch(NamedTuple):
     unknown: int
 
 
-def convert(raw: Raw, data: Dataset) -> Batch:
-    """Strings become keys, and numbers float32. Keys of a vocabulary are its numbers, -1 for one that is unknown."""
-    table = raw.table
+def convert(raw: Raw, data: Dataset, words: dict[str, Vocabulary] | None = None, seed: int = 1) -> Batch:
+    """Strings become keys, and numbers float32. ``words``: the vocabularies (vocabulary.py); keys of a column with one are
+    rows, -1 for a string that it lacks. ``seed``: of what is drawn, together with the batch's number."""
+    table, words = raw.table, words or {}
     size = table.num_rows
     label = (table[data.label].to_numpy() > data.label_above).astype(np.float32)
     dense = np.empty((size, len(data.dense)), np.float32)
     for i, name in enumerate(data.dense):
-        dense[:, i] = pc.fill_null(pc.cast(table[name], pa.float32()), float("nan")).to_numpy()
-    single = _keys([_strings(table, column, data) for column in data.single], data.single)
+        dense[:, i] = _floats(table[name])
+    single = _single(table, data, words)
     lists = np.zeros((len(data.lists), size, data.length), np.int64)
     for i, column in enumerate(data.lists):
-        lists[i] = keys.padded(
-            _strings(table, column, data), data.length, keys.numbers if column.vocabulary else keys.hashed
-        )
-    unknown = _unknown(single, data.single) + _unknown(lists, data.lists)
-    return Batch(label, dense, single.reshape(len(data.single), size), lists, raw.malformed, unknown)
+        if not column.sampled:
+            of_strings = words[column.table].rows if column.vocabulary else keys.hashed
+            lists[i] = keys.padded(_strings(table, column, data), data.length, of_strings)
+    drawn = [i for i, column in enumerate(data.lists) if column.sampled]
+    if drawn:  # Amazon's: the items of the first list, and the category of each
+        rng = np.random.default_rng([seed, 1, raw.number])
+        lists[drawn] = vocabulary.not_clicked(rng, words[data.lists[0].table], lists[0])
+    unknown = int((single < 0).sum() + (lists < 0).sum())
+    return Batch(label, dense, single, lists, raw.malformed, unknown)
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    return pc.fill_null(pc.cast(column, pa.float32()), float("nan")).to_numpy()
 
 
 def _strings(table: pa.Table, column: Column, data: Dataset) -> pa.Array:
@@ -145,25 +169,16 @@ def _strings(table: pa.Table, column: Column, data: Dataset) -> pa.Array:
     return pa.concat_arrays(table[name].chunks) if table[name].num_chunks != 1 else table[name].chunk(0)
 
 
-def _keys(strings: list[pa.Array], columns: tuple[Column, ...]) -> np.ndarray:
-    """Keys of all columns in one go: one long call costs less than one for each column."""
-    by_kind = [
-        (vocabulary, [s for s, c in zip(strings, columns) if c.vocabulary == vocabulary])
-        for vocabulary in (True, False)
-    ]
-    made = [
-        (keys.numbers if vocabulary else keys.hashed)(pa.concat_arrays(found))
-        for vocabulary, found in by_kind
-        if found
-    ]
-    assert len(made) == 1, "a data set has a vocabulary for all its columns, or for none"
-    return made[0]
-
-
-def _unknown(values: np.ndarray, columns: tuple[Column, ...]) -> int:
-    """How many keys a vocabulary does not have."""
-    if not columns or not columns[0].vocabulary:
-        return 0
-    sizes = np.array([column.cardinality for column in columns]).reshape(-1, *[1] * (values.ndim - 1))
-    values = values.reshape(len(columns), -1) if values.ndim == 1 else values
-    return int(((values < 0) | (values > sizes.reshape(-1, *[1] * (values.ndim - 1)))).sum())
+def _single(table: pa.Table, data: Dataset, words: dict[str, Vocabulary]) -> np.ndarray:
+    """Keys of the columns with one value a row, [columns, rows]."""
+    made = np.empty((len(data.single), table.num_rows), np.int64)
+    hashed = [i for i, column in enumerate(data.single) if not (column.vocabulary or column.boundaries)]
+    if hashed:  # in one go: one long call costs less than one for each column
+        strings = [_strings(table, data.single[i], data) for i in hashed]
+        made[hashed] = keys.hashed(pa.concat_arrays(strings)).reshape(len(hashed), -1)
+    for i, column in enumerate(data.single):
+        if column.vocabulary:
+            made[i] = words[column.table].rows(_strings(table, column, data))
+        elif column.boundaries:
+            made[i] = keys.bucketized(_floats(table[column.name]), column.boundaries)
+    return made

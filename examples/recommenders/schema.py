@@ -1,8 +1,9 @@
 """What the columns of each data set are: one description for the generator, the reader, and the models.
 
-Criteo's and Taobao's cardinalities are those of the public data sets; ``scaled`` makes them smaller. A column with a
-``vocabulary`` holds numbers from 1 to its cardinality, and a number outside is out of vocabulary. The strings of all
-other columns are hashed into buckets.
+Criteo's and Taobao's cardinalities are those of the public data sets; ``scaled`` makes them smaller. The strings of a column
+with a ``vocabulary`` are looked up there (vocabulary.py), and one that it lacks is out of vocabulary. Numbers of a column with
+``boundaries`` are cut into as many buckets and one. A ``sampled`` column is in no file: the reader draws it. The strings of
+all other columns are hashed into buckets.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class Column:
     table: str
     vocabulary: bool = False
     list: bool = False
+    boundaries: tuple[float, ...] = ()
+    sampled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,15 @@ class Dataset:
         return (*self.single, *self.lists)
 
     @property
+    def in_file(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if not column.sampled)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that hold numbers and nothing else."""
+        return (*self.dense, *(column.name for column in self.columns if column.boundaries))
+
+    @property
     def tables(self) -> dict[str, int]:
         """Rows of each embedding table; row 0 stands for missing and unknown values."""
         return {column.table: column.buckets for column in self.columns}
@@ -55,6 +67,7 @@ TAOBAO_ITEM = {"adgroup_id": 846811, "cate_id": 12960, "campaign_id": 423436, "c
 TAOBAO_LISTS = {"tag_category_list": 12960, "tag_brand_list": 461497}
 AMAZON = {"user": 543060, "item": 367983, "category": 1601}  # Books
 HISTORIES = {"item_history": "item", "category_history": "category"}
+PRICES = tuple(round(10 ** (i / 12), 2) for i in range(49))  # 1 to 10,000: the boundaries of 50 buckets
 NOT_CLICKED = {"item_not_clicked": "item", "category_not_clicked": "category"}
 
 
@@ -74,16 +87,18 @@ def criteo(scale: float = 0.01, most: int = 10_000) -> Dataset:
 
 
 def taobao(scale: float = 0.01, most: int = 100_000) -> Dataset:
-    """Clicks on Taobao's advertisements: ten columns of the user, two of them lists, and eight of the item."""
-    return Dataset("taobao", "clk", (), _hashed(TAOBAO_USER | TAOBAO_ITEM, scale, most),
-                   _hashed(TAOBAO_LISTS, scale, most, True), 8)  # fmt: skip
+    """Clicks on Taobao's advertisements: ten columns of the user, two of them lists, and eight of the item. Its price is a
+    number, in 50 buckets."""
+    single = tuple(dataclasses.replace(column, boundaries=PRICES, buckets=len(PRICES) + 2) if column.name == "price" else column
+                   for column in _hashed(TAOBAO_USER | TAOBAO_ITEM, scale, most))  # fmt: skip
+    return Dataset("taobao", "clk", (), single, _hashed(TAOBAO_LISTS, scale, most, True), 8)
 
 
 def amazon(scale: float = 0.01, length: int = 50) -> Dataset:
-    """Reviews of books: user, item, category, what the user clicked before, and as many items not clicked."""
+    """Reviews of books: user, item, category, what the user clicked before, and as many items not clicked, which are drawn."""
     sizes = {name: _scaled(size, scale) for name, size in AMAZON.items()}
     single = tuple(Column(n, size, size + 1, n, vocabulary=True) for n, size in sizes.items())
-    lists = tuple(Column(n, sizes[table], sizes[table] + 1, table, vocabulary=True, list=True)
+    lists = tuple(Column(n, sizes[table], sizes[table] + 1, table, vocabulary=True, list=True, sampled=n in NOT_CLICKED)
                   for n, table in (HISTORIES | NOT_CLICKED).items())  # fmt: skip
     return Dataset("amazon", "click", (), single, lists, length)
 

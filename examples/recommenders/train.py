@@ -23,6 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # so that 
 from recommenders import checkpoint, real, schema  # noqa: E402
 from recommenders.inputs import WAYS, Feed, File  # noqa: E402
 from recommenders.models import MODELS  # noqa: E402
+from recommenders.reader import Sampling  # noqa: E402
 from recommenders.progress import Progress  # noqa: E402
 from recommenders.steps import STEPS, step_of  # noqa: E402
 from recommenders.training import Trainer, auc  # noqa: E402
@@ -42,6 +43,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dense-gradients", action="store_true", help="gradients of whole tables")
     parser.add_argument("--steps", type=int, default=100, help="batches to train with (default: 100)")
     parser.add_argument("--test", type=int, default=10, help="batches behind them to test with (default: 10)")
+    parser.add_argument("--keep", type=float, default=1.0, help="share of the rows without a click that are trained with")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, help="intra-op threads of PyTorch")
     parser.add_argument("--checkpoint", type=pathlib.Path)
@@ -54,6 +56,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(given)
     if args.resume and not args.checkpoint:
         parser.error("--resume needs --checkpoint")
+    if not 0 < args.keep <= 1:
+        parser.error(f"--keep is {args.keep}; a share above 0 and up to 1 is expected")
     return args
 
 
@@ -68,10 +72,11 @@ def trained(args: argparse.Namespace) -> dict[str, object]:
     path = real.flights(args.cache) if is_flights else pathlib.Path(args.data)
     batch = args.batch or kind.batch
     trainer = Trainer(kind.make(data, not args.dense_gradients), data, args.rate or kind.rate, args.device)
-    about = {"model": args.model, "data": data.name, "batch": batch, "scale": args.scale}
+    about = {"model": args.model, "data": data.name, "batch": batch, "scale": args.scale, "keep": args.keep, "seed": args.seed}
+    sampling = Sampling(args.keep, args.seed)
     start = checkpoint.load(args.checkpoint, trainer, about) if args.resume else 0
     progress = Progress(args.model, start, args.steps, batch)
-    feed = Feed(args.input, trainer, File(path, data, batch, start, args.steps), progress.told, args.workers,
+    feed = Feed(args.input, trainer, File(path, data, batch, start, args.steps, sampling), progress.told, args.workers,
                 step_of(args.step, trainer))  # fmt: skip
     losses, position = [], start
     for loss in feed:
@@ -86,7 +91,7 @@ def trained(args: argparse.Namespace) -> dict[str, object]:
     if args.explain:
         print(feed.explain(), end="")
     scores, labels = [], []
-    for tested in File(path, data, batch, position, position + args.test):
+    for tested in File(path, data, batch, position, position + args.test, sampling):
         scores.append(trainer.scores(tested))
         labels.append(tested.label)
     quality = auc(torch.cat(scores), torch.cat(labels)) if scores else float("nan")

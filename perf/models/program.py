@@ -27,6 +27,7 @@ from cases import CASES  # noqa: E402
 from recommenders import generate, schema  # noqa: E402
 from recommenders.inputs import Feed, File  # noqa: E402
 from recommenders.models import MODELS  # noqa: E402
+from recommenders.reader import Sampling  # noqa: E402
 from recommenders.steps import step_of  # noqa: E402
 from recommenders.training import Trainer  # noqa: E402
 
@@ -39,7 +40,7 @@ HELD = 8  # batches in memory
 def path_of(model: str, folder: pathlib.Path, rows: int) -> pathlib.Path:
     """The file of a model's data set, written if it is not there."""
     name = MODELS[model].data
-    path = folder / f"{name}-{rows}.csv"  # as DeepRec reads them by default
+    path = folder / f"{name}-v2-{rows}.csv"  # as DeepRec reads them by default
     if not path.exists():
         generate.write(schema.DATASETS[name](SCALE), path, rows)
     return path
@@ -72,7 +73,9 @@ class Program:
 
     def file(self, model: str, kind: type[File] = Endless) -> File:
         data = schema.DATASETS[MODELS[model].data](SCALE)
-        return kind(path_of(model, self.args.data, self.args.rows), data, CASES[model].batch)
+        case = CASES[model]
+        path = path_of(model, self.args.data, self.args.rows)
+        return kind(path, data, case.batch, sampling=Sampling(case.keep))
 
     def feed(self, model: str, file: File) -> Feed:
         way, _, compiled = self.args.variant.partition(":")
@@ -169,7 +172,7 @@ def main() -> None:
     parser.add_argument("--variant", required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--rows", type=int, default=120_000)
     program = Program(parser.parse_args())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

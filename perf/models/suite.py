@@ -295,7 +295,7 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="few short rounds: a look, not a verdict")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models; or groups: input, compiled, step, serve")
-    parser.add_argument("--data-rows", type=int, default=40_000, help="rows of each file")
+    parser.add_argument("--data-rows", type=int, default=120_000, help="rows of each file")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--resume", action="store_true", help="keep the rows of --json's file, and measure what it lacks")
     args = parser.parse_args()

@@ -3,6 +3,7 @@
 An op is (name, seconds, the places in the list of those that it comes behind); ops stand in the order in which they were pushed."""
 
 import heapq
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -76,6 +77,22 @@ def scheduled(ops: list[Op], pushes: list[float], workers: int, cores: int) -> f
             heapq.heappush(running, (now + ops[op][1], op))
             free -= 1
     return now
+
+
+def time_of_workers(ops: Iterable[tuple[float, float, float]], workers: int) -> dict[str, float]:
+    """What all workers together did from the moment at which the first op was ready to the last end; an op is (ready, begin, end).
+    `running`: they ran ops. `ready`: they ran none while one was ready. `nothing`: none was. The three add up to the workers' time."""
+    changes = sorted(change for ready, begin, end in ops for change in ((ready, 1, 0), (begin, -1, 1), (end, 0, -1)))
+    spent = dict.fromkeys(("running", "ready", "nothing"), 0.0)
+    ready = running = 0
+    for (at, more_ready, more_running), (then, *_) in itertools.pairwise(changes):
+        ready, running = ready + more_ready, running + more_running
+        idle = max(workers - running, 0)  # the program's thread may run one, too
+        waiting = min(idle, ready)
+        spent["running"] += running * (then - at)
+        spent["ready"] += waiting * (then - at)
+        spent["nothing"] += (idle - waiting) * (then - at)
+    return spent
 
 
 def seconds_of(names: Iterable[str], measured: Iterable[tuple[str, float]], steps: int) -> list[float]:

@@ -36,6 +36,26 @@ def line(row: dict) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def time_of_workers(rows: list[dict]) -> list[str]:
+    """Where the time of the wide net's two workers went, in parts of it."""
+    parts = ("work", "longer", "ready", "nothing")
+    lines = []
+    for row in rows:
+        if "nothing_us" in row:
+            all_of_it = sum(row[f"{part}_us"] for part in parts)
+            lines.append(f"| `{row['case']}` | " + " | ".join(f"{row[f'{part}_us'] / all_of_it:.0%}" for part in parts) + " |")
+    if not lines:
+        return []
+    return [
+        "", "Where the time of two workers goes in the same processes, traced: ops, each as long as it usually takes; what they take longer, because the "
+        "program's thread wants a core, too; no op, though one is ready; and nothing that is ready.",
+        "",
+        "| case | ops | longer | one is ready | nothing is ready |",
+        "|---|---|---|---|---|",
+        *lines,
+    ]  # fmt: skip
+
+
 def text(results: dict, name: str) -> str:
     header, rows = results["header"], results["rows"]
     reached = sum(row.get("verdict", "left out") not in ("left out", "undecided", "BELOW") for row in rows)
@@ -48,6 +68,7 @@ def text(results: dict, name: str) -> str:
         "| group | case | MXNet by ours | goal | | |",
         "|---|---|---|---|---|---|",
         *map(line, rows),
+        *time_of_workers(rows),
     ]) + "\n"  # fmt: skip
 
 

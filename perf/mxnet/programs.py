@@ -289,9 +289,14 @@ def feed_images():
 
 def allowed(steps, n):
     """The time of a step of `n` by a list schedule (bound.py) of its ops, as long as these take here and now, while several run at once, in the
-    order that a trace shows, with the pushes of this thread beside them. Deletions are left out: workers push them, too."""
+    order that a trace shows, with the pushes of this thread beside them. Deletions are left out: workers push them, too. And where the time of
+    the workers went while it was traced: their ops as in the schedule, what ops took longer than that, time without an op while one was
+    `ready`, and while there was `nothing` to run."""
     with engine.trace() as trace:
         steps(n)
+    ends = {event.op: event.end for event in trace.events}
+    spent = bound.time_of_workers([(max(event.pushed, *(ends.get(op, 0.0) for op in event.after), 0.0), event.begin, event.end)
+                                   for event in trace.events], int(args.workers))  # fmt: skip
     events = sorted((event for event in trace.events if event.name != "DeleteVariable"), key=lambda event: event.pushed)
     if len(events) % n:
         raise RuntimeError(f"{len(events)} ops in {n} steps: the steps differ")
@@ -304,6 +309,9 @@ def allowed(steps, n):
     return {"us_per_step": bound.scheduled(ops, pushes, workers, len(os.sched_getaffinity(0))) / n * 1e6,
             "at_least": bound.at_least(ops, workers) / n * 1e6,
             "work": sum(took) / n * 1e6,
+            "longer": (spent["running"] - sum(took)) / n * 1e6,
+            "ready": spent["ready"] / n * 1e6,
+            "nothing": spent["nothing"] / n * 1e6,
             "pushes": sum(pushes) / n * 1e6}  # fmt: skip
 
 

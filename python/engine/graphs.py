@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 import warnings
-from typing import Any, Callable, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Callable, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from . import _core
 from .bindings import Binding, bindings
@@ -37,6 +37,17 @@ class Recording:
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
 
 
+class Known(NamedTuple):
+    """What the short way of a call (src/replay.cc) checks and starts: the recording for arguments none of which is None or a bool."""
+
+    plan: _core.Plan
+    returned: Any
+    types: tuple[type, ...]
+    states: tuple[Value[Any] | None, ...]  # by argument
+    values: tuple[bool, ...]  # whether the argument may be a Value
+    bound: tuple[tuple[Callable[[], Any], Any], ...]  # how to look a name up, and what it must stand for
+
+
 class Hybrid(Generic[P, R]):
     """A function whose first call is recorded and whose later calls replay it. Made by ``engine.hybridize``."""
 
@@ -53,6 +64,7 @@ class Hybrid(Generic[P, R]):
         self._lock = threading.Lock()
         self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
         self._last: Recording | None = None
+        self._known: Known | None = None  # of `_last`, if its calls may take the short way
         self._states: set[_core.Var] = set()  # of the Values that some recording reaches without an argument
         self._names: list[str] = []  # the keywords of each call
         self._places = 0  # how many positional arguments each call has
@@ -67,6 +79,11 @@ class Hybrid(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Records the function at the first call; starts a run and returns at once, with Values for the results."""
+        known = self._known
+        if known is not None and not kwargs and asyncio._get_running_loop() is None:
+            outputs = _core._replay(known, args, self._owner)
+            if outputs is not None:
+                return _rebuilt(known.returned, outputs)  # type: ignore[no-any-return]
         if self._eager or Recorder.current():
             return self._fn(*args, **kwargs)  # nested: its ops become ops of the outer function
         return self._start(args, kwargs)  # type: ignore[no-any-return]
@@ -137,7 +154,7 @@ class Hybrid(Generic[P, R]):
         except Unreadable as error:
             if self._fallback != "eager":
                 raise
-            self._eager = True
+            self._eager, self._known = True, None
             warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}", stacklevel=3)
             return self._fn(*args, **kwargs)
         given = [*args, *(kwargs[name] for name in self._names)] if kwargs else list(args)
@@ -160,6 +177,8 @@ class Hybrid(Generic[P, R]):
             if recording is None:
                 recording = self._make(args, kwargs, key, None)
             elif self._static_shape or self._fits(recording, args, kwargs):
+                if self._known is None or self._known.plan is not recording.plan:
+                    self._learn(recording, key)
                 self._last = recording
                 return recording
             else:
@@ -168,6 +187,18 @@ class Hybrid(Generic[P, R]):
             if self._key(args, kwargs) == key:
                 self._last = recording
                 return recording
+
+    def _learn(self, recording: Recording, key: Any) -> None:
+        """Calls like this one take the short way from now on, or no call does."""
+        with self._lock:  # as _make: which Values are state must not change meanwhile
+            if key is not None or self._names or self._recordings.get(None) is not recording:
+                self._known = None
+                return
+            places = range(self._places)
+            self._known = Known(
+                recording.plan, recording.returned, tuple(recording.types), tuple(recording.state.get(place) for place in places),
+                tuple(place not in recording.overwritten and not self._states for place in places),
+                tuple((look, was) for _, _, look, was in recording.bound))  # fmt: skip
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Which recording such arguments need."""
@@ -198,7 +229,7 @@ class Hybrid(Generic[P, R]):
                 given = (*args, *(kwargs[name] for name in self._names))
                 results |= {place for place, value in stale.state.items() if given[place] is not value}
             made = self._record(args, kwargs, results)
-            self._recordings[key] = made
+            self._recordings[key], self._known = made, None
             self._states.update(var for value in made.reached for var in vars_of(value))
             return made
 

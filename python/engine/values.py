@@ -141,8 +141,8 @@ def vars_of(value: Value[Any]) -> Iterator[_core.Var]:
 def value(data: T, name: str | None = None, engine: _core.Engine | None = None, *, alias: str = "order") -> Value[T]:
     """Makes ``data`` a Value, for ops to read and change. It is not copied, so touch it only in ops from here on.
 
-    ``engine``: the engine that orders the ops on it (the default one). ``alias``: an array that shares memory with the
-    data of another Value that this function made gets that Value's Var ("order"), or is copied ("copy"). TypeError if
+    ``engine``: the engine that orders the ops on it (the default one). ``alias``: what shares memory with the data of
+    other Values that this function made gets their Vars ("order"), or is copied ("copy"). TypeError if
     ``data`` is a Value already.
     """
     from . import alias as aliases
@@ -151,12 +151,18 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
         raise TypeError("value: data is a Value already")
     if alias not in ("order", "copy"):
         raise UsageError(f"value: alias is {alias!r}; 'order' or 'copy' is expected")
-    known = aliases.found(data, engine or _core.default())
-    if known is not None and alias == "order":
-        made: Value[T] = Value(data, known.var)
+    where = aliases.memory_of(data)
+    known = aliases.found(where, engine or _core.default())
+    if known and alias == "order":
+        made: Value[T] = Value(data, known[0].var)
+        if any(var != made.var for other in known for var in vars_of(other)):
+            made._shares = tuple(known)
     else:
-        made = Value(data if known is None else aliases.copied(data), _core.Var(name, engine))
-    aliases.note(made, made._data)
+        if known:
+            data = aliases.apart(data)
+            where = aliases.memory_of(data)
+        made = Value(data, _core.Var(name, engine))
+    aliases.note(made, where)
     return made
 
 

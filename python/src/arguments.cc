@@ -92,21 +92,22 @@ bool Collect(PyObject* object, Found* found) {
   return any;
 }
 
+bool HoldsValues(PyObject* object) {
+  const PartKind kind = KindOf(object);
+  if (kind == PartKind::kPlain || kind == PartKind::kValue || PyAnySet_Check(object)) return false;
+  Found found;
+  return Collect(object, &found);
+}
+
 namespace {
 
 // Whether a list, a tuple, a dict or a dataclass among the arguments of a call holds Values. A Value itself is none of them.
 bool AnyHolds(nb::tuple args, nb::dict kwargs) {
-  const auto holds = [](PyObject* object) {
-    const PartKind kind = KindOf(object);
-    if (kind == PartKind::kPlain || kind == PartKind::kValue || PyAnySet_Check(object)) return false;
-    Found found;
-    return Collect(object, &found);
-  };
   for (nb::handle arg : args)
-    if (holds(arg.ptr())) return true;
+    if (HoldsValues(arg.ptr())) return true;
   PyObject* item;
   for (Py_ssize_t at = 0; PyDict_Next(kwargs.ptr(), &at, nullptr, &item);)
-    if (holds(item)) return true;
+    if (HoldsValues(item)) return true;
   return false;
 }
 

@@ -18,6 +18,8 @@ struct Found : Few<PyObject*, 8> {
 };
 // Adds the Values in `object`; returns whether there are any.
 bool Collect(PyObject* object, Found* found);
+// Whether it is a container with Values in it.
+bool HoldsValues(PyObject* object);
 // `arg` with the data of Values in their places; a new reference. `inputs`: the inputs of a node, which take the Places
 // (containers.py) in `arg`; null: it has none.
 PyObject* Filled(PyObject* arg, PyObject* inputs);

@@ -15,6 +15,7 @@ void BindBulk(nanobind::module_& m, nanobind::class_<PyEngine>& cls);
 void BindValue(nanobind::module_& m);
 void BindOp(nanobind::module_& m);
 void BindGraph(nanobind::module_& m);
+void BindReplay(nanobind::module_& m);
 void BindComm(nanobind::module_& m);
 void BindSmart(nanobind::module_& m);
 void BindStage(nanobind::module_& m);

@@ -33,6 +33,7 @@ NB_MODULE(_core, m) {
   BindAside(m);
   BindAwait(m);
   BindGraph(m);
+  BindReplay(m);
   BindArrays(m);
   BindComm(m);
   BindSmart(m);

@@ -184,7 +184,8 @@ struct SmartStage::State {
     if (pause.count() > 0) StageHost::AwaitOn(host(), attempt);
   }
 
-  // The next item; how its step must run; and whether that is what mode() says, so that the step may be measured.
+  // The next item; how its step must run; whether that is what mode() says, so that the step may be measured; and how long
+  // it took to read or to take the item.
   std::optional<StepItem> NextItem(bool* as_planned, bool* staged, double* seconds) REQUIRES(next_mu) {
     for (;;) {
       detail::SmartPipeline* open = Pipeline();
@@ -205,7 +206,9 @@ struct SmartStage::State {
         open->Close();
         closing = true;
       }
+      const auto begin = Clock::now();
       if (auto item = open->Take()) {
+        *seconds = Seconds(Clock::now() - begin);
         *as_planned = !closing;
         *staged = true;
         return item;
@@ -249,7 +252,7 @@ struct SmartStage::State {
     }
     held.reset();
     if (held_as_planned && !profile && step->comparing())
-      StageHost::Blocking(host(), [&]() NO_THREAD_SAFETY_ANALYSIS { step->Started(run); });
+      StageHost::Blocking(host(), [&]() NO_THREAD_SAFETY_ANALYSIS { step->Started(run, seconds); });
     std::optional<SmartStageReport> fresh;
     if (!settled) fresh = step->Report();
     detail::MutexLock lock(mu);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -31,6 +32,12 @@ double Median(std::vector<double> samples) {
 }
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double Mean(const std::vector<double>& samples) {
+  double sum = 0;
+  for (double s : samples) sum += s;
+  return samples.empty() ? 0 : sum / static_cast<double>(samples.size());
+}
 
 std::string Millis(double seconds) {
   char text[40];
@@ -121,7 +128,9 @@ struct SmartStep::State {
   Name PlanName(const std::string& part) const { return Name::Intern(options.stage.name + " " + part); }
 
   void MakeCut(detail::Choice choice) {
-    for (size_t n = 0; n < samples.size(); ++n) costs.nodes[n].seconds = Median(samples[n]);
+    // The source by its mean: one that reads a block for several items takes long for one of them.
+    for (size_t n = 0; n < samples.size(); ++n) costs.nodes[n].seconds = n == 0 ? Mean(samples[n]) : Median(samples[n]);
+    const std::vector<double> read = std::move(samples[0]);
     samples.clear();
     cut = Partition(costs, {.seconds = kHandOver, .threads = options.stage.num_threads}, choice);
     if (cut->staged.empty()) return;
@@ -162,7 +171,10 @@ struct SmartStep::State {
                .Compile(eng, {.name = PlanName("rest")});
     // The buffers of all levels fill first, and each producer has one item.
     const size_t ahead = (options.stage.capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size();
-    guard.emplace(static_cast<int>(ahead) + 2, options.guard_steps);
+    const double predicted = cut->step_seconds > 0 ? std::log(cut->serial_seconds / cut->step_seconds) : 0;
+    guard.emplace(static_cast<int>(ahead) + 2, options.guard_steps, predicted);
+    if (!judged)  // else staged nodes run where items are read, which these times do not have
+      for (double seconds : read) guard->Got(seconds);
   }
 
   void CheckCall(std::span<Value> given, const RunOptions& run) const {
@@ -263,7 +275,7 @@ void SmartStep::Asked() {
   if (s.ends && s.guard->Look(*s.ends)) s.ends.reset();
 }
 
-void SmartStep::Started(const Run& run) {
+void SmartStep::Started(const Run& run, double got_seconds) {
   State& s = *state_;
   if (!comparing()) return;
   if (!s.ends) s.ends = std::make_shared<detail::Ends>();
@@ -273,7 +285,7 @@ void SmartStep::Started(const Run& run) {
     // An Operator, because the caller's bulk or capture must not take this op.
     s.eng.Push(s.eng.NewOperator(
         {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
-    over = s.guard->Started(*s.ends, s.asked, Now());
+    over = s.guard->Started(*s.ends, s.asked, Now(), got_seconds);
   } catch (const Error&) {  // no more ops may be pushed; a push that matters to the program will report it
     s.guard->Restart();
     over = true;

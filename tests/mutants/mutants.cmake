@@ -97,7 +97,7 @@ set(oracle_forks "fork,fork_handles,fork_devices,fork_collectives,fork_stages,de
 oracle_mutant(devices_found_in_a_child ${oracle_forks} "ending=0" INSTEAD
   "devices_ = MakeDevices(*this, options_, false);")
 oracle_mutant(device_work_lost_by_a_fork ${oracle_forks} "ending=0" INSTEAD "const bool unretired = false;")
-oracle_mutant(stage_ends_in_a_child ${oracle_forks} "ending=0" FALSE)
+oracle_mutant(stage_ends_in_a_child ${oracle_forks} "ending=0 features=fork,fork_stages,stages,noise" FALSE)
 oracle_mutant(shutdown_lock_of_the_parent "fork,fork_shutdown,shutdown_beside,noise" "ending=4" DROP)
 oracle_mutant(points_taken_behind_the_body all "ending=0 features=devices,device_no_memory,noise" DROP)
 oracle_mutant(give_back_needs_memory all "ending=0 features=devices,device_no_memory,noise" INSTEAD

@@ -5,7 +5,7 @@
 end=$(($(date +%s) + 90))
 seed=1
 while [ "$(date +%s)" -lt $end ]; do
-  if ! timeout -s KILL 60 "$1" --seed $seed --count 20 --most-bad 1 --mask none --only "$2" --shape "$3" >oracle_mutant.log 2>&1; then
+  if ! timeout -s KILL 60 "$1" --seed $seed --count 20 --most-bad 1 --hang 10 --mask none --only "$2" --shape "$3" >oracle_mutant.log 2>&1; then
     echo "noticed by program $seed or one of the 19 behind it: $(grep -m 1 -A 1 -E '^(WRONG|CRASH|HANG|HUNG|ENDLESS|ENDED|LEAK)' oracle_mutant.log | cut -c 1-300)"
     exit 0
   fi

@@ -9,6 +9,7 @@
 
 #include "engine/testing/software_device.h"
 #include "faults.h"
+#include "program.h"
 #include "world.h"
 
 namespace engine::oracle {
@@ -105,7 +106,7 @@ void World::ForkOnce(Random& random) {
   std::unique_lock others(others_mu_);  // what the other threads have there stays there
   const pid_t pid = fork();
   if (pid == 0) {
-    alarm(40);
+    alarm(static_cast<unsigned>(hang_limit));
     log_.EngineGone(false);  // the parent reports its errors itself
     FailThreads(0);
     if (bulk) bulk->Release();

@@ -17,11 +17,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kUsage[] =
-    "oracle [--seed N] [--count N | --seconds S] [--ops N] [--only FEATURES] [--mask FEATURES] [--shape 'NAME=N ...']\n"
+    "oracle [--seed N] [--count N | --seconds S] [--ops N] [--hang S] [--only FEATURES] [--mask FEATURES] [--shape "
+    "'NAME=N ...']\n"
     "       [--shrink [--tries N]] [--record FILE] [--replay FILE] [--most-bad N] [--verbose] [--features]\n"
     "Programs from seed N on. FEATURES: names with commas; all, broken (those known to be), none; -name takes away.\n"
     "--only leaves these, --mask takes them away (broken, unless said otherwise). --shape changes what the seed has "
     "drawn.\n"
+    "--hang: a program hangs if nothing has moved for so many seconds.\n"
     "--record appends the programs that fail, --replay runs those of a file, --shrink looks for smaller ones that "
     "fail.\n";
 
@@ -53,6 +55,8 @@ Options Parse(int argc, char** argv) {
       o.most_bad = std::stoull(value());
     else if (name == "--ops")
       o.ops = std::stoll(value());
+    else if (name == "--hang")
+      hang_limit = std::stoi(value());
     else if (name == "--tries")
       o.tries = std::stoi(value());
     else if (name == "--only")

@@ -61,11 +61,11 @@ class HangWatch {
       const uint64_t now = g_tick.load(std::memory_order_relaxed);
       still = now == last ? still + 1 : 0;
       last = now;
-      if (still >= HangLimit()) Report();
+      if (still >= hang_limit) Report();
     }
   }
   void Report() {
-    printf("HANG: nothing has moved for %d s: %s\n", HangLimit(), Describe(program_).c_str());
+    printf("HANG: nothing has moved for %d s: %s\n", hang_limit, Describe(program_).c_str());
     fflush(stdout);
     alarm(20);  // in case even that hangs
     printf("%s\n", world_.DescribePending().c_str());
@@ -82,8 +82,6 @@ class HangWatch {
 };
 
 }  // namespace
-
-int HangLimit() { return test::kSanitized ? 120 : 40; }
 
 std::string Describe(const Program& program) { return std::to_string(program.seed) + " " + Describe(program.shape); }
 

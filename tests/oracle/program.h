@@ -7,6 +7,7 @@
 
 #include "records.h"
 #include "shape.h"
+#include "support/sanitizers.h"
 
 namespace engine::oracle {
 
@@ -23,6 +24,7 @@ Program ParseProgram(const std::string& line);
 // happened for a long time.
 std::string RunProgram(const Program& program, Totals* totals);
 inline constexpr int kHung = 4;
-int HangLimit();  // in seconds
+// In seconds. Set before the first program (--hang).
+inline int hang_limit = test::kSanitized ? 120 : 40;
 
 }  // namespace engine::oracle

@@ -65,7 +65,7 @@ uint64_t Supervisor::RunChild(uint64_t first, Clock::time_point until, Verdicts*
   close(pipe[1]);
   uint64_t next = first;
   bool running = false, killed = false;
-  const int limit = HangLimit() * 4;  // for a program that loops for ever; other hangs end the child by themselves
+  const int limit = hang_limit * 4;  // for a program that loops for ever; other hangs end the child by themselves
   for (;;) {
     pollfd wait{pipe[0], POLLIN, 0};
     // Seconds that this process has waited: minutes for which a host stops all processes don't count.

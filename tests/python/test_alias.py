@@ -1,13 +1,19 @@
 """Outputs that share memory with arguments, or with each other, mean the same under every policy."""
 
+import array
 import collections
 import dataclasses
 import gc
+import mmap
+import multiprocessing.shared_memory
+import random
 
 import numpy as np
 import pytest
 
 import engine
+from engine.extents import Extents, extents, leaves, overlap
+from engine.values import vars_of
 
 
 @engine.op(updates="x")
@@ -96,6 +102,115 @@ def test_values_of_one_memory_have_one_var():
     del a, b
     gc.collect()
     assert engine.value(whole[1:2]) is not None
+
+
+class Exports:
+    """An array of somebody's own, which says only one thing about itself."""
+
+    def __init__(self, array, how):
+        self.array = array
+        if how == "dlpack":
+            type(self).__dlpack__ = lambda self, **asked: self.array.__dlpack__(**asked)
+            type(self).__dlpack_device__ = lambda self: self.array.__dlpack_device__()
+        else:
+            type(self).__array_interface__ = property(lambda self: self.array.__array_interface__)
+            self.nbytes = array.nbytes
+
+
+def exported(how):
+    return lambda array: type("Exports", (Exports,), {})(array, how)
+
+
+WAYS_TO_SHARE = {
+    "a view of a view": lambda whole: whole[2:][1:],
+    "backwards": lambda whole: whole[::-2],
+    "as bytes": lambda whole: whole[3:].view(np.uint8),
+    "memoryview": lambda whole: memoryview(whole)[4:],
+    "frombuffer": lambda whole: np.frombuffer(memoryview(whole)[5:]),
+    "frombuffer of a buffer": lambda whole: np.frombuffer(memoryview(whole).cast("B"), np.float32, 4, 24),
+    "in a list": lambda whole: [1, (whole[6:],)],
+    "in a dataclass": lambda whole: Pair({"x": whole[:1]}),
+    "dlpack": lambda whole: np.from_dlpack(whole[2:]),
+    "an exporter by dlpack": lambda whole: exported("dlpack")(whole[2:]),
+    "an exporter by the array interface": lambda whole: exported("interface")(whole[2:]),
+    "from_numpy": lambda whole: pytest.importorskip("torch").from_numpy(whole[3:]),
+    "a tensor of a tensor": lambda whole: pytest.importorskip("torch").from_numpy(whole[3:])[1:].numpy()[1:],
+    "as_strided": lambda whole: np.lib.stride_tricks.as_strided(whole[1:], (2, 2), (8, 16)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SHARE)
+def test_memory_is_found_by_its_address(way):
+    whole = np.arange(8.0)
+    one, other = engine.value(whole), engine.value(WAYS_TO_SHARE[way](whole))
+    assert one.var == other.var
+    again = engine.value(WAYS_TO_SHARE[way](whole), alias="copy")
+    assert again.var != one.var
+    fill(one, 9.0)
+    engine.wait_all()
+    kept = again.get()
+    assert not overlap([extent for leaf in leaves(kept, set()) for extent in extents(leaf)], extents(whole))
+    assert "9" not in repr(kept.array if isinstance(kept, Exports) else kept)
+
+
+@pytest.mark.parametrize("buffer", ["bytearray", "mmap", "shared memory", "array"])
+def test_two_views_of_a_buffer_have_one_var(buffer):
+    if buffer == "mmap":
+        memory = mmap.mmap(-1, 4096)
+    elif buffer == "shared memory":
+        owner = multiprocessing.shared_memory.SharedMemory(create=True, size=4096)
+        memory = owner.buf
+    else:
+        memory = bytearray(4096) if buffer == "bytearray" else array.array("B", bytes(4096))
+    first, second, apart = (np.frombuffer(memory, np.uint8, 1024, at) for at in (0, 512, 2048))
+    values = [engine.value(data) for data in (first, second, apart)]
+    assert values[0].var == values[1].var != values[2].var
+    whole = engine.value(memory)  # of both: ops on it name the Vars of both
+    assert set(vars_of(whole)) == {values[0].var, values[2].var}
+    del values, whole, first, second, apart
+    gc.collect()
+    if buffer == "shared memory":
+        del memory
+        owner.close()
+        owner.unlink()
+
+
+def test_ops_on_data_that_joins_two_values_are_ordered_with_both():
+    memory = np.zeros(8)
+    left, right = engine.value(memory[:4]), engine.value(memory[4:])
+    both = engine.value(memory[2:6])
+    assert left.var != right.var
+    for i in range(50):
+        fill(left, float(i))
+        fill(right, float(i))
+        before = engine.op(lambda x: x.copy())(both)
+        fill(both, -1.0)
+        after = engine.op(lambda x, y: (x[2:].copy(), y[:2].copy()), outputs=2)(left, right)
+        assert before.get().tolist() == [i] * 4
+        assert [part.get().tolist() for part in after] == [[-1, -1]] * 2
+
+
+def test_extents_are_found_among_many_and_forgotten():
+    class Owner:
+        pass
+
+    for seed in range(20):
+        draw = random.Random(seed)
+        known, owners = Extents(), {}
+        for _ in range(300):
+            low = draw.randrange(1 << draw.choice((8, 16, 30)))
+            owner, extent = Owner(), ("host" if draw.random() < 0.8 else "cuda:0", low, low + draw.randrange(1 << draw.choice((1, 6, 20))))
+            known.add(owner, [extent])
+            owners[owner] = extent
+            if draw.random() < 0.3:
+                del owners[draw.choice(list(owners))], owner
+            low = draw.randrange(1 << 30 if draw.random() < 0.2 else 1 << 12)
+            asked = ("host", low, low + 1 + draw.randrange(1 << draw.choice((1, 10, 25))))
+            expected = {id(o) for o, e in owners.items() if overlap([asked], [e]) and e[1] < e[2]}
+            assert {id(o) for o in known.overlapping([asked])} == expected, f"seed {seed}"
+        owner = None
+        owners.clear()
+        assert len(known) == 0 and not known._cells
 
 
 def test_the_memory_of_data_that_was_overwritten_may_be_another_values():

@@ -1,5 +1,6 @@
 """A call of a hybridized function starts each of its nodes when the node's own arguments and state are there."""
 
+import sys
 import threading
 
 import numpy as np
@@ -144,3 +145,63 @@ def test_calls_that_feed_each_other_mean_what_they_say(rng):
     for value, expected in made:
         assert (value if isinstance(value, float) else value.get(10)) == expected
     assert total.get()[0] == sum_of_all
+
+
+def frames_of(call):
+    """How many functions of Python a call enters, beside the recorded ones, which run on workers."""
+    entered = []
+
+    def note(frame, event, arg):
+        if event == "call":
+            entered.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        result = call()
+    finally:
+        sys.setprofile(None)
+    return result.get(), entered
+
+
+def test_a_call_like_the_one_before_takes_the_short_way():
+    double = engine.op(lambda x: 2 * x)
+    made = double(3)
+    twice = engine.hybridize(lambda x: double(double(x)))
+    for argument in (1, made):
+        assert twice(argument).get() == twice(argument).get()
+    for argument, expected in ((5, 20), (made, 24)):
+        result, entered = frames_of(lambda: twice(argument))
+        assert result == expected
+        assert [name for name in entered if name not in ("<lambda>", "get")] == ["__call__", "_rebuilt"]
+
+
+def test_a_call_that_may_be_for_another_recording_takes_the_long_way():
+    add = engine.op(lambda x, y: x if y is None else x + y)
+    both = engine.hybridize(lambda x, y: add(x, y))
+    assert both(1, 2).get() == both(3, 4).get() - 4 == 3
+    assert both(1, None).get() == 1 and both(2, 3).get() == 5
+    with pytest.raises(engine.UsageError, match="was a int when it was recorded, and is a str now"):
+        both("a", 2)
+    with pytest.raises(engine.UsageError, match="recorded with 2 arguments"):
+        both(1)
+    assert both(2, [engine.op(lambda: 1)()][0]).get() == 3
+
+
+def test_the_short_way_sees_that_a_name_stands_for_something_else():
+    holder = type("Holder", (), {})()
+    same = engine.op(lambda x: x)
+    holder.state = same(1)
+    read = engine.op(lambda x, state: x + state)
+    step = engine.hybridize(lambda x: read(x, holder.state))
+    assert step(1).get() == step(1).get() == 2
+    holder.state = same(2)
+    with pytest.raises(engine.UsageError, match="stood for"):
+        step(1)
+
+
+def test_the_short_way_inside_another_recording_runs_nothing():
+    inner = engine.hybridize(lambda x: engine.op(lambda y: y + 1)(x))
+    assert inner(1).get() == inner(1).get() == 2
+    outer = engine.hybridize(lambda x: inner(inner(x)))
+    assert outer(1).get() == outer(1).get() == 3
+    assert outer.plan is not inner.plan

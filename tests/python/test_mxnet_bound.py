@@ -54,3 +54,14 @@ def test_ops_of_one_name_keep_their_own_times():
     steps = [("dot", 5.0), ("dot", 1.0), ("delete", 0.1), ("dot", 7.0), ("dot", 1.0), ("dot", 6.0), ("dot", 1.0)]
     names = ["dot", "dot", "delete", "dot", "dot", "unseen"]
     assert bound.seconds_of(names, steps, steps=3) == [6.0, 1.0, 0.1, 6.0, 1.0, 0.0]
+
+
+def test_the_time_of_two_workers_is_that_of_ops_of_waits_for_a_worker_and_of_waits_for_ops():
+    # One op from 0 to 4. Another is ready at 1 and begins at 3, though a worker is free; a third is ready only when it ends.
+    ops = [(0.0, 0.0, 4.0), (1.0, 3.0, 5.0), (5.0, 5.0, 6.0)]
+    assert bound.time_of_workers(ops, 2) == {"running": 7.0, "ready": 2.0, "nothing": 3.0}
+    assert bound.time_of_workers([], 2) == {"running": 0.0, "ready": 0.0, "nothing": 0.0}
+
+
+def test_an_op_waits_for_no_worker_while_all_run():
+    assert bound.time_of_workers([(0.0, 0.0, 2.0), (0.0, 2.0, 3.0)], 1) == {"running": 3.0, "ready": 0.0, "nothing": 0.0}

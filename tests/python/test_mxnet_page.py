@@ -36,6 +36,13 @@ def test_the_figures_of_a_file_take_the_place_of_the_old_ones():
     assert page.with_figures(said, {"header": HEADER, "rows": []}, "other.json").count("mxnet:speed:begin") == 1
 
 
+def test_the_page_says_where_the_time_of_two_workers_goes():
+    spent = {"work_us": 600.0, "longer_us": 200.0, "ready_us": 150.0, "nothing_us": 50.0}
+    said = page.with_figures(EMPTY, {"header": HEADER, "rows": [OPS, BOUND | spent]}, "x.json")
+    assert "| `wide_static` | 60% | 20% | 15% | 5% |" in said
+    assert "nothing is ready" not in page.with_figures(EMPTY, {"header": HEADER, "rows": [OPS, BOUND]}, "x.json")
+
+
 def test_a_page_without_a_place_is_refused():
     with pytest.raises(SystemExit):
         page.with_figures("nothing", {"header": HEADER, "rows": []}, "x.json")

@@ -110,10 +110,10 @@ class SmartStep {
   // How the next step must run. kProfile: by Profile. kWhole: by StartWhole. kHalves: by RunLevel for each level, then
   // StartRest. kStaged: the same, with the levels run ahead.
   Mode mode() const;
-  // For the guard. Call Asked when a step is asked for, and Started with the run that mode() asked for. Started pushes
-  // an op behind the run that notes when the run ends; nobody waits for it.
+  // For the guard. Call Asked when a step is asked for, and Started with the run that mode() asked for, and with how long
+  // it took to get the step's item. Started pushes an op behind the run that notes when the run ends; nobody waits for it.
   void Asked();
-  void Started(const Run& run);
+  void Started(const Run& run, double got_seconds);
   bool comparing() const;  // false: Asked and Started do nothing
 
   // `given`: the inputs that no source gives, in the graph's order. If a call is refused, `item` and `given` keep their

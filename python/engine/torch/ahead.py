@@ -24,6 +24,7 @@ _NUMBERS = (bool, int, float, complex)
 _CONSTANTS = (str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.memory_format, torch.layout)
 _MOST = 1024  # nodes
 _MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
+_GRADIENT = "takes a tensor with a gradient"
 _KEPT = 2  # steps in a row that may leave a node's result alone before the node is dropped
 
 
@@ -112,6 +113,7 @@ class Program:
         self.refused: dict[Any, str] = {}  # by key or kind: why calls stay in the step
         self._keys: dict[Any, int] = {}
         self._ends: set[Any] = set()  # kinds of calls that change something of the item
+        self._plainly: set[Any] = set()  # functions that do not, where they are given a tensor with a gradient
         # By key: calls on tensors from outside that one step made, with these tensors and the kind of the call.
         self._seen: dict[Any, tuple[list[Tensor], Any]] = {}
         self._forgotten: dict[Any, int] = {}  # by kind: how many of them no other step made
@@ -165,6 +167,12 @@ class Program:
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call of the step on a Staged tensor."""
+        # Most calls are of this kind, such as those of tables and layers: nothing else is asked of them.
+        if func in self._plainly and not (kwargs and "out" in kwargs):
+            for arg in args:
+                if isinstance(arg, Tensor) and type(arg) is not Staged and arg.requires_grad:
+                    with torch._C.DisableTorchFunctionSubclass():
+                        return func(*args, **(kwargs or {}))
         found: list[Staged] = []
         others: list[Tensor] = []
         try:
@@ -177,7 +185,7 @@ class Program:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         if not why and any(t.requires_grad for t in others):
-            why = "takes a tensor with a gradient"
+            why = _GRADIENT
         # Calls that stay in the step are known by their kind, because their tensors are new in every step.
         kind = (func, why or len(others), bool(kwargs and "out" in kwargs))
         index = None if why else self._keys.get(key)
@@ -202,6 +210,8 @@ class Program:
             self._ends.add(kind)
             item.over = True
         self.refused.setdefault(kind, why)
+        if why == _GRADIENT and kind not in self._ends and not kind[2]:
+            self._plainly.add(func)
         return made
 
     def _learned(self, func: Any, args: Any, kwargs: Any, key: Any, kind: Any, index: int | None, item: Item,
@@ -304,6 +314,8 @@ class Staged(Tensor):
 
 def plain(data: Any) -> Any:
     """The data with plain tensors for Staged ones: for compiled functions, and for what a step returns."""
+    if type(data) in (Tensor, float):
+        return data
     with torch._C.DisableTorchFunctionSubclass():
         return pytree.tree_map_only(Staged, lambda t: t.as_subclass(Tensor), data)
 
@@ -371,6 +383,8 @@ def _key(arg: Any, found: list[Tensor], others: list[Tensor]) -> Any:
     if kind is Staged:
         found.append(arg)
         return _Ref, arg._at, arg._part
+    if arg is None:
+        return arg
     if kind in _NUMBERS:
         return kind, arg
     if kind is tuple or kind is list or kind is torch.Size:

@@ -79,16 +79,18 @@ class TorchExplanation:
         plans = [p for p in self.plans if p.nodes]
         if not plans:
             return self.why
+        if self.mode == EAGER:
+            best = min((m for m in self.times if m != EAGER), key=self.times.__getitem__, default=None)
+            there = f" ({self.times[EAGER] * 1e3:.3f} ms, {best} {self.times[best] * 1e3:.3f})" if best and EAGER in self.times else ""
+            return f"it runs eagerly, which was faster{there}: the call of a compiled graph costs more than the plan saves"
         work, critical, bound = (sum(getattr(p, n) for p in plans) for n in ("work", "critical", "bound"))
         if not work:
             return "no node has been measured yet"
         took = min(self.times.values(), default=0.0)
         if critical > 0.8 * bound and critical > work / plans[0].workers:
             return f"the critical path alone takes {critical * 1e3:.3f} ms, so more workers would not help"
-        if took and took > 1.5 * bound and self.mode != EAGER:
+        if took and took > 1.5 * bound:
             return f"{(took - bound) * 1e3:.3f} of {took * 1e3:.3f} ms are neither work nor path: the call itself and hand-overs"
-        if self.mode == EAGER:
-            return "the call of a compiled graph costs more than the plan saves"
         return f"all {plans[0].workers} workers are busy for most of the time: {work * 1e3:.3f} ms of work"
 
     def __str__(self) -> str:

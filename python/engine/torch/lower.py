@@ -41,7 +41,7 @@ class Lowered:
     state: list[int]  # calls that change an input
 
     def description(self) -> tuple[Any, ...]:
-        nodes = [(step.calls, sorted(step.reads)) for step in self.steps]
+        nodes = [(step.calls, sorted(step.reads), f"engine: {self.name(i)}") for i, step in enumerate(self.steps)]
         return (self.readers, self.inputs, self.outputs, self.constants, self.specs, nodes, self.prologue)
 
     def name(self, step: int) -> str:
@@ -109,6 +109,8 @@ class Lowering:
 
     def constant(self, node: Node) -> None:
         value = operator.attrgetter(str(node.target))(self.module)
+        if isinstance(value, torch.nn.Module):
+            return  # a branch of torch.cond, say: the call that it belongs to says what is not supported
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"the constant '{node.target}' of type {type(value).__name__}")
         self.slots[node] = self.slot(None)

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from recommenders import generate, keys, reader, schema
+from recommenders import generate, keys, reader, schema, vocabulary
 
 
 def read(path, data, size=64, **where):
-    return [reader.convert(raw, data) for raw in reader.rows(path, data, size, **where)]
+    words = vocabulary.of(path, data)
+    return [reader.convert(raw, data, words) for raw in reader.rows(path, data, size, **where)]
 
 
 @pytest.mark.parametrize("name", ["criteo", "taobao", "amazon"])
@@ -71,7 +72,7 @@ def test_text_where_a_number_belongs_and_a_short_line_are_malformed(tmp_path):
     assert batch.malformed == 3
 
 
-def test_numbers_outside_the_vocabulary_are_counted_and_mapped_to_row_0(files):
+def test_words_that_a_vocabulary_lacks_are_counted_and_mapped_to_row_0(files):
     from recommenders.din import DIN
     from recommenders.training import Trainer, tensors
 
@@ -79,7 +80,7 @@ def test_numbers_outside_the_vocabulary_are_counted_and_mapped_to_row_0(files):
     batches = [b for b in read(files["amazon", "csv"], data) if b.unknown]
     assert batches
     inputs, _ = Trainer(DIN(data), data, 0.1).prepare(tensors(batches[0]))
-    outside = batches[0].single[1] > data.single[1].cardinality
+    outside = batches[0].single[1] < 0
     assert (inputs.single[1].numpy()[outside] == 0).all()
     assert (inputs.single[1].numpy() < data.single[1].buckets).all()
 
@@ -97,9 +98,74 @@ def test_keys_of_strings():
     assert made[0] == made[3] and made[1] == made[4] == 0
     assert len(set(made.tolist())) == 4 and (made >= 0).all()
     assert np.array_equal(keys.hashed(column.slice(2)), made[2:])
-    assert keys.numbers(pa.array(["12", "x", None, "1" * 19])).tolist() == [12, -1, 0, -1]
-    lists = keys.padded(pa.array(["1|2|3", "", None, "7"]), 2, keys.numbers)
-    assert lists.tolist() == [[3, 2], [0, 0], [0, 0], [7, 0]]
+    words = vocabulary.Vocabulary(pa.array(["one", "two", "three", "seven"]))
+    assert words.rows(pa.array(["two", "x", None, "", "seven", "one"])).tolist() == [2, -1, 0, 0, 4, 1]
+    lists = keys.padded(pa.array(["one|two|three", "", None, "seven", "x|one"]), 2, words.rows)
+    assert lists.tolist() == [[3, 2], [0, 0], [0, 0], [4, 0], [1, -1]]
+    with pytest.raises(ValueError, match="a vocabulary has a word twice"):
+        vocabulary.Vocabulary(pa.array(["one", "two", "one"]))
+
+
+def test_numbers_are_cut_into_buckets(tmp_path):
+    assert keys.bucketized(np.array([0.5, 1.0, 2.5, 9.0, np.nan]), (1.0, 3.0)).tolist() == [1, 2, 2, 3, 0]
+    data = schema.taobao(SCALE)
+    generate.write(data, tmp_path / "rows.csv", 40, malformed=0)
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    price = [name.strip('"') for name in lines[0].split(",")].index("price")
+    at = [column.name for column in data.single].index("price")
+    for line, value in ((1, "1.00"), (2, "99999"), (3, ""), (4, "cheap")):
+        fields = lines[line].split(",")
+        lines[line] = ",".join([*fields[:price], value, *fields[price + 1 :]])
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    (batch,) = read(tmp_path / "rows.csv", data, 39)
+    assert batch.single[at, :3].tolist() == [2, len(schema.PRICES) + 1, 0] and batch.malformed == 1
+    assert batch.single[at].max() < data.single[at].buckets
+
+
+def test_a_vocabulary_that_is_missing_or_of_another_size_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    generate.write(schema.amazon(SCALE), path, 20)
+    with pytest.raises(ValueError, match="words; .* are expected, so --scale is another one"):
+        vocabulary.of(path, schema.amazon(2 * SCALE))
+    (tmp_path / "rows.csv.item.parquet").unlink()
+    with pytest.raises(ValueError, match="vocabulary rows.csv.item.parquet is missing; generate.py writes it"):
+        read(path, schema.amazon(SCALE))
+
+
+def test_what_was_not_clicked_is_another_item_and_as_skewed(files):
+    data = schema.amazon(SCALE)
+    words = vocabulary.of(files["amazon", "csv"], data)
+    batches = read(files["amazon", "csv"], data)
+    clicked, of_clicked, drawn, of_drawn = np.concatenate([b.lists for b in batches], 1)
+    there = clicked != 0
+    assert ((drawn != 0) == there).all() and ((of_drawn != 0) == there).all()
+    assert (drawn != clicked)[there].all() and drawn.max() <= words["item"].count
+    category = words["item"].category
+    assert (of_drawn[there] == category[drawn[there] - 1]).all()
+    known = there & (clicked > 0)
+    assert (of_clicked[known] == category[clicked[known] - 1]).all()
+    counts = np.bincount(drawn[there])
+    assert counts[1] > 3 * counts[10] > 0
+    # Long-tailed: the longest history is cut, and half of them are far shorter.
+    lengths = there.sum(1)
+    assert lengths.max() == data.length and np.median(lengths) < data.length / 2
+
+
+@pytest.mark.parametrize("name", ["taobao", "amazon"])
+def test_of_the_rows_without_a_click_a_seeded_share_is_kept(files, name):
+    data = schema.DATASETS[name](SCALE)
+    whole = np.concatenate([b.label for b in read(files[name, "csv"], data, 10)])
+    kept = [read(files[name, s], data, 10, sampling=reader.Sampling(0.25)) for s in ("csv", "parquet")]
+    for one, other in zip(*kept, strict=True):  # however the file is cut into blocks
+        assert all(np.array_equal(a, b) for a, b in zip(one[2:4], other[2:4]))
+    labels = np.concatenate([b.label for b in kept[0]])
+    assert abs(int(labels.sum()) - int(whole.sum())) <= 10  # the last rows fill no batch
+    share = (len(labels) - labels.sum()) / (len(whole) - whole.sum())
+    assert 0.15 < share < 0.35
+    other = read(files[name, "csv"], data, 10, sampling=reader.Sampling(0.25, seed=2))
+    assert any(not np.array_equal(a.single, b.single) for a, b in zip(kept[0], other))
+    rest = read(files[name, "csv"], data, 10, start=3, sampling=reader.Sampling(0.25))
+    assert all(np.array_equal(a.lists, b.lists) for a, b in zip(kept[0][3:], rest, strict=True))
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])

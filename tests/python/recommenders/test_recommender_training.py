@@ -102,6 +102,28 @@ def test_auc_counts_pairs_and_a_half_for_equal_scores():
     assert math.isnan(auc(scores, torch.ones(4)))
 
 
+def test_a_checkpoint_of_an_older_version_or_another_share_is_refused(files, tmp_path):
+    def run(*more):
+        return train.trained(train.arguments(
+            ["din", "--data", str(files["amazon", "csv"]), "--scale", str(SCALE), "--batch", "20", "--threads", "1",
+             "--test", "1", *more]))  # fmt: skip
+
+    path = tmp_path / "din.pt"
+    whole = run("--steps", "6", "--keep", "0.5")
+    first = run("--steps", "3", "--keep", "0.5", "--checkpoint", str(path))
+    rest = run("--steps", "6", "--keep", "0.5", "--checkpoint", str(path), "--resume")
+    assert first["losses"] + rest["losses"] == whole["losses"]
+    with pytest.raises(ValueError, match="of a training with keep 0.5; this one has 1.0"):
+        run("--steps", "6", "--checkpoint", str(path), "--resume")
+    old = torch.load(path, weights_only=True)
+    del old["about"]["keep"]
+    torch.save(old, path)
+    with pytest.raises(ValueError, match="does not say its keep: an older version wrote it, and no training goes on from it"):
+        run("--steps", "6", "--keep", "0.5", "--checkpoint", str(path), "--resume")
+    with pytest.raises(SystemExit):
+        train.arguments(["din", "--data", "x", "--keep", "0"])
+
+
 @pytest.mark.parametrize("way", ["plain", "smart_stage", "dataloader"])
 def test_training_resumes_at_an_exact_batch_with_the_same_losses(files, tmp_path, way):
     def run(*more):

@@ -167,6 +167,35 @@ def test_a_tensor_that_each_step_makes_anew_keeps_its_calls_in_the_step():
     assert "ahead of the step: mul, sum" in text
 
 
+def test_calls_that_take_a_gradient_are_looked_at_once(monkeypatch):
+    looked, key = [], ahead._key
+    monkeypatch.setattr(ahead, "_key", lambda *args: (looked.append(args), key(*args))[1])
+    model, program = Model(), ahead.Program()
+    counts = []
+    for batch in items(4):
+        item, before = ahead.Item(program, batch), len(looked)
+        program.run(item)
+        seen = item.data()["x"]
+        for _ in range(5):
+            seen.sum() + model.linear(seen).sum()
+        item.end()
+        counts.append(len(looked) - before)
+    layers = sum(args[0] is model.linear.weight for args in looked)
+    assert layers == 1 and counts[-1] < counts[0]
+
+
+def test_a_call_that_takes_a_gradient_and_changes_the_item_is_never_passed_by():
+    weight = torch.full((1,), 0.5, requires_grad=True)
+
+    def step(batch):
+        x = batch["x"]
+        doubled = (x * 2).detach().clone()
+        x.add_(weight)  # what comes behind sees another x
+        return float((doubled + x.detach() * 3).sum())
+
+    assert results(step, items(), **AT_ONCE)[0] == [step(batch) for batch in items()]
+
+
 def test_what_a_step_returns_and_keeps_is_plain():
     kept = []
 

@@ -53,8 +53,14 @@ def same(ours, theirs):
         assert ours == theirs
 
 
-def check(model, *inputs, steps=3, **kwargs):
-    """Outputs, gradients and state of `steps` calls, compiled and eager, from the same state and random numbers."""
+def close(ours, theirs):
+    """Equal but for the order of sums: for gradients that autograd adds up from three places or more."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def check(model, *inputs, steps=3, gradients=same, **kwargs):
+    """Outputs, gradients and state of `steps` calls, compiled and eager, from the same state and random numbers. `gradients`:
+    how gradients are compared."""
     other = copy.deepcopy(model)
     ours = compiled(model, **kwargs)
     for i in range(steps):
@@ -70,5 +76,5 @@ def check(model, *inputs, steps=3, **kwargs):
                 sum(total).backward()
         if isinstance(model, torch.nn.Module):
             same(dict(model.state_dict()), dict(other.state_dict()))
-            same([p.grad for p in model.parameters()], [p.grad for p in other.parameters()])
+            gradients([p.grad for p in model.parameters()], [p.grad for p in other.parameters()])
     return ours

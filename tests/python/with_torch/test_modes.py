@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 
+import pytest
 import torch
 from support import compiled, layers, training
 from torch import nn
@@ -153,6 +154,43 @@ def test_a_compiled_step_and_a_model_leave_a_mode_that_has_become_slower(monkeyp
         for _ in range(3_000):
             call(x)
         assert choice().decided == IN_TURN and "tried other modes again" in choice().why
+
+
+@pytest.mark.parametrize("faster", [EAGER, IN_TURN])
+def test_where_eager_is_faster_calls_run_eagerly_and_explain_says_so(monkeypatch, faster):
+    """Forced times: the program would run either way, and the way that was told to be faster is taken and named."""
+    now, taken = 0.0, []
+
+    def took(mode):
+        nonlocal now
+        taken.append(mode)
+        now += 1.0 if mode == faster else 4.0
+
+    for module in ("step", "measured"):
+        monkeypatch.setattr(sys.modules[f"engine.torch.{module}"], "clock", lambda: now)
+    run, eager = Program.run, engine.torch.CompiledStep._eager
+    monkeypatch.setattr(Program, "run", lambda self, inputs, mode, *more: (took(mode), run(self, inputs, mode, *more))[1])
+    monkeypatch.setattr(engine.torch.CompiledStep, "_eager", lambda *args: (took(EAGER), eager(*args))[1])
+    model, x = layers(), torch.ones(4, 8)
+    step = engine.torch.compile_step(training(model, torch.optim.SGD(model.parameters(), lr=0.01)), options={"workers": 2})
+    net = layers().requires_grad_(False)
+    ours = compiled(net)
+    ours(x)
+    region = max(engine.torch.regions.compiled, key=lambda r: r.number)
+    module = region.module
+    monkeypatch.setattr(region, "module", lambda *args: (took(EAGER), module(*args))[1])
+    for call, asked in ((step, step), (ours, net)):
+        for _ in range(4 * TRIAL):
+            call(x)
+        told = engine.torch.explain(asked)[-1]
+        assert told.mode == faster and told.times[faster] == 1.0 and told.times[IN_TURN if faster == EAGER else EAGER] == 4.0
+        says = "it runs eagerly, which was faster (1000.000 ms, "
+        assert (says in told.why_not_faster() and f"runs {EAGER}: " in str(told)) == (faster == EAGER), str(told)
+        del taken[:]
+        for _ in range(10):
+            call(x)
+        assert taken.count(faster) >= 9
+    torch.testing.assert_close(ours(x), net(x))
 
 
 def test_a_real_step_decides_and_explains():

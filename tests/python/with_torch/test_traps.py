@@ -1,12 +1,15 @@
 """The traps of running torch's operators on threads of one's own; the numbers are those of docs/torch.md."""
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import weakref
 
 import pytest
 import torch
-from support import check, compiled, same
+from support import MODES, check, compiled, same
 from torch import nn
 
 import engine.torch
@@ -42,6 +45,64 @@ def test_1_and_3_kernels_use_one_thread_each_or_the_caller_all(forced, mode, thr
         for _ in range(3):
             same(ours(torch.ones(2, 8)).shape, torch.Size([2, 8]))
     assert {t for _, t in seen} == {threads} and torch.get_num_threads() == 2
+
+
+TEAMS = """
+import os, sys, threading
+sys.path.insert(0, {here!r})
+import torch
+from support import compiled
+from engine.torch.modes import Choice
+made = Choice.__post_init__
+Choice.__post_init__ = lambda self: (made(self), self.hold("workers"))
+torch.set_num_threads(2)
+seen = set()
+
+@torch.library.custom_op("engine_test::where", mutates_args=())
+def where(x: torch.Tensor) -> torch.Tensor:
+    seen.add(threading.get_native_id())
+    return x.clone()
+
+where.register_fake(torch.empty_like)
+weight = torch.ones(384, 384, dtype=torch.float64)  # MKL multiplies these; oneDNN only narrower numbers
+
+def net(parts):
+    return [where((part @ weight).sin()) for part in parts]  # MKL's threads, and those of PyTorch's own loops
+
+ours = compiled(net)
+with torch.no_grad():
+    small = [weight[:1]] * 8
+    for _ in range(20):  # the engine's threads come, and OpenMP's need not
+        ours(small)
+    before, large = set(os.listdir("/proc/self/task")), [weight] * 8
+    seen.clear()
+    for _ in range(200):
+        ours(large)
+        if len(seen) > 1:
+            break
+    made = set(os.listdir("/proc/self/task")) - before
+
+def eagerly():
+    with torch.no_grad():
+        there = set(os.listdir("/proc/self/task"))
+        (large[0] @ weight).sin()
+        print(len(seen), len(made), len(set(os.listdir("/proc/self/task")) - there))
+
+thread = threading.Thread(target=eagerly)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted where Linux lists them")
+def test_1_and_3_no_worker_makes_a_team():
+    """The kernels of a thread that may use more threads than one make threads of OpenMP's, as those of the last thread do,
+    which runs them eagerly. They are counted in a new process, because a worker's stay."""
+    script = TEAMS.format(here=os.path.dirname(__file__))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    threads, made, eagerly = map(int, done.stdout.split())
+    assert threads > 1 and made == 0 and eagerly == 1
 
 
 def test_2_running_changes_no_setting_that_dynamo_guards_on(forced):
@@ -137,7 +198,13 @@ def test_11_what_is_no_operator_is_left_to_python(forced):
         same(ours(x), net(x))
     region = max(engine.torch.regions.compiled, key=lambda r: r.number)
     (program,) = region.programs.values()
-    assert "cond" in program.why_not or program.why_not
+    assert program.why_not == "cond is no operator" and program.lowered is None
+    assert "no plan, but calls from Python, because of cond is no operator" in str(engine.torch.explain(ours)[-1])
+    # What is an operator stays a program, so the reason is that one node and no other.
+    ours = compiled(lambda x: x.sin() + 1)
+    same(ours(torch.ones(3)), torch.ones(3).sin() + 1)
+    (program,) = max(engine.torch.regions.compiled, key=lambda r: r.number).programs.values()
+    assert not program.why_not and program.lowered is not None
 
 
 def test_12_python_kernels_run_while_the_caller_waits(forced):
@@ -185,11 +252,35 @@ def test_13_a_value_is_released_by_its_last_reader(forced):
     assert max(held) <= 1
 
 
-def test_13_profiled_runs_do_what_others_do(forced):
+@pytest.mark.parametrize("mode", MODES)
+def test_13_a_profiler_sees_every_node_whichever_thread_runs_it(forced, mode):
+    forced(mode)
+    model = Looking()
+    ours, x = compiled(model), torch.ones(2, 8)
+    with torch.no_grad():
+        ours(x)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            calls, seen[:] = 0, []
+            while calls < 3 or (mode == "workers" and calls < 300 and len({thread for thread, _ in seen}) < 2):
+                mine, calls = ours(x), calls + 1
+        same(mine, model(x))
+    (program,) = max(engine.torch.regions.compiled, key=lambda r: r.number).programs.values()
+    events = profile.events()
+    nodes = [event for event in events if event.name.startswith("engine: ")]
+    assert len(nodes) == calls * program.steps
+    assert sum(event.name == "aten::addmm" for event in events) == 6 * calls  # what runs inside a node, too
+    threads = {event.thread for event in nodes}
+    assert len(threads) > 1 if mode == "workers" else len(threads) == 1
+
+
+def test_13_a_profiler_that_has_ended_sees_no_node(forced):
     forced("workers")
-    model = nn.Linear(4, 4)
-    ours = compiled(model)
-    ours(torch.ones(2, 4))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        same(ours(torch.ones(2, 4)), model(torch.ones(2, 4)))
-    assert profile.key_averages()
+    ours, x = compiled(Looking()), torch.ones(2, 8)
+    with torch.no_grad():
+        ours(x)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            ours(x)
+        ours(x)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            pass
+    assert not [event for event in profile.events() if event.name.startswith("engine: ")]

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <exception>
 
+#include "profile.h"
 #include "program.h"
 #include "threads.h"
 
@@ -26,6 +27,7 @@ struct Frame {
   std::vector<IValue> slots;
   std::unique_ptr<std::atomic<int32_t>[]> left;
   unsigned denormals = 0;  // the caller's mode for denormal numbers
+  Profile profile;         // who watches the caller
   std::mutex mutex;
   // Guarded by mutex until the run has ended.
   std::exception_ptr thrown;
@@ -42,8 +44,10 @@ struct Frame {
     thrown = nullptr, raised = nullptr, failed = -1, changed.store(0, std::memory_order_relaxed);
     stopped.store(false, std::memory_order_relaxed);  // relaxed: as `left`
     denormals = Denormals();
+    profile.Begin();
   }
   void Clear() {
+    profile.End();
     for (size_t i = 0; i < slots.size(); ++i)
       if (program.readers[i] >= 0) slots[i] = IValue();
   }
@@ -184,11 +188,12 @@ inline int32_t RunNode(void* run, uint64_t number, int32_t) {
   if (frame.stopped.load(std::memory_order_relaxed)) return 0;  // relaxed: see there
   EnterNode(frame.denormals);
   const BelowAutograd guard;
+  const Node& node = frame.program.nodes[number];
+  const ProfiledNode profiled(frame.profile, node.name);
   thread_local torch::jit::Stack stack;
   const Inside inside;
   torch::jit::Stack own;  // a Python kernel may run another program on this thread
   torch::jit::Stack& used = inside.nested() ? own : stack;
-  const Node& node = frame.program.nodes[number];
   for (const uint32_t call : node.calls)
     if (!Make(frame, call, used)) break;
   for (const uint32_t slot : node.reads) frame.Release(slot);

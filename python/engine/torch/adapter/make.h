@@ -138,8 +138,10 @@ inline bool MakeProgram(PyObject* spec, Program& program) {
                 [&](PyObject* item, Py_ssize_t) {
                   Node& node = program.nodes.emplace_back();
                   PyObject *made, *reads;
-                  return PyArg_ParseTuple(item, "OO", &made, &reads) && Numbers(made, node.calls) &&
-                         Numbers(reads, node.reads);
+                  const char* name;
+                  if (!PyArg_ParseTuple(item, "OOs", &made, &reads, &name)) return false;
+                  node.name = name;
+                  return Numbers(made, node.calls) && Numbers(reads, node.reads);
                 }) &&
            Numbers(prologue, program.prologue);
   } catch (...) {

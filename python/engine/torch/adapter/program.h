@@ -55,6 +55,7 @@ struct Call {
 };
 
 struct Node {
+  std::string name;  // for profilers
   std::vector<uint32_t> calls;
   std::vector<uint32_t> reads;  // slots whose count of readers goes down when the node has ended
 };
