@@ -167,6 +167,82 @@ TEST_P(NoMemoryDeviceTest, MemoryOfADeviceMayOutliveItsEngineAndGoWithoutMemory)
       }
 }
 
+// At whichever allocation memory is refused while a bulk is looked at, entered and captured as a graph: it runs, by its
+// bodies if need be, or its ops fail with what was refused, and it runs again afterwards. The launch itself is the
+// device's, and no part of it.
+// At most one worker: the thread that is armed is the one that issues the bulk.
+TEST(NoMemoryDevices, ABulkThatIsToBeAGraphRunsWithoutMemoryForIt) {
+  // Run 0 enters the bulk's key, run 2 captures it.
+  for (const auto& [workers, armed] : {std::pair(0, 0), {0, 2}, {1, 0}, {1, 2}}) {
+    bool launched = false;
+    for (int good = 0; good < 300 && !launched; ++good) {
+      SCOPED_TRACE("run " + std::to_string(armed) + ": " + std::to_string(good) + " allocations succeed, one fails");
+      const auto device = MakeSoftwareDevice({});
+      EngineOptions options = Quiet(workers);
+      options.devices = {device};
+      Engine eng(options);
+      HeldOps held(eng);
+      const Var var = eng.NewVar("var");
+      uint64_t value = 0;
+      const auto step = [&] {
+        for (uint64_t i = 1; i <= 3; ++i)
+          held.Push({.name = "member", .updates = {var}, .place = Gpu(0), .graph = {.kind = i, .one_call = true}},
+                    [&, i](RunContext& ctx) {
+                      const auto kernel = [&, i] { value = 10 * value + i; };
+                      const DeviceStatus status = device->Launch(ctx.stream(), "kernel", 0us, kernel);
+                      if (!status.ok()) throw DeviceError(status);
+                    });
+        held.Release();
+      };
+      // Behind it, on the thread that issues, the bulk comes.
+      const auto arms = [&] {
+        eng.Push({.name = "arms", .writes = {var}, .place = Gpu(0)}, [good] {
+          t_only_one = true;
+          t_until_failure = good;
+        });
+      };
+      for (int run = 0; run < 6; ++run) {
+        value = 0;
+        const uint64_t graphs = device->counts()[DeviceCall::kLaunchGraph];
+        if (run == armed) arms();
+        step();
+        t_until_failure = -1;  // without workers, ops may run here
+        bool failed = false;
+        try {
+          eng.Wait(var);
+        } catch (const OpError& error) {
+          EXPECT_TRUE(Has(error.what(), "bad_alloc")) << error.what();
+          failed = true;
+        } catch (const std::bad_alloc&) {  // the wait itself, where ops run on this thread
+          t_until_failure = -1;
+          try {
+            eng.Wait(var);
+          } catch (const OpError&) {
+            failed = true;
+          }
+        }
+        t_until_failure = -1;
+        launched |= run == armed && (armed == 0 ? good == 60 : device->counts()[DeviceCall::kLaunchGraph] != graphs);
+        if (launched && armed == 2) break;
+        if (failed) {
+          EXPECT_EQ(run, armed);
+          eng.ClearError(var);
+        } else {
+          EXPECT_EQ(value, 123u) << "run " << run;
+        }
+        eng.Push({.place = Gpu(0)}, [] { t_until_failure = -1; });  // on the thread that issues
+        try {
+          eng.WaitAll();
+        } catch (const std::exception&) {
+          EXPECT_EQ(run, armed);
+        }
+      }
+      EXPECT_EQ(eng.stats().completed, eng.stats().pushed);
+    }
+    EXPECT_TRUE(launched) << "the loop is long enough";
+  }
+}
+
 // Whatever is refused while a communicator goes, its rank leaves: behind its collectives, or with the engine.
 TEST_P(NoMemoryDeviceTest, ACommunicatorMayGoWithoutMemory) {
   for (int good = 0; good < 8; ++good) {

@@ -85,7 +85,7 @@ bool BulkGraphs::CannotSplit(OpRecord* head) {
   return true;
 }
 
-bool BulkGraphs::Suits(OpRecord* head) {
+bool BulkGraphs::Suits(OpRecord* head) try {
   if (!(head->extra.flags & kInChain) || !head->extra.more_behind) return false;
   for (OpRecord* op = head; op; op = NextOf(head, op)) {
     constexpr uint16_t kNeeded = kDeviceOp | kCapturable;
@@ -94,6 +94,8 @@ bool BulkGraphs::Suits(OpRecord* head) {
       return false;
   }
   return CannotSplit(head);
+} catch (const std::bad_alloc&) {  // it is launched member by member
+  return false;
 }
 
 uint64_t BulkGraphs::KeyOf(OpRecord* head) {
@@ -150,20 +152,27 @@ bool BulkGraphs::CaptureOne(OpRecord* op, DeviceGraph* graph, DeviceGraphNode* n
 bool BulkGraphs::Capture(OpRecord* head, Exec* out) {
   Device& device = *device_.device;
   lane_local_ = false;
+  size_t n = 0;
+  for (OpRecord* op = head; op; op = NextOf(head, op)) ++n;
+  out->members.reserve(n);  // before the capture, which nothing may leave open
   if (Failed(device.BeginCapture(capture_))) return false;
   bool good = true;
   DeviceGraphNode before;  // the last node of the member before; null: not known, and the device is asked
-  for (OpRecord* op = head; op && good; op = NextOf(head, op)) {
-    const bool one_call = op->graph().one_call;
-    if (one_call && !before && op != head) (void)device.LastNode(capture_, &before);
-    launches_ = 0;
-    good = RunBody(op);
-    Member member{op->graph().params, {}};
-    if (good && one_call) good = !Failed(device.LastNode(capture_, &member.node));
-    if (member.node == before) member.node = {};  // it made no call, and this node is another member's
-    member.by_launch = member.node && launches_ == 1;
-    before = member.node;
-    out->members.push_back(member);
+  try {
+    for (OpRecord* op = head; op && good; op = NextOf(head, op)) {
+      const bool one_call = op->graph().one_call;
+      if (one_call && !before && op != head) (void)device.LastNode(capture_, &before);
+      launches_ = 0;
+      good = RunBody(op);
+      Member member{op->graph().params, {}};
+      if (good && one_call) good = !Failed(device.LastNode(capture_, &member.node));
+      if (member.node == before) member.node = {};  // it made no call, and this node is another member's
+      member.by_launch = member.node && launches_ == 1;
+      before = member.node;
+      out->members.push_back(member);
+    }
+  } catch (const std::bad_alloc&) {  // of the device
+    good = false;
   }
   good &= !Failed(device.EndCapture(capture_, &out->graph));
   if (!good) {
@@ -258,21 +267,27 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
   return true;
 }
 
-bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
+// The entry of the key, made if there is none yet. If it throws, nothing has changed.
+BulkGraphs::Entry& BulkGraphs::EntryOf(uint64_t key, OpRecord* head) {
+  if (const auto found = entries_.find(key); found != entries_.end()) return found->second;
+  Entry made;
+  for (OpRecord* op = head; op; op = NextOf(head, op)) made.kinds.push_back(op->graph().kind);
+  std::list<uint64_t> newest{key};
+  made.used = newest.begin();
+  made.made = made_ + 1;
+  Entry& entry = entries_.emplace(key, std::move(made)).first->second;
+  by_use_.splice(by_use_.begin(), newest);
+  ++made_;
+  return entry;
+}
+
+bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) try {
   Device& device = *device_.device;
   lane_ = static_cast<uint8_t>(on.id);
   const uint64_t key = KeyOf(head);
-  Entry& entry = entries_[key];
-  if (entry.runs == 0) {
-    entry.made = ++made_;
-    for (OpRecord* op = head; op; op = NextOf(head, op)) entry.kinds.push_back(op->graph().kind);
-    by_use_.push_front(key);
-    entry.used = by_use_.begin();
-  } else if (!Matches(entry, head)) {
-    return false;  // another bulk, whose kinds have the same hash
-  } else {
-    by_use_.splice(by_use_.begin(), by_use_, entry.used);
-  }
+  Entry& entry = EntryOf(key, head);
+  if (!Matches(entry, head)) return false;  // another bulk, whose kinds have the same hash
+  by_use_.splice(by_use_.begin(), by_use_, entry.used);
   ++entry.runs;
   if (entry.runs == 1) entry.warm_ups = tuning::kGraphWarmUps;
   if (entry.eager || entry.warm_ups != 0) {
@@ -306,7 +321,12 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
     ready = Adapt(entry, *exec, head);
   } else {
     Exec made;
-    ready = Capture(head, &made) && !Failed(device.Instantiate(made.graph, &made.exec, &made.bytes));
+    entry.execs.reserve(entry.execs.size() + 1);  // what the device has made is not lost for want of a place
+    try {
+      ready = Capture(head, &made) && !Failed(device.Instantiate(made.graph, &made.exec, &made.bytes));
+    } catch (const std::bad_alloc&) {
+      ready = false;
+    }
     if (ready) {
       ++devices_.graph_instantiations_;
       bytes_ += made.bytes;
@@ -335,9 +355,11 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) {
   if (const auto launched = KindOf(head).launched) launched(head, members, {key, entry.made});
   Evict();
   return true;
+} catch (const std::bad_alloc&) {  // nothing was launched; a later run tries again
+  return false;
 }
 
-bool BulkGraphs::LaunchAgain(DeviceLane& on, const KeptGraph& graph) {
+bool BulkGraphs::LaunchAgain(DeviceLane& on, const KeptGraph& graph) try {
   const auto found = entries_.find(graph.key);
   if (found == entries_.end() || found->second.made != graph.made) return false;
   Entry& entry = found->second;
@@ -353,6 +375,8 @@ bool BulkGraphs::LaunchAgain(DeviceLane& on, const KeptGraph& graph) {
   ++devices_.graph_launches_;
   exec->last = {on.issued.load(std::memory_order_relaxed) + 1, on.id};
   return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 void BulkGraphs::MakeEager(Entry& entry) {

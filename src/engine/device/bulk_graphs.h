@@ -20,7 +20,7 @@
 //
 // Threads:   used by one issuer of the device at a time; not thread-safe.
 // Ownership: owns graphs and executables, and destroys them at Close.
-// Errors:    none of its own: if anything fails, the run is eager. A sticky error loses the device.
+// Errors:    none of its own: if anything fails, or memory is refused, the run is eager. A sticky error loses the device.
 #pragma once
 
 #include <list>
@@ -92,6 +92,7 @@ class BulkGraphs {
   };
 
   bool CannotSplit(OpRecord* head);
+  Entry& EntryOf(uint64_t key, OpRecord* head);
   LastOnVar& Last(Protocol::Var* var);
   static uint64_t KeyOf(OpRecord* head);
   static bool Matches(const Entry& entry, OpRecord* head);
