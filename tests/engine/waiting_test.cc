@@ -170,6 +170,36 @@ TEST(WaitAllTest, IsToldByAWorkerThatGoesOnWithLaterOps) {
   eng.WaitAll();
 }
 
+// This WaitAll drives the caller pool. Its epoch ends while it runs an op of the next one, for which another WaitAll waits.
+TEST(WaitAllTest, IsToldByADriverThatLeaves) {
+  Engine eng(Quiet(0));
+  Var a = eng.NewVar("a");
+  Slot<Completion> slot;
+  eng.PushAsync({.name = "async", .writes = {a}}, [&](RunContext&, Completion done) { slot.Put(std::move(done)); });
+  std::atomic<int> driving{0};
+  std::thread driver([&] {
+    driving = gettid();
+    eng.WaitAll();
+  });
+  AwaitAsleep(driving);
+  Gate running, end;
+  eng.Push({.name = "last"}, [&] {
+    running.Open();
+    end.Wait();
+  });
+  running.Wait();
+  slot.Take()();
+  std::atomic<int> waiting{0};
+  std::thread waiter([&] {
+    waiting = gettid();
+    eng.WaitAll();
+  });
+  AwaitAsleep(waiting);
+  end.Open();
+  waiter.join();
+  driver.join();
+}
+
 TEST_P(WaitingTest, SeveralThreadsWaitForAllAtOnce) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

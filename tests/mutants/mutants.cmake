@@ -4,6 +4,7 @@
 engine_mutant(dropped_wake "Workers/WaitingTest.*/1" DROP)
 engine_mutant(dropped_drain_note "Workers/WaitingTest.*/1" DROP)
 engine_mutant(drain_note_kept_back "WaitAllTest.*" DROP)
+engine_mutant(driver_keeps_its_note "WaitAllTest.IsToldByADriverThatLeaves" DROP)
 engine_mutant(drain_waits_for_nothing "Workers/DeferTest.Drain*" FALSE)
 engine_mutant(drain_shows_errors "Workers/DeferTest.Drain*" FALSE)
 engine_mutant(dropped_driver_wake "Workers/CompletionTest.CalledOnAForeign*/0" DROP)

@@ -142,7 +142,7 @@ class EngineCore final : public PoolHost {
   // may be the one that will start it.
   bool Stopped() const { return pools_.stopped(); }
   // Runs one op of the caller pool on this thread. Does nothing inside an op, of whichever engine. `epoch` gets the
-  // op's epoch parity.
+  // op's epoch parity, and WaitAll is notified of the op's end by the next call, or by DeliverDrainNote.
   bool DriveOne(uint8_t* epoch = nullptr);
   // Waits until `word` is kDone; runs ops of the caller pool meanwhile, or sleeps. False at the deadline. `inside`: the
   // roles that a wait inside an op has lent; null outside.
@@ -155,7 +155,7 @@ class EngineCore final : public PoolHost {
   bool WaitForEpochs(Clock::time_point deadline);
   void AttendDevices();   // somebody uses what has ended on devices: they look once
   bool PollBusyFaster();  // has devices polled at the pace of waiters; false: none is busy
-  void DeliverDrainNote(Worker& worker, const OpRecord* next) override;
+  void DeliverDrainNote(ThreadSlot& slot, const OpRecord* next) override;
 
   // --- completion.cc
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count

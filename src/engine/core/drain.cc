@@ -18,6 +18,8 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
     if (t_frame && !closed()) lent.Lend(*this);  // this thread is inside an op of another engine
     const TracedWait traced(WaitCause::kAll);
     const bool in_time = WaitForEpochs(deadline);
+    if (ThreadSlot* const slot = t_frame ? nullptr : slots_.MineOrNull(); slot && slot->drain_note)
+      DeliverDrainNote(*slot, nullptr);  // mutant: driver_keeps_its_note
     caller_pool_.PassOn();
     if (!in_time) return false;
   }
@@ -74,8 +76,8 @@ void EngineCore::AttendDevices() {
   if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->AskOwners();
 }
 
-void EngineCore::DeliverDrainNote(Worker& worker, const OpRecord* next) {
-  const uint8_t note = std::exchange(worker.drain_note, 0);
+void EngineCore::DeliverDrainNote(ThreadSlot& slot, const OpRecord* next) {
+  const uint8_t note = std::exchange(slot.drain_note, 0);
   if (note && !(next && 1u + next->extra.epoch == note)) epochs_.NoteIfOver(note - 1);  // mutant: drain_note_kept_back
 }
 

@@ -9,10 +9,11 @@
 //
 // No lost wake: a waiter announces the parity that it awaits, calls HeavyFence(), and sums the counts. A completer
 // counts, calls LightFence(), and looks at Awaited(). One of the two sees the other. The completer sums, too, when the
-// op that it runs next is of another epoch, and notifies the waiter if the epoch is over; a worker does so only when its
-// queue is empty or before it sleeps, because an op of that epoch that is still queued leads to a look later. Sums are
-// made under a lock, so the last completer that comes there sees the counts of all. So a waiter is woken once for an
-// epoch, also where ops that those of the epoch push run between them.
+// op that it runs next is of another epoch, and notifies the waiter if the epoch is over. A worker, and a WaitAll that
+// drives the caller pool, do so only when their queue is empty, or before they sleep or leave, because an op of that
+// epoch that is still queued leads to a look later. Sums are made under a lock, so the last completer that comes there
+// sees the counts of all. So a waiter is woken once for an epoch, also where ops that those of the epoch push run
+// between them.
 //
 // Threads: any.
 // Fork:    the child goes on with the epoch of the parent; nothing is pending in it there.

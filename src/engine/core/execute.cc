@@ -31,8 +31,8 @@ ENGINE_INLINE OpRecord* EngineCore::CountEndInline(ThreadSlot& slot, Pass& pass,
   // Partner: the HeavyFence of a waiter, behind its announcement (epochs.h, admission.cc).
   LightFence();
   if (epochs_.Awaited(epoch) && (!next || next->extra.epoch != epoch)) [[unlikely]] {
-    if (worker && !next) {
-      worker->drain_note = 1 + epoch;  // sent later: the worker's queue may have more ops of that epoch
+    if (!next && (worker || (slot.keeps_drain_note && !t_frame))) {
+      slot.drain_note = 1 + epoch;  // sent later: the queue may have more ops of that epoch
     } else {
       epochs_.NoteIfOver(epoch);
     }

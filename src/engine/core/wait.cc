@@ -137,10 +137,13 @@ bool EngineCore::DriveOne(uint8_t* epoch) {
   ThreadSlot* const slot = slots_.MineOrNull();
   if (!slot) return false;  // there is no memory for a slot: the caller tries again later
   OpRecord* op = pool(kCallerPool).TryTake();
+  if (slot->drain_note) DeliverDrainNote(*slot, op);
   if (!op) return false;
   if (epoch) *epoch = op->extra.epoch;
   const BodyScopes aside;  // mutant: body_under_the_scopes_of_who_waits
+  slot->keeps_drain_note = epoch != nullptr;
   Execute(*slot, op, nullptr);
+  slot->keeps_drain_note = false;
   return true;
 }
 

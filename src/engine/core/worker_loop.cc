@@ -78,7 +78,7 @@ bool Threads::PlayRole(EngineThread& thread, Worker& worker) {
   if (lent) {
     core_.slots().Return(&core_.Slot());
   } else {
-    core_.DeliverDrainNote(worker, nullptr);
+    core_.DeliverDrainNote(*worker.slot, nullptr);
     worker.slot->cache.Flush();
   }
   Slots::Forget(id);

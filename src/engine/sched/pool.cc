@@ -138,8 +138,8 @@ OpRecord* Pool::Next(Worker& worker, bool fair) {
   if (stopping()) [[unlikely]]
     return nullptr;
   OpRecord* op = Find(worker, fair);
-  if (worker.drain_note) [[unlikely]]
-    host_.DeliverDrainNote(worker, op);
+  if (worker.slot->drain_note) [[unlikely]]
+    host_.DeliverDrainNote(*worker.slot, op);
   if (op) return op;
   searchers_.fetch_add(1, std::memory_order_seq_cst);
   op = Search(worker);

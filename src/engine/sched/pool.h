@@ -45,9 +45,6 @@ struct alignas(64) Worker {
   uint32_t lanes = 0;                      // and the lanes that it issued to since it slept, a bit each
   bool lingers = false;                    // its last op was of a run that a team works at, so another may follow soon
   bool turn_over = false;  // the next op goes to the queue instead of running at once, so that others have a turn
-  // 1 + the epoch parity of an op that it has completed and WaitAll waits for, if it has not notified WaitAll yet; else
-  // 0.
-  uint8_t drain_note = 0;
   // Futex word: 0 awake, 1 asleep. Its thread sets it to 1 under Pool::mu_; whoever wakes the worker sets it to 0.
   std::atomic<uint32_t> asleep{0};
   Sleeper sleeper;  // under Pool::mu_, but for ComeBack after the wake
@@ -57,8 +54,8 @@ struct alignas(64) Worker {
 // PoolHost: what a pool's workers report to the engine.
 class PoolHost {
  public:
-  // Notifies WaitAll of the ends of the worker's last ops, unless the worker's next op is of the same epoch.
-  virtual void DeliverDrainNote(Worker& worker, const OpRecord* next) = 0;
+  // Notifies WaitAll of the ends of the thread's last ops, unless its next op is of the same epoch.
+  virtual void DeliverDrainNote(ThreadSlot& slot, const OpRecord* next) = 0;
   virtual void NoteIdle() = 0;                      // a worker is about to sleep
   virtual void NoteIssuerIdle(Worker& worker) = 0;  // the same, of a worker that has issued to lanes
   SpinPlaces& spin_places() { return spin_places_; }

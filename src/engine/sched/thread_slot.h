@@ -55,6 +55,11 @@ struct alignas(64) ThreadSlot {
   OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
   TraceRing trace;
   bool taken = false;  // under the lock of Slots
+  // 1 + the epoch parity of an op that the thread has completed and some WaitAll waits for, if it has not notified that
+  // WaitAll yet; else 0. A worker, and a WaitAll that drives the caller pool, does so before it runs an op of another
+  // epoch, sleeps or leaves; all others at once.
+  uint8_t drain_note = 0;
+  bool keeps_drain_note = false;  // a WaitAll of this thread drives an op
 };
 
 // The slot that this thread used last, and the id of that slot's engine.
