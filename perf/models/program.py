@@ -32,7 +32,7 @@ from recommenders.steps import step_of  # noqa: E402
 from recommenders.training import Trainer  # noqa: E402
 
 SCALE = 0.01
-WARM = {"smart_stage": 90, "on_cpu": 90}  # steps until its guard has decided
+WARM = {"smart_stage": 100, "on_cpu": 100}  # steps until its guard has decided, however uneven they are
 SETTLED = 110  # calls after which engine.torch has chosen how a step runs, or gives up comparing
 HELD = 8  # batches in memory
 

@@ -406,9 +406,11 @@ SmartStageReport SmartStep::Report() const {
     if (out.measured_staged_seconds > 0) out.text += ", " + Millis(out.measured_staged_seconds) + " staged";
     out.text += "\n";
   } else {
-    out.text +=
-        "measured " + Millis(out.measured_staged_seconds) + " a step staged, " + Millis(out.measured_whole_seconds) +
-        " whole: " + (out.on ? "it stays staged\n" : "no clear gain, the stage is dropped, the steps run whole\n");
+    const bool faster = out.measured_staged_seconds < out.measured_whole_seconds;
+    out.text += "measured " + Millis(out.measured_staged_seconds) + " a step staged, " +
+                Millis(out.measured_whole_seconds) +
+                " whole: " + (out.on && !faster ? "too uneven to tell, so the prediction decides: " : "") +
+                (out.on ? "it stays staged\n" : "no clear gain, the stage is dropped, the steps run whole\n");
   }
   return out;
 }

@@ -30,7 +30,8 @@ TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
   if (report.levels == 0) return;  // on this machine, now, no cut was worth it
   EXPECT_GT(report.measured_whole_seconds, 0);
   EXPECT_GT(report.measured_staged_seconds, 0);
-  EXPECT_TRUE(!report.on || report.measured_staged_seconds < report.measured_whole_seconds);
+  EXPECT_TRUE(!report.on || report.measured_staged_seconds < report.measured_whole_seconds ||
+              Has(report.text, "too uneven to tell, so the prediction decides"));
   EXPECT_TRUE(Has(report.text, report.on ? "it stays staged" : "the stage is dropped"));
 }
 

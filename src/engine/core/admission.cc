@@ -20,7 +20,7 @@ bool Admission::MakeRoom(ThreadSlot& slot, bool may_wait) {
   const Arena& ops = core_.ops();
   if (ops.outstanding() >= options.hard_max_pending && core_.slots().Pending() >= options.hard_max_pending)
     throw BackPressureError("the hard bound of " + std::to_string(options.hard_max_pending) +
-                            " pending ops is reached (EngineOptions::hard_max_pending)");
+                            " pending ops is reached: wait for some of them, or raise EngineOptions::hard_max_pending");
   // Inside an op, or inside a hook that occupies a worker, a wait for room could be a wait for itself.
   if (t_frame || HookFrame::Inside(&core_, HookFrame::Kind::kWorker)) return true;
   if (ops.outstanding() + ops.magazine() <= options.max_pending || core_.slots().Pending() < options.max_pending)

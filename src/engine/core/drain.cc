@@ -9,7 +9,8 @@ namespace engine::detail {
 bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   for (const BodyFrame* f = t_frame; f; f = f->outer)
     if (f->core == this)
-      throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) + "' would wait for itself");
+      throw UsageError("WaitAll inside op '" + std::string(f->op->extra.name) +
+                       "' would wait for itself: wait for single Vars there");
   const KeepAlive alive(this);
   chains_.ReleaseAll();
   if (!AllOverSoon(deadline)) {  // mutant: drain_waits_for_nothing

@@ -12,7 +12,8 @@ bool EngineCore::OnOwnThread() const {
 
 void EngineCore::RefuseInside(const char* call) const {
   if (OnOwnThread())
-    throw UsageError(std::string(call) + " inside an op or a hook of the engine would wait for itself");
+    throw UsageError(std::string(call) +
+                     " inside an op or a hook of the engine would wait for itself: call it on another thread");
 }
 
 // Waits until no thread plays a role. It does not wait for threads whose op waits for something that only Start will

@@ -66,7 +66,8 @@ Channel& Devices::OpenChannel(uint32_t device_index, std::shared_ptr<ChannelOwne
     if (!channels_[i].owner && channels_[i].device == &device) open = &channels_[i];
   if (!open) {
     if (n == kMaxChannels)
-      throw UsageError("a communicator more than an engine can have; the most is " + std::to_string(kMaxChannels));
+      throw UsageError("the engine has " + std::to_string(kMaxChannels) +
+                       " communicators, which is the most: end one first");
     open = &channels_[n];
     open->index = n;
     open->device = &device;
