@@ -113,9 +113,12 @@ OpRecord* Pool::Find(Worker& worker, bool fair) {
 OpRecord* Pool::TryTake() {
   const uint32_t used = levels_used_.load(std::memory_order_acquire);
   const auto& queues = queues_.load(std::memory_order_acquire)->queues;
-  for (uint32_t levels = used; levels; levels &= levels - 1)  // a look at a level that nobody uses costs a fence
-    for (ReadyQueue* q : queues)
-      if (OpRecord* op = q->level[__builtin_ctz(levels)].Steal()) return op;
+  for (uint32_t levels = used; levels; levels &= levels - 1) {
+    for (ReadyQueue* q : queues) {
+      OpRecord* op = nullptr;
+      if (q->level[__builtin_ctz(levels)].TakeMany(&op, 1)) return op;
+    }
+  }
   return aside_.load(std::memory_order_acquire) ? TakeAside() : nullptr;
 }
 

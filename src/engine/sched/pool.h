@@ -110,7 +110,8 @@ class Pool {
     ReadyQueue* const queue = slot.queues[index_].get();
     return queue && queue->level[level].TakeBack(op);
   }
-  // An op for a thread that is no worker, if one can be taken without blocking; else null.
+  // An op for a thread that is no worker, if one can be taken without blocking; else null. Only of a pool that has no
+  // workers, so that the owner of no queue pops.
   OpRecord* TryTake();
   // The first test answers for a pool into which nothing was ever put: Put sets the level's bit before all else.
   bool HasReady() const { return levels_used_.load(std::memory_order_acquire) != 0 && FindReady(); }
