@@ -47,6 +47,9 @@ class Data;
 class CancelScope {
  public:
   CancelScope();
+  // Copies only: a scope that was moved from would be none.
+  CancelScope(const CancelScope&) = default;
+  CancelScope& operator=(const CancelScope&) = default;
   void Cancel() noexcept;
   bool cancelled() const noexcept;
 

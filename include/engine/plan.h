@@ -72,13 +72,13 @@ struct RunOptions {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   // The run fills it, by the number of the node. It must be as long as the graph and live until the run has ended.
   std::span<NodeTime> times = {};
-  // Output i of the run writes outputs[i], a Var of its own, which has no pushes yet: as soon as the node that makes the
-  // output has settled (on a device, or if nodes use the output: when the run ends), with that node's error and no other's. Empty, or as long as the
-  // plan's outputs.
+  // Output i of the run writes outputs[i], a Var of its own: as soon as the node that makes the output has settled (on a
+  // device, or if nodes use the output: when the run ends), with that node's error and no other's. Empty, or as long as
+  // the plan's outputs. UsageError: a Var stands twice here or in `inputs`, is among the plan's, or of another engine.
   std::span<const Var> outputs = {};
   // Input i is there once its Var has been written: the run reads it, and nodes that use the input start behind its
-  // writers. Nodes that use the input of a poisoned one are skipped. Null: the input is there. Like `outputs` Vars of the run's own, on which nobody
-  // pushes any more. Empty, or as long as the plan's inputs.
+  // writers. Nodes that use the input of a poisoned one are skipped. Null: the input is there. Empty, or as long as the
+  // plan's inputs. Each Var stands once, as in `outputs`.
   std::span<const Var> inputs = {};
   // For cost_model: runs of different shape classes (sizes of their inputs) are measured and scheduled separately.
   uint64_t shape = 0;

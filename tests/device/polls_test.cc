@@ -51,6 +51,25 @@ TEST(DevicePolls, WhoeverLooksIsTold) {
   }
 }
 
+TEST(DevicePolls, WhoeverLooksMayLookDuringTheShutdown) {
+  for (int round = 0; round < 100; ++round) {
+    Rig rig;
+    const Var x = rig.eng().NewVar("x");
+    for (int i = 0; i < 20; ++i) rig.Push({.updates = {x}});
+    std::atomic<bool> looks{false}, over{false};
+    std::thread looker([&] {
+      while (!over) {
+        (void)rig.eng().Settled(x);
+        looks = true;
+      }
+    });
+    while (!looks) std::this_thread::yield();
+    rig.eng().Shutdown();
+    over = true;
+    looker.join();
+  }
+}
+
 // Nothing was on the device when they began to wait.
 TEST(DevicePolls, WhoWaitsForEverythingHearsOfWhatIsIssuedLater) {
   Rig rig({}, 2);

@@ -58,6 +58,77 @@ TEST_P(CancelTest, RunningOpsMayLookAndGoOn) {
   EXPECT_TRUE(after);
 }
 
+// The op has ended, and its scope may have gone with its last handle; the body goes on.
+TEST_P(CancelTest, BodiesMayLookAfterTheirOpsHaveEnded) {
+  Engine eng(Quiet(workers()));
+  const Var a = eng.NewVar("a"), b = eng.NewVar("b");
+  auto scope = std::make_unique<CancelScope>();
+  Gate gone;
+  bool after = true, deferred = true;
+  const auto ends = [&](RunContext& ctx, Completion& done, bool& seen) {
+    done();
+    if (workers() != 0) gone.Wait();
+    seen = ctx.cancelled();
+  };
+  eng.PushAsync({.writes = {a}, .cancel = scope.get()},
+                [&](RunContext& ctx, Completion done) { ends(ctx, done, after); });
+  eng.Push({.writes = {b}, .cancel = scope.get()}, [&](RunContext& ctx) {
+    Completion done = ctx.Defer();
+    ends(ctx, done, deferred);
+  });
+  scope.reset();
+  if (workers() > 1) {  // one worker is inside the first body
+    eng.Wait(a);
+    eng.Wait(b);
+  }
+  gone.Open();
+  eng.Shutdown();  // behind the bodies
+  EXPECT_FALSE(after);
+  EXPECT_FALSE(deferred);
+}
+
+std::string TextOf(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+// What it says is from before: its Vars are those of other ops now.
+TEST_P(CancelTest, BodiesMayAskForTheirErrorAfterTheirOpsHaveEnded) {
+  Engine eng(Quiet(workers()));
+  const Var a = eng.NewVar("a");
+  for (const bool defers : {false, true}) {
+    Fail(eng, a, "the reason");
+    Gate next;
+    std::exception_ptr said;
+    const OpDesc desc{.name = "asks", .updates = {a}, .run_always = true};
+    const auto ends = [&](RunContext& ctx, Completion done) {
+      done();
+      if (workers() > 1) next.Wait();
+      said = ctx.error();
+    };
+    if (defers) {
+      eng.Push(desc, [&](RunContext& ctx) { ends(ctx, ctx.Defer()); });
+    } else {
+      eng.PushAsync(desc, ends);
+    }
+    eng.Push({.name = "writes", .writes = {a}}, [&] { next.Open(); });
+    if (workers() > 1) next.Wait();
+    while (eng.stats().completed < eng.stats().pushed) eng.WaitFor(a, 1ms);
+    try {
+      eng.WaitAll();
+    } catch (const OpError&) {
+    }
+    Gate over;
+    eng.Push({.updates = {a}}, [&] { over.Open(); });
+    eng.Wait(a);
+    while (!said) std::this_thread::yield();
+    EXPECT_TRUE(Has(TextOf(said), "the reason"));
+  }
+}
+
 TEST_P(CancelTest, RunAlwaysRunsThoughCancelled) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

@@ -107,6 +107,23 @@ TEST(DriverTest, AWaitInsideAnOpGetsADriverWhenThereIsSomethingToDrive) {
   over.Wait();
 }
 
+// The thread is inside an op of another engine, so it must not run the op itself.
+TEST(DriverTest, AWaitAllInsideAnOpOfAnotherEngineGetsADriver) {
+  Engine eng(Quiet(1)), outer(Quiet(1));
+  Var made = eng.NewVar("made"), before = eng.NewVar("before");
+  HeldOp held = PushNaiveBehind(eng, before, made);
+  std::atomic<int> waiting{0};
+  Gate over;
+  outer.Push({.name = "waits"}, [&] {
+    waiting = gettid();
+    eng.WaitAll();
+    over.Open();
+  });
+  AwaitAsleep(waiting);
+  held.Release();
+  over.Wait();
+}
+
 // --- scopes of the thread that runs a body are none of the body's
 
 // Runs `body`, pushed before by nobody's scopes, while this thread waits for it inside `scopes`.

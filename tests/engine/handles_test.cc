@@ -180,6 +180,17 @@ TEST_P(HandlesTest, OfOtherEmptyHandles) {
   eng.WaitAll();
 }
 
+TEST_P(HandlesTest, OfACancelScopeThatWasMovedFrom) {
+  Engine eng(Quiet(workers()));
+  const Var a = eng.NewVar("a");
+  CancelScope scope;
+  CancelScope moved = std::move(scope);  // a copy: a scope cannot be without its flag
+  eng.Push({.writes = {a}, .cancel = &scope}, [] {});
+  eng.Wait(a);
+  moved.Cancel();
+  EXPECT_TRUE(scope.cancelled());
+}
+
 TEST_P(HandlesTest, OfPlacementsThatDoNotExist) {
   Engine eng(Quiet(workers()));
   Var v = eng.NewVar("v");

@@ -112,6 +112,41 @@ TEST(ThreadFailureTest, StartThrowsAndMayBeRepeated) {
   EXPECT_EQ(a.version(), 2u);
 }
 
+// Two threads for I/O are wanted, and there is one. It ends with on_end of the role that it had before, which wants them too.
+TEST(ThreadFailureTest, AHookOfAThreadThatIsGivenBackMayPushToTheSamePool) {
+  EngineOptions o = Quiet(1);
+  o.io_threads = 2;
+  Engine* engine = nullptr;
+  std::atomic<int> ended{0};
+  o.on_end = [&](int) {
+    if (!engine || ended++ > 0) return;
+    try {
+      engine->Push({.place = Io()}, [] {});
+    } catch (const Error&) {  // no thread, again
+    }
+  };
+  Engine eng(o);
+  engine = &eng;
+  Gate waits;
+  const Var a = eng.NewVar("a");
+  HeldOp held = HoldWrite(eng, a);
+  eng.Push({.name = "waits"}, [&] {
+    waits.Open();
+    eng.Wait(a);  // a stand-in plays the role, and this thread is idle afterwards
+  });
+  waits.Wait();
+  held.Release();
+  eng.WaitAll();
+  {
+    const Allow none(0);
+    EXPECT_THROW(eng.Push({.place = Io()}, [] {}), Error);
+  }
+  eng.Push({.place = Io()}, [] {});
+  eng.WaitAll();
+  eng.Shutdown();
+  engine = nullptr;
+}
+
 TEST(ThreadFailureTest, AStoppedEngineThatCannotStartGivesUpInItsDestructor) {
   Log log;
   {

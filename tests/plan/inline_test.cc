@@ -38,6 +38,32 @@ TEST_P(InlineTest, EveryNodeRunsOnTheCallingThreadAlsoAfterAsynchronousOnes) {
   }
 }
 
+// The node has completed, and its body runs on in another placement. The run and its plan wait for it; what comes behind does not.
+TEST_P(InlineTest, ABodyMayGoOnWhenItsNodeHasCompleted) {
+  Engine eng(Quiet(workers()));
+  const Var other = eng.NewVar("other");
+  for (int i = 0; i < 20; ++i) {
+    std::atomic<bool> behind{false};
+    std::atomic<int> seen{0};
+    {
+      Graph graph;
+      const NodeId async = graph.AddAsync({.name = "async", .place = Io()}, [&](NodeContext& ctx, Completion done) {
+        done();
+        while (!behind) std::this_thread::yield();
+        for (int k = 0; k < 10; ++k) {
+          eng.Push({.updates = {other}}, [] {});
+          eng.Wait(other);  // asks which Vars the op that waits names
+          seen += std::string_view(ctx.name()) == "async";
+        }
+      });
+      graph.Order(async, graph.Add({.name = "behind"}, [&] { behind = true; }));
+      graph.Compile(eng).Start({}, {.policy = Policy::kInline});
+    }
+    eng.WaitAll();
+    EXPECT_EQ(seen, 10);
+  }
+}
+
 TEST_P(InlineTest, ARunThatMustWaitIsRunByTheWaiter) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a");

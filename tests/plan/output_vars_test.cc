@@ -30,6 +30,64 @@ TEST_P(OutputVarsTest, AnOutputIsThereBeforeTheRunHasEnded) {
   EXPECT_EQ(run.Settled(1)->Get<int>(), 2);
 }
 
+TEST_P(OutputVarsTest, VarsThatStandTwiceAreRefused) {
+  Engine eng(Quiet(workers())), other(Quiet(0));
+  const Var named = eng.NewVar("named"), a = eng.NewVar("a"), b = eng.NewVar("b"), foreign = other.NewVar("foreign");
+  Graph graph;
+  const ValueId x = graph.Input<int>("x"), y = graph.Input<int>("y");
+  const NodeId sum =
+      graph.Add({.name = "sum", .inputs = {x, y}, .outputs = 2, .updates = {named}}, [](NodeContext& ctx) {
+        ctx.Return(0, ctx.In<int>(0) + ctx.In<int>(1));
+        ctx.Return(1, 0);
+      });
+  graph.Output(sum[0]);
+  graph.Output(sum[1]);
+  const Plan plan = graph.Compile(eng);
+  const auto refusal = [&](std::vector<Var> inputs, std::vector<Var> outputs) {
+    Value given[] = {Value(1), Value(2)};
+    const std::string text = RefusalOf([&] { plan.Start(given, {.outputs = outputs, .inputs = inputs}); });
+    EXPECT_EQ(given[0].Get<int>(), 1);  // they are still the caller's
+    return text;
+  };
+  EXPECT_TRUE(Has(refusal({a, a}, {}), "'a' twice"));
+  EXPECT_TRUE(Has(refusal({}, {b, b}), "'b' twice"));
+  EXPECT_TRUE(Has(refusal({a, {}}, {b, a}), "'a' twice"));
+  EXPECT_TRUE(Has(refusal({a, named}, {}), "'named' twice, or the plan names it"));
+  EXPECT_TRUE(Has(refusal({}, {b, named}), "'named' twice"));
+  EXPECT_TRUE(Has(refusal({foreign, {}}, {}), "another engine"));
+  Value given[] = {Value(1), Value(2)};
+  const Var inputs[] = {a, {}}, outputs[] = {b, eng.NewVar("c")};
+  plan.Start(given, {.outputs = outputs, .inputs = inputs});
+  eng.Wait(b);
+}
+
+// Vars that several runs are given are locked in one order, whatever the order in which each run has them.
+TEST_P(OutputVarsTest, RunsMayShareVarsInAnyOrder) {
+  Engine eng(Quiet(workers()));
+  const Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c"), d = eng.NewVar("d");
+  Graph graph;
+  const ValueId x = graph.Input<int>("x"), y = graph.Input<int>("y");
+  const NodeId sum = graph.Add({.name = "sum", .inputs = {x, y}, .outputs = 2}, [](NodeContext& ctx) {
+    ctx.Return(0, ctx.In<int>(0) + ctx.In<int>(1));
+    ctx.Return(1, 0);
+  });
+  graph.Output(sum[0]);
+  graph.Output(sum[1]);
+  const Plan plan = graph.Compile(eng);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 500; ++i) {
+        Value given[] = {Value(1), Value(2)};
+        const Var inputs[] = {t ? a : b, t ? b : a}, outputs[] = {t ? c : d, t ? d : c};
+        plan.Start(given, {.outputs = outputs, .inputs = inputs});
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  eng.WaitAll();
+  EXPECT_EQ(c.version(), 1000u);
+}
+
 TEST_P(OutputVarsTest, AFailedNodeFailsItsOutputAndNoOther) {
   Engine eng(Quiet(workers()));
   for (int i = 0; i < 20; ++i) {

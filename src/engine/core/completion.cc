@@ -92,6 +92,7 @@ Completion EngineCore::Defer(OpRecord* op) {
   state->refs.fetch_add(1, std::memory_order_relaxed);  // a count for the body
   op->extra.next = reinterpret_cast<OpRecord*>(state);
   op->pins.fetch_add(1, std::memory_order_relaxed);  // whoever gives the Completion to another thread publishes it
+  if (op->extra.flags & kRunAlways) KeptError::Set(op);
   op->extra.flags |= kDeferred;
   op->extra.state.store(OpState::kAsync, std::memory_order_release);
   return Completion(state);
@@ -108,6 +109,7 @@ OpRecord* EngineCore::EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecor
   }
   state->returned.store(true, std::memory_order_release);  // partner: FailPendingCompletions
   DropCompletion(state);
+  DropScope(op);
   Pass pass{&slot};
   Protocol::DropPins(pass, op, 1);
   return nullptr;

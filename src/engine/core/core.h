@@ -112,6 +112,8 @@ class EngineCore final : public PoolHost {
   // Puts a ready op into its pool, and wakes a worker if none looks.
   void Post(ThreadSlot& slot, OpRecord* op, Beside beside = Beside::kNo);
   static bool Cancelled(OpRecord* op);
+  static void DropScope(OpRecord* op);
+  void DestroyClosure(OpRecord* op);
   ErrorRecord* BeforeRun(OpRecord* op);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
   void SetPoison(VarCore* var, ErrorRecord* error);
@@ -152,7 +154,8 @@ class EngineCore final : public PoolHost {
   // --- drain.cc
   bool WaitAll(Clock::time_point deadline, bool report);
   bool AllOverSoon(Clock::time_point deadline);
-  bool WaitForEpochs(Clock::time_point deadline);
+  // `inside`: the roles lent by the op that waits; null outside any op.
+  bool WaitForEpochs(Clock::time_point deadline, LentRoles* inside);
   void AttendDevices();   // somebody uses what has ended on devices: they look once
   bool PollBusyFaster();  // has devices polled at the pace of waiters; false: none is busy
   void DeliverDrainNote(ThreadSlot& slot, const OpRecord* next) override;
@@ -298,7 +301,7 @@ class EngineCore final : public PoolHost {
   void ReportUnseen();
   bool SettleAll(Clock::time_point deadline);
   bool Drain();
-  void GiveUp(const std::string& why);
+  void GiveUp(const char* why) noexcept;
   void JoinEverything();
 
   // fork.cc
@@ -308,7 +311,9 @@ class EngineCore final : public PoolHost {
   std::atomic<uint32_t> refs_{1};
 
   // Looked at by every op, and hardly ever written. relaxed loads everywhere: see poisoned().
-  std::atomic<uint32_t> poisoned_{0};  // how many Vars carry an error
+  std::atomic<uint32_t> poisoned_{0};  // how many Vars carry an error; and one more if the shutdown gave up
+  // No op starts any more. relaxed: an op that starts at this very moment may run.
+  std::atomic<bool> gave_up_{false};
   std::atomic<bool> tracing_{false};
   std::atomic<bool> has_devices_{false};  // sticky; set before a device op can be pushed
   std::atomic<PolicyStamp> policy_{PolicyStamp{}};

@@ -63,9 +63,14 @@ std::string EngineCore::DescribePending() {
   std::vector<PendingOp> pending;
   gate_.Close(slots_);
   PendingOp copy;
-  ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block) {
-    if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
-  });
+  try {
+    ops_.ForEachBlock(kFirstOpClass, kEndOfClasses, [&](void* block) {
+      if (CopyPending(static_cast<OpRecord*>(block), &copy)) pending.push_back(copy);
+    });
+  } catch (...) {  // there is no memory: the gate must not stay closed
+    gate_.Open();
+    throw;
+  }
   gate_.Open();
   std::map<Protocol::Var*, Use> uses;
   std::ostringstream out;

@@ -16,9 +16,16 @@ bool EngineCore::WaitAll(Clock::time_point deadline, bool report) {
   if (!AllOverSoon(deadline)) {  // mutant: drain_waits_for_nothing
     RefuseWaitInHook();
     LentRoles lent;
-    if (t_frame && !closed()) lent.Lend(*this);  // this thread is inside an op of another engine
+    if (t_frame && !closed()) {  // this thread is inside an op of another engine
+      try {
+        lent.Lend(*this);
+      } catch (...) {
+        // A shutdown has begun, and goes on: the worker stays blocked, as it is by any body that blocks.
+        if (report) throw;  // mutant: drain_needs_a_stand_in
+      }
+    }
     const TracedWait traced(WaitCause::kAll);
-    const bool in_time = WaitForEpochs(deadline);
+    const bool in_time = WaitForEpochs(deadline, t_frame ? &lent : nullptr);
     if (ThreadSlot* const slot = t_frame ? nullptr : slots_.MineOrNull(); slot && slot->drain_note)
       DeliverDrainNote(*slot, nullptr);  // mutant: driver_keeps_its_note
     caller_pool_.PassOn();
@@ -47,7 +54,7 @@ bool EngineCore::AllOverSoon(Clock::time_point deadline) {
   return SpinUntil(over, may_spin ? options_.spin : std::chrono::nanoseconds{0}, spin_places_, deadline);
 }
 
-bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
+bool EngineCore::WaitForEpochs(Clock::time_point deadline, LentRoles* inside) {
   const uint64_t last = epochs_.present();
   for (;;) {
     uint8_t awaited, ran;  // epoch parities
@@ -60,8 +67,9 @@ bool EngineCore::WaitForEpochs(Clock::time_point deadline) {
       }
       continue;
     }
+    if (inside && pool(kCallerPool).HasReady() && inside->AddDriver(*this)) continue;
     const auto sleep = [&](std::atomic<uint32_t>& word) {
-      return caller_pool_.Sleep({&word, true}, seen, deadline, !t_frame);
+      return caller_pool_.Sleep({&word, true}, seen, deadline, !inside || inside->MayAddDriver(*this));
     };
     if (!epochs_.Sleep(sleep)) return false;
   }

@@ -66,7 +66,8 @@ namespace {
 // role, which belongs to the op's thread.
 struct PieceOfOp {
   detail::BodyFrame* frame;
-  detail::PushScopes scopes;  // without bulk and capture, which only one thread may use
+  detail::KeptError::Content error;  // the op's thread holds the count
+  detail::PushScopes scopes;         // without bulk and capture, which only one thread may use
   bool in_piece = true;
 };
 
@@ -83,6 +84,7 @@ class InsidePiece {
  private:
   void Exchange() noexcept {
     std::swap(detail::t_frame, other_.frame);
+    std::swap(detail::t_kept_error, other_.error);
     std::swap(detail::t_scopes, other_.scopes);
     std::swap(detail::t_in_piece, other_.in_piece);
   }
@@ -92,7 +94,8 @@ class InsidePiece {
 }  // namespace
 
 void RunContext::ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body) {
-  const PieceOfOp of{detail::t_frame, {.cancel = detail::t_scopes.cancel, .policy = detail::t_scopes.policy}};
+  const PieceOfOp of{
+      detail::t_frame, detail::t_kept_error, {.cancel = detail::t_scopes.cancel, .policy = detail::t_scopes.policy}};
   const auto piece = [&](size_t begin, size_t end) {
     const InsidePiece inside(of);
     body(begin, end);
@@ -120,7 +123,10 @@ bool RunContext::cancelled() const noexcept { return EngineCore::Cancelled(op_);
 std::exception_ptr RunContext::error() const {
   if (op_->extra.kind != detail::OpKindId::kPlain) return nullptr;  // a node's Vars are those of its whole run
   if (cancelled()) return detail::MakeCause<CancelledError>("cancelled before it started");
-  detail::ErrorRecord* const poison = EngineCore::FirstPoison(op_);
+  // Once its Completion has been called, the op's Vars belong to others.
+  const bool kept = op_->extra.flags & (detail::kAsyncOp | detail::kDeferred);
+  const auto of_async = [&] { return detail::t_kept_error.op == op_ ? detail::t_kept_error.error : nullptr; };
+  detail::ErrorRecord* const poison = kept ? of_async() : EngineCore::FirstPoison(op_);
   return poison ? std::make_exception_ptr(poison->Show()) : nullptr;
 }
 Completion RunContext::Defer() { return core_->Defer(op_); }

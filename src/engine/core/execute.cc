@@ -7,6 +7,19 @@ namespace engine::detail {
 thread_local constinit BodyFrame* t_frame = nullptr;
 thread_local constinit bool t_role_lent = false;
 thread_local constinit bool t_in_piece = false;
+thread_local constinit KeptError::Content t_kept_error{};
+
+KeptError::KeptError(const OpRecord* op) noexcept : outer_(t_kept_error) { Set(op); }
+
+KeptError::~KeptError() {
+  if (t_kept_error.error) t_kept_error.error->Release();
+  t_kept_error = outer_;
+}
+
+void KeptError::Set(const OpRecord* op) noexcept {
+  ErrorRecord* const error = op ? EngineCore::FirstPoison(const_cast<OpRecord*>(op)) : nullptr;
+  t_kept_error = {op, error ? error->Retain() : nullptr};
+}
 
 void ProductionEnv::AddReady(Pass& pass, OpRecord* op) {
   op->extra.next = nullptr;
@@ -49,7 +62,7 @@ ENGINE_INLINE OpRecord* EngineCore::FinishInline(ThreadSlot& slot, OpRecord* op,
   OpChain* chain = nullptr;  // of a member that its device refused: the chain goes on with the next one
   if (op->extra.flags & (kScoped | kInChain | kForgotten | (kBody ? uint32_t{kDeferred} : 0u))) [[unlikely]] {
     if (kBody && (op->extra.flags & kDeferred)) return EndDeferredBody(slot, op, error);  // mutant: deferred_ends_early
-    if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+    if ((op->extra.flags & (kScoped | kAsyncOp | kDeferred)) == kScoped) DropScope(op);
     if (op->extra.flags & kForgotten) return nullptr;
     if ((op->extra.flags & kInChain) && op->extra.more_behind) chain = op->chain();
   }
@@ -118,17 +131,20 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   if (error) {
     slot.skipped.Add();
     traced.Skip(lane);
-    if (type->destroy) type->destroy(op->closure());
+    DestroyClosure(op);
+    ThreadSlot& now = t_role_lent ? Slot() : slot;
     if (async) {
-      Pass pass{&slot};
+      DropScope(op);
+      Pass pass{&now};
       Protocol::DropPins(pass, op, 1);
     }
     if (raised) *raised = error->Retain();
-    return Finish(slot, op, error, worker);
+    return Finish(now, op, error, t_role_lent ? nullptr : worker);
   }
   const char* const name = op->extra.name;
   BodyFrame frame{this, op, t_frame};
   t_frame = &frame;
+  const KeptError kept(async && (op->extra.flags & kRunAlways) ? op : nullptr);
   RunContext ctx(this, op, worker ? worker->index : -1);
   // An asynchronous op may be settled by its Completion before the body returns. Until we are done a pin keeps the
   // block, and `ours` keeps the CompletionState. What the body throws fails the Completion.
@@ -158,16 +174,40 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
     if (ours) {
       NoteReturned(ours);
       ours = Completion();
+      DropScope(op);
       Protocol::DropPins(pass, op, 1);
       return nullptr;
     }
+    DropScope(op);
     Protocol::DropPins(pass, op, 1);
   }
   return FinishInline<true>(now, op, error, t_role_lent ? nullptr : worker);
 }
 
+// Of an op that has a Completion: called when its body is over. The op may have ended long before, and the body may
+// have asked whether it was cancelled since.
+void EngineCore::DropScope(OpRecord* op) {
+  if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+}
+
+// Of an op that does not run. What the closure holds may push and wait in its destructor, as at the end of a body.
+void EngineCore::DestroyClosure(OpRecord* op) {
+  const ClosureType* const type = op->extra.closure;
+  if (!type->destroy) return;
+  BodyFrame frame{this, op, t_frame};
+  t_frame = &frame;  // mutant: closure_destroyed_outside
+  type->destroy(op->closure());
+  t_frame = frame.outer;
+}
+
 // The error for which the op is skipped, counted; null: the op runs.
 ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
+  if (gave_up_.load(std::memory_order_relaxed)) [[unlikely]] {  // mutant: op_starts_behind_its_engine
+    ErrorRecord* error = ErrorRecord::NewRoot(
+        op->extra.name, op->site(), MakeCause<ShutdownError>("the engine's shutdown gave up before the op started"));
+    error->cancelled = true;  // its report says that ops were left
+    return error;
+  }
   if (op->extra.flags & kRunAlways) return nullptr;
   if (Cancelled(op)) {
     ErrorRecord* error =

@@ -52,9 +52,10 @@ void EngineCore::PushClear(VarRef var, Site site) {
 
 VarCore* EngineCore::NewVar(std::string_view name, void* tag) {
   CheckMayPush();
+  const char* const interned = name.empty() ? "" : Name::Intern(name).c_str();  // may throw, as the next line may
   auto* var = ::new (Slot().var_cache.Get(kVarClass)) VarCore;
   var->pusher.core = this;
-  var->pusher.name = name.empty() ? "" : Name::Intern(name).c_str();
+  var->pusher.name = interned;
   var->completer.tag = tag;
   var->completer.refs.store(2, std::memory_order_relaxed);  // one for the handle, one for the engine
   Retain();

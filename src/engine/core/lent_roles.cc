@@ -45,7 +45,7 @@ void LentRoles::LendOf(EngineCore& core) {
     if (role) player = threads.TakeStandIn();
     if (drives) Keep(threads.StartDriver());
   } catch (...) {
-    if (player) threads.PutBack({player});
+    if (player) threads.PutBack({&player, 1});
     if (own) slots.Return(own);
     throw;
   }

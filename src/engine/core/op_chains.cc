@@ -9,9 +9,9 @@
 namespace engine {
 
 HeldOps::HeldOps(Engine& engine) : core_(engine.core_) {
-  core_->Retain();
   core_->Slot();  // made now, so that it outlives the caller's thread-local objects, whose destructors may release
   owner_ = core_->chains().NewOwner();
+  core_->Retain();
 }
 
 HeldOps::~HeldOps() {

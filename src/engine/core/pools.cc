@@ -97,9 +97,18 @@ uint8_t Pools::MakeDevicePool(uint8_t index, const char* name, uint16_t number) 
   return index;
 }
 
-// Takes the threads before it makes the pool: a pool without threads would take ops and never run them.
 void Pools::MakeLane(uint8_t index, PoolOptions options) {
-  MutexLock lock(mu_);
+  try {
+    MutexLock lock(mu_);
+    TryMakeLane(index, std::move(options));
+  } catch (...) {
+    core_.threads().JoinIdle();  // without the lock: these threads may call on_end, which may push
+    throw;
+  }
+}
+
+// Takes the threads before it makes the pool: a pool without threads would take ops and never run them.
+void Pools::TryMakeLane(uint8_t index, PoolOptions options) {
   if (Has(index)) return;
   const auto roles = static_cast<size_t>(options.threads);
   Threads& all = core_.threads();
@@ -149,14 +158,17 @@ void Pools::StartRoles() {
   for (size_t i = 0; i < roles.size(); ++i) all.Play(*threads[i], *roles[i]);
 }
 
-void Pools::Start() {
-  MutexLock lock(mu_);
-  if (stopped()) StartRoles();
-}
+void Pools::Start() { StartIf(true); }
+void Pools::StartLost() { StartIf(false); }
 
-void Pools::StartLost() {
-  MutexLock lock(mu_);
-  if (!stopped()) StartRoles();
+void Pools::StartIf(bool stopped_now) {
+  try {
+    MutexLock lock(mu_);
+    if (stopped() == stopped_now) StartRoles();
+  } catch (...) {
+    core_.threads().JoinIdle();  // without the lock, as in MakeLane
+    throw;
+  }
 }
 
 bool Pools::Stop() {

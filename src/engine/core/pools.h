@@ -67,6 +67,8 @@ class Pools {
   void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(mu_);
   class Pool* Make(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(mu_);
   void StartRoles() REQUIRES(mu_);
+  void StartIf(bool stopped_now) EXCLUDES(mu_);
+  void TryMakeLane(uint8_t index, PoolOptions options) REQUIRES(mu_);
 
   std::atomic<bool> stopped_;  // changed under mu_
   const uint8_t default_pool_;

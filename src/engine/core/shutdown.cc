@@ -1,8 +1,10 @@
 // The end of an engine: drain, join the threads, report errors; and the end of Vars, which may outlive the engine.
 #include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "base/make_thread.h"
+#include "base/per_thread.h"
 #include "core/core.h"
 #include "core/hook_frame.h"
 
@@ -54,36 +56,74 @@ void EngineCore::Shutdown() {
   gate_.Open();
   ReleaseAllHeld();
   chains_.ReleaseAll();
-  if (!Drain())
-    return GiveUp(std::to_string(slots_.Pending()) + " ops did not end, and got no fewer for as long as drain_timeout");
+  bool drained = false;
+  try {
+    drained = Drain();
+  } catch (const std::bad_alloc&) {  // what is left cannot even be failed
+  }
+  if (!drained) return GiveUp("ops did not end, and got no fewer for as long as drain_timeout");
   admission_.Enter(Phase::kClosed);
   JoinEverything();
   ReportUnseen();
 }
 
 // Ends the shutdown although ops are left, for example because a body never returns. The engine's memory is not freed,
-// its threads are detached, and no hook but those of workers is called any more.
-void EngineCore::GiveUp(const std::string& why) {
+// its threads are detached, ops that have not started are skipped when their turn comes, and no hook but those of
+// workers is called any more. Needs no memory, but for the report.
+void EngineCore::GiveUp(const char* why) noexcept {
   Retain();
+  gave_up_.store(true, std::memory_order_relaxed);
+  // From now on all ops go through ExecuteWatched, which asks BeforeRun. release: publishes the flag. Partner: none is
+  // needed but the one that the queues have: an op that starts at this moment may still run.
+  poisoned_.fetch_add(1, std::memory_order_release);
   watchdog_.Stop();
   threads_.DetachAll();
-  auto cause = std::make_exception_ptr(ShutdownError(why));
-  Unobserved(OpError("shutdown gave up: " + DescribeException(cause), "", {}, {}, cause));
-  ReportUnseen();
-}
-
-void EngineCore::ShutdownOrGiveUp() noexcept {
   try {
-    Shutdown();
-  } catch (const Error& e) {  // the engine was stopped, and no threads can be made to run what is left
-    MutexLock changing(change_mu_);
-    admission_.Enter(Phase::kDraining);
-    GiveUp(e.what());
+    auto cause = std::make_exception_ptr(ShutdownError(why + ("; pending: " + std::to_string(slots_.Pending()))));
+    Unobserved(OpError("shutdown gave up: " + DescribeException(cause), "", {}, {}, cause));
+    ReportUnseen();
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "engine: shutdown gave up: %s; there is no memory to report more\n", why);
   }
 }
 
+void EngineCore::ShutdownOrGiveUp() noexcept {
+  const auto give_up = [this](const char* why) {
+    MutexLock changing(change_mu_);
+    admission_.Enter(Phase::kDraining);
+    GiveUp(why);
+  };
+  try {
+    Shutdown();
+  } catch (const Error& e) {  // the engine was stopped, and no threads can be made to run what is left
+    give_up(e.what());
+  } catch (const std::bad_alloc&) {
+    give_up("ops are left, and there is no memory for the threads that are to run them");
+  }
+}
+
+namespace {
+
+// The engines that this thread has destroyed inside one of their ops: the op may be running inside a push, which goes on to
+// use the engine when the shutdown is over elsewhere. Their memory goes with the thread.
+struct DestroyedInside {
+  std::vector<EngineCore*> cores;
+  ~DestroyedInside() {
+    for (EngineCore* core : cores) core->Release();
+  }
+};
+
+}  // namespace
+
 // For a destructor inside an op or a hook of the engine, which can neither throw nor wait.
 void EngineCore::ShutdownElsewhere() noexcept {
+  if (!threads_.OwnThis()) {
+    Retain();
+    try {
+      PerThread<DestroyedInside>::Get().cores.push_back(this);
+    } catch (const std::bad_alloc&) {  // its memory stays until the process ends
+    }
+  }
   auto cause = std::make_exception_ptr(
       UsageError("an engine was destroyed on one of its own threads; another thread finishes its shutdown"));
   Unobserved(OpError(DescribeException(cause), "", {}, {}, cause));
@@ -118,7 +158,12 @@ void EngineCore::Unobserved(const OpError& error) {
 
 void EngineCore::ReportUnseen() {
   while (ErrorRecord* error = errors_.TakeUnseen()) {
-    Unobserved(error->Show());
+    try {
+      Unobserved(error->Show());
+    } catch (const std::bad_alloc&) {
+      std::fprintf(stderr, "engine: an error of op '%s' that nobody waited for; there is no memory to report more\n",
+                   error->op);
+    }
     error->Release();
   }
 }

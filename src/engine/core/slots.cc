@@ -119,7 +119,9 @@ void Slots::Return(ThreadSlot* slot) {
   slot->taken = false;
 }
 
-ThreadSlot* Slots::FindOrNull() noexcept try { return &Find(); } catch (const std::bad_alloc&) {
+ThreadSlot* Slots::FindOrNull() noexcept try {
+  return &Find();
+} catch (...) {  // no memory, or, in a fork's child, no threads
   return nullptr;
 }
 

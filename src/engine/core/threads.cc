@@ -46,12 +46,9 @@ std::vector<EngineThread*> Threads::Take(size_t n) {
   return threads;
 }
 
-void Threads::PutBack(const std::vector<EngineThread*>& threads) {
-  {
-    MutexLock lock(mu_);
-    idle_.insert(idle_.end(), threads.begin(), threads.end());
-  }
-  JoinIdle();
+void Threads::PutBack(std::span<EngineThread* const> threads) {
+  MutexLock lock(mu_);
+  idle_.insert(idle_.end(), threads.begin(), threads.end());  // has room for all threads
 }
 
 void Threads::Play(EngineThread& thread, Worker& role) {

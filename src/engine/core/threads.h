@@ -10,6 +10,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -39,8 +40,8 @@ class Threads {
   // --- roles
   void AddRoles(size_t n) { roles_.fetch_add(n, std::memory_order_relaxed); }
   void DropRoles(size_t n) { roles_.fetch_sub(n, std::memory_order_relaxed); }
-  std::vector<EngineThread*> Take(size_t n) EXCLUDES(mu_);  // throws if it cannot get all of them
-  void PutBack(const std::vector<EngineThread*>& threads) EXCLUDES(mu_);
+  std::vector<EngineThread*> Take(size_t n) EXCLUDES(mu_);             // throws if it cannot get all of them
+  void PutBack(std::span<EngineThread* const> threads) EXCLUDES(mu_);  // they are idle; JoinIdle ends them
   void Play(EngineThread& thread, Worker& role);
   void AwaitRoles();  // after the pools were stopped: returns when no thread plays a role
 

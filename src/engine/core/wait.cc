@@ -93,6 +93,7 @@ void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
   try {
     if (!t_in_piece) lent.Lend(*this);
   } catch (const Error&) {
+  } catch (const std::bad_alloc&) {
   }
   Park(word, kNever, &lent);
 }

@@ -81,15 +81,20 @@ void Devices::GiveBack() {
     d->pinned->Close(stream);
   }
   for (auto& on : lanes_made_) {
-    MutexLock lock(on->mu);
     // A device that is gone is not called any more; its streams and events stay until the process ends.
     if (on->device->gone()) continue;
     Device& device = *on->device->device;
-    while (on->asking.load() != 0) std::this_thread::yield();
+    // A thread that asks needs the lock before it can leave. One that comes later finds that all has retired, or no record.
+    on->mu.Lock();
+    for (; on->asking.load() != 0; on->mu.Lock()) {
+      on->mu.Unlock();
+      std::this_thread::yield();
+    }
     for (; !on->records.empty(); on->records.PopFront()) (void)device.DestroyEvent(on->records.front().event);
     for (const Event event : on->spare_events) (void)device.DestroyEvent(event);
     on->spare_events.clear();
     (void)device.DestroyStream(on->stream);
+    on->mu.Unlock();
   }
   for (auto& d : devices_) {
     MutexLock lock(d->timers_mu);

@@ -285,6 +285,12 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
   DeviceState& device = *on.device;
   ErrorRecord* error = nullptr;
   const bool async = op->extra.flags & kAsyncOp;
+  Completion ours;
+  try {
+    if (async) ours = core_.NewCompletionOf(slot, op);
+  } catch (...) {
+    return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
+  }
   const ClosureType* type = op->extra.closure;
   const char* const name = op->extra.name;
   BodyFrame frame{&core_, op, t_frame};
@@ -295,7 +301,7 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
     traced.Begin(on.name.c_str());
   }
   RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
-  Completion ours = async ? core_.NewCompletionOf(slot, op) : Completion();
+  const KeptError kept(async && (op->extra.flags & kRunAlways) ? op : nullptr);
   if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
   try {
     const BodyScope body(name, op->site(), on.bulk, async ? Stream{} : on.stream);
@@ -319,11 +325,12 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
   }
   t_frame = frame.outer;
   traced.End();
-  ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
-  if (!async) return Settle(now, op, error, t_role_lent ? nullptr : worker);
+  if (!async) return Settle(t_role_lent ? core_.Slot() : slot, op, error, t_role_lent ? nullptr : worker);
   EngineCore::NoteReturned(ours);
   ours = Completion();
   if (type->destroy) type->destroy(op->closure());  // the Completion, not the closure, says when its work is over
+  ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
+  EngineCore::DropScope(op);
   Pass pass{&now};
   Protocol::DropPins(pass, op, 1);
   return nullptr;
@@ -359,9 +366,11 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     traced.About(op);
     traced.Skip(worker ? worker->lane.c_str() : nullptr);
   }
-  if (type->destroy) type->destroy(op->closure());
+  if (type->destroy)
+    type->destroy(op->closure());  // outside of bodies: memory that it gives back is behind no op of ours
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane) EndDispatch(*worker->last_lane);
   if (const auto refused = KindOf(op).refused) refused(core_, slot, op, std::exchange(error, nullptr));
+  if (op->extra.flags & kAsyncOp) EngineCore::DropScope(op);
   Pass pass{&slot};
   Protocol::DropPins(pass, op, op->extra.flags & kAsyncOp ? 2 : 1);
   return core_.Finish(slot, op, error, worker);
@@ -414,7 +423,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   if (!error && any_lost_.load(std::memory_order_acquire)) InheritFailure(on, seq, op);
   if (const auto issued = KindOf(op).issued) issued(core_, slot, op);  // before Complete, until which its owner lives
   if (error || core_.poisoned()) core_.SettlePoison(op, error);
-  if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+  if (!(op->extra.flags & kAsyncOp)) EngineCore::DropScope(op);
   Pass pass{&slot};
   core_.Complete(pass, op);
   // Before those that became ready start. Without a worker nobody calls NoteIdle, so the record is made here.

@@ -77,6 +77,7 @@ struct RunState {
   std::vector<std::vector<Var>> behind;  // by ticket of a device task: the lanes of the device tasks before it
   std::vector<KeptGraph> graphs;         // by ticket of a device task: that of an earlier run. Written by the issuer
   uint64_t frame_key = 0;                // different from that of every other frame ever made
+  std::vector<Access*> together;         // what a start that needs it registers (ListTogether)
   Value* values = nullptr;
   std::atomic<uint32_t>* counters = nullptr;
   uint32_t* next = nullptr;        // by task: the next task in a list of ready tasks
@@ -271,10 +272,13 @@ struct PlanTicket {  // of an asynchronous node, or, in an in-order run, of a ta
   uint32_t task;
   // The node whose outcome must be settled; kNoIndex: none. Of a device task: the first node that was not pushed.
   uint32_t node;
-  bool lost = false;   // of a device task: `error` is that of all its nodes, not only of those that were not pushed
-  bool whole = false;  // of a device task: its nodes were pushed as one op
+  bool lost = false;     // of a device task: `error` is that of all its nodes, not only of those that were not pushed
+  bool whole = false;    // of a device task: its nodes were pushed as one op
+  bool settled = false;  // in an in-order run
   ErrorRecord* error = nullptr;   // counted; the release of kDone publishes it
   std::atomic<uint32_t> word{0};  // has the states of a WaitNode
+  // Likewise, in an in-order run: the body has returned, which may be long after its Completion was called.
+  std::atomic<uint32_t> returned{0};
 };
 struct PlanIssue {  // of a node on a device, a member of its task's bulk
   RunState* run;

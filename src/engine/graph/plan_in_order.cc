@@ -7,9 +7,10 @@
 namespace engine::detail {
 namespace {
 
-void Signal(PlanTicket& ticket) {
-  // release: publishes the error, and ends our use of the ticket. Partner: the acquire loads in AwaitInside.
-  if (ticket.word.exchange(WaitNode::kDone, std::memory_order_acq_rel) == WaitNode::kParked) FutexWake(ticket.word, 1);
+// release: publishes the ticket's error (`word`), or ends our use of the ticket, its run and its plan (`returned`). Partner: the
+// acquire loads in AwaitInside.
+void Signal(std::atomic<uint32_t>& word) {
+  if (word.exchange(WaitNode::kDone, std::memory_order_acq_rel) == WaitNode::kParked) FutexWake(word, 1);
 }
 
 }  // namespace
@@ -26,9 +27,17 @@ void Replay::RunAll() {
       continue;
     }
     RunTask(task);
-    if (task.async) run_.tickets[task.ticket] = Launch(t, task.end - 1);
+    if (!task.async) continue;
+    OpRecord* const op = run_.tickets[task.ticket] = Launch(t, task.end - 1);
+    if (op) Signal(static_cast<PlanTicket*>(op->closure())->returned);
   }
-  for (uint32_t i = 0; i < plan_.tickets; ++i) Await(run_.tickets[i]);
+  for (uint32_t i = 0; i < plan_.tickets; ++i) {
+    Await(run_.tickets[i]);
+    OpRecord* const op = std::exchange(run_.tickets[i], nullptr);
+    if (!op) continue;
+    core_.AwaitInside(static_cast<PlanTicket*>(op->closure())->returned);  // mutant: ticket_before_its_body
+    Runs(core_).RecycleOp(slot(), op);
+  }
 }
 
 // Runs in the task's own placement. If the last node is asynchronous, whoever awaits the ticket settles its outcome.
@@ -37,18 +46,22 @@ void Replay::RunTicket() {
   const uint32_t number = ticket.task;
   const PlanTask& task = plan_.tasks[number];
   RunTask(task);
-  if (!task.async) return Signal(ticket);
-  if (Launch(number, task.end - 1, op_)) return;
-  ticket.node = kNoIndex;  // the node was skipped, and has been settled
-  Signal(ticket);
+  if (!task.async) {
+    Signal(ticket.word);
+  } else if (!Launch(number, task.end - 1, op_)) {
+    ticket.node = kNoIndex;  // the node was skipped, and has been settled
+    Signal(ticket.word);
+  }
+  Signal(ticket.returned);
 }
 
-void Replay::Await(OpRecord*& op) {
+// What comes behind the ticket may go on when its node has completed. The body may still run.
+void Replay::Await(OpRecord* op) {
   if (!op) return;
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
+  if (std::exchange(ticket.settled, true)) return;
   core_.AwaitInside(ticket.word);
   if (ticket.node != kNoIndex) SettleTicket(ticket);
-  Runs(core_).RecycleOp(slot(), std::exchange(op, nullptr));
 }
 
 void Runs::FinishTicket(OpRecord* op, ErrorRecord* error) {
@@ -63,7 +76,7 @@ void Runs::FinishTicket(OpRecord* op, ErrorRecord* error) {
     if (ErrorRecord* before = std::exchange(ticket.error, error)) before->Release();
     ticket.lost = task.device;
   }
-  if (run.in_order) return Signal(ticket);
+  if (run.in_order) return Signal(ticket.word);
   ThreadSlot& slot = core_.Slot();
   {
     Replay replay(core_, slot, op, nullptr, run);

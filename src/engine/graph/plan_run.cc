@@ -29,21 +29,38 @@ void CheckInputs(const PlanCore& plan, std::span<Value> inputs, Site site) {
   if (plan.options.static_shape) plan.shape_checked.store(true, std::memory_order_relaxed);
 }
 
+// A registration needs each Var once: it would wait for itself at the second.
+void CheckOnce(const PlanCore& plan, std::span<const Var> vars, std::span<const Var> others, Site site) {
+  for (size_t i = 0; i < vars.size(); ++i) {
+    const VarCore* const var = vars[i] ? CoreOf(vars[i].core()) : nullptr;
+    if (!var) continue;
+    if (var->pusher.core != plan.core)
+      throw UsageError(PlanText(plan, site) + ": Var '" + var->pusher.name +
+                       "' of RunOptions belongs to another engine");
+    const auto same = [&](const Var& other) { return other && CoreOf(other.core()) == var; };
+    const auto named = std::ranges::lower_bound(plan.accesses, var, std::less<>(), &PlanCore::AccessTemplate::var);
+    if ((named != plan.accesses.end() && named->var == var) || std::ranges::any_of(vars.subspan(i + 1), same) ||
+        std::ranges::any_of(others, same))
+      throw UsageError(PlanText(plan, site) + ": RunOptions names Var '" + var->pusher.name +
+                       "' twice, or the plan names it, too; each input and output needs a Var of its own");
+  }
+}
+
 // How many of the inputs have Vars.
 uint32_t CheckOwnVars(const PlanCore& plan, std::span<const Var> inputs, std::span<const Var> outputs, Site site) {
   if (!inputs.empty() && inputs.size() != plan.graph.inputs().size())
     throw UsageError(PlanText(plan, site) + " has " + std::to_string(plan.graph.inputs().size()) +
                      " inputs, and RunOptions::inputs has " + std::to_string(inputs.size()) + " Vars");
   const auto ours = static_cast<uint32_t>(std::ranges::count_if(inputs, [](const Var& var) { return bool(var); }));
-  if (outputs.empty()) return ours;
-  const size_t wanted = plan.graph.outputs().size();
-  if (outputs.size() != wanted)
+  if (const size_t wanted = plan.graph.outputs().size(); !outputs.empty() && outputs.size() != wanted)
     throw UsageError(PlanText(plan, site) + " has " + std::to_string(wanted) +
                      " outputs, and RunOptions::outputs has " + std::to_string(outputs.size()) + " Vars");
-  if (plan.accesses.size() + ours + wanted + 1 > Protocol::kMaxAccesses)
-    throw UsageError(PlanText(plan, site) + " has more outputs and Vars than an op may name");
+  if (plan.accesses.size() + ours + outputs.size() + 1 > Protocol::kMaxAccesses)
+    throw UsageError(PlanText(plan, site) + " has more inputs, outputs and Vars than an op may name");
   for (const Var& var : outputs)
     if (!var) throw UsageError(PlanText(plan, site) + ": RunOptions::outputs has a null Var");
+  CheckOnce(plan, outputs, inputs, site);
+  if (ours != 0) CheckOnce(plan, inputs, {}, site);
   return ours;
 }
 
@@ -89,8 +106,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     op->accesses()[i].var = plan.accesses[i].var;
     op->accesses()[i].word = plan.accesses[i].word;
   }
-  // The Vars of outputs and inputs and the run's own come last, out of the order of addresses: nobody else pushes on them
-  // meanwhile, so holding their tails cannot deadlock.
+  // The Vars of outputs and inputs and the run's own come last. That is the order in which a run finds them.
   uint32_t at = run->first_own = shared;
   const auto add = [&](VarCore* var, AccessMode mode) {
     op->accesses()[at].var = var;
@@ -98,27 +114,31 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     ++at;
   };
   for (const Var& var : options.outputs) add(var.core(), AccessMode::kWrite);
-  run->awaited.clear();
-  for (uint32_t i = 0; i < options.inputs.size(); ++i) {
-    if (!options.inputs[i]) continue;
-    add(options.inputs[i].core(), AccessMode::kRead);
-    run->awaited.push_back(i);
-  }
-  add(run->done.core(), AccessMode::kWrite);
-  run->released.assign(outputs, 0);
-  Protocol::SetPins(op, n - plan.reads - awaited);
-  if (plan.may_have_gates && !stamp.at_push && !step.model) {
-    try {
-      MakeGates(slot, *run, options.inputs, site);
-    } catch (...) {
-      op->extra.flags = 0;  // its scope has not been made
-      DropGates(slot, *run);
-      plan.ReturnFrame(run);
-      throw;
+  std::span<Access* const> together;
+  try {
+    run->awaited.clear();
+    run->awaited.reserve(awaited);
+    for (uint32_t i = 0; i < options.inputs.size(); ++i) {
+      if (!options.inputs[i]) continue;
+      add(options.inputs[i].core(), AccessMode::kRead);
+      run->awaited.push_back(i);
     }
+    add(run->done.core(), AccessMode::kWrite);
+    run->released.assign(outputs, 0);
+    if (step.timed && options.times.empty()) run->model_times.resize(plan.graph.nodes().size());
+    if (step.timed && plan.concurrent) run->timers.resize(plan.nodes.size());
+    Protocol::SetPins(op, n - plan.reads - awaited);
+    if (plan.may_have_gates && !stamp.at_push && !step.model) MakeGates(slot, *run, options.inputs, site);
+    if (run->gates) [[unlikely]]
+      MoveToGates(*run, op);
+    together = ListTogether(*run, op, options.outputs);
+  } catch (...) {         // there is no memory
+    op->extra.flags = 0;  // its scope has not been made
+    DropGates(slot, *run);
+    run->model_times.clear();
+    plan.ReturnFrame(run);
+    throw;
   }
-  if (run->gates) [[unlikely]]
-    MoveToGates(*run, op);
   if (scope) ::new (&op->scope()) ScopePtr(*scope);
   ::new (op->closure()) PlanShare{run};
 
@@ -133,11 +153,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   if (step.model) [[unlikely]] {
     run->model = step.model;
     run->model_ticket = step.ticket;
-    if (step.timed && run->times.empty()) {
-      run->model_times.resize(plan.graph.nodes().size());
-      run->times = run->model_times;
-    }
-    if (step.timed && plan.concurrent) run->timers.resize(plan.nodes.size());
+    if (step.timed && run->times.empty()) run->times = run->model_times;
   }
   std::fill(run->times.begin(), run->times.end(), NodeTime{});
   uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
@@ -155,8 +171,8 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   run->waiter.store(false, std::memory_order_relaxed);
   for (size_t i = 0; i < inputs.size(); ++i) run->values[plan.graph.inputs()[i].index] = std::move(inputs[i]);
   try {
-    if (run->gates) [[unlikely]] {
-      core_.StartTogether(slot, std::move(draft), run->gates->all);
+    if (!together.empty()) [[unlikely]] {
+      core_.StartTogether(slot, std::move(draft), together);
     } else {
       core_.StartRecord(slot, std::move(draft));
     }
@@ -176,6 +192,28 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
     throw;
   }
   return run;
+}
+
+// A registration locks the tails of all Vars in the order of their addresses, because others may be locking some of them.
+// So the accesses are listed in that order, unless nobody else can have the Vars that lie out of it: the run's own, and those of outputs
+// that nobody has pushed on. Empty: the order of the op's accesses will do.
+std::span<Access* const> Runs::ListTogether(RunState& run, OpRecord* op, std::span<const Var> outputs) {
+  const auto fresh = [](const Var& var) {
+    const VarCore* const core = CoreOf(var.core());
+    // relaxed: if another thread is pushing on it right now, it also has a place among those of that push.
+    return core->tail.load(std::memory_order_relaxed) == 0 && core->settled.load(std::memory_order_relaxed) == 0;
+  };
+  std::vector<Access*>& all = run.gates ? run.gates->all : run.together;
+  if (!run.gates) {
+    if (run.awaited.empty() && std::ranges::all_of(outputs, fresh)) return {};
+    all.clear();
+    for (uint32_t i = 0; i < op->n_access; ++i) {
+      op->accesses()[i].op = op;
+      all.push_back(&op->accesses()[i]);
+    }
+  }
+  std::ranges::sort(all, std::less<>(), [](const Access* a) { return a->var; });
+  return all;
 }
 
 // Called when all Vars of the run's op are granted, so that their errors are known.

@@ -94,7 +94,7 @@ class Replay {
   bool HasFailed(const PlanNode& node) const;
   void Note(const PlanNode& node, ErrorRecord* error);
   OpRecord* NewTicket(uint32_t task, uint32_t node, uint32_t flags);
-  void Await(OpRecord*& ticket);
+  void Await(OpRecord* ticket);
   // Shows the node to whoever asks what runs here: the watchdog, RunContext::name.
   void Name(const PlanNode& node) { op_->extra.name = node.name; }
   ErrorRecord* SkippedBy(const PlanNode& node, uint32_t index);

@@ -58,6 +58,7 @@ class Runs {
  private:
   static OpRecord* OpIn(void* block, uint32_t cls, RunState& run, OpKindId kind, uint32_t flags, uint8_t pool_index);
   void Begin(RunState& run);
+  static std::span<Access* const> ListTogether(RunState& run, OpRecord* op, std::span<const Var> outputs);
   // --- gates.cc
   void MakeGates(ThreadSlot& slot, RunState& run, std::span<const Var> inputs, Site site);
   static void MoveToGates(RunState& run, OpRecord* op);

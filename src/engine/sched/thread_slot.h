@@ -83,6 +83,23 @@ struct BodyFrame {
   NodeUpdate* update = nullptr;  // the body says what its node is to do, and issues nothing
 };
 extern thread_local constinit BodyFrame* t_frame;
+// KeptError: lives while the body of an op with a Completion runs. Once the Completion has been called, other ops may
+// have the op's Vars, so what the body's RunContext::error() says is kept from the time before.
+class KeptError {
+ public:
+  struct Content {
+    const OpRecord* op = nullptr;
+    ErrorRecord* error = nullptr;  // counted
+  };
+  explicit KeptError(const OpRecord* op) noexcept;  // null: the op has no Completion yet, and may call Defer
+  ~KeptError();
+  KeptError(const KeptError&) = delete;
+  static void Set(const OpRecord* op) noexcept;  // the op on this thread becomes one with a Completion
+
+ private:
+  Content outer_;
+};
+extern thread_local constinit KeptError::Content t_kept_error;
 // True while the body on this thread has lent the thread's role to a stand-in.
 extern thread_local constinit bool t_role_lent;
 // True while this thread runs a piece of a ParallelFor, for the op that t_frame names (PieceOfOp, engine.cc).

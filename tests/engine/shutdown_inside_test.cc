@@ -1,0 +1,96 @@
+// Contract 8 where a shutdown meets something unusual: it is called inside an op of another engine, it gives up, or the
+// engine is destroyed inside a push.
+#include "support/engine_test.h"
+
+namespace engine::test {
+namespace {
+
+WITH_ALL_WORKERS(ShutdownInsideTest);
+
+// The thread is inside an op of `outer`, which allows no stand-in for it.
+TEST_P(ShutdownInsideTest, OfAnotherEngineEndsWithoutAStandIn) {
+  if (workers() == 0) GTEST_SKIP() << "the shutdown would have to run the ops itself";
+  EngineOptions no_stand_ins = Quiet(1);
+  no_stand_ins.max_spare_threads = 0;
+  Engine outer(no_stand_ins);
+  Log log;
+  EngineOptions options = Reporting(workers(), log);
+  options.max_spare_threads = 0;
+  std::atomic<int> ran{0};
+  outer.Push({.name = "shuts down"}, [&] {
+    Engine inner(options);
+    const Var a = inner.NewVar("a");
+    Gate began;
+    inner.Push({.name = "long", .updates = {a}}, [&] {
+      began.Open();
+      Gate().WaitFor(20ms);
+      ++ran;
+    });
+    for (int i = 0; i < 10; ++i) inner.Push({.updates = {a}}, [&] { ++ran; });
+    began.Wait();
+    inner.Shutdown();
+    EXPECT_EQ(ran, 11);
+    EXPECT_EQ(inner.stats().completed, inner.stats().pushed);
+  });
+  outer.WaitAll();
+  EXPECT_EQ(log.size(), 0u);
+}
+
+// A shutdown that gives up leaves a body that runs. What waits behind it never starts: what it uses may be gone.
+TEST(ShutdownInsideTest, NoOpStartsBehindAShutdownThatGaveUp) {
+  Log log;
+  static Gate leave, over;
+  std::atomic<bool> ran{false};
+  {
+    EngineOptions o = Reporting(2, log);
+    o.drain_timeout = 0ms;
+    Engine eng(o);
+    const Var a = eng.NewVar("a");
+    Gate began;
+    eng.Push({.name = "stuck", .updates = {a}}, [&] {
+      began.Open();
+      leave.Wait();
+    });
+    eng.Push({.name = "behind", .updates = {a}}, [&ran] { ran = true; });
+    eng.Push({.name = "always", .updates = {a}, .run_always = true}, [&ran] { ran = true; });
+    eng.PushAsync({.name = "asynchronous", .updates = {a}}, [&ran](RunContext&, Completion done) {
+      ran = true;
+      done();
+    });
+    // Its closure goes when the op is skipped, which is behind all that is skipped before.
+    const std::shared_ptr<int> last(new int(0), [](int* p) {
+      delete p;
+      over.Open();
+    });
+    eng.Push({.name = "last", .reads = {a}}, [&ran, last] { ran = true; });
+    began.Wait();
+  }
+  EXPECT_TRUE(log.Contains("gave up"));
+  leave.Open();
+  over.Wait();
+  EXPECT_FALSE(ran);
+}
+
+// The op runs inside the push, which goes on to use the engine when the op has ended.
+TEST(ShutdownInsideTest, AnOpMayDestroyItsEngineInsideItsPush) {
+  for (int round = 0; round < 50; ++round) {
+    Log log;
+    Gate gone;
+    EngineOptions o = Quiet(round % 2);
+    o.on_unobserved = [&](const OpError& error) {
+      log.Add(error.what());
+      gone.Open();
+    };
+    auto* eng = new Engine(o);
+    Var a = eng->NewVar("a");
+    eng->SetPolicy(Policy::kNaive);
+    std::thread pusher(
+        [&] { eng->Push({.name = "destroys", .updates = {a}}, [&] { delete std::exchange(eng, nullptr); }); });
+    pusher.join();
+    gone.Wait();
+    EXPECT_TRUE(log.Contains("destroyed on one of its own threads"));
+  }
+}
+
+}  // namespace
+}  // namespace engine::test
