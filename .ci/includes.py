@@ -4,7 +4,8 @@
 src/bulk, src/stage, src/costmodel and python include the public headers and their own folder, the first three also what
 knows nothing of the engine, src/engine/base; src/engine likewise, and so none of the others; a public header includes
 public headers. Inside src/engine the folders have an order, LAYERS: each
-includes only itself and those before it. Prints each violation.
+includes only itself and those before it. Prints each violation, and each file that is not on the map of its README, where
+the picture and the table of src/engine/README.md must be those of the code.
 
     includes.py           check
     includes.py --draw    also writes what src/engine/README.md shows: the picture, and what the lines are for"""
@@ -46,6 +47,16 @@ PURPOSES = {
     "backend: NCCL": "comm/nccl/* comm/nccl/header/*",
     "model: loopback": "comm/loopback/*",
     "the C API": "c_api/*",
+}
+# A README is the map of these folders: the first cell of some row names each file, and each folder inside. Files of one stem
+# count as one.
+MAPS = {
+    "src/engine": [f"src/engine/{name}" for name in LAYERS],
+    "src/bulk": ["src/bulk"],
+    "src/stage": ["src/stage"],
+    "src/costmodel": ["src/costmodel"],
+    "python": ["python/src", "python/engine", "python/mxnet"],
+    "tests": ["tests"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
@@ -129,15 +140,26 @@ def sums(counts: Iterable[list[int]]) -> list[int]:
     return [sum(n) for n in zip(*counts)]
 
 
-def draw() -> None:
-    """Puts the picture and the table between their marks in src/engine/README.md."""
-    path = ENGINE / "README.md"
-    text = path.read_text(encoding="utf-8")
+def drawn(text: str) -> str:
+    """The text of src/engine/README.md with the picture and the table between their marks."""
     for mark, content in (("layers", f"```\n{picture()}\n```"), ("lines", table())):
         begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
         before, rest = text.split(begin)
         text = f"{before}{begin}{content}\n{end}{rest.split(end)[1]}"
-    path.write_text(text, encoding="utf-8")
+    return text
+
+
+def unmapped(home: str, folders: list[str]) -> list[str]:
+    """What lies in the folders, and is named in the first cell of no row of the README."""
+    cells = re.findall(r"^\|([^|]*)\|", (ROOT / home / "README.md").read_text(encoding="utf-8"), re.M)
+    named = {name.rstrip("/").split("/")[-1].split(".")[0] for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    found = {
+        path.with_suffix("").relative_to(ROOT).as_posix()
+        for folder in folders
+        for path in (ROOT / folder).iterdir()
+        if path.suffix in {".h", ".cc", ".c", ".py"} or (path.is_dir() and not path.name.startswith(("__", ".")))
+    }
+    return sorted(path for path in found if path.split("/")[-1] not in named)
 
 
 def main() -> int:
@@ -157,8 +179,18 @@ def main() -> int:
                 if why:
                     bad += 1
                     print(f"{source.relative_to(ROOT)}: {name} {why}")
-    if "--draw" in sys.argv[1:]:
-        draw()
+    for home, folders in MAPS.items():
+        for path in unmapped(home, folders):
+            bad += 1
+            print(f"{home}/README.md: no row begins with `{path.split('/')[-1]}`, for {path}")
+    readme = ENGINE / "README.md"
+    before = readme.read_text(encoding="utf-8")
+    now = drawn(before)
+    if now != before and "--draw" in sys.argv[1:]:
+        readme.write_text(now, encoding="utf-8")
+    elif now != before:
+        bad += 1
+        print("src/engine/README.md: the picture or the table of lines is not the code's; ./run check includes --draw writes both")
     print(f"{count} files, {bad} violations")
     return 1 if bad else 0
 

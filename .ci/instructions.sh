@@ -3,12 +3,15 @@
 # perf/instructions.json. Fails where a case has grown by more than 5 %. Counts are exact for one compiler and library
 # version, so they are recorded by compiler.
 #   .ci/instructions.sh            compare        .ci/instructions.sh --update     record
+#   .ci/instructions.sh --alone    compare, where no second thread has pushed
 set -eu -o pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 . .ci/lib.sh
 RECORD=perf/instructions.json
 OUT=build-check/instructions
 FEW=2000 MANY=12000
+ALONE=
+[ "${1:-}" != --alone ] || ALONE=alone
 
 # Of fixed flags: those of the tests' tree, unless a developer has given that others; then in one of its own.
 packages "$NEEDS_BUILD" 'valgrind has valgrind'
@@ -32,7 +35,7 @@ g++ -std=c++20 -O2 -DNDEBUG -Iinclude .ci/instructions.cc -o "$OUT/instructions"
   -Wl,-rpath,"$PWD/$TREE/src/engine" -lengine -pthread
 
 count() { # count CASE N: instructions of the whole run
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$OUT/instructions" "$1" "$2" 2>&1 |
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$OUT/instructions" "$1" "$2" $ALONE 2>&1 |
     sed -n 's/^==[0-9]*== Collected : \([0-9]*\).*/\1/p'
 }
 

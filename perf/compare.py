@@ -71,6 +71,7 @@ def main() -> int:
         print(f"no runner in {args.before}/perf: --before takes a build tree configured with ENGINE_BUILD_PERF=ON, and built", file=sys.stderr)
         return 2
     header = machine.header(args.build, HERE, args.workers, settings.rounds)
+    header["second_pusher"] = plan.second_pusher(args.suite)
     if args.before:
         header["before"] = machine.commit(machine.source_of(args.before))
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")

@@ -332,6 +332,11 @@ SUITES = {
 }
 
 
+def second_pusher(suite: str) -> bool:
+    """Whether the suite has runs of core_ours.cc, each of which begins with an op that a second thread pushes."""
+    return any(CONTENDERS[group.ours].binary == "ours" for group in SUITES[suite])
+
+
 def beside_before(groups: tuple[Group, ...]) -> tuple[Group, ...]:
     """The same cases, with each group's first contender beside itself as another build tree has it."""
     for group in groups:

@@ -1,4 +1,11 @@
-// Measured constants, each with the command that chose it. The figures are from 2 cores of an AMD EPYC (Zen 4) VM.
+// Constants that are a matter of speed. No result depends on them.
+//
+// Where a command is named, it repeats the measurement by which the constant was chosen. Two constants have one, and
+// stand first. All others were chosen by what the steps that they weigh cost on 2 cores of an AMD EPYC (Zen 4) VM: a
+// clock read 25 ns, a wake 20 to 30 us. Other values were not tried one by one. `./run perf mechanisms` measures what some belong to, with
+// and without the whole mechanism: kTinyOpNanos (tiny_regime), kTakeBatch (takes_many), kLingerSpins (lingers),
+// kInlineRun (keeps_successor). The constants of devices were chosen without a GPU; `./run perf gpu --rows 18 19 21`
+// measures there what kGraphTrials, kAwaitNap, kDozeShortest and kGraphNodeBytes take for granted.
 #pragma once
 
 #include <chrono>
@@ -7,6 +14,16 @@
 
 namespace engine::detail::tuning {
 
+// --- measured
+// Below this many times kTinyOpNanos, a worker's first mean above it is doubted. `./run perf core --only c_fan`: 50 ns an
+// op without.
+inline constexpr int64_t kDoubtfulMeans = 8;
+// How many nodes are looked at, for each node of a graph, in search of edges that follow from others.
+// `./run perf plans`: d_dag with 4,096 nodes compiles in a few milliseconds, and each edge that is left costs one counter
+// decrement.
+inline constexpr uint32_t kReductionVisits = 256;
+
+// --- not measured one by one: ops, their memory and their workers
 // How many blocks move between a thread's cache and the depot at once. One lock for 32 ops costs under 1 ns an op.
 inline constexpr uint32_t kMagazine = 32;
 // How much memory is taken from the system at once, for blocks of one size.
@@ -29,9 +46,6 @@ inline constexpr uint32_t kMeasuredOps = 64;
 // Below this mean, overhead included, a second worker costs more (lines that move, wakes) than it takes off the first
 // one.
 inline constexpr int64_t kTinyOpNanos = 200;
-// Below this many times kTinyOpNanos, a first mean above it is doubted. `./run perf core --only c_fan`: 50 ns an op
-// without.
-inline constexpr int64_t kDoubtfulMeans = 8;
 // How long the sentinel trusts that ops are tiny, and so how much a long op among tiny ones can delay others.
 inline constexpr int64_t kSentinelMicros = 1000;
 // A push that waits at the soft bound goes on when this part of the bound is free again, so that it sleeps once for
@@ -40,12 +54,11 @@ inline constexpr size_t kRefillDivisor = 2;
 // A pusher that finds a tail locked pauses for this many rounds, then yields for this many, and then sleeps.
 inline constexpr uint32_t kLockPauses = 64;
 inline constexpr uint32_t kLockYields = 16;
-// How many nodes are looked at, for each node of a graph, in search of edges that follow from others. `perf plans`:
-// d_dag with 4,096 nodes compiles in a few milliseconds, and each edge that is left costs one counter decrement.
-inline constexpr uint32_t kReductionVisits = 256;
+
+// --- not measured one by one: runs of plans
 // How many tasks of a run lie between two looks at the clock: 25 ns each, so about 0.2 ns a task.
 inline constexpr uint32_t kReplayMeasured = 128;
-// Below this mean one thread alone runs a run's tasks: the lines of the counters would cost more than a second one saves.
+// Below this mean one thread alone runs a run's tasks: a second one would save less than the lines of the counters cost.
 inline constexpr int64_t kSharedTaskNanos = 300;
 // About what it costs to take a task from a run's queue; not counted as the task's own time.
 inline constexpr int64_t kTakeNanos = 150;
@@ -63,8 +76,9 @@ inline constexpr std::chrono::milliseconds kLongestPark{20};
 // How long a run keeps a worker while other ops are ready in its pool.
 inline constexpr int64_t kRunTurnMicros = 1000;
 
-// How often the retirement thread looks after what nobody waits for. The time doubles while nothing ends. At the shortest
-// it takes under 1 % of a core. kDozeLongestUnasked: where a look makes no call of the device's.
+// --- not measured: devices and communicators, chosen without a GPU
+// How often the retirement thread looks after what nobody waits for. The time doubles while nothing ends. At the
+// shortest it takes under 1 % of a core. kDozeLongestUnasked: used where a look calls no function of the device.
 inline constexpr std::chrono::microseconds kDozeShortest{2000};
 inline constexpr std::chrono::microseconds kDozeLongest{16000};
 inline constexpr std::chrono::microseconds kDozeLongestUnasked{128000};
@@ -83,14 +97,13 @@ inline constexpr std::chrono::milliseconds kRoomOnDevice{50};
 inline constexpr std::chrono::microseconds kLeaveNap{100};
 
 // How many launches of a lane may be without a known end; beyond that an op waits for the first half of them. CUDA's
-// streams take about a thousand, and then a launch waits and holds locks that every other call needs. Chosen without a
-// GPU: to be measured.
+// streams take about a thousand, and then a launch waits and holds locks that every other call needs.
 inline constexpr uint32_t kLaunchesOfALane = 512;
-// How many ops of a lane one record may cover that nobody has asked for. Whoever comes later waits for that many less one too
-// many at most. Chosen without a GPU: to be measured.
+// After this many ops a record is made although nobody needs it, so that a later waiter waits for at most this many - 1
+// ops too many.
 inline constexpr uint64_t kOpsARecord = 16;
 // An op stays on its producer's lane, also where other ops came behind the producer, unless the lane has more than
-// twice as much as the shortest and this many more. Chosen without a GPU: to be measured.
+// twice as much as the shortest and this many more.
 inline constexpr uint64_t kLaneSlack = 16;
 // How long the retirement thread may be in one call before a communicator that is overdue is aborted without it.
 inline constexpr std::chrono::milliseconds kRetirementStuck{250};
@@ -102,15 +115,15 @@ inline constexpr std::chrono::milliseconds kRunPatience{20};
 // whether it waits with them: with all of them, in a bulk of the default size. A member that is farther back starts by
 // itself, which costs a dispatch.
 inline constexpr size_t kMostLooksBack = 16;
-// Bulks as device graphs: how many runs go before a capture (docs/bulk.md); how many executables one structure has,
-// which is as many lanes as usually run one; how much memory, and how many structures, are kept; and after how many
+// Bulks as device graphs (docs/gpu.md#bulks-that-come-again): how many runs go before a capture; how many executables one
+// structure has, which is as many lanes as usually run one; how much memory, and how many structures, are kept; and after how many
 // changes of params a structure whose params change in three of four runs stays without a graph, because a capture
 // costs about as much as issuing.
 inline constexpr uint64_t kGraphWarmUps = 2;
 inline constexpr size_t kGraphExecs = 4;
 inline constexpr size_t kGraphBytes = size_t{256} << 20;
-// What a node of an executable counts as on CUDA, which does not say what it takes. Not measured yet: the kit's part graph-bytes
-// asks a GPU.
+// What a node of an executable counts as on CUDA, which does not say how much memory it takes. The kit's part
+// graph-bytes asks a GPU.
 inline constexpr size_t kGraphNodeBytes = size_t{8} << 10;
 inline constexpr size_t kGraphKeys = 1024;
 inline constexpr uint64_t kGraphTrials = 16;
