@@ -239,8 +239,8 @@ class Hybrid(Generic[P, R]):
         values = [a for a in given if isinstance(a, Value)]
         engine = self._engine or (values[0].var.engine if values else _core.default())
         recorder = Recorder(engine)
-        inputs = [recorder.input(f"argument {i}") for i in range(len(args))]
-        inputs += [recorder.input(f"argument '{name}'") for name in self._names]
+        inputs = [recorder.input(f"argument {i}", type(args[i])) for i in range(len(args))]
+        inputs += [recorder.input(f"argument '{name}'", type(kwargs[name])) for name in self._names]
         if self._owner is not None:
             recorder.owned(self._owner)
         indexes = [one.index for one in inputs]  # an input that is changed in place gets another one

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _core
 from .containers import Place, found_in, mapped
-from .traced import Traced
+from .traced import Made, Traced, standing_for
 from .values import Value
 
 
@@ -38,8 +38,9 @@ class Recorder:
         neither would ever go."""
         self.owner, self.owner_input = owner, self.graph.input("self")
 
-    def input(self, name: str) -> Traced:
-        return Traced(self.graph.input(name), name)
+    def input(self, name: str, kind: type) -> Traced:
+        """``kind``: the type of what the first call gives."""
+        return standing_for(kind)(self.graph.input(name), name, brought=True)
 
     def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Value[Any]],
              updated: list[Value[Any]]) -> list[Traced]:  # fmt: skip
@@ -77,7 +78,7 @@ class Recorder:
                     self.graph.order(reader, index)
             v.index = first + outputs + i
         self.makers.update({value: index for value in range(first, first + outputs + len(changed))})
-        return [Traced(first + i, name) for i in range(outputs)]
+        return [Made(first + i, name) for i in range(outputs)]
 
 
 class NeedsState(Exception):
