@@ -9,7 +9,7 @@ import warnings
 from typing import Any, Callable, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from . import _core
-from .bindings import Binding, bindings
+from .bindings import Binding, Link, Search, hold, links
 from .containers import Place, mapped, spread
 from .errors import UsageError
 from .recorder import NeedsState, Recorder
@@ -33,7 +33,9 @@ class Recording:
     state: dict[int, Value[Any]]  # arguments that are the same Value in every call
     results: set[int]  # arguments that are another Value in each call
     overwritten: set[int]  # arguments that the function changes in place
-    bound: list[Binding]  # the names that must still stand for the same objects when it is replayed
+    bound: list[Binding]  # the ways to state, which must still lead to the same objects when it is replayed
+    links: tuple[Link, ...]  # what these ways lead over
+    unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
 
 
@@ -45,7 +47,7 @@ class Known(NamedTuple):
     types: tuple[type, ...]
     states: tuple[Value[Any] | None, ...]  # by argument
     values: tuple[bool, ...]  # whether the argument may be a Value
-    bound: tuple[tuple[Callable[[], Any], Any], ...]  # how to look a name up, and what it must stand for
+    links: tuple[Link, ...]  # of the recording; none if nothing is checked
 
 
 class Hybrid(Generic[P, R]):
@@ -76,6 +78,11 @@ class Hybrid(Generic[P, R]):
     def plan(self) -> _core.Plan | None:
         """The plan of the last call; None before the first."""
         return self._last.plan if self._last else None
+
+    @property
+    def unwatched(self) -> list[str]:
+        """State of the last call that no name leads to: a call does not notice if there is other state in its place."""
+        return self._last.unwatched if self._last else []
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Records the function at the first call; starts a run and returns at once, with Values for the results."""
@@ -198,7 +205,7 @@ class Hybrid(Generic[P, R]):
             self._known = Known(
                 recording.plan, recording.returned, tuple(recording.types), tuple(recording.state.get(place) for place in places),
                 tuple(place not in recording.overwritten and not self._states for place in places),
-                tuple((look, was) for _, _, look, was in recording.bound))  # fmt: skip
+                () if self._static_shape else recording.links)  # fmt: skip
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Which recording such arguments need."""
@@ -262,7 +269,10 @@ class Hybrid(Generic[P, R]):
         made.returned = _noted(returned, recorder, outputs)
         if recorder.graph.size == 0:
             raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
-        made.bound = list(bindings(self._source))
+        arguments = {id(value) for value in state.values()}
+        search = Search(self._source, self._name, (v for at, v in recorder.states.items() if at not in arguments))
+        made.bound, made.links = search.bindings, links(search.bindings)
+        made.unwatched = [value.var.name or "a Value without a name" for value in search.missing]
         own = set() if results else {id(value) for value in state.values()}  # no argument is another Value in each call
         made.reached = [value for at, value in recorder.states.items() if at not in own]
         self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
@@ -287,10 +297,12 @@ class Hybrid(Generic[P, R]):
             elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
                 raise UsageError(f"hybridize: {self._title(place)} was a {kind.__name__} when it was recorded, and is "
                                  f"a {type(argument).__name__} now; hybridize the function once more for that type")  # fmt: skip
-        for where, name, look, was in recording.bound:
-            if look() is not was:
-                raise UsageError(f"hybridize: {where} '{name}' of '{self._name}' stood for {was!r} when it was recorded, "
-                                 "and for something else now; record it again, or change it in place with an op")  # fmt: skip
+        if not hold(recording.links):
+            for title, path, was in recording.bound:
+                if path.end() is not was:
+                    raise UsageError(f"hybridize: {title} stood for {was!r} when '{self._name}' was recorded, and for "
+                                     "something else now; record it again, or change it in place with an op")  # fmt: skip
+            recording.links, self._known = links(recording.bound), None  # other objects between, and the same state
         return fits
 
     def _refuse_count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

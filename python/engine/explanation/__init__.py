@@ -35,7 +35,7 @@ def explain(what: Any) -> Any:
     if isinstance(what, Hybrid):
         if what.plan is None:
             raise UsageError(f"explain: {what!r} was not recorded yet; call it, or .record(...) it")
-        return Explanation(what.plan, what._profile)
+        return Explanation(what.plan, what._profile, what.unwatched)
     if isinstance(what, _core.Plan):
         return Explanation(what)
     if isinstance(what, (str, os.PathLike)):
