@@ -67,7 +67,7 @@ class Recorder:
             self.graph, op, tuple(_placed(arg, places) if kind == -3 else arg for arg, kind in zip(given, kinds)),
             tuple(kwargs) or None, kinds, inputs, [places[v.index] for v in changed],
             [i for i, arg in enumerate(given) if any(arg is v for v in updated)],
-            [v for v in state if not any(v is u for u in updated)],
+            [v for v in (*state, *_roots(traced)) if not any(v is u for u in updated)],
             [v for v in updated if not isinstance(v, Traced)], self.engine)  # fmt: skip
         for v in traced:
             self.readers.setdefault(v.index, []).append(index)
@@ -83,6 +83,11 @@ class Recorder:
 
 class NeedsState(Exception):
     """An op changes an argument in place that is another Value in each call; it would have to be the same one."""
+
+
+def _roots(traced: list[Traced]) -> list[Value[Any]]:
+    """The state that arguments of the recorded function share memory with."""
+    return [root for value in traced for root in value._shares or ()]
 
 
 def _kind(arg: Any, places: dict[int, int]) -> int:

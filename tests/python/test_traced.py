@@ -105,6 +105,52 @@ def test_a_function_that_looks_at_data_runs_eagerly_if_it_may(use):
     assert len(warned) == 1 and len(ran) == 4
 
 
+def test_a_function_of_containers_that_runs_eagerly_does_so_from_its_first_warning():
+    ran = []
+
+    @engine.hybridize(fallback="eager")
+    def step(items):
+        ran.append(items)
+        return double(double(items[0]) if items[1] == 1 else items[1])
+
+    step([engine.value(1), engine.value(1)])
+    with pytest.warns(UserWarning, match="'step' runs eagerly from now on") as warned:
+        for _ in range(3):  # ever new Values, so these are not state
+            assert step([engine.value(1), engine.value(1)]).get() == 2
+            assert step([engine.value(1)] * 3).get() == 2
+    assert len(warned) == 1 and len(ran) == 2 + 6 and warned[0].filename == __file__
+
+
+def test_what_has_no_plan_because_it_runs_eagerly_says_so():
+    @engine.hybridize(fallback="eager")
+    def step(x):
+        return double(x) if x == 1 else x
+
+    with pytest.warns(UserWarning, match="runs eagerly"), pytest.raises(engine.UsageError, match="profile: 'step' runs eagerly.*compares it"):
+        step.profile(1)
+    for use in (step.profile, step.record, lambda _: engine.explain(step), lambda x: engine.graph(step, x)):
+        with pytest.raises(engine.UsageError, match="'step' runs eagerly and has no plan, because .* compares it.*engine.trace"):
+            use(1)
+    assert step(1).get() == 2
+
+
+def test_functions_whose_call_runs_nothing_are_refused():
+    async def waits(x):
+        return double(x)
+
+    def yields(x):
+        yield double(x)
+
+    async def both(x):
+        yield double(x)
+
+    for fn, kind in ((waits, "coroutine"), (yields, "generator"), (both, "generator")):
+        with pytest.raises(TypeError, match=f"hybridize: '{fn.__name__}' is a {kind} function"):
+            engine.hybridize(fn)
+        with pytest.raises(TypeError, match=kind):
+            engine.hybridize(static_shape=True)(fn)
+
+
 def test_arguments_answer_by_their_type_whether_a_pattern_may_match_and_whether_they_can_be_called():
     taken = []
 

@@ -33,6 +33,7 @@ def explain(what: Any) -> Any:
     function that was never recorded.
     """
     if isinstance(what, Hybrid):
+        what._refuse_eager("explain")
         if what.plan is None:
             raise UsageError(f"explain: {what!r} was not recorded yet; call it, or .record(...) it")
         return Explanation(what.plan, what._profile, what.unwatched)
