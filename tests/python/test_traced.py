@@ -64,6 +64,7 @@ USES = {
     "copy": lambda x, w: copy.copy(x),
     "pickle": lambda x, w: pickle.dumps(x),
     "np.mean": lambda x, w: np.mean(x),
+    "np.var": lambda x, w: np.var(x),
     "out=": lambda x, w: np.add(x, 1, out=np.zeros(2)),
     "done of state": lambda x, w: w.done(),
     "settled of state": lambda x, w: w.var.settled,
