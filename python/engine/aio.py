@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .errors import OpError, UsageError
+from .errors import OpError, Unreadable
 
 if TYPE_CHECKING:
     from .values import Value
@@ -100,9 +100,9 @@ async def of_var(var: _core.Var) -> None:
 
 
 def _here(settled: bool) -> bool:
-    """Whether the data or the error can be taken at once, without an op. UsageError while a function is recorded."""
+    """Whether the data or the error can be taken at once, without an op. Unreadable while a function is recorded."""
     if _core.is_recording():
-        raise UsageError("await while the function is recorded: the data of this moment would be part of every replay; read it "
+        raise Unreadable("await while the function is recorded: the data of this moment would be part of every replay; read it "
                          "in an op, or outside of the function")  # fmt: skip
     return settled
 

@@ -1,7 +1,8 @@
 """Containers: Values inside of arguments and results, which may be nested.
 
 Lists, tuples, dicts, what derives from them (namedtuples, OrderedDicts) and dataclasses are looked into. A container
-without Values is passed on as it is, and not copied. Sets are refused, because replacing their items may merge them.
+without Values is passed on as it is, and not copied. Sets, and Values in keys of dicts, are refused, because replacing them may
+merge them.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def found_in(item: Any) -> list[Value[Any]]:
         if isinstance(each, Value):
             found.append(each)
             return each
+        _refuse_keys(each)
         return mapped(each, look)
 
     try:
@@ -80,6 +82,12 @@ def found_in(item: Any) -> list[Value[Any]]:
     finally:
         del look  # it refers to itself, so only the garbage collector would free what it has found
     return found
+
+
+def _refuse_keys(item: Any) -> None:
+    """UsageError for a dict with Values in its keys. (The extension looks into what is a dict and nothing more.)"""
+    if isinstance(item, dict) and any(isinstance(key, Value) or (type(key) not in (str, int) and found_in(key)) for key in item):
+        raise UsageError("a dict has a Value as a key, or in one, which cannot be replaced by its data; give a list of pairs")
 
 
 def filled(item: Any, inputs: tuple[Any, ...] | None = None) -> Any:
@@ -107,6 +115,7 @@ def spread(item: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:
     def take(each: Any) -> Any:
         at = len(shape)
         shape.append(None)
+        _refuse_keys(each)
         if isinstance(each, (list, tuple, dict)) and not each:
             shape[at] = type(each)
             return each

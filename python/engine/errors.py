@@ -98,6 +98,10 @@ __all__ = [
 # </errors>
 
 
+class Unreadable(UsageError):
+    """A recorded function looked at data; with ``fallback="eager"`` it is not recorded. The extension raises it, too."""
+
+
 def describe(exception: BaseException) -> str:
     """One line for reports that C++ writes: the type, the text and where it was raised."""
     text = f"{type(exception).__name__}: {exception}"

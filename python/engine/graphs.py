@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 import warnings
 from typing import Any, Callable, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from . import _core
-from .bindings import Binding, bindings
+from .bindings import Binding, Link, Search, hold, links
 from .containers import Place, mapped, spread
 from .errors import UsageError
 from .recorder import NeedsState, Recorder
@@ -33,7 +34,9 @@ class Recording:
     state: dict[int, Value[Any]]  # arguments that are the same Value in every call
     results: set[int]  # arguments that are another Value in each call
     overwritten: set[int]  # arguments that the function changes in place
-    bound: list[Binding]  # the names that must still stand for the same objects when it is replayed
+    bound: list[Binding]  # the ways to state, which must still lead to the same objects when it is replayed
+    links: tuple[Link, ...]  # what these ways lead over
+    unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
 
 
@@ -45,7 +48,7 @@ class Known(NamedTuple):
     types: tuple[type, ...]
     states: tuple[Value[Any] | None, ...]  # by argument
     values: tuple[bool, ...]  # whether the argument may be a Value
-    bound: tuple[tuple[Callable[[], Any], Any], ...]  # how to look a name up, and what it must stand for
+    links: tuple[Link, ...]  # of the recording; none if nothing is checked
 
 
 class Hybrid(Generic[P, R]):
@@ -65,17 +68,22 @@ class Hybrid(Generic[P, R]):
         self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
         self._last: Recording | None = None
         self._known: Known | None = None  # of `_last`, if its calls may take the short way
-        self._states: set[_core.Var] = set()  # of the Values that some recording reaches without an argument
+        self._states: dict[_core.Var, Value[Any]] = {}  # the Values that some recording reaches without an argument
         self._names: list[str] = []  # the keywords of each call
         self._places = 0  # how many positional arguments each call has
         self._part = ""  # what an argument is called in an error; "": by its place or name
-        self._eager = False
+        self._eager: str | None = None  # why the function runs eagerly, if it does
         self._profile: _core.Run | None = None
 
     @property
     def plan(self) -> _core.Plan | None:
         """The plan of the last call; None before the first."""
         return self._last.plan if self._last else None
+
+    @property
+    def unwatched(self) -> list[str]:
+        """State of the last call that no name leads to: a call does not notice if there is other state in its place."""
+        return self._last.unwatched if self._last else []
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Records the function at the first call; starts a run and returns at once, with Values for the results."""
@@ -84,7 +92,7 @@ class Hybrid(Generic[P, R]):
             outputs = _core._replay(known, args, self._owner)
             if outputs is not None:
                 return _rebuilt(known.returned, outputs)  # type: ignore[no-any-return]
-        if self._eager or Recorder.current():
+        if self._eager is not None or Recorder.current():
             return self._fn(*args, **kwargs)  # nested: its ops become ops of the outer function
         return self._start(args, kwargs)  # type: ignore[no-any-return]
 
@@ -92,6 +100,7 @@ class Hybrid(Generic[P, R]):
         """Calls the function, times its nodes and waits. ``engine.explain`` then shows costs and critical path."""
         if Recorder.current():
             raise UsageError(f"profile of '{self._name}' while the function is recorded: nothing runs now; profile the outer one")
+        self._refuse_eager("profile")
         result = self._start(args, kwargs, timed=True)
         assert self._profile is not None
         self._profile.var.wait()
@@ -99,6 +108,7 @@ class Hybrid(Generic[P, R]):
 
     def record(self, *args: P.args, **kwargs: P.kwargs) -> _core.Plan:
         """Records the function with arguments like these, if it is not recorded yet. Runs nothing."""
+        self._refuse_eager("record")
         inner, given, named = self._flat(args, kwargs)
         self._last = inner._recording(given, named)
         return self._last.plan
@@ -110,7 +120,7 @@ class Hybrid(Generic[P, R]):
                          f"step = engine.hybridize(object.{self._name})")  # fmt: skip
 
     def __repr__(self) -> str:
-        state = ", runs eagerly" if self._eager else ", recorded" if self._last else ""
+        state = ", runs eagerly" if self._eager is not None else ", recorded" if self._last else ""
         return f"<engine.hybridize {self._name}{state}>"
 
     def _flat(self, args: Any, kwargs: Any) -> tuple[Hybrid[..., R], tuple[Any, ...], dict[str, Any]]:
@@ -132,7 +142,7 @@ class Hybrid(Generic[P, R]):
             args, kwargs = _rebuilt(placed, held)
             return self._fn(*args, **kwargs)
 
-        inner = Hybrid(fn, self._static_alloc, self._static_shape, self._engine, self._fallback, self._constants, self._owner)
+        inner = Hybrid(fn, self._static_alloc, self._static_shape, self._engine, None, self._constants, self._owner)
         inner._name, inner._source = self._name, self._source
         inner._part = "item {} of the arguments of '{}', counted through their containers,"
         return inner
@@ -144,19 +154,35 @@ class Hybrid(Generic[P, R]):
         return f"{named} of '{self._name}'"
 
     def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any], timed: bool = False) -> Any:
-        inner, args, kwargs = self._flat(args, kwargs)
-        if inner is not self:
-            result = inner._start(args, kwargs, timed)
-            self._last, self._profile = inner._last, inner._profile
-            return result
+        inner, flat, named = self._flat(args, kwargs)
         try:
-            recording = self._recording(args, kwargs)
+            if inner is self:
+                return self._replay(self._recording(args, kwargs), args, kwargs, timed)
+            result = inner._start(flat, named, timed)
         except Unreadable as error:
             if self._fallback != "eager":
                 raise
-            self._eager, self._known = True, None
-            warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}", stacklevel=3)
+            self._fall_back(error)
+            if timed:
+                self._refuse_eager("profile")
             return self._fn(*args, **kwargs)
+        self._last, self._profile = inner._last, inner._profile
+        return result
+
+    def _fall_back(self, error: Unreadable) -> None:
+        """The function runs eagerly from now on, for all arguments."""
+        with self._lock:
+            first, self._eager, self._known = self._eager is None, str(error), None
+        if first:
+            warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}", stacklevel=4)
+
+    def _refuse_eager(self, what: str) -> None:
+        """UsageError if the function runs eagerly. ``what``: who wants a plan."""
+        if self._eager is not None:
+            raise UsageError(f"{what}: '{self._name}' runs eagerly and has no plan, because {self._eager}. A trace shows its ops: "
+                             "with engine.trace() as trace: ...; engine.explain(trace)")  # fmt: skip
+
+    def _replay(self, recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any], timed: bool) -> Any:
         given = [*args, *(kwargs[name] for name in self._names)] if kwargs else list(args)
         for place in recording.state:
             given[place] = None  # ops find it by its Var
@@ -198,7 +224,7 @@ class Hybrid(Generic[P, R]):
             self._known = Known(
                 recording.plan, recording.returned, tuple(recording.types), tuple(recording.state.get(place) for place in places),
                 tuple(place not in recording.overwritten and not self._states for place in places),
-                tuple((look, was) for _, _, look, was in recording.bound))  # fmt: skip
+                () if self._static_shape else recording.links)  # fmt: skip
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Which recording such arguments need."""
@@ -206,9 +232,14 @@ class Hybrid(Generic[P, R]):
         for place, given in enumerate((*args, *kwargs.values()) if kwargs else args):
             if type(given) in self._constants:
                 key = (key, place, given)
-            elif self._states and isinstance(given, Value) and any(var in self._states for var in vars_of(given)):
-                key = (key, place, id(given))  # what the function reaches as state, too, has one Var in the plan
+            elif self._states and isinstance(given, Value) and (shared := self._shared_with(given)):
+                # What the function reaches as state, too, has one Var in the plan. Each call may give another view of it.
+                key = (key, place, frozenset(shared), given.var in self._states)
         return key
+
+    def _shared_with(self, given: Value[Any]) -> tuple[_core.Var, ...]:
+        """The Vars of ``given`` that some recording reaches without an argument."""
+        return tuple(var for var in vars_of(given) if var in self._states)
 
     def _make(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, stale: Recording | None) -> Recording:
         """Records the function for such arguments. ``stale``: the recording that this one replaces, because it takes an
@@ -230,7 +261,7 @@ class Hybrid(Generic[P, R]):
                 results |= {place for place, value in stale.state.items() if given[place] is not value}
             made = self._record(args, kwargs, results)
             self._recordings[key], self._known = made, None
-            self._states.update(var for value in made.reached for var in vars_of(value))
+            self._states.update((var, value) for value in made.reached for var in vars_of(value))
             return made
 
     def _record(self, args: tuple[Any, ...], kwargs: dict[str, Any], results: set[int]) -> Recording:
@@ -239,12 +270,15 @@ class Hybrid(Generic[P, R]):
         values = [a for a in given if isinstance(a, Value)]
         engine = self._engine or (values[0].var.engine if values else _core.default())
         recorder = Recorder(engine)
-        inputs = [recorder.input(f"argument {i}") for i in range(len(args))]
-        inputs += [recorder.input(f"argument '{name}'") for name in self._names]
+        inputs = [recorder.input(f"argument {i}", type(args[i])) for i in range(len(args))]
+        inputs += [recorder.input(f"argument '{name}'", type(kwargs[name])) for name in self._names]
         if self._owner is not None:
             recorder.owned(self._owner)
         indexes = [one.index for one in inputs]  # an input that is changed in place gets another one
         recorder.results = {indexes[i] for i in results}
+        for i in results:  # nodes that read another view of state in each call are ordered with the state
+            if isinstance(given[i], Value):
+                inputs[i]._shares = tuple(self._states[var] for var in self._shared_with(given[i])) or None
         # Arguments that are one Value in all calls are state: ops find it by its Var. Nothing asks None or a bool for data.
         traced = [a if i in state or type(a) in self._constants else inputs[i] for i, a in enumerate(given)]
         try:
@@ -262,7 +296,10 @@ class Hybrid(Generic[P, R]):
         made.returned = _noted(returned, recorder, outputs)
         if recorder.graph.size == 0:
             raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
-        made.bound = list(bindings(self._source))
+        arguments = {id(value) for value in state.values()}
+        search = Search(self._source, self._name, (v for at, v in recorder.states.items() if at not in arguments))
+        made.bound, made.links = search.bindings, links(search.bindings)
+        made.unwatched = [value.var.name or "a Value without a name" for value in search.missing]
         own = set() if results else {id(value) for value in state.values()}  # no argument is another Value in each call
         made.reached = [value for at, value in recorder.states.items() if at not in own]
         self.engine, self.recorded, self.targets = engine, recorder.graph, sorted(recorder.targets)
@@ -287,10 +324,12 @@ class Hybrid(Generic[P, R]):
             elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
                 raise UsageError(f"hybridize: {self._title(place)} was a {kind.__name__} when it was recorded, and is "
                                  f"a {type(argument).__name__} now; hybridize the function once more for that type")  # fmt: skip
-        for where, name, look, was in recording.bound:
-            if look() is not was:
-                raise UsageError(f"hybridize: {where} '{name}' of '{self._name}' stood for {was!r} when it was recorded, "
-                                 "and for something else now; record it again, or change it in place with an op")  # fmt: skip
+        if not hold(recording.links):
+            for title, path, was in recording.bound:
+                if path.end() is not was:
+                    raise UsageError(f"hybridize: {title} stood for {was!r} when '{self._name}' was recorded, and for "
+                                     "something else now; record it again, or change it in place with an op")  # fmt: skip
+            recording.links, self._known = links(recording.bound), None  # other objects between, and the same state
         return fits
 
     def _refuse_count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -350,6 +389,12 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
         return functools.partial(hybridize, static_alloc=static_alloc, static_shape=static_shape, fallback=fallback)
     if not callable(fn):
         raise TypeError(f"hybridize: a {type(fn).__name__} is no function")
+    called = getattr(fn, "__name__", type(fn).__name__)
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError(f"hybridize: '{called}' is a coroutine function, and calling it runs nothing that could be recorded; hybridize a "
+                        "plain function, and await the Value that it returns")  # fmt: skip
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(f"hybridize: '{called}' is a generator function, and calling it runs nothing that could be recorded; return a list")
     return Hybrid(fn, static_alloc, static_shape, None, fallback, owner=getattr(fn, "__self__", None))
 
 

@@ -1,7 +1,9 @@
-"""Operators and indexing of Values: each is an op, named after its operator. NumPy's ufuncs on a Value are ops, too."""
+"""Operators and indexing of Values: each is an op, named after its operator. NumPy's ufuncs on a Value are ops, too; its other
+functions take the data, as `numpy.asarray` does."""
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -34,7 +36,6 @@ for _name in _UNARY:
 
 _getitem = _made("getitem", operator.getitem)
 _round = _made("round", round)
-_ufuncs: dict[str, Op[Any, Any]] = {}
 
 
 def _getitem_of(self: Value[Any], key: Any) -> Any:
@@ -44,13 +45,33 @@ def _getitem_of(self: Value[Any], key: Any) -> Any:
 def _ufunc_of(self: Value[Any], ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
     if kwargs.get("out") is not None:
         return NotImplemented  # to change an array in place is the business of an op that says so
-    name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-    if name not in _ufuncs:
-        outputs = ufunc.nout if method == "__call__" else 1
-        _ufuncs[name] = _made(name, getattr(ufunc, method), outputs)
-    return _ufuncs[name](*inputs, **kwargs)
+    return _op_of(ufunc, method)(*inputs, **kwargs)
 
 
-for _name, _fn in {"getitem": _getitem_of, "array_ufunc": _ufunc_of, "round": lambda self, digits=None: _round(self, digits)}.items():
+@functools.lru_cache(maxsize=256)  # by the ufunc itself: those of numpy.frompyfunc have one name
+def _op_of(ufunc: Any, method: str) -> Op[Any, Any]:
+    if method == "__call__":
+        return _made(ufunc.__name__, ufunc, ufunc.nout)
+    name = f"{ufunc.__name__}.{method}"
+    if method != "at":
+        return _made(name, getattr(ufunc, method))
+
+    def at(a: Any, indices: Any, *b: Any) -> None:
+        ufunc.at(a, indices, *b)
+
+    return Op(at, ("a",), 0, {"name": name})  # it changes `a` in place
+
+
+def _function_of(self: Value[Any], function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    if function.__name__ == "var":  # which asks for a method of this name, and a Value has its Var there
+        import numpy as np
+
+        args = tuple(np.asarray(arg) if isinstance(arg, Value) else arg for arg in args)
+        kwargs = {name: np.asarray(arg) if isinstance(arg, Value) else arg for name, arg in kwargs.items()}
+    return function._implementation(*args, **kwargs)
+
+
+_METHODS = {"getitem": _getitem_of, "array_ufunc": _ufunc_of, "array_function": _function_of}
+for _name, _fn in {**_METHODS, "round": lambda self, digits=None: _round(self, digits)}.items():
     setattr(Value, f"__{_name}__", _fn)
 Value.__iter__ = None  # type: ignore[attr-defined]  # indexing would make it look like an endless sequence

@@ -6,7 +6,7 @@ import dis
 import functools
 import inspect
 import types
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, Concatenate, Generic, Iterable, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from . import _core
 from .alias import unshared
@@ -17,6 +17,7 @@ from .values import Value
 
 R = TypeVar("R")
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 
 _core._set_containers(found_in, filled)
 _core._set_unshared(unshared)
@@ -31,13 +32,18 @@ class Op(_core.OpBase, Generic[P, R]):
     not a Value.
     """
 
-    if TYPE_CHECKING:  # the extension makes the calls
+    if TYPE_CHECKING:  # the extension makes the calls. Any argument may be a Value, which type checkers take for anything
 
-        @overload
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
         @overload
-        def __call__(self, *args: Any, **kwargs: Any) -> R: ...  # any argument may be a Value
-        def __call__(self, *args: Any, **kwargs: Any) -> R: ...
+        def __get__(self, instance: None, owner: type | None = None) -> Op[P, R]: ...
+        @overload
+        def __get__(self: Op[Concatenate[Any, Q], R], instance: object, owner: type | None = None) -> Callable[Q, R]: ...
+        def __get__(self, instance: Any, owner: type | None = None) -> Any: ...
+    else:
+
+        def __get__(self, instance, owner=None):
+            return self if instance is None else types.MethodType(self, instance)  # so that methods can be ops
 
     def __init__(self, fn: Callable[P, Any], updates: tuple[str, ...], outputs: int, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
@@ -62,9 +68,6 @@ class Op(_core.OpBase, Generic[P, R]):
             bool(options.get("collective", False)), options.get("alias", "copy") == "copy", *_counts(parameters),
             options.get("bytes"),
         )  # fmt: skip
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)  # so that methods can be ops
 
     def __repr__(self) -> str:
         return f"<engine.op {self._name}>"

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _core
 from .containers import Place, found_in, mapped
-from .traced import Traced
+from .traced import Made, Traced, standing_for
 from .values import Value
 
 
@@ -38,8 +38,9 @@ class Recorder:
         neither would ever go."""
         self.owner, self.owner_input = owner, self.graph.input("self")
 
-    def input(self, name: str) -> Traced:
-        return Traced(self.graph.input(name), name)
+    def input(self, name: str, kind: type) -> Traced:
+        """``kind``: the type of what the first call gives."""
+        return standing_for(kind)(self.graph.input(name), name, brought=True)
 
     def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Value[Any]],
              updated: list[Value[Any]]) -> list[Traced]:  # fmt: skip
@@ -66,7 +67,7 @@ class Recorder:
             self.graph, op, tuple(_placed(arg, places) if kind == -3 else arg for arg, kind in zip(given, kinds)),
             tuple(kwargs) or None, kinds, inputs, [places[v.index] for v in changed],
             [i for i, arg in enumerate(given) if any(arg is v for v in updated)],
-            [v for v in state if not any(v is u for u in updated)],
+            [v for v in (*state, *_roots(traced)) if not any(v is u for u in updated)],
             [v for v in updated if not isinstance(v, Traced)], self.engine)  # fmt: skip
         for v in traced:
             self.readers.setdefault(v.index, []).append(index)
@@ -77,11 +78,16 @@ class Recorder:
                     self.graph.order(reader, index)
             v.index = first + outputs + i
         self.makers.update({value: index for value in range(first, first + outputs + len(changed))})
-        return [Traced(first + i, name) for i in range(outputs)]
+        return [Made(first + i, name) for i in range(outputs)]
 
 
 class NeedsState(Exception):
     """An op changes an argument in place that is another Value in each call; it would have to be the same one."""
+
+
+def _roots(traced: list[Traced]) -> list[Value[Any]]:
+    """The state that arguments of the recorded function share memory with."""
+    return [root for value in traced for root in value._shares or ()]
 
 
 def _kind(arg: Any, places: dict[int, int]) -> int:

@@ -54,6 +54,15 @@ PartKind KindOf(PyObject* object) {
   return PartKind::kPlain;
 }
 
+// Raises if the key of a dict is a Value, or a tuple or the like with one in it: it would reach the function as it is, unordered.
+void RefuseKey(PyObject* key) {
+  if (PyAnySet_Check(key)) return;  // of Values it is refused by itself
+  Found found;
+  if (Collect(key, &found))
+    RaiseError("UsageError",
+               "a dict has a Value as a key, or in one, which cannot be replaced by its data; give a list of pairs");
+}
+
 }  // namespace
 
 bool Collect(PyObject* object, Found* found) {
@@ -77,9 +86,12 @@ bool Collect(PyObject* object, Found* found) {
     }
     case PartKind::kDict: {
       bool any = false;
-      PyObject* item;
+      PyObject *key, *item;
       const Level level(" while Values were looked for");
-      for (Py_ssize_t at = 0; PyDict_Next(object, &at, nullptr, &item);) any |= Collect(item, found);
+      for (Py_ssize_t at = 0; PyDict_Next(object, &at, &key, &item);) {
+        if (KindOf(key) != PartKind::kPlain) RefuseKey(key);
+        any |= Collect(item, found);
+      }
       return any;
     }
     case PartKind::kOther: break;

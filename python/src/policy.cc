@@ -85,7 +85,9 @@ PolicyHere::PolicyHere(const StatePtr& state) {
 PyRef CopyContext() {
   PyObject* context = PyContext_CopyCurrent();
   if (!context) throw nb::python_error();
-  return PyRef::Steal(context);
+  PyRef copy = PyRef::Steal(context);
+  CarryTorchModes(context);
+  return copy;
 }
 
 CarriedContext CarryContext() {
@@ -121,6 +123,12 @@ ContextScope::ContextScope(const CarriedContext& carried) : reusable_(carried.em
 
 void ContextScope::Enter() {
   if (PyContext_Enter(context_.get()) < 0) throw PyFailure::Fetch();
+  try {
+    torch_.Enter();
+  } catch (...) {
+    PyContext_Exit(context_.get());
+    throw;
+  }
 }
 
 ContextScope::~ContextScope() {
@@ -135,6 +143,7 @@ ContextScope::~ContextScope() {
 }
 
 void BindPolicy(nb::module_& m, nb::class_<PyEngine>& cls) {
+  BindTorchModes();
   open_blocks = PyContextVar_New("engine.policy_blocks", nullptr);
   nb::class_<PolicyBlock>(m, "PolicyBlock", "What engine.policy(...) returns: a block with a policy of its own.")
       .def("__enter__", &Enter, nb::sig("def __enter__(self) -> None"))

@@ -1,7 +1,8 @@
 // Policy blocks and contexts: what a push takes over from the Python code that pushes.
 //
 // `with engine.policy(...)` is a context variable, so that a block that is open over an `await` holds for its own task and
-// for no other. A body runs in a copy of the context of its push: context variables keep their values in ops.
+// for no other. A body runs in a copy of the context of its push: context variables keep their values in ops, and PyTorch its
+// modes.
 //
 // Threads: the GIL is held in every function here.
 #pragma once
@@ -13,6 +14,7 @@
 #include "engine/engine.h"
 #include "gil.h"
 #include "handle.h"
+#include "torch_modes.h"
 
 namespace engine_python {
 
@@ -50,6 +52,7 @@ class ContextScope {
   void Enter();
   PyRef context_;
   bool reusable_ = false;
+  TorchModes torch_;
 };
 
 void BindPolicy(nanobind::module_& m, nanobind::class_<PyEngine>& cls);

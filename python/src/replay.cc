@@ -15,7 +15,7 @@ namespace nb = nanobind;
 namespace engine_python {
 namespace {
 
-enum Field : Py_ssize_t { kPlan, kReturned, kTypes, kStates, kValues, kBound, kFields };
+enum Field : Py_ssize_t { kPlan, kReturned, kTypes, kStates, kValues, kLinks, kFields };
 
 // `given`: gets what the run is given in the argument's place; borrowed.
 bool Fits(PyObject* known, Py_ssize_t place, PyObject* argument, PyObject** given) {
@@ -30,13 +30,16 @@ bool Fits(PyObject* known, Py_ssize_t place, PyObject* argument, PyObject** give
          !HoldsValues(argument);
 }
 
-// Whether the names that the function uses stand for what they stood for.
-bool StillBound(PyObject* bound) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bound); ++i) {
-    PyObject* const binding = PyTuple_GET_ITEM(bound, i);
-    nb::object now = nb::steal(PyObject_CallNoArgs(PyTuple_GET_ITEM(binding, 0)));
-    if (!now.is_valid()) throw nb::python_error();
-    if (now.ptr() != PyTuple_GET_ITEM(binding, 1)) return false;
+// Whether what leads to the state that the function uses is what it was. A look-up that fails says no.
+bool Hold(PyObject* links) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(links); ++i) {
+    PyObject* const link = PyTuple_GET_ITEM(links, i);
+    nb::object now = nb::steal(PyObject_CallNoArgs(PyTuple_GET_ITEM(link, 0)));
+    if (!now.is_valid()) {
+      PyErr_Clear();
+      return false;
+    }
+    if (now.ptr() != PyTuple_GET_ITEM(link, 1)) return false;
   }
   return true;
 }
@@ -52,7 +55,7 @@ nb::object Replay(nb::tuple known, nb::tuple args, nb::handle owner) {
     PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(given));
   }
   if (!owner.is_none()) PyTuple_SET_ITEM(inputs.ptr(), n, Py_NewRef(owner.ptr()));
-  if (!StillBound(PyTuple_GET_ITEM(known.ptr(), kBound))) return nb::none();
+  if (!Hold(PyTuple_GET_ITEM(known.ptr(), kLinks))) return nb::none();
   const auto& plan = *nb::inst_ptr<PyPlan>(PyTuple_GET_ITEM(known.ptr(), kPlan));
   std::vector<engine::Var> vars;
   nb::object run = nb::cast(StartRun(plan, nb::borrow<nb::sequence>(inputs), {}, &vars));

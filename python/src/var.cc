@@ -5,6 +5,7 @@
 #include "bindings.h"
 #include "failure.h"
 #include "handle.h"
+#include "push.h"
 #include "site.h"
 #include "wait.h"
 
@@ -35,7 +36,11 @@ void BindVar(nb::module_& m) {
           nb::sig("def __init__(self, name: str | None = None, engine: Engine | None = None) -> None"))
       .def_prop_ro("name", [](const PyVar& self) { return std::string(self.var.name()); })
       .def_prop_ro(
-          "version", [](const PyVar& self) { return self.var.version(); },
+          "version",
+          [](const PyVar& self) {
+            if (recording) RefuseWhileRecording("a look at a version", CallerSite());
+            return self.var.version();
+          },
           "How many writes have completed; failed and skipped ones count too.")
       .def_prop_ro(
           "engine", [](const PyVar& self) { return PyEngine{EngineOf(self)}; },

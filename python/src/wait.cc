@@ -127,15 +127,18 @@ void Interruptible(std::function<void()> block, std::function<void(std::exceptio
   if (job->thrown) Raise(job->thrown);
 }
 
-bool Settled(const PyVar& var) { return EngineOf(var)->engine.Settled(var.var); }
-
-// A wait while a function is recorded would take what is there now into the recording, for ever.
+// A look while a function is recorded would take what is there now into the recording, for ever.
 void RefuseWhileRecording(const char* what, const engine::Site& site) {
   if (!recording || CurrentBody()) return;
-  RaiseError("UsageError",
+  RaiseError("Unreadable",
              std::string(what) + " at " + site.file + ":" + std::to_string(site.line) +
                  " while the function is recorded: the data of this moment would be part of every replay; read "
                  "it in an op, or outside of the function");
+}
+
+bool Settled(const PyVar& var) {
+  if (recording) RefuseWhileRecording("a look at what is done", CallerSite());
+  return EngineOf(var)->engine.Settled(var.var);
 }
 
 bool WaitVar(const PyVar& var, std::optional<double> timeout) {

@@ -25,6 +25,8 @@ void NapAndCheckSignals();
 
 // Waits for `var`; false after the timeout. Raises what the op raised, or KeyboardInterrupt.
 bool WaitVar(const PyVar& var, std::optional<double> timeout);
+// Raises Unreadable if this thread is recording a function.
+void RefuseWhileRecording(const char* what, const engine::Site& site);
 // Whether the writes that were pushed so far have ended; does not wait.
 bool Settled(const PyVar& var);
 // As WaitVar, but returns (in time, what it would raise or None). Raises what is no error of an op.

@@ -1,5 +1,8 @@
 """How the arguments of a call of an op reach its function."""
 
+import collections
+import dataclasses
+
 import pytest
 
 import engine
@@ -54,3 +57,25 @@ def test_a_container_in_itself_is_refused_and_harms_nothing():
     ring.append(ring)
     with pytest.raises(RecursionError):
         engine.op(lambda x: None)(ring)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.defaultdict])
+@pytest.mark.parametrize("key", ["itself", "in a tuple", "in a frozen dataclass"])
+def test_values_in_keys_of_dicts_are_refused(kind, key):
+    frozen = dataclasses.make_dataclass("Frozen", ["value"], frozen=True)
+    v = engine.value(1)
+    given = kind() if kind is not collections.defaultdict else kind(int)
+    given[{"itself": v, "in a tuple": (1, v), "in a frozen dataclass": frozen(v)}[key]] = 2
+    plain, size = engine.op(len), lambda x, *more: engine.op(lambda x, *more: len(x))(x, *more)
+    calls = [lambda: plain(given), lambda: plain([[given]]), lambda: engine.hybridize(size)(given), lambda: engine.hybridize(size)([v], given)]
+    for call in calls:
+        with pytest.raises(engine.UsageError, match="a dict has a Value as a key, or in one.*list of pairs"):
+            call()
+    assert plain({(1, "a"): v, frozen(2): 3}).get() == 2
+
+
+def test_values_in_keys_of_what_a_recorded_function_uses_itself_are_no_arguments():
+    v, w = engine.value(1), engine.value(2)
+    known = {v: w}
+    step = engine.hybridize(lambda x: known[v] + x)
+    assert step(1).get() == step(1).get() == 3

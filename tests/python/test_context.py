@@ -1,6 +1,7 @@
-"""What a body sees of the code that pushed it: its context variables, and so NumPy's errstate; no scopes and no blocks."""
+"""What a body sees of the code that pushed it: its context variables, and so NumPy's errstate, and PyTorch's modes; no scopes and no blocks."""
 
 import asyncio
+import contextlib
 import contextvars
 
 import numpy as np
@@ -24,11 +25,96 @@ def test_context_variables_are_carried():
     assert seen == ["ann"] * 2 + ["bob"] * 2 and see().get() == "nobody"
 
 
-def test_modes_of_torch_are_those_of_the_worker():
+def modes_of(torch):
+    on = torch.is_autocast_enabled("cpu")
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), on and torch.get_autocast_dtype("cpu")
+
+
+BLOCKS = {
+    "none": lambda torch: [],
+    "no_grad": lambda torch: [torch.no_grad()],
+    "inference_mode": lambda torch: [torch.inference_mode()],
+    "grad in inference_mode": lambda torch: [torch.inference_mode(), torch.enable_grad()],
+    "autocast": lambda torch: [torch.autocast("cpu", dtype=torch.bfloat16)],
+    "another autocast": lambda torch: [torch.autocast("cpu", dtype=torch.float16), torch.no_grad()],
+    "autocast that is off inside": lambda torch: [torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False)],
+}
+
+
+@pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_modes_of_torch_are_carried(block, policy):
     torch = pytest.importorskip("torch")
-    modes = engine.op(lambda: (torch.is_grad_enabled(), torch.is_autocast_enabled()))
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        assert modes().get() == (True, False)
+    look, seen = engine.op(lambda: modes_of(torch)), []
+    with contextlib.ExitStack() as stack, engine.policy(policy):
+        for each in BLOCKS[block](torch):
+            stack.enter_context(each)
+        expected = modes_of(torch)
+        assert look().get() == expected
+        engine.push(lambda: seen.append(modes_of(torch)))
+        engine.push_async(lambda done: (seen.append(modes_of(torch)), done()))
+        engine.push(lambda: engine.push(lambda: seen.append(modes_of(torch))))
+        step = engine.hybridize(lambda x: engine.op(lambda x: modes_of(torch))(x))
+        assert step(1).get() == step(2).get() == expected
+    engine.wait_all()
+    assert seen == [expected] * 3 and step(3).get() == expected  # a node has the modes of the recording
+    assert look().get() == modes_of(torch) == (True, False, False)
+
+
+def test_a_body_has_the_modes_of_its_push_also_on_the_thread_that_waits():
+    torch = pytest.importorskip("torch")
+    with engine.Engine(workers=0) as own:
+        seen = []
+        own.push(lambda: seen.append(modes_of(torch)))
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = modes_of(torch)
+            own.push(lambda: seen.append(modes_of(torch)))
+            own.wait_all()
+            assert modes_of(torch) == expected
+        assert seen == [(True, False, False), expected]
+
+
+def test_modes_of_torch_that_a_body_sets_or_fails_in_stay_in_it():
+    torch = pytest.importorskip("torch")
+    with engine.Engine(workers=1) as own:
+        v = engine.value(0, engine=own)
+
+        @engine.op
+        def fails(v):
+            torch.set_grad_enabled(True)
+            raise KeyError
+
+        with torch.no_grad():
+            failed = fails(v)
+        engine.op(lambda v: torch.set_grad_enabled(False) and None)(v)
+        assert engine.op(lambda v: modes_of(torch))(v).get() == (True, False, False)
+        with pytest.raises(KeyError):
+            failed.get()
+
+
+def test_modes_of_torch_are_carried_also_if_it_is_imported_late(run_python):
+    pytest.importorskip("torch")
+    ended = run_python(
+        """
+    look = engine.op(lambda: __import__("torch").is_grad_enabled())
+    engine.op(lambda: None)().get()
+    import torch
+    with torch.no_grad():
+        print(look().get())
+    print(look().get())
+    """
+    )
+    assert ended.out == "False\nTrue\n", ended
+
+
+def test_nothing_of_torch_is_imported_for_a_program_without_it(run_python):
+    ended = run_python(
+        """
+    engine.op(lambda: None)().get()
+    print(sorted(name for name in sys.modules if name.partition(".")[0] == "torch" or name == "engine.torch_modes"))
+    """
+    )
+    assert ended.out == "[]\n", ended
 
 
 def test_a_recorded_function_has_the_context_of_its_recording():

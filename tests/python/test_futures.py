@@ -120,6 +120,36 @@ def test_operators_indexing_and_ufuncs_are_ops():
         list(x)
 
 
+def test_ufuncs_of_one_name_are_ops_of_their_own():
+    more, twice = np.frompyfunc(lambda a: a + 1, 1, 1), np.frompyfunc(lambda a: a * 2, 1, 1)
+    v = engine.value(5)
+    assert (more(v).get(), twice(v).get(), more(v).get()) == (6, 10, 6)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_a_ufunc_changes_in_place_is_an_update(gate, recorded):
+    v = engine.value(np.zeros(2))
+    read = engine.op(lambda x: (gate(), x.copy())[1])
+
+    def step(at):
+        assert np.add.at(v, at, 5) is None
+        return v + 0
+
+    before = read(v)
+    after = (engine.hybridize(step) if recorded else step)([0, 0])
+    gate.open()
+    assert before.get().tolist() == [0, 0] and after.get().tolist() == [10, 0]
+    with pytest.raises(TypeError, match="'add.at': it updates 'a', which is a ndarray; a Value is expected"):
+        np.add.at(np.zeros(2), [0], v)
+
+
+def test_functions_of_numpy_that_are_no_ufuncs_take_the_data():
+    v = engine.value(np.array([1.0, 2.0, 6.0]))
+    assert np.var(v) == np.var(v.get()) and np.var(a=v, ddof=1) == np.var(v.get(), ddof=1) and np.std(v) == np.std(v.get())
+    assert np.mean(v) == 3 and np.concatenate([v, v]).shape == (6,) and np.where(v, v, 0).tolist() == v.get().tolist()
+    assert np.array_equal(v, v.get()) and isinstance(np.sum(v), engine.Value) and np.sum(v).get() == 9
+
+
 def test_dlpack_goes_both_ways():
     x = engine.value(np.arange(4.0))
     assert np.from_dlpack(x).tolist() == [0, 1, 2, 3]

@@ -305,6 +305,36 @@ def test_an_argument_that_is_what_another_argument_was_at_first_keeps_its_order(
             assert step(given, state).get().tolist() == [seen, seen]
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_fresh_views_of_state_are_one_recording_and_keep_their_order(changes):
+    half = engine.op(lambda w: w[:2], alias="order")
+    late, change, changed = late_reader()
+    with engine.Engine(workers=2) as own:
+        state, other = engine.value(np.zeros(4), engine=own), engine.value(np.ones(2), engine=own)
+        add = engine.op(lambda x, w: x.sum() + w.sum())
+        recorded = []
+
+        @engine.hybridize
+        def step(x):
+            recorded.append(1)
+            if not changes:
+                return None, add(x, state)
+            before = late(x)
+            change(state)
+            return before, add(x, state)
+
+        for i in range(100):
+            if i < 5:
+                changed.clear()  # so that `late` waits for what must not come before it
+            before, after = step(half(state))
+            at = 100 * (i + 1) if changes else 0
+            assert after.get() == 2 * at + 4 * at
+            assert before is None or before.get().tolist() == [at - 100] * 2
+        assert len(recorded) <= 4
+        assert step(other)[1].get() == 2 + 4 * state.get()[0]
+        assert step(state)[1].get() == 8 * state.get()[0]
+
+
 @engine.op
 def total(items):
     return sum(each if isinstance(each, (int, float)) else each.sum() for each in items)

@@ -1,5 +1,11 @@
 """While a function is recorded, whatever would look at data is refused, with the line and what to do instead."""
 
+import contextlib
+import copy
+import math
+import operator
+import pathlib
+import pickle
 import warnings
 
 import numpy as np
@@ -38,6 +44,32 @@ USES = {
     "wait": lambda x, w: engine.wait(w),
     "repr of state's data": lambda x, w: w.exception(),
     "the engine of its Var": lambda x, w: x.var.engine,
+    "the version of its Var": lambda x, w: x.var.version,
+    "hasattr": lambda x, w: hasattr(x, "shape"),
+    "getattr with a default": lambda x, w: getattr(x, "ndim", 0),
+    "an attribute": lambda x, w: x.shape[0],
+    "a method": lambda x, w: x.sum(),
+    "setting an attribute": lambda x, w: setattr(x, "shape", (1, 2)),
+    "setting an item": lambda x, w: x.__setitem__(0, 1),
+    "deleting an item": lambda x, w: operator.delitem(x, 0),
+    "repr": lambda x, w: repr(x),
+    "!r": lambda x, w: f"{x!r}",
+    "a text of a list": lambda x, w: str([x]),
+    "wait for it": lambda x, w: engine.wait(x),
+    "divmod": lambda x, w: divmod(x, 2),
+    "floor": lambda x, w: math.floor(x),
+    "with": lambda x, w: contextlib.ExitStack().enter_context(x),
+    "next": lambda x, w: next(x),
+    "reversed": lambda x, w: reversed(x),
+    "copy": lambda x, w: copy.copy(x),
+    "pickle": lambda x, w: pickle.dumps(x),
+    "np.mean": lambda x, w: np.mean(x),
+    "np.var": lambda x, w: np.var(x),
+    "out=": lambda x, w: np.add(x, 1, out=np.zeros(2)),
+    "done of state": lambda x, w: w.done(),
+    "settled of state": lambda x, w: w.var.settled,
+    "version of state": lambda x, w: w.var.version,
+    "repr of state": lambda x, w: repr(w),
 }
 
 
@@ -54,6 +86,133 @@ def test_a_recorded_function_may_not_look_at_data(use):
     with pytest.raises(engine.UsageError, match="while the function is recorded"):
         step(np.ones(2))
     assert double(w).get().tolist() == [2, 2]  # the recording has ended
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_function_that_looks_at_data_runs_eagerly_if_it_may(use):
+    w, ran = engine.value(np.ones(2)), []
+
+    @engine.hybridize(fallback="eager")
+    def step(x):
+        y = double(x)
+        ran.append(y)
+        if len(ran) == 1:  # the recording; later calls give a Value, for which these uses are no business of this test
+            USES[use](y, w)
+        return y
+
+    with pytest.warns(UserWarning, match="runs eagerly from now on") as warned:
+        for _ in range(3):
+            assert step(np.ones(2)).get().tolist() == [2, 2]
+    assert len(warned) == 1 and len(ran) == 4
+
+
+def test_a_function_of_containers_that_runs_eagerly_does_so_from_its_first_warning():
+    ran = []
+
+    @engine.hybridize(fallback="eager")
+    def step(items):
+        ran.append(items)
+        return double(double(items[0]) if items[1] == 1 else items[1])
+
+    step([engine.value(1), engine.value(1)])
+    with pytest.warns(UserWarning, match="'step' runs eagerly from now on") as warned:
+        for _ in range(3):  # ever new Values, so these are not state
+            assert step([engine.value(1), engine.value(1)]).get() == 2
+            assert step([engine.value(1)] * 3).get() == 2
+    assert len(warned) == 1 and len(ran) == 2 + 6 and warned[0].filename == __file__
+
+
+def test_what_has_no_plan_because_it_runs_eagerly_says_so():
+    @engine.hybridize(fallback="eager")
+    def step(x):
+        return double(x) if x == 1 else x
+
+    with pytest.warns(UserWarning, match="runs eagerly"), pytest.raises(engine.UsageError, match="profile: 'step' runs eagerly.*compares it"):
+        step.profile(1)
+    for use in (step.profile, step.record, lambda _: engine.explain(step), lambda x: engine.graph(step, x)):
+        with pytest.raises(engine.UsageError, match="'step' runs eagerly and has no plan, because .* compares it.*engine.trace"):
+            use(1)
+    assert step(1).get() == 2
+
+
+def test_functions_whose_call_runs_nothing_are_refused():
+    async def waits(x):
+        return double(x)
+
+    def yields(x):
+        yield double(x)
+
+    async def both(x):
+        yield double(x)
+
+    for fn, kind in ((waits, "coroutine"), (yields, "generator"), (both, "generator")):
+        with pytest.raises(TypeError, match=f"hybridize: '{fn.__name__}' is a {kind} function"):
+            engine.hybridize(fn)
+        with pytest.raises(TypeError, match=kind):
+            engine.hybridize(static_shape=True)(fn)
+
+
+def test_arguments_answer_by_their_type_whether_a_pattern_may_match_and_whether_they_can_be_called():
+    taken = []
+
+    def step(x):
+        match x:
+            case [_, _]:
+                taken.append("sequence")
+            case {"a": _}:
+                taken.append("mapping")
+            case _:
+                taken.append("other")
+        taken.append(callable(x))
+        return double(1)
+
+    for given, expected in ((np.ones(2), ["other", False]), (3, ["other", False]), (len, ["other", True])):
+        taken.clear()
+        engine.hybridize(step)(given)
+        assert taken == expected
+    for given in ([1, 2], (1, 2), {"a": 1}):
+        with pytest.raises(engine.UsageError, match="while the function is recorded"):
+            engine.hybridize(step)(given)
+    with pytest.raises(engine.UsageError, match="while the function is recorded.*counts its items"):
+        engine.hybridize(lambda x: step(double(x)))(1)
+    with pytest.raises(engine.UsageError, match="while the function is recorded.*calls it"):
+        engine.hybridize(lambda f: f(double(1)))(len)
+
+
+def test_an_operator_that_changes_an_argument_in_place_is_refused():
+    def step(x):
+        y = x
+        y += 1  # changed here
+        return double(x)
+
+    file, line = line_of("changed here")
+    with pytest.raises(engine.UsageError, match=rf"{file}:{line} changes it by an operator \(add=\).*updates="):
+        engine.hybridize(step)(np.ones(1))
+    with pytest.warns(UserWarning, match="runs eagerly"):
+        assert engine.hybridize(fallback="eager")(step)(np.ones(1)).get() == 4
+
+
+def test_an_operator_that_changes_what_an_op_made_makes_another_value_as_without_a_recording():
+    def step(x):
+        y = z = double(x)
+        y += 1
+        return y, z
+
+    assert [v.get() for v in engine.hybridize(step)(1)] == [v.get() for v in step(1)] == [3, 2]
+
+
+def test_functions_of_numpy_that_are_ufuncs_are_recorded():
+    step = engine.hybridize(lambda x: np.sum(x) + np.max(x) + np.add.reduce(np.sqrt(x)))
+    assert step(np.array([1.0, 4.0])).get() == step(np.array([1.0, 4.0])).get() == 5 + 4 + 3
+
+
+def test_the_line_is_the_users_also_in_a_folder_whose_name_begins_like_the_packages(tmp_path):
+    folder = pathlib.Path(engine.__file__).parent
+    source = "def step(x):\n    return x == 1\n"
+    made = {}
+    exec(compile(source, f"{folder}_of_mine/model.py", "exec"), made)
+    with pytest.raises(engine.UsageError, match="engine_of_mine/model.py:2 compares it"):
+        engine.hybridize(made["step"])(1)
 
 
 def test_the_refusal_names_the_line():

@@ -33,9 +33,10 @@ def explain(what: Any) -> Any:
     function that was never recorded.
     """
     if isinstance(what, Hybrid):
+        what._refuse_eager("explain")
         if what.plan is None:
             raise UsageError(f"explain: {what!r} was not recorded yet; call it, or .record(...) it")
-        return Explanation(what.plan, what._profile)
+        return Explanation(what.plan, what._profile, what.unwatched)
     if isinstance(what, _core.Plan):
         return Explanation(what)
     if isinstance(what, (str, os.PathLike)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import Sequence
 
 from .. import _core
 from ..errors import UsageError
@@ -17,10 +18,12 @@ class Explanation:
     After ``step.profile(...)``, or once the policy cost_model has measured, it has ``work`` (T1, the sum of the nodes'
     costs) and ``critical`` (T-infinity, the longest path) in seconds, ``path`` (the nodes on that path), ``costs``,
     ``ranks``, ``makespan``, ``workers``, and ``bound`` = max(T1 without the nodes on a GPU / workers, T-infinity).
-    ``model`` has all of these, and what cost_model does with the plan (Plan.explain).
+    ``model`` has all of these, and what cost_model does with the plan (Plan.explain). ``unwatched``: names of state of a
+    hybridized function that no name leads to, so that a call does not notice if other state is in its place.
     """
 
-    def __init__(self, plan: _core.Plan, run: _core.Run | None = None) -> None:
+    def __init__(self, plan: _core.Plan, run: _core.Run | None = None, unwatched: Sequence[str] = ()) -> None:
+        self.unwatched = list(unwatched)
         self.plan, self.nodes, self.model = plan, plan.nodes, plan.explain(run)
         self.times = run.times if run else []
         self.path: list[int] = self.model["path"]
@@ -32,9 +35,10 @@ class Explanation:
         self.dot: str = self.model["dot"]
 
     def __str__(self) -> str:
+        unwatched = f"  unwatched state, which no name leads to: {', '.join(self.unwatched)}\n" if self.unwatched else ""
         if self.costs:
-            return f"plan '{self.plan.name}': {self.model['text']}"
-        return self.plan.describe() + "  no costs: nothing was profiled; call .profile(...) once\n"
+            return f"plan '{self.plan.name}': {self.model['text']}{unwatched}"
+        return f"{self.plan.describe()}  no costs: nothing was profiled; call .profile(...) once\n{unwatched}"
 
     def html(self) -> str:
         """The timed run as one HTML page with a timeline; it loads nothing from anywhere. UsageError before .profile(...)."""

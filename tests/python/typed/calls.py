@@ -33,16 +33,36 @@ def both(x: engine.Value[float], by: int = 1) -> engine.Value[float]:
     return scaled(scaled(x), by)
 
 
+@engine.op
+def summed(items: list[float], by: float = 1.0) -> float:
+    return sum(items) * by
+
+
+class Model:
+    @engine.op(name="run")
+    def run(self, x: float) -> float:
+        return x
+
+
 weights = engine.value([1.0])
 
 scaled(1.0)  # says Value[float]
 scaled(engine.value(1.0), by=3)  # says Value[float]
 scaled(1.0).get()  # says float
+scaled(by=engine.value(3), x=scaled(1.0)).get()  # says float
+summed([scaled(1.0), 2.0], by=scaled(1.0)).get()  # says float
+summed(scaled(1.0)).get()  # says float
+scaled(1.0) + 1  # says Any
+scaled(1.0)[0]  # says Any
+-scaled(1.0)  # says Any
 shifted(2.0).get()  # says list[float]
 step(weights, 1.0)  # says None
 popped(weights).get()  # says float
 both(engine.value(1.0))  # says Value[float]
 both(engine.value(1.0)).get()  # says float
+Model().run(1.0).get()  # says float
+Model().run(scaled(1.0)).get()  # says float
+Model().run("one")  # mypy refuses this line
 weights.get()  # says list[float]
 weights.done()  # says bool
 [v.get() for v in engine.as_completed([scaled(1.0)])]  # says list[float]
@@ -57,4 +77,15 @@ async def main() -> None:
 
 
 both(1, 2, 3)  # mypy refuses this line
+both("one")  # mypy refuses this line
+scaled("one")  # mypy refuses this line
+scaled()  # mypy refuses this line
+scaled(1.0, 2, 3)  # mypy refuses this line
+scaled(1.0, bye=2)  # mypy refuses this line
+scaled(engine.value(1.0), by="two")  # mypy refuses this line
+scaled(engine.value(1.0), 2, 3)  # mypy refuses this line
+step(weights)  # mypy refuses this line
+step(weights, "much")  # mypy refuses this line
+halves([1.0])  # mypy refuses this line
+summed([1.0, "two"])  # mypy refuses this line
 engine.push(lambda: None, prioriy=1)  # mypy refuses this line
