@@ -6,11 +6,14 @@ other objects is what ``__array_interface__``, the buffer protocol or ``__dlpack
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import weakref
 from collections import deque
 from typing import Any, Iterator
+
+from . import _core
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None), range, type, frozenset)
 Extent = tuple[str, int, int]  # "host" or a device, the address of the first byte, and the one behind the last
@@ -27,7 +30,7 @@ def extents(item: Any) -> list[Extent] | None:
     kind = type(item)
     numpy, torch = loaded("numpy", "ndarray"), loaded("torch", "Tensor")
     if numpy is not None and isinstance(item, numpy.ndarray):
-        return [("host", *_bounds(item))]
+        return [("host", *(_core._bounds(item) or _bounds_by_numpy(item)))]
     if numpy is not None and isinstance(item, numpy.generic):
         return None  # a number, which never changes; what it says is the address of a copy
     if torch is not None and isinstance(item, torch.Tensor):
@@ -37,35 +40,44 @@ def extents(item: Any) -> list[Extent] | None:
         first = storage.data_ptr()
         return [("host" if item.device.type == "cpu" else str(item.device), first, first + storage.nbytes())]
     if hasattr(kind, "__array_interface__"):
-        at = item.__array_interface__["data"]
-        return [("host", at[0], at[0] + item.nbytes)] if at and hasattr(item, "nbytes") else None
+        return _of_interface(item.__array_interface__)
     if hasattr(kind, "__cuda_array_interface__") and not kind.__module__.startswith("engine"):
         return None
-    try:
-        with memoryview(item) as view:
-            return [("host", *_bounds(view))] if view.nbytes else []
-    except (TypeError, ValueError, BufferError):
-        return _exported(item) if hasattr(kind, "__dlpack__") and not kind.__module__.startswith("engine") else None
+    bounds = _core._bounds(item)
+    if bounds is not None:
+        return [("host", *bounds)] if bounds[0] < bounds[1] else []
+    return _exported(item) if hasattr(kind, "__dlpack__") and not kind.__module__.startswith("engine") else None
+
+
+def _of_interface(says: dict[str, Any]) -> list[Extent] | None:
+    """What ``__array_interface__`` says: the address of the first element, the shape, and strides of either sign."""
+    at, shape, strides = says.get("data"), says["shape"], says.get("strides")
+    if not isinstance(at, tuple):  # it is a buffer, in which the elements lie
+        bounds = None if at is None else _core._bounds(at)
+        return bounds and [("host", *bounds)]
+    item = int(says["typestr"][2:]) * (4 if says["typestr"][1] == "U" else 1)  # which counts characters
+    if 0 in shape:
+        return []
+    if strides is None:
+        return [("host", at[0], at[0] + item * math.prod(shape))]
+    reach = [stride * (length - 1) for stride, length in zip(strides, shape)]
+    return [("host", at[0] + sum(r for r in reach if r < 0), at[0] + item + sum(r for r in reach if r > 0))]
 
 
 def _exported(item: Any) -> list[Extent] | None:
-    """What ``__dlpack__`` says of an array on the host."""
+    """What ``__dlpack__`` says of an array on the host. Without NumPy nobody here can read it."""
     try:
         import numpy
 
-        return [("host", *_bounds(numpy.from_dlpack(item)))] if item.__dlpack_device__()[0] == 1 else None
+        return extents(numpy.from_dlpack(item)) if item.__dlpack_device__()[0] == 1 else None
     except Exception:  # what a foreign exporter raises is its own affair: it says nothing
         return None
 
 
-def _bounds(item: Any) -> tuple[int, int]:
-    """The address of the first byte of an array or buffer, and the one behind its last."""
+def _bounds_by_numpy(array: Any) -> tuple[int, int]:
+    """Of arrays that export no buffer."""
     import numpy
 
-    array = numpy.asarray(item)
-    if array.flags.forc:  # without gaps, in either order
-        first = array.__array_interface__["data"][0]
-        return first, first + array.nbytes
     bounds = numpy.lib.array_utils.byte_bounds if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds  # type: ignore[attr-defined]
     low, high = bounds(array)
     return int(low), int(high)

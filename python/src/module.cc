@@ -28,6 +28,7 @@ NB_MODULE(_core, m) {
   BindPush(m, engine_class);
   BindStage(m);
   BindBulk(m, engine_class);
+  BindExtent(m);
   BindValue(m);
   BindOp(m);
   BindAside(m);

@@ -135,6 +135,8 @@ WAYS_TO_SHARE = {
     "an exporter by the array interface": lambda whole: exported("interface")(whole[2:]),
     "from_numpy": lambda whole: pytest.importorskip("torch").from_numpy(whole[3:]),
     "a tensor of a tensor": lambda whole: pytest.importorskip("torch").from_numpy(whole[3:])[1:].numpy()[1:],
+    "an exporter of a view that goes backwards": lambda whole: exported("interface")(whole[5:1:-1]),
+    "an exporter of a view with gaps": lambda whole: exported("interface")(whole[1::3]),
     "as_strided": lambda whole: np.lib.stride_tricks.as_strided(whole[1:], (2, 2), (8, 16)),
 }
 
