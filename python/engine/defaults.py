@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 def wait(*vars: VarLike, timeout: float | None = None) -> bool:
     """Waits for each Var or Value in turn; False as soon as one takes longer than ``timeout`` seconds. See Var.wait."""
-    return all(_var(v).wait(timeout) for v in vars)
+    return all(_waits(v).wait(timeout) for v in vars)
 
 
-def _var(given: Any) -> _core.Var:
+def _waits(given: Any) -> VarLike:
+    if isinstance(given, _core.ValueBase):
+        return given  # type: ignore[return-value]  # with what it shares memory with
     var = getattr(given, "var", given)
     if not isinstance(var, _core.Var):
         raise TypeError(f"wait: argument is a {type(given).__name__}; a Var or a Value is expected")

@@ -278,7 +278,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     AsValue(made.ptr())->bytes = results / op->outputs;
     writes.push_back(AsValue(made.ptr())->var);
     if (!op->copies && !found.empty())
-      AsValue(made.ptr())->shares = TupleOf(found.data(), found.size()).release().ptr();
+      AsValue(made.ptr())->shares = RootsOf(found.data(), found.size()).release().ptr();
     return made;
   };
   if (op->outputs == 1) {
