@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
-import weakref
 from collections import deque
 from typing import Any, Iterator
 
@@ -88,7 +86,7 @@ def leaves(item: Any, seen: set[int]) -> Iterator[Any]:
     kind = type(item)
     if kind in PLAIN:
         return
-    if issubclass(kind, (list, tuple, set, frozenset)):
+    if issubclass(kind, (list, tuple, set, frozenset, deque)):
         parts: Any = item
     elif issubclass(kind, dict):
         parts = item.values()
@@ -107,59 +105,3 @@ def leaves(item: Any, seen: set[int]) -> Iterator[Any]:
 
 def overlap(some: list[Extent], taken: list[Extent]) -> bool:
     return any(space == other and low < end and begin < high for space, low, high in some for other, begin, end in taken)
-
-
-class Extents:
-    """Which objects have memory at some addresses. An object leaves by itself when it goes.
-
-    An extent of up to 2**k bytes stands in the cell of that size in which it begins, so what overlaps others begins in one of
-    their cells or in the one before. A look takes a step for each size that is there, whatever the number of objects. Any thread.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cells: dict[tuple[str, int], dict[int, list[tuple[int, int, weakref.ref[Any]]]]] = {}  # by space and k
-        self._gone: deque[tuple[Extent, weakref.ref[Any]]] = deque()  # a reference may go while the lock is held, also by this thread
-
-    def add(self, item: Any, where: list[Extent]) -> None:
-        for extent in where:
-            space, low, high = extent
-            if low == high:
-                continue
-            ref = weakref.ref(item, lambda ref, extent=extent: self._gone.append((extent, ref)))  # type: ignore[misc]
-            with self._lock:
-                self._forget()
-                size = (high - low - 1).bit_length()
-                self._cells.setdefault((space, size), {}).setdefault(low >> size, []).append((low, high, ref))
-
-    def overlapping(self, where: list[Extent]) -> list[Any]:
-        """The objects that have memory there, or had it when they were added."""
-        found: list[Any] = []
-        with self._lock:
-            self._forget()
-            for space, low, high in where:
-                for (of, size), cells in self._cells.items():
-                    if of != space:
-                        continue
-                    first, last = (low >> size) - 1, (high - 1) >> size
-                    near = range(first, last + 1) if last - first < len(cells) else [cell for cell in cells if first <= cell <= last]
-                    found += (entry[2]() for cell in near for entry in cells.get(cell, ()) if entry[0] < high and low < entry[1])
-        return list({id(item): item for item in found if item is not None}.values())
-
-    def __len__(self) -> int:
-        with self._lock:
-            self._forget()
-            return sum(len(entries) for cells in self._cells.values() for entries in cells.values())
-
-    def _forget(self) -> None:
-        while self._gone:
-            (space, low, high), gone = self._gone.popleft()
-            size = (high - low - 1).bit_length()
-            cells = self._cells[space, size]
-            left = [entry for entry in cells[low >> size] if entry[2] is not gone]
-            if left:
-                cells[low >> size] = left
-                continue
-            del cells[low >> size]
-            if not cells:
-                del self._cells[space, size]

@@ -93,16 +93,25 @@ class Value(_core.ValueBase, Generic[T]):
         engine.push(lambda: fn(self), reads=[ended], run_always=True, name="done callback", place=_core.io())
 
     def overwrite(self, data: T) -> None:
-        """Replaces the data, in order: ops called so far still see the old. Clears an error."""
+        """Replaces the data, in order: ops called so far still see the old. Clears an error. Data that share memory with
+        another Value are copied, behind the ops called so far that change that.
+        """
+        from . import alias as aliases
+
         if isinstance(data, Value):
             raise TypeError("overwrite: data is a Value; give data, or call an op")
+        engine = self.var.engine
+        # Ops that were recorded with this Value name its Var and no other that it might get, so it must not share memory now.
+        others = [v for v in aliases.found(aliases.memory_of(data), engine) if all(var != self.var for var in vars_of(v))]
+        # So that whoever brings this memory meanwhile finds the Var.
+        coming: Value[T] | None = None if others else Value(data, self.var)
 
         def replace() -> None:
-            self._data = data
+            self._data = aliases.apart(data) if coming is None else coming._data
 
         # Its own Var alone: ops on it name that, too, so the old data stay until they have ended, and those whose memory it
         # shares keep theirs, with their errors.
-        self.var.engine.push(replace, writes=[self.var], name="overwrite")
+        engine.push(replace, reads=others, writes=[self.var], run_always=bool(others), name="overwrite")
         if not _core.is_recording():
             self._shares = None  # not before: a push by another thread in between would find the old data, with one Var
 
@@ -170,8 +179,7 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
     """Makes ``data`` a Value, for ops to read and change. It is not copied, so touch it only in ops from here on.
 
     ``engine``: the engine that orders the ops on it (the default one). ``alias``: what shares memory with the data of
-    other Values that this function made gets their Vars ("order"), or is copied ("copy"). TypeError if
-    ``data`` is a Value already.
+    other Values gets their Vars ("order"), or is copied ("copy"). TypeError if ``data`` is a Value already.
     """
     from . import alias as aliases
 
@@ -188,9 +196,7 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
     else:
         if known:
             data = aliases.apart(data)
-            where = aliases.memory_of(data)
         made = Value(data, _core.Var(name, engine))
-    aliases.note(made, where)
     return made
 
 

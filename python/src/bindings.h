@@ -13,6 +13,7 @@ void BindAwait(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
 void BindBulk(nanobind::module_& m, nanobind::class_<PyEngine>& cls);
 void BindExtent(nanobind::module_& m);
+void BindMemory(nanobind::module_& m);
 void BindValue(nanobind::module_& m);
 void BindOp(nanobind::module_& m);
 void BindGraph(nanobind::module_& m);

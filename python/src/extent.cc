@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -36,6 +37,14 @@ bool ExtentOf(PyObject* data, Extent* extent) {
     (reach < 0 ? extent->low : extent->high) += static_cast<uintptr_t>(reach);
   }
   PyBuffer_Release(&view);
+  return true;
+}
+
+bool IsNdarray(const PyTypeObject* type) {
+  static const PyTypeObject* known = nullptr;  // the GIL guards it
+  if (type == known) return true;
+  if (std::strcmp(type->tp_name, "numpy.ndarray") != 0) return false;
+  known = type;
   return true;
 }
 

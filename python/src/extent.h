@@ -16,4 +16,7 @@ struct Extent {
 
 // What the buffer protocol says of `data`, with strides of either sign. False: it exports no buffer with one address.
 bool ExtentOf(PyObject* data, Extent* extent);
+// NumPy may not be imported, so its class is known by name at first, and by address from then on.
+bool IsNdarray(const PyTypeObject* type);
+
 }  // namespace engine_python

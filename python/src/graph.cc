@@ -18,6 +18,7 @@
 #include "engine/spi/cost_model.h"
 #include "failure.h"
 #include "gil.h"
+#include "memory.h"
 #include "push.h"
 #include "run.h"
 #include "site.h"
@@ -241,6 +242,7 @@ nb::object OutputValues(std::vector<engine::Var> vars, nb::handle run, const std
     PyObject* made = NewValue(std::move(vars[i]), engine);
     AsValue(made)->run = Py_NewRef(run.ptr());
     AsValue(made)->output = static_cast<uint32_t>(i);
+    Noted(AsValue(made));
     PyTuple_SET_ITEM(all.ptr(), i, made);
   }
   return all;

@@ -29,6 +29,7 @@ NB_MODULE(_core, m) {
   BindStage(m);
   BindBulk(m, engine_class);
   BindExtent(m);
+  BindMemory(m);
   BindValue(m);
   BindOp(m);
   BindAside(m);

@@ -9,6 +9,7 @@
 #include "body.h"
 #include "cancel.h"
 #include "failure.h"
+#include "memory.h"
 #include "op.h"
 #include "policy.h"
 #include "push.h"
@@ -48,33 +49,50 @@ struct NodeBodyOfOp {
     const size_t count = node.args.size();
     References given(count);
     nb::object inputs;
+    uint64_t values = 0;
+    const auto kept = [&] { values |= uint64_t{1} << (given.size < 63 ? given.size : 63); };
     for (const NodeArgument& arg : node.args) {
       switch (arg.kind) {
         case NodeArgument::Kind::kGiven: given.Add(Py_NewRef(arg.object.get())); break;
         case NodeArgument::Kind::kInput: {
           PyObject* const input = context.In<PyRef>(arg.input).get();
+          kept();
           given.Add(IsValue(input) ? DataOf(AsValue(input)) : Py_NewRef(input));
           break;
         }
-        case NodeArgument::Kind::kValue: given.Add(DataOf(AsValue(arg.object.get()))); break;
+        case NodeArgument::Kind::kValue:
+          kept();
+          given.Add(DataOf(AsValue(arg.object.get())));
+          break;
         case NodeArgument::Kind::kNested:
           if (!inputs.is_valid()) {
             inputs = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(context.inputs())));
             for (size_t i = 0; i < context.inputs(); ++i)
               PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(context.In<PyRef>(i).get()));
           }
+          kept();
           given.Add(Filled(arg.object.get(), inputs.ptr()));
       }
     }
     for (const uint32_t at : node.updated) CheckUpdated(*node.op, given.all[at]);
+    const Renoted updated{node};
     nb::object result = Run(*node.op, given.all, count, node.names.get());
     References made(node.op->outputs);
-    Outputs(*node.op, std::move(result), given.all, count, made.all);
+    Outputs(*node.op, std::move(result), {given.all, count, values}, made.all);
     for (size_t i = 0; i < node.op->outputs; ++i) context.Return(i, PyRef::Steal(made.all[i]));
     for (size_t i = 0; i < node.changed.size(); ++i)
       context.Return(node.op->outputs + i, PyRef::Borrow(context.In<PyRef>(node.changed[i]).get()));
     if (python.python.had_it() && !PyFunction_Check(node.op->fn.get())) LetOthersRun();
   }
+
+ private:
+  struct Renoted {  // as in op.cc
+    const NodeCall& call;
+    ~Renoted() {
+      for (const uint32_t at : call.updated)
+        if (call.args[at].kind == NodeArgument::Kind::kValue) Changed(AsValue(call.args[at].object.get()));
+    }
+  };
 };
 
 // _add_op(graph, op, args, names, kinds, inputs, changed, updated, reads, updates, engine) -> (node, first output)

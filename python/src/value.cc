@@ -11,6 +11,7 @@
 #include "await.h"
 #include "bindings.h"
 #include "failure.h"
+#include "memory.h"
 #include "run.h"
 #include "wait.h"
 
@@ -31,6 +32,8 @@ void Construct(ValueObject* self) {
   self->bytes = 0;
   self->on_workers = self->fresh = false;
   self->awaiting = nullptr;
+  self->young = 0;
+  self->placed = nullptr;
   ::new (&self->var) engine::Var;
   ::new (&self->engine) std::weak_ptr<EngineState>;
 }
@@ -74,6 +77,7 @@ int Traverse(PyObject* object, visitproc visit, void* arg) {
 
 int Clear(PyObject* object) {
   ValueObject* self = AsValue(object);
+  Forgotten(self);
   Py_CLEAR(self->data);
   Py_CLEAR(self->run);
   Py_CLEAR(self->given);
@@ -177,6 +181,7 @@ PyObject* DataOf(ValueObject* value) {
     if (engine::Value* output = run->run.Settled(value->output)) {
       value->data = Py_NewRef(output->Get<PyRef>().get());
       Py_CLEAR(value->run);
+      Noted(value);
     }
   }
   return Py_NewRef(value->data ? value->data : missing);
@@ -207,6 +212,7 @@ void RefuseRecorded() {
 void SetData(ValueObject* value, PyObject* data) {
   PyObject* before = std::exchange(value->data, Py_XNewRef(data));
   Py_CLEAR(value->run);
+  Noted(value);
   Py_XDECREF(before);
 }
 

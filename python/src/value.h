@@ -18,6 +18,8 @@
 
 namespace engine_python {
 
+struct Placed;
+
 struct ValueObject {
   PyObject ob_base;
   PyObject* weak;      // list of weak references
@@ -30,6 +32,8 @@ struct ValueObject {
   bool on_workers;     // the last op that changes it was pushed for the workers, so whoever awaits it may be told there
   bool fresh;          // whoever awaits it may leave a future here (await.h)
   PyObject* awaiting;  // these futures, a list; or null
+  size_t young;        // not 0: nobody has asked yet where its data lie (memory.h)
+  Placed* placed;      // where they lie, once somebody has; or null
   engine::Var var;     // null: a recorded value
   std::weak_ptr<EngineState> engine;
 };
