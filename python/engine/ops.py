@@ -41,7 +41,7 @@ class Op(_core.OpBase, Generic[P, R]):
 
     def __init__(self, fn: Callable[P, Any], updates: tuple[str, ...], outputs: int, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
-        self._fn, self._outputs, self._updates = fn, outputs, updates
+        self._fn, self._outputs, self._updates, self._ordered = fn, outputs, updates, options.get("alias") == "order"
         self._name = options.pop("name") or getattr(fn, "__name__", type(fn).__name__)
         try:
             self._signature: inspect.Signature | None = inspect.signature(fn)

@@ -45,13 +45,16 @@ def _refused(how: str) -> Callable[..., Any]:
 
 
 class Traced(Value[Any]):
-    """Stands for a value while a function is recorded: it can be an argument of ops, and has no data yet."""
+    """Stands for a value while a function is recorded: it can be an argument of ops, and has no data yet.
 
-    __slots__ = ("index", "called")
+    ``brought``: whether it is what each run is given. One that shares memory has roots, recorded values and Values from outside.
+    """
 
-    def __init__(self, index: int, name: str) -> None:
+    __slots__ = ("index", "called", "brought")
+
+    def __init__(self, index: int, name: str, brought: bool = False) -> None:
         super().__init__()
-        self.index, self.called = index, name
+        self.index, self.called, self.brought = index, name, brought
 
     @property
     def var(self) -> Any:  # type: ignore[override]

@@ -119,3 +119,130 @@ def test_views_of_views_name_one_var_more_and_no_others():
     for _ in range(50):
         y = tail(y)
     assert set(vars_of(y)) == {y.var, x.var}
+
+
+def by_state(body):
+    """The function with the Value as state, the same with it as an argument, and with data that each call makes."""
+    x = engine.value(data())
+    return {"state": lambda: engine.hybridize(lambda: body(x))(), "argument": lambda: engine.hybridize(body)(x), "eager": lambda: body(x)}
+
+
+def slow_total(gate):
+    @engine.op
+    def slow(y):
+        gate()
+        return float(y.sum())
+
+    return slow
+
+
+@pytest.mark.parametrize("policy", ["threaded", "inline", "naive", "cost_model"])
+@pytest.mark.parametrize("how", ["state", "argument", "eager"])
+def test_a_recorded_update_waits_for_those_that_read_a_view(how, policy, gate):
+    gate.open()
+    with engine.policy(policy):
+        slow = slow_total(gate)
+
+        def body(x):
+            y = tail(x)
+            before = slow(y)
+            fill(x, 9.0)
+            after = total(y)
+            fill(y, 1.0)
+            return before, after, total(x), y
+
+        call = by_state(body)[how]
+        assert [one.get() if i < 3 else one.get().tolist() for i, one in enumerate(call())] == [6, 27, 12, [1, 1, 1]]
+        assert [one.get() for one in call()[:3]] == [1 + 1 + 1, 27, 12]
+
+
+@pytest.mark.parametrize("how", ["state", "argument", "eager"])
+def test_a_recorded_update_really_waits(how, gate):
+    slow = slow_total(gate)
+
+    def body(x):
+        y = tail(x)
+        before = slow(y)
+        fill(x, 9.0)
+        return before
+
+    before = by_state(body)[how]()
+    gate.wait_until_entered()
+    gate.open()
+    assert before.get() == 6
+
+
+@pytest.mark.parametrize("how", ["state", "argument", "eager"])
+def test_a_view_that_a_recorded_function_returns_is_ordered_with_what_it_is_of(how, gate):
+    x = engine.value(data())
+    step = {"state": engine.hybridize(lambda _: tail(x)), "argument": engine.hybridize(tail), "eager": tail}[how]
+    for given in (x, engine.value(data()), x):
+        if how == "state":
+            given = x
+        y = step(given)
+        late(given, gate)
+        after = read(y)
+        assert given.var in set(vars_of(y)) and not y.done()
+        gate.open()
+        assert after.get().tolist() == [9, 9, 9] == y.get().tolist()
+        fill(y, 3.0)
+        assert given.get()[1:].tolist() == [3, 3, 3]
+
+
+def test_views_of_what_only_the_function_has():
+    plus = engine.op(lambda x: x + 1)
+
+    @engine.hybridize
+    def step(x):
+        made = plus(x)
+        one, other = tail(made), tail(tail(made))
+        fill(one, 5.0)
+        return one, other, total(made)
+
+    for _ in range(2):
+        one, other, summed = step(data())
+        assert (one.get().tolist(), other.get().tolist(), summed.get()) == ([5, 5, 5], [5, 5], 16)
+        fill(one, 7.0)
+        assert other.get().tolist() == [7, 7]  # one memory, so their ops are ordered
+
+    @engine.hybridize
+    def failing(x):
+        made = plus(x)
+        view = tail(made)
+        broken(made)
+        return view, total(view)
+
+    for one in failing(data()):
+        assert isinstance(one.exception(), KeyError)
+
+
+def test_a_view_of_an_argument_that_is_no_value_is_a_copy():
+    given = data()
+    for call in (tail, engine.hybridize(tail)):
+        for _ in range(2):
+            y = call(given)
+            fill(y, 9.0)
+            assert y.get().tolist() == [9, 9, 9] and given.tolist() == [0, 1, 2, 3]
+
+
+def test_views_of_such_a_copy_are_ordered_with_it():
+    @engine.hybridize
+    def step(x):
+        copy = tail(x)
+        return copy, tail(copy)
+
+    for given in (data(), engine.value(data()), data()):
+        copy, view = step(given)
+        fill(copy, 9.0)
+        assert set(vars_of(copy)) & set(vars_of(view)) and view.get().tolist() == [9, 9]
+
+
+def test_a_view_of_an_argument_that_is_another_value_each_time_cannot_be_changed():
+    @engine.hybridize
+    def step(x):
+        fill(tail(x), 9.0)
+        return total(x)
+
+    assert step(engine.value(data())).get() == 27
+    with pytest.raises(engine.UsageError, match="argument 0 of 'step' is not the Value"):
+        step(engine.value(data()))
