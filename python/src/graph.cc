@@ -142,7 +142,7 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
   Translated([&] {
     if (outputs) {
       options.outputs = *outputs = OutputVars(self.plan.graph(), *state);
-      options.inputs = ready = AwaitInputs(inputs, state, site);
+      options.inputs = ready = arguments.ready.empty() ? AwaitInputs(inputs, state, site) : arguments.ready;
     }
     const PolicyHere block(state);
     if (arguments.policy) options.policy = engine::PolicyByName(*arguments.policy);
@@ -162,7 +162,7 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
       WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
     }
     RaiseInterrupt();
-    if (!ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
+    if (!ready.empty() && arguments.ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
   });
   DropDeferred();
   return out;
