@@ -118,10 +118,11 @@ class Value(_core.ValueBase, Generic[T]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy as np
 
-        data = np.asarray(self.get())
+        given: Any = self.get()
+        data = np.asarray(given)
+        if copy is False and (data is not given and not np.may_share_memory(data, np.asarray(given)) or dtype not in (None, data.dtype)):
+            raise ValueError(f"a {type(given).__name__} cannot become an array{f' of {np.dtype(dtype)}' if dtype else ''} without a copy")
         if dtype is not None and data.dtype != dtype:
-            if copy is False:
-                raise ValueError(f"{data.dtype} cannot become {np.dtype(dtype)} without a copy")
             return data.astype(dtype)
         return data.copy() if copy else data
 
