@@ -77,7 +77,7 @@ _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = wea
 async def of_value(value: Value[Any]) -> Any:
     """Awaits a Value: the data at this place in the order."""
     if _here(value._settled):
-        error = value.var._outcome(0)[1]
+        error = value._outcome(0)[1]
         if error is not None:
             raise error
         return value._data

@@ -6,11 +6,12 @@ other objects is what ``__array_interface__``, the buffer protocol or ``__dlpack
 
 from __future__ import annotations
 
+import math
 import sys
-import threading
-import weakref
 from collections import deque
 from typing import Any, Iterator
+
+from . import _core
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None), range, type, frozenset)
 Extent = tuple[str, int, int]  # "host" or a device, the address of the first byte, and the one behind the last
@@ -27,7 +28,7 @@ def extents(item: Any) -> list[Extent] | None:
     kind = type(item)
     numpy, torch = loaded("numpy", "ndarray"), loaded("torch", "Tensor")
     if numpy is not None and isinstance(item, numpy.ndarray):
-        return [("host", *_bounds(item))]
+        return [("host", *(_core._bounds(item) or _bounds_by_numpy(item)))]
     if numpy is not None and isinstance(item, numpy.generic):
         return None  # a number, which never changes; what it says is the address of a copy
     if torch is not None and isinstance(item, torch.Tensor):
@@ -37,35 +38,44 @@ def extents(item: Any) -> list[Extent] | None:
         first = storage.data_ptr()
         return [("host" if item.device.type == "cpu" else str(item.device), first, first + storage.nbytes())]
     if hasattr(kind, "__array_interface__"):
-        at = item.__array_interface__["data"]
-        return [("host", at[0], at[0] + item.nbytes)] if at and hasattr(item, "nbytes") else None
+        return _of_interface(item.__array_interface__)
     if hasattr(kind, "__cuda_array_interface__") and not kind.__module__.startswith("engine"):
         return None
-    try:
-        with memoryview(item) as view:
-            return [("host", *_bounds(view))] if view.nbytes else []
-    except (TypeError, ValueError, BufferError):
-        return _exported(item) if hasattr(kind, "__dlpack__") and not kind.__module__.startswith("engine") else None
+    bounds = _core._bounds(item)
+    if bounds is not None:
+        return [("host", *bounds)] if bounds[0] < bounds[1] else []
+    return _exported(item) if hasattr(kind, "__dlpack__") and not kind.__module__.startswith("engine") else None
+
+
+def _of_interface(says: dict[str, Any]) -> list[Extent] | None:
+    """What ``__array_interface__`` says: the address of the first element, the shape, and strides of either sign."""
+    at, shape, strides = says.get("data"), says["shape"], says.get("strides")
+    if not isinstance(at, tuple):  # it is a buffer, in which the elements lie
+        bounds = None if at is None else _core._bounds(at)
+        return bounds and [("host", *bounds)]
+    item = int(says["typestr"][2:]) * (4 if says["typestr"][1] == "U" else 1)  # which counts characters
+    if 0 in shape:
+        return []
+    if strides is None:
+        return [("host", at[0], at[0] + item * math.prod(shape))]
+    reach = [stride * (length - 1) for stride, length in zip(strides, shape)]
+    return [("host", at[0] + sum(r for r in reach if r < 0), at[0] + item + sum(r for r in reach if r > 0))]
 
 
 def _exported(item: Any) -> list[Extent] | None:
-    """What ``__dlpack__`` says of an array on the host."""
+    """What ``__dlpack__`` says of an array on the host. Without NumPy nobody here can read it."""
     try:
         import numpy
 
-        return [("host", *_bounds(numpy.from_dlpack(item)))] if item.__dlpack_device__()[0] == 1 else None
+        return extents(numpy.from_dlpack(item)) if item.__dlpack_device__()[0] == 1 else None
     except Exception:  # what a foreign exporter raises is its own affair: it says nothing
         return None
 
 
-def _bounds(item: Any) -> tuple[int, int]:
-    """The address of the first byte of an array or buffer, and the one behind its last."""
+def _bounds_by_numpy(array: Any) -> tuple[int, int]:
+    """Of arrays that export no buffer."""
     import numpy
 
-    array = numpy.asarray(item)
-    if array.flags.forc:  # without gaps, in either order
-        first = array.__array_interface__["data"][0]
-        return first, first + array.nbytes
     bounds = numpy.lib.array_utils.byte_bounds if hasattr(numpy.lib, "array_utils") else numpy.byte_bounds  # type: ignore[attr-defined]
     low, high = bounds(array)
     return int(low), int(high)
@@ -76,7 +86,7 @@ def leaves(item: Any, seen: set[int]) -> Iterator[Any]:
     kind = type(item)
     if kind in PLAIN:
         return
-    if issubclass(kind, (list, tuple, set, frozenset)):
+    if issubclass(kind, (list, tuple, set, frozenset, deque)):
         parts: Any = item
     elif issubclass(kind, dict):
         parts = item.values()
@@ -95,59 +105,3 @@ def leaves(item: Any, seen: set[int]) -> Iterator[Any]:
 
 def overlap(some: list[Extent], taken: list[Extent]) -> bool:
     return any(space == other and low < end and begin < high for space, low, high in some for other, begin, end in taken)
-
-
-class Extents:
-    """Which objects have memory at some addresses. An object leaves by itself when it goes.
-
-    An extent of up to 2**k bytes stands in the cell of that size in which it begins, so what overlaps others begins in one of
-    their cells or in the one before. A look takes a step for each size that is there, whatever the number of objects. Any thread.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cells: dict[tuple[str, int], dict[int, list[tuple[int, int, weakref.ref[Any]]]]] = {}  # by space and k
-        self._gone: deque[tuple[Extent, weakref.ref[Any]]] = deque()  # a reference may go while the lock is held, also by this thread
-
-    def add(self, item: Any, where: list[Extent]) -> None:
-        for extent in where:
-            space, low, high = extent
-            if low == high:
-                continue
-            ref = weakref.ref(item, lambda ref, extent=extent: self._gone.append((extent, ref)))  # type: ignore[misc]
-            with self._lock:
-                self._forget()
-                size = (high - low - 1).bit_length()
-                self._cells.setdefault((space, size), {}).setdefault(low >> size, []).append((low, high, ref))
-
-    def overlapping(self, where: list[Extent]) -> list[Any]:
-        """The objects that have memory there, or had it when they were added."""
-        found: list[Any] = []
-        with self._lock:
-            self._forget()
-            for space, low, high in where:
-                for (of, size), cells in self._cells.items():
-                    if of != space:
-                        continue
-                    first, last = (low >> size) - 1, (high - 1) >> size
-                    near = range(first, last + 1) if last - first < len(cells) else [cell for cell in cells if first <= cell <= last]
-                    found += (entry[2]() for cell in near for entry in cells.get(cell, ()) if entry[0] < high and low < entry[1])
-        return list({id(item): item for item in found if item is not None}.values())
-
-    def __len__(self) -> int:
-        with self._lock:
-            self._forget()
-            return sum(len(entries) for cells in self._cells.values() for entries in cells.values())
-
-    def _forget(self) -> None:
-        while self._gone:
-            (space, low, high), gone = self._gone.popleft()
-            size = (high - low - 1).bit_length()
-            cells = self._cells[space, size]
-            left = [entry for entry in cells[low >> size] if entry[2] is not gone]
-            if left:
-                cells[low >> size] = left
-                continue
-            del cells[low >> size]
-            if not cells:
-                del self._cells[space, size]

@@ -13,13 +13,15 @@ from . import _core
 from .bindings import Binding, Link, Search, hold, links
 from .containers import Place, mapped, spread
 from .errors import UsageError
+from .ops import Op
 from .recorder import NeedsState, Recorder
 from .traced import Traced, Unreadable
-from .values import Value, vars_of
+from .values import Value, roots_of, vars_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_argument: Op[Any, Any] = Op(lambda given: given, (), 1, {"name": "argument", "alias": "order"})  # copies what is no Value's
 _MAX_RECORDINGS = 64  # of one function, for different arguments that are None or bools
 
 
@@ -30,6 +32,8 @@ class Recording:
     engine: _core.Engine
     free: bool  # it uses no state, and has one output
     returned: Any  # what the function returned, with Places for recorded values
+    passed: dict[int, int]  # outputs that are arguments: which, if that is a Value
+    shared: list[Sharing]  # outputs that share memory
     types: list[type]  # of the arguments
     state: dict[int, Value[Any]]  # arguments that are the same Value in every call
     results: set[int]  # arguments that are another Value in each call
@@ -38,6 +42,15 @@ class Recording:
     links: tuple[Link, ...]  # what these ways lead over
     unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
+
+
+class Sharing(NamedTuple):
+    """What an output of each run shares memory with: Values from outside, arguments that are Values, and other outputs."""
+
+    output: int
+    state: list[Value[Any]]
+    arguments: list[int]
+    outputs: list[int]
 
 
 class Known(NamedTuple):
@@ -189,11 +202,11 @@ class Hybrid(Generic[P, R]):
         if self._owner is not None:
             given.append(self._owner)
         if asyncio._get_running_loop() is not None and not timed:
-            return _rebuilt(recording.returned, _beside_loop(recording, given))
+            return results_of(recording, _beside_loop(recording, given), given)
         run, outputs = recording.plan._call(given, timed)
         if timed:
             self._profile = run
-        return _rebuilt(recording.returned, outputs)
+        return results_of(recording, outputs, given)
 
     def _recording(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
         """The recording for such arguments, checked; makes it if there is none."""
@@ -217,7 +230,8 @@ class Hybrid(Generic[P, R]):
     def _learn(self, recording: Recording, key: Any) -> None:
         """Calls like this one take the short way from now on, or no call does."""
         with self._lock:  # as _make: which Values are state must not change meanwhile
-            if key is not None or self._names or self._recordings.get(None) is not recording:
+            special = key is not None or self._names or recording.passed or recording.shared
+            if special or self._recordings.get(None) is not recording:
                 self._known = None
                 return
             places = range(self._places)
@@ -284,6 +298,10 @@ class Hybrid(Generic[P, R]):
         try:
             with recorder.block():
                 returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
+                if recorder.graph.size == 0:
+                    raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
+                noted = _Noted(recorder, inputs, indexes)
+                noted.returned = noted.place(returned)
         except NeedsState:
             place = min(results)
             raise UsageError(f"hybridize: {self._title(place)} is not the Value that it was when it was recorded, and the "
@@ -292,10 +310,7 @@ class Hybrid(Generic[P, R]):
         made = Recording()
         made.types, made.state, made.results = [type(a) for a in given], state, results
         made.overwritten = {i for i, traced in enumerate(indexes) if traced in recorder.overwritten}
-        outputs: dict[int, int] = {}
-        made.returned = _noted(returned, recorder, outputs)
-        if recorder.graph.size == 0:
-            raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
+        made.returned, made.passed, made.shared = noted.returned, noted.passed, noted.shared
         arguments = {id(value) for value in state.values()}
         search = Search(self._source, self._name, (v for at, v in recorder.states.items() if at not in arguments))
         made.bound, made.links = search.bindings, links(search.bindings)
@@ -306,7 +321,7 @@ class Hybrid(Generic[P, R]):
         made.plan = recorder.graph.compile(
             engine, name=self._name, static_alloc=self._static_alloc, static_shape=self._static_shape
         )
-        made.engine, made.free = engine, len(outputs) == 1 and not any(effects for _, _, effects in made.plan.nodes)
+        made.engine, made.free = engine, noted.one and not any(effects for _, _, effects in made.plan.nodes)
         return made
 
     def _fits(self, recording: Recording, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -349,14 +364,55 @@ def _beside_loop(recording: Recording, given: list[Any]) -> tuple[Any, ...]:
     return recording.plan._call(given)[1]
 
 
-def _noted(returned: Any, recorder: Recorder, outputs: dict[int, int]) -> Any:
-    """What the function returned, with each recorded value replaced by the number of its output."""
-    if isinstance(returned, Traced):
-        if returned.index not in outputs:
-            outputs[returned.index] = len(outputs)
-            recorder.graph.output(returned.index)
-        return Place(outputs[returned.index])
-    return mapped(returned, lambda item: _noted(item, recorder, outputs))
+class _Noted:
+    """What a recorded function returned: the outputs of its graph, and what is to be done with them in each call."""
+
+    def __init__(self, recorder: Recorder, inputs: list[Traced], indexes: list[int]) -> None:
+        self._recorder, self._outputs = recorder, dict[int, int]()  # output of each recorded value
+        self._inputs = {id(one): place for place, one in enumerate(inputs)}
+        self._unchanged = {one.index for one, index in zip(inputs, indexes) if one.index == index}
+        self.returned: Any = None
+        self.passed: dict[int, int] = {}
+        self.shared: list[Sharing] = []
+
+    def place(self, item: Any) -> Any:
+        """The item, with each recorded value replaced by the number of its output."""
+        return Place(self._output(item)) if isinstance(item, Traced) else mapped(item, self.place)
+
+    @property
+    def one(self) -> bool:
+        """Whether there is one output, which is all that a run makes."""
+        return len(self._outputs) == 1 and not self.passed and not self.shared
+
+    def _output(self, value: Traced) -> int:
+        known = self._outputs.get(value.index)
+        if known is not None:
+            return known
+        output = self._outputs[value.index] = len(self._outputs)
+        made = value
+        if value.brought:  # a Value that is given is returned itself; other data are copied, as they are the caller's
+            made = self._recorder.call(_argument, (value,), {}, [value], [])[0]
+            if value.index in self._unchanged:
+                self.passed[output] = self._inputs[id(value)]
+        self._recorder.graph.output(made.index)
+        roots = value._shares or ()
+        if roots:
+            brought = [self._inputs[id(r)] for r in roots if isinstance(r, Traced) and r.brought]
+            outputs = [self._output(r) for r in roots if isinstance(r, Traced) and not r.brought]
+            self.shared.append(Sharing(output, [r for r in roots if not isinstance(r, Traced)], brought, outputs))
+        return output
+
+
+def results_of(recording: Recording, outputs: tuple[Any, ...], given: list[Any]) -> Any:
+    """What a call returns: what the function returned, with the outputs of the run. ``given``: the arguments of the call."""
+    for sharing in recording.shared:
+        arguments = [given[place] for place in sharing.arguments if isinstance(given[place], Value)]
+        roots = roots_of([*sharing.state, *arguments, *(outputs[other] for other in sharing.outputs)])
+        outputs[sharing.output]._shares = roots or None
+    if recording.passed:
+        passed = {output: given[place] for output, place in recording.passed.items() if isinstance(given[place], Value)}
+        outputs = tuple(passed.get(number, output) for number, output in enumerate(outputs))
+    return _rebuilt(recording.returned, outputs)
 
 
 def _rebuilt(noted: Any, outputs: tuple[Any, ...]) -> Any:

@@ -47,7 +47,7 @@ class Op(_core.OpBase, Generic[P, R]):
 
     def __init__(self, fn: Callable[P, Any], updates: tuple[str, ...], outputs: int, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, fn)
-        self._fn, self._outputs, self._updates = fn, outputs, updates
+        self._fn, self._outputs, self._updates, self._ordered = fn, outputs, updates, options.get("alias") == "order"
         self._name = options.pop("name") or getattr(fn, "__name__", type(fn).__name__)
         try:
             self._signature: inspect.Signature | None = inspect.signature(fn)
@@ -201,8 +201,8 @@ def op(fn: Any = None, *, updates: Any = (), outputs: int | None = None, name: A
     (by default one, and none for an op that updates). ``name``, ``priority``, ``place``, ``run_always``,
     ``graph_key``: as for ``engine.push``. ``collective``: every process calls the op in the same order, so
     ``engine.data.smart_stage`` never runs it ahead of its step. ``alias``: an output that shares memory with an
-    argument is a copy ("copy"), or stays a view, whose ops are ordered with those on the arguments ("order"). Each wait
-    for an output, or for what the op updates, raises what the function raised. ``bytes``: what a pending call counts as
+    argument, or is kept by somebody else, is a copy ("copy"); or what lies in Values that are arguments stays a view, whose
+    ops are ordered with those on them ("order"). Each wait for an output, or for what the op updates, raises what the function raised. ``bytes``: what a pending call counts as
     under ``Engine.max_pending_bytes``, or a function of its arguments that says so; None: the bytes of its arguments and
     of the last result.
     """

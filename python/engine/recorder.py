@@ -7,7 +7,7 @@ from typing import Any
 from . import _core
 from .containers import Place, found_in, mapped
 from .traced import Made, Traced, standing_for
-from .values import Value
+from .values import Value, roots_of
 
 
 class Recorder:
@@ -46,10 +46,11 @@ class Recorder:
              updated: list[Value[Any]]) -> list[Traced]:  # fmt: skip
         """Records one call of an op, whose arguments have the Values ``found``."""
         name, outputs = op._name, op._outputs
-        traced = list({v.index: v for v in found if isinstance(v, Traced)}.values())
+        named, changing = _with_roots(found), _with_roots(updated)
+        traced = list({v.index: v for v in named if isinstance(v, Traced)}.values())
         places = {v.index: i for i, v in enumerate(traced)}
-        state = [v for v in found if not isinstance(v, Traced)]
-        changed = [v for v in updated if isinstance(v, Traced)]
+        state = [v for v in named if not isinstance(v, Traced)]
+        changed = [v for v in changing if isinstance(v, Traced)]
         for v in state:
             self.states[id(v)] = v
         for v in changed:
@@ -63,12 +64,13 @@ class Recorder:
             kinds = [len(inputs) if arg is self.owner else kind for arg, kind in zip(given, kinds)]
             given = tuple(None if arg is self.owner else arg for arg in given)
             inputs.append(self.owner_input)
+        brought = [i for i, index in enumerate(inputs) if index == self.owner_input or i < len(traced) and traced[i].brought]
         index, first = _core._add_op(
             self.graph, op, tuple(_placed(arg, places) if kind == -3 else arg for arg, kind in zip(given, kinds)),
             tuple(kwargs) or None, kinds, inputs, [places[v.index] for v in changed],
             [i for i, arg in enumerate(given) if any(arg is v for v in updated)],
-            [v for v in (*state, *_roots(traced)) if not any(v is u for u in updated)],
-            [v for v in updated if not isinstance(v, Traced)], self.engine)  # fmt: skip
+            [v for v in state if not any(v is u for u in changing)],
+            [v for v in changing if not isinstance(v, Traced)], self.engine, brought)  # fmt: skip
         for v in traced:
             self.readers.setdefault(v.index, []).append(index)
         # A value that is changed in place becomes another value. Nodes that read the old one come before this node.
@@ -78,16 +80,23 @@ class Recorder:
                     self.graph.order(reader, index)
             v.index = first + outputs + i
         self.makers.update({value: index for value in range(first, first + outputs + len(changed))})
-        return [Made(first + i, name) for i in range(outputs)]
+        made: list[Traced] = [Made(first + i, name) for i in range(outputs)]
+        if op._ordered and found:
+            # A view of an argument is a copy in a run that is given no Value for it, and then the root of its own views.
+            copies = [v for v in found if any(isinstance(root, Traced) and root.brought for root in v._shares or ())]
+            for one in made:
+                one._shares = (*roots_of(found), *copies)
+        return made
 
 
 class NeedsState(Exception):
     """An op changes an argument in place that is another Value in each call; it would have to be the same one."""
 
 
-def _roots(traced: list[Traced]) -> list[Value[Any]]:
-    """The state that arguments of the recorded function share memory with."""
-    return [root for value in traced for root in value._shares or ()]
+def _with_roots(values: list[Value[Any]]) -> list[Value[Any]]:
+    """These, and what they share memory with: a call names that, too, as ops that are not recorded do."""
+    roots = [root for value in values for root in value._shares or ()]
+    return list({id(value): value for value in (*values, *roots)}.values()) if roots else values
 
 
 def _kind(arg: Any, places: dict[int, int]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 from . import _core
 from .errors import EndOfData, UsageError
-from .graphs import Hybrid, _rebuilt
+from .graphs import Hybrid, results_of
 from .sources import compile_source, data_of
 from .stages import Exceptions, check_int, exception_types, next_of, stage_options
 
@@ -135,7 +135,7 @@ class SmartStage(_core.SmartStage):
         outputs = self._start({})
         if outputs is None:
             raise StopIteration
-        return self._returned(outputs)
+        return self._returned(outputs, {})
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -144,18 +144,20 @@ class SmartStage(_core.SmartStage):
         outputs = await next_of(self, lambda: self._start({}))
         if outputs is None:
             raise StopAsyncIteration
-        return self._returned(outputs)
+        return self._returned(outputs, {})
 
     def step(self, **given: Any) -> Any:
         """Starts the next step. ``given``: arguments that no item gives. EndOfData at the end of the data."""
         outputs = self._start(given)
         if outputs is None:
             raise EndOfData(f"smart stage '{self.name}': there is no more data")
-        return self._returned(outputs)
+        return self._returned(outputs, given)
 
-    def _returned(self, outputs: tuple[Any, ...]) -> Any:
-        assert self._hybrid._last is not None
-        return _rebuilt(self._hybrid._last.returned, outputs)
+    def _returned(self, outputs: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        recording = self._hybrid._last
+        assert recording is not None
+        named = [given[name] for name in self._given or ()]
+        return results_of(recording, outputs, [None] * (len(recording.types) - len(named)) + named)
 
     def _start(self, given: dict[str, Any]) -> tuple[Any, ...] | None:
         if self._given is None:

@@ -59,8 +59,9 @@ def _refused(how: str, instead: str = _DECIDE) -> Callable[..., Any]:
 class Traced(Value[Any]):
     """Stands for a value while a function is recorded: it can be an argument of ops, and has no data yet.
 
-    ``brought``: whether it is what each run is given. Nothing can see that a function asks for its type or its identity
-    (``type(x)``, ``x is y``), nor ``callable(x)``; ``standing_for`` makes the last one right for arguments.
+    ``brought``: whether it is what each run is given. One that shares memory has roots, recorded values and Values from outside. Nothing can
+    see that a function asks for its type or its identity (``type(x)``, ``x is y``), nor ``callable(x)``; ``standing_for`` makes
+    the last one right for arguments.
     """
 
     __slots__ = ("index", "called", "brought")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Generator, Generic, Iterator, TypeVar
+import time
+from typing import Any, Callable, Generator, Generic, Iterable, Iterator, TypeVar
 
 from . import _core, aio
 from .errors import UsageError
@@ -33,14 +34,15 @@ class Value(_core.ValueBase, Generic[T]):
     ``get()``, ``np.asarray(v)`` and ``await v`` wait for the ops called so far that change it, and raise what these
     raised. They return the data itself and not a copy, so an op that is called later may still change it in place.
     Operators, indexing and functions that take a Value make ops: ``(x + y)[0]`` is a Value. ``==`` compares Values and
-    not data, so that they can be keys. Any thread may use a Value.
+    not data, so that they can be keys. Any thread may use a Value. One that shares memory with others is waited for with
+    what changes these, and has their errors.
     """
 
     __slots__ = ()
 
     def get(self, timeout: float | None = None) -> T:
         """Waits for the data and returns it. TimeoutError after ``timeout`` seconds."""
-        if not self.var.wait(timeout):
+        if not self.wait(timeout):
             raise TimeoutError(f"{self.var.name or 'value'} was not there within {timeout} s")
         data: T = self._data
         return data
@@ -49,22 +51,39 @@ class Value(_core.ValueBase, Generic[T]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """As Var.wait."""
-        return self.var.wait(timeout)
+        if self._shares is None:
+            return self.var.wait(timeout)
+        ended, error = self._outcome(timeout)
+        if error is not None:
+            raise error
+        return ended
 
     def wait_to_write(self) -> None:
         """As Var.wait_to_write: afterwards no op that was called so far uses the data."""
-        self.var.wait_to_write()
+        for var in vars_of(self):
+            var.wait_to_write()
 
     def done(self) -> bool:
         """Whether every op called so far that changes it has ended; also if one failed. Does not wait."""
-        return self.var.settled
+        return self._settled
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Waits; returns what ``get`` would raise, or None. TimeoutError after ``timeout`` seconds."""
-        ended, error = self.var._outcome(timeout)
+        ended, error = self._outcome(timeout)
         if not ended:
             raise TimeoutError(f"{self.var.name or 'value'} was not there within {timeout} s")
-        return error  # type: ignore[no-any-return]
+        return error
+
+    def _outcome(self, timeout: float | None) -> tuple[bool, BaseException | None]:
+        """(in time, the error that an op on it would be skipped with), as Var._outcome of each of its Vars."""
+        begin, left, first = time.monotonic(), timeout, None
+        for var in vars_of(self):
+            ended, error = var._outcome(left)
+            if not ended:
+                return False, None
+            first = error if first is None else first
+            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - begin))
+        return True, first
 
     def add_done_callback(self, fn: Callable[[Value[T]], object]) -> None:
         """Calls ``fn(self)`` on an I/O thread once the ops called so far that change it have ended, failed or not."""
@@ -74,22 +93,36 @@ class Value(_core.ValueBase, Generic[T]):
         engine.push(lambda: fn(self), reads=[ended], run_always=True, name="done callback", place=_core.io())
 
     def overwrite(self, data: T) -> None:
-        """Replaces the data, in order: ops called so far still see the old. Clears an error."""
+        """Replaces the data, in order: ops called so far still see the old. Clears an error. Data that share memory with
+        another Value are copied, behind the ops called so far that change that.
+        """
+        from . import alias as aliases
+
         if isinstance(data, Value):
             raise TypeError("overwrite: data is a Value; give data, or call an op")
+        engine = self.var.engine
+        # Ops that were recorded with this Value name its Var and no other that it might get, so it must not share memory now.
+        others = [v for v in aliases.found(aliases.memory_of(data), engine) if all(var != self.var for var in vars_of(v))]
+        # So that whoever brings this memory meanwhile finds the Var.
+        coming: Value[T] | None = None if others else Value(data, self.var)
 
         def replace() -> None:
-            self._data = data
+            self._data = aliases.apart(data) if coming is None else coming._data
 
-        self.var.engine.push(replace, writes=[self], name="overwrite")
+        # Its own Var alone: ops on it name that, too, so the old data stay until they have ended, and those whose memory it
+        # shares keep theirs, with their errors.
+        engine.push(replace, reads=others, writes=[self.var], run_always=bool(others), name="overwrite")
+        if not _core.is_recording():
+            self._shares = None  # not before: a push by another thread in between would find the old data, with one Var
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy as np
 
-        data = np.asarray(self.get())
+        given: Any = self.get()
+        data = np.asarray(given)
+        if copy is False and (data is not given and not np.may_share_memory(data, np.asarray(given)) or dtype not in (None, data.dtype)):
+            raise ValueError(f"a {type(given).__name__} cannot become an array{f' of {np.dtype(dtype)}' if dtype else ''} without a copy")
         if dtype is not None and data.dtype != dtype:
-            if copy is False:
-                raise ValueError(f"{data.dtype} cannot become {np.dtype(dtype)} without a copy")
             return data.astype(dtype)
         return data.copy() if copy else data
 
@@ -132,18 +165,22 @@ class Value(_core.ValueBase, Generic[T]):
 
 
 def vars_of(value: Value[Any]) -> Iterator[_core.Var]:
-    """The Vars that an op on the Value names: its own, and those of the Values whose memory it shares (an op's ``alias="order"``)."""
+    """The Vars that an op on the Value names: its own, and those of its roots, whose memory it shares."""
     yield value.var
-    for other in value._shares or ():
-        yield from vars_of(other)
+    for root in value._shares or ():
+        yield root.var
+
+
+def roots_of(values: Iterable[Value[Any]]) -> tuple[Value[Any], ...]:
+    """The roots of what shares memory with these Values: theirs, and those of them that have none."""
+    return tuple({id(root): root for value in values for root in value._shares or (value,)}.values())
 
 
 def value(data: T, name: str | None = None, engine: _core.Engine | None = None, *, alias: str = "order") -> Value[T]:
     """Makes ``data`` a Value, for ops to read and change. It is not copied, so touch it only in ops from here on.
 
     ``engine``: the engine that orders the ops on it (the default one). ``alias``: what shares memory with the data of
-    other Values that this function made gets their Vars ("order"), or is copied ("copy"). TypeError if
-    ``data`` is a Value already.
+    other Values gets their Vars ("order"), or is copied ("copy"). TypeError if ``data`` is a Value already.
     """
     from . import alias as aliases
 
@@ -156,13 +193,11 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
     if known and alias == "order":
         made: Value[T] = Value(data, known[0].var)
         if any(var != made.var for other in known for var in vars_of(other)):
-            made._shares = tuple(known)
+            made._shares = roots_of(known)
     else:
         if known:
             data = aliases.apart(data)
-            where = aliases.memory_of(data)
         made = Value(data, _core.Var(name, engine))
-    aliases.note(made, where)
     return made
 
 

@@ -2,6 +2,7 @@
 // nodes run in a row, as under `inline`; but the loop goes on meanwhile.
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "await.h"
 #include "bindings.h"
@@ -36,6 +37,9 @@ struct AsideBody {
   PyRef plan;
   PyRef inputs;  // a list
   PyRef made;    // the Value of the only output
+  PyRef scope;   // the CancelScope of the call, or null
+  // By input: a Var that fails if the Value that is the input has failed, or null. Empty: no input is a Value.
+  std::vector<engine::Var> ready;
   Waits waits{};
 
   void operator()(engine::RunContext& context) {
@@ -43,6 +47,8 @@ struct AsideBody {
     waits.End();
     BodyScope scope(&context);
     DropDeferred();
+    // One that has failed fails the nodes that take it, which may not be those that make the output.
+    if (!context.error() && !context.cancelled()) ready.clear();
     try {
       SetData(AsValue(made.get()), Output().ptr());
     } catch (nb::python_error& error) {
@@ -62,6 +68,8 @@ struct AsideBody {
     plan.Clear();
     inputs.Clear();
     made.Clear();
+    scope.Clear();
+    ready.clear();
   }
   nb::object Output() {
     const auto& of = *nb::inst_ptr<PyPlan>(plan.get());
@@ -69,7 +77,8 @@ struct AsideBody {
     for (nb::handle input : nb::handle(inputs.get()))
       given.append(IsValue(input.ptr()) ? nb::steal(DataOf(AsValue(input.ptr()))) : nb::borrow(input));
     std::vector<engine::Var> outputs;
-    PyRun run = StartRun(of, nb::borrow<nb::sequence>(given), {.policy = "inline"}, &outputs);
+    const RunArguments arguments{.policy = "inline", .cancel = nb::handle(scope.get()), .ready = std::move(ready)};
+    PyRun run = StartRun(of, nb::borrow<nb::sequence>(given), arguments, &outputs);
     const StatePtr state = of.engine.lock();
     if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
     // The run has most likely ended, and this keeps the GIL. Raises the error of its output and no other node's.
@@ -92,11 +101,25 @@ nb::object Aside(nb::handle object, nb::list inputs) {
   }
   const engine::Site site = CallerSite();
   const engine::Name name = plan.plan.options().name;
-  std::vector<engine::Var> reads;
-  for (nb::handle input : inputs)
-    if (IsValue(input.ptr())) AddVars(input.ptr(), &reads);
   nb::object scope = ScopeFor(nb::none(), {"call", name, site});
   return Translated([&] {
+    const engine::PolicyScope threaded = state->engine.EnterPolicy({.policy = engine::Policy::kThreaded});
+    const auto push = [&](const engine::OpDesc& desc, auto&& body) {
+      if (!state->engine.TryPush(desc, std::move(body), site))
+        WithoutGil([&] { state->engine.Push(desc, std::move(body), site); });
+    };
+    std::vector<engine::Var> reads, ready;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      nb::object input = inputs[i];
+      if (!IsValue(input.ptr())) continue;
+      std::vector<engine::Var> of;
+      AddVars(input.ptr(), &of);
+      ready.resize(inputs.size());
+      ready[i] = state->engine.NewVar("argument");
+      push({.name = "argument", .reads = of, .writes = ready[i]}, [] {});
+      reads.insert(reads.end(), of.begin(), of.end());
+      reads.push_back(ready[i]);
+    }
     nb::object made = nb::steal(NewValue(state->engine.NewVar(name.c_str()), plan.engine));
     ValueObject* const value = AsValue(made.ptr());
     value->on_workers = true;
@@ -105,12 +128,11 @@ nb::object Aside(nb::handle object, nb::list inputs) {
     const engine::OpDesc desc{.name = name,
                               .reads = reads,
                               .writes = writes,
+                              .run_always = !ready.empty(),
                               .cancel = scope.is_valid() ? nb::inst_ptr<engine::CancelScope>(scope) : nullptr};
-    AsideBody body{PyRef::Borrow(object.ptr()), PyRef::Borrow(inputs.ptr()), PyRef::Borrow(made.ptr())};
     runs_many.store(2 * static_cast<int>(state->engine.workers()), std::memory_order_relaxed);
-    const engine::PolicyScope threaded = state->engine.EnterPolicy({.policy = engine::Policy::kThreaded});
-    if (!state->engine.TryPush(desc, std::move(body), site))
-      WithoutGil([&] { state->engine.Push(desc, std::move(body), site); });
+    push(desc, AsideBody{PyRef::Borrow(object.ptr()), PyRef::Borrow(inputs.ptr()), PyRef::Borrow(made.ptr()),
+                         PyRef::Borrow(scope.ptr()), std::move(ready)});
     return made;
   });
 }

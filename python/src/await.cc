@@ -48,7 +48,12 @@ struct AwaitBody {
 // False: there is no room for an op, and the caller, an event loop, must not wait for room.
 bool PushAwait(const PyVar& var, ValueObject* value, nb::handle post, nb::handle future) {
   const StatePtr state = EngineOf(var);
-  const engine::VarRef reads[] = {var.var};
+  std::vector<engine::Var> reads;
+  if (value) {
+    AddVars(reinterpret_cast<PyObject*>(value), &reads);
+  } else {
+    reads.push_back(var.var);
+  }
   const engine::OpDesc desc{.name = "await",
                             .reads = reads,
                             .place = value && value->on_workers ? engine::Cpu() : engine::Io(),
@@ -87,14 +92,25 @@ bool Await(nb::handle target, nb::handle post, nb::handle future) {
 
 }  // namespace
 
-void Age(ValueObject* value) {
+namespace {
+
+void AgeOne(ValueObject* value) {
   value->fresh = false;
   if (nb::object futures = nb::steal(std::exchange(value->awaiting, nullptr)); futures.is_valid()) {
     nb::list left = PushAwaits(value, futures);
     if (nb::len(left) > 0) value->awaiting = left.release().ptr();  // the op itself tells them, as before
   }
+}
+
+}  // namespace
+
+void Age(ValueObject* value) {
+  if (value->fresh) AgeOne(value);
   if (!value->shares) return;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value->shares); ++i) Aged(AsValue(PyTuple_GET_ITEM(value->shares, i)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value->shares); ++i) {
+    ValueObject* const root = AsValue(PyTuple_GET_ITEM(value->shares, i));
+    if (root->fresh) AgeOne(root);
+  }
 }
 
 Awaiting::Awaiting(PyObject* outputs) {

@@ -12,6 +12,8 @@ void BindAside(nanobind::module_& m);
 void BindAwait(nanobind::module_& m);
 nanobind::class_<PyEngine> BindEngine(nanobind::module_& m);
 void BindBulk(nanobind::module_& m, nanobind::class_<PyEngine>& cls);
+void BindExtent(nanobind::module_& m);
+void BindMemory(nanobind::module_& m);
 void BindValue(nanobind::module_& m);
 void BindOp(nanobind::module_& m);
 void BindGraph(nanobind::module_& m);

@@ -18,6 +18,7 @@
 #include "engine/spi/cost_model.h"
 #include "failure.h"
 #include "gil.h"
+#include "memory.h"
 #include "push.h"
 #include "run.h"
 #include "site.h"
@@ -141,7 +142,7 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
   Translated([&] {
     if (outputs) {
       options.outputs = *outputs = OutputVars(self.plan.graph(), *state);
-      options.inputs = ready = AwaitInputs(inputs, state, site);
+      options.inputs = ready = arguments.ready.empty() ? AwaitInputs(inputs, state, site) : arguments.ready;
     }
     const PolicyHere block(state);
     if (arguments.policy) options.policy = engine::PolicyByName(*arguments.policy);
@@ -161,7 +162,7 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
       WithoutGil([&] { out.run = self.plan.Start(values, options, site); });
     }
     RaiseInterrupt();
-    if (!ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
+    if (!ready.empty() && arguments.ready.empty()) HoldInputs(inputs, out.run.var(), state, site);
   });
   DropDeferred();
   return out;
@@ -241,6 +242,7 @@ nb::object OutputValues(std::vector<engine::Var> vars, nb::handle run, const std
     PyObject* made = NewValue(std::move(vars[i]), engine);
     AsValue(made)->run = Py_NewRef(run.ptr());
     AsValue(made)->output = static_cast<uint32_t>(i);
+    Noted(AsValue(made));
     PyTuple_SET_ITEM(all.ptr(), i, made);
   }
   return all;

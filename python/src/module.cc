@@ -28,6 +28,8 @@ NB_MODULE(_core, m) {
   BindPush(m, engine_class);
   BindStage(m);
   BindBulk(m, engine_class);
+  BindExtent(m);
+  BindMemory(m);
   BindValue(m);
   BindOp(m);
   BindAside(m);

@@ -17,6 +17,7 @@
 #include "body.h"
 #include "cancel.h"
 #include "failure.h"
+#include "memory.h"
 #include "policy.h"
 #include "push.h"
 #include "run.h"
@@ -114,9 +115,10 @@ struct PushedCall {
       const Py_ssize_t at = PlaceOfUpdated(updated, count);
       if (at >= 0) CheckUpdated(*op, given.all[at]);
     }
+    const Renoted updated{this};
     nb::object result = Run(*op, given.all, count, names.get());
     References made(op->outputs);
-    Outputs(*op, std::move(result), given.all, count, made.all);
+    Outputs(*op, std::move(result), {given.all, count, filled}, made.all);
     made.size = op->outputs;
     if (held.counts()) {
       op->result_bytes = 0;
@@ -128,6 +130,16 @@ struct PushedCall {
       for (size_t i = 0; i < op->outputs; ++i) SetData(AsValue(PyTuple_GET_ITEM(outputs.get(), i)), made.all[i]);
     }
   }
+  // An update may have put other memory into a container, or have moved that of a buffer.
+  struct Renoted {
+    const PushedCall* call;
+    ~Renoted() {
+      for (const OpCore::Updated& updated : call->op->updates) {
+        const Py_ssize_t at = call->PlaceOfUpdated(updated, call->args.size());
+        if (at >= 0) Changed(AsValue(call->args[static_cast<size_t>(at)]));
+      }
+    }
+  };
   Py_ssize_t PlaceOfUpdated(const OpCore::Updated& updated, size_t count) const {
     const size_t named = names ? static_cast<size_t>(PyTuple_GET_SIZE(names.get())) : 0;
     if (updated.place >= 0 && static_cast<size_t>(updated.place) < count - named) return updated.place;
@@ -278,7 +290,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     AsValue(made.ptr())->bytes = results / op->outputs;
     writes.push_back(AsValue(made.ptr())->var);
     if (!op->copies && !found.empty())
-      AsValue(made.ptr())->shares = TupleOf(found.data(), found.size()).release().ptr();
+      AsValue(made.ptr())->shares = RootsOf(found.data(), found.size()).release().ptr();
     return made;
   };
   if (op->outputs == 1) {

@@ -49,8 +49,7 @@ struct OpCore {
   static constexpr size_t kMostChecked = 16;  // a function with **kwargs may be called with ever new names
   mutable std::vector<Shape> checked;
   bool Checked(size_t positional, PyObject* names) const;
-  bool copies =
-      true;  // outputs that share memory with an argument are copied; else they were given the arguments' Vars
+  bool copies = true;  // outputs that share memory with an argument are copied; else they name the arguments' Vars
 };
 using OpCorePtr = std::shared_ptr<const OpCore>;
 const OpCorePtr& CoreOfOp(PyObject* op);
@@ -60,8 +59,16 @@ const OpCorePtr& CoreOfOp(PyObject* op);
 void CheckUpdated(const OpCore& op, PyObject* data);
 // Calls the function with `count` arguments, the last of which have the names in the tuple `names`, or null.
 nanobind::object Run(const OpCore& op, PyObject* const* args, size_t count, PyObject* names);
-// The outputs in `result`, checked, as new references.
-void Outputs(const OpCore& op, nanobind::object result, PyObject* const* args, size_t count, PyObject** out);
+// What the function was given.
+struct GivenArguments {
+  PyObject* const* all;
+  size_t count;
+  uint64_t values;  // which are, or hold, data of Values: bit i for argument i, the last bit for all behind it
+  bool IsValue(size_t i) const { return values >> (i < 63 ? i : 63) & 1; }
+};
+// The outputs in `result`, checked, as new references. What shares memory with another output, an argument or some Value, or is
+// somebody else's, too, is copied; with alias="order" what shares it with Values among the arguments is not.
+void Outputs(const OpCore& op, nanobind::object result, const GivenArguments& given, PyObject** out);
 
 void BindOpNodes(nanobind::module_& m);
 void BindOpResults(nanobind::module_& m);

@@ -9,6 +9,7 @@
 #include "body.h"
 #include "cancel.h"
 #include "failure.h"
+#include "memory.h"
 #include "op.h"
 #include "policy.h"
 #include "push.h"
@@ -34,6 +35,7 @@ struct NodeCall {
   CarriedContext carried;         // of the recording; each run has a copy
   std::vector<uint32_t> changed;  // inputs that the node changes, which are its outputs behind the others
   std::vector<uint32_t> updated;  // the arguments that the op updates
+  std::vector<bool> brought;  // by input: whether a run is given it, so that it is the caller's unless it is a Value
 };
 
 struct NodeBodyOfOp {
@@ -48,39 +50,62 @@ struct NodeBodyOfOp {
     const size_t count = node.args.size();
     References given(count);
     nb::object inputs;
+    uint64_t values = 0;
+    const auto kept = [&] { values |= uint64_t{1} << (given.size < 63 ? given.size : 63); };
     for (const NodeArgument& arg : node.args) {
       switch (arg.kind) {
         case NodeArgument::Kind::kGiven: given.Add(Py_NewRef(arg.object.get())); break;
         case NodeArgument::Kind::kInput: {
           PyObject* const input = context.In<PyRef>(arg.input).get();
+          if (!node.brought[arg.input] || IsValue(input)) kept();
           given.Add(IsValue(input) ? DataOf(AsValue(input)) : Py_NewRef(input));
           break;
         }
-        case NodeArgument::Kind::kValue: given.Add(DataOf(AsValue(arg.object.get()))); break;
+        case NodeArgument::Kind::kValue:
+          kept();
+          given.Add(DataOf(AsValue(arg.object.get())));
+          break;
         case NodeArgument::Kind::kNested:
           if (!inputs.is_valid()) {
             inputs = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(context.inputs())));
             for (size_t i = 0; i < context.inputs(); ++i)
               PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(context.In<PyRef>(i).get()));
           }
+          if (!HasBroughtData(context)) kept();
           given.Add(Filled(arg.object.get(), inputs.ptr()));
       }
     }
     for (const uint32_t at : node.updated) CheckUpdated(*node.op, given.all[at]);
+    const Renoted updated{node};
     nb::object result = Run(*node.op, given.all, count, node.names.get());
     References made(node.op->outputs);
-    Outputs(*node.op, std::move(result), given.all, count, made.all);
+    Outputs(*node.op, std::move(result), {given.all, count, values}, made.all);
     for (size_t i = 0; i < node.op->outputs; ++i) context.Return(i, PyRef::Steal(made.all[i]));
     for (size_t i = 0; i < node.changed.size(); ++i)
       context.Return(node.op->outputs + i, PyRef::Borrow(context.In<PyRef>(node.changed[i]).get()));
     if (python.python.had_it() && !PyFunction_Check(node.op->fn.get())) LetOthersRun();
   }
+
+ private:
+  struct Renoted {  // as in op.cc
+    const NodeCall& call;
+    ~Renoted() {
+      for (const uint32_t at : call.updated)
+        if (call.args[at].kind == NodeArgument::Kind::kValue) Changed(AsValue(call.args[at].object.get()));
+    }
+  };
+  bool HasBroughtData(engine::NodeContext& context) const {
+    for (size_t i = 0; i < context.inputs(); ++i)
+      if (call->brought[i] && !IsValue(context.In<PyRef>(i).get())) return true;
+    return false;
+  }
 };
 
-// _add_op(graph, op, args, names, kinds, inputs, changed, updated, reads, updates, engine) -> (node, first output)
+// _add_op(graph, op, args, names, kinds, inputs, changed, updated, reads, updates, engine, brought) -> (node, first output)
+// `brought`: which inputs a run is given.
 nb::object AddOp(engine::Graph& graph, nb::handle object, nb::tuple args, nb::handle names, nb::sequence kinds,
                  const std::vector<uint32_t>& inputs, std::vector<uint32_t> changed, std::vector<uint32_t> updated,
-                 nb::handle reads, nb::handle updates, nb::handle engine) {
+                 nb::handle reads, nb::handle updates, nb::handle engine, const std::vector<uint32_t>& brought) {
   const OpCorePtr& op = CoreOfOp(object.ptr());
   const engine::Site site = CallerSite();
   const Where at{"record", op->name, site};
@@ -104,6 +129,8 @@ nb::object AddOp(engine::Graph& graph, nb::handle object, nb::tuple args, nb::ha
       .name = op->name, .outputs = static_cast<uint32_t>(op->outputs + changed.size()), .reads = r, .updates = u};
   call->changed = std::move(changed);
   call->updated = std::move(updated);
+  call->brought.resize(inputs.size());
+  for (const uint32_t input : brought) call->brought.at(input) = true;
   for (const uint32_t input : inputs) desc.inputs.push_back({input});
   desc.place = PlaceOf(nb::inst_ptr<PyEngine>(engine)->state, op->place.get(), at);
   desc.priority = op->priority;
@@ -122,10 +149,10 @@ nb::object AddOp(engine::Graph& graph, nb::handle object, nb::tuple args, nb::ha
 void BindOpNodes(nb::module_& m) {
   m.def("_add_op", &AddOp, nb::arg("graph"), nb::arg("op"), nb::arg("args"), nb::arg("names").none(), nb::arg("kinds"),
         nb::arg("inputs"), nb::arg("changed"), nb::arg("updated"), nb::arg("reads"), nb::arg("updates"),
-        nb::arg("engine"),
+        nb::arg("engine"), nb::arg("brought"),
         nb::sig("def _add_op(graph: Graph, op: object, args: tuple[Any, ...], names: tuple[str, ...] | None, "
                 "kinds: list[int], inputs: list[int], changed: list[int], updated: list[int], reads: Vars, "
-                "updates: Vars, engine: Engine) -> tuple[int, int]"));
+                "updates: Vars, engine: Engine, brought: list[int]) -> tuple[int, int]"));
 }
 
 }  // namespace engine_python

@@ -1,10 +1,13 @@
 // What the function of an op is given to change and what it returns: checked, and copied where it shares memory.
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "arguments.h"
 #include "bindings.h"
 #include "body.h"
+#include "extent.h"
 #include "failure.h"
 #include "op.h"
 
@@ -14,16 +17,7 @@ namespace engine_python {
 namespace {
 
 PyObject* unshared =
-    nullptr;  // engine/alias.py: unshared(results, arguments) -> the results, copied where they share memory
-
-// NumPy may not be imported, so its class is known by name at first, and by address from then on.
-bool IsNdarray(const PyTypeObject* type) {
-  static const PyTypeObject* known = nullptr;  // the GIL guards it
-  if (type == known) return true;
-  if (std::strcmp(type->tp_name, "numpy.ndarray") != 0) return false;
-  known = type;
-  return true;
-}
+    nullptr;  // engine/alias.py: unshared(results, arguments, values, held) -> the results, copied where they share memory
 
 // Whether `data` cannot be changed in place. None can: it stands for something outside of Python, which the op changes.
 bool Immutable(PyObject* data) {
@@ -48,19 +42,79 @@ PyObject* BaseOf(PyObject* array) {
   return getter ? getter->get(array, getter->closure) : PyObject_GetAttrString(array, "base");
 }
 
-// Whether `data` may share memory with something: numbers and texts do not, nor does an array that nobody else knows and
-// that is no view.
-bool MayShare(PyObject* data) {
-  PyTypeObject* const type = Py_TYPE(data);
-  if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
-      type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None)
-    return false;
-  if (Py_REFCNT(data) == 1 && IsNdarray(type)) {
-    nb::object owner = nb::steal(BaseOf(data));
-    if (owner.is_valid() && owner.is_none()) return false;
-    PyErr_Clear();
+// Looks at what a function has returned: whether anybody else has some of it.
+class Results {
+ public:
+  // Whether nobody else has it, so that it shares memory with nothing: true for numbers and texts, for arrays that nobody else
+  // knows and views of such, and for containers of these. What others have is noted.
+  bool Own(PyObject* data, int depth = 0) {
+    PyTypeObject* const type = Py_TYPE(data);
+    if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
+        type == &PyBytes_Type || type == &PyComplex_Type || data == Py_None)
+      return true;
+    if (Py_REFCNT(data) > 1) return Held(data);
+    if (IsNdarray(type)) return OwnArray(data, data);
+    if (type == &PyByteArray_Type) return true;
+    if (PyMemoryView_Check(data)) return OwnBuffer(data, data);
+    if (depth == kDeepest) return false;
+    bool own = type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type;
+    if (type == &PyDict_Type) {
+      PyObject* item;
+      for (Py_ssize_t at = 0; PyDict_Next(data, &at, nullptr, &item);) own &= Own(item, depth + 1);
+    } else if (own) {
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i)
+        own &= Own(PySequence_Fast_GET_ITEM(data, i), depth + 1);
+    }
+    return own;
   }
-  return true;
+  // Their ids, as a set of Python's.
+  nb::object held() const {
+    nb::object made = nb::steal(PySet_New(nullptr));
+    for (PyObject* one : held_) {
+      nb::object id = nb::steal(PyLong_FromVoidPtr(one));
+      if (!id.is_valid() || PySet_Add(made.ptr(), id.ptr()) != 0) throw PyFailure::Fetch();
+    }
+    return made;
+  }
+
+ private:
+  static constexpr int kDeepest = 32;  // containers in containers; beyond, Python looks
+  bool Held(PyObject* data) {
+    held_.push_back(data);
+    return false;
+  }
+  // `array` is what `data` is a view of, or is `data`.
+  bool OwnArray(PyObject* array, PyObject* data) {
+    nb::object owner = nb::steal(BaseOf(array));
+    for (; owner.is_valid() && !owner.is_none(); owner = nb::steal(BaseOf(owner.ptr()))) {
+      if (!IsNdarray(Py_TYPE(owner.ptr()))) {
+        if (PyMemoryView_Check(owner.ptr())) return OwnBuffer(owner.ptr(), data);
+        return PyBytes_CheckExact(owner.ptr());
+      }
+      if (Py_REFCNT(owner.ptr()) > 2) return Held(data);  // the view has one reference, and this has one
+    }
+    PyErr_Clear();
+    return owner.is_valid();
+  }
+  bool OwnBuffer(PyObject* view, PyObject* data) {
+    PyObject* const of = PyMemoryView_GET_BASE(view);
+    if (!of) return false;
+    if (PyBytes_CheckExact(of)) return true;
+    if (Py_REFCNT(of) > 1) return Held(data);
+    return IsNdarray(Py_TYPE(of)) ? OwnArray(of, data) : PyByteArray_CheckExact(of);
+  }
+  std::vector<PyObject*> held_;
+};
+
+// Whether an array lies in one of the arguments.
+bool LiesIn(PyObject* data, const GivenArguments& given) {
+  Extent extent, of;
+  if (!IsNdarray(Py_TYPE(data)) || !ExtentOf(data, &extent)) return false;
+  for (size_t i = 0; i < given.count; ++i)
+    if (given.IsValue(i) && IsNdarray(Py_TYPE(given.all[i])) && ExtentOf(given.all[i], &of) && of.low <= extent.low &&
+        extent.high <= of.high)
+      return true;
+  return false;
 }
 
 [[noreturn]] void Refuse(const OpCore& op, const char* what, PyObject* data) {
@@ -80,7 +134,7 @@ void CheckUpdated(const OpCore& op, PyObject* data) {
 }
 
 // The outputs in `result`, as new references; takes over `result`.
-void Outputs(const OpCore& op, nb::object result, PyObject* const* args, size_t count, PyObject** out) {
+void Outputs(const OpCore& op, nb::object result, const GivenArguments& given, PyObject** out) {
   if (op.outputs == 0) {
     if (result.is_none()) return;
     Refuse(op, "op '%s' returned a %s although it only updates; if it has a result, say outputs=1", result.ptr());
@@ -102,17 +156,18 @@ void Outputs(const OpCore& op, nb::object result, PyObject* const* args, size_t 
   } else {
     out[0] = result.release().ptr();
   }
-  if (!op.copies) return;
-  bool may = false;
-  for (size_t i = 0; i < op.outputs; ++i) may |= MayShare(out[i]);
-  if (!may) return;
-  nb::object outputs = nb::steal(PyTuple_New(op.outputs)),
-             given = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (size_t i = 0; i < op.outputs; ++i) PyTuple_SET_ITEM(outputs.ptr(), i, out[i]);
-  for (size_t i = 0; i < op.outputs; ++i) out[i] = nullptr;
-  for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(given.ptr(), i, Py_NewRef(args[i]));
-  PyObject* const both[] = {outputs.ptr(), given.ptr()};
-  nb::object fresh = nb::steal(PyObject_Vectorcall(unshared, both, 2, nullptr));
+  Results results;
+  bool own = true;
+  for (size_t i = 0; i < op.outputs; ++i) own &= results.Own(out[i]) || (!op.copies && LiesIn(out[i], given));
+  if (own) return;
+  nb::object outputs = nb::steal(PyTuple_New(op.outputs)), values = nb::steal(PyList_New(0)),
+             arguments = nb::steal(PyList_New(0)), held = op.copies ? results.held() : nb::steal(PySet_New(nullptr));
+  for (size_t i = 0; i < op.outputs; ++i) PyTuple_SET_ITEM(outputs.ptr(), i, std::exchange(out[i], nullptr));
+  for (size_t i = 0; i < given.count; ++i)
+    if (PyList_Append((!op.copies && given.IsValue(i) ? values : arguments).ptr(), given.all[i]) != 0)
+      throw PyFailure::Fetch();
+  PyObject* const all[] = {outputs.ptr(), arguments.ptr(), values.ptr(), held.ptr()};
+  nb::object fresh = nb::steal(PyObject_Vectorcall(unshared, all, 4, nullptr));
   if (!fresh.is_valid()) throw PyFailure::Fetch();
   for (size_t i = 0; i < op.outputs; ++i) out[i] = Py_NewRef(PyTuple_GET_ITEM(fresh.ptr(), i));
 }

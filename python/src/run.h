@@ -47,6 +47,7 @@ struct RunArguments {
   nanobind::handle cancel = {};  // null or None: the current scope
   std::optional<double> deadline = {};
   bool timed = false;
+  std::vector<engine::Var> ready = {};  // by input: a Var that the nodes which take it wait for, or null
 };
 // Starts a run. `outputs`: gets a Var for each output; null: the run does not wait for Values among its inputs.
 PyRun StartRun(const PyPlan& plan, nanobind::sequence inputs, const RunArguments& arguments,

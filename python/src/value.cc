@@ -2,12 +2,16 @@
 
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "await.h"
 #include "bindings.h"
 #include "failure.h"
+#include "memory.h"
 #include "run.h"
 #include "wait.h"
 
@@ -28,6 +32,8 @@ void Construct(ValueObject* self) {
   self->bytes = 0;
   self->on_workers = self->fresh = false;
   self->awaiting = nullptr;
+  self->young = 0;
+  self->placed = nullptr;
   ::new (&self->var) engine::Var;
   ::new (&self->engine) std::weak_ptr<EngineState>;
 }
@@ -71,6 +77,7 @@ int Traverse(PyObject* object, visitproc visit, void* arg) {
 
 int Clear(PyObject* object) {
   ValueObject* self = AsValue(object);
+  Forgotten(self);
   Py_CLEAR(self->data);
   Py_CLEAR(self->run);
   Py_CLEAR(self->given);
@@ -104,7 +111,11 @@ PyObject* GetVar(PyObject* object, void*) {
 
 PyObject* GetSettled(PyObject* object, void*) {
   try {
-    return PyBool_FromLong(Settled({AsValue(object)->var, AsValue(object)->engine}));
+    std::vector<engine::Var> vars;
+    AddVars(object, &vars);
+    for (engine::Var& var : vars)
+      if (!Settled({std::move(var), AsValue(object)->engine})) Py_RETURN_FALSE;
+    Py_RETURN_TRUE;
   } catch (nb::python_error& error) {
     error.restore();
     return nullptr;
@@ -117,14 +128,27 @@ int PutData(PyObject* object, PyObject* data, void*) {
   return 0;
 }
 
+PyObject* GetShares(PyObject* object, void*) {
+  PyObject* const shares = AsValue(object)->shares;
+  return Py_NewRef(shares ? shares : Py_None);
+}
+int PutShares(PyObject* object, PyObject* shares, void*) {
+  if (!shares || (shares != Py_None && !PyTuple_CheckExact(shares))) {
+    PyErr_SetString(PyExc_TypeError, "_shares: a tuple of Values or None is expected");
+    return -1;
+  }
+  Py_XSETREF(AsValue(object)->shares, shares == Py_None ? nullptr : Py_NewRef(shares));
+  return 0;
+}
+
 PyMemberDef members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ValueObject, weak), READONLY, nullptr},
-    {"_shares", T_OBJECT, offsetof(ValueObject, shares), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 PyGetSetDef getset[] = {
     {"var", &GetVar, nullptr, "The Var that orders the ops on the data.", nullptr},
     {"_settled", &GetSettled, nullptr, nullptr, nullptr},
+    {"_shares", &GetShares, &PutShares, nullptr, nullptr},
     {"_data", &GetData, &PutData, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -157,9 +181,26 @@ PyObject* DataOf(ValueObject* value) {
     if (engine::Value* output = run->run.Settled(value->output)) {
       value->data = Py_NewRef(output->Get<PyRef>().get());
       Py_CLEAR(value->run);
+      Noted(value);
     }
   }
   return Py_NewRef(value->data ? value->data : missing);
+}
+
+nb::object RootsOf(PyObject* const* values, size_t count) {
+  std::vector<PyObject*> roots;
+  const auto add = [&](PyObject* value) {
+    if (std::find(roots.begin(), roots.end(), value) == roots.end()) roots.push_back(value);
+  };
+  for (size_t i = 0; i < count; ++i) {
+    PyObject* const shares = AsValue(values[i])->shares;
+    if (!shares) add(values[i]);
+    for (Py_ssize_t j = 0; shares && j < PyTuple_GET_SIZE(shares); ++j) add(PyTuple_GET_ITEM(shares, j));
+  }
+  nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(roots.size())));
+  if (!made.is_valid()) throw nb::python_error();
+  for (size_t i = 0; i < roots.size(); ++i) PyTuple_SET_ITEM(made.ptr(), i, Py_NewRef(roots[i]));
+  return made;
 }
 
 void RefuseRecorded() {
@@ -171,6 +212,7 @@ void RefuseRecorded() {
 void SetData(ValueObject* value, PyObject* data) {
   PyObject* before = std::exchange(value->data, Py_XNewRef(data));
   Py_CLEAR(value->run);
+  Noted(value);
   Py_XDECREF(before);
 }
 

@@ -18,18 +18,22 @@
 
 namespace engine_python {
 
+struct Placed;
+
 struct ValueObject {
   PyObject ob_base;
   PyObject* weak;      // list of weak references
   PyObject* data;      // null: not made yet, or still in `run`
   PyObject* run;       // the Run whose output it is, until somebody looks at it; or null
   PyObject* given;     // the Var that it was made with, which may keep a Run; or null
-  PyObject* shares;    // the Values whose memory it shares (an op's alias="order"), a tuple; or null
+  PyObject* shares;    // its roots: the Values whose memory it shares (an op's alias="order"), a tuple; or null
   uint32_t output;     // of `run`
   uint64_t bytes;      // a guess at the size of data that are not there yet, for max_pending_bytes
   bool on_workers;     // the last op that changes it was pushed for the workers, so whoever awaits it may be told there
   bool fresh;          // whoever awaits it may leave a future here (await.h)
   PyObject* awaiting;  // these futures, a list; or null
+  size_t young;        // not 0: nobody has asked yet where its data lie (memory.h)
+  Placed* placed;      // where they lie, once somebody has; or null
   engine::Var var;     // null: a recorded value
   std::weak_ptr<EngineState> engine;
 };
@@ -47,15 +51,19 @@ PyObject* NewValue(engine::Var var, const std::weak_ptr<EngineState>& engine);
 PyObject* DataOf(ValueObject* value);
 void SetData(ValueObject* value, PyObject* data);
 [[noreturn]] void RefuseRecorded();
-// Adds the Vars that an op on the Value names: its own, and those of the Values whose memory it shares. UsageError for a
-// recorded value.
+// The roots of what shares memory with these Values: theirs, and those of them that have none. Whatever shares memory with one
+// names its Var, so two views of a Value are ordered by it, and a view of a view need not name the one between, which may be
+// overwritten and have other memory.
+nanobind::object RootsOf(PyObject* const* values, size_t count);
+// Adds the Vars that an op on the Value names: its own, and those of its roots. UsageError for a recorded value.
 template <class Vars>
 void AddVars(PyObject* value, Vars* vars) {
   ValueObject* const self = AsValue(value);
   if (!self->var) RefuseRecorded();
   vars->push_back(self->var);
   if (!self->shares) return;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shares); ++i) AddVars(PyTuple_GET_ITEM(self->shares, i), vars);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shares); ++i)
+    vars->push_back(AsValue(PyTuple_GET_ITEM(self->shares, i))->var);
 }
 // engine.MISSING: stands for data that were never made, because the op that should have made them failed.
 PyObject* Missing();

@@ -371,3 +371,28 @@ def test_a_value_in_a_container_that_is_changed_is_state():
     assert [w.get().tolist() for w in weights] == [[-2, -2], [-1, -1]]
     with pytest.raises(engine.UsageError, match="item 0 of the arguments of 'step', counted through their containers, is"):
         step([weights[1], np.ones(2)], np.ones(2))
+
+
+def test_a_recorded_function_may_return_its_arguments():
+    double = engine.op(lambda x: x + x)
+    step = engine.hybridize(lambda x, y: (x, [double(y)], y))
+    for x, y in ((engine.value(1), np.ones(2)), (engine.value(2), np.ones(2))):
+        first, (twice,), second = step(x, y)
+        assert first is x  # as the function returns it
+        assert second.get() is not y and second.get().tolist() == [1, 1] and twice.get().tolist() == [2, 2]
+    listed = [1]
+    out, _ = engine.hybridize(lambda x: (x, double(x)))(listed)
+    assert out.get() == [1] and out.get() is not listed
+
+    @engine.op(updates="x")
+    def fill(x):
+        x[:] = 5
+
+    @engine.hybridize
+    def changed(x):
+        fill(x)
+        return x
+
+    given = np.zeros(2)
+    out = changed(given)
+    assert out.get().tolist() == [5, 5] and not np.shares_memory(out.get(), given)

@@ -1,5 +1,6 @@
 """A call of a hybridized function starts each of its nodes when the node's own arguments and state are there."""
 
+import asyncio
 import sys
 import threading
 
@@ -205,3 +206,42 @@ def test_the_short_way_inside_another_recording_runs_nothing():
     outer = engine.hybridize(lambda x: inner(inner(x)))
     assert outer(1).get() == outer(1).get() == 3
     assert outer.plan is not inner.plan
+
+
+@pytest.mark.parametrize("policy", ["threaded", "inline", "naive"])
+@pytest.mark.parametrize("beside_loop", [False, True])
+def test_an_argument_that_fails_fails_nothing_that_does_not_take_it(policy, beside_loop):
+    plus = engine.op(lambda x: x + 1)
+    bad = engine.op(lambda: 1 / 0)
+    step = engine.hybridize(lambda x, y: (plus(y), plus(x))[1])
+    step(engine.value(1), engine.value(2)).get()
+
+    async def started(x, y):
+        with engine.policy(policy):
+            return await step(x, y)
+
+    def call(x, y):
+        if beside_loop:
+            return asyncio.run(started(x, y))
+        with engine.policy(policy):
+            return step(x, y).get()
+
+    for _ in range(3):
+        assert call(engine.value(1), bad()) == 2
+        with pytest.raises(ZeroDivisionError, match="division by zero"):
+            call(bad(), engine.value(1))
+        assert call(engine.value(4), engine.value(1)) == 5
+
+
+def test_an_op_called_behind_a_run_beside_a_loop_waits_for_it(gate):
+    x = engine.value([1])
+    held = engine.hybridize(lambda x: engine.op(lambda x: (gate(), list(x))[1])(x))
+
+    async def main():
+        with engine.policy("inline"):
+            waiting = [held(engine.value([0])), held(x)][1]
+        engine.op(lambda x: x.append(2), updates="x")(x)
+        gate.open()
+        return await waiting
+
+    assert asyncio.run(main()) == [1] and x.get() == [1, 2]

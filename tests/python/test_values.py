@@ -212,3 +212,13 @@ def test_values_can_be_used_from_many_threads():
     for t in threads:
         t.join(PATIENCE)
     assert total.get()[0] == 400
+
+
+def test_numpy_asks_for_no_copy_and_gets_none():
+    array = np.arange(3)
+    for data in (array, bytearray(b"abc")):
+        assert np.shares_memory(engine.value(data).__array__(copy=False), np.asarray(data))
+    for data, dtype in (([1, 2], None), (array, np.float32), (1.5, None)):
+        with pytest.raises(ValueError, match="cannot become an array.* without a copy"):
+            engine.value(data).__array__(dtype, copy=False)
+    assert np.asarray(engine.value([1, 2])).tolist() == [1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from typing import Any, Iterator
 
@@ -54,8 +55,10 @@ def _recorded(function: Recorded, values: list[engine.Value], at: Ground) -> Any
     def body(*given: Any) -> list[Any]:
         local = [*given, *states]
         for step in function.steps:
-            first, second = (local[number] for number in step.args)
-            if step.do == "update":
+            first, second = local[step.args[0]], local[step.args[-1]]
+            if step.do == "view":
+                local.append(VIEW(first))
+            elif step.do == "update":
                 UPDATE[at.place(step)](first, second, step.number)
             else:
                 local.append(OPS[step.do, at.place(step)](first, second, step.number))
@@ -88,7 +91,9 @@ def _step(step: Step, values: list[engine.Value], functions: list[Any], at: Grou
     elif step.do == "clear":
         values[step.args[0]].var.engine.clear_error(values[step.args[0]])
     elif step.do == "look":
-        values[step.args[0]].exception()
+        looked = values[step.args[0]]
+        kept = np.full(4, -1) if looked.exception(60) is not None else looked.get().copy()
+        values.append(engine.value(kept, engine=at.on))
     elif step.do == "view":
         values.append(VIEW(values[step.args[0]]))
     elif step.do == "two":
@@ -138,12 +143,15 @@ def differs(program: Program, at: Ground) -> str | None:
 
 
 def compared(wanted: list[plain.Cell], given: list[engine.Value]) -> str | None:
-    for number, (cell, value) in enumerate(zip(wanted, given)):
+    order = list(range(len(wanted)))
+    random.Random(len(wanted)).shuffle(order)  # a wait for a view is one for what it is a view of
+    for number in order:
+        cell, value = wanted[number], given[number]
         error = value.exception(60)
         if error is not None and not isinstance(error, plain.Failed):
             return f"value {number}: {error!r}"
-        if (error is not None) != cell.failed:
-            return f"value {number}: failed is {error is not None}, {cell.failed} is right"
+        if (error is not None) != cell.blocked():
+            return f"value {number}: failed is {error is not None}, {cell.blocked()} is right"
         if error is None and not np.array_equal(value.get(), cell.data):
             return f"value {number}: {value.get()}, {cell.data} is right"
     return None

@@ -63,17 +63,29 @@ FUNCTIONS = {"add": add, "mul": mul, "maybe": maybe, "whole": whole, "back": bac
 class Cell:
     """A value: its data, and whether it has failed. A failed one may still have data, which clear shows again."""
 
-    def __init__(self, data: np.ndarray | None, failed: bool = False, base: Cell | None = None) -> None:
-        self.data, self.failed, self.base = data, failed, base  # base: whose memory it is a view of
+    def __init__(self, data: np.ndarray | None, failed: bool = False, root: Cell | None = None, brought: bool = False) -> None:
+        self.data, self.failed = data, failed
+        self.root = root  # whose memory it is a view of
+        self.brought = brought  # it is no value, but what a call was given
 
     def blocked(self) -> bool:
         """Whether an op on it is skipped: one on a view names what it is a view of, too."""
-        return self.failed or self.base is not None and self.base.blocked()
+        return self.failed or self.root is not None and self.root.failed
 
     def fail(self) -> None:
         self.failed = True
-        if self.base is not None:
-            self.base.fail()
+        if self.root is not None:
+            self.root.failed = True
+
+    def view(self) -> Cell:
+        if self.blocked():
+            return Cell(None, True, self.root or self)
+        if self.brought:
+            return Cell(np.array(turned(self.data)))
+        return Cell(turned(self.data), False, self.root or self)
+
+    def look(self) -> Cell:
+        return Cell(np.full(4, -1) if self.blocked() else self.data.copy())
 
 
 def _made(do: str, x: Cell, y: Cell, number: int) -> Cell:
@@ -100,9 +112,11 @@ def _call(function: Recorded, given: list[Cell], values: list[Cell]) -> list[Cel
     for step in function.steps:
         if step.do == "update":
             _update(local[step.args[0]], local[step.args[1]], step.number)
+        elif step.do == "view":
+            local.append(local[step.args[0]].view())
         else:
             local.append(_made(step.do, local[step.args[0]], local[step.args[1]], step.number))
-    return [local[number] for number in function.returned]
+    return [Cell(cell.data) if cell.brought else cell for cell in (local[number] for number in function.returned)]
 
 
 STAGED = 5  # items that a stage makes
@@ -131,17 +145,19 @@ def _step(program: Program, step: Step, values: list[Cell]) -> None:
         function = program.functions[step.args[0]]
         given = [values[a] for a in step.args[1:]]
         if step.do == "call":
-            given = [Cell(np.arange(4) + a) for a in step.args[1:]]
+            given = [Cell(np.arange(4) + a, brought=True) for a in step.args[1:]]
         values += _call(function, given, values)
     elif step.do == "update":
         _update(values[step.args[0]], values[step.args[1]], step.number)
     elif step.do == "overwrite":
-        values[step.args[0]].data, values[step.args[0]].failed = np.full(4, step.number), False
+        cell = values[step.args[0]]
+        cell.data, cell.failed, cell.root = np.full(4, step.number), False, None
     elif step.do == "clear":
         values[step.args[0]].failed = values[step.args[0]].data is None
     elif step.do == "view":
-        base = values[step.args[0]]
-        values.append(Cell(None if base.blocked() else turned(base.data), base.blocked(), base))
+        values.append(values[step.args[0]].view())
+    elif step.do == "look":
+        values.append(values[step.args[0]].look())
     elif step.do == "two":
         x, y = (values[a] for a in step.args)
         bad = x.blocked() or y.blocked()
@@ -151,5 +167,5 @@ def _step(program: Program, step: Step, values: list[Cell]) -> None:
     elif step.do == "reduce":
         x, y = (values[a] for a in step.args)
         values.append(Cell(np.zeros(4, int) if x.blocked() or y.blocked() else x.data + y.data))
-    elif step.do != "look":
+    else:
         values.append(_made(step.do, values[step.args[0]], values[step.args[1]], step.number))

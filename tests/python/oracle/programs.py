@@ -41,19 +41,30 @@ def _function(rng: random.Random, values: int) -> Recorded:
     arguments = rng.randint(1, 2)
     states = tuple(rng.sample(range(values), rng.randint(0, min(2, values))))
     locals_, steps, made = arguments + len(states), [], []
+    fixed = set(range(arguments))  # arguments and views of them, which may be another value in each call
     for _ in range(rng.randint(1, 6)):
+        if rng.random() < 0.2:
+            base = rng.randrange(locals_)
+            steps.append(Step("view", (base,)))
+            made.append(locals_)
+            fixed |= {locals_} if base in fixed else set()
+            locals_ += 1
+            continue
         if (made or states) and rng.random() < 0.25:
             target = rng.choice([*made, *range(arguments, arguments + len(states))])
+            if target in fixed:
+                continue
             steps.append(Step("update", (target, rng.randrange(locals_)), rng.randint(1, 3), rng.choice(PLACES)))
             continue
         do = rng.choice(OPS)
         steps.append(Step(do, (rng.randrange(locals_), rng.randrange(locals_)), rng.randint(1, 5), rng.choice(PLACES)))
         made.append(locals_)
         locals_ += 1
-    if not made:
+    if all(step.do == "update" for step in steps):
         steps.append(Step("add", (0, 0), 1))
         made.append(locals_)
-    returned = tuple(rng.sample(made, rng.randint(1, min(3, len(made)))))
+    results = [*made, *range(arguments)] if rng.random() < 0.3 else made
+    returned = tuple(rng.sample(results, rng.randint(1, min(3, len(results)))))
     return Recorded(arguments, states, tuple(steps), returned)
 
 
@@ -63,27 +74,25 @@ def make(seed: int) -> Program:
     start = tuple(tuple(rng.randint(0, 9) for _ in range(4)) for _ in range(values))
     functions = tuple(_function(rng, values) for _ in range(rng.randint(0, 2)))
     steps, count = [], values
-    shared: set[int] = set()  # values that are views of each other's memory, and stay so
     for _ in range(rng.randint(3, 14)):
         pick = rng.random()
         a, b = rng.randrange(count), rng.randrange(count)
-        if count > values and rng.random() < 0.1:
-            base = rng.randrange(values, count)
-            steps.append(Step("view", (base,)))
-            shared |= {base, count}
+        if rng.random() < 0.12:
+            steps.append(Step("view", (a,)))
             count += 1
             continue
         if functions and pick < 0.3:
             which = rng.randrange(len(functions))
             args = tuple(rng.randrange(count) for _ in range(functions[which].arguments))
-            steps.append(Step("call" if rng.random() < 0.6 or shared.intersection(args) else "call with values", (which, *args)))
+            steps.append(Step("call" if rng.random() < 0.6 else "call with values", (which, *args)))
             count += len(functions[which].returned)
         elif pick < 0.45:
             steps.append(Step("update", (a, b), rng.randint(1, 3), rng.choice(PLACES)))
-        elif pick < 0.5 and a not in shared:
+        elif pick < 0.5:
             steps.append(Step("overwrite", (a,), rng.randint(0, 9)))
         elif pick < 0.54:
             steps.append(Step("look", (a,)))
+            count += 1
         elif pick < 0.58:
             steps.append(Step("clear", (rng.randrange(values),)))
         elif pick < 0.68:
@@ -92,7 +101,7 @@ def make(seed: int) -> Program:
         elif pick < 0.7:
             steps.append(Step("stage", (a, rng.randint(1, 3), rng.randint(1, 3)), rng.randint(1, 5)))
             count += 1
-        elif pick < 0.71 and a not in shared and b not in shared:
+        elif pick < 0.71:
             steps.append(Step("reduce", (a, b)))
             count += 1
         else:
