@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 from . import _core
 from .values import Value
 
-_MOST_OBJECTS = 20_000
+_MOST_OBJECTS = 20000
 _MOST_FUNCTIONS = 256
 _MOST_ROUNDS = 8  # of functions that are found late, because what names them was
 _LEAVES = (int, float, complex, str, bytes, bool, type(None))

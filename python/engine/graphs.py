@@ -416,7 +416,7 @@ def results_of(recording: Recording, outputs: tuple[Any, ...], given: list[Any])
 
 
 def _rebuilt(noted: Any, outputs: tuple[Any, ...]) -> Any:
-    """What ``_noted`` returned, with an output in each Place."""
+    """What ``_Noted.place`` returned, with an output in each Place."""
     if type(noted) is Place:
         return outputs[noted.place]
     return mapped(noted, lambda item: _rebuilt(item, outputs))
