@@ -45,7 +45,7 @@ struct AsideBody {
   void operator()(engine::RunContext& context) {
     BodyPython python;
     waits.End();
-    BodyScope scope(&context);
+    const BodyScope entered(&context);
     DropDeferred();
     // One that has failed fails the nodes that take it, which may not be those that make the output.
     if (!context.error() && !context.cancelled()) ready.clear();
