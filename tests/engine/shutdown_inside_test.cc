@@ -9,16 +9,21 @@ WITH_ALL_WORKERS(ShutdownInsideTest);
 
 // The thread is inside an op of `outer`, which allows no stand-in for it.
 TEST_P(ShutdownInsideTest, OfAnotherEngineEndsWithoutAStandIn) {
-  if (workers() == 0) GTEST_SKIP() << "the shutdown would have to run the ops itself";
   EngineOptions no_stand_ins = Quiet(1);
   no_stand_ins.max_spare_threads = 0;
   Engine outer(no_stand_ins);
   Log log;
   EngineOptions options = Reporting(workers(), log);
   options.max_spare_threads = 0;
+  options.drain_timeout = workers() == 0 ? 0ms : 10s;
   std::atomic<int> ran{0};
   outer.Push({.name = "shuts down"}, [&] {
     Engine inner(options);
+    if (workers() == 0) {  // only a stand-in could run the op, so the shutdown gives it up, but it does end
+      inner.Push({.name = "nobody runs it"}, [&] { ++ran; });
+      EXPECT_NO_THROW(inner.Shutdown());
+      return;
+    }
     const Var a = inner.NewVar("a");
     Gate began;
     inner.Push({.name = "long", .updates = {a}}, [&] {
@@ -33,7 +38,7 @@ TEST_P(ShutdownInsideTest, OfAnotherEngineEndsWithoutAStandIn) {
     EXPECT_EQ(inner.stats().completed, inner.stats().pushed);
   });
   outer.WaitAll();
-  EXPECT_EQ(log.size(), 0u);
+  EXPECT_EQ(log.Contains("gave up"), workers() == 0);
 }
 
 // A shutdown that gives up leaves a body that runs. What waits behind it never starts: what it uses may be gone.

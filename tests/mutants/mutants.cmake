@@ -13,7 +13,7 @@ engine_mutant(body_under_the_scopes_of_who_waits "Workers/DrivingTest.ABodyPushe
 engine_mutant(wait_for_own_var "Workers/NestedWaitTest.WaitForAVarOfItsOwn*" FALSE)
 engine_mutant(push_drives_while_stopped "Workers/StoppedRunsTest.*/0" INSTEAD "if (core_.DriveOne()) continue;")
 engine_mutant(naive_runs_while_stopped "Workers/StoppedRunsTest.A*/0" INSTEAD "if (at_push && !t_in_piece) {")
-engine_mutant(drain_needs_a_stand_in "Workers/ShutdownInsideTest.*/1" INSTEAD "throw;")
+engine_mutant(drain_needs_a_stand_in "Workers/ShutdownInsideTest.*/0" INSTEAD "throw;")
 engine_mutant(op_starts_behind_its_engine "ShutdownInsideTest.*StartsBehind*" FALSE)
 engine_mutant(closure_destroyed_outside "SkippedClosures.*" DROP)
 engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOps*/0" DROP)
@@ -82,9 +82,6 @@ engine_mutant(sleeper_stays_away "TeamTest.EachThread*" DROP)
 engine_mutant(loop_without_its_helpers "WideTest.*" DROP)
 engine_mutant(loop_that_invites_nobody "WideTest.ThreadsOfTheTeam*" INSTEAD "OpRecord* const share = nullptr;")
 engine_mutant(piece_that_failed_in_silence "WideTest.AnException*" DROP)
-
-# --- in-order runs
-engine_mutant(ticket_before_its_body "Workers/InlineTest.ABodyMayGoOn*" DROP)
 
 # --- gates of runs
 engine_mutant(run_without_gates "Workers/GatesTest.ANodeWhoseVarIsFree*/2" TRUE)

@@ -35,7 +35,7 @@ void Replay::RunAll() {
     Await(run_.tickets[i]);
     OpRecord* const op = std::exchange(run_.tickets[i], nullptr);
     if (!op) continue;
-    core_.AwaitInside(static_cast<PlanTicket*>(op->closure())->returned);  // mutant: ticket_before_its_body
+    core_.AwaitInside(static_cast<PlanTicket*>(op->closure())->returned);
     Runs(core_).RecycleOp(slot(), op);
   }
 }
