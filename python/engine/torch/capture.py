@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import linecache
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
+from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
 from .calls import Unsupported, is_torch, line_of
 from .optimizers import Numbers, counted, numbers_of
 from .rows import opaque_rows
@@ -30,7 +33,7 @@ class Captured:
     state: State
     tensors: list[int]  # which leaves of the arguments are tensors
     numbers: list[tuple[Numbers, list[str]]] = field(default_factory=list)
-    returned: TreeSpec | None = None
+    returned: Spec | None = None
     constants: list[Any] = field(default_factory=list)  # by output: what is no tensor, or None
     afterwards: list[Callable[[], None]] = field(default_factory=list)  # what Python has to do once a step has been done
 
@@ -127,16 +130,27 @@ class _Tracing:
             node = node.next
 
 
-class _Lines(TorchFunctionMode):
-    """Notes, for each call that is captured, the program's line that it comes from."""
+class _Calls(TorchFunctionMode):
+    """Sees each call of torch that the step makes. A tensor of the state that the program reached by another way than its
+    module, as by a list of parameters or an optimizer's groups, is replaced by what stands for it. Notes, for each call that
+    is captured, the program's line that it comes from."""
+
+    def __init__(self, tracing: _Tracing) -> None:
+        super().__init__()
+        self.tracing = tracing
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        foreign: list[torch.Tensor] = []
+        args, kwargs = self.stood_in(args, foreign), self.stood_in(kwargs or {}, foreign)
         mode = get_proxy_mode()
         if mode is None:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         root = mode.tracer.graph._root
         last = root.prev
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
+        if foreign and any(isinstance(made, torch.Tensor) and made.requires_grad for made in tree_leaves(result)):
+            raise Unsupported(f"a gradient of a tensor {tuple(foreign[0].shape)} that is no parameter of a module which the step "
+                              "reaches; name the modules: compile_step(step, modules=[...])")  # fmt: skip
         node = last.next
         if node is not root:
             line = _line()
@@ -144,6 +158,22 @@ class _Lines(TorchFunctionMode):
                 node.meta.setdefault("engine_line", line)
                 node = node.next
         return result
+
+
+    def stood_in(self, value: Any, foreign: list[torch.Tensor]) -> Any:
+        """``foreign`` gets the tensors with gradients of their own that nothing stands for."""
+        if isinstance(value, torch.Tensor):
+            number = self.tracing.state.number.get(id(value))
+            if number is not None:
+                return self.tracing.tensors[number]
+            if not isinstance(value, FakeTensor) and value.requires_grad:
+                foreign.append(value)
+            return value
+        if isinstance(value, dict):
+            return {name: self.stood_in(v, foreign) for name, v in value.items()}
+        if type(value) in (tuple, list):
+            return type(value)([self.stood_in(v, foreign) for v in value])
+        return value
 
 
 def _line() -> tuple[str, int, str]:
@@ -154,35 +184,52 @@ def _line() -> tuple[str, int, str]:
     return file, number, linecache.getline(file, number).strip()
 
 
-def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], TreeSpec]:
-    return tree_flatten((args, kwargs))
-
-
-def capture(step: Callable[..., Any], state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
-    """Unsupported, or what torch raises, where the step cannot be captured. Runs nothing and changes nothing."""
-    leaves, spec = leaves_of(args, kwargs)
+def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spec) -> Captured:
+    """``leaves``, ``spec``: the arguments (arguments.py). Unsupported, or what torch raises, where the step cannot be captured.
+    Runs nothing and changes nothing."""
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     count, told = len(state.tensors), {}
     gradients = [t.grad for t in state.tensors]
 
     def whole(given: list[torch.Tensor], inputs: list[torch.Tensor], before: list[torch.Tensor | None]) -> list[Any]:
-        filled = list(leaves)
+        filled = [LEFT_OUT if type(leaf) is Unseen else leaf for leaf in leaves]
         for place, tensor in zip(places, inputs):
             filled[place] = tensor
         for tensor, gradient in zip(given, before):
             if gradient is not None:
                 tensor.grad = gradient
         tracing = told["tracing"] = _Tracing(state, given)
-        in_args, in_kwargs = tree_unflatten(filled, spec)
-        with state.swapped(given), tracing.installed(), _Lines():
+        in_args, in_kwargs = spec.closed(filled)
+        parts, structure = flat((in_args, in_kwargs))
+        with state.swapped(given), tracing.installed(), _Calls(tracing):
             returned = step(*in_args, **in_kwargs)
-        out, told["returned"] = tree_flatten(returned)
+            out, told["returned"] = flat(returned)
+            results = [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
         told["constants"] = [None if isinstance(o, torch.Tensor) else o for o in out]
-        return [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
+        now, same = flat((in_args, in_kwargs))
+        if same != structure or any(a is not b for a, b in zip(now, parts)):
+            raise Unsupported("it changes what a list, a dict or another object among its arguments holds")
+        return results
 
     inputs = [leaves[i] for i in places]
-    with opaque_rows():
-        module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(list(state.tensors), inputs, gradients)
+    for tensor in state.tensors:
+        tensor.grad = None  # one that is there afterwards has come to a parameter past what stands for it
+    try:
+        with opaque_rows():
+            module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(list(state.tensors), inputs, gradients)
+    finally:
+        touched = any(t.grad is not None for t in state.tensors)
+        for tensor, gradient in zip(state.tensors, gradients):
+            tensor.grad = gradient
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
+        file, line, text = line_of(node)
+        raise Unsupported(f"it reads a number out of a tensor, as .item() and float() do, at {file}:{line}: {text}")
+    for value in told["constants"]:
+        returnable(value)
+    constants = {id(operator.attrgetter(str(n.target))(module)) for n in module.graph.find_nodes(op="get_attr")}
+    if touched or constants & state.number.keys():
+        raise Unsupported("a parameter that is neither found in its module nor given to a function of torch, such as one that "
+                          "an autograd.Function is given")  # fmt: skip
     captured = Captured(module, state, places)
     tracing = told["tracing"]
     captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]
@@ -190,9 +237,6 @@ def capture(step: Callable[..., Any], state: State, args: tuple[Any, ...], kwarg
         if any(isinstance(optimizer.state[p].get("step"), int) for p in updated if p in optimizer.state):
             captured.afterwards.append(functools.partial(counted, optimizer, updated))
     captured.returned, captured.constants = told["returned"], told["constants"]
-    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
-        file, line, text = line_of(node)
-        raise Unsupported(f"it reads a number out of a tensor, as .item() and float() do, at {file}:{line}: {text}")
     _finish(module, count + len(inputs), gradients, tracing.marks)
     return captured
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only, tree_unflatten
 
 import engine
 
+from .arguments import Spec, flat, repeated, signature
 from .calls import Unsupported
-from .capture import Captured, capture, leaves_of
+from .capture import Captured, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
@@ -68,7 +68,7 @@ class Ready:
             act()
         returned = [o if c is None else c for o, c in zip(outputs, captured.constants)]
         assert captured.returned is not None
-        return tree_unflatten(returned, captured.returned)
+        return captured.returned.closed(returned)
 
     def prepare(self) -> None:
         """After a call that does not count."""
@@ -104,15 +104,19 @@ class CompiledStep:
         self.calls += 1
         if self.why_eager or self.calls == 1:  # the first call makes what optimizers and lazy modules make late
             return self._eager(args, kwargs)
-        leaves, spec = leaves_of(args, kwargs)
-        key = (spec, *map(_signature, leaves))
+        leaves, spec = flat((args, kwargs))
+        try:
+            key = (spec, repeated(leaves), *map(signature, leaves))
+        except Unsupported as unseen:
+            self._eagerly(str(unseen))
+            return self._eager(args, kwargs)
         ready = self.ready.get(key)
         if ready is not None and (why := ready.captured.state.changed()):
             self.ready.clear()
             ready = None
             self.recaptured = why
         if ready is None:
-            ready = self._capture(key, args, kwargs)
+            ready = self._capture(key, leaves, spec)
             if ready is None:
                 return self._eager(args, kwargs)
         self.last = ready
@@ -127,9 +131,10 @@ class CompiledStep:
         return result
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return tree_map_only(torch.Tensor, torch.Tensor.detach, self.step(*args, **kwargs))
+        leaves, spec = flat(self.step(*args, **kwargs))
+        return spec.closed([leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
 
-    def _capture(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ready | None:
+    def _capture(self, key: Any, leaves: list[Any], spec: Spec) -> Ready | None:
         if self.captures >= 4 * MOST_CAPTURES:
             self._eagerly(f"it was captured {self.captures} times, for arguments or state that keep changing")
             return None
@@ -141,11 +146,11 @@ class CompiledStep:
             return None
         self.captures += 1
         try:
-            state = State(self._modules or reached(self.step, nn.Module), self._optimizers or reached(self.step, Optimizer))
+            state = State(self._modules or self._reached(nn.Module, leaves), self._optimizers or self._reached(Optimizer, leaves))
             if not state.optimizers:
                 raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
-            captured = capture(self.step, state, args, kwargs)
-            ready = Ready(captured, leaves_of(args, kwargs)[0], self.options, self.name, self._candidates())
+            captured = capture(self.step, state, leaves, spec)
+            ready = Ready(captured, leaves, self.options, self.name, self._candidates())
         except Exception as error:  # whatever torch raises while it traces
             self._eagerly(_reason(error))
             return None
@@ -153,6 +158,10 @@ class CompiledStep:
             tensor.grad = None  # the plan leaves no gradients, so old ones must not stay
         self.ready[key] = ready
         return ready
+
+    def _reached(self, kind: type, leaves: list[Any]) -> list[Any]:
+        found = [*reached(self.step, kind), *(leaf for leaf in leaves if isinstance(leaf, kind))]
+        return list({id(f): f for f in found}.values())
 
     def _candidates(self) -> list[str]:
         threads = self.options.intra_op_threads or torch.get_num_threads()
@@ -169,16 +178,6 @@ class CompiledStep:
 
     def __repr__(self) -> str:
         return f"<engine.torch.compile_step {self.name}{', eager' if self.why_eager else ''}>"
-
-
-def _signature(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return (leaf.shape, leaf.layout is torch.strided and leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
-    try:
-        hash(leaf)
-    except TypeError:
-        return id(leaf)
-    return (type(leaf), leaf)
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,135 @@
+"""The arguments of a step, taken apart into leaves and put together again, and what tells two calls apart.
+
+An argument must be something that shows its changes: a tensor, whose data each run reads, or a constant, which is compared
+by its value. Anything else, such as a NumPy array, may hold other data in the next call, and nobody would notice."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import numbers
+from collections import UserDict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from .calls import Unsupported
+
+ALWAYS = (torch.Tensor, nn.Module, Optimizer)  # told apart by which they are; what they hold is looked at elsewhere
+_SHORT = {type(None), bool, int, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, range}
+_PLAIN = _SHORT | {torch.Tensor, nn.Parameter, float, complex}
+ALLOWED = ("tensors, numbers, strings, None, types, modules and optimizers, in tuples, lists, dicts, named tuples, dataclasses and "
+           "UserDicts, are allowed")  # fmt: skip
+
+
+class Unseen:
+    """What a subclass of UserDict keeps besides its items and constants. Its changes are not followed, so a step that looks at
+    it while it is captured does not find it, and is not captured."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+LEFT_OUT = object()  # the leaf of an attribute that an object is made without
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An object among the leaves whose attributes are arguments of their own: a dataclass, or a UserDict."""
+
+    place: int
+    kind: type
+    names: tuple[str, ...]
+    parts: Spec
+
+    def closed(self, leaves: list[Any]) -> Any:
+        made = object.__new__(self.kind)
+        for name, value in zip(self.names, self.parts.closed(leaves)):
+            if value is not LEFT_OUT:
+                object.__setattr__(made, name, value.value if type(value) is Unseen else value)  # also where it is frozen
+        return made
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How leaves are put together. Equal for arguments of one structure."""
+
+    outer: TreeSpec
+    opened: tuple[Opened, ...] = ()
+    count: int = 0  # leaves, those of opened objects among them
+
+    def closed(self, leaves: list[Any]) -> Any:
+        if not self.opened:
+            return tree_unflatten(leaves, self.outer)
+        left, out = list(leaves), []
+        opened = {o.place: o for o in self.opened}
+        for place in range(self.outer.num_leaves):
+            if place in opened:
+                count = opened[place].parts.count
+                out.append(opened[place].closed(left[:count]))
+                del left[:count]
+            else:
+                out.append(left.pop(0))
+        return tree_unflatten(out, self.outer)
+
+
+def flat(data: Any) -> tuple[list[Any], Spec]:
+    """The leaves of the data, and how they are put together."""
+    leaves, outer = tree_flatten(data)
+    if all(type(leaf) in _PLAIN for leaf in leaves):
+        return leaves, Spec(outer, (), len(leaves))
+    out: list[Any] = []
+    opened: list[Opened] = []
+    for place, leaf in enumerate(leaves):
+        attributes = _attributes(leaf)
+        if attributes is None:
+            out.append(leaf)
+            continue
+        parts, spec = flat(tuple(attributes.values()))
+        opened.append(Opened(place, type(leaf), tuple(attributes), spec))
+        out += parts
+    return out, Spec(outer, tuple(opened), len(out))
+
+
+def _attributes(leaf: Any) -> dict[str, Any] | None:
+    """What an object with parts is made of; None: it is no such object."""
+    if isinstance(leaf, UserDict):
+        return {n: v if n == "data" or type(v) in _PLAIN else Unseen(v) for n, v in vars(leaf).items()}
+    if not dataclasses.is_dataclass(leaf) or isinstance(leaf, (type, *ALWAYS)):
+        return None
+    slots = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf) if hasattr(leaf, f.name)}
+    return slots | getattr(leaf, "__dict__", {})
+
+
+def signature(leaf: Any) -> Any:
+    """Equal for leaves with which a step does the same. Unsupported for what may change unseen."""
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.shape, leaf.layout is torch.strided and leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+    kind = type(leaf)
+    if kind is Unseen:
+        return kind
+    if kind in _SHORT or isinstance(leaf, (enum.Enum, type, *ALWAYS)):
+        return (kind, leaf)
+    if isinstance(leaf, numbers.Number):
+        return (kind, repr(leaf))  # 0.0 and -0.0 are equal, and no NaN is
+    raise Unsupported(f"an argument of type {kind.__module__}.{kind.__qualname__}, which may change unseen; {ALLOWED}")
+
+
+def returnable(value: Any) -> None:
+    """Unsupported for what a captured step returns that is no tensor, unless it is a constant."""
+    try:
+        if type(value) is Unseen:
+            raise Unsupported("")
+        signature(value)
+    except Unsupported:
+        raise Unsupported(f"it returns a {type(value).__qualname__}; {ALLOWED}") from None
+
+
+def repeated(leaves: list[Any]) -> tuple[int, ...]:
+    """For each leaf, the place at which the same object comes first. Empty if all tensors are different objects."""
+    ids = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return () if len(set(ids)) == len(ids) else tuple(map(ids.index, ids))
