@@ -63,6 +63,11 @@ class _Tracing:
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.tensors[self.state.number[id(tensor)]]
 
+    def real(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor of the state that another stands for, or itself."""
+        number = next((i for i, t in enumerate(self.tensors) if t is tensor), None)
+        return tensor if number is None else self.state.tensors[number]
+
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         optimizers = self.state.optimizers
@@ -215,7 +220,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     for tensor in state.tensors:
         tensor.grad = None  # one that is there afterwards has come to a parameter past what stands for it
     try:
-        with opaque_rows():
+        with state.surroundings.watched(lambda tensor: told["tracing"].real(tensor)), opaque_rows():
             module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(list(state.tensors), inputs, gradients)
     finally:
         touched = any(t.grad is not None for t in state.tensors)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from .calls import Unsupported
 from .optimizers import rule_of, settings
+from .surroundings import Surroundings, names_of
 
 
 def reached(step: Any, kind: type) -> list[Any]:
@@ -49,22 +50,15 @@ def _used(function: types.FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # not bound yet
             yield cell.cell_contents
-    for name in _names(function.__code__):
+    for name in names_of(function.__code__):
         yield function.__globals__.get(name)
     yield from function.__defaults__ or ()
-
-
-def _names(code: Any) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if hasattr(constant, "co_names"):
-            yield from _names(constant)
 
 
 class State:
     """Every tensor that lasts from step to step, once, with the place that it is found in."""
 
-    def __init__(self, modules: list[nn.Module], optimizers: list[Optimizer]) -> None:
+    def __init__(self, step: Any, modules: list[nn.Module], optimizers: list[Optimizer]) -> None:
         self.modules, self.optimizers = modules, optimizers
         self.rules = [rule_of(o) for o in optimizers]
         self.tensors: list[torch.Tensor] = []
@@ -89,6 +83,7 @@ class State:
                         if isinstance(tensor, torch.Tensor):
                             self._add(kept, name, tensor)
         self.fixed = self._fixed()
+        self.surroundings = Surroundings(step, modules, optimizers)
 
     def _add(self, held: Any, name: Any, tensor: torch.Tensor) -> None:
         self.places.append((held, name, tensor))
@@ -112,7 +107,7 @@ class State:
         if (now := self._fixed()) != self.fixed:
             names = ("training or evaluation of a module", "which tensors require gradients", "an optimizer's settings", "autocast")
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
-        return ""
+        return self.surroundings.changed()
 
     @contextlib.contextmanager
     def swapped(self, tensors: list[torch.Tensor]) -> Iterator[None]:

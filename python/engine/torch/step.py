@@ -146,7 +146,7 @@ class CompiledStep:
             return None
         self.captures += 1
         try:
-            state = State(self._modules or self._reached(nn.Module, leaves), self._optimizers or self._reached(Optimizer, leaves))
+            state = State(self.step, self._modules or self._reached(nn.Module, leaves), self._optimizers or self._reached(Optimizer, leaves))
             if not state.optimizers:
                 raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
             captured = capture(self.step, state, leaves, spec)

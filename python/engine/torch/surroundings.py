@@ -1,0 +1,297 @@
+"""What a step reads besides its arguments and its state: attributes, globals, variables of closures, lists and dicts.
+
+A captured step has them as they were when it was captured. So what its code names is looked at before each run, and the step
+is captured again where it has changed. A step that changes any of it is not captured, because a run would not.
+
+The names come from the code of the functions and methods that the step reaches. What is found by other names (getattr with a
+computed name), in globals of installed packages, in containers of more than MOST elements or inside of objects written in C is
+not looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .calls import Unsupported
+
+MOST = 1024  # elements of a list, dict or set that are looked at
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_OWN = set(vars(nn.Module()))  # of every module: its parts are state, and looked at there
+_NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}
+MISSING = object()
+
+
+@functools.cache
+def _standard(root: str) -> bool:
+    return root in sys.stdlib_module_names and root != "__main__" or root == "engine"
+
+
+@functools.cache
+def _installed(root: str) -> bool:
+    """Whether a package is torch, of the standard library or installed, and not the program's."""
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return _standard(root) or root == "torch" or "site-packages" in file
+
+
+def _root(thing: Any) -> str:
+    return (getattr(thing, "__module__", None) or "").partition(".")[0]
+
+
+def names_of(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            yield from names_of(constant)
+
+
+def same(old: Any, new: Any) -> bool:
+    """Whether a step cannot tell them apart."""
+    if old is new:
+        return True
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, SIMPLE):
+        return repr(old) == repr(new)  # 0.0 and -0.0 are equal, and no NaN is
+    if type(old) in (list, tuple):
+        return len(old) == len(new) and all(map(same, old, new))
+    return isinstance(old, weakref.ref) and same(old(), new())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where values are found: ``read()`` gives them by name, ``write`` puts them back."""
+
+    owner: str
+    read: Callable[[], dict[Any, Any]]
+    write: Callable[[dict[Any, Any]], Any]
+
+
+class Surroundings:
+    """``changed()`` before each run; ``watched()`` around a capture."""
+
+    def __init__(self, step: Any, modules: list[nn.Module], optimizers: list[Optimizer]) -> None:
+        self.roots = [step, *modules]
+        self.names: set[str] = set()
+        known = -1
+        while known != len(self.names):  # what is found by a name has code with more names
+            known = len(self.names)
+            self.places: list[Place] = []
+            self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
+            self._walk()
+        for optimizer in optimizers:
+            self._optimizer(optimizer)
+
+    def _walk(self) -> None:
+        seen: set[int] = set()
+        left = list(self.roots)
+        self.kept = left  # keeps ids taken
+        at = 0
+        while at < len(left):
+            item, at = left[at], at + 1
+            if id(item) not in seen and not isinstance(item, (*SIMPLE, torch.Tensor, Optimizer)):
+                seen.add(id(item))
+                left += self._inside(item)
+
+    def _inside(self, item: Any) -> list[Any]:
+        """What an object holds that the step may read. Notes its places."""
+        if isinstance(item, (list, tuple, dict, set, deque)):
+            return self._container(item)
+        if isinstance(item, functools.partial):
+            return [item.func, *item.args, *item.keywords.values()]
+        if isinstance(item, types.MethodType):
+            return [item.__func__, item.__self__]
+        if isinstance(item, types.FunctionType):
+            return self._function(item)
+        if isinstance(item, types.ModuleType):
+            return [] if _installed(item.__name__.partition(".")[0]) else self._named(item.__name__, vars(item))
+        if isinstance(item, type):
+            return self._class(item)
+        if isinstance(item, nn.Module):
+            own = self._object(item, _OWN)
+            hooks = [hook for name in _OWN if name.endswith("hooks") for hook in (getattr(item, name, None) or {}).values()]
+            return [type(item), *item._modules.values(), *hooks, *own]
+        root = _root(type(item))
+        if root == "builtins" or _standard(root) and not isinstance(item, types.SimpleNamespace):
+            return []
+        return [type(item), *self._object(item, set())]
+
+    def _container(self, item: Any) -> list[Any]:
+        owner = f"a {type(item).__name__}"
+        values = list(item.values() if isinstance(item, dict) else item)
+        if len(item) > MOST:
+            self._guard(owner, lambda: (len(item),))
+        elif isinstance(item, dict):
+            self._place(owner, lambda: dict(item), lambda before: (item.clear(), item.update(before)))  # type: ignore[func-returns-value]
+            self._guard(owner, lambda: (*item, *item.values()))
+        elif isinstance(item, (list, deque, set)):
+            add = item.update if isinstance(item, set) else item.extend
+            self._place(owner, lambda: dict(enumerate(item)), lambda before: (item.clear(), add(before.values())))  # type: ignore[func-returns-value]
+            # The order of a set is that of its table, which stays while the set does.
+            self._guard(owner, lambda: tuple(item))
+        return values
+
+    def _function(self, function: types.FunctionType) -> list[Any]:
+        if _root(function) in ("torch", "engine"):
+            return []
+        named = set(names_of(function.__code__))
+        self.names |= named
+        variables, cells = function.__code__.co_freevars, function.__closure__ or ()
+        if cells:
+            owner = f"a variable of {function.__qualname__}"
+            self._place(owner, lambda: dict(zip(variables, map(_cell, cells))), functools.partial(_bind, cells))
+            self._guard(owner, lambda: tuple(map(_cell, cells)))
+        held = [*map(_cell, cells), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        if _installed(_root(function)):
+            return held
+        return held + self._named("a global", function.__globals__, named)
+
+    def _class(self, kind: type) -> list[Any]:
+        """A method is read if its name is, or if Python or torch calls it by itself."""
+        held: list[Any] = []
+        for base in kind.__mro__:
+            if base in (object, nn.Module) or _root(base) == "builtins":
+                continue
+            read = vars(base)
+            for name, value in read.items():
+                if name in self.names or name == "forward" or name.startswith("__") and name not in _NOT_READ:
+                    for part in (value, getattr(value, "fget", None), getattr(value, "__func__", None)):
+                        if isinstance(part, types.FunctionType):
+                            self.names.update(names_of(part.__code__))
+                            held.append(part)
+            if not _installed(_root(base)):
+                values = {n for n in self.names if n in read and not hasattr(read[n], "__get__")}
+                held += self._named(base.__qualname__, read, values, functools.partial(_set_all, base))
+        return held
+
+    def _object(self, item: Any, without: set[str]) -> list[Any]:
+        """The attributes of an object."""
+        owner, attributes = type(item).__qualname__, getattr(item, "__dict__", None)
+        if attributes is None:
+            slots = [n for k in type(item).__mro__ for n in getattr(k, "__slots__", ()) if n in self.names]
+            read = lambda: tuple(getattr(item, n, MISSING) for n in slots)  # noqa: E731
+            self._place(owner, lambda: dict(zip(slots, read())), functools.partial(_set_all, item))
+            self._guard(owner, read)
+            return list(read())
+
+        def own() -> dict[Any, Any]:
+            return {n: v for n, v in attributes.items() if n not in without}
+
+        def write(before: dict[Any, Any]) -> None:
+            for name in own():
+                del attributes[name]
+            attributes.update(before)
+
+        self._place(owner, own, write)
+        # What the class has a value for, and the object none of its own yet.
+        absent = [n for base in type(item).__mro__ if base not in (object, nn.Module) for n, v in vars(base).items()
+                  if n in self.names and n not in attributes and isinstance(v, SIMPLE)]  # fmt: skip
+        if absent:
+            self._guard(owner, lambda: tuple(n in attributes for n in absent))
+        return self._read(owner, attributes, [n for n in own() if n in self.names])
+
+    def _named(self, owner: str, held: Any, names: set[str] | None = None, write: Any = None) -> list[Any]:
+        found = sorted(n for n in (self.names if names is None else names) if n in held)
+        if found:
+            self._place(owner, lambda: {n: held.get(n, MISSING) for n in found}, write or functools.partial(_put_all, held))
+        return self._read(owner, held, found)
+
+    def _read(self, owner: str, held: Any, names: list[str]) -> list[Any]:
+        if names:
+            getter = operator.itemgetter(*names)
+            self._guard(owner, (lambda: getter(held)) if len(names) > 1 else (lambda: (getter(held),)))
+        return [held[n] for n in names]
+
+    def _guard(self, owner: str, read: Callable[[], Any]) -> None:
+        self.guards.append((read, read(), owner))
+
+    def _place(self, owner: str, read: Callable[[], dict[Any, Any]], write: Callable[[dict[Any, Any]], Any]) -> None:
+        self.places.append(Place(owner, read, write))
+
+    def _optimizer(self, optimizer: Optimizer) -> None:
+        name, state = type(optimizer).__name__, optimizer.state
+        for group in optimizer.param_groups:
+            self._place(f"a group of {name}", functools.partial(dict, group), group.update)
+        self._place(f"the state of {name}", lambda: dict.fromkeys(map(id, state)),
+                    lambda before: [state.pop(p) for p in list(state) if id(p) not in before])  # fmt: skip
+
+    def changed(self) -> str:
+        """What the step reads that is no longer as when it was captured; '' if nothing."""
+        for i, (read, before, owner) in enumerate(self.guards):
+            try:
+                now = read()
+            except KeyError:
+                return f"an attribute of {owner}"
+            if len(now) != len(before):
+                return owner
+            if all(map(operator.is_, now, before)):
+                continue
+            if not all(map(same, before, now)):
+                return owner
+            self.guards[i] = read, now, owner
+        return ""
+
+    @contextlib.contextmanager
+    def watched(self, real: Callable[[Any], Any]) -> Iterator[None]:
+        """Puts everything back as it was. Unsupported if what happens inside has changed any of it. ``real``: the tensor of the
+        state for what stands for it."""
+        before = [(place, place.read()) for place in self.places]
+        changed = ""
+        try:
+            yield
+        finally:
+            for place, values in before:
+                now = place.read()
+                if list(now) == list(values) and all(map(operator.is_, now.values(), values.values())):
+                    continue
+                if not changed:
+                    differ = [n for n in {**values, **now} if not same(values.get(n, MISSING), _real(now.get(n, MISSING), real))]
+                    where = f"'{differ[0]}' of " if differ and isinstance(differ[0], str) else ""
+                    changed = f"{where}{place.owner}" if differ else ""
+                place.write(values)
+        if changed:
+            raise Unsupported(f"it changes {changed}, which a run of its plan would not; return such a value, or keep it in a buffer "
+                              "of a module that the step changes in place")  # fmt: skip
+
+
+def _real(value: Any, real: Callable[[Any], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return real(value)
+    if isinstance(value, weakref.ref):
+        found = value()
+        return weakref.ref(real(found)) if isinstance(found, torch.Tensor) else value
+    return type(value)([_real(v, real) for v in value]) if type(value) in (list, tuple) else value
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return MISSING
+
+
+def _bind(cells: Any, before: dict[Any, Any]) -> None:
+    for cell, value in zip(cells, before.values()):
+        if value is not MISSING:
+            cell.cell_contents = value
+
+
+def _set_all(item: Any, before: dict[str, Any]) -> None:
+    for name, value in before.items():
+        if value is not MISSING:
+            setattr(item, name, value)
+
+
+def _put_all(held: dict[str, Any], before: dict[str, Any]) -> None:
+    held.update({n: v for n, v in before.items() if v is not MISSING})
