@@ -10,7 +10,9 @@ not looked at."""
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
+import itertools
 import operator
 import sys
 import types
@@ -29,7 +31,8 @@ from .calls import Unsupported
 MOST = 1024  # elements of a list, dict or set that are looked at
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _OWN = set(vars(nn.Module()))  # of every module: its parts are state, and looked at there
-_NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}
+_NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__setattr__", "__delattr__", "__init_subclass__", "__set_name__",
+             "__class_getitem__", "__copy__", "__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"}  # fmt: skip
 MISSING = object()
 
 
@@ -54,6 +57,12 @@ def names_of(code: Any) -> Iterator[str]:
     for constant in code.co_consts:
         if hasattr(constant, "co_names"):
             yield from names_of(constant)
+
+
+def globals_of(code: Any) -> set[str]:
+    """The names that are globals in the code, and not attributes."""
+    named = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "DELETE_GLOBAL")}
+    return named.union(*(globals_of(constant) for constant in code.co_consts if hasattr(constant, "co_names")))
 
 
 def same(old: Any, new: Any) -> bool:
@@ -89,7 +98,12 @@ class Surroundings:
             known = len(self.names)
             self.places: list[Place] = []
             self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
+            self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str]] = []  # likewise: (what takes them from a dict, it, ...)
             self._walk()
+        self.held.sort(key=lambda taken: not taken[2].startswith("torch."))
+        self.ours = sum(taken[2].startswith("torch.") for taken in self.held)  # those of torch's own modules
+        self.values = [get(held) for get, held, _ in self.held]
+        self.flat = list(itertools.chain.from_iterable(self.values[self.ours :]))
         for optimizer in optimizers:
             self._optimizer(optimizer)
 
@@ -145,17 +159,16 @@ class Surroundings:
     def _function(self, function: types.FunctionType) -> list[Any]:
         if _root(function) in ("torch", "engine"):
             return []
-        named = set(names_of(function.__code__))
-        self.names |= named
+        self.names.update(names_of(function.__code__))
         variables, cells = function.__code__.co_freevars, function.__closure__ or ()
-        if cells:
+        if cells and not _installed(_root(function)):
             owner = f"a variable of {function.__qualname__}"
             self._place(owner, lambda: dict(zip(variables, map(_cell, cells))), functools.partial(_bind, cells))
             self._guard(owner, lambda: tuple(map(_cell, cells)))
         held = [*map(_cell, cells), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         if _installed(_root(function)):
             return held
-        return held + self._named("a global", function.__globals__, named)
+        return held + self._named("a global", function.__globals__, globals_of(function.__code__))
 
     def _class(self, kind: type) -> list[Any]:
         """A method is read if its name is, or if Python or torch calls it by itself."""
@@ -178,6 +191,7 @@ class Surroundings:
     def _object(self, item: Any, without: set[str]) -> list[Any]:
         """The attributes of an object."""
         owner, attributes = type(item).__qualname__, getattr(item, "__dict__", None)
+        owner = f"torch.{owner}" if _root(type(item)) == "torch" and isinstance(item, nn.Module) else owner
         if attributes is None:
             slots = [n for k in type(item).__mro__ for n in getattr(k, "__slots__", ()) if n in self.names]
             read = lambda: tuple(getattr(item, n, MISSING) for n in slots)  # noqa: E731
@@ -198,7 +212,7 @@ class Surroundings:
         absent = [n for base in type(item).__mro__ if base not in (object, nn.Module) for n, v in vars(base).items()
                   if n in self.names and n not in attributes and isinstance(v, SIMPLE)]  # fmt: skip
         if absent:
-            self._guard(owner, lambda: tuple(n in attributes for n in absent))
+            self._guard(owner, lambda: (attributes.keys().isdisjoint(absent),))
         return self._read(owner, attributes, [n for n in own() if n in self.names])
 
     def _named(self, owner: str, held: Any, names: set[str] | None = None, write: Any = None) -> list[Any]:
@@ -209,8 +223,7 @@ class Surroundings:
 
     def _read(self, owner: str, held: Any, names: list[str]) -> list[Any]:
         if names:
-            getter = operator.itemgetter(*names)
-            self._guard(owner, (lambda: getter(held)) if len(names) > 1 else (lambda: (getter(held),)))
+            self.held.append((operator.itemgetter(*names, names[0]), held, owner))  # of one name it would give no tuple
         return [held[n] for n in names]
 
     def _guard(self, owner: str, read: Callable[[], Any]) -> None:
@@ -228,18 +241,37 @@ class Surroundings:
 
     def changed(self) -> str:
         """What the step reads that is no longer as when it was captured; '' if nothing."""
+        # Attributes are many, a few for each module, so that these few lines are a step's overhead.
+        try:
+            now = [get(held) for get, held, _ in self.held]
+            # Of torch's own modules equal ones are as good, whichever their type.
+            different = now[: self.ours] != self.values[: self.ours] or not all(
+                map(operator.is_, itertools.chain.from_iterable(now[self.ours :]), self.flat))  # fmt: skip
+        except (KeyError, RuntimeError):  # the latter from tensors that are compared
+            different = True
+        if different and (owner := self._different()):
+            return owner
         for i, (read, before, owner) in enumerate(self.guards):
+            given = read()
+            if len(given) != len(before):
+                return owner
+            if not all(map(operator.is_, given, before)):
+                if not all(map(same, before, given)):
+                    return owner
+                self.guards[i] = read, given, owner
+        return ""
+
+    def _different(self) -> str:
+        """Whose attributes have changed. '' if all are as good as before, which are kept for the next time."""
+        for i, (get, held, owner) in enumerate(self.held):
             try:
-                now = read()
+                now = get(held)
             except KeyError:
-                return f"an attribute of {owner}"
-            if len(now) != len(before):
                 return owner
-            if all(map(operator.is_, now, before)):
-                continue
-            if not all(map(same, before, now)):
+            if not all(map(same, self.values[i], now)):
                 return owner
-            self.guards[i] = read, now, owner
+            self.values[i] = now
+        self.flat = list(itertools.chain.from_iterable(self.values[self.ours :]))
         return ""
 
     @contextlib.contextmanager

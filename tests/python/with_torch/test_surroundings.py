@@ -14,6 +14,7 @@ import engine.torch
 
 X = torch.ones(1, 1)
 factor = 1.0
+zero_grad = 0
 
 
 class Trainer:
@@ -94,7 +95,9 @@ def test_what_a_step_reads_may_change(forced, value, change):
 def test_what_it_does_not_read_may_change_without_a_new_capture(forced):
     forced("in turn")
     made, step = trainer(lambda s: s.shift)
+    global zero_grad
     for i in range(5):
+        zero_grad = i  # an attribute's name, and here a global's
         made.seen, made.alpha = i, float(i)
         made.history.append(i)
         made.shift += 1  # in place, so a run sees it
