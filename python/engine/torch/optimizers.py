@@ -6,6 +6,7 @@ given; all else is fixed when the step is captured, and checked before each run.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -147,9 +148,16 @@ def rule_of(optimizer: Optimizer) -> Rule:
             raise Unsupported(f"{name} with complex parameters")
         if any(isinstance(b, torch.Tensor) for b in group.get("betas", ())):
             raise Unsupported(f"{name} with betas that are tensors")
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if any(hooks_of(optimizer)):
         raise Unsupported(f"{name} with hooks around its steps")
     return rule
+
+
+def hooks_of(optimizer: Optimizer) -> list[dict[int, Any]]:
+    """The hooks around its steps, those of all optimizers among them."""
+    every = sys.modules[Optimizer.__module__]
+    return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, every._global_optimizer_pre_hooks,
+            every._global_optimizer_post_hooks]  # fmt: skip
 
 
 def settings(optimizer: Optimizer) -> tuple[Any, ...]:

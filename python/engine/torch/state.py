@@ -13,8 +13,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .calls import Unsupported
-from .optimizers import rule_of, settings
+from .optimizers import hooks_of, rule_of, settings
 from .surroundings import Surroundings, names_of
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def reached(step: Any, kind: type) -> list[Any]:
@@ -83,6 +85,7 @@ class State:
                         if isinstance(tensor, torch.Tensor):
                             self._add(kept, name, tensor)
         self.fixed = self._fixed()
+        self._note_hooks()
         self.surroundings = Surroundings(step, modules, optimizers)
 
     def _add(self, held: Any, name: Any, tensor: torch.Tensor) -> None:
@@ -96,6 +99,20 @@ class State:
         return ([m.training for m in self.parts], [t.requires_grad for t in self.tensors],
                 [settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
 
+    def _note_hooks(self) -> None:
+        """Hooks of modules are part of what is captured; those of parameters and optimizers run in no plan."""
+        self.parameters = [p for part in self.parts for p in part._parameters.values() if p is not None]
+        if self._parameter_hooks():
+            raise Unsupported("hooks of a parameter (register_hook, register_post_accumulate_grad_hook)")
+        hooks = [getattr(part, name) for part in self.parts for name in HOOKS]
+        hooks += [getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS]
+        hooks += [h for o in self.optimizers for h in hooks_of(o)]
+        self.no_hooks = [held for held in hooks if not held]
+        self.hooks = [(held, list(held.items())) for held in hooks if held]
+
+    def _parameter_hooks(self) -> bool:
+        return any([p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters])
+
     def changed(self) -> str:
         """What is no longer as when the step was captured; '' if nothing."""
         for held, name, tensor in self.places:
@@ -107,6 +124,8 @@ class State:
         if (now := self._fixed()) != self.fixed:
             names = ("training or evaluation of a module", "which tensors require gradients", "an optimizer's settings", "autocast")
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
+        if any(self.no_hooks) or self._parameter_hooks() or any(list(held.items()) != before for held, before in self.hooks):
+            return "hooks"
         return self.surroundings.changed()
 
     @contextlib.contextmanager
