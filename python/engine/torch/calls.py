@@ -61,7 +61,8 @@ def values(argument: Any) -> Iterator[Any]:
     """What the nodes in an argument stand for."""
     for leaf in tree_leaves(argument):
         if isinstance(leaf, Node):
-            yield ("constant", leaf.target) if leaf.op == "get_attr" else leaf.meta.get("val")
+            value = leaf.meta.get("val")
+            yield ("constant", leaf.target) if leaf.op == "get_attr" and value is None else value
 
 
 def touched(argument: Any) -> set[Any]:

@@ -13,14 +13,16 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
-from .calls import Unsupported, is_torch, line_of
+from .calls import Unsupported, is_torch, line_of, storages
+from .modes import EAGER, IN_ORDER
 from .optimizers import Numbers, counted, numbers_of
+from .overlaps import Memory, meet, one_thing
 from .rows import opaque_rows
 from .state import State
 
@@ -36,6 +38,17 @@ class Captured:
     returned: Spec | None = None
     constants: list[Any] = field(default_factory=list)  # by output: what is no tensor, or None
     afterwards: list[Callable[[], None]] = field(default_factory=list)  # what Python has to do once a step has been done
+    held: list[int | None] = field(default_factory=list)  # by tensor: which of the state's it is, or None
+    writes: bool = False  # whether it changes its arguments
+
+    def mode_for(self, leaves: list[Any]) -> str:
+        """How a call must run whose arguments share memory that the plan takes for separate; '' if they do not."""
+        tensors = [leaves[i] for i in self.tensors]
+        if [self.state.number.get(id(t)) for t in tensors] != self.held:
+            return EAGER
+        memory = self.state.memory
+        assert memory
+        return IN_ORDER if any(map(memory.holds, tensors)) or self.writes and meet(tensors) else ""
 
 
 class _Numbers:
@@ -216,7 +229,8 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
             raise Unsupported("it changes what a list, a dict or another object among its arguments holds")
         return results
 
-    inputs = [leaves[i] for i in places]
+    # An object of its own for each: one that is also a constant, or given twice, would be taken for the same input.
+    inputs = [t if t.requires_grad else t.detach() for t in (leaves[i] for i in places)]
     for tensor in state.tensors:
         tensor.grad = None  # one that is there afterwards has come to a parameter past what stands for it
     try:
@@ -231,8 +245,8 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         raise Unsupported(f"it reads a number out of a tensor, as .item() and float() do, at {file}:{line}: {text}")
     for value in told["constants"]:
         returnable(value)
-    constants = {id(operator.attrgetter(str(n.target))(module)) for n in module.graph.find_nodes(op="get_attr")}
-    if touched or constants & state.number.keys():
+    constants = {n: operator.attrgetter(str(n.target))(module) for n in module.graph.find_nodes(op="get_attr")}
+    if touched or any(id(constant) in state.number for constant in constants.values()):
         raise Unsupported("a parameter that is neither found in its module nor given to a function of torch, such as one that "
                           "an autograd.Function is given")  # fmt: skip
     captured = Captured(module, state, places)
@@ -243,7 +257,20 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
             captured.afterwards.append(functools.partial(counted, optimizer, updated))
     captured.returned, captured.constants = told["returned"], told["constants"]
     _finish(module, count + len(inputs), gradients, tracing.marks)
+    _share(captured, {n: c for n, c in constants.items() if isinstance(c, torch.Tensor)})
+    captured.held = [state.number.get(id(leaves[i])) for i in places]
     return captured
+
+
+def _share(captured: Captured, constants: dict[Node, torch.Tensor]) -> None:
+    """Notes what shares memory among state and constants: for lower.py, and for the calls to come."""
+    module, state = captured.module, captured.state
+    given = [n for n in module.graph.nodes if n.op == "placeholder"][: len(state.tensors)]
+    mode = next(n.meta["val"] for n in given).fake_mode
+    for node, constant in constants.items():
+        node.meta["val"] = mode.from_tensor(constant)  # that of the trace, so its views are known, too
+    memory = state.memory = Memory([*state.tensors, *constants.values()])
+    module.meta["engine_one_thing"] = one_thing([list(storages(n.meta["val"])) for n in (*given, *constants)], memory.groups)
 
 
 def _finish(module: GraphModule, kept: int, gradients: list[Any], marks: _Numbers) -> None:

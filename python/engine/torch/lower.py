@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +76,7 @@ class Lowering:
         self.users: dict[Any, set[int]] = defaultdict(set)
         self.groups: dict[int, int] = {}
         self.given: set[Any] = set()  # storages of the inputs
+        self.one: dict[Any, Any] = module.meta.get("engine_one_thing", {})  # storages of the same memory (overlaps.py)
         self.state: list[int] = []
         self.updates: dict[Node, Update] = updates_of(module.graph)
         self.left_out = {node for update in self.updates.values() for node in update.instead}
@@ -102,10 +104,13 @@ class Lowering:
         return len(self.readers) - 1
 
     def placeholder(self, node: Node) -> None:
-        self.given |= set(storages(node.meta.get("val")))
+        self.given |= self.things(storages(node.meta.get("val")))
         if node.users:
             self.slots[node] = self.slot(None)
         self.inputs.append(self.slots.get(node, -1))
+
+    def things(self, storages: Iterable[Any]) -> set[Any]:
+        return {self.one.get(storage, storage) for storage in storages}
 
     def constant(self, node: Node) -> None:
         value = operator.attrgetter(str(node.target))(self.module)
@@ -144,7 +149,7 @@ class Lowering:
         if step is not None:
             self.steps[step].calls.append(number)
             self.steps[step].reads |= set(reads)
-        changes = bool(call.writes & self.given)
+        changes = bool(self.things(call.writes) & self.given)
         if changes:
             self.state.append(number)
         self.calls.append(call)
@@ -177,14 +182,14 @@ class Lowering:
         return len(self.steps) - 1
 
     def order(self, call: Call, step: int, producers: set[int]) -> None:
-        before = set(producers)
-        for thing in call.reads | call.writes:
+        before, reads, writes = set(producers), self.things(call.reads), self.things(call.writes)
+        for thing in reads | writes:
             if thing in self.writer:
                 before.add(self.writer[thing])
-        for thing in call.writes:
+        for thing in writes:
             before |= self.users.pop(thing, set())
             self.writer[thing] = step
-        for thing in call.reads - call.writes:
+        for thing in reads - writes:
             self.users[thing].add(step)
         self.steps[step].before |= before - {step}
 

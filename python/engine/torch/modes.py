@@ -18,6 +18,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 EAGER, IN_TURN, CALLER, WORKERS, INDUCTOR = "eager", "in turn", "caller", "workers", "inductor"
+IN_ORDER = "in order"  # no candidate: node by node as the program goes, whatever shares memory
 UNCOUNTED = 2  # first calls of a block: OpenMP's threads spin for a while after a call that used them
 COUNTED = 3  # calls of a block behind these
 TRIAL = 100  # calls, besides those in which a mode is prepared; the last comparison may need a few more

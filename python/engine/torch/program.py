@@ -17,7 +17,7 @@ from . import adapter
 from .calls import Unsupported, line_of
 from .lower import Lowered, lower
 from .memory import keep_freed_memory
-from .modes import INDUCTOR, IN_TURN, WORKERS
+from .modes import IN_ORDER, IN_TURN, INDUCTOR, WORKERS
 from .options import Options
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ class Program:
         policy, threads, plan = "inline", 0, self._address
         if mode == WORKERS:
             policy, threads = self.options.policy, 1
-        elif mode in (IN_TURN, INDUCTOR):
+        elif mode in (IN_TURN, IN_ORDER, INDUCTOR):
             threads = 1
         elif self.options.intra_op_threads:
             threads = self.options.intra_op_threads
-        if not self.steps or os.getpid() != self.pid:
-            plan = 0  # the engine's threads stayed in the parent
+        if not self.steps or mode == IN_ORDER or os.getpid() != self.pid:
+            plan = 0  # in the order of the graph; the engine's threads stayed in the parent
         if times is None and mode == WORKERS and plan and self.timed < 2:  # the second one counts: the first one warms up
             self.timed += 1
             times = self.times = (NodeTime * self.steps)()

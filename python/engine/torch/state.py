@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from .calls import Unsupported
 from .optimizers import hooks_of, rule_of, settings
+from .overlaps import Memory
 from .surroundings import Surroundings, names_of
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -86,6 +87,8 @@ class State:
                             self._add(kept, name, tensor)
         self.fixed = self._fixed()
         self._note_hooks()
+        self.memory: Memory | None = None  # once the step is captured
+        self.pointers, self.layout = self._pointers(), self._layout()
         self.surroundings = Surroundings(step, modules, optimizers)
 
     def _add(self, held: Any, name: Any, tensor: torch.Tensor) -> None:
@@ -124,9 +127,29 @@ class State:
         if (now := self._fixed()) != self.fixed:
             names = ("training or evaluation of a module", "which tensors require gradients", "an optimizer's settings", "autocast")
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
+        if self._pointers() != self.pointers and (why := self._moved()):
+            return why
         if any(self.no_hooks) or self._parameter_hooks() or any(list(held.items()) != before for held, before in self.hooks):
             return "hooks"
         return self.surroundings.changed()
+
+    def _pointers(self) -> list[int]:
+        return [p.data_ptr() for p in self.parameters]
+
+    def _layout(self) -> list[Any]:
+        return [(p.dtype, p.shape, p.stride()) for p in self.parameters]
+
+    def _moved(self) -> str:
+        """Another tensor as the .data of a parameter: what it is, and what it shares memory with, must be as before."""
+        if self._layout() != self.layout:
+            return "the type or the shape of a parameter"
+        assert self.memory
+        groups = self.memory.groups
+        self.memory.refresh()
+        if self.memory.groups != groups:
+            return "what shares memory with a parameter"
+        self.pointers = self._pointers()
+        return ""
 
     @contextlib.contextmanager
     def swapped(self, tensors: list[torch.Tensor]) -> Iterator[None]:

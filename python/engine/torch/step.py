@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 import engine
 
 from .arguments import Spec, flat, repeated, signature
-from .calls import Unsupported
+from .calls import Unsupported, storages
 from .capture import Captured, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
@@ -36,6 +36,9 @@ class Ready:
         self.program = Program(captured.module, options, name)
         if self.program.why_not:
             raise Unsupported(self.program.why_not)
+        given = [n for n in captured.module.graph.nodes if n.op == "placeholder"][len(captured.state.tensors) :][: len(captured.tensors)]
+        arguments = {s for n in given for s in storages(n.meta.get("val"))}
+        captured.writes = any(call.writes & arguments for call in self.program.lowered.calls)  # type: ignore[union-attr]
         if options.partition == "inductor" and self._fuse(leaves):
             candidates = [*candidates, INDUCTOR]
         warm = WORKERS if WORKERS in candidates and options.policy == "cost_model" else None
@@ -120,6 +123,8 @@ class CompiledStep:
             if ready is None:
                 return self._eager(args, kwargs)
         self.last = ready
+        if forced := ready.captured.mode_for(leaves):
+            return self._eager(args, kwargs) if forced == EAGER else ready.run(leaves, forced)
         choice = ready.choice
         mode, measured = choice.next()
         begin = clock() if measured else 0.0
