@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from . import adapter
 from .calls import Unsupported
 from .optimizers import hooks_of, rule_of, settings
 from .overlaps import Memory
@@ -88,7 +89,7 @@ class State:
         self.fixed = self._fixed()
         self._note_hooks()
         self.memory: Memory | None = None  # once the step is captured
-        self.pointers, self.layout = self._pointers(), self._layout()
+        self.looked, self.layout = self._look(), self._layout()
         self.surroundings = Surroundings(step, modules, optimizers)
 
     def _add(self, held: Any, name: Any, tensor: torch.Tensor) -> None:
@@ -99,22 +100,17 @@ class State:
 
     def _fixed(self) -> tuple[Any, ...]:
         cpu = torch.is_autocast_enabled("cpu")
-        return ([m.training for m in self.parts], [t.requires_grad for t in self.tensors],
-                [settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
+        return ([m.training for m in self.parts], [settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
 
     def _note_hooks(self) -> None:
         """Hooks of modules are part of what is captured; those of parameters and optimizers run in no plan."""
-        self.parameters = [p for part in self.parts for p in part._parameters.values() if p is not None]
-        if self._parameter_hooks():
+        if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors):
             raise Unsupported("hooks of a parameter (register_hook, register_post_accumulate_grad_hook)")
         hooks = [getattr(part, name) for part in self.parts for name in HOOKS]
         hooks += [getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS]
         hooks += [h for o in self.optimizers for h in hooks_of(o)]
         self.no_hooks = [held for held in hooks if not held]
         self.hooks = [(held, list(held.items())) for held in hooks if held]
-
-    def _parameter_hooks(self) -> bool:
-        return any([p._backward_hooks or p._post_accumulate_grad_hooks for p in self.parameters])
 
     def changed(self) -> str:
         """What is no longer as when the step was captured; '' if nothing."""
@@ -125,30 +121,34 @@ class State:
             if optimizer.state.get(parameter, kept) is not kept:
                 return "an optimizer's state that was replaced"
         if (now := self._fixed()) != self.fixed:
-            names = ("training or evaluation of a module", "which tensors require gradients", "an optimizer's settings", "autocast")
+            names = ("training or evaluation of a module", "an optimizer's settings", "autocast")
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
-        if self._pointers() != self.pointers and (why := self._moved()):
+        if self._look() != self.looked and (why := self._moved()):
             return why
-        if any(self.no_hooks) or self._parameter_hooks() or any(list(held.items()) != before for held, before in self.hooks):
+        if any(self.no_hooks) or any(list(held.items()) != before for held, before in self.hooks):
             return "hooks"
         return self.surroundings.changed()
 
-    def _pointers(self) -> list[int]:
-        return [p.data_ptr() for p in self.parameters]
+    def _look(self) -> Any:
+        native = adapter.load()
+        return native and native.looks(self.tensors)
 
     def _layout(self) -> list[Any]:
-        return [(p.dtype, p.shape, p.stride()) for p in self.parameters]
+        return [(t.dtype, t.shape, t.layout is torch.strided and t.stride(), t.requires_grad) for t in self.tensors]
 
     def _moved(self) -> str:
-        """Another tensor as the .data of a parameter: what it is, and what it shares memory with, must be as before."""
-        if self._layout() != self.layout:
-            return "the type or the shape of a parameter"
+        """Hooks, or another tensor as the .data of one: what it is, and what it shares memory with, must be as before."""
+        if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors):
+            return "hooks"
+        for before, now in zip(self.layout, self._layout()):
+            if before != now:
+                return "which tensors require gradients" if before[:3] == now[:3] else "the type or the shape of a parameter"
         assert self.memory
         groups = self.memory.groups
         self.memory.refresh()
         if self.memory.groups != groups:
             return "what shares memory with a parameter"
-        self.pointers = self._pointers()
+        self.looked = self._look()
         return ""
 
     @contextlib.contextmanager

@@ -139,6 +139,30 @@ def test_5_what_is_changed_gets_a_new_version_and_views_stay_views(forced):
     same(x.grad, torch.full((4,), 2.0))
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_5_in_inference_mode_nodes_change_tensors_of_that_mode(forced, mode):
+    forced(mode)
+
+    def net(caches, x):
+        out = []
+        for cache in caches:
+            cache.add_((cache + x).sin().cos().exp().sum())
+            out.append(look(cache) + 1)
+        return out
+
+    ours = compiled(net)
+    with torch.inference_mode():
+        mine, theirs = ([torch.zeros(2000) for _ in range(16)] for _ in range(2))
+        for _ in range(20):
+            a, b = ours(mine, torch.ones(2000)), net(theirs, torch.ones(2000))
+            same(a, b)
+            assert all(t.is_inference() for t in a)
+    assert not torch.is_inference_mode_enabled()
+    fresh = [torch.zeros(2000) for _ in range(16)]
+    for made in ours(fresh, torch.ones(2000)):
+        assert not made.is_inference()
+
+
 def test_6_constants_made_in_the_model_are_tensors(forced):
     forced("workers")
     table = torch.arange(4.0)

@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <atomic>
 #include <exception>
@@ -27,6 +28,7 @@ struct Frame {
   std::vector<IValue> slots;
   std::unique_ptr<std::atomic<int32_t>[]> left;
   unsigned denormals = 0;  // the caller's mode for denormal numbers
+  bool inference = false;  // whether the caller is in inference mode, whose tensors refuse changes outside of it
   Profile profile;         // who watches the caller
   std::mutex mutex;
   // Guarded by mutex until the run has ended.
@@ -44,6 +46,7 @@ struct Frame {
     thrown = nullptr, raised = nullptr, failed = -1, changed.store(0, std::memory_order_relaxed);
     stopped.store(false, std::memory_order_relaxed);  // relaxed: as `left`
     denormals = Denormals();
+    inference = c10::InferenceMode::is_enabled();
     profile.Begin();
   }
   void Clear() {
@@ -187,6 +190,7 @@ inline int32_t RunNode(void* run, uint64_t number, int32_t) {
   Frame& frame = *static_cast<Frame*>(run);
   if (frame.stopped.load(std::memory_order_relaxed)) return 0;  // relaxed: see there
   EnterNode(frame.denormals);
+  const c10::InferenceMode inference(frame.inference);
   const BelowAutograd guard;
   const Node& node = frame.program.nodes[number];
   const ProfiledNode profiled(frame.profile, node.name);

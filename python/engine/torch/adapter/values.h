@@ -18,6 +18,8 @@
 // Of torch/csrc/autograd/python_variable.h, which would bring pybind11 and most of torch with it.
 struct THPVariable {
   PyObject_HEAD at::Tensor cdata;
+  PyObject* backward_hooks;  // dicts, or null
+  PyObject* post_accumulate_grad_hooks;
 };
 extern TORCH_PYTHON_API PyObject* THPVariableClass;
 TORCH_PYTHON_API PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
