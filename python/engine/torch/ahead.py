@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -301,6 +302,10 @@ class Staged(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # What Dynamo traces is compiled, and nobody sees its calls; nor is what it asks a tensor for a call of the step.
+        if torch.compiler.is_dynamo_compiling() or TracingContext.try_get() is not None:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
         first = _first(args)
         if first is None and kwargs:
             first = _first(tuple(kwargs.values()))

@@ -80,6 +80,13 @@ class SmartStage:
                 return _Returned(self._step(ready.data), None)
             self._mover.wait(ready.event, ready.item.made)
             return _Returned(ahead.plain(self._step(ready.item.data())), None)
+        except TypeError as error:
+            if "_AnalyzeCustomOpInputOutputMode" in str(error):  # of torch's, which takes no tensors of other classes
+                error = engine.errors.UsageError(
+                    "engine.torch.smart_stage: the step calls a model under torch.compile with tensors of the item, which backends "
+                    "other than engine.torch.backend refuse; call it with engine.torch.plain(tensor)"
+                ).with_traceback(error.__traceback__)
+            return _Returned(None, error)
         except BaseException as error:  # raised where the step was asked for; it poisons no Var
             return _Returned(None, error)
         finally:
