@@ -188,7 +188,7 @@ class Program:
         if not why and any(t.requires_grad for t in others):
             why = _GRADIENT
         # Calls that stay in the step are known by their kind, because their tensors are new in every step.
-        kind = (func, why or len(others), bool(kwargs and "out" in kwargs))
+        kind = (func, why or len(others), _form(args, kwargs))
         index = None if why else self._keys.get(key)
         if why or (index is None and kind in self.refused):
             return self._here(func, args, kwargs, kind, why, item)
@@ -211,14 +211,16 @@ class Program:
             self._ends.add(kind)
             item.over = True
         self.refused.setdefault(kind, why)
-        if why == _GRADIENT and kind not in self._ends and not kind[2]:
+        if why == _GRADIENT and not effects.written and not (kwargs and "out" in kwargs):
             self._plainly.add(func)
         return made
 
     def _learned(self, func: Any, args: Any, kwargs: Any, key: Any, kind: Any, index: int | None, item: Item,
                  others: list[Tensor]) -> Any:  # fmt: skip
         """Runs the call here. If it can run ahead for later items, it becomes a node."""
-        if key in self.refused or (index is None and len(self.nodes) >= _MOST):
+        if index is None and len(self.nodes) >= _MOST:
+            return self._here(func, args, kwargs, kind, f"comes behind {_MOST} others", item)
+        if key in self.refused:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         made, effects = _with_effects(func, args, kwargs)
@@ -391,7 +393,7 @@ def _key(arg: Any, found: list[Tensor], others: list[Tensor]) -> Any:
     if arg is None:
         return arg
     if kind in _NUMBERS:
-        return kind, arg
+        return kind, repr(arg) if not arg or kind is complex else arg  # 0.0 and -0.0 are equal
     if kind is tuple or kind is list or kind is torch.Size:
         return kind, *[_key(part, found, others) for part in arg]
     if isinstance(arg, Tensor):
@@ -404,6 +406,12 @@ def _key(arg: Any, found: list[Tensor], others: list[Tensor]) -> Any:
     if isinstance(arg, _CONSTANTS):
         return arg
     raise TypeError("an argument that is no constant")
+
+
+def _form(args: Any, kwargs: Any) -> Any:
+    """What of a call decides whether it changes tensors: which arguments are the item's, and flags, such as inplace."""
+    return (*[arg if arg is True or arg is False else type(arg) for arg in args],
+            *[(name, _form((arg,), None)) for name, arg in (kwargs or {}).items()])  # fmt: skip
 
 
 def _template(arg: Any) -> Any:

@@ -52,7 +52,7 @@ class SmartStage:
         self._team = Team(inter_op, self._intra_op) if inter_op > 1 and not torch.cuda.is_available() else None
         self._items = 0
         self._profiled = 0 if options.do_smart_stage is False else max(_LEARNING, options.profile_steps)
-        self._caller: int | None = None  # the thread that runs steps
+        self._here = threading.local()  # in threads that run steps: calls is True
         options = dataclasses.replace(options, stage_subgraph_on_cpu=False, graph=None)  # moved by this class
         self._engine = options.engine or engine.default()
         # Stands for all that steps change. Nothing lies in it.
@@ -63,7 +63,7 @@ class SmartStage:
         self._steps = engine.data.smart_stage(lambda item: run_step(model, run_ahead(item)), source, options)
 
     def _ahead(self, data: Any) -> _Ready:
-        whole = threading.get_ident() == self._caller
+        whole = getattr(self._here, "calls", False)
         if not whole:
             set_intra_op_threads(self._intra_op)
         self._items += 1
@@ -97,7 +97,7 @@ class SmartStage:
         return self
 
     def __next__(self) -> Any:
-        self._caller = threading.get_ident()
+        self._here.calls = True
         with self._engine.policy_block("inline"):  # the step runs here, not on a worker
             returned = next(self._steps).get()
         if returned.error is not None:

@@ -1,0 +1,141 @@
+"""engine.torch.smart_stage: calls that are alike and differ, compiled models inside of a step, several threads that iterate."""
+
+import sys
+import threading
+
+import pytest
+
+from small_files import PATIENCE, one_thread  # noqa: F401 - a fixture; skips the file where PyTorch is missing
+
+import torch
+from torch.nn import functional as F
+
+import engine
+import engine.torch
+from engine.torch import ahead
+
+AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
+
+
+def columns(count=6):
+    return [{"x": torch.full((2, 3), float(i - 8))} for i in range(count)]
+
+
+def signs(batch):
+    x = batch["x"].abs()
+    return torch.copysign(x, 0.0).sum().item(), torch.copysign(x, -0.0).sum().item()
+
+
+def in_place_under_autocast(batch):
+    x = batch["x"]
+    with torch.autocast("cpu", torch.bfloat16):
+        F.relu(x)
+        F.relu(x, inplace=True)
+    return (x * 2).sum().item()
+
+
+def in_place_by_position(batch):
+    x = batch["x"]
+    with torch.autocast("cpu", torch.bfloat16):
+        F.relu(x, False)
+        F.relu(x, True)
+    return (x * 2).sum().item()
+
+
+def first_outside_then_the_item(batch):
+    x, outside = batch["x"], torch.ones(2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        outside.add_(x)
+        x.add_(outside)
+    return (x * 2).sum().item()
+
+
+def first_a_weight_then_the_item(batch):
+    x, weight = batch["x"], torch.ones(2, 3, requires_grad=True)
+    with torch.no_grad():
+        weight.add_(x)
+        x.add_(weight)
+    return (x * 2).sum().item()
+
+
+@pytest.mark.parametrize("step", [signs, in_place_under_autocast, in_place_by_position, first_outside_then_the_item,
+                                  first_a_weight_then_the_item])  # fmt: skip
+def test_calls_that_are_alike_are_told_apart(step):
+    assert list(engine.torch.smart_stage(step, columns(), **AT_ONCE)) == [step(batch) for batch in columns()]
+
+
+def test_a_call_behind_the_last_node_may_change_the_item(monkeypatch):
+    monkeypatch.setattr(ahead, "_MOST", 8)
+
+    def run(given):
+        calls = iter(range(100))
+
+        def step(batch):
+            x, n = batch["x"], next(calls)
+            x * (n / 7)  # another constant in each step, so another node
+            doubled = x * 2
+            if n > 12:
+                x.clamp_(max=0)  # a kind of call that is new
+            return (x * 3 + doubled).sum().item()
+
+        return given(step)
+
+    ours = run(lambda step: list(engine.torch.smart_stage(step, columns(20), **AT_ONCE)))
+    assert ours == run(lambda step: [step(batch) for batch in columns(20)])
+
+
+@pytest.mark.parametrize("backend", ["eager", engine.torch.backend], ids=["eager", "engine"])
+def test_a_model_that_is_compiled_inside_of_the_step(backend):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    compiled = torch.compile(model, backend=backend)
+
+    def step(batch, model=compiled):
+        with torch.no_grad():
+            return model(batch["x"] * 2 + 1)
+
+    ours = list(engine.torch.smart_stage(step, columns(), **AT_ONCE))
+    for a, batch in zip(ours, columns()):
+        torch.testing.assert_close(a, step(batch, model))
+        assert type(a) is torch.Tensor
+
+
+def test_a_backend_that_refuses_the_items_tensors_is_told_of():
+    torch._dynamo.reset()
+    model = torch.compile(torch.nn.Linear(3, 1), backend="aot_eager")
+    steps = engine.torch.smart_stage(lambda batch: model(batch["x"] + 1).detach(), columns(), **AT_ONCE)
+    with pytest.raises(engine.UsageError, match=r"call it with engine.torch.plain\(tensor\)"):
+        next(steps)
+    torch._dynamo.reset()
+    steps = engine.torch.smart_stage(lambda batch: model(engine.torch.plain(batch["x"] + 1)).detach(), columns(), **AT_ONCE)
+    assert len(list(steps)) == 6
+
+
+def test_each_thread_that_iterates_keeps_its_threads(monkeypatch):
+    """A thread that began to iterate before another one was taken for the stage's own."""
+    set_for, second, seen = [], threading.Event(), []
+    monkeypatch.setattr(sys.modules["engine.torch.smart_stage"], "set_intra_op_threads", lambda n: set_for.append(threading.get_ident()))
+
+    def load():
+        assert second.wait(PATIENCE)  # the second thread is where the first one is
+        yield from columns(2)
+
+    steps = engine.torch.smart_stage(lambda batch: threading.get_ident(), load(), num_clients=2, do_smart_stage=False)
+
+    class Telling:
+        def policy_block(self, name):
+            entered.append(threading.get_ident())
+            if len(entered) == 2:
+                second.set()
+            return engine.default().policy_block(name)
+
+    entered = []
+    steps._engine = Telling()
+    threads = [threading.Thread(target=lambda: seen.append(next(steps))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    steps.cancel()
+    assert len(set(seen)) == 2 and not set_for
