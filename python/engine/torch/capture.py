@@ -7,6 +7,7 @@ import functools
 import linecache
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
 from .calls import Unsupported, is_torch, line_of, storages
 from .modes import EAGER, IN_ORDER
-from .optimizers import Numbers, counted, numbers_of
+from .optimizers import Numbers, Rule, counted, numbers_of
 from .overlaps import Memory, meet, one_thing
 from .rows import opaque_rows
 from .state import State
@@ -51,6 +52,17 @@ class Captured:
         return IN_ORDER if any(map(memory.holds, tensors)) or self.writes and meet(tensors) else ""
 
 
+class NotYet(Unsupported):
+    """What an eager call makes, and the next one can be captured: the state of an optimizer for a parameter."""
+
+
+class _Kept(dict[str, Any]):
+    """What an optimizer keeps of a parameter, while its step is captured."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NotYet(f"an optimizer keeps no '{name}' of a parameter yet")
+
+
 class _Numbers:
     """Stands for the numbers of a run while it is captured: each is a float of its own, which is found again in the
     graph."""
@@ -67,8 +79,10 @@ class _Numbers:
 class _Tracing:
     """What optimizers do while a step is captured."""
 
-    def __init__(self, state: State, tensors: list[torch.Tensor]) -> None:
+    def __init__(self, state: State, tensors: list[torch.Tensor], counts: dict[int, float]) -> None:
         self.state, self.tensors = state, tensors
+        self.counts = counts  # by id of a parameter: how often it had been updated before
+        self.done: Counter[int] = Counter()  # likewise: in this step
         self.marks = _Numbers()
         self.numbers: list[tuple[tuple[Any, ...], list[str]]] = []  # arguments of numbers_of; names
         self.groups = 0
@@ -113,25 +127,32 @@ class _Tracing:
                 raise Unsupported("an optimizer that is given a closure")
             for group in optimizer.param_groups:
                 updated = [p for p in group["params"] if self.of(p).grad is not None]
-                if not updated:
-                    continue
-                names: dict[str, float] = {}
-
-                def number(name: str, names: dict[str, float] = names) -> float:
-                    if name not in names:
-                        names[name] = self.marks.mark()
-                    return names[name]
-
+                parts: dict[Any, list[Any]] = {}  # by how often they have been updated, on which numbers of the run depend
                 for p in updated:
-                    with self.grouped():
-                        gradient = self.of(p).grad
-                        if gradient.is_sparse not in rule.sparse:
-                            kind = "sparse" if gradient.is_sparse else "dense"
-                            raise Unsupported(f"{type(optimizer).__name__} with {kind} gradients")
-                        rule.update(self.of(p), gradient, optimizer.state.get(p, {}), group, number)
-                self.numbers.append(((optimizer, rule, group, updated), list(names)))
+                    parts.setdefault((self.counts.get(id(p)), self.done[id(p)]) if rule.counts else (None, 0), []).append(p)
+                for (_, done), part in parts.items():
+                    self.update(optimizer, rule, group, part, done)
 
         return step
+
+    def update(self, optimizer: Any, rule: Rule, group: dict[str, Any], parameters: list[Any], done: int) -> None:
+        names: dict[str, float] = {}
+
+        def number(name: str) -> float:
+            if name not in names:
+                names[name] = self.marks.mark()
+            return names[name]
+
+        for p in parameters:
+            self.done[id(p)] += 1
+            with self.grouped():
+                gradient = self.of(p).grad
+                if gradient.is_sparse not in rule.sparse:
+                    kind = "sparse" if gradient.is_sparse else "dense"
+                    raise Unsupported(f"{type(optimizer).__name__} with {kind} gradients")
+                kept = {name: value for name, value in optimizer.state.get(p, {}).items() if value is not None}
+                rule.update(self.of(p), gradient, _Kept(kept), group, number)
+        self.numbers.append(((optimizer, rule, group, parameters, done), list(names)))
 
     @contextlib.contextmanager
     def grouped(self) -> Iterator[None]:
@@ -216,7 +237,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         for tensor, gradient in zip(given, before):
             if gradient is not None:
                 tensor.grad = gradient
-        tracing = told["tracing"] = _Tracing(state, given)
+        tracing = told["tracing"] = _Tracing(state, given, counts)
         in_args, in_kwargs = spec.closed(filled)
         parts, structure = flat((in_args, in_kwargs))
         with state.swapped(given), tracing.installed(), _Calls(tracing):
@@ -230,6 +251,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         return results
 
     # An object of its own for each: one that is also a constant, or given twice, would be taken for the same input.
+    counts = state.counts()
     inputs = [t if t.requires_grad else t.detach() for t in (leaves[i] for i in places)]
     for tensor in state.tensors:
         tensor.grad = None  # one that is there afterwards has come to a parameter past what stands for it
@@ -252,7 +274,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     captured = Captured(module, state, places)
     tracing = told["tracing"]
     captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]
-    for (optimizer, _, _, updated), _ in tracing.numbers:
+    for (optimizer, _, _, updated, _), _ in tracing.numbers:
         if any(isinstance(optimizer.state[p].get("step"), int) for p in updated if p in optimizer.state):
             captured.afterwards.append(functools.partial(counted, optimizer, updated))
     captured.returned, captured.constants = told["returned"], told["constants"]

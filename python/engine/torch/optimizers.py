@@ -168,16 +168,16 @@ def settings(optimizer: Optimizer) -> tuple[Any, ...]:
     )
 
 
-def numbers_of(optimizer: Optimizer, rule: Rule, group: dict[str, Any], updated: list[Any]) -> Numbers:
-    """The numbers of the next step, for the parameters of one group that the step updates. All must have been updated
-    equally often; they stay so, because a captured step updates all of them."""
+def numbers_of(optimizer: Optimizer, rule: Rule, group: dict[str, Any], updated: list[Any], done: int) -> Numbers:
+    """The numbers of the next step, for parameters of one group that the step updates. All must have been updated equally
+    often; they stay so, because a captured step updates all of them. ``done``: how often the step has updated them before."""
     if not rule.counts:
         return lambda: rule.numbers(group, 0)
     counts = {float(optimizer.state[p]["step"]) for p in updated}
     if len(counts) != 1:
         raise Unsupported("parameters of one group that have been updated differently often")
     first = updated[0]
-    return lambda: rule.numbers(group, float(optimizer.state[first]["step"]) + 1)
+    return lambda: rule.numbers(group, float(optimizer.state[first]["step"]) + 1 + done)
 
 
 def counted(optimizer: Optimizer, updated: list[Any]) -> None:

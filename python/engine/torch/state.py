@@ -102,6 +102,10 @@ class State:
         cpu = torch.is_autocast_enabled("cpu")
         return ([m.training for m in self.parts], [settings(o) for o in self.optimizers], cpu and torch.get_autocast_dtype("cpu"))  # fmt: skip
 
+    def counts(self) -> dict[int, float]:
+        """By the id of a parameter: how often an optimizer that counts has updated it. Not while tensors are swapped."""
+        return {id(p): float(kept["step"]) for _, p, kept in self.kept if "step" in kept}
+
     def _note_hooks(self) -> None:
         """Hooks of modules are part of what is captured; those of parameters and optimizers run in no plan."""
         if any(t._backward_hooks or t._post_accumulate_grad_hooks for t in self.tensors):

@@ -17,7 +17,7 @@ import engine
 
 from .arguments import Spec, flat, repeated, signature
 from .calls import Unsupported, storages
-from .capture import Captured, capture
+from .capture import Captured, NotYet, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
@@ -93,7 +93,7 @@ class CompiledStep:
         self.ready: dict[Any, Ready] = {}
         self.captures = 0
         self.recaptured = ""  # why it was last captured again
-        self.calls = 0
+        self.begun = False  # whether a call has returned, and made what optimizers and lazy modules make late
         self.told_full = False  # that arguments of other kinds than the captured ones run eagerly
         self.why_eager = "" if options.capture_step else "capture_step is False"
         self.last: Ready | None = None  # that of the last call
@@ -104,9 +104,10 @@ class CompiledStep:
             return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.calls += 1
-        if self.why_eager or self.calls == 1:  # the first call makes what optimizers and lazy modules make late
-            return self._eager(args, kwargs)
+        if self.why_eager or not self.begun:
+            result = self._eager(args, kwargs)
+            self.begun = True
+            return result
         leaves, spec = flat((args, kwargs))
         try:
             key = (spec, repeated(leaves), *map(signature, leaves))
@@ -156,6 +157,8 @@ class CompiledStep:
                 raise Unsupported("it reaches no optimizer; name them: compile_step(step, modules=[...], optimizers=[...])")
             captured = capture(self.step, state, leaves, spec)
             ready = Ready(captured, leaves, self.options, self.name, self._candidates())
+        except NotYet:  # this call runs eagerly, and the next one tries again
+            return None
         except Exception as error:  # whatever torch raises while it traces
             self._eagerly(_reason(error))
             return None

@@ -315,3 +315,51 @@ def test_an_input_that_the_step_turns_in_place_is_turned(forced):
             compiled(x)
             assert x.shape == (5, 8)
     assert "changes what a tensor is a view of" in compiled.why_eager
+
+
+@pytest.mark.parametrize("make", [functools.partial(SGD, lr=0.1, momentum=0.5), Adam, functools.partial(Adagrad, lr=0.1)])
+def test_a_first_call_that_raised_does_not_count(forced, make):
+    forced("in turn")
+    ours, theirs = pair(make)
+    bad = torch.full((4, 16), 20), torch.ones(16)
+    for step, _, _ in (ours, theirs):
+        with pytest.raises(IndexError):
+            step(*bad)
+    run_both(ours, theirs)
+    assert not ours[0].why_eager and ours[0].captures == 1
+
+
+def test_layers_that_are_thawed_later_get_their_state_in_one_eager_step(forced):
+    forced("in turn")
+    ours, theirs = pair(Adam)
+    for _, model, _ in (ours, theirs):
+        model.tables.requires_grad_(False)
+    run_both(ours, theirs)
+    for _, model, _ in (ours, theirs):
+        model.tables.requires_grad_(True)
+    run_both(ours, theirs, steps=5)  # they have been updated less often than the other layers
+    assert not ours[0].why_eager and ours[0].captures == 3
+    assert {s["step"].item() for s in ours[2].state.values()} == {9, 5}
+
+
+def test_an_optimizer_that_steps_twice_counts_twice(forced):
+    forced("workers")
+    results = []
+    for wrap in (engine.torch.compile_step, lambda step: step):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 1)
+        optimizer = Adam(model.parameters(), lr=0.1)
+
+        def step(x, model=model, optimizer=optimizer):
+            for part in x:
+                optimizer.zero_grad()
+                loss = model(part).square().mean()
+                loss.backward()
+                optimizer.step()
+            return loss
+
+        step = wrap(step)
+        for i in range(4):
+            step(torch.arange(48.0).reshape(2, 3, 8) * (i + 1))
+        results.append((model.state_dict(), optimizer.state_dict()["state"]))
+    same(*results)
