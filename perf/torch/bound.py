@@ -73,14 +73,14 @@ def costs_of(run: Callable[[Any], None], times: Any) -> list[float]:
 
 def bound_of(compiled: Any, inputs: tuple, workers: int) -> Bound | None:
     """The bound of what compile_step has captured; None if that runs eagerly, or as one call."""
-    from engine.torch.capture import leaves_of
+    from engine.torch.arguments import flat
     from engine.torch.modes import CALLER, IN_TURN
     from engine.torch.program import NodeTime
 
     ready = compiled.last
     if ready is None or not ready.program.steps:
         return None
-    leaves, times = leaves_of(inputs, {})[0], (NodeTime * ready.program.steps)()
+    leaves, times = flat((inputs, {}))[0], (NodeTime * ready.program.steps)()
     narrow = costs_of(lambda into: ready.run(leaves, IN_TURN, into), times)
     wide = costs_of(lambda into: ready.run(leaves, CALLER, into), times) if workers > 1 else narrow
     edges = ready.program.lowered.edges()

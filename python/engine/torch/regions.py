@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from functorch.compile import default_partition, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch.fx import GraphModule
 
 import engine
@@ -80,7 +81,11 @@ class Region:
         call = self.module if mode == EAGER else self.compiled
         if measured:
             self.pending = Measured(self.choice, mode)
-            return self.pending.forward(call, args)
+            try:
+                return self.pending.forward(call, args)
+            except BaseException:
+                self.pending = None  # what it cost tells nothing
+                raise
         self.pending = None
         if self.choice.preparing:
             self.warmed += 1
@@ -102,4 +107,24 @@ def backend(module: GraphModule, inputs: list[Any], options: Mapping[str, Any] |
         raise engine.errors.UsageError("engine.torch: partition 'inductor' is for compile_step; "
                                 "torch.compile has the backend \"inductor\"")  # fmt: skip
     region = Region(module, inputs, chosen)
-    return lambda *args: region(*args)
+
+    def call(*args: Any) -> Any:
+        return region(*args)
+
+    call.engine_region = region  # type: ignore[attr-defined]
+    return call
+
+
+def regions_of(function: Any) -> set[Region]:
+    """The graphs that Dynamo has made of a function's own code, and of what is behind its graph breaks."""
+    found: set[Region] = set()
+    code, held = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    for entry in _debug_get_cache_entry_list(code) if code else ():
+        for name in entry.code.co_names:
+            called = held.get(name)
+            if name.startswith("__compiled_fn_"):
+                region = getattr(getattr(called, "_torchdynamo_orig_callable", called), "engine_region", None)
+                found |= {region} - {None}
+            elif name.startswith("__resume_at_"):
+                found |= regions_of(called)
+    return found

@@ -230,3 +230,42 @@ def test_the_example_trains_with_the_losses_of_eager():
     arguments = ["--tables", "4", "--batch", "8", "--steps", "12"]
     done = subprocess.run([sys.executable, str(example), *arguments], capture_output=True, text=True)
     assert done.returncode == 0 and "losses are equal" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_call_that_raises_is_no_call_that_cost_nothing(learns):
+    table, linear = nn.Embedding(5, 4), nn.Linear(4, 4)
+    ours = compiled(lambda ids: linear(table(ids)))
+    ids = torch.tensor([1, 2])
+
+    def call(given):
+        with torch.set_grad_enabled(learns):
+            out = ours(given)
+            out.sum().backward() if learns else None
+
+    call(ids)
+    (region,) = engine.torch.regions.regions_of(ours._torchdynamo_orig_callable)
+    seen = []
+    region.choice.add = lambda mode, seconds: seen.append(seconds)
+    with pytest.raises(IndexError):
+        call(torch.tensor([1, 9]))
+    call(ids)
+    assert all(seconds > 0 for seconds in seen)
+
+
+def test_a_function_without_parameters_is_told_from_others():
+    def first(x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.exp()
+
+    class Square(nn.Module):
+        def forward(self, x):
+            return x.square()
+
+    parts = [compiled(first), compiled(lambda x: x.cos() + 1), compiled(Square())]
+    for part in parts:
+        part(torch.ones(3))
+    told = [[[n.name for p in e.plans for n in p.nodes] for e in engine.torch.explain(part)] for part in parts]
+    assert told == [[["aten.sin.default"], ["aten.exp.default"]], [["aten.cos.default", "aten.add.Tensor"]],
+                    [["aten.pow.Tensor_Scalar"]]]  # fmt: skip
