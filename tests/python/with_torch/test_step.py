@@ -295,6 +295,37 @@ def test_a_gru_whose_batch_comes_first_is_captured(forced, mode):
     assert not ours.why_eager
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_9_what_is_returned_may_be_inputs_views_duplicates_and_none(forced, mode):
+    forced(mode)
+    model = nn.Linear(4, 4)
+    other = copy.deepcopy(model)
+
+    def make(model):
+        optimizer = SGD(model.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            out = model(x)
+            loss = out.square().mean()
+            loss.backward()
+            optimizer.step()
+            y.add_(1)
+            return {"x": x, "view": y[0], "twice": (loss, loss), "none": None, "out": [out.T, out, out.view(-1)], "kind": "mse", "y": y,
+                    "weight": model.weight, "row": model.weight[0], "gradient": model.weight.grad}  # fmt: skip
+
+        return step
+
+    ours, theirs = engine.torch.compile_step(make(model), options={"workers": 2}), make(other)
+    for i in range(4):
+        x, y = torch.full((2, 4), float(i)), torch.zeros(3, 3)
+        b, a = theirs(x.clone(), y.clone()), ours(x, y)
+        same(a, torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, b))
+        for name, owner in (("x", x), ("view", y), ("y", y), ("weight", model.weight), ("row", model.weight)):
+            assert a[name].untyped_storage().data_ptr() == owner.untyped_storage().data_ptr()
+    assert not ours.why_eager
+
+
 def test_an_input_that_the_step_turns_in_place_is_turned(forced):
     forced("in turn")
     model = nn.Linear(8, 8)
