@@ -143,10 +143,11 @@ class Surroundings:
 
     def _container(self, item: Any) -> list[Any]:
         owner = f"a {type(item).__name__}"
-        values = list(item.values() if isinstance(item, dict) else item)
         if len(item) > MOST:
             self._guard(owner, lambda: (len(item),))
-        elif isinstance(item, dict):
+            return []
+        values = list(item.values() if isinstance(item, dict) else item)
+        if isinstance(item, dict):
             self._place(owner, lambda: dict(item), lambda before: (item.clear(), item.update(before)))  # type: ignore[func-returns-value]
             self._guard(owner, lambda: (*item, *item.values()))
         elif isinstance(item, (list, deque, set)):
