@@ -141,8 +141,8 @@ PyObject* Looks(PyObject*, PyObject* list) {
     const at::Tensor& value = tensor->cdata;
     const bool lies = value.layout() == at::kStrided;
     add(lies ? reinterpret_cast<uintptr_t>(value.unsafeGetTensorImpl()->data()) : 1);
-    add(uint64_t(value.scalar_type()) << 3 | uint64_t(value.requires_grad()) << 2 | uint64_t(some(tensor->backward_hooks)) << 1 |
-        uint64_t(some(tensor->post_accumulate_grad_hooks)));
+    add(uint64_t(value.scalar_type()) << 3 | uint64_t(value.requires_grad()) << 2 |
+        uint64_t(some(tensor->backward_hooks)) << 1 | uint64_t(some(tensor->post_accumulate_grad_hooks)));
   }
   PyErr_Clear();
   return PyLong_FromUnsignedLongLong(seen);
