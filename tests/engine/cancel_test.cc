@@ -101,13 +101,14 @@ TEST_P(CancelTest, BodiesMayAskForTheirErrorAfterTheirOpsHaveEnded) {
   const Var a = eng.NewVar("a");
   for (const bool defers : {false, true}) {
     Fail(eng, a, "the reason");
-    Gate next;
+    Gate next, answered;
     std::exception_ptr said;
     const OpDesc desc{.name = "asks", .updates = {a}, .run_always = true};
     const auto ends = [&](RunContext& ctx, Completion done) {
       done();
       if (workers() > 1) next.Wait();
       said = ctx.error();
+      answered.Open();
     };
     if (defers) {
       eng.Push(desc, [&](RunContext& ctx) { ends(ctx, ctx.Defer()); });
@@ -124,7 +125,7 @@ TEST_P(CancelTest, BodiesMayAskForTheirErrorAfterTheirOpsHaveEnded) {
     Gate over;
     eng.Push({.updates = {a}}, [&] { over.Open(); });
     eng.Wait(a);
-    while (!said) std::this_thread::yield();
+    answered.Wait();
     EXPECT_TRUE(Has(TextOf(said), "the reason"));
   }
 }
