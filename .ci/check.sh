@@ -164,21 +164,23 @@ check_warnings_gcc() {
 # The tests of the other folders are built by the sanitizers, whose trees have the same compiler and the same warnings.
 check_warnings_clang() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" && python_ready || return $NOT_RUN
-  tree clang -DENGINE_BUILD_TESTS=ON "-DENGINE_TEST_FOLDERS=engine;conformance;gpu_counters;plan;costmodel;bulk;checker" \
+  tree clang -DENGINE_BUILD_TESTS=ON "-DENGINE_TEST_FOLDERS=conformance;gpu_counters;checker" \
     "${CLANG[@]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DENGINE_WERROR=ON \
     -DENGINE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$PWD/$VENV_PYTHON" -DENGINE_BUILD_PERF=ON
 }
 
-# sanitizer_tree NAME SANITIZER FLAGS: builds what runs under a sanitizer.
+# sanitizer_tree NAME SANITIZER FLAGS [CMake options]: builds what runs under a sanitizer.
 sanitizer_tree() {
   local name=$1 sanitizer=$2 flags=$3
+  shift 3
   tree "$name" -DENGINE_BUILD_TESTS=ON "${CLANG[@]}" -DENGINE_WERROR=ON -DENGINE_SANITIZE="$sanitizer" \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -gline-tables-only -DNDEBUG' \
     -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_FLAGS="$flags" \
     -DCMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -DCMAKE_C_STANDARD_LIBRARIES=-lstdc++ \
-    "-DENGINE_TEST_FOLDERS=engine;device;stage;stress;oracle;c_api;mxnet"  # the linker options: for programs in C
+    "-DENGINE_TEST_FOLDERS=engine;device;plan;bulk;costmodel;stage;stress;oracle;c_api;mxnet" "$@"  # the linker options: for programs in C
 }
-asan_tree() { sanitizer_tree asan address,undefined -fno-sanitize-recover=undefined; }
+# With the engine's own assertions, too: so that all checks together need no tree for them alone.
+asan_tree() { sanitizer_tree asan address,undefined -fno-sanitize-recover=undefined -DENGINE_ASSERTS=ON; }
 tsan_tree() { sanitizer_tree tsan thread ''; }
 
 # sanitized NAME: the fast tests under a sanitizer.
@@ -189,9 +191,12 @@ sanitized() {
   # The sanitizers' shadow memory does not fit every random address layout.
   setarch -R true 2>/dev/null && fixed=(setarch -R)
   local log=$LOGS/$name.ctest
-  "${fixed[@]}" ctest --test-dir "$TREES/$name" --output-on-failure --no-tests=error -LE 'slow|soak|oracle' -j "$JOBS" | tee "$log"
+  "${fixed[@]}" ctest --test-dir "$TREES/$name" --output-on-failure --no-tests=error -LE 'slow|soak|oracle' -j $((JOBS * 2)) | tee "$log"
   local status=${PIPESTATUS[0]}
-  NOTE=$(grep 'tests passed' "$log")
+  local passed
+  passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$TREES/$name/Testing/Temporary/LastTest.log" | awk '{ n += $1 } END { print n + 0 }')
+  NOTE="$passed of GoogleTest's; processes: $(grep 'tests passed' "$log")"
+  [ "$passed" != 0 ] || return 1
   return "$status"
 }
 
@@ -212,14 +217,16 @@ check_python_fuzz() {
   return "$status"
 }
 
-# Random programs, in the trees of the tests and of the sanitizers and in one with the engine's own assertions. By name: ten
-# minutes in each; among all checks: less than one.
+# Random programs, in the trees of the tests and of the sanitizers; by name ten minutes in each, and in one with the engine's own
+# assertions alone; among all checks less than one.
 check_oracle() {
   need "$NEEDS_BUILD" "$NEEDS_TESTS" "$NEEDS_CHECK" || return $NOT_RUN
   local seconds=$ORACLE_SECONDS seed=$ORACLE_SEED fixed=() trees=() name status=0
   setarch -R true 2>/dev/null && fixed=(setarch -R)
-  build_tested && asan_tree && tsan_tree && oracle_tree_asserts || return 1
-  for name in "$BUILD" "$TREES/asserts" "$TREES/asan" "$TREES/tsan"; do
+  local run_in=("$BUILD" "$TREES/asan" "$TREES/tsan")
+  build_tested && asan_tree && tsan_tree || return 1
+  [ "$BY_NAME" != oracle ] || { oracle_tree_asserts && run_in+=("$TREES/asserts") || return 1; }
+  for name in "${run_in[@]}"; do
     say "-- in $name"
     ASAN_OPTIONS=$ASAN_SAYS UBSAN_OPTIONS=$UBSAN_SAYS TSAN_OPTIONS=$TSAN_SAYS:halt_on_error=1 \
       "${fixed[@]}" "$name/tests/oracle/oracle" --seconds "$seconds" --seed "$seed" | tee "$LOGS/oracle.out" || status=1

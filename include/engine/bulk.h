@@ -66,14 +66,4 @@ class Bulk final : public Submitter {
 // scope.
 int SetBulkSize(Engine& engine, int size);
 
-// ManualBulkClock: replaces, in tests, the clock that releases a bulk after a pause. While one lives, only Tick moves
-// that clock: each Tick is the end of a millisecond.
-class ManualBulkClock {
- public:
-  ManualBulkClock();
-  ~ManualBulkClock();
-  ManualBulkClock(const ManualBulkClock&) = delete;
-  bool Tick();  // false: no bulk is open, so the clock would sleep
-};
-
 }  // namespace engine

@@ -81,7 +81,14 @@ concept VarRange = requires(R& range) {
 };
 }  // namespace detail
 
-// VarSet: the Vars that an op names in one mode. It is a view: it lives as long as the expression that it is written
+// Clang warns of a VarSet, or an OpDesc, that outlives what it looks at.
+#ifdef __clang__
+#define ENGINE_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define ENGINE_LIFETIMEBOUND
+#endif
+
+// VarSet: the Vars that an op names in one mode. It is a view: `{a, b}` lives as long as the expression that it is written
 // in. Accepts `{a, b}`, one Var, and any range of Var, VarRef or Data. Vars and VarRefs that lie side by side, as in a
 // vector, an array or a span, are not copied.
 class VarSet {
@@ -94,9 +101,9 @@ class VarSet {
 #pragma GCC diagnostic ignored "-Wpragmas"
 #pragma GCC diagnostic ignored "-Wunknown-warning-option"
 #pragma GCC diagnostic ignored "-Winit-list-lifetime"  // a view by contract: it lives for the full expression
-  VarSet(std::initializer_list<VarRef> vars) noexcept : data_(vars.begin()), size_(vars.size()) {}
+  VarSet(std::initializer_list<VarRef> vars ENGINE_LIFETIMEBOUND) noexcept : data_(vars.begin()), size_(vars.size()) {}
 #pragma GCC diagnostic pop
-  VarSet(const Var& var) noexcept : data_(&var), size_(1) {}
+  VarSet(const Var& var ENGINE_LIFETIMEBOUND) noexcept : data_(&var), size_(1) {}
   template <class R>
     requires detail::VarRange<std::remove_reference_t<R>>
   VarSet(R&& vars, std::vector<VarRef>&& copy = {}) {

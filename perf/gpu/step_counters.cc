@@ -3,6 +3,7 @@
 
 #include "engine/bulk.h"
 #include "engine/comm.h"
+#include "engine/testing/bulk_clock.h"
 #include "mlp.h"
 #include "rig.h"
 #include "scenarios.h"

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/bulk.h"
+#include "engine/testing/bulk_clock.h"
 
 namespace engine::bulk {
 namespace {

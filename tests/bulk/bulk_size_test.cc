@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "engine/bulk.h"
+#include "engine/testing/bulk_clock.h"
 #include "support/on_device.h"
 
 namespace engine::test {

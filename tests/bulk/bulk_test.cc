@@ -1,6 +1,7 @@
 // Bulk: what it merges, what ends it, and that nobody can tell but by the number of dispatches.
 #include "engine/bulk.h"
 
+#include "engine/testing/bulk_clock.h"
 #include "support/on_device.h"
 
 namespace engine::test {

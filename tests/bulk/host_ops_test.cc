@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "engine/bulk.h"
+#include "engine/testing/bulk_clock.h"
 #include "support/on_device.h"
 
 namespace engine::test {

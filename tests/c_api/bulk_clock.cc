@@ -1,7 +1,7 @@
 // The clock that ends silent bulks, stopped for tests in C that count what bulks do.
 #include <memory>
 
-#include "engine/bulk.h"
+#include "engine/testing/bulk_clock.h"
 
 namespace {
 std::unique_ptr<engine::ManualBulkClock> bulk_clock;

@@ -6,6 +6,7 @@
 #include "engine/bulk.h"
 #include "engine/plan.h"
 #include "engine/spi/smart_step.h"
+#include "engine/testing/bulk_clock.h"
 #include "support/seed.h"
 
 namespace engine::test {

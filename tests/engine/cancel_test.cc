@@ -103,7 +103,7 @@ TEST_P(CancelTest, BodiesMayAskForTheirErrorAfterTheirOpsHaveEnded) {
     Fail(eng, a, "the reason");
     Gate next, answered;
     std::exception_ptr said;
-    const OpDesc desc{.name = "asks", .updates = {a}, .run_always = true};
+    const OpDesc desc{.name = "asks", .updates = a, .run_always = true};
     const auto ends = [&](RunContext& ctx, Completion done) {
       done();
       if (workers() > 1) next.Wait();

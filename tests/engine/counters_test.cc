@@ -6,6 +6,7 @@
 
 #include "engine/bulk.h"
 #include "engine/data.h"
+#include "engine/testing/bulk_clock.h"
 #include "support/on_device.h"
 #include "support/threads.h"
 

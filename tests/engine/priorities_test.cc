@@ -41,7 +41,7 @@ TEST_P(PrioritiesTest, BeyondTheRangeIsRefusedAndChangesNothing) {
     EXPECT_TRUE(Has(text, "allowed: -2 (last) to 2 (first)")) << text;
   };
   for (int bad : {-3, 3, INT_MIN, INT_MAX}) {
-    const OpDesc desc{.name = "bad", .updates = {a}, .priority = bad};
+    const OpDesc desc{.name = "bad", .updates = a, .priority = bad};
     refused([&] { eng.Push(desc, [] {}); });
     refused([&] { eng.TryPush(desc, [] {}); });
     refused([&] { eng.PushAsync(desc, [](RunContext&, Completion done) { done(); }); });

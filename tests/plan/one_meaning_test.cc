@@ -40,9 +40,9 @@ struct Program {
         if (fails) throw std::runtime_error("failure of op " + std::to_string(i));
       };
       const OpDesc all{.name = name,
-                       .reads = {vars[r]},
-                       .updates = {vars[u]},
-                       .writes = {vars[w]},
+                       .reads = vars[r],
+                       .updates = vars[u],
+                       .writes = vars[w],
                        .place = random.OneIn(16) ? Io() : device,
                        .priority = static_cast<int>(random.Below(5)) - 2,
                        .run_always = always,
