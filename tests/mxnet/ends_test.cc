@@ -53,6 +53,38 @@ TEST_P(EndsTest, NotifyShutdownSkipsWhatIsPendingAndRunsDeletions) {
   EXPECT_EQ(deleted, 1);
 }
 
+TEST_P(EndsTest, OneEngineEndsAndTheOthersFunctionsRun) {
+  const auto other = Make(GetParam());
+  other->NotifyShutdown();
+  abi::Var* var = NewVar();
+  std::atomic<int> ran = 0;
+  Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {var});
+  Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {});
+  eng_->WaitForAll();
+  EXPECT_EQ(ran, 2);
+}
+
+TEST_P(EndsTest, EndThatWaitsInVainSaysForWhat) {
+  abi::Var* var = NewVar();
+  abi::OnComplete kept{};
+  Gate left;
+  Async(
+      *eng_,
+      [&](abi::RunContext, abi::OnComplete done) {
+        kept = done;
+        left.Open();
+      },
+      {}, {var}, "never called back");
+  left.Wait();
+  DropInOf(*eng_).set_drain_timeout(std::chrono::milliseconds(1));
+  testing::internal::CaptureStderr();
+  eng_->NotifyShutdown();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("engine.mxnet: MXNet ends while ops have not ended"), std::string::npos) << said;
+  EXPECT_NE(said.find("never called back"), std::string::npos) << said;
+  Call(kept);
+}
+
 TEST_P(EndsTest, DestructionEndsWithOpsPending) {
   auto eng = Make(GetParam());
   abi::Var* var = eng->NewVariable();

@@ -187,6 +187,46 @@ TEST_P(OrderTest, WaitForAllCoversWhatRunningFunctionsPush) {
   opener.join();
 }
 
+// As MXNet's custom operators do, on threads of their own: such a thread pushes, and then ends the op.
+TEST_P(OrderTest, WaitForAllCoversWhatAThreadPushedThatEndsAnOp) {
+  abi::Var *x = NewVar(), *y = NewVar();
+  std::atomic<int> ran = 0;
+  for (int round = 0; round < 20; ++round) {
+    const bool before_the_function_returns = round % 2;
+    Gate left, go, called, gate;
+    abi::OnComplete kept{};
+    Async(*eng_,
+          [&](abi::RunContext, abi::OnComplete done) {
+            kept = done;
+            left.Open();
+            if (before_the_function_returns) called.Wait();
+          },
+          {}, {x});
+    std::thread other([&] {
+      left.Wait();
+      go.Wait();
+      Sync(*eng_,
+           [&](abi::RunContext) {
+             gate.Wait();
+             ++ran;
+           },
+           {}, {y});
+      Call(kept);
+      called.Open();
+    });
+    std::thread opener([&] {
+      for (int i = 0; i < 200; ++i) std::this_thread::yield();  // WaitForAll begins meanwhile, mostly
+      go.Open();
+      eng_->WaitForVar(x);
+      gate.Open();
+    });
+    eng_->WaitForAll();
+    EXPECT_EQ(ran, round + 1);
+    other.join();
+    opener.join();
+  }
+}
+
 TEST_P(OrderTest, ManyVarsMadeAndDroppedKeepMemoryFlat) {
   const auto round = [&] {
     for (int i = 0; i < 20000; ++i) {
