@@ -56,6 +56,7 @@ void Call::Called(abi::Engine*, void* param, const dmlc::Error* error) {
 }
 
 void RunHere(const abi::AsyncFn& fn, abi::Context context) {
+  const Inside inside;
   std::promise<std::exception_ptr> said;
   const auto called = [](abi::Engine*, void* param, const dmlc::Error* error) {
     static_cast<std::promise<std::exception_ptr>*>(param)->set_value(error ? std::make_exception_ptr(*error) : nullptr);

@@ -50,6 +50,7 @@ class DropIn final : public abi::Engine {
   int bulk_size() const override;
   int set_bulk_size(int size) override;
 
+  ::engine::Engine& engine() noexcept { return engine_; }
   Failures& failures() noexcept { return ledger_.failures; }
   // How long a fork and the end wait for what was pushed.
   void set_drain_timeout(std::chrono::milliseconds timeout) noexcept { drain_timeout_ = timeout; }

@@ -9,20 +9,6 @@
 namespace engine_mxnet {
 namespace {
 
-struct Inside {
-  explicit Inside(Here& here) : here_(here), begin_(here.scratch_begin) {
-    ++here_.depth;
-    here_.scratch_begin = here_.scratch_end;
-  }
-  ~Inside() {
-    --here_.depth;
-    here_.scratch_end = here_.scratch_begin;
-    here_.scratch_begin = begin_;
-  }
-  Here& here_;
-  const uint32_t begin_;
-};
-
 Ledger& LedgerOf(const ::engine::RunContext& ctx, const Special& special) {
   return special.ledger ? *special.ledger : *static_cast<Var*>(ctx.vars().front().var.tag())->ledger;
 }
@@ -144,7 +130,7 @@ void Execute(::engine::RunContext& ctx, const Special& special, const abi::Async
 void DeleteBody::Delete(Var* var) {
   const std::unique_ptr<Var> gone(var);
   try {
-    const Inside inside(t_here);
+    const Inside inside;
     var->on_delete({.context = var->delete_context});
   } catch (...) {
     if (var->ledger) var->ledger->failures.Add(std::current_exception(), "DeleteVariable");

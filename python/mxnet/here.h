@@ -39,4 +39,22 @@ inline constexpr size_t kKnownNames = 256;  // MXNet has some 500 operators, of 
 
 extern constinit thread_local Here t_here [[gnu::tls_model("initial-exec")]];
 
+// While it lives a function of MXNet runs on this thread, with scratch memory of its own.
+class Inside {
+ public:
+  explicit Inside(Here& here = t_here) noexcept : here_(here), begin_(here.scratch_begin) {
+    ++here_.depth;
+    here_.scratch_begin = here_.scratch_end;
+  }
+  ~Inside() {
+    --here_.depth;
+    here_.scratch_end = here_.scratch_begin;
+    here_.scratch_begin = begin_;
+  }
+
+ private:
+  Here& here_;
+  const uint32_t begin_;
+};
+
 }  // namespace engine_mxnet

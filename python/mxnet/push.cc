@@ -109,8 +109,10 @@ void DropIn::PushFunction(Fn&& fn, abi::Context context, const abi::Vars& reads,
 void DropIn::PushSync(abi::SyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
                       abi::Property property, int priority, const char* name) {
   // Inside a function of the naive engine all that it could wait for has ended.
-  if (naive_ && t_here.depth) [[unlikely]]
+  if (naive_ && t_here.depth) [[unlikely]] {
+    const Inside inside;
     return fn({.context = context});
+  }
   const ::engine::Name named = NameOf(name, "PushSync");
   if (abi::SyncCFn c; fn.TakeOut(c)) return PushFunction(c, context, reads, updates, property, priority, named, false);
   PushFunction(std::move(fn), context, reads, updates, property, priority, named, false);
