@@ -9,7 +9,7 @@ LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
 CHECKS='format includes limits tables environment headers c_header cuda thread_safety build kit checker docs wheel instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle python_fuzz'
-BY_NAME_ONLY=stalls  # too long to be among all
+BY_NAME_ONLY='stalls mxnet'  # too long to be among all, or with a download
 
 # What the result line says behind the time. A check sets it.
 NOTE=
@@ -307,6 +307,16 @@ check_stalls() {
     STALLS_ONLY=/tests/ STALLS_EVERY=${round% *} STALLS_LONGEST=${round#* } LD_PRELOAD=$PWD/$TREES/libstalls.so \
       ctest_part -j $((JOBS * 3)) --schedule-random -LE soak -E '^(kit|install|oracle|mutants|checker|stress)|^conformance_on_model|Random|Serializable' || return 1
   done
+}
+
+# Our tests of the drop-in, with MXNet's wheel, which is downloaded. Its own tests: ./run mxnet-tests.
+check_mxnet() {
+  need "$NEEDS_BUILD" "$NEEDS_TESTS" && mxnet_ready || return $NOT_RUN
+  mxnet_built mxnet_drop_in_test mxnet_counters_test || return 1
+  mxnet_tests_of_ours | tee "$LOGS/mxnet.out"
+  local status=${PIPESTATUS[0]}
+  NOTE=$(grep -E '^(=+ )?[0-9]+ (passed|failed)' "$LOGS/mxnet.out" | tail -n 1)
+  return "$status"
 }
 
 check_checker() { build_tested && ctest_part -R '^checker\.' -j "$JOBS"; }

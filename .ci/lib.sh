@@ -145,6 +145,15 @@ mxnet_built() {
     cmake --build $MXNET_BUILD -j "$JOBS" --target _core engine_mxnet "$@"
 }
 
+# Our tests of the drop-in, with MXNet.
+mxnet_tests_of_ours() {
+  local status=0 binary
+  for binary in "$MXNET_BUILD"/tests/mxnet/mxnet_*_test; do "$binary" --gtest_brief=1 || status=1; done
+  BUILD=$MXNET_BUILD with_engine "$MXNET_VENV/bin/python" -m pytest -p no:cacheprovider tests/python/test_mxnet*.py || status=1
+  BUILD=$MXNET_BUILD with_engine "$MXNET_VENV/bin/python" .ci/docs.py --build $MXNET_BUILD docs/mxnet.md || status=1
+  return $status
+}
+
 # --- builds
 
 # configure FOLDER [CMake options]: RelWithDebInfo unless said otherwise, with lines and no variables for a debugger, which take a

@@ -198,12 +198,12 @@ class Suite:
         return {row["case"]: row for row in map(json.loads, said.splitlines())}
 
     def allows(self) -> None:
-        """The same with several numbers of spaces of scratch memory (python/mxnet/options.h)."""
+        """With scratch memory of each thread's own, and with several numbers of spaces that all share (python/mxnet/options.h)."""
         print("by the order of ops alone: how much faster two workers run a step's ops that take the oldest, and in brackets how much "
-              "faster any two can, by the number of spaces of scratch memory")  # fmt: skip
-        for spaces in (4, 16, 32, 64):
-            allowed = self.dependencies(MXNET_CPU_TEMP_COPY=str(spaces))
-            print(f"  {spaces:2}: " + "  ".join(f"{case} {order['two_workers']:.2f} [{order['at_most']:.2f}]" for case, order in allowed.items()), flush=True)
+              "faster any two can, by the number of shared spaces of scratch memory")  # fmt: skip
+        for spaces in ("own", "4", "16", "32", "64"):
+            allowed = self.dependencies(**({} if spaces == "own" else {"ENGINE_MXNET_SCRATCH": "shared", "MXNET_CPU_TEMP_COPY": spaces}))
+            print(f"  {spaces:>3}: " + "  ".join(f"{case} {order['two_workers']:.2f} [{order['at_most']:.2f}]" for case, order in allowed.items()), flush=True)
             self.allowed.append({"spaces": spaces, **allowed})
 
 

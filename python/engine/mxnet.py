@@ -51,7 +51,7 @@ def active() -> bool:
 
 def counts() -> dict[str, int]:
     """How many functions of MXNet ``failed``; ops ``skipped`` for that; failures ``dropped`` beside one that waitall
-    raised; and ``unlisted``: beyond the 64 that waitall keeps."""
+    raised; and ``unlisted``: beyond the 64 that waitall can raise, which it clears like the others."""
     return _core._mxnet_counts()
 
 

@@ -3,11 +3,12 @@
 // Only layouts count here: the order of virtual functions, and fields. All of it has names of its own, so that nothing of it
 // takes the place of MXNet's own tables; dmlc::Error alone keeps its name, because MXNet catches it by that.
 //
-// Source: MXNet 1.9.1, include/mxnet/engine.h and base.h.
+// Source: MXNet 1.9.1, include/mxnet/engine.h, base.h, resource.h and ndarray.h, src/profiler/profiler.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -94,12 +95,57 @@ class Engine {
 
 }  // namespace engine_mxnet::abi
 
-// What libmxnet.so asks for an engine.
+// What libmxnet.so finds here instead of its own. The names are MXNet's, for it looks for them; each class has only what we use of it.
 namespace mxnet {
-class Engine;
+
+class Engine {
+ public:
+  [[gnu::visibility("default")]] static std::shared_ptr<Engine> _GetSharedRef();
+};
+
 namespace engine {
 [[gnu::visibility("default")]] Engine* CreateThreadedEnginePerDevice();
 [[gnu::visibility("default")]] Engine* CreateThreadedEnginePooled();
 [[gnu::visibility("default")]] Engine* CreateNaiveEngine();
 }  // namespace engine
+
+struct ResourceRequest {
+  enum Type : int { kRandom, kTempSpace, kParallelRandom } type;
+};
+
+struct Resource {
+  // Scratch memory of at least that many bytes; valid while the function runs that asks for it.
+  [[gnu::visibility("default")]] void* get_space_internal(size_t size) const;
+  [[gnu::visibility("default")]] void* get_host_space_internal(size_t size) const;
+
+  ResourceRequest request;
+  engine_mxnet::abi::Var* var;
+  int32_t id;
+  void* ptr_;  // of a space: which one it is
+};
+
+class ResourceManager {
+ public:
+  virtual Resource Request(engine_mxnet::abi::Context context, const ResourceRequest& request) = 0;
+  // The calling thread's. The virtual functions behind the first do not matter here.
+  [[gnu::visibility("default")]] static ResourceManager* Get();
+
+ protected:
+  ~ResourceManager() = default;
+};
+
+struct NDArray {
+  // oneDNN's view of the array.
+  [[gnu::visibility("default")]] const void* GetMKLDNNData() const;
+  const void* memory;  // of a shared pointer, whose other half does not matter here
+};
+
+namespace profiler {
+class Profiler {
+ public:
+  enum ProfilerState { kNotRunning, kRunning };
+  [[gnu::visibility("default")]] void SetState(ProfilerState state);
+};
+}  // namespace profiler
+
 }  // namespace mxnet

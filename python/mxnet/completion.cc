@@ -48,13 +48,15 @@ void Call::Called(abi::Engine*, void* param, const dmlc::Error* error) {
   // On the thread that runs the function, and inside it: nobody else looks at the Call.
   if (call->thread_ == &t_here && call->state_.load(std::memory_order_relaxed) == kRunning) [[likely]]
     return call->state_.store(kCalled, std::memory_order_relaxed);
-  // acq_rel: publishes error_, or sees settle_. Partner: the exchange in Returned.
+  call->elsewhere_ = call->thread_ != &t_here;
+  // acq_rel: publishes error_ and elsewhere_, or sees settle_. Partner: the exchange in Returned.
   if (call->state_.exchange(kCalled, std::memory_order_acq_rel) != kLeft) return;
   const std::unique_ptr<Call> over(call);
   over->settle_(std::move(over->error_));
 }
 
 void RunHere(const abi::AsyncFn& fn, abi::Context context) {
+  const Inside inside;
   std::promise<std::exception_ptr> said;
   const auto called = [](abi::Engine*, void* param, const dmlc::Error* error) {
     static_cast<std::promise<std::exception_ptr>*>(param)->set_value(error ? std::make_exception_ptr(*error) : nullptr);

@@ -32,12 +32,13 @@ class Call {
   // MXNet hands the engine back to the callback, which does not need it.
   abi::OnComplete callback() noexcept { return {&Called, nullptr, this}; }
 
-  // After the function has returned. True: it has called back; `error` is what it said, and the Call is given back.
-  // False: what `settle` returns will be called by the callback.
+  // After the function has returned. True: it has called back; `error` is what it said, `elsewhere` whether another thread did, and
+  // the Call is given back. False: what `settle` returns will be called by the callback.
   template <class Settle>
-  bool Returned(std::exception_ptr& error, Settle&& settle) {
+  bool Returned(std::exception_ptr& error, bool& elsewhere, Settle&& settle) {
     // acquire: what the callback stored. Partner: the exchange in Called.
     if (state_.load(std::memory_order_acquire) == kCalled) [[likely]] {
+      elsewhere = std::exchange(elsewhere_, false);
       GiveBack(error);
       return true;
     }
@@ -45,6 +46,7 @@ class Call {
     // acq_rel: publishes settle_, or sees the callback's error. Partner: the exchange in Called.
     if (state_.exchange(kLeft, std::memory_order_acq_rel) != kCalled) return false;
     settle_ = nullptr;
+    elsewhere = std::exchange(elsewhere_, false);
     GiveBack(error);
     return true;
   }
@@ -60,6 +62,7 @@ class Call {
 
   std::atomic<uint32_t> state_ = kRunning;
   const Here* const thread_;                        // that runs the function
+  bool elsewhere_ = false;                          // another one called back; written before kCalled
   std::exception_ptr error_;                        // written before kCalled
   std::function<void(std::exception_ptr)> settle_;  // written before kLeft
 };

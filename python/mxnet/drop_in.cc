@@ -9,12 +9,10 @@
 #include "here.h"
 #include "host.h"
 #include "options.h"
+#include "profiler.h"
 
 namespace engine_mxnet {
 namespace {
-
-// Longer than any step takes, shorter than patience: a function that waits for the thread that forks, or ends, never ends.
-constexpr std::chrono::seconds kDrainTimeout(30);
 
 ::engine::Placement PoolOr(const ::engine::Engine& engine, const std::string& name) {
   try {
@@ -35,12 +33,14 @@ std::unique_ptr<::engine::Engine> OwnEngine() {
 
 DropIn::DropIn(bool naive)
     : own_(TheHost() ? nullptr : OwnEngine()),
+      ledger_(own_ ? NewLedger() : HostLedger()),
       engine_(own_ ? *own_ : TheHost()->engine()),
       naive_(naive),
       prioritized_(PoolOr(engine_, kPriorityPool)) {
   for (int i = 1; i <= kDevicePools; ++i) devices_.push_back(PoolOr(engine_, DevicePool(i)));
   if (naive_ && engine_.policy() != ::engine::Policy::kNaive) engine_.SetPolicy(::engine::Policy::kNaive);
-  if (engine_.workers() > 1) AskForScratch(engine_.workers());
+  ChooseScratch(engine_.workers());
+  if (ProfilerIsOn()) SayThatTheProfilerSeesNoOps();
   KeepFreedMemory();
   ForkWith(*this);
 }
@@ -48,17 +48,24 @@ DropIn::DropIn(bool naive)
 DropIn::~DropIn() noexcept(false) {
   NotifyShutdown();
   NoForkWith(*this);
+  ledger_.failures.TakeAll();
 }
 
 void DropIn::NotifyShutdown() {
-  if (!ended_.exchange(true)) {
+  if (!ledger_.ending.exchange(true)) {
     g_ending.fetch_add(1, std::memory_order_relaxed);
     ending_.counted = own_ != nullptr;  // the host's engine may run what is pending after we are gone
   }
   try {
-    engine_.Drain(kDrainTimeout);
+    Drained("MXNet ends");
   } catch (const ::engine::UsageError&) {  // inside an op, where nothing can be waited for
   }
+}
+
+bool DropIn::Drained(const char* before) {
+  if (engine_.Drain(drain_timeout_)) return true;
+  std::fprintf(stderr, "engine.mxnet: %s while ops have not ended\n%s", before, engine_.DescribePending().c_str());
+  return false;
 }
 
 void DropIn::Stop() {
@@ -71,7 +78,7 @@ void DropIn::Start() {
 
 void DropIn::BeforeFork() {
   try {
-    if (engine_.Drain(kDrainTimeout)) engine_.Stop();
+    if (Drained("the process forks")) engine_.Stop();
   } catch (const ::engine::UsageError&) {  // inside an op: the engine knows how to fork there
   }
 }
@@ -86,7 +93,7 @@ void DropIn::AfterFork() {
 
 abi::Var* DropIn::NewVariable() {
   try {
-    return new Var(engine_);
+    return new Var(engine_, ledger_);
   } catch (const ::engine::UsageError&) {
     if (!Refused()) throw;
     return new Var;  // MXNet is ending: nothing will be pushed on it
@@ -102,7 +109,9 @@ void DropIn::DeleteVariable(abi::SyncFn fn, abi::Context context, abi::Var* give
       CountNested();
       return engine_.Push({.name = "DeleteVariable", .updates = var->var, .run_always = true}, DeleteBody{var},
                           {"mxnet", 0});
-    } catch (const ::engine::Error&) {  // it takes no more ops: here and now, then, because destructors call this
+    } catch (
+        const std::
+            exception&) {  // it takes no more ops, or there is no memory: here and now, then, because destructors call this
     }
   }
   try {
@@ -123,14 +132,15 @@ void DropIn::WaitForVar(abi::Var* given) {
 void DropIn::WaitForAll() {
   uint64_t before;
   do {
-    before = nested_.load(std::memory_order_relaxed);
+    before = ledger_.nested.load(std::memory_order_relaxed);
     engine_.Drain(std::chrono::milliseconds::max());
-  } while (nested_.load(std::memory_order_relaxed) != before);
-  if (std::exception_ptr first = AllFailures().TakeAll()) std::rethrow_exception(first);
+  } while (ledger_.nested.load(std::memory_order_relaxed) != before);
+  if (std::exception_ptr first = ledger_.failures.TakeAll()) std::rethrow_exception(first);
 }
 
 void DropIn::Throw(abi::Var* given) {
-  if (std::exception_ptr exception = AllFailures().Take(*static_cast<Var*>(given))) std::rethrow_exception(exception);
+  if (std::exception_ptr exception = ledger_.failures.Take(*static_cast<Var*>(given)))
+    std::rethrow_exception(exception);
 }
 
 // --- bulks

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -49,6 +50,11 @@ class DropIn final : public abi::Engine {
   int bulk_size() const override;
   int set_bulk_size(int size) override;
 
+  ::engine::Engine& engine() noexcept { return engine_; }
+  Failures& failures() noexcept { return ledger_.failures; }
+  // How long a fork and the end wait for what was pushed.
+  void set_drain_timeout(std::chrono::milliseconds timeout) noexcept { drain_timeout_ = timeout; }
+
   // Before a fork: all that was pushed has ended, and no worker runs. After it, in both processes: goes on.
   void BeforeFork();
   void AfterFork();
@@ -64,8 +70,10 @@ class DropIn final : public abi::Engine {
   template <class Fn>
   void PushSpecial(::engine::OpDesc& desc, Fn&& fn, abi::Context context, abi::Property property, bool wait);
   void CountNested();
+  // Whether all that was pushed has ended. If not, within a time longer than any step takes, it says what has not.
+  bool Drained(const char* before);
   // Whether a push is to be forgotten, because MXNet is ending.
-  bool Refused() const noexcept { return ended_.load(std::memory_order_relaxed); }
+  bool Refused() const noexcept { return ledger_.ending.load(std::memory_order_relaxed); }
 
   // Takes back what NotifyShutdown has added to g_ending, once our own engine is gone.
   struct Ending {
@@ -75,12 +83,13 @@ class DropIn final : public abi::Engine {
     }
   } ending_;
   const std::unique_ptr<::engine::Engine> own_;  // null: the host's
+  Ledger& ledger_;
   ::engine::Engine& engine_;
   const Library library_;
   const bool naive_;
-  std::atomic<bool> ended_ = false;            // NotifyShutdown was called; relaxed: a function more or less
-  std::atomic<uint64_t> nested_ = 0;           // pushes of functions that ran: WaitForAll waits for them, too
   std::atomic<int> lowest_ = 0, highest_ = 0;  // of the priorities that were asked for
+  // Longer than any step takes, shorter than patience: a function that waits for the thread that forks, or ends, never ends.
+  std::chrono::milliseconds drain_timeout_{30'000};
   ::engine::Placement prioritized_;
   std::vector<::engine::Placement> devices_;  // of cpu(1), cpu(2) ...
 };

@@ -9,34 +9,35 @@
 namespace engine_mxnet {
 namespace {
 
-struct Inside {
-  explicit Inside(Here& here) : here_(here) { ++here_.depth; }
-  ~Inside() { --here_.depth; }
-  Here& here_;
-};
+Ledger& LedgerOf(const ::engine::RunContext& ctx, const Special& special) {
+  return special.ledger ? *special.ledger : *static_cast<Var*>(ctx.vars().front().var.tag())->ledger;
+}
 
 // Whether the op is to be left out: it inherits a failure, or MXNet ends.
 [[gnu::noinline]] bool LeftOut(const ::engine::RunContext& ctx, const Special& special) {
-  if (FailurePtr inherited = AllFailures().Inherited(ctx)) {
+  Ledger& ledger = LedgerOf(ctx, special);
+  if (FailurePtr inherited = ledger.failures.Inherited(ctx)) {
     if (!special.always) {
-      AllFailures().CountSkip(*inherited);
-      AllFailures().Mark(ChangedBy(ctx), inherited);
+      ledger.failures.CountSkip(*inherited);
+      ledger.failures.Mark(ChangedBy(ctx), inherited);
       return true;
     }
   }
-  return g_ending.load(std::memory_order_relaxed) != 0;
+  return ledger.ending.load(std::memory_order_relaxed);
 }
 
 // A NoSkip op passes on what it inherited, unless its function took that.
-[[gnu::noinline]] void PassOn(const ::engine::RunContext& ctx) {
-  if (const FailurePtr inherited = AllFailures().Inherited(ctx)) AllFailures().Mark(ChangedBy(ctx), inherited);
+[[gnu::noinline]] void PassOn(const ::engine::RunContext& ctx, const Special& special) {
+  Failures& failures = LedgerOf(ctx, special).failures;
+  if (const FailurePtr inherited = failures.Inherited(ctx)) failures.Mark(ChangedBy(ctx), inherited);
 }
 
 [[gnu::noinline]] void Threw(const ::engine::RunContext& ctx, const Special& special) {
   if (special.naive) {
     special.naive->thrown = std::current_exception();
   } else {
-    AllFailures().Mark(ChangedBy(ctx), AllFailures().Add(std::current_exception(), ctx.name()));
+    Failures& failures = LedgerOf(ctx, special).failures;
+    failures.Mark(ChangedBy(ctx), failures.Add(std::current_exception(), ctx.name()));
   }
 }
 
@@ -57,21 +58,25 @@ void Guarded(::engine::RunContext& ctx, const Special& special, Run&& run) {
     return Threw(ctx, special);
   }
   if (unusual && special.always) [[unlikely]]
-    PassOn(ctx);
+    PassOn(ctx, special);
 }
+
+// Another thread has ended an op, and may have pushed others before.
+void CountNested(Ledger& ledger) { ledger.nested.fetch_add(1, std::memory_order_relaxed); }
 
 // The function has returned without having called back: the op ends when it does.
 [[gnu::noinline]] std::function<void(std::exception_ptr)> SettleOf(::engine::RunContext& ctx, const Special& special,
                                                                    std::optional<::engine::Completion>& deferred) {
   deferred = ctx.Defer();
-  return [name = ctx.name(), naive = special.naive, changed = ChangedBy(ctx),
+  return [name = ctx.name(), naive = special.naive, changed = ChangedBy(ctx), ledger = &LedgerOf(ctx, special),
           done = *deferred](std::exception_ptr thrown) mutable {
     if (naive) {
       naive->thrown = std::move(thrown);
-      naive->ended = true;
+      naive->ended.store(true, std::memory_order_release);
     } else if (thrown) {
-      AllFailures().Mark(changed, AllFailures().Add(std::move(thrown), name));
+      ledger->failures.Mark(changed, ledger->failures.Add(std::move(thrown), name));
     }
+    CountNested(*ledger);
     done();
   };
 }
@@ -79,12 +84,12 @@ void Guarded(::engine::RunContext& ctx, const Special& special, Run&& run) {
 template <class Fn>
 void ExecuteSync(::engine::RunContext& ctx, const Special& special, const Fn& fn) {
   Guarded(ctx, special, [&] { fn({.context = special.context}); });
-  if (special.naive) special.naive->ended = true;
+  if (special.naive) special.naive->ended.store(true, std::memory_order_release);
 }
 
 template <class Fn>
 void ExecuteAsync(::engine::RunContext& ctx, const Special& special, const Fn& fn) {
-  bool over = true;
+  bool over = true, elsewhere = false;
   std::optional<::engine::Completion> done;  // where the function has not called back when it returns
   Guarded(ctx, special, [&] {
     Call* const call = Call::Take();
@@ -95,12 +100,14 @@ void ExecuteAsync(::engine::RunContext& ctx, const Special& special, const Fn& f
       throw;
     }
     std::exception_ptr error;
-    over = call->Returned(error, [&] { return SettleOf(ctx, special, done); });
+    over = call->Returned(error, elsewhere, [&] { return SettleOf(ctx, special, done); });
     if (error) [[unlikely]]
       std::rethrow_exception(error);
   });
   if (!over) return;
-  if (special.naive) special.naive->ended = true;
+  if (elsewhere) [[unlikely]]
+    CountNested(LedgerOf(ctx, special));
+  if (special.naive) special.naive->ended.store(true, std::memory_order_release);
   if (done) [[unlikely]]
     (*done)();  // it called back while we looked
 }
@@ -123,10 +130,10 @@ void Execute(::engine::RunContext& ctx, const Special& special, const abi::Async
 void DeleteBody::Delete(Var* var) {
   const std::unique_ptr<Var> gone(var);
   try {
-    const Inside inside(t_here);
+    const Inside inside;
     var->on_delete({.context = var->delete_context});
   } catch (...) {
-    AllFailures().Add(std::current_exception(), "DeleteVariable");
+    if (var->ledger) var->ledger->failures.Add(std::current_exception(), "DeleteVariable");
   }
 }
 

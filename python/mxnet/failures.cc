@@ -3,7 +3,6 @@
 #include <algorithm>
 
 namespace engine_mxnet {
-
 namespace {
 
 // MXNet's C API lets only std::exception end well: anything else would take the process down.
@@ -29,11 +28,12 @@ std::string TextOf(const std::exception_ptr& exception) {
 
 FailurePtr Failures::Add(std::exception_ptr exception, const char* op) {
   exception = AsStdException(std::move(exception), op);
-  const auto failure = std::make_shared<Failure>(std::move(exception), op);
   const std::lock_guard lock(mu_);
-  live_.fetch_add(1, std::memory_order_relaxed);
-  ++counts_.failed;
-  Prune();
+  const auto failure = std::make_shared<Failure>(std::move(exception), op, counts_.failed++);
+  ++live_;
+  all_live_.fetch_add(1, std::memory_order_relaxed);
+  // Those that a wait has taken need not be kept for WaitForAll.
+  std::erase_if(listed_, [this](const FailurePtr& f) { return !Live(*f); });
   if (listed_.size() < kMostListed) {
     listed_.push_back(failure);
   } else {
@@ -44,25 +44,19 @@ FailurePtr Failures::Add(std::exception_ptr exception, const char* op) {
   return failure;
 }
 
-// Those that a wait has taken need not be kept for WaitForAll.
-void Failures::Prune() {
-  std::erase_if(listed_, [](const FailurePtr& f) { return !f->live.load(std::memory_order_relaxed); });
-}
-
 FailurePtr Failures::Inherited(const ::engine::RunContext& ctx) {
-  if (!any()) return nullptr;
   for (const ::engine::NamedVar& named : ctx.vars()) {
     Var* const var = static_cast<Var*>(named.var.tag());
     if (!var->failed.load(std::memory_order_relaxed)) continue;
     const std::lock_guard lock(mu_);
-    if (var->failure && var->failure->live.load(std::memory_order_relaxed)) return var->failure;
+    if (var->failure && Live(*var->failure)) return var->failure;
   }
   return nullptr;
 }
 
 void Failures::Mark(std::span<Var* const> vars, const FailurePtr& failure) {
   const std::lock_guard lock(mu_);
-  if (!failure->live.load(std::memory_order_relaxed)) return;
+  if (!Live(*failure)) return;
   for (Var* var : vars) {
     var->failure = failure;
     var->failed.store(true, std::memory_order_relaxed);
@@ -70,14 +64,16 @@ void Failures::Mark(std::span<Var* const> vars, const FailurePtr& failure) {
 }
 
 void Failures::CountSkip(Failure& failure) {
-  failure.skipped.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mu_);
+  ++failure.skipped;
   ++counts_.skipped;
 }
 
 bool Failures::TakeIt(Failure& failure) {
-  if (!failure.live.exchange(false, std::memory_order_relaxed)) return false;
-  live_.fetch_sub(1, std::memory_order_relaxed);
+  if (!Live(failure)) return false;
+  failure.taken = true;
+  --live_;
+  all_live_.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -92,15 +88,19 @@ std::exception_ptr Failures::Take(Var& var) {
 std::exception_ptr Failures::TakeAll() {
   if (!any()) return nullptr;
   const std::lock_guard lock(mu_);
+  if (!live_) return nullptr;
   std::exception_ptr first;
-  for (const FailurePtr& failure : listed_) {
-    if (!TakeIt(*failure)) continue;
-    if (first) {
-      ++counts_.dropped;
-    } else {
-      first = failure->exception;
-    }
+  for (const auto* list : {&listed_, &log_})
+    for (auto f = list->begin(); f != list->end() && !first; ++f)
+      if (Live(**f)) first = (*f)->exception;
+  if (!first) {
+    first = std::make_exception_ptr(dmlc::Error(std::to_string(live_) + " ops have failed, and later ones since: " +
+                                                "engine.mxnet.failures() has the last " + std::to_string(kMostListed)));
   }
+  counts_.dropped += live_ - 1;
+  all_live_.fetch_sub(live_, std::memory_order_relaxed);
+  live_ = 0;
+  cleared_ = counts_.failed;
   listed_.clear();
   return first;
 }
@@ -111,15 +111,9 @@ Failures::Counts Failures::counts() const {
 }
 
 std::vector<Failures::Entry> Failures::log() const {
-  std::vector<FailurePtr> last;
-  {
-    const std::lock_guard lock(mu_);
-    last.assign(log_.begin(), log_.end());
-  }
+  const std::lock_guard lock(mu_);
   std::vector<Entry> entries;
-  for (const FailurePtr& f : last)
-    entries.push_back({f->op, TextOf(f->exception), f->skipped.load(std::memory_order_relaxed),
-                       !f->live.load(std::memory_order_relaxed)});
+  for (const FailurePtr& f : log_) entries.push_back({f->op, TextOf(f->exception), f->skipped, !Live(*f)});
   return entries;
 }
 
@@ -130,9 +124,16 @@ std::vector<Var*> ChangedBy(const ::engine::RunContext& ctx) {
   return changed;
 }
 
-Failures& AllFailures() {
-  static auto* failures = new Failures;  // never destroyed: ops may end while the process does
-  return *failures;
+Ledger& NewLedger() {
+  static std::mutex mu;
+  static auto* const all = new std::deque<Ledger>;
+  const std::lock_guard lock(mu);
+  return all->emplace_back();
+}
+
+Ledger& HostLedger() {
+  static Ledger& ledger = NewLedger();
+  return ledger;
 }
 
 }  // namespace engine_mxnet

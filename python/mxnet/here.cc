@@ -1,6 +1,7 @@
 #include "here.h"
 
 #include "completion.h"
+#include "scratch.h"
 
 namespace engine_mxnet {
 
@@ -11,8 +12,10 @@ void Here::Keep() {
     ~Owner() {
       delete t_here.spare;
       delete[] t_here.names;
+      delete t_here.scratch;
       t_here.spare = nullptr;
       t_here.names = nullptr;
+      t_here.scratch = nullptr;
       t_here.ending = true;
     }
     bool used = false;

@@ -30,18 +30,22 @@ std::string VersionText(int version) {
          std::to_string(version % 100);
 }
 
-template <class F>
-F* Find(void* library, const char* name, const std::string& path) {
-  if (void* found = dlsym(library, name)) return reinterpret_cast<F*>(found);
-  throw ::engine::UsageError(path + " has no " + name + "; engine.mxnet is made for MXNet 1.9.1's wheel");
-}
-
 // Written by Library(), before MXNet has its engine.
 void* g_open_mp = nullptr;
 void (*g_start_worker)(void* open_mp,
                        bool use_omp) = nullptr;  // a member function of OpenMP; null: no libmxnet.so here
 
 }  // namespace
+
+void* AddressOfMxnet(const char* name) {
+  const std::string path = LoadedMxnet();
+  void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) throw ::engine::UsageError("libmxnet.so '" + path + "' cannot be looked into: " + dlerror());
+  void* const found = dlsym(library, name);
+  dlclose(library);  // gives back only what we took: MXNet stays
+  if (!found) throw ::engine::UsageError(path + " has no " + name + "; engine.mxnet is made for MXNet 1.9.1's wheel");
+  return found;
+}
 
 void StartWorkerThread() {
   if (g_start_worker) g_start_worker(g_open_mp, true);
@@ -71,17 +75,14 @@ std::string OtherFactories() {
 Library::Library() {
   const std::string path = LoadedMxnet();
   if (path.empty()) return;  // a program of ours that uses the factories by itself
-  void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  if (!library) throw ::engine::UsageError(path + " cannot be looked into: " + dlerror());
   int version = 0;
-  Find<int(int*)>(library, kGetVersion, path)(&version);
+  OfMxnet<int(int*)>(kGetVersion)(&version);
   if (version != kMxnetVersion)
     throw ::engine::UsageError(path + " is MXNet " + VersionText(version) + "; engine.mxnet is made for 1.9.1 only");
-  g_open_mp = Find<void*()>(library, kGetOpenMp, path)();
-  g_start_worker = Find<void(void*, bool)>(library, kStartWorker, path);
-  storage_ = Find<std::shared_ptr<void>()>(library, kStorageRef, path)();
-  Find<void*(std::shared_ptr<void>*)>(library, kGetProfiler, path)(&profiler_);
-  dlclose(library);  // gives back only what we took: MXNet stays
+  g_open_mp = OfMxnet<void*()>(kGetOpenMp)();
+  g_start_worker = OfMxnet<void(void*, bool)>(kStartWorker);
+  storage_ = OfMxnet<std::shared_ptr<void>()>(kStorageRef)();
+  OfMxnet<void*(std::shared_ptr<void>*)>(kGetProfiler)(&profiler_);
 }
 
 }  // namespace engine_mxnet

@@ -1,4 +1,4 @@
-// Library: what we use of libmxnet.so, found when MXNet asks for its engine.
+// Library: what we use of libmxnet.so, found when MXNet asks for its engine, or first calls what is interposed.
 //
 // Threads:   Library() once, while MXNet makes its engine; the rest anywhere.
 // Ownership: keeps MXNet's Storage and profiler alive, as MXNet's own engine does: its static objects end in an order in which
@@ -21,6 +21,13 @@ class Library {
   std::shared_ptr<void> storage_;
   std::shared_ptr<void> profiler_;
 };
+
+// The address of what libmxnet.so has under this name. UsageError: nothing.
+void* AddressOfMxnet(const char* name);
+template <class F>
+F* OfMxnet(const char* name) {
+  return reinterpret_cast<F*>(AddressOfMxnet(name));
+}
 
 // Tells MXNet's OpenMP that the calling thread is a worker.
 void StartWorkerThread();

@@ -1,7 +1,8 @@
 // Op: functions of MXNet as bodies of ops of the engine.
 //
 // The thread that pushes an op writes its body and another one reads it, line by line of the cache; so the body of an ordinary
-// op is its function and nothing else. What a failure needs beside it, the op's Vars, the engine knows.
+// op is its function and nothing else. What a failure needs beside it, the op's Vars, the engine knows, and they know their
+// ledger. Only an op without Vars carries its ledger itself.
 //
 // Threads:   a body runs once, on the engine's threads.
 // Ownership: a body owns its function; the engine destroys both on the thread that ran or skipped it.
@@ -19,20 +20,21 @@
 
 namespace engine_mxnet {
 
-// Engines that were told that MXNet ends: from then on only deletions run. relaxed: a function more or less.
+// Engines that were told that MXNet ends: their ops look into their ledger. relaxed: a function more or less.
 inline constinit std::atomic<int> g_ending = 0;
 
 // What a push of the naive engine waits for. Lies on the pusher's stack.
 struct NaivePush {
-  bool ended = false;  // both: written by the op, read when it has ended
+  std::atomic<bool> ended = false;  // release: publishes `thrown`. Partner: the acquire in PushSpecial
   std::exception_ptr thrown;
 };
 
 // What only few ops have.
 struct Special {
-  abi::Context context;        // another device than cpu(0)
+  abi::Context context = {};   // another device than cpu(0)
   bool always = false;         // kNoSkip and waits: runs although an input carries a failure
   NaivePush* naive = nullptr;  // of the naive engine: who takes the failure
+  Ledger* ledger = nullptr;    // of an op without Vars
 };
 
 using SharedFn = std::shared_ptr<const abi::AsyncFn>;  // of a reusable operator
@@ -50,6 +52,12 @@ template <class Fn>
 struct PlainBody {
   Fn fn;
   void operator()(::engine::RunContext& ctx) { Execute(ctx, {}, fn); }
+};
+template <class Fn>
+struct VarlessBody {
+  Ledger* ledger;
+  Fn fn;
+  void operator()(::engine::RunContext& ctx) { Execute(ctx, {.ledger = ledger}, fn); }
 };
 template <class Fn>
 struct SpecialBody {

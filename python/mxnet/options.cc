@@ -35,14 +35,43 @@ int ThreadsFromEnv(const char* variable, int otherwise) {
   return value;
 }
 
-bool g_inline = false;  // written while MXNet is not loaded yet
+constexpr const char* kEngineType = "MXNET_ENGINE_TYPE";
+constexpr std::string_view kInline = "inline";
+
+bool PrivateScratchFromEnv() {
+  const char* text = std::getenv("ENGINE_MXNET_SCRATCH");
+  const std::string_view scratch = text && *text ? text : "private";
+  if (scratch != "private" && scratch != "shared")
+    throw ::engine::UsageError("ENGINE_MXNET_SCRATCH is '" + std::string(scratch) +
+                               "'; private and shared are allowed");
+  return scratch == "private";
+}
+
+// Both: written before MXNet has its engine.
+bool g_private_scratch = true;
+bool g_inline_hidden = false;
 
 }  // namespace
 
 std::string DevicePool(int device_id) { return "mxnet_cpu" + std::to_string(device_id); }
 
-void AskForScratch(int workers) {
-  setenv("MXNET_CPU_TEMP_COPY", std::to_string(kScratchAWorker * std::min(workers, kMostScratch)).c_str(), 0);
+void CheckEnv() {
+  ::engine::EngineOptions options = OptionsFromEnv();
+  AddPools(options);
+  PrivateScratchFromEnv();
+}
+
+bool ScratchIsPrivate() noexcept { return g_private_scratch; }
+
+void ChooseScratch(int workers) {
+  g_private_scratch = PrivateScratchFromEnv();
+  if (!g_private_scratch && workers > 1)
+    setenv("MXNET_CPU_TEMP_COPY", std::to_string(kScratchAWorker * std::min(workers, kMostScratch)).c_str(), 0);
+}
+
+bool ProfilerIsOn() noexcept {
+  const char* text = std::getenv("MXNET_PROFILER_AUTOSTART");
+  return text && std::atoi(text) != 0;
 }
 
 void KeepFreedMemory() {
@@ -53,19 +82,27 @@ void KeepFreedMemory() {
 }
 
 ::engine::Policy PolicyOfEngineType() {
-  const char* text = std::getenv("MXNET_ENGINE_TYPE");
+  const char* text = std::getenv(kEngineType);
   const std::string_view type = text ? text : kDefaultType;
-  if (type == "inline") {
-    g_inline = true;
-    setenv("MXNET_ENGINE_TYPE", kDefaultType, 1);
-  } else if (type == "NaiveEngine") {
-    return ::engine::Policy::kNaive;
-  } else if (type != kDefaultType && type != "ThreadedEngine") {
-    throw ::engine::UsageError("MXNET_ENGINE_TYPE is '" + std::string(type) +
+  if (type == kInline || g_inline_hidden) return ::engine::Policy::kInline;
+  if (type == "NaiveEngine") return ::engine::Policy::kNaive;
+  if (type != kDefaultType && type != "ThreadedEngine")
+    throw ::engine::UsageError(std::string(kEngineType) + " is '" + std::string(type) +
                                "'; allowed are ThreadedEnginePerDevice, ThreadedEngine, NaiveEngine and, with this "
                                "engine, inline");
-  }
-  return g_inline ? ::engine::Policy::kInline : ::engine::Policy::kThreaded;
+  return ::engine::Policy::kThreaded;
+}
+
+HiddenEngineType::HiddenEngineType() : hidden_(PolicyOfEngineType() == ::engine::Policy::kInline) {
+  if (!hidden_) return;
+  unsetenv(kEngineType);
+  g_inline_hidden = true;
+}
+
+HiddenEngineType::~HiddenEngineType() {
+  if (!hidden_) return;
+  setenv(kEngineType, kInline.data(), 1);
+  g_inline_hidden = false;
 }
 
 ::engine::EngineOptions OptionsFromEnv() {

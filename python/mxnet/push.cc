@@ -1,6 +1,5 @@
 // Pushes of MXNet, as pushes of the engine.
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,6 +8,7 @@
 #include "drop_in.h"
 #include "here.h"
 #include "names.h"
+#include "profiler.h"
 
 namespace engine_mxnet {
 namespace {
@@ -19,27 +19,33 @@ using ::engine::VarRef;
 constexpr Site kSite("mxnet", 0);
 
 VarRef RefOf(const abi::Var* var) { return static_cast<const Var*>(var)->var; }
+bool IsScratch(const abi::Var* var) { return static_cast<const Var*>(var)->scratch.load(std::memory_order_relaxed); }
 
-// The handles of an op's Vars, on the stack where they are few.
+// The handles of an op's Vars, without those of scratch memory, on the stack where they are few.
 class Refs {
  public:
-  Refs(const abi::Vars& reads, const abi::Vars& updates) : reads_(reads.size()), all_(reads.size() + updates.size()) {
+  Refs(const abi::Vars& reads, const abi::Vars& updates) : reads_(reads.size()) {
     std::byte* memory = few_;
-    if (all_ > kFew) [[unlikely]] {
-      more_ = std::make_unique<std::byte[]>(all_ * sizeof(VarRef));
+    if (reads.size() + updates.size() > kFew) [[unlikely]] {
+      more_ = std::make_unique<std::byte[]>((reads.size() + updates.size()) * sizeof(VarRef));
       memory = more_.get();
     }
     auto* to = reinterpret_cast<VarRef*>(memory);
     begin_ = to;
     for (const abi::Var* var : reads) std::construct_at(to++, RefOf(var));
-    for (const abi::Var* var : updates) std::construct_at(to++, RefOf(var));
+    for (const abi::Var* var : updates)
+      if (!IsScratch(var)) [[likely]]
+        std::construct_at(to++, RefOf(var));
+    all_ = static_cast<size_t>(to - begin_);
   }
+  bool empty() const { return !all_; }
   std::span<const VarRef> reads() const { return {begin_, reads_}; }
   std::span<const VarRef> updates() const { return {begin_ + reads_, all_ - reads_}; }
 
  private:
   static constexpr size_t kFew = 16;
-  const size_t reads_, all_;
+  const size_t reads_;
+  size_t all_;
   const VarRef* begin_;
   alignas(VarRef) std::byte few_[kFew * sizeof(VarRef)];
   std::unique_ptr<std::byte[]> more_;
@@ -64,7 +70,7 @@ bool DropIn::IsPlain(abi::Context context, abi::Property property, bool wait) co
 }
 
 void DropIn::CountNested() {
-  if (t_here.depth) nested_.fetch_add(1, std::memory_order_relaxed);
+  if (t_here.depth) ledger_.nested.fetch_add(1, std::memory_order_relaxed);
 }
 
 template <class Fn>
@@ -77,10 +83,12 @@ void DropIn::PushSpecial(::engine::OpDesc& desc, Fn&& fn, abi::Context context, 
     desc.place = prioritized ? prioritized_ : devices_[static_cast<size_t>(context.device_id - 1) % devices_.size()];
   NaivePush naive;
   const bool always = wait || property == abi::Property::kNoSkip;
-  engine_.Push(desc, SpecialBody<std::decay_t<Fn>>{{context, always, naive_ ? &naive : nullptr}, std::forward<Fn>(fn)},
-               kSite);
+  engine_.Push(
+      desc, SpecialBody<std::decay_t<Fn>>{{context, always, naive_ ? &naive : nullptr, &ledger_}, std::forward<Fn>(fn)},
+      kSite);
   if (!naive_) return;
-  if (!naive.ended) engine_.Drain(std::chrono::milliseconds::max());
+  // acquire: `thrown`. Partner: the release of who ran the function, or called back.
+  if (!naive.ended.load(std::memory_order_acquire)) engine_.Drain(std::chrono::milliseconds::max());
   if (naive.thrown) std::rethrow_exception(naive.thrown);
 }
 
@@ -94,14 +102,17 @@ void DropIn::PushFunction(Fn&& fn, abi::Context context, const abi::Vars& reads,
   ::engine::OpDesc desc{.name = name, .reads = refs.reads(), .updates = refs.updates(), .priority = LevelOf(priority)};
   if (!IsPlain(context, property, wait)) [[unlikely]]
     return PushSpecial(desc, std::move(fn), context, property, wait);
+  if (refs.empty()) return engine_.Push(desc, VarlessBody<std::decay_t<Fn>>{&ledger_, std::move(fn)}, kSite);
   engine_.Push(desc, PlainBody<std::decay_t<Fn>>{std::move(fn)}, kSite);
 }
 
 void DropIn::PushSync(abi::SyncFn fn, abi::Context context, const abi::Vars& reads, const abi::Vars& updates,
                       abi::Property property, int priority, const char* name) {
   // Inside a function of the naive engine all that it could wait for has ended.
-  if (naive_ && t_here.depth) [[unlikely]]
+  if (naive_ && t_here.depth) [[unlikely]] {
+    const Inside inside;
     return fn({.context = context});
+  }
   const ::engine::Name named = NameOf(name, "PushSync");
   if (abi::SyncCFn c; fn.TakeOut(c)) return PushFunction(c, context, reads, updates, property, priority, named, false);
   PushFunction(std::move(fn), context, reads, updates, property, priority, named, false);
@@ -127,9 +138,10 @@ abi::Opr* DropIn::NewOperator(abi::AsyncFn fn, const abi::Vars& reads, const abi
                                                 .refs = {},
                                                 .reads = reads.size(),
                                                 .plain = {}});
-  for (const abi::Vars* vars : {&reads, &updates})
-    for (const abi::Var* var : *vars) op->refs.push_back(RefOf(var));
-  if (IsPlain({}, property, wait) && !Refused()) {
+  for (const abi::Var* var : reads) op->refs.push_back(RefOf(var));
+  for (const abi::Var* var : updates)
+    if (!IsScratch(var)) op->refs.push_back(RefOf(var));
+  if (IsPlain({}, property, wait) && !op->refs.empty() && !Refused()) {
     const std::span<const VarRef> refs(op->refs);
     op->plain =
         engine_.NewOperator({.name = op->name, .reads = refs.first(op->reads), .updates = refs.subspan(op->reads)},
@@ -141,11 +153,8 @@ abi::Opr* DropIn::NewOperator(abi::AsyncFn fn, const abi::Vars& reads, const abi
 void DropIn::DeleteOperator(abi::Opr* op) { delete reinterpret_cast<Operator*>(op); }
 
 void DropIn::Push(abi::Opr* given, abi::Context context, int priority, bool profiling) {
-  if (profiling) [[unlikely]] {
-    static const bool said =
-        std::fputs("engine.mxnet: MXNet's profiler sees no ops here; engine.trace() does\n", stderr) >= 0;
-    (void)said;
-  }
+  if (profiling) [[unlikely]]
+    SayThatTheProfilerSeesNoOps();
   const Operator& op = *reinterpret_cast<Operator*>(given);
   if (naive_ && t_here.depth) return RunHere(*op.fn, context);
   if (Refused()) [[unlikely]]

@@ -64,7 +64,7 @@ void Load() {
     RaiseError("UsageError",
                "import engine.mxnet before mxnet: " + loaded + " is loaded already, and keeps its own engine");
   try {
-    engine_mxnet::PolicyOfEngineType();
+    engine_mxnet::CheckEnv();
   } catch (const engine::Error&) {
     Raise(std::current_exception());
   }
@@ -77,7 +77,7 @@ void Load() {
 }
 
 nb::dict Counts() {
-  const auto counts = engine_mxnet::AllFailures().counts();
+  const auto counts = engine_mxnet::HostLedger().failures.counts();
   nb::dict out;
   out["failed"] = counts.failed;
   out["skipped"] = counts.skipped;
@@ -88,7 +88,7 @@ nb::dict Counts() {
 
 nb::list Log() {
   nb::list out;
-  for (const auto& entry : engine_mxnet::AllFailures().log())
+  for (const auto& entry : engine_mxnet::HostLedger().failures.log())
     out.append(nb::make_tuple(entry.op, entry.what, entry.skipped, entry.taken));
   return out;
 }

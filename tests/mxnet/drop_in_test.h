@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mxnet/abi.h"
+#include "mxnet/drop_in.h"
 #include "mxnet/failures.h"
 #include "support/gate.h"
 #include "support/sanitizers.h"
@@ -61,6 +62,9 @@ std::string TextOf(F&& f) {
   }
   return "";
 }
+
+inline DropIn& DropInOf(abi::Engine& eng) { return static_cast<DropIn&>(eng); }
+inline Failures& FailuresOf(abi::Engine& eng) { return DropInOf(eng).failures(); }
 
 class DropInTest : public testing::TestWithParam<int> {
  protected:

@@ -28,7 +28,7 @@ TEST_P(EndsTest, AfterNotifyShutdownOnlyDeletionsRunOnTheThreadThatAsks) {
 }
 
 TEST_P(EndsTest, NotifyShutdownSkipsWhatIsPendingAndRunsDeletions) {
-  abi::Var* var = eng_->NewVariable();
+  abi::Var *var = eng_->NewVariable(), *other = NewVar();
   Gate gate, entered;
   std::atomic<int> ran = 0, deleted = 0;
   Sync(*eng_,
@@ -40,17 +40,50 @@ TEST_P(EndsTest, NotifyShutdownSkipsWhatIsPendingAndRunsDeletions) {
   for (int i = 0; i < 10; ++i) Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {var});
   eng_->DeleteVariable([&](abi::RunContext) { ++deleted; }, {}, var);
   entered.Wait();
-  std::thread opener;
-  {
-    std::thread ender([&] { eng_->NotifyShutdown(); });
-    while (deleted == 0) {
-      gate.Open();
-      std::this_thread::yield();
-    }
-    ender.join();
+  std::thread ender([&] { eng_->NotifyShutdown(); });
+  for (std::atomic<bool> runs = true; runs;) {  // until it has begun: prioritized ops have threads of their own
+    runs = false;
+    Sync(
+        *eng_, [&](abi::RunContext) { runs = true; }, {}, {other}, abi::Property::kCpuPrioritized);
+    eng_->WaitForVar(other);
   }
-  EXPECT_LE(ran, 10);
+  EXPECT_EQ(deleted, 0);
+  gate.Open();
+  ender.join();
+  EXPECT_EQ(ran, 0);
   EXPECT_EQ(deleted, 1);
+}
+
+TEST_P(EndsTest, OneEngineEndsAndTheOthersFunctionsRun) {
+  const auto other = Make(GetParam());
+  other->NotifyShutdown();
+  abi::Var* var = NewVar();
+  std::atomic<int> ran = 0;
+  Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {var});
+  Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {});
+  eng_->WaitForAll();
+  EXPECT_EQ(ran, 2);
+}
+
+TEST_P(EndsTest, EndThatWaitsInVainSaysForWhat) {
+  abi::Var* var = NewVar();
+  abi::OnComplete kept{};
+  Gate left;
+  Async(
+      *eng_,
+      [&](abi::RunContext, abi::OnComplete done) {
+        kept = done;
+        left.Open();
+      },
+      {}, {var}, "never called back");
+  left.Wait();
+  DropInOf(*eng_).set_drain_timeout(std::chrono::milliseconds(1));
+  testing::internal::CaptureStderr();
+  eng_->NotifyShutdown();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("engine.mxnet: MXNet ends while ops have not ended"), std::string::npos) << said;
+  EXPECT_NE(said.find("never called back"), std::string::npos) << said;
+  Call(kept);
 }
 
 TEST_P(EndsTest, DestructionEndsWithOpsPending) {

@@ -50,7 +50,7 @@ TEST_P(ErrorsTest, WhatIsNoStdExceptionBecomesAnErrorThatNamesItsOp) {
 
 TEST_P(ErrorsTest, WaitForAllThrowsTheFirstAndClearsAll) {
   abi::Var *a = NewVar(), *b = NewVar();
-  const auto dropped = AllFailures().counts().dropped;
+  const auto dropped = FailuresOf(*eng_).counts().dropped;
   Fail(*eng_, a, "first");
   TextOf([&] { eng_->WaitForVar(b); });
   while (a->version() == 0) std::this_thread::yield();
@@ -59,14 +59,14 @@ TEST_P(ErrorsTest, WaitForAllThrowsTheFirstAndClearsAll) {
   EXPECT_EQ(TextOf([&] { eng_->WaitForAll(); }), "");
   EXPECT_EQ(TextOf([&] { eng_->WaitForVar(a); }), "");
   EXPECT_EQ(TextOf([&] { eng_->WaitForVar(b); }), "");
-  EXPECT_EQ(AllFailures().counts().dropped, dropped + 1);
+  EXPECT_EQ(FailuresOf(*eng_).counts().dropped, dropped + 1);
 }
 
 TEST_P(ErrorsTest, FailureOfAnOpThatWritesNothingIsNotLost) {
   abi::Var* a = NewVar();
   Sync(*eng_, [](abi::RunContext) { throw dmlc::Error("reader"); }, {a}, {});
   EXPECT_EQ(TextOf([&] { eng_->WaitForAll(); }), "reader");
-  const auto log = AllFailures().log();
+  const auto log = FailuresOf(*eng_).log();
   EXPECT_EQ(log.back().what, "reader");
   EXPECT_TRUE(log.back().taken);
 }
@@ -128,20 +128,61 @@ TEST_P(ErrorsTest, LogKeepsTheLastFailuresAndWhatWasSkippedForThem) {
       *eng_, [](abi::RunContext) { throw dmlc::Error("logged"); }, {}, {a}, abi::Property::kNormal, "culprit");
   for (int i = 0; i < 3; ++i) Sync(*eng_, [](abi::RunContext) {}, {a}, {b});
   TextOf([&] { eng_->WaitForVar(b); });
-  const auto entry = AllFailures().log().back();
+  const auto entry = FailuresOf(*eng_).log().back();
   EXPECT_EQ(entry.op, "culprit");
   EXPECT_EQ(entry.what, "logged");
   EXPECT_EQ(entry.skipped, 3u);
   EXPECT_TRUE(entry.taken);
 }
 
-TEST_P(ErrorsTest, ManyFailuresThatNobodyTakesAreCounted) {
-  const auto unlisted = AllFailures().counts().unlisted;
-  TextOf([&] { eng_->WaitForAll(); });
-  for (int i = 0; i < 100; ++i) Sync(*eng_, [](abi::RunContext) { throw dmlc::Error("one of many"); }, {}, {NewVar()});
+TEST_P(ErrorsTest, WaitForAllClearsAlsoWhatIsBeyondThoseThatItCanThrow) {
+  abi::Vars vars;
+  std::atomic<int> ran = 0;
+  for (int i = 0; i < 100; ++i) Fail(*eng_, vars.emplace_back(NewVar()), "one of many");
   EXPECT_EQ(TextOf([&] { eng_->WaitForAll(); }), "one of many");
-  EXPECT_EQ(AllFailures().counts().unlisted, unlisted + 36);
-  EXPECT_EQ(AllFailures().log().size(), 64u);
+  for (abi::Var* var : vars) {
+    EXPECT_EQ(TextOf([&] { eng_->WaitForVar(var); }), "");
+    Sync(*eng_, [&](abi::RunContext) { ++ran; }, {}, {var});
+  }
+  eng_->WaitForAll();
+  EXPECT_EQ(ran, 100);
+  const auto counts = FailuresOf(*eng_).counts();
+  EXPECT_EQ(counts.failed, 100u);
+  EXPECT_EQ(counts.dropped, 99u);
+  EXPECT_EQ(counts.unlisted, 36u);
+  EXPECT_EQ(FailuresOf(*eng_).log().size(), 64u);
+}
+
+TEST_P(ErrorsTest, WaitForAllThrowsEvenIfOnlyFailuresAreLeftThatItDidNotKeep) {
+  abi::Vars vars;
+  const auto fail = [&](int n) {
+    for (int i = 0; i < n; ++i) {
+      Fail(*eng_, vars.emplace_back(NewVar()));
+      while (vars.back()->version() == 0) std::this_thread::yield();  // in this order
+    }
+  };
+  const auto take = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) EXPECT_EQ(TextOf([&] { eng_->WaitForVar(vars[i]); }), "broken");
+  };
+  fail(64 + 1 + 64);  // kept; in neither list; the last ones, which the log has
+  take(0, 64);
+  take(65, 129);
+  EXPECT_NE(TextOf([&] { eng_->WaitForAll(); }), "");
+  EXPECT_EQ(TextOf([&] { eng_->WaitForVar(vars[64]); }), "");
+  EXPECT_EQ(TextOf([&] { eng_->WaitForAll(); }), "");
+}
+
+TEST_P(ErrorsTest, EachEngineHasItsOwnFailures) {
+  const auto other = Make(GetParam());
+  abi::Var *mine = NewVar(), *its = other->NewVariable();
+  Fail(*eng_, mine, "mine");
+  Sync(*other, [](abi::RunContext) { throw dmlc::Error("its"); }, {}, {});  // names no Var
+  Fail(*other, its, "its");
+  EXPECT_EQ(TextOf([&] { eng_->WaitForAll(); }), "mine");
+  EXPECT_EQ(TextOf([&] { other->WaitForAll(); }), "its");
+  EXPECT_EQ(FailuresOf(*eng_).counts().failed, 1u);
+  EXPECT_EQ(FailuresOf(*other).counts().failed, 2u);
+  Delete(*other, its);
 }
 
 }  // namespace

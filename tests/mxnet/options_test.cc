@@ -51,5 +51,32 @@ TEST(DropInOptionsTest, MxnetsVariableSaysHowManyWorkersThereAre) {
   EXPECT_EQ(OptionsFromEnv().workers, 3);
 }
 
+TEST(DropInOptionsTest, TheEngineTypeIsHiddenFromMxnetOnlyWhileItLooks) {
+  const Env type("MXNET_ENGINE_TYPE", "inline");
+  {
+    const HiddenEngineType hidden;
+    EXPECT_EQ(std::getenv("MXNET_ENGINE_TYPE"), nullptr);
+    EXPECT_EQ(PolicyOfEngineType(), ::engine::Policy::kInline);
+  }
+  EXPECT_STREQ(std::getenv("MXNET_ENGINE_TYPE"), "inline");
+  const Env other("MXNET_ENGINE_TYPE", "NaiveEngine");
+  const HiddenEngineType not_hidden;
+  EXPECT_STREQ(std::getenv("MXNET_ENGINE_TYPE"), "NaiveEngine");
+}
+
+TEST(DropInOptionsTest, ScratchMemoryIsPrivateOrSharedAndNothingElse) {
+  const Env spaces("MXNET_CPU_TEMP_COPY", nullptr);
+  for (const auto& [value, is_private] : {std::pair("shared", false), {"private", true}, {"", true}}) {
+    const Env scratch("ENGINE_MXNET_SCRATCH", value);
+    ChooseScratch(2);
+    EXPECT_EQ(ScratchIsPrivate(), is_private);
+    EXPECT_EQ(std::getenv("MXNET_CPU_TEMP_COPY") != nullptr, !is_private);
+    unsetenv("MXNET_CPU_TEMP_COPY");
+  }
+  const Env scratch("ENGINE_MXNET_SCRATCH", "none");
+  EXPECT_THROW(ChooseScratch(2), ::engine::UsageError);
+  EXPECT_THROW(CheckEnv(), ::engine::UsageError);
+}
+
 }  // namespace
 }  // namespace engine_mxnet::test

@@ -132,6 +132,106 @@ TEST_P(OrderTest, StopFinishesAllAndPushesGoOnBehindStart) {
   EXPECT_EQ(ran, 101);
 }
 
+// --- threads and priorities
+
+TEST_P(OrderTest, AsManyOpsRunAtOnceAsThereAreWorkers) {
+  const int workers = GetParam();
+  Counter inside;
+  for (int i = 0; i < workers; ++i)
+    Sync(*eng_,
+         [&](abi::RunContext) {
+           inside.Add();
+           inside.WaitFor(workers);
+         },
+         {}, {NewVar()});
+  eng_->WaitForAll();
+}
+
+TEST_P(OrderTest, PrioritizedOpsAndThoseOfOtherDevicesRunWhileAllWorkersAreBusy) {
+  Gate gate;
+  for (int i = 0; i < GetParam(); ++i) Sync(*eng_, [&](abi::RunContext) { gate.Wait(); }, {}, {NewVar()});
+  Gate prioritized, elsewhere;
+  Sync(
+      *eng_, [&](abi::RunContext) { prioritized.Open(); }, {}, {NewVar()}, abi::Property::kCpuPrioritized);
+  eng_->PushSync([&](abi::RunContext) { elsewhere.Open(); }, {1, 1}, {}, {NewVar()}, abi::Property::kNormal, 0,
+                 nullptr);
+  prioritized.Wait();
+  elsewhere.Wait();
+  gate.Open();
+  eng_->WaitForAll();
+}
+
+TEST(PriorityTest, ReadyOpsRunByTheirPrioritiesInFiveLevels) {
+  const auto eng = Make(1);
+  abi::Var* const busy = eng->NewVariable();
+  Gate gate, entered;
+  Sync(*eng,
+       [&](abi::RunContext) {
+         entered.Open();
+         gate.Wait();
+       },
+       {}, {busy});
+  entered.Wait();
+  std::vector<int> order;  // one worker: no other thread writes it
+  for (const int priority : {-100, 100, 0, -1, 1, -60, 60})
+    Sync(
+        *eng, [&, priority](abi::RunContext) { order.push_back(priority); }, {}, {}, abi::Property::kNormal, nullptr,
+        priority);
+  gate.Open();
+  eng->WaitForAll();
+  EXPECT_EQ(order, (std::vector<int>{100, 60, 1, 0, -1, -100, -60}));  // the outer halves are one level each
+  Delete(*eng, busy);
+}
+
+TEST_P(OrderTest, OpsOfABulkKeepTheirNamesAndFailAlone) {
+  abi::Var *a = NewVar(), *b = NewVar(), *c = NewVar();
+  Gate gate;
+  std::atomic<int> ran = 0;
+  eng_->set_bulk_size(15);
+  Sync(
+      *eng_, [&](abi::RunContext) { gate.Wait(); }, {}, {a, b, c}, abi::Property::kNormal, "first of them");
+  Sync(
+      *eng_, [](abi::RunContext) { throw dmlc::Error("broken"); }, {}, {a}, abi::Property::kNormal, "second of them");
+  Sync(
+      *eng_, [&](abi::RunContext) { ++ran; }, {}, {b}, abi::Property::kNormal, "third of them");
+  Sync(
+      *eng_, [&](abi::RunContext) { ++ran; }, {a}, {c}, abi::Property::kNormal, "behind the second");
+  const std::string pending = DropInOf(*eng_).engine().DescribePending();
+  for (const char* name : {"first of them", "second of them", "third of them", "behind the second"})
+    EXPECT_NE(pending.find(name), std::string::npos) << pending;
+  gate.Open();
+  eng_->set_bulk_size(0);
+  eng_->WaitForVar(b);
+  EXPECT_EQ(TextOf([&] { eng_->WaitForVar(c); }), "broken");
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(FailuresOf(*eng_).log().back().op, "second of them");
+}
+
+TEST(BoundTest, APushWaitsWhileAsManyOpsArePendingAsTheVariableSays) {
+  setenv("ENGINE_MAX_PENDING", "8", 1);
+  const auto eng = Make(1);
+  unsetenv("ENGINE_MAX_PENDING");
+  abi::Var* const var = eng->NewVariable();
+  Gate gate;
+  std::atomic<int> pushed = 0, ran = 0;
+  std::thread pusher([&] {
+    for (int i = 0; i < 100; ++i, ++pushed)
+      Sync(*eng,
+           [&](abi::RunContext) {
+             gate.Wait();
+             ++ran;
+           },
+           {}, {var});
+  });
+  while (DropInOf(*eng).engine().stats().backpressure_waits == 0) std::this_thread::yield();
+  EXPECT_EQ(pushed, 8);
+  gate.Open();
+  pusher.join();
+  eng->WaitForAll();
+  EXPECT_EQ(ran, 100);
+  Delete(*eng, var);
+}
+
 // --- what hangs in MXNet
 
 TEST_P(OrderTest, FourThreadsPushOverlappingSetsInOppositeOrder) {
@@ -185,6 +285,46 @@ TEST_P(OrderTest, WaitForAllCoversWhatRunningFunctionsPush) {
   eng_->WaitForAll();
   EXPECT_TRUE(ran);
   opener.join();
+}
+
+// As MXNet's custom operators do, on threads of their own: such a thread pushes, and then ends the op.
+TEST_P(OrderTest, WaitForAllCoversWhatAThreadPushedThatEndsAnOp) {
+  abi::Var *x = NewVar(), *y = NewVar();
+  std::atomic<int> ran = 0;
+  for (int round = 0; round < 20; ++round) {
+    const bool before_the_function_returns = round % 2;
+    Gate left, go, called, gate;
+    abi::OnComplete kept{};
+    Async(*eng_,
+          [&](abi::RunContext, abi::OnComplete done) {
+            kept = done;
+            left.Open();
+            if (before_the_function_returns) called.Wait();
+          },
+          {}, {x});
+    std::thread other([&] {
+      left.Wait();
+      go.Wait();
+      Sync(*eng_,
+           [&](abi::RunContext) {
+             gate.Wait();
+             ++ran;
+           },
+           {}, {y});
+      Call(kept);
+      called.Open();
+    });
+    std::thread opener([&] {
+      for (int i = 0; i < 200; ++i) std::this_thread::yield();  // WaitForAll begins meanwhile, mostly
+      go.Open();
+      eng_->WaitForVar(x);
+      gate.Open();
+    });
+    eng_->WaitForAll();
+    EXPECT_EQ(ran, round + 1);
+    other.join();
+    opener.join();
+  }
 }
 
 TEST_P(OrderTest, ManyVarsMadeAndDroppedKeepMemoryFlat) {

@@ -27,6 +27,28 @@ def run(run_python):
     return ended_well
 
 
+C_API = """
+import ctypes
+import mxnet as mx
+lib = mx.base._LIB
+class Done(ctypes.Structure):
+    _fields_ = [("call", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)),
+                ("engine", ctypes.c_void_p), ("param", ctypes.c_void_p)]
+class Context(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+AsyncBody = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+cpu = Context(1, 0)
+def push(body, reads, updates):
+    handles = lambda arrays: (ctypes.c_void_p * len(arrays))(*[a.handle for a in arrays])
+    code = lib.MXEnginePushAsyncND(body, None, None, ctypes.byref(cpu), handles(reads), len(reads), handles(updates),
+                                   len(updates), None, 0, b"mine", False)
+    assert code == 0, mx.base.py_str(lib.MXGetLastError())
+def called(done):
+    done = ctypes.cast(done, ctypes.POINTER(Done)).contents
+    done.call(done.engine, done.param, None)
+"""
+
+
 # --- programs
 
 TRAINING = """
@@ -110,21 +132,27 @@ assert "FullyConnected" in seen, seen
 """, MXNET_CPU_WORKER_NTHREADS=str(workers), **({"MXNET_EXEC_BULK_EXEC_INFERENCE": bulk} if bulk else {}))
 
 
-@wheel
-@pytest.mark.parametrize("workers, spaces, waits", [(2, None, False), (2, "4", True), (1, None, True)])
-def test_with_several_workers_branches_do_not_wait_for_each_others_scratch_memory(run, workers, spaces, waits):
-    run(f"""
+BRANCHES = """
 import mxnet as mx
 from mxnet.gluon import nn
 class Branches(mx.gluon.HybridBlock):
     def __init__(self):
         super().__init__()
         self.branches = [nn.Dense(8) for _ in range(8)]
-        for i, branch in enumerate(self.branches): setattr(self, f"branch{{i}}", branch)
+        for i, branch in enumerate(self.branches): setattr(self, f"branch{i}", branch)
     def hybrid_forward(self, F, x):
         return F.concat(*[branch(x) for branch in self.branches], dim=1)
 net = Branches()
-net.initialize(); net.hybridize()
+net.initialize(); net.hybridize(**({"static_alloc": True, "static_shape": True} if STATIC else {}))
+"""
+
+
+@wheel
+@pytest.mark.parametrize("env, waits", [({}, False), ({"ENGINE_MXNET_SCRATCH": "shared", "MXNET_CPU_TEMP_COPY": "4"}, True)])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_branches_do_not_wait_for_each_others_scratch_memory(run, workers, static, env, waits):
+    run(f"STATIC = {static}" + BRANCHES + f"""
 x = mx.nd.ones((4, 4))
 net(x).wait_to_read()
 with engine.trace() as trace:
@@ -136,7 +164,33 @@ products = {{event.op for event in trace.events if event.name == "FullyConnected
 assert len(products) == 8, trace.events
 behind = [event for event in trace.events if event.op in products and products & set(event.after)]
 assert bool(behind) == {waits}, behind
-""", MXNET_CPU_WORKER_NTHREADS=str(workers), **({"MXNET_CPU_TEMP_COPY": spaces} if spaces else {}))
+""", MXNET_CPU_WORKER_NTHREADS=str(workers), MXNET_EXEC_BULK_EXEC_INFERENCE="0", **env)
+
+
+@wheel
+@pytest.mark.parametrize("static", [False, True])
+def test_readers_of_one_array_at_once_see_the_values_of_the_serial_program(run, static):
+    run(f"STATIC = {static}" + BRANCHES + """
+import numpy as np
+random = np.random.RandomState(1)
+for _ in range(100):
+    x = random.rand(16, 4).astype("float32")
+    y = net(mx.nd.array(x)).asnumpy()       # all branches read x, which nobody has read before
+    one_by_one = [np.dot(x, b.weight.data().asnumpy().T) + b.bias.data().asnumpy() for b in net.branches]
+    assert np.allclose(y, np.concatenate(one_by_one, axis=1), atol=1e-5)
+""", MXNET_CPU_WORKER_NTHREADS="4")
+
+
+@wheel
+def test_functions_that_run_at_once_have_scratch_memory_of_their_own(run):
+    run("""
+import mxnet as mx, numpy as np
+random = np.random.RandomState(1)
+xs = [random.rand(n, 50).astype("float32") for n in range(20, 60)]
+for _ in range(10):
+    sorted_ = [mx.nd.sort(mx.nd.array(x), axis=1) for x in xs]       # sorting takes scratch memory
+    for x, y in zip(xs, sorted_): assert (y.asnumpy() == np.sort(x, axis=1)).all()
+""", MXNET_CPU_WORKER_NTHREADS="4")
 
 
 @wheel
@@ -232,6 +286,42 @@ assert float(y.asscalar()) == 24 and float(x.grad.sum().asscalar()) == 24
 
 
 @wheel
+@pytest.mark.parametrize("workers", [1, 2])
+def test_waitall_waits_for_all_that_a_custom_operators_thread_has_pushed(run, workers):
+    run("""
+import mxnet as mx
+class Op(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        late = mx.nd.ones((300, 300))            # nobody waits for it, and it goes with this call
+        for _ in range(20): late = mx.nd.dot(late, late)
+        self.assign(out_data[0], req[0], in_data[0] * 2)
+@mx.operator.register("late")
+class Prop(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes): return Op()
+for _ in range(10):
+    x = mx.nd.ones(3)
+    x.wait_to_read()
+    y = mx.nd.Custom(x, op_type="late")
+    mx.nd.waitall()
+    assert "dot" not in engine.describe_pending(), engine.describe_pending()
+""", MXNET_CPU_WORKER_NTHREADS=str(workers))
+
+
+@wheel
+def test_waitall_clears_more_failures_than_it_keeps(run):
+    run("""
+import mxnet as mx
+arrays = [mx.nd.zeros((2, 2)) for _ in range(200)]
+for a in arrays: mx.nd.random.normal(0, -1, out=a)
+try: mx.nd.waitall()
+except mx.base.MXNetError as error: assert "scale" in str(error), error
+else: raise AssertionError("nothing was raised")
+mx.nd.waitall()
+for a in arrays: assert (a + 1).asnumpy().shape == (2, 2)
+""")
+
+
+@wheel
 def test_exceptions_in_custom_operators_are_raised_and_all_goes_on(run):
     run("BAD = 'forward'\n" + CUSTOM + """
 for _ in range(3):
@@ -270,10 +360,36 @@ assert step() == 6
 
 
 @wheel
-def test_an_unknown_engine_type_is_refused_as_mxnet_does_where_the_library_is_preloaded(run_python, mxnet_library):
-    program = "import mxnet as mx\nmx.nd.ones(1).asnumpy()\n"
-    ended = run_python(program, LD_PRELOAD=mxnet_library, MXNET_ENGINE_TYPE="FastEngine", timeout=120, **ENV)
-    assert ended.code == 1 and "Cannot find Engine FastEngine" in ended.err, ended
+@pytest.mark.parametrize("variable, value, said", [
+    ("MXNET_ENGINE_TYPE", "FastEngine", "MXNET_ENGINE_TYPE is 'FastEngine'; allowed are ThreadedEnginePerDevice"),
+    ("MXNET_CPU_WORKER_NTHREADS", "0", "MXNET_CPU_WORKER_NTHREADS is '0'; a number from 1 to 4096 is allowed"),
+    ("MXNET_CPU_PRIORITY_NTHREADS", "many", "MXNET_CPU_PRIORITY_NTHREADS is 'many'; a number from 1 to 4096 is allowed"),
+    ("ENGINE_SPIN_US", "x", "ENGINE_SPIN_US='x'; allowed: an integer"),
+    ("ENGINE_MXNET_SCRATCH", "none", "ENGINE_MXNET_SCRATCH is 'none'; private and shared are allowed"),
+])  # fmt: skip
+def test_other_values_are_refused_where_the_library_is_preloaded(run_python, mxnet_library, variable, value, said):
+    program = """
+import mxnet as mx
+for _ in range(2):      # each time
+    try: mx.nd.ones(1).asnumpy()
+    except mx.base.MXNetError as error: print(error)
+"""
+    ended = run_python(program, **{"LD_PRELOAD": mxnet_library, variable: value, "timeout": 120, **ENV})
+    assert ended.out.count(said) == 2 and "terminate" not in ended.err, ended
+
+
+@wheel
+@pytest.mark.parametrize("kind, runs_here", [("inline", True), ("ThreadedEngine", False)])
+def test_preloaded_library_runs_ops_in_waits_where_the_engine_type_says_inline(run_python, mxnet_library, kind, runs_here):
+    ended = run_python(C_API + """
+ran = []
+body = AsyncBody(lambda context, done, param: (ran.append(threading.get_native_id()), called(done)))
+x = mx.nd.zeros(1)
+push(body, [], [x])
+x.wait_to_read()
+print(ran == [threading.get_native_id()], os.environ["MXNET_ENGINE_TYPE"])
+""", LD_PRELOAD=mxnet_library, MXNET_ENGINE_TYPE=kind, timeout=120, **ENV)
+    assert ended.out == f"{runs_here} {kind}\n", ended
 
 
 @wheel
@@ -342,26 +458,41 @@ def test_image_record_iterator_feeds_the_pictures_of_its_file(run):
     assert said == "fed\n"
 
 
-@wheel
-def test_mxnets_profiler_is_said_to_see_no_ops_and_the_trace_sees_them(run):
-    ended = run("""
+PROFILED = """
 import tempfile
 import mxnet as mx
 folder = tempfile.TemporaryDirectory()  # MXNet removes the file of this name, whatever it is
 mx.profiler.set_config(profile_all=True, aggregate_stats=True, filename=os.path.join(folder.name, "profile.json"))
 net = mx.gluon.nn.HybridSequential()
 net.add(mx.gluon.nn.Dense(8, activation="relu"), mx.gluon.nn.Dense(2))
-net.initialize(); net.hybridize(static_alloc=True, static_shape=True)
+net.initialize()
+if STATIC: net.hybridize(static_alloc=True, static_shape=True)
 x = mx.nd.ones((4, 4))
 net(x).wait_to_read()
 with engine.trace() as trace:
-    mx.profiler.set_state("run")
-    for _ in range(3): net(x).wait_to_read()
-    mx.profiler.set_state("stop")
+    for _ in range(2):
+        mx.profiler.set_state("run")
+        for _ in range(3): net(x).wait_to_read()
+        mx.profiler.set_state("stop")
 names = [event.name for event in trace.events]
 assert sum("FullyConnected" in name for name in names) >= 3, names
-""")
-    assert ended.err.count("MXNet's profiler sees no ops here; engine.trace() does") == 1, ended
+"""
+SEES_NO_OPS = "MXNet's profiler sees no ops here; engine.trace() does"
+
+
+@wheel
+@pytest.mark.parametrize("static", [False, True])
+def test_mxnets_profiler_is_said_once_to_see_no_ops_and_the_trace_sees_them(run, static):
+    ended = run(f"STATIC = {static}" + PROFILED)
+    assert ended.err.count(SEES_NO_OPS) == 1, ended
+
+
+@wheel
+def test_the_same_is_said_where_the_profiler_runs_from_the_start(run):
+    program = "import mxnet as mx\nmx.nd.ones(1).wait_to_read()\nmx.profiler.set_config(filename='/dev/null')"
+    assert SEES_NO_OPS not in run(program).err
+    assert run("os.chdir(__import__('tempfile').mkdtemp())\n" + program.partition("\nmx.profiler")[0],
+               MXNET_PROFILER_AUTOSTART="1").err.count(SEES_NO_OPS) == 1  # fmt: skip
 
 
 @wheel
@@ -425,28 +556,6 @@ assert resident() - before < 16 << 20, resident() - before
 
 
 # --- where MXNet's engine hangs, through its C API
-
-C_API = """
-import ctypes
-import mxnet as mx
-lib = mx.base._LIB
-class Done(ctypes.Structure):
-    _fields_ = [("call", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)),
-                ("engine", ctypes.c_void_p), ("param", ctypes.c_void_p)]
-class Context(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
-AsyncBody = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-cpu = Context(1, 0)
-def push(body, reads, updates):
-    handles = lambda arrays: (ctypes.c_void_p * len(arrays))(*[a.handle for a in arrays])
-    code = lib.MXEnginePushAsyncND(body, None, None, ctypes.byref(cpu), handles(reads), len(reads), handles(updates),
-                                   len(updates), None, 0, b"mine", False)
-    assert code == 0, mx.base.py_str(lib.MXGetLastError())
-def called(done):
-    done = ctypes.cast(done, ctypes.POINTER(Done)).contents
-    done.call(done.engine, done.param, None)
-"""
-
 
 @wheel
 def test_four_threads_that_push_overlapping_sets_in_opposite_order_end(run):

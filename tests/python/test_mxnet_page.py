@@ -26,7 +26,7 @@ EMPTY = "before\n<!-- mxnet:speed:begin -->\nold\n<!-- mxnet:speed:end -->\nbehi
 def test_the_figures_of_a_file_take_the_place_of_the_old_ones():
     said = page.with_figures(EMPTY, {"header": HEADER, "rows": [OPS, WIDE, BOUND, BELOW, SKIP]}, "mxnet-2026-11-23.json")
     assert said.startswith("before\n") and said.endswith("behind\n") and "old" not in said
-    assert "1 of 5 cases reach their goal, at commit 0123456 with changes, on a processor with 2 cores, 2026-11-23" in said
+    assert "0 of 5 cases reach their goal, and 1 what stands in the last column, at commit 0123456 with changes, on a processor with 2 cores, 2026-11-23" in said
     assert "[rows](../perf/results/mxnet-2026-11-23.json)" in said
     assert "| engine ops | `d_dag` | 4.40 [4.10, 4.80] | 5 | reached but for libmxnet itself | [5.1, 6.3] without libmxnet's own" in said
     assert "| undecided | [0.91, 0.99] of what two cores allow, which is 1.46 times one thread |" in said

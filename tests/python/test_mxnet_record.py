@@ -18,10 +18,10 @@ def test_files_stand_by_the_number_of_their_runs():
                          ["autograd", "engine", "gluon", "kvstore", "operator"])  # fmt: skip
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:6]]
     assert rows == [
-        ["3 or more", "2: engine, kvstore", "20", "0", "0"],
-        ["2", "1: gluon", "10", "0", "0"],
-        ["1", "1: autograd", "10", "0", "0"],
-        ["0", "1: operator", "", "", ""],
+        ["3 or more", "2: engine, kvstore", "20", "0", "0", "0"],
+        ["2", "1: gluon", "10", "0", "0", "0"],
+        ["1", "1: autograd", "10", "0", "0", "0"],
+        ["0", "1: operator", "", "", "", ""],
     ]
     assert "11 runs of files, of the engine at 1234567." in table
 
@@ -29,8 +29,16 @@ def test_files_stand_by_the_number_of_their_runs():
 def test_a_lost_test_and_an_unclean_end_stay_in_the_sum_behind_runs_that_kept_it():
     table = record.table([run("engine", ["test_engine.py::test_bulk"], clean=False, commit="abcdef0"), run("engine"), run("engine")],
                          ["engine"])  # fmt: skip
-    assert "| 3 or more | 1: engine | 10 | 1 | 1 |" in table
+    assert "| 3 or more | 1: engine | 10 | 1 | 0 | 1 |" in table
     assert "- lost at abcdef0: `test_engine.py::test_bulk`" in table
+
+
+def test_tests_that_differ_on_purpose_are_counted_also_where_a_line_does_not_say_it():
+    says = run("profiler") | {"on_purpose": ["a", "b"]}
+    does_not_say = run("profiler", lost=["c"]) | {"passed": 6}
+    assert "| 1 | 1: profiler | 10 | 0 | 2 | 0 |" in record.table([says], ["profiler"])
+    assert "| 2 | 1: profiler | 10 | 1 | 3 | 0 |" in record.table([says, does_not_say], ["profiler"])
+    assert "| 1 | 1: engine | 10 | 0 | 0 | 0 |" in record.table([run("engine") | {"passed": 6}], ["engine"])
 
 
 def test_a_new_line_is_behind_those_that_are_there(tmp_path, monkeypatch):

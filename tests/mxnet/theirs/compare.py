@@ -101,8 +101,8 @@ class File:
         record.add(commit=COMMIT, binary=self.mark, date=time.strftime("%Y-%m-%d", time.gmtime()), omp=self.arguments.omp,
                    file=self.path.stem.removeprefix("test_"), tests=len(outcomes), theirs_passed=len(self.theirs.passed),
                    passed=outcomes.count("passed"), skipped=outcomes.count("skipped"),
-                   failed=len(outcomes) - outcomes.count("passed") - outcomes.count("skipped"), lost=lost, clean=clean,
-                   seconds=round(seconds))  # fmt: skip
+                   failed=len(outcomes) - outcomes.count("passed") - outcomes.count("skipped"), lost=lost,
+                   on_purpose=sorted(self.on_purpose), clean=clean, seconds=round(seconds))  # fmt: skip
 
     def tell(self) -> None:
         for test, text in self.lost.items():
