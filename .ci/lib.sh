@@ -83,8 +83,8 @@ PY
   return 1
 }
 
-PYTHON_PACKAGES='numpy tqdm matplotlib pytest nanobind>=3.1 scikit-build-core>=0.11 threadpoolctl'
-PYTHON_MODULES='numpy tqdm matplotlib pytest nanobind scikit_build_core threadpoolctl'
+PYTHON_PACKAGES='numpy tqdm matplotlib pytest pytest-xdist nanobind>=3.1 scikit-build-core>=0.11 threadpoolctl'
+PYTHON_MODULES='numpy tqdm matplotlib pytest xdist nanobind scikit_build_core threadpoolctl'
 
 # .venv with the Python packages of the project.
 python_ready() {
