@@ -67,6 +67,8 @@ struct AreaState {
     AreaState& state_;
   };
 
+  // Each producer has a sleeper from the beginning, because it could tell nobody that there was no memory for one.
+  void AddSleeper() REQUIRES(mu);
   StageSleeper* NewSleeper() REQUIRES(mu);
   // Sleeps in `list` until it is woken or until `deadline`; then leaves the list.
   void Sleep(Sleepers& list, StagingArea::Time deadline) REQUIRES(mu);
