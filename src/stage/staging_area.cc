@@ -78,8 +78,8 @@ void AreaState::Sleep(Sleepers& list, Time deadline) {
 AreaState::Visit::Visit(AreaState& state) : state_(state) { state_.mu.Lock(); }
 
 // Wakes those who can go on after this visit's changes: consumers, if there is an item or an end; producers that want
-// to begin, if there is a place; producers that wait for room, if there is room. One of each kind is enough, because a
-// woken thread ends a visit of its own and wakes the next.
+// to begin, if there is a place and no pause, of which each waits for the end; producers that wait for room, if there is
+// room. One of each kind is enough, because a woken thread ends a visit of its own and wakes the next.
 AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
   AreaState& s = state_;
   constexpr int kMost = 6;
@@ -91,7 +91,7 @@ AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
     list.erase(list.begin());
   };
   if (!s.takers.empty() && s.buffer.CanTake()) first_of(s.takers);
-  if (!s.beginners.empty() && (s.buffer.stopped() || s.buffer.HasPlace())) first_of(s.beginners);
+  if (!s.beginners.empty() && (s.buffer.stopped() || (s.buffer.HasPlace() && !s.Pauses()))) first_of(s.beginners);
   for (const uint64_t place : s.buffer.released) {
     const auto found = std::find_if(s.without_room.begin(), s.without_room.end(),
                                     [&](const StageSleeper* sleeper) { return sleeper->place == place; });
@@ -212,7 +212,7 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     } else if (s.producers < threads) {
       ++s.producers;
       turn = Turn::kSpawn;
-    } else if (s.not_before == kNow || s.clock.Now() >= s.not_before) {
+    } else if (!s.Pauses()) {
       s.not_before = kNow;
       if (s.buffer.Begin(ticket) == StageBuffer::Begun::kItem) {
         place.area = nullptr;  // kept until the item is finished
@@ -283,7 +283,14 @@ void StagingArea::Skip(uint64_t ticket, std::exception_ptr error) {
     return;
   }
   s.buffer.Skip(ticket);
-  if (pause->count() > 0) s.not_before = s.clock.Now() + *pause;
+  if (pause->count() == 0) return;
+  s.not_before = s.clock.Now() + *pause;
+  // Those who sleep until there is a place, or until the end of another pause, sleep until the end of this one.
+  for (detail::StageSleeper* sleeper : s.beginners) {
+    sleeper->woken = true;
+    sleeper->cv.notify_one();
+  }
+  s.beginners.clear();
 }
 
 void StagingArea::End(uint64_t ticket, bool exact) {

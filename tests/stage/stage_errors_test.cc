@@ -87,6 +87,49 @@ TEST(StageTest, WhilePersistentErrorsAreIgnoredTheSourceIsLeftAloneForLongerAndL
   EXPECT_TRUE(stage.JoinFor(20s));  // also in a pause
 }
 
+// Counts how often a stage sleeps.
+class CountedClock final : public StageClock {
+ public:
+  Time Now() override { return clock.Now(); }
+  void WaitUntil(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Time until) override {
+    waits.Add();
+    clock.WaitUntil(changed, lock, until);
+  }
+  TurnedClock clock;
+  Counter waits;
+};
+
+TEST(StageTest, AllProducersSleepThroughAPauseAndWorkBehindIt) {
+  for (const bool serial : {false, true}) {
+    CountedClock clock;
+    std::atomic<bool> broken{true};
+    Counter calls;
+    const auto source = [&] {
+      calls.Add();
+      if (broken) throw std::domain_error("persistent");
+      return 1;
+    };
+    const StageOptions options{.capacity = 3,
+                               .num_threads = 3,
+                               .ignored_exception_types = AnyOf<std::domain_error>(),
+                               .clock = &clock};
+    Stage<int> stage = serial ? Stage<int>(options, source, Same) : Stage<int>(options, source);
+    stage.Start();
+    calls.WaitFor(9);  // the ninth error begins a pause
+    while (clock.clock.Next() <= 0ns) std::this_thread::yield();
+    std::optional<int> item;
+    // Others call the stage meanwhile, which is no reason to wake who waits for the end of the pause.
+    for (int i = 0; i < 2000; ++i) EXPECT_EQ(stage.TakeFor(&item, 0ms), Taken::kTimeout);
+    EXPECT_LE(clock.waits.count(), 3 * 4);
+    EXPECT_LE(calls.count(), 8 + 3);
+    broken = false;
+    clock.clock.Turn(1s);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(stage.Take(), 1);
+    stage.Cancel();
+    EXPECT_TRUE(stage.JoinFor(20s));
+  }
+}
+
 TEST(StageTest, NoRoomInTimeIsAnErrorThatNamesTheStageAndTheItem) {
   Counter begun;
   Stage<int> stage({.name = "rows", .timeout = 1ms}, Count(100), [&](int x) { return begun.Add(), x; });
