@@ -317,13 +317,17 @@ void StagingArea::Fail(std::exception_ptr error) {
 }
 
 void StagingArea::Settle(uint64_t ticket, std::exception_ptr error, bool exact) {
-  if (state_->options.closed_exception_types(error)) {
-    End(ticket, exact);
-  } else if (state_->options.ignored_exception_types(error)) {
-    Skip(ticket, std::move(error));
-  } else {
-    Fail(ticket, std::move(error));
+  const StageOptions& filters = state_->options;
+  bool closed = false, ignored = false;
+  try {
+    closed = filters.closed_exception_types(error);
+    ignored = !closed && filters.ignored_exception_types(error);
+  } catch (...) {  // a filter cannot say: what it throws is what consumers get
+    error = std::current_exception();
   }
+  if (closed) return End(ticket, exact);
+  if (ignored) return Skip(ticket, std::move(error));
+  Fail(ticket, std::move(error));
 }
 
 StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {

@@ -123,10 +123,30 @@ TEST(StageTest, AllProducersSleepThroughAPauseAndWorkBehindIt) {
     EXPECT_LE(clock.waits.count(), 3 * 4);
     EXPECT_LE(calls.count(), 8 + 3);
     broken = false;
-    clock.clock.Turn(1s);
-    for (int i = 0; i < 20; ++i) EXPECT_EQ(stage.Take(), 1);
+    for (int i = 0; i < 20; ++i)
+      while (stage.TakeFor(&item, 0ms) != Taken::kItem) clock.clock.Turn(1s);  // an error that was on its way pauses again
     stage.Cancel();
     EXPECT_TRUE(stage.JoinFor(20s));
+  }
+}
+
+TEST(StageTest, AFilterThatThrowsFailsTheStageWithWhatItThrew) {
+  const StagePool pool = MakeStagePool({.global_name = "filters"});
+  const ExceptionFilter throws = [](const std::exception_ptr&) -> bool { throw std::logic_error("filter"); };
+  for (const bool closed : {true, false}) {
+    for (const bool serial : {true, false}) {
+      StageOptions options{.capacity = 2, .num_threads = 3, .pool = pool};
+      (closed ? options.closed_exception_types : options.ignored_exception_types) = throws;
+      const auto bad = [](int x) { return x == 3 ? throw std::runtime_error("row 3") : x; };
+      Stage<int> stage = serial ? Stage<int>(options, [bad, n = 0]() mutable { return bad(n++); }, Same)
+                                : Stage<int>(options, [n = 0]() mutable { return n++; }, bad);
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(stage.Take(), i);
+      for (int i = 0; i < 2; ++i)
+        EXPECT_EQ(Caught<std::logic_error>([&] { stage.Take(); }, "the filter's").what(), std::string("filter"));
+      EXPECT_TRUE(stage.JoinFor(20s));
+      stage.RestartWith(Count(2), Same);
+      EXPECT_EQ(Drain(stage), UpTo(2));
+    }
   }
 }
 

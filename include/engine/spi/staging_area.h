@@ -89,7 +89,8 @@ class StagingArea {
   void Fail(uint64_t ticket, std::exception_ptr error);
   // A producer has failed without an item in its hands. An ordered stream delivers what was begun first.
   void Fail(std::exception_ptr error);
-  // Calls End, Skip or Fail, as the exception types of the options say.
+  // Calls End, Skip or Fail, as the exception types of the options say. If one of these filters throws, the stream fails
+  // with what it threw.
   void Settle(uint64_t ticket, std::exception_ptr error, bool exact);
 
   enum class Taken : uint8_t { kItem, kEnd, kTimeout };
