@@ -217,61 +217,73 @@ struct StageBase::State {
 };
 
 StageBase::StageBase(StageOptions options, detail::StageSource source)
-    : state_(std::make_unique<State>(std::move(options), std::move(source))) {}
+    : state_(new State(std::move(options), std::move(source))) {}
 
 StageBase::~StageBase() {
-  if (detail::ForkGeneration() != state_->generation) {  // mutant: stage_ends_in_a_child
-    static_cast<void>(state_.release());                 // for the reason that Restart gives
-    return;
-  }
-  const auto run = state_->Current();
+  State* const state = Now();
+  if (detail::ForkGeneration() != state->generation) return;  // mutant: stage_ends_in_a_child
+  const auto run = state->Current();
   run->area.Cancel();
   if (!run->host) Join(*run);
+  delete state;
 }
 
-void StageBase::Start() { engine::Start(state_->Current()); }
+// acquire: the state that another thread of a fork's child has made. Partner: the exchange in Restart.
+StageBase::State* StageBase::Now() const { return state_.load(std::memory_order_acquire); }
 
-void StageBase::Close() { state_->Current()->area.Close(); }
-void StageBase::Cancel() { state_->Current()->area.Cancel(); }
+void StageBase::Start() { engine::Start(Now()->Current()); }
+
+void StageBase::Close() { Now()->Current()->area.Close(); }
+void StageBase::Cancel() { Now()->Current()->area.Cancel(); }
 
 void StageBase::Restart() {
-  if (detail::ForkGeneration() != state_->generation)
-    return Restart(*state_->in_a_child.load(std::memory_order_acquire));
+  State* const state = Now();
+  if (detail::ForkGeneration() != state->generation) return Restart(*state->in_a_child.load(std::memory_order_acquire));
   const auto source = [&] {
-    detail::MutexLock lock(state_->mu);
-    return state_->source;
+    detail::MutexLock lock(state->mu);
+    return state->source;
   };
   Restart(*source());
 }
 
 void StageBase::Restart(detail::StageSource source) {
-  if (detail::ForkGeneration() != state_->generation) {
-    auto anew = std::make_unique<State>(state_->options, std::move(source));
-    static_cast<void>(state_.release());  // its threads, and the locks that they hold, are the parent's
-    state_ = std::move(anew);
-    return;
+  State* state = Now();
+  if (detail::ForkGeneration() != state->generation) {
+    // The state before is never destroyed: its threads, and the locks that they hold, are the parent's.
+    auto anew = std::make_unique<State>(state->options, source);
+    if (state_.compare_exchange_strong(state, anew.get(), std::memory_order_acq_rel)) {
+      static_cast<void>(anew.release());
+      return;
+    }
+    // Another thread was first, and ours comes after it.
   }
   // First what may be refused: then nothing has changed.
   auto given = std::make_shared<const detail::StageSource>(std::move(source));  // then: the one before
-  auto next = std::make_shared<PipelineRun>(state_->options, *given);
-  const auto before = state_->Current();
-  before->area.Cancel();
-  Join(*before);
-  detail::MutexLock lock(state_->mu);
-  state_->in_a_child.store(given.get(), std::memory_order_release);
-  state_->source.swap(given);
-  state_->run = std::move(next);
+  auto next = std::make_shared<PipelineRun>(state->options, *given);
+  // Again if another thread has restarted it meanwhile, and that run may have begun.
+  for (std::shared_ptr<PipelineRun> before;;) {
+    before = state->Current();
+    before->area.Cancel();
+    Join(*before);
+    detail::MutexLock lock(state->mu);
+    if (state->run != before) continue;
+    state->in_a_child.store(given.get(), std::memory_order_release);
+    state->source.swap(given);
+    state->run.swap(next);
+    return;
+  }
 }
 
-bool StageBase::JoinFor(Timeout timeout) { return AwaitEnd(*state_->Current(), detail::After(timeout)); }
+bool StageBase::JoinFor(Timeout timeout) { return AwaitEnd(*Now()->Current(), detail::After(timeout)); }
 
-StageStats StageBase::stats() const { return state_->Current()->area.stats(); }
-const StageOptions& StageBase::options() const { return state_->options; }
+StageStats StageBase::stats() const { return Now()->Current()->area.stats(); }
+const StageOptions& StageBase::options() const { return Now()->options; }
 
 StagingArea::Taken StageBase::TakeItem(StageItem* item, Timeout timeout) {
-  const auto run = state_->Current();
+  State* const state = Now();
+  const auto run = state->Current();
   engine::Start(run);
-  StageClock& clock = *state_->options.clock;
+  StageClock& clock = *state->options.clock;
   const auto now = clock.Now();
   const auto most = timeout.nanoseconds();
   const auto deadline = most <= most.zero()                    ? StagingArea::kNow
