@@ -15,6 +15,7 @@
 //            spi/staging_area.h for the end, cancelling and forks. Source: DeepRec's tf.staged; what it lacks is added.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -85,7 +86,7 @@ class StageBase {
   // returns.
   void Cancel();
   // Starts over with the source as it was given to the constructor, and keeps nothing of the stream before. Waits until
-  // the source returns.
+  // the source returns. Of several calls at once, the last to end counts. A call that throws has changed nothing.
   void Restart();
   // Waits until no producer is inside the source; returns false after `timeout`.
   bool JoinFor(Timeout timeout);
@@ -101,7 +102,8 @@ class StageBase {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  State* Now() const;
+  std::atomic<State*> state_;  // owned; changes only in a fork's child, where several threads may restart it at once
 };
 
 template <class T>

@@ -23,7 +23,7 @@ namespace engine {
 
 class StageHost;
 
-// True for the exceptions that the filter covers.
+// True for the exceptions that the filter covers. If it throws, its stage fails with what it threw.
 using ExceptionFilter = std::function<bool(const std::exception_ptr&)>;
 namespace detail {
 template <class... E>

@@ -45,6 +45,7 @@ struct AreaState {
   int producers GUARDED_BY(mu);          // how many run or were asked for
   Backoff backoff GUARDED_BY(mu);
   StagingArea::Time not_before GUARDED_BY(mu) = StagingArea::kNow;  // end of the pause after ignored errors
+  bool Pauses() const REQUIRES(mu) { return not_before != StagingArea::kNow && clock.Now() < not_before; }
   uint64_t room_waits GUARDED_BY(mu) = 0;
   std::chrono::nanoseconds producer_wait GUARDED_BY(mu){0}, consumer_wait GUARDED_BY(mu){0};
 
@@ -67,6 +68,8 @@ struct AreaState {
     AreaState& state_;
   };
 
+  // Each producer has a sleeper from the beginning, because it could tell nobody that there was no memory for one.
+  void AddSleeper() REQUIRES(mu);
   StageSleeper* NewSleeper() REQUIRES(mu);
   // Sleeps in `list` until it is woken or until `deadline`; then leaves the list.
   void Sleep(Sleepers& list, StagingArea::Time deadline) REQUIRES(mu);

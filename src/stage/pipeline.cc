@@ -1,7 +1,9 @@
 // Stage: a StagingArea, and the threads that run its source.
+#include <cxxabi.h>
 #include <pthread.h>
 
 #include <atomic>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -20,13 +22,14 @@ struct PipelineRun {
   StagingArea area;
   detail::StageSource source;
   StageHost* const host;
-  std::mutex pulling;  // held while `pull` runs and its ticket is drawn
+  std::mutex pulling;   // held while `pull` runs and its ticket is drawn
+  std::mutex starting;  // held by who starts it: if that fails, another may try, and nobody waits for items meanwhile
   detail::Mutex mu;    // taken also with the host's lock held, so nothing is waited for under it
   detail::CondVar ended;
   int live GUARDED_BY(mu) = 0;
   bool joined GUARDED_BY(mu) = false;               // no more threads are started
   std::vector<std::thread> threads GUARDED_BY(mu);  // if the stage has no host
-  // release; partner: the acquire in Start. Whoever sees it set need not take the lock and count.
+  // release, with `starting` held; partner: the acquire in Start. Whoever sees it set need not take the lock.
   std::atomic<bool> started{false};
 };
 using RunPtr = std::shared_ptr<PipelineRun>;
@@ -43,7 +46,7 @@ void Ended(PipelineRun& run) {
   if (--run.live == 0) run.ended.NotifyAll();
 }
 
-// Starts one more producer. Throws std::system_error if the system refuses a thread.
+// Starts one more producer. Throws std::system_error if the system refuses a thread, and std::bad_alloc.
 void Spawn(const RunPtr& run) {
   const std::string& name = run->area.options().name;
   {
@@ -66,16 +69,28 @@ void Spawn(const RunPtr& run) {
   }
 }
 
+// False: it was refused. Fewer producers are slower, and make the same items.
+bool SpawnOneMore(const RunPtr& run) try {
+  Spawn(run);
+  return true;
+} catch (const std::system_error&) {
+  return false;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
 void Start(const RunPtr& run) {
-  if (run->started.load(std::memory_order_acquire) || run->started.exchange(true, std::memory_order_acq_rel)) return;
-  for (int i = 0; i < run->area.options().num_threads; ++i) {
-    try {
-      Spawn(run);
-    } catch (const std::system_error& e) {
-      if (i > 0) return;  // fewer producers are slower, and make the same items
-      run->started.store(false, std::memory_order_release);
-      throw Error(detail::StageLabel(run->area.options()) + "the system refused a thread for its source: " + e.what());
-    }
+  if (run->started.load(std::memory_order_acquire)) return;
+  std::unique_lock<std::mutex> starting(run->starting, std::defer_lock);
+  if (!starting.try_lock()) StageHost::Blocking(run->host, [&] { starting.lock(); });
+  if (run->started.load(std::memory_order_relaxed)) return;  // relaxed: the lock orders it
+  try {
+    Spawn(run);
+  } catch (const std::system_error& e) {
+    throw Error(run->area.label() + "the system refused a thread for its source: " + e.what());
+  }
+  run->started.store(true, std::memory_order_release);
+  for (int i = 1; i < run->area.options().num_threads && SpawnOneMore(run); ++i) {
   }
 }
 
@@ -92,11 +107,8 @@ bool ProduceOne(const RunPtr& run) {
   switch (turn) {
     case StagingArea::Turn::kOver: return false;
     case StagingArea::Turn::kSpawn:
-      try {
-        if (serial) pulling.unlock();
-        Spawn(run);
-      } catch (const std::system_error&) {  // only autotune asks for more producers, and does without
-      }
+      if (serial) pulling.unlock();
+      SpawnOneMore(run);  // only autotune asks for more producers, and does without
       return true;
     case StagingArea::Turn::kBusy: return true;
     case StagingArea::Turn::kItem: break;
@@ -117,15 +129,32 @@ bool ProduceOne(const RunPtr& run) {
     area.Settle(ticket, std::current_exception(), serial);
     return true;
   }
-  const auto put = [&] { return area.Put(ticket, std::move(item)); };
-  if (!(run->host ? run->host->Put(std::ref(put)) : put()))
+  bool given = false;
+  const auto put = [&] {
+    given = true;
+    return area.Put(ticket, std::move(item));
+  };
+  bool go_on;
+  try {
+    go_on = run->host ? run->host->Put(std::ref(put)) : put();
+  } catch (...) {
+    if (!given) area.Fail(ticket, std::current_exception());
+    throw;
+  }
+  if (!go_on)
     StageHost::Blocking(run->host, [&] { area.AwaitRoom(ticket); });
   return true;
 }
 
 void Produce(const RunPtr& run) {
-  run->area.Enter();
-  while (ProduceOne(run)) {
+  try {
+    run->area.Enter();
+    while (ProduceOne(run)) {
+    }
+  } catch (const abi::__forced_unwind&) {  // a front end's interpreter has ended
+    throw;
+  } catch (...) {  // no memory for one more item, say; what is not an item's own error is the stream's
+    run->area.Fail(std::current_exception());
   }
   Ended(*run);
 }
@@ -188,60 +217,73 @@ struct StageBase::State {
 };
 
 StageBase::StageBase(StageOptions options, detail::StageSource source)
-    : state_(std::make_unique<State>(std::move(options), std::move(source))) {}
+    : state_(new State(std::move(options), std::move(source))) {}
 
 StageBase::~StageBase() {
-  if (detail::ForkGeneration() != state_->generation) {  // mutant: stage_ends_in_a_child
-    static_cast<void>(state_.release());                 // for the reason that Restart gives
-    return;
-  }
-  const auto run = state_->Current();
+  State* const state = Now();
+  if (detail::ForkGeneration() != state->generation) return;  // mutant: stage_ends_in_a_child
+  const auto run = state->Current();
   run->area.Cancel();
   if (!run->host) Join(*run);
+  delete state;
 }
 
-void StageBase::Start() { engine::Start(state_->Current()); }
+// acquire: the state that another thread of a fork's child has made. Partner: the exchange in Restart.
+StageBase::State* StageBase::Now() const { return state_.load(std::memory_order_acquire); }
 
-void StageBase::Close() { state_->Current()->area.Close(); }
-void StageBase::Cancel() { state_->Current()->area.Cancel(); }
+void StageBase::Start() { engine::Start(Now()->Current()); }
+
+void StageBase::Close() { Now()->Current()->area.Close(); }
+void StageBase::Cancel() { Now()->Current()->area.Cancel(); }
 
 void StageBase::Restart() {
-  if (detail::ForkGeneration() != state_->generation)
-    return Restart(*state_->in_a_child.load(std::memory_order_acquire));
+  State* const state = Now();
+  if (detail::ForkGeneration() != state->generation) return Restart(*state->in_a_child.load(std::memory_order_acquire));
   const auto source = [&] {
-    detail::MutexLock lock(state_->mu);
-    return state_->source;
+    detail::MutexLock lock(state->mu);
+    return state->source;
   };
   Restart(*source());
 }
 
 void StageBase::Restart(detail::StageSource source) {
-  if (detail::ForkGeneration() != state_->generation) {
-    const StageOptions options = state_->options;
-    static_cast<void>(state_.release());  // its threads, and the locks that they hold, are the parent's
-    state_ = std::make_unique<State>(options, std::move(source));
+  State* state = Now();
+  if (detail::ForkGeneration() != state->generation) {
+    // The state before is never destroyed: its threads, and the locks that they hold, are the parent's.
+    auto anew = std::make_unique<State>(state->options, source);
+    if (state_.compare_exchange_strong(state, anew.get(), std::memory_order_acq_rel)) {
+      static_cast<void>(anew.release());
+      return;
+    }
+    // Another thread was first, and ours comes after it.
+  }
+  // First what may be refused: then nothing has changed.
+  auto given = std::make_shared<const detail::StageSource>(std::move(source));  // then: the one before
+  auto next = std::make_shared<PipelineRun>(state->options, *given);
+  // Again if another thread has restarted it meanwhile, and that run may have begun.
+  for (std::shared_ptr<PipelineRun> before;;) {
+    before = state->Current();
+    before->area.Cancel();
+    Join(*before);
+    detail::MutexLock lock(state->mu);
+    if (state->run != before) continue;
+    state->in_a_child.store(given.get(), std::memory_order_release);
+    state->source.swap(given);
+    state->run.swap(next);
     return;
   }
-  const auto before = state_->Current();
-  before->area.Cancel();
-  Join(*before);
-  auto given = std::make_shared<const detail::StageSource>(std::move(source));  // then: the one before
-  auto next = std::make_shared<PipelineRun>(state_->options, *given);
-  detail::MutexLock lock(state_->mu);
-  state_->in_a_child.store(given.get(), std::memory_order_release);
-  state_->source.swap(given);
-  state_->run = std::move(next);
 }
 
-bool StageBase::JoinFor(Timeout timeout) { return AwaitEnd(*state_->Current(), detail::After(timeout)); }
+bool StageBase::JoinFor(Timeout timeout) { return AwaitEnd(*Now()->Current(), detail::After(timeout)); }
 
-StageStats StageBase::stats() const { return state_->Current()->area.stats(); }
-const StageOptions& StageBase::options() const { return state_->options; }
+StageStats StageBase::stats() const { return Now()->Current()->area.stats(); }
+const StageOptions& StageBase::options() const { return Now()->options; }
 
 StagingArea::Taken StageBase::TakeItem(StageItem* item, Timeout timeout) {
-  const auto run = state_->Current();
+  State* const state = Now();
+  const auto run = state->Current();
   engine::Start(run);
-  StageClock& clock = *state_->options.clock;
+  StageClock& clock = *state->options.clock;
   const auto now = clock.Now();
   const auto most = timeout.nanoseconds();
   const auto deadline = most <= most.zero()                    ? StagingArea::kNow

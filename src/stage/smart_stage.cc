@@ -151,14 +151,18 @@ struct SmartStage::State {
       } catch (const WaitGivenUp&) {
         throw;
       } catch (...) {
-        const std::exception_ptr thrown = std::current_exception();
+        std::exception_ptr thrown = std::current_exception();
         Pipeline();  // throws if cancelled
-        if (stage.closed_exception_types(thrown)) return {};
         std::optional<std::chrono::milliseconds> pause;
-        if (stage.ignored_exception_types(thrown)) pause = backoff.Ignored();
+        try {
+          if (stage.closed_exception_types(thrown)) return {};
+          if (stage.ignored_exception_types(thrown)) pause = backoff.Ignored();
+        } catch (...) {  // a filter
+          thrown = std::current_exception();
+        }
         if (!pause) {
           failure = thrown;
-          throw;
+          std::rethrow_exception(thrown);
         }
         Pause(*pause);
       }

@@ -1,9 +1,21 @@
 #include "stage_buffer.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace engine::detail {
+
+// For one more item: an item is in one of these at a time, and trash is what nobody will get.
+void StageBuffer::Reserve() {
+  const auto hold = [](auto& list, size_t count) {
+    if (list.capacity() < count) list.reserve(std::max(count, 2 * list.capacity()));
+  };
+  const size_t in_hand = making_ + waiting_.size() + 1;
+  hold(waiting_, in_hand);
+  hold(released, in_hand);
+  hold(trash, trash.size() + in_hand + ready_);
+}
 
 StageBuffer::Slot& StageBuffer::Append(uint64_t ticket, uint64_t place) {
   Slot& slot = slots_.emplace_back();
@@ -23,9 +35,14 @@ size_t StageBuffer::IndexOf(uint64_t place) const {
 StageBuffer::Begun StageBuffer::Begin(uint64_t* ticket) {
   if (stopped_) return Begun::kOver;
   if (!HasPlace()) return Begun::kLater;
+  Reserve();
+  if (limits_.ordered) {
+    Append(begun_, begun_);
+  } else {
+    open_.push_back(begun_);
+  }
   *ticket = begun_++;
   ++making_;
-  if (limits_.ordered) Append(*ticket, *ticket);
   return Begun::kItem;
 }
 
@@ -54,7 +71,18 @@ StageBuffer::Put StageBuffer::PutItem(uint64_t ticket, StageItem item, uint64_t*
     Discard(std::move(item));
     return Put::kOver;
   }
-  Slot& slot = limits_.ordered ? At(ticket) : Append(ticket, places_++);
+  if (!limits_.ordered) {
+    try {
+      Append(ticket, places_);
+    } catch (const std::bad_alloc&) {
+      Stop();
+      LimitTo(places_, std::current_exception());
+      Discard(std::move(item));
+      return Put::kOver;
+    }
+    ++places_;
+  }
+  Slot& slot = limits_.ordered ? At(ticket) : slots_.back();
   slot.item = std::move(item);
   if (HasRoom(slot)) {
     Enter(slot);
@@ -98,6 +126,11 @@ void StageBuffer::Fail(uint64_t ticket, std::exception_ptr error) {
   --making_;
   Stop();
   LimitTo(limits_.ordered ? ticket : places_, std::move(error));
+}
+
+void StageBuffer::FailNext(std::exception_ptr error) {
+  Stop();
+  LimitTo(limits_.ordered ? begun_ : places_, std::move(error));
 }
 
 void StageBuffer::LimitTo(uint64_t place, std::exception_ptr error) {
@@ -182,11 +215,8 @@ void StageBuffer::LetIn() {
 }
 
 void StageBuffer::Done(uint64_t ticket) {
-  done_ahead_.insert(ticket);
-  while (!done_ahead_.empty() && *done_ahead_.begin() == position_) {
-    done_ahead_.erase(done_ahead_.begin());
-    ++position_;
-  }
+  open_.erase(std::lower_bound(open_.begin(), open_.end(), ticket));
+  position_ = open_.empty() ? begun_ : open_.front();
 }
 
 void StageBuffer::Cancel() {

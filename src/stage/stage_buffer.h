@@ -7,7 +7,8 @@
 // Order:     each item has a place. If `ordered`, the place is the ticket; otherwise items get places as they are put.
 //            Items leave by place. The item of the lowest place (the head) is always let in, so that no order of
 //            arrivals can block; the other items leave one seat for it.
-// Errors:    the lowest place that ended or failed is the limit: nothing at or behind it is ever delivered.
+// Errors:    the lowest place that ended or failed is the limit: nothing at or behind it is ever delivered. Begin may throw
+//            bad_alloc, and has changed nothing then. It reserves what the item will need, so nothing else throws.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,6 @@
 #include <deque>
 #include <exception>
 #include <limits>
-#include <set>
 #include <vector>
 
 #include "engine/spi/staging_area.h"
@@ -46,6 +46,8 @@ class StageBuffer {
   void Skip(uint64_t ticket);
   void End(uint64_t ticket, bool exact);
   void Fail(uint64_t ticket, std::exception_ptr error);
+  // No item can be begun any more. An ordered stream delivers those that were begun first.
+  void FailNext(std::exception_ptr error);
 
   bool Waits(uint64_t place) const;
   // When the item that waits at `place` has waited too long, if nothing happens before. The time-out counts from the
@@ -100,6 +102,7 @@ class StageBuffer {
   };
   static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
 
+  void Reserve();
   Slot& Append(uint64_t ticket, uint64_t place);
   size_t IndexOf(uint64_t place) const;
   Slot& At(uint64_t place) { return slots_[IndexOf(place)]; }
@@ -127,7 +130,7 @@ class StageBuffer {
   std::vector<uint64_t> waiting_;  // places; few, at most one for each producer
   Time progress_{};                // the last take, or the last time that the head could be taken, while items wait
   uint64_t begun_ = 0, delivered_ = 0, position_ = 0;
-  std::set<uint64_t> done_ahead_;  // unordered: tickets that are done with, beyond position_
+  std::deque<uint64_t> open_;  // unordered: tickets that are not done with, in their order
   size_t ready_ = 0, bytes_ = 0, making_ = 0;
   uint64_t drops_ = 0, skipped_ = 0, discarded_ = 0;
   bool stopped_ = false, cancelled_ = false;

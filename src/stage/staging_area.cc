@@ -15,6 +15,8 @@ using Time = StagingArea::Time;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
+int MostProducers(const StageOptions& options) { return options.autotune ? options.max_threads : options.num_threads; }
+
 }  // namespace
 
 AreaState::AreaState(StageOptions given)
@@ -30,6 +32,7 @@ AreaState::AreaState(StageOptions given)
       producers(options.num_threads),
       backoff(options.ignored_budget) {
   if (options.pool) pool = FindStagePool(options.pool);
+  for (int i = 0; i < MostProducers(options); ++i) AddSleeper();
   if (options.autotune) {
     tuning.emplace(Tuning{.tuner = Autotune({.max_capacity = options.max_capacity,
                                              .capacity_bytes = options.capacity_bytes,
@@ -45,11 +48,17 @@ void AreaState::CheckFork() const {
   }
 }
 
-StageSleeper* AreaState::NewSleeper() {
-  if (idle.empty()) {
-    sleepers.push_back(std::make_unique<StageSleeper>());
-    return sleepers.back().get();
+void AreaState::AddSleeper() {
+  if (sleepers.size() == sleepers.capacity()) {
+    const size_t count = std::max<size_t>(4, 2 * sleepers.size());
+    for (Sleepers* list : {&takers, &beginners, &without_room, &idle}) list->reserve(count);
+    sleepers.reserve(count);
   }
+  idle.push_back(sleepers.emplace_back(std::make_unique<StageSleeper>()).get());
+}
+
+StageSleeper* AreaState::NewSleeper() {
+  if (idle.empty()) AddSleeper();  // more threads produce than the options say
   StageSleeper* sleeper = idle.back();
   idle.pop_back();
   sleeper->woken = false;
@@ -69,8 +78,8 @@ void AreaState::Sleep(Sleepers& list, Time deadline) {
 AreaState::Visit::Visit(AreaState& state) : state_(state) { state_.mu.Lock(); }
 
 // Wakes those who can go on after this visit's changes: consumers, if there is an item or an end; producers that want
-// to begin, if there is a place; producers that wait for room, if there is room. One of each kind is enough, because a
-// woken thread ends a visit of its own and wakes the next.
+// to begin, if there is a place and no pause, of which each waits for the end; producers that wait for room, if there is
+// room. One of each kind is enough, because a woken thread ends a visit of its own and wakes the next.
 AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
   AreaState& s = state_;
   constexpr int kMost = 6;
@@ -82,7 +91,7 @@ AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
     list.erase(list.begin());
   };
   if (!s.takers.empty() && s.buffer.CanTake()) first_of(s.takers);
-  if (!s.beginners.empty() && (s.buffer.stopped() || s.buffer.HasPlace())) first_of(s.beginners);
+  if (!s.beginners.empty() && (s.buffer.stopped() || (s.buffer.HasPlace() && !s.Pauses()))) first_of(s.beginners);
   for (const uint64_t place : s.buffer.released) {
     const auto found = std::find_if(s.without_room.begin(), s.without_room.end(),
                                     [&](const StageSleeper* sleeper) { return sleeper->place == place; });
@@ -95,10 +104,19 @@ AreaState::Visit::~Visit() NO_THREAD_SAFETY_ANALYSIS {
     }
   }
   s.buffer.released.clear();
-  std::vector<StageItem> trash;
-  if (!s.buffer.trash.empty()) trash.swap(s.buffer.trash);
+  bool more = !s.buffer.trash.empty();
   s.mu.Unlock();
   for (int i = 0; i < count; ++i) wake[i]->cv.notify_one();
+  // A few at a time, because the list keeps its memory, which Begin has reserved.
+  while (more) {
+    StageItem some[16];  // destroyed outside the lock
+    const MutexLock lock(s.mu);
+    std::vector<StageItem>& trash = s.buffer.trash;
+    const auto end = trash.begin() + std::min(std::ssize(some), std::ssize(trash));
+    std::move(trash.begin(), end, some);
+    trash.erase(trash.begin(), end);
+    more = !trash.empty();
+  }
 }
 
 std::string AreaState::RoomStory(uint64_t ticket) const {
@@ -141,6 +159,21 @@ void AreaState::Tune() {
 using detail::AreaState;
 using detail::StageBuffer;
 
+namespace {
+
+// What `raise` throws: its error, or bad_alloc if there is no memory for it.
+template <class F>
+std::exception_ptr ErrorFrom(F&& raise) {
+  try {
+    raise();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return {};
+}
+
+}  // namespace
+
 StagingArea::StagingArea(StageOptions options) : state_(std::make_unique<AreaState>(std::move(options))) {}
 
 StagingArea::~StagingArea() {
@@ -160,6 +193,14 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
   const auto give_up = [&s] { return s.over.load(std::memory_order_relaxed); };
   for (;;) {
     if (s.pool && !s.pool->Enter(until != kNow, give_up)) return give_up() ? Turn::kOver : Turn::kBusy;
+    struct Place {
+      AreaState* area;
+      ~Place() { Leave(); }
+      void Leave() {
+        if (area) area->LeavePool();
+        area = nullptr;
+      }
+    } place{&s};
     AreaState::Visit visit(s);
     const int threads = static_cast<int>(s.buffer.limits().threads);
     Turn turn = Turn::kBusy;
@@ -171,11 +212,14 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     } else if (s.producers < threads) {
       ++s.producers;
       turn = Turn::kSpawn;
-    } else if (s.not_before == kNow || s.clock.Now() >= s.not_before) {
+    } else if (!s.Pauses()) {
       s.not_before = kNow;
-      if (s.buffer.Begin(ticket) == StageBuffer::Begun::kItem) return Turn::kItem;
+      if (s.buffer.Begin(ticket) == StageBuffer::Begun::kItem) {
+        place.area = nullptr;  // kept until the item is finished
+        return Turn::kItem;
+      }
     }
-    s.LeavePool();
+    place.Leave();
     if (turn != Turn::kBusy || until == kNow) return turn;
     const TracedWait traced(WaitCause::kStageFull, s.options.name);
     s.Sleep(s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
@@ -218,7 +262,7 @@ void StagingArea::AwaitRoom(uint64_t ticket) {
       if (s.options.on_timeout == OnTimeout::kDrop) {
         s.buffer.DropWaiting(sleeper->place);
       } else {
-        s.buffer.FailWaiting(sleeper->place, std::make_exception_ptr(StageTimeoutError(s.RoomStory(ticket))));
+        s.buffer.FailWaiting(sleeper->place, ErrorFrom([&] { throw StageTimeoutError(s.RoomStory(ticket)); }));
       }
       break;
     }
@@ -239,7 +283,14 @@ void StagingArea::Skip(uint64_t ticket, std::exception_ptr error) {
     return;
   }
   s.buffer.Skip(ticket);
-  if (pause->count() > 0) s.not_before = s.clock.Now() + *pause;
+  if (pause->count() == 0) return;
+  s.not_before = s.clock.Now() + *pause;
+  // Those who sleep until there is a place, or until the end of another pause, sleep until the end of this one.
+  for (detail::StageSleeper* sleeper : s.beginners) {
+    sleeper->woken = true;
+    sleeper->cv.notify_one();
+  }
+  s.beginners.clear();
 }
 
 void StagingArea::End(uint64_t ticket, bool exact) {
@@ -258,14 +309,25 @@ void StagingArea::Fail(uint64_t ticket, std::exception_ptr error) {
   s.buffer.Fail(ticket, std::move(error));
 }
 
+void StagingArea::Fail(std::exception_ptr error) {
+  AreaState& s = *state_;
+  s.CheckFork();
+  AreaState::Visit visit(s);
+  s.buffer.FailNext(std::move(error));
+}
+
 void StagingArea::Settle(uint64_t ticket, std::exception_ptr error, bool exact) {
-  if (state_->options.closed_exception_types(error)) {
-    End(ticket, exact);
-  } else if (state_->options.ignored_exception_types(error)) {
-    Skip(ticket, std::move(error));
-  } else {
-    Fail(ticket, std::move(error));
+  const StageOptions& filters = state_->options;
+  bool closed = false, ignored = false;
+  try {
+    closed = filters.closed_exception_types(error);
+    ignored = !closed && filters.ignored_exception_types(error);
+  } catch (...) {  // a filter cannot say: what it throws is what consumers get
+    error = std::current_exception();
   }
+  if (closed) return End(ticket, exact);
+  if (ignored) return Skip(ticket, std::move(error));
+  Fail(ticket, std::move(error));
 }
 
 StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
@@ -273,16 +335,21 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
   s.CheckFork();
   detail::StagePool::Lend lend;  // destroyed after the visit, because the lock must not be held then
   AreaState::Visit visit(s);
-  bool inside = false;
-  Time begin{}, deadline = until;
-  const auto finish = [&]() NO_THREAD_SAFETY_ANALYSIS {
-    if (!inside) return;
-    s.consumer_wait += s.clock.Now() - begin;
-    --s.takers_inside;
-  };
+  struct Inside {
+    AreaState* area = nullptr;
+    Time begin{};
+    ~Inside() { Leave(); }
+    void Leave() NO_THREAD_SAFETY_ANALYSIS {
+      if (!area) return;
+      area->consumer_wait += area->clock.Now() - begin;
+      --area->takers_inside;
+      area = nullptr;
+    }
+  } inside;
+  Time deadline = until;
   for (;;) {
     const StageBuffer::Take taken = s.buffer.TakeItem(item);
-    if (taken != StageBuffer::Take::kEmpty) finish();
+    if (taken != StageBuffer::Take::kEmpty) inside.Leave();
     switch (taken) {
       case StageBuffer::Take::kItem:
         if (s.tuning) s.Tune();
@@ -293,20 +360,21 @@ StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
       case StageBuffer::Take::kEmpty: break;
     }
     if (until == kNow) return Taken::kTimeout;
-    if (!inside) {
+    if (!inside.area) {
       if (s.takers_inside == s.options.num_clients) {
         throw UsageError(s.label + "more than num_clients (" + std::to_string(s.options.num_clients) +
                          ") consumers wait for items at once; raise num_clients");
       }
-      inside = true;
       ++s.takers_inside;
-      begin = s.clock.Now();
+      inside.area = &s;
+      const Time begin = inside.begin = s.clock.Now();
+      if (static_cast<int>(s.sleepers.size()) < detail::MostProducers(s.options) + s.takers_inside) s.AddSleeper();
       if (s.options.take_timeout.count() > 0) {
         deadline = std::min(until, (began == kNow ? begin : began) + s.options.take_timeout);
       }
       lend.Begin();
     } else if (deadline != kNever && s.clock.Now() >= deadline) {
-      finish();
+      inside.Leave();
       if (deadline == until) return Taken::kTimeout;
       throw StageTimeoutError(s.TakeStory());
     }

@@ -1,30 +1,13 @@
 // The system refuses threads: a clear error, nothing changed, and all goes on once there are threads again.
-#include <dlfcn.h>
-#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/bulk.h"
+#include "support/no_threads.h"
 #include "support/on_device.h"
-
-static std::atomic<int> g_allowed{1 << 30};
-
-using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-extern "C" __attribute__((weak)) Create __interceptor_pthread_create;  // a sanitizer's, which has to know of threads
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attr, void* (*main)(void*), void* arg) {
-  if (g_allowed.fetch_sub(1) <= 0) return EAGAIN;
-  static auto* const next = reinterpret_cast<Create*>(dlsym(RTLD_NEXT, "pthread_create"));
-  return (__interceptor_pthread_create ? __interceptor_pthread_create : next)(thread, attr, main, arg);
-}
 
 namespace engine::test {
 namespace {
-
-// So many more threads, until it goes.
-struct Allow {
-  explicit Allow(int threads) { g_allowed = threads; }
-  ~Allow() { g_allowed = 1 << 30; }
-};
 
 template <class F>
 std::string RefusedThread(F&& f) {

@@ -179,6 +179,34 @@ TEST(SmartStageTest, WhatASourceThrowsComesAsItselfAfterTheStepsBeforeIt) {
   }
 }
 
+TEST(SmartStageTest, AFilterThatThrowsFailsTheStageWithWhatItThrew) {
+  for (const bool staged : {false, true}) {
+    for (const bool closed : {false, true}) {
+      TrainingProgram p;
+      SmartStageOptions options = AtOnce({.capacity = 2});
+      (closed ? options.stage.closed_exception_types : options.stage.ignored_exception_types) =
+          [](const std::exception_ptr&) -> bool { throw std::logic_error("filter"); };
+      options.do_smart_stage = staged;
+      SmartStage steps(p.eng, p.graph,
+                       {SourceOf<int>("rows", p.row,
+                                      [&] {
+                                        const int row = p.next++;
+                                        if (row == 2) throw std::domain_error("bad row");
+                                        return row;
+                                      })},
+                       options);
+      for (const int row : {0, 1}) {
+        Value given[] = {2};
+        EXPECT_EQ(steps.Next(given).Take<int>(1), 10 * row);
+      }
+      for (int i = 0; i < 2; ++i) {  // it stays
+        Value given[] = {2};
+        EXPECT_EQ(Caught<std::logic_error>([&] { steps.Next(given); }, "the filter's").what(), std::string("filter"));
+      }
+    }
+  }
+}
+
 TEST(SmartStageTest, ASourceThatBlocksForEverIsNamedAndCancelled) {
   for (const bool staged : {false, true}) {
     TrainingProgram p;

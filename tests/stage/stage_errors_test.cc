@@ -87,6 +87,69 @@ TEST(StageTest, WhilePersistentErrorsAreIgnoredTheSourceIsLeftAloneForLongerAndL
   EXPECT_TRUE(stage.JoinFor(20s));  // also in a pause
 }
 
+// Counts how often a stage sleeps.
+class CountedClock final : public StageClock {
+ public:
+  Time Now() override { return clock.Now(); }
+  void WaitUntil(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Time until) override {
+    waits.Add();
+    clock.WaitUntil(changed, lock, until);
+  }
+  TurnedClock clock;
+  Counter waits;
+};
+
+TEST(StageTest, AllProducersSleepThroughAPauseAndWorkBehindIt) {
+  for (const bool serial : {false, true}) {
+    CountedClock clock;
+    std::atomic<bool> broken{true};
+    Counter calls;
+    const auto source = [&] {
+      calls.Add();
+      if (broken) throw std::domain_error("persistent");
+      return 1;
+    };
+    const StageOptions options{.capacity = 3,
+                               .num_threads = 3,
+                               .ignored_exception_types = AnyOf<std::domain_error>(),
+                               .clock = &clock};
+    Stage<int> stage = serial ? Stage<int>(options, source, Same) : Stage<int>(options, source);
+    stage.Start();
+    calls.WaitFor(9);  // the ninth error begins a pause
+    while (clock.clock.Next() <= 0ns) std::this_thread::yield();
+    std::optional<int> item;
+    // Others call the stage meanwhile, which is no reason to wake who waits for the end of the pause.
+    for (int i = 0; i < 2000; ++i) EXPECT_EQ(stage.TakeFor(&item, 0ms), Taken::kTimeout);
+    EXPECT_LE(clock.waits.count(), 3 * 4);
+    EXPECT_LE(calls.count(), 8 + 3);
+    broken = false;
+    for (int i = 0; i < 20; ++i)
+      while (stage.TakeFor(&item, 0ms) != Taken::kItem) clock.clock.Turn(1s);  // an error that was on its way pauses again
+    stage.Cancel();
+    EXPECT_TRUE(stage.JoinFor(20s));
+  }
+}
+
+TEST(StageTest, AFilterThatThrowsFailsTheStageWithWhatItThrew) {
+  const StagePool pool = MakeStagePool({.global_name = "filters"});
+  const ExceptionFilter throws = [](const std::exception_ptr&) -> bool { throw std::logic_error("filter"); };
+  for (const bool closed : {true, false}) {
+    for (const bool serial : {true, false}) {
+      StageOptions options{.capacity = 2, .num_threads = 3, .pool = pool};
+      (closed ? options.closed_exception_types : options.ignored_exception_types) = throws;
+      const auto bad = [](int x) { return x == 3 ? throw std::runtime_error("row 3") : x; };
+      Stage<int> stage = serial ? Stage<int>(options, [bad, n = 0]() mutable { return bad(n++); }, Same)
+                                : Stage<int>(options, [n = 0]() mutable { return n++; }, bad);
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(stage.Take(), i);
+      for (int i = 0; i < 2; ++i)
+        EXPECT_EQ(Caught<std::logic_error>([&] { stage.Take(); }, "the filter's").what(), std::string("filter"));
+      EXPECT_TRUE(stage.JoinFor(20s));
+      stage.RestartWith(Count(2), Same);
+      EXPECT_EQ(Drain(stage), UpTo(2));
+    }
+  }
+}
+
 TEST(StageTest, NoRoomInTimeIsAnErrorThatNamesTheStageAndTheItem) {
   Counter begun;
   Stage<int> stage({.name = "rows", .timeout = 1ms}, Count(100), [&](int x) { return begun.Add(), x; });

@@ -7,6 +7,7 @@
 #include "counting.h"
 #include "engine/engine.h"
 #include "engine/smart_stage.h"
+#include "support/child.h"
 #include "support/engine_test.h"
 #include "support/threads.h"
 
@@ -157,6 +158,28 @@ TEST(StageTest, ARestartShowsNothingOfTheRunBefore) {
   EXPECT_EQ(Drain(stage).size(), 10u);
   stage.Restart();
   EXPECT_EQ(Drain(stage).size(), 10u);
+}
+
+// Each restart begins the run that it has made, so that one which another restart replaces has threads.
+TEST(StageTest, RestartsAtOnceLeaveOneRunAndNoThreads) {
+  const int before = Threads();
+  for (int round = 0; round < 200; ++round) {
+    Stage<int> stage({.capacity = 2}, Count(100), Same);
+    Counter there;
+    const auto restart = [&](int first) {
+      there.Add();
+      there.WaitFor(2);
+      stage.RestartWith(Count(first + 10, first), Same);
+      stage.Start();
+    };
+    std::thread a(restart, 1000), b(restart, 2000);
+    a.join();
+    b.join();
+    const auto got = Drain(stage);
+    ASSERT_EQ(got.size(), 10u);
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], got[0] + i);
+  }
+  AwaitThreads(before);
 }
 
 TEST(StageTest, CancelAndCloseWorkWhileBothSidesBlock) {
@@ -320,6 +343,29 @@ TEST(StageTest, AChildForkedInTheMiddleOfARestartHasAWholeSource) {
   EXPECT_EQ(status, 0);
   GoesSlowly::may_go = true;
   restarts.join();
+}
+
+TEST(StageTest, ThreadsOfAChildMayRestartItAtOnce) {
+  if (const char* why = WhyNoForks()) GTEST_SKIP() << why;
+  for (int round = 0; round < 20; ++round) {
+    Stage<int> stage({.capacity = 2}, Count(10), Same);
+    EXPECT_EQ(stage.Take(), 0);
+    EXPECT_TRUE(InChild([&] {
+      Counter there;
+      const auto restart = [&] {
+        there.Add();
+        there.WaitFor(4);
+        stage.RestartWith(Count(1010, 1000), Same);
+        stage.Start();
+      };
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 4; ++i) threads.emplace_back(restart);
+      for (std::thread& thread : threads) thread.join();
+      const auto got = Drain(stage);
+      return got.size() == 10 && got[0] == 1000;
+    }));
+    EXPECT_EQ(Drain(stage).size(), 9u);
+  }
 }
 
 TEST(StageTest, AChildMayReadAnew) {

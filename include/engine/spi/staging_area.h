@@ -72,7 +72,8 @@ class StagingArea {
   // A producer calls it on its own thread before its first item. It sets what StageLane returns there, and the thread's
   // name in traces.
   void Enter() const;
-  // Waits while too many items have been begun, during a pause after ignored errors, and for a place in the pool.
+  // Waits while too many items have been begun, during a pause after ignored errors, and for a place in the pool. What
+  // needs memory is done here: if bad_alloc comes out, there is no item, and nothing has changed.
   Turn Begin(uint64_t* ticket, Time until = kNever);
   // Hands the item over. True: the producer may go on. False: the item waits for room, and the producer must call
   // AwaitRoom.
@@ -86,7 +87,10 @@ class StagingArea {
   // very ticket. False: they are still delivered, because the source is a set of independent calls.
   void End(uint64_t ticket, bool exact);
   void Fail(uint64_t ticket, std::exception_ptr error);
-  // Calls End, Skip or Fail, as the exception types of the options say.
+  // A producer has failed without an item in its hands. An ordered stream delivers what was begun first.
+  void Fail(std::exception_ptr error);
+  // Calls End, Skip or Fail, as the exception types of the options say. If one of these filters throws, the stream fails
+  // with what it threw.
   void Settle(uint64_t ticket, std::exception_ptr error, bool exact);
 
   enum class Taken : uint8_t { kItem, kEnd, kTimeout };
