@@ -27,6 +27,6 @@ def told(steps):
     workers = engine.default().workers
     best = report["whole_seconds"] / workers
     print(f"      measured {staged * 1e3:.1f} ms a step staged, {whole * 1e3:.1f} ms whole: {whole / staged:.2f}x, "
-          f"{'it stays staged' if report['on'] else 'so the stage was dropped'}")  # fmt: skip
+          f"{'steps are staged' if report['on'] else 'so steps run whole'}")  # fmt: skip
     print(f"      all of a step's work, shared by {workers} workers, takes {best * 1e3:.1f} ms: "
           f"no way to run steps could gain more than {max(1.0, whole / best):.2f}x here")  # fmt: skip

@@ -28,8 +28,8 @@ class SmartStageOptions:
     ``input_state``: Values and Vars that only input work uses (a random state, a counter, a vocabulary); ops that
     change others stay in the step, so that code between two steps finds what the steps left. ``max_levels``: how many
     stages may stand one behind the other. ``profile_steps``: how many steps are timed before the cut; 0: everything
-    that may be staged is. ``guard_steps``: staged and whole steps are compared in rounds of at most so many; 0: steps
-    are staged without a comparison. ``engine``: the engine that runs the steps; None: the default one.
+    that may be staged is. ``guard_steps``: how many steps the first comparison of staged and whole steps has; 0:
+    steps are staged without one. ``engine``: the engine that runs the steps; None: the default one.
     """
 
     capacity: int = 1

@@ -137,6 +137,7 @@ nb::dict Report(const engine::SmartStageReport& report) {
   REPORT(whole_seconds);
   REPORT(measured_staged_seconds);
   REPORT(measured_whole_seconds);
+  REPORT(comparisons);
   REPORT(decided);
   REPORT(on);
 #undef REPORT

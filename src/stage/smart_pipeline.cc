@@ -1,6 +1,9 @@
 #include "smart_pipeline.h"
 
+#include <algorithm>
+
 #include "engine/spi/stage_host.h"
+#include "staging_guard.h"
 
 namespace engine::detail {
 
@@ -46,10 +49,15 @@ auto SmartPipeline::Data::Watched(F&& fn) -> decltype(fn()) {
   }
 }
 
-SmartPipeline::SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_ptr<StepReader> reader)
-    : data_(std::make_shared<Data>(std::move(step), std::move(reader))) {
+SmartPipeline::SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_ptr<StepReader> reader,
+                             const std::vector<Size>& sizes)
+    : data_(std::make_shared<Data>(std::move(step), std::move(reader))),
+      taken_(data_->reader->read() - (data_->reader->keeps() ? 1 : 0)) {
   for (size_t k = 0; k < data_->step->levels(); ++k) {
     StageOptions options = data_->step->options().stage;
+    if (options.autotune && k < sizes.size())
+      options.capacity = sizes[k].capacity, options.num_threads = sizes[k].threads;
+    if (data_->step->trial()) options.capacity = std::min(options.capacity, kTrialCapacity);
     if (k > 0) options.name += "-" + std::to_string(k + 1);
     const auto pull = [data = data_, before = k > 0 ? levels_.back() : nullptr]() -> std::optional<StepItem> {
       if (before) return before->Take();
@@ -89,6 +97,15 @@ SmartPipeline::~SmartPipeline() {
 void SmartPipeline::Cancel() try {
   for (const auto& level : levels_) level->Cancel();
 } catch (const ForkedWhilePending&) {  // in a fork's child: the producers are the parent's
+}
+
+std::vector<SmartPipeline::Size> SmartPipeline::Sizes(std::vector<Size> sizes) const {
+  sizes.resize(levels_.size());
+  for (size_t k = 0; k < levels_.size(); ++k) {
+    const StageStats now = levels_[k]->stats();
+    sizes[k] = {std::max(sizes[k].capacity, now.capacity), std::max(sizes[k].threads, now.threads)};
+  }
+  return sizes;
 }
 
 uint64_t SmartPipeline::skipped() const {

@@ -37,15 +37,30 @@ StepPull PullOf(std::vector<SmartSource> sources);
 // Its producers share what they need with it, because those of a front end are not joined, and may outlive it.
 class SmartPipeline {
  public:
-  SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_ptr<StepReader> reader);
+  // What autotune has made of each level.
+  struct Size {
+    size_t capacity;
+    int threads;
+  };
+  // `sizes`: of the pipeline before, so that autotune goes on where it was; none for the first.
+  SmartPipeline(std::shared_ptr<const SmartStep> step, std::shared_ptr<StepReader> reader,
+                const std::vector<Size>& sizes);
   ~SmartPipeline();
+  // How many items were begun and not taken.
+  size_t begun() const { return data_->reader->read() - taken_; }
   // Waits for the next item; nothing at the end of the data, or of the items that were begun before Close.
-  std::optional<StepItem> Take() { return levels_.back()->Take(); }
+  std::optional<StepItem> Take() {
+    auto item = levels_.back()->Take();
+    if (item) taken_ = item->number + 1;
+    return item;
+  }
   void Close() { levels_.front()->Close(); }
   void Cancel();
   // After Take has returned nothing: whether the data has ended, and not only this pipeline.
   bool data_ended() const { return data_->ended.load(std::memory_order_acquire); }
   StageStats stats() const { return levels_.back()->stats(); }
+  // `sizes`, and what has grown since.
+  std::vector<Size> Sizes(std::vector<Size> sizes) const;
   uint64_t skipped() const;
 
  private:
@@ -59,6 +74,7 @@ class SmartPipeline {
     std::atomic<bool> ended{false};
   };
   const std::shared_ptr<Data> data_;
+  uint64_t taken_;  // number of the next item; only Take and begun, which the same caller calls, use it
   std::vector<std::shared_ptr<Stage<StepItem>>> levels_;
 };
 
@@ -70,6 +86,7 @@ class AskedReader {
   ~AskedReader();
   // As StepReader::Read, but StageTimeoutError after take_timeout; the next call then gets the item.
   bool Read(StepItem* item);
+  bool pending() const { return pending_; }  // the next Read gets an item that was asked for before
   void Cancel();
 
  private:

@@ -67,10 +67,11 @@ struct SmartStage::State {
   std::shared_ptr<SmartStep> step GUARDED_BY(next_mu);  // null: not recorded yet
   std::optional<StepItem> held GUARDED_BY(next_mu);     // an item whose step was refused; the next step gets it
   bool held_is_staged GUARDED_BY(next_mu) = false;
-  bool held_as_planned GUARDED_BY(next_mu) = false;
-  bool settled GUARDED_BY(next_mu) = false;        // the report is final
+  SmartStep::Ran held_ran GUARDED_BY(next_mu) = SmartStep::Ran::kWhole;
+  uint64_t reported GUARDED_BY(next_mu) = 0;       // changes() of the step that the report has
   std::exception_ptr failure GUARDED_BY(next_mu);  // what a source threw
   bool ended GUARDED_BY(next_mu) = false;
+  std::vector<detail::SmartPipeline::Size> sizes GUARDED_BY(next_mu);
   bool closing GUARDED_BY(next_mu) = false;  // the pipeline delivers the items that it has begun, and then goes
   detail::Backoff backoff GUARDED_BY(next_mu);
 
@@ -142,7 +143,7 @@ struct SmartStage::State {
       try {
         StepItem item;
         if (!(asked ? asked->Read(&item) : reader->Read(&item))) return {};
-        if (step && step->mode() == Mode::kHalves)
+        if (step && step->mode(false) == Mode::kHalves)
           for (size_t k = 0; k < step->levels(); ++k) RunLevel(k, item);
         backoff.Finished();
         return item;
@@ -188,22 +189,23 @@ struct SmartStage::State {
     if (pause.count() > 0) StageHost::AwaitOn(host(), attempt);
   }
 
-  // The next item; how its step must run; whether that is what mode() says, so that the step may be measured; and how long
-  // it took to read or to take the item.
-  std::optional<StepItem> NextItem(bool* as_planned, bool* staged, double* seconds) REQUIRES(next_mu) {
+  // The next item; which way its step runs; whether only the rest of it is to run; and how long it took to read or to take
+  // the item.
+  std::optional<StepItem> NextItem(SmartStep::Ran* ran, bool* staged, double* seconds) REQUIRES(next_mu) {
     for (;;) {
       detail::SmartPipeline* open = Pipeline();
-      const bool on = step->mode() == Mode::kStaged;
+      // An item that was asked for in vain belongs to the caller: until it is there, no stage may read.
+      const bool on = step->mode() == Mode::kStaged && !(asked && asked->pending());
       if (!on && !open) {
-        *as_planned = true;
-        *staged = step->mode() == Mode::kHalves;
+        *ran = SmartStep::Ran::kWhole;
+        *staged = step->mode(false) == Mode::kHalves;
         const auto begin = Clock::now();
         auto item = Read();
         *seconds = Seconds(Clock::now() - begin);
         return item;
       }
       if (!open) {
-        Replace(std::make_unique<detail::SmartPipeline>(step, reader));
+        Replace(std::make_unique<detail::SmartPipeline>(step, reader, sizes));
         continue;
       }
       if (!on && !closing) {
@@ -213,12 +215,13 @@ struct SmartStage::State {
       const auto begin = Clock::now();
       if (auto item = open->Take()) {
         *seconds = Seconds(Clock::now() - begin);
-        *as_planned = !closing;
+        *ran = closing ? SmartStep::Ran::kDrained : SmartStep::Ran::kStaged;
         *staged = true;
         return item;
       }
       if (!closing || open->data_ended()) return {};
       closing = false;
+      sizes = open->Sizes(std::move(sizes));
       Replace(nullptr);
     }
   }
@@ -238,9 +241,10 @@ struct SmartStage::State {
   Run Next(std::span<Value> given, const RunOptions& run_options, Site site) REQUIRES(next_mu) {
     if (IsOver()) return {};
     if (!step) throw UsageError("smart stage '" + name() + "': its step has not been recorded; call Record first");
-    step->Asked();
+    detail::SmartPipeline* const open = Pipeline();
+    step->Asked(open ? open->begun() : 0);
     double seconds = 0;
-    if (!held) held = NextItem(&held_as_planned, &held_is_staged, &seconds);
+    if (!held) held = NextItem(&held_ran, &held_is_staged, &seconds);
     if (!held) {
       ended = true;
       return {};
@@ -255,17 +259,18 @@ struct SmartStage::State {
       run = Start(given, run_options, site);
     }
     held.reset();
-    if (held_as_planned && !profile && step->comparing())
-      StageHost::Blocking(host(), [&]() NO_THREAD_SAFETY_ANALYSIS { step->Started(run, seconds); });
+    if (step->comparing()) {
+      if (!profile)
+        StageHost::Blocking(host(), [&]() NO_THREAD_SAFETY_ANALYSIS { step->Started(run, held_ran, seconds); });
+    } else {
+      step->Started(run, held_ran, seconds);
+    }
     std::optional<SmartStageReport> fresh;
-    if (!settled) fresh = step->Report();
+    if (const uint64_t changes = step->changes(); changes != reported) reported = changes, fresh = step->Report();
     detail::MutexLock lock(mu);
     ++stats.steps;
     stats.position = number + 1;
-    if (fresh) {
-      settled = fresh->decided;
-      report = std::move(*fresh);
-    }
+    if (fresh) report = std::move(*fresh);
     return run;
   }
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -30,6 +29,10 @@ double Median(std::vector<double> samples) {
   std::nth_element(samples.begin(), middle, samples.end());
   return *middle;
 }
+
+// Seconds between two comparisons at least. Opening a stage costs threads: about 0.1 ms, which steps of some microseconds
+// would have to pay every few hundred of them.
+constexpr double kApart = 0.1;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -83,8 +86,9 @@ struct SmartStep::State {
   std::vector<ValueId> boundary;  // what the last level gives, and the rest takes first
   Plan rest;
   std::optional<detail::StagingGuard> guard;
-  std::shared_ptr<detail::Ends> ends;  // of the guard's current turn
-  double asked = 0;                    // when the next step was asked for
+  bool scheduled = false;  // what options.schedule said of the next step
+  double asked = 0;        // when the next step was asked for; while the guard is watching
+  double compared = 0;     // when the last comparison ended
 
   void Check() {
     const std::string label = "smart stage '" + options.stage.name + "': ";
@@ -130,7 +134,6 @@ struct SmartStep::State {
   void MakeCut(detail::Choice choice) {
     // The source by its mean: one that reads a block for several items takes long for one of them.
     for (size_t n = 0; n < samples.size(); ++n) costs.nodes[n].seconds = n == 0 ? Mean(samples[n]) : Median(samples[n]);
-    const std::vector<double> read = std::move(samples[0]);
     samples.clear();
     cut = Partition(costs, {.seconds = kHandOver, .threads = options.stage.num_threads}, choice);
     if (cut->staged.empty()) return;
@@ -170,11 +173,11 @@ struct SmartStep::State {
     rest = detail::Segment(graph, after, in, graph.outputs(), Placement::kAnyLane)
                .Compile(eng, {.name = PlanName("rest")});
     // The buffers of all levels fill first, and each producer has one item.
-    const size_t ahead = (options.stage.capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size();
-    const double predicted = cut->step_seconds > 0 ? std::log(cut->serial_seconds / cut->step_seconds) : 0;
-    guard.emplace(static_cast<int>(ahead) + 2, options.guard_steps, predicted);
-    if (!judged)  // else staged nodes run where items are read, which these times do not have
-      for (double seconds : read) guard->Got(seconds);
+    const auto ahead = [&](size_t capacity) {
+      return (capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size() + 2;
+    };
+    guard.emplace(ahead(options.stage.capacity), ahead(std::min(options.stage.capacity, detail::kTrialCapacity)),
+                  static_cast<size_t>(options.guard_steps));
   }
 
   void CheckCall(std::span<Value> given, const RunOptions& run) const {
@@ -257,40 +260,50 @@ SmartStep::SmartStep(Engine& eng, Graph step, std::vector<ValueId> sourced, Smar
 
 SmartStep::~SmartStep() = default;
 
-SmartStep::Mode SmartStep::mode() const {
+SmartStep::Mode SmartStep::mode(bool may_stage) const {
   const State& s = *state_;
   if (!*s.options.do_smart_stage) return Mode::kWhole;
   if (!s.cut) return Mode::kProfile;
   if (s.cut->staged.empty()) return Mode::kWhole;
-  if (s.guard->on()) return Mode::kStaged;
+  if (may_stage && (s.options.schedule ? s.scheduled : s.guard->on())) return Mode::kStaged;
   return s.judged ? Mode::kHalves : Mode::kWhole;
 }
 
-bool SmartStep::comparing() const { return state_->guard && !state_->guard->decided(); }
+bool SmartStep::comparing() const { return state_->guard && !state_->options.schedule && state_->guard->watching(); }
+bool SmartStep::trial() const { return comparing() && state_->guard->trial(); }
 
-void SmartStep::Asked() {
-  State& s = *state_;
-  if (!comparing()) return;
-  s.asked = Now();
-  if (s.ends && s.guard->Look(*s.ends)) s.ends.reset();
+uint64_t SmartStep::changes() const {
+  return static_cast<uint64_t>(state_->profiled) + (state_->guard ? state_->guard->changes() : 0);
 }
 
-void SmartStep::Started(const Run& run, double got_seconds) {
+void SmartStep::Asked(size_t begun) {
   State& s = *state_;
+  if (s.options.schedule) s.scheduled = s.options.schedule();
   if (!comparing()) return;
-  if (!s.ends) s.ends = std::make_shared<detail::Ends>();
-  const auto note = [ends = s.ends, step = s.guard->started()] { ends->Add(step, Now()); };
-  bool over = false;
+  s.asked = Now();
+  s.guard->Look(begun);
+  if (!comparing()) s.compared = s.asked;
+}
+
+void SmartStep::Started(const Run& run, Ran ran, double got_seconds) {
+  State& s = *state_;
+  if (!s.guard) return;
+  const auto done = [&](double now) { s.guard->Started(ran, s.asked, now, got_seconds); };
+  const detail::StepBlock* block = comparing() ? s.guard->BlockOf(ran) : nullptr;
+  if (!block) {
+    done(0);
+    if (s.guard->due() && !s.options.schedule && Now() - s.compared >= kApart) s.guard->Begin();
+    return;
+  }
+  const auto note = [ends = block->ends(), step = block->started()] { ends->Add(step, Now()); };
   try {
     // An Operator, because the caller's bulk or capture must not take this op.
     s.eng.Push(s.eng.NewOperator(
         {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
-    over = s.guard->Started(*s.ends, s.asked, Now(), got_seconds);
+    done(Now());
   } catch (const Error&) {  // no more ops may be pushed; a push that matters to the program will report it
-    s.guard->Restart();
-    over = true;
+    s.guard->Abandon();
   }
-  if (over) s.ends.reset();  // ops of this turn that are still pending keep it
 }
 
 Run SmartStep::StartWhole(StepItem& item, std::span<Value> given, const RunOptions& options, Site site, bool may_wait) {
@@ -364,7 +377,7 @@ const SmartStageOptions& SmartStep::options() const { return state_->options; }
 SmartStageReport SmartStep::Report() const {
   const State& s = *state_;
   SmartStageReport out;
-  out.on = mode() == Mode::kStaged;
+  out.on = s.options.schedule ? mode() == Mode::kStaged : s.guard && s.guard->staged();
   std::string head = "smart stage '" + s.options.stage.name + "': ";
   if (!*s.options.do_smart_stage) {
     out.decided = true;
@@ -398,19 +411,20 @@ SmartStageReport SmartStep::Report() const {
   if (!s.guard) return out;
   out.measured_whole_seconds = s.guard->whole_seconds();
   out.measured_staged_seconds = s.guard->staged_seconds();
+  out.comparisons = s.guard->comparisons();
+  const double whole = out.measured_whole_seconds, staged = out.measured_staged_seconds;
   if (s.options.guard_steps == 0) {
     out.text += "staged without a guard: nothing was compared\n";
   } else if (!out.decided) {
     out.text += "being compared: the first steps run whole and staged by turns";
-    if (out.measured_whole_seconds > 0) out.text += "; so far " + Millis(out.measured_whole_seconds) + " a step whole";
-    if (out.measured_staged_seconds > 0) out.text += ", " + Millis(out.measured_staged_seconds) + " staged";
+    if (whole > 0) out.text += "; so far " + Millis(whole) + " a step whole";
+    if (staged > 0) out.text += ", " + Millis(staged) + " staged";
     out.text += "\n";
   } else {
-    const bool faster = out.measured_staged_seconds < out.measured_whole_seconds;
-    out.text += "measured " + Millis(out.measured_staged_seconds) + " a step staged, " +
-                Millis(out.measured_whole_seconds) +
-                " whole: " + (out.on && !faster ? "too uneven to tell, so the prediction decides: " : "") +
-                (out.on ? "it stays staged\n" : "no clear gain, the stage is dropped, the steps run whole\n");
+    const std::string times = std::to_string(out.comparisons) + (out.comparisons == 1 ? " time" : " times");
+    out.text += "measured " + Millis(staged) + " a step staged, " + Millis(whole) + " whole, compared " + times + ": " +
+                (out.on ? "steps are staged" : "no clear gain, steps run whole") +
+                "; two percent of the steps go on comparing\n";
   }
   return out;
 }

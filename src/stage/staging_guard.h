@@ -1,245 +1,265 @@
-// StagingGuard: decides whether the first steps ran faster staged or whole. Pure: it is told when steps began and ended.
+// StagingGuard: decides whether steps run staged or whole, by measurement alone. Pure: it is told when steps began and ended.
 //
-// It is a sequential test. A turn of one way ends as soon as the pace of its steps is known well enough: after five steps
-// that take alike, and after `steps` of them at the latest. Then what was measured is weighed against what the cut
-// predicts, each by how sure it is: on a quiet machine the measurement decides, on a noisy one the prediction does. If that
-// is not clear after a turn of each way, both have one more, so that a machine that gets slower or faster meanwhile favours
-// neither; the better turn of each way counts, because other work on the machine only ever makes steps slower. A stage
-// that gains less than two percent is dropped.
+// It compares in blocks: some steps as they run now, some the other way, some as they run now again, so that a machine that
+// gets slower or faster meanwhile favours neither. It begins with whole steps, and a stage must be faster beyond doubt, and by
+// two percent, to be kept: a tie goes to whole steps. The first comparison has `steps` steps, or fewer where a few leave no
+// doubt. It goes on comparing for ever, so that a decision that was wrong, or is no longer right, is undone: again
+// whenever two percent of the steps since the first decision are as many as run the other way for it. What the last
+// comparisons measured is put together; what the newest one refutes is forgotten.
 //
-// How long a step takes, for a caller that waits for its steps, has two parts. Getting the item counts by its mean, over
-// all turns: a source that reads a block for several items takes long for one of them, which is just what a stage hides.
-// The rest counts by its median, because there a step that takes far longer is other work on the machine. For a caller with
-// many steps in flight the parts overlap, and the mean of the slower of two paces counts: that at which its steps began, and
-// that at which the same steps ended. While their number grows, steps begin faster than they end; while those of
-// an earlier, faster turn run out, steps end faster than new ones begin. Not counted are the steps before the first one
-// ends, as many again, the steps that a stage has ready by then, and pauses (as between epochs), which say nothing
-// about either way. Nobody waits: a turn lasts until the ends that it needs are known.
+// A step that takes far longer than usual is other work on the machine as often as its own way's fault. So it counts, but only
+// up to a bound. The time that a caller waits for its item counts as it is: a source that reads a block for several items
+// takes long for one of them, which is just what a stage hides.
+//
+// Nobody waits: a comparison lasts until the ends that it needs are known.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <deque>
+#include <memory>
+#include <optional>
 #include <vector>
 
-#include "base/sync.h"
+#include "engine/spi/smart_step.h"
+#include "step_times.h"
 
 namespace engine::detail {
 
-// Ends: when the steps of one turn ended. Threads: any.
-class Ends {
- public:
-  // Step `step` ended at `now`. Steps are listed in the order of their starts, so a step counts when all steps before
-  // it have ended.
-  void Add(size_t step, double now) {
-    MutexLock lock(mu_);
-    if (ended_.size() <= step) ended_.resize(step + 1);
-    ended_[step] = true;
-    while (times_.size() < ended_.size() && ended_[times_.size()]) times_.push_back(now);
-  }
-  size_t count() const {
-    MutexLock lock(mu_);
-    return times_.size();
-  }
-  // When `step`, which is below count(), ended.
-  double operator[](size_t step) const {
-    MutexLock lock(mu_);
-    return times_[step];
-  }
-
- private:
-  mutable Mutex mu_;
-  std::vector<bool> ended_ GUARDED_BY(mu_);
-  std::vector<double> times_ GUARDED_BY(mu_);
-};
+// What a stage that is only tried has in its buffer at most, so that the trial ends soon after its last step.
+constexpr size_t kTrialCapacity = 4;
 
 class StagingGuard {
  public:
-  // `warm_up`: how many steps until a stage runs evenly, if the caller does not wait for the steps. `steps`: how many are
-  // measured in one turn at most; 0: no guard, staged from the beginning. `predicted`: the gain, in the
-  // terms of Gain, that the costs of the parts of a step promise.
-  StagingGuard(int warm_up, int steps, double predicted = 0)
-      : warm_up_(static_cast<size_t>(warm_up)),
-        steps_(static_cast<size_t>(steps)),
-        predicted_(predicted),
-        turn_(steps > 0 ? 0 : kTurns) {}
+  using Ran = SmartStep::Ran;
 
-  bool on() const {
-    if (!decided()) return turn_ % 2 == 1;
-    return steps_ == 0 || Believed().gain > kWorth;
+  // `ahead`: how many items a stage has ready at most; `trial_ahead`: while trial(). `steps`: of the first comparison; 0: no
+  // guard, staged from the beginning.
+  StagingGuard(size_t ahead, size_t trial_ahead, size_t steps)
+      : ahead_(ahead), trial_ahead_(trial_ahead), quarter_(std::max<size_t>(2, steps / 4)), staged_(steps == 0) {
+    cost_[0] = quarter_ + 1, cost_[1] = 2 * quarter_;
+    if (steps == 0) {
+      decided_ = true;
+    } else {
+      Begin();
+    }
   }
-  bool decided() const { return turn_ == kTurns; }
-  // How many steps of this turn have started.
-  size_t started() const { return begins_.size(); }
-  // Before the comparison, the caller of a step that ran whole took so long to get its item.
-  void Got(double seconds) { ways_[0].got.push_back(seconds); }
-  // One more step, which was asked for at `asked`, was started `now`, staged if on(); the caller took `got` seconds to get its
-  // item. `ends`: of this turn. Returns true if the turn is over.
-  bool Started(const Ends& ends, double asked, double now, double got = 0) {
-    const size_t before = started();
-    const bool idle = before > 0 && ends.count() >= before;
-    gaps_.push_back(idle ? std::max(0.0, asked - ends[before - 1]) : 0);
-    got_.push_back(got);
-    begins_.push_back(now);
-    if (first_ == 0 && ends.count() > 0) first_ = started();
-    return Look(ends);
+
+  // What was decided. Until then steps run whole, but for those that compare.
+  bool staged() const { return staged_; }
+  bool decided() const { return decided_; }
+  // How the next step should run.
+  bool on() const { return phase_ == kOther ? !staged_ : staged_; }
+  // Whether the stage that runs now is only tried, and will be closed soon.
+  bool trial() const { return phase_ == kOther && !staged_; }
+  // Whether it wants to know when steps begin and end.
+  bool watching() const { return phase_ != kRest; }
+  // Grows when anything that it says changes.
+  uint64_t changes() const { return changes_; }
+  uint64_t comparisons() const { return comparisons_; }
+
+  // Whether it is time to compare again.
+  bool due() const {
+    return phase_ == kRest && !window_.empty() && saved_ >= static_cast<double>(cost_[staged_ ? 0 : 1]);
   }
-  // Whether the turn is over, now that more steps may have ended: so that the next step runs as the test decides.
-  bool Look(const Ends& ends) {
-    if (decided() || first_ == 0 || ends.count() == 0) return false;
-    const size_t from = first_ <= 2 ? kEven : 2 * first_ + warm_up_ - 1, most = from + steps_;
-    const size_t to = std::min({most, ends.count() - 1, begins_.size() - 1});
-    const size_t count = to > from ? to - from : 0;
-    if (count < std::min(steps_, kLeast)) return false;
-    const std::vector<double> took = Took(ends, from, to);
-    const double pace = apart() ? Median(took) : Mean(took);
-    if (to < most && kSure * Error(Scatter(took, pace), count) > kClear * pace) return false;
-    End(took, pace, {got_.begin() + static_cast<ptrdiff_t>(from) + 1, got_.begin() + static_cast<ptrdiff_t>(to) + 1});
-    return true;
+  // Begins a comparison.
+  void Begin() {
+    blocks_.clear();
+    Enter(kBefore);
   }
-  // Begins the turn anew, because the end of one of its steps will not be known.
-  void Restart() {
-    begins_.clear();
-    gaps_.clear();
-    got_.clear();
-    first_ = 0;
+  // Gives up the comparison, because the end of a step will not be known.
+  void Abandon() {
+    blocks_.clear();
+    Enter(kRest);
+    if (!decided_) Begin();
   }
+
+  // The block that a step belongs to that is about to be started; null: to none.
+  StepBlock* BlockOf(Ran ran) {
+    if (phase_ == kRest) return nullptr;
+    if (ran == Ran::kDrained) return phase_ == kAfter && blocks_[1].staged() ? &blocks_[1] : nullptr;
+    return blocks_.back().staged() == (ran == Ran::kStaged) ? &blocks_.back() : nullptr;
+  }
+  // A step was started `now` that was asked for at `asked`; its caller took `got` seconds to get its item.
+  void Started(Ran ran, double asked, double now, double got = 0) {
+    if (decided_) saved_ += kShare;
+    StepBlock* block = BlockOf(ran);
+    if (!block) return;
+    block->Started(asked, now, got, ran == Ran::kDrained);
+    if (block->staged() != staged_ && decided_) saved_ -= 1;
+  }
+  // More steps may have ended: on() may change, so this is called before a step begins. `begun`: how many items the stage has
+  // begun that were not taken.
+  void Look(size_t begun = 0) {
+    if (phase_ == kRest) return;
+    for (StepBlock& block : blocks_) block.Look();
+    if (phase_ == kAfter) {
+      if (blocks_[2].counted() >= Wanted(blocks_[2]) && blocks_[0].over() && blocks_[1].over()) Decide();
+    } else if (trial() && Clear()) {
+      Decide();
+    } else if (Full(blocks_.back(), begun)) {
+      Enter(phase_ == kBefore ? kOther : kAfter);
+    }
+  }
+
   // Seconds for one step; 0: not measured.
-  double whole_seconds() const { return Seconds(ways_[0]); }
-  double staged_seconds() const { return Seconds(ways_[1]); }
+  double whole_seconds() const { return Seconds(false); }
+  double staged_seconds() const { return Seconds(true); }
 
  private:
-  static constexpr int kTurns = 4;  // whole, staged, whole, staged
-  static constexpr double kClear = 0.03;
+  enum Phase : uint8_t { kRest, kBefore, kOther, kAfter };
+
   static constexpr double kWorth = 0.02;  // what is gained at least, or a stage is not worth its threads and its memory
-  static constexpr double kTrust = 0.05;  // standard error of the prediction, or half of it if that is more
-  static constexpr double kRefuted = 3;   // standard errors
-  static constexpr double kFinest = 0.005;  // no measurement is surer
-  static constexpr double kPause = 4;  // in steps; a shorter gap is the caller's own work, which a stage may slow down
+  static constexpr double kShare = 0.02;  // of all steps run the other way
+  // Standard errors: to stage after the first comparison, to go on so, and to stage after later ones, which are many.
+  static constexpr double kFirst = 1.7, kKeep = 2, kLater = 2.5;
+  static constexpr double kRefuted = 3;     // standard errors
+  static constexpr double kFinest = 0.003;  // no measurement is surer
+  static constexpr double kOutlier = 3.5;   // standard deviations that are usual; a step counts as no further off,
+  static constexpr double kOrdinary = 0.3;  // unless that is less than so much of it
+  static constexpr double kClear = 0.25, kClearErrors = 4;  // a gain or a loss that a few steps are enough for
+  static constexpr size_t kWindow = 8;                      // comparisons
+  static constexpr double kTick = 1e-9;                     // no step takes less
+  static constexpr size_t kFewest = 3;                      // steps of a trial, or of a block that is compared early
 
-  static constexpr size_t kLeast = 5;  // steps of a turn: with three before them, twice, and eight before the cut, 24
-  static constexpr size_t kEven = 2;   // steps until a caller that waits sees either way run evenly
-  static constexpr double kSure = 2;   // standard errors
-
-  using Times = std::vector<double>;
-  struct Way {
-    double rest = 0;  // seconds for a step without getting the item; 0: not measured
-    size_t steps = 0;
-    double differ = -1;  // between its two turns; below zero: it had one
-    Times got;
+  // What one comparison measured.
+  struct Compared {
+    double gain = 0;    // the logarithm of how many times as fast steps are staged, which for small gains is the gain
+    double weight = 0;  // 1 / weight: its variance, in variances of a step
+    double squares = 0, freedom = 0;  // the variance of a step, relative to it, is squares / freedom
+    double doubt = 0;                 // how far the two blocks of one way are apart, beyond what the variance explains
+    double whole = 0, staged = 0;     // seconds of a step
   };
   struct Gain {
-    double gain, error;  // the logarithm of how many times as fast steps are staged, which for small gains is the gain
+    double gain, error;
   };
 
-  static double Mean(const Times& times) {
-    double sum = 0;
-    for (double t : times) sum += t;
-    return times.empty() ? 0 : sum / static_cast<double>(times.size());
+  void Enter(Phase phase) {
+    phase_ = phase;
+    ++changes_;
+    if (phase == kRest) return;
+    const bool staged = phase == kOther ? !staged_ : staged_;
+    // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured.
+    const size_t skip = staged && phase == kAfter ? 1 + ahead_ : 1;
+    blocks_.emplace_back(staged, skip, phase == kOther && staged ? trial_ahead_ : ahead_);
   }
-  static double Median(Times times) {
-    const size_t half = times.size() / 2;
-    std::sort(times.begin(), times.end());
-    return times.size() % 2 ? times[half] : (times[half - 1] + times[half]) / 2;
+  // How many steps of a block that is not a trial count.
+  size_t Wanted(const StepBlock& block) const {
+    if (!block.waits()) return 2 * quarter_;
+    return !decided_ ? quarter_ - 1 : block.staged() == staged_ ? 2 * quarter_ : quarter_;
   }
-  static double Deviation(const Times& times, double middle) {
-    double squares = 0;
-    for (double t : times) squares += (t - middle) * (t - middle);
-    return times.size() > 1 ? std::sqrt(squares / static_cast<double>(times.size() - 1)) : 0;
+  // Whether a block has all its steps. Of a caller that waits, their ends are known soon.
+  bool Full(const StepBlock& block, size_t begun) const {
+    if (!block.known()) return false;
+    if (!block.waits()) return block.counted() >= Wanted(block);
+    // The items that a stage has begun will be steps of its trial.
+    if (trial()) return block.started() >= kFewest && block.started() + begun >= 2 * quarter_;
+    return block.started() >= block.from() + Wanted(block);
   }
-  static double Error(double scatter, size_t steps) { return scatter / std::sqrt(static_cast<double>(steps)); }
+  // Whether what is known of a trial leaves no doubt already.
+  bool Clear() const {
+    if (blocks_[0].counted() < kFewest || blocks_[1].counted() < kFewest) return false;
+    const Compared now = Compare();
+    const double error = std::sqrt(now.squares / now.freedom / now.weight);
+    return std::abs(now.gain) > kClear + kClearErrors * error;
+  }
 
-  // Whether getting the item counts apart: the caller waited, in this turn and before, for the first step before it started
-  // the second. Then a stage does not get ahead of the steps either.
-  bool apart() const { return even_ && first_ <= 2; }
-  // The standard deviation of steps; for those of a caller that waits, as what is usual says it, times that by which the
-  // error of a median is larger than that of a mean.
-  double Scatter(const Times& took, double pace) const {
-    if (!apart()) return Deviation(took, pace);
+  // What the blocks say.
+  Compared Compare() const {
+    struct Pace {
+      double mean, steps;
+    };
+    Compared out;
+    std::vector<StepBlock::Took> took;
     Times off;
-    for (double t : took) off.push_back(std::abs(t - pace));
-    return 1.4826 * 1.2533 * Median(std::move(off));
+    for (const StepBlock& block : blocks_) {
+      took.push_back(block.took());
+      const double middle = Median(took.back().rest), usual = std::max(kTick, middle + Mean(took.back().got));
+      for (double t : took.back().rest) off.push_back(std::abs(t - middle) / usual);
+    }
+    const double most = std::max(kOrdinary, kOutlier * 1.4826 * Median(std::move(off)));
+    std::vector<Pace> paces;
+    for (StepBlock::Took& of : took) {
+      const double middle = Median(of.rest), bound = most * (middle + Mean(of.got));
+      for (size_t i = 0; i < of.rest.size(); ++i)
+        of.rest[i] = std::clamp(of.rest[i], middle - bound, middle + bound) + of.got[i];
+      const double mean = std::max(kTick, Mean(of.rest));
+      for (double t : of.rest) out.squares += std::pow((t - mean) / mean, 2);
+      out.freedom += static_cast<double>(of.rest.size()) - 1;
+      paces.push_back({mean, static_cast<double>(of.rest.size())});
+    }
+    double here = paces[0].mean, variance = 1 / paces[0].steps;
+    out.freedom = std::max(1.0, out.freedom);
+    if (paces.size() > 2) {
+      here = (paces[0].mean + paces[2].mean) / 2;
+      variance = (1 / paces[0].steps + 1 / paces[2].steps) / 4;
+      const double apart = std::abs(paces[0].mean - paces[2].mean) / here;
+      out.doubt = std::max(0.0, apart / 2 - 2 * std::sqrt(out.squares / out.freedom * variance));
+    }
+    out.weight = 1 / (variance + 1 / paces[1].steps);
+    (staged_ ? out.staged : out.whole) = here;
+    (staged_ ? out.whole : out.staged) = paces[1].mean;
+    out.gain = std::log(out.whole / out.staged);
+    return out;
   }
 
-  // What the steps of this turn took; of a caller that waits, without getting the item.
-  Times Took(const Ends& ends, size_t from, size_t to) const {
-    const bool by_ends = ends[to] - ends[from] >= begins_[to] - begins_[from];
-    const double longest = LongestGap(from, to);
-    Times took;
-    for (size_t i = from + 1; i <= to; ++i) {
-      double t = by_ends ? ends[i] - ends[i - 1] : begins_[i] - begins_[i - 1];
-      if (gaps_[i] > longest) t -= gaps_[i];  // a pause says nothing about either way
-      if (apart()) t = std::max(0.0, t - got_[i]);
-      took.push_back(t);
+  // What the comparisons from number `from` up to `to` say together.
+  Gain Together(size_t from, size_t to) const {
+    double squares = 0, freedom = 0, weight = 0, sum = 0, doubt = 0, spread = 0;
+    for (const Compared& c : window_) squares += c.squares, freedom += c.freedom;
+    for (size_t i = from; i < to; ++i) {
+      const Compared& c = window_[i];
+      weight += c.weight, sum += c.weight * c.gain, doubt += std::pow(c.weight * c.doubt, 2);
     }
-    return took;
+    const double gain = sum / weight;
+    double variance = squares / freedom;
+    for (size_t i = from; i < to; ++i) spread += window_[i].weight * std::pow(window_[i].gain - gain, 2);
+    // Comparisons that differ by more than their steps do: then that is what is not known.
+    if (to - from > 2) variance = std::max(variance, spread / static_cast<double>(to - from - 1));
+    return {gain, std::max(kFinest, std::sqrt(variance / weight + doubt / (weight * weight)))};
   }
 
-  // The turn is over.
-  void End(const Times& took, double pace, Times got) {
-    Way& way = ways_[static_cast<size_t>(turn_ % 2)];
-    for (double t : took) off_.push_back(t - pace);
-    if (!apart() && even_) {
-      even_ = false;
-      for (Way& w : ways_) w.rest += w.steps > 0 ? Mean(w.got) : 0, w.got.clear();
+  void Decide() {
+    window_.push_back(Compare());
+    if (window_.size() > kWindow) window_.pop_front();
+    const size_t last = window_.size() - 1;
+    if (last > 0) {
+      const Gain before = Together(0, last), now = Together(last, last + 1);
+      if (std::abs(before.gain - now.gain) > kRefuted * std::hypot(before.error, now.error))
+        window_.erase(window_.begin(), window_.end() - 1);
     }
-    if (turn_ >= 2) way.differ = std::abs(way.rest - pace);
-    if (turn_ < 2 || pace < way.rest) way.rest = pace, way.steps = took.size();
-    if (even_) way.got.insert(way.got.end(), got.begin(), got.end());
-    ++turn_;
-    if (turn_ == 2) {
-      const Gain believed = Believed();
-      if (std::abs(believed.gain - kWorth) > kSure * believed.error) turn_ = kTurns;
-    }
-    Restart();
+    const Gain all = Together(0, window_.size());
+    const double errors = staged_ ? kKeep : decided_ ? kLater : kFirst;
+    cost_[blocks_[1].staged() ? 1 : 0] =
+        std::max(blocks_[1].staged() ? 2 * quarter_ : quarter_ + 1, blocks_[1].started());
+    staged_ = all.gain > std::max(kWorth, errors * all.error);
+    decided_ = true;
+    ++comparisons_;
+    blocks_.clear();
+    Enter(kRest);
   }
 
-  double Seconds(const Way& way) const { return way.steps > 0 ? way.rest + Mean(way.got) : 0; }
-
-  // What staging brings, by what was measured and by what was predicted. A prediction that the measurement refutes says
-  // nothing.
-  Gain Believed() const {
-    double scatter = 0, squares = 0;
-    if (even_) {  // of all turns together, because a few steps may take alike by chance
-      Times off;
-      for (double t : off_) off.push_back(std::abs(t));
-      scatter = 1.4826 * 1.2533 * Median(std::move(off));
-    } else {
-      scatter = Deviation(off_, 0);
+  double Seconds(bool staged) const {
+    double sum = 0;
+    for (const Compared& c : window_) sum += staged ? c.staged : c.whole;
+    if (!window_.empty()) return sum / static_cast<double>(window_.size());
+    for (const StepBlock& block : blocks_) {
+      if (block.staged() != staged || block.counted() == 0) continue;
+      const StepBlock::Took took = block.took();
+      return Median(took.rest) + Mean(took.got);
     }
-    double noise = 1;  // of the better way: other work on the machine need not have met both turns
-    for (const Way& way : ways_) {
-      const double all = Seconds(way);
-      squares += std::pow(Error(scatter, way.steps) / all, 2);
-      if (!way.got.empty()) squares += std::pow(Error(Deviation(way.got, Mean(way.got)), way.got.size()) / all, 2);
-      noise = std::min(noise, std::max(0.0, way.differ) / all);
-    }
-    const double measured = std::log(Seconds(ways_[0]) / Seconds(ways_[1]));
-    const double error = std::max(kFinest, std::sqrt(squares + noise * noise));
-    const double trust = std::max(kTrust, std::abs(predicted_) / 2);
-    if (std::abs(measured - predicted_) > kRefuted * std::hypot(error, trust))
-      return {.gain = measured, .error = error};
-    const double sure = 1 / (error * error), weight = 1 / (trust * trust);
-    return {.gain = (measured * sure + predicted_ * weight) / (sure + weight), .error = 1 / std::sqrt(sure + weight)};
+    return 0;
   }
 
-  // Longer gaps than this, between the begins of two steps, are pauses: they are far longer than a step.
-  double LongestGap(size_t from, size_t to) const {
-    Times steps;
-    for (size_t i = from + 1; i <= to; ++i) steps.push_back(begins_[i] - begins_[i - 1]);
-    return kPause * Median(std::move(steps));
-  }
-
-  size_t warm_up_, steps_;
-  double predicted_;
-  int turn_;
-  Times gaps_;                 // before each step: how long nothing was in flight and nobody had asked for the step
-  Times got_;                  // how long each step's caller took to get the item
-  Times begins_;               // of the steps of this turn
-  size_t first_ = 0;           // how many steps had started when the first one ended; 0: it has not ended
-  std::array<Way, 2> ways_{};  // whole, staged
-  Times off_;                  // how far each step was from the pace of its turn
-  bool even_ = true;           // apart() in every turn; else `rest` is all of a step
+  size_t ahead_, trial_ahead_;
+  size_t quarter_;  // of the steps of a comparison
+  bool staged_, decided_ = false;
+  Phase phase_ = kRest;
+  std::deque<StepBlock> blocks_;  // of this comparison
+  std::deque<Compared> window_;   // the last comparisons
+  size_t cost_[2];                // steps that run the other way, if that is whole, or staged
+  double saved_ = 0;              // steps that may run the other way by now
+  uint64_t changes_ = 0, comparisons_ = 0;
 };
 
 }  // namespace engine::detail

@@ -119,6 +119,7 @@ void Check(Engine& eng, uint64_t seed) {
   }
   const uint64_t stop = random.OneIn(4) ? random.Below(40) : UINT64_MAX;  // then it is cancelled
   SmartStageOptions options = RandomOptions(random);
+  if (random.OneIn(3)) options.schedule = [often = Random(random.Next())]() mutable { return often.OneIn(2); };
   for (uint32_t v = 0; v < 3; ++v) {
     if (!random.OneIn(4)) options.input_state.push_back(smart.vars[v]);
   }

@@ -30,9 +30,9 @@ TEST(SmartStageTest, ProfileAndGuardChangeNothingEither) {
   if (report.levels == 0) return;  // on this machine, now, no cut was worth it
   EXPECT_GT(report.measured_whole_seconds, 0);
   EXPECT_GT(report.measured_staged_seconds, 0);
-  EXPECT_TRUE(!report.on || report.measured_staged_seconds < report.measured_whole_seconds ||
-              Has(report.text, "too uneven to tell, so the prediction decides"));
-  EXPECT_TRUE(Has(report.text, report.on ? "it stays staged" : "the stage is dropped"));
+  EXPECT_TRUE(!report.on || report.measured_staged_seconds < report.measured_whole_seconds);
+  EXPECT_TRUE(Has(report.text, report.on ? "steps are staged" : "no clear gain, steps run whole"));
+  EXPECT_GT(report.comparisons, 0u);
 }
 
 TEST(SmartStageTest, TheGuardWaitsForNoStep) {
@@ -74,7 +74,7 @@ TEST(SmartStageTest, AStepThatFailsWhileTheyAreComparedIsToldOnce) {
   Graph graph;
   const ValueId row = graph.Input<int>("row");
   const NodeId check = graph.Add({.name = "check", .inputs = {row}, .outputs = 1}, [](NodeContext& ctx) {
-    if (ctx.In<int>(0) == 5) throw std::domain_error("bad row");
+    if (ctx.In<int>(0) == 1) throw std::domain_error("bad row");  // of a step that runs whole
     ctx.Return(0, ctx.In<int>(0));
   });
   graph.Output(check[0]);

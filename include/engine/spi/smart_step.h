@@ -3,7 +3,8 @@
 //
 //   profile   the first steps run whole, and each node is timed
 //   cut       the legal cut whose slower side is fastest (src/stage/partition.h); if none pays, steps stay whole
-//   guard     the next steps run whole and staged by turns; the slower way is dropped
+//   guard     the next steps run whole and staged by turns; steps are staged if that is faster. Two percent of the
+//             steps go on comparing, so that the decision follows the program and the machine
 //
 // A step's graph has inputs that the sources give for each item, and inputs that the caller gives to each step. Staged
 // nodes run level by level on the thread that calls RunLevel; the other nodes are a run of their own, the rest. Values
@@ -53,7 +54,10 @@ struct SmartStageOptions {
   std::vector<Var> input_state = {};
   int max_levels = 1;     // how many stages may stand one behind the other, each with its own threads
   int profile_steps = 8;  // how many steps are timed before the cut
-  int guard_steps = 16;   // how many steps a round of the comparison has at most; 0: steps are staged without one
+  // How many steps the first comparison has, of a caller that waits for its steps; 0: steps are staged without one.
+  int guard_steps = 16;
+  // For tests: asked before each step whether it is staged, in place of the guard.
+  std::function<bool()> schedule = {};
 };
 
 // What the sources gave for one step, on its way to that step.
@@ -93,8 +97,9 @@ struct SmartStageReport {
   double stage_seconds = 0, rest_seconds = 0, staged_seconds = 0, whole_seconds = 0;
   // Seconds for a step, as the guard measured them; 0 before that.
   double measured_staged_seconds = 0, measured_whole_seconds = 0;
-  bool decided = false;  // the decision is final
-  bool on = false;       // the next step is staged
+  uint64_t comparisons = 0;  // how many the guard has made
+  bool decided = false;      // the first comparison is over, or there is none; later ones may change the decision
+  bool on = false;           // steps are staged, but for those that compare
   std::string text = {};
 };
 
@@ -109,12 +114,19 @@ class SmartStep {
   enum class Mode : uint8_t { kProfile, kWhole, kHalves, kStaged };
   // How the next step must run. kProfile: by Profile. kWhole: by StartWhole. kHalves: by RunLevel for each level, then
   // StartRest. kStaged: the same, with the levels run ahead.
-  Mode mode() const;
-  // For the guard. Call Asked when a step is asked for, and Started with the run that mode() asked for, and with how long
-  // it took to get the step's item. Started pushes an op behind the run that notes when the run ends; nobody waits for it.
-  void Asked();
-  void Started(const Run& run, double got_seconds);
-  bool comparing() const;  // false: Asked and Started do nothing
+  // `may_stage` false: it must not be kStaged, because the caller has no stage now.
+  Mode mode(bool may_stage = true) const;
+  // For the guard. Call Asked when a step is asked for, with how many items the stage has begun that were not taken; mode()
+  // may change then. Call Started with each run, how the step was run, and how long it took to get its item. While steps
+  // are compared, Started pushes an op behind the run that notes when the run ends; nobody waits for it.
+  enum class Ran : uint8_t { kWhole, kStaged, kDrained };  // kDrained: staged, when the stage had been closed already
+  void Asked(size_t begun = 0);
+  void Started(const Run& run, Ran ran, double got_seconds);
+  bool comparing() const;  // false: Started pushes nothing
+  // Whether a stage that is opened now is only tried, so that it should not have many items ready.
+  bool trial() const;
+  // Grows when Report has something new to say.
+  uint64_t changes() const;
 
   // `given`: the inputs that no source gives, in the graph's order. If a call is refused, `item` and `given` keep their
   // values. `may_wait` false: as Plan::TryStart, an empty Run where the call would wait, and `item` and `given` keep
