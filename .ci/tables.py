@@ -151,6 +151,29 @@ def option_page() -> str:
     return page_table(["option", "default", "allowed", "environment", "is"], lines)
 
 
+# --- options of stages
+
+
+def stage_option_rows() -> list[Row]:
+    return rows("include/engine/stage_options.h", "ENGINE_STAGE_OPTIONS")
+
+
+def stage_ranges() -> str:
+    """What Python's staged checks of its numbers. Which lanes and devices there are, only the extension knows."""
+    most = {"Int": 2**31 - 1, "Size": 2**63 - 1}
+    lines = ""
+    for kind, name, _, allowed, *_ in stage_option_rows():
+        if kind in most and allowed != "Any()":
+            bounds = [int(b) for b in re.findall(r"-?\d+", allowed)]
+            lines += f'    "{name}": ({bounds[0]}, {bounds[1] if len(bounds) == 2 else most[kind]}),\n'
+    return f"_RANGES = {{\n{lines}}}\n"
+
+
+def stage_option_page() -> str:
+    lines = [[f"`{name}`", code(default), code(text)] for _, name, _, _, default, text in stage_option_rows()]
+    return page_table(["option", "default", "is"], lines)
+
+
 # --- counters
 
 
@@ -173,6 +196,8 @@ TEXTS = [
     ("docs/concepts.md", "errors", error_page),
     ("python/engine/options.py", "init", init_function),
     ("docs/reference.md", "options", option_page),
+    ("python/engine/stages.py", "ranges", stage_ranges),
+    ("docs/stages.md", "stage options", stage_option_page),
     ("docs/reference.md", "counters", lambda: counter_page("ENGINE_COUNTERS")),
     ("docs/reference.md", "device counters", lambda: counter_page("ENGINE_DEVICE_COUNTERS")),
     ("README.md", "published", lambda: published_table(False, "")),

@@ -17,6 +17,7 @@
 
 #include "engine/error.h"
 #include "engine/op.h"
+#include "engine/options.h"
 #include "engine/testing/stage_clock.h"
 
 namespace engine {
@@ -76,34 +77,76 @@ class StagePool {
   int number_ = -1;
 };
 
+// The options, a row each: kind, name, default, what is allowed, the default as docs/stages.md says it, what it is. From these
+// rows come StageOptions, its checks (src/stage/options.cc) and, written out by .ci/tables.py, the ranges that Python checks
+// and the table in docs/stages.md.
+// clang-format off
+#define ENGINE_STAGE_OPTIONS(X)                                                                                             \
+  X(Text, name, , Any(), "generated", "appears in errors, in traces, and in the names of the threads")                      \
+  X(Size, capacity, 1, Range(1, 1073741824), "1", "how many items the stage buffers")                                       \
+  X(Size, capacity_bytes, 0, AtLeast(0), "0, any",                                                                          \
+    "how many bytes it buffers, as the source reports them; the item whose turn it is always enters, so that no "           \
+    "item is too large")                                                                                                    \
+  X(Int, num_threads, 1, Range(1, 1024), "1",                                                                               \
+    "producers; each may have one more finished item in hand: at most ``capacity + num_threads`` items are read "           \
+    "ahead")                                                                                                                \
+  X(Int, num_clients, 1, Range(1, 1048576), "1",                                                                            \
+    "consumers that may wait at once; one more is refused. Each item goes to one of them, and all see the end. In "         \
+    "Python ``num_client`` is allowed, too (DeepRec)")                                                                      \
+  X(Bool, ordered, true, Any(), "True",                                                                                     \
+    "items leave in the source's order. False: in the order in which they are finished")                                    \
+  X(Millis, timeout, 300000, Range(0, 315360000000), "300 s; in Python None, never",                                        \
+    "the longest time that a finished item waits for room while no item is taken; 0: at once. A loop that pauses "          \
+    "for an evaluation or in a debugger is no error, so in Python nothing happens unless a time is given")                  \
+  X(OnTimeout, on_timeout, OnTimeout::kError, Any(), "``\"error\"``",                                                       \
+    "what happens then. ``\"error\"``: the stream fails with ``StageTimeoutError``, after the items before. "               \
+    "``\"drop\"``: the item is dropped and counted (DeepRec)")                                                              \
+  X(Millis, take_timeout, 0, Range(0, 315360000000), "none; in C++ 0",                                                      \
+    "the longest time that a consumer waits for an item. Then ``StageTimeoutError`` says where the stage hangs; the"        \
+    " stage goes on")                                                                                                       \
+  X(Filter, closed_exception_types, AnyOf<EndOfData>(), Any(), "``StopIteration`` and ``EndOfData``; in C++ ``EndOfData``", \
+    "exceptions of the source that end the stream, after the items before")                                                 \
+  X(Filter, ignored_exception_types, AnyOf<>(), Any(), "none",                                                              \
+    "exceptions of the source that skip the item; skipped items are counted")                                               \
+  X(Int, ignored_budget, 100, Range(0, 1073741824), "100",                                                                  \
+    "how many errors in a row are ignored; the next one is unexpected. From the ninth on, the stage pauses after "          \
+    "each: 1 ms, doubling up to 1 s. An item resets the count")                                                             \
+  X(Pool, pool, , Any(), "none",                                                                                            \
+    "the pool, made by ``MakeStagePool``, in which producers need a place to run. In Python "                               \
+    "``use_stage_subgraph_thread_pool=True`` and the pool's number, ``stage_subgraph_thread_pool_id``; one that "           \
+    "does not exist is refused")                                                                                            \
+  X(Int, stage_subgraph_stream_id, 0, Any(), "0, the main lane",                                                            \
+    "the device lane of the stage. What the source pushes to a device goes to ``engine.data.stage_lane()`` (C++ "           \
+    "``StageLane()``). Without a device, only 0 is allowed")                                                                \
+  X(EnginePointer, engine, nullptr, Any(), "the default engine; in C++ none",                                               \
+    "the engine that has the device; it outlives the stage")                                                                \
+  X(Int, device, 0, Any(), "0", "C++: the number of the device in that engine")                                             \
+  X(Bool, autotune, false, Any(), "False",                                                                                  \
+    "let capacity and threads grow while consumers wait, within ``capacity_bytes``")                                        \
+  X(Size, max_capacity, 256, AtLeast(0), "256", "autotune goes no further")                                                 \
+  X(Int, max_threads, 0, AtLeast(0), "0, one a core", "autotune goes no further")                                           \
+  X(ClockPointer, clock, nullptr, Any(), "the steady clock",                                                                \
+    "C++: measures time-outs, pauses and waits; a test may turn a clock by hand (``engine/testing/stage_clock.h``)")        \
+  X(Host, host, , Any(), "none",                                                                                            \
+    "C++: a front end's threads (``engine/spi/stage_host.h``); without one the stage makes its own")
+// clang-format on
+
+// The kinds of these options beside those of an engine's (engine/options.h).
+namespace stage_option {
+using namespace option;
+using Bool = bool;
+using OnTimeout = ::engine::OnTimeout;
+using Filter = ExceptionFilter;
+using Pool = StagePool;
+using EnginePointer = Engine*;
+using ClockPointer = StageClock*;
+using Host = std::shared_ptr<StageHost>;
+}  // namespace stage_option
+
 struct StageOptions {
-  std::string name = {};      // for errors and thread names; empty: generated
-  size_t capacity = 1;        // how many items may be buffered
-  size_t capacity_bytes = 0;  // how many bytes (as the source reports), but the item whose turn it is enters; 0: any
-  int num_threads = 1;        // producer threads
-  int num_clients = 1;        // consumers that may wait at once; each item goes to one of them
-  bool ordered = true;        // items keep the source's order; false: they come in the order in which they are finished
-
-  std::chrono::milliseconds timeout{300000};  // the longest time that a finished item waits for room while nobody takes
-  OnTimeout on_timeout = OnTimeout::kError;
-  std::chrono::milliseconds take_timeout{0};  // the longest time that a consumer waits for an item; 0: no limit
-
-  ExceptionFilter closed_exception_types = AnyOf<EndOfData>();  // these end the stream, after the items made before
-  ExceptionFilter ignored_exception_types = AnyOf<>();          // these skip the item and count it
-  int ignored_budget = 100;  // ignored in a row; one more is unexpected. After the 8th: a growing pause (1 ms … 1 s)
-
-  StagePool pool = {};               // its producers need a place in this pool to run; none: all may run at once
-  int stage_subgraph_stream_id = 0;  // device lane of the stage, 0 … StageLanes() - 1; 0: the main one
-  Engine* engine = nullptr;          // the engine whose device that is; it outlives the stage. Null: no device
-  int device = 0;                    // number of the device in that engine
-
-  bool autotune = false;      // grow capacity and threads while consumers wait
-  size_t max_capacity = 256;  // autotune goes no further; capacity_bytes bounds it too
-  int max_threads = 0;        // autotune goes no further; 0: one a core
-
-  StageClock* clock = nullptr;  // for time-outs, pauses and waits; null: the steady clock
-
-  std::shared_ptr<StageHost> host = {};  // a front end's threads (spi/stage_host.h); null: the stage makes its own
+#define ENGINE_STAGE_OPTION_FIELD(kind, name, initial, ...) stage_option::kind name{initial};
+  ENGINE_STAGE_OPTIONS(ENGINE_STAGE_OPTION_FIELD)
+#undef ENGINE_STAGE_OPTION_FIELD
 };
 
 // A snapshot of the counters. They start at zero with each (re)start of the stage.

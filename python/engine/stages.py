@@ -13,9 +13,17 @@ from .sources import Source, compile_source
 _END = object()
 _NEVER = 3e8  # seconds: ten years
 _INT = 2**31 - 1
-# What each number may be (src/stage/options.cc).
-_RANGES = {"capacity": (1, 2**30), "capacity_bytes": (0, 2**63 - 1), "num_threads": (1, 1024), "num_clients": (1, 2**20),
-           "ignored_budget": (0, 2**30), "max_capacity": (0, _INT), "max_threads": (0, _INT)}  # fmt: skip
+# What each number may be. ranges: written by .ci/tables.py from include/engine/stage_options.h
+_RANGES = {
+    "capacity": (1, 1073741824),
+    "capacity_bytes": (0, 9223372036854775807),
+    "num_threads": (1, 1024),
+    "num_clients": (1, 1048576),
+    "ignored_budget": (0, 1073741824),
+    "max_capacity": (0, 9223372036854775807),
+    "max_threads": (0, 2147483647),
+}
+# /ranges
 _alive: weakref.WeakSet[Stage] = weakref.WeakSet()
 
 Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]

@@ -1,7 +1,9 @@
-// Checks StageOptions, and makes the texts that name a stage.
+// Checks StageOptions as their table says (engine/stage_options.h), and makes the texts that name a stage.
 #include <atomic>
+#include <limits>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "area_state.h"
 
@@ -27,6 +29,13 @@ struct SteadyClock final : StageClock {
   }
 };
 
+template <class T>
+std::string Expected(option::Range allowed) {
+  const std::string least = std::to_string(allowed.least);
+  if (std::cmp_greater_equal(allowed.most, std::numeric_limits<T>::max())) return "at least " + least + " is expected";
+  return least + " … " + std::to_string(allowed.most) + " is expected";
+}
+
 }  // namespace
 
 StageOptions Checked(StageOptions options) {
@@ -39,21 +48,18 @@ StageOptions Checked(StageOptions options) {
   const auto refuse = [&](const char* field, const std::string& value, const std::string& allowed) {
     throw UsageError(label + field + " is " + value + "; " + allowed);
   };
-  const auto range = [&](const char* field, int64_t value, int64_t least, int64_t most) {
-    if (value >= least && value <= most) return;
-    refuse(field, std::to_string(value), std::to_string(least) + " … " + std::to_string(most) + " is expected");
+  const auto check = [&]<class T>(const char* field, const T& value, option::Range allowed) {
+    if constexpr (std::is_same_v<T, std::chrono::milliseconds>) {
+      if (value.count() < allowed.least || value.count() > allowed.most)
+        refuse(field, Amount(value), Amount(T(allowed.least)) + " … " + Amount(T(allowed.most)) + " is expected");
+    } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      if (std::cmp_less(value, allowed.least) || std::cmp_greater(value, allowed.most))
+        refuse(field, std::to_string(value), Expected<T>(allowed));
+    }
   };
-  constexpr std::chrono::milliseconds kTenYears = std::chrono::days(3650);
-  const auto time = [&](const char* field, std::chrono::milliseconds value) {
-    if (value.count() >= 0 && value <= kTenYears) return;
-    refuse(field, Amount(value), "0 s … " + Amount(kTenYears) + " is expected");
-  };
-  range("capacity", static_cast<int64_t>(options.capacity), 1, 1 << 30);
-  range("num_threads", options.num_threads, 1, 1024);
-  range("num_clients", options.num_clients, 1, 1 << 20);
-  time("timeout", options.timeout);
-  time("take_timeout", options.take_timeout);
-  range("ignored_budget", options.ignored_budget, 0, 1 << 30);
+#define ENGINE_CHECK_STAGE_OPTION(kind, name, initial, allowed, ...) check(#name, options.name, stage_option::allowed);
+  ENGINE_STAGE_OPTIONS(ENGINE_CHECK_STAGE_OPTION)
+#undef ENGINE_CHECK_STAGE_OPTION
   if (options.max_threads == 0 && options.autotune)  // because the count asks the system
     options.max_threads = static_cast<int>(std::thread::hardware_concurrency());
   options.max_threads = std::max(options.max_threads, options.num_threads);

@@ -244,6 +244,7 @@ TEST(StageTest, OptionsThatCannotBeHonouredAreRefused) {
   EXPECT_TRUE(Has(refusal({.num_clients = -1}), "num_clients is -1"));
   EXPECT_TRUE(Has(refusal({.timeout = -1ms}), "timeout is -1"));
   EXPECT_TRUE(Has(refusal({.ignored_budget = -1}), "ignored_budget is -1"));
+  EXPECT_TRUE(Has(refusal({.max_threads = -1}), "max_threads is -1; at least 0 is expected"));
   EXPECT_TRUE(Has(refusal({.stage_subgraph_stream_id = 1}), "stage_subgraph_stream_id is 1; without a device only 0"));
 }
 
