@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextvars
 import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Union
 
@@ -19,19 +21,48 @@ _RANGES = {"capacity": (1, 2**30), "capacity_bytes": (0, 2**63 - 1), "num_thread
 _alive: weakref.WeakSet[Stage] = weakref.WeakSet()
 
 Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
+_Taken = concurrent.futures.Future[Any]
+_Turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
 
 
-async def next_of(stage: Any, take: Callable[[], Any]) -> Any:
-    """What ``take()`` returns on a thread, so that the event loop goes on. If the await is cancelled, the next one gets it."""
-    loop = asyncio.get_running_loop()
-    asked = stage._asked
-    if asked is None or asked[0] is not loop:
-        asked = stage._asked = loop, loop.run_in_executor(None, take)
-    try:
-        return await asyncio.shield(asked[1])
-    finally:
-        if asked[1].done():
-            stage._asked = None
+async def next_of(stage: Any, take: Callable[[], Any], end: Any = None) -> Any:
+    """What ``take()`` returns on a thread, so that the event loop goes on; it runs in the caller's context. Each result goes to one
+    await; if that is cancelled, to the next one. ``end``: what ``take`` returns from the end on. The tasks of a loop take turns, so
+    they are one client of the stage.
+    """
+    turns: _Turns = vars(stage).setdefault("_turns", weakref.WeakKeyDictionary())
+    left: list[_Taken] = vars(stage).setdefault("_left", [])  # taken for awaits that were cancelled; of any event loop
+    async with turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        while True:
+            try:
+                taken = left.pop(0)
+            except IndexError:
+                taken = _begin(take)
+            here = asyncio.wrap_future(taken)
+            here.add_done_callback(lambda done: done.cancelled() or done.exception())  # so that nobody reports it as never seen
+            try:
+                result = await asyncio.shield(here)
+            except asyncio.CancelledError:
+                if not taken.cancelled():
+                    left.append(taken)
+                raise
+            if result is not end or not left:
+                return result
+
+
+def _begin(take: Callable[[], Any]) -> _Taken:
+    taken: _Taken = concurrent.futures.Future()
+
+    def run() -> None:
+        if not taken.set_running_or_notify_cancel():
+            return
+        try:
+            taken.set_result(take())
+        except BaseException as error:
+            taken.set_exception(error)
+
+    asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, run)
+    return taken
 
 
 class Stage(_core.Stage):
@@ -46,7 +77,8 @@ class Stage(_core.Stage):
     def __init__(self, features: Any, feed_dict: dict[str, Any], closed: tuple[type[BaseException], ...],
                  options: dict[str, Any]) -> None:  # fmt: skip
         source = compile_source(features, feed_dict)
-        self._source, self._asked = source, None
+        self._source = source
+        self._left: list[_Taken] = []
         super().__init__(*_weakly(source), closed, options)
         self._features, self._feed, self._once = features, feed_dict, source.once
         _alive.add(self)
@@ -64,7 +96,7 @@ class Stage(_core.Stage):
         return self
 
     async def __anext__(self) -> Any:
-        item = await next_of(self, lambda: self._take_or(None, _END))
+        item = await next_of(self, lambda: self._take_or(None, _END), _END)
         if item is _END:
             raise StopAsyncIteration
         return item
@@ -94,6 +126,9 @@ class Stage(_core.Stage):
             raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
         self._features, self._once, self._source = features, source.once, source
 
+        for taken in self._left:  # before the restart, for awaits that were cancelled
+            taken.cancel()
+        self._left.clear()
     @property
     def position(self) -> int:
         """How many items of the source are done with; a program that resumes leaves out this many."""
