@@ -40,7 +40,6 @@ def test_done_callbacks_come_after_the_op_also_if_it_fails():
     seen = []
     for v in (double(2), bad(1)):
         v.add_done_callback(lambda v: seen.append((v.done(), v.exception() is None)))
-        v.wait if v.exception() else v.get()
     try:
         engine.wait_all()
     except KeyError:
@@ -158,8 +157,8 @@ def test_dlpack_goes_both_ways():
 
 
 def test_wait_to_write_waits_for_readers(gate):
-    x = engine.value(np.ones(1))
-    engine.op(lambda x: gate())(x)
+    x, seen = engine.value(np.ones(1)), []
+    engine.op(lambda x: (gate(), seen.append(x[0])) and None)(x)
     gate.wait_until_entered()
     gate.open()
     x.wait_to_write()
@@ -188,3 +187,5 @@ def test_overwrite_is_ordered_and_clears_errors():
     assert double(v).get() == 6
     with pytest.raises(TypeError):
         v.overwrite(v)
+    assert x.wait(0)  # no op changes it
+    assert seen == [1]
