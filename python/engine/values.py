@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, Callable, Generator, Generic, Iterable, Iterator, TypeVar
 
@@ -86,11 +87,19 @@ class Value(_core.ValueBase, Generic[T]):
         return True, first
 
     def add_done_callback(self, fn: Callable[[Value[T]], object]) -> None:
-        """Calls ``fn(self)`` on an I/O thread once the ops called so far that change it have ended, failed or not."""
+        """Calls ``fn(self)`` on an I/O thread once the ops called so far that change it have ended, failed or not. What it raises is
+        logged by ``logging.getLogger("engine")`` and goes nowhere else, as for futures.
+        """
         # Two ops, because an op may not wait for what it names, and `fn` may ask for the error.
         engine, ended = self.var.engine, _core.Var("done", self.var.engine)
         engine.push(lambda: None, reads=[self], writes=[ended], run_always=True, name="done", place=_core.io())
-        engine.push(lambda: fn(self), reads=[ended], run_always=True, name="done callback", place=_core.io())
+        engine.push(lambda: self._tell(fn), reads=[ended], run_always=True, name="done callback", place=_core.io())
+
+    def _tell(self, fn: Callable[[Value[T]], object]) -> None:
+        try:
+            fn(self)
+        except Exception:
+            logging.getLogger("engine").exception("engine: a callback of %r raised", self)
 
     def overwrite(self, data: T) -> None:
         """Replaces the data, in order: ops called so far still see the old. Clears an error. Data that share memory with

@@ -50,6 +50,17 @@ def test_done_callbacks_come_after_the_op_also_if_it_fails():
     assert sorted(seen) == [(True, False), (True, True)]
 
 
+def test_what_a_done_callback_raises_is_logged_and_goes_nowhere_else(caplog):
+    def broken(v):
+        raise KeyError("in the callback")
+
+    v = double(2)
+    v.add_done_callback(broken)
+    assert v.get() == 4 and engine.wait_all(PATIENCE)
+    (record,) = [r for r in caplog.records if r.name == "engine"]
+    assert record.levelname == "ERROR" and record.exc_info[0] is KeyError
+
+
 def test_as_completed_gives_what_is_there_first(gate):
     slow, soon = engine.op(lambda: (gate(), "slow")[1])(), engine.op(lambda: "soon")()
     values = engine.as_completed([slow, soon], timeout=PATIENCE)
