@@ -2,6 +2,7 @@
 themselves through the engine."""
 
 import asyncio
+import builtins
 import gc
 import threading
 import time
@@ -76,6 +77,23 @@ def test_a_failed_op_keeps_none_of_its_arguments(waited):
         pass
     gone()
     assert all(v.done() for v in values)  # the failed Values are still here
+
+
+def test_the_frames_of_an_error_may_be_asked_for_their_locals():
+    given = 3
+
+    @engine.op
+    def uses_what_it_closes_over(x):
+        cell = x
+        return [lambda: cell, given / 0]
+
+    error = uses_what_it_closes_over(1).exception(PATIENCE)
+    names = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names.append((frame.f_code.co_name, dict(frame.f_locals)))
+    assert names == [("uses_what_it_closes_over", {})]
+    text = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    assert "return [lambda: cell, given / 0]" in text
 
 
 def test_a_failed_push_keeps_nothing_of_its_closure():
