@@ -1,9 +1,11 @@
 """engine.metrics, Prometheus' text, the endpoint on request, and the live table."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -131,6 +133,57 @@ def test_a_sample_leaves_the_programs_own_trace_alone():
         engine.push(lambda: None, name="mine")
         engine.wait_all()
     assert found.ops == {} and "mine" in [e.name for e in trace.events]
+
+
+class UntilTraced:
+    """Stands for the event that ends a sample: meanwhile the program traces."""
+
+    def __init__(self, eng):
+        self.eng, self.trace = eng, engine.trace(engine=eng)
+
+    def wait(self, seconds):
+        self.eng.push(lambda: None, name="before")
+        self.eng.wait_all()
+        with self.trace:
+            self.eng.push(lambda: None, name="mine")
+            self.eng.wait_all()
+            with pytest.raises(engine.UsageError, match="already running"), engine.trace(engine=self.eng):
+                pass
+            assert watching.sample(self.eng, 0.01).ops == {}
+
+
+def test_a_trace_takes_over_from_a_sample():
+    with engine.Engine(workers=1) as eng:
+        program = UntilTraced(eng)
+        assert watching.sample(eng, 0.05, program).ops == {}  # what it saw is no rate
+        assert [event.name for event in program.trace.events] == ["mine"]
+        with engine.trace(engine=eng) as again:
+            pass
+        assert again.events == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_the_child_of_a_fork_may_trace_while_the_parent_is_sampled(run_python):
+    ended = run_python(
+        """
+    import os
+    from engine.monitoring import watching
+
+    class Forks:
+        def wait(self, seconds):
+            self.child = os.fork()
+            if self.child == 0:
+                with engine.trace() as trace:
+                    engine.push(lambda: None, name="child")
+                    engine.wait_all()
+                os._exit([event.name for event in trace.events] != ["child"])
+
+    forks = Forks()
+    watching.sample(engine.default(), 0.01, forks)
+    print(os.waitstatus_to_exitcode(os.waitpid(forks.child, 0)[1]))
+    """
+    )
+    assert ended.out == "0\n", ended
 
 
 def test_live_shows_a_table_while_the_block_runs(capfd):
