@@ -18,11 +18,23 @@ _INT = 2**31 - 1
 # What each number may be (src/stage/options.cc).
 _RANGES = {"capacity": (1, 2**30), "capacity_bytes": (0, 2**63 - 1), "num_threads": (1, 1024), "num_clients": (1, 2**20),
            "ignored_budget": (0, 2**30), "max_capacity": (0, _INT), "max_threads": (0, _INT)}  # fmt: skip
-_alive: weakref.WeakSet[Stage] = weakref.WeakSet()
+# The stages of the program. A set of its own references and no WeakSet, whose iteration another thread could disturb.
+_alive: set[weakref.ref[Any]] = set()
 
-Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
 _Taken = concurrent.futures.Future[Any]
 _Turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
+
+
+def note(stage: Any) -> None:
+    """Adds a stage or smart stage to those that ``alive`` returns."""
+    _alive.add(weakref.ref(stage, _alive.discard))
+
+
+def alive() -> list[Any]:
+    """The stages and smart stages that the program has."""
+    # The tuple is made in one step, with the GIL, and so without another thread.
+    return [stage for stage in (ref() for ref in tuple(_alive)) if stage is not None]
 
 
 async def next_of(stage: Any, take: Callable[[], Any], end: Any = None) -> Any:
@@ -81,7 +93,7 @@ class Stage(_core.Stage):
         self._left: list[_Taken] = []
         super().__init__(*_weakly(source), closed, options)
         self._features, self._feed, self._once = features, feed_dict, source.once
-        _alive.add(self)
+        note(self)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -125,10 +137,10 @@ class Stage(_core.Stage):
         if not self._restart(*_weakly(source), timeout):
             raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
         self._features, self._once, self._source = features, source.once, source
-
         for taken in self._left:  # before the restart, for awaits that were cancelled
             taken.cancel()
         self._left.clear()
+
     @property
     def position(self) -> int:
         """How many items of the source are done with; a program that resumes leaves out this many."""
@@ -299,16 +311,17 @@ def stage_pools() -> list[dict[str, Any]]:
 
 
 class PrefetchHook:
-    """Starts all stages that exist, and cancels them at the end. Made by ``engine.data.make_prefetch_hook``."""
+    """Starts all stages that exist, and cancels them at the end, smart stages too. Made by ``engine.data.make_prefetch_hook``."""
 
     def __init__(self) -> None:
-        self._stages: list[Stage] = []
+        self._stages: list[Any] = []
 
     def begin(self) -> None:
-        """Starts the stages made so far."""
-        self._stages = list(_alive)
+        """Starts the stages made so far. Smart stages start with their first step, with which they are recorded."""
+        self._stages = alive()
         for stage in self._stages:
-            stage.start()
+            if isinstance(stage, Stage):
+                stage.start()
 
     def end(self) -> None:
         """Cancels the stages that ``begin`` started."""
@@ -325,7 +338,8 @@ class PrefetchHook:
 
 
 def make_prefetch_hook() -> PrefetchHook:
-    """``with engine.data.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
+    """``with engine.data.make_prefetch_hook():`` starts all stages before the first step, and cancels them and all smart stages at
+    the end.
 
     For programs that come from DeepRec, and so that the first step need not wait. Without it, the first take starts a
     stage.

@@ -36,6 +36,45 @@ def test_stages_of_one_name_are_told_apart():
         list(stage)
 
 
+def test_smart_stages_are_there_as_stages_are():
+    steps = engine.data.smart_stage(lambda x: engine.op(lambda x: x + 1)(x), iter(range(5)), name="smart", profile_steps=0, guard_steps=0)
+    assert [value.get() for value in steps] == [1, 2, 3, 4, 5]
+    now = engine.metrics()["stages"]["smart"]
+    assert now["steps"] == now["delivered"] == now["position"] == 5 and {"fill", "capacity", "threads", "producer_wait"} <= now.keys()
+    text = engine.metrics.prometheus()
+    assert 'engine_stage_steps_total{stage="smart"} 5' in text and 'engine_stage_delivered_total{stage="smart"} 5' in text
+    found = watching.sample(engine.default())
+    (rows,) = [rows for title, _, rows in watching.tables(found, found, 0) if title == "stages"]
+    assert "smart" in [row[0] for row in rows]
+    assert watching.sample_of(text).stages["smart"]["steps"] == 5
+
+
+def test_metrics_may_be_asked_while_other_threads_make_stages():
+    before, done, wrong = sys.getswitchinterval(), threading.Event(), []
+
+    def make():
+        while not done.is_set():
+            [engine.data.staged(iter(())) for _ in range(50)]
+
+    makers = [threading.Thread(target=make) for _ in range(2)]
+    sys.setswitchinterval(1e-6)  # so that a thread is likely to get in between
+    try:
+        for maker in makers:
+            maker.start()
+        for _ in range(200):
+            try:
+                engine.metrics()
+                engine.data.make_prefetch_hook()
+            except RuntimeError as error:
+                wrong.append(error)
+    finally:
+        done.set()
+        sys.setswitchinterval(before)
+        for maker in makers:
+            maker.join()
+    assert wrong == []
+
+
 def test_prometheus_text_follows_the_format():
     stage = engine.data.staged(iter(range(3)), name='a "b" \\ c')
     list(stage)
