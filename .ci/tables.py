@@ -119,7 +119,7 @@ def init_function() -> str:
     """engine.init. Its annotations are those of the extension (python/src/options.h)."""
     types = dict(re.findall(r'#define ENGINE_PY_(\w+) "(.*)"', (ROOT / "python/src/options.h").read_text()))
     keywords, said = "", ""
-    for kind, name, initial, allowed, variable, text in option_rows():
+    for kind, name, initial, allowed, variable, text in option_rows() + rows("python/src/options.h", "ENGINE_PY_OPTIONS"):
         keywords += f"    {name}: {types[kind]} | None = None,\n"
         default = default_text(kind, initial) + (" s" if kind in SECONDS else "")
         otherwise = f", or what {variable} says" if variable else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import engine
 from compared import compare, run
 
 CLIENTS, NODES = 32, 40
+WORKERS = 1  # of each way: the model keeps the GIL, so a second one would only wait for it, and keep the loop from it
 WEIGHTS = [np.random.default_rng(n).standard_normal((48, 48)).astype(np.float32) / 7 for n in range(NODES)]
 
 
@@ -67,10 +67,10 @@ async def hybrid(x: np.ndarray) -> np.ndarray:
 
 
 def main(quick: bool = False, rounds: int | None = None) -> dict[str, list[float]]:
-    engine.init(workers=1)  # the model keeps the GIL, so a second worker would only wait for it, and keep the loop from it
+    engine.init(workers=WORKERS)
     requests = 2 if quick else 50
     recorded.record(np.zeros((1, 48), np.float32))
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
 
         async def pooled(x: np.ndarray) -> np.ndarray:
             return await asyncio.get_running_loop().run_in_executor(pool, model, x)

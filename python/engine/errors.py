@@ -116,46 +116,54 @@ def describe(exception: BaseException) -> str:
 
 def kept(exception: BaseException) -> BaseException:
     """The exception as the engine keeps it: a copy whose traceback has files, functions and lines, and no frames' locals,
-    because these would live as long as the error. So for its causes and contexts. The extension calls it.
+    because these would live as long as the error. So for its causes and contexts, and for exceptions among its arguments and
+    attributes, as those of a group. The extension calls it.
     """
-    return _kept(exception, {})
+    copy: BaseException = _kept(exception, {})
+    return copy
 
 
-def _kept(exception: BaseException, done: dict[int, BaseException]) -> BaseException:
-    if id(exception) in done:
-        return done[id(exception)]
-    copy = copy_exception(exception)
-    done[id(exception)] = copy
-    copy.__traceback__ = _core._light_traceback(exception.__traceback__)
-    suppress = exception.__suppress_context__
-    if exception.__cause__ is not None:
-        copy.__cause__ = _kept(exception.__cause__, done)
-    if exception.__context__ is not None:
-        copy.__context__ = _kept(exception.__context__, done)
-    copy.__suppress_context__ = suppress
-    inner = getattr(exception, "exceptions", None)
-    for each in inner if type(inner) is tuple else ():  # of an ExceptionGroup
-        each.__traceback__ = _core._light_traceback(each.__traceback__)
+def _kept(part: Any, done: dict[int, BaseException | None]) -> Any:
+    """``part``; of an exception the copy, also where it is in a list or tuple."""
+    if type(part) in (list, tuple) and any(isinstance(each, BaseException) for each in part):
+        return type(part)(_kept(each, done) for each in part)
+    if not isinstance(part, BaseException):
+        return part
+    if id(part) in done:
+        return done[id(part)]
+    done[id(part)] = None  # what its arguments refer back to, in a circle
+    copy = copy_exception(part, tuple(_kept(each, done) for each in part.args))
+    done[id(part)] = copy
+    if copy is not part:
+        if isinstance(copy, AttributeError):
+            del copy.obj  # of which Python tells similar names only
+        for name, each in copy.__dict__.items():
+            copy.__dict__[name] = _kept(each, done)
+    suppress = part.__suppress_context__
+    copy.__cause__, copy.__context__ = _kept(part.__cause__, done), _kept(part.__context__, done)
+    copy.__suppress_context__, copy.__traceback__ = suppress, _core._light_traceback(part.__traceback__)
     return copy
 
 
 _FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
-def copy_exception(exception: BaseException) -> BaseException:
+def copy_exception(exception: BaseException, args: tuple[Any, ...] | None = None) -> BaseException:
     """A shallow copy, made without running code of the exception's class.
 
-    The nearest built-in base class makes the object from ``args``; then every field, slot and attribute is copied.
-    Returns ``exception`` itself where that is impossible.
+    The nearest built-in base class makes the object from ``args`` (if not given: those that it has); then every field, slot and
+    attribute is copied. Returns ``exception`` itself where that is impossible.
     """
+    args = exception.args if args is None else args
     cls = type(exception)
     base = next(c for c in cls.__mro__ if c.__module__ == "builtins" and issubclass(c, BaseException))
     try:
-        copy: BaseException = base.__new__(cls, *exception.args)
+        copy: BaseException = base.__new__(cls, *args)
         for c in cls.__mro__:
             for name, field in vars(c).items():
                 if isinstance(field, _FIELDS) and name not in ("__dict__", "__weakref__"):
                     _take(copy, exception, name)
+        copy.args = args
         copy.__dict__.update(exception.__dict__)
     except Exception:
         return exception

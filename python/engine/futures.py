@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import queue
 import threading
 import time
 from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from . import _core
+from .errors import UsageError, kept
 from .ops import Op, op
 from .values import Value
 
@@ -44,15 +46,19 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
 def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | None = None,
         ahead: int | None = None, **options: Any) -> Iterator[T]:  # fmt: skip
     """Results of ``fn`` for the items, in their order; calls run on the workers, at most ``ahead`` of them in advance
-    of the loop (default: four for each worker). ``fn``: a function or an op; ``options``: as for ``engine.push``.
+    of the loop (default: four for each worker). ``fn``: a function or an op; ``options``: as for ``engine.op``, for a function.
+    ``engine``: where the calls run (that of their first Value, or the default one). Items may be Values, as arguments of an op may.
 
     The error of a call is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun.
     """
-    target = engine or _core.default()
-    bound = ahead if ahead is not None else 4 * max(1, target.workers)
+    bound = ahead if ahead is not None else 4 * max(1, (engine or _core.default()).workers)
     if bound < 1:
         raise ValueError(f"map: ahead is {bound}; at least 1 is expected")
+    if isinstance(fn, Op) and options:
+        raise UsageError(f"map: fn is an op, which has options of its own; leave {', '.join(options)} out, or give the function")
     call = fn if isinstance(fn, Op) else op(fn, **options)
+    if not call._outputs:
+        raise UsageError(f"map: op '{call._name}' has no outputs, so there are no results; call it in a loop")
 
     def results() -> Iterator[T]:
         scope, running = _core.CancelScope(), queue.SimpleQueue[Any]()
@@ -65,33 +71,24 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
                     except StopIteration:
                         break
                     with scope:
-                        running.put(call(*item) if engine is None else _on(target, call, item))
+                        running.put(call(*item) if engine is None else _core._call_on(call, engine, item))
                 if running.empty():
                     return
-                yield running.get().get()
+                made = running.get()
+                yield made.get() if isinstance(made, Value) else tuple(value.get() for value in made)
         finally:
             scope.cancel()
 
     return results()
 
 
-def _on(engine: _core.Engine, call: Op[Any, T], item: tuple[Any, ...]) -> Value[T]:
-    """Calls the op on ``engine``, also where none of its arguments is a Value of that engine."""
-    made: Value[Any] = Value(None, _core.Var(call._name, engine))
-
-    def run() -> None:
-        made._data = call._fn(*item)
-
-    engine.push(run, writes=[made], name=call._name)
-    return made
-
-
 class Executor(concurrent.futures.Executor):
     """An executor of concurrent.futures whose calls are ops: ``with engine.Executor() as pool: pool.submit(work, x)``.
 
     Calls without Vars in common run in parallel on the engine's workers, in any order. A future that is cancelled
-    before its call has begun never runs. ``engine``: the engine (the default one); ``place``, ``priority``: as for
-    ``engine.push``. asyncio takes it: ``loop.run_in_executor(pool, work)``.
+    before its call has begun never runs, and a call that its CancelScope skips has a cancelled future. ``engine``: the
+    engine (the default one); ``place``, ``priority``: as for ``engine.push``. asyncio takes it:
+    ``loop.run_in_executor(pool, work)``.
     """
 
     def __init__(self, engine: _core.Engine | None = None, *, place: Any = None, priority: int = 0) -> None:
@@ -103,23 +100,20 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
         """Pushes ``fn(*args, **kwargs)``; returns its Future. RuntimeError after ``shutdown``."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
+        work = [functools.partial(fn, *args, **kwargs)]
+        future.add_done_callback(lambda _: work.clear())  # if it is cancelled, nobody needs them until its turn comes
+        future.add_done_callback(self._pending.discard)
         with self._lock:
             if self._shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        self._engine.push(run, name=getattr(fn, "__name__", None) or type(fn).__name__, **self._options)
+        try:
+            # run_always: also if it is cancelled, so that the future hears of it.
+            self._engine.push(functools.partial(_run, future, work), name=getattr(fn, "__name__", None) or type(fn).__name__,
+                              run_always=True, **self._options)  # fmt: skip
+        except BaseException:
+            future.cancel()
+            raise
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -128,7 +122,23 @@ class Executor(concurrent.futures.Executor):
             self._shut_down = True
             pending = list(self._pending)
         if cancel_futures:
-            for future in pending:
-                future.cancel()
+            pending = [future for future in pending if not future.cancel()]
         if wait:
             concurrent.futures.wait(pending)
+
+
+def _run(future: concurrent.futures.Future[Any], work: list[Callable[[], Any]]) -> None:
+    """The body of a submitted call. The function and its arguments are gone before anybody who waits for the future goes on."""
+    if _core.cancelled():
+        future.cancel()
+    if not future.set_running_or_notify_cancel():
+        return
+    failed = None
+    try:
+        result = work.pop()()
+    except BaseException as error:
+        failed = kept(error)
+    if failed is None:
+        future.set_result(result)
+    else:
+        future.set_exception(failed)

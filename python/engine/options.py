@@ -33,6 +33,7 @@ def init(
     policy_options: dict[str, bool | int] | None = None,
     start_step: int | None = None,
     stop_step: int | None = None,
+    max_pending_bytes: int | None = None,
 ) -> None:
     """Makes the default engine with these options, before anything has used it; UsageError afterwards.
 
@@ -73,6 +74,8 @@ def init(
         100, or what START_NODE_STATS_STEP says.
     stop_step: cost_model, likewise: first run of a plan that is not measured any more; it is more than
         start_step. Default: 200, or what STOP_NODE_STATS_STEP says.
+    max_pending_bytes: soft bound, in bytes, on what pending calls of ops keep (Engine.max_pending_bytes); 0:
+        none. Default: 0.
     """
     _core.init(**{name: value for name, value in locals().items() if value is not None})
 # </init>

@@ -12,7 +12,7 @@ from . import _core
 from .errors import EndOfData, UsageError
 from .graphs import Hybrid, results_of
 from .sources import compile_source, data_of
-from .stages import Exceptions, check_int, exception_types, next_of, stage_options
+from .stages import Exceptions, check_int, exception_types, next_of, note, stage_options
 
 _numbers = itertools.count(1)
 
@@ -218,4 +218,6 @@ def smart_stage(step: Any, source: Any, options: SmartStageOptions | None = None
     options = dataclasses.replace(options or SmartStageOptions(), **fields)
     if options.graph is not None and options.graph is not step:
         raise UsageError("smart_stage: its option graph is another function than its step; leave graph out")
-    return SmartStage(step, source, options)
+    made = SmartStage(step, source, options)
+    note(made)
+    return made

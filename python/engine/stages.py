@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextvars
 import weakref
 from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Union
 
@@ -24,22 +26,63 @@ _RANGES = {
     "max_threads": (0, 2147483647),
 }
 # /ranges
-_alive: weakref.WeakSet[Stage] = weakref.WeakSet()
+# The stages of the program. A set of its own references and no WeakSet, whose iteration another thread could disturb.
+_alive: set[weakref.ref[Any]] = set()
 
+_Taken = concurrent.futures.Future[Any]
+_Turns = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
 Exceptions = Union[type[BaseException], tuple[type[BaseException], ...]]
 
 
-async def next_of(stage: Any, take: Callable[[], Any]) -> Any:
-    """What ``take()`` returns on a thread, so that the event loop goes on. If the await is cancelled, the next one gets it."""
-    loop = asyncio.get_running_loop()
-    asked = stage._asked
-    if asked is None or asked[0] is not loop:
-        asked = stage._asked = loop, loop.run_in_executor(None, take)
-    try:
-        return await asyncio.shield(asked[1])
-    finally:
-        if asked[1].done():
-            stage._asked = None
+def note(stage: Any) -> None:
+    """Adds a stage or smart stage to those that ``alive`` returns."""
+    _alive.add(weakref.ref(stage, _alive.discard))
+
+
+def alive() -> list[Any]:
+    """The stages and smart stages that the program has."""
+    # The tuple is made in one step, with the GIL, and so without another thread.
+    return [stage for stage in (ref() for ref in tuple(_alive)) if stage is not None]
+
+
+async def next_of(stage: Any, take: Callable[[], Any], end: Any = None) -> Any:
+    """What ``take()`` returns on a thread, so that the event loop goes on; it runs in the caller's context. Each result goes to one
+    await; if that is cancelled, to the next one. ``end``: what ``take`` returns from the end on. The tasks of a loop take turns, so
+    they are one client of the stage.
+    """
+    turns: _Turns = vars(stage).setdefault("_turns", weakref.WeakKeyDictionary())
+    left: list[_Taken] = vars(stage).setdefault("_left", [])  # taken for awaits that were cancelled; of any event loop
+    async with turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        while True:
+            try:
+                taken = left.pop(0)
+            except IndexError:
+                taken = _begin(take)
+            here = asyncio.wrap_future(taken)
+            here.add_done_callback(lambda done: done.cancelled() or done.exception())  # so that nobody reports it as never seen
+            try:
+                result = await asyncio.shield(here)
+            except asyncio.CancelledError:
+                if not taken.cancelled():
+                    left.append(taken)
+                raise
+            if result is not end or not left:
+                return result
+
+
+def _begin(take: Callable[[], Any]) -> _Taken:
+    taken: _Taken = concurrent.futures.Future()
+
+    def run() -> None:
+        if not taken.set_running_or_notify_cancel():
+            return
+        try:
+            taken.set_result(take())
+        except BaseException as error:
+            taken.set_exception(error)
+
+    asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, run)
+    return taken
 
 
 class Stage(_core.Stage):
@@ -54,10 +97,11 @@ class Stage(_core.Stage):
     def __init__(self, features: Any, feed_dict: dict[str, Any], closed: tuple[type[BaseException], ...],
                  options: dict[str, Any]) -> None:  # fmt: skip
         source = compile_source(features, feed_dict)
-        self._source, self._asked = source, None
+        self._source = source
+        self._left: list[_Taken] = []
         super().__init__(*_weakly(source), closed, options)
         self._features, self._feed, self._once = features, feed_dict, source.once
-        _alive.add(self)
+        note(self)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -72,7 +116,7 @@ class Stage(_core.Stage):
         return self
 
     async def __anext__(self) -> Any:
-        item = await next_of(self, lambda: self._take_or(None, _END))
+        item = await next_of(self, lambda: self._take_or(None, _END), _END)
         if item is _END:
             raise StopAsyncIteration
         return item
@@ -101,6 +145,9 @@ class Stage(_core.Stage):
         if not self._restart(*_weakly(source), timeout):
             raise TimeoutError(f"stage '{self.name}': its source has not returned within {timeout} s")
         self._features, self._once, self._source = features, source.once, source
+        for taken in self._left:  # before the restart, for awaits that were cancelled
+            taken.cancel()
+        self._left.clear()
 
     @property
     def position(self) -> int:
@@ -272,16 +319,17 @@ def stage_pools() -> list[dict[str, Any]]:
 
 
 class PrefetchHook:
-    """Starts all stages that exist, and cancels them at the end. Made by ``engine.data.make_prefetch_hook``."""
+    """Starts all stages that exist, and cancels them at the end, smart stages too. Made by ``engine.data.make_prefetch_hook``."""
 
     def __init__(self) -> None:
-        self._stages: list[Stage] = []
+        self._stages: list[Any] = []
 
     def begin(self) -> None:
-        """Starts the stages made so far."""
-        self._stages = list(_alive)
+        """Starts the stages made so far. Smart stages start with their first step, with which they are recorded."""
+        self._stages = alive()
         for stage in self._stages:
-            stage.start()
+            if isinstance(stage, Stage):
+                stage.start()
 
     def end(self) -> None:
         """Cancels the stages that ``begin`` started."""
@@ -298,7 +346,8 @@ class PrefetchHook:
 
 
 def make_prefetch_hook() -> PrefetchHook:
-    """``with engine.data.make_prefetch_hook():`` starts all stages before the first step, and cancels them at the end.
+    """``with engine.data.make_prefetch_hook():`` starts all stages before the first step, and cancels them and all smart stages at
+    the end.
 
     For programs that come from DeepRec, and so that the first step need not wait. Without it, the first take starts a
     stage.

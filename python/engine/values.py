@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, Callable, Generator, Generic, Iterable, Iterator, TypeVar
 
@@ -31,7 +32,7 @@ MISSING = _Missing()
 class Value(_core.ValueBase, Generic[T]):
     """Some data and the Var that orders the ops on it. Made by ``engine.value`` and by calling an ``engine.op``.
 
-    ``get()``, ``np.asarray(v)`` and ``await v`` wait for the ops called so far that change it, and raise what these
+    ``get()``, ``np.asarray(v)``, ``await v``, and ``bool``, ``len``, ``int`` and ``float`` of it wait for the ops called so far that change it, and raise what these
     raised. They return the data itself and not a copy, so an op that is called later may still change it in place.
     Operators, indexing and functions that take a Value make ops: ``(x + y)[0]`` is a Value. ``==`` compares Values and
     not data, so that they can be keys. Any thread may use a Value. One that shares memory with others is waited for with
@@ -86,11 +87,19 @@ class Value(_core.ValueBase, Generic[T]):
         return True, first
 
     def add_done_callback(self, fn: Callable[[Value[T]], object]) -> None:
-        """Calls ``fn(self)`` on an I/O thread once the ops called so far that change it have ended, failed or not."""
+        """Calls ``fn(self)`` on an I/O thread once the ops called so far that change it have ended, failed or not. What it raises is
+        logged by ``logging.getLogger("engine")`` and goes nowhere else, as for futures.
+        """
         # Two ops, because an op may not wait for what it names, and `fn` may ask for the error.
         engine, ended = self.var.engine, _core.Var("done", self.var.engine)
         engine.push(lambda: None, reads=[self], writes=[ended], run_always=True, name="done", place=_core.io())
-        engine.push(lambda: fn(self), reads=[ended], run_always=True, name="done callback", place=_core.io())
+        engine.push(lambda: self._tell(fn), reads=[ended], run_always=True, name="done callback", place=_core.io())
+
+    def _tell(self, fn: Callable[[Value[T]], object]) -> None:
+        try:
+            fn(self)
+        except Exception:
+            logging.getLogger("engine").exception("engine: a callback of %r raised", self)
 
     def overwrite(self, data: T) -> None:
         """Replaces the data, in order: ops called so far still see the old. Clears an error. Data that share memory with
@@ -114,6 +123,18 @@ class Value(_core.ValueBase, Generic[T]):
         engine.push(replace, reads=others, writes=[self.var], run_always=bool(others), name="overwrite")
         if not _core.is_recording():
             self._shares = None  # not before: a push by another thread in between would find the old data, with one Var
+
+    def __bool__(self) -> bool:
+        return bool(self.get())
+
+    def __len__(self) -> int:
+        return len(self.get())  # type: ignore[arg-type]
+
+    def __int__(self) -> int:
+        return int(self.get())  # type: ignore[call-overload, no-any-return]
+
+    def __float__(self) -> float:
+        return float(self.get())  # type: ignore[arg-type]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy as np

@@ -85,7 +85,7 @@ Buffer ReadBuffer(const GivenBuffer& from, const StatePtr& state, const std::str
       RaiseError("UsageError", what +
                                    " is a Value that is not computed yet; a collective works on memory that is there: "
                                    "engine.value(engine.DeviceArray(...)), which ops before it may fill");
-    buffer.var = VarOf(from.given, [&] { return what; });
+    buffer.value = from.given.ptr();
   }
   Raw raw;
   if (nb::isinstance<PyDeviceArray>(data)) {

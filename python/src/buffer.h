@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "engine/comm.h"
@@ -16,7 +15,7 @@ struct Buffer {
   size_t count = 0;
   engine::DataType type = {};
   std::shared_ptr<const void> owner = {};  // keeps the memory alive
-  std::optional<PyVar> var = {};           // the Var of the Value, if one was given
+  PyObject* value = nullptr;               // the Value that was given, borrowed; or null
 };
 
 struct GivenBuffer {

@@ -48,7 +48,7 @@ class ByteBound {
     bool running_ = false;
   };
 
-  ByteBound() { sem_init(&room_, 0, 0); }
+  explicit ByteBound(uint64_t most) : most_(most) { sem_init(&room_, 0, 0); }
   ~ByteBound() { sem_destroy(&room_); }
   ByteBound(const ByteBound&) = delete;
 
@@ -62,7 +62,7 @@ class ByteBound {
   // Whether a call that sleeps, for `bytes`, shall go on.
   bool Refill(uint64_t bytes, size_t workers) const;
 
-  uint64_t most_ = 0;
+  uint64_t most_;
   std::atomic<uint64_t> pending_{0};  // bytes
   std::atomic<uint64_t> calls_{0};    // that are pending
   std::atomic<uint64_t> ended_{0};    // calls

@@ -18,6 +18,7 @@
 #include "push.h"
 #include "run.h"
 #include "site.h"
+#include "value.h"
 
 namespace nb = nanobind;
 
@@ -58,7 +59,7 @@ struct Pushed {
   const PyCommunicator& comm;
   const StatePtr state;
   const Where at;
-  std::vector<engine::Var> reads, updates, writes;
+  std::vector<engine::Var> reads, updates, writes = {};
   std::vector<Collective> calls = {};
   std::shared_ptr<std::vector<std::shared_ptr<const void>>> owners =
       std::make_shared<std::vector<std::shared_ptr<const void>>>();
@@ -97,8 +98,9 @@ void Pushed::Add(nb::handle call, const std::string& index) {
     RaiseError("UsageError", what + ": send is " + text(send) + ", recv is " + text(recv) + ", and there are " +
                                  std::to_string(n) + " ranks; " + rule);
   }
-  if (send.var) reads.push_back(send.var->var);
-  if (recv.var) writes.push_back(recv.var->var);
+  // A view is ordered by the Vars of what it lies in, too. Of these only a part is written: an error of theirs stays.
+  if (send.value) AddVars(send.value, &reads);
+  if (recv.value) AddVars(recv.value, &writes, &updates);
   for (Buffer* buffer : {&send, &recv})
     if (buffer->owner) owners->push_back(std::move(buffer->owner));
   calls.push_back(made);
@@ -115,8 +117,8 @@ void Push(PyCommunicator& self, nb::handle calls, nb::handle reads, nb::handle u
               .state = state,
               .at = at,
               .reads = VarsOf(reads, "reads", at),
-              .updates = VarsOf(updates, "updates", at),
-              .writes = VarsOf(writes, "writes", at)};
+              .updates = VarsOf(updates, "updates", at)};
+  push.writes = VarsOf(writes, "writes", at, &push.updates);
   const nb::object one = nb::module_::import_("engine.comm").attr("Collective");
   const nb::object items = nb::isinstance(calls, one) ? nb::object(nb::make_tuple(calls)) : nb::borrow(calls);
   const nb::object list = nb::steal(PySequence_Fast(items.ptr(), ""));

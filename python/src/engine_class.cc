@@ -49,9 +49,9 @@ StatePtr NewFrom(nb::handle keywords) {
   } catch (...) {
     Raise(std::current_exception());
   }
-  options = OptionsFrom(keywords, std::move(options));
-  const engine::Policy policy = options.policy;
-  StatePtr state = NewState(std::move(options));
+  PyOptions given = OptionsFrom(keywords, std::move(options));
+  const engine::Policy policy = given.engine.policy;
+  StatePtr state = NewState(std::move(given.engine), given.max_pending_bytes);
   state->caller_runs = !engine::UsesWorkers(policy);
   return state;
 }

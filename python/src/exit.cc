@@ -57,6 +57,7 @@ void BindExit(nb::module_& m) {
       nb::arg("traceback").none(), nb::sig("def _light_traceback(traceback: object) -> Any"));
   m.def("_after_fork_in_child", [] {
     AfterForkInChild();
+    ForgetPendingCalls();
     ForgetAsides();
     ForgetProducers();
   });

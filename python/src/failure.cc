@@ -116,6 +116,9 @@ PyObject* LightTraceback(PyObject* traceback) {
   nb::object next = nb::none();
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     nb::object old = entry->attr("tb_frame"), code = old.attr("f_code");
+    // The new frame has no closure, and Python reads that of a frame that has not begun when it is asked for the locals.
+    const nb::object closed_over = code.attr("co_freevars");
+    if (nb::len(closed_over) > 0) code = code.attr("replace")(nb::arg("co_freevars") = nb::tuple());
     const nb::dict globals = nb::borrow<nb::dict>(old.attr("f_globals"));
     nb::dict known;  // what finds the source of a module in an archive
     for (const char* name : {"__name__", "__file__", "__loader__", "__spec__", "__builtins__"})

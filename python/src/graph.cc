@@ -90,10 +90,17 @@ bool KeepsGil(const engine::Graph& graph) {
   });
 }
 
+bool Stateless(const engine::Graph& graph) {
+  return std::all_of(graph.nodes().begin(), graph.nodes().end(),
+                     [](const engine::Graph::Node& node) { return node.effects.empty(); });
+}
+
 // A run may be given Values as inputs: it begins behind their writers, and ops that change them later come behind the run.
-// The run cannot name their Vars, because it names those of its plan in an order of its own. So an op in front of the run
-// reads them and writes a Var of the run's own, and an op behind it reads them and the run's Var.
-std::vector<engine::Var> AwaitInputs(nb::sequence inputs, const StatePtr& state, engine::Site site) {
+// It names the Var of such a Value itself where that is one Var, which stands nowhere else in the run: no thread has to wake
+// for an op between the Value's and the run. Else an op in front of the run reads the Vars and writes one of the run's own.
+// An op behind the run reads them and the run's Var, because nodes behind the last that takes the Value may have views of it.
+std::vector<engine::Var> AwaitInputs(const PyPlan& plan, nb::sequence inputs, const StatePtr& state,
+                                     engine::Site site) {
   std::vector<engine::Var> ready;
   size_t at = 0;
   for (nb::handle input : inputs) {
@@ -101,7 +108,12 @@ std::vector<engine::Var> AwaitInputs(nb::sequence inputs, const StatePtr& state,
     if (!IsValue(input.ptr())) continue;
     std::vector<engine::Var> reads;
     AddVars(input.ptr(), &reads);
+    const bool known = std::find(ready.begin(), ready.end(), reads[0]) != ready.end();
     ready.resize(at);
+    if (plan.stateless && reads.size() == 1 && !known) {
+      ready.back() = std::move(reads[0]);
+      continue;
+    }
     ready.back() = state->engine.NewVar("argument");
     SubmitBody(
         state, {.name = "argument", .reads = reads, .writes = ready.back()}, [] {}, site);
@@ -142,7 +154,7 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
   Translated([&] {
     if (outputs) {
       options.outputs = *outputs = OutputVars(self.plan.graph(), *state);
-      options.inputs = ready = arguments.ready.empty() ? AwaitInputs(inputs, state, site) : arguments.ready;
+      options.inputs = ready = arguments.ready.empty() ? AwaitInputs(self, inputs, state, site) : arguments.ready;
     }
     const PolicyHere block(state);
     if (arguments.policy) options.policy = engine::PolicyByName(*arguments.policy);
@@ -283,7 +295,7 @@ void BindGraph(nb::module_& m) {
                                         .static_alloc = static_alloc,
                                         .static_shape = static_shape};
             return Translated([&] {
-              return PyPlan{self.Compile(engine.state->engine, options), engine.state, KeepsGil(self)};
+              return PyPlan{self.Compile(engine.state->engine, options), engine.state, KeepsGil(self), Stateless(self)};
             });
           },
           nb::arg("engine"), nb::kw_only(), nb::arg("name") = "plan", nb::arg("static_alloc") = false,

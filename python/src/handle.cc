@@ -42,10 +42,10 @@ void Destroy(EngineState* state) {
 
 }  // namespace
 
-StatePtr NewState(engine::EngineOptions options) {
+StatePtr NewState(engine::EngineOptions options, uint64_t max_pending_bytes) {
   EngineState* made = nullptr;
   try {
-    WithoutGil([&] { made = new EngineState(std::move(options)); });
+    WithoutGil([&] { made = new EngineState(std::move(options), max_pending_bytes); });
   } catch (...) {
     Raise(std::current_exception());
   }
@@ -87,6 +87,11 @@ std::vector<StatePtr> LiveStates() {
     if (auto state = weak.lock()) live.push_back(std::move(state));
   }
   return live;
+}
+
+void ForgetPendingCalls() {
+  // A new one, because a call that forked ends here as well, and takes itself off the one that it is counted in.
+  for (const StatePtr& state : LiveStates()) state->bytes = std::make_shared<ByteBound>(state->bytes->most());
 }
 
 nb::object FindVar(nb::handle object) {

@@ -18,11 +18,12 @@
 namespace engine_python {
 
 struct EngineState {
-  explicit EngineState(engine::EngineOptions options) : engine(std::move(options)) {}
+  EngineState(engine::EngineOptions options, uint64_t max_pending_bytes)
+      : engine(std::move(options)), bytes(std::make_shared<ByteBound>(max_pending_bytes)) {}
   engine::Engine engine;
   bool caller_runs = false;  // a policy under which pushes run ops may be in force, so pushes give the GIL up
   bool shut_down = false;
-  std::shared_ptr<ByteBound> bytes = std::make_shared<ByteBound>();  // of pending calls of ops
+  std::shared_ptr<ByteBound> bytes;  // of pending calls of ops
   // Errors that an abandoned wait_all (Ctrl-C) got from the engine after its caller had left.
   std::vector<std::exception_ptr> orphans;
 };
@@ -38,7 +39,7 @@ struct PyVar {
 };
 
 // Makes an engine without the GIL. Its destruction gives the GIL up, too.
-StatePtr NewState(engine::EngineOptions options);
+StatePtr NewState(engine::EngineOptions options, uint64_t max_pending_bytes = 0);
 // The engine of the module's functions. It is made with EngineOptions::FromEnv on first use.
 StatePtr DefaultState();
 bool HasDefaultState();
@@ -47,6 +48,8 @@ void SetDefaultState(StatePtr state);
 StatePtr StateOf(nanobind::handle engine, const char* what);
 // All engines that are alive. For exit.
 std::vector<StatePtr> LiveStates();
+// In the child of a fork: calls that the parent has pending do not count, because they never end here.
+void ForgetPendingCalls();
 
 // The Var of `object`, which is a Var or has one as its `var` (a Value); null for anything else.
 nanobind::object FindVar(nanobind::handle object);

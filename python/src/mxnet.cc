@@ -19,16 +19,15 @@ namespace {
 
 // With MXNet's own number of threads; GIL held.
 void MakeDefault(nb::handle keywords) {
-  engine::EngineOptions options;
+  PyOptions options;
   try {
-    options = engine_mxnet::OptionsFromEnv();
-    options = OptionsFrom(keywords, std::move(options));
-    engine_mxnet::AddPools(options);
+    options = OptionsFrom(keywords, engine_mxnet::OptionsFromEnv());
+    engine_mxnet::AddPools(options.engine);
   } catch (const engine::Error&) {
     Raise(std::current_exception());
   }
-  const bool caller_runs = !engine::UsesWorkers(options.policy);
-  StatePtr state = NewState(std::move(options));
+  const bool caller_runs = !engine::UsesWorkers(options.engine.policy);
+  StatePtr state = NewState(std::move(options.engine), options.max_pending_bytes);
   state->caller_runs = caller_runs;
   SetDefaultState(std::move(state));
 }

@@ -216,7 +216,18 @@ uint64_t BytesOfCall(const OpCore& op, PyObject* const* args, size_t positional,
   return sum;
 }
 
-nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, size_t positional, PyObject* names) {
+StatePtr EngineOfCall(const OpCore& op, const Found& found) {
+  if (found.empty()) return DefaultState();
+  if (!AsValue(found[0])->var) RefuseRecorded();  // only recorded values have no Var
+  StatePtr of = AsValue(found[0])->engine.lock();
+  if (!of)
+    RaiseError("ShutdownError", std::string("op '") + op.name.c_str() + "': the engine of its first Value is gone");
+  return of;
+}
+
+// `on`: where the call is pushed; null: on the engine of its first Value, or else the default one.
+nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, size_t positional, PyObject* names,
+                  const StatePtr& on = nullptr) {
   const size_t named = names ? static_cast<size_t>(PyTuple_GET_SIZE(names)) : 0, count = positional + named;
   Found found, updated;
   uint64_t filled_mask = 0;
@@ -241,13 +252,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     for (PyObject* value : updated) changed.append(nb::handle(value));
     return self.attr("_record")(args_tuple, kwargs, all, changed);
   }
-  const StatePtr state = found.empty() ? DefaultState() : [&] {
-    if (!AsValue(found[0])->var) RefuseRecorded();  // only recorded values have no Var
-    StatePtr of = AsValue(found[0])->engine.lock();
-    if (!of)
-      RaiseError("ShutdownError", std::string("op '") + op->name.c_str() + "': the engine of its first Value is gone");
-    return of;
-  }();
+  const StatePtr state = on ? on : EngineOfCall(*op, found);
   const engine::Site site = CallerSite();
   const Where at{"call", op->name, site};
   uint64_t bytes = 0, results = 0;
@@ -413,6 +418,12 @@ void Configure(nb::handle object, nb::handle fn, const std::string& name, uint32
   reinterpret_cast<OpObject*>(object.ptr())->core = std::move(core);
 }
 
+// A call of an op on an engine, also where no argument is a Value of it.
+nb::object CallOn(nb::handle op, const PyEngine& where, const nb::tuple& args) {
+  const OpCorePtr core = reinterpret_cast<OpObject*>(op.ptr())->core;
+  return Pushed(core, op, reinterpret_cast<PyTupleObject*>(args.ptr())->ob_item, args.size(), nullptr, where.state);
+}
+
 }  // namespace
 
 const OpCorePtr& CoreOfOp(PyObject* op) { return reinterpret_cast<OpObject*>(op)->core; }
@@ -437,6 +448,8 @@ void BindOp(nb::module_& m) {
   if (!type) throw nb::python_error();
   m.attr("OpBase") = nb::steal(type);
   m.def("_set_op_class", &SetOpClass, nb::arg("cls"));
+  m.def("_call_on", &CallOn, nb::arg("op"), nb::arg("engine"), nb::arg("args"),
+        nb::sig("def _call_on(op: OpBase, engine: Engine, args: tuple[Any, ...]) -> Any"));
   m.def("_configure_op", &Configure, nb::arg("op"), nb::arg("fn"), nb::arg("name"), nb::arg("outputs"),
         nb::arg("updates"), nb::arg("priority"), nb::arg("place").none(), nb::arg("run_always"),
         nb::arg("graph_key").none(), nb::arg("collective"), nb::arg("copies"), nb::arg("needed"), nb::arg("most"),

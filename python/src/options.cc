@@ -169,30 +169,36 @@ std::map<std::string, std::string> ParameterTexts(nb::handle parameters) {
   return texts;
 }
 
-EngineOptions OptionsFrom(nb::handle given, EngineOptions base) {
+PyOptions OptionsFrom(nb::handle given, EngineOptions base) {
+  PyOptions made{std::move(base)};
   const nb::dict keywords = nb::borrow<nb::dict>(given);
   size_t known = 0;
   std::string names;
   try {
-#define ENGINE_SET_OPTION(kind, name, initial, allowed, ...)                   \
-  names += ", " #name;                                                         \
-  if (keywords.contains(#name)) {                                              \
-    ++known;                                                                   \
-    nb::object value = keywords[#name];                                        \
-    if (!value.is_none()) Set(base, base.name, value, #name, option::allowed); \
+#define ENGINE_SET_OPTION_OF(of, name, allowed)                                     \
+  names += ", " #name;                                                              \
+  if (keywords.contains(#name)) {                                                   \
+    ++known;                                                                        \
+    nb::object value = keywords[#name];                                             \
+    if (!value.is_none()) Set(made.engine, of.name, value, #name, option::allowed); \
   }
+#define ENGINE_SET_OPTION(kind, name, initial, allowed, ...) ENGINE_SET_OPTION_OF(made.engine, name, allowed)
+#define ENGINE_SET_PY_OPTION(kind, name, initial, allowed, ...) ENGINE_SET_OPTION_OF(made, name, allowed)
     ENGINE_OPTIONS(ENGINE_SET_OPTION)
+    ENGINE_PY_OPTIONS(ENGINE_SET_PY_OPTION)
+#undef ENGINE_SET_OPTION_OF
 #undef ENGINE_SET_OPTION
+#undef ENGINE_SET_PY_OPTION
   } catch (const engine::Error&) {
     Raise(std::current_exception());
   }
-  if (known == keywords.size()) return base;
+  if (known == keywords.size()) return made;
   for (auto [key, value] : keywords) {
     const std::string name = Text(key, "init: keyword");
     if ((names + ",").find(", " + name + ",") == std::string::npos)
       RaiseTypeError("init: '" + name + "' is unknown; allowed are " + names.substr(2));
   }
-  return base;
+  return made;
 }
 
 }  // namespace engine_python

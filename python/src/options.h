@@ -25,12 +25,23 @@ namespace engine_python {
 #define ENGINE_PY_PolicyKind "str"
 #define ENGINE_PY_PolicyParameters "dict[str, bool | int]"
 
+// The options that engines have in Python only, in the form of ENGINE_OPTIONS.
+#define ENGINE_PY_OPTIONS(X)                    \
+  X(Size, max_pending_bytes, 0, AtLeast(0), "", \
+    "soft bound, in bytes, on what pending calls of ops keep (Engine.max_pending_bytes); 0: none")
+
 // For signatures: ", workers: int | None = None, ..."
 #define ENGINE_PY_KEYWORD(kind, name, ...) ", " #name ": " ENGINE_PY_##kind " | None = None"
-#define ENGINE_PY_KEYWORDS ENGINE_OPTIONS(ENGINE_PY_KEYWORD)
+#define ENGINE_PY_KEYWORDS ENGINE_OPTIONS(ENGINE_PY_KEYWORD) ENGINE_PY_OPTIONS(ENGINE_PY_KEYWORD)
+
+// What an engine is made with in Python.
+struct PyOptions {
+  engine::EngineOptions engine;
+  size_t max_pending_bytes = 0;
+};
 
 // `base`, changed by what the dict `given` says. None leaves an option as it is. TypeError for an unknown keyword.
-engine::EngineOptions OptionsFrom(nanobind::handle given, engine::EngineOptions base);
+PyOptions OptionsFrom(nanobind::handle given, engine::EngineOptions base);
 // The parameters as text, which is how front ends give them to policies: {"raise_at_push": True}.
 std::map<std::string, std::string> ParameterTexts(nanobind::handle parameters);
 

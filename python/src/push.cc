@@ -75,8 +75,9 @@ nb::object Push(const StatePtr& state, const PushArgs& args, Way way) {
   }
   const Where at{verb, OpName(args.name, args.fn, {verb, {}, site}), site};
   const auto reads = VarsOf(args.reads, "reads", at);
-  const auto updates = VarsOf(args.updates, "updates", at);
-  const auto writes = VarsOf(args.writes, "writes", at);
+  auto updates = VarsOf(args.updates, "updates", at);
+  // Of what it is a view of, only a part is written: an error of that stays.
+  const auto writes = VarsOf(args.writes, "writes", at, &updates);
   const int run_always = PyObject_IsTrue(args.run_always.ptr());
   if (run_always < 0) throw nb::python_error();
   nb::object scope = ScopeFor(args.cancel, at);
@@ -173,13 +174,14 @@ void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const
 
 thread_local engine::Graph* recording = nullptr;
 
-std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where& at) {
+std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where& at,
+                                std::vector<engine::Var>* of_roots) {
   std::vector<engine::Var> vars;
   if (given.is_none()) return vars;
   if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
   const bool changes = *role != 'r';
   const auto add = [&](PyObject* value) {
-    AddVars(value, &vars);
+    AddVars(value, &vars, of_roots ? of_roots : &vars);
     if (!changes) return;
     Aged(AsValue(value));
     AsValue(value)->on_workers = false;

@@ -22,6 +22,7 @@ struct PyPlan {
   // Its nodes are calls of Python on the thread that runs it, and nothing else orders them: an in-order run never waits, so it
   // may keep the GIL from its first node to its last.
   bool keeps_gil = false;
+  bool stateless = false;      // its nodes name no Vars
   mutable uint64_t shape = 0;  // shape class of the last run's arguments under cost_model; the GIL guards it
 };
 

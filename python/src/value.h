@@ -55,15 +55,20 @@ void SetData(ValueObject* value, PyObject* data);
 // names its Var, so two views of a Value are ordered by it, and a view of a view need not name the one between, which may be
 // overwritten and have other memory.
 nanobind::object RootsOf(PyObject* const* values, size_t count);
-// Adds the Vars that an op on the Value names: its own, and those of its roots. UsageError for a recorded value.
+// Adds the Vars that an op on the Value names: its own, and those of its roots, which may go to other Vars than its own.
+// UsageError for a recorded value.
 template <class Vars>
-void AddVars(PyObject* value, Vars* vars) {
+void AddVars(PyObject* value, Vars* own, Vars* of_roots) {
   ValueObject* const self = AsValue(value);
   if (!self->var) RefuseRecorded();
-  vars->push_back(self->var);
+  own->push_back(self->var);
   if (!self->shares) return;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shares); ++i)
-    vars->push_back(AsValue(PyTuple_GET_ITEM(self->shares, i))->var);
+    of_roots->push_back(AsValue(PyTuple_GET_ITEM(self->shares, i))->var);
+}
+template <class Vars>
+void AddVars(PyObject* value, Vars* vars) {
+  AddVars(value, vars, vars);
 }
 // engine.MISSING: stands for data that were never made, because the op that should have made them failed.
 PyObject* Missing();

@@ -3,6 +3,7 @@
 import pytest
 
 import engine
+from conftest import PATIENCE
 
 
 def test_try_push_refuses_where_push_would_wait(gate):
@@ -80,10 +81,16 @@ def test_a_trace_inside_a_trace_is_refused_and_takes_nothing_from_the_outer():
     assert [e.name for e in outer.events] == ["first", "second"]
 
 
-def test_a_pause_of_the_consumer_does_not_fail_a_stage():
-    stage = engine.data.staged(iter(range(3)), capacity=1)
-    assert stage.take() == 0
-    assert list(engine.data.staged(iter(range(3)), timeout=None)) == [0, 1, 2]
+def test_a_pause_of_the_consumer_fails_a_stage_with_a_timeout_and_no_other(monkeypatch):
+    given, options = [], engine.stages.stage_options
+    monkeypatch.setattr(engine.stages, "stage_options", lambda **all: given.append(options(**all)) or given[-1])
+    short = engine.data.staged(iter(range(3)), capacity=1, timeout=0.001)
+    assert short.take() == 0 and short.join(PATIENCE)  # its producer waits for room, and gives up
+    with pytest.raises(engine.StageTimeoutError):
+        list(short)
+    # Nobody can wait for ten years, but this is the time that the producer of any other stage has.
+    assert list(engine.data.staged(iter(range(3)), capacity=1)) == [0, 1, 2]
+    assert [each["timeout"] for each in given] == [0.001, 3e8]
 
 
 def test_explain_tells_of_the_workers_of_its_own_engine():

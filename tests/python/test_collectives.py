@@ -76,6 +76,17 @@ def test_each_collective_gives_what_numpy_does(eng, comms, dtype, rng):
     assert comms[0].stats() == {"collectives": 10, "groups": 10}
 
 
+def test_a_collective_of_a_view_is_ordered_with_what_it_lies_in(eng, comms, gate):
+    x = [on(r, np.ones(2), eng) for r in range(RANKS)]
+    views = [engine.op(lambda array: array, alias="order")(v) for v in x]
+    assert [v.wait() for v in views] == [True] * RANKS
+    engine.op(lambda array: gate() or array.from_host(np.full(2, 5.0)), updates="array")(x[0])
+    for comm, v in zip(comms, views):
+        comm.push(Collective.all_reduce(v))
+    gate.open()
+    assert [host(v).tolist() for v in x] == [[7.0, 7.0]] * RANKS and x[1].var.version == 1
+
+
 def test_a_group_is_one_launch(eng, comms):
     """Each hands its rank to the next, and a sum goes along."""
     mine = [on(r, np.full(4, r, "i4"), eng) for r in range(RANKS)]

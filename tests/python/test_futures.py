@@ -3,8 +3,10 @@
 import asyncio
 import concurrent.futures
 import copy
+import gc
 import pickle
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -40,13 +42,23 @@ def test_done_callbacks_come_after_the_op_also_if_it_fails():
     seen = []
     for v in (double(2), bad(1)):
         v.add_done_callback(lambda v: seen.append((v.done(), v.exception() is None)))
-        v.wait if v.exception() else v.get()
     try:
         engine.wait_all()
     except KeyError:
         pass
     engine.wait_all()
     assert sorted(seen) == [(True, False), (True, True)]
+
+
+def test_what_a_done_callback_raises_is_logged_and_goes_nowhere_else(caplog):
+    def broken(v):
+        raise KeyError("in the callback")
+
+    v = double(2)
+    v.add_done_callback(broken)
+    assert v.get() == 4 and engine.wait_all(PATIENCE)
+    (record,) = [r for r in caplog.records if r.name == "engine"]
+    assert record.levelname == "ERROR" and record.exc_info[0] is KeyError
 
 
 def test_as_completed_gives_what_is_there_first(gate):
@@ -79,6 +91,35 @@ def test_map_keeps_the_order_and_bounds_what_runs_ahead():
         list(engine.map(bad, [1]))
 
 
+def test_map_takes_values_and_an_engine():
+    with engine.Engine(workers=1) as eng:
+        there = [engine.value(n, engine=eng) for n in range(3)]
+        assert list(engine.map(lambda x: x * 2, there, engine=eng)) == [0, 2, 4]
+        assert list(engine.map(lambda x, y: x + y, there, range(3), engine=eng)) == [0, 2, 4]
+        assert list(engine.map(lambda x: threading.current_thread().name, range(3), engine=eng)) != []
+        before = eng.stats()["pushed"]
+        assert list(engine.map(double, range(5), engine=eng)) == [0, 2, 4, 6, 8] and eng.stats()["pushed"] == before + 5
+
+
+def test_map_gives_its_options_to_each_call():
+    with engine.Engine(workers=1) as eng:
+        with engine.trace(engine=eng) as trace:
+            for target in (eng, None):
+                items = range(3) if target else [engine.value(n, engine=eng) for n in range(3)]
+                assert list(engine.map(lambda x: (x, -x), items, engine=target, outputs=2, name="halves", place="io")) == [
+                    (0, 0), (1, -1), (2, -2)]  # fmt: skip
+            eng.wait_all()
+        found = [event for event in trace.events if event.name == "halves"]
+        assert len(found) == 6 and all("io" in event.lane for event in found)
+
+
+def test_map_refuses_options_that_nothing_would_use_and_ops_without_results():
+    with pytest.raises(engine.UsageError, match="leave priority out"):
+        engine.map(double, [1], priority=1)
+    with pytest.raises(engine.UsageError, match="no outputs"):
+        engine.map(engine.op(lambda x: None, updates="x"), [engine.value(1)])
+
+
 def test_the_executor():
     with engine.Executor() as pool:
         assert isinstance(pool, concurrent.futures.Executor)
@@ -100,6 +141,88 @@ def test_a_future_that_is_cancelled_never_runs(gate):
         gate.open()
         pool.shutdown()
     assert ran == []
+
+
+class Argument:
+    """Something that a weak reference finds."""
+
+
+def in_time(wait, *args, **kwargs):
+    """Whether the call ends; it would hang this thread if it did not."""
+    thread = threading.Thread(target=wait, args=args, kwargs=kwargs, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return not thread.is_alive()
+
+
+def test_a_submit_that_the_engine_refuses_leaves_nothing_to_wait_for():
+    eng = engine.Engine(workers=1)
+    pool, argument = engine.Executor(eng), Argument()
+    eng.shutdown()
+    gone = weakref.ref(argument)
+    with pytest.raises(engine.errors.Error):
+        pool.submit(print, argument)
+    assert in_time(pool.shutdown)
+    del argument
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_call_that_its_scope_skips_has_a_cancelled_future(gate):
+    with engine.Engine(workers=1) as eng:
+        pool, ran = engine.Executor(eng), []
+        pool.submit(gate)
+        gate.wait_until_entered()
+        with engine.CancelScope() as scope:
+            future = pool.submit(ran.append, 1)
+        scope.cancel()
+        gate.open()
+        assert in_time(concurrent.futures.wait, [future]) and future.cancelled()
+        assert in_time(pool.shutdown)
+    assert ran == []
+
+
+def test_a_shutdown_that_cancels_does_not_wait_for_the_turn_of_what_it_cancelled(gate):
+    with engine.Engine(workers=1) as eng:
+        busy, pool = engine.Executor(eng), engine.Executor(eng)
+        busy.submit(gate)
+        gate.wait_until_entered()
+        future = pool.submit(print, "never")
+        assert in_time(pool.shutdown, cancel_futures=True) and future.cancelled()
+        gate.open()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_has_let_its_arguments_go_when_its_result_is_there(fails):
+    argument, seen = Argument(), []
+    gone = weakref.ref(argument)
+
+    def work(given):
+        if fails:
+            raise KeyError("no")
+
+    with engine.Executor() as pool:
+        future = pool.submit(work, argument)
+        del argument
+        future.add_done_callback(lambda _: seen.append(gone() is None))
+        assert isinstance(future.exception(PATIENCE), KeyError) == fails
+        gc.collect()
+        assert gone() is None
+    assert seen == [True] or fails  # an exception's own frames may go a moment later
+
+
+def test_a_call_that_was_cancelled_lets_its_arguments_go_before_its_turn(gate):
+    with engine.Engine(workers=1) as eng:
+        pool, argument = engine.Executor(eng), Argument()
+        pool.submit(gate)
+        gate.wait_until_entered()
+        gone, future = weakref.ref(argument), pool.submit(print, argument)
+        del argument
+        assert gone() is not None and future.cancel()
+        gc.collect()
+        assert gone() is None
+        gate.open()
+        pool.shutdown()
 
 
 def test_asyncio_takes_the_executor():
@@ -158,11 +281,13 @@ def test_dlpack_goes_both_ways():
 
 
 def test_wait_to_write_waits_for_readers(gate):
-    x = engine.value(np.ones(1))
-    engine.op(lambda x: gate())(x)
+    x, seen = engine.value(np.ones(1)), []
+    engine.op(lambda x: (gate(), seen.append(x[0])) and None)(x)
     gate.wait_until_entered()
+    assert x.wait(0)  # no op changes it
     gate.open()
     x.wait_to_write()
+    assert seen == [1]
 
 
 def test_copies_and_pickles():

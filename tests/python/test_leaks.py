@@ -2,6 +2,7 @@
 themselves through the engine."""
 
 import asyncio
+import builtins
 import gc
 import threading
 import time
@@ -76,6 +77,86 @@ def test_a_failed_op_keeps_none_of_its_arguments(waited):
         pass
     gone()
     assert all(v.done() for v in values)  # the failed Values are still here
+
+
+def test_the_frames_of_an_error_may_be_asked_for_their_locals():
+    given = 3
+
+    @engine.op
+    def uses_what_it_closes_over(x):
+        cell = x
+        return [lambda: cell, given / 0]
+
+    error = uses_what_it_closes_over(1).exception(PATIENCE)
+    names = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names.append((frame.f_code.co_name, dict(frame.f_locals)))
+    assert names == [("uses_what_it_closes_over", {})]
+    text = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    assert "return [lambda: cell, given / 0]" in text
+
+
+def inner(big):
+    local = big  # noqa: F841
+    raise ValueError("inner")
+
+
+def caught(big):
+    try:
+        inner(big)
+    except ValueError as error:
+        return error
+
+
+class Holder(Exception):
+    def __init__(self, cause):
+        super().__init__("holds one")
+        self.cause = cause
+
+
+def nested_group(big):
+    Group = builtins.ExceptionGroup
+    raise Group("outer", [caught(big), Group("inner", [caught(big), Group("innermost", [caught(big)])])])
+
+
+def missing_attribute(big):
+    return big.nothing
+
+
+def error_as_argument(big):
+    raise ValueError("told by", caught(big), [caught(big)])
+
+
+def error_as_attribute(big):
+    raise Holder(caught(big))
+
+
+def error_in_a_circle(big):
+    error = caught(big)
+    error.args = (error,)
+    error.__cause__ = Holder(error)
+    raise error
+
+
+@pytest.mark.parametrize("body", [nested_group, missing_attribute, error_as_argument, error_as_attribute, error_in_a_circle])
+def test_no_error_that_an_error_refers_to_keeps_the_arguments(body):
+    if body is nested_group and not hasattr(builtins, "ExceptionGroup"):
+        pytest.skip("this Python has no ExceptionGroup")
+    failed = engine.op(body)(Big())
+    for _ in range(2):
+        error = failed.exception(PATIENCE)
+        assert error.__traceback__ is not None
+    gone()
+    assert failed.exception(PATIENCE) is not None  # the error is still here
+
+
+def test_a_group_of_errors_keeps_their_texts_types_and_lines():
+    if not hasattr(builtins, "ExceptionGroup"):
+        pytest.skip("this Python has no ExceptionGroup")
+    error = engine.op(nested_group)(Big()).exception(PATIENCE)
+    assert type(error) is ExceptionGroup and error.message == "outer"  # noqa: F821
+    text = "".join(traceback.format_exception(error))
+    assert text.count("ValueError: inner") == 3 and 'raise ValueError("inner")' in text and "innermost" in text
 
 
 def test_a_failed_push_keeps_nothing_of_its_closure():

@@ -1,5 +1,6 @@
 """Pending calls of ops are bounded in bytes too: a pipeline of large arrays does not fill the memory."""
 
+import os
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import engine
 from conftest import PATIENCE
+from test_processes import CHILD, held
 
 MIB = 1 << 20
 
@@ -162,3 +164,40 @@ def test_a_function_that_gives_no_count_is_told(eng):
     eng.max_pending_bytes = 10
     with pytest.raises(engine.UsageError, match="op 'add': bytes is -5"):
         engine.op(lambda x: x, bytes=lambda x: -5, name="add")(engine.value(0, engine=eng))
+
+
+def test_it_is_an_option_of_an_engine(run_python):
+    with engine.Engine(workers=1, max_pending_bytes=MIB) as own:
+        assert own.max_pending_bytes == MIB
+    with engine.Engine(workers=1) as own:
+        assert own.max_pending_bytes == 0
+    with pytest.raises(engine.UsageError, match="max_pending_bytes is -1; at least 0"):
+        engine.Engine(max_pending_bytes=-1)
+    with pytest.raises(TypeError, match="max_pending_bytes is a float"):
+        engine.Engine(max_pending_bytes=1.5)
+    ended = run_python("engine.init(max_pending_bytes=4096); print(engine.default().max_pending_bytes)")
+    assert ended.out == "4096\n", ended
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_what_the_parent_has_pending_does_not_count_in_a_child(run_python):
+    held(run_python(CHILD + """
+engine.init(workers=1, max_pending_bytes=1000)
+entered, go = threading.Event(), threading.Event()
+slow = engine.op(lambda: (entered.set(), go.wait(20)), bytes=900)
+pending = [slow() for _ in range(3)]
+entered.wait(20)
+
+def counts_anew():
+    eng = engine.default()
+    assert (eng.pending_bytes, eng.max_pending_bytes) == (0, 1000)
+    quick = engine.op(lambda: 1, bytes=900)
+    assert [quick().get() for _ in range(3)] == [1, 1, 1] and eng.pending_bytes == 0
+
+assert child(counts_anew) == 0
+
+go.set()
+engine.wait_all(20)
+assert engine.default().pending_bytes == 0
+print("ok")
+"""))

@@ -1,9 +1,11 @@
 """engine.metrics, Prometheus' text, the endpoint on request, and the live table."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -32,6 +34,45 @@ def test_stages_of_one_name_are_told_apart():
     assert {"twin", "twin 2"} <= set(engine.metrics()["stages"])
     for stage in stages:
         list(stage)
+
+
+def test_smart_stages_are_there_as_stages_are():
+    steps = engine.data.smart_stage(lambda x: engine.op(lambda x: x + 1)(x), iter(range(5)), name="smart", profile_steps=0, guard_steps=0)
+    assert [value.get() for value in steps] == [1, 2, 3, 4, 5]
+    now = engine.metrics()["stages"]["smart"]
+    assert now["steps"] == now["delivered"] == now["position"] == 5 and {"fill", "capacity", "threads", "producer_wait"} <= now.keys()
+    text = engine.metrics.prometheus()
+    assert 'engine_stage_steps_total{stage="smart"} 5' in text and 'engine_stage_delivered_total{stage="smart"} 5' in text
+    found = watching.sample(engine.default())
+    (rows,) = [rows for title, _, rows in watching.tables(found, found, 0) if title == "stages"]
+    assert "smart" in [row[0] for row in rows]
+    assert watching.sample_of(text).stages["smart"]["steps"] == 5
+
+
+def test_metrics_may_be_asked_while_other_threads_make_stages():
+    before, done, wrong = sys.getswitchinterval(), threading.Event(), []
+
+    def make():
+        while not done.is_set():
+            [engine.data.staged(iter(())) for _ in range(50)]
+
+    makers = [threading.Thread(target=make) for _ in range(2)]
+    sys.setswitchinterval(1e-6)  # so that a thread is likely to get in between
+    try:
+        for maker in makers:
+            maker.start()
+        for _ in range(200):
+            try:
+                engine.metrics()
+                engine.data.make_prefetch_hook()
+            except RuntimeError as error:
+                wrong.append(error)
+    finally:
+        done.set()
+        sys.setswitchinterval(before)
+        for maker in makers:
+            maker.join()
+    assert wrong == []
 
 
 def test_prometheus_text_follows_the_format():
@@ -131,6 +172,57 @@ def test_a_sample_leaves_the_programs_own_trace_alone():
         engine.push(lambda: None, name="mine")
         engine.wait_all()
     assert found.ops == {} and "mine" in [e.name for e in trace.events]
+
+
+class UntilTraced:
+    """Stands for the event that ends a sample: meanwhile the program traces."""
+
+    def __init__(self, eng):
+        self.eng, self.trace = eng, engine.trace(engine=eng)
+
+    def wait(self, seconds):
+        self.eng.push(lambda: None, name="before")
+        self.eng.wait_all()
+        with self.trace:
+            self.eng.push(lambda: None, name="mine")
+            self.eng.wait_all()
+            with pytest.raises(engine.UsageError, match="already running"), engine.trace(engine=self.eng):
+                pass
+            assert watching.sample(self.eng, 0.01).ops == {}
+
+
+def test_a_trace_takes_over_from_a_sample():
+    with engine.Engine(workers=1) as eng:
+        program = UntilTraced(eng)
+        assert watching.sample(eng, 0.05, program).ops == {}  # what it saw is no rate
+        assert [event.name for event in program.trace.events] == ["mine"]
+        with engine.trace(engine=eng) as again:
+            pass
+        assert again.events == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_the_child_of_a_fork_may_trace_while_the_parent_is_sampled(run_python):
+    ended = run_python(
+        """
+    import os
+    from engine.monitoring import watching
+
+    class Forks:
+        def wait(self, seconds):
+            self.child = os.fork()
+            if self.child == 0:
+                with engine.trace() as trace:
+                    engine.push(lambda: None, name="child")
+                    engine.wait_all()
+                os._exit([event.name for event in trace.events] != ["child"])
+
+    forks = Forks()
+    watching.sample(engine.default(), 0.01, forks)
+    print(os.waitstatus_to_exitcode(os.waitpid(forks.child, 0)[1]))
+    """
+    )
+    assert ended.out == "0\n", ended
 
 
 def test_live_shows_a_table_while_the_block_runs(capfd):

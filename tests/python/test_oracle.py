@@ -30,6 +30,15 @@ def test_random_programs_leave_nothing_behind():
     assert run.leaks() == 0
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc here")
+@pytest.mark.parametrize("leaks", [False, True])
+def test_memory_does_not_grow_from_one_run_of_programs_to_the_next(rng, monkeypatch, leaks):
+    kept, plainly = [], engaged.run
+    if leaks:  # the check finds it
+        monkeypatch.setattr(engaged, "run", lambda program, at: (kept.append(bytes(1 << 16)), plainly(program, at))[1])
+    assert bool(run.grows(100, rng.getrandbits(40))) is leaks
+
+
 def test_the_oracle_finds_a_wrong_result(monkeypatch):
     monkeypatch.setattr(plain, "_update", lambda w, x, number: None)
     with engaged.ground(1) as at:

@@ -53,6 +53,14 @@ def test_nothing_is_read_before_the_first_take():
     assert next(stage) == 1
 
 
+def test_the_prefetch_hook_cancels_smart_stages_too():
+    steps = engine.data.smart_stage(lambda x: engine.op(lambda x: x)(x), iter(range(100)), profile_steps=0, guard_steps=0)
+    with engine.data.make_prefetch_hook():
+        assert next(steps).get() == 0
+    with pytest.raises(engine.CancelledError):
+        list(steps)
+
+
 def test_start_and_the_prefetch_hook_read_ahead(gate):
     stage = engine.data.staged(lambda: gate())
     with engine.data.make_prefetch_hook():

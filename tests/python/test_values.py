@@ -103,6 +103,34 @@ def test_an_output_never_shares_memory_with_an_argument():
         assert np.array_equal(out.get(), fn(np.arange(4.0)))
 
 
+@pytest.mark.parametrize("data, wanted", [([], False), ([0], True), (0, False), (2.5, True), (None, False), (np.zeros(1), False)])
+def test_the_truth_of_a_value_is_that_of_its_data(data, wanted, gate):
+    v = engine.op(lambda: (gate(), data)[1])()
+    gate.open()
+    assert bool(v) is wanted
+
+
+def test_length_and_numbers_of_a_value_are_those_of_its_data(gate):
+    v, n = engine.op(lambda: (gate(), [1, 2])[1])(), engine.op(lambda: 2.5)()
+    gate.open()
+    assert len(v) == 2 and int(n) == 2 and float(n) == 2.5
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(engine.value(np.zeros(2)))
+    failed = engine.op(lambda: 1 / 0)()
+    for ask in (bool, len, int, float):
+        with pytest.raises(ZeroDivisionError):
+            ask(failed)
+    with pytest.raises(TypeError):
+        len(engine.value(3))
+
+
+@pytest.mark.parametrize("ask", [bool, len, int, float])
+def test_what_a_value_is_asked_while_a_function_is_recorded_is_refused(ask):
+    state = engine.value(1)
+    with pytest.raises(engine.UsageError, match="record"):
+        engine.hybridize(lambda x: ask(state) or engine.op(lambda x: x)(x))(1)
+
+
 def test_methods_can_be_ops():
     class Model:
         scale = 3

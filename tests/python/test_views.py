@@ -113,6 +113,32 @@ def test_overwriting_a_view_leaves_what_it_was_a_view_of(gate):
     assert x.get().tolist() == [9] * 4 and y.get().tolist() == [5, 5]
 
 
+def test_a_write_of_a_view_leaves_the_error_of_what_it_is_a_view_of():
+    x, y = viewed()
+    broken(x)
+    ran = []
+    engine.push(lambda: ran.append(1), writes=[y])
+    for value in (x, y):
+        with pytest.raises(KeyError, match="broken"):
+            value.get()
+    assert ran == []  # a part is no more good than the whole
+    x.overwrite(data())
+    engine.push(lambda: ran.append(2), writes=[y])
+    assert x.exception() is None and y.exception() is None and ran == [2]
+
+
+def test_a_write_of_a_view_is_ordered_with_what_it_is_a_view_of(gate):
+    x, y = viewed()
+    late(x, gate)
+    gate.wait_until_entered()
+    seen = []
+    engine.push(lambda: seen.append(x._data.tolist()), writes=[y])
+    assert seen == []
+    gate.open()
+    x.get()
+    assert seen == [[9, 9, 9, 9]]
+
+
 def test_views_of_views_name_one_var_more_and_no_others():
     x = engine.value(np.zeros(100))
     y = x

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from .. import _core
 from ..errors import UsageError
-from ..stages import _alive as _stages
+from ..stages import alive
 
 if TYPE_CHECKING:
     from .server import MetricsServer
 
 # Counters that may also fall: Prometheus calls these gauges.
 GAUGES = {"spare_threads", "slab_bytes", "unseen_errors", "pending", "workers", "fill", "fill_bytes", "waiting", "capacity", "threads",
-          "position"}  # fmt: skip
+          "position", "on"}  # fmt: skip
 
 
 class Metrics:
@@ -22,7 +22,7 @@ class Metrics:
 
     def __call__(self, engine: _core.Engine | None = None) -> dict[str, Any]:
         """All counters now: those of ``engine.stats()``, ``pending`` (ops pushed and not ended) and ``workers``;
-        ``devices``: those of ``engine.device_stats()``; ``stages``: by name, those of each stage that is alive.
+        ``devices``: those of ``engine.device_stats()``; ``stages``: by name, those of each stage and smart stage that is alive.
 
         ``engine``: the default one if it is not given. Any thread may ask; nothing is held up, so the counters are not
         of one instant."""
@@ -35,12 +35,12 @@ class Metrics:
             "devices": eng.device_stats(),
             "stages": {},
         }
-        for stage in sorted(_stages, key=lambda s: s.name):
+        for stage in sorted(alive(), key=lambda s: s.name):
             name, n = stage.name, 1
             while name in out["stages"]:
                 n += 1
                 name = f"{stage.name} {n}"
-            out["stages"][name] = dict(stage.stats())
+            out["stages"][name] = _told(stage.stats())
         return out
 
     def prometheus(self, engine: _core.Engine | None = None) -> str:
@@ -67,6 +67,15 @@ class Metrics:
         from .server import MetricsServer  # here, because http.server takes long to import
 
         return MetricsServer(self, engine or _core.default(), host, port)
+
+
+def _told(stats: dict[str, Any]) -> dict[str, Any]:
+    """What a stage tells; of a smart stage its own counters, ``delivered`` counts steps, and those of its last level while there is one."""
+    if "steps" not in stats:
+        return stats
+    none = dict.fromkeys(("fill", "capacity", "threads"), 0) | dict.fromkeys(("producer_wait", "consumer_wait"), 0.0)
+    own = {name: int(told) for name, told in stats.items() if isinstance(told, int)}
+    return {**none, **(stats.get("stage") or {}), **own, "delivered": own["steps"]}
 
 
 def _escaped(text: str) -> str:

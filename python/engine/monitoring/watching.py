@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from typing import Any, Callable, NamedTuple
 
 from .. import _core
 from ..errors import UsageError
-from ..tracing import Trace, _traced
+from .. import tracing
 from .counters import clock, metrics, read
 
 
@@ -22,12 +23,15 @@ class Sample(NamedTuple):
 
 
 def sample(engine: _core.Engine, ops: float = 0.0, stop: threading.Event | None = None) -> Sample:
-    """Looks at an engine of this process. ``ops``: also traces for so many seconds, unless the program traces itself."""
+    """Looks at an engine of this process. ``ops``: also traces for so many seconds, unless the program traces itself, or begins to
+    meanwhile.
+    """
     rates: dict[str, tuple[float, float]] = {}
-    if ops and engine not in _traced:
-        with Trace(engine=engine) as trace:
+    trace = tracing.Sample(engine=engine)
+    if ops and not tracing.traced(engine):
+        with contextlib.suppress(UsageError), trace:  # the program may have begun a trace just now, or its engine is gone
             (stop or threading.Event()).wait(ops)
-        for event in trace.events:
+        for event in trace.events if trace.whole else ():
             count, busy = rates.get(event.name, (0.0, 0.0))
             rates[event.name] = (count + 1 / ops, busy + event.seconds / ops)
     now = metrics(engine)
@@ -162,10 +166,7 @@ class Live:
         watch = _Watch()
         length = min(0.2, self._interval / 4) if self._ops else 0.0
         while True:
-            try:
-                self._screen.show(watch.look(sample(engine, length, self._stop)))
-            except UsageError:  # the program has begun a trace meanwhile, or the engine is gone: without the ops then
-                length = 0.0
+            self._screen.show(watch.look(sample(engine, length, self._stop)))
             self.looks += 1
             if self._stop.wait(self._interval - length):
                 return

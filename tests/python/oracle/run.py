@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import gc
+import itertools
 import os
 import pathlib
 import random
@@ -19,6 +21,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import engine  # noqa: E402
 from oracle import engaged, plain, programs  # noqa: E402
+
+
+# Memory that a program may leave behind, in bytes, and by how much that of the process moves by itself. A Value that stays alive
+# has some 400.
+A_PROGRAM, NOISE = 200, 1 << 20
 
 
 class Count:
@@ -66,6 +73,15 @@ def run(count: Count, threads: int, workers: int) -> None:
             pass
 
 
+def settle(on: engine.Engine) -> None:
+    while True:
+        try:
+            on.wait_all()
+            return
+        except Exception:
+            continue
+
+
 def leaks() -> int:
     """How many Values are alive after some programs that failed and some that did not."""
     alive: list[weakref.ref[engine.Value]] = []
@@ -73,17 +89,42 @@ def leaks() -> int:
         on = at.on
         for seed in range(200):
             alive += [weakref.ref(value) for value in engaged.run(programs.make(seed), at)]
-        while True:
-            try:
-                on.wait_all()
-                break
-            except Exception:
-                continue
+        settle(on)
         for _ in range(20):
             on.push(lambda: None)
             on.wait_all()
             gc.collect()
         return sum(ref() is not None for ref in alive)
+
+
+def resident() -> int:
+    """How many bytes of memory the process has, without what malloc keeps for later."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def grows(count: int, first: int, runs: int = 3) -> int:
+    """By how many bytes a program memory grows at least in each of some runs of so many programs; 0: in one it does not."""
+    seeds, least = iter(range(first, first + (runs + 1) * count)), 0
+    with engaged.ground(2) as at:
+
+        def some() -> int:
+            for seed in itertools.islice(seeds, count):
+                engaged.run(programs.make(seed), at)
+            settle(at.on)
+            return resident()
+
+        before = some()  # the first run makes what later ones use again
+        for _ in range(runs):
+            now = some()
+            grown, before = now - before, now
+            if grown < count * A_PROGRAM + NOISE:
+                return 0
+            least = min(least or grown, grown)
+    return least // count
 
 
 def interrupts(count: int, first: int) -> list[str]:
@@ -171,12 +212,15 @@ def main() -> int:
     kept = leaks()
     if kept:
         print(f"{kept} values stayed alive")
+    grown = grows(max(1, args.programs // 20), first) if args.programs is not None and os.path.exists("/proc/self/statm") else 0
+    if grown:
+        print(f"memory grows by {grown} bytes a program")
     others = []
     if args.programs is not None and hasattr(os, "fork"):  # as the programs, so that the check takes as long as ever
         others = interrupts(max(1, args.programs // 500), first) + forks(max(1, args.programs // 1000), first)
         print("\n".join(others) or "interrupted programs and forks beside programs: right")
     print(f"{count.next - first} programs in {time.monotonic() - begin:.0f} s, from seed {first}")
-    return bool(count.wrong or kept or others)
+    return bool(count.wrong or kept or grown or others)
 
 
 if __name__ == "__main__":
