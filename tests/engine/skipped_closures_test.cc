@@ -27,6 +27,7 @@ TEST(SkippedClosures, MayPushWithoutRoom) {
   eng.Push({.name = "skipped", .reads = {bad}}, [kept = std::move(at_the_end)] {});
   held.Release();
   EXPECT_THROW(eng.WaitAll(), OpError);
+  eng.WaitAll();  // for what was pushed since the other began
   EXPECT_EQ(ran, 200);
 }
 
@@ -46,6 +47,7 @@ TEST(SkippedClosures, MayWaitForAnotherOp) {
   eng.Push({.name = "skipped", .reads = {bad}}, [kept = std::move(at_the_end)] {});
   held.Release();
   EXPECT_THROW(eng.WaitAll(), OpError);
+  eng.WaitAll();
   EXPECT_TRUE(waited);
 }
 
