@@ -24,7 +24,7 @@ struct PipelineRun {
   StageHost* const host;
   std::mutex pulling;   // held while `pull` runs and its ticket is drawn
   std::mutex starting;  // held by who starts it: if that fails, another may try, and nobody waits for items meanwhile
-  detail::Mutex mu;    // taken also with the host's lock held, so nothing is waited for under it
+  detail::Mutex mu;     // taken also with the host's lock held, so nothing is waited for under it
   detail::CondVar ended;
   int live GUARDED_BY(mu) = 0;
   bool joined GUARDED_BY(mu) = false;               // no more threads are started
@@ -141,8 +141,7 @@ bool ProduceOne(const RunPtr& run) {
     if (!given) area.Fail(ticket, std::current_exception());
     throw;
   }
-  if (!go_on)
-    StageHost::Blocking(run->host, [&] { area.AwaitRoom(ticket); });
+  if (!go_on) StageHost::Blocking(run->host, [&] { area.AwaitRoom(ticket); });
   return true;
 }
 

@@ -2,7 +2,10 @@
 // engine's shutdown. UsageError, a text, and nothing changed.
 #include <memory>
 
+#include "engine/await.h"
 #include "engine/bulk.h"
+#include "engine/comm.h"
+#include "engine/data.h"
 #include "engine/plan.h"
 #include "engine/spi/cost_model.h"
 #include "support/on_device.h"
@@ -43,6 +46,7 @@ const VarCall kWaits[] = {
     {"Wait", [](Engine& e, Var& v) { e.Wait(v); }},
     {"WaitFor", [](Engine& e, Var& v) { e.WaitFor(v, 1ms); }},
     {"WaitToWrite", [](Engine& e, Var& v) { e.WaitToWrite(v); }},
+    {"TryWait", [](Engine& e, Var& v) { e.TryWait(v); }},
 };
 const VarCall kRecorded[] = {
     {"a plan's run",
@@ -159,6 +163,167 @@ TEST_P(HandlesTest, OfRunsThatAreEmptyOrMovedFrom) {
     EXPECT_TRUE(Has(RefusalOf([&] { one.call(empty); }), "empty Run")) << one.name;
     EXPECT_TRUE(Has(RefusalOf([&] { one.call(moved); }), "empty Run")) << one.name;  // NOLINT
   }
+}
+
+// Settled looks and registers nothing, so of a deleted Var it tells what its writes left.
+TEST_P(HandlesTest, OfVarsThatAreLookedAt) {
+  Engine eng(OnDevice(workers())), other(Quiet(1));
+  Var empty, moved = eng.NewVar("moved"), there = std::move(moved), foreign = other.NewVar("foreign");
+  EXPECT_TRUE(Has(RefusalOf([&] { (void)eng.Settled(empty); }), "null Var"));
+  EXPECT_TRUE(Has(RefusalOf([&] { (void)eng.Settled(moved); }), "null Var"));  // NOLINT: moved from on purpose
+  EXPECT_TRUE(Has(RefusalOf([&] { (void)eng.Settled(foreign); }), "another engine"));
+  Var deleted = eng.NewVar("deleted"), left = deleted;
+  HeldOp held = HoldWrite(eng, deleted);
+  EXPECT_FALSE(eng.Settled(left));
+  eng.Delete(deleted);
+  EXPECT_FALSE(eng.Settled(left));
+  held.Release();
+  eng.WaitAll();
+  EXPECT_TRUE(eng.Settled(left));
+  EXPECT_TRUE(eng.Settled(there));
+  eng.Shutdown();
+  EXPECT_TRUE(eng.Settled(there));
+  EXPECT_TRUE(eng.TryWait(there));
+}
+
+using IntData = Data<int>;
+using DataCall = Call<Engine, IntData>;
+const DataCall kWithData[] = {
+    {"reads", [](Engine& e, IntData& d) { e.Push(reads(d), [](const int&) {}); }},
+    {"updates", [](Engine& e, IntData& d) { e.Push(updates(d), [](int&) {}); }},
+    {"writes", [](Engine& e, IntData& d) { e.Push(writes(d), [](int&) {}); }},
+    {"Wait", [](Engine& e, IntData& d) { e.Wait(d); }},
+};
+
+TEST_P(HandlesTest, OfData) {
+  Engine eng(Quiet(workers())), other(Quiet(1));
+  IntData empty, moved(eng, "moved"), there = std::move(moved), foreign(other, "foreign"), deleted(eng, "deleted");
+  IntData of_deleted = deleted;
+  eng.Delete(deleted);
+  for (const DataCall& one : kWithData) {
+    EXPECT_TRUE(Has(RefusalOf([&] { one.call(eng, empty); }), "null Var")) << one.name;
+    EXPECT_TRUE(Has(RefusalOf([&] { one.call(eng, moved); }), "null Var")) << one.name;  // NOLINT
+    EXPECT_TRUE(Has(RefusalOf([&] { one.call(eng, foreign); }), "another engine")) << one.name;
+    EXPECT_TRUE(Has(RefusalOf([&] { one.call(eng, of_deleted); }), "deleted")) << one.name;
+    one.call(eng, there);
+  }
+  eng.Shutdown();
+  for (const DataCall& one : kWithData) {
+    if (std::string_view(one.name) == "Wait") continue;
+    EXPECT_TRUE(Has(RefusalOf([&] { one.call(eng, there); }), "after shutdown")) << one.name;
+  }
+  EXPECT_EQ(eng.Wait(there), 0);
+  EXPECT_TRUE(Has(RefusalOf([&] { IntData late(eng, "late"); }), "after shutdown"));
+}
+
+// A coroutine that starts at once, and what its co_await threw.
+struct Awaiting {
+  struct promise_type {
+    std::shared_ptr<Slot<std::exception_ptr>> over = std::make_shared<Slot<std::exception_ptr>>();
+    Awaiting get_return_object() { return {over}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() { over->Put(nullptr); }
+    void unhandled_exception() { over->Put(std::current_exception()); }
+  };
+  std::shared_ptr<Slot<std::exception_ptr>> over;
+  void Rethrow() const {
+    if (const std::exception_ptr error = over->Take()) std::rethrow_exception(error);
+  }
+};
+Awaiting AwaitVar(Var var) { co_await var; }
+Awaiting AwaitData(IntData data) { co_await data; }
+Awaiting AwaitAtIo(Var var) { co_await ResumeOn(Io(), var); }
+
+TEST_P(HandlesTest, OfWhatACoroutineAwaits) {
+  Engine eng(Quiet(workers())), other(Quiet(1));
+  const auto refused = [&](const Var& var, const IntData& data, const char* text) {
+    EXPECT_TRUE(Has(RefusalOf([&] { AwaitVar(var).Rethrow(); }), text));
+    EXPECT_TRUE(Has(RefusalOf([&] { AwaitData(data).Rethrow(); }), text));
+    EXPECT_TRUE(Has(RefusalOf([&] { AwaitAtIo(var).Rethrow(); }), text));
+  };
+  Var moved = eng.NewVar("moved"), there = std::move(moved);
+  refused(Var(), IntData(), "null Var");
+  refused(moved, IntData(), "null Var");  // NOLINT: moved from on purpose
+  IntData deleted(eng, "deleted");
+  const IntData of_deleted = deleted;
+  eng.Delete(deleted);
+  refused(of_deleted, of_deleted, "deleted");
+  AwaitVar(other.NewVar("of another engine")).Rethrow();  // it names its engine itself
+  const Awaiting pending = AwaitVar(there);
+  eng.WaitAll();
+  pending.Rethrow();
+  const IntData late(eng, "late");
+  eng.Shutdown();
+  refused(there, late, "after shutdown");
+}
+
+TEST_P(HandlesTest, OfTheVarsOfARun) {
+  Engine eng(Quiet(workers())), other(Quiet(1));
+  Graph g;
+  const ValueId in = g.Input<int>("in");
+  const NodeId node =
+      g.Add({.name = "n", .inputs = {in}, .outputs = 1}, [](NodeContext& ctx) { ctx.Return(0, ctx.In<int>(0)); });
+  g.Output(node[0]);
+  const Plan plan = g.Compile(eng);
+  const auto start = [&](std::span<const Var> inputs, std::span<const Var> outputs) {
+    Value values[] = {1};
+    RunOptions options;
+    options.inputs = inputs;
+    options.outputs = outputs;
+    plan.Start(values, options).Wait();
+  };
+  Var moved = eng.NewVar("moved"), there = std::move(moved), deleted = eng.NewVar("deleted");
+  const Var left = deleted, foreign = other.NewVar("foreign"), null;
+  eng.Delete(deleted);
+  const auto refused = [&](const Var& var, const char* text) {
+    EXPECT_TRUE(Has(RefusalOf([&] { start({}, std::span(&var, 1)); }), text));
+    if (var) {
+      EXPECT_TRUE(Has(RefusalOf([&] { start(std::span(&var, 1), {}); }), text));
+    }
+  };
+  refused(null, "null Var");
+  refused(moved, "null Var");  // NOLINT: moved from on purpose
+  refused(foreign, "another engine");
+  refused(left, "deleted");
+  const Var two[] = {there, eng.NewVar("second")};
+  EXPECT_TRUE(Has(RefusalOf([&] { start({}, two); }), "RunOptions::outputs has 2"));
+  EXPECT_TRUE(Has(RefusalOf([&] { start(two, {}); }), "RunOptions::inputs has 2"));
+  EXPECT_TRUE(Has(RefusalOf([&] { start(std::span(&there, 1), std::span(&there, 1)); }), "twice"));
+  start(std::span(&null, 1), {});  // a null Var among the inputs: that input is there
+  start({}, std::span(&there, 1));
+  EXPECT_EQ(there.version(), 1u);
+  eng.Shutdown();
+  EXPECT_TRUE(Has(RefusalOf([&] { start({}, std::span(&there, 1)); }), "after shutdown"));
+}
+
+TEST_P(HandlesTest, OfCommunicators) {
+  Engine eng(OnDevice(workers())), other(OnDevice(1));
+  const CommunicatorOptions alone{.id = NewCommunicatorId("software")};
+  Communicator moved(eng, alone), there = std::move(moved);
+  const Call<Communicator> calls[] = {
+      {"Push", [&](Communicator& c) { c.Push(eng, {}, {}); }}, {"Abort", [](Communicator& c) { c.Abort("why"); }},
+      {"rank", [](Communicator& c) { (void)c.rank(); }},       {"size", [](Communicator& c) { (void)c.size(); }},
+      {"name", [](Communicator& c) { (void)c.name(); }},       {"place", [](Communicator& c) { (void)c.place(); }},
+      {"var", [](Communicator& c) { (void)c.var(); }},         {"stats", [](Communicator& c) { (void)c.stats(); }},
+  };
+  for (const auto& one : calls)
+    EXPECT_TRUE(Has(RefusalOf([&] { one.call(moved); }), "moved from")) << one.name;  // NOLINT
+  float x = 1;
+  const auto push = [&](Submitter& to, std::span<const Var> writes) {
+    there.Push(to, {.name = "sum", .writes = writes}, {Collective::AllReduce(&x, &x, 1)});
+  };
+  Var deleted = eng.NewVar("deleted");
+  const Var left = deleted, null, foreign = other.NewVar("foreign");
+  eng.Delete(deleted);
+  EXPECT_TRUE(Has(RefusalOf([&] { push(eng, std::span(&null, 1)); }), "null Var"));
+  EXPECT_TRUE(Has(RefusalOf([&] { push(eng, std::span(&foreign, 1)); }), "another engine"));
+  EXPECT_TRUE(Has(RefusalOf([&] { push(eng, std::span(&left, 1)); }), "deleted"));
+  EXPECT_THROW(push(other, {}), UsageError);
+  eng.Shutdown();
+  EXPECT_TRUE(Has(RefusalOf([&] { push(eng, {}); }), "after shutdown"));
+  there.Abort("the engine is closed");  // there is nothing to do
+  EXPECT_EQ(there.rank(), 0);
 }
 
 TEST_P(HandlesTest, OfOtherEmptyHandles) {

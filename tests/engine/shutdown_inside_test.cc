@@ -1,5 +1,6 @@
 // Contract 8 where a shutdown meets something unusual: it is called inside an op of another engine, it gives up, or the
 // engine is destroyed inside a push.
+#include "engine/plan.h"
 #include "support/engine_test.h"
 
 namespace engine::test {
@@ -74,6 +75,50 @@ TEST(ShutdownInsideTest, NoOpStartsBehindAShutdownThatGaveUp) {
   leave.Open();
   over.Wait();
   EXPECT_FALSE(ran);
+}
+
+// Nor does a node of a run that has begun, or that begins then.
+TEST(ShutdownInsideTest, NoNodeStartsBehindAShutdownThatGaveUp) {
+  for (const bool begun : {true, false}) {
+    Log log;
+    Gate leave, over;
+    std::atomic<bool> ran{false};
+    Plan plan;
+    {
+      EngineOptions o = Reporting(2, log);
+      o.drain_timeout = 0ms;
+      Engine eng(o);
+      const Var a = eng.NewVar("a");
+      Gate began;
+      const auto stuck = [&] {
+        began.Open();
+        leave.Wait();
+      };
+      if (!begun) eng.Push({.name = "stuck", .updates = {a}}, stuck);
+      Graph graph;
+      const ValueId kept = graph.Input<std::shared_ptr<int>>("kept");
+      if (begun) graph.Add({.name = "stuck", .updates = {a}}, stuck);
+      graph.Add({.name = "behind", .updates = {a}}, [&ran] { ran = true; });
+      graph.Add({.name = "always", .updates = {a}, .run_always = true}, [&ran] { ran = true; });
+      graph.AddAsync({.name = "asynchronous", .updates = {a}}, [&ran](NodeContext&, Completion done) {
+        ran = true;
+        done();
+      });
+      graph.Add({.name = "last", .inputs = {kept}, .updates = {a}}, [&ran] { ran = true; });
+      plan = graph.Compile(eng);
+      // It goes with the last node.
+      Value inputs[] = {std::shared_ptr<int>(new int(0), [&over](int* p) {
+        delete p;
+        over.Open();
+      })};
+      plan.Start(inputs);
+      began.Wait();
+    }
+    EXPECT_TRUE(log.Contains("gave up"));
+    leave.Open();
+    over.Wait();
+    EXPECT_FALSE(ran);
+  }
 }
 
 // The op runs inside the push, which goes on to use the engine when the op has ended.

@@ -15,7 +15,9 @@ engine_mutant(push_drives_while_stopped "Workers/StoppedRunsTest.*/0" INSTEAD "i
 engine_mutant(naive_runs_while_stopped "Workers/StoppedRunsTest.A*/0" INSTEAD "if (at_push && !t_in_piece) {")
 engine_mutant(drain_needs_a_stand_in "Workers/ShutdownInsideTest.*/0" INSTEAD "throw;")
 engine_mutant(op_starts_behind_its_engine "ShutdownInsideTest.*StartsBehind*" FALSE)
-engine_mutant(closure_destroyed_outside "SkippedClosures.*" DROP)
+engine_mutant(node_starts_behind_its_engine "ShutdownInsideTest.NoNode*" FALSE)
+engine_mutant(closure_destroyed_outside "SkippedClosures.May*" DROP)
+engine_mutant(device_closure_destroyed_outside "SkippedClosures.OfOpsOnA*" INSTEAD "if (op->extra.closure->destroy) op->extra.closure->destroy(op->closure());")
 engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOps*/0" DROP)
 
 # --- completions

@@ -1,6 +1,12 @@
 // Stages with threads: errors and the end of the data, timeouts, and options that are refused.
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
 #include "counting.h"
 #include "support/engine_test.h"
+#include "support/threads.h"
 #include "turned_clock.h"
 
 namespace engine::test {
@@ -104,27 +110,37 @@ TEST(StageTest, AllProducersSleepThroughAPauseAndWorkBehindIt) {
     CountedClock clock;
     std::atomic<bool> broken{true};
     Counter calls;
+    std::array<std::atomic<int>, 3> threads{};
     const auto source = [&] {
+      thread_local bool known = false;
+      if (!std::exchange(known, true)) {
+        int none = 0;
+        for (auto& thread : threads)
+          if (none = 0; thread.compare_exchange_strong(none, gettid())) break;
+      }
       calls.Add();
       if (broken) throw std::domain_error("persistent");
       return 1;
     };
-    const StageOptions options{.capacity = 3,
-                               .num_threads = 3,
-                               .ignored_exception_types = AnyOf<std::domain_error>(),
-                               .clock = &clock};
+    const StageOptions options{
+        .capacity = 3, .num_threads = 3, .ignored_exception_types = AnyOf<std::domain_error>(), .clock = &clock};
     Stage<int> stage = serial ? Stage<int>(options, source, Same) : Stage<int>(options, source);
     stage.Start();
     calls.WaitFor(9);  // the ninth error begins a pause
-    while (clock.clock.Next() <= 0ns) std::this_thread::yield();
-    std::optional<int> item;
+    EXPECT_GT(clock.clock.Next(), 0ns);
     // Others call the stage meanwhile, which is no reason to wake who waits for the end of the pause.
-    for (int i = 0; i < 2000; ++i) EXPECT_EQ(stage.TakeFor(&item, 0ms), Taken::kTimeout);
+    std::optional<int> item;
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_EQ(stage.TakeFor(&item, 0ms), Taken::kTimeout);
+      for (const auto& thread : threads)
+        if (thread != 0) AwaitAsleep(thread);
+    }
     EXPECT_LE(clock.waits.count(), 3 * 4);
     EXPECT_LE(calls.count(), 8 + 3);
     broken = false;
     for (int i = 0; i < 20; ++i)
-      while (stage.TakeFor(&item, 0ms) != Taken::kItem) clock.clock.Turn(1s);  // an error that was on its way pauses again
+      while (stage.TakeFor(&item, 0ms) != Taken::kItem)
+        clock.clock.Turn(1s);  // an error that was on its way pauses again
     stage.Cancel();
     EXPECT_TRUE(stage.JoinFor(20s));
   }
@@ -138,8 +154,10 @@ TEST(StageTest, AFilterThatThrowsFailsTheStageWithWhatItThrew) {
       StageOptions options{.capacity = 2, .num_threads = 3, .pool = pool};
       (closed ? options.closed_exception_types : options.ignored_exception_types) = throws;
       const auto bad = [](int x) { return x == 3 ? throw std::runtime_error("row 3") : x; };
-      Stage<int> stage = serial ? Stage<int>(options, [bad, n = 0]() mutable { return bad(n++); }, Same)
-                                : Stage<int>(options, [n = 0]() mutable { return n++; }, bad);
+      Stage<int> stage = serial ? Stage<int>(
+                                      options, [bad, n = 0]() mutable { return bad(n++); }, Same)
+                                : Stage<int>(
+                                      options, [n = 0]() mutable { return n++; }, bad);
       for (int i = 0; i < 3; ++i) EXPECT_EQ(stage.Take(), i);
       for (int i = 0; i < 2; ++i)
         EXPECT_EQ(Caught<std::logic_error>([&] { stage.Take(); }, "the filter's").what(), std::string("filter"));

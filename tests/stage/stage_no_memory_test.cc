@@ -63,8 +63,8 @@ void CountThrough(StageOptions options, bool serial) {
       std::vector<int> got;
       {
         options.pool = ThePool();
-        Stage<int> stage = serial ? Stage<int>(options, Refusing(after, once), Same)
-                                  : Stage<int>(options, Refusing(after, once));
+        Stage<int> stage =
+            serial ? Stage<int>(options, Refusing(after, once), Same) : Stage<int>(options, Refusing(after, once));
         const bool ended = TakeAll(stage, &got);
         whole = ended ? whole + 1 : 0;
         failed += !ended;

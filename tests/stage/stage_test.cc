@@ -322,8 +322,44 @@ struct GoesSlowly {
   int operator()() { return first++; }
 };
 
+// A source whose copy waits, on a thread that says so.
+struct IsCopiedSlowly {
+  static inline thread_local bool t_waits = false;
+  static inline std::atomic<bool> goes{false}, may_go{false};
+  int first = 0;
+  explicit IsCopiedSlowly(int from) : first(from) {}
+  IsCopiedSlowly(IsCopiedSlowly&&) = default;
+  IsCopiedSlowly(const IsCopiedSlowly& other) : first(other.first) {
+    if (!std::exchange(t_waits, false)) return;
+    goes = true;
+    while (!may_go) std::this_thread::yield();
+  }
+  int operator()() { return first++; }
+};
+
+// One restart is in the middle while another makes a run, whose threads have begun. That run ends, too.
+TEST(StageTest, ARestartEndsTheRunThatAnotherHasBegunMeanwhile) {
+  const int before = Threads();
+  IsCopiedSlowly::goes = IsCopiedSlowly::may_go = false;
+  {
+    Stage<int> stage({}, IsCopiedSlowly(0), Same);
+    std::thread slow([&] {
+      IsCopiedSlowly::t_waits = true;
+      stage.RestartWith(IsCopiedSlowly(100), Same);
+    });
+    while (!IsCopiedSlowly::goes) std::this_thread::yield();
+    stage.RestartWith(IsCopiedSlowly(200), Same);
+    EXPECT_EQ(stage.Take(), 200);
+    IsCopiedSlowly::may_go = true;
+    slow.join();
+    EXPECT_EQ(stage.Take(), 100);
+  }
+  AwaitThreads(before);
+}
+
 TEST(StageTest, AChildForkedInTheMiddleOfARestartHasAWholeSource) {
   if (kUnderTsan) GTEST_SKIP() << "ThreadSanitizer starts no threads in a forked child";
+  GoesSlowly::goes = GoesSlowly::may_go = false;
   Stage<int> stage({}, GoesSlowly(0), [](int x) { return x; });
   std::thread restarts([&] {
     GoesSlowly anew(100);

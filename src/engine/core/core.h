@@ -115,12 +115,14 @@ class EngineCore final : public PoolHost {
   static void DropScope(OpRecord* op);
   void DestroyClosure(OpRecord* op);
   ErrorRecord* BeforeRun(OpRecord* op);
+  static ErrorRecord* GaveUpBefore(const char* name, Site site);
   void SettlePoison(OpRecord* op, ErrorRecord* error);
   void SetPoison(VarCore* var, ErrorRecord* error);
   void NoteCompleted(ThreadSlot& slot, uint8_t epoch);
   void NoteError(ErrorRecord* root) { errors_.Add(root); }
   // relaxed: a failing op adds to it before it releases its Vars; whoever is granted such a Var sees that.
   bool poisoned() const { return poisoned_.load(std::memory_order_relaxed) != 0; }
+  bool gave_up() const { return gave_up_.load(std::memory_order_relaxed); }
   bool tracing() const { return tracing_.load(std::memory_order_relaxed); }
   static RunContext MakeContext(EngineCore* core, OpRecord* op, int worker) { return {core, op, worker}; }
   // --- internal_ops.cc

@@ -190,11 +190,13 @@ void EngineCore::DropScope(OpRecord* op) {
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
 }
 
-// Of an op that does not run. What the closure holds may push and wait in its destructor, as at the end of a body.
+// Of an op that does not run, or whose body is over. What the closure holds may push and wait in its destructor, as at the end
+// of a body.
 void EngineCore::DestroyClosure(OpRecord* op) {
   const ClosureType* const type = op->extra.closure;
   if (!type->destroy) return;
   BodyFrame frame{this, op, t_frame};
+  frame.over = true;
   t_frame = &frame;  // mutant: closure_destroyed_outside
   type->destroy(op->closure());
   t_frame = frame.outer;
@@ -202,12 +204,8 @@ void EngineCore::DestroyClosure(OpRecord* op) {
 
 // The error for which the op is skipped, counted; null: the op runs.
 ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
-  if (gave_up_.load(std::memory_order_relaxed)) [[unlikely]] {  // mutant: op_starts_behind_its_engine
-    ErrorRecord* error = ErrorRecord::NewRoot(
-        op->extra.name, op->site(), MakeCause<ShutdownError>("the engine's shutdown gave up before the op started"));
-    error->cancelled = true;  // its report says that ops were left
-    return error;
-  }
+  if (gave_up()) [[unlikely]]  // mutant: op_starts_behind_its_engine
+    return GaveUpBefore(op->extra.name, op->site());
   if (op->extra.flags & kRunAlways) return nullptr;
   if (Cancelled(op)) {
     ErrorRecord* error =
@@ -217,6 +215,14 @@ ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
   }
   ErrorRecord* poison = FirstPoison(op);
   return poison ? poison->Hop(op->extra.name, op->site()) : nullptr;
+}
+
+// The error of an op, or of a node of a plan, that starts behind a shutdown that gave up.
+ErrorRecord* EngineCore::GaveUpBefore(const char* name, Site site) {
+  ErrorRecord* error =
+      ErrorRecord::NewRoot(name, site, MakeCause<ShutdownError>("the engine's shutdown gave up before the op started"));
+  error->cancelled = true;  // its report says that ops were left
+  return error;
 }
 
 bool EngineCore::Cancelled(OpRecord* op) {

@@ -328,7 +328,7 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
   if (!async) return Settle(t_role_lent ? core_.Slot() : slot, op, error, t_role_lent ? nullptr : worker);
   EngineCore::NoteReturned(ours);
   ours = Completion();
-  if (type->destroy) type->destroy(op->closure());  // the Completion, not the closure, says when its work is over
+  core_.DestroyClosure(op);  // the Completion, not the closure, says when its work is over
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   EngineCore::DropScope(op);
   Pass pass{&now};
@@ -360,20 +360,20 @@ void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
 
 // Ends an op that is not issued.
 OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Worker* worker) {
-  const ClosureType* type = op->extra.closure;
   NoteSkipped(op, *error);
   if (TracedBody traced(core_); traced.on()) {
     traced.About(op);
     traced.Skip(worker ? worker->lane.c_str() : nullptr);
   }
-  if (type->destroy)
-    type->destroy(op->closure());  // outside of bodies: memory that it gives back is behind no op of ours
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane) EndDispatch(*worker->last_lane);
-  if (const auto refused = KindOf(op).refused) refused(core_, slot, op, std::exchange(error, nullptr));
+  core_.DestroyClosure(op);  // mutant: device_closure_destroyed_outside
+  // If a destructor waited, a stand-in has our role and slot.
+  ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
+  if (const auto refused = KindOf(op).refused) refused(core_, now, op, std::exchange(error, nullptr));
   if (op->extra.flags & kAsyncOp) EngineCore::DropScope(op);
-  Pass pass{&slot};
+  Pass pass{&now};
   Protocol::DropPins(pass, op, op->extra.flags & kAsyncOp ? 2 : 1);
-  return core_.Finish(slot, op, error, worker);
+  return core_.Finish(now, op, error, t_role_lent ? nullptr : worker);
 }
 
 // Called when an op's work has been issued: gives the op its number, and its point to the Vars; then releases the Vars.

@@ -83,7 +83,7 @@ DeviceStatus Devices::Synchronize(DeviceLane& on) {
 void Devices::PointsNow(const DeviceState& device, WaitPoints* points) noexcept {
   *points = {};
   for (const BodyFrame* f = t_frame; f; f = f->outer) {
-    if (f->core != &core_ || !(f->op->extra.flags & kDeviceOp)) continue;
+    if (f->core != &core_ || f->over || !(f->op->extra.flags & kDeviceOp)) continue;
     const DeviceLane& on = lane(f->op->extra.lane);
     if (on.device != &device) break;
     points->Add({on.issued.load(std::memory_order_acquire) + 1, on.id});  // the number that the op will have

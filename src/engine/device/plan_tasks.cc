@@ -21,6 +21,7 @@
 // Errors: a body that throws fails its node, as does an error that keeps a member from being issued. A lost device fails
 //         the nodes that have not ended there.
 #include <algorithm>
+#include <optional>
 
 #include "core/core.h"
 #include "core/draft.h"
@@ -29,13 +30,53 @@
 #include "order/op_chain.h"
 
 namespace engine::detail {
+namespace {
+
+// The op that settles a task when the device work on its lane has ended. Its memory is taken before the task is pushed,
+// because afterwards nothing may fail.
+class Behind {
+ public:
+  Behind(EngineCore& core, ThreadSlot& slot) : core_(core), slot_(slot) {}
+  ~Behind() {
+    if (group_) slot_.cache.Return(kGroupClass, group_);
+  }
+  Behind(const Behind&) = delete;
+  bool Take(VarRef lane, OpRecord* ticket) noexcept try {
+    draft_.emplace(core_.NewInternal(slot_, lane, AccessMode::kRead, OpKindId::kSettle, ticket->site()));
+    draft_->op()->extra.name = ticket->extra.name;
+    ::new (draft_->op()->closure()) OpRecord*(ticket);
+    group_ = slot_.cache.Get(kGroupClass);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  void Register() {
+    slot_.cache.Return(kGroupClass, std::exchange(group_, nullptr));  // for the registration
+    core_.RegisterInternal(slot_, std::move(*draft_));
+  }
+
+ private:
+  EngineCore& core_;
+  ThreadSlot& slot_;
+  std::optional<Draft> draft_;
+  void* group_ = nullptr;
+};
+
+}  // namespace
 
 void PlanIssue::operator()(RunContext& ctx) const { Replay::IssueNode(*run, node, ctx, nullptr); }
 void PlanIssueAsync::operator()(RunContext& ctx, Completion done) const { Replay::IssueNode(*run, node, ctx, &done); }
 
+// Null: there is no memory, and the nodes have failed.
 OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const PlanTask& task = plan_.tasks[index];
-  OpRecord* const op = NewTicket(index, task.first, 0);
+  OpRecord* const op = refuses_ ? nullptr : NewTicket(index, task.first, 0);
+  Behind behind(core_, slot());
+  if (!op || !behind.Take(run_.lanes[task.ticket], op)) {
+    if (op) Runs(core_).RecycleOp(slot(), op);
+    for (uint32_t n = task.first; n < task.end; ++n) Refuse(n);
+    return nullptr;
+  }
   auto& ticket = *static_cast<PlanTicket*>(op->closure());
   // A graph runs no bodies, so it must not be used where a body may have to be skipped, or is to be timed.
   const bool as_graph =
@@ -49,7 +90,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   } catch (...) {  // the push was refused: nodes that were not pushed fail
     ticket.error = ErrorRecord::NewRoot(plan_.nodes[ticket.node].name, op->site(), std::current_exception());
   }
-  Runs(core_).SettleBehind(slot(), run_.lanes[task.ticket], op);
+  behind.Register();
   return op;
 }
 
@@ -207,13 +248,6 @@ bool Replay::HasFailed(const PlanNode& node) const {
          std::ranges::any_of(plan_.EffectsOf(node), [&](const PlanEffect& effect) {
            return effect.mode != AccessMode::kRead && ErrorAt(plan_.ErrorPlace(effect.var));
          });
-}
-
-void Runs::SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket) {
-  Draft draft = core_.NewInternal(slot, var, AccessMode::kRead, OpKindId::kSettle, ticket->site());
-  draft.op()->extra.name = ticket->extra.name;
-  ::new (draft.op()->closure()) OpRecord*(ticket);
-  core_.RegisterInternal(slot, std::move(draft));
 }
 
 }  // namespace engine::detail

@@ -21,6 +21,13 @@ void Replay::RunAll() {
     const PlanTask& task = plan_.tasks[t];
     if (task.pool != kDefaultPool) {
       OpRecord* ticket = NewTicket(t, task.async ? task.end - 1 : kNoIndex, task.async ? kAsyncOp : 0u);
+      if (!ticket) {  // the nodes fail here
+        refuses_ = watched_ = true;
+        RunTask(task);
+        if (task.async) Launch(t, task.end - 1);
+        refuses_ = false;
+        continue;
+      }
       ticket->extra.pool = task.pool;
       run_.tickets[task.ticket] = ticket;
       core_.Post(slot(), ticket);
@@ -78,14 +85,20 @@ void Runs::FinishTicket(OpRecord* op, ErrorRecord* error) {
   }
   if (run.in_order) return Signal(ticket.word);
   ThreadSlot& slot = core_.Slot();
+  uint32_t kept, ended = 1;
   {
     Replay replay(core_, slot, op, nullptr, run);
     replay.SettleTicket(ticket);
     replay.ReleaseSuccessors(task);
-    replay.HandOver();
+    kept = replay.TakeKept(kNoIndex);
+    ended += replay.refused();
   }
-  RecycleOp(slot, op);
-  EndTasks(slot, run, 1, nullptr);
+  if (kept != kNoIndex) {
+    core_.Post(slot, ShareIn(op, run, kept, run.home, false));  // in the ticket's block, because there may be no memory
+  } else {
+    RecycleOp(slot, op);
+  }
+  EndTasks(slot, run, ended, nullptr);
 }
 
 }  // namespace engine::detail

@@ -269,6 +269,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       ended = together ? replay.RunTogether(share.head, sources, share.counted) : replay.RunAlone(share.head, sources);
       ended += ends;
       ended += counts;  // mutant: share_without_a_count
+      ended += replay.refused();
       together |= replay.in_team();
       handed = replay.handed();
     }
@@ -283,7 +284,11 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     // We take a count, because the run may end without us.
     run.refs.fetch_add(1, std::memory_order_relaxed);
     OpRecord* next = EndTasks(now, run, ended, worker);
-    if (const uint32_t ready = AwaitReady(run, worker); ready != kNoIndex) next = ShareOf(now, run, ready);
+    if (SpareShare spare(now); spare.Have()) {
+      if (const uint32_t ready = AwaitReady(run, worker); ready != kNoIndex) next = spare.Of(run, ready);
+    } else {
+      LeaveTeam(run);
+    }
     Drop(run);
     if (worker) worker->lingers = !next;  // mechanism: lingers
     return next;
@@ -361,10 +366,18 @@ void Runs::Drop(RunState& run) {
 
 // --- the ops that carry parts of a run
 
-OpRecord* Runs::NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes,
-                      uint8_t pool_index) {
-  const uint32_t cls = ClassOf(sizeof(OpRecord) + bytes);
-  return OpIn(slot.cache.Get(cls), cls, run, kind, flags, pool_index);
+static void* ShareBlock(ThreadSlot& slot) noexcept try {
+  return slot.cache.Get(kShareClass);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+OpRecord* Runs::NewTicket(ThreadSlot& slot, RunState& run, const PlanTicket& ticket, uint32_t flags) noexcept {
+  void* const block = ShareBlock(slot);
+  if (!block) return nullptr;
+  OpRecord* op = OpIn(block, kShareClass, run, OpKindId::kTicket, flags, run.home);
+  ::new (op->closure()) PlanTicket{.run = ticket.run, .task = ticket.task, .node = ticket.node};
+  return op;
 }
 
 OpRecord* Runs::OpIn(void* block, uint32_t cls, RunState& run, OpKindId kind, uint32_t flags, uint8_t pool_index) {
@@ -386,8 +399,20 @@ void Runs::RecycleOp(ThreadSlot& slot, OpRecord* op) {
   slot.cache.Return(op->extra.size_class, op);
 }
 
-OpRecord* Runs::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted) {
-  return ShareIn(slot.cache.Get(kShareClass), run, head, pool_index, counted);
+OpRecord* Runs::NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted) noexcept {
+  void* const block = ShareBlock(slot);
+  return block ? ShareIn(block, run, head, pool_index, counted) : nullptr;
+}
+
+bool SpareShare::Have() noexcept {
+  if (!block_) block_ = ShareBlock(slot_);
+  return block_;
+}
+
+OpRecord* SpareShare::Of(RunState& run, uint32_t task) {
+  if (task == kNoIndex) return nullptr;
+  run.next[task] = kNoIndex;
+  return Runs::ShareIn(std::exchange(block_, nullptr), run, task, run.home, true);
 }
 
 OpRecord* Runs::ShareIn(void* block, RunState& run, uint32_t head, uint8_t pool_index, bool counted) {
@@ -396,9 +421,12 @@ OpRecord* Runs::ShareIn(void* block, RunState& run, uint32_t head, uint8_t pool_
   return op;
 }
 
-void Runs::PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index) {
+bool Runs::PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index) noexcept {
+  OpRecord* const share = NewShare(slot, run, head, pool_index);
+  if (!share) return false;
   run.next[head] = rest;
-  core_.Post(slot, NewShare(slot, run, head, pool_index));
+  core_.Post(slot, share);
+  return true;
 }
 
 Completion Runs::StartCompletion(ThreadSlot& slot, OpRecord* op) {

@@ -15,7 +15,7 @@ Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker,
       plan_(*run.owner),
       frame_{&core, op, t_frame},
       ctx_(Runs::MakeContext(core, op, worker ? worker->index : -1, run)),
-      traced_(core.tracing()),
+      watched_(core.tracing()),
       // A run without shares, other placements and gates belongs to this thread alone.
       atomic_(plan_.concurrent || op->extra.kind != OpKindId::kRun || run.gates) {
   t_frame = &frame_;
@@ -23,7 +23,8 @@ Replay::Replay(EngineCore& core, ThreadSlot& slot, OpRecord* op, Worker* worker,
 
 inline void Replay::Run(const PlanNode& node) {
   Name(node);
-  if ((node.flags & PlanNode::kWatched) | run_.watch.load(std::memory_order_relaxed) | traced_) [[unlikely]]
+  if ((node.flags & PlanNode::kWatched) | run_.watch.load(std::memory_order_relaxed) | watched_ | core_.gave_up())
+      [[unlikely]]
     return RunWatched(static_cast<uint32_t>(&node - plan_.nodes.data()));
   Runs::SetNode(ctx_, node);
   try {
@@ -72,6 +73,17 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
   began_ = Clock::now();
 
   Stack stack{head, sources};
+  const auto take_kept = [&] {
+    while (kept_ != kNoIndex) {
+      const uint32_t ready = std::exchange(kept_, links[kept_]);
+      if (here == run_.home) {
+        links[ready] = stack.top;
+        stack.top = ready;
+      } else {
+        PostThere(ready, run_.home);
+      }
+    }
+  };
   uint32_t ended = 0;
   uint32_t next = kNoIndex;
   uint32_t looked = 0;  // how many had ended at the last look at the clock
@@ -84,8 +96,9 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
       } else if (stack.sources != 0) {
         next = plan_.sources[--stack.sources];
         if (elsewhere && tasks[next].pool != kDefaultPool) [[unlikely]] {
-          Runs(core_).PostShare(slot(), run_, next, kNoIndex, tasks[next].pool);
+          PostThere(next, tasks[next].pool);
           next = kNoIndex;
+          take_kept();
           continue;
         }
       } else {
@@ -105,21 +118,14 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
     if (stopped) [[unlikely]] {  // nothing has become ready
     } else if (task.async) [[unlikely]] {
       ended += LaunchLast(current);
-      while (kept_ != kNoIndex) {
-        const uint32_t ready = std::exchange(kept_, run_.next[kept_]);
-        if (here == run_.home) {
-          links[ready] = stack.top;
-          stack.top = ready;
-        } else {
-          Runs(core_).PostShare(slot(), run_, ready, kNoIndex, run_.home);
-        }
-      }
+      take_kept();
     } else {
       const PlanSuccessor* const end = successors + task.successors_end;
       for (const PlanSuccessor* s = successors + task.successors; s != end; ++s) {
         if (!Arrive(*s)) continue;
         if (elsewhere && PoolOf(tasks[s->task]) != here) [[unlikely]] {
-          Runs(core_).PostShare(slot(), run_, s->task, kNoIndex, PoolOf(tasks[s->task]));
+          PostThere(s->task, PoolOf(tasks[s->task]));
+          take_kept();
           continue;
         }
         if (next != kNoIndex) {
@@ -130,10 +136,14 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
       }
     }
     if (t_role_lent) [[unlikely]] {
-      if (next != kNoIndex) Runs(core_).PostShare(slot(), run_, next, kNoIndex, here);
+      if (next != kNoIndex) {
+        links[next] = stack.top;
+        stack.top = std::exchange(next, kNoIndex);
+      }
       const uint32_t rest = Link(stack);
-      if (rest != kNoIndex) Runs(core_).PostShare(slot(), run_, rest, links[rest], here);
-      return ended;
+      if (rest == kNoIndex || Runs(core_).PostShare(slot(), run_, rest, links[rest], here)) return ended;
+      stack = {rest, 0};  // there is no memory for the share: this thread goes on without its role
+      continue;
     }
     if (ended - looked < tuning::kReplayMeasured || !others) continue;
     const auto now = Clock::now();
@@ -146,7 +156,7 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
     }
     if (next != kNoIndex) {
       links[next] = stack.top;
-      stack.top = next;
+      stack.top = std::exchange(next, kNoIndex);
     }
     const uint32_t rest = Link(stack);
     if (rest == kNoIndex) break;
@@ -156,7 +166,8 @@ uint32_t Replay::RunAlone(uint32_t head, uint32_t sources) {
       return ended + RunTogether(rest, 0, false);
     }
     handed_ = Runs(core_).NewShare(slot_, run_, rest, here);
-    return ended;
+    if (handed_) return ended;
+    stack = {rest, 0};  // its turn goes on
   }
   NoteTimes(ended, 0);
   return ended;
@@ -179,6 +190,7 @@ uint32_t Replay::LaunchLast(uint32_t number) {
     return 0;
   }
   ReleaseSuccessors(task);
+  if (task.device) ReleaseBehindLaunch(task);
   return 1;  // the node was skipped, and so its second end is over too
 }
 
@@ -193,12 +205,13 @@ uint32_t Replay::Link(Stack stack) {
   for (uint32_t i = 0; i < stack.sources; ++i) {
     const uint32_t source = plan_.sources[i];
     if (plan_.tasks[source].pool != kDefaultPool) {
-      Runs(core_).PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
+      PostThere(source, plan_.tasks[source].pool);
       continue;
     }
     run_.next[source] = list;
     list = source;
   }
+  list = TakeKept(list);
   if (stack.top == kNoIndex) return list;
   uint32_t last = stack.top;
   while (run_.next[last] != kNoIndex) last = run_.next[last];
@@ -206,10 +219,42 @@ uint32_t Replay::Link(Stack stack) {
   return stack.top;
 }
 
-void Replay::HandOver() {
-  if (kept_ == kNoIndex) return;
-  const uint32_t head = std::exchange(kept_, kNoIndex);
-  Runs(core_).PostShare(slot(), run_, head, run_.next[head], run_.home);
+uint32_t Replay::TakeKept(uint32_t list) {
+  while (kept_ != kNoIndex) {
+    const uint32_t ready = std::exchange(kept_, run_.next[kept_]);
+    run_.next[ready] = std::exchange(list, ready);
+  }
+  return list;
+}
+
+// Posts a ready task to the pool of its placement. If there is no memory for the share, its nodes fail here, as a node that
+// throws does, and what became ready by that is kept.
+void Replay::PostThere(uint32_t task, uint8_t pool) {
+  if (Runs(core_).PostShare(slot(), run_, task, kNoIndex, pool)) return;
+  run_.next[task] = std::exchange(unposted_, task);
+  if (refuses_) return;  // what is behind such a task comes when it has ended
+  while (unposted_ != kNoIndex) SkipHere(std::exchange(unposted_, run_.next[unposted_]));
+}
+
+void Replay::SkipHere(uint32_t number) {
+  const PlanTask& task = plan_.tasks[number];
+  refuses_ = watched_ = true;
+  // One that stops at a gate goes on there: the start has taken the memory for that.
+  bool stopped = false;
+  if (run_.gates) {
+    stopped = !RunToGate(number);
+  } else {
+    RunTask(task);
+  }
+  if (!stopped) {
+    ++refused_;
+    if (task.async) {
+      refused_ += LaunchLast(number);
+    } else {
+      ReleaseSuccessors(task);
+    }
+  }
+  refuses_ = false;
 }
 
 void Replay::Release(const PlanSuccessor& edge) {
@@ -218,7 +263,7 @@ void Replay::Release(const PlanSuccessor& edge) {
   if (pool == run_.home) {
     Keep(edge.task);
   } else {
-    Runs(core_).PostShare(slot(), run_, edge.task, kNoIndex, pool);
+    PostThere(edge.task, pool);
   }
 }
 

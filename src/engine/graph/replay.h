@@ -49,8 +49,8 @@ class Replay {
   // thread to run.
   void ReleaseSuccessors(const PlanTask& task);
   void ReleaseBehindLaunch(const PlanTask& task);
-  // Posts the tasks that are left to the pools. Nothing of this object is used afterwards.
-  void HandOver();
+  // The tasks that were kept, in front of those of `list`.
+  uint32_t TakeKept(uint32_t list);
   // For a node on a device (device/plan_tasks.cc). IssueNode runs its body, with the Completion of an asynchronous one.
   // NodeFailed: its Completion failed. NodeIssued: it was issued, and its Vars have their points. NodeRefused: it was
   // not issued. Each takes over the count of `error`.
@@ -73,6 +73,8 @@ class Replay {
   static const std::atomic<bool>* AskedFor(OpRecord* settles);
   // A share that the worker must queue, because this run has had its turn; else null.
   OpRecord* handed() const { return handed_; }
+  // How many more tasks have ended here: those that could not be posted to the pool of their placement.
+  uint32_t refused() const { return refused_; }
   bool in_team() const { return in_team_; }  // it has become one of the team, and not left
   // If the body waited, another thread has our role and slot now.
   ThreadSlot& slot() { return t_role_lent ? core_.Slot() : slot_; }
@@ -93,7 +95,11 @@ class Replay {
   ErrorRecord* LostInput(const PlanNode& node);
   bool HasFailed(const PlanNode& node) const;
   void Note(const PlanNode& node, ErrorRecord* error);
-  OpRecord* NewTicket(uint32_t task, uint32_t node, uint32_t flags);
+  OpRecord* NewTicket(uint32_t task, uint32_t node, uint32_t flags);  // null: there is no memory
+  ErrorRecord* NoMemoryFor(const PlanNode& node) const;
+  OpRecord* Refuse(uint32_t node);
+  void PostThere(uint32_t task, uint8_t pool);
+  void SkipHere(uint32_t task);
   void Await(OpRecord* ticket);
   // Shows the node to whoever asks what runs here: the watchdog, RunContext::name.
   void Name(const PlanNode& node) { op_->extra.name = node.name; }
@@ -133,7 +139,6 @@ class Replay {
   void AwaitWaiter();
   void Invite(uint32_t task);
   uint32_t TakeInvitationBack();
-  void LeaveTeam();
   bool TurnIsOver(Clock::time_point now) const;
   void NoteTimes(uint32_t ended, int64_t overhead);
   uint8_t PoolOf(const PlanTask& task) const { return task.pool == kDefaultPool ? run_.home : task.pool; }
@@ -146,10 +151,14 @@ class Replay {
   const PlanCore& plan_;
   BodyFrame frame_;
   NodeContext ctx_;
-  const bool traced_;
-  bool atomic_;  // other threads may use the run's counters
+  bool watched_;  // a trace is on, or nodes are skipped here because they could not be posted
+  bool atomic_;   // other threads may use the run's counters
   bool in_team_ = false;
-  uint32_t kept_ = kNoIndex;  // tasks for HandOver
+  uint32_t kept_ = kNoIndex;  // ready tasks, for the thread's list or for another thread
+  // Tasks that could not be posted, because there is no memory, and whose nodes are about to be skipped here.
+  uint32_t unposted_ = kNoIndex;
+  uint32_t refused_ = 0;
+  bool refuses_ = false;  // such a task is being skipped
   Clock::time_point began_;
   OpRecord* handed_ = nullptr;
   OpRecord* invited_ = nullptr;  // the share that this thread posted last; it may be gone

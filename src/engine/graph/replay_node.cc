@@ -34,9 +34,13 @@ void SetErrorIfNone(ErrorRecord*& at, ErrorRecord* error) {
 
 // Returns why the node is skipped, counted; null: it runs.
 ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
+  const Site site{node.file, node.line};
+  if (core_.gave_up()) [[unlikely]]  // mutant: node_starts_behind_its_engine
+    return EngineCore::GaveUpBefore(node.name, site);
+  if (refuses_) [[unlikely]]
+    return NoMemoryFor(node);
   if (node.flags & PlanNode::kAlways) return nullptr;
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
-  const Site site{node.file, node.line};
   const auto refuse = [&](auto cause) {
     ErrorRecord* error = ErrorRecord::NewRoot(node.name, site, std::make_exception_ptr(std::move(cause)));
     error->cancelled = true;  // somebody asked for it, so it is not reported as unseen
@@ -182,13 +186,23 @@ void Replay::DescribeNode(TracedBody& traced, const RunState& run, const PlanNod
 }
 
 OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
-  OpRecord* op = Runs(core_).NewOp(slot(), run_, OpKindId::kTicket, flags, sizeof(PlanTicket), run_.home);
+  OpRecord* op = Runs(core_).NewTicket(slot(), run_, {.run = &run_, .task = task, .node = index}, flags);
+  if (!op) return nullptr;
   const PlanNode& node = plan_.nodes[index == kNoIndex ? plan_.tasks[task].first : index];
   op->extra.name = node.name;
   op->extra.file = node.file;
   op->extra.line = node.line;
-  ::new (op->closure()) PlanTicket{&run_, task, index};
   return op;
+}
+
+ErrorRecord* Replay::NoMemoryFor(const PlanNode& node) const {
+  return ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::make_exception_ptr(std::bad_alloc()));
+}
+
+// There is no memory to start the asynchronous node: it has failed.
+OpRecord* Replay::Refuse(uint32_t index) {
+  Settle(index, NoMemoryFor(plan_.nodes[index]));
+  return nullptr;
 }
 
 OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
@@ -203,13 +217,21 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
     Settle(index, error);
     return nullptr;
   }
+  OpRecord* const made = ticket ? nullptr : NewTicket(task, index, kAsyncOp);
+  if (!ticket && !made) return Refuse(index);
+  if (made) ticket = made;
+  Completion ours;
+  try {
+    ours = Runs(core_).StartCompletion(slot(), ticket);
+  } catch (const std::bad_alloc&) {
+    if (made) Runs(core_).RecycleOp(slot(), made);
+    return Refuse(index);
+  }
   if (run_.watch.load(std::memory_order_relaxed) & RunState::kTimes)
     run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1, -1};
   Runs::SetNode(ctx_, node);
-  if (!ticket) ticket = NewTicket(task, index, kAsyncOp);
   if (traced.on()) DescribeNode(traced, run_, node, ticket);
   traced.Begin(worker_ ? worker_->lane.c_str() : nullptr);
-  Completion ours = Runs(core_).StartCompletion(slot(), ticket);
   try {
     Completion theirs = ours;
     node.run(node.closure, ctx_, &theirs);

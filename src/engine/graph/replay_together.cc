@@ -55,16 +55,17 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
   for (uint32_t i = 0; i < sources; ++i) {
     const uint32_t source = plan_.sources[i];
     if (plan_.tasks[source].pool != kDefaultPool) {
-      Runs(core_).PostShare(slot(), run_, source, kNoIndex, plan_.tasks[source].pool);
+      PostThere(source, plan_.tasks[source].pool);
     } else {
       run_.next[source] = std::exchange(head, source);
     }
   }
+  head = TakeKept(head);
 
   uint32_t ended = 0;
   for (;;) {
     if (Runs(core_).Help(run_)) continue;
-    const auto [current, spare, for_waiter] = Exchange(head, may_invite);
+    const auto [current, spare, for_waiter] = Exchange(head, may_invite && !t_role_lent);
     if (for_waiter) {
       given_ = spare;
       FutexWake(run_.parked, 1);
@@ -95,19 +96,26 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
       // The worker that runs it goes on with the run, in our place. Others may have taken all tasks meanwhile.
       const uint32_t rest = Exchange(head, false).task;
       if (rest == kNoIndex) {
-        LeaveTeam();
-      } else {
-        run_.next[rest] = kNoIndex;
-        core_.Post(slot(), Runs(core_).NewShare(slot(), run_, rest, run_.home, true));
+        Runs::LeaveTeam(run_);
+        return ended;
       }
-      return ended;
+      run_.next[rest] = kNoIndex;
+      if (OpRecord* const share = Runs(core_).NewShare(slot(), run_, rest, run_.home, true)) {
+        core_.Post(slot(), share);
+        return ended;
+      }
+      // There is no memory for the share: this thread goes on, without its role and what lies in the slot that went with it.
+      head = rest;
+      invited_ = nullptr;
+      continue;
     }
     if (ended % tuning::kReplayMeasured == 0 && TurnIsOver(Clock::now())) [[unlikely]] {
       const uint32_t rest = Exchange(head, false).task;
       if (rest == kNoIndex) break;
       run_.next[rest] = kNoIndex;
       handed_ = Runs(core_).NewShare(slot_, run_, rest, run_.home, true);
-      return ended;
+      if (handed_) return ended;
+      head = rest;  // its turn goes on
     }
   }
   NoteTimes(ended, tuning::kTakeNanos);
@@ -128,6 +136,13 @@ void Replay::AwaitWaiter() {
 void Replay::Invite(uint32_t task) {
   run_.next[task] = kNoIndex;
   invited_ = Runs(core_).NewShare(slot_, run_, task, run_.home, true);
+  if (!invited_) {  // then nobody is invited
+    ShortLock lock(run_.ready_mu);
+    --run_.team;
+    run_.ready.Add(plan_.tasks[task].urgency);
+    run_.ready_count.store(run_.ready.size(), std::memory_order_relaxed);
+    return;
+  }
   {
     ShortLock lock(run_.ready_mu);
     run_.invitation = invited_;
@@ -160,9 +175,9 @@ uint32_t Replay::TakeInvitationBack() {
   return task;
 }
 
-void Replay::LeaveTeam() {
-  ShortLock lock(run_.ready_mu);
-  --run_.team;
+void Runs::LeaveTeam(RunState& run) {
+  ShortLock lock(run.ready_mu);
+  --run.team;
 }
 
 // A thread of the team that found nothing ready waits for a moment, because a wake often takes longer than the task for
@@ -218,6 +233,8 @@ void Runs::TakePart(RunState& run) {
   class Pool& pool = core_.pool(run.home);
   if (pool.workers().empty() || !pool.WantsWork()) return;
   ThreadSlot& slot = core_.Slot();
+  SpareShare spare(slot);
+  if (!spare.Have()) return;
   OpRecord* next = nullptr;
   // The op that lies in this thread's own queue is the run's: the run has not ended, so no other op has its block.
   if (pool.TakeBack(slot, run.op, run.level)) {
@@ -226,14 +243,15 @@ void Runs::TakePart(RunState& run) {
     if (!run.owner->waited_for.load(std::memory_order_relaxed))
       run.owner->waited_for.store(true, std::memory_order_relaxed);
     run.waiter.store(true, std::memory_order_relaxed);
-    if (Join(run)) next = ShareOf(slot, run, AwaitReady(run, nullptr));
+    if (Join(run)) next = spare.Of(run, AwaitReady(run, nullptr));
   } else {
     return;
   }
   const BodyScopes aside;  // mutant: node_under_the_scopes_of_who_waits
   for (;;) {
     while (next) next = core_.Execute(slot, next, nullptr);
-    next = ShareOf(slot, run, Park(run));
+    if (!spare.Have()) return;
+    next = spare.Of(run, Park(run));
     if (!next) return;
   }
 }
@@ -243,12 +261,6 @@ bool Runs::Join(RunState& run) {
   if (run.team >= core_.pool(run.home).workers().size()) return false;
   ++run.team;
   return true;
-}
-
-OpRecord* Runs::ShareOf(ThreadSlot& slot, RunState& run, uint32_t task) {
-  if (task == kNoIndex) return nullptr;
-  run.next[task] = kNoIndex;
-  return NewShare(slot, run, task, run.home, true);
 }
 
 // The thread that waits for the run found nothing to do. It sleeps until the run is over, or one of the team has a task for

@@ -5,13 +5,33 @@
 // Errors:  Start throws as a push does; what nodes throw becomes their Vars' poison.
 #pragma once
 
+#include <algorithm>
+
 #include "core/core.h"
 #include "graph/plan_core.h"
 #include "graph/wide_loop.h"
 
 namespace engine::detail {
 
-inline constexpr uint32_t kShareClass = ClassOf(sizeof(OpRecord) + sizeof(PlanShare));
+// Of shares and tickets alike, so that a ticket's block may become a share.
+inline constexpr uint32_t kShareClass = ClassOf(sizeof(OpRecord) + std::max(sizeof(PlanShare), sizeof(PlanTicket)));
+
+// SpareShare: the memory of a share, taken before it is known whether there is a task for it: whoever takes a task must not
+// be left without a share.
+class SpareShare {
+ public:
+  explicit SpareShare(ThreadSlot& slot) : slot_(slot) {}
+  ~SpareShare() {
+    if (block_) slot_.cache.Return(kShareClass, block_);
+  }
+  SpareShare(const SpareShare&) = delete;
+  bool Have() noexcept;                        // false: there is no memory
+  OpRecord* Of(RunState& run, uint32_t task);  // null for kNoIndex
+
+ private:
+  ThreadSlot& slot_;
+  void* block_ = nullptr;
+};
 
 class Runs {
  public:
@@ -33,13 +53,14 @@ class Runs {
 
   // --- its parts
   void FinishTicket(OpRecord* op, ErrorRecord* error);
-  void SettleBehind(ThreadSlot& slot, VarRef var, OpRecord* ticket);  // when device work on `var` has ended
-  OpRecord* NewOp(ThreadSlot& slot, RunState& run, OpKindId kind, uint32_t flags, size_t bytes, uint8_t pool_index);
+  // These return null, or false, if there is no memory.
+  OpRecord* NewTicket(ThreadSlot& slot, RunState& run, const PlanTicket& ticket, uint32_t flags) noexcept;
+  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted = false) noexcept;
+  bool PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index) noexcept;
   void RecycleOp(ThreadSlot& slot, OpRecord* op);
+  static void LeaveTeam(RunState& run);
   // `counted`: whoever gets the share has been counted in the run's team. ShareIn makes it in a block of kShareClass.
   static OpRecord* ShareIn(void* block, RunState& run, uint32_t head, uint8_t pool_index, bool counted);
-  OpRecord* NewShare(ThreadSlot& slot, RunState& run, uint32_t head, uint8_t pool_index, bool counted = false);
-  void PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t rest, uint8_t pool_index);
   Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
   void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
   // An access of the plan, in the run's op or in a gate: where it is; and its end.
@@ -69,8 +90,7 @@ class Runs {
   // ---
   bool Together(const RunState& run) const;  // whether a team runs it
   uint32_t AwaitReady(RunState& run, const Worker* worker);
-  bool Join(RunState& run);                                           // false: the team is as large as it may be
-  OpRecord* ShareOf(ThreadSlot& slot, RunState& run, uint32_t task);  // null for kNoIndex
+  bool Join(RunState& run);  // false: the team is as large as it may be
   uint32_t Park(RunState& run);
   static void Unpark(RunState& run);
   OpRecord* InviteHelper(ThreadSlot& slot, RunState& run);

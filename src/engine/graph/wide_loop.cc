@@ -31,12 +31,9 @@ OpRecord* Runs::InviteHelper(ThreadSlot& slot, RunState& run) {
     if (run.idle != 0 || run.team == 0 || run.team >= pool.workers().size() || run.invitation) return nullptr;
     ++run.team;
   }
-  OpRecord* share = nullptr;
-  try {
-    share = NewShare(slot, run, kNoIndex, run.home, true);
-  } catch (const std::bad_alloc&) {  // then nobody is invited
-    ShortLock lock(run.ready_mu);
-    --run.team;
+  OpRecord* const share = NewShare(slot, run, kNoIndex, run.home, true);
+  if (!share) {  // then nobody is invited
+    LeaveTeam(run);
     return nullptr;
   }
   run.remaining.fetch_add(1, std::memory_order_relaxed);  // not the last: the node's own task has not ended

@@ -81,6 +81,7 @@ struct BodyFrame {
   BodyFrame* outer;
   Stream stream = {};            // the stream on which the body is captured; null: the stream of its lane
   NodeUpdate* update = nullptr;  // the body says what its node is to do, and issues nothing
+  bool over = false;             // no body: the closure of an op that is skipped, or has ended, is being destroyed
 };
 extern thread_local constinit BodyFrame* t_frame;
 // KeptError: lives while the body of an op with a Completion runs. Once the Completion has been called, other ops may
