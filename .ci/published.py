@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "perf/models"))
-from cases import CASES  # noqa: E402
+from cases import CASES, SCALE  # noqa: E402
 
 NAMES = {"dlrm": "DLRM", "deepfm": "DeepFM", "dssm": "DSSM", "din": "DIN", "dien": "DIEN"}
 STEPS = {"input": "eager", "compiled": "compiled"}  # groups of the suite
@@ -35,6 +35,24 @@ def fastest(rows: dict[str, dict], way: str) -> dict | None:
     return min(mine, key=lambda row: row["ours"], default=None)
 
 
+def without(row: dict | None, rows: dict[str, dict]) -> str:
+    """How many times as fast as the same threads without a stage; from the medians if the file is older than that figure."""
+    if row is None:
+        return "–"
+    if "without" in row:
+        return ratio(row["without"], row["without_ci"])
+    partner = re.sub(r"^[a-z]+(_[a-z]+)?\d?", "plain", row["ours_name"])
+    if row["peer_name"] == partner:
+        return ratio(row["ratio"], row["ratio_ci"])
+    return ratio(rows[partner]["ours"] / row["ours"])
+
+
+def kept(row: dict) -> str:
+    """What the guard had decided."""
+    share = row.get("staged_share")
+    return "–" if share is None else "kept" if share == 1 else "dropped" if share == 0 else f"kept in {share:.0%} of the rounds"
+
+
 def ratio(value: float | None, interval: list[float] | None = None) -> str:
     if value is None:
         return "–"
@@ -54,21 +72,21 @@ def lines(found: dict, whole: bool) -> list[list[str]]:
             line = [NAMES[model], str(case.batch), step]
             if whole:
                 line += [f"{smart['stage_us'] / 1e3:.1f}", f"{smart['main_us'] / 1e3:.1f}"]
-            line += [ratio(smart["ratio"], smart["ratio_ci"]), ratio(smart["allowed"])]
+            line += [without(smart, rows), kept(smart), ratio(smart["allowed"])]
             if whole:
-                line += [f"{smart['of_best']:.0%}", ratio(loader and loader["ratio"])]
+                line += [f"{smart['of_best']:.0%}", ratio(smart["ratio"], smart["ratio_ci"]), without(loader, rows)]
             made.append(line + [ratio(case.cpu), ratio(case.gpu), ratio(case.on_cpu)])
     return made
 
 
 def heads(whole: bool) -> list[str]:
     more = ["reading, ms", "the rest, ms"] if whole else []
-    beside = ["of the best", "DataLoader"] if whole else []
-    return ["model", "batch", "step", *more, "SmartStage", "allowed", *beside, *DEEPREC]
+    beside = ["of the best", "over any without", "DataLoader"] if whole else []
+    return ["model", "batch", "step", *more, "SmartStage", "its guard", "allowed", *beside, *DEEPREC]
 
 
 def said(name: str, found: dict, prefix: str) -> str:
     """Which measurement it is."""
     header = found["header"]
     return (f"commit {header['commit'][:7]}, {header['date'][:10]}, {header['cores']} cores of {header['cpu']}, "
-            f"{header['rounds']} rounds, [rows]({prefix}perf/results/{name})")  # fmt: skip
+            f"{header['rounds']} rounds, tables with {header.get('scale', SCALE):.0%} of the data sets' cardinalities, [rows]({prefix}perf/results/{name})")  # fmt: skip

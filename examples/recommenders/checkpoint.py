@@ -21,8 +21,9 @@ def save(path: pathlib.Path, trainer: Trainer, position: int, about: dict[str, A
 
 
 def load(path: pathlib.Path, trainer: Trainer, about: dict[str, Any]) -> int:
-    """Puts the trainer where the checkpoint is, and returns its position. ValueError if it is of another training."""
-    found = torch.load(path, weights_only=True)
+    """Puts the trainer where the checkpoint is, and returns its position. ValueError if it is of another training. What was saved on
+    a device that is not here is read all the same; the trainer moves everything to its own."""
+    found = torch.load(path, weights_only=True, map_location="cpu")
     for name, value in about.items():
         if name not in found["about"]:
             raise ValueError(f"{path}: does not say its {name}: an older version wrote it, and no training goes on from it")

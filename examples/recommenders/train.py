@@ -104,7 +104,7 @@ def main(given: list[str] | None = None) -> int:
     begin = time.perf_counter()
     try:
         told = trained(args)
-    except ValueError as error:  # a file without a column, a checkpoint of another training
+    except ValueError as error:  # a file without a column, a checkpoint of another training, a device that is not here
         print(f"train.py: {error}", file=sys.stderr)
         return 2
     losses = told["losses"]

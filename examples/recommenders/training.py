@@ -17,13 +17,24 @@ def tensors(batch: Batch) -> Batch:
     return Batch(*(torch.from_numpy(part) for part in batch[:4]), *batch[4:])
 
 
+def device_of(name: str) -> torch.device:
+    """The device of that name. ValueError if there is none here."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch built without it raises the second
+        raise ValueError(f"there is no device '{name}' here: {str(error).splitlines()[0]}") from error
+    return device
+
+
 class Trainer:
     """Trains ``model`` on ``device``. Tables with sparse gradients get SparseAdam, everything else gets Adam."""
 
     def __init__(
         self, model: torch.nn.Module, data: Dataset, rate: float, device: str = "cpu", sgd: bool = False
     ) -> None:
-        self.model, self.device = model.to(device), torch.device(device)
+        self.device = device_of(device)
+        self.model = model.to(self.device)
         self.vocabulary = bool(data.columns) and data.columns[0].vocabulary
         # Made once: a stage runs a call ahead only if the tensors that it is given beside the batch are the same in each step.
         self.buckets = torch.tensor([column.buckets for column in data.single])[:, None]

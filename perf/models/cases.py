@@ -1,6 +1,8 @@
-"""The suite's models: batch sizes here, and what DeepRec published for them (its SmartStage page; steps per second)."""
+"""The suite's models: the scale of their data, batch sizes here, and what DeepRec published for them (its SmartStage page; steps per second)."""
 
 from typing import NamedTuple
+
+SCALE = 0.01  # of the data sets' cardinalities above 100: tables have a hundredth of their rows
 
 
 class Case(NamedTuple):

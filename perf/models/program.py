@@ -1,8 +1,10 @@
 """One contender of ./run perf models in a process of its own.
 
 Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. `input_MODEL`: N steps fed in the way of
---variant; `compiled_MODEL`: the same, where --variant ends in `:engine` and the step is compiled by compile_step; `step_MODEL`: N steps on batches that lie in memory; `losses_MODEL`: the losses of the first N steps of a new
-model; `serve_MODEL_CLIENTS`: N requests of each client. What is warmed once stays: a process goes on where it was stopped.
+--variant; `compiled_MODEL`: the same, where --variant ends in `:engine` and the step is compiled by compile_step; `step_MODEL`:
+N steps on batches that lie in memory; `warm_CASE`: N of that case's steps which do not count, and whether all is decided that
+steps decide; `losses_MODEL`: the losses of the first N steps of a new model; `serve_MODEL_CLIENTS`: N requests of each client.
+A process goes on where it was stopped. Whatever one contender does before its steps count, all others do.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import signal
 import sys
 import time
 import warnings
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "examples"), str(HERE)]
@@ -23,7 +26,8 @@ import torch  # noqa: E402
 
 import engine.torch  # noqa: E402
 from engine.torch.memory import keep_freed_memory  # noqa: E402
-from cases import CASES  # noqa: E402
+from engine.torch.step import CompiledStep  # noqa: E402
+from cases import CASES, SCALE  # noqa: E402
 from recommenders import generate, schema  # noqa: E402
 from recommenders.inputs import Feed, File  # noqa: E402
 from recommenders.models import MODELS  # noqa: E402
@@ -31,10 +35,20 @@ from recommenders.reader import Sampling  # noqa: E402
 from recommenders.steps import step_of  # noqa: E402
 from recommenders.training import Trainer  # noqa: E402
 
-SCALE = 0.01
-WARM = {"smart_stage": 100, "on_cpu": 100}  # steps until its guard has decided, however uneven they are
-SETTLED = 110  # calls after which engine.torch has chosen how a step runs, or gives up comparing
+SMART = ("smart_stage", "on_cpu")  # ways that have a guard
 HELD = 8  # batches in memory
+
+
+def uncounted(n: int) -> int:
+    """Steps of a turn before the n that count: a process that was stopped finds its caches cold."""
+    return max(2, n // 4)
+
+
+def chosen(step: Any) -> bool:
+    """Whether engine.torch has chosen how a compiled step runs; True for any other step."""
+    if not isinstance(step, CompiledStep) or step.why_eager:
+        return True
+    return step.last is not None and step.last.choice.decided is not None
 
 
 def path_of(model: str, folder: pathlib.Path, rows: int) -> pathlib.Path:
@@ -61,6 +75,7 @@ class Endless(File):
 class Program:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.feeds, self.steps, self.servers = args, {}, {}, {}
+        self.before: dict[str, int] = {}  # by model: comparisons of a guard while the mode of its step was open
         torch.set_num_threads(args.threads)
         torch.set_num_interop_threads(1)
         keep_freed_memory()
@@ -69,7 +84,13 @@ class Program:
         kind = MODELS[model]
         data = schema.DATASETS[kind.data](SCALE)
         torch.manual_seed(1)
-        return Trainer(kind.make(data, sparse), data, kind.rate, sgd=not sparse)
+        return Trainer(kind.make(data, sparse), data, kind.rate, self.args.device, sgd=not sparse)
+
+    def now(self) -> float:
+        """The time at which the device has done what it was given."""
+        if self.args.device.startswith("cuda"):
+            torch.cuda.synchronize(self.args.device)
+        return time.perf_counter()
 
     def file(self, model: str, kind: type[File] = Endless) -> File:
         data = schema.DATASETS[MODELS[model].data](SCALE)
@@ -87,40 +108,59 @@ class Program:
         return Feed(way, trainer, file, workers=workers,
                     step=lambda batch: train(*engine.torch.plain(trainer.prepare(batch))))  # fmt: skip
 
-    def input(self, model: str, n: int) -> dict:
-        """Steps from the file. For plain input, how long its two sides take."""
+    def fed(self, model: str) -> tuple[Feed, Any, Any]:
         if model not in self.feeds:
             feed = self.feed(model, self.file(model))
-            losses = iter(feed)
-            compiled = self.args.variant.endswith(":engine")
-            for _ in range(WARM.get(feed.way, 4) + SETTLED * compiled):
-                next(losses)
-            self.feeds[model] = (feed, losses, iter(feed.file))
-        feed, losses, batches = self.feeds[model]
-        told: dict = {}
-        if feed.way == "plain":  # each side by itself, so that the bound is of the same minutes
-            trainer, sides = feed.trainer, [0.0, 0.0, 0.0]
+            self.feeds[model] = (feed, iter(feed), iter(feed.file))
+        return self.feeds[model]
+
+    def warm(self, kind: str, model: str, n: int) -> dict:
+        """Steps that do not count. A guard has decided when it has compared steps whose mode was chosen."""
+        if kind == "step":
+            run, turn, step, _ = self.stepping(model)
             for _ in range(n):
-                begin = time.perf_counter()
-                prepared = trainer.prepare(next(batches))
-                middle, used = time.perf_counter(), time.process_time()
-                trainer.train(*prepared)
-                sides[0] += middle - begin
-                sides[1] += time.perf_counter() - middle
-                sides[2] += time.process_time() - used
-            told = {name: side / n * 1e6 for name, side in zip(("stage_us", "main_us", "main_cpu_us"), sides)}
-        begin = time.perf_counter()
+                run(next(turn))
+            return {"settled": chosen(step)}
+        feed, losses, _ = self.fed(model)
+        decided = True
         for _ in range(n):
             next(losses)
-        told["us_per_step"] = (time.perf_counter() - begin) / n * 1e6
-        if feed.way in WARM:
+            if feed.way in SMART:
+                report = feed.stage.report
+                if not report["decided"] or not chosen(feed.trainer.train):
+                    self.before[model] = report["comparisons"]
+                decided = report["decided"] and (report["comparisons"] > self.before.get(model, 0) or not report["levels"])
+        return {"settled": decided and chosen(feed.trainer.train)}
+
+    def input(self, model: str, n: int) -> dict:
+        """Steps from the file. For plain input, how long its two sides take."""
+        feed, losses, batches = self.fed(model)
+        for _ in range(uncounted(n)):
+            next(losses)
+        begin = self.now()
+        for _ in range(n):
+            next(losses)
+        told: dict = {"us_per_step": (self.now() - begin) / n * 1e6}
+        if feed.way == "plain":  # behind what counts; each side by itself, so that the bound is of the same minutes
+            trainer, sides = feed.trainer, [0.0, 0.0, 0.0]
+            for _ in range(n):
+                begin = self.now()
+                prepared = trainer.prepare(next(batches))
+                middle, used = self.now(), time.process_time()
+                trainer.train(*prepared)
+                sides[0] += middle - begin
+                sides[1] += self.now() - middle
+                sides[2] += time.process_time() - used
+            told |= {name: side / n * 1e6 for name, side in zip(("stage_us", "main_us", "main_cpu_us"), sides)}
+        if feed.way in SMART:
             told["staged"] = float(feed.stage.report["on"])
         if why := getattr(feed.trainer.train, "why_eager", ""):
             told["eagerly"] = why
         return told
 
-    def step(self, model: str, n: int) -> dict:
-        """Steps without input, by SGD with gradients of whole tables, which all contenders can do."""
+    def stepping(self, model: str) -> tuple[Any, Any, Any, list[str]]:
+        """Steps without input, by SGD with gradients of whole tables, which all contenders can do: how to run one, batches
+        in turn, what may be compiled, and why it runs eagerly."""
         if model not in self.steps:
             trainer = self.trainer(model, False)
             batches = [trainer.prepare(batch) for batch in itertools.islice(self.file(model), HELD)]
@@ -134,15 +174,18 @@ class Program:
                     got, expected = float(run(batch)), float(reference.train(*batch))
                     if abs(got - expected) > 1e-3 * abs(expected):
                         raise RuntimeError(f"a loss is {got}, and eagerly {expected}")
-                for _ in range(SETTLED if way == "engine" else 0):
-                    run(next(turn))
             eager = [str(w.message) for w in told if "runs eagerly" in str(w.message)]
-            self.steps[model] = (run, turn, eager)
-        run, turn, eager = self.steps[model]
-        begin = time.perf_counter()
+            self.steps[model] = (run, turn, getattr(run, "runs", run), eager)
+        return self.steps[model]
+
+    def step(self, model: str, n: int) -> dict:
+        run, turn, _, eager = self.stepping(model)
+        for _ in range(uncounted(n)):
+            run(next(turn))
+        begin = self.now()
         for _ in range(n):
             run(next(turn))
-        told = {"us_per_step": (time.perf_counter() - begin) / n * 1e6}
+        told = {"us_per_step": (self.now() - begin) / n * 1e6}
         return told | ({"eagerly": eager[0]} if eager else {})
 
     def losses(self, model: str, n: int) -> dict:
@@ -161,6 +204,8 @@ class Program:
 
     def answer(self, case: str, n: int) -> dict:
         kind, model, *more = case.split("_")
+        if kind == "warm":
+            return self.warm(model, more[0], n)
         if kind == "serve":
             return self.serve(model, int(more[0]), n)
         return {"input": self.input, "compiled": self.input, "step": self.step, "losses": self.losses}[kind](model, n)
@@ -173,6 +218,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--rows", type=int, default=120_000)
+    parser.add_argument("--device", default="cpu")
     program = Program(parser.parse_args())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -1,5 +1,6 @@
 """Serving a model to several clients at once: each client asks again as soon as it is answered."""
 
+import copy
 import pathlib
 import statistics
 import threading
@@ -27,7 +28,7 @@ class Server:
             expected = model(self.inputs)
             for _ in range(20):
                 got = self.answer(self.inputs)
-            if not torch.allclose(torch.as_tensor(got), expected, atol=1e-4):
+            if not torch.allclose(torch.as_tensor(got).cpu(), expected.cpu(), atol=1e-4):
                 raise RuntimeError("answers differ from the model's")
 
     def asked(self, clients: int, n: int) -> dict:
@@ -43,7 +44,7 @@ class Server:
                     gate.wait()
                     for _ in range(n):
                         begin = time.perf_counter()
-                        self.answer(self.inputs)
+                        self.answer(self.inputs).cpu()  # an answer is there when the host has it
                         times.append((time.perf_counter() - begin) * 1e6)
             except BaseException as error:
                 failed.append(error)
@@ -83,6 +84,8 @@ def of_server(model, inputs: Inputs):
 def of_onnx(model, inputs: Inputs, folder: pathlib.Path):
     import onnxruntime
 
+    model, inputs = copy.deepcopy(model).cpu(), Inputs(*(part.cpu() for part in inputs))
+
     class Flat(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -101,7 +104,7 @@ def of_onnx(model, inputs: Inputs, folder: pathlib.Path):
     known = {given.name for given in session.get_inputs()}
 
     def answer(given: Inputs):
-        parts = {name: part.numpy() for name, part in zip(names, given) if name in known and name in used}
+        parts = {name: part.cpu().numpy() for name, part in zip(names, given) if name in known and name in used}
         return torch.from_numpy(session.run(None, parts)[0])
 
     return answer

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Five recommendation models: how their steps run, how they are fed, how they are served: ./run perf models.
 
-    suite.py --build BUILD --python PYTHON [--quick] [--only MODEL|GROUP ...] [--json FILE [--resume]]
+    suite.py --build BUILD --python PYTHON [--quick] [--only MODEL|GROUP ...] [--device cuda] [--json FILE [--resume]]
 
 Each contender is a process of its own; they take turns, and who has no turn is stopped. Ratios are medians over rounds,
 with 95 % intervals; above 1, the contender is faster than its group's first. Standard library only.
@@ -10,8 +10,9 @@ The file is written after each group of a model. --resume leaves out what the fi
 All contenders keep the memory that they free, as SmartStage and compiled steps do for their process.
 
 `input`: steps from a CSV file. The first contender reads, converts and trains in turn, on the better of one and two
-intra-op threads. "smart_stage 2" and "plain 2" use two in the step; SmartStage is judged beside the same threads without
-it. `compiled`: the same, where the step is compiled by engine.torch.compile_step, so that the input is a larger share.
+intra-op threads. "smart_stage 2" and "plain 2" use two in the step; `without` is the ratio to steps in turn with as many
+threads, by which SmartStage is judged. Before anything counts all contenders make the same number of steps, until the last
+one's guard and choice of a mode have decided; in each turn, some more. `compiled`: the same, where the step is compiled by engine.torch.compile_step, so that the input is a larger share.
 `best`: what the two sides of a step allow with as many threads (`bound` says why), max(stage, main, (stage + processor time
 of main) / cores); `allowed`: (stage + main) / best; `of best`: how close a step came to it. `step`: the step alone, on batches in memory. `serve`: latency with several clients.
 The exit status is 1 if losses of two ways to feed a model differ, or if SmartStage is slower than none beyond doubt.
@@ -33,7 +34,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from harness import machine  # noqa: E402
 from harness.process import Runner  # noqa: E402
 from harness.stats import paired_ratio, spread  # noqa: E402
-from cases import CASES  # noqa: E402
+from cases import CASES, SCALE  # noqa: E402
 
 TIMEOUT = 300.0
 INPUTS = ("plain", "plain 2", "staged", "smart_stage", "smart_stage 2", "on_cpu", "loader0", "loader1", "loader2")
@@ -49,7 +50,11 @@ COMPILED = tuple(
         ("loader2", ""),
     )
 )
-WITHOUT = {f"smart_stage{how}": f"plain{how}" for how in ("", " 2", ":engine", ":engine 2")}
+# With as many threads in the step, and nothing ahead of it.
+WITHOUT = {f"{way}{how}": f"plain{how}" for way in ("staged", "smart_stage", "on_cpu", "loader0", "loader1", "loader2")
+           for how in ("", " 2", ":engine", ":engine 2")}  # fmt: skip
+SMART = ("smart_stage", "on_cpu")  # ways that have a guard
+WARM, MOST_WARM = 25, 800  # steps that do not count: at once, and at most
 STEPS = (
     "eager",
     "eager 2",
@@ -113,7 +118,7 @@ class Suite:
         ]
         return Group(Path("/usr/bin/env"), [
             *environment, str(self.args.python), str(HERE / "program.py"), "--variant", variant, "--threads", threads or "1",
-            "--data", str(self.args.build / "perf-models"), "--rows", str(self.args.data_rows)],
+            "--data", str(self.args.build / "perf-models"), "--rows", str(self.args.data_rows), "--device", self.args.device],
             self.args.build / "perf-models/models.log")  # fmt: skip
 
     def wanted(self, *names: str) -> bool:
@@ -137,6 +142,8 @@ class Suite:
         of each contender's first steps."""
         told: dict[str, list[dict]] = {}
         slowest = 0.0
+        if not fixed:
+            self.warmed(case, runners)
         for name, runner in list(runners.items()):  # starts, warms
             if losses is not None:
                 losses[name] = runner.ask(f"losses_{case.partition('_')[2]}", EQUAL, TIMEOUT).get("losses", [])
@@ -155,6 +162,15 @@ class Suite:
                 told[name].append(runners[name].ask(case, count, TIMEOUT))
         self.n = count
         return {name: answers for name, answers in told.items() if not any("skip" in answer for answer in answers)}
+
+    def warmed(self, case: str, runners: dict[str, Runner]) -> None:
+        """The same steps for all, until the last one has decided what its steps decide."""
+        for _ in range(0, MOST_WARM, WARM):
+            answers = {name: runner.ask(f"warm_{case}", WARM, TIMEOUT) for name, runner in runners.items()}
+            undecided = [name for name, answer in answers.items() if not answer.get("settled", True)]
+            if not undecided:
+                return
+        print(f"  after {MOST_WARM} steps still undecided: {', '.join(undecided)}", flush=True)
 
     def compared(
         self, group: str, model: str, told: dict[str, list[dict]], metric: str, base: str
@@ -203,20 +219,22 @@ class Suite:
               f"{case.on_cpu:.2f} with the stage on the CPU", flush=True)  # fmt: skip
         for name, without in WITHOUT.items():
             if name in rows and without in told:
-                self.judged(rows[name], told[name], [answer["us_per_step"] for answer in told[without]])
+                self.beside(rows[name], told[name], [answer["us_per_step"] for answer in told[without]])
 
     def compiled(self, model: str) -> None:
         self.input(model, "compiled", COMPILED)
 
-    def judged(self, smart: dict, answers: list[dict], without: list[float]) -> None:
-        """SmartStage beside the same threads without it."""
-        on = statistics.mean(answer["staged"] for answer in answers)
+    def beside(self, row: dict, answers: list[dict], without: list[float]) -> None:
+        """A way to feed beside the same threads in turn. SmartStage is judged by that."""
         ratio = paired_ratio([answer["us_per_step"] for answer in answers], without)
-        smart |= {"staged_share": on, "without": ratio["ratio"], "without_ci": ratio["ci"]}
-        print(f"  {smart['ours_name']}: {smart['of_best']:.0%} of the best that its two sides allow on {CORES} cores, "
+        row |= {"without": ratio["ratio"], "without_ci": ratio["ci"]}
+        if not row["ours_name"].startswith(SMART):
+            return
+        row["staged_share"] = on = statistics.mean(answer["staged"] for answer in answers)
+        print(f"  {row['ours_name']}: {row['of_best']:.0%} of the best that its two sides allow on {CORES} cores, "
               f"x{ratio['ratio']:.2f} [{ratio['ci'][0]:.2f}, {ratio['ci'][1]:.2f}] of the same without; "
-              f"{'staged' if on > 0.5 else 'dropped by its guard'}")  # fmt: skip
-        if ratio["ci"][1] < 1 and not self.args.quick:
+              f"{'kept' if on > 0.5 else 'dropped by its guard'}")  # fmt: skip
+        if ratio["ci"][1] < 1:
             self.wrong += 1
             print("  SLOWER than without a stage")
 
@@ -296,12 +314,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few short rounds: a look, not a verdict")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models; or groups: input, compiled, step, serve")
     parser.add_argument("--data-rows", type=int, default=120_000, help="rows of each file")
+    parser.add_argument("--device", default="cpu", help="where the models are: cpu, cuda, cuda:1")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--resume", action="store_true", help="keep the rows of --json's file, and measure what it lacks")
     args = parser.parse_args()
     args.build, args.python = args.build.absolute(), args.python.absolute()
     suite = Suite(args)
-    header = machine.header(args.build, HERE, 2, suite.rounds)
+    header = machine.header(args.build, HERE, 2, suite.rounds) | {"scale": SCALE, "device": args.device}
     print(*(f"{key}: {value}" for key, value in header.items()), sep="\n", end="\n\n")
     if args.resume and args.json and args.json.exists():
         before = json.loads(args.json.read_text())

@@ -141,6 +141,30 @@ def test_training_resumes_at_an_exact_batch_with_the_same_losses(files, tmp_path
         run("--steps", "12", "--checkpoint", path, "--resume", "--batch", "60")
 
 
+def test_a_checkpoint_of_a_gpu_goes_on_where_there_is_none(files, tmp_path, monkeypatch):
+    def run(*more):
+        return train.trained(train.arguments(
+            ["din", "--data", str(files["amazon", "csv"]), "--scale", str(SCALE), "--batch", "20", "--threads", "1",
+             "--test", "1", *more]))  # fmt: skip
+
+    path = tmp_path / "din.pt"
+    whole = run("--steps", "6")
+    with monkeypatch.context() as patched:  # the file says of all tensors that they were on a GPU
+        patched.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        first = run("--steps", "3", "--checkpoint", str(path))
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="on a CUDA device"):
+            torch.load(path, weights_only=True)
+    rest = run("--steps", "6", "--checkpoint", str(path), "--resume")
+    assert first["losses"] + rest["losses"] == whole["losses"]
+
+
+def test_a_device_that_is_not_here_is_named(files, capsys):
+    for device in ("cuda:99", "no such device"):
+        assert train.main(["din", "--data", str(files["amazon", "csv"]), "--scale", str(SCALE), "--device", device]) == 2
+        assert f"train.py: there is no device '{device}' here: " in capsys.readouterr().err
+
+
 def test_the_script_prints_what_came_of_it(files, capsys):
     assert train.main(["dlrm", "--data", str(files["criteo", "csv"]), "--scale", str(SCALE), "--batch", "64", "--steps", "8",
                        "--test", "3", "--explain"]) == 0  # fmt: skip

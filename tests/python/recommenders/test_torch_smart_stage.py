@@ -120,19 +120,26 @@ def test_steps_are_the_same_whichever_way_they_run(step):
 def test_a_frozen_table_is_looked_up_ahead_until_the_step_changes_it():
     table = torch.arange(400.0).reshape(100, 4)
 
-    def run(changes, **options):
-        own, model = table.clone(), Model()
+    def run(changes, ahead=False, **options):
+        own, model, asked = table.clone(), Model(), [threading.Event() for _ in items()]
+
+        def loader():
+            for item, event in zip(items(), asked):
+                event.set()  # the item before has been run ahead
+                yield item
 
         def step(batch):
             found = torch.nn.functional.embedding(batch["ids"], own)
             if changes and batch["i"] % 5 == 4:
+                if ahead and batch["i"] + 2 < len(asked):
+                    assert asked[batch["i"] + 2].wait(PATIENCE)
                 own.mul_(0.5)
             return model.train(found / 100)
 
-        return results(step, **options)
+        return results(step, loader(), **options)
 
     for changes in (False, True):
-        staged, steps = run(changes, capacity=4, **AT_ONCE)
+        staged, steps = run(changes, True, capacity=4, **AT_ONCE)
         assert staged == run(changes, do_smart_stage=False)[0]
         told = "in the step embedding: reads a tensor that the step changes"
         assert (told in steps.explain()) == changes

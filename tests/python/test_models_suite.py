@@ -1,0 +1,89 @@
+"""perf/models/suite.py: what contenders do before anything counts, and how SmartStage is judged. No model runs."""
+
+import argparse
+import contextlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).resolve().parents[2] / "perf" / "models"
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    for folder in (MODELS, MODELS.parent):
+        monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("models_suite", MODELS / "suite.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return module
+
+
+class Contender:
+    """Answers as a process of the suite. ``settles``: after how many steps it has decided what its steps decide."""
+
+    def __init__(self, us: float, settles: int = 0, on: bool = True) -> None:
+        self.us, self.settles, self.on, self.warm, self.before = us, settles, on, 0, None
+
+    def ask(self, case: str, n: int, timeout: float) -> dict:
+        if case.startswith("warm_"):
+            self.warm += n
+            return {"settled": self.warm >= self.settles}
+        if case.startswith("losses_"):
+            return {"losses": [0.5] * n}
+        if self.before is None:
+            self.before = self.warm
+        return {"us_per_step": self.us, "staged": float(self.on), "stage_us": 300.0, "main_us": 700.0, "main_cpu_us": 700.0}
+
+
+def run(suite, monkeypatch, contenders, quick=True):
+    made = suite.Suite(argparse.Namespace(quick=quick, only=[]))
+    made.seconds = 0.001
+
+    @contextlib.contextmanager
+    def started(names):
+        yield {name: contenders[name] for name in names}
+
+    monkeypatch.setattr(made, "started", started)
+    made.input("dlrm", contenders=tuple(contenders))
+    return made, {row["ours_name"]: row for row in made.rows if "ratio" in row}
+
+
+def test_all_contenders_make_the_same_steps_until_the_last_one_has_decided(suite, monkeypatch):
+    contenders = {"plain": Contender(1000), "smart_stage": Contender(800, settles=110), "loader1": Contender(900)}
+    run(suite, monkeypatch, contenders)
+    counts = {c.before for c in contenders.values()}
+    assert counts == {5 * suite.WARM} and 5 * suite.WARM >= 110
+
+
+def test_a_contender_that_never_decides_is_named(suite, monkeypatch, capsys):
+    contenders = {"plain": Contender(1000), "smart_stage": Contender(800, settles=10**9)}
+    run(suite, monkeypatch, contenders)
+    assert {c.before for c in contenders.values()} == {suite.MOST_WARM}
+    assert f"after {suite.MOST_WARM} steps still undecided: smart_stage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("way", ["smart_stage", "on_cpu"])
+def test_a_stage_is_judged_beside_the_same_threads_without_it(suite, monkeypatch, capsys, way, quick):
+    # Two threads are faster without a stage; one thread with a stage is compared with one without.
+    contenders = {"plain": Contender(1000), "plain 2": Contender(600), way: Contender(900)}
+    made, rows = run(suite, monkeypatch, contenders, quick)
+    assert rows[way]["peer_name"] == "plain 2" and rows[way]["ratio"] == pytest.approx(600 / 900)
+    assert rows[way]["without"] == pytest.approx(1000 / 900) and rows[way]["staged_share"] == 1
+    assert made.wrong == 0 and "of the same without; kept" in capsys.readouterr().out
+    contenders[way] = Contender(1100, on=False)
+    made, rows = run(suite, monkeypatch, contenders, quick)
+    out = capsys.readouterr().out
+    assert made.wrong == 1 and rows[way]["staged_share"] == 0
+    assert "of the same without; dropped by its guard" in out and "SLOWER than without a stage" in out
+
+
+def test_every_way_to_feed_has_a_partner_without_a_stage(suite):
+    for names in (suite.INPUTS, suite.COMPILED):
+        for name in names:
+            if not name.startswith("plain"):
+                assert suite.WITHOUT[name].startswith("plain") and suite.WITHOUT[name] in names
