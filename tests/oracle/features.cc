@@ -66,6 +66,14 @@ const std::vector<FeatureInfo>& Features() {
       {kCollectiveFaults, "collective_faults",
        "collectives that are refused, fail after they were issued, or hang; then communicators are made anew", 0},
       {kHooksThrow, "hooks_throw", "on_start and on_end throw", 0},
+      {kDefer, "defer", "bodies that turn their ops into asynchronous ones", 0},
+      {kAwait, "await", "pushers' coroutines co_await Vars", 0},
+      {kLateContext, "late_context", "bodies use their RunContext behind their completion", 0},
+      {kDestructorsPush, "destructors_push", "closures whose destructors push, also those of skipped and refused ops",
+       0},
+      {kRunInputs, "run_inputs", "runs whose input has a Var of its own (RunOptions::inputs)", 0},
+      {kFewSpares, "few_spares", "hardly any stand-ins, so that waits inside bodies are refused", 0},
+      {kPartnerWorkers, "partner_workers", "the second engine has workers", 0},
       {kNoise, "noise", "yields and short sleeps at points that the seed chooses", 0},
   };
   return features;

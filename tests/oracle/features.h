@@ -74,6 +74,14 @@ enum Feature : uint64_t {
   kDeviceNoMemory = 1ull << 53,
   kDeviceNoThreads = 1ull << 54,
   kCollectiveFaults = 1ull << 55,
+  // What came later. A seed draws these by themselves, so that the rest of its shape stays what it was.
+  kDefer = 1ull << 56,
+  kAwait = 1ull << 57,
+  kLateContext = 1ull << 58,
+  kDestructorsPush = 1ull << 59,
+  kRunInputs = 1ull << 60,
+  kFewSpares = 1ull << 61,
+  kPartnerWorkers = 1ull << 62,
   // How threads are scheduled.
   kNoise = 1ull << 43,
 };
@@ -87,6 +95,9 @@ struct FeatureInfo {
 const std::vector<FeatureInfo>& Features();
 
 uint64_t AllFeatures();
+// Those that a seed draws by themselves.
+inline constexpr uint64_t kLaterFeatures =
+    kDefer | kAwait | kLateContext | kDestructorsPush | kRunInputs | kFewSpares | kPartnerWorkers;
 // The features that have a finding. They are left out unless somebody asks for them.
 uint64_t KnownBroken();
 

@@ -126,6 +126,21 @@ void World::StartPlan(Pusher& me, Random& random) {
       node.failure = random.OneIn(2) ? Failure::kBeforeWriting : Failure::kAfterWriting;
   }
   RunOptions options;
+  // The run's input has a Var of its own, which every node reads through it.
+  std::vector<Var> own;
+  if (Has(kRunInputs) && random.OneIn(2)) {
+    const auto var = static_cast<uint32_t>(random.Below(static_cast<uint64_t>(s_.vars)));
+    if (std::none_of(op.uses.begin(), op.uses.end(), [&](const Use& u) { return u.var == var; })) {
+      const auto reads = [&](std::vector<Use>& uses) {
+        for (Use& use : uses) ++use.listed;
+        uses.insert(uses.begin(), {var, AccessMode::kRead, 0});
+      };
+      reads(op.uses);
+      for (NodeRecord& node : op.nodes) reads(node.uses);
+      own.push_back(vars_[var]);
+      options.inputs = own;
+    }
+  }
   if (Has(kPolicy) && random.OneIn(3)) options.policy = static_cast<Policy>(random.Below(4));
   options.cancel = &me.never;
   if (Has(kPlaces) && random.OneIn(4)) options.priority = static_cast<int>(random.Below(5)) - 2;

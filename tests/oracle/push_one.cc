@@ -25,6 +25,11 @@ enum Kind : uint32_t {
   kOutsideKinds = 20,
 };
 
+Completion Deferred(RunContext& ctx) {
+  const GoodAllocations good;
+  return ctx.Defer();
+}
+
 }  // namespace
 
 uint32_t World::NextId(Pusher& me) {
@@ -129,10 +134,21 @@ void World::PushAsync(Put& put) {
   op.completes_twice = Has(kFail) && !withheld && put.random.OneIn(60) &&
                        (op.failure == Failure::kNone || op.failure == Failure::kByCompletion);
   if (withheld) op.failure = Failure::kWithheld;
+  const bool may_wait = !put.random.OneIn(4);
+  if (Has(kDefer) && op.seed % 8 >= 5 && !op.on_device) {
+    auto defers = [witness = ClosureWitness(this, &op, put.sets.by_use)](RunContext& ctx) mutable {
+      witness.world().AsyncBody(witness.op(), witness.vars(), ctx, Deferred(ctx));
+    };
+    Attempt(put.me, op, [&] {
+      if (!may_wait) return eng_->TryPush(put.desc, std::move(defers));
+      eng_->Push(put.desc, std::move(defers));
+      return true;
+    });
+    return;
+  }
   auto body = [witness = ClosureWitness(this, &op, put.sets.by_use)](RunContext& ctx, Completion done) mutable {
     witness.world().AsyncBody(witness.op(), witness.vars(), ctx, std::move(done));
   };
-  const bool may_wait = !put.random.OneIn(4);
   Attempt(put.me, op, [&] {
     if (!may_wait) return eng_->TryPushAsync(put.desc, std::move(body));
     eng_->PushAsync(put.desc, std::move(body));
@@ -214,7 +230,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
   Sets sets;
   OpRecord& op = NewRecord(me, random, want, &sets);
 
-  CancelScope* scope = inside && !Has(kNestPlainScope) ? &me.never : nullptr;
+  CancelScope* scope = inside && (!Has(kNestPlainScope) || me.in_destructor) ? &me.never : nullptr;
   if (Has(kCancel) && !inside && random.OneIn(10)) {
     op.scope = static_cast<int>(random.Below(scopes_.size()));
     scope = &scopes_[static_cast<size_t>(op.scope)]->scope;

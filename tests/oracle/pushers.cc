@@ -76,6 +76,7 @@ void World::WaitNowAndThen(Pusher& me, Random& random) {
       WaitForVar(me, random, me.runs.back().op->run_var, me.runs.back().run.var(), false);
     } else {
       const auto var = static_cast<uint32_t>(random.Below(vars_.size()));
+      if (what >= 6 && Has(kAwait)) return AwaitVar(me, random, var);
       WaitForVar(me, random, var, vars_[var], false);
     }
   }

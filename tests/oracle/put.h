@@ -37,7 +37,8 @@ void World::Attempt(Pusher& me, OpRecord& op, F&& push) {
   } catch (const UsageError& error) {
     failing.reset();
     op.push = PushEnd::kRefused;
-    const bool closed = shutdown_begin_ != kNever && (!Inside(me) || Has(kStages));  // a source of a stage is no op
+    // A source of a stage is no op, and the destructor of a closure may be inside of none.
+    const bool closed = shutdown_begin_ != kNever && (!Inside(me) || Has(kStages) || me.in_destructor);
     if (!strstr(error.what(), "deleted") && !closed) log_.Complain("o%u was refused: %s", op.id, error.what());
   } catch (const std::bad_alloc&) {
     failing.reset();

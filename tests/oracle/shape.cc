@@ -61,7 +61,7 @@ Shape RandomShape(uint64_t seed, uint64_t allowed, int64_t ops) {
   s.ending = static_cast<Ending>(random.Below(5));
   uint64_t features = 0;
   for (const FeatureInfo& f : Features())
-    if (!random.OneIn(4)) features |= f.bit;
+    if (!(f.bit & kLaterFeatures) && !random.OneIn(4)) features |= f.bit;
   // These are slow and disturb each other, so not every program has them.
   if (random.OneIn(2)) features &= ~uint64_t{kFork};
   if (!random.OneIn(3)) features &= ~uint64_t{kDevices | kCollectives};
@@ -70,6 +70,11 @@ Shape RandomShape(uint64_t seed, uint64_t allowed, int64_t ops) {
   if (features & kDeviceNoThreads && features & kDevices) features |= kNoThreads;
   if (!random.OneIn(4)) features &= ~uint64_t{kStages};
   if (random.OneIn(4)) features &= ~uint64_t{kStop};
+  Random later(seed * 15485863);
+  for (const FeatureInfo& f : Features())
+    if (f.bit & kLaterFeatures && later.OneIn(2)) features |= f.bit;
+  if (later.OneIn(2)) features &= ~uint64_t{kFewSpares};
+  s.spares = OneOf<4>(later, {0, 1, 2, 4});
   s.features = features & allowed;
   MakeConsistent(s);
   return s;
@@ -106,6 +111,7 @@ void MakeConsistent(Shape& s) {
   const bool pushes_run_ops = s.workers == 0 || s.policy != 0 || s.Has(kPolicy);
   const bool own_abort = s.Has(kCollectives) && s.Has(kCollectiveFaults) && s.Has(kWaitInside) && pushes_run_ops;
   if (!tight || own_abort) s.max_pending = 16384;
+  if (!s.Has(kFewSpares)) s.spares = 512;
   if (!s.Has(kWide)) s.wide = 0;
   if (!s.Has(kNoise)) s.noise = 0;
   if (s.Has(kNoMemory)) {  // a push that runs bodies would make these fail too

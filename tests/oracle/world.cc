@@ -41,7 +41,8 @@ World::World(const Shape& shape, uint64_t seed)
   for (Slot& slot : slots_) RefreshSlot(slot, false);
   for (int i = 0; i < 6; ++i) scopes_.push_back(std::make_unique<Scope>());
   if (Has(kTwoEngines)) {
-    partner_ = std::make_unique<Engine>(EngineOptions{.workers = 0});
+    partner_ =
+        std::make_unique<Engine>(EngineOptions{.workers = Has(kPartnerWorkers) ? 1 + static_cast<int>(seed % 2) : 0});
     partner_var_ = partner_->NewVar("partner");
   }
 }

@@ -8,6 +8,8 @@
 // Ownership: the World owns the engine, all records, and all handles that outlive their threads.
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
 #include <deque>
 #include <memory>
@@ -70,6 +72,7 @@ class World {
     std::shared_ptr<HeldOps> held_ops;
     std::deque<KeptRun> runs;
     CancelScope never;
+    bool in_destructor = false;  // of a closure, which may be inside an op or not
   };
   // The Vars of an op: as its push names them, and each one once.
   struct Sets {
@@ -146,12 +149,22 @@ class World {
   [[noreturn]] void Throw(OpRecord& op);
   void WhileRunning(OpRecord& op, RunContext& ctx, Random& random);
   void PushInside(OpRecord& op, Random& random);
+  bool LacksStandIn(const std::exception& error) const;
   void WaitForOwn(OpRecord& op);
   void WaitForPartner(OpRecord& op);
   void RefusedInside(OpRecord& op);
   void RunPieces(OpRecord& op, RunContext& ctx, Random& random);
   void EndAsync(OpRecord& op, Completion done);
   void LaterOrNow(bool now, std::function<void()> end);
+
+  // destructors.cc, late_context.cc, coroutines.cc
+  void PushFromDestructor(OpRecord& op);
+  struct EarlyContext {  // what the RunContext said before the op could be over
+    bool failed;
+  };
+  EarlyContext LookEarly(RunContext& ctx);
+  void LookLate(const EarlyContext& early, const std::string& name, RunContext& ctx);
+  void AwaitVar(Pusher& me, Random& random, uint32_t index);
 
   // plans.cc
   void MakePlans(Random& random);
@@ -246,6 +259,7 @@ class World {
   std::vector<Completion> withheld_;
 
   // Flags and counters that only steer the program.
+  const int pid_ = getpid();  // a fork's child has another one
   std::atomic<bool> stop_chaos_{false}, complete_at_once_{false};
   std::atomic<int64_t> pushes_{0}, at_end_{0}, second_calls_{0}, second_calls_in_time_{0}, withheld_count_{0};
   const std::shared_ptr<Open> open_over_shutdown_;
