@@ -75,7 +75,8 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
                 if running.empty():
                     return
                 made = running.get()
-                yield made.get() if isinstance(made, Value) else tuple(value.get() for value in made)
+                result: Any = made.get() if isinstance(made, Value) else tuple(value.get() for value in made)
+                yield result
         finally:
             scope.cancel()
 
@@ -100,7 +101,7 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
         """Pushes ``fn(*args, **kwargs)``; returns its Future. RuntimeError after ``shutdown``."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        work = [functools.partial(fn, *args, **kwargs)]
+        work: list[Callable[[], Any]] = [functools.partial(fn, *args, **kwargs)]
         future.add_done_callback(lambda _: work.clear())  # if it is cancelled, nobody needs them until its turn comes
         future.add_done_callback(self._pending.discard)
         with self._lock:
