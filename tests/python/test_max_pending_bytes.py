@@ -182,7 +182,7 @@ def test_it_is_an_option_of_an_engine(run_python):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_what_the_parent_has_pending_does_not_count_in_a_child(run_python):
     held(run_python(CHILD + """
-engine.init(workers=1, max_pending_bytes=1000)
+engine.init(workers=1, max_pending_bytes=3000)  # room for the three ops, and for no fourth one
 entered, go = threading.Event(), threading.Event()
 slow = engine.op(lambda: (entered.set(), go.wait(20)), bytes=900)
 pending = [slow() for _ in range(3)]
@@ -190,7 +190,7 @@ entered.wait(20)
 
 def counts_anew():
     eng = engine.default()
-    assert (eng.pending_bytes, eng.max_pending_bytes) == (0, 1000)
+    assert (eng.pending_bytes, eng.max_pending_bytes) == (0, 3000)
     quick = engine.op(lambda: 1, bytes=900)
     assert [quick().get() for _ in range(3)] == [1, 1, 1] and eng.pending_bytes == 0
 
