@@ -159,21 +159,6 @@ void AreaState::Tune() {
 using detail::AreaState;
 using detail::StageBuffer;
 
-namespace {
-
-// What `raise` throws: its error, or bad_alloc if there is no memory for it.
-template <class F>
-std::exception_ptr ErrorFrom(F&& raise) {
-  try {
-    raise();
-  } catch (...) {
-    return std::current_exception();
-  }
-  return {};
-}
-
-}  // namespace
-
 StagingArea::StagingArea(StageOptions options) : state_(std::make_unique<AreaState>(std::move(options))) {}
 
 StagingArea::~StagingArea() {
@@ -262,7 +247,11 @@ void StagingArea::AwaitRoom(uint64_t ticket) {
       if (s.options.on_timeout == OnTimeout::kDrop) {
         s.buffer.DropWaiting(sleeper->place);
       } else {
-        s.buffer.FailWaiting(sleeper->place, ErrorFrom([&] { throw StageTimeoutError(s.RoomStory(ticket)); }));
+        try {
+          throw StageTimeoutError(s.RoomStory(ticket));
+        } catch (...) {  // that, or bad_alloc if there is no memory for it
+          s.buffer.FailWaiting(sleeper->place, std::current_exception());
+        }
       }
       break;
     }
