@@ -86,8 +86,8 @@ int CudaModelEngine::RunPlan(Engine& eng, Side& side, const Shape& shape) {
 void CudaModelEngine::Push(Engine& eng, HeldOps& held, Side& side, const Side* before, int step, const Shape& shape) {
   static const std::vector<int32_t> kOnes(kCount, 1);
   const auto device = static_cast<uint8_t>(side.ordinal);
-  OpDesc copy{.name = "copy in", .updates = {side.x}, .place = CopyIn(device)};
-  if (before) copy.reads = {before->y};
+  OpDesc copy{.name = "copy in", .updates = side.x, .place = CopyIn(device)};
+  if (before) copy.reads = before->y;
   eng.Push(copy, [&](RunContext& ctx) {
     Must(ctx.device().CopyIn(side.x_memory.data(), kOnes.data(), kBytes, ctx.stream(), MemoryKind::kPageable));
   });
