@@ -16,19 +16,17 @@ ALONE=
 # Of fixed flags: those of the tests' tree, unless a developer has given that others; then in one of its own.
 packages "$NEEDS_BUILD" 'valgrind has valgrind'
 mkdir -p "$OUT"
-FLAGS='-O2 -g -DNDEBUG'
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$BUILD/CMakeCache.txt"; }
 same_flags() {
   [ -e "$BUILD/CMakeCache.txt" ] &&
     [ "$("$(cached CMAKE_CXX_COMPILER)" -dumpfullversion 2>&1)" = "$(g++ -dumpfullversion)" ] &&
-    [ "$(cached CMAKE_BUILD_TYPE) $(cached CMAKE_CXX_FLAGS_RELWITHDEBINFO)" = "RelWithDebInfo $FLAGS" ] &&
+    [ "$(cached CMAKE_BUILD_TYPE) $(cached CMAKE_CXX_FLAGS_RELWITHDEBINFO)" = "RelWithDebInfo $OPTIMIZED" ] &&
     [ -z "$(cached CMAKE_CXX_FLAGS)$(cached ENGINE_SANITIZE)" ]
 }
 TREE=$BUILD
 same_flags || {
   TREE=$OUT
-  configure "$TREE" -DENGINE_BUILD_TESTS=OFF -DENGINE_BUILD_PYTHON=OFF -DENGINE_BUILD_PERF=OFF \
-    -DCMAKE_CXX_COMPILER=g++ "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=$FLAGS"
+  configure "$TREE" -DENGINE_BUILD_TESTS=OFF -DENGINE_BUILD_PYTHON=OFF -DENGINE_BUILD_PERF=OFF -DCMAKE_CXX_COMPILER=g++
 }
 cmake --build "$TREE" -j "$JOBS" --target engine >"$OUT/build.log" || { cat "$OUT/build.log"; exit 1; }
 g++ -std=c++20 -O2 -DNDEBUG -Iinclude .ci/instructions.cc -o "$OUT/instructions" -L"$TREE/src/engine" \

@@ -156,8 +156,10 @@ mxnet_tests_of_ours() {
 
 # --- builds
 
-# configure FOLDER [CMake options]: RelWithDebInfo unless said otherwise, with lines and no variables for a debugger, which take a
-# quarter of the compiler's time. A tree of another checkout is started anew.
+# Lines for a debugger, and no variables, which take a quarter of the compiler's time.
+OPTIMIZED='-O2 -g1 -DNDEBUG'
+
+# configure FOLDER [CMake options]: RelWithDebInfo unless said otherwise. A tree of another checkout is started anew.
 configure() {
   local folder=$1 home
   shift
@@ -166,7 +168,7 @@ configure() {
     [ "$home" = "$PWD" ] && grep -q '^CMAKE_GENERATOR:INTERNAL=Ninja$' "$folder/CMakeCache.txt" ||
       rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
   fi
-  cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG' "$@" >"$folder.configure.log" 2>&1 &&
+  cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=$OPTIMIZED" "$@" >"$folder.configure.log" 2>&1 &&
     mv "$folder.configure.log" "$folder/configure.log" && return 0
   cat "$folder.configure.log"
   rm -f "$folder.configure.log"
