@@ -12,7 +12,8 @@ namespace {
 
 #define ENGINE_VARIABLE(kind, name, initial, allowed, variable, help) variable,
 constexpr const char* kNames[] = {ENGINE_OPTIONS(ENGINE_VARIABLE) "MXNET_CPU_WORKER_NTHREADS",
-                                  "MXNET_CPU_PRIORITY_NTHREADS", "MXNET_ENGINE_TYPE", "MXNET_CPU_TEMP_COPY"};
+                                  "MXNET_CPU_PRIORITY_NTHREADS", "MXNET_ENGINE_TYPE", "MXNET_CPU_TEMP_COPY",
+                                  "ENGINE_MXNET_SCRATCH"};
 #undef ENGINE_VARIABLE
 
 }  // namespace
@@ -37,13 +38,14 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     options = engine_mxnet::OptionsFromEnv();
     engine_mxnet::AddPools(options);
+    engine_mxnet::CheckEnv();
   } catch (const engine::UsageError&) {
     return 0;
   }
-  engine_mxnet::AskForScratch(options.workers);
+  engine_mxnet::ChooseScratch(options.workers);
   const char* const scratch = std::getenv("MXNET_CPU_TEMP_COPY");
-  engine::fuzz::Check(scratch && (!asks_for_copies || copies == scratch), "the program's own number of spaces stays",
-                      told);
+  engine::fuzz::Check(asks_for_copies ? scratch && copies == scratch : !scratch || !engine_mxnet::ScratchIsPrivate(),
+                      "the program's own number of spaces stays, and none is set for private ones", told);
   try {
     (void)engine::detail::CheckedOptions(options);
   } catch (const engine::UsageError& error) {
