@@ -1,6 +1,4 @@
 // EngineOptions::FromEnv: a line "NAME=value" each. UsageError, or options that an engine accepts.
-#include <cstdlib>
-
 #include "core/core.h"
 #include "engine/engine.h"
 #include "fuzz.h"
@@ -16,15 +14,7 @@ constexpr const char* kNames[] = {ENGINE_OPTIONS(ENGINE_VARIABLE)};
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   engine::fuzz::Input input(data, size);
-  for (const char* name : kNames)
-    if (*name) unsetenv(name);
-  std::string told;
-  while (!input.empty()) {
-    const std::string line = input.Line();
-    for (const char* name : kNames)
-      if (*name && line.starts_with(std::string(name) + "=")) setenv(name, line.c_str() + line.find('=') + 1, 1);
-    told += line + "\n";
-  }
+  const std::string told = engine::fuzz::SetEnvironment(input, kNames);
   engine::EngineOptions options;
   try {
     options = engine::EngineOptions::FromEnv();

@@ -40,6 +40,22 @@ class Input {
   std::string_view rest_;
 };
 
+// Makes the environment what the input's lines "NAME=value" say of `names` ("" is none), and unsets the others of these. Returns
+// the lines.
+template <class Names>
+std::string SetEnvironment(Input& input, const Names& names) {
+  for (const char* name : names)
+    if (*name) unsetenv(name);
+  std::string told;
+  while (!input.empty()) {
+    const std::string line = input.Line();
+    for (const char* name : names)
+      if (*name && line.starts_with(std::string(name) + "=")) setenv(name, line.c_str() + line.find('=') + 1, 1);
+    told += line + "\n";
+  }
+  return told;
+}
+
 // A property: what was read or written is as promised.
 inline void Check(bool holds, const char* property, std::string_view about) {
   if (holds) return;

@@ -2,7 +2,6 @@
 // engine accepts.
 #include <cstdlib>
 #include <string>
-#include <string_view>
 
 #include "core/core.h"
 #include "fuzz.h"
@@ -20,20 +19,9 @@ constexpr const char* kNames[] = {ENGINE_OPTIONS(ENGINE_VARIABLE) "MXNET_CPU_WOR
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   engine::fuzz::Input input(data, size);
-  for (const char* name : kNames)
-    if (*name) unsetenv(name);
-  std::string told;
-  bool asks_for_copies = false;
-  while (!input.empty()) {
-    const std::string line = input.Line();
-    for (const char* name : kNames) {
-      if (!*name || !line.starts_with(std::string(name) + "=")) continue;
-      setenv(name, line.c_str() + line.find('=') + 1, 1);
-      asks_for_copies |= std::string_view(name) == "MXNET_CPU_TEMP_COPY";
-    }
-    told += line + "\n";
-  }
-  const std::string copies = asks_for_copies ? std::getenv("MXNET_CPU_TEMP_COPY") : "";
+  const std::string told = engine::fuzz::SetEnvironment(input, kNames);
+  const char* const asked = std::getenv("MXNET_CPU_TEMP_COPY");
+  const std::string copies = asked ? asked : "";
   engine::EngineOptions options;
   try {
     options = engine_mxnet::OptionsFromEnv();
@@ -44,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   engine_mxnet::ChooseScratch(options.workers);
   const char* const scratch = std::getenv("MXNET_CPU_TEMP_COPY");
-  engine::fuzz::Check(asks_for_copies ? scratch && copies == scratch : !scratch || !engine_mxnet::ScratchIsPrivate(),
+  engine::fuzz::Check(asked ? scratch && copies == scratch : !scratch || !engine_mxnet::ScratchIsPrivate(),
                       "the program's own number of spaces stays, and none is set for private ones", told);
   try {
     (void)engine::detail::CheckedOptions(options);
