@@ -67,6 +67,7 @@ TEST_P(PlanNoMemoryTest, ANodeThatCannotBePostedFailsAndTheRunEnds) {
     Engine eng(o);
     std::atomic<bool> refuse{true};
     std::atomic<int> ran{0}, behind{0};
+    Gate posted;
     Graph graph;
     const NodeId first = graph.Add({.name = "first", .outputs = 1}, [&](NodeContext& ctx) {
       ctx.Return(0, 1);
@@ -80,10 +81,13 @@ TEST_P(PlanNoMemoryTest, ANodeThatCannotBePostedFailsAndTheRunEnds) {
           });
       graph.Add({.name = "behind", .inputs = {there[0]}}, [&] { ++behind; });
     }
+    graph.Add({.name = "posted", .inputs = {first[0]}}, [&] { posted.Open(); });
     const Plan plan = graph.Compile(eng);
     for (const bool refused : {true, false}) {
       refuse = refused;
       ran = behind = 0;
+      // The nodes' thread is busy until all are posted, or else they give memory back that the next ones take.
+      if (refused) eng.Push({.name = "busy", .place = Io()}, [&] { posted.WaitFor(1s); });
       engine::Run run = plan.Start({}, {.policy = policy});
       EXPECT_EQ(Ended(std::move(run)), !refused);
       GiveMemoryAgain(eng);
