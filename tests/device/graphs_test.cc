@@ -8,7 +8,7 @@ namespace {
 
 // A model of four layers in place on a software device: each member is one kernel with a scalar.
 struct Model {
-  explicit Model(Rig& r, int members = 4) : rig(r), held(r.eng()), values(static_cast<size_t>(members), 0) {
+  explicit Model(Rig& r, int members = 4) : rig(r), values(static_cast<size_t>(members), 0), held(r.eng()) {
     for (int i = 0; i <= members; ++i) vars.push_back(r.eng().NewVar());
   }
   // `one_call` false: as if the body made several calls.
@@ -31,10 +31,10 @@ struct Model {
     for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], scalar * static_cast<int>(i + 1));
   }
   Rig& rig;
+  std::vector<int> values;  // goes after the Vars, which keep the device
+  std::atomic<int> bodies{0};
   HeldOps held;
   std::vector<Var> vars;
-  std::vector<int> values;
-  std::atomic<int> bodies{0};
 };
 
 TEST(DeviceGraphs, AfterTwoEagerRunsOneIsCapturedAndLaterOnesAreLaunched) {
@@ -366,7 +366,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, GraphCallFails,
 
 // For good: the device is lost on the way to a graph, or with one on it.
 TEST_P(GraphCallFails, ForGoodAndNothingHangsOrIsLost) {
-  std::optional<Model> model;  // goes after the rig: a lost device may still run what it was given
+  std::optional<Model> model;  // goes after the rig: its Vars keep the device, which may still run what it was given
   Rig rig({}, 1, 1);  // one lane: else a run that is ahead makes an executable of its own, and nothing is updated
   model.emplace(rig);
   rig.device().FailCall(GetParam(), 1, DeviceCode::kDeviceFault, true);

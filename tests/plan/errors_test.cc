@@ -142,9 +142,8 @@ TEST_P(PlanErrorsTest, AnOpBehindADroppedRunStillSeesItsError) {
     first.Release();
     EXPECT_EQ(ErrorOf([&] { eng.Wait(seen); }).op(), "bad");
     fails = false;
-    plan.Start({}, {.policy = policy}).Wait();  // the same frame, without the error
+    plan.Start({}, {.policy = policy}).Wait();  // in a frame that had the error, if a thread has let go of it by now
   }
-  EXPECT_EQ(plan.frames(), 1u);
   eng.WaitAll();
 }
 

@@ -275,7 +275,8 @@ TEST_P(GatesTest, AreMadeOnlyWhereSomeNodeCouldStart) {
 }
 
 TEST_P(GatesTest, FramesAreUsedAgain) {
-  Engine eng(Quiet(workers()));
+  const EngineOptions options = Quiet(workers());
+  Engine eng(options);
   Two two(eng);
   for (int i = 0; i < 30; ++i) {
     HeldOp on_a = i % 2 ? HoldWrite(eng, two.a) : HeldOp(), on_b = i % 3 ? HoldWrite(eng, two.b) : HeldOp();
@@ -286,7 +287,8 @@ TEST_P(GatesTest, FramesAreUsedAgain) {
     EXPECT_EQ(two.ran_free, i + 1);
     EXPECT_EQ(two.ran_late, i + 1);
   }
-  EXPECT_EQ(two.plan.frames(), 1u);
+  // A thread lets go of a frame a moment after the run has ended.
+  EXPECT_LE(two.plan.frames(), 1u + options.workers + options.io_threads);
 }
 
 TEST_P(GatesTest, ATraceNamesNodesAndNoGates) {
