@@ -2,6 +2,7 @@
 #include <stdexcept>
 
 #include "support/child.h"
+#include "support/sanitizers.h"
 #include "two_nodes.h"
 
 namespace engine::test {
@@ -92,7 +93,8 @@ TEST_P(GatedEndsTest, AThreadWhoseOnlyTaskStoppedLeavesTheRunAlone) {
   graph.Add({.name = "free", .updates = {a}}, [] {});
   graph.Add({.name = "late", .updates = {b}, .place = Io()}, [&] { ++ran_late; });
   const Plan plan = graph.Compile(eng);
-  for (int i = 1; i <= 20'000; ++i) {
+  const int runs = kSanitized ? 4'000 : 20'000;
+  for (int i = 1; i <= runs; ++i) {
     HeldOp held = HoldWrite(eng, b);
     engine::Run run = plan.Start();
     held.Release();
