@@ -13,6 +13,7 @@ engine_mutant(body_under_the_scopes_of_who_waits "Workers/DrivingTest.ABodyPushe
 engine_mutant(wait_for_own_var "Workers/NestedWaitTest.WaitForAVarOfItsOwn*" FALSE)
 engine_mutant(push_drives_while_stopped "Workers/StoppedRunsTest.*/0" INSTEAD "if (core_.DriveOne()) continue;")
 engine_mutant(naive_runs_while_stopped "Workers/StoppedRunsTest.A*/0" INSTEAD "if (at_push && !t_in_piece) {")
+engine_mutant(awaits_without_a_stand_in "Workers/InlineTest.WhatAwaits*" DROP)
 engine_mutant(drain_needs_a_stand_in "Workers/ShutdownInsideTest.*/0" INSTEAD "throw;")
 engine_mutant(op_starts_behind_its_engine "ShutdownInsideTest.*StartsBehind*" FALSE)
 engine_mutant(node_starts_behind_its_engine "ShutdownInsideTest.NoNode*" FALSE)

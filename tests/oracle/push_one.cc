@@ -211,7 +211,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
   const bool inside = depth > 0;
   const bool apart = s_.apart > 0 && (random.OneIn(4) || (inside && random.OneIn(2)));
   const auto kind = static_cast<uint32_t>(random.Below(inside ? kInsideKinds : kOutsideKinds));
-  if (kind >= kPlanFirst && kind <= kPlanLast && !plans_.empty()) return StartPlan(me, random);
+  if (kind >= kPlanFirst && kind <= kPlanLast && !plans_.empty()) return StartPlan(me, random, inside);
   if (kind == kOperator && !operators_.empty()) return PushOperator(random);
   if (kind == kClearOne && Has(kClear)) return ClearOne(me, random);
 

@@ -170,7 +170,7 @@ class World {
   void MakePlans(Random& random);
   std::unique_ptr<PlanInfo> MakePlan(Random& random, uint32_t number);
   void AddNode(Graph& graph, ValueId in, const NodeRecord& node, uint32_t plan, uint32_t number, Random& random);
-  void StartPlan(Pusher& me, Random& random);
+  void StartPlan(Pusher& me, Random& random, bool inside);
   void NodeBegin(NodeRecord& node, NodeContext& ctx);
   void NodeEnd(NodeRecord& node);
 

@@ -138,6 +138,42 @@ TEST_P(InlineTest, AsynchronousNodesOverlapEachOther) {
   for (auto& c : completers) c.join();
 }
 
+// What the run waits for may need the only thread of a pool, which starts the run: without a stand-in it would hang.
+TEST_P(InlineTest, WhatAwaitsInsideAnOpFailsWithoutAStandIn) {
+  for (const bool one : {false, true}) {
+    EngineOptions options = Quiet(workers());
+    options.pools = {{.name = "p"}};
+    options.max_spare_threads = one;
+    Engine eng(options);
+    const Var a = eng.NewVar("a");
+    Graph graph;
+    int ran = 0;
+    const NodeId here = graph.Add({.name = "here"}, [&] { ++ran; });
+    const NodeId same = graph.Add({.name = "same pool", .place = eng.Pool("p")}, [&] { ++ran; });
+    const NodeId later = graph.AddAsync({.name = "later"}, [&](NodeContext&, Completion done) {
+      eng.Push({.name = "completes", .place = eng.Pool("p")}, [&ran, done]() mutable {
+        ++ran;
+        done();
+      });
+    });
+    graph.Order(here, same);
+    graph.Order(same, later);
+    const Plan plan = graph.Compile(eng);
+    std::string told;
+    eng.Push({.name = "starts", .updates = {a}, .place = eng.Pool("p")}, [&] {
+      try {
+        plan.Start({}, {.policy = Policy::kInline}).Wait();
+      } catch (const OpError& error) {
+        told = error.what();
+      }
+    });
+    eng.Wait(a);
+    EXPECT_EQ(ran, one ? 3 : 1);
+    EXPECT_EQ(told.empty(), one);
+    EXPECT_EQ(Has(told, "raise EngineOptions::max_spare_threads"), !one) << told;
+  }
+}
+
 TEST_P(InlineTest, NodesHaveTheThreadsThatThePolicySays) {
   Engine eng(Quiet(workers()));
   Graph graph;

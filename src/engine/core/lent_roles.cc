@@ -27,32 +27,34 @@ void LentRoles::Lend(EngineCore& awaited) {
 }
 
 void LentRoles::LendOf(EngineCore& core) {
-  core.RefuseWaitInHook();
-  for (const BodyFrame* f = t_frame; f; f = f->outer)
-    if (f->core == &core && (f->op->extra.flags & kInChain)) core.chains().Leave(f->op);
-  Worker* const role = core.Slot().worker;
   bool drives = false, ours = false;
   for (const BodyFrame* f = t_frame; f; f = f->outer) {
     ours |= f->core == &core;
     drives |= f->core == &core && f->op->extra.pool == kCallerPool;
   }
   drives |= !ours && core.caller_pool().used();
+  if (drives) Keep(core.threads().StartDriver());
+  LendWorker(core);
+}
+
+void LentRoles::LendWorker(EngineCore& core) {
+  core.RefuseWaitInHook();
+  for (const BodyFrame* f = t_frame; f; f = f->outer)
+    if (f->core == &core && (f->op->extra.flags & kInChain)) core.chains().Leave(f->op);
+  Worker* const role = core.Slot().worker;
+  if (!role) return;
   Slots& slots = core.slots();
-  Threads& threads = core.threads();
-  ThreadSlot* const own = role ? slots.Take() : nullptr;
-  EngineThread* player = nullptr;
+  ThreadSlot* const own = slots.Take();
+  EngineThread* player;
   try {
-    if (role) player = threads.TakeStandIn();
-    if (drives) Keep(threads.StartDriver());
+    player = core.threads().TakeStandIn();
   } catch (...) {
-    if (player) threads.PutBack({&player, 1});
-    if (own) slots.Return(own);
+    slots.Return(own);
     throw;
   }
-  if (!role) return;
   slots.Remember(own);
   t_role_lent = true;
-  threads.PlayOn(*player, *role);
+  core.threads().PlayOn(*player, *role);
 }
 
 bool LentRoles::AddDriver(EngineCore& core) {

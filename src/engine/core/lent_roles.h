@@ -20,6 +20,8 @@ class LentRoles {
   ~LentRoles();
   LentRoles(const LentRoles&) = delete;
   void Lend(EngineCore& awaited);
+  // Only the calling worker's role in this engine, if it has one.
+  static void LendWorker(EngineCore& core);
 
   // Called when the caller pool has an op: gets a thread that drives it. False: there is one already, or none can be
   // had.
@@ -27,7 +29,7 @@ class LentRoles {
   bool MayAddDriver(const EngineCore& core) const;
 
  private:
-  // Lends the calling worker's role in one engine. Gets a driver if an op on this stack came from that engine's caller
+  // For one engine: LendWorker, and a driver if an op on this stack came from that engine's caller
   // pool, or if no op of that engine is on the stack and its caller pool is in use.
   void LendOf(EngineCore& core);
   void Keep(EngineThread* driver) { driver->next_lent = std::exchange(drivers_, driver); }

@@ -84,8 +84,8 @@ void EngineCore::RefuseWaitInHook() const {
         "a wait in on_start or on_end may be for what the hook's own worker is to run; push there, and wait elsewhere");
 }
 
-// Called on the thread of an inline run that waits for one of its nodes. If no stand-in can be had, nobody plays our
-// role meanwhile.
+// Called on the thread of an inline run that waits for one of its nodes. A stand-in plays our role already, if we have one
+// (Replay::MayAwait). If none can be had for what else is lent, nobody does that meanwhile.
 void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
   if (SpinUntil(done, options_.spin, spin_places_)) return;

@@ -2,6 +2,7 @@
 // nodes. What other threads do (asynchronous nodes, other placements) is awaited before the first task that needs it,
 // and settled on this thread.
 #include "core/core.h"
+#include "core/lent_roles.h"
 #include "graph/replay.h"
 
 namespace engine::detail {
@@ -16,16 +17,25 @@ void Signal(std::atomic<uint32_t>& word) {
 }  // namespace
 
 void Replay::RunAll() {
+  const auto refuse = [&](uint32_t t) {  // the nodes fail here
+    const PlanTask& task = plan_.tasks[t];
+    refuses_ = watched_ = true;
+    RunTask(task);
+    if (task.async) Launch(t, task.end - 1);
+    refuses_ = false;
+  };
+  std::exception_ptr no_stand_in;
   for (uint32_t t = 0; t < plan_.tasks.size(); ++t) {
     for (const uint32_t ticket : plan_.awaited[t]) Await(run_.tickets[ticket]);
     const PlanTask& task = plan_.tasks[t];
+    if ((task.async || task.pool != kDefaultPool) && !MayAwait(no_stand_in)) {
+      refuse(t);
+      continue;
+    }
     if (task.pool != kDefaultPool) {
       OpRecord* ticket = NewTicket(t, task.async ? task.end - 1 : kNoIndex, task.async ? kAsyncOp : 0u);
-      if (!ticket) {  // the nodes fail here
-        refuses_ = watched_ = true;
-        RunTask(task);
-        if (task.async) Launch(t, task.end - 1);
-        refuses_ = false;
+      if (!ticket) {
+        refuse(t);
         continue;
       }
       ticket->extra.pool = task.pool;
@@ -45,6 +55,21 @@ void Replay::RunAll() {
     core_.AwaitInside(static_cast<PlanTicket*>(op->closure())->returned);
     Runs(core_).RecycleOp(slot(), op);
   }
+}
+
+// Whether this thread may start what it will await. That may need the role which this thread plays, so a stand-in plays it
+// from here on. False: none can be had, and the nodes fail as a wait would.
+bool Replay::MayAwait(std::exception_ptr& no_stand_in) {
+  if (cannot_await_) return false;
+  if (t_role_lent || !slot_.worker) return true;
+  try {
+    LentRoles::LendWorker(core_);
+    return true;
+  } catch (...) {
+    no_stand_in = std::current_exception();
+  }
+  cannot_await_ = &no_stand_in;  // mutant: awaits_without_a_stand_in
+  return !cannot_await_;
 }
 
 // Runs in the task's own placement. If the last node is asynchronous, whoever awaits the ticket settles its outcome.

@@ -96,10 +96,11 @@ class Replay {
   bool HasFailed(const PlanNode& node) const;
   void Note(const PlanNode& node, ErrorRecord* error);
   OpRecord* NewTicket(uint32_t task, uint32_t node, uint32_t flags);  // null: there is no memory
-  ErrorRecord* NoMemoryFor(const PlanNode& node) const;
+  ErrorRecord* RefusalOf(const PlanNode& node) const;
   OpRecord* Refuse(uint32_t node);
   void PostThere(uint32_t task, uint8_t pool);
   void SkipHere(uint32_t task);
+  bool MayAwait(std::exception_ptr& no_stand_in);
   void Await(OpRecord* ticket);
   // Shows the node to whoever asks what runs here: the watchdog, RunContext::name.
   void Name(const PlanNode& node) { op_->extra.name = node.name; }
@@ -158,7 +159,8 @@ class Replay {
   // Tasks that could not be posted, because there is no memory, and whose nodes are about to be skipped here.
   uint32_t unposted_ = kNoIndex;
   uint32_t refused_ = 0;
-  bool refuses_ = false;  // such a task is being skipped
+  bool refuses_ = false;                              // such a task is being skipped
+  const std::exception_ptr* cannot_await_ = nullptr;  // why tasks are refused; null: there is no memory
   Clock::time_point began_;
   OpRecord* handed_ = nullptr;
   OpRecord* invited_ = nullptr;  // the share that this thread posted last; it may be gone

@@ -38,7 +38,7 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
   if (core_.gave_up()) [[unlikely]]  // mutant: node_starts_behind_its_engine
     return EngineCore::GaveUpBefore(node.name, site);
   if (refuses_) [[unlikely]]
-    return NoMemoryFor(node);
+    return RefusalOf(node);
   if (node.flags & PlanNode::kAlways) return nullptr;
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
   const auto refuse = [&](auto cause) {
@@ -195,13 +195,14 @@ OpRecord* Replay::NewTicket(uint32_t task, uint32_t index, uint32_t flags) {
   return op;
 }
 
-ErrorRecord* Replay::NoMemoryFor(const PlanNode& node) const {
-  return ErrorRecord::NewRoot(node.name, {node.file, node.line}, std::make_exception_ptr(std::bad_alloc()));
+ErrorRecord* Replay::RefusalOf(const PlanNode& node) const {
+  return ErrorRecord::NewRoot(node.name, {node.file, node.line},
+                              refuses_ && cannot_await_ ? *cannot_await_ : std::make_exception_ptr(std::bad_alloc()));
 }
 
-// There is no memory to start the asynchronous node: it has failed.
+// The asynchronous node cannot be started: it has failed.
 OpRecord* Replay::Refuse(uint32_t index) {
-  Settle(index, NoMemoryFor(plan_.nodes[index]));
+  Settle(index, RefusalOf(plan_.nodes[index]));
   return nullptr;
 }
 
