@@ -43,6 +43,7 @@ struct AreaState {
   std::vector<std::unique_ptr<StageSleeper>> sleepers GUARDED_BY(mu);
   int takers_inside GUARDED_BY(mu) = 0;  // how many sleep, or were woken and have not left yet
   int producers GUARDED_BY(mu);          // how many run or were asked for
+  int refused GUARDED_BY(mu) = 0;        // of these, how many never came
   Backoff backoff GUARDED_BY(mu);
   StagingArea::Time not_before GUARDED_BY(mu) = StagingArea::kNow;  // end of the pause after ignored errors
   bool Pauses() const REQUIRES(mu) { return not_before != StagingArea::kNow && clock.Now() < not_before; }

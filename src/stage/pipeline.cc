@@ -69,14 +69,11 @@ void Spawn(const RunPtr& run) {
   }
 }
 
-// False: it was refused. Fewer producers are slower, and make the same items.
-bool SpawnOneMore(const RunPtr& run) try {
-  Spawn(run);
-  return true;
-} catch (const std::system_error&) {
-  return false;
+// It may be refused: fewer producers are slower, and make the same items.
+void SpawnOneMore(const RunPtr& run) try { Spawn(run); } catch (const std::system_error&) {
+  run->area.SpawnRefused();
 } catch (const std::bad_alloc&) {
-  return false;
+  run->area.SpawnRefused();
 }
 
 void Start(const RunPtr& run) {
@@ -90,8 +87,7 @@ void Start(const RunPtr& run) {
     throw Error(run->area.label() + "the system refused a thread for its source: " + e.what());
   }
   run->started.store(true, std::memory_order_release);
-  for (int i = 1; i < run->area.options().num_threads && SpawnOneMore(run); ++i) {
-  }
+  for (int i = 1; i < run->area.options().num_threads; ++i) SpawnOneMore(run);
 }
 
 // Makes one item. False: this producer ends.

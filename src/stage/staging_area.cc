@@ -188,6 +188,8 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     } place{&s};
     AreaState::Visit visit(s);
     const int threads = static_cast<int>(s.buffer.limits().threads);
+    for (; s.producers > threads && s.refused > 0; --s.refused)
+      --s.producers;  // those who never came are the first to go
     Turn turn = Turn::kBusy;
     if (s.buffer.stopped()) {
       turn = Turn::kOver;
@@ -210,6 +212,11 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     s.Sleep(s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
     if (until != kNever && s.clock.Now() >= until) until = kNow;
   }
+}
+
+void StagingArea::SpawnRefused() {
+  AreaState::Visit visit(*state_);
+  ++state_->refused;
 }
 
 bool StagingArea::Put(uint64_t ticket, StageItem item) {

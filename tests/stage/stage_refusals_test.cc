@@ -43,6 +43,18 @@ TEST(StageRefusalsTest, AThreadThatAutotuneAsksForIsDoneWithout) {
   EXPECT_EQ(Drain(stage), UpTo(2000));
 }
 
+// A slow source makes autotune ask for a thread, which does not help and is taken back: that must be the one that never came.
+TEST(StageRefusalsTest, AThreadThatNeverCameIsTakenBackFirst) {
+  const auto slowly = [](int x) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    return x;
+  };
+  Stage<int> stage({.num_threads = 1, .autotune = true, .max_threads = 4}, Count(3000), slowly);
+  stage.Start();
+  const Allow none(0);
+  EXPECT_EQ(Drain(stage), UpTo(3000));
+}
+
 // Whoever comes while another is being refused is refused too, and does not wait for items that nobody makes.
 TEST(StageRefusalsTest, EveryConsumerHearsOfIt) {
   for (int round = 0; round < 50; ++round) {

@@ -25,7 +25,8 @@ class Redirect {
 
  private:
   friend class Engine;
-  detail::EngineCore* const core_;  // compared and never followed, because the engine may be gone
+  static bool MayTake(const Placement& place) noexcept;  // a quick look: false is certain
+  detail::EngineCore* const core_;                       // compared and never followed, because the engine may be gone
   Submitter* const to_;
   const Rank rank_;
   // Whether this thread may have a Redirect for ops of every placement. Kept when that one ends first: then Of() finds none.

@@ -75,6 +75,8 @@ class StagingArea {
   // Waits while too many items have been begun, during a pause after ignored errors, and for a place in the pool. What
   // needs memory is done here: if bad_alloc comes out, there is no item, and nothing has changed.
   Turn Begin(uint64_t* ticket, Time until = kNever);
+  // Called when the producer of kSpawn, or one of the first num_threads, could not be started.
+  void SpawnRefused();
   // Hands the item over. True: the producer may go on. False: the item waits for room, and the producer must call
   // AwaitRoom.
   bool Put(uint64_t ticket, StageItem item);

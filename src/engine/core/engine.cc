@@ -220,12 +220,16 @@ Redirect::~Redirect() {
   detail::Unlink(&detail::PushScopes::redirect, this, [](Redirect& r) -> Redirect*& { return r.outer_; });
 }
 
-Submitter* Redirect::Of(const Engine& engine, const Placement& place) noexcept {
+bool Redirect::MayTake(const Placement& place) noexcept {
   const Redirect* const innermost = detail::t_scopes.redirect;
   // An op for the host inside a bulk: no bulk takes it, and nothing else is open.
-  if (!innermost || (!innermost->any_first_ && place.kind == Placement::Kind::kDefault)) return nullptr;
+  return innermost && (innermost->any_first_ || place.kind != Placement::Kind::kDefault);
+}
+
+Submitter* Redirect::Of(const Engine& engine, const Placement& place) noexcept {
+  if (!MayTake(place)) return nullptr;
   Submitter* yielding = nullptr;
-  for (const Redirect* r = innermost; r; r = r->outer_) {
+  for (const Redirect* r = detail::t_scopes.redirect; r; r = r->outer_) {
     if (r->core_ != engine.core_) continue;
     if (r->rank_ == Rank::kFirst) return r->to_;
     if (!yielding && place.kind != Placement::Kind::kDefault) yielding = r->to_;  // mutant: bulk_takes_ops_for_the_host
@@ -237,10 +241,10 @@ namespace {
 uint32_t Flags(detail::ClosureRef fn) { return fn.type->async ? uint32_t{detail::kAsyncOp} : 0; }
 }  // namespace
 
-// The usual push is a test and a jump: what else there is lies in a function of its own, so that the compiler saves no
-// registers for it here.
+// The usual push, inside a bulk too, is two tests and a jump: what else there is lies in a function of its own, so that the
+// compiler saves no registers for it here.
 void Engine::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
-  if (detail::t_scopes.redirect || fn.type->async) [[unlikely]]
+  if (fn.type->async || Redirect::MayTake(desc.place)) [[unlikely]]
     return SubmitUncommon(desc, fn, site);
   core_->PushSync(desc, fn, site);
 }
