@@ -36,7 +36,7 @@ PURPOSES = {
         "core/pools* core/threads* core/slots* core/worker* core/stop* core/shutdown* core/fork* core/gate* core/hook*",
     "reports of what is stuck, and assertions": "core/watchdog* core/describe* core/asserts*",
     "push, run and settle": "core/*",
-    "graphs: recording, layout, text": "graph/graph* graph/kernel* graph/plan_layout* graph/plan_describe*",
+    "graphs: recording, layout, text": "graph/graph* graph/plan_layout* graph/plan_describe*",
     "plans: frames, runs, replay, teams": "graph/*",
     "plans on devices": "device/plan_*",
     "graphs of repeated bulks": "device/bulk_graphs*",

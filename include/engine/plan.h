@@ -183,6 +183,7 @@ class Plan {
 
  private:
   friend class Graph;
+  Plan(detail::EngineCore& core, const Graph& graph, const PlanOptions& options);
   engine::Run StartRun(std::span<Value> inputs, const RunOptions& options, Site site, bool may_wait) const;
   detail::PlanCore& Core(const char* call) const;  // throws UsageError for an empty Plan
   std::shared_ptr<detail::PlanCore> core_;

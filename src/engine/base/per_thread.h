@@ -10,7 +10,6 @@
 
 #include <memory>
 #include <new>
-#include <utility>
 
 namespace engine::detail {
 

@@ -9,9 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -22,6 +22,11 @@ struct WaitNode {
   enum : uint32_t { kPending, kParked, kDrive, kDone, kAbandoned };
   std::atomic<uint32_t> word{kPending};
   ErrorRecord* error = nullptr;  // counted; published by the release of kDone
+  // Sets a word that nobody abandons to kDone, and wakes its waiter. release: publishes what comes before. Partner: the
+  // acquire loads of whoever waits (EngineCore::Park).
+  static void End(std::atomic<uint32_t>& word) {
+    if (word.exchange(kDone, std::memory_order_acq_rel) == kParked) FutexWake(word, 1);
+  }
 };
 
 // A thread that sleeps outside any op, and so may drive the caller pool.

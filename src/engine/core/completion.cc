@@ -49,6 +49,12 @@ CompletionState* EngineCore::NewCompletion(ThreadSlot& slot, OpRecord* op, uint3
   return state;
 }
 
+Completion EngineCore::StartAsync(ThreadSlot& slot, OpRecord* op) {
+  Completion ours(NewCompletion(slot, op));
+  op->extra.state.store(OpState::kAsync, std::memory_order_release);
+  return ours;
+}
+
 void EngineCore::NoteReturned(const Completion& ours) { ours.state_->returned.store(true, std::memory_order_release); }
 
 void EngineCore::DropCompletion(CompletionState* state) {
@@ -109,9 +115,7 @@ OpRecord* EngineCore::EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecor
   }
   state->returned.store(true, std::memory_order_release);  // partner: FailPendingCompletions
   DropCompletion(state);
-  DropScope(op);
-  Pass pass{&slot};
-  Protocol::DropPins(pass, op, 1);
+  LeaveBody(slot, op);
   return nullptr;
 }
 

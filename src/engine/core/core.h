@@ -25,6 +25,7 @@
 #include "core/device_side.h"
 #include "core/epochs.h"
 #include "core/gate.h"
+#include "core/kernel.h"
 #include "core/op_chains.h"
 #include "core/pools.h"
 #include "core/push_scopes.h"
@@ -113,6 +114,7 @@ class EngineCore final : public PoolHost {
   void Post(ThreadSlot& slot, OpRecord* op, Beside beside = Beside::kNo);
   static bool Cancelled(OpRecord* op);
   static void DropScope(OpRecord* op);
+  static void LeaveBody(ThreadSlot& slot, OpRecord* op);
   void DestroyClosure(OpRecord* op);
   ErrorRecord* BeforeRun(OpRecord* op);
   static ErrorRecord* GaveUpBefore(const char* name, Site site);
@@ -128,8 +130,6 @@ class EngineCore final : public PoolHost {
   // --- internal_ops.cc
   Draft NewInternal(ThreadSlot& slot, VarRef var, AccessMode mode, OpKindId kind, Site site);
   void RegisterInternal(ThreadSlot& slot, Draft draft);
-  void EndWait(Pass& pass, OpRecord* op);
-  void ClearPoison(Pass& pass, OpRecord* op);  // clears the error of the op's Var
   static Access* FindAccess(OpRecord* op, const VarCore* var);
   static ErrorRecord* FirstPoison(OpRecord* op);
   static OpRecord* OpOf(const RunContext& ctx) { return ctx.op_; }
@@ -164,8 +164,8 @@ class EngineCore final : public PoolHost {
 
   // --- completion.cc
   CompletionState* NewCompletion(ThreadSlot& slot, OpRecord* op, uint32_t called = 0);  // with one count
-  static void NoteReturned(const Completion& ours);  // called when the op's body has returned
-  Completion NewCompletionOf(ThreadSlot& slot, OpRecord* op) { return Completion(NewCompletion(slot, op)); }
+  static void NoteReturned(const Completion& ours);       // called when the op's body has returned
+  Completion StartAsync(ThreadSlot& slot, OpRecord* op);  // called before the body of an asynchronous op
   Completion Defer(OpRecord* op);
   OpRecord* EndDeferredBody(ThreadSlot& slot, OpRecord* op, ErrorRecord* error);
   void FinishAsync(OpRecord* op, std::exception_ptr cause);
@@ -256,7 +256,7 @@ class EngineCore final : public PoolHost {
   Trace StopTrace();
   void TracePush(OpRecord* op) noexcept;
   void TraceSettled(const OpRecord* op) noexcept;  // the Completion of an asynchronous op was called
-  void AddTrace(TraceRecord record, Clock::time_point begin, const std::vector<TraceTouch>& touches);
+  void AddTrace(TraceRecord record, Clock::time_point begin, const std::vector<TraceTouch>& touches) noexcept;
 
  private:
   ~EngineCore();
@@ -364,8 +364,7 @@ struct Operator::State {
   std::vector<Var> reads, updates, writes;  // keeps the Vars alive
   std::optional<CancelScope> scope;
   uint32_t flags;
-  const detail::ClosureType* type = nullptr;
-  std::unique_ptr<std::byte[]> closure;
+  std::optional<detail::Kernel> body;
   // relaxed: each push is made through a handle that is dropped after it; the drop carries the count.
   std::atomic<uint64_t> pushed{0};
   std::atomic<int64_t> left{0};  // minus the pushes that have ended; after the last handle, how many have not ended
@@ -373,7 +372,6 @@ struct Operator::State {
   static constexpr size_t kMostAccesses = 16;
   size_t bytes = 0;
   alignas(64) std::byte block[sizeof(detail::OpRecord) + kMostAccesses * sizeof(detail::Access) + sizeof(void*)];
-  ~State();
   void End(int64_t n);
 };
 

@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 

@@ -133,11 +133,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
     traced.Skip(lane);
     DestroyClosure(op);
     ThreadSlot& now = t_role_lent ? Slot() : slot;
-    if (async) {
-      DropScope(op);
-      Pass pass{&now};
-      Protocol::DropPins(pass, op, 1);
-    }
+    if (async) LeaveBody(now, op);
     if (raised) *raised = error->Retain();
     return Finish(now, op, error, t_role_lent ? nullptr : worker);
   }
@@ -151,10 +147,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   Completion ours;
   traced.Begin(lane);
   try {
-    if (async) {
-      ours = NewCompletionOf(slot, op);
-      op->extra.state.store(OpState::kAsync, std::memory_order_release);
-    }
+    if (async) ours = StartAsync(slot, op);
     Completion theirs = ours;
     type->run(op->closure(), ctx, &theirs);
   } catch (...) {
@@ -169,17 +162,12 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   t_frame = frame.outer;
   traced.End();
   ThreadSlot& now = t_role_lent ? Slot() : slot;
-  if (async) {  // drops the body's pin
-    Pass pass{&now};
-    if (ours) {
-      NoteReturned(ours);
-      ours = Completion();
-      DropScope(op);
-      Protocol::DropPins(pass, op, 1);
-      return nullptr;
-    }
-    DropScope(op);
-    Protocol::DropPins(pass, op, 1);
+  if (async) {
+    const bool begun = static_cast<bool>(ours);
+    if (begun) NoteReturned(ours);
+    ours = Completion();
+    LeaveBody(now, op);
+    if (begun) return nullptr;
   }
   return FinishInline<true>(now, op, error, t_role_lent ? nullptr : worker);
 }
@@ -188,6 +176,13 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
 // have asked whether it was cancelled since.
 void EngineCore::DropScope(OpRecord* op) {
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
+}
+
+// Likewise: the body gives up its pin, too.
+void EngineCore::LeaveBody(ThreadSlot& slot, OpRecord* op) {
+  DropScope(op);
+  Pass pass{&slot};
+  Protocol::DropPins(pass, op, 1);
 }
 
 // Of an op that does not run, or whose body is over. What the closure holds may push and wait in its destructor, as at the end
@@ -208,10 +203,8 @@ ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
     return GaveUpBefore(op->extra.name, op->site());
   if (op->extra.flags & kRunAlways) return nullptr;
   if (Cancelled(op)) {
-    ErrorRecord* error =
-        ErrorRecord::NewRoot(op->extra.name, op->site(), MakeCause<CancelledError>("cancelled before it started"));
-    error->cancelled = true;
-    return error;
+    const auto cause = MakeCause<CancelledError>("cancelled before it started");
+    return ErrorRecord::NewAskedFor(op->extra.name, op->site(), cause);
   }
   ErrorRecord* poison = FirstPoison(op);
   return poison ? poison->Hop(op->extra.name, op->site()) : nullptr;
@@ -219,10 +212,9 @@ ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
 
 // The error of an op, or of a node of a plan, that starts behind a shutdown that gave up.
 ErrorRecord* EngineCore::GaveUpBefore(const char* name, Site site) {
-  ErrorRecord* error =
-      ErrorRecord::NewRoot(name, site, MakeCause<ShutdownError>("the engine's shutdown gave up before the op started"));
-  error->cancelled = true;  // its report says that ops were left
-  return error;
+  // As one that was asked for, because the shutdown's report says that ops were left.
+  const auto cause = MakeCause<ShutdownError>("the engine's shutdown gave up before the op started");
+  return ErrorRecord::NewAskedFor(name, site, cause);
 }
 
 bool EngineCore::Cancelled(OpRecord* op) {

@@ -10,8 +10,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-
 #include "core/core.h"
 #include "core/wait_log.h"
 #include "engine/spi/cost_model.h"

@@ -90,11 +90,14 @@ void EngineCore::RunInternal(Pass& pass, OpRecord* op) {
   KindOf(op).when_granted(*this, pass, op);
 }
 
-void EngineCore::EndWait(Pass& pass, OpRecord* op) {
+namespace {
+
+// Called when the Var is granted.
+void EndWait(EngineCore& core, Pass& pass, OpRecord* op) {
   auto* node = static_cast<WaitNode*>(op->closure());
   ErrorRecord* poison = CoreOf(op->accesses()[0].var)->completer.poison.load(std::memory_order_relaxed);
   node->error = poison ? poison->Retain() : nullptr;
-  Complete(pass, op);  // the block stays: the waiter has a pin
+  core.Complete(pass, op);  // the block stays: the waiter has a pin
   // release: publishes the error, and that we have finished with the block. Partner: the acquire loads in wait.cc.
   const uint32_t was = node->word.exchange(WaitNode::kDone, std::memory_order_acq_rel);
   if (was == WaitNode::kParked) FutexWake(node->word, 1);  // uses only the address: the block may be gone
@@ -103,23 +106,17 @@ void EngineCore::EndWait(Pass& pass, OpRecord* op) {
   Protocol::DropPins(pass, op, 1);  // the waiter gave up, and left its pin to us
 }
 
-void EngineCore::ClearPoison(Pass& pass, OpRecord* op) {
+// Clears the error of the op's Var.
+void ClearPoison(EngineCore& core, Pass& pass, OpRecord* op) {
   VarCore* const var = CoreOf(op->accesses()[0].var);
-  if (op->extra.kind == OpKindId::kClear) devices_->ForgetVar(var);
-  if (poisoned_.load(std::memory_order_relaxed)) SetPoison(var, nullptr);
-  Complete(pass, op);
+  if (op->extra.kind == OpKindId::kClear) core.devices().ForgetVar(var);
+  if (core.poisoned()) core.SetPoison(var, nullptr);
+  core.Complete(pass, op);
 }
 
-namespace {
-
-const OpKindEntry kWait(OpKindId::kWait,
-                        {.when_granted = [](EngineCore& core, Pass& pass, OpRecord* op) { core.EndWait(pass, op); }});
-const OpKindEntry kClear(OpKindId::kClear, {.when_granted = [](EngineCore& core, Pass& pass, OpRecord* op) {
-                           core.ClearPoison(pass, op);
-                         }});
-const OpKindEntry kDelete(OpKindId::kDelete, {.when_granted = [](EngineCore& core, Pass& pass, OpRecord* op) {
-                            core.ClearPoison(pass, op);
-                          }});
+const OpKindEntry kWait(OpKindId::kWait, {.when_granted = EndWait});
+const OpKindEntry kClear(OpKindId::kClear, {.when_granted = ClearPoison});
+const OpKindEntry kDelete(OpKindId::kDelete, {.when_granted = ClearPoison});
 
 }  // namespace
 

@@ -3,15 +3,10 @@
 // All pushes share the closure, which is destroyed after the last of them. They are counted as the readers of a group
 // are (dependency_ends.h): each push that ends subtracts one from zero, and the drop of the last handle adds how many there
 // were. So an op costs only one read-modify-write.
-#include <cstring>
 
 #include "core/core.h"
 
 namespace engine {
-
-Operator::State::~State() {
-  if (type && type->destroy) type->destroy(closure.get());  // no type: NewOperator threw before there was a closure
-}
 
 void Operator::State::End(int64_t n) {
   // acq_rel: every run of the closure comes before its destruction. Partner: this line in other threads.
@@ -33,8 +28,8 @@ constexpr ClosureType kSharedType{sizeof(State*),
                                     StateIn(to)->pushed.fetch_add(1, std::memory_order_relaxed);
                                   },
                                   [](void* self, RunContext& ctx, Completion* done) {
-                                    State& s = *StateIn(self);
-                                    s.type->run(s.closure.get(), ctx, done);
+                                    const Kernel& body = *StateIn(self)->body;
+                                    body.type->run(body.memory, ctx, done);
                                   },
                                   [](void* self) noexcept { StateIn(self)->End(-1); }};
 
@@ -68,9 +63,7 @@ std::shared_ptr<State> EngineCore::NewOperator(const PushRequest& request) {
   state->desc.updates = state->updates;
   state->desc.writes = state->writes;
   if (desc.cancel) state->desc.cancel = &state->scope.emplace(*desc.cancel);
-  state->closure = std::make_unique<std::byte[]>(request.closure.type->size);
-  request.closure.type->construct(state->closure.get(), request.closure.object);
-  state->type = request.closure.type;  // set last: from here on there is a closure to destroy
+  state->body.emplace(request.closure);
   MakeTemplate(*state);
   return state;
 }

@@ -66,10 +66,7 @@ EngineThread* Threads::StartDriver() {
   return driver;
 }
 
-void Threads::EndDriving(EngineThread* driver) {
-  if (driver->drive_until.exchange(WaitNode::kDone, std::memory_order_acq_rel) == WaitNode::kParked)
-    FutexWake(driver->drive_until, 1);
-}
+void Threads::EndDriving(EngineThread* driver) { WaitNode::End(driver->drive_until); }
 
 void Threads::Command(EngineThread& thread, uint32_t command, Worker* role) {
   thread.role = role;

@@ -1,5 +1,4 @@
 // Tracing: starts and stops it, and adds records to the rings of the threads (trace_recorder.h).
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -51,15 +50,17 @@ Trace EngineCore::StopTrace() {
   return trace;
 }
 
-void EngineCore::AddTrace(TraceRecord record, Clock::time_point begin, const std::vector<TraceTouch>& touches) {
+// A record for which there is no memory is left out, here and below, so that tracing changes no result.
+void EngineCore::AddTrace(TraceRecord record, Clock::time_point begin, const std::vector<TraceTouch>& touches) noexcept
+    try {
   const auto start = trace_start_.load(std::memory_order_relaxed);
   record.begin_ns = NanosSince(start, begin);
   record.end_ns = record.kind == TraceKind::kRan ? NanosSince(start, Clock::now()) : record.begin_ns;
   Slot().trace.Add(record, touches);
+} catch (const std::bad_alloc&) {
 }
 
-// Called inside the gate, before the op is registered. A record for which there is no memory is left out, here and
-// below, so that tracing changes no result.
+// Called inside the gate, before the op is registered.
 void EngineCore::TracePush(OpRecord* op) noexcept try {
   const OpKindId kind = op->extra.kind;
   if (kind != OpKindId::kPlain && kind != OpKindId::kRun && kind != OpKindId::kDelete) return;
@@ -72,11 +73,10 @@ void EngineCore::TracePush(OpRecord* op) noexcept try {
 } catch (const std::bad_alloc&) {
 }
 
-void EngineCore::TraceSettled(const OpRecord* op) noexcept try {
+void EngineCore::TraceSettled(const OpRecord* op) noexcept {
   TraceRecord record = NewTraceRecord(TraceKind::kSettled);
   record.op = op;
   AddTrace(record, Clock::now(), {});
-} catch (const std::bad_alloc&) {
 }
 
 struct TracedBody::State {
@@ -134,14 +134,13 @@ void TracedBody::EndBefore(const OpRecord* op) noexcept {
   if (running_ && running_->record.op == op) Add(*running_);
 }
 
-void TracedBody::Add(State& state) noexcept try {
+void TracedBody::Add(State& state) noexcept {
   state.begun = false;
   running_ = state.outer;
   state.record.lane = LaneHere();
   state.record.thread = ThreadNumber();
   t_body_lane = state.outer_lane;
   state.core.AddTrace(state.record, state.begin, state.touches);
-} catch (const std::bad_alloc&) {
 }
 
 void TracedBody::Skip(const char* lane) noexcept {

@@ -21,20 +21,14 @@ class ByAddress {
   void Add(const void* at, const TraceRecord* record) { records_[at].push_back(record); }
   // The last that is not later than `time`; null: there is none.
   const TraceRecord* Before(const void* at, int64_t time) const {
-    const auto found = records_.find(at);
-    if (found == records_.end()) return nullptr;
-    const auto& list = found->second;
-    const auto later = std::upper_bound(list.begin(), list.end(), time,
-                                        [](int64_t t, const TraceRecord* r) { return t < r->begin_ns; });
-    return later == list.begin() ? nullptr : *std::prev(later);
+    const size_t n = CountBefore(at, time + 1);
+    return n ? records_.at(at)[n - 1] : nullptr;
   }
-  uint64_t CountBefore(const void* at, int64_t time) const {
+  size_t CountBefore(const void* at, int64_t time) const {
     const auto found = records_.find(at);
     if (found == records_.end()) return 0;
     const auto& list = found->second;
-    const auto later = std::lower_bound(list.begin(), list.end(), time,
-                                        [](const TraceRecord* r, int64_t t) { return r->begin_ns < t; });
-    return static_cast<uint64_t>(later - list.begin());
+    return static_cast<size_t>(std::ranges::lower_bound(list, time, {}, &TraceRecord::begin_ns) - list.begin());
   }
 
  private:

@@ -7,7 +7,6 @@
 // Outside any op the waiting thread also drives the caller pool (caller_pool.h). Inside an op, of whichever engine, it
 // runs nothing, so that no op ever runs on the stack of a waiting op; stand-ins play its roles and drive for it
 // (lent_roles.h).
-#include <algorithm>
 
 #include "core/draft.h"
 #include "core/hook_frame.h"

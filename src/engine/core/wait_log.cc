@@ -1,7 +1,6 @@
 #include "core/wait_log.h"
 
 #include <new>
-#include <utility>
 
 #include "base/fork.h"
 #include "base/sync.h"

@@ -24,7 +24,6 @@
 #pragma once
 
 #include <list>
-#include <memory>
 #include <unordered_map>
 #include <vector>
 

@@ -19,26 +19,19 @@ namespace {
 // The version that the op reads. An update makes the next one.
 uint64_t SeenVersion(const Access& a) { return a.mode() == AccessMode::kUpdate ? a.version() - 1 : a.version(); }
 
-// Calls fn(access, whether it only overwrites, whether it only reads) for each Var that the op uses; for a node, with
-// the access of its run.
+// Calls fn(access, mode) for each Var that the op uses; for a node, with the access of its run and the node's own mode.
 template <class Fn>
 void ForVersions(OpRecord* op, Fn&& fn) {
-  for (uint32_t i = 0; i < op->n_access; ++i) {
-    const Access& a = op->accesses()[i];
-    fn(a, a.mode() == AccessMode::kWrite, a.read());
-  }
-  const auto of_owner = [&](VarCore* var, AccessMode mode) {
-    fn(*EngineCore::FindAccess(op, var), mode == AccessMode::kWrite, mode == AccessMode::kRead);
-  };
-  ForOwnersVars(op, of_owner);
+  for (uint32_t i = 0; i < op->n_access; ++i) fn(op->accesses()[i], op->accesses()[i].mode());
+  ForOwnersVars(op, [&](VarCore* var, AccessMode mode) { fn(*EngineCore::FindAccess(op, var), mode); });
 }
 
 // The error of a version that the op reads, not counted, or null. A node reads what its run found, or what an earlier
 // node of the run made.
 ErrorRecord* FailedAmong(const FailedVersions& failed, OpRecord* op) {
   ErrorRecord* found = nullptr;
-  ForVersions(op, [&](const Access& a, bool overwrites, bool) {
-    if (found || overwrites) return;
+  ForVersions(op, [&](const Access& a, AccessMode mode) {
+    if (found || mode == AccessMode::kWrite) return;
     auto at = failed.find({a.var, SeenVersion(a)});
     if (at == failed.end() && KindOf(op).for_vars) at = failed.find({a.var, a.version()});
     if (at != failed.end()) found = at->second;
@@ -48,8 +41,8 @@ ErrorRecord* FailedAmong(const FailedVersions& failed, OpRecord* op) {
 
 // Lists the versions that the op makes as failed, each with a count of the error.
 void AddTo(FailedVersions& failed, OpRecord* op, ErrorRecord* error) {
-  ForVersions(op, [&](const Access& a, bool, bool reads) {
-    if (!reads && failed.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
+  ForVersions(op, [&](const Access& a, AccessMode mode) {
+    if (mode != AccessMode::kRead && failed.emplace(std::pair(a.var, a.version()), error).second) error->Retain();
   });
 }
 
@@ -133,6 +126,12 @@ void Devices::CloseChannels() {
   }
 }
 
+std::shared_ptr<ChannelOwner> Devices::OwnerOf(const Channel& channel, std::chrono::nanoseconds* timeout) {
+  MutexLock lock(channels_mu_);
+  if (timeout) *timeout = channel.timeout;
+  return channel.aborted ? nullptr : channel.owner;
+}
+
 void Devices::AskOwners() {
   attention_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
   PollFaster();            // mutant: waiters_that_nobody_tells_of
@@ -141,11 +140,7 @@ void Devices::AskOwners() {
 void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {
   const uint32_t index = op->extra.asked_lane - kFirstChannelLane;
   if (op->extra.asked_lane < kFirstChannelLane || index >= n_channels_.load(std::memory_order_acquire)) return;
-  std::shared_ptr<ChannelOwner> owner;
-  {
-    MutexLock lock(channels_mu_);
-    owner = channels_[index].owner;
-  }
+  const std::shared_ptr<ChannelOwner> owner = OwnerOf(channels_[index]);
   if (!owner) return;
   owner->Fail(NameAndSite(op) +
               " did not run, so the other ranks would wait for it: " + DescribeException(why.root->cause));
@@ -156,11 +151,7 @@ void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {
 bool Devices::AbortChannels(const std::string& why) {
   bool any = false;
   for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
-    std::shared_ptr<ChannelOwner> owner;
-    {
-      MutexLock lock(channels_mu_);
-      if (!channels_[i].aborted) owner = channels_[i].owner;
-    }
+    const std::shared_ptr<ChannelOwner> owner = OwnerOf(channels_[i]);
     if (!owner) continue;
     owner->Fail(why);
     any = true;
@@ -172,14 +163,8 @@ bool Devices::AbortChannels(const std::string& why) {
 void Devices::PollChannels() {
   for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
     Channel& channel = channels_[i];
-    std::shared_ptr<ChannelOwner> owner;
-    std::chrono::nanoseconds timeout;
-    {
-      MutexLock lock(channels_mu_);
-      if (channel.aborted) continue;
-      owner = channel.owner;
-      timeout = channel.timeout;
-    }
+    std::chrono::nanoseconds timeout{0};
+    const std::shared_ptr<ChannelOwner> owner = OwnerOf(channel, &timeout);
     if (!owner) continue;
     DeviceLane* on = channel.lane.load(std::memory_order_acquire);
     const bool rescued = channel.rescued.load();

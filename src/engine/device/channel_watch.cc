@@ -36,13 +36,8 @@ void Devices::WatchMain() {
     auto nap = std::chrono::nanoseconds(tuning::kRetirementStuck);
     for (uint32_t i = 0; i < n_channels_.load(std::memory_order_acquire); ++i) {
       Channel& channel = channels_[i];
-      std::shared_ptr<ChannelOwner> owner;
-      std::chrono::nanoseconds timeout;
-      {
-        MutexLock lock(channels_mu_);
-        if (!channel.aborted) owner = channel.owner;
-        timeout = channel.timeout;
-      }
+      std::chrono::nanoseconds timeout{0};
+      const std::shared_ptr<ChannelOwner> owner = OwnerOf(channel, &timeout);
       if (!owner || timeout.count() == 0) continue;
       nap = std::min(nap, timeout);
       if (Overdue(channel, timeout)) Rescue(channel, *owner, timeout);

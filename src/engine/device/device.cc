@@ -2,6 +2,7 @@
 #include "engine/device/device.h"
 
 #include <charconv>
+#include <iterator>
 
 #include "device/body_scope.h"
 #include "engine/testing/software_device.h"
@@ -54,33 +55,15 @@ void BodyScope::NoteJoin(Place from, Place to) {
 Device::~Device() = default;
 
 const char* DeviceCodeName(DeviceCode code) noexcept {
-  switch (code) {
-    case DeviceCode::kOk: return "kOk";
-    case DeviceCode::kNotReady: return "kNotReady";
-    case DeviceCode::kInvalidValue: return "kInvalidValue";
-    case DeviceCode::kInvalidHandle: return "kInvalidHandle";
-    case DeviceCode::kWrongMemory: return "kWrongMemory";
-    case DeviceCode::kSyncInBody: return "kSyncInBody";
-    case DeviceCode::kWrongStream: return "kWrongStream";
-    case DeviceCode::kOutOfMemory: return "kOutOfMemory";
-    case DeviceCode::kNoDevice: return "kNoDevice";
-    case DeviceCode::kUnsupported: return "kUnsupported";
-    case DeviceCode::kLaunchFailed: return "kLaunchFailed";
-    case DeviceCode::kIllegalAddress: return "kIllegalAddress";
-    case DeviceCode::kDeviceFault: return "kDeviceFault";
-    case DeviceCode::kCaptureMode: return "kCaptureMode";
-    case DeviceCode::kCaptureUnsupported: return "kCaptureUnsupported";
-    case DeviceCode::kCaptureInvalidated: return "kCaptureInvalidated";
-    case DeviceCode::kCaptureMerge: return "kCaptureMerge";
-    case DeviceCode::kCaptureUnmatched: return "kCaptureUnmatched";
-    case DeviceCode::kCaptureUnjoined: return "kCaptureUnjoined";
-    case DeviceCode::kCaptureIsolation: return "kCaptureIsolation";
-    case DeviceCode::kCaptureWrongThread: return "kCaptureWrongThread";
-    case DeviceCode::kCapturedEvent: return "kCapturedEvent";
-    case DeviceCode::kGraphUpdateFailed: return "kGraphUpdateFailed";
-    case DeviceCode::kUnknown: return "kUnknown";
-  }
-  return "no DeviceCode";
+  // clang-format off
+  static constexpr const char* kNames[] = {
+      "kOk", "kNotReady", "kInvalidValue", "kInvalidHandle", "kWrongMemory", "kSyncInBody", "kWrongStream",
+      "kOutOfMemory", "kNoDevice", "kUnsupported", "kLaunchFailed", "kIllegalAddress", "kDeviceFault", "kCaptureMode",
+      "kCaptureUnsupported", "kCaptureInvalidated", "kCaptureMerge", "kCaptureUnmatched", "kCaptureUnjoined",
+      "kCaptureIsolation", "kCaptureWrongThread", "kCapturedEvent", "kGraphUpdateFailed", "kUnknown"};
+  // clang-format on
+  static_assert(std::size(kNames) == static_cast<size_t>(DeviceCode::kUnknown) + 1);
+  return code <= DeviceCode::kUnknown ? kNames[static_cast<size_t>(code)] : "no DeviceCode";
 }
 
 namespace {

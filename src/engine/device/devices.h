@@ -205,6 +205,9 @@ class Devices final : public DeviceSide {
   void PassLostToVars(OpRecord* op);
   ErrorRecord* ErrorOf(DeviceLane& lane, uint64_t seq) EXCLUDES(lane.mu);
 
+  // The owner, and its timeout; null: the channel is free, or has been aborted.
+  std::shared_ptr<ChannelOwner> OwnerOf(const Channel& channel, std::chrono::nanoseconds* timeout = nullptr)
+      EXCLUDES(channels_mu_);
   void PollChannels() EXCLUDES(channels_mu_);
   void CloseChannels() EXCLUDES(channels_mu_);
   void CheckTimeout(Channel& channel, DeviceLane& on, ChannelOwner& owner, std::chrono::nanoseconds timeout)

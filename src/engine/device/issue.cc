@@ -287,7 +287,7 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
   const bool async = op->extra.flags & kAsyncOp;
   Completion ours;
   try {
-    if (async) ours = core_.NewCompletionOf(slot, op);
+    if (async) ours = core_.StartAsync(slot, op);
   } catch (...) {
     return Refuse(slot, op, ErrorRecord::NewRoot(op->extra.name, op->site(), std::current_exception()), worker);
   }
@@ -302,7 +302,6 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
   }
   RunContext ctx = EngineCore::MakeContext(&core_, op, worker ? worker->index : -1);
   const KeptError kept(async && (op->extra.flags & kRunAlways) ? op : nullptr);
-  if (async) op->extra.state.store(OpState::kAsync, std::memory_order_release);
   try {
     const BodyScope body(name, op->site(), on.bulk, async ? Stream{} : on.stream);
     if (async) {
@@ -330,9 +329,7 @@ OpRecord* Devices::IssueBody(ThreadSlot& slot, OpRecord* op, Worker* worker, Dev
   ours = Completion();
   core_.DestroyClosure(op);  // the Completion, not the closure, says when its work is over
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
-  EngineCore::DropScope(op);
-  Pass pass{&now};
-  Protocol::DropPins(pass, op, 1);
+  EngineCore::LeaveBody(now, op);
   return nullptr;
 }
 

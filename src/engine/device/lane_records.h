@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <vector>
 
 #include "device/order_point.h"
@@ -51,17 +52,9 @@ class LaneRecords {
   }
   // The earliest that covers `seq`; null if none does.
   const LaneRecord* Covering(uint64_t seq) const {
-    if (newest() < seq || empty()) return nullptr;
-    size_t low = 0, high = size_ - 1;
-    while (low < high) {
-      const size_t middle = (low + high) / 2;
-      if (At(middle).seq >= seq) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
-    }
-    return &At(low);
+    const auto before = [&](size_t i) { return At(i).seq < seq; };
+    const size_t at = *std::ranges::partition_point(std::views::iota(size_t{0}, size_), before);
+    return at < size_ ? &At(at) : nullptr;
   }
 
  private:

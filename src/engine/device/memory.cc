@@ -1,6 +1,5 @@
 #include "device/memory.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "base/fork.h"

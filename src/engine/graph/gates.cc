@@ -192,12 +192,7 @@ void Runs::OpenGate(Pass& pass, OpRecord* op) {
   RunState& run = *run_of;
   const PlanCore& plan = *run.owner;
   RunGates& gates = *run.gates;
-  if (core_.poisoned()) {  // mutant: error_of_a_late_var
-    if (ErrorRecord* poison = CoreOf(op->accesses()->var)->completer.poison.load(std::memory_order_relaxed)) {
-      run.errors[plan.ErrorOfPlace(place)] = poison->Retain();
-      run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
-    }
-  }
+  if (core_.poisoned()) TakePoison(run, place, CoreOf(op->accesses()->var));  // mutant: error_of_a_late_var
   // It goes on until the run gives the Var back. From the counts below on that may happen at any moment.
   op->extra.state.store(OpState::kAsync, std::memory_order_relaxed);
   uint32_t head = kNoIndex;
@@ -231,7 +226,7 @@ Access& Runs::AccessOf(const RunState& run, uint32_t place) {
 }
 
 void Runs::ReleaseVar(ThreadSlot& slot, RunState& run, uint32_t place) {
-  if (run.gates && run.gates->gate[place]) return ReleaseGate(slot, run.gates->gate[place]);
+  if (OpRecord* const gate = GateOf(run, place)) return ReleaseGate(slot, gate);
   ReleaseAccess(slot, run.op, AccessOf(run, place));
 }
 

@@ -7,7 +7,6 @@
 #include <unordered_map>
 
 #include "core/core.h"
-#include "graph/kernel.h"
 
 namespace engine {
 

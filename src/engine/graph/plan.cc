@@ -2,7 +2,6 @@
 #include "engine/plan.h"
 
 #include "core/core.h"
-#include "graph/kernel.h"
 #include "graph/plan_core.h"
 #include "graph/runs.h"
 
@@ -12,11 +11,6 @@ using detail::EngineCore;
 using WaitKind = EngineCore::WaitKind;
 
 namespace detail {
-
-std::string TypeText(const std::type_info* type) {
-  if (!type) return "nothing";
-  return std::string("'") + Demangled(type->name()) + "'";
-}
 
 void ThrowWrongType(const std::type_info& wanted, const std::type_info* held) {
   throw UsageError("a value was asked for as " + TypeText(&wanted) + " and holds " + TypeText(held));
@@ -122,12 +116,11 @@ Value* Run::Settled(size_t output) {
 
 // --- Plan
 
-Plan Graph::Compile(Engine& eng, const PlanOptions& options) const {
-  Plan plan;
-  plan.core_ = std::make_shared<detail::PlanCore>(*eng.core_, *this, options);
-  detail::EnlistPlan(plan.core_);
-  return plan;
+Plan::Plan(EngineCore& core, const Graph& graph, const PlanOptions& options)
+    : core_(std::make_shared<detail::PlanCore>(core, graph, options)) {
+  detail::EnlistPlan(core_);
 }
+Plan Graph::Compile(Engine& eng, const PlanOptions& options) const { return {*eng.core_, *this, options}; }
 Plan Graph::Compile(Engine& eng) const { return Compile(eng, PlanOptions()); }
 
 Plan::~Plan() = default;
@@ -182,10 +175,7 @@ Plan Plan::With(Schedule schedule) const {
   const detail::PlanCore& core = Core("With");
   PlanOptions changed = core.options;
   changed.schedule = std::move(schedule);
-  Plan plan;
-  plan.core_ = std::make_shared<detail::PlanCore>(*core.core, core.graph, changed);
-  detail::EnlistPlan(plan.core_);
-  return plan;
+  return {*core.core, core.graph, changed};
 }
 
 detail::PlanCore& Plan::Core(const char* call) const {

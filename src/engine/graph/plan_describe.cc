@@ -2,7 +2,6 @@
 #include <locale>
 #include <sstream>
 
-#include "graph/kernel.h"
 #include "graph/plan_core.h"
 
 namespace engine {

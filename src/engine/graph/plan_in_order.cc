@@ -6,15 +6,8 @@
 #include "graph/replay.h"
 
 namespace engine::detail {
-namespace {
 
-// release: publishes the ticket's error (`word`), or ends our use of the ticket, its run and its plan (`returned`). Partner: the
-// acquire loads in AwaitInside.
-void Signal(std::atomic<uint32_t>& word) {
-  if (word.exchange(WaitNode::kDone, std::memory_order_acq_rel) == WaitNode::kParked) FutexWake(word, 1);
-}
-
-}  // namespace
+// A ticket has two words. `word` publishes its error; `returned` ends our use of the ticket, its run and its plan.
 
 void Replay::RunAll() {
   const auto refuse = [&](uint32_t t) {  // the nodes fail here
@@ -46,7 +39,7 @@ void Replay::RunAll() {
     RunTask(task);
     if (!task.async) continue;
     OpRecord* const op = run_.tickets[task.ticket] = Launch(t, task.end - 1);
-    if (op) Signal(static_cast<PlanTicket*>(op->closure())->returned);
+    if (op) WaitNode::End(static_cast<PlanTicket*>(op->closure())->returned);
   }
   for (uint32_t i = 0; i < plan_.tickets; ++i) {
     Await(run_.tickets[i]);
@@ -79,12 +72,12 @@ void Replay::RunTicket() {
   const PlanTask& task = plan_.tasks[number];
   RunTask(task);
   if (!task.async) {
-    Signal(ticket.word);
+    WaitNode::End(ticket.word);
   } else if (!Launch(number, task.end - 1, op_)) {
     ticket.node = kNoIndex;  // the node was skipped, and has been settled
-    Signal(ticket.word);
+    WaitNode::End(ticket.word);
   }
-  Signal(ticket.returned);
+  WaitNode::End(ticket.returned);
 }
 
 // What comes behind the ticket may go on when its node has completed. The body may still run.
@@ -108,7 +101,7 @@ void Runs::FinishTicket(OpRecord* op, ErrorRecord* error) {
     if (ErrorRecord* before = std::exchange(ticket.error, error)) before->Release();
     ticket.lost = task.device;
   }
-  if (run.in_order) return Signal(ticket.word);
+  if (run.in_order) return WaitNode::End(ticket.word);
   ThreadSlot& slot = core_.Slot();
   uint32_t kept, ended = 1;
   {

@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "base/tuning.h"
-#include "graph/kernel.h"
+#include "order/error_record.h"
 
 namespace engine::detail {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/draft.h"
-#include "graph/kernel.h"
 #include "graph/replay.h"
 #include "graph/runs.h"
 
@@ -223,21 +222,20 @@ void Runs::Begin(RunState& run) {
     run.began = Clock::now();
   if (!core_.poisoned()) [[likely]]
     return;
-  for (size_t v = 0; v < plan.vars.size(); ++v) {
-    if (run.gates && run.gates->gate[plan.access_of[v]]) continue;
-    ErrorRecord* poison = CoreOf(plan.vars[v].core())->completer.poison.load(std::memory_order_relaxed);
-    if (!poison) continue;
-    run.errors[plan.graph.values().size() + v] = poison->Retain();
-    run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
-  }
+  const auto shared = static_cast<uint32_t>(plan.accesses.size());
+  for (uint32_t place = 0; place < shared; ++place)
+    if (!GateOf(run, place)) TakePoison(run, place, plan.accesses[place].var);
   const Access* input = run.op->accesses() + run.first_own + run.released.size();
-  for (const uint32_t number : run.awaited) {
-    if (run.gates && run.gates->gate[plan.accesses.size() + number]) continue;
-    ErrorRecord* poison = CoreOf((input++)->var)->completer.poison.load(std::memory_order_relaxed);
-    if (!poison) continue;
-    run.errors[plan.graph.inputs()[number].index] = poison->Retain();
-    run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
-  }
+  for (const uint32_t number : run.awaited)
+    if (!GateOf(run, shared + number)) TakePoison(run, shared + number, CoreOf((input++)->var));
+}
+
+// A Var of the run is granted: the nodes find its error in the run's own record.
+void Runs::TakePoison(RunState& run, uint32_t place, const VarCore* var) {
+  ErrorRecord* const poison = var->completer.poison.load(std::memory_order_relaxed);
+  if (!poison) return;
+  run.errors[run.owner->ErrorOfPlace(place)] = poison->Retain();
+  run.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
 }
 
 OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
@@ -429,12 +427,6 @@ bool Runs::PostShare(ThreadSlot& slot, RunState& run, uint32_t head, uint32_t re
   return true;
 }
 
-Completion Runs::StartCompletion(ThreadSlot& slot, OpRecord* op) {
-  Completion completion = core_.NewCompletionOf(slot, op);
-  op->extra.state.store(OpState::kAsync, std::memory_order_release);
-  return completion;
-}
-
 void Runs::ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access) {
   Pass pass{&slot};
   Protocol::CompleteOne(pass, op, access);
@@ -449,8 +441,8 @@ void Runs::ReleaseInputs(ThreadSlot& slot, RunState& run) {
   Access* input = run.op->accesses() + run.first_own + run.released.size();
   for (const uint32_t number : run.awaited) {
     const auto place = static_cast<uint32_t>(run.owner->accesses.size() + number);
-    if (run.gates && run.gates->gate[place]) {
-      ReleaseGate(slot, run.gates->gate[place]);
+    if (OpRecord* const gate = GateOf(run, place)) {
+      ReleaseGate(slot, gate);
     } else {
       ReleaseAccess(slot, run.op, *input++);
     }

@@ -40,6 +40,19 @@ void Replay::RunTask(const PlanTask& task) {
   for (uint32_t n = task.first; n < task.end - task.async; ++n) Run(nodes[n]);
 }
 
+uint32_t Replay::RunAndRelease(uint32_t number) {
+  const PlanTask& task = plan_.tasks[number];
+  if (run_.gates) [[unlikely]] {
+    if (!RunToGate(number)) return 0;
+  } else {
+    RunTask(task);
+  }
+  if (task.async) [[unlikely]]
+    return 1 + LaunchLast(number);
+  ReleaseSuccessors(task);
+  return 1;
+}
+
 bool Replay::RunToGate(uint32_t number) {
   RunGates& gates = *run_.gates;
   const PlanTask& task = plan_.tasks[number];
@@ -237,23 +250,8 @@ void Replay::PostThere(uint32_t task, uint8_t pool) {
 }
 
 void Replay::SkipHere(uint32_t number) {
-  const PlanTask& task = plan_.tasks[number];
   refuses_ = watched_ = true;
-  // One that stops at a gate goes on there: the start has taken the memory for that.
-  bool stopped = false;
-  if (run_.gates) {
-    stopped = !RunToGate(number);
-  } else {
-    RunTask(task);
-  }
-  if (!stopped) {
-    ++refused_;
-    if (task.async) {
-      refused_ += LaunchLast(number);
-    } else {
-      ReleaseSuccessors(task);
-    }
-  }
+  refused_ += RunAndRelease(number);  // one that stops at a gate goes on there: the start has taken the memory for that
   refuses_ = false;
 }
 

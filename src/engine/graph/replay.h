@@ -39,6 +39,9 @@ class Replay {
   // The same in a run with gates, from where the task stopped. False: it has stopped in front of a node one of whose Vars
   // is not there, and whoever opens that gate may be running it by now.
   bool RunToGate(uint32_t number);
+  // Runs the task, with its asynchronous node, and keeps what becomes ready. Returns how many of its ends are over: none if
+  // it has stopped in front of a node.
+  uint32_t RunAndRelease(uint32_t number);
   // After an asynchronous node, on any thread: settles the node's outcome (takes over the count of `error`), and finds
   // what becomes ready.
   void Settle(uint32_t node, ErrorRecord* error);

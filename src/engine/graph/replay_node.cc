@@ -42,9 +42,7 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
   if (node.flags & PlanNode::kAlways) return nullptr;
   const uint32_t watch = run_.watch.load(std::memory_order_relaxed);
   const auto refuse = [&](auto cause) {
-    ErrorRecord* error = ErrorRecord::NewRoot(node.name, site, std::make_exception_ptr(std::move(cause)));
-    error->cancelled = true;  // somebody asked for it, so it is not reported as unseen
-    return error;
+    return ErrorRecord::NewAskedFor(node.name, site, std::make_exception_ptr(std::move(cause)));
   };
   if (((watch & RunState::kCancel) && EngineCore::Cancelled(run_.op)) ||
       ((node.flags & PlanNode::kHasScope) && plan_.scopes[index]->load(std::memory_order_relaxed)))
@@ -223,7 +221,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   if (made) ticket = made;
   Completion ours;
   try {
-    ours = Runs(core_).StartCompletion(slot(), ticket);
+    ours = core_.StartAsync(slot(), ticket);
   } catch (const std::bad_alloc&) {
     if (made) Runs(core_).RecycleOp(slot(), made);
     return Refuse(index);

@@ -77,20 +77,7 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
       if (head == kNoIndex) break;
       continue;
     }
-    const PlanTask& task = plan_.tasks[current];
-    bool stopped = false;
-    if (run_.gates) [[unlikely]] {
-      stopped = !RunToGate(current);
-    } else {
-      RunTask(task);
-    }
-    ended += !stopped;
-    if (stopped) [[unlikely]] {  // nothing has become ready
-    } else if (task.async) [[unlikely]] {
-      ended += LaunchLast(current);
-    } else {
-      ReleaseSuccessors(task);
-    }
+    ended += RunAndRelease(current);
     head = std::exchange(kept_, kNoIndex);
     if (t_role_lent) [[unlikely]] {
       // The worker that runs it goes on with the run, in our place. Others may have taken all tasks meanwhile.

@@ -61,7 +61,6 @@ class Runs {
   static void LeaveTeam(RunState& run);
   // `counted`: whoever gets the share has been counted in the run's team. ShareIn makes it in a block of kShareClass.
   static OpRecord* ShareIn(void* block, RunState& run, uint32_t head, uint8_t pool_index, bool counted);
-  Completion StartCompletion(ThreadSlot& slot, OpRecord* op);
   void ReleaseAccess(ThreadSlot& slot, OpRecord* op, Access& access);
   // An access of the plan, in the run's op or in a gate: where it is; and its end.
   static Access& AccessOf(const RunState& run, uint32_t place);
@@ -79,8 +78,10 @@ class Runs {
  private:
   static OpRecord* OpIn(void* block, uint32_t cls, RunState& run, OpKindId kind, uint32_t flags, uint8_t pool_index);
   void Begin(RunState& run);
+  static void TakePoison(RunState& run, uint32_t place, const VarCore* var);
   static std::span<Access* const> ListTogether(RunState& run, OpRecord* op, std::span<const Var> outputs);
   // --- gates.cc
+  static OpRecord* GateOf(const RunState& run, uint32_t place) { return run.gates ? run.gates->gate[place] : nullptr; }
   void MakeGates(ThreadSlot& slot, RunState& run, std::span<const Var> inputs, Site site);
   static void MoveToGates(RunState& run, OpRecord* op);
   void DropGates(ThreadSlot& slot, RunState& run);

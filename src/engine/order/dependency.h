@@ -32,8 +32,6 @@
 // A bit in the tail (kHeld) says whether the tail leads to such an op, so that all other pushes pay a bit test.
 #pragma once
 
-#include <memory>
-
 #include "order/dependency_ends.h"
 
 namespace engine::detail {

@@ -2,7 +2,6 @@
 // by which they find each other.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "engine/access_mode.h"

@@ -18,6 +18,8 @@ std::string Demangled(const char* type) {
   return text;
 }
 
+std::string TypeText(const std::type_info* type) { return type ? "'" + Demangled(type->name()) + "'" : "nothing"; }
+
 std::string TextOf(const std::exception& error) {
   const char* const text = error.what();
   return text ? text : "an exception of type " + Demangled(typeid(error).name()) + " without a text";
@@ -91,6 +93,12 @@ ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr 
   r->op = op;
   r->site = site;
   r->cause = std::move(cause);
+  return r;
+}
+
+ErrorRecord* ErrorRecord::NewAskedFor(const char* op, Site site, std::exception_ptr cause) noexcept {
+  ErrorRecord* const r = NewRoot(op, site, std::move(cause));
+  if (!Reserve::Get().IsShared(r)) r->cancelled = true;  // that one stands for failures, too
   return r;
 }
 
@@ -169,13 +177,16 @@ void ErrorLedger::PutBack(ErrorRecord* unseen) noexcept {
   Keep(unseen);
 }
 
-void ErrorLedger::Keep(ErrorRecord* root) noexcept {
-  const auto seen = [](ErrorRecord* r) {
+void ErrorLedger::DropSeen() noexcept {
+  std::erase_if(kept_, [](ErrorRecord* r) {
     if (!r->seen.load(std::memory_order_relaxed)) return false;
     r->Release();
     return true;
-  };
-  if (kept_.size() >= kKept) kept_.erase(std::remove_if(kept_.begin(), kept_.end(), seen), kept_.end());
+  });
+}
+
+void ErrorLedger::Keep(ErrorRecord* root) noexcept {
+  if (kept_.size() >= kKept) DropSeen();
   if (kept_.size() >= kKept) {
     ++dropped_;
     return;
@@ -185,11 +196,11 @@ void ErrorLedger::Keep(ErrorRecord* root) noexcept {
 
 ErrorRecord* ErrorLedger::TakeUnseen() {
   MutexLock lock(mu_);
-  while (!kept_.empty()) {
-    ErrorRecord* r = kept_.front();
+  DropSeen();
+  if (!kept_.empty()) {
+    ErrorRecord* const oldest = kept_.front();
     kept_.erase(kept_.begin());
-    if (!r->seen.load(std::memory_order_relaxed)) return r;
-    r->Release();
+    return oldest;
   }
   if (dropped_ == 0) return nullptr;
   const std::string text = std::to_string(dropped_) + " further errors that nobody waited for; only " +

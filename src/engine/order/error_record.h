@@ -25,6 +25,13 @@ inline std::string At(Site site) { return std::string(site.file) + ":" + std::to
 inline std::string OpText(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
 inline std::string OpAt(const char* op, Site site) { return OpText(op) + " pushed at " + At(site); }
 
+inline std::string Quote(Name name) {
+  if (!*name.c_str()) return "(unnamed)";
+  std::string text(1, '\'');  // not `literal + string`, which warns under g++ 12 (-Wrestrict, its PR 105651)
+  return text.append(name.c_str()).append(1, '\'');
+}
+std::string TypeText(const std::type_info* type);  // null: "nothing"
+
 struct ErrorRecord {
   static constexpr uint32_t kMaxHops = 16;
 
@@ -44,6 +51,8 @@ struct ErrorRecord {
 
   // If there is no memory, a reserved record; if none is left, one that all such failures share, which names no op.
   static ErrorRecord* NewRoot(const char* op, Site site, std::exception_ptr cause) noexcept;
+  // The same, for an op that did not start because somebody asked for that; it is not reported as unseen.
+  static ErrorRecord* NewAskedFor(const char* op, Site site, std::exception_ptr cause) noexcept;
   // The record for `op_name`, which was skipped because of this record. Keeps this record's count, and returns a
   // counted record; if there is no memory, this one.
   ErrorRecord* Hop(const char* op_name, Site op_site) noexcept;
@@ -88,6 +97,7 @@ class ErrorLedger {
 
  private:
   void Keep(ErrorRecord* root) noexcept REQUIRES(mu_);
+  void DropSeen() noexcept REQUIRES(mu_);
 
   mutable Mutex mu_;
   std::vector<ErrorRecord*> kept_ GUARDED_BY(mu_);  // has room for kKept

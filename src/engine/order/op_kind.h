@@ -7,7 +7,6 @@
 // Threads: the table does not change after the library is loaded.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>

@@ -101,12 +101,8 @@ OpRecord* Pool::FindAtLevel(Worker& worker, int level, bool fair) {
 }
 
 OpRecord* Pool::Find(Worker& worker, bool fair) {
-  uint32_t levels = levels_used_.load(std::memory_order_relaxed);
-  while (levels) {
-    const int level = __builtin_ctz(levels);
-    if (OpRecord* op = FindAtLevel(worker, level, fair)) return op;
-    levels &= levels - 1;
-  }
+  for (uint32_t levels = levels_used_.load(std::memory_order_relaxed); levels; levels &= levels - 1)
+    if (OpRecord* op = FindAtLevel(worker, __builtin_ctz(levels), fair)) return op;
   return aside_.load(std::memory_order_acquire) ? TakeAside() : nullptr;
 }
 

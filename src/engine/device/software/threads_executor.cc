@@ -1,6 +1,7 @@
 // Executor of real threads: one a lane, asleep while it has nothing to do.
 //
 // Locks: ThreadLane::mu, one at a time.
+#include <deque>
 #include <thread>
 #include <vector>
 

@@ -1,11 +1,9 @@
-// Kernel: the body of a node. It is moved in once, and every run of every plan that has the node runs it.
+// Kernel: the body of a node or an Operator. It is moved in once, and run as often as the node or the Operator is.
 #pragma once
 
-#include <memory>
 #include <new>
-#include <string>
 
-#include "engine/graph.h"
+#include "engine/submitter.h"
 
 namespace engine::detail {
 
@@ -32,13 +30,5 @@ struct Kernel {
  private:
   void Free() { ::operator delete(memory, std::align_val_t{type->align}); }
 };
-
-// For messages.
-inline std::string Quote(Name name) {
-  if (!*name.c_str()) return "(unnamed)";
-  std::string text(1, '\'');  // not `literal + string`, which warns under g++ 12 (-Wrestrict, its PR 105651)
-  return text.append(name.c_str()).append(1, '\'');
-}
-std::string TypeText(const std::type_info* type);
 
 }  // namespace engine::detail
