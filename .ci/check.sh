@@ -7,7 +7,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 TREES=build-check
 LOGS=$TREES/logs
 CLANG=(-DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16)
-CHECKS='format includes limits tables environment headers c_header cuda thread_safety build kit checker docs wheel instructions
+CHECKS='format includes limits tables practice environment headers c_header cuda thread_safety build kit checker docs wheel instructions
 warnings_clang warnings_gcc asan tsan fuzz soak oracle python_fuzz'
 BY_NAME_ONLY='stalls mxnet'  # too long to be among all, or with a download
 
@@ -43,6 +43,11 @@ check_limits() {
 
 check_tables() {
   python_ready && "$VENV_PYTHON" .ci/tables.py
+}
+
+check_practice() {
+  python_ready && "$VENV_PYTHON" .ci/practice.py | tee "$LOGS/practice.out" || return 1
+  NOTE=$(tail -n 1 "$LOGS/practice.out")
 }
 
 check_environment() {

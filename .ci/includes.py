@@ -21,7 +21,8 @@ PUBLIC = ROOT / "include"
 ENGINE = ROOT / "src/engine"
 FOLDERS = ["include/engine", "src/engine", "src/bulk", "src/stage", "src/costmodel", "python"]
 LAYERS = ["base", "order", "sched", "core", "graph", "device", "comm", "c_api"]
-# What the lines of src/engine are for. Each file counts in the first row that it fits; every file fits one.
+# What the lines of src/engine are for. Each file counts in the first row that it fits; every file fits one. A backend that
+# is not named here has a row of its own.
 PURPOSES = {
     "memory of ops and Vars, locks, fences, what a fork needs": "base/*",
     "the dependency protocol": "order/dependency*",
@@ -116,7 +117,8 @@ def purpose(file: Path) -> str | None:
     """The row of PURPOSES in which a file of src/engine counts."""
     name = file.relative_to(ENGINE).as_posix()
     fits = lambda pattern: fnmatch(name, pattern) and name.count("/") == max(1, pattern.count("/"))  # noqa: E731
-    return next((row for row, patterns in PURPOSES.items() if any(map(fits, patterns.split()))), None)
+    backend = f"backend: {file.parent.name}" if re.fullmatch(r"(device|comm)/\w+/[^/]+", name) else None
+    return next((row for row, patterns in PURPOSES.items() if any(map(fits, patterns.split()))), backend)
 
 
 def table() -> str:
@@ -126,7 +128,7 @@ def table() -> str:
         lines = file.read_text(encoding="utf-8").splitlines()
         code = sum(1 for line in lines if line.strip() and not line.lstrip().startswith("//"))
         for i, n in enumerate((1, len(lines), code)):
-            total[purpose(file) or next(reversed(PURPOSES))][i] += n
+            total.setdefault(purpose(file) or next(reversed(PURPOSES)), [0, 0, 0])[i] += n
     row = lambda what, n: f"| {what} | {n[0]} | {n[1]:,} | {n[2]:,} |"  # noqa: E731
     rows = [row(what, n) for what, n in total.items()]
     rows.append(row("all", sums(total.values())))
