@@ -292,12 +292,14 @@ def allowed(steps, n):
     order that a trace shows, with the pushes of this thread beside them. Deletions are left out: workers push them, too. And where the time of
     the workers went while it was traced: their ops as in the schedule, what ops took longer than that, time without an op while one was
     `ready`, and while there was `nothing` to run."""
+    mx.nd.waitall()
     with engine.trace() as trace:
         steps(n)
+    traced = [event for event in trace.events if event.pushed is not None]  # without deletions that were pushed before
     ends = {event.op: event.end for event in trace.events}
     spent = bound.time_of_workers([(max(event.pushed, *(ends.get(op, 0.0) for op in event.after), 0.0), event.begin, event.end)
-                                   for event in trace.events], int(args.workers))  # fmt: skip
-    events = sorted((event for event in trace.events if event.name != "DeleteVariable"), key=lambda event: event.pushed)
+                                   for event in traced], int(args.workers))  # fmt: skip
+    events = sorted((event for event in traced if event.name != "DeleteVariable"), key=lambda event: event.pushed)
     if len(events) % n:
         raise RuntimeError(f"{len(events)} ops in {n} steps: the steps differ")
     place = {event.op: i for i, event in enumerate(events)}

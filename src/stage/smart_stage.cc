@@ -266,7 +266,13 @@ struct SmartStage::State {
       step->Started(run, held_ran, seconds);
     }
     std::optional<SmartStageReport> fresh;
-    if (const uint64_t changes = step->changes(); changes != reported) reported = changes, fresh = step->Report();
+    if (const uint64_t changes = step->changes(); changes != reported) {
+      try {
+        fresh = step->Report();
+        reported = changes;
+      } catch (const std::bad_alloc&) {  // the step runs and is the caller's; the next call reports
+      }
+    }
     detail::MutexLock lock(mu);
     ++stats.steps;
     stats.position = number + 1;

@@ -134,7 +134,6 @@ struct SmartStep::State {
   void MakeCut(detail::Choice choice) {
     // The source by its mean: one that reads a block for several items takes long for one of them.
     for (size_t n = 0; n < samples.size(); ++n) costs.nodes[n].seconds = n == 0 ? Mean(samples[n]) : Median(samples[n]);
-    samples.clear();
     cut = Partition(costs, {.seconds = kHandOver, .threads = options.stage.num_threads}, choice);
     if (cut->staged.empty()) return;
     const size_t nodes = graph.nodes().size();
@@ -178,6 +177,18 @@ struct SmartStep::State {
     };
     guard.emplace(ahead(options.stage.capacity), ahead(std::min(options.stage.capacity, detail::kTrialCapacity)),
                   static_cast<size_t>(options.guard_steps));
+  }
+  // As MakeCut, behind a step that runs already; false without memory for it: nothing is decided then.
+  bool CutIfThereIsMemory() {
+    try {
+      MakeCut(detail::Choice::kBest);
+      return true;
+    } catch (const std::bad_alloc&) {
+      cut.reset();
+      levels.clear();
+      guard.reset();
+      return false;
+    }
   }
 
   void CheckCall(std::span<Value> given, const RunOptions& run) const {
@@ -289,19 +300,22 @@ void SmartStep::Started(const Run& run, Ran ran, double got_seconds) {
   State& s = *state_;
   if (!s.guard) return;
   const auto done = [&](double now) { s.guard->Started(ran, s.asked, now, got_seconds); };
-  const detail::StepBlock* block = comparing() ? s.guard->BlockOf(ran) : nullptr;
-  if (!block) {
-    done(0);
-    if (s.guard->due() && !s.options.schedule && Now() - s.compared >= kApart) s.guard->Begin();
-    return;
-  }
-  const auto note = [ends = block->ends(), step = block->started()] { ends->Add(step, Now()); };
   try {
+    detail::StepBlock* block = comparing() ? s.guard->BlockOf(ran) : nullptr;
+    if (!block) {
+      done(0);
+      if (s.guard->due() && !s.options.schedule && Now() - s.compared >= kApart) s.guard->Begin();
+      return;
+    }
+    block->Expect();
+    const auto note = [ends = block->ends(), step = block->started()] { ends->Add(step, Now()); };
     // An Operator, because the caller's bulk or capture must not take this op.
     s.eng.Push(s.eng.NewOperator(
         {.name = "end of a step", .reads = {run.var()}, .priority = kMaxPriority, .run_always = true}, note));
     done(Now());
-  } catch (const Error&) {  // no more ops may be pushed; a push that matters to the program will report it
+  } catch (...) {
+    // The step runs and is the caller's, whatever is refused to its measurement: memory, or any more pushes. One that matters to the
+    // program will report it.
     s.guard->Abandon();
   }
 }
@@ -326,6 +340,7 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
   timed.times = times;
   s.CheckCall(given, options);
   for (size_t i = 0; i < item.values.size(); ++i) s.costs.values[s.sourced[i].index].bytes = item.values[i].bytes();
+  for (detail::Times& sample : s.samples) detail::MakeRoom(sample);  // what follows the start may not fail
   Run run = s.Start(s.whole, item, given, timed, site, true);
   try {
     run.Wait(site);
@@ -342,7 +357,8 @@ Run SmartStep::Profile(StepItem& item, std::span<Value> given, const RunOptions&
       for (ValueId v : node.outputs) s.costs.values[v.index].bytes = bytes / node.outputs.size();
     }
   }
-  if (++s.profiled == s.options.profile_steps) s.MakeCut(detail::Choice::kBest);
+  if (++s.profiled == s.options.profile_steps && !s.CutIfThereIsMemory())
+    --s.profiled;  // the next step is profiled, too
   return run;
 }
 

@@ -60,18 +60,18 @@ class StagingGuard {
 
   // Whether it is time to compare again.
   bool due() const {
-    return phase_ == kRest && !window_.empty() && saved_ >= static_cast<double>(cost_[staged_ ? 0 : 1]);
+    return phase_ == kRest &&
+           (!decided_ || (!window_.empty() && saved_ >= static_cast<double>(cost_[staged_ ? 0 : 1])));
   }
   // Begins a comparison.
   void Begin() {
     blocks_.clear();
     Enter(kBefore);
   }
-  // Gives up the comparison, because the end of a step will not be known.
+  // Gives up the comparison, because the end of a step will not be known. Another is due later. Needs no memory.
   void Abandon() {
     blocks_.clear();
     Enter(kRest);
-    if (!decided_) Begin();
   }
 
   // The block that a step belongs to that is about to be started; null: to none.
@@ -80,7 +80,7 @@ class StagingGuard {
     if (ran == Ran::kDrained) return phase_ == kAfter && blocks_[1].staged() ? &blocks_[1] : nullptr;
     return blocks_.back().staged() == (ran == Ran::kStaged) ? &blocks_.back() : nullptr;
   }
-  // A step was started `now` that was asked for at `asked`; its caller took `got` seconds to get its item.
+  // A step was started `now` that was asked for at `asked`, and that its block, if it has one, expected; its caller took `got` seconds to get its item.
   void Started(Ran ran, double asked, double now, double got = 0) {
     if (decided_) saved_ += kShare;
     StepBlock* block = BlockOf(ran);
@@ -134,14 +134,16 @@ class StagingGuard {
     double gain, error;
   };
 
+  // Without memory for a block it throws, and has changed nothing.
   void Enter(Phase phase) {
+    if (phase != kRest) {
+      const bool staged = phase == kOther ? !staged_ : staged_;
+      // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured.
+      const size_t skip = staged && phase == kAfter ? 1 + ahead_ : 1;
+      blocks_.emplace_back(staged, skip, phase == kOther && staged ? trial_ahead_ : ahead_);
+    }
     phase_ = phase;
     ++changes_;
-    if (phase == kRest) return;
-    const bool staged = phase == kOther ? !staged_ : staged_;
-    // A stage that was just opened has not yet filled its buffer; in a trial that is part of what is measured.
-    const size_t skip = staged && phase == kAfter ? 1 + ahead_ : 1;
-    blocks_.emplace_back(staged, skip, phase == kOther && staged ? trial_ahead_ : ahead_);
   }
   // How many steps of a block that is not a trial count.
   size_t Wanted(const StepBlock& block) const {

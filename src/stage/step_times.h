@@ -34,14 +34,24 @@ inline double Median(Times times) {
   return times.size() % 2 ? *middle : (*middle + *std::max_element(times.begin(), middle)) / 2;
 }
 
+// Makes room for one more, so that the next push_back needs no memory.
+inline void MakeRoom(Times& times) {
+  if (times.size() == times.capacity()) times.reserve(2 * times.size() + 8);
+}
+
 // Ends: when the steps of one block ended. Threads: any.
 class Ends {
  public:
-  // Step `step` ended at `now`. Steps are listed in the order of their starts, so a step counts when all steps before
+  // Makes room for the end of step `step`, so that Add needs no memory: an op calls it, whose failure nobody would expect.
+  void Expect(size_t step) {
+    MutexLock lock(mu_);
+    if (ended_.size() <= step) ended_.resize(step + 1);
+    if (times_.capacity() <= step) times_.reserve(2 * step + 8);
+  }
+  // Step `step`, which was expected, ended at `now`. Steps are listed in the order of their starts, so a step counts when all steps before
   // it have ended.
   void Add(size_t step, double now) {
     MutexLock lock(mu_);
-    if (ended_.size() <= step) ended_.resize(step + 1);
     ended_[step] = true;
     while (times_.size() < ended_.size() && ended_[times_.size()]) times_.push_back(now);
   }
@@ -76,7 +86,12 @@ class StepBlock {
   size_t started() const { return begins_.size(); }
   const std::shared_ptr<Ends>& ends() const { return ends_; }
 
-  // One more step, asked for at `asked`, was started `now`; its caller took `got` seconds to get the item. `drained`: the
+  // One more step is about to be started. After this neither its start nor its end needs memory.
+  void Expect() {
+    for (Times* times : {&asked_, &begins_, &got_}) MakeRoom(*times);
+    ends_->Expect(started());
+  }
+  // The expected step, asked for at `asked`, was started `now`; its caller took `got` seconds to get the item. `drained`: the
   // stage was being emptied.
   void Started(double asked, double now, double got, bool drained) {
     asked_.push_back(asked);

@@ -13,7 +13,10 @@ void DriverModel::Begin() {
   explorer.Start(explorer.AddThread("poster", [this] { PosterMain(); }));
   explorer.Start(explorer.AddThread("poster's buffer", [this] { s_.queued.Drain(); }));
   for (int w = scenario_.posts; w < scenario_.waiters; ++w)
-    explorer.Start(explorer.AddThread("end" + std::to_string(w), [this, w] { EndWait(w); }));
+    explorer.Start(explorer.AddThread("end" + std::to_string(w), [this, w] {
+      if (IsInside(w)) Explorer::current().PointWhile<uint8_t>(&s_.returned, 0);
+      EndWait(w);
+    }));
 }
 
 const char* DriverModel::AtRest() {
@@ -37,7 +40,11 @@ void DriverModel::WaiterMain(int waiter) {
   for (;;) {
     Step("waiter % looks whether it is over", waiter);
     if (s_.word[waiter] == kDone) break;
-    if (Drive()) continue;
+    if (IsInside(waiter)) {
+      AskForDriver(waiter);
+    } else if (Drive()) {
+      continue;
+    }
     Step("waiter % parks", waiter);
     if (s_.word[waiter] != kPending) break;
     s_.word[waiter] = kParked;
@@ -63,7 +70,16 @@ bool DriverModel::Drive() {
   return true;
 }
 
+void DriverModel::AskForDriver(int waiter) {
+  Step("looks at the pool");
+  if (!HasReady() || s_.refused[waiter]) return;
+  Step("waiter % is refused a driver", waiter);
+  s_.refused[waiter] = 1;
+  if (scenario_.fault != DriverFault::kRefusedInSilence && s_.used && HasReady()) WakeDriver(false);
+}
+
 void DriverModel::Sleep(int waiter) {
+  if (s_.refused[waiter]) return Explorer::current().PauseWhile(&s_.word[waiter], kParked);
   Lock();
   s_.list[s_.listed++] = static_cast<uint8_t>(waiter);
   s_.locked = 0;

@@ -4,6 +4,8 @@
 //   waiter   until its word says done: runs an op if there is one; else word pending -> parked; lists itself; heavy fence;
 //            looks at the pool; sleeps while the word says parked; unlists itself; word -> pending
 //            leaving: passes the wake on, if the pool has been used and has an op
+//   inside   a waiter inside an op, which drives nothing: if there is an op it asks for a thread that does, is refused, passes the wake
+//            on, and lists itself no more
 //   post     queues the op; says that the pool is used; light fence; looks whether somebody is listed; takes the last one off the list: word
 //            parked -> drive, and wakes it; if that word had changed, the next one
 //   end      of what a waiter waits for: word -> done
@@ -17,14 +19,16 @@ namespace checker {
 
 enum class DriverFault {
   kNone,
-  kNoHeavyFence,   // a waiter looks at the pool without emptying the posters' store buffers
-  kNothingPassed,  // a waiter that leaves lets the wake that it was given go with it
-  kUsedReadEarly,  // it passes it on only if the pool had been used when it began to wait
+  kNoHeavyFence,      // a waiter looks at the pool without emptying the posters' store buffers
+  kNothingPassed,     // a waiter that leaves lets the wake that it was given go with it
+  kUsedReadEarly,     // it passes it on only if the pool had been used when it began to wait
+  kRefusedInSilence,  // a waiter inside an op that is refused a driver keeps the wake that it was given
 };
 
 struct DriverScenario {
   int posts = 1;    // each op ends the wait of one more waiter
   int waiters = 2;  // of these, `posts` wait for a posted op; the others for something else, which ends by itself
+  int inside = 0;   // the last so many waiters are inside ops; what they wait for ends when another wait is over
   DriverFault fault = DriverFault::kNone;
 };
 
@@ -50,11 +54,14 @@ class DriverModel final : public Program {
     uint8_t taken;
     uint8_t used;
     uint8_t returned;
+    std::array<uint8_t, kMaxWaiters> refused;
   };
 
   static void Step(const char* what, int waiter = 0);
   void WaiterMain(int waiter);
   bool Drive();
+  void AskForDriver(int waiter);
+  bool IsInside(int waiter) const { return waiter >= scenario_.waiters - scenario_.inside; }
   void Sleep(int waiter);
   void WakeDriver(bool posted);
   void PosterMain();

@@ -28,6 +28,14 @@ TEST(Driving, EveryOpIsRunWhileAThreadWaitsForIt) {
   ReportHolds(Explore<DriverModel>(DriverScenario{.posts = 2, .waiters = 2}));
   ReportHolds(Explore<DriverModel>(DriverScenario{.posts = 1, .waiters = 3}));
 }
+TEST(Driving, WhoIsRefusedADriverPassesItsWakeOn) {
+  ReportHolds(Explore<DriverModel>(DriverScenario{.posts = 1, .waiters = 2, .inside = 1}));
+  ReportHolds(Explore<DriverModel>(DriverScenario{.posts = 2, .waiters = 3, .inside = 1}));
+  ReportHolds(Explore<DriverModel>(DriverScenario{.posts = 1, .waiters = 3, .inside = 2}));
+}
+TEST(Driving, MutantRefusedInSilenceIsCaught) {
+  ExpectCaught<DriverModel>(DriverScenario{.waiters = 2, .inside = 1}, DriverFault::kRefusedInSilence, kLeft);
+}
 TEST(Driving, MutantNothingPassedIsCaught) {
   ExpectCaught<DriverModel>(DriverScenario{.waiters = 2}, DriverFault::kNothingPassed, kLeft);
 }

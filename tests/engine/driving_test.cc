@@ -90,6 +90,24 @@ TEST(DriverTest, AWaitThatGivesUpPassesItsWakeOn) {
   }
 }
 
+// The only stand-in plays the worker. The thread that waits inside the op is woken to get a driver, and there is none.
+TEST(DriverTest, AWaitInsideAnOpThatGetsNoDriverPassesItsWakeOn) {
+  EngineOptions options = Quiet(1);
+  options.max_spare_threads = 1;
+  Engine eng(options);
+  Var made = eng.NewVar("made"), mine = eng.NewVar("mine"), before = eng.NewVar("before");
+  HeldOp forever = HoldWrite(eng, mine);
+  HeldOp held = PushNaiveBehind(eng, before, made);
+  std::atomic<int> waiting{0};
+  const Waiter needs_it([&] { eng.Wait(made); });
+  eng.Push({.name = "waits"}, [&] {
+    waiting = gettid();
+    eng.Wait(mine);
+  });
+  AwaitAsleep(waiting);  // the last that went to sleep is woken first
+  held.Release();
+}
+
 // Nobody outside waits, and nobody drove when the wait began.
 TEST(DriverTest, AWaitInsideAnOpGetsADriverWhenThereIsSomethingToDrive) {
   Engine eng(Quiet(1));

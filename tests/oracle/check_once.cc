@@ -97,7 +97,8 @@ bool Verdict::RunVersions() {
     std::map<uint32_t, uint64_t> versions;
     for (const Use& use : observer->uses) versions[use.var] = use.version;
     for (Use& use : op->uses) use.version = versions[use.var];
-    if (op->run_var != OpRecord::kNoVar) op->uses.push_back({op->run_var, AccessMode::kWrite, 0, 1});
+    for (const uint32_t own : {op->run_var, op->out_var})
+      if (own != OpRecord::kNoVar) op->uses.push_back({own, AccessMode::kWrite, 0, 1});
     for (const NodeRecord& node : op->nodes)
       for (const Use& use : node.uses)
         if (node.runs && versions[use.var] != use.version)

@@ -60,11 +60,16 @@ void Verdict::Replay() {
       now[use.var] = {WithClears(use.var, seen, op->push_begin, op->push_end), vars_[use.var].values[seen]};
     }
     if (op->nodes.empty()) {
-      Step(*op, op->id, op->uses, op->always, op->runs, op->failed, op->wrote, CancelOf(*op), now, nullptr);
+      Step(*op, op->id, op->uses, op->always, op->runs, op->failed, op->wrote, CancelOf(*op), now);
     } else {
       Errors& errors = of_run_[op];
-      for (const NodeRecord& n : op->nodes)
-        Step(*op, n.root, n.uses, n.always, n.runs, n.failed, n.wrote, Cancelled::kNo, now, &errors);
+      for (uint32_t i = 0; i < op->nodes.size(); ++i) {
+        const NodeRecord& n = op->nodes[i];
+        const Errors passed = Step(*op, n.root, n.uses, n.always, n.runs, n.failed, n.wrote, Cancelled::kNo, now);
+        errors.insert(passed.begin(), passed.end());
+        if (op->out_var != OpRecord::kNoVar && i == op->out_node)
+          now[op->out_var].errors = passed.empty() ? Errors{kClean} : passed;
+      }
       if (op->run_var != OpRecord::kNoVar) now[op->run_var].errors = errors.empty() ? Errors{kClean} : errors;
     }
     for (const Use& use : op->uses) {
@@ -77,8 +82,9 @@ void Verdict::Replay() {
     if (h_.values[v] != vars_[v].values.back()) log_.Complain("v%zu: ends with another value than the replay", v);
 }
 
-void Verdict::Step(const OpRecord& op, uint32_t root, const std::vector<Use>& uses, bool always, bool ran, bool failed,
-                   bool wrote, Cancelled cancelled, std::map<uint32_t, Now>& now, Errors* passed_on) {
+// What the op, or the node, passes on.
+Verdict::Errors Verdict::Step(const OpRecord& op, uint32_t root, const std::vector<Use>& uses, bool always, bool ran,
+                              bool failed, bool wrote, Cancelled cancelled, std::map<uint32_t, Now>& now) {
   std::vector<std::pair<uint32_t, Errors>> inputs;
   for (const Use& use : uses)
     if (use.mode != AccessMode::kWrite) inputs.push_back({use.listed, now[use.var].errors});
@@ -97,7 +103,6 @@ void Verdict::Step(const OpRecord& op, uint32_t root, const std::vector<Use>& us
     if (cancelled != Cancelled::kNo) passed.insert(static_cast<int64_t>(root));
     if (passed.empty()) log_.Complain("o%u (root %u): was skipped without a reason", op.id, root);
   }
-  if (passed_on) passed_on->insert(passed.begin(), passed.end());
   for (const Use& use : uses) {
     auto& [errors, value] = now[use.var];
     const bool looked = ran && op.failure != Failure::kWithheld && !(op.on_device && failed);
@@ -111,6 +116,7 @@ void Verdict::Step(const OpRecord& op, uint32_t root, const std::vector<Use>& us
       errors = {kClean};
     }
   }
+  return passed;
 }
 
 }  // namespace engine::oracle

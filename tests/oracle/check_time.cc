@@ -20,6 +20,10 @@ uint64_t Verdict::BeginOf(const OpRecord& op, uint32_t var) {
 uint64_t Verdict::EndOf(const OpRecord& op, uint32_t var) {
   if (op.nodes.empty()) return op.runs ? op.run_end : op.on_device ? 0 : op.skip_tick;
   uint64_t end = 0;
+  if (var == op.out_var) {  // it is there as soon as its node has ended, whatever the others do
+    const NodeRecord& maker = op.nodes[op.out_node];
+    return maker.runs ? maker.run_end : 0;
+  }
   for (const NodeRecord& node : op.nodes)
     for (const Use& use : node.uses)
       if ((use.var == var || var == op.run_var) && node.runs) end = std::max(end, node.run_end);

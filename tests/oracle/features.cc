@@ -73,6 +73,7 @@ const std::vector<FeatureInfo>& Features() {
        0},
       {kRunInputs, "run_inputs", "runs whose input has a Var of its own (RunOptions::inputs)", 0},
       {kFewSpares, "few_spares", "hardly any stand-ins, so that waits inside bodies are refused", 0},
+      {kRunOutputs, "run_outputs", "ops behind one node of a run, by the Var of its output (RunOptions::outputs)", 0},
       {kPartnerWorkers, "partner_workers", "the second engine has workers", 0},
       {kNoise, "noise", "yields and short sleeps at points that the seed chooses", 0},
   };

@@ -82,6 +82,7 @@ enum Feature : uint64_t {
   kRunInputs = 1ull << 60,
   kFewSpares = 1ull << 61,
   kPartnerWorkers = 1ull << 62,
+  kRunOutputs = 1ull << 63,
   // How threads are scheduled.
   kNoise = 1ull << 43,
 };
@@ -97,7 +98,7 @@ const std::vector<FeatureInfo>& Features();
 uint64_t AllFeatures();
 // Those that a seed draws by themselves.
 inline constexpr uint64_t kLaterFeatures =
-    kDefer | kAwait | kLateContext | kDestructorsPush | kRunInputs | kFewSpares | kPartnerWorkers;
+    kDefer | kAwait | kLateContext | kDestructorsPush | kRunInputs | kFewSpares | kPartnerWorkers | kRunOutputs;
 // The features that have a finding. They are left out unless somebody asks for them.
 uint64_t KnownBroken();
 

@@ -46,27 +46,33 @@ std::unique_ptr<World::PlanInfo> World::MakePlan(Random& random, uint32_t number
   }
   info->observer = random.OneIn(2) ? 0 : info->nodes.size();
   info->nodes.insert(info->nodes.begin() + static_cast<ptrdiff_t>(info->observer), observer);
+  if (Has(kRunOutputs)) info->maker = random.Below(info->nodes.size());
 
   Graph graph;
   const ValueId in = graph.Input<OpRecord*>("run");
-  for (uint32_t i = 0; i < info->nodes.size(); ++i) AddNode(graph, in, info->nodes[i], number, i, random);
+  for (uint32_t i = 0; i < info->nodes.size(); ++i) AddNode(graph, in, *info, number, i, random);
   info->plan = graph.Compile(*eng_, {.name = "plan"});
   return info;
 }
 
-void World::AddNode(Graph& graph, ValueId in, const NodeRecord& node, uint32_t plan, uint32_t number, Random& random) {
+void World::AddNode(Graph& graph, ValueId in, const PlanInfo& info, uint32_t plan, uint32_t number, Random& random) {
+  const NodeRecord& node = info.nodes[number];
+  const bool makes = number == info.maker;
   std::vector<Var> by_mode[3];
   for (const Use& use : node.uses) by_mode[static_cast<size_t>(use.mode)].push_back(vars_[use.var]);
   NodeDesc desc{.name = Name::Intern("p" + std::to_string(plan) + "n" + std::to_string(number)),
                 .inputs = {in},
+                .outputs = makes,
                 .reads = by_mode[0],
                 .updates = by_mode[1],
                 .writes = by_mode[2],
                 .run_always = node.always};
   if (Has(kPlaces) && random.OneIn(8)) desc.place = random.OneIn(2) ? Io() : eng_->Pool("p");
+  NodeId id;
   if (Has(kAsync) && s_.ending != Ending::kWithheld && random.OneIn(6)) {
-    graph.AddAsync(desc, [this, number](NodeContext& ctx, Completion done) {
+    id = graph.AddAsync(desc, [this, number, makes](NodeContext& ctx, Completion done) {
       const GoodAllocations good;
+      if (makes) ctx.Return(0, number);
       NodeRecord& now = ctx.In<OpRecord*>(0)->nodes[number];
       NodeBegin(now, ctx);
       LaterOrNow(complete_at_once_, [this, &now, done]() mutable {
@@ -80,14 +86,16 @@ void World::AddNode(Graph& graph, ValueId in, const NodeRecord& node, uint32_t p
       });
     });
   } else {
-    graph.Add(desc, [this, number](NodeContext& ctx) {
+    id = graph.Add(desc, [this, number, makes](NodeContext& ctx) {
       const GoodAllocations good;
+      if (makes) ctx.Return(0, number);
       NodeRecord& now = ctx.In<OpRecord*>(0)->nodes[number];
       NodeBegin(now, ctx);
       NodeEnd(now);
       if (now.failed) throw PlannedFailure{now.root};
     });
   }
+  if (makes) graph.Output(id[0]);
 }
 
 void World::NodeBegin(NodeRecord& node, NodeContext& ctx) {
@@ -141,6 +149,20 @@ void World::StartPlan(Pusher& me, Random& random, bool inside) {
       options.inputs = own;
     }
   }
+  Var output;
+  if (info.maker != SIZE_MAX && random.OneIn(2)) {
+    if (const uint32_t var = next_var_.fetch_add(1, std::memory_order_relaxed); var < kMaxVars) {
+      const GoodAllocations good;
+      try {
+        output = eng_->NewVar("output");
+        op.out_var = var;
+        op.out_node = static_cast<uint32_t>(info.maker);
+        options.outputs = {&output, 1};
+      } catch (const UsageError& error) {  // Shutdown has come; it will refuse the run, too
+        if (shutdown_begin_ == kNever) log_.Complain("no Var could be made: %s", error.what());
+      }
+    }
+  }
   if (Has(kPolicy) && random.OneIn(3)) options.policy = static_cast<Policy>(random.Below(4));
   // Without a stand-in, a run in order inside a body fails where it would have to wait; its nodes' errors say not which run's.
   if (inside && Has(kFewSpares | kNoThreads)) options.policy = Policy::kThreaded;
@@ -155,7 +177,7 @@ void World::StartPlan(Pusher& me, Random& random, bool inside) {
     run = may_wait ? info.plan.Start(in, options) : info.plan.TryStart(in, options);
     return static_cast<bool>(run);
   });
-  if (run) KeepRun(me, random, std::move(run), op);
+  if (run) KeepRun(me, random, {std::move(run), &op, output});
 }
 
 }  // namespace engine::oracle

@@ -54,7 +54,11 @@ OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* s
     Var var;
   };
   std::array<std::vector<Named>, 3> lists;  // by AccessMode
-  if (want.behind) lists[0].push_back({want.behind->op->run_var, want.behind->run.var()});
+  if (want.behind_output) {
+    lists[0].push_back({want.behind->op->out_var, want.behind->output});
+  } else if (want.behind) {
+    lists[0].push_back({want.behind->op->run_var, want.behind->run.var()});
+  }
   for (uint64_t i = 0; i < n; ++i) {
     Named named;
     if (want.apart) {
@@ -226,7 +230,7 @@ void World::PushOne(Pusher& me, Random& random, int depth) {
   want.wide =
       held ? Has(kHeldWide) || Has(kHeldDeleted) : s_.ending == Ending::kWaitAll || !asynchronous || Has(kHeldWide);
   want.deleted = !held || !want.wide || Has(kHeldDeleted);
-  if (!apart) want.behind = RunToPushBehind(me, random);
+  if (!apart) PushBehindARun(me, random, want);
   Sets sets;
   OpRecord& op = NewRecord(me, random, want, &sets);
 

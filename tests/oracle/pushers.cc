@@ -74,6 +74,8 @@ void World::WaitNowAndThen(Pusher& me, Random& random) {
       WaitForRun(me);
     } else if (what == 2 && !me.runs.empty() && me.runs.back().op->run_var != OpRecord::kNoVar) {
       WaitForVar(me, random, me.runs.back().op->run_var, me.runs.back().run.var(), false);
+    } else if (what == 3 && !me.runs.empty() && me.runs.back().op->out_var != OpRecord::kNoVar) {
+      WaitForVar(me, random, me.runs.back().op->out_var, me.runs.back().output, false);
     } else {
       const auto var = static_cast<uint32_t>(random.Below(vars_.size()));
       if (what >= 6 && Has(kAwait)) return AwaitVar(me, random, var);

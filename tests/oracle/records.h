@@ -79,6 +79,8 @@ struct OpRecord {
   std::vector<NodeRecord> nodes;
   static constexpr uint32_t kNoVar = ~0u;
   uint32_t run_var = kNoVar;      // of a run: its own Var, as a Var of the history, which only the run writes
+  uint32_t out_var = kNoVar;      // of a run: the Var of its output, which only the run writes
+  uint32_t out_node = 0;          // and the node that makes the output
   uint64_t run_version = kNever;  // of that Var behind the run: frames and their Vars are used again; set by the checks
 
   uint32_t index = 0;  // its number among the accepted ops; set by the checks

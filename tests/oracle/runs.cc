@@ -5,20 +5,22 @@ namespace engine::oracle {
 
 // Keeps the handle, or has it go at once, or as soon as the run has ended: then the run's error goes beside those who
 // take it.
-void World::KeepRun(Pusher& me, Random& random, engine::Run run, OpRecord& op) {
+void World::KeepRun(Pusher& me, Random& random, KeptRun kept) {
   if (!Has(kRunVars)) {
-    if (random.OneIn(2)) me.runs.push_back({std::move(run), &op});
+    if (random.OneIn(2)) me.runs.push_back(std::move(kept));
     return;
   }
-  me.runs.push_back({std::move(run), &op});
+  me.runs.push_back(std::move(kept));
   if (random.OneIn(4)) me.runs.pop_back();
 }
 
-// A run whose Var the next op shall read; null: none.
-const World::KeptRun* World::RunToPushBehind(Pusher& me, Random& random) {
-  if (!Has(kRunVars) || me.runs.empty() || random.OneIn(2)) return nullptr;
+// The next op may read the Var of a run, or that of its output.
+void World::PushBehindARun(Pusher& me, Random& random, Want& want) {
+  if (!Has(kRunVars | kRunOutputs) || me.runs.empty() || random.OneIn(2)) return;
   const KeptRun& kept = me.runs[random.Below(me.runs.size())];
-  return kept.op->run_var == OpRecord::kNoVar ? nullptr : &kept;
+  want.behind_output =
+      kept.op->out_var != OpRecord::kNoVar && (kept.op->run_var == OpRecord::kNoVar || random.OneIn(2));
+  if (want.behind_output || kept.op->run_var != OpRecord::kNoVar) want.behind = &kept;
 }
 
 void World::DropRuns(Pusher& me, Random& random) {

@@ -64,8 +64,8 @@ class Verdict {
 
   // check_replay.cc
   void Replay();
-  void Step(const OpRecord& op, uint32_t root, const std::vector<Use>& uses, bool always, bool ran, bool failed,
-            bool wrote, Cancelled cancelled, std::map<uint32_t, Now>& now, Errors* passed_on);
+  Errors Step(const OpRecord& op, uint32_t root, const std::vector<Use>& uses, bool always, bool ran, bool failed,
+              bool wrote, Cancelled cancelled, std::map<uint32_t, Now>& now);
   Errors WithClears(uint32_t var, size_t version, uint64_t begin, uint64_t end) const;
   Cancelled CancelOf(const OpRecord& op) const;
 

@@ -47,13 +47,13 @@ void World::WaitForEverything(Pusher& me, Random& random) {
 }
 
 void World::WaitForRun(Pusher& me) {
-  auto [run, op] = std::move(me.runs.front());
+  KeptRun kept = std::move(me.runs.front());
   me.runs.pop_front();
   WaitRecord wait;
-  wait.run = op;
+  wait.run = kept.op;
   wait.begin = Tick();
   try {
-    run.Wait();
+    kept.run.Wait();
   } catch (const OpError& error) {
     wait.root = log_.Shown(error);
   }

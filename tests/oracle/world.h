@@ -60,6 +60,7 @@ class World {
   struct KeptRun {
     engine::Run run;
     OpRecord* op;
+    Var output = {};  // of the run's output, if it has one
   };
   // What a thread of the program owns: its records and its handles.
   struct Pusher {
@@ -93,6 +94,7 @@ class World {
     std::vector<NodeRecord> nodes;  // what they are before a run
     std::vector<Use> uses;
     size_t observer = 0;
+    size_t maker = SIZE_MAX;  // the node that makes the plan's output
   };
   // How an op is pushed, and which Vars it may have.
   struct Want {
@@ -101,6 +103,7 @@ class World {
     bool wide = true;                 // it may have very many Vars
     bool deleted = true;              // it may name Vars that are deleted at the same time
     const KeptRun* behind = nullptr;  // it reads this run's Var
+    bool behind_output = false;       // or rather that of the run's output
   };
   struct Put;  // one push: its record, sets and description
 
@@ -169,14 +172,14 @@ class World {
   // plans.cc
   void MakePlans(Random& random);
   std::unique_ptr<PlanInfo> MakePlan(Random& random, uint32_t number);
-  void AddNode(Graph& graph, ValueId in, const NodeRecord& node, uint32_t plan, uint32_t number, Random& random);
+  void AddNode(Graph& graph, ValueId in, const PlanInfo& info, uint32_t plan, uint32_t number, Random& random);
   void StartPlan(Pusher& me, Random& random, bool inside);
   void NodeBegin(NodeRecord& node, NodeContext& ctx);
   void NodeEnd(NodeRecord& node);
 
   // runs.cc
-  void KeepRun(Pusher& me, Random& random, engine::Run run, OpRecord& op);
-  const KeptRun* RunToPushBehind(Pusher& me, Random& random);
+  void KeepRun(Pusher& me, Random& random, KeptRun kept);
+  void PushBehindARun(Pusher& me, Random& random, Want& want);
   void DropRuns(Pusher& me, Random& random);
 
   // operators.cc

@@ -174,6 +174,36 @@ TEST_P(InlineTest, WhatAwaitsInsideAnOpFailsWithoutAStandIn) {
   }
 }
 
+// A run in a worker's hook may not await what that worker is to run, as a wait there may not.
+TEST_P(InlineTest, WhatAwaitsInsideAHookFails) {
+  if (!workers()) GTEST_SKIP() << "no worker, no hook";
+  std::atomic<const Plan*> ready{nullptr};
+  std::atomic<int> hooks{0};
+  Counter started, here, elsewhere;
+  EngineOptions options = Quiet(workers());
+  options.pools = {{.name = "p"}};
+  options.on_start = [&](int) {
+    if (hooks.fetch_add(1) > 0) return;
+    const Plan* plan = nullptr;
+    while (!(plan = ready)) std::this_thread::yield();
+    plan->Start({}, {.policy = Policy::kInline});
+    started.Add();
+  };
+  Engine eng(options);
+  Graph graph;
+  const NodeId first = graph.Add({.name = "here"}, [&] { here.Add(); });
+  const NodeId second = graph.Add({.name = "elsewhere", .place = eng.Pool("p")}, [&] { elsewhere.Add(); });
+  graph.Order(first, second);
+  const Plan plan = graph.Compile(eng);
+  ready = &plan;
+  started.WaitFor(1);
+  const std::string told = Caught<OpError>([&] { eng.WaitAll(); }, "the failed node").what();
+  EXPECT_TRUE(Has(told, "elsewhere")) << told;
+  EXPECT_TRUE(Has(told, "a wait in on_start or on_end")) << told;
+  EXPECT_EQ(here.count(), 1);
+  EXPECT_EQ(elsewhere.count(), 0);
+}
+
 TEST_P(InlineTest, NodesHaveTheThreadsThatThePolicySays) {
   Engine eng(Quiet(workers()));
   Graph graph;

@@ -9,6 +9,7 @@
 
 #include "counting.h"
 #include "support/engine_test.h"
+#include "training_program.h"
 
 namespace engine::test {
 namespace {
@@ -170,6 +171,53 @@ TEST(StageNoMemoryTest, CancelAndCloseNeedNone) {
       EXPECT_LE(Drain(stage).size(), 11u);
     }
   }
+}
+
+// Whatever is refused in a call of Next, a step that has begun is handed out. One that has not begun comes with the next call, or the
+// stage has failed for good, as any stage whose source is refused memory.
+TEST(StageNoMemoryTest, ASmartStageLosesNoStep) {
+  constexpr int kSteps = 12;
+  int refused = 0, went_on = 0;
+  for (int after = 0, whole = 0; whole < 3; ++after) {
+    ASSERT_LT(after, 2000);
+    TrainingProgram p;
+    SmartStage steps(p.eng, p.graph, p.Rows(kSteps), {.profile_steps = 2, .guard_steps = 8});
+    std::vector<std::pair<int, int>> got;
+    bool ended = false, throws = false, in_an_op = false;
+    int thrown = 0;
+    while (!ended && thrown < 20) {
+      Value given[] = {2};
+      engine::Run run;
+      try {
+        std::optional<RefuseAfter> refuse;
+        if (!throws) refuse.emplace(after, true);
+        run = steps.Next(given);
+        throws = false;
+        ended = !run;
+      } catch (const std::bad_alloc&) {
+        throws = true;
+        ++thrown;
+        continue;
+      }
+      if (ended) break;
+      try {
+        const int sum = run.Take<int>(0);
+        got.emplace_back(sum, run.Take<int>(1));
+      } catch (const OpError&) {  // an op of the step, which this thread ran, was refused memory
+        in_an_op = true;
+        break;
+      }
+    }
+    std::vector<std::pair<int, int>> expected = TrainingProgram::Expected(kSteps);
+    if (!ended) expected.resize(got.size());
+    EXPECT_EQ(got, expected) << "allocation " << after;
+    if (!in_an_op) p.eng.WaitAll();  // no error is left
+    refused += thrown > 0 || in_an_op;
+    went_on += thrown > 0 && ended;
+    whole = thrown > 0 || in_an_op ? 0 : whole + 1;
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(went_on, 0);
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ class WaitingProgram {
     ++steps_;
     if (guard_.decided()) ++after_, other_ += guard_.watching() && open_ != guard_.staged();
     detail::StepBlock* block = guard_.watching() ? guard_.BlockOf(ran) : nullptr;
-    if (block) block->ends()->Add(block->started(), now_);
+    if (block) block->Expect(), block->ends()->Add(block->started(), now_);
     guard_.Started(ran, asked, begun, begun - asked);
     if (guard_.due()) guard_.Begin();
     now_ += own_;
@@ -233,6 +233,7 @@ TEST(StagingGuardTest, TheGuardChoosesTheFasterWayForCallersThatDoNotWait) {
       const double asked = real.now();
       const Ran ran = guard.on() ? Ran::kStaged : Ran::kWhole;
       detail::StepBlock& block = *guard.BlockOf(ran);
+      block.Expect();
       coming.push_back({real.Start(guard.on()), block.ends(), block.started()});
       for (; !coming.empty() && coming.front().end <= real.now(); coming.pop_front())
         coming.front().ends->Add(coming.front().number, coming.front().end);

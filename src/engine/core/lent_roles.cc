@@ -66,6 +66,8 @@ bool LentRoles::AddDriver(EngineCore& core) {
   } catch (const std::bad_alloc&) {
   }
   none_to_be_had_ = true;
+  // The wake that brought us here was to have an op run. Another thread can.
+  core.caller_pool().PassOn();  // mutant: refused_driver_keeps_its_wake
   return false;
 }
 
