@@ -2,6 +2,7 @@
 // by which they find each other.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "engine/access_mode.h"
