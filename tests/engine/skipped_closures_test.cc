@@ -136,5 +136,24 @@ TEST(SkippedClosures, OfOpsThatHaveRetiredMayPushWithoutRoom) {
   while (ran < 250) eng.WaitAll();
 }
 
+// Some thread that looks at the device destroys them, and waits there.
+TEST(SkippedClosures, OfOpsThatHaveRetiredMayWaitForAnotherOp) {
+  for (const Placement place : {Placement(), Gpu(0)}) {
+    Engine eng(OnDevice(1));
+    const Var a = eng.NewVar("a"), other = eng.NewVar("other");
+    std::atomic<int> waited{0};
+    for (int i = 0; i < 5; ++i) {
+      auto at_the_end = std::make_shared<AtTheEnd>();
+      at_the_end->call = [&] {
+        eng.Push({.updates = {other}, .place = place}, [](RunContext&) {});
+        eng.Wait(other);
+        ++waited;
+      };
+      eng.Push({.updates = {a}, .place = Gpu(0)}, [kept = std::move(at_the_end)](RunContext&) {});
+    }
+    while (waited < 5) eng.WaitAll();
+  }
+}
+
 }  // namespace
 }  // namespace engine::test

@@ -20,6 +20,7 @@ engine_mutant(op_starts_behind_its_engine "ShutdownInsideTest.*StartsBehind*" FA
 engine_mutant(node_starts_behind_its_engine "ShutdownInsideTest.NoNode*" FALSE)
 engine_mutant(closure_destroyed_outside "SkippedClosures.May*" DROP)
 engine_mutant(device_closure_destroyed_outside "SkippedClosures.OfOpsOnA*" INSTEAD "if (op->extra.closure->destroy) op->extra.closure->destroy(op->closure());")
+engine_mutant(retirement_sleeps "SkippedClosures.OfOpsThatHaveRetiredMayW*" INSTEAD "if (false) {")
 engine_mutant(unbounded_pending "Workers/BackPressureTest.PendingOps*/0" DROP)
 
 # --- completions

@@ -7,6 +7,7 @@
 // Outside any op the waiting thread also drives the caller pool (caller_pool.h). Inside an op, of whichever engine, it
 // runs nothing, so that no op ever runs on the stack of a waiting op; stand-ins play its roles and drive for it
 // (lent_roles.h).
+#include <algorithm>
 
 #include "core/draft.h"
 #include "core/hook_frame.h"
@@ -122,7 +123,15 @@ bool EngineCore::Park(std::atomic<uint32_t>& word, Clock::time_point deadline, L
     if (inside && pool(kCallerPool).HasReady() && inside->AddDriver(*this)) continue;
     uint32_t was = WaitNode::kPending;
     if (!word.compare_exchange_strong(was, WaitNode::kParked, std::memory_order_acq_rel)) break;
-    in_time = caller_pool_.Sleep({&word, false}, WaitNode::kParked, deadline, !inside || inside->MayAddDriver(*this));
+    const bool drives = !inside || inside->MayAddDriver(*this);
+    // The destructor of a retired op's closure may wait on the thread that looks at the devices, which goes on looking.
+    if (has_devices_.load(std::memory_order_relaxed) && devices_->LookInPassing()) {  // mutant: retirement_sleeps
+      caller_pool_.Sleep({&word, false}, WaitNode::kParked, std::min(deadline, Clock::now() + tuning::kAwaitNap),
+                         drives);
+      in_time = Clock::now() < deadline;
+    } else {
+      in_time = caller_pool_.Sleep({&word, false}, WaitNode::kParked, deadline, drives);
+    }
     // From kParked or kDrive back to kPending; kDone stays.
     was = word.load(std::memory_order_acquire);
     while (was != WaitNode::kDone && !word.compare_exchange_weak(was, WaitNode::kPending, std::memory_order_acq_rel)) {

@@ -110,6 +110,7 @@ class Devices final : public DeviceSide {
   // Called by a wait before it sleeps: asks, for at most `most`, whether the Var's last write has ended, and returns
   // whether it has ended well.
   bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) override;
+  bool LookInPassing() override;
   bool Busy() const override;  // whether something that was issued has not retired
   void PollFaster() override;  // somebody waits on the host: the retirement thread asks without pauses from now on
   // Somebody waits for the ops that are parked with this word, or will be.

@@ -197,6 +197,7 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
     }
     awaiting_.fetch_sub(ended, std::memory_order_relaxed);
   }
+  core_.Dispatch(started, nullptr);  // before the closures, whose destructors may wait for these ops
   Pass pass{&slot};
   const bool outer = std::exchange(t_retiring, true);
   while (OpRecord* op = list) {
@@ -210,7 +211,12 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
   }
   t_retiring = outer;
   core_.Dispatch(pass, nullptr);
-  core_.Dispatch(started, nullptr);
+}
+
+bool Devices::LookInPassing() {
+  if (!t_retiring) return false;
+  for (uint32_t i = 0; i < lanes(); ++i) Poll(lane(i), true);
+  return true;
 }
 
 Devices::Polled Devices::Poll(DeviceLane& on, bool looks) {
