@@ -370,7 +370,8 @@ void SmartStep::RunLevel(size_t level, StepItem& item) const {
   const Plan& plan = s.levels[level].plan;
   if (!plan) return;
   // On this thread, which is the stage's own, and not on the engine's workers.
-  const RunOptions options{.policy = Policy::kInline, .priority = {}};
+  // The step shows its errors.
+  const RunOptions options{.policy = Policy::kInline, .priority = {}, .shows_errors = true};
   const Site site = std::source_location::current();
   Run run = item.error ? s.StartFailed(plan, item, {}, options, site) : plan.Start(item.values, options, site);
   try {

@@ -54,6 +54,25 @@ TEST_P(PlanErrorsTest, FailureSkipsWhatNeedsItAndNothingElse) {
   }
 }
 
+// The Var that the node poisons shows the error, too; WaitAll does not.
+TEST_P(PlanErrorsTest, WhoeverSaidSoShowsTheErrorsOfARun) {
+  for (const Policy policy : {Policy::kThreaded, Policy::kInline, Policy::kNaive}) {
+    Engine eng(Quiet(workers()));
+    const Var a = eng.NewVar("a");
+    Graph graph;
+    graph.Add({.name = "bad", .updates = {a}}, [] { throw std::runtime_error("broken"); });
+    graph.Add({.name = "also"}, [] { throw std::runtime_error("broken, too"); });
+    const Plan plan = graph.Compile(eng);
+    engine::Run run = plan.Start({}, {.policy = policy, .shows_errors = true});
+    eng.WaitAll();
+    EXPECT_EQ(eng.stats().unseen_errors, 0u);
+    EXPECT_EQ(ErrorOf([&] { run.Wait(); }).op(), "bad");
+    EXPECT_EQ(ErrorOf([&] { eng.Wait(a); }).op(), "bad");
+    run = plan.Start({}, {.policy = policy});
+    EXPECT_EQ(ErrorOf([&] { eng.WaitAll(); }).op(), "also");  // "bad" is skipped for what it did before
+  }
+}
+
 TEST_P(PlanErrorsTest, PoisonedBeforeTheRunIsInherited) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b"), c = eng.NewVar("c");

@@ -179,6 +179,44 @@ TEST(SmartStageTest, AFailedStagedNodeFailsItsStepAsItWouldHave) {
   EXPECT_EQ(told[0], told[1]);
 }
 
+// Nobody who waits for everything meanwhile is shown it, nor is it counted as one that nobody has seen.
+TEST(SmartStageTest, AnErrorOfAStagedNodeIsShownByItsStepAlone) {
+  Engine eng(Quiet(2));
+  const Var weight = eng.NewVar("weight");
+  Gate begun, go_on;
+  Graph graph;
+  const ValueId row = graph.Input<int>("row");
+  const NodeId fails = graph.Add({.name = "fails", .inputs = {row}, .outputs = 1},
+                                 [](NodeContext&) { throw std::runtime_error("bad row"); });
+  const NodeId waits = graph.Add({.name = "waits", .inputs = {row}, .outputs = 1}, [&](NodeContext& ctx) {
+    begun.Open();
+    go_on.Wait();
+    ctx.Return(0, 1);
+  });
+  const NodeId step = graph.Add({.name = "step", .inputs = {fails[0], waits[0]}, .outputs = 1, .updates = {weight}},
+                                [](NodeContext& ctx) { ctx.Return(0, 2); });
+  graph.Output(step[0]);
+  int next = 0;
+  SmartStage steps(eng, graph,
+                   {SourceOf<int>("rows", row,
+                                  [&]() -> std::optional<int> {
+                                    if (next == 1) return {};
+                                    return next++;
+                                  })},
+                   AtOnce());
+  std::string shown;
+  std::thread consumer([&] {
+    engine::Run run = steps.Next();
+    shown = Caught<OpError>([&] { run.Take<int>(0); }, "the staged node's error").what();
+  });
+  begun.Wait();
+  EXPECT_EQ(eng.stats().unseen_errors, 0u);
+  go_on.Open();
+  consumer.join();
+  EXPECT_TRUE(Has(shown, "'fails'")) << shown;
+  eng.WaitAll();
+}
+
 TEST(SmartStageTest, FiltersOfOnesOwnApplyToStagedNodes) {
   for (const int guard : {0, 1000}) {  // staged from the first step, or never
     TrainingProgram p;

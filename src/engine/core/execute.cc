@@ -261,7 +261,7 @@ void EngineCore::SettlePoison(OpRecord* op, ErrorRecord* error) {
     }
   }
   if (!error) return;
-  if (error->IsRoot() && !error->cancelled) errors_.Add(error);  // mutant: lost_unseen_error
+  if (error->IsRoot() && !error->quiet) errors_.Add(error);  // mutant: lost_unseen_error
   error->Release();
 }
 

@@ -66,7 +66,15 @@ struct PlanSegment {
 };
 
 struct RunState {
-  enum Watch : uint32_t { kErrors = 1, kCancel = 2, kDeadline = 4, kTimes = 8, kBusy = 16, kOutputs = 32 };
+  enum Watch : uint32_t {
+    kErrors = 1,
+    kCancel = 2,
+    kDeadline = 4,
+    kTimes = 8,
+    kBusy = 16,
+    kOutputs = 32,
+    kShowsErrors = 64
+  };
 
   std::shared_ptr<PlanCore> plan;  // only while a run uses the frame
   PlanCore* owner = nullptr;

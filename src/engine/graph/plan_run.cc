@@ -157,6 +157,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   std::fill(run->times.begin(), run->times.end(), NodeTime{});
   uint32_t watch = scope ? uint32_t{RunState::kCancel} : 0;
   if (outputs != 0) watch |= RunState::kOutputs;
+  if (options.shows_errors) watch |= RunState::kShowsErrors;
   if (options.deadline != kNever) watch |= RunState::kDeadline;
   if (!run->times.empty()) watch |= RunState::kTimes | (step.timed ? RunState::kBusy : 0u);
   // relaxed stores: the registration publishes the frame to the thread that begins the run.

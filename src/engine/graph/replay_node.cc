@@ -63,7 +63,8 @@ ErrorRecord* Replay::SkippedBy(const PlanNode& node, uint32_t index) {
 // Takes over the count of `error`. `late`: the node was issued to a device that has been lost since. Nodes behind it
 // may be looking at its outputs, so these stay.
 void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
-  run_.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
+  const uint32_t watch = run_.watch.fetch_or(RunState::kErrors, std::memory_order_relaxed);
+  if (error->IsRoot() && (watch & RunState::kShowsErrors)) error->Quieten();
   if (late) {
     for (const uint32_t value : plan_.OutputsOf(node)) SetErrorIfNone(run_.errors[value], error);
     for (const PlanEffect& effect : plan_.EffectsOf(node))
@@ -85,7 +86,7 @@ void Replay::Fail(const PlanNode& node, ErrorRecord* error, bool late) {
   }
   for (const PlanEffect& effect : plan_.EffectsOf(node))
     if (effect.mode != AccessMode::kRead) SetError(run_.errors[plan_.ErrorPlace(effect.var)], error);
-  if (error->IsRoot() && !error->cancelled) core_.NoteError(error);
+  if (error->IsRoot() && !error->quiet) core_.NoteError(error);
   KeepFirst(node, error);
 }
 

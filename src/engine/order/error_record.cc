@@ -98,8 +98,12 @@ ErrorRecord* ErrorRecord::NewRoot(const char* op, Site site, std::exception_ptr 
 
 ErrorRecord* ErrorRecord::NewAskedFor(const char* op, Site site, std::exception_ptr cause) noexcept {
   ErrorRecord* const r = NewRoot(op, site, std::move(cause));
-  if (!Reserve::Get().IsShared(r)) r->cancelled = true;  // that one stands for failures, too
+  r->Quieten();
   return r;
+}
+
+void ErrorRecord::Quieten() noexcept {
+  if (!Reserve::Get().IsShared(this)) quiet = true;  // that one stands for other failures, too
 }
 
 void ErrorRecord::ChainTo(ErrorRecord* poison) {

@@ -44,8 +44,8 @@ struct ErrorRecord {
   ErrorRecord* before = nullptr;  // counted; the hop or root from which this hop came
   ErrorRecord* first = nullptr;   // counted; of a root: the error in spite of which its op ran
   uint32_t hops = 0;
-  bool cancelled = false;  // somebody asked for it, so it is not reported as unseen
-  bool reserved = false;   // from the reserve for failures without memory
+  bool quiet = false;     // of a root: not reported as unseen, because somebody asked for it, or shows it
+  bool reserved = false;  // from the reserve for failures without memory
   const char* op = "";
   Site site;
 
@@ -53,6 +53,7 @@ struct ErrorRecord {
   static ErrorRecord* NewRoot(const char* op, Site site, std::exception_ptr cause) noexcept;
   // The same, for an op that did not start because somebody asked for that; it is not reported as unseen.
   static ErrorRecord* NewAskedFor(const char* op, Site site, std::exception_ptr cause) noexcept;
+  void Quieten() noexcept;  // before anybody else knows of it
   // The record for `op_name`, which was skipped because of this record. Keeps this record's count, and returns a
   // counted record; if there is no memory, this one.
   ErrorRecord* Hop(const char* op_name, Site op_site) noexcept;
