@@ -9,6 +9,8 @@
 namespace engine::test {
 namespace {
 
+constexpr int kTrials = 10000;
+
 TEST(Lanes, OpsOfOneVarRunInOrder) {
   Rig rig;
   Var a = rig.eng().NewVar("a");
@@ -58,6 +60,28 @@ TEST(Lanes, AHostWriterWaitsForDeviceReaders) {
   rig.device().Release(hold);
   rig.eng().Wait(a);
   EXPECT_TRUE(ran);
+}
+
+// The readers on one lane may retire just while the host's op looks at them; those on the other lane are still there.
+TEST(Lanes, AHostWriterWaitsForTheReadersOfEachLane) {
+  Rig rig({}, 2);
+  Var a = rig.eng().NewVar("a"), b = rig.eng().NewVar("b");
+  for (int i = 0; i < kTrials; ++i) {
+    rig.eng().Push({.writes = {a}}, [] {});
+    const uint64_t hold = rig.PushHeldKernel({.reads = {a}, .place = Gpu(0, 0)});
+    std::atomic<bool> ran{false};
+    rig.Push({.reads = {a}, .writes = {b}, .place = Gpu(0, 1)});
+    rig.eng().Push({.reads = {b}}, [] {});  // somebody asks when that has ended
+    for (std::atomic<int> spin{0}; spin < i % 256 * 4;) spin.fetch_add(1, std::memory_order_relaxed);
+    rig.eng().Push({.writes = {a}}, [&] { ran = true; });
+    rig.eng().Wait(b);
+    EXPECT_FALSE(rig.eng().WaitFor(a, 0s));
+    EXPECT_FALSE(ran);
+    rig.device().Release(hold);
+    rig.eng().Wait(a);
+    EXPECT_TRUE(ran);
+    if (HasFailure()) break;
+  }
 }
 
 TEST(Lanes, WaitToWriteWaitsForDeviceReaders) {

@@ -74,6 +74,8 @@ engine_mutant(run_nobody_waits_for "DevicePlans.ARunThatNobodyWaitsFor*" INSTEAD
   "const auto* const asked = false ? asked_for(op) : nullptr;")
 engine_mutant(event_used_again_too_early "DeviceBulk.EventsAreMadeOnce*" INSTEAD
   "while (!on.records.empty() && on.records.front().seq <= retired + 1) {")
+engine_mutant(awaits_one_lane_only "Lanes.AHostWriterWaitsForTheReadersOf*" INSTEAD
+  "if (AwaitRetired(lane(open.lane), open.seq, op)) return false; else break;")
 engine_mutant(waiters_that_nobody_tells_of "DevicePlans.WhoeverComesToWait*" DROP)
 engine_mutant(lane_made_of_a_lost_device "DeviceFaults.AnOpWhoseLaneIsMade*" DROP)
 engine_mutant(device_thread_after_the_end "Workers/HandlesTest.OfVarsAfterTheShutdown/1" TRUE)

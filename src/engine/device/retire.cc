@@ -77,17 +77,21 @@ bool Devices::MayRunOnHost(OpRecord* op) {
     Access& a = op->accesses()[i];
     VarPoints* points = CoreOf(a.var)->completer.points.load(std::memory_order_acquire);
     if (!points) continue;
-    OrderPoint open;
-    {
-      MutexLock lock(points->mu);
-      const auto look = [&](const OrderPoint& p) {
-        if (p.seq && !lane(p.lane).Retired(p.seq)) open = p;
-      };
-      look(points->write);
-      if (!a.read())
-        for (const OrderPoint& p : points->reads) look(p);
+    // Again, if what was found open has just retired: another lane may still be open.
+    for (;;) {
+      OrderPoint open;
+      {
+        MutexLock lock(points->mu);
+        const auto look = [&](const OrderPoint& p) {
+          if (p.seq && !lane(p.lane).Retired(p.seq)) open = p;
+        };
+        look(points->write);
+        if (!a.read())
+          for (const OrderPoint& p : points->reads) look(p);
+      }
+      if (open.seq == 0) break;
+      if (AwaitRetired(lane(open.lane), open.seq, op)) return false;  // mutant: awaits_one_lane_only
     }
-    if (open.seq && AwaitRetired(lane(open.lane), open.seq, op)) return false;
   }
   if (any_lost_.load(std::memory_order_acquire)) PassLostToVars(op);
   for (uint32_t i = 0; i < op->n_access; ++i) {
