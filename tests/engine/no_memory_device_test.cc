@@ -223,7 +223,10 @@ TEST(NoMemoryDevices, ABulkThatIsToBeAGraphRunsWithoutMemoryForIt) {
         }
         t_until_failure = -1;
         launched |= run == armed && (armed == 0 ? good == 60 : device->counts()[DeviceCall::kLaunchGraph] != graphs);
-        if (launched && armed == 2) break;
+        if (launched && armed == 2) {
+          eng.WaitAll();  // until all has retired, which is counted later than `var` is written
+          break;
+        }
         if (failed) {
           EXPECT_EQ(run, armed);
           eng.ClearError(var);
