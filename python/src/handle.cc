@@ -91,7 +91,10 @@ std::vector<StatePtr> LiveStates() {
 
 void ForgetPendingCalls() {
   // A new one, because a call that forked ends here as well, and takes itself off the one that it is counted in.
-  for (const StatePtr& state : LiveStates()) state->bytes = std::make_shared<ByteBound>(state->bytes->most());
+  for (const StatePtr& state : LiveStates()) {
+    state->bytes = std::make_shared<ByteBound>(state->bytes->most());
+    state->abandoned.clear();  // their threads are the parent's
+  }
 }
 
 nb::object FindVar(nb::handle object) {

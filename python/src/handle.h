@@ -7,8 +7,10 @@
 
 #include <nanobind/nanobind.h>
 
+#include <condition_variable>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,15 @@
 
 namespace engine_python {
 
+// A wait by a helper thread for the main thread, which looks for signals meanwhile. `mutex` guards the rest; when `done`, the
+// helper does not touch it any more.
+struct HelpedWait {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
+  std::exception_ptr thrown;
+};
+
 struct EngineState {
   EngineState(engine::EngineOptions options, uint64_t max_pending_bytes)
       : engine(std::move(options)), bytes(std::make_shared<ByteBound>(max_pending_bytes)) {}
@@ -24,8 +35,9 @@ struct EngineState {
   bool caller_runs = false;  // a policy under which pushes run ops may be in force, so pushes give the GIL up
   bool shut_down = false;
   std::shared_ptr<ByteBound> bytes;  // of pending calls of ops
-  // Errors that an abandoned wait_all (Ctrl-C) got from the engine after its caller had left.
-  std::vector<std::exception_ptr> orphans;
+  // Each wait_all that a signal handler ended by raising (Ctrl-C): its helper may take an error from the engine, which is the
+  // next wait_all's to raise.
+  std::vector<std::shared_ptr<HelpedWait>> abandoned;
 };
 using StatePtr = std::shared_ptr<EngineState>;
 

@@ -24,14 +24,6 @@ Nanoseconds Duration(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(std::min(seconds, kLongest)));
 }
 
-struct Job {
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool done = false;  // guarded by mutex, like the rest
-  bool abandoned = false;
-  std::exception_ptr thrown;
-};
-
 // Whether waits run ops on the waiting thread.
 bool RunsOps(const EngineState& state) { return state.caller_runs || state.engine.workers() == 0; }
 
@@ -55,6 +47,35 @@ std::optional<bool> WaitInSlices(const EngineState& state, std::optional<double>
     if (*timeout) **timeout -= std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   } while (RunsOps(state));
   return {};
+}
+
+// Whether the helper has ended, for which this waits a slice at most.
+bool EndsInASlice(HelpedWait& wait) {
+  bool done = false;
+  WithoutGil([&] {
+    std::unique_lock lock(wait.mutex);
+    done = wait.ended.wait_for(lock, kSlice, [&] { return wait.done; });
+  });
+  return done;
+}
+
+// Raises the error that an abandoned wait_all got from the engine, if there is one. With `to_the_end`, when everything has
+// ended: then those waits end, too, and this waits until they have. So the error is raised by this wait, and not by a later one.
+void RaiseOfAbandoned(EngineState& state, bool to_the_end) {
+  for (size_t i = 0; i < state.abandoned.size();) {
+    const std::shared_ptr<HelpedWait> wait = state.abandoned[i];
+    {
+      std::unique_lock lock(wait->mutex);
+      if (!wait->done && !to_the_end) {
+        ++i;
+        continue;
+      }
+    }
+    while (!EndsInASlice(*wait)) CheckSignals();
+    // Meanwhile another thread may have been here.
+    if (std::erase(state.abandoned, wait) != 0 && wait->thrown) Raise(wait->thrown);
+    i = 0;
+  }
 }
 
 }  // namespace
@@ -81,8 +102,7 @@ std::optional<double> TimeoutOf(nb::handle given) {
   return std::max(seconds, 0.0);
 }
 
-void Interruptible(std::function<void()> block, std::function<void(std::exception_ptr)> late) {
-  std::exception_ptr thrown;
+void Interruptible(std::function<void()> block, std::vector<std::shared_ptr<HelpedWait>>* abandoned) {
   if (!WaitsForSignals()) {
     try {
       WithoutGil(block);
@@ -91,11 +111,12 @@ void Interruptible(std::function<void()> block, std::function<void(std::exceptio
     }
     return;
   }
-  auto job = std::make_shared<Job>();
+  auto wait = std::make_shared<HelpedWait>();
   Away away;
+  if (abandoned) abandoned->reserve(abandoned->size() + 1);
   // The helper waits in one piece, as the engine needs it: a wait that is cut into slices would start over with each
   // slice, and a thread that keeps pushing could delay it for ever.
-  std::thread([job, away = std::move(away), block = std::move(block), late = std::move(late)]() mutable {
+  std::thread([wait, away = std::move(away), block = std::move(block)]() mutable {
     std::exception_ptr error;
     try {
       block();
@@ -104,27 +125,18 @@ void Interruptible(std::function<void()> block, std::function<void(std::exceptio
     }
     block = nullptr;
     ForgetThread();  // with zero workers, bodies have run on this thread
-    std::unique_lock lock(job->mutex);
-    if (job->abandoned && late) late(error);
-    job->thrown = std::move(error);
-    job->done = true;
-    job->ended.notify_all();
+    std::unique_lock lock(wait->mutex);
+    wait->thrown = std::move(error);
+    wait->done = true;
+    wait->ended.notify_all();
   }).detach();
   try {
-    for (bool done = false; !done;) {
-      WithoutGil([&] {
-        std::unique_lock lock(job->mutex);
-        done = job->ended.wait_for(lock, kSlice, [&] { return job->done; });
-      });
-      if (done) break;
-      CheckSignals();
-    }
+    while (!EndsInASlice(*wait)) CheckSignals();
   } catch (...) {
-    std::unique_lock lock(job->mutex);
-    job->abandoned = true;
+    if (abandoned) abandoned->push_back(std::move(wait));
     throw;
   }
-  if (job->thrown) Raise(job->thrown);
+  if (wait->thrown) Raise(wait->thrown);
 }
 
 // A look while a function is recorded would take what is there now into the recording, for ever.
@@ -193,20 +205,13 @@ void WaitToWrite(const PyVar& var) {
 
 bool WaitAll(const StatePtr& state, std::optional<double> timeout) {
   RefuseWhileRecording("wait_all", CallerSite());
-  if (!state->orphans.empty()) {
-    const std::exception_ptr orphan = state->orphans.front();
-    state->orphans.erase(state->orphans.begin());
-    Raise(orphan);
-  }
-  // Errors that an abandoned wait takes from the engine are kept for the next wait, so that none is lost.
-  const auto late = [state](std::exception_ptr error) {
-    if (!error || Leaving()) return;
-    PythonScope python;  // the GIL guards the list
-    state->orphans.push_back(std::move(error));
-  };
+  RaiseOfAbandoned(*state, false);
   try {
     const auto wait = [&](Nanoseconds most) { return state->engine.WaitAllFor(most); };
-    if (const auto done = WaitInSlices(*state, &timeout, wait)) return *done;
+    if (const auto done = WaitInSlices(*state, &timeout, wait)) {
+      if (*done) RaiseOfAbandoned(*state, true);
+      return *done;
+    }
   } catch (const nb::python_error&) {
     throw;
   } catch (...) {
@@ -222,7 +227,8 @@ bool WaitAll(const StatePtr& state, std::optional<double> timeout) {
           *ready = true;
         }
       },
-      late);
+      &state->abandoned);
+  if (*ready) RaiseOfAbandoned(*state, true);
   return *ready;
 }
 

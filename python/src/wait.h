@@ -36,8 +36,8 @@ void WaitToWrite(const PyVar& var);
 bool WaitAll(const StatePtr& state, std::optional<double> timeout);
 
 // Calls `block`, which may block and must own what it uses, without the GIL. On the main thread a helper thread calls
-// it, so that signals are handled meanwhile. A signal handler that raises abandons the block; if the block throws
-// later, `late` (optional) gets the exception. Raises Python exceptions.
-void Interruptible(std::function<void()> block, std::function<void(std::exception_ptr)> late = {});
+// it, so that signals are handled meanwhile. A signal handler that raises abandons the block, which then goes into the
+// list `abandoned` (optional; the GIL guards it) with what it throws. Raises Python exceptions.
+void Interruptible(std::function<void()> block, std::vector<std::shared_ptr<HelpedWait>>* abandoned = nullptr);
 
 }  // namespace engine_python

@@ -80,8 +80,31 @@ def test_an_error_that_an_interrupted_wait_all_meets_is_raised_by_the_next(gate)
         engine.wait_all()
     gate.open()
     with pytest.raises(ValueError, match="late"):
-        for _ in range(1000):
+        engine.wait_all()
+    engine.wait_all()  # once
+
+
+def test_an_error_that_comes_while_a_signal_is_handled_is_raised_by_the_next_wait_all(gate):
+    def body():
+        gate()
+        raise ValueError("late")
+
+    def handler(*_):
+        gate.open()
+        time.sleep(0.1)  # meanwhile the wait ends, by this error; without this the next wait gets it from the engine
+        raise KeyboardInterrupt
+
+    engine.push(body)
+    gate.wait_until_entered()
+    previous = signal.signal(signal.SIGINT, handler)
+    try:
+        threading.Timer(0.12, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
             engine.wait_all()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    with pytest.raises(ValueError, match="late"):
+        engine.wait_all()
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01, 0.12])
