@@ -183,7 +183,8 @@ void World::Run() {
   FailThreads(0);
   // Handles of operators and of plans are dropped at different times.
   if (seed_ & 1) operators_.clear();
-  if ((seed_ & 2) && !Has(kNest)) plans_.clear();  // not if bodies start them
+  // Bodies and destructors of ops that are still pending may start plans.
+  if ((seed_ & 2) && !Has(kNest | kDestructorsPush)) plans_.clear();
   End();
   completer_.Finish();
   log_.EngineGone(Has(kLateCompletion));

@@ -36,6 +36,21 @@ def test_every_model_learns_and_no_way_to_feed_it_changes_a_loss(files, model):
         assert losses(model, files, way, **options)[0] == expected, (way, options)
 
 
+@pytest.mark.parametrize("model", list(MODELS))
+def test_every_model_fits_its_rows(files, model):
+    kind = MODELS[model]
+    data = schema.DATASETS[kind.data](SCALE)
+    torch.manual_seed(3)
+    trainer = Trainer(kind.make(data), data, kind.rate)
+    batches = list(File(files[kind.data, "parquet"], data, 128, 0, 4))
+    first = [float(trainer.step(batch)) for batch in batches]
+    for _ in range(12):
+        last = [float(trainer.step(batch)) for batch in batches]
+    assert sum(last) < 0.9 * sum(first)
+    scores = torch.cat([trainer.scores(batch) for batch in batches])
+    assert auc(scores, torch.cat([batch.label for batch in batches])) > 0.75
+
+
 def test_worker_processes_give_the_same_losses(files):
     expected, _, _ = losses("deepfm", files, steps=6)
     for workers in (1, 2):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support import MODES, OPTIONS, check, same, training
+from support import MODES, OPTIONS, check, compiled, same, training
 from torch import nn
 from torch.optim import AdamW
 
@@ -85,3 +85,33 @@ def test_whole_steps_are_eagers(forced, make, mode):
         same(*losses)
     same(*(dict(m.state_dict()) for m in pairs))
     assert not ours.why_eager
+
+
+@MODELS
+def test_autocast_casts_as_eager(forced, make):
+    forced("workers")
+    model, call, inputs = make()
+
+    def under(model, given):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return call(model, given)
+
+    check(Called(model.train(), under), inputs())
+
+
+@MODELS
+def test_batches_of_other_sizes_are_eagers(forced, make):
+    forced("workers")
+    model, call, inputs = make()
+    pairs = [Called(m.train(), call) for m in (model, copy.deepcopy(model))]
+    torch._dynamo.utils.counters.clear()
+    ours = compiled(pairs[0])
+    for i, sizes in enumerate((1, 2, 3, 4, 3)):
+        given, found = torch.cat([inputs() for _ in range(sizes)]), []
+        for one, called in zip(pairs, (ours, pairs[1])):
+            torch.manual_seed(i)
+            out = called(given)
+            out.float().sum().backward()
+            found.append([out, [p.grad for p in one.parameters()]])
+        same(*found)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # one for the first size, one for all
