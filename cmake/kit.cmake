@@ -24,6 +24,10 @@ if(TARGET _core)
   install(TARGETS _core LIBRARY DESTINATION python/engine COMPONENT kit EXCLUDE_FROM_ALL)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/engine/ DESTINATION python/engine COMPONENT kit EXCLUDE_FROM_ALL
           FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
+  foreach(folder perf/models examples/recommenders)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${folder} COMPONENT kit EXCLUDE_FROM_ALL
+            FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
+  endforeach()
 endif()
 
 # Whatever else the programs load, but for the C and C++ libraries of the system and the driver. The CUDA runtime is the shared

@@ -5,6 +5,7 @@
 
 import argparse
 import fcntl
+import importlib.util
 import json
 import os
 import random
@@ -79,7 +80,7 @@ class Kit(unittest.TestCase):
         self.assertEqual([p["name"] for p in result["parts"]], named)
         for part in result["parts"]:
             # As this machine has them, or not.
-            allowed = ("passed", "absent") if part["name"] in ("memcheck", "racecheck", "python", "stf") else ("passed",)
+            allowed = ("passed", "absent") if part["name"] in ("memcheck", "racecheck", "python", "recommenders", "stf") else ("passed",)
             self.assertIn(part["status"], allowed, part)
         self.assertEqual({r["row"] for r in result["rows"]} - {20}, {*range(1, 4), *range(6, 20), 21})
         self.assertTrue(all(c["verdict"] == "exact" for c in result["counters"]) and result["counters"])
@@ -162,6 +163,24 @@ done
         launcher.chmod(0o755)
         self.go(*QUICK, "--only", "python", env={"PATH": f"{self.kit.parent}:{os.environ['PATH']}"})
         self.assertEqual(self.statuses(), {"python": "absent"})
+
+    def test_without_pytorch_for_cuda_the_recommenders_are_left_out(self):
+        about = self.kit / "python" / "torch-2.0+cpu.dist-info" / "METADATA"
+        about.parent.mkdir()
+        about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.0+cpu\n")
+        self.go(*QUICK, "--only", "recommenders", env={"PYTHONPATH": str(self.kit / "python")})
+        self.assertEqual(self.statuses(), {"recommenders": "absent"})
+        self.assertIn("PyTorch with CUDA", self.results()["parts"][0]["why"])
+
+    def test_the_recommenders_find_their_files_in_the_kit(self):
+        made = json.loads((self.kit / "kit.json").read_text())
+        if made["python"] != "%d.%d" % sys.version_info[:2] or not all(map(importlib.util.find_spec, ("torch", "pyarrow"))):
+            self.skipTest("the kit has no Python package of this version, or there is no PyTorch or pyarrow")
+        contender = [sys.executable, "-B", str(self.kit / "perf/models/program.py"), "--variant", "smart_stage", "--threads", "1",
+                     "--data", str(self.kit), "--rows", "2000", "--device", "cpu"]  # fmt: skip
+        done = subprocess.run(contender, input="losses_deepfm 2\n", capture_output=True, text=True, cwd=self.kit,
+                              env=self.env | {"PYTHONPATH": str(self.kit / "python")})  # fmt: skip
+        self.assertEqual(len(json.loads(done.stdout.splitlines()[-1])["losses"]), 2, done.stdout + done.stderr)
 
     def test_a_full_disk_keeps_what_was_measured(self):
         self.go(*QUICK, "--only", "row-1")

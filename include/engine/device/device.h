@@ -153,8 +153,8 @@ class Device {
   const DeviceInfo& info() const noexcept { return info_; }
   // Makes this the calling thread's current device. Code that launches kernels by itself needs that.
   virtual DeviceStatus MakeCurrent() = 0;
-  // For a thread of the engine's own, before it works on this device: MakeCurrent; and from then on captures of other
-  // threads forbid this thread nothing, and what it does spoils none of them.
+  // For a thread of the engine's own, before it works on this device: MakeCurrent. From then on
+  // captures of other threads do not restrict this thread, and its calls do not invalidate them.
   virtual DeviceStatus EnterThread() { return MakeCurrent(); }
   // The sticky error, if the device is lost; else the calling thread's last error, which the call also clears. A launch
   // that returns no status (<<<>>>) is checked with it.

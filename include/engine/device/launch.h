@@ -5,8 +5,8 @@
 //            [=](engine::RunContext& ctx) { ctx.Launch(Axpy, blocks, 256, y_data, x_data, a, n); });
 //
 // Eagerly this is the launch that `<<<>>>` makes, checked. In a bulk that has become a device graph, and whose params have
-// changed, it gives the arguments to the op's node of the graph: one call of the driver's, where `<<<>>>` is captured again,
-// which takes eight. Kernels of a binary with a CUDA runtime of its own (nvcc's default) can be launched so as well.
+// changed, it gives the arguments to the op's node of the graph, which is one call of the driver; a launch by `<<<>>>` is
+// captured anew, which is eight. Kernels of a binary with a CUDA runtime of its own (nvcc's default) can be launched so as well.
 //
 // On a software device the kernel is a function of the host, and runs once for a launch.
 //

@@ -62,6 +62,13 @@ def python(version: str) -> str:
     return ""
 
 
+def torch(interpreter: str) -> str:
+    """The version of the interpreter's PyTorch; empty if that is built for CPUs alone, or if NumPy or pyarrow is missing."""
+    asked = "from importlib.metadata import version as v; print(v('numpy') and v('pyarrow') and v('torch'))"
+    found = _say(interpreter, "-c", asked) if interpreter else ""
+    return "" if found.endswith("+cpu") else found
+
+
 def find(kit: Path, made: dict) -> dict:
     """All of it. `probe` is what the kit's own program says of CUDA; `why` is not empty where nothing can be measured."""
     out = {
@@ -76,6 +83,7 @@ def find(kit: Path, made: dict) -> dict:
         "sanitizer": sanitizer(),
         "python": python(made["python"]),
     }  # fmt: skip
+    out["torch"] = torch(out["python"])
     try:
         done = subprocess.run([str(kit / "bin" / "gpu_suite"), "--probe"], capture_output=True, text=True, timeout=120)
         out["probe"] = json.loads(done.stdout)

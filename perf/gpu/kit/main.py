@@ -76,7 +76,8 @@ def chosen(all_parts: list[Part], only: list[str], results: store.Store) -> list
 def one(part: Part, found: dict, seconds: float, judged: bool, lock: int) -> tuple[dict, dict]:
     if part.needs and not found[part.needs]:
         why = {"nccl": "no libnccl.so.2 was found", "sanitizer": "no compute-sanitizer was found",
-               "python": "the kit has no Python package, or there is no Python of its version"}[part.needs]  # fmt: skip
+               "python": "the kit has no Python package, or there is no Python of its version",
+               "torch": "the Python of the kit's version has no PyTorch with CUDA, or no NumPy or pyarrow"}[part.needs]  # fmt: skip
         return {"name": part.name, "status": "absent", "seconds": 0, "why": why, "text": []}, {}
     return runner.run(part, KIT, found, min(part.seconds, seconds), judged, lock)
 

@@ -56,6 +56,9 @@ def parts(rounds: int, quick: bool) -> list[Part]:
         row(17, "models", "DeepRec's five models with and without SmartStage", 150),
         Part("python", "the Python package on this card, beside PyTorch where it is there", ("{python}", "-B", "{kit}/kit/python_part.py"),
              90, needs="python", suite=True),
+        Part("recommenders", "the five models in PyTorch: fed in turn, by a stage, by SmartStage and by DataLoaders",
+             ("{python}", "-B", "{kit}/perf/models/suite.py", "--build", "{kit}", "--python", "{python}", "--device", "cuda",
+              "--quick", "--only", "input", "--data-rows", "20000"), 300, needs="torch", suite=True),
         # The suite makes calls that fail, and looks at what they say: these are no errors of memory.
         Part("memcheck", "compute-sanitizer over conformance", (*sanitized, "memcheck", "--report-api-errors", "no", *_CONFORMANCE),
              180, needs="sanitizer"),

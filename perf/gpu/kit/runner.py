@@ -108,4 +108,4 @@ def run(part: Part, kit: Path, machine: dict, seconds: float, judged: bool, lock
     elif text and not any(items.values()):
         why = text[-1]
     return {"name": part.name, "status": status, "seconds": round(time.monotonic() - begin, 1), "why": why,
-            "text": text[-60:]}, items  # fmt: skip
+            "text": text[-100:]}, items  # fmt: skip

@@ -38,6 +38,7 @@ class Call:
     writes: set[Any] = field(default_factory=set)
     looks_only: bool = False  # a view, or a size: it touches no data
     takes_gil: bool = False
+    grad_mode: bool = False  # below autograd, too, the kernel asks for it
     from_list: bool = False
     title: str = ""  # where it is no operator, but does the work of several
 
@@ -100,6 +101,11 @@ def call_of(node: Node) -> Call:
     raise Unsupported(f"{getattr(target, '__name__', target)} is no operator")
 
 
+def asks_for_grad_mode(node: Node) -> bool:
+    """Whether the kernel keeps what its backward needs only in grad mode, and the graph needs that."""
+    return node.target is torch.ops.aten.mkldnn_rnn_layer.default and bool(node.args[-1])  # `train`
+
+
 def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
     schema = op._schema
     args = bound(node, schema)
@@ -123,6 +129,7 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
         if op.namespace != "engine_torch":
             call.writes |= {RANDOM, OUTSIDE}  # nobody says what it does besides
         call.takes_gil, call.looks_only = True, False
+    call.grad_mode = asks_for_grad_mode(node)
     returns = schema.returns
     call.from_list = len(returns) == 1 and returns[0].type.kind() == "ListType"
     return call

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from .arguments import LEFT_OUT, Spec, Unseen, flat, returnable
 from .calls import Unsupported, is_torch, line_of, storages
+from .drawing import ordered_draws
 from .modes import EAGER, IN_ORDER
 from .optimizers import Numbers, Rule, counted, numbers_of
 from .overlaps import Memory, meet, one_thing
@@ -256,7 +257,7 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     for tensor in state.tensors:
         tensor.grad = None  # one that is there afterwards has come to a parameter past what stands for it
     try:
-        with state.surroundings.watched(lambda tensor: told["tracing"].real(tensor)), opaque_rows():
+        with state.surroundings.watched(lambda tensor: told["tracing"].real(tensor)), opaque_rows(), ordered_draws():
             module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(list(state.tensors), inputs, gradients)
     finally:
         touched = any(t.grad is not None for t in state.tensors)

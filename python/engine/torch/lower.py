@@ -169,7 +169,7 @@ class Lowering:
         self.calls.append(call)
         schema = update.node.target._schema  # type: ignore[union-attr]
         self.specs.append(((schema.name, schema.overload_name), [("s", self.slots[node]) for node in update.given], [],
-                           False, False, True, update.spec(), None))  # fmt: skip
+                           False, False, False, True, update.spec(), None))  # fmt: skip
 
     def step_of(self, node: Node) -> int:
         """A new step, or that of the call's group: calls that capture made one after the other (capture.py)."""
@@ -199,10 +199,10 @@ class Lowering:
             schema = call.target._schema
             args = [argument(v, a.type, self.slots.__getitem__) for a, v in zip(schema.arguments, call.args)]
             native = native_of(call)
-            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil and native is None, changes,
-                    native, product_of(call, self.options))  # fmt: skip
+            return ((schema.name, schema.overload_name), args, outs, call.from_list, call.takes_gil and native is None,
+                    call.grad_mode, changes, native, product_of(call, self.options))  # fmt: skip
         nodes = list(call.node.all_input_nodes)
-        return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, changes, None, None)
+        return (_closure(call.node, nodes), [("s", self.slots[n]) for n in nodes], outs, False, True, False, changes, None, None)
 
     def outs(self, call: Call, step: int | None) -> list[int]:
         """The slots of the outputs. A call with several has a getitem for each that is needed."""

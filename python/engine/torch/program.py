@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +16,7 @@ import engine
 
 from .. import _core
 from . import adapter
-from .calls import Unsupported, line_of
+from .calls import Unsupported, asks_for_grad_mode, line_of
 from .lower import Lowered, lower
 from .memory import keep_freed_memory
 from .modes import IN_ORDER, IN_TURN, INDUCTOR, WORKERS
@@ -39,6 +41,12 @@ def engine_for(workers: int) -> engine.Engine:
     return engine.Engine(workers=workers, thread_name="torch", policy="cost_model", **WINDOW)
 
 
+@contextlib.contextmanager
+def _below_autograd() -> Iterator[None]:
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        yield
+
+
 class Program:
     """``run(inputs, mode)`` runs the graph and returns its outputs. ``why_not``: why it runs as Python calls; else ''."""
 
@@ -50,6 +58,7 @@ class Program:
         self.times: Any = None
         self.timed = 0  # runs with workers that have been timed, for explain
         self.pid = os.getpid()
+        self.grad_mode = any(map(asks_for_grad_mode, module.graph.nodes))
         native = adapter.load()
         if native is None:
             self.why_not = "there is no adapter"
@@ -91,7 +100,7 @@ class Program:
         NodeTime for each node, which the run fills; in runs of the engine's nodes only."""
         if self.lowered is None:
             given, inputs[:] = list(inputs), []
-            with torch.no_grad():
+            with _below_autograd() if self.grad_mode else torch.no_grad():
                 result = self.module(*given)
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if mode == INDUCTOR and self.fused and os.getpid() == self.pid:  # OpenMP's threads stayed in the parent, too

@@ -157,11 +157,33 @@ class State:
 
     @contextlib.contextmanager
     def swapped(self, tensors: list[torch.Tensor]) -> Iterator[None]:
-        """While it lasts, modules and optimizers hold these tensors instead."""
+        """While it lasts, modules and optimizers hold these tensors instead. Unsupported if what happens inside puts others in
+        their place, or gives them other data: a run would change none of that."""
+        before = [(owner, held, dict(held)) for owner, held in self._holders()]
+        given = {id(t): tensors[number] for t, number in ((t, self.number[id(t)]) for t in self.tensors)}
+        data = [t.untyped_storage() if t.layout is torch.strided else None for t in tensors]
         try:
             for held, name, tensor in self.places:
-                held[name] = tensors[self.number[id(tensor)]]
+                held[name] = given[id(tensor)]
             yield
+            for owner, held, was in before:
+                for name in {**was, **held}:
+                    if held.get(name) is not given.get(id(was.get(name)), was.get(name)):
+                        raise Unsupported(f"it gives {owner} another '{name}', which a run of its plan would not; change that tensor "
+                                          "in place, as by copy_()")  # fmt: skip
+            for tensor, storage in zip(tensors, data):
+                if storage is not None and tensor.untyped_storage()._cdata != storage._cdata:
+                    raise Unsupported("it gives a parameter or buffer other data (p.data = ...), which a run of its plan would not; "
+                                      "change that in place, as by p.data.copy_()")  # fmt: skip
         finally:
-            for held, name, tensor in self.places:
-                held[name] = tensor
+            for _, held, was in before:
+                for name in held.keys() - was.keys():
+                    del held[name]
+                held.update(was)
+
+    def _holders(self) -> Iterator[tuple[str, dict[Any, Any]]]:
+        """Whatever holds tensors of the state, and whose it is."""
+        for part in self.parts:
+            yield from ((type(part).__name__, held) for held in (part._parameters, part._buffers))
+        for optimizer, _, kept in self.kept:
+            yield type(optimizer).__name__, kept

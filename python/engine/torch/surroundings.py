@@ -14,6 +14,8 @@ import dis
 import functools
 import itertools
 import operator
+import pickle
+import random
 import sys
 import types
 import weakref
@@ -126,6 +128,8 @@ class Surroundings:
             return [item.func, *item.args, *item.keywords.values()]
         if isinstance(item, types.MethodType):
             return [item.__func__, item.__self__]
+        if isinstance(item, types.BuiltinMethodType):
+            return [item.__self__]
         if isinstance(item, types.FunctionType):
             return self._function(item)
         if isinstance(item, types.ModuleType):
@@ -137,6 +141,10 @@ class Surroundings:
             hooks = [hook for name in _OWN if name.endswith("hooks") for hook in (getattr(item, name, None) or {}).values()]
             return [type(item), *item._modules.values(), *hooks, *own]
         root = _root(type(item))
+        if drawn := _generator(item):
+            self._place(f"the state of a {root} generator", lambda: {None: pickle.dumps(drawn[0]())},
+                        lambda before: drawn[1](pickle.loads(before[None])))  # fmt: skip
+            return []
         if root == "builtins" or _standard(root) and not isinstance(item, types.SimpleNamespace):
             return []
         return [type(item), *self._object(item, set())]
@@ -305,6 +313,17 @@ def _real(value: Any, real: Callable[[Any], Any]) -> Any:
         found = value()
         return weakref.ref(real(found)) if isinstance(found, torch.Tensor) else value
     return type(value)([_real(v, real) for v in value]) if type(value) in (list, tuple) else value
+
+
+def _generator(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """What reads the state of Python's or NumPy's generator of random numbers, and what sets it."""
+    if isinstance(item, random.Random) and not isinstance(item, random.SystemRandom):
+        return item.getstate, item.setstate
+    numpy = sys.modules.get("numpy.random")
+    if numpy and isinstance(item, numpy.Generator):
+        bits = item.bit_generator
+        return lambda: bits.state, functools.partial(setattr, bits, "state")
+    return (functools.partial(item.get_state, False), item.set_state) if numpy and isinstance(item, numpy.RandomState) else None
 
 
 def _cell(cell: Any) -> Any:

@@ -31,7 +31,7 @@ class EnteredScopes {
     entered_.push_back(std::make_unique<Entered>(handle, scope));
   }
   void Leave(EngineCancelScope handle) {
-    if (entered_.empty()) throw UsageError("this thread is in no cancel scope");
+    if (entered_.empty()) throw UsageError("this thread is in no cancel scope; enter one on it first");
     if (entered_.back()->handle != handle) throw UsageError("this is not the cancel scope that was entered last");
     entered_.pop_back();
   }

@@ -60,7 +60,7 @@ EngineStatus Pushing(const char* function, EngineHandle engine, const EngineOpDe
     Closure closure{engine, fn, {param, deleter}};
     Engine& live = Live(engine);
     Description description(op);
-    if (!fn) throw UsageError(description.Where() + "the function is null");
+    if (!fn) throw UsageError(description.Where() + "the function is null; pass a function");
     return submit(live, description, closure);
   });
 }

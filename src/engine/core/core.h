@@ -3,8 +3,9 @@
 //   wait.cc        wait for a Var, run the caller pool's ops     drain.cc        WaitAll
 //   shutdown.cc    drain and end                                 fork.cc         fork
 //   completion.cc  asynchronous ops                              stop_start.cc   Stop and Start
-// Everything else belongs to an owner with its own file, its own lock and its own AfterForkInChild: slots, gate,
-// epochs, admission, caller_pool, op_chains, pools, threads, watchdog.
+// What these steps share belongs to owners, each with its own file, its own lock and its own AfterForkInChild: slots,
+// gate, epochs, admission, caller_pool, op_chains, pools, threads, watchdog. The recorder of traces has no owner: it is
+// fields of this class and functions of trace.cc.
 //
 // Threads:   any.
 // Ownership: counted by the Engine handle, each live Var and each Completion, so that these may outlive the engine.
@@ -158,7 +159,7 @@ class EngineCore final : public PoolHost {
   bool AllOverSoon(Clock::time_point deadline);
   // `inside`: the roles lent by the op that waits; null outside any op.
   bool WaitForEpochs(Clock::time_point deadline, LentRoles* inside);
-  void AttendDevices();   // somebody uses what has ended on devices: they look once
+  void AttendDevices();   // asks the retirement threads for one look at what has ended
   bool PollBusyFaster();  // has devices polled at the pace of waiters; false: none is busy
   void DeliverDrainNote(ThreadSlot& slot, const OpRecord* next) override;
 

@@ -59,10 +59,10 @@ class DeviceSide {
   virtual bool PollWrite(VarPoints& points, std::chrono::nanoseconds most) = 0;
   virtual bool Busy() const = 0;                   // something that was issued has not retired
   virtual void PollFaster() = 0;                   // a host thread waits: polls at the pace of waiters from now on
-  virtual void AskOwners() = 0;                    // somebody has a use for what has ended: looks once
+  virtual void AskOwners() = 0;                    // asks the retirement threads for one look at what has ended
   virtual void Ask(std::atomic<bool>& asked) = 0;  // PollFaster for the ops that are or will be parked with this word
-  // For a wait, before it sleeps: if this thread is in the middle of retiring ops, so that nobody else may be looking, looks once. True:
-  // it does, and shall look again soon.
+  // For a wait, before it sleeps: if the calling thread is in the middle of retiring ops, looks once, because nobody else may be
+  // looking. Returns whether it is; then it has to look again soon.
   virtual bool LookInPassing() = 0;
   virtual bool Unretired(const VarPoints&) const = 0;  // in a fork's child, which has one thread
 

@@ -12,8 +12,8 @@
 // op that it runs next is of another epoch, and notifies the waiter if the epoch is over. A worker, and a WaitAll that
 // drives the caller pool, do so only when their queue is empty, or before they sleep or leave, because an op of that
 // epoch that is still queued leads to a look later. Sums are made under a lock, so the last completer that comes there
-// sees the counts of all. So a waiter is woken once for an epoch, also where ops that those of the epoch push run
-// between them.
+// sees the counts of all. So a waiter is woken once for an epoch, even if ops of the epoch push later ones, which
+// run in between.
 //
 // Threads: any.
 // Fork:    the child goes on with the epoch of the parent; nothing is pending in it there.

@@ -178,7 +178,7 @@ void EngineCore::DropScope(OpRecord* op) {
   if (op->extra.flags & kScoped) op->scope().~ScopePtr();
 }
 
-// Likewise: the body gives up its pin, too.
+// As DropScope; and drops the pin that the running body had.
 void EngineCore::LeaveBody(ThreadSlot& slot, OpRecord* op) {
   DropScope(op);
   Pass pass{&slot};
@@ -212,7 +212,7 @@ ErrorRecord* EngineCore::BeforeRun(OpRecord* op) {
 
 // The error of an op, or of a node of a plan, that starts behind a shutdown that gave up.
 ErrorRecord* EngineCore::GaveUpBefore(const char* name, Site site) {
-  // As one that was asked for, because the shutdown's report says that ops were left.
+  // Marked as asked for, as a cancellation is, so that it is not reported again: the shutdown's report has said it.
   const auto cause = MakeCause<ShutdownError>("the engine's shutdown gave up before the op started");
   return ErrorRecord::NewAskedFor(name, site, cause);
 }

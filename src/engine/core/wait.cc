@@ -85,7 +85,7 @@ void EngineCore::RefuseWaitInHook() const {
 }
 
 // Called on the thread of an inline run that waits for one of its nodes. A stand-in plays our role already, if we have one
-// (Replay::MayAwait). If none can be had for what else is lent, nobody does that meanwhile.
+// (Replay::MayAwait). Where no other stand-in can be had, nobody plays the roles that are lent meanwhile.
 void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
   if (SpinUntil(done, options_.spin, spin_places_)) return;

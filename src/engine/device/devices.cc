@@ -160,7 +160,8 @@ DeviceLane& Devices::LaneOf(std::atomic<DeviceLane*>& place, DeviceState& device
   if (DeviceLane* made = place.load(std::memory_order_relaxed)) return *made;
   const uint32_t id = n_lanes_.load(std::memory_order_relaxed);
   if (id == kMaxLanes)
-    throw UsageError("a lane more than an engine can have; the most is " + std::to_string(kMaxLanes));
+    throw UsageError("this op needs a new lane, and the engine has " + std::to_string(kMaxLanes) +
+                     ", the most: use lanes that are there, or lower streams_per_device");
   auto on = std::make_unique<DeviceLane>();
   on->device = &device;
   on->id = id;

@@ -14,8 +14,8 @@
 //           of each task that names such a Var; `remaining` counts each gate.
 //   opens   when its Var is granted, on whichever thread grants it: takes the Var's error into the run's record; counts down
 //           `missing` of its nodes. The count that reaches zero here belongs to a task that has stopped: it goes on.
-//   stops   a task stops in front of a node whose `missing` is not zero when it has been counted down there, too. It is no
-//           loop: its thread runs other tasks. It has not ended, so what comes behind it waits. A share of the run is in
+//   stops   a task stops in front of a node whose `missing` is not zero when it has been counted down there, too. It does
+//           not spin: its thread runs other tasks. It has not ended, so what comes behind it waits. A share of the run is in
 //           `remaining` itself, because all tasks that it carries may stop, and then end the run before the share is over.
 //   ends    with the last node that needs its Var, as an access of the run's op does: its Var gets the run's error of it, and
 //           is given back. Its block stays until the run has ended: nodes may ask for the version of any Var of their run, and

@@ -195,7 +195,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
 }
 
 // A registration locks the tails of all Vars in the order of their addresses, because others may be locking some of them.
-// So the accesses are listed in that order, unless nobody else can have the Vars that lie out of it: the run's own, and those of outputs
+// So the accesses are listed in that order, except Vars that no other thread can name yet: the run's own, and those of outputs
 // that nobody has pushed on. Empty: the order of the op's accesses will do.
 std::span<Access* const> Runs::ListTogether(RunState& run, OpRecord* op, std::span<const Var> outputs) {
   const auto fresh = [](const Var& var) {

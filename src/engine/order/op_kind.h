@@ -43,7 +43,7 @@ struct OpKind {
   // A chain that begins with this op, of so many members, has been launched as a graph, which the device keeps.
   void (*launched)(OpRecord* head, uint64_t members, const KeptGraph& graph) = nullptr;
   // For an op on a device that stands for a whole chain: the graph that is to be launched instead of its body, or null
-  // if the body has to run this time. Whoever finds that the device keeps that graph no longer sets it to none.
+  // if the body has to run this time. A caller that finds that the device has dropped that graph clears it.
   KeptGraph* (*kept_graph)(EngineCore&, OpRecord*) = nullptr;
   // Writes what the op stands for into the trace, where a graph was launched instead of its body; null: its own name.
   void (*trace)(EngineCore&, OpRecord*, const char* lane) = nullptr;

@@ -153,6 +153,7 @@ inline bool Make(Frame& frame, uint32_t number, torch::jit::Stack& stack) {
       } else if (call.update) {
         (*call.update)(stack);
       } else {
+        const at::AutoGradMode grad_mode(call.grad_mode);
         call.op->callBoxed(stack);
       }
       Store(call, frame.slots, stack);

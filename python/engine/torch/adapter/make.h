@@ -98,15 +98,18 @@ inline bool MakeUpdate(PyObject* spec, Update& update) {
   return true;
 }
 
-// (operator as (name, overload) or callable, args, outs, from_list, takes_gil, changes_state, update or None, product or None)
+// (operator as (name, overload) or callable, args, outs, from_list, takes_gil, grad_mode, changes_state, update or None,
+// product or None)
 inline bool MakeCall(PyObject* spec, Call& call) {
   PyObject *op, *args, *outs, *product, *update;
-  int from_list, takes_gil, changes_state;
-  if (!PyArg_ParseTuple(spec, "OOOpppOO", &op, &args, &outs, &from_list, &takes_gil, &changes_state, &update, &product))
+  int from_list, takes_gil, grad_mode, changes_state;
+  if (!PyArg_ParseTuple(spec, "OOOppppOO", &op, &args, &outs, &from_list, &takes_gil, &grad_mode, &changes_state,
+                        &update, &product))
     return false;
   if (product != Py_None && !MakeProduct(product, call.product.emplace())) return false;
   if (update != Py_None && !MakeUpdate(update, call.update.emplace())) return false;
-  call.from_list = from_list, call.takes_gil = takes_gil, call.changes_state = changes_state;
+  call.from_list = from_list, call.takes_gil = takes_gil, call.grad_mode = grad_mode;
+  call.changes_state = changes_state;
   if (PyTuple_Check(op)) {
     const char *name, *overload;
     if (!PyArg_ParseTuple(op, "ss", &name, &overload)) return false;

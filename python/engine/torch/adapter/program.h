@@ -48,6 +48,7 @@ struct Call {
   std::optional<Update> update;           // instead of `op`
   PyObject* python = nullptr;             // owned; gets the values of its slots as positional arguments
   bool takes_gil = false;                 // the operator's kernel is Python, so its exceptions are, too
+  bool grad_mode = false;                 // the kernel asks for it, and keeps what its backward needs only then
   bool changes_state = false;             // it writes an input of the program
   std::vector<Arg> args;
   std::vector<int32_t> outs;  // by output: its slot; -1: nobody needs it

@@ -1,0 +1,97 @@
+"""Random numbers while a step is captured.
+
+What draws twice, as torch.utils.checkpoint does, reads the state of torch's generator and sets it again. Here both are operators, so
+they have their place in the graph among those that draw. Numbers of Python's and NumPy's modules, and those that come from
+a seed which the step sets, would be the same in each run, so a step with these is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .calls import Unsupported
+
+_lock = threading.RLock()  # one capture at a time replaces functions
+_here = threading.local()  # depth: captures at work in this thread
+_BYTES = torch.default_generator.get_state().numel()
+_SEEDS = ("manual_seed", "seed", "initial_seed")
+_HARMLESS = {"getstate", "setstate", "get_state", "set_state", "get_bit_generator"}  # torch.compile keeps states by these
+# Bound to the real functions before any capture replaces them.
+_get, _set = torch.random.get_rng_state, torch.random.set_rng_state
+
+
+@torch.library.custom_op("engine_torch::generator_state", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+def _state() -> Tensor:
+    return _get()
+
+
+@torch.library.custom_op("engine_torch::set_generator_state", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+def _set_state(state: Tensor) -> None:
+    _set(state)
+
+
+@_state.register_fake
+def _any_state() -> Tensor:
+    return torch.empty(_BYTES, dtype=torch.uint8)
+
+
+@_set_state.register_fake
+def _nothing(state: Tensor) -> None:
+    pass
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Unsupported(f"it calls {name}, whose numbers would be the same in each run; draw them with torch, or give them as an "
+                          "argument")  # fmt: skip
+
+    return refuse
+
+
+def _instead() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """What is replaced: module, name, what is called instead."""
+    for module in (torch, torch.random):
+        yield module, "get_rng_state", _state
+        yield module, "set_rng_state", _set_state
+        for name in _SEEDS:
+            yield module, name, _refused(f"torch.{name}")
+    numpy = sys.modules.get("numpy.random")
+    for module, where, drawn in ((random, "random", random._inst), (numpy, "numpy.random", getattr(numpy, "mtrand", None))):  # type: ignore[attr-defined]
+        owner = getattr(drawn, "_rand", drawn)
+        for name, function in list(vars(module).items()) if module else ():
+            if name not in _HARMLESS and owner is not None and getattr(function, "__self__", None) is owner:
+                yield module, name, _refused(f"{where}.{name}")
+
+
+def _in_captures(original: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (instead if getattr(_here, "depth", 0) else original)(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def ordered_draws() -> Iterator[None]:
+    """Around a capture. Other threads find the functions as they were."""
+    with _lock:
+        before = [(module, name, vars(module)[name], instead) for module, name, instead in _instead()]
+        _here.depth = getattr(_here, "depth", 0) + 1
+        try:
+            if _here.depth == 1:
+                for module, name, original, instead in before:
+                    setattr(module, name, _in_captures(original, instead))
+            yield
+        finally:
+            _here.depth -= 1
+            if not _here.depth:
+                for module, name, original, _ in before:
+                    setattr(module, name, original)
