@@ -19,6 +19,7 @@ from torch._guards import TracingContext
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .calls import changed
 from .team import Team
 
 _NUMBERS = (bool, int, float, complex)
@@ -59,12 +60,9 @@ class _Effects(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
-        if schema.is_mutable:
-            for i, given in enumerate(schema.arguments):
-                if given.alias_info is None or not given.alias_info.is_write:
-                    continue
-                value = args[i] if i < len(args) else kwargs.get(given.name)
-                self.written |= {_storage(t) for t in pytree.tree_leaves(value) if isinstance(t, Tensor)}
+        given = [args[i] if i < len(args) else kwargs.get(argument.name) for i, argument in enumerate(schema.arguments)]
+        for value in changed(schema, given):
+            self.written |= {_storage(t) for t in pytree.tree_leaves(value) if isinstance(t, Tensor)}
         self.random |= torch.Tag.nondeterministic_seeded in func.tags
         before = {_storage(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         made = func(*args, **kwargs)
@@ -144,7 +142,7 @@ class Program:
             if node is None:
                 return
             for tensor in node.outside:
-                item.versions.setdefault(id(tensor), tensor._version)
+                item.versions.setdefault(id(tensor), (tensor._version, tensor.detach()))
             try:
                 args = _filled(node.args, item.leaves, made)
                 if moved and node.moves:
@@ -195,7 +193,7 @@ class Program:
         if index is not None and index < len(item.made):
             made, node = item.made[index], self.nodes[index]
             if made is not None and node is not None:
-                if all(item.versions.get(id(t)) == t._version for t in node.outside):
+                if all(_unchanged(t, item.versions.get(id(t))) for t in node.outside):
                     item.used.add(index)
                     return _wrapped(made, item, index)
                 self._drop(index, "reads a tensor that the step changes")
@@ -377,6 +375,14 @@ def _changes(effects: _Effects, args: Any, kwargs: Any) -> bool:
     """Whether the call has changed a tensor of the item."""
     given = (t for t in _tensors((args, kwargs)) if isinstance(t, Staged))
     return effects.outside and any(_storage(t) in effects.written for t in given)
+
+
+def _unchanged(tensor: Tensor, before: tuple[int, Tensor] | None) -> bool:
+    """Whether no call has changed the tensor, or given it other data. ``before``: its version, and a view, which keeps the data
+    that it had. What is changed by way of its ``.data`` or of NumPy is not seen."""
+    if before is None or tensor._version != before[0]:
+        return False
+    return tensor.layout != torch.strided or _storage(tensor) == _storage(before[1])
 
 
 def _storage(tensor: Tensor) -> int:

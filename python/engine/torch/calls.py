@@ -7,7 +7,7 @@ for what is no operator of torch."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,23 @@ def values(argument: Any) -> Iterator[Any]:
             yield ("constant", leaf.target) if leaf.op == "get_attr" and value is None else value
 
 
+# What changes arguments although its schema does not say so; by name: these arguments, and which other one must be true.
+_UNSAID = ({f"aten::{name}": ("running_mean", "running_var", "training") for name in
+            ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")} |
+           {f"aten::{name}": ("running_mean", "running_var", "running_mean") for name in
+            ("batch_norm_update_stats", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")})  # fmt: skip
+
+
+def changed(schema: Any, args: Sequence[Any]) -> Iterator[Any]:
+    """The arguments that a call changes. ``args``: in the order of the schema."""
+    given = dict(zip((argument.name for argument in schema.arguments), args))
+    *unsaid, asked = _UNSAID.get(schema.name, ("",))
+    for argument, value in zip(schema.arguments, args):
+        said = argument.alias_info is not None and argument.alias_info.is_write
+        if said or (argument.name in unsaid and given.get(asked) is not False):
+            yield value
+
+
 def touched(argument: Any) -> set[Any]:
     found: set[Any] = set()
     for value in values(argument):
@@ -103,7 +120,8 @@ def call_of(node: Node) -> Call:
 
 def asks_for_grad_mode(node: Node) -> bool:
     """Whether the kernel keeps what its backward needs only in grad mode, and the graph needs that."""
-    return node.target is torch.ops.aten.mkldnn_rnn_layer.default and bool(node.args[-1])  # `train`
+    workspace = 3  # among its outputs
+    return node.target is torch.ops.aten.mkldnn_rnn_layer.default and any(u.args[1] == workspace and u.users for u in node.users)
 
 
 def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
@@ -112,11 +130,10 @@ def _operator(node: Node, op: torch._ops.OpOverload) -> Call:
     if torch.Tag.inplace_view in op.tags or op.namespace == "aten" and schema.name in ("aten::set_", "aten::resize_"):
         raise Unsupported(f"{op} changes what a tensor is a view of")
     call = Call(node, op, args)
-    for argument, value in zip(schema.arguments, args):
-        held = touched(value)
-        call.reads |= held
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            call.writes |= held
+    for value in args:
+        call.reads |= touched(value)
+    for value in changed(schema, args):
+        call.writes |= touched(value)
     results = node.meta.get("val")
     made = set(storages(results)) - call.reads
     is_tensor = any(isinstance(v, torch.Tensor) for v in tree_leaves(results))

@@ -146,8 +146,10 @@ def rule_of(optimizer: Optimizer) -> Rule:
                 raise Unsupported(f"{name} with {option}={group[option]}")
         if any(torch.is_complex(p) for p in group["params"]):
             raise Unsupported(f"{name} with complex parameters")
-        if any(isinstance(b, torch.Tensor) for b in group.get("betas", ())):
-            raise Unsupported(f"{name} with betas that are tensors")
+        for option in ("lr", "betas"):
+            given = group.get(option, ())
+            if any(isinstance(part, Tensor) for part in (given if isinstance(given, tuple) else (given,))):
+                raise Unsupported(f"{name} with {option} as a tensor, whose arithmetic has other types")
     if any(hooks_of(optimizer)):
         raise Unsupported(f"{name} with hooks around its steps")
     return rule
@@ -163,7 +165,7 @@ def hooks_of(optimizer: Optimizer) -> list[dict[int, Any]]:
 def settings(optimizer: Optimizer) -> tuple[Any, ...]:
     """All that a captured step has fixed of the optimizer."""
     return tuple(
-        (tuple(map(id, g["params"])), *((k, v) for k, v in g.items() if k not in ("params", "lr", "initial_lr")))
+        (tuple(map(id, g["params"])), isinstance(g["lr"], Tensor), *((k, v) for k, v in g.items() if k not in ("params", "lr", "initial_lr")))
         for g in optimizer.param_groups
     )
 

@@ -41,6 +41,8 @@ class Server:
         if signature.buffers_to_mutate or signature.user_inputs_to_mutate or signature.parameters_to_mutate:
             changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
             raise Unsupported(f"the model changes {', '.join(map(str, changed)) or 'its parameters'} when it is called")
+        if any(given.kind.name == "TOKEN" for given in signature.input_specs):
+            raise Unsupported("the model calls an operator that must not be left out, such as a check for errors")
         self._places = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         self._kept = dict(exported.constants) | dict(exported.state_dict)
         names = {**self._places, **signature.inputs_to_lifted_tensor_constants}

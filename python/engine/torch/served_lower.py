@@ -487,7 +487,7 @@ class Lowering:
                 self.views[user] = made[-1][1]
                 user.meta["made"] = node
         name = (op._schema.name, op._schema.overload_name)  # type: ignore[union-attr]
-        spec = (name, args, outs, call.from_list, call.takes_gil, False, None, None)
+        spec = (name, args, outs, call.from_list, call.takes_gil, call.grad_mode, False, None, None)
         self.add(node, "c", lambda: (spec, [(s, v.told()) for s, v in inputs], sizes, [(s, v.told()) for s, v in made],
                                      len(slots) + len(made)), [v for _, v in inputs], [v for _, v in made])  # fmt: skip
 

@@ -70,6 +70,8 @@ class State:
         self.places: list[tuple[Any, Any, torch.Tensor]] = []  # (dict, key, tensor)
         self.parts = list({id(m): m for module in modules for m in module.modules()}.values())
         for part in self.parts:
+            if isinstance(part, torch.jit.ScriptModule):
+                raise Unsupported("a module of torch.jit, whose calls cannot be seen")
             for held in (part._parameters, part._buffers):
                 for name, tensor in held.items():
                     if tensor is not None:

@@ -19,7 +19,9 @@ std::exception_ptr Completion::Unspecified() {
 }
 
 void Completion::Finish(std::exception_ptr cause) {
-  if (!state_) throw UsageError("an empty Completion (moved from, or never given one) was called; call the one that the body was given");
+  if (!state_)
+    throw UsageError(
+        "an empty Completion (moved from, or never given one) was called; call the one that the body was given");
   if (state_->Inherited()) return;  // mutant: completion_of_the_parent
   // acq_rel: of all callers one wins. It settles the op, which publishes its effects.
   if (state_->called.exchange(1, std::memory_order_acq_rel) == 0) {  // mutant: double_completion

@@ -254,6 +254,8 @@ def test_an_optimizer_beside_a_server(server, model):
     (lambda: type("Draws", (nn.Module,), {"forward": lambda self, x: x + torch.rand_like(x)})().eval(), "draws random numbers"),
     (lambda: type("Asks", (nn.Module,), {"forward": lambda self, x: x if x.sum() > 0 else -x})().eval(), "torch.export cannot export"),
     (lambda: type("Changes", (nn.Module,), {"forward": lambda self, x: x.add_(1)})().eval(), "the model changes"),
+    (lambda: type("Solves", (nn.Module,), {"forward": lambda self, x: torch.linalg.solve(x.T @ x + torch.eye(3), x.T)})().eval(),
+     "an operator that must not be left out"),
 ])  # fmt: skip
 def test_what_cannot_be_served_says_why(make, text):
     with pytest.raises(engine.errors.UsageError, match=text):
