@@ -4,6 +4,7 @@ The figures are those of the newest file perf/results/models-DATE.json; the publ
 A model that the file lacks has no row.
 """
 
+import itertools
 import json
 import re
 import sys
@@ -29,9 +30,9 @@ def rows_of(found: dict, group: str, model: str) -> dict[str, dict]:
     return {r["ours_name"]: r for r in found["rows"] if (r.get("group"), r["case"]) == (group, model) and "ratio" in r}
 
 
-def fastest(rows: dict[str, dict], way: str) -> dict | None:
-    """Of a way to feed, with one thread in the step or with two."""
-    mine = [row for name, row in rows.items() if re.fullmatch(rf"{way}(:engine)?( 2)?", name)]
+def fastest(rows: dict[str, dict], way: str, threads: int) -> dict | None:
+    """Of a way to feed, with so many threads in the step."""
+    mine = [row for name, row in rows.items() if re.fullmatch(rf"{way}(:engine)?{' 2' if threads == 2 else ''}", name)]
     return min(mine, key=lambda row: row["ours"], default=None)
 
 
@@ -60,16 +61,16 @@ def ratio(value: float | None, interval: list[float] | None = None) -> str:
 
 
 def lines(found: dict, whole: bool) -> list[list[str]]:
-    """A line for each model and kind of step that was measured. `whole`: with all that the page says."""
+    """A line for each model, kind of step and number of threads that was measured. `whole`: with all that the page says."""
     made = []
     for model, case in CASES.items():
-        for group, step in STEPS.items():
+        for (group, step), threads in itertools.product(STEPS.items(), (1, 2)):
             rows = rows_of(found, group, model)
-            smart = fastest(rows, "smart_stage")
+            smart = fastest(rows, "smart_stage", threads)
             if smart is None:
                 continue
-            loader = fastest(rows, r"loader\d")
-            line = [NAMES[model], str(case.batch), step]
+            loader = fastest(rows, r"loader\d", threads)
+            line = [NAMES[model], str(case.batch), f"{step}, {threads} thread{'s' if threads > 1 else ''}"]
             if whole:
                 line += [f"{smart['stage_us'] / 1e3:.1f}", f"{smart['main_us'] / 1e3:.1f}"]
             line += [without(smart, rows), kept(smart), ratio(smart["allowed"])]
