@@ -231,11 +231,18 @@ check_oracle() {
   local run_in=("$BUILD" "$TREES/asan" "$TREES/tsan")
   build_tested && asan_tree && tsan_tree || return 1
   [ "$BY_NAME" != oracle ] || { oracle_tree_asserts && run_in+=("$TREES/asserts") || return 1; }
+  # Side by side: a program waits for most of its time.
+  local running=()
   for name in "${run_in[@]}"; do
-    say "-- in $name"
     ASAN_OPTIONS=$ASAN_SAYS UBSAN_OPTIONS=$UBSAN_SAYS TSAN_OPTIONS=$TSAN_SAYS:halt_on_error=1 \
-      "${fixed[@]}" "$name/tests/oracle/oracle" --seconds "$seconds" --seed "$seed" | tee "$LOGS/oracle.out" || status=1
-    trees+=("$(basename "$name") $(sed -n '$s/^oracle: \([0-9]*\) seeds.*; \([0-9]*\) bad.*/\1 seeds \2 bad/p' "$LOGS/oracle.out")")
+      "${fixed[@]}" "$name/tests/oracle/oracle" --seconds "$seconds" --seed "$seed" >"$LOGS/oracle.$(basename "$name").out" 2>&1 &
+    running+=($!)
+  done
+  for name in "${run_in[@]}"; do
+    wait "${running[${#trees[@]}]}" || status=1
+    say "-- in $name"
+    cat "$LOGS/oracle.$(basename "$name").out"
+    trees+=("$(basename "$name") $(sed -n '$s/^oracle: \([0-9]*\) seeds.*; \([0-9]*\) bad.*/\1 seeds \2 bad/p' "$LOGS/oracle.$(basename "$name").out")")
   done
   NOTE="from seed $seed: $(printf '%s, ' "${trees[@]}" | sed 's/, $//')"
   return $status
