@@ -104,9 +104,9 @@ engine_mutant(version_of_a_late_var "Workers/GatesTest.Versions*/2" INSTEAD "ret
 oracle_mutant(error_of_a_dropped_run plans,run_vars,fail "noise=4 fail_in=8 pushers=4" INSTEAD
   "core_.SetPoison(run.done.core(), nullptr);")
 set(oracle_forks "fork,fork_handles,fork_devices,fork_collectives,fork_stages,devices,collectives,stages,plans,noise")
-oracle_mutant(devices_found_in_a_child ${oracle_forks} "ending=0" INSTEAD
+oracle_mutant(devices_found_in_a_child ${oracle_forks} "ending=0 features=fork,fork_devices,devices,noise" INSTEAD
   "devices_ = MakeDevices(*this, options_, false);")
-oracle_mutant(device_work_lost_by_a_fork ${oracle_forks} "ending=0" INSTEAD "const bool unretired = false;")
+oracle_mutant(device_work_lost_by_a_fork ${oracle_forks} "ending=0 features=fork,fork_devices,devices,noise" INSTEAD "const bool unretired = false;")
 oracle_mutant(stage_ends_in_a_child ${oracle_forks} "ending=0 features=fork,fork_stages,stages,noise" FALSE)
 oracle_mutant(shutdown_lock_of_the_parent "fork,fork_shutdown,shutdown_beside,noise" "ending=4" DROP)
 oracle_mutant(points_taken_behind_the_body all "ending=0 features=devices,device_no_memory,noise" DROP)
