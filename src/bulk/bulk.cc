@@ -58,8 +58,8 @@ void Bulk::Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) {
 bool Bulk::TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) { return PutOther(desc, fn, site, false); }
 
 bool Bulk::PutOther(const OpDesc& desc, detail::ClosureRef fn, Site site, bool may_wait) {
-  if (limit_ < 2 || !state_->ops.Holds(desc.place))
-    return state_->ops.PushPast(desc, fn, site, may_wait);  // mutant: bulk_released_by_an_op_for_the_host
+  const bool held_back = limit_ >= 2 && state_->ops.Holds(desc.place);  // mutant: op_for_the_host_in_a_bulk
+  if (!held_back) return state_->ops.PushPast(desc, fn, site, may_wait);
   if (fn.type->async) {
     Release();
     return state_->ops.PushPast(desc, fn, site, may_wait);

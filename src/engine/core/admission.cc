@@ -49,7 +49,8 @@ void Admission::WaitForRoom(ThreadSlot& slot) {
     const uint64_t pending = core_.slots().Pending();
     if (pending <= enough) break;
     const bool device_busy = core_.PollBusyFaster();
-    if (!core_.Stopped() && core_.DriveOne()) continue;  // mutant: push_drives_while_stopped
+    const bool stopped = core_.Stopped();  // mutant: push_drives_while_stopped
+    if (!stopped && core_.DriveOne()) continue;
     if (HostMayProgress()) {
       FutexWait(changes_, seq);
     } else if (device_busy) {

@@ -228,7 +228,8 @@ ErrorRecord* EngineCore::FirstPoison(OpRecord* op) {
   uint32_t listed = UINT32_MAX;
   for (uint32_t i = 0; i < op->n_access; ++i) {
     Access& a = op->accesses()[i];
-    if (a.mode() == AccessMode::kWrite || a.listed() >= listed) continue;  // mutant: last_listed_error
+    if (a.mode() == AccessMode::kWrite) continue;
+    if (a.listed() >= listed) continue;  // mutant: last_listed_error
     // relaxed: the grant of this access orders us behind the writer that set it.
     if (ErrorRecord* e = CoreOf(a.var)->completer.poison.load(std::memory_order_relaxed)) {
       first = e;

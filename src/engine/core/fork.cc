@@ -112,7 +112,8 @@ void EngineCore::AfterForkInChild() NO_THREAD_SAFETY_ANALYSIS {
   // Left as it is, because its locks and threads are the parent's, and because it keeps the devices, which must not be
   // destroyed here.
   (void)devices_.release();
-  devices_ = MakeDevices(*this, options_, has_devices_.exchange(false));  // mutant: devices_found_in_a_child
+  const bool had_devices = has_devices_.exchange(false);  // mutant: devices_found_in_a_child
+  devices_ = MakeDevices(*this, options_, had_devices);
   pools_.AfterForkInChild();
   threads_lost_ = !pools_.stopped() && admission_.phase() == Phase::kOpen;
   // The walk above may have given this thread a slot; the next call must look again, to start the threads.

@@ -113,7 +113,7 @@ void TakeFirst(ThreadSlot& slot, OpChain& released) {
   if (op->extra.more_behind) [[likely]] {
     released.first = op->extra.next;
   } else {
-    LetGo(op);
+    LetGo(op);  // mutant: started_member_stays_in_its_chain
     slot.var_cache.Return(kChainClass, &released);
   }
 }
@@ -158,7 +158,7 @@ OpRecord* OpChains::StartNext(Pass& pass, OpChain& chain) {
   OpRecord* const op = chain.first;
   if (op->extra.more_behind && IsBlocked(op) && OthersMayBeReady(chain))
     return KeepReady(pass, chain);  // mutant: chain_waits_for_any_member
-  TakeFirst(*pass.slot, chain);     // mutant: started_member_stays_in_its_chain
+  TakeFirst(*pass.slot, chain);
   Protocol::ReleaseBias(pass, op);
   return op;
 }

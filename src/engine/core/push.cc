@@ -230,7 +230,8 @@ ENGINE_INLINE Registered EngineCore::RegisterBy(ThreadSlot& slot, Draft draft, R
     return registered;
   }
   // Not in a piece of ParallelFor: the body might wait, and a piece has no role to lend.
-  if (at_push && !t_in_piece && !Stopped()) {  // mutant: naive_runs_while_stopped
+  const bool stopped = at_push && Stopped();  // mutant: naive_runs_while_stopped
+  if (at_push && !t_in_piece && !stopped) {
     RunAtPush(slot, op);
   } else {
     Post(slot, op);

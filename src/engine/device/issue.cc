@@ -363,7 +363,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     traced.Skip(worker ? worker->lane.c_str() : nullptr);
   }
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane) EndDispatch(*worker->last_lane);
-  core_.DestroyClosure(op);  // mutant: device_closure_destroyed_outside
+  core_.DestroyClosure(op);  // mutant: device_closure_kept
   // If a destructor waited, a stand-in has our role and slot.
   ThreadSlot& now = t_role_lent ? core_.Slot() : slot;
   if (const auto refused = KindOf(op).refused) refused(core_, now, op, std::exchange(error, nullptr));

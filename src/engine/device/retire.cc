@@ -182,7 +182,8 @@ void Devices::RetireUpTo(DeviceLane& on, uint64_t seq) {
       on.first = last->extra.next;
       last->extra.next = nullptr;
     }
-    while (!on.records.empty() && on.records.front().seq <= retired) {  // mutant: event_used_again_too_early
+    while (!on.records.empty()) {
+      if (on.records.front().seq > retired) break;  // mutant: event_used_again_too_early
       on.spare_events.push_back(on.records.front().event);
       on.records.PopFront();
     }

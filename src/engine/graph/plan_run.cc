@@ -253,7 +253,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
     }
     // The tasks of a share may all stop at gates, and go on and end elsewhere. So it has a count of its own: else the run
     // could end, and its frame begin another run, while we are here. relaxed: the tasks that we were given have not ended.
-    const bool counts = kind == OpKindId::kShare && run.gates;
+    const bool counts = kind == OpKindId::kShare && run.gates;  // mutant: share_without_a_count
     if (counts) [[unlikely]]
       run.remaining.fetch_add(1, std::memory_order_relaxed);
     if (kind == OpKindId::kRun) Begin(run);
@@ -267,7 +267,7 @@ OpRecord* Runs::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
       together = share.counted || (op->extra.pool == run.home && Together(run));
       ended = together ? replay.RunTogether(share.head, sources, share.counted) : replay.RunAlone(share.head, sources);
       ended += ends;
-      ended += counts;  // mutant: share_without_a_count
+      ended += counts;
       ended += replay.refused();
       together |= replay.in_team();
       handed = replay.handed();
