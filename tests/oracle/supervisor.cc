@@ -2,19 +2,34 @@
 
 #include <poll.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <thread>
 
 #include "support/sanitizers.h"
 
 namespace engine::oracle {
 
 using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// The processor time that all threads of a process have had.
+double ProcessorSeconds(pid_t pid) {
+  clockid_t clock;
+  timespec time{};
+  if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+}  // namespace
 
 // What a child reports of each program: that it begins, and how it ended.
 struct Supervisor::Message {
@@ -65,13 +80,17 @@ uint64_t Supervisor::RunChild(uint64_t first, Clock::time_point until, Verdicts*
   close(pipe[1]);
   uint64_t next = first;
   bool running = false, killed = false;
-  const int limit = hang_limit * 4;  // for a program that loops for ever; other hangs end the child by themselves
+  // For a program that loops for ever; other hangs end the child by themselves. What counts is the processor time that it has had
+  // since it last said something: beside other work, and at a low priority, the longest program takes minutes.
+  const double most = hang_limit * 4.0 * std::max(2u, std::thread::hardware_concurrency());
   for (;;) {
     pollfd wait{pipe[0], POLLIN, 0};
+    const double before = ProcessorSeconds(pid);
     // Seconds that this process has waited: minutes for which a host stops all processes don't count.
     int silent = 0;
-    while (silent < limit && poll(&wait, 1, 1000) == 0) ++silent;
-    if (silent == limit) {
+    const auto goes_on = [&] { return silent < hang_limit * 40 && ProcessorSeconds(pid) - before < most; };
+    while (goes_on() && poll(&wait, 1, 1000) == 0) ++silent;
+    if (!goes_on()) {
       kill(pid, SIGABRT);
       killed = true;
       break;
