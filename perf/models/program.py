@@ -1,10 +1,11 @@
-"""One contender of ./run perf models in a process of its own.
+"""Contenders of ./run perf models, in a process.
 
-Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. `input_MODEL`: N steps fed in the way of
---variant; `compiled_MODEL`: the same, where --variant ends in `:engine` and the step is compiled by compile_step; `step_MODEL`:
-N steps on batches that lie in memory; `warm_CASE`: N of that case's steps which do not count, and whether all is decided that
-steps decide; `losses_MODEL`: the losses of the first N steps of a new model; `serve_MODEL_CLIENTS`: N requests of each client.
-A process goes on where it was stopped. Whatever one contender does before its steps count, all others do.
+Speaks the protocol of ../peers/runner.h: lines `CASE N` in, lines of JSON out. `input_MODEL_WAY`: N steps fed in that way, all
+ways of a process by turns with one model; `compiled_MODEL_WAY`: the same with --variant `feeds:engine`, where the step is
+compiled by compile_step; `step_MODEL`: N steps on batches that lie in memory, run in the way of --variant; `warm_CASE`: N of
+that case's steps which do not count, and whether all is decided that steps decide; `losses_MODEL_WAY`: the losses of the first
+N steps of a new model; `serve_MODEL_CLIENTS`: N requests of each client. A process goes on where it was stopped. Whatever one
+contender does before its steps count, all others do.
 """
 
 import argparse
@@ -74,8 +75,9 @@ class Endless(File):
 
 class Program:
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.feeds, self.steps, self.servers = args, {}, {}, {}
-        self.before: dict[str, int] = {}  # by model: comparisons of a guard while the mode of its step was open
+        self.args, self.trainers, self.feeds, self.steps, self.servers = args, {}, {}, {}, {}
+        # Of a guard, by model and way: its comparisons while the mode of its step was open.
+        self.before: dict[tuple[str, str], int] = {}
         torch.set_num_threads(args.threads)
         torch.set_num_interop_threads(1)
         keep_freed_memory()
@@ -98,43 +100,51 @@ class Program:
         path = path_of(model, self.args.data, self.args.rows)
         return kind(path, data, case.batch, sampling=Sampling(case.keep))
 
-    def feed(self, model: str, file: File) -> Feed:
-        way, _, compiled = self.args.variant.partition(":")
+    def fed_trainer(self, model: str) -> Trainer:
+        """A trainer for feeds, its step compiled if that is the variant."""
+        trainer = self.trainer(model, True)
+        if self.args.variant.endswith(":engine"):
+            trainer.train = engine.torch.compile_step(trainer.train, options={"workers": self.args.threads})
+        return trainer
+
+    def feed(self, way: str, trainer: Trainer, file: File) -> Feed:
         workers = int(way.removeprefix("loader")) if way.startswith("loader") else 0
-        way, trainer = "dataloader" if way.startswith("loader") else way, self.trainer(model, True)
-        if not compiled:
-            return Feed(way, trainer, file, workers=workers)
-        train = trainer.train = engine.torch.compile_step(trainer.train, options={"workers": self.args.threads})
-        return Feed(way, trainer, file, workers=workers,
-                    step=lambda batch: train(*engine.torch.plain(trainer.prepare(batch))))  # fmt: skip
+        way, train, step = "dataloader" if way.startswith("loader") else way, trainer.train, None
+        if isinstance(train, CompiledStep):
+            step = lambda batch: train(*engine.torch.plain(trainer.prepare(batch)))  # noqa: E731
+        return Feed(way, trainer, file, workers=workers, step=step)
 
-    def fed(self, model: str) -> tuple[Feed, Any, Any]:
-        if model not in self.feeds:
-            feed = self.feed(model, self.file(model))
-            self.feeds[model] = (feed, iter(feed), iter(feed.file))
-        return self.feeds[model]
+    def fed(self, model: str, way: str) -> tuple[Feed, Any, Any]:
+        """The ways of a process train one model in turns: what is not the way to feed it is the same for all."""
+        if (model, way) not in self.feeds:
+            if model not in self.trainers:
+                self.trainers[model] = self.fed_trainer(model)
+            feed = self.feed(way, self.trainers[model], self.file(model))
+            self.feeds[model, way] = (feed, iter(feed), iter(feed.file))
+        return self.feeds[model, way]
 
-    def warm(self, kind: str, model: str, n: int) -> dict:
+    def warm(self, kind: str, model: str, way: str, n: int) -> dict:
         """Steps that do not count. A guard has decided when it has compared steps whose mode was chosen."""
         if kind == "step":
             run, turn, step, _ = self.stepping(model)
             for _ in range(n):
                 run(next(turn))
             return {"settled": chosen(step)}
-        feed, losses, _ = self.fed(model)
+        feed, losses, _ = self.fed(model, way)
         decided = True
         for _ in range(n):
             next(losses)
             if feed.way in SMART:
                 report = feed.stage.report
                 if not report["decided"] or not chosen(feed.trainer.train):
-                    self.before[model] = report["comparisons"]
-                decided = report["decided"] and (report["comparisons"] > self.before.get(model, 0) or not report["levels"])
+                    self.before[model, way] = report["comparisons"]
+                compared = report["comparisons"] > self.before.get((model, way), 0)
+                decided = report["decided"] and (compared or not report["levels"])
         return {"settled": decided and chosen(feed.trainer.train)}
 
-    def input(self, model: str, n: int) -> dict:
+    def input(self, model: str, way: str, n: int) -> dict:
         """Steps from the file. For plain input, how long its two sides take."""
-        feed, losses, batches = self.fed(model)
+        feed, losses, batches = self.fed(model, way)
         for _ in range(uncounted(n)):
             next(losses)
         begin = self.now()
@@ -188,8 +198,8 @@ class Program:
         told = {"us_per_step": (self.now() - begin) / n * 1e6}
         return told | ({"eagerly": eager[0]} if eager else {})
 
-    def losses(self, model: str, n: int) -> dict:
-        feed = self.feed(model, self.file(model, File))
+    def losses(self, model: str, way: str, n: int) -> dict:
+        feed = self.feed(way, self.fed_trainer(model), self.file(model, File))
         return {"losses": [float(loss) for loss in itertools.islice(feed, n)]}
 
     def serve(self, model: str, clients: int, n: int) -> dict:
@@ -203,12 +213,16 @@ class Program:
         return self.servers[model].asked(clients, n)
 
     def answer(self, case: str, n: int) -> dict:
-        kind, model, *more = case.split("_")
-        if kind == "warm":
-            return self.warm(model, more[0], n)
+        if case.startswith("warm_"):
+            kind, model, way = (case.removeprefix("warm_") + "_").split("_", 2)
+            return self.warm(kind, model, way.removesuffix("_"), n)
+        kind, model, more = (case + "_").split("_", 2)
+        more = more.removesuffix("_")
+        if kind == "step":
+            return self.step(model, n)
         if kind == "serve":
-            return self.serve(model, int(more[0]), n)
-        return {"input": self.input, "compiled": self.input, "step": self.step, "losses": self.losses}[kind](model, n)
+            return self.serve(model, int(more), n)
+        return {"input": self.input, "compiled": self.input, "losses": self.losses}[kind](model, more, n)
 
 
 def main() -> None:

@@ -3,8 +3,10 @@
 
     suite.py --build BUILD --python PYTHON [--quick] [--only MODEL|GROUP ...] [--device cuda] [--json FILE [--resume]]
 
-Each contender is a process of its own; they take turns, and who has no turn is stopped. Ratios are medians over rounds,
-with 95 % intervals; above 1, the contender is faster than its group's first. Standard library only.
+Contenders take turns, and a process that has no turn is stopped. Each contender is a process of its own, but for the ways to
+feed a step with as many threads that need no other process: those share one, and in it one model, because processes that do
+the same differ by more than these ways do. DataLoader has its own process with its workers. Ratios are medians over rounds, with 95 % intervals;
+above 1, the contender is faster than its group's first. Standard library only.
 
 The file is written after each group of a model. --resume leaves out what the file has, so a run that was cut short goes on.
 All contenders keep the memory that they free, as SmartStage and compiled steps do for their process.
@@ -54,6 +56,7 @@ COMPILED = tuple(
 WITHOUT = {f"{way}{how}": f"plain{how}" for way in ("staged", "smart_stage", "on_cpu", "loader0", "loader1", "loader2")
            for how in ("", " 2", ":engine", ":engine 2")}  # fmt: skip
 SMART = ("smart_stage", "on_cpu")  # ways that have a guard
+WAYS = ("plain", "staged", *SMART, "loader0", "loader1", "loader2")  # to feed a step
 WARM, MOST_WARM = 25, 800  # steps that do not count: at once, and at most
 STEPS = (
     "eager",
@@ -104,13 +107,25 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+class Fed:
+    """A way to feed a step, in a process that it may share with others."""
+
+    def __init__(self, way: str, process: Group) -> None:
+        self.way, self.process = way, process
+
+    def ask(self, case: str, n: int, timeout: float) -> dict:
+        return self.process.ask(f"{case}_{self.way}", n, timeout)
+
+    def close(self) -> None:
+        self.process.close()
+
+
 class Suite:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.rows, self.wrong = args, [], 0
         self.rounds, self.seconds = (5, 0.25) if args.quick else (15, 0.6)
 
-    def runner(self, contender: str) -> Runner:
-        variant, _, threads = contender.partition(" ")
+    def process(self, variant: str, threads: str) -> Group:
         environment = [
             f"PYTHONPATH={self.args.build}/python",
             "OMP_WAIT_POLICY=passive",
@@ -127,16 +142,26 @@ class Suite:
         return (not groups or names[0] in groups) and (not models or names[1] in models)
 
     @contextlib.contextmanager
-    def started(self, contenders: tuple[str, ...]) -> Iterator[dict[str, Runner]]:
-        """A process of each contender, for as many cases of one model as there are: what it compiles, it compiles once."""
-        runners = {name: self.runner(name) for name in contenders}
+    def started(self, contenders: tuple[str, ...]) -> Iterator[dict[str, Group | Fed]]:
+        """The contenders, for as many cases of one model as there are: what they compile, they compile once."""
+        processes: dict[tuple[str, ...], Group] = {}
+        runners: dict[str, Group | Fed] = {}
+        for name in contenders:
+            variant, _, threads = name.partition(" ")
+            way, _, compiled = variant.partition(":")
+            fed = way in WAYS
+            if fed:
+                variant = "feeds:engine" if compiled else "feeds"
+            which = (variant, threads, way if way.startswith("loader") or not fed else "")
+            process = processes.setdefault(which, self.process(variant, threads))
+            runners[name] = Fed(way, process) if fed else process
         try:
             yield runners
         finally:
-            for runner in runners.values():
-                runner.close()
+            for process in processes.values():
+                process.close()
 
-    def rounds_of(self, case: str, runners: dict[str, Runner], fixed: int = 0,
+    def rounds_of(self, case: str, runners: dict[str, Group | Fed], fixed: int = 0,
                   losses: dict[str, list[float]] | None = None) -> dict[str, list[dict]]:  # fmt: skip
         """The answers of all contenders, round by round; those that cannot are named and left out. ``losses`` gets those
         of each contender's first steps."""
@@ -151,7 +176,7 @@ class Suite:
             if "skip" in first:
                 self.rows.append({"suite": "models", "case": case, "peer_name": name, "skip": first["skip"]})
                 print(f"  {name:20} left out: {first['skip']}", flush=True)
-                runners.pop(name).close()
+                runners.pop(name)
                 continue
             told[name] = []
             slowest = max(slowest, first.get("us_per_step", 0) / 1e6)
@@ -163,7 +188,7 @@ class Suite:
         self.n = count
         return {name: answers for name, answers in told.items() if not any("skip" in answer for answer in answers)}
 
-    def warmed(self, case: str, runners: dict[str, Runner]) -> None:
+    def warmed(self, case: str, runners: dict[str, Group | Fed]) -> None:
         """The same steps for all, until the last one has decided what its steps decide."""
         for _ in range(0, MOST_WARM, WARM):
             answers = {name: runner.ask(f"warm_{case}", WARM, TIMEOUT) for name, runner in runners.items()}

@@ -176,9 +176,9 @@ done
         made = json.loads((self.kit / "kit.json").read_text())
         if made["python"] != "%d.%d" % sys.version_info[:2] or not all(map(importlib.util.find_spec, ("torch", "pyarrow"))):
             self.skipTest("the kit has no Python package of this version, or there is no PyTorch or pyarrow")
-        contender = [sys.executable, "-B", str(self.kit / "perf/models/program.py"), "--variant", "smart_stage", "--threads", "1",
+        contender = [sys.executable, "-B", str(self.kit / "perf/models/program.py"), "--variant", "feeds", "--threads", "1",
                      "--data", str(self.kit), "--rows", "2000", "--device", "cpu"]  # fmt: skip
-        done = subprocess.run(contender, input="losses_deepfm 2\n", capture_output=True, text=True, cwd=self.kit,
+        done = subprocess.run(contender, input="losses_deepfm_smart_stage 2\n", capture_output=True, text=True, cwd=self.kit,
                               env=self.env | {"PYTHONPATH": str(self.kit / "python")})  # fmt: skip
         self.assertEqual(len(json.loads(done.stdout.splitlines()[-1])["losses"]), 2, done.stdout + done.stderr)
 

@@ -87,3 +87,37 @@ def test_every_way_to_feed_has_a_partner_without_a_stage(suite):
         for name in names:
             if not name.startswith("plain"):
                 assert suite.WITHOUT[name].startswith("plain") and suite.WITHOUT[name] in names
+
+
+class Process:
+    def __init__(self, variant: str, threads: str) -> None:
+        self.named, self.cases, self.closed = (variant, threads), [], False
+
+    def ask(self, case: str, n: int, timeout: float) -> dict:
+        self.cases.append(case)
+        return {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_ways_to_feed_with_as_many_threads_share_a_process(suite, monkeypatch):
+    made = suite.Suite(argparse.Namespace(quick=True, only=[]))
+    monkeypatch.setattr(made, "process", Process)
+    with made.started(suite.INPUTS + suite.COMPILED) as runners:
+        for runner in runners.values():
+            runner.ask("input_dlrm", 1, 1.0)
+        by_process: dict[Process, set[str]] = {}
+        for name, runner in runners.items():
+            by_process.setdefault(runner.process, set()).add(name)
+    ways = {frozenset(names): process for process, names in by_process.items()}
+    alone = [{f"loader{n}{how}"} for n in range(3) for how in ("", ":engine")]
+    together = [{"plain", "staged", "smart_stage", "on_cpu"}, {"plain 2", "smart_stage 2"}, {"plain:engine", "smart_stage:engine"},
+                {"plain:engine 2", "smart_stage:engine 2"}]  # fmt: skip
+    assert set(ways) == set(map(frozenset, alone + together))
+    assert all(process.closed for process in ways.values())
+    shared = ways[frozenset(together[0])]
+    assert shared.named == ("feeds", "") and set(shared.cases) == {f"input_dlrm_{way}" for way in together[0]}
+    assert ways[frozenset(together[3])].named == ("feeds:engine", "2")
+    with made.started(suite.STEPS) as runners:
+        assert len(set(runners.values())) == len(suite.STEPS) and runners["eager 2"].named == ("eager", "2")
