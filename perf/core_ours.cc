@@ -6,7 +6,9 @@
 #include <engine/engine.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -80,13 +82,14 @@ class Ours {
     if (name.starts_with(TaskBench::kPrefix)) return TaskBench(engine_).Run(name.substr(TaskBench::kPrefix.size()), n);
     if (name == "chains_2_64") return Chains(2, 64, n);
     if (name == "chains_1_65536") return Chains(1, 65536, n);
+    if (name.starts_with(kManyVars)) return ManyVars(std::stoul(std::string(name.substr(kManyVars.size()))), n);
     if (name.starts_with(kHostBulk)) return HostBulk(name.substr(kHostBulk.size()), n);
     if (name.starts_with(kAlone)) return Alone(name.substr(kAlone.size()), n);
     return Answer::Skip("no such case");
   }
 
  private:
-  static constexpr std::string_view kAlone = "alone_", kHostBulk = "bulk_host_";
+  static constexpr std::string_view kAlone = "alone_", kHostBulk = "bulk_host_", kManyVars = "many_vars_";
 
   // The two sides of an op, one after the other on one thread (an engine without workers, whose ops run inside the
   // wait), in batches that stay in the cache: what a pushing thread and a worker would do if no cache line moved
@@ -152,6 +155,23 @@ class Ours {
       engine_.Push({.name = "link", .updates = {vars_[i % count]}}, [&own = data[i % count]] {
         for (uint32_t& x : own) x = 3 * x + 1;
       });
+    engine_.WaitAll();
+    return meter.Stop(n);
+  }
+
+  // Ops that read `count` of 1,000 Vars, in no order, and update another one.
+  Answer ManyVars(std::size_t count, std::size_t n) {
+    constexpr std::size_t kSets = 64, kVars = 1000;
+    std::mt19937 random(1);
+    std::vector<engine::Var> all(vars_.begin(), vars_.begin() + kVars);
+    std::vector<std::vector<engine::Var>> reads;
+    for (std::size_t i = 0; i < kSets; ++i) {
+      std::shuffle(all.begin(), all.end(), random);
+      reads.emplace_back(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+    }
+    const Meter meter;
+    for (std::size_t i = 0; i < n; ++i)
+      engine_.Push({.name = "many", .reads = reads[i % kSets], .updates = {vars_[kVars + i % kSets]}}, [] { Body(); });
     engine_.WaitAll();
     return meter.Stop(n);
   }

@@ -94,9 +94,10 @@ CONTENDERS = {
 }
 
 # The library without one mechanism each: who is measured with and without it, and on what.
-MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "keeps_successor", "spins", "sends_away")
+MECHANISMS = ("tiny_regime", "takes_many", "prefetch_tails", "keeps_successor", "spins", "sends_away", "sorts_many")
 for _name in MECHANISMS:
     CONTENDERS[f"without {_name}"] = Contender("ours", without=_name)
+CONTENDERS["engine.staged without hands_over"] = Contender("stages_python", without="hands_over")
 # Those that act on runs of plans only: replays in a row, each waited for, and recorded training steps.
 OF_RUNS = ("spins", "lingers")
 for _name in OF_RUNS:
@@ -158,10 +159,14 @@ REPLAYS = tuple(
         ("d_dag", "random DAG: 2 reads, 1 update of 1,000 Vars"),
     )
 )
-# For mechanisms: chains whose ops do something, and steps so short that a wake shows.
+# For mechanisms: ops with many Vars, chains whose ops do something, and steps so short that a wake shows.
 CHAINS = (
     Case("chains_2_64", "two chains, each op over its chain's 64 bytes"),
     Case("chains_1_65536", "one chain, each op over its 65,536 bytes", n=5000, quick_n=2000),
+)
+MANY_VARS = tuple(
+    Case(f"many_vars_{count}", f"each op reads {count} of 1,000 Vars and updates one", n=n, quick_n=n // 4)
+    for count, n in ((20, 50_000), (40, 25_000), (320, 2500))
 )
 SHORT_STEPS = (
     Case("short_steps", "a plan of 30 nodes of 5 us, each run waited for, 30 us of something else between them", "step_us", 5000, 1000, False,
@@ -286,9 +291,10 @@ TASK_BENCH = tuple(
 
 SUITES = {
     "mechanisms": (
-        Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + CHAINS + (REST[1], REST[3], REST[5]) + TASK_BENCH),
+        Group("ops", "ours", tuple(f"without {name}" for name in MECHANISMS), THROUGHPUT + CHAINS + MANY_VARS + (REST[1], REST[3], REST[5]) + TASK_BENCH),
         Group("runs", "plan, each waited for", tuple(f"plan without {name}" for name in OF_RUNS), REPLAYS + SHORT_STEPS),
         Group("steps", "cost_model", tuple(f"step without {name}" for name in OF_RUNS), RECORDED),
+        Group("stages", "engine.staged", ("engine.staged without hands_over",), IN_PYTHON),
     ),
     "stages": (
         Group("stage", "stage", ("hand-written queue", "no stage"), HANDOVER + PIPELINES),

@@ -123,7 +123,7 @@ void PythonHost::Take(const Attempt& attempt) {
 bool PythonHost::Put(const std::function<bool()>& put) {
   const uint32_t before = taken_.load(std::memory_order_relaxed);  // relaxed: a stale count costs one kHandOver
   const bool go_on = put();
-  if (go_on) MindTakers(before);
+  if (go_on) MindTakers(before);  // mechanism: hands_over
   return go_on;
 }
 

@@ -31,11 +31,16 @@ void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, 
                      " belongs to another engine");
 }
 
+// Whether Sort sorts so many accesses; SortMany does the others.
+ENGINE_INLINE bool Few(uint32_t count) {
+  return count <= kFewVars;  // mechanism: sorts_many
+}
+
 // Lists accesses that are many, or name some Var several times.
 [[gnu::noinline]] uint32_t EngineCore::ListOnce(ThreadSlot* slot, OpRecord* op) {
   if (slot) slot->ReserveScratch(op->n_access);
   Access* const accesses = op->accesses();
-  if (op->n_access > kFewVars) SortMany(accesses, op->n_access);
+  if (!Few(op->n_access)) SortMany(accesses, op->n_access);
   const uint32_t count = Merge(accesses, op->n_access);
   op->n_access = static_cast<uint16_t>(count);
   return static_cast<uint32_t>(
@@ -65,7 +70,7 @@ ENGINE_INLINE uint32_t EngineCore::ListInline(ThreadSlot* slot, OpRecord* op, co
   add(desc.writes, AccessMode::kWrite);
   const auto count = static_cast<uint32_t>(a - accesses);
   op->n_access = static_cast<uint16_t>(count);
-  if (count > kFewVars || (count > 1 && Sort(accesses, count))) [[unlikely]]
+  if (!Few(count) || (count > 1 && Sort(accesses, count))) [[unlikely]]
     return ListOnce(slot, op);
   return count - static_cast<uint32_t>(desc.reads.size());
 }
