@@ -129,7 +129,7 @@ def main():
     except ImportError:
         print("demo: no picture, matplotlib is not installed")
     else:
-        spans = [(e.name, e.lane, e.begin, e.end) for e in trace.events]
+        spans = [(e.name, e.thread, e.begin, e.end) for e in trace.events]
         picture.draw(picture_path, clock.spans, spans, epochs, f"336,776 flights, small DLRM: {verdict}")
         print(f"demo: {picture_path} shows the schedule; {args.out / 'trace.json'} opens in ui.perfetto.dev")
     told = engine.explain(trace)

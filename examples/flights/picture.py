@@ -15,21 +15,21 @@ STEPS = 4  # shown
 
 
 def draw(path, serial_spans, engine_spans, epochs, title):
-    """Writes the PNG. Spans: (kind, lane, begin, end, in seconds); epochs: one (seconds, seconds, loss, AUC) each."""
+    """Writes the PNG. Spans: (kind, thread, begin, end, in seconds); epochs: one (seconds, seconds, loss, AUC) each."""
     windows = [_window(spans) for spans in (serial_spans, engine_spans)]
-    lanes = [("serial", windows[0], "serial")]
-    lanes += [(lane, windows[1], lane) for lane in sorted({s[1] for s in windows[1]}, key=_lane_order)]
+    threads = [("serial", windows[0], "serial")]
+    threads += [(thread, windows[1], thread) for thread in sorted({s[1] for s in windows[1]}, key=_thread_order)]
     width = max(s[3] for window in windows for s in window)
 
-    figure = plt.figure(figsize=(15, 3.6 + 0.62 * len(lanes)), layout="constrained", facecolor="white")
-    rows = figure.add_gridspec(2, 3, height_ratios=[0.62 * len(lanes), 2.4])
+    figure = plt.figure(figsize=(15, 3.6 + 0.62 * len(threads)), layout="constrained", facecolor="white")
+    rows = figure.add_gridspec(2, 3, height_ratios=[0.62 * len(threads), 2.4])
     timeline = figure.add_subplot(rows[0, :])
-    for row, (_, window, lane) in enumerate(lanes):
+    for row, (_, window, thread) in enumerate(threads):
         for kind, where, begin, end in window:
-            if where == lane and kind in COLORS:
+            if where == thread and kind in COLORS:
                 timeline.barh(row, (end - begin) * 1e3, left=begin * 1e3, height=0.8, color=COLORS[kind],
                               edgecolor="white", linewidth=0.3)  # fmt: skip
-    for window, rows_of in ((windows[0], (-0.5, 0.5)), (windows[1], (0.5, len(lanes) - 0.5))):
+    for window, rows_of in ((windows[0], (-0.5, 0.5)), (windows[1], (0.5, len(threads) - 0.5))):
         for kind, _, begin, end in window:
             if kind == "tick":
                 timeline.vlines(begin * 1e3, *rows_of, color="black", linewidth=0.8, linestyle=(0, (2, 2)))
@@ -37,7 +37,7 @@ def draw(path, serial_spans, engine_spans, epochs, title):
         end = max(s[3] for s in window) * 1e3
         timeline.annotate(f"{end:.0f} ms", (end, row), xytext=(6, 0), textcoords="offset points", va="center")
     timeline.axhline(0.5, color="black", linewidth=0.6)
-    timeline.set_yticks(range(len(lanes)), [name for name, _, _ in lanes])
+    timeline.set_yticks(range(len(threads)), [name for name, _, _ in threads])
     timeline.invert_yaxis()
     timeline.set_xlim(0, width * 1e3 * 1.06)
     timeline.set_xlabel(f"milliseconds; the same {STEPS} training steps in both runs, dashed from step to step")
@@ -46,7 +46,7 @@ def draw(path, serial_spans, engine_spans, epochs, title):
         handles=[Patch(color=color, label=kind) for kind, color in COLORS.items() if kind != "test"],
         ncols=len(COLORS),
         loc="lower center",
-        bbox_to_anchor=(0.5, -0.12 - 1.2 / len(lanes)),
+        bbox_to_anchor=(0.5, -0.12 - 1.2 / len(threads)),
         frameon=False,
     )
     for side in ("top", "right"):
@@ -84,12 +84,12 @@ def _window(spans):
     first = max(0, min(len(ticks) // 2, len(ticks) - 1 - STEPS))
     begin, end = ticks[first], ticks[min(first + STEPS, len(ticks) - 1)]
     return [
-        (kind, lane, max(b, begin) - begin, min(e, end) - begin)
-        for kind, lane, b, e in spans
+        (kind, thread, max(b, begin) - begin, min(e, end) - begin)
+        for kind, thread, b, e in spans
         if b < end and e > begin
     ]
 
 
-def _lane_order(lane):
-    pool, _, index = lane.partition("/")
+def _thread_order(thread):
+    pool, _, index = thread.partition("/")
     return (pool != "cpu", pool, int(index) if index.isdigit() else 0)

@@ -28,7 +28,8 @@ struct TraceUse {
 
 struct TraceEvent {
   const char* name;            // of the op; static
-  const char* lane;            // name of the thread: "cpu/0", "io/1", "caller", or what NameCallerLane was given
+  const char* thread;          // its name: "cpu/0", "io/1", "caller", or what NameCallerThread was given; of an op on a
+                               // device: the name of its lane, "gpu0/2"
   int64_t begin_ns;            // of its body; on a device: of the call that issued it
   int64_t end_ns;              // of its body
   uint64_t op;                 // number of the event in its trace, by begin_ns
@@ -36,7 +37,7 @@ struct TraceEvent {
   int64_t pushed_ns = -1;      // -1: before the trace began; of a node: the start of its run
   int64_t ready_ns = 0;        // when it had been pushed, and all that it came behind had ended
   int64_t settled_ns = -1;     // of an asynchronous op: when its Completion was called; else -1
-  const char* pusher = "";     // lane of the thread that pushed it
+  const char* pusher = "";     // name of the thread that pushed it
   const char* plan = nullptr;  // of a node: its plan's name
   uint64_t run = 0;            // of a node: number of its run in the trace, from 1
   const char* file = "";       // where it was pushed or recorded
@@ -59,25 +60,26 @@ const char* WaitCauseName(WaitCause cause) noexcept;  // "gil", "stage empty", .
 struct TraceWait {
   WaitCause cause;
   const char* name;  // of the stage or the Var; may be empty
-  const char* lane;
+  const char* thread;
   int64_t begin_ns;
   int64_t end_ns;
 };
 
 struct Trace {
-  std::vector<TraceEvent> events = {};  // ops that have run or were skipped, by begin_ns
-  std::vector<TraceWait> waits = {};    // by begin_ns
-  std::vector<std::string> lanes = {};  // all workers of the pools, also those that ran nothing
-  int64_t length_ns = 0;                // from StartTrace to StopTrace
-  uint64_t pending = 0;                 // ops that were pushed, and had not run at StopTrace
-  uint64_t left_out = 0;                // records for which there was no room (docs/limits.md)
+  std::vector<TraceEvent> events = {};    // ops that have run or were skipped, by begin_ns
+  std::vector<TraceWait> waits = {};      // by begin_ns
+  std::vector<std::string> threads = {};  // all workers of the pools, also those that ran nothing
+  int64_t length_ns = 0;                  // from StartTrace to StopTrace
+  uint64_t pending = 0;                   // ops that were pushed, and had not run at StopTrace
+  uint64_t left_out = 0;                  // records for which there was no room (docs/limits.md)
 };
 
-// Names the lane of what the calling thread, which is no worker, runs from now on; without a name the lane is "caller".
-// Stages name the lanes of their producers after themselves.
-void NameCallerLane(std::string_view lane);
+// Names the calling thread, which is no worker, for what it runs from now on; without a name it is "caller". Stages
+// name the threads of their producers after themselves.
+void NameCallerThread(std::string_view name);
 
-// Chrome trace-event JSON, which Perfetto and chrome://tracing open. Each lane is a track, and each `after` is a flow.
+// Chrome trace-event JSON, which Perfetto and chrome://tracing open. Each thread is a track, as is each lane
+// of a device, and each `after` is a flow.
 std::string ChromeTraceJson(const Trace& trace);
 
 namespace detail {

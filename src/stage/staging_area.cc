@@ -168,7 +168,7 @@ StagingArea::~StagingArea() {
 
 void StagingArea::Enter() const {
   detail::EnterStageLane(state_->options);
-  NameCallerLane(state_->options.name);
+  NameCallerThread(state_->options.name);
 }
 
 StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {

@@ -15,7 +15,7 @@ struct Recorded {
 
   TraceRecord& Add(TraceKind kind, const char* name, int block, int64_t begin, int64_t end) {
     all.records.push_back(
-        {.kind = kind, .name = name, .lane = "cpu/0", .begin_ns = begin, .end_ns = end, .op = blocks + block});
+        {.kind = kind, .name = name, .thread = "cpu/0", .begin_ns = begin, .end_ns = end, .op = blocks + block});
     return all.records.back();
   }
   void Touches(const char* name, int var, AccessMode mode) {
@@ -103,15 +103,15 @@ TEST(TraceBuildTest, FirstNodesOfARunComeBehindWhatTheRunCameBehind) {
 
 TEST(TraceBuildTest, UnnamedThreadsAreNumbered) {
   Recorded r;
-  for (uint32_t thread : {7u, 3u, 7u}) {
-    TraceRecord& record = r.Add(TraceKind::kRan, "op", 0, thread, thread);
-    record.lane = nullptr;
-    record.thread = thread;
+  for (uint32_t number : {7u, 3u, 7u}) {
+    TraceRecord& record = r.Add(TraceKind::kRan, "op", 0, number, number);
+    record.thread = nullptr;
+    record.thread_number = number;
   }
   const Trace trace = r.Build();
-  EXPECT_EQ(std::string(trace.events[0].lane), "caller");
-  EXPECT_EQ(std::string(trace.events[1].lane), "caller 2");
-  EXPECT_EQ(std::string(trace.events[2].lane), "caller 2");
+  EXPECT_EQ(std::string(trace.events[0].thread), "caller");
+  EXPECT_EQ(std::string(trace.events[1].thread), "caller 2");
+  EXPECT_EQ(std::string(trace.events[2].thread), "caller 2");
 }
 
 }  // namespace

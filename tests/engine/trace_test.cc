@@ -1,4 +1,4 @@
-// Trace: every op that ran or was skipped while it was on, with its lane and its times. It changes nothing.
+// Trace: every op that ran or was skipped while it was on, with its thread and its times. It changes nothing.
 #include "support/engine_test.h"
 #include "support/odd_locale.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 WITH_ALL_WORKERS(TraceTest);
 
-TEST_P(TraceTest, HoldsEachOpOnceWithItsLaneAndTimes) {
+TEST_P(TraceTest, HoldsEachOpOnceWithItsThreadAndTimes) {
   Engine eng(Quiet(workers()));
   Var a = eng.NewVar("a"), b = eng.NewVar("b");
   eng.Push({.name = "before"}, [] {});
@@ -26,14 +26,14 @@ TEST_P(TraceTest, HoldsEachOpOnceWithItsLaneAndTimes) {
   eng.WaitAll();
   int work = 0, others = 0;
   for (const TraceEvent& e : events) {
-    const std::string name = e.name, lane = e.lane;
+    const std::string name = e.name, thread = e.thread;
     EXPECT_LE(0, e.begin_ns);
     EXPECT_LE(e.begin_ns, e.end_ns);
     EXPECT_EQ(e.skipped, name == "skipped") << name;
     if (name == "io") {
-      EXPECT_EQ(lane.substr(0, 3), "io/");
+      EXPECT_EQ(thread.substr(0, 3), "io/");
     } else {
-      EXPECT_EQ(lane.substr(0, 3), workers() ? "cpu" : "cal") << name;
+      EXPECT_EQ(thread.substr(0, 3), workers() ? "cpu" : "cal") << name;
     }
     if (name == "async") continue;  // its body may return, and be recorded, after its completion has let us go on
     ++(name == "work" ? work : others);
@@ -166,14 +166,14 @@ TEST_P(TraceTest, AWaitForAVarIsNamed) {
   ASSERT_FALSE(trace.waits.empty());
   EXPECT_EQ(trace.waits[0].cause, WaitCause::kVar);
   EXPECT_EQ(std::string(trace.waits[0].name), "awaited");
-  EXPECT_EQ(std::string(trace.waits[0].lane), "caller");
+  EXPECT_EQ(std::string(trace.waits[0].thread), "caller");
   held.Release();
   eng.WaitAll();
   eng.StartTrace();
   EXPECT_TRUE(eng.StopTrace().waits.empty());  // waits of earlier traces are gone
 }
 
-TEST(TraceJsonTest, OverlappingSlicesOfALaneGoToTracksOfTheirOwn) {
+TEST(TraceJsonTest, OverlappingSlicesOfAThreadGoToTracksOfTheirOwn) {
   const std::string json = ChromeTraceJson({.events = {{"waits", "cpu/0", 0, 100, 0, false},
                                                        {"inside", "cpu/0", 10, 20, 1, false},
                                                        {"stand-in's", "cpu/0", 50, 150, 2, false}}});
@@ -185,7 +185,7 @@ TEST(TraceJsonTest, OverlappingSlicesOfALaneGoToTracksOfTheirOwn) {
 TEST(TraceJsonTest, ADependencyIsAFlow) {
   const std::string json = ChromeTraceJson({.events = {{"first", "cpu/0", 0, 1000, 0, false},
                                                        {.name = "second",
-                                                        .lane = "cpu/1",
+                                                        .thread = "cpu/1",
                                                         .begin_ns = 2000,
                                                         .end_ns = 3000,
                                                         .op = 1,

@@ -25,7 +25,7 @@ void Check(const engine::Trace& trace, size_t bodies, size_t pushes) {
   for (size_t i = 0; i < trace.events.size(); ++i) {
     const engine::TraceEvent& event = trace.events[i];
     check(event.op == i, "an event's number is its place");
-    check(event.lane && event.name, "an event has a lane and a name");
+    check(event.thread && event.name, "an event has a thread and a name");
     check(event.ready_ns <= event.begin_ns, "an event begins when it is ready");
     for (size_t k = 0; k < event.after.size(); ++k) {
       check(event.after[k] < i, "an event comes behind earlier ones");
@@ -47,17 +47,17 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const uint8_t what = input.Byte();
     const uint8_t names = input.Byte();
     const uint8_t at = input.Byte();
-    const char* const lane = what & 0x40 ? nullptr : kNames[names % 4];
+    const char* const thread = what & 0x40 ? nullptr : kNames[names % 4];
     if (what & 0x80) {
       const std::chrono::steady_clock::time_point begin{std::chrono::nanoseconds(Time(input))};
-      waits.push_back({static_cast<engine::WaitCause>(names % 6), kNames[at % 4], lane, at, begin,
+      waits.push_back({static_cast<engine::WaitCause>(names % 6), kNames[at % 4], thread, at, begin,
                        begin + std::chrono::nanoseconds(input.Byte())});
       continue;
     }
     TraceRecord record{.kind = static_cast<TraceKind>(what % 5),
                        .name = kNames[names / 4 % 4],
-                       .lane = lane,
-                       .thread = at,
+                       .thread = thread,
+                       .thread_number = at,
                        .line = names};
     record.begin_ns = Time(input);
     record.end_ns = record.begin_ns + input.Byte();

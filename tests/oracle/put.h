@@ -44,7 +44,7 @@ void World::Attempt(Pusher& me, OpRecord& op, F&& push) {
     failing.reset();
     op.push = PushEnd::kNoMemory;
     if (!Has(kNoMemory)) log_.Complain("o%u: bad_alloc", op.id);
-  } catch (const Error& error) {  // the system refused a thread for the op's lane; the push was refused too
+  } catch (const Error& error) {  // the system refused a thread for the op's pool; the push was refused too
     failing.reset();
     op.push = PushEnd::kNoMemory;
     if (!Has(kNoThreads)) log_.Complain("o%u was refused: %s", op.id, error.what());

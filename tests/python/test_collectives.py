@@ -155,7 +155,7 @@ def test_names_are_those_that_were_given_or_of_the_collective(eng, comms):
             comm.push([Collective.all_reduce(x), Collective.broadcast(on(r, np.zeros(1), eng))])
         eng.wait_all()
     for r in range(RANKS):
-        ran = [e for e in trace.events if e.lane == f"gpu{r}/comm{r}" and e.name != "communicator_join"]
+        ran = [e for e in trace.events if e.thread == f"gpu{r}/comm{r}" and e.name != "communicator_join"]
         ran.sort(key=lambda e: e.begin)
         assert [e.name for e in ran] == ["gradients", "broadcast", "collectives"]
 

@@ -96,7 +96,7 @@ def test_keys_pan_zoom_step_search_and_let_go(tmp_path, small):
     assert said[2:] == ["20 found", "side 2, 400 µs, on cpu/2", False, True, ""]
 
 
-def test_rows_are_by_worker_lane_stage_and_op(tmp_path, small):
+def test_rows_are_by_worker_pool_stage_and_op(tmp_path, small):
     said = told(tmp_path, small, """
       const select = document.getElementById('grouping');
       for (const by of [...select.options].map((o) => o.value)) {

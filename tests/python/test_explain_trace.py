@@ -13,14 +13,14 @@ from engine.explanation import analysis
 from engine.explanation.model import TraceData, TraceEvent, TraceWait, parse
 
 
-def op(number, name, lane, begin, end, after=(), ready=None, pushed=0.0):
+def op(number, name, thread, begin, end, after=(), ready=None, pushed=0.0):
     return TraceEvent(
-        name, lane, begin, end, number, False, pushed, begin if ready is None else ready, after=tuple(after)
+        name, thread, begin, end, number, False, pushed, begin if ready is None else ready, after=tuple(after)
     )
 
 
-def data(*events, waits=(), lanes=("cpu/0", "cpu/1")):
-    return TraceData("made", list(events), list(waits), list(lanes), max(e.end for e in events))
+def data(*events, waits=(), threads=("cpu/0", "cpu/1")):
+    return TraceData("made", list(events), list(waits), list(threads), max(e.end for e in events))
 
 
 def traced(tmp_path, push):
@@ -181,8 +181,8 @@ def test_work_of_stages_does_not_count_for_what_workers_could_do():
     assert a.work == 12 and a.on_workers == 8 and a.bound == a.makespan == 4
 
 
-def test_ops_that_run_on_a_lent_lane_count_once():
-    a = analysis.analyse(data(op(0, "waits", "cpu/0", 0, 4), op(1, "inside", "cpu/0", 1, 3), lanes=["cpu/0"]))
+def test_ops_that_run_on_a_lent_worker_count_once():
+    a = analysis.analyse(data(op(0, "waits", "cpu/0", 0, 4), op(1, "inside", "cpu/0", 1, 3), threads=["cpu/0"]))
     assert a.on_workers == 4 and a.bound == a.makespan == 4
 
 
@@ -196,11 +196,11 @@ def test_a_thread_that_only_waits_is_the_callers(gate):
         threading.Timer(0.02, gate.open).start()
         helper.join()
         engine.wait_all()
-    assert {w.lane for w in trace.waits if w.cause in ("var", "all")} == {"caller"}
+    assert {w.thread for w in trace.waits if w.cause in ("var", "all")} == {"caller"}
 
 
-def idle_of(a, lane):
-    return [(round(i.begin, 6), round(i.end, 6), i.cause) for i in a.idle if i.lane == lane]
+def idle_of(a, thread):
+    return [(round(i.begin, 6), round(i.end, 6), i.cause) for i in a.idle if i.thread == thread]
 
 
 def test_a_worker_is_idle_by_dependency_while_pushed_ops_wait_for_others():
@@ -241,8 +241,8 @@ def test_idle_time_of_all_causes_and_busy_time_are_the_whole_time(tmp_path):
     path, _ = traced(tmp_path, lambda: [diamond() for _ in range(30)])
     a = engine.explain(path).analysis
     workers = set(a.workers)
-    idle = sum(i.end - i.begin for i in a.idle if i.lane in workers and i.cause != "gil")
-    busy = sum(e.end - e.begin for e in a.data.events if e.lane in workers)
+    idle = sum(i.end - i.begin for i in a.idle if i.thread in workers and i.cause != "gil")
+    busy = sum(e.end - e.begin for e in a.data.events if e.thread in workers)
     assert idle + busy == pytest.approx(a.makespan * len(a.workers), rel=1e-6)
 
 
@@ -325,14 +325,14 @@ def test_notebooks_show_traces_plans_and_stages(tmp_path):
 # --- bad input
 
 
-GOOD = {"writer": "engine", "format": 2, "length": 10, "pending": 0, "left_out": 0, "lanes": ["cpu/0"]}
-LANE = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "cpu/0"}}
+GOOD = {"writer": "engine", "format": 3, "length": 10, "pending": 0, "left_out": 0, "threads": ["cpu/0"]}
+THREAD = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "cpu/0"}}
 SLICE = {"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 1, "name": "op", "cat": "op",
          "args": {"op": 0, "skipped": False, "ready": 0, "after": [], "uses": []}}  # fmt: skip
 
 
 def file_with(*events, **other):
-    return json.dumps({"otherData": {**GOOD, **other}, "traceEvents": [LANE, *events]})
+    return json.dumps({"otherData": {**GOOD, **other}, "traceEvents": [THREAD, *events]})
 
 
 @pytest.mark.parametrize(
@@ -348,8 +348,8 @@ def file_with(*events, **other):
         ('{"traceEvents": [{"ph": "X", "name": "theirs"}]}', "a Chrome trace of another program"),
         ('[{"ph": "B", "name": "theirs"}]', "a Chrome trace of another program"),
         ('{"otherData": {"writer": "engine"}, "traceEvents": []}', "format None"),
-        ('{"otherData": {"writer": "engine", "format": 3}, "traceEvents": []}', "format 3"),
-        ('{"otherData": {"writer": "engine", "format": 2}}', "no list 'traceEvents'"),
+        ('{"otherData": {"writer": "engine", "format": 2}, "traceEvents": []}', "format 2"),
+        ('{"otherData": {"writer": "engine", "format": 3}}', "no list 'traceEvents'"),
         (file_with(SLICE)[:-40], "is cut off"),
         (file_with({**SLICE, "ts": "soon"}), "event 1 is malformed: 'soon' is no time"),
         (file_with({**SLICE, "ts": float("nan")}), "event 1 is malformed: nan is no time"),

@@ -110,7 +110,7 @@ def test_map_gives_its_options_to_each_call():
                     (0, 0), (1, -1), (2, -2)]  # fmt: skip
             eng.wait_all()
         found = [event for event in trace.events if event.name == "halves"]
-        assert len(found) == 6 and all("io" in event.lane for event in found)
+        assert len(found) == 6 and all("io" in event.thread for event in found)
 
 
 def test_map_refuses_options_that_nothing_would_use_and_ops_without_results():

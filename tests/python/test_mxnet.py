@@ -161,11 +161,11 @@ a = mx.nd.ones((4, 4)); mx.nd.waitall()
 engine.set_policy("naive")
 with engine.trace() as trace:
     b = mx.nd.dot(a, a)
-assert [e.lane for e in trace.events if e.name == "dot"] == ["caller"], trace.events
+assert [e.thread for e in trace.events if e.name == "dot"] == ["caller"], trace.events
 engine.set_policy("threaded")
 with engine.trace() as trace:
     mx.nd.dot(a, a).wait_to_read()
-assert [e.lane for e in trace.events if e.name == "dot"] == ["cpu/0"], trace.events
+assert [e.thread for e in trace.events if e.name == "dot"] == ["cpu/0"], trace.events
 """)
 
 

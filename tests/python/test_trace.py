@@ -8,7 +8,7 @@ import pytest
 import engine
 
 
-def test_a_trace_names_every_op_and_its_lane(tmp_path):
+def test_a_trace_names_every_op_and_its_thread(tmp_path):
     with engine.trace(tmp_path / "t.json") as trace:
         v = engine.Var("v")
         for _ in range(3):
@@ -16,8 +16,8 @@ def test_a_trace_names_every_op_and_its_lane(tmp_path):
         engine.push(lambda: None, updates=[v], name="disk", place=engine.io())
         engine.wait_all()
     work = [e for e in trace.events if e.name == "work"]
-    assert len(work) == 3 and all(e.lane.startswith("cpu/") and 0 <= e.begin <= e.end < 600 for e in work)
-    assert [e.lane.split("/")[0] for e in trace.events if e.name == "disk"] == ["io"]
+    assert len(work) == 3 and all(e.thread.startswith("cpu/") and 0 <= e.begin <= e.end < 600 for e in work)
+    assert [e.thread.split("/")[0] for e in trace.events if e.name == "disk"] == ["io"]
     assert all(a.end <= b.begin for a, b in zip(work, work[1:]))
     events = json.loads((tmp_path / "t.json").read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events

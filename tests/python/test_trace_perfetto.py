@@ -73,7 +73,7 @@ def test_perfettos_trace_processor_loads_it_with_its_flows(trace_file):
         edges, ops = edges_of(trace_file.read_text())
         assert [row.n for row in loaded.query("select count(*) as n from slice where category = 'op'")] == [ops]
         assert [row.n for row in loaded.query("select count(*) as n from flow")] == [edges]
-        lanes = {row.name for row in loaded.query("select name from thread where name is not null")}
-        assert any(lane.startswith(("cpu/", "caller")) for lane in lanes)
+        threads = {row.name for row in loaded.query("select name from thread where name is not null")}
+        assert any(thread.startswith(("cpu/", "caller")) for thread in threads)
         wrong = "select count(*) as n from stats where severity in ('error', 'data_loss') and value > 0"
         assert [row.n for row in loaded.query(wrong)] == [0]

@@ -56,7 +56,7 @@ TEST(StageLanesTest, TheBoundaryIsCopiedAndPreparedBesideTheStep) {
   EXPECT_EQ(sum, 45 + 10 * 100);
   EXPECT_EQ(device->counts()[DeviceCall::kSynchronize], 0u);
   std::set<std::string> lanes;
-  for (const TraceEvent& e : eng.StopTrace().events) lanes.insert(std::string(e.name) + " on " + e.lane);
+  for (const TraceEvent& e : eng.StopTrace().events) lanes.insert(std::string(e.name) + " on " + e.thread);
   EXPECT_EQ(lanes, (std::set<std::string>{"copy in on gpu0/copy_in", "prepare on gpu0/17", "step on gpu0/0"}));
 }
 
@@ -79,7 +79,7 @@ TEST(StageLanesTest, StagedNodesOfADeviceRunOnTheStagesLane) {
   steps.Cancel();
   std::set<std::string> lanes;
   for (const TraceEvent& e : eng.StopTrace().events)
-    if (std::string(e.lane).starts_with("gpu0/")) lanes.insert(std::string(e.name) + " on " + e.lane);
+    if (std::string(e.thread).starts_with("gpu0/")) lanes.insert(std::string(e.name) + " on " + e.thread);
   EXPECT_EQ(lanes, (std::set<std::string>{"prepare on gpu0/17", "train on gpu0/0"}));
 }
 

@@ -20,16 +20,16 @@ TEST(SmartStageTest, SaysWhatIsStagedAndWhyTheRestIsNot) {
   EXPECT_EQ(report.boundary[0].name, "look up");
 }
 
-TEST(SmartStageTest, InTracesStagedNodesStandOnTheStagesLane) {
+TEST(SmartStageTest, InTracesStagedNodesStandOnTheStagesThread) {
   TrainingProgram p;
   p.eng.StartTrace();
   SmartStage steps(p.eng, p.graph, p.Rows(5), AtOnce({.name = "rows"}));
   p.Drain(steps);
-  std::map<std::string, std::set<std::string>> lanes;
-  for (const TraceEvent& event : p.eng.StopTrace().events) lanes[event.name].insert(event.lane);
-  EXPECT_EQ(lanes["parse"], std::set<std::string>{"rows"});
-  EXPECT_EQ(lanes["look up"], std::set<std::string>{"rows"});
-  EXPECT_FALSE(lanes["step"].contains("rows"));
+  std::map<std::string, std::set<std::string>> threads;
+  for (const TraceEvent& event : p.eng.StopTrace().events) threads[event.name].insert(event.thread);
+  EXPECT_EQ(threads["parse"], std::set<std::string>{"rows"});
+  EXPECT_EQ(threads["look up"], std::set<std::string>{"rows"});
+  EXPECT_FALSE(threads["step"].contains("rows"));
 }
 
 TEST(SmartStageTest, MarkedNodesAndCollectivesStay) {

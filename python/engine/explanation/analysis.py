@@ -24,7 +24,7 @@ IDLE = {
 
 
 class Idle(NamedTuple):
-    lane: str
+    thread: str
     begin: float
     end: float
     cause: str
@@ -45,7 +45,7 @@ class Analysis(NamedTuple):
     data: TraceData
     begin: float  # of the first op
     end: float  # of the last
-    workers: list[str]  # lanes that count as processors: the workers of pools that ran something
+    workers: list[str]  # threads that count as processors: the workers of pools that ran something
     work: float
     span: float
     path: list[int]
@@ -74,14 +74,14 @@ def analyse(data: TraceData) -> Analysis:
     end = max(e.begin + e.seconds for e in events)
     span, path = critical_path(events)
     running = at_once(events)
-    lanes = worker_lanes(data)
-    idle = idle_times(data, lanes, begin, end)
-    workers = set(lanes)
-    by_cause = {c: sum(i.end - i.begin for i in idle if i.cause == c and i.lane in workers) for c in IDLE}
+    threads = worker_threads(data)
+    idle = idle_times(data, threads, begin, end)
+    workers = set(threads)
+    by_cause = {c: sum(i.end - i.begin for i in idle if i.cause == c and i.thread in workers) for c in IDLE}
     return Analysis(
-        data, begin, end, lanes, sum(e.seconds for e in events), span, path, running, shares(running, begin, end), idle,
-        {cause: seconds for cause, seconds in by_cause.items() if seconds > 0}, busy_shares(idle, lanes, begin, end),
-        kinds(events, path), busy_time(events, lanes), sum(i.end - i.begin for i in idle if i.lane not in workers))  # fmt: skip
+        data, begin, end, threads, sum(e.seconds for e in events), span, path, running, shares(running, begin, end), idle,
+        {cause: seconds for cause, seconds in by_cause.items() if seconds > 0}, busy_shares(idle, threads, begin, end),
+        kinds(events, path), busy_time(events, threads), sum(i.end - i.begin for i in idle if i.thread not in workers))  # fmt: skip
 
 
 def critical_path(events: list[TraceEvent]) -> tuple[float, list[int]]:
@@ -124,59 +124,59 @@ def shares(steps: list[tuple[float, int]], begin: float, end: float) -> list[flo
     return out
 
 
-def pool_of(lane: str) -> str:
+def pool_of(thread: str) -> str:
     """ "cpu" of "cpu/0"."""
-    return lane.rpartition("/")[0] or lane
+    return thread.rpartition("/")[0] or thread
 
 
-def worker_lanes(data: TraceData) -> list[str]:
-    """The workers of each pool that ran something; the callers' lanes if there was no such pool."""
-    used = {e.lane for e in data.events}
-    pools = {pool_of(lane) for lane in data.lanes if lane in used}
-    found = [lane for lane in data.lanes if pool_of(lane) in pools]
+def worker_threads(data: TraceData) -> list[str]:
+    """The workers of each pool that ran something; the callers if there was no such pool."""
+    used = {e.thread for e in data.events}
+    pools = {pool_of(thread) for thread in data.threads if thread in used}
+    found = [thread for thread in data.threads if pool_of(thread) in pools]
     return sorted(found or used, key=natural)
 
 
-def natural(lane: str) -> tuple[str, int]:
+def natural(thread: str) -> tuple[str, int]:
     """ "cpu/10" comes behind "cpu/9"."""
-    pool, _, number = lane.rpartition("/")
-    return (pool, int(number)) if number.isdigit() else (lane, -1)
+    pool, _, number = thread.rpartition("/")
+    return (pool, int(number)) if number.isdigit() else (thread, -1)
 
 
-def idle_times(data: TraceData, lanes: list[str], begin: float, end: float) -> list[Idle]:
-    by_lane: dict[str, list[TraceEvent]] = {lane: [] for lane in lanes}
+def idle_times(data: TraceData, threads: list[str], begin: float, end: float) -> list[Idle]:
+    by_thread: dict[str, list[TraceEvent]] = {thread: [] for thread in threads}
     for e in data.events:
-        if e.lane in by_lane:
-            by_lane[e.lane].append(e)
+        if e.thread in by_thread:
+            by_thread[e.thread].append(e)
     # What any idle worker of the pool could have begun: an op that is ready, and whose own worker is busy.
     queued: dict[str, list[Interval]] = {}
     pending: dict[str, list[Interval]] = {}
-    for lane, events in by_lane.items():
+    for thread, events in by_thread.items():
         free = begin
         for op in events:
             if op.ready < free:
-                queued.setdefault(pool_of(lane), []).append((op.ready, min(free, op.begin)))
-            pending.setdefault(pool_of(lane), []).append((op.pushed or 0.0, op.ready))
+                queued.setdefault(pool_of(thread), []).append((op.ready, min(free, op.begin)))
+            pending.setdefault(pool_of(thread), []).append((op.pushed or 0.0, op.ready))
             free = max(free, op.end)
     ready = {pool: union(times) for pool, times in queued.items()}
     blocked = {pool: union(times) for pool, times in pending.items()}
     empty = union((w.begin, w.end) for w in data.waits if w.cause == "stage empty")
     out: list[Idle] = []
-    for lane, events in by_lane.items():
-        pool = pool_of(lane)
+    for thread, events in by_thread.items():
+        pool = pool_of(thread)
         causes = [("dispatch", ready.get(pool, [])), ("dependency", blocked.get(pool, [])), ("stage empty", empty)]
-        out += idle_of_lane(lane, events, begin, end, causes)
-    workers = set(lanes)
+        out += idle_of_thread(thread, events, begin, end, causes)
+    workers = set(threads)
     for w in data.waits:
-        if w.cause == "gil" and w.lane in workers:
-            out.append(Idle(w.lane, w.begin, w.end, "gil"))
-        elif w.cause == "stage full" and w.lane not in workers:
-            out.append(Idle(w.lane, max(w.begin, begin), min(w.end, end), "stage full"))
+        if w.cause == "gil" and w.thread in workers:
+            out.append(Idle(w.thread, w.begin, w.end, "gil"))
+        elif w.cause == "stage full" and w.thread not in workers:
+            out.append(Idle(w.thread, max(w.begin, begin), min(w.end, end), "stage full"))
     return sorted(merged(i for i in out if i.end > i.begin), key=lambda i: i.begin)
 
 
-def idle_of_lane(lane: str, events: list[TraceEvent], begin: float, end: float,
-                 causes: list[tuple[str, list[Interval]]]) -> list[Idle]:  # fmt: skip
+def idle_of_thread(thread: str, events: list[TraceEvent], begin: float, end: float,
+                   causes: list[tuple[str, list[Interval]]]) -> list[Idle]:  # fmt: skip
     """The times between a worker's ops. The first cause holds whose times a moment lies in."""
     out: list[Idle] = []
 
@@ -184,15 +184,15 @@ def idle_of_lane(lane: str, events: list[TraceEvent], begin: float, end: float,
         pieces = [(start, stop)]
         for cause, times in causes:
             inside, pieces = split(pieces, times)
-            out.extend(Idle(lane, a, b, cause) for a, b in inside)
-        out.extend(Idle(lane, a, b, "nothing ready") for a, b in pieces)
+            out.extend(Idle(thread, a, b, cause) for a, b in inside)
+        out.extend(Idle(thread, a, b, "nothing ready") for a, b in pieces)
 
     free = begin
     for op in events:
         if op.begin > free:
             own = min(max(op.ready, free), op.begin)  # from here on its next op was ready
             gap(free, own)
-            out.append(Idle(lane, own, op.begin, "dispatch"))
+            out.append(Idle(thread, own, op.begin, "dispatch"))
         free = max(free, op.end)
     gap(free, end)
     return out
@@ -202,30 +202,30 @@ def merged(idle: Iterable[Idle]) -> list[Idle]:
     """Pieces of one cause that touch become one."""
     out: list[Idle] = []
     for i in sorted(idle):
-        if out and out[-1].lane == i.lane and out[-1].cause == i.cause and i.begin - out[-1].end < 1e-9:
+        if out and out[-1].thread == i.thread and out[-1].cause == i.cause and i.begin - out[-1].end < 1e-9:
             out[-1] = out[-1]._replace(end=max(out[-1].end, i.end))
         else:
             out.append(i)
     return out
 
 
-def busy_shares(idle: list[Idle], lanes: list[str], begin: float, end: float) -> dict[str, float]:
-    lost = dict.fromkeys(lanes, 0.0)
+def busy_shares(idle: list[Idle], threads: list[str], begin: float, end: float) -> dict[str, float]:
+    lost = dict.fromkeys(threads, 0.0)
     for i in idle:
-        if i.lane in lost:
-            lost[i.lane] += i.end - i.begin
+        if i.thread in lost:
+            lost[i.thread] += i.end - i.begin
     length = end - begin
-    return {lane: 1 - seconds / length if length > 0 else 1.0 for lane, seconds in lost.items()}
+    return {thread: 1 - seconds / length if length > 0 else 1.0 for thread, seconds in lost.items()}
 
 
-def busy_time(events: list[TraceEvent], lanes: list[str]) -> float:
-    """The time of the lanes in which they ran ops. An op that waits inside has lent its lane, which then runs another op
-    in the same moment."""
-    by_lane: dict[str, list[Interval]] = {lane: [] for lane in lanes}
+def busy_time(events: list[TraceEvent], threads: list[str]) -> float:
+    """How long the workers ran ops. An op that waits inside has lent its worker, which then runs another op in the same
+    moment."""
+    by_thread: dict[str, list[Interval]] = {thread: [] for thread in threads}
     for e in events:
-        if e.lane in by_lane:
-            by_lane[e.lane].append((e.begin, e.end))
-    return sum(end - begin for times in by_lane.values() for begin, end in union(times))
+        if e.thread in by_thread:
+            by_thread[e.thread].append((e.begin, e.end))
+    return sum(end - begin for times in by_thread.values() for begin, end in union(times))
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:

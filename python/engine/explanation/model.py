@@ -14,13 +14,14 @@ from ..errors import UsageError
 class TraceEvent(NamedTuple):
     """One op, or one node of a plan, that ran. Times are seconds since the trace began.
 
-    ``lane``: its thread, such as "cpu/0". ``pushed``: None if that was before the trace. ``ready``: when it had been
-    pushed and all that it came behind had ended. ``settled``: of an asynchronous op, when its ``done()`` was called.
-    ``after``: numbers of the events that it had to wait for. ``uses``: (role, number of the Var, name) of its Vars.
+    ``thread``: the name of its thread, such as "cpu/0"; of an op on a device, of its lane, such as "gpu0/2". ``pushed``:
+    None if that was before the trace. ``ready``: when it had been pushed and all that it came behind had ended.
+    ``settled``: of an asynchronous op, when its ``done()`` was called. ``after``: numbers of the events that it had to
+    wait for. ``uses``: (role, number of the Var, name) of its Vars.
     """
 
     name: str
-    lane: str
+    thread: str
     begin: float
     end: float
     op: int
@@ -46,7 +47,7 @@ class TraceWait(NamedTuple):
 
     cause: str
     name: str
-    lane: str
+    thread: str
     begin: float
     end: float
 
@@ -55,12 +56,12 @@ CAUSES = ("gil", "stage empty", "stage full", "var", "all", "room")
 
 
 class TraceData(NamedTuple):
-    """A whole trace. ``lanes``: all workers, also those that ran nothing. ``pending``: ops that had not run at its end."""
+    """A whole trace. ``threads``: all workers, also those that ran nothing. ``pending``: ops that had not run at its end."""
 
     name: str
     events: list[TraceEvent]
     waits: list[TraceWait]
-    lanes: list[str]
+    threads: list[str]
     length: float
     pending: int = 0
     left_out: int = 0
@@ -91,9 +92,9 @@ def parse(text: bytes | str, name: str) -> TraceData:
     if not isinstance(other, dict) or other.get("writer") != "engine":
         kind = "a Chrome trace of another program" if _is_chrome(root) else "no Chrome trace at all"
         raise UsageError(f"{name}: is {kind}; engine.explain reads the files that engine.trace(path) writes")
-    if other.get("format") != 2:
+    if other.get("format") != 3:
         raise UsageError(
-            f"{name}: has format {other.get('format')!r}, and this version of engine reads format 2; trace again"
+            f"{name}: has format {other.get('format')!r}, and this version of engine reads format 3; trace again"
         )
     if not isinstance(root.get("traceEvents"), list):
         raise UsageError(f"{name}: has no list 'traceEvents'")
@@ -116,9 +117,9 @@ def _broken(text: bytes | str, name: str, error: ValueError) -> str:
 def callers(events: list[TraceEvent], waits: list[TraceWait]) -> list[TraceWait]:
     """The waits, with those of threads that only waited as the caller's: Python waits on a thread that helps it, so that
     Ctrl-C is heard."""
-    busy = {e.lane for e in events} | {e.pusher for e in events}
-    helps = {w.lane for w in waits if w.lane.startswith("caller ")} - busy
-    return [w._replace(lane="caller") if w.lane in helps else w for w in waits]
+    busy = {e.thread for e in events} | {e.pusher for e in events}
+    helps = {w.thread for w in waits if w.thread.startswith("caller ")} - busy
+    return [w._replace(thread="caller") if w.thread in helps else w for w in waits]
 
 
 class _Reader:
@@ -128,12 +129,12 @@ class _Reader:
         self.name = name
 
     def trace(self, other: dict[str, Any], records: list[Any]) -> TraceData:
-        lanes: dict[Any, str] = {}
+        threads: dict[Any, str] = {}
         slices = []
         for i, record in enumerate(records):
             try:
                 if record["ph"] == "M" and record["name"] == "thread_name":
-                    lanes[record["tid"]] = _text(record["args"]["name"])
+                    threads[record["tid"]] = _text(record["args"]["name"])
                 elif record["ph"] == "X":
                     slices.append((i, record))
             except (KeyError, TypeError, ValueError) as error:
@@ -141,11 +142,11 @@ class _Reader:
         events, waits = [], []
         for i, record in slices:
             try:
-                lane = lanes[record["tid"]].partition(" +")[0]
+                thread = threads[record["tid"]].partition(" +")[0]
                 if record.get("cat") == "wait":
-                    waits.append(self.wait(record, lane))
+                    waits.append(self.wait(record, thread))
                 else:
-                    events.append(self.event(record, lane))
+                    events.append(self.event(record, thread))
             except (KeyError, TypeError, ValueError) as error:
                 raise self.wrong(i, error) from None
         events.sort(key=lambda e: e.op)
@@ -159,7 +160,7 @@ class _Reader:
         try:
             length = _micros(other["length"])
             counts = [int(other[key]) for key in ("pending", "left_out")]
-            workers = [_text(lane) for lane in other["lanes"]]
+            workers = [_text(thread) for thread in other["threads"]]
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{self.name}: its 'otherData' is wrong: {error!r}") from None
         return TraceData(self.name, events, callers(events, waits), workers, length, *counts)
@@ -169,11 +170,11 @@ class _Reader:
         return UsageError(f"{self.name}: event {index} is malformed: {what}")
 
     @staticmethod
-    def event(record: dict[str, Any], lane: str) -> TraceEvent:
+    def event(record: dict[str, Any], thread: str) -> TraceEvent:
         args, begin = record["args"], _micros(record["ts"])
         uses = tuple((_text(role), int(var), _text(name)) for role, var, name in args["uses"])
         return TraceEvent(
-            name=_text(record["name"]), lane=lane, begin=begin, end=begin + _length(record["dur"]), op=_number(args["op"]),
+            name=_text(record["name"]), thread=thread, begin=begin, end=begin + _length(record["dur"]), op=_number(args["op"]),
             skipped=bool(args["skipped"]), pushed=_micros(args["pushed"]) if "pushed" in args else None,
             ready=_micros(args["ready"]), settled=_micros(args["settled"]) if "settled" in args else None,
             pusher=_text(args.get("pusher", "")), plan=_text(args["plan"]) if "plan" in args else None,
@@ -181,11 +182,11 @@ class _Reader:
             after=tuple(_number(n) for n in args["after"]), uses=uses)  # fmt: skip
 
     @staticmethod
-    def wait(record: dict[str, Any], lane: str) -> TraceWait:
+    def wait(record: dict[str, Any], thread: str) -> TraceWait:
         cause, begin = record["args"]["cause"], _micros(record["ts"])
         if cause not in CAUSES:
             raise ValueError(f"{cause!r} is no cause of a wait")
-        return TraceWait(cause, _text(record["args"]["for"]), lane, begin, begin + _length(record["dur"]))
+        return TraceWait(cause, _text(record["args"]["for"]), thread, begin, begin + _length(record["dur"]))
 
 
 def _micros(value: Any) -> float:

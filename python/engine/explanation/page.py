@@ -69,9 +69,9 @@ def _nanos(seconds: float) -> int:
 
 def _data(a: Analysis) -> dict[str, Any]:
     """Columns instead of objects: 10^5 ops are about 8 MB. Times are nanoseconds since the first op began."""
-    names, lanes, plans, sites, variables = _Numbers(), _Numbers(), _Numbers(), _Numbers(), _Numbers()
-    for lane in a.workers:
-        lanes.of(lane)
+    names, threads, plans, sites, variables = _Numbers(), _Numbers(), _Numbers(), _Numbers(), _Numbers()
+    for thread in a.workers:
+        threads.of(thread)
 
     def at(seconds: float) -> int:
         return _nanos(seconds - a.begin)
@@ -87,18 +87,18 @@ def _data(a: Analysis) -> dict[str, Any]:
         "pushed": [None if e.pushed is None else at(e.pushed) for e in events],
         "ready": [at(e.ready) for e in events],
         "name": [names.of(e.name or "op") for e in events],
-        "lane": [lanes.of(e.lane) for e in events],
-        "pusher": [lanes.of(e.pusher) if e.pusher else -1 for e in events],
+        "thread": [threads.of(e.thread) for e in events],
+        "pusher": [threads.of(e.pusher) if e.pusher else -1 for e in events],
         "plan": [-1 if e.plan is None else plans.of(e.plan) for e in events],
         "run": [e.run for e in events],
         "site": [sites.of(e.site) if e.site else -1 for e in events],
         "skipped": [e.op for e in events if e.skipped],
         "after": [list(e.after) for e in events],
         "uses": [[[role, variables.of(name or f"Var {var}")] for role, var, name in e.uses] for e in events],
-        "waits": [[w.cause, lanes.of(w.lane), at(w.begin), _nanos(w.end - w.begin), w.name] for w in a.data.waits],
-        "idle": [[lanes.of(i.lane), at(i.begin), at(i.end), i.cause] for i in a.idle],
+        "waits": [[w.cause, threads.of(w.thread), at(w.begin), _nanos(w.end - w.begin), w.name] for w in a.data.waits],
+        "idle": [[threads.of(i.thread), at(i.begin), at(i.end), i.cause] for i in a.idle],
         "path": a.path,
-        "names": list(names.texts), "lanes": list(lanes.texts), "plans": list(plans.texts), "sites": list(sites.texts),
+        "names": list(names.texts), "threads": list(threads.texts), "plans": list(plans.texts), "sites": list(sites.texts),
         "variables": list(variables.texts), "causes": IDLE,
     }  # fmt: skip
 
@@ -144,9 +144,9 @@ def _path(a: Analysis) -> str:
     shown = [a.data.events[n] for n in a.path[:400]]
     rows = "\n".join(f'<tr data-op="{e.op}"><th scope="row"><button>{html.escape(e.name or "op")}</button></th>'
                      f"<td>{duration(e.seconds)}</td><td>{e.seconds / a.span if a.span else 0:.0%}</td>"
-                     f"<td>{html.escape(e.lane)}</td><td>{duration(e.begin - a.begin)}</td></tr>" for e in shown)  # fmt: skip
+                     f"<td>{html.escape(e.thread)}</td><td>{duration(e.begin - a.begin)}</td></tr>" for e in shown)  # fmt: skip
     more = f"<p>and {len(a.path) - 400:,} more</p>" if len(a.path) > 400 else ""
-    return ('<table><thead><tr><th scope="col">op</th><td>took</td><td>of it</td><td>lane</td><td>began</td></tr></thead>'
+    return ('<table><thead><tr><th scope="col">op</th><td>took</td><td>of it</td><td>thread</td><td>began</td></tr></thead>'
             f"<tbody>{rows}</tbody></table>{more}")  # fmt: skip
 
 

@@ -75,8 +75,8 @@ class Explanation:
                 name, f"cpu/{worker}" if worker >= 0 else "caller", begin - start, end - start, len(events), False, 0.0,
                 min(max([0.0, *(events[i].end for i in before)]), begin - start), plan=self.plan.name, run=1, site=site,
                 after=tuple(before), uses=tuple((role, 0, var) for var, role in effects)))  # fmt: skip
-        lanes = [f"cpu/{i}" for i in range(self.workers)]
-        return analysis.analyse(TraceData(self.plan.name, events, [], lanes, max(e.end for e in events)))
+        threads = [f"cpu/{i}" for i in range(self.workers)]
+        return analysis.analyse(TraceData(self.plan.name, events, [], threads, max(e.end for e in events)))
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draws the timed run as a Gantt chart: a row for each worker, the critical path in red. Needs matplotlib."""

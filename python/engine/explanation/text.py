@@ -44,7 +44,7 @@ def text(a: Analysis) -> str:
     total = sum(a.at_once) or 1.0
     lines.append("  ran at once   " + "  ".join(f"{n}: {share / total:.0%}" for n, share in enumerate(a.at_once)
                                                 if share / total >= 0.005))  # fmt: skip
-    lines.append("  busy          " + "  ".join(f"{lane} {share:.0%}" for lane, share in a.busy.items()))
+    lines.append("  busy          " + "  ".join(f"{thread} {share:.0%}" for thread, share in a.busy.items()))
     lines += _idle(a)
     lines += _path(a)
     lines.append(f"  {'op':<24} {'count':>8} {'total':>9} {'mean':>9} {'longest':>9} {'on path':>9} {'queued':>9}")

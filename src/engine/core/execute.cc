@@ -124,13 +124,13 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   if (op->extra.flags & kOwnWay) return KindOf(op).execute(*this, slot, op, worker);
   const bool async = op->extra.flags & kAsyncOp;
   const ClosureType* type = op->extra.closure;
-  const char* const lane = worker ? worker->lane.c_str() : nullptr;  // null: the calling thread's
+  const char* const thread = worker ? worker->name.c_str() : nullptr;  // null: the calling thread's
   TracedBody traced(*this);
   if (traced.on()) traced.About(op);
   ErrorRecord* error = BeforeRun(op);
   if (error) {
     slot.skipped.Add();
-    traced.Skip(lane);
+    traced.Skip(thread);
     DestroyClosure(op);
     ThreadSlot& now = t_role_lent ? Slot() : slot;
     if (async) LeaveBody(now, op);
@@ -145,7 +145,7 @@ OpRecord* EngineCore::ExecuteWatched(ThreadSlot& slot, OpRecord* op, Worker* wor
   // An asynchronous op may be settled by its Completion before the body returns. Until we are done a pin keeps the
   // block, and `ours` keeps the CompletionState. What the body throws fails the Completion.
   Completion ours;
-  traced.Begin(lane);
+  traced.Begin(thread);
   try {
     if (async) ours = StartAsync(slot, op);
     Completion theirs = ours;

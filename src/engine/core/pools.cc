@@ -26,13 +26,13 @@ Pools::Pools(EngineCore& core, bool stopped)
 
 Pool* Pools::Make(uint8_t index, PoolOptions options, int intra_op) {
   const int threads = options.threads;
-  const std::string lane = options.name;
+  const std::string name = options.name;
   auto made = std::make_unique<class Pool>(core_, index, std::move(options), intra_op, core_.options().spin);
   for (int i = 0; i < threads; ++i) {
     auto worker = std::make_unique<Worker>();
     worker->pool = made.get();
     worker->index = i;
-    worker->lane = lane + "/" + std::to_string(i);
+    worker->name = name + "/" + std::to_string(i);
     worker->slot = core_.slots().Take();
     worker->slot->worker = worker.get();
     made->workers().push_back(std::move(worker));
@@ -45,7 +45,7 @@ Pool* Pools::Make(uint8_t index, PoolOptions options, int intra_op) {
 
 // The index of the pool of any placement but the default. Makes the pools of I/O, copies, devices and channels on first
 // use.
-uint8_t Pools::LaneIndex(const Placement& place) {
+uint8_t Pools::PlacedIndex(const Placement& place) {
   switch (place.kind) {
     case Placement::Kind::kDefault: break;
     case Placement::Kind::kPool:
@@ -54,7 +54,7 @@ uint8_t Pools::LaneIndex(const Placement& place) {
                          ", which this engine does not have; Engine::Pool gives the placement of a pool by its name");
       return static_cast<uint8_t>(place.index);
     case Placement::Kind::kIo:
-      if (!Has(kIoPool)) MakeLane(kIoPool, {.name = "io", .threads = core_.options().io_threads});
+      if (!Has(kIoPool)) MakePool(kIoPool, {.name = "io", .threads = core_.options().io_threads});
       return kIoPool;
     case Placement::Kind::kCommunicator:
       if (!core_.devices().HasChannel(place.index))
@@ -84,7 +84,7 @@ uint8_t Pools::LaneIndex(const Placement& place) {
     core_.devices().Make(place.index);
     return MakeDevicePool(index, name, place.index);
   }
-  MakeLane(index, {.name = name + std::to_string(place.index)});
+  MakePool(index, {.name = name + std::to_string(place.index)});
   return index;
 }
 
@@ -93,14 +93,14 @@ uint8_t Pools::MakeDevicePool(uint8_t index, const char* name, uint16_t number) 
   // relaxed, both: whoever finds the pool is behind the release store in Make.
   core_.NoteDevices();
   on_device_.fetch_or(uint64_t{1} << (index - kFirstChannelPool), std::memory_order_relaxed);
-  MakeLane(index, {.name = name + std::to_string(number)});
+  MakePool(index, {.name = name + std::to_string(number)});
   return index;
 }
 
-void Pools::MakeLane(uint8_t index, PoolOptions options) {
+void Pools::MakePool(uint8_t index, PoolOptions options) {
   try {
     MutexLock lock(mu_);
-    TryMakeLane(index, std::move(options));
+    TryMakePool(index, std::move(options));
   } catch (...) {
     core_.threads().JoinIdle();  // without the lock: these threads may call on_end, which may push
     throw;
@@ -108,7 +108,7 @@ void Pools::MakeLane(uint8_t index, PoolOptions options) {
 }
 
 // Takes the threads before it makes the pool: a pool without threads would take ops and never run them.
-void Pools::TryMakeLane(uint8_t index, PoolOptions options) {
+void Pools::TryMakePool(uint8_t index, PoolOptions options) {
   if (Has(index)) return;
   const auto roles = static_cast<size_t>(options.threads);
   Threads& all = core_.threads();
@@ -166,7 +166,7 @@ void Pools::StartIf(bool stopped_now) {
     MutexLock lock(mu_);
     if (stopped() == stopped_now) StartRoles();
   } catch (...) {
-    core_.threads().JoinIdle();  // without the lock, as in MakeLane
+    core_.threads().JoinIdle();  // without the lock, as in MakePool
     throw;
   }
 }

@@ -39,7 +39,7 @@ class Pools {
   uint8_t Index(const Placement& place) {
     if (place.kind == Placement::Kind::kDefault) [[likely]]
       return default_pool_;
-    return LaneIndex(place);
+    return PlacedIndex(place);
   }
   bool OnDevice(uint8_t index) const {
     return index >= kFirstChannelPool &&
@@ -62,13 +62,13 @@ class Pools {
 
  private:
   bool Has(uint8_t index) const { return at_[index].load(std::memory_order_acquire) != nullptr; }
-  uint8_t LaneIndex(const Placement& place) EXCLUDES(mu_);
+  uint8_t PlacedIndex(const Placement& place) EXCLUDES(mu_);
   uint8_t MakeDevicePool(uint8_t index, const char* name, uint16_t number) EXCLUDES(mu_);
-  void MakeLane(uint8_t index, PoolOptions options) EXCLUDES(mu_);
+  void MakePool(uint8_t index, PoolOptions options) EXCLUDES(mu_);
   class Pool* Make(uint8_t index, PoolOptions options, int intra_op_threads) REQUIRES(mu_);
   void StartRoles() REQUIRES(mu_);
   void StartIf(bool stopped_now) EXCLUDES(mu_);
-  void TryMakeLane(uint8_t index, PoolOptions options) REQUIRES(mu_);
+  void TryMakePool(uint8_t index, PoolOptions options) REQUIRES(mu_);
 
   std::atomic<bool> stopped_;  // changed under mu_
   const uint8_t default_pool_;

@@ -22,8 +22,8 @@ void AddVars(OpRecord* op, std::vector<TraceTouch>& touches) {
 TraceRecord NewTraceRecord(TraceKind kind) noexcept {
   TraceRecord record;
   record.kind = kind;
-  record.lane = LaneHere();
-  record.thread = ThreadNumber();
+  record.thread = ThreadName();
+  record.thread_number = ThreadNumber();
   return record;
 }
 
@@ -45,7 +45,7 @@ Trace EngineCore::StopTrace() {
   Trace trace = BuildTrace(std::move(recorded), WaitLog::End(start), start);
   trace.length_ns = NanosSince(start, Clock::now());
   pools_.ForEach([&](class Pool& pool) {
-    for (const auto& worker : pool.workers()) trace.lanes.push_back(worker->lane);
+    for (const auto& worker : pool.workers()) trace.threads.push_back(worker->name);
   });
   return trace;
 }
@@ -84,7 +84,7 @@ struct TracedBody::State {
   TraceRecord record = {};
   std::vector<TraceTouch> touches = {};
   bool begun = false;
-  const char* outer_lane = nullptr;
+  const char* outer_name = nullptr;
   State* outer = nullptr;
   Clock::time_point begin = {};
 };
@@ -118,9 +118,9 @@ void TracedBody::Touch(const char* name, uint64_t key, AccessMode mode) noexcept
 } catch (const std::bad_alloc&) {
 }
 
-void TracedBody::Start(const char* lane) noexcept {
-  state_->outer_lane = t_body_lane;
-  if (lane) t_body_lane = lane;
+void TracedBody::Start(const char* thread) noexcept {
+  state_->outer_name = t_name_in_body;
+  if (thread) t_name_in_body = thread;
   state_->outer = std::exchange(running_, state_);
   state_->begun = true;
   state_->begin = Clock::now();
@@ -137,16 +137,16 @@ void TracedBody::EndBefore(const OpRecord* op) noexcept {
 void TracedBody::Add(State& state) noexcept {
   state.begun = false;
   running_ = state.outer;
-  state.record.lane = LaneHere();
-  state.record.thread = ThreadNumber();
-  t_body_lane = state.outer_lane;
+  state.record.thread = ThreadName();
+  state.record.thread_number = ThreadNumber();
+  t_name_in_body = state.outer_name;
   state.core.AddTrace(state.record, state.begin, state.touches);
 }
 
-void TracedBody::Skip(const char* lane) noexcept {
+void TracedBody::Skip(const char* thread) noexcept {
   if (!state_) return;
   state_->record.kind = TraceKind::kSkipped;
-  Start(lane);
+  Start(thread);
   Finish();
 }
 

@@ -9,7 +9,7 @@
 
 namespace engine::detail {
 
-const char* UnnamedLane(size_t number) {
+const char* UnnamedThread(size_t number) {
   return number == 0 ? "caller" : Name::Intern("caller " + std::to_string(number + 1)).c_str();
 }
 
@@ -75,17 +75,17 @@ class Builder {
   void NameUnnamed() {
     std::map<uint32_t, size_t> unnamed;
     for (const TraceRecord& r : recorded_.records)
-      if (!r.lane) unnamed.emplace(r.thread, 0);
+      if (!r.thread) unnamed.emplace(r.thread_number, 0);
     for (const LoggedWait& wait : waits_)
-      if (!wait.lane) unnamed.emplace(wait.thread, 0);
+      if (!wait.thread) unnamed.emplace(wait.thread_number, 0);
     size_t number = 0;
-    for (auto& [thread, at] : unnamed) at = number++;
+    for (auto& [thread_number, at] : unnamed) at = number++;
     for (TraceRecord& r : recorded_.records)
-      if (!r.lane) r.lane = UnnamedLane(unnamed[r.thread]);
+      if (!r.thread) r.thread = UnnamedThread(unnamed[r.thread_number]);
     for (const LoggedWait& wait : waits_) {
       const int64_t begin = std::max<int64_t>(0, NanosSince(start_, wait.begin));
-      const char* const lane = wait.lane ? wait.lane : UnnamedLane(unnamed[wait.thread]);
-      trace_.waits.push_back({wait.cause, wait.name, lane, begin, NanosSince(start_, wait.end)});
+      const char* const thread = wait.thread ? wait.thread : UnnamedThread(unnamed[wait.thread_number]);
+      trace_.waits.push_back({wait.cause, wait.name, thread, begin, NanosSince(start_, wait.end)});
     }
     std::sort(trace_.waits.begin(), trace_.waits.end(),
               [](const TraceWait& a, const TraceWait& b) { return a.begin_ns < b.begin_ns; });
@@ -95,7 +95,7 @@ class Builder {
     const TraceRecord* const push = pushes_.Before(r.run ? r.run : r.op, r.begin_ns);
     const uint64_t number = trace_.events.size();
     TraceEvent& e = trace_.events.emplace_back(
-        TraceEvent{r.name, r.lane, r.begin_ns, r.end_ns, number, r.kind == TraceKind::kSkipped});
+        TraceEvent{r.name, r.thread, r.begin_ns, r.end_ns, number, r.kind == TraceKind::kSkipped});
     e.file = r.file;
     e.line = r.line;
     last_at_[r.op] = number;
@@ -103,7 +103,7 @@ class Builder {
     if (push) {
       used_.emplace(push, 0);
       e.pushed_ns = push->begin_ns;
-      e.pusher = push->lane;
+      e.pusher = push->thread;
     }
     const Run* const run = r.run ? &JoinRun(e, r, push) : nullptr;
     const int64_t known = push ? push->begin_ns : r.run ? r.begin_ns : 0;

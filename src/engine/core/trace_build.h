@@ -13,7 +13,7 @@ namespace engine::detail {
 Trace BuildTrace(TraceRecords recorded, const std::vector<LoggedWait>& waits,
                  std::chrono::steady_clock::time_point start);
 
-// The lane of the unnamed thread `number`, counted from 0: "caller", "caller 2", "caller 3".
-const char* UnnamedLane(size_t number);
+// The name of the unnamed thread `number`, counted from 0: "caller", "caller 2", "caller 3".
+const char* UnnamedThread(size_t number);
 
 }  // namespace engine::detail

@@ -58,13 +58,13 @@ struct Micros {
   friend std::ostream& operator<<(std::ostream& out, Micros at) { return out << static_cast<double>(at.nanos) / 1e3; }
 };
 
-// Tracks of the file. Slices of one track must nest: what overlaps another slice of its lane in part (a worker's role has
-// been lent by an op that waits) goes to one more track of the lane.
+// Tracks of the file. Slices of one track must nest: what overlaps another slice of its thread in part (a worker's role
+// has been lent by an op that waits) goes to one more track of the thread.
 class Tracks {
  public:
   // Slices come by begin; of two that begin together the longer comes first.
-  int Of(const char* lane, int64_t begin, int64_t end) {
-    std::vector<Track>& tracks = lanes_[lane];
+  int Of(const char* thread, int64_t begin, int64_t end) {
+    std::vector<Track>& tracks = threads_[thread];
     for (Track& track : tracks)
       if (track.Takes(begin, end)) return track.number;
     tracks.push_back({++last_, {end}});
@@ -72,11 +72,11 @@ class Tracks {
   }
   void Put(std::ostream& out) const {
     int place = 0;
-    for (const auto& [lane, tracks] : lanes_) {
+    for (const auto& [thread, tracks] : threads_) {
       for (size_t i = 0; i < tracks.size(); ++i) {
         PutLine(out, "M", tracks[i].number);
         out << ",\"name\":\"thread_name\",\"args\":{\"name\":";
-        PutString(out, (lane + (i ? " +" + std::to_string(i) : "")).c_str());
+        PutString(out, (thread + (i ? " +" + std::to_string(i) : "")).c_str());
         out << "}}";
         PutLine(out, "M", tracks[i].number);
         out << ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":" << place++ << "}}";
@@ -96,7 +96,7 @@ class Tracks {
     }
   };
   int last_ = 0;
-  std::map<std::string, std::vector<Track>> lanes_;
+  std::map<std::string, std::vector<Track>> threads_;
 };
 
 void PutList(std::ostream& out, const char* key, const std::vector<uint64_t>& numbers) {
@@ -138,12 +138,12 @@ std::string ChromeTraceJson(const Trace& trace) {
   std::ostringstream out;
   out.imbue(std::locale::classic());  // the program's locale may put separators into numbers
   out.precision(3);
-  out << std::fixed << "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"writer\":\"engine\",\"format\":2,\"length\":"
+  out << std::fixed << "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"writer\":\"engine\",\"format\":3,\"length\":"
       << Micros{trace.length_ns} << ",\"pending\":" << trace.pending << ",\"left_out\":" << trace.left_out
-      << ",\"lanes\":[";
-  for (size_t i = 0; i < trace.lanes.size(); ++i) {
+      << ",\"threads\":[";
+  for (size_t i = 0; i < trace.threads.size(); ++i) {
     out << (i ? "," : "");
-    PutString(out, trace.lanes[i].c_str());
+    PutString(out, trace.threads[i].c_str());
   }
   out << "]},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":"
          "\"engine\"}}";
@@ -163,7 +163,7 @@ std::string ChromeTraceJson(const Trace& trace) {
   std::unordered_map<uint64_t, std::pair<int, int64_t>> where;  // by op: its track and begin
   uint64_t flow = 0;
   for (const Slice& slice : slices) {
-    const int track = tracks.Of(slice.event ? slice.event->lane : slice.wait->lane, slice.begin, slice.end);
+    const int track = tracks.Of(slice.event ? slice.event->thread : slice.wait->thread, slice.begin, slice.end);
     PutLine(out, "X", track);
     out << ",\"ts\":" << Micros{slice.begin} << ",\"dur\":" << Micros{slice.end - slice.begin} << ",\"name\":";
     if (!slice.event) {

@@ -27,16 +27,16 @@ class TracedBody {
   void About(OpRecord* op) noexcept;                                                   // a plain op, or one on a device
   void About(const void* key, const void* run, const char* name, Site site) noexcept;  // a node of that run
   void Touch(const char* name, uint64_t key, AccessMode mode) noexcept;
-  // `lane` null: the calling thread's.
-  void Begin(const char* lane) noexcept {
+  // `thread`: the name that the record gets, on a device that of the lane; null: the calling thread's.
+  void Begin(const char* thread) noexcept {
     if (state_) [[unlikely]]
-      Start(lane);
+      Start(thread);
   }
   void End() noexcept {
     if (state_) [[unlikely]]
       Finish();
   }
-  void Skip(const char* lane) noexcept;  // instead of both
+  void Skip(const char* thread) noexcept;  // instead of both
   // The op is about to be settled on this thread. If its body is still running here, that ends for the trace: once the op has
   // ended a wait may return, and the trace be over.
   static void EndBefore(const OpRecord* op) noexcept;
@@ -45,7 +45,7 @@ class TracedBody {
   struct State;
   void Open(EngineCore& core) noexcept;
   void Close() noexcept;
-  void Start(const char* lane) noexcept;
+  void Start(const char* thread) noexcept;
   void Finish() noexcept;
   static void Add(State& state) noexcept;
 
@@ -53,7 +53,7 @@ class TracedBody {
   State* state_ = nullptr;
 };
 
-// A record with the calling thread's lane.
+// A record with the calling thread's name.
 TraceRecord NewTraceRecord(TraceKind kind) noexcept;
 
 }  // namespace engine::detail

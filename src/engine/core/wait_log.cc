@@ -10,11 +10,11 @@ namespace engine {
 namespace detail {
 
 constinit std::atomic<uint32_t> g_traces{0};
-thread_local constinit const char* t_body_lane = nullptr;
+thread_local constinit const char* t_name_in_body = nullptr;
 
 namespace {
 
-thread_local constinit const char* t_caller_lane = nullptr;
+thread_local constinit const char* t_caller_name = nullptr;
 
 struct Log {
   Mutex mu;
@@ -24,7 +24,7 @@ Log& g_log = *new Log;  // never destroyed: threads that end after main may wait
 
 }  // namespace
 
-const char* LaneHere() noexcept { return t_body_lane ? t_body_lane : t_caller_lane; }
+const char* ThreadName() noexcept { return t_name_in_body ? t_name_in_body : t_caller_name; }
 
 uint32_t ThreadNumber() noexcept {
   static constinit std::atomic<uint32_t> last{0};
@@ -60,7 +60,7 @@ void TracedWait::Add() noexcept try {
   detail::MutexLock lock(log.mu);
   // A wait that outlasts the last trace is nobody's.
   if (detail::g_traces.load(std::memory_order_relaxed) == 0 || log.waits.size() >= detail::WaitLog::kMostWaits) return;
-  log.waits.push_back({cause_, name, detail::LaneHere(), detail::ThreadNumber(), begin_, end});
+  log.waits.push_back({cause_, name, detail::ThreadName(), detail::ThreadNumber(), begin_, end});
 } catch (const std::bad_alloc&) {
 }
 
@@ -69,6 +69,6 @@ const char* WaitCauseName(WaitCause cause) noexcept {
   return kNames[static_cast<uint8_t>(cause)];
 }
 
-void NameCallerLane(std::string_view lane) { detail::t_caller_lane = Name::Intern(lane).c_str(); }
+void NameCallerThread(std::string_view name) { detail::t_caller_name = Name::Intern(name).c_str(); }
 
 }  // namespace engine

@@ -16,8 +16,8 @@ namespace engine::detail {
 struct LoggedWait {
   WaitCause cause;
   const char* name;
-  const char* lane;  // null: the unnamed thread `thread`
-  uint32_t thread;
+  const char* thread;  // its name; null: the unnamed thread `thread_number`
+  uint32_t thread_number;
   std::chrono::steady_clock::time_point begin, end;
 };
 
@@ -32,10 +32,10 @@ inline int64_t NanosSince(std::chrono::steady_clock::time_point start, std::chro
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t - start).count();
 }
 
-// The lane of what the calling thread does now; null: it has no name. And a number for threads without one.
-const char* LaneHere() noexcept;
+// The name of the calling thread for what it does now; null: it has none. And a number for threads without one.
+const char* ThreadName() noexcept;
 uint32_t ThreadNumber() noexcept;
-// The lane of the body that this thread runs, or null. Set while a trace is on.
-extern thread_local constinit const char* t_body_lane;
+// The name under which this thread runs a body, or null. Set while a trace is on.
+extern thread_local constinit const char* t_name_in_body;
 
 }  // namespace engine::detail

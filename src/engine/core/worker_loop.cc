@@ -12,7 +12,7 @@ namespace engine::detail {
 
 static void SetThreadUp(const PoolOptions& options, const std::string& prefix, const Worker& worker) {
   char name[16];  // Linux allows no more
-  std::snprintf(name, sizeof name, "%s/%s", prefix.c_str(), worker.lane.c_str());
+  std::snprintf(name, sizeof name, "%s/%s", prefix.c_str(), worker.name.c_str());
   pthread_setname_np(pthread_self(), name);
   if (options.cpus.empty()) return;
   cpu_set_t set;

@@ -360,7 +360,7 @@ OpRecord* Devices::Refuse(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
   NoteSkipped(op, *error);
   if (TracedBody traced(core_); traced.on()) {
     traced.About(op);
-    traced.Skip(worker ? worker->lane.c_str() : nullptr);
+    traced.Skip(worker ? worker->name.c_str() : nullptr);
   }
   if ((op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane) EndDispatch(*worker->last_lane);
   core_.DestroyClosure(op);  // mutant: device_closure_kept

@@ -142,10 +142,10 @@ void Replay::RunWatched(uint32_t index) {
   ErrorRecord* error = SkippedBy(node, index);
   if (error) {
     slot().skipped.Add();
-    traced.Skip(t_role_lent || !worker_ ? nullptr : worker_->lane.c_str());
+    traced.Skip(t_role_lent || !worker_ ? nullptr : worker_->name.c_str());
     return Settle(index, error);
   }
-  traced.Begin(worker_ ? worker_->lane.c_str() : nullptr);
+  traced.Begin(worker_ ? worker_->name.c_str() : nullptr);
   const auto begin = timed ? Clock::now() : Clock::time_point{};
   const int64_t before = busy ? ThreadNanos() : 0;
   Runs::SetNode(ctx_, node);
@@ -213,7 +213,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
   if (ErrorRecord* error = SkippedBy(node, index)) {
     slot().skipped.Add();
     if (traced.on()) DescribeNode(traced, run_, node, nullptr);
-    traced.Skip(t_role_lent || !worker_ ? nullptr : worker_->lane.c_str());
+    traced.Skip(t_role_lent || !worker_ ? nullptr : worker_->name.c_str());
     Settle(index, error);
     return nullptr;
   }
@@ -231,7 +231,7 @@ OpRecord* Replay::Launch(uint32_t task, uint32_t index, OpRecord* ticket) {
     run_.times[node.recorded] = {NanosOf(Clock::now()), 0, worker_ ? worker_->index : -1, -1};
   Runs::SetNode(ctx_, node);
   if (traced.on()) DescribeNode(traced, run_, node, ticket);
-  traced.Begin(worker_ ? worker_->lane.c_str() : nullptr);
+  traced.Begin(worker_ ? worker_->name.c_str() : nullptr);
   try {
     Completion theirs = ours;
     node.run(node.closure, ctx_, &theirs);

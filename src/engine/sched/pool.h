@@ -35,7 +35,7 @@ struct alignas(64) Worker {
   Pool* pool = nullptr;
   int index = 0;
   ThreadSlot* slot = nullptr;
-  std::string lane;                        // "cpu/0"
+  std::string name;                        // "cpu/0"
   bool played = false;                     // some thread plays it; under the lock of Pools
   uint32_t turn = 0;                       // where its next look for ops starts
   bool doubts = false;                     // the last mean was not tiny, so the next one decides whether ops still are

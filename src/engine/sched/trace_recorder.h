@@ -31,8 +31,8 @@ struct TraceTouch {
 struct TraceRecord {
   TraceKind kind = TraceKind::kRan;
   const char* name = "";
-  const char* lane = nullptr;  // null: the unnamed thread `thread`
-  uint32_t thread = 0;
+  const char* thread = nullptr;  // its name; null: the unnamed thread `thread_number`
+  uint32_t thread_number = 0;
   uint32_t line = 0;
   const char* file = "";
   int64_t begin_ns = 0;

@@ -8,10 +8,10 @@ const element = (tag, text, ...inside) => {
 };
 
 function facts(op) {
-  const out = [["took", duration(D.took[op])], ["began", `${duration(D.begin[op])} after the first op`], ["lane", laneOf(op)]];
+  const out = [["took", duration(D.took[op])], ["began", `${duration(D.begin[op])} after the first op`], ["thread", threadOf(op)]];
   if (D.settled[op] >= 0) out.push(["asynchronous", `completed ${duration(D.settled[op] - D.begin[op])} after its begin`]);
   if (D.pushed[op] !== null) {
-    out.push(["pushed", `${duration(D.begin[op] - D.pushed[op])} before it began${D.pusher[op] >= 0 ? `, by ${D.lanes[D.pusher[op]]}` : ""}`]);
+    out.push(["pushed", `${duration(D.begin[op] - D.pushed[op])} before it began${D.pusher[op] >= 0 ? `, by ${D.threads[D.pusher[op]]}` : ""}`]);
     const blocked = D.ready[op] - D.pushed[op];
     if (blocked > 0) out.push(["waited for ops", duration(blocked)]);
   }
@@ -76,7 +76,7 @@ function select(op, say = true) {
     const y = yOf(rowOf[op]);
     if (y < scroller.scrollTop + AXIS) scroller.scrollTop = y - AXIS - ROW;
     else if (y + 2 * ROW > scroller.scrollTop + height) scroller.scrollTop = y + 2 * ROW - height;
-    if (say) said.textContent = [nameOf(op), duration(D.took[op]), `on ${laneOf(op)}`, place(op)].filter(Boolean).join(", ");
+    if (say) said.textContent = [nameOf(op), duration(D.took[op]), `on ${threadOf(op)}`, place(op)].filter(Boolean).join(", ");
   }
   showDetails();
   redraw();

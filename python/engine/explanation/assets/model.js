@@ -13,7 +13,7 @@ let foundList = [];
 const bodyEnd = (op) => D.begin[op] + D.took[op];
 const endOf = (op) => Math.max(bodyEnd(op), D.settled[op]);
 const nameOf = (op) => D.names[D.name[op]];
-const laneOf = (op) => D.lanes[D.lane[op]];
+const threadOf = (op) => D.threads[D.thread[op]];
 
 // The ops behind each op. Made when somebody first looks at an op.
 let behindLists = null;

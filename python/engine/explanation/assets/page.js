@@ -99,7 +99,7 @@ function paintLegend() {
   byId("legend").replaceChildren(...causes.slice(0, 9).map((cause) => {
     const square = element("i");
     square.style.background = theme.cause[cause];
-    return element("span", "", square, idleMarks.some((m) => m.cause === cause && cause !== "gil" && workerLanes.has(m.lane)) ? `idle: ${cause}` : called[cause]);
+    return element("span", "", square, idleMarks.some((m) => m.cause === cause && cause !== "gil" && workerThreads.has(m.thread)) ? `idle: ${cause}` : called[cause]);
   }));
 }
 const repaint = () => { readTheme(); paintLegend(); redraw(); };

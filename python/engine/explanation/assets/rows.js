@@ -1,8 +1,8 @@
 // Rows of the timeline, for each way of grouping. A row has a label, and slices that do not overlap, by their begin:
 // ops (numbers), and marks: {begin, end, kind, text}, which are idle times and waits.
-const poolOf = (lane) => lane.includes("/") ? lane.slice(0, lane.lastIndexOf("/")) : lane;
+const poolOf = (thread) => thread.includes("/") ? thread.slice(0, thread.lastIndexOf("/")) : thread;
 const collate = new Intl.Collator("en", { numeric: true }).compare;
-const workerLanes = new Set(D.lanes.slice(0, D.workers));
+const workerThreads = new Set(D.threads.slice(0, D.workers));
 
 const opsBy = (key) => {
   const groups = new Map();
@@ -29,37 +29,37 @@ function packed(label, ops) {
   return rows;
 }
 
-const waitMarks = D.waits.map(([cause, lane, begin, took, name]) => ({
-  lane: D.lanes[lane], begin, end: begin + took, cause, name,
+const waitMarks = D.waits.map(([cause, thread, begin, took, name]) => ({
+  thread: D.threads[thread], begin, end: begin + took, cause, name,
   text: `waits: ${cause}${name ? ` (${name})` : ""}`, wait: true
 }));
-const idleMarks = D.idle.map(([lane, begin, end, cause]) => ({
-  lane: D.lanes[lane], begin, end, cause, text: `idle: ${cause}`, wait: false
+const idleMarks = D.idle.map(([thread, begin, end, cause]) => ({
+  thread: D.threads[thread], begin, end, cause, text: `idle: ${cause}`, wait: false
 }));
 
 function rowsByWorker() {
-  const groups = opsBy(laneOf);
-  for (const lane of workerLanes) if (!groups.has(lane)) groups.set(lane, []);
-  for (const wait of waitMarks) if (!groups.has(wait.lane)) groups.set(wait.lane, []);
+  const groups = opsBy(threadOf);
+  for (const thread of workerThreads) if (!groups.has(thread)) groups.set(thread, []);
+  for (const wait of waitMarks) if (!groups.has(wait.thread)) groups.set(wait.thread, []);
   // Workers first, then the others.
-  const lanes = [...groups.keys()].sort((a, b) => workerLanes.has(b) - workerLanes.has(a) || collate(a, b));
-  return lanes.flatMap((lane) => {
-    const rows = packed(lane, groups.get(lane));
-    if (!rows.length) rows.push({ label: lane, ops: [], marks: [] });
-    const marks = workerLanes.has(lane) ? idleMarks : waitMarks;
-    rows[0].marks = marks.filter((mark) => mark.lane === lane);
+  const threads = [...groups.keys()].sort((a, b) => workerThreads.has(b) - workerThreads.has(a) || collate(a, b));
+  return threads.flatMap((thread) => {
+    const rows = packed(thread, groups.get(thread));
+    if (!rows.length) rows.push({ label: thread, ops: [], marks: [] });
+    const marks = workerThreads.has(thread) ? idleMarks : waitMarks;
+    rows[0].marks = marks.filter((mark) => mark.thread === thread);
     return rows;
   });
 }
-function rowsByLane() {
-  const groups = opsBy((op) => poolOf(laneOf(op)));
+function rowsByPool() {
+  const groups = opsBy((op) => poolOf(threadOf(op)));
   return [...groups.keys()].sort(collate).flatMap((pool) => packed(pool, groups.get(pool)));
 }
 // A stage's producers run under its name, and whoever waits for the stage names it.
 function rowsByStage() {
   const stages = new Set(waitMarks.filter((w) => w.cause.startsWith("stage")).map((w) => w.name));
-  const pools = new Set([...workerLanes].map(poolOf));
-  const of = (op) => stages.has(laneOf(op)) ? laneOf(op) : pools.has(poolOf(laneOf(op))) ? poolOf(laneOf(op)) : laneOf(op);
+  const pools = new Set([...workerThreads].map(poolOf));
+  const of = (op) => stages.has(threadOf(op)) ? threadOf(op) : pools.has(poolOf(threadOf(op))) ? poolOf(threadOf(op)) : threadOf(op);
   const groups = opsBy(of);
   const rows = [];
   for (const stage of [...stages].sort(collate))
@@ -77,7 +77,7 @@ function rowsByOp() {
   return names.slice(0, 200).flatMap(([, name]) => packed(name, groups.get(name)));
 }
 
-const groupings = { worker: rowsByWorker, lane: rowsByLane, stage: rowsByStage, op: rowsByOp };
+const groupings = { worker: rowsByWorker, pool: rowsByPool, stage: rowsByStage, op: rowsByOp };
 let rows = [], rowOf = new Int32Array(count);
 function group(by) {
   view.grouping = by;
