@@ -21,8 +21,8 @@ def table(runs):
             f"| {commit} | {tree} | {total['seconds'] / 3600:.2f} | {seeds} | {total['seeds']:,} | {total['ops']:,} "
             f"| {total['forks']:,} | {total['bad']} |"
         )
-    hours = sum(run["seconds"] for run in runs) / 3600
-    return "\n".join(lines) + f"\n\nTogether {hours:.1f} hours on 2 cores.\n"
+    hours, seeds, ops = (sum(run[key] for run in runs) for key in ("seconds", "seeds", "ops"))
+    return "\n".join(lines) + f"\n\nTogether {seeds:,} programs with {ops:,} ops, in {hours / 3600:.1f} hours on 2 cores.\n"
 
 
 def main():
