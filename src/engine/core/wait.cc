@@ -84,8 +84,8 @@ void EngineCore::RefuseWaitInHook() const {
         "a wait in on_start or on_end may be for what the hook's own worker is to run; push there, and wait elsewhere");
 }
 
-// Called on the thread of an inline run that waits for one of its nodes. A stand-in plays our role already, if we have one
-// (Replay::MayAwait). Where no other stand-in can be had, nobody plays the roles that are lent meanwhile.
+// Called on the thread of an in-order run that waits for one of the run's nodes. If this thread is a worker, a stand-in
+// plays its role already (Replay::MayAwait). Other roles that this wait lends stay unplayed if no stand-in can be had.
 void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
   if (SpinUntil(done, options_.spin, spin_places_)) return;
