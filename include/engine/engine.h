@@ -84,7 +84,7 @@ class Engine final : public Submitter {
 
   Var NewVar(std::string_view name = {}, void* tag = nullptr);  // tag: see VarRef::tag
   // Ends the variable behind the ops that are pending on it. From now on the engine refuses every other handle of it.
-  void Delete(Var& var);
+  void Delete(Var& var, Site site = std::source_location::current());
 
   using Submitter::Push;
   template <detail::SyncBody F>
@@ -119,7 +119,7 @@ class Engine final : public Submitter {
   // bodies take, as Python's. It may return false although the Var is settled, when a device has to be asked first.
   bool TryWait(VarRef var, Site site = std::source_location::current());
   // Whether every write of `var` that has been pushed so far has ended, failed or not. Does not wait.
-  bool Settled(VarRef var) const;
+  bool Settled(VarRef var, Site site = std::source_location::current()) const;
   // Waits for the writers and the readers of `var`: afterwards the host may reuse what the Var stands for.
   void WaitToWrite(VarRef var, Site site = std::source_location::current());
   // Waits until every push that returned before this call has ended; later pushes cannot delay it. Then throws the

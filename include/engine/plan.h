@@ -82,8 +82,8 @@ struct RunOptions {
   std::span<const Var> inputs = {};
   // For cost_model: runs of different shape classes (sizes of their inputs) are measured and scheduled separately.
   uint64_t shape = 0;
-  // Whoever starts the run shows the errors of its nodes, with Run::Wait or what comes behind the run. WaitAll and the reports of errors that
-  // nobody has seen leave them out.
+  // Whoever starts the run shows its nodes' errors: by Run::Wait, or by what comes behind the run. WaitAll and
+  // on_unobserved leave them out.
   bool shows_errors = false;
 };
 

@@ -299,7 +299,8 @@ class Hybrid(Generic[P, R]):
             with recorder.block():
                 returned = self._fn(*traced[: len(args)], **dict(zip(self._names, traced[len(args) :])))
                 if recorder.graph.size == 0:
-                    raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay")
+                    raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay; "
+                                     "mark what it calls with @engine.op")  # fmt: skip
                 noted = _Noted(recorder, inputs, indexes)
                 noted.returned = noted.place(returned)
         except NeedsState:
@@ -349,7 +350,8 @@ class Hybrid(Generic[P, R]):
 
     def _refuse_count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise UsageError(f"hybridize: '{self._name}' was recorded with {self._places} arguments and the keywords "
-                         f"{self._names}; it is called with {len(args)} and {list(kwargs)}")  # fmt: skip
+                         f"{self._names}; it is called with {len(args)} and {list(kwargs)}; "
+                         "hybridize the function once more for such calls")  # fmt: skip
 
 
 def _beside_loop(recording: Recording, given: list[Any]) -> tuple[Any, ...]:

@@ -66,19 +66,23 @@ def _check_wheel() -> None:
         raise UsageError("import engine.mxnet before mxnet: it is imported already, and keeps its own engine")
     spec = importlib.util.find_spec("mxnet")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"engine.mxnet: mxnet {VERSION} is not installed", name="mxnet")
+        raise ModuleNotFoundError(
+            f"engine.mxnet: mxnet {VERSION} is not installed; pip install mxnet=={VERSION}", name="mxnet"
+        )
     folder = pathlib.Path(spec.origin).parent
     try:
         libinfo = (folder / "libinfo.py").read_text(encoding="utf-8", errors="replace")
         found = re.search(r"^__version__ = [\"'](.*)[\"']", libinfo, re.M)
         library = (folder / "libmxnet.so").open("rb").read(4)
     except OSError as error:
-        raise UsageError(f"engine.mxnet: the mxnet in {folder} is broken: {error}") from error
+        raise UsageError(f"engine.mxnet: the mxnet in {folder} is broken: {error}; install it again") from error
     if found is None or found[1] != VERSION:
         version = found[1] if found else "of an unknown version"
         raise UsageError(f"engine.mxnet: the mxnet in {folder} is {version}; {VERSION} is what this engine knows")
     if library != b"\x7fELF":
-        raise UsageError(f"engine.mxnet: the mxnet in {folder} is broken: libmxnet.so is no library")
+        raise UsageError(
+            f"engine.mxnet: the mxnet in {folder} is broken: libmxnet.so is no library; install it again"
+        )
 
 
 _check_wheel()

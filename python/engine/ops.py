@@ -85,7 +85,10 @@ class Op(_core.OpBase, Generic[P, R]):
         """Raises what is wrong with the arguments of a call. The extension calls it if something may be."""
         if self._signature is None:
             return
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"op '{self._name}': {error}") from None
         for name in self._updates:
             given = bound.arguments.get(name)
             if not isinstance(given, Value):

@@ -105,7 +105,8 @@ class _Compiler:
                 given.append((p.name, p.kind is p.POSITIONAL_ONLY))
             elif p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
                 raise UsageError(
-                    f"staged: parameter '{p.name}' of {path} ({getattr(fn, '__name__', fn)}) is not in feed_dict"
+                    f"staged: parameter '{p.name}' of {path} ({getattr(fn, '__name__', fn)}) is not in feed_dict; "
+                    "add it there, or give it a default"
                 )
         if any_name:
             given = [(name, False) for name in self.feeds]

@@ -206,7 +206,7 @@ def value(data: T, name: str | None = None, engine: _core.Engine | None = None, 
     from . import alias as aliases
 
     if isinstance(data, Value):
-        raise TypeError("value: data is a Value already")
+        raise TypeError("value: data is a Value already; use it as it is")
     if alias not in ("order", "copy"):
         raise UsageError(f"value: alias is {alias!r}; 'order' or 'copy' is expected")
     where = aliases.memory_of(data)

@@ -106,7 +106,8 @@ struct Ledger {
   std::atomic<uint64_t> nested =
       0;  // pushes of functions that ran, and functions that another thread ended: WaitForAll
           // waits for what they have pushed, too. relaxed: seen by who saw the op end
-  std::atomic<bool> ending = false;  // only deletions run from now on. relaxed: a function more or less
+  // Only deletions run from now on. relaxed: whether one more function runs does not matter.
+  std::atomic<bool> ending = false;
 };
 
 // Never destroyed, because functions may end while the process does.

@@ -24,7 +24,7 @@ struct Here {
   int bulk_size = 0;           // what MXNet has set
   bool started = false;        // MXNet's OpenMP knows that the thread is a worker
   bool ending = false;         // the thread's objects are gone: it keeps nothing more
-  uint32_t scratch_begin = 0;  // what the function that runs has of the scratch memory (scratch.h)
+  uint32_t scratch_begin = 0;  // the part of the scratch memory that the running function uses (scratch.h)
   uint32_t scratch_end = 0;
   Call* spare = nullptr;       // the Call that the next function uses
   KnownName* names = nullptr;  // a table of kKnownNames

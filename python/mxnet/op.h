@@ -20,7 +20,8 @@
 
 namespace engine_mxnet {
 
-// Engines that were told that MXNet ends: their ops look into their ledger. relaxed: a function more or less.
+// Engines that were told that MXNet ends: their ops look into their ledger. relaxed: whether one more function runs does
+// not matter.
 inline constinit std::atomic<int> g_ending = 0;
 
 // What a push of the naive engine waits for. Lies on the pusher's stack.

@@ -146,7 +146,7 @@ nb::object ShapeOf(const PyDeviceArray& self) {
 
 StatePtr Alive(const PyDeviceArray& self) {
   StatePtr state = self.engine.lock();
-  if (!state) RaiseError("ShutdownError", "the engine of the array is gone");
+  if (!state) RaiseNoEngine("the array");
   return state;
 }
 

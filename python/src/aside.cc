@@ -80,7 +80,7 @@ struct AsideBody {
     const RunArguments arguments{.policy = "inline", .cancel = nb::handle(scope.get()), .ready = std::move(ready)};
     PyRun run = StartRun(of, nb::borrow<nb::sequence>(given), arguments, &outputs);
     const StatePtr state = of.engine.lock();
-    if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
+    if (!state) RaiseNoEngine("the plan");
     // The run has most likely ended, and this keeps the GIL. Raises the error of its output and no other node's.
     Translated([&] {
       if (!state->engine.TryWait(outputs[0])) WithoutGil([&] { state->engine.Wait(outputs[0]); });
@@ -94,7 +94,7 @@ struct AsideBody {
 nb::object Aside(nb::handle object, nb::list inputs) {
   const auto& plan = *nb::inst_ptr<PyPlan>(object);
   const StatePtr state = plan.engine.lock();
-  if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
+  if (!state) RaiseNoEngine("the plan");
   {
     const PolicyHere block(state);
     if (engine::UsesWorkers(state->engine.policy())) return nb::none();

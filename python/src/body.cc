@@ -91,7 +91,8 @@ void AsyncNodeBody::operator()(engine::NodeContext& context, engine::Completion 
 }
 
 void Done::CallOnce() {
-  if (called_) RaiseError("CompletionError", std::string("done of op '") + name_.c_str() + "' was called twice");
+  if (called_)
+    RaiseError("CompletionError", std::string("done of op '") + name_.c_str() + "' was called twice; call it once");
   called_ = true;
 }
 

@@ -33,7 +33,7 @@ Raw OfInterface(nb::handle interface, bool written, const std::string& what) {
   const auto refuse = [&](const char* why) {
     RaiseError("UsageError", what + ": its __cuda_array_interface__ " + why);
   };
-  if (!nb::isinstance<nb::dict>(interface)) refuse("is no dict");
+  if (!nb::isinstance<nb::dict>(interface)) refuse("is no dict; the protocol says a dict");
   const nb::dict given = nb::borrow<nb::dict>(interface);
   Raw raw;
   try {
@@ -43,7 +43,7 @@ Raw OfInterface(nb::handle interface, bool written, const std::string& what) {
     const auto data = nb::cast<nb::tuple>(given["data"]);
     raw.address = reinterpret_cast<void*>(nb::cast<uintptr_t>(data[0]));
     if (written && nb::cast<bool>(data[1])) refuse("says that it is read-only, and the call writes to it");
-    if (given.contains("mask") && !given["mask"].is_none()) refuse("has a mask");
+    if (given.contains("mask") && !given["mask"].is_none()) refuse("has a mask; give an array without one");
     const auto shape = nb::cast<std::vector<size_t>>(given["shape"]);
     for (const size_t extent : shape) raw.elements *= extent;
     if (!given.contains("strides") || given["strides"].is_none()) return raw;
@@ -79,7 +79,8 @@ Buffer ReadBuffer(const GivenBuffer& from, const StatePtr& state, const std::str
   const nb::module_ values = nb::module_::import_("engine.values");
   if (nb::isinstance(from.given, values.attr("Value"))) {
     ValueObject* const value = AsValue(from.given.ptr());
-    const bool there = !value->run || state->engine.Settled(value->var);  // a pending run may be storing it just now
+    const bool there =
+        !value->run || state->engine.Settled(value->var, CallerSite());  // a pending run may be storing it just now
     data = there ? nb::steal(DataOf(value)) : nb::borrow(Missing());
     if (data.is(Missing()))
       RaiseError("UsageError", what +

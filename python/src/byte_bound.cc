@@ -21,7 +21,8 @@ constexpr uint64_t kFewCalls = 2;
 }  // namespace
 
 bool ByteBound::Refill(uint64_t bytes, size_t workers) const {
-  // seq_cst: behind the addition to waiters_ in Await, and behind the subtraction in Release. Partner: the other one's.
+  // seq_cst: Await adds to waiters_ and then calls this; Release subtracts from pending_ and then loads waiters_. One
+  // of the two sees the other.
   const uint64_t now = pending_.load(std::memory_order_seq_cst);
   if (now == 0) return true;
   if (now + bytes > most_) return false;

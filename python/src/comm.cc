@@ -110,7 +110,7 @@ void Push(PyCommunicator& self, nb::handle calls, nb::handle reads, nb::handle u
           nb::handle priority, nb::handle name, nb::handle run_always, nb::handle cancel) {
   const engine::Site site = CallerSite();
   const StatePtr state = self.engine.lock();
-  if (!state) RaiseError("ShutdownError", "the engine of communicator '" + self.rank->name() + "' is gone");
+  if (!state) RaiseNoEngine("communicator '" + self.rank->name() + "'");
   const Where at{"collectives", engine::Name::Intern(self.rank->name()), site};
   const engine::Name op = name.is_none() ? engine::Name() : engine::Name::Intern(Text(name, at.Text() + "name"));
   Pushed push{.comm = self,

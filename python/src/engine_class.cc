@@ -42,14 +42,14 @@ nb::tuple TupleOf(const engine::PolicyChoice& choice) {
   return nb::make_tuple(info.name, parameters);
 }
 
-StatePtr NewFrom(nb::handle keywords) {
+StatePtr NewFrom(nb::handle keywords, const char* call) {
   engine::EngineOptions options;
   try {
     options = engine::EngineOptions::FromEnv();
   } catch (...) {
     Raise(std::current_exception());
   }
-  PyOptions given = OptionsFrom(keywords, std::move(options));
+  PyOptions given = OptionsFrom(keywords, std::move(options), call);
   const engine::Policy policy = given.engine.policy;
   StatePtr state = NewState(std::move(given.engine), given.max_pending_bytes);
   state->caller_runs = !engine::UsesWorkers(policy);
@@ -174,7 +174,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
       "Runs pushed callables, each as soon as its Vars allow. Takes the keywords of engine.init. Several\n"
       "engines may coexist; the functions of the module use one that is made on first use.");
   cls.def(
-         "__init__", [](PyEngine* self, nb::kwargs options) { new (self) PyEngine{NewFrom(options)}; },
+         "__init__", [](PyEngine* self, nb::kwargs options) { new (self) PyEngine{NewFrom(options, "Engine")}; },
          nb::sig("def __init__(self, *" ENGINE_PY_KEYWORDS ") -> None"))
       .def(
           "wait_all", [](const PyEngine& self, nb::handle timeout) { return WaitAll(self.state, TimeoutOf(timeout)); },
@@ -290,7 +290,7 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
                      "init: the default engine is already running; call it before the first use, or "
                      "make an Engine of your own");
         }
-        SetDefaultState(NewFrom(options));
+        SetDefaultState(NewFrom(options, "init"));
       },
       nb::sig("def init(*" ENGINE_PY_KEYWORDS ") -> None"), "Makes the default engine. See engine.init.");
   return cls;

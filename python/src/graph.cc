@@ -135,7 +135,7 @@ PyRun StartRun(const PyPlan& self, nb::sequence inputs, const RunArguments& argu
                std::vector<engine::Var>* outputs) {
   const engine::Site site = CallerSite();
   const StatePtr state = self.engine.lock();
-  if (!state) RaiseError("ShutdownError", "the engine of the plan is gone");
+  if (!state) RaiseNoEngine("the plan");
   PyRun out;
   out.engine = self.engine;
   engine::RunOptions options;

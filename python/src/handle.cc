@@ -109,9 +109,13 @@ void RaiseNoVar(nb::handle object, const std::string& what) {
   RaiseTypeError(what + " is a " + Py_TYPE(object.ptr())->tp_name + "; a Var or a Value is expected");
 }
 
+void RaiseNoEngine(const std::string& what) {
+  RaiseError("ShutdownError", "the engine of " + what + " is gone; keep the Engine as long as " + what + " is used");
+}
+
 StatePtr EngineOf(const PyVar& var) {
   StatePtr state = var.engine.lock();
-  if (!state) RaiseError("ShutdownError", std::string("the engine of Var '") + var.var.name() + "' is gone");
+  if (!state) RaiseNoEngine(std::string("Var '") + var.var.name() + "'");
   return state;
 }
 

@@ -73,6 +73,8 @@ PyVar VarOf(nanobind::handle object, What&& what) {
   if (!found.is_valid()) RaiseNoVar(object, what());
   return *nanobind::inst_ptr<PyVar>(found);
 }
+// ShutdownError: the engine of `what` is gone.
+[[noreturn]] void RaiseNoEngine(const std::string& what);
 // The engine of a Var; ShutdownError if that engine is gone.
 StatePtr EngineOf(const PyVar& var);
 

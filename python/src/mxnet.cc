@@ -21,7 +21,7 @@ namespace {
 void MakeDefault(nb::handle keywords) {
   PyOptions options;
   try {
-    options = OptionsFrom(keywords, engine_mxnet::OptionsFromEnv());
+    options = OptionsFrom(keywords, engine_mxnet::OptionsFromEnv(), "engine.mxnet.init");
     engine_mxnet::AddPools(options.engine);
   } catch (const engine::Error&) {
     Raise(std::current_exception());

@@ -221,7 +221,8 @@ StatePtr EngineOfCall(const OpCore& op, const Found& found) {
   if (!AsValue(found[0])->var) RefuseRecorded();  // only recorded values have no Var
   StatePtr of = AsValue(found[0])->engine.lock();
   if (!of)
-    RaiseError("ShutdownError", std::string("op '") + op.name.c_str() + "': the engine of its first Value is gone");
+    RaiseError("ShutdownError", std::string("op '") + op.name.c_str() +
+                                    "': the engine of its first Value is gone; keep the Engine as long as it is used");
   return of;
 }
 

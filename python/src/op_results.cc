@@ -45,8 +45,8 @@ PyObject* BaseOf(PyObject* array) {
 // Looks at what a function has returned: whether anybody else has some of it.
 class Results {
  public:
-  // Whether nobody else has it, so that it shares memory with nothing: true for numbers and texts, for arrays that nobody else
-  // knows and views of such, and for containers of these. What others have is noted.
+  // Whether the caller is the only owner of `data`, so that it shares memory with nothing. True for numbers and texts,
+  // for arrays that nobody else knows and views of such, and for containers of these. What others have is noted.
   bool Own(PyObject* data, int depth = 0) {
     PyTypeObject* const type = Py_TYPE(data);
     if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
@@ -78,7 +78,8 @@ class Results {
   }
 
  private:
-  static constexpr int kDeepest = 32;  // containers in containers; beyond, Python looks
+  // How deeply nested containers are looked into here; deeper ones are looked into in Python.
+  static constexpr int kDeepest = 32;
   bool Held(PyObject* data) {
     held_.push_back(data);
     return false;

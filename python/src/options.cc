@@ -21,8 +21,7 @@ namespace option = engine::option;
 namespace {
 
 template <class Int>
-Int IntOf(nb::handle given, const char* key, Int least, Int most = std::numeric_limits<Int>::max()) {
-  const std::string what = std::string("init: ") + key;
+Int IntOf(nb::handle given, const std::string& what, Int least, Int most = std::numeric_limits<Int>::max()) {
   if (!PyLong_Check(given.ptr()) || PyBool_Check(given.ptr())) {
     RaiseTypeError(what + " is a " + Py_TYPE(given.ptr())->tp_name + "; an int is expected");
   }
@@ -38,8 +37,7 @@ Int IntOf(nb::handle given, const char* key, Int least, Int most = std::numeric_
 }
 
 template <class Duration>
-Duration SecondsOf(nb::handle given, const char* key) {
-  const std::string what = std::string("init: ") + key;
+Duration SecondsOf(nb::handle given, const std::string& what) {
   const double seconds = PyFloat_AsDouble(given.ptr());
   if (seconds == -1.0 && PyErr_Occurred()) {
     PyErr_Clear();
@@ -52,11 +50,11 @@ Duration SecondsOf(nb::handle given, const char* key) {
 
 // A Python function as a hook. What it raises goes to sys.unraisablehook, because nobody else can get it.
 template <class... Args>
-std::function<void(Args...)> HookOf(nb::handle given, const char* key,
+std::function<void(Args...)> HookOf(nb::handle given, const std::string& what,
                                     std::type_identity_t<nb::object (*)(Args...)> convert) {
   if (given.is_none()) return {};
   if (!PyCallable_Check(given.ptr())) {
-    RaiseTypeError(std::string("init: ") + key + " is a " + Py_TYPE(given.ptr())->tp_name + "; a callable is expected");
+    RaiseTypeError(what + " is a " + Py_TYPE(given.ptr())->tp_name + "; a callable is expected");
   }
   auto hook = std::make_shared<const PyRef>(PyRef::Borrow(given.ptr()));
   return [hook, convert](Args... args) {
@@ -68,93 +66,94 @@ std::function<void(Args...)> HookOf(nb::handle given, const char* key,
   };
 }
 
-std::function<void(int)> WorkerHook(nb::handle given, const char* key) {
-  return HookOf<int>(given, key, [](int worker) { return nb::object(nb::int_(worker)); });
+std::function<void(int)> WorkerHook(nb::handle given, const std::string& what) {
+  return HookOf<int>(given, what, [](int worker) { return nb::object(nb::int_(worker)); });
 }
 
-std::vector<int> CpusOf(nb::handle given, const char* key) {
+std::vector<int> CpusOf(nb::handle given, const std::string& what) {
   std::vector<int> cpus;
   const long known = sysconf(_SC_NPROCESSORS_CONF);
   for (nb::handle cpu : nb::iter(given)) {
-    cpus.push_back(IntOf<int>(cpu, key, 0));
+    cpus.push_back(IntOf<int>(cpu, what, 0));
     if (cpus.back() >= known)
-      RaiseError("UsageError", std::string("init: ") + key + " has processor " + std::to_string(cpus.back()) +
-                                   "; the machine has 0 to " + std::to_string(known - 1));
+      RaiseError("UsageError", what + " has processor " + std::to_string(cpus.back()) + "; the machine has 0 to " +
+                                   std::to_string(known - 1));
   }
   return cpus;
 }
 
-engine::PoolOptions PoolOf(const std::string& name, nb::handle given) {
+engine::PoolOptions PoolOf(const std::string& name, nb::handle given, const std::string& what) {
   engine::PoolOptions pool{.name = name};
   if (!PyDict_Check(given.ptr())) {
-    pool.threads = IntOf<int>(given, "pools", 1);
+    pool.threads = IntOf<int>(given, what, 1);
     return pool;
   }
   for (auto [key, value] : nb::borrow<nb::dict>(given)) {
-    const std::string field = Text(key, "init: pools: key");
+    const std::string field = Text(key, what + ": key");
     if (field == "threads")
-      pool.threads = IntOf<int>(value, "pools: threads", 1);
+      pool.threads = IntOf<int>(value, what + ": threads", 1);
     else if (field == "cpus")
-      pool.cpus = CpusOf(value, "pools: cpus");
+      pool.cpus = CpusOf(value, what + ": cpus");
     else if (field == "on_start")
-      pool.on_start = WorkerHook(value, "pools: on_start");
+      pool.on_start = WorkerHook(value, what + ": on_start");
     else if (field == "on_end")
-      pool.on_end = WorkerHook(value, "pools: on_end");
+      pool.on_end = WorkerHook(value, what + ": on_end");
     else
-      RaiseTypeError("init: pools: '" + field + "' is unknown; threads, cpus, on_start, on_end are allowed");
+      RaiseTypeError(what + ": '" + field + "' is unknown; threads, cpus, on_start, on_end are allowed");
   }
   return pool;
 }
 
 // ---- from Python: an overload for each kind of option
 
-void Set(EngineOptions&, int& option, nb::handle given, const char* key, option::Range allowed) {
+void Set(EngineOptions&, int& option, nb::handle given, const std::string& what, option::Range allowed) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
-  option = IntOf<int>(given, key, static_cast<int>(allowed.least), static_cast<int>(std::min(allowed.most, kMost)));
+  option = IntOf<int>(given, what, static_cast<int>(allowed.least), static_cast<int>(std::min(allowed.most, kMost)));
 }
-void Set(EngineOptions&, size_t& option, nb::handle given, const char* key, option::Range allowed) {
-  option = IntOf<size_t>(given, key, static_cast<size_t>(allowed.least), static_cast<size_t>(allowed.most));
+void Set(EngineOptions&, size_t& option, nb::handle given, const std::string& what, option::Range allowed) {
+  option = IntOf<size_t>(given, what, static_cast<size_t>(allowed.least), static_cast<size_t>(allowed.most));
 }
 template <class Rep, class Period>
-void Set(EngineOptions&, std::chrono::duration<Rep, Period>& option, nb::handle given, const char* key, option::Range) {
-  option = SecondsOf<std::chrono::duration<Rep, Period>>(given, key);
+void Set(EngineOptions&, std::chrono::duration<Rep, Period>& option, nb::handle given, const std::string& what,
+         option::Range) {
+  option = SecondsOf<std::chrono::duration<Rep, Period>>(given, what);
 }
-void Set(EngineOptions&, std::string& option, nb::handle given, const char* key, option::Range) {
-  option = Text(given, ("init: " + std::string(key)).c_str());
+void Set(EngineOptions&, std::string& option, nb::handle given, const std::string& what, option::Range) {
+  option = Text(given, what);
 }
-void Set(EngineOptions&, option::Cpus& option, nb::handle given, const char* key, option::Range) {
-  option = CpusOf(given, key);
+void Set(EngineOptions&, option::Cpus& option, nb::handle given, const std::string& what, option::Range) {
+  option = CpusOf(given, what);
 }
-void Set(EngineOptions&, option::WorkerHook& option, nb::handle given, const char* key, option::Range) {
-  option = WorkerHook(given, key);
+void Set(EngineOptions&, option::WorkerHook& option, nb::handle given, const std::string& what, option::Range) {
+  option = WorkerHook(given, what);
 }
-void Set(EngineOptions&, option::ReportHook& option, nb::handle given, const char* key, option::Range) {
+void Set(EngineOptions&, option::ReportHook& option, nb::handle given, const std::string& what, option::Range) {
   option = HookOf<std::string_view>(
-      given, key, [](std::string_view report) { return nb::object(nb::str(report.data(), report.size())); });
+      given, what, [](std::string_view report) { return nb::object(nb::str(report.data(), report.size())); });
 }
-void Set(EngineOptions&, option::ErrorHook& option, nb::handle given, const char* key, option::Range) {
+void Set(EngineOptions&, option::ErrorHook& option, nb::handle given, const std::string& what, option::Range) {
   option = HookOf<const engine::OpError&>(
-      given, key, [](const engine::OpError& error) { return nb::steal(ToPython(std::make_exception_ptr(error))); });
+      given, what, [](const engine::OpError& error) { return nb::steal(ToPython(std::make_exception_ptr(error))); });
 }
-void Set(EngineOptions&, option::Pools& option, nb::handle given, const char*, option::Range) {
-  if (!PyDict_Check(given.ptr())) RaiseTypeError("init: pools is no dict; {name: threads} is expected");
+void Set(EngineOptions&, option::Pools& option, nb::handle given, const std::string& what, option::Range) {
+  if (!PyDict_Check(given.ptr())) RaiseTypeError(what + " is no dict; {name: threads} is expected");
   option.clear();
-  for (auto [name, pool] : nb::borrow<nb::dict>(given)) option.push_back(PoolOf(Text(name, "init: pool name"), pool));
+  for (auto [name, pool] : nb::borrow<nb::dict>(given))
+    option.push_back(PoolOf(Text(name, what + ": name"), pool, what));
 }
-void Set(EngineOptions&, option::Devices& option, nb::handle given, const char*, option::Range) {
+void Set(EngineOptions&, option::Devices& option, nb::handle given, const std::string& what, option::Range) {
   option.clear();
   if (PyUnicode_Check(given.ptr()))
-    RaiseTypeError("init: devices is a str; a list of names is expected: [\"" + Text(given, "init: devices") + "\"]");
-  for (nb::handle name : nb::iter(given))
-    option.push_back(engine::MakeDevice(Text(name, "init: devices: a device's name")));
+    RaiseTypeError(what + " is a str; a list of names is expected: [\"" + Text(given, what) + "\"]");
+  for (nb::handle name : nb::iter(given)) option.push_back(engine::MakeDevice(Text(name, what + ": a device's name")));
 }
-void Set(EngineOptions&, engine::Policy& option, nb::handle given, const char*, option::Range) {
-  option = engine::PolicyByName(Text(given, "init: policy"));
+void Set(EngineOptions&, engine::Policy& option, nb::handle given, const std::string& what, option::Range) {
+  option = engine::PolicyByName(Text(given, what));
 }
 // The policy comes before its parameters in the table, so it is known here.
-void Set(EngineOptions& options, engine::PolicyOptions& option, nb::handle given, const char* key, option::Range) {
-  if (!PyDict_Check(given.ptr()))
-    RaiseTypeError(std::string("init: ") + key + " is no dict; {parameter: value} is expected");
+void Set(EngineOptions& options, engine::PolicyOptions& option, nb::handle given, const std::string& what,
+         option::Range) {
+  if (!PyDict_Check(given.ptr())) RaiseTypeError(what + " is no dict; {parameter: value} is expected");
   option = engine::MakePolicy(engine::PolicyName(options.policy), ParameterTexts(given)).options;
 }
 
@@ -169,18 +168,18 @@ std::map<std::string, std::string> ParameterTexts(nb::handle parameters) {
   return texts;
 }
 
-PyOptions OptionsFrom(nb::handle given, EngineOptions base) {
+PyOptions OptionsFrom(nb::handle given, EngineOptions base, const std::string& call) {
   PyOptions made{std::move(base)};
   const nb::dict keywords = nb::borrow<nb::dict>(given);
   size_t known = 0;
   std::string names;
   try {
-#define ENGINE_SET_OPTION_OF(of, name, allowed)                                     \
-  names += ", " #name;                                                              \
-  if (keywords.contains(#name)) {                                                   \
-    ++known;                                                                        \
-    nb::object value = keywords[#name];                                             \
-    if (!value.is_none()) Set(made.engine, of.name, value, #name, option::allowed); \
+#define ENGINE_SET_OPTION_OF(of, name, allowed)                                                 \
+  names += ", " #name;                                                                          \
+  if (keywords.contains(#name)) {                                                               \
+    ++known;                                                                                    \
+    nb::object value = keywords[#name];                                                         \
+    if (!value.is_none()) Set(made.engine, of.name, value, call + ": " #name, option::allowed); \
   }
 #define ENGINE_SET_OPTION(kind, name, initial, allowed, ...) ENGINE_SET_OPTION_OF(made.engine, name, allowed)
 #define ENGINE_SET_PY_OPTION(kind, name, initial, allowed, ...) ENGINE_SET_OPTION_OF(made, name, allowed)
@@ -194,9 +193,9 @@ PyOptions OptionsFrom(nb::handle given, EngineOptions base) {
   }
   if (known == keywords.size()) return made;
   for (auto [key, value] : keywords) {
-    const std::string name = Text(key, "init: keyword");
+    const std::string name = Text(key, call + ": keyword");
     if ((names + ",").find(", " + name + ",") == std::string::npos)
-      RaiseTypeError("init: '" + name + "' is unknown; allowed are " + names.substr(2));
+      RaiseTypeError(call + ": '" + name + "' is unknown; allowed are " + names.substr(2));
   }
   return made;
 }

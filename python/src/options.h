@@ -41,7 +41,8 @@ struct PyOptions {
 };
 
 // `base`, changed by what the dict `given` says. None leaves an option as it is. TypeError for an unknown keyword.
-PyOptions OptionsFrom(nanobind::handle given, engine::EngineOptions base);
+// Errors begin with `call`, which the program calls.
+PyOptions OptionsFrom(nanobind::handle given, engine::EngineOptions base, const std::string& call);
 // The parameters as text, which is how front ends give them to policies: {"raise_at_push": True}.
 std::map<std::string, std::string> ParameterTexts(nanobind::handle parameters);
 

@@ -81,7 +81,7 @@ class PySmartStage {
     std::vector<engine::Var> vars;
     if (graph_) {
       const StatePtr state = engine_.lock();
-      if (!state) RaiseError("ShutdownError", Label() + "its engine is gone");
+      if (!state) RaiseNoEngine("smart stage '" + steps_->name() + "'");
       run_options.outputs = vars = OutputVars(*graph_, *state);
     }
     const StatePtr alive = engine_.lock();

@@ -57,7 +57,7 @@ void BindVar(nb::module_& m) {
           [](const PyVar& self) {
             try {
               engine::Var var = self.var;
-              EngineOf(self)->engine.Delete(var);
+              EngineOf(self)->engine.Delete(var, CallerSite());
             } catch (...) {
               Raise(std::current_exception());
             }

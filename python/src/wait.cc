@@ -98,7 +98,7 @@ std::optional<double> TimeoutOf(nb::handle given) {
     PyErr_Clear();
     RaiseTypeError(std::string("timeout is a ") + Py_TYPE(given.ptr())->tp_name + "; seconds or None are expected");
   }
-  if (std::isnan(seconds)) RaiseError("UsageError", "timeout is not a number");
+  if (std::isnan(seconds)) RaiseError("UsageError", "timeout is not a number; give seconds, or None");
   return std::max(seconds, 0.0);
 }
 
@@ -150,7 +150,7 @@ void RefuseWhileRecording(const char* what, const engine::Site& site) {
 
 bool Settled(const PyVar& var) {
   if (recording) RefuseWhileRecording("a look at what is done", CallerSite());
-  return EngineOf(var)->engine.Settled(var.var);
+  return EngineOf(var)->engine.Settled(var.var, {});  // of its own engine, so nothing is refused at any line
 }
 
 bool WaitVar(const PyVar& var, std::optional<double> timeout) {

@@ -1,7 +1,7 @@
 // Widths: which nodes that may use several threads are to use them. Pure.
 //
-// A node with threads to spare ends sooner, and takes a thread from other nodes meanwhile; so it is worth it where the
-// others wait for that node anyway. Which of both holds is tried out, on a virtual clock.
+// A node with several threads ends sooner, but takes threads from other nodes. That pays where the others wait for the
+// node anyway. A simulation on a virtual clock decides.
 #pragma once
 
 #include "dag.h"

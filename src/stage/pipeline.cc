@@ -22,9 +22,11 @@ struct PipelineRun {
   StagingArea area;
   detail::StageSource source;
   StageHost* const host;
-  std::mutex pulling;   // held while `pull` runs and its ticket is drawn
-  std::mutex starting;  // held by who starts it: if that fails, another may try, and nobody waits for items meanwhile
-  detail::Mutex mu;     // taken also with the host's lock held, so nothing is waited for under it
+  std::mutex pulling;  // held while `pull` runs and its ticket is drawn
+  // Taken by the thread that starts the producers. If that fails, another call may try; nobody waits for items under
+  // it.
+  std::mutex starting;
+  detail::Mutex mu;  // taken also with the host's lock held, so nothing is waited for under it
   detail::CondVar ended;
   int live GUARDED_BY(mu) = 0;
   bool joined GUARDED_BY(mu) = false;               // no more threads are started

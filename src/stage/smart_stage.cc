@@ -194,7 +194,8 @@ struct SmartStage::State {
   std::optional<StepItem> NextItem(SmartStep::Ran* ran, bool* staged, double* seconds) REQUIRES(next_mu) {
     for (;;) {
       detail::SmartPipeline* open = Pipeline();
-      // An item that was asked for in vain belongs to the caller: until it is there, no stage may read.
+      // If a call asked for an item and its wait timed out, the next call gets that item. No stage may read from the
+      // source before it has come.
       const bool on = step->mode() == Mode::kStaged && !(asked && asked->pending());
       if (!on && !open) {
         *ran = SmartStep::Ran::kWhole;

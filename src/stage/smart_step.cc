@@ -108,7 +108,7 @@ struct SmartStep::State {
           refuse("node " + std::to_string(n) + " is marked, and the step has " + std::to_string(graph.nodes().size()));
     for (size_t i = 0; i < sourced.size(); ++i) {
       if (std::find(graph.inputs().begin(), graph.inputs().end(), sourced[i]) == graph.inputs().end())
-        refuse("a source gives a value that is no input of the step");
+        refuse("a source gives a value that is no input of the step; give what Graph::Input returned");
       if (std::find(sourced.begin(), sourced.begin() + static_cast<ptrdiff_t>(i), sourced[i]) !=
           sourced.begin() + static_cast<ptrdiff_t>(i))
         refuse("two sources give the input '" + std::string(graph.values()[sourced[i].index].name.c_str()) + "'");
@@ -193,7 +193,8 @@ struct SmartStep::State {
 
   void CheckCall(std::span<Value> given, const RunOptions& run) const {
     if (!run.times.empty())
-      throw UsageError("RunOptions::times: the nodes of a step of '" + options.stage.name + "' run in several plans");
+      throw UsageError("RunOptions::times: the nodes of a step of '" + options.stage.name +
+                       "' run in several plans; leave it empty");
     if (given.size() != givens)
       throw UsageError("a step of '" + options.stage.name + "' is given " + std::to_string(given.size()) +
                        " inputs; beside what its sources give it takes " + std::to_string(givens));

@@ -115,8 +115,9 @@ class StagingGuard {
   static constexpr double kFirst = 1.7, kKeep = 2, kLater = 2.5;
   static constexpr double kRefuted = 3;     // standard errors
   static constexpr double kFinest = 0.003;  // no measurement is surer
-  static constexpr double kOutlier = 3.5;   // standard deviations that are usual; a step counts as no further off,
-  static constexpr double kOrdinary = 0.3;  // unless that is less than so much of it
+  // kOutlier: a step counts as at most this many standard deviations from the median of its block; kOrdinary: but a
+  // deviation below this share of the step always counts in full.
+  static constexpr double kOutlier = 3.5, kOrdinary = 0.3;
   static constexpr double kClear = 0.25, kClearErrors = 4;  // a gain or a loss that a few steps are enough for
   static constexpr size_t kWindow = 8;                      // comparisons
   static constexpr double kTick = 1e-9;                     // no step takes less

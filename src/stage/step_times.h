@@ -5,11 +5,11 @@
 // steps began, and that at which the same steps ended. While their number grows, steps begin faster than they end; while those
 // of an earlier, faster block run out, steps end faster than new ones begin.
 //
-// Not counted are the first steps. For a caller that waits that is one: until the first item of a stage is there nothing runs
-// beside anything, and from then on to the last item that the stage had begun its work and that of the steps are both in
-// the block, each item's once. So such a block counts the steps that the stage was drained with, too. A caller that does not
-// wait has steps of the block before in flight: as many steps as were started before the first one ended do not count, as
-// many again, and those that a stage had ready by then.
+// A block's first steps do not count. If the caller waits for each step, one does not: the stage has no item yet, so
+// nothing runs ahead of that step. The block ends when the last item that the stage has begun was used, so each item's
+// staged work and its step are in the same block. If the caller does not wait, steps of the block before are still in
+// flight. Then three groups do not count: as many steps as were started before the first one ended, as many again, and
+// those for which the stage had an item ready.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,8 @@ inline void MakeRoom(Times& times) {
 // Ends: when the steps of one block ended. Threads: any.
 class Ends {
  public:
-  // Makes room for the end of step `step`, so that Add needs no memory: an op calls it, whose failure nobody would expect.
+  // Makes room for the end of step `step`, so that Add needs no memory: an op that no program pushed calls it, so it
+  // must not fail.
   void Expect(size_t step) {
     MutexLock lock(mu_);
     if (ended_.size() <= step) ended_.resize(step + 1);

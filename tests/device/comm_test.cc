@@ -290,7 +290,7 @@ TEST(CommunicatorsOfSoftware, WhatCannotBeCalledIsRefusedAndNamed) {
   refused({.graph = {.kind = 1}}, {good}, "has a GraphKey");
   refused({}, {Collective::AllReduce(nullptr, g.data, 1)}, "all_reduce has a null send buffer");
   refused({}, {Collective::AllReduce(g.data, nullptr, 1)}, "all_reduce has a null receive buffer");
-  refused({}, {Collective::Send(g.data, 1, DataType::kFloat32, 2)}, "send names rank 2; there are 2");
+  refused({}, {Collective::Send(g.data, 1, DataType::kFloat32, 2)}, "send names rank 2; 0 to 1 are allowed");
   refused({}, {Collective::Recv(g.data, 1, DataType::kFloat32, 0)}, "recv names its own rank");
   const auto unmade = [&](CommunicatorOptions options, const char* says) {
     try {

@@ -79,6 +79,22 @@ TEST_P(HandlesTest, OfVarsThatAreEmptyOrMovedFrom) {
   EXPECT_EQ(there.version(), 0u);
 }
 
+// The message says which call it was, and where.
+TEST_P(HandlesTest, NamesTheCallAndItsLine) {
+  Engine eng(OnDevice(workers()));
+  const auto here = [](const char* call, int line) {
+    return std::string(call) + " at " + __FILE__ + ":" + std::to_string(line) + " names a null Var";
+  };
+  Var null, gone = eng.NewVar("gone"), left = gone;
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.Wait(null); }), here("a wait", __LINE__)));
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.Delete(null); }), here("Delete", __LINE__)));
+  EXPECT_TRUE(Has(RefusalOf([&] { (void)eng.Settled(null); }), here("Settled", __LINE__)));
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.ClearError(null); }), here("ClearError", __LINE__)));
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.Delete(null, {}); }), "Delete names a null Var"));  // as from C
+  eng.Delete(gone);
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.Delete(left); }), "names Var 'gone', which was deleted already"));
+}
+
 TEST_P(HandlesTest, OfVarsOfAnotherEngine) {
   Engine eng(OnDevice(workers())), other(Quiet(1));
   Var foreign = other.NewVar("foreign");

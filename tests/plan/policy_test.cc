@@ -22,8 +22,15 @@ TEST(PolicyTest, TextIsParsedAndChecked) {
   EXPECT_EQ(MakePolicy("inline", {{"intra_op_threads", "3"}}).options.intra_op_threads, 3);
   EXPECT_TRUE(MakePolicy("naive", {{"raise_at_push", "true"}}).options.raise_at_push);
   EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("anarchy"); }), "'threaded', 'inline', 'naive'"));
-  EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"intra_op_threads", "0"}}); }), "[1,255]"));
-  EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"intra_op_threads", "many"}}); }), "int"));
+  EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"intra_op_threads", "0"}}); }), "1 to 255 is allowed"));
+  EXPECT_EQ(RefusalOf([] {
+              MakePolicy("inline", {{"smart_stage", "true"}, {"intra_op_threads", "many"}});
+            }),
+            "policy 'inline': intra_op_threads is 'many'; an integer from 1 to 255 is allowed");
+  EXPECT_EQ(RefusalOf([] {
+              MakePolicy("naive", {{"smart_stage", "perhaps"}});
+            }),
+            "policy 'naive': smart_stage is 'perhaps'; true or false is allowed");
   EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("inline", {{"threads", "2"}}); }), "intra_op_threads"));
   EXPECT_TRUE(Has(RefusalOf([] { MakePolicy("threaded", {{"raise_at_push", "true"}}); }), "'naive'"));
 }
@@ -31,7 +38,7 @@ TEST(PolicyTest, TextIsParsedAndChecked) {
 TEST(PolicyTest, OptionsOfAnotherPolicyAreRefused) {
   Engine eng(Quiet(1));
   EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kNaive, {.intra_op_threads = 2}); }), "'inline'"));
-  EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kInline, {.intra_op_threads = -1}); }), "[1,255]"));
+  EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(Policy::kInline, {.intra_op_threads = -1}); }), "1 to 255"));
   EXPECT_TRUE(Has(RefusalOf([&] { eng.SetPolicy(static_cast<Policy>(77)); }), "77"));
   EXPECT_EQ(eng.policy(), Policy::kThreaded);  // unchanged
 }

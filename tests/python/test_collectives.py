@@ -372,7 +372,7 @@ REFUSED = {
         TypeError,
         "all_reduce: send is a numpy.ndarray; an engine.DeviceArray",
     ),
-    "no such rank": (lambda a: Collective.send_to(a, 7), engine.UsageError, "send names rank 7; there are 3"),
+    "no such rank": (lambda a: Collective.send_to(a, 7), engine.UsageError, "send names rank 7; 0 to 2 are allowed"),
     "itself": (lambda a: Collective.recv_from(a, 0), engine.UsageError, "recv names its own rank"),
     "an unknown reduction": (
         lambda a: Collective.all_reduce(a, None, "mean"),

@@ -107,7 +107,7 @@ def test_costs_are_saved_loaded_and_refused_with_the_line(tmp_path):
     [
         ({"start_step": 9, "stop_step": 9}, "start_step = 9 and stop_step = 9"),
         ({"start_step": 500}, "stop_step = 200"),
-        ({"start_step": -5}, "exceed bound"),
+        ({"start_step": -5}, "start_step is '-5'; an integer from -1 to 16777215 is allowed"),
         ({"step": 1}, "it takes start_step"),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_version_file_that_is_no_text_is_refused(run_python, fake):
 
 def test_no_mxnet_is_said(run_python, fake):
     said = refusal(run_python, "import importlib.util\nimportlib.util.find_spec = lambda name: None\nimport engine.mxnet")
-    assert said == "ModuleNotFoundError: engine.mxnet: mxnet 1.9.1 is not installed", said
+    assert said == "ModuleNotFoundError: engine.mxnet: mxnet 1.9.1 is not installed; pip install mxnet==1.9.1", said
 
 
 @pytest.mark.parametrize("variable, value, allowed", [

@@ -87,8 +87,8 @@ def test_a_refused_policy_changes_nothing():
     for name, parameters, allowed in [
         ("fast", {}, "'threaded', 'inline', 'naive'"),
         ("threaded", {"raise_at_push": True}, "it belongs to 'naive'"),
-        ("inline", {"intra_op_threads": 0}, "exceed bound"),
-        ("inline", {"intra_op_threads": "some"}, "expect int"),
+        ("inline", {"intra_op_threads": 0}, "an integer from 1 to 255 is allowed"),
+        ("inline", {"intra_op_threads": "some"}, "intra_op_threads is 'some'; an integer from 1 to 255"),
         ("naive", {"raise_at_puhs": True}, "it takes raise_at_push: boolean"),
     ]:
         with pytest.raises(engine.UsageError, match=allowed):

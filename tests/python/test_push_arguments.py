@@ -107,7 +107,7 @@ def test_a_priority_out_of_range_is_refused(verb, wrong):
     ("options", "kind", "says"),
     [
         ({"workers": "two"}, TypeError, "workers is a str"),
-        ({"workers": -2}, engine.UsageError, "workers is -2; at least -1"),
+        ({"workers": -2}, engine.UsageError, "^Engine: workers is -2; at least -1"),
         ({"workers": 10**30}, engine.UsageError, "workers"),
         ({"max_pending": 0}, engine.UsageError, "max_pending is 0; at least 1"),
         ({"streams_per_device": 33}, engine.UsageError, "at most 32"),
@@ -124,7 +124,7 @@ def test_a_priority_out_of_range_is_refused(verb, wrong):
         ({"drain_timeout": -1}, engine.UsageError, "drain_timeout"),
         ({"on_start": 3}, TypeError, "on_start is a int; a callable"),
         ({"policy": "fastest"}, engine.UsageError, "threaded"),
-        ({"worker": 2}, TypeError, "'worker' is unknown; allowed are .*workers"),
+        ({"worker": 2}, TypeError, "^Engine: 'worker' is unknown; allowed are .*workers"),
     ],
 )
 def test_wrong_options_are_refused(options, kind, says):

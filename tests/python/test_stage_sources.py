@@ -48,7 +48,7 @@ def test_feeds_are_evaluated_once_an_item_and_shared():
         ("train.csv", {}, "features is a str"),
         ([1, 2], {}, r"features\[0\] is a int"),
         ({"a": None}, {}, "no source"),
-        (lambda x: x, {}, "parameter 'x'"),
+        (lambda x: x, {}, "parameter 'x' of .* is not in feed_dict; add it there"),
         (lambda: 1, {"x": 1}, "names 'x'"),
         (lambda: 1, {3: 1}, "key 3"),
     ],

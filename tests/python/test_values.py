@@ -167,7 +167,7 @@ def test_what_is_updated_must_be_a_value():
 
 
 def test_calls_with_wrong_arguments_are_refused_where_that_is_known():
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="op 'sgd': missing a required argument: '"):
         sgd(engine.value(1))
     with pytest.raises(TypeError, match="'prio' is unknown"):
         engine.op(prio=3)

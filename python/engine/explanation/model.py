@@ -67,6 +67,7 @@ class TraceData(NamedTuple):
     left_out: int = 0
 
 
+_READS = "engine.explain reads the files that engine.trace(path) writes"  # for messages of files that are none
 Source = Union[str, "os.PathLike[str]"]
 
 
@@ -83,21 +84,21 @@ def parse(text: bytes | str, name: str) -> TraceData:
     try:
         root = json.loads(text)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name}: is no trace: it is not UTF-8 (byte {error.start})") from None
+        raise UsageError(f"{name}: is no trace: it is not UTF-8 (byte {error.start}); {_READS}") from None
     except RecursionError:
-        raise UsageError(f"{name}: is no trace: it is nested too deeply") from None
+        raise UsageError(f"{name}: is no trace: it is nested too deeply; {_READS}") from None
     except ValueError as error:
         raise UsageError(_broken(text, name, error)) from None
     other = root.get("otherData") if isinstance(root, dict) else None
     if not isinstance(other, dict) or other.get("writer") != "engine":
         kind = "a Chrome trace of another program" if _is_chrome(root) else "no Chrome trace at all"
-        raise UsageError(f"{name}: is {kind}; engine.explain reads the files that engine.trace(path) writes")
+        raise UsageError(f"{name}: is {kind}; {_READS}")
     if other.get("format") != 3:
         raise UsageError(
             f"{name}: has format {other.get('format')!r}, and this version of engine reads format 3; trace again"
         )
     if not isinstance(root.get("traceEvents"), list):
-        raise UsageError(f"{name}: has no list 'traceEvents'")
+        raise UsageError(f"{name}: has no list 'traceEvents'; trace again")
     return _Reader(name).trace(other, root["traceEvents"])
 
 
@@ -111,7 +112,7 @@ def _broken(text: bytes | str, name: str, error: ValueError) -> str:
     begins, ends = (part if isinstance(part, str) else part.decode("latin1") for part in (start[:1], end))
     if begins == "{" and ends != "]}":
         return f"{name}: is cut off after {len(text)} bytes: whoever wrote or copied it did not finish; trace again"
-    return f"{name}: is no JSON: {error}"
+    return f"{name}: is no JSON: {error}; {_READS}"
 
 
 def callers(events: list[TraceEvent], waits: list[TraceWait]) -> list[TraceWait]:
@@ -151,23 +152,26 @@ class _Reader:
                 raise self.wrong(i, error) from None
         events.sort(key=lambda e: e.op)
         if [e.op for e in events] != list(range(len(events))):
-            raise UsageError(f"{self.name}: its ops are not numbered from 0 on without gaps; events are missing")
+            raise UsageError(
+                f"{self.name}: its ops are not numbered from 0 on without gaps, so events are missing; trace again"
+            )
         for e in events:
             if any(not 0 <= before < e.op for before in e.after):
                 raise UsageError(
-                    f"{self.name}: op {e.op} ('{e.name}') comes behind an op that does not come before it"
+                    f"{self.name}: op {e.op} ('{e.name}') comes behind an op that does not come before it; "
+                    "trace again"
                 )
         try:
             length = _micros(other["length"])
             counts = [int(other[key]) for key in ("pending", "left_out")]
             workers = [_text(thread) for thread in other["threads"]]
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{self.name}: its 'otherData' is wrong: {error!r}") from None
+            raise UsageError(f"{self.name}: its 'otherData' is wrong: {error!r}; trace again") from None
         return TraceData(self.name, events, callers(events, waits), workers, length, *counts)
 
     def wrong(self, index: int, error: Exception) -> UsageError:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        return UsageError(f"{self.name}: event {index} is malformed: {what}")
+        return UsageError(f"{self.name}: event {index} is malformed: {what}; trace again")
 
     @staticmethod
     def event(record: dict[str, Any], thread: str) -> TraceEvent:

@@ -18,9 +18,8 @@ namespace engine::detail::tuning {
 // Below this many times kTinyOpNanos, a worker's first mean above it is doubted. `./run perf core --only c_fan`: 50 ns an
 // op without.
 inline constexpr int64_t kDoubtfulMeans = 8;
-// How many nodes are looked at, for each node of a graph, in search of edges that follow from others.
-// `./run perf plans`: d_dag with 4,096 nodes compiles in a few milliseconds, and each edge that is left costs one counter
-// decrement.
+// While redundant edges are sought: how many nodes are visited for each node of the graph. `./run perf plans`: d_dag
+// with 4,096 nodes compiles in a few milliseconds, and each edge that is left costs one counter decrement.
 inline constexpr uint32_t kReductionVisits = 256;
 
 // --- not measured one by one: ops, their memory and their workers

@@ -32,7 +32,7 @@ namespace {
 template <std::signed_integral Number>
 void Read(int& option, const char* field, Number given) {
   if (!std::in_range<int>(given))
-    throw UsageError(std::string(field) + " is " + std::to_string(given) + "; allowed: what an int32_t holds");
+    throw UsageError(std::string(field) + " is " + std::to_string(given) + "; allowed: -2147483648 to 2147483647");
   option = static_cast<int>(given);
 }
 void Read(size_t& option, const char* field, int64_t given) { option = static_cast<size_t>(NotNegative(given, field)); }

@@ -70,7 +70,10 @@ inline Placement ToPlacement(EnginePlacement place, uint32_t gpu_lane) {
                 ENGINE_PLACE_COPY_OUT == static_cast<int>(Placement::Kind::kCopyOut) &&
                 ENGINE_PLACE_GPU == static_cast<int>(Placement::Kind::kGpu) &&
                 ENGINE_PLACE_COMMUNICATOR == static_cast<int>(Placement::Kind::kCommunicator));
-  if (place.kind > ENGINE_PLACE_COMMUNICATOR) throw UsageError("unknown placement kind " + std::to_string(place.kind));
+  if (place.kind > ENGINE_PLACE_COMMUNICATOR)
+    throw UsageError("unknown placement kind " + std::to_string(place.kind) +
+                     "; ENGINE_PLACE_CPU (0) to ENGINE_PLACE_COMMUNICATOR (" +
+                     std::to_string(ENGINE_PLACE_COMMUNICATOR) + ") are allowed");
   if (place.index > UINT16_MAX)
     throw UsageError("the placement's index is " + std::to_string(place.index) + "; the most is 65535");
   if (gpu_lane != 0 && place.kind != ENGINE_PLACE_GPU)
@@ -94,7 +97,8 @@ class Description {
       desc_.priority = op_.priority;
       if (const uint32_t unknown =
               (op_.flags & ~uint32_t{ENGINE_OP_RUN_ALWAYS | ENGINE_OP_ONE_CALL}) | op_.reserved | op_.reserved_lane) {
-        throw UsageError("unknown flags " + std::to_string(unknown));
+        throw UsageError("unknown flags " + std::to_string(unknown) +
+                         "; ENGINE_OP_RUN_ALWAYS and ENGINE_OP_ONE_CALL are allowed, and reserved fields are 0");
       }
       desc_.graph = {op_.graph_kind, op_.graph_params, (op_.flags & ENGINE_OP_ONE_CALL) != 0};
       desc_.run_always = (op_.flags & ENGINE_OP_RUN_ALWAYS) != 0;

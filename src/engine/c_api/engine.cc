@@ -32,7 +32,8 @@ class EnteredScopes {
   }
   void Leave(EngineCancelScope handle) {
     if (entered_.empty()) throw UsageError("this thread is in no cancel scope; enter one on it first");
-    if (entered_.back()->handle != handle) throw UsageError("this is not the cancel scope that was entered last");
+    if (entered_.back()->handle != handle)
+      throw UsageError("this is not the cancel scope that was entered last; leave that one first");
     entered_.pop_back();
   }
 
@@ -198,7 +199,7 @@ EngineStatus EngineVarFree(EngineVar var) { return Free(__func__, var); }
 EngineStatus EngineVarDelete(EngineHandle engine, EngineVar var) {
   return ToStatus(__func__, [&] {
     engine::Var ours = Live(var);
-    Live(engine).Delete(ours);
+    Live(engine).Delete(ours, {});  // from C no line is known
     FreeHandle(var);
   });
 }

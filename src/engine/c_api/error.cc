@@ -130,7 +130,7 @@ void RefuseCount(int64_t count, const char* what) {
   if (count < 0)
     throw UsageError("the number of " + std::string(what) + " is " + std::to_string(count) +
                      "; it may not be negative");
-  throw UsageError("the array of " + std::to_string(count) + " " + what + " is null");
+  throw UsageError("the array of " + std::to_string(count) + " " + what + " is null; pass the array, or a count of 0");
 }
 
 void RefuseHandle(const void* handle, const char* kind) { throw UsageError(WhyRefused(handle, kind)); }

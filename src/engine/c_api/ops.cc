@@ -85,7 +85,8 @@ EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) no
     CompletionSlot* slot = table.Retain(ToBits(handle));
     if (!slot) {
       if (!handle) RefuseHandle(handle, "completion");
-      throw CompletionError(std::string(function) + ": the completion was used up already, or never was one");
+      throw CompletionError(std::string(function) +
+                            ": the completion was used up already, or never was one; call it once");
     }
     struct GiveUp {
       HandleTable<CompletionSlot, 5>& table;
@@ -97,7 +98,7 @@ EngineStatus Ending(const char* function, EngineCompletion handle, End&& end) no
     } give_up{table, ToBits(handle)};
     // relaxed: only the first caller calls the Completion, and that orders the op's results.
     if (slot->ended.exchange(true, std::memory_order_relaxed)) {
-      throw CompletionError(std::string(function) + ": the completion was called already");
+      throw CompletionError(std::string(function) + ": the completion was called already; call it once");
     }
     end(slot->done);
   });

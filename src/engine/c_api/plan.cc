@@ -10,7 +10,8 @@ void Compile(EngineGraph graph, const EnginePlanOptions& given, EnginePlan* plan
   EnginePlan& result = Required(plan, "the result");
   const GraphSlot& slot = Live(graph);
   if (const uint32_t unknown = (given.flags & ~uint32_t{ENGINE_PLAN_STATIC_ALLOC}) | given.reserved)
-    throw UsageError("EnginePlanOptions: unknown flags " + std::to_string(unknown));
+    throw UsageError("EnginePlanOptions: unknown flags " + std::to_string(unknown) +
+                     "; ENGINE_PLAN_STATIC_ALLOC is allowed, and the reserved field is 0");
   engine::PlanOptions options;
   if (given.name) options.name = InternText(given.name);
   options.static_alloc = given.flags & ENGINE_PLAN_STATIC_ALLOC;

@@ -145,14 +145,14 @@ void CommunicatorState::Check(const Collective& call) const {
   const bool to_peer = call.kind == Kind::kSend || call.kind == Kind::kRecv;
   if (to_peer || call.kind == Kind::kBroadcast) {
     if (call.peer < 0 || call.peer >= options.size)
-      refuse("names rank " + std::to_string(call.peer) + "; there are " + std::to_string(options.size));
+      refuse("names rank " + std::to_string(call.peer) + "; 0 to " + std::to_string(options.size - 1) + " are allowed");
     if (to_peer && call.peer == options.rank) refuse("names its own rank; a send or recv needs another one");
   }
   if (SizeOf(call.type) == 0) refuse("has an unknown data type; use one of engine::DataType");
   if (call.count == 0) return;
   const bool sends = call.kind != Kind::kRecv && (call.kind != Kind::kBroadcast || call.peer == options.rank);
-  if (sends && !call.send) refuse("has a null send buffer");
-  if (call.kind != Kind::kSend && !call.recv) refuse("has a null receive buffer");
+  if (sends && !call.send) refuse("has a null send buffer; give memory of the device");
+  if (call.kind != Kind::kSend && !call.recv) refuse("has a null receive buffer; give memory of the device");
 }
 
 }  // namespace detail
@@ -220,7 +220,8 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
                         std::shared_ptr<const void> owner, Site site) {
   CommunicatorState& s = State("Push");
   const std::string label = "communicator '" + s.options.name + "': op '" + desc.name.c_str() + "' ";
-  if (s.process != getpid()) throw UsageError(label + "in a fork's child: the communicator is the parent's");
+  if (s.process != getpid())
+    throw UsageError(label + "in a fork's child: the communicator is the parent's; make one in the child");
   if (calls.empty()) throw UsageError(label + "has no calls; at least one is expected");
   if (desc.place.kind != Placement::Kind::kDefault)
     throw UsageError(label + "has a place; leave it unset, the op runs on the communicator's lane");
@@ -250,7 +251,8 @@ void Communicator::Push(Submitter& to, const OpDesc& desc, std::span<const Colle
 
 void Communicator::Abort(std::string_view why) {
   if (State("Abort").process != getpid())
-    throw UsageError("communicator '" + name() + "': Abort in a fork's child: the communicator is the parent's");
+    throw UsageError("communicator '" + name() +
+                     "': Abort in a fork's child: the communicator is the parent's; make one in the child");
   state_->Fail("aborted: " + std::string(why));
   DevicesOf(*state_->core).AskOwners();
 }

@@ -57,7 +57,7 @@ ENGINE_INLINE bool Sort(Access* a, uint32_t n) {
   return twice;
 }
 
-// Sorts as Sort does, where insertion would take too long.
+// Gives what Sort gives. For more than kFewVars accesses, where Sort's insertion would take too long.
 [[gnu::noinline]] inline void SortMany(Access* a, uint32_t n) {
   std::vector<Named> all(n);
   for (uint32_t i = 0; i < n; ++i) all[i] = {a[i].var, a[i].word};

@@ -9,7 +9,9 @@
 
 namespace engine::detail {
 
-void Admission::Refuse() { throw UsageError("push after shutdown: the engine takes no more ops"); }
+void Admission::Refuse() {
+  throw UsageError("push after shutdown: the engine takes no more ops; push before Shutdown, or to another engine");
+}
 
 bool Admission::MayPushLate(const EngineCore& core) {
   return t_frame && t_frame->core == &core && core.phase() == Phase::kDraining;

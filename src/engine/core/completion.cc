@@ -29,7 +29,7 @@ void Completion::Finish(std::exception_ptr cause) {
     return;
   }
   const std::string what = cause ? "failed after it had completed: " + detail::DescribeException(cause)
-                                 : std::string("its Completion was called twice");
+                                 : std::string("its Completion was called twice; call it once");
   state_->core->ReportLate(state_->name, state_->site, std::make_exception_ptr(CompletionError(what)));
 }
 
@@ -95,7 +95,7 @@ Completion EngineCore::Defer(OpRecord* op) {
   const bool ended_by_call = op->extra.flags & (kAsyncOp | kDeferred);
   if (!host_op || t_in_piece || !t_frame || t_frame->op != op || ended_by_call)  // mutant: deferred_twice
     throw UsageError(OpAt(op->extra.name, op->site()) +
-                     " calls Defer; once in the body of an op for the host that is not asynchronous is allowed");
+                     " calls Defer, which is allowed once, in the body of a synchronous op on the host");
   CompletionState* const state = NewCompletion(Slot(), op);
   state->refs.fetch_add(1, std::memory_order_relaxed);  // a count for the body
   op->extra.next = reinterpret_cast<OpRecord*>(state);

@@ -139,7 +139,7 @@ class EngineCore final : public PoolHost {
   enum class WaitKind { kRead, kWrite, kLook };  // kLook: as kRead, but the thread neither sleeps nor runs an op
   void RefuseWaitInHook() const;
   bool Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site);
-  bool SettledNow(VarRef var) const;
+  bool SettledNow(VarRef var, Site site) const;
   void AwaitInside(std::atomic<uint32_t>& word);  // inside an op: waits until the word is kDone
   void NoteIssuerIdle(Worker& worker) override { devices_->NoteIdle(worker); }
   void NoteIdle() override;  // has WaitAll and pushes that wait for room look again
@@ -152,7 +152,9 @@ class EngineCore final : public PoolHost {
   // Waits until `word` is kDone; runs ops of the caller pool meanwhile, or sleeps. False at the deadline. `inside`: the
   // roles that a wait inside an op has lent; null outside.
   bool Park(std::atomic<uint32_t>& word, Clock::time_point deadline, LentRoles* inside);
+  // UsageError for a null Var, and for one of another engine: of an op that names it among its `what`, or of a call.
   void CheckVar(const VarCore* var, const char* what, const char* op, Site site) const;
+  void CheckVar(const VarCore* var, const char* call, Site site) const;
 
   // --- drain.cc
   bool WaitAll(Clock::time_point deadline, bool report);

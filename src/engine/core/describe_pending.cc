@@ -74,7 +74,8 @@ std::string EngineCore::DescribePending() {
   gate_.Open();
   std::map<Protocol::Var*, Use> uses;
   std::ostringstream out;
-  // A gate is its run's hold on a Var, or wish for it, and a share is tasks of its run: neither is an op of its own.
+  // Not counted as ops: gates (kGate), by which a run has or awaits one Var, and shares (kShare), which carry tasks of
+  // a run.
   const auto is_op = [](const PendingOp& op) { return op.kind != OpKindId::kGate && op.kind != OpKindId::kShare; };
   out << std::ranges::count_if(pending, is_op) << " ops are pending (waits included)\n";
   size_t listed = 0;

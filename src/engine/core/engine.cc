@@ -107,7 +107,7 @@ uint64_t RunContext::version(VarRef var) const {
   if (const detail::Access* a = EngineCore::FindAccess(op_, var.core())) return a->version();
   const char* var_name = var.core() ? detail::VarName(var.core()) : "null";
   throw UsageError(detail::OpAt(op_->extra.name, op_->site()) + " asks for the version of Var '" + var_name +
-                   "', which it does not name");
+                   "', which it does not name; name it in reads, updates or writes");
 }
 std::vector<NamedVar> RunContext::vars() const {
   if (op_->extra.kind != detail::OpKindId::kPlain) return {};  // these Vars are a whole run's
@@ -159,7 +159,7 @@ CUstream_st* CudaStream(const RunContext& ctx) {
   const Stream own = ctx.stream();
   if (void* native = ctx.device().NativeStream(own)) return static_cast<CUstream_st*>(native);
   throw UsageError(detail::OpText(ctx.name()) + " asks for its CUDA stream, but runs on a device of kind '" +
-                   ctx.device().info().kind + "'");
+                   ctx.device().info().kind + "'; use RunContext::stream()");
 }
 
 // --- data.h, await.h
@@ -173,7 +173,7 @@ void detail::ThrowSetsBesideUses(Name name, Site site) {
 // Pushes the op held and then releases it. A held op goes to the engine itself, even if a bulk or a capture is open,
 // and it never runs inside its push, where the coroutine would be resumed on its own stack.
 void detail::PushResume(VarRef var, ClosureRef fn, Placement place, Site site) {
-  if (!var) throw UsageError("co_await on a null Var at " + At(site));
+  if (!var) throw UsageError("co_await on a null Var at " + At(site) + "; make Vars with Engine::NewVar");
   EngineCore* const core = var.core()->pusher.core;
   const OpDesc desc{.name = "co_await", .reads = std::span(&var, 1), .place = place, .run_always = true};
   CompletionState* const claim = core->PushHeld({.desc = &desc, .closure = fn, .site = site});
@@ -196,11 +196,12 @@ Engine::~Engine() {
 
 Var Engine::NewVar(std::string_view name, void* tag) { return EngineCore::AdoptVar(core_->NewVar(name, tag)); }
 
-void Engine::Delete(Var& var) {
+void Engine::Delete(Var& var, Site site) {
   VarRef ref(var);
-  core_->CheckVar(ref.core(), "argument", "delete", {});
+  core_->CheckVar(ref.core(), "Delete", site);
   if (ref.core()->completer.deleting.exchange(1, std::memory_order_acq_rel))
-    throw UsageError("Var '" + std::string(var.name()) + "' was deleted already");
+    throw UsageError(detail::CallAt("Delete", site) + " names Var '" + var.name() +
+                     "', which was deleted already; Delete ends a Var for all its handles, once");
   core_->DeleteVar(ref.core());
   var = Var();
 }
@@ -277,7 +278,7 @@ bool Engine::WaitFor(VarRef var, Timeout timeout, Site site) {
 bool Engine::TryWait(VarRef var, Site site) {
   return core_->Wait(var, WaitKind::kLook, detail::Clock::time_point::min(), site);
 }
-bool Engine::Settled(VarRef var) const { return core_->SettledNow(var); }
+bool Engine::Settled(VarRef var, Site site) const { return core_->SettledNow(var, site); }
 void Engine::WaitToWrite(VarRef var, Site site) { core_->Wait(var, WaitKind::kWrite, detail::kNever, site); }
 void Engine::WaitAll() { core_->WaitAll(detail::kNever, true); }
 bool Engine::WaitAllFor(Timeout timeout) { return core_->WaitAll(detail::After(timeout), true); }

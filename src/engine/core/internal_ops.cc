@@ -44,7 +44,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
 }
 
 void EngineCore::PushClear(VarRef var, Site site) {
-  CheckVar(var.core(), "argument", "clear_error", site);
+  CheckVar(var.core(), "ClearError", site);
   CheckMayPush();
   ThreadSlot& slot = Slot();
   RegisterInternal(slot, NewInternal(slot, var, AccessMode::kUpdate, OpKindId::kClear, site));

@@ -86,9 +86,9 @@ void EngineCore::MakeTemplate(State& state) {
 
 // Refusals and slow ways have functions of their own, so that PushOperator needs no stack.
 [[noreturn, gnu::cold, gnu::noinline]] static void RefuseOperator(const State* state, Site site) {
-  if (!state) throw UsageError("an empty Operator was pushed at " + At(site));
+  if (!state) throw UsageError("an empty Operator was pushed at " + At(site) + "; make it with Engine::NewOperator");
   throw UsageError("operator '" + std::string(state->desc.name.c_str()) + "' pushed at " + At(site) +
-                   " belongs to another engine");
+                   " belongs to another engine; push it to the engine that made it");
 }
 
 void EngineCore::PushOperator(const std::shared_ptr<State>& state, const int* priority, Site site) {

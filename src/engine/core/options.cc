@@ -107,15 +107,17 @@ EngineOptions CheckedOptions(EngineOptions o) {
   };
   most("devices", o.devices.size(), kMaxDevices);
   for (size_t i = 0; i < o.devices.size(); ++i)
-    if (!o.devices[i]) throw UsageError("EngineOptions::devices[" + std::to_string(i) + "] is null");
+    if (!o.devices[i])
+      throw UsageError("EngineOptions::devices[" + std::to_string(i) + "] is null; make it with MakeDevice");
   most("pools", o.pools.size(), 32);
   for (const PoolOptions& pool : o.pools) {
-    if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name");
+    if (pool.name.empty()) throw UsageError("EngineOptions::pools has a pool without a name; give PoolOptions::name");
     if (pool.threads < 1 || pool.threads > 4096)
       throw UsageError("pool '" + pool.name + "' has " + std::to_string(pool.threads) + " threads; allowed: 1 to 4096");
     int same = 0;
     for (const PoolOptions& other : o.pools) same += other.name == pool.name;
-    if (same > 1) throw UsageError("EngineOptions::pools has two pools named '" + pool.name + "'");
+    if (same > 1)
+      throw UsageError("EngineOptions::pools has two pools named '" + pool.name + "'; their names must differ");
   }
   if (o.workers == -1) o.workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return o;

@@ -126,7 +126,7 @@ PolicyChoice MakePolicy(std::string_view name, const std::map<std::string, std::
     if (options.start_step >= 0 && options.stop_step >= 0) detail::CheckWindow(options.start_step, options.stop_step);
     return {info.policy, options};
   } catch (const std::invalid_argument& error) {
-    throw UsageError("policy '" + info.name + "': " + error.what() + "\nit takes " + takes);
+    throw UsageError("policy '" + info.name + "': " + error.what());
   }
 }
 

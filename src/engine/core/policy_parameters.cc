@@ -6,10 +6,26 @@
 
 #include <functional>
 #include <stdexcept>
+#include <string_view>
 
 namespace engine::detail {
 
+// What is allowed for the parameters that are integers, for dmlc and for messages.
+struct ParameterRange {
+  std::string_view name;
+  int least, most;
+};
+constexpr ParameterRange kRanges[] = {
+    {"intra_op_threads", 1, 255}, {"start_step", -1, kMostSteps}, {"stop_step", -1, kMostSteps}};
+constexpr const ParameterRange* RangeOf(std::string_view name) {
+  for (const ParameterRange& range : kRanges)
+    if (range.name == name) return &range;
+  return nullptr;  // no integer
+}
+
 // Which of PolicyOptions' fields each policy takes, with range and help. The defaults are those of PolicyOptions.
+#define ENGINE_DECLARE_INTEGER(name) \
+  DMLC_DECLARE_FIELD(name).set_default(name).set_range(RangeOf(#name)->least, RangeOf(#name)->most)
 // What all policies take:
 #define ENGINE_DECLARE_COMMON_FIELDS() \
   DMLC_DECLARE_FIELD(smart_stage)      \
@@ -22,10 +38,7 @@ struct ThreadedParameters : PolicyOptions, dmlc::Parameter<ThreadedParameters> {
 
 struct InlineParameters : PolicyOptions, dmlc::Parameter<InlineParameters> {
   DMLC_DECLARE_PARAMETER(InlineParameters) {
-    DMLC_DECLARE_FIELD(intra_op_threads)
-        .set_default(intra_op_threads)
-        .set_range(1, 255)
-        .describe("most threads of one ParallelFor; 1: the calling thread alone");
+    ENGINE_DECLARE_INTEGER(intra_op_threads).describe("most threads of one ParallelFor; 1: the calling thread alone");
     ENGINE_DECLARE_COMMON_FIELDS();
   }
 };
@@ -41,14 +54,10 @@ struct NaiveParameters : PolicyOptions, dmlc::Parameter<NaiveParameters> {
 
 struct CostModelParameters : PolicyOptions, dmlc::Parameter<CostModelParameters> {
   DMLC_DECLARE_PARAMETER(CostModelParameters) {
-    DMLC_DECLARE_FIELD(start_step)
-        .set_default(start_step)
-        .set_range(-1, kMostSteps)
+    ENGINE_DECLARE_INTEGER(start_step)
         .describe("first run of a plan that is measured; -1: the engine's, which is 100 unless it was told otherwise");
-    DMLC_DECLARE_FIELD(stop_step)
-        .set_default(stop_step)
-        .set_range(-1, kMostSteps)
-        .describe("first run that is not measured any more, more than start_step; -1: the engine's, 200");
+    ENGINE_DECLARE_INTEGER(stop_step).describe(
+        "first run that is not measured any more, more than start_step; -1: the engine's, 200");
     ENGINE_DECLARE_COMMON_FIELDS();
   }
 };
@@ -104,6 +113,15 @@ const PolicyEntry* Find(Policy policy) {
   return nullptr;
 }
 
+// What is wrong with a parameter, in our words: dmlc's differ from kind to kind, and one of them has two lines.
+std::string WhyRefused(const std::string& name, const std::string& value) {
+  const ParameterRange* const range = RangeOf(name);
+  return name + " is '" + value + "'; " +
+         (range ? "an integer from " + std::to_string(range->least) + " to " + std::to_string(range->most) + " is"
+                : "true or false is") +
+         " allowed";
+}
+
 }  // namespace
 
 std::vector<PolicyInfo> DeclaredPolicies() {
@@ -118,9 +136,17 @@ std::vector<PolicyInfo> DeclaredPolicies() {
 }
 
 PolicyOptions ParsePolicy(const std::string& name, const std::map<std::string, std::string>& parameters) {
+  const PolicyEntry& policy = *dmlc::Registry<PolicyEntry>::Find(name);
   try {
-    return dmlc::Registry<PolicyEntry>::Find(name)->body(parameters);
+    return policy.body(parameters);
   } catch (const dmlc::Error& error) {
+    for (const auto& [key, value] : parameters) {  // one by one, to learn which it is
+      try {
+        policy.body({{key, value}});
+      } catch (const dmlc::Error&) {
+        throw std::invalid_argument(WhyRefused(key, value));
+      }
+    }
     throw std::invalid_argument(error.what());
   }
 }

@@ -59,7 +59,7 @@ uint8_t Pools::PlacedIndex(const Placement& place) {
     case Placement::Kind::kCommunicator:
       if (!core_.devices().HasChannel(place.index))
         throw UsageError("a placement on communicator " + std::to_string(place.index) +
-                         ", which this engine does not have");
+                         ", which this engine does not have; Communicator::place() gives the placement of one");
       return MakeDevicePool(static_cast<uint8_t>(kFirstChannelPool + place.index), "comm", place.index);
     case Placement::Kind::kCopyIn:
     case Placement::Kind::kCopyOut:

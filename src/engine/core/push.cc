@@ -25,10 +25,19 @@ void ProductionEnv::SpinOnLock(uint32_t round) {
 }
 
 void EngineCore::CheckVar(const VarCore* var, const char* what, const char* op, Site site) const {
-  if (!var) throw UsageError("a null Var among the " + std::string(what) + " of " + OpAt(op, site));
+  if (!var)
+    throw UsageError("a null Var among the " + std::string(what) + " of " + OpAt(op, site) +
+                     "; make Vars with Engine::NewVar");
   if (var->pusher.core != this)
     throw UsageError("Var '" + std::string(var->pusher.name) + "' among the " + what + " of " + OpAt(op, site) +
-                     " belongs to another engine");
+                     " belongs to another engine; name Vars of the engine that the op is pushed to");
+}
+
+void EngineCore::CheckVar(const VarCore* var, const char* call, Site site) const {
+  if (!var) throw UsageError(CallAt(call, site) + " names a null Var; make Vars with Engine::NewVar");
+  if (var->pusher.core != this)
+    throw UsageError(CallAt(call, site) + " names Var '" + var->pusher.name +
+                     "', which belongs to another engine; call the engine that made it");
 }
 
 // Whether Sort sorts so many accesses; SortMany does the others.
@@ -428,7 +437,8 @@ void EngineCore::PushNode(const OpDesc& desc, ClosureRef fn, Site site, ChainOwn
 void EngineCore::RefuseDeleted(const OpRecord* op, const char* var_name) {
   LightFence();  // a WaitAll that saw the count before it was taken back must look again
   epochs_.NoteIfAwaitedIsOver();
-  throw UsageError(OpAt(op->extra.name, op->site()) + " names Var '" + var_name + "', which was deleted");
+  throw UsageError(OpAt(op->extra.name, op->site()) + " names Var '" + var_name +
+                   "', which was deleted by Engine::Delete; name another Var");
 }
 
 // Called by the op's HeldOp and by a shutdown. The first of them starts the op.

@@ -86,7 +86,8 @@ void Threads::Main(EngineThread& thread) {
     if (command == EngineThread::kPlay) {
       Worker& role = *thread.role;
       role_is_back = PlayRole(thread, role);
-      // Read by Pools::StartRoles when no role is played; the count in playing_ orders it.
+      // Pools::StartRoles reads `played` once no thread plays a role. The count-down of playing_ below orders that read
+      // behind this store.
       if (role_is_back) role.played = false;
     } else {
       core_.Park(thread.drive_until, kNever, nullptr);

@@ -16,18 +16,19 @@
 namespace engine::detail {
 bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Site site) {
   VarCore* core = var.core();
-  CheckVar(core, "argument", "wait", site);
+  CheckVar(core, "a wait", site);
   // relaxed: a wait that overlaps the Delete may come before it. If it comes after, its registration refuses it.
   if (core->completer.deleting.load(std::memory_order_relaxed)) [[unlikely]]
-    throw UsageError("a wait at " + At(site) + " names Var '" + core->pusher.name + "', which was deleted");
+    throw UsageError("a wait at " + At(site) + " names Var '" + core->pusher.name +
+                     "', which was deleted by Engine::Delete; name another Var");
   const bool inside = t_frame != nullptr;
   bool ours = false;
   for (const BodyFrame* f = t_frame; f; f = f->outer) {
     if (f->core != this) continue;
     ours = true;
     if (FindAccess(f->op, core))  // mutant: wait_for_own_var
-      throw UsageError(OpText(f->op->extra.name) + " waits for Var '" + core->pusher.name +
-                       "', which it names itself, at " + At(site));
+      throw UsageError(OpText(f->op->extra.name) + " waits at " + At(site) + " for Var '" + core->pusher.name +
+                       "', which it names itself, and so for its own end; leave the wait out");
   }
   if (ours && t_in_piece)
     throw UsageError("a wait at " + At(site) + " for Var '" + core->pusher.name +
@@ -43,7 +44,7 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
     VarPoints* points = core->completer.points.load(std::memory_order_acquire);
     if (!points || devices_->PollWrite(*points, spin)) return true;
   }
-  if (looks && !SettledNow(var)) return false;
+  if (looks && !SettledNow(var, site)) return false;
 
   RefuseWaitInHook();
   const KeepAlive alive(this);
@@ -70,9 +71,9 @@ bool EngineCore::Wait(VarRef var, WaitKind kind, Clock::time_point deadline, Sit
   return true;
 }
 
-bool EngineCore::SettledNow(VarRef var) const {
+bool EngineCore::SettledNow(VarRef var, Site site) const {
   VarCore* core = var.core();
-  CheckVar(core, "argument", "Settled", {});
+  CheckVar(core, "Settled", site);
   if (!Protocol::Settled(core)) return false;
   VarPoints* points = core->completer.points.load(std::memory_order_acquire);
   return !points || devices_->PollWrite(*points, std::chrono::nanoseconds{0});
@@ -84,8 +85,8 @@ void EngineCore::RefuseWaitInHook() const {
         "a wait in on_start or on_end may be for what the hook's own worker is to run; push there, and wait elsewhere");
 }
 
-// Called on the thread of an inline run that waits for one of its nodes. A stand-in plays our role already, if we have one
-// (Replay::MayAwait). Where no other stand-in can be had, nobody plays the roles that are lent meanwhile.
+// Called on the thread of an in-order run that waits for one of the run's nodes. If this thread is a worker, a stand-in
+// plays its role already (Replay::MayAwait). Other roles that this wait lends stay unplayed if no stand-in can be had.
 void EngineCore::AwaitInside(std::atomic<uint32_t>& word) {
   const auto done = [&] { return word.load(std::memory_order_acquire) == WaitNode::kDone; };
   if (SpinUntil(done, options_.spin, spin_places_)) return;

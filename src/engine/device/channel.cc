@@ -171,7 +171,8 @@ void Devices::PollChannels() {
     if (on && timeout.count() != 0 && !rescued) CheckTimeout(channel, *on, *owner, timeout);
     const std::exception_ptr cause = owner->Failure();
     if (!cause) continue;
-    on = channel.lane.load(std::memory_order_acquire);  // again: one that began before the failure may have made it
+    // Read again: an op that was being issued when the owner failed may have made the lane.
+    on = channel.lane.load(std::memory_order_acquire);
     // If there is no memory to tell which of the issued ops need a failed one, all of them fail, with their device.
     try {
       if (on) FailIssued(*on, cause, !rescued);  // mutant: collectives_fail_in_silence

@@ -8,9 +8,9 @@
 //
 // A record costs about as much as a launch, so the engine makes one only where somebody uses it:
 //   at once                 an op is issued, and ops wait for it that will not run on this lane
-//   on demand               somebody comes later, and no record covers the number that he needs
+//   on demand               somebody comes later, and no record covers the number that is needed
 //   when nothing is to do   the issuer has run out of ops, so the record delays nobody
-//   each kOpsARecord ops    whoever comes later then waits for few ops that he does not need
+//   each kOpsARecord ops    whoever comes later then waits for few ops more than necessary
 // A chain of ops that is issued as one run has its record at its end. Each copy and each collective has one: these are
 // few and long.
 //

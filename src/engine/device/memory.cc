@@ -51,7 +51,7 @@ void* RunContext::LaneLocal(const void* key, std::shared_ptr<void> (*make)(RunCo
   std::shared_ptr<void> made = make(*this);  // may be slow, may throw, may allocate
   detail::MutexLock lock(on.mu);
   for (auto& [k, value] : on.locals)
-    if (k == key) return value.get();  // a stand-in was faster
+    if (k == key) return value.get();  // another thread, a stand-in, has made it meanwhile
   on.locals.emplace_back(key, std::move(made));
   return on.locals.back().second.get();
 }

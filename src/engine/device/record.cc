@@ -40,9 +40,9 @@ void Devices::MakeRoomForRecords(DeviceLane& lane) {
   lane.records.Grow();
 }
 
-// Records an event behind all that is issued on the lane. If there is no memory for one more record, or for its event, the newest
-// goes on to the end: whoever waits for it waits for more than he needs. There is a record or a spare event, because a lane has one
-// event from the beginning. (A device in software may run out of memory, too.)
+// Records an event behind all that is issued on the lane. If there is no memory for one more record, or for its event,
+// the newest goes on to the end: whoever waits for it waits for more than necessary. There is a record or a spare
+// event, because a lane has one event from the beginning. (A device in software may run out of memory, too.)
 DeviceStatus Devices::RecordLocked(DeviceLane& lane) noexcept {
   Device& device = *lane.device->device;
   const uint64_t issued = lane.issued.load(std::memory_order_relaxed);
@@ -110,7 +110,7 @@ bool Devices::IsDue(const DeviceLane& on) {
   return open != 0 && (on.wanted || on.use >= DeviceLane::Use::kCopies || open >= tuning::kOpsARecord);
 }
 
-// The issuer has run out of ops. A record delays nobody now, and whoever comes later waits for no more than he needs.
+// The issuer has run out of ops. A record delays nobody now, and whoever comes later waits for no more than necessary.
 void Devices::NoteIdle(Worker& worker) {
   for (uint32_t m = std::exchange(worker.lanes, 0); m; m &= m - 1) {
     DeviceLane& on = lane(static_cast<uint32_t>(__builtin_ctz(m)));

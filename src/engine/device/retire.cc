@@ -278,8 +278,9 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
     awaited |= asked;
     if (!awaited && !looks) oldest = newest = 0;
     if (asked || (awaited && on.records.empty())) status = HaveRecord(on, asked ? newest : issued);
-    // In the middle of a chain the record at its end will come by itself. Unless a body of the chain blocks: then it is
-    // made here. If all of the chain is launched, no body can block, and only the processor is busy elsewhere.
+    // In the middle of a chain no record is made here, because the chain's end makes one. But a body of the chain may
+    // block; so after kChainPatience it is made here. If the whole chain was launched as a graph, no body can block,
+    // and the issuer only waits for a processor.
     const uint64_t recorded = on.records.newest();
     if (status.ok() && (awaited || looks) && recorded < issued && (newest > recorded || on.records.empty())) {
       const auto now = Clock::now();

@@ -208,13 +208,14 @@ void Runs::OpenGate(Pass& pass, OpRecord* op) {
     }
   }
   if (head == kNoIndex) {
-    // acq_rel: as in EndTasks, but that somebody else ends the run.
+    // acq_rel: as in EndTasks. The count stays above zero here, so another thread ends the run.
     uint32_t left = run.remaining.load(std::memory_order_relaxed);
     while (left > 1)
       if (run.remaining.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel, std::memory_order_relaxed))
         return ReturnBlocks(*pass.slot, blocks);
   }
-  // It may become the last thing that the run does, whose end gives Vars back and so may open other gates: not on this stack.
+  // Counting down may end the run. Its end gives Vars back, which may open gates of other runs; so a share does it, and
+  // not this thread, which is in the middle of a grant.
   OpRecord* const share = ShareIn(TakeBlock(blocks), run, head, run.home, false);
   static_cast<PlanShare*>(share->closure())->ends = 1;
   ReturnBlocks(*pass.slot, blocks);

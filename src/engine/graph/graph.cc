@@ -83,7 +83,7 @@ NodeId Graph::AddNode(const NodeDesc& desc, detail::ClosureRef fn, Site site) {
     for (const VarRef& ref : set) {
       if (!ref)
         throw UsageError(std::string("a null Var among the ") + AccessModeName(mode) + " of node " + Quote(desc.name) +
-                         " added at " + detail::At(site));
+                         " added at " + detail::At(site) + "; make Vars with Engine::NewVar");
       AddEffect(node.effects, {Var(ref), mode});
     }
   };

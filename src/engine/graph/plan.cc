@@ -125,12 +125,14 @@ Plan Graph::Compile(Engine& eng) const { return Compile(eng, PlanOptions()); }
 
 Plan::~Plan() = default;
 
+static constexpr const char* kEmptyPlan = ": it was default-made or moved from; make it with Graph::Compile";
+
 engine::Run Plan::Start(std::span<Value> inputs, const RunOptions& options, Site site) const {
-  if (!core_) throw UsageError("Start of an empty Plan at " + detail::At(site));
+  if (!core_) throw UsageError("Start of an empty Plan at " + detail::At(site) + kEmptyPlan);
   return StartRun(inputs, options, site, true);
 }
 engine::Run Plan::TryStart(std::span<Value> inputs, const RunOptions& options, Site site) const {
-  if (!core_) throw UsageError("TryStart of an empty Plan at " + detail::At(site));
+  if (!core_) throw UsageError("TryStart of an empty Plan at " + detail::At(site) + kEmptyPlan);
   return StartRun(inputs, options, site, false);
 }
 
@@ -179,7 +181,7 @@ Plan Plan::With(Schedule schedule) const {
 }
 
 detail::PlanCore& Plan::Core(const char* call) const {
-  if (!core_) throw UsageError(std::string(call) + " of an empty Plan");
+  if (!core_) throw UsageError(std::string(call) + " of an empty Plan" + kEmptyPlan);
   return *core_;
 }
 const Graph& Plan::graph() const { return Core("graph").graph; }

@@ -217,7 +217,8 @@ PlanLayout LayOut(const Graph& graph, const PlanOptions& options) {
   }
   const std::vector<uint32_t> recorded = Topological(predecessors, Successors(predecessors), std::less<uint32_t>());
   if (recorded.size() != n_nodes)
-    throw UsageError("the graph has a cycle: " + CycleText(graph, predecessors, recorded));
+    throw UsageError("the graph has a cycle: " + CycleText(graph, predecessors, recorded) +
+                     "; leave out one of the calls of Graph::Order between these nodes");
   // Reduce needs nodes numbered by position, so that every predecessor is smaller.
   std::vector<uint32_t> position(n_nodes);
   for (uint32_t i = 0; i < n_nodes; ++i) position[recorded[i]] = i;

@@ -35,7 +35,7 @@ void CheckOnce(const PlanCore& plan, std::span<const Var> vars, std::span<const 
     if (!var) continue;
     if (var->pusher.core != plan.core)
       throw UsageError(PlanText(plan, site) + ": Var '" + var->pusher.name +
-                       "' of RunOptions belongs to another engine");
+                       "' of RunOptions belongs to another engine; name Vars of the plan's engine");
     const auto same = [&](const Var& other) { return other && CoreOf(other.core()) == var; };
     const auto named = std::ranges::lower_bound(plan.accesses, var, std::less<>(), &PlanCore::AccessTemplate::var);
     if ((named != plan.accesses.end() && named->var == var) || std::ranges::any_of(vars.subspan(i + 1), same) ||
@@ -55,9 +55,11 @@ uint32_t CheckOwnVars(const PlanCore& plan, std::span<const Var> inputs, std::sp
     throw UsageError(PlanText(plan, site) + " has " + std::to_string(wanted) +
                      " outputs, and RunOptions::outputs has " + std::to_string(outputs.size()) + " Vars");
   if (plan.accesses.size() + ours + outputs.size() + 1 > Protocol::kMaxAccesses)
-    throw UsageError(PlanText(plan, site) + " has more inputs, outputs and Vars than an op may name");
+    throw UsageError(PlanText(plan, site) + " has more inputs, outputs and Vars than an op may name; " +
+                     std::to_string(Protocol::kMaxAccesses - 1) + " together are the most");
   for (const Var& var : outputs)
-    if (!var) throw UsageError(PlanText(plan, site) + ": RunOptions::outputs has a null Var");
+    if (!var)
+      throw UsageError(PlanText(plan, site) + ": RunOptions::outputs has a null Var; make Vars with Engine::NewVar");
   CheckOnce(plan, outputs, inputs, site);
   if (ours != 0) CheckOnce(plan, inputs, {}, site);
   return ours;
@@ -470,7 +472,7 @@ void Runs::CheckWait(const RunState& run, Site site) const {
       if (held && !(held->read() && reads))
         throw UsageError("op '" + std::string(f->op->extra.name) + "' waits at " + At(site) + " for a run of plan " +
                          Quote(run.owner->options.name) + ", which needs Var '" + wanted.var->pusher.name +
-                         "' that the op itself holds");
+                         "' that the op names itself; wait for the run outside of the op");
     }
   }
 }

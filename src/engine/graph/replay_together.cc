@@ -109,8 +109,8 @@ uint32_t Replay::RunTogether(uint32_t head, uint32_t sources, bool counted) {
   return ended;
 }
 
-// A worker has begun the run. If the last run's starter waited for its run, this run's starter will probably take part at
-// once, and sooner than another worker could be woken.
+// A worker has begun the run. If the thread that started the last run waited for it, the one that started this run will
+// probably wait, too, and joins the team sooner than another worker could be woken. So this worker pauses for it.
 void Replay::AwaitWaiter() {
   if (!plan_.waited_for.load(std::memory_order_relaxed)) return;
   for (uint32_t i = 0; i < tuning::kWaiterPauses; ++i) {

@@ -86,7 +86,8 @@ struct Dependency : DependencyEnds<Env> {
     Seen on_stack[kOnStack];
     Seen* const seen = n <= kOnStack ? on_stack : static_cast<Seen*>(Env::Scratch(ctx));
     uint32_t granted = 0;
-    // Nobody grants an op for the last time before all its accesses are linked, so `a.op` is there until then.
+    // An op gets its last grant only after all its accesses have been linked. Until then its block cannot be recycled,
+    // so `a.op` may be used.
     const auto link = [&](uint32_t i) {
       Access& a = *access[i];
       Op* const of = a.op;

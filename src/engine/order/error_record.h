@@ -19,9 +19,11 @@
 
 namespace engine::detail {
 
-// For messages: "file:line"; "op 'load'" or "an unnamed op"; "op 'load' pushed at file:line".
+// For messages: "file:line"; "Delete at file:line", or "Delete" where the line is not known, as from C; "op 'load'" or
+// "an unnamed op"; "op 'load' pushed at file:line".
 std::string Demangled(const char* type);  // std::type_info::name(), as it is written in a program
 inline std::string At(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
+inline std::string CallAt(const char* call, Site site) { return *site.file ? call + (" at " + At(site)) : call; }
 inline std::string OpText(const char* op) { return *op ? "op '" + std::string(op) + "'" : "an unnamed op"; }
 inline std::string OpAt(const char* op, Site site) { return OpText(op) + " pushed at " + At(site); }
 

@@ -44,7 +44,7 @@ struct alignas(64) OpChain {
   OpRecord* last = nullptr;
   // On a cache line of the thread that runs the chain, while others look at `open`.
   alignas(64) OpRecord* first = nullptr;
-  // What a look at the members found after the first was blocked. Used by the thread that runs the chain.
+  // What OthersMayBeReady has found when the first member was blocked. Used by the thread that runs the chain.
   enum : uint8_t { kNotLookedAt, kEachBehindTheOneBefore, kLookedAt } order = kNotLookedAt;
 };
 

@@ -55,9 +55,9 @@ struct alignas(64) ThreadSlot {
   OwnedCounter skipped, inlined, merged, stolen, backpressure_waits;
   TraceRing trace;
   bool taken = false;  // under the lock of Slots
-  // 1 + the epoch parity of an op that the thread has completed and some WaitAll waits for, if it has not notified that
-  // WaitAll yet; else 0. A worker, and a WaitAll that drives the caller pool, does so before it runs an op of another
-  // epoch, sleeps or leaves; all others at once.
+  // If this thread has completed an op of an epoch that some WaitAll awaits, and has not notified it yet: 1 + the
+  // epoch's parity; else 0. A worker, and a WaitAll that drives the caller pool, notify before they run an op of
+  // another epoch, sleep or leave. All other threads notify at once.
   uint8_t drain_note = 0;
   bool keeps_drain_note = false;  // a WaitAll of this thread drives an op
 };

@@ -243,7 +243,10 @@ class NcclBackend final : public CommBackend {
       }
       if (result == ncclSuccess) return;
       const auto now = Clock::now();
-      if (now > limit) throw CommunicatorError(std::string(call) + " has not ended within the timeout");
+      if (now > limit)
+        throw CommunicatorError(std::string(call) +
+                                " has not ended within the timeout: see that every rank makes this call, or raise "
+                                "CommunicatorOptions::timeout");
       if (now < awake_until) {
         std::this_thread::yield();
       } else {

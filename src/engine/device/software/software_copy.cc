@@ -117,7 +117,7 @@ DeviceStatus SoftwareDeviceImpl::Free(void* memory, engine::Stream stream) {
       auto overwrite = std::make_shared<const SoftwareKernel>(
           SoftwareKernel{"Free", {}, [memory, bytes] { std::memset(memory, kGone, bytes); }, {}});
       Push(on->lane, {.work = std::move(overwrite), .observed = false});
-    } catch (const std::bad_alloc&) {  // then he sees what was there
+    } catch (const std::bad_alloc&) {  // then a later reader finds the old bytes
     }
   }
   memory_.Free(memory, {on->lane, on->lane->issued});
