@@ -24,7 +24,7 @@
   X(slab_allocations, "times that such memory was taken from the system")                                              \
   X(unseen_errors, "errors that no wait has shown yet")                                                                \
   X(backpressure_waits, "pushes that waited at the soft bound on pending ops")                                         \
-  X(dispatches, "runs of ops: a bulk is one, unless it was split; any other op is one")
+  X(dispatches, "dispatches: a bulk is one, unless it was split; any other op is one")
 
 // Calls that the engine itself made to its devices. Bodies make more.
 #define ENGINE_DEVICE_COUNTERS(X)                                                                                      \

@@ -72,7 +72,7 @@ class StagingArea {
   // A producer calls it on its own thread before its first item. It sets what StageLane returns there, and the thread's
   // name in traces.
   void Enter() const;
-  // Waits while too many items have been begun, during a pause after ignored errors, and for a place in the pool. What
+  // Waits while too many items have been begun, during a pause after ignored errors, and for a seat in the pool. What
   // needs memory is done here: if bad_alloc comes out, there is no item, and nothing has changed.
   Turn Begin(uint64_t* ticket, Time until = kNever);
   // Called when the producer of kSpawn, or one of the first num_threads, could not be started.
