@@ -177,6 +177,7 @@ class Engine final : public Submitter {
   friend class Redirect;
   friend class Graph;
   friend class Communicator;
+  friend uint64_t LateLooks(const Engine& engine);  // engine/testing/late_looks.h
   void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
   void SubmitUncommon(const OpDesc& desc, detail::ClosureRef fn, Site site);
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;

@@ -156,6 +156,7 @@ class Devices final : public DeviceSide {
   bool AnyLost() const { return any_lost_.load(std::memory_order_acquire); }
 
   DeviceStats stats() const override;
+  uint64_t late_looks() const { return late_looks_.load(std::memory_order_relaxed); }  // relaxed: a counter
   void Make(uint32_t index) override { Get(index); }
   Stream StreamOf(const OpRecord* op) override { return lane(op->extra.lane).stream; }
   Device& DeviceOf(const OpRecord* op) override { return *lane(op->extra.lane).device->device; }
