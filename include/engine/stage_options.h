@@ -18,10 +18,10 @@
 #include "engine/error.h"
 #include "engine/op.h"
 #include "engine/options.h"
-#include "engine/testing/stage_clock.h"
 
 namespace engine {
 
+class StageClock;
 class StageHost;
 
 // True for the exceptions that the filter covers. If it throws, its stage fails with what it threw.

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "engine/stage_options.h"
+#include "engine/testing/stage_clock.h"
 
 namespace engine {
 

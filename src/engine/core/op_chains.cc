@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/core.h"
+#include "engine/spi/held_ops.h"
 
 namespace engine {
 

@@ -7,6 +7,7 @@
 #include "core/access_list.h"
 #include "core/completion_state.h"
 #include "core/draft.h"
+#include "engine/spi/held_ops.h"
 #include "order/op_chain.h"
 
 namespace engine::detail {
