@@ -4,6 +4,8 @@
 //   producer:  Begin -> make the item -> one of Put, Skip, End, Fail; again and again until Begin returns kOver
 //   consumer:  Take
 //
+// A *ticket* is the number of an item that a producer has begun, from 0 on.
+//
 // Threads:   every method may be called on any thread; a ticket is settled on the thread that began it.
 // Ownership: an item belongs to whoever holds the StageItem. The area destroys discarded items outside its lock.
 // Order:     items leave in the order of their tickets if `ordered` is true, else in the order in which they were put.

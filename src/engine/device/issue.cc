@@ -350,7 +350,7 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
 }
 
 void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
-  if (const auto failed = KindOf(op).failed; error && failed)  // the error is the run's, not that of the task's lane
+  if (const auto failed = KindOf(op).failed; error && failed)  // the error is the run's, not that of the task Var
     failed(core_, slot, op, std::exchange(error, nullptr));
   Settle(slot, op, error, nullptr);
 }
