@@ -52,11 +52,12 @@ PURPOSES = {
 # A README is the map of these folders: the first cell of some row names each file, and each folder inside. Files of one stem
 # count as one.
 MAPS = {
-    "src/engine": [f"src/engine/{name}" for name in LAYERS],
+    "src/engine": [f"src/engine/{name}" for name in [*LAYERS, "device/cuda", "device/software", "comm/nccl", "comm/loopback"]],
     "src/bulk": ["src/bulk"],
     "src/stage": ["src/stage"],
     "src/costmodel": ["src/costmodel"],
-    "python": ["python/src", "python/engine", "python/mxnet"],
+    "python": ["python/src", "python/engine", "python/engine/explanation", "python/engine/monitoring", "python/engine/torch",
+               "python/engine/torch/adapter", "python/mxnet"],
     "tests": ["tests"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)

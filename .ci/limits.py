@@ -19,6 +19,7 @@ NOT_LIMITS = {
     "kMostAccesses": "an Operator with more is pushed like any op",
     "kMostDoublings": "part of the pause after ignored errors, which is on the page",
     "kMostFailures": "how long a comparison of schedules goes on while steps fail",
+    "kMostKept": "how much freed memory the drop-in for MXNet has malloc keep",
     "kMostInSigns": "a threshold of the sign test",
     "kMostNodes": "what a node that costs nothing counts as",
     "kMostLooksBack": "how far a blocked chain looks for what its members wait for",
@@ -53,7 +54,7 @@ def problem(most: float, file: str, code: str, texts: dict[Path, str]) -> str | 
 
 
 def main() -> int:
-    sources = [p for folder in ("include", "src", "python/src", "python/engine") for p in (ROOT / folder).rglob("*.*")
+    sources = [p for folder in ("include", "src", "python/src", "python/engine", "python/mxnet") for p in (ROOT / folder).rglob("*.*")
                if p.suffix in {".h", ".cc", ".py"}]  # fmt: skip
     texts = {p: p.read_text(encoding="utf-8") for p in sources}
     page = PAGE.read_text(encoding="utf-8")

@@ -25,11 +25,11 @@
 #include "engine/device/device.h"
 #include "engine/device/device_memory.h"
 #include "engine/error.h"
+#include "engine/held_op.h"
 #include "engine/op.h"
 #include "engine/operator.h"
 #include "engine/options.h"
 #include "engine/policy.h"
-#include "engine/spi/held_ops.h"
 #include "engine/stats.h"
 #include "engine/submitter.h"
 #include "engine/timeout.h"
@@ -177,6 +177,7 @@ class Engine final : public Submitter {
   friend class Redirect;
   friend class Graph;
   friend class Communicator;
+  friend uint64_t LateLooks(const Engine& engine);  // engine/testing/late_looks.h
   void Submit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;
   void SubmitUncommon(const OpDesc& desc, detail::ClosureRef fn, Site site);
   bool TrySubmit(const OpDesc& desc, detail::ClosureRef fn, Site site) override;

@@ -109,6 +109,8 @@ struct PolicyStamp {
 };
 static_assert(sizeof(PolicyStamp) == 8);
 inline constexpr int kMostSteps = (1 << 24) - 1;
+inline constexpr int kMostPolicies = 1 << 4;  // PolicyStamp::policy
+static_assert(sizeof kRules / sizeof kRules[0] <= kMostPolicies);
 struct PolicyScopeLink {
   EngineCore* core;
   PolicyStamp stamp;

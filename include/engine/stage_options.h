@@ -18,10 +18,10 @@
 #include "engine/error.h"
 #include "engine/op.h"
 #include "engine/options.h"
-#include "engine/testing/stage_clock.h"
 
 namespace engine {
 
+class StageClock;
 class StageHost;
 
 // True for the exceptions that the filter covers. If it throws, its stage fails with what it threw.
@@ -112,7 +112,7 @@ class StagePool {
     "how many errors in a row are ignored; the next one is unexpected. From the ninth on, the stage pauses after "          \
     "each: 1 ms, doubling up to 1 s. An item resets the count")                                                             \
   X(Pool, pool, , Any(), "none",                                                                                            \
-    "the pool, made by ``MakeStagePool``, in which producers need a place to run. In Python "                               \
+    "the pool, made by ``MakeStagePool``, in which producers need a seat to run. In Python "                                \
     "``use_stage_subgraph_thread_pool=True`` and the pool's number, ``stage_subgraph_thread_pool_id``; one that "           \
     "does not exist is refused")                                                                                            \
   X(Int, stage_subgraph_stream_id, 0, Any(), "0, the main lane",                                                            \
@@ -152,7 +152,7 @@ struct StageOptions {
 // A snapshot of the counters. They start at zero with each (re)start of the stage.
 struct StageStats {
   uint64_t delivered = 0;   // items handed to consumers
-  uint64_t position = 0;    // items of the source that are done with; a run that resumes leaves out this many
+  uint64_t position = 0;    // items of the source that are done with; a program that resumes leaves out this many
   uint64_t begun = 0;       // items that producers have begun
   size_t fill = 0;          // items buffered now
   size_t fill_bytes = 0;    // their bytes

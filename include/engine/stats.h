@@ -9,7 +9,7 @@
 // The counters, a row each: name, what it counts. From these rows come the structs below, those of the C API
 // (EngineCounters, EngineDeviceCounters), Python's stats() and device_stats() and, written out by .ci/tables.py, the
 // tables in docs/reference.md. A new counter is a row at the end here and a field at the end of the struct in c_api/engine.h;
-// without that field the C API does not compile. The DEBUG table is for tests of the engine, and exists in C++ only.
+// without that field the C API does not compile.
 // clang-format off
 #define ENGINE_COUNTERS(X)                                                                                             \
   X(pushed, "ops accepted, without internal ones (waits, deletions)")                                                  \
@@ -24,7 +24,7 @@
   X(slab_allocations, "times that such memory was taken from the system")                                              \
   X(unseen_errors, "errors that no wait has shown yet")                                                                \
   X(backpressure_waits, "pushes that waited at the soft bound on pending ops")                                         \
-  X(dispatches, "runs of ops: a bulk is one, unless it was split; any other op is one")
+  X(dispatches, "dispatches: a bulk is one, unless it was split; any other op is one")
 
 // Calls that the engine itself made to its devices. Bodies make more.
 #define ENGINE_DEVICE_COUNTERS(X)                                                                                      \
@@ -42,8 +42,6 @@
   X(graph_instantiations, "graphs made ready to be launched")                                                          \
   X(graph_updates, "nodes, or whole executables, that got new parameters")                                             \
   X(graph_launches, "graphs launched")
-#define ENGINE_DEVICE_DEBUG_COUNTERS(X)                                                                                \
-  X(late_looks, "host_waits that were noticed only as a timer ran out: none, but by chance")
 // clang-format on
 
 namespace engine {
@@ -54,7 +52,6 @@ struct EngineStats {
 };
 struct DeviceStats {
   ENGINE_DEVICE_COUNTERS(ENGINE_COUNTER_FIELD)
-  ENGINE_DEVICE_DEBUG_COUNTERS(ENGINE_COUNTER_FIELD)
 };
 #undef ENGINE_COUNTER_FIELD
 

@@ -7,6 +7,7 @@
 
 #include "counting_device.h"
 #include "engine/engine.h"
+#include "engine/spi/held_ops.h"
 #include "heap.h"
 #include "target.h"
 

@@ -102,6 +102,9 @@ class Unreadable(UsageError):
     """A recorded function looked at data; with ``fallback="eager"`` it is not recorded. The extension raises it, too."""
 
 
+__all__ += ["Unreadable"]
+
+
 def describe(exception: BaseException) -> str:
     """One line for reports that C++ writes: the type, the text and where it was raised."""
     text = f"{type(exception).__name__}: {exception}"

@@ -30,7 +30,7 @@ bool ByteBound::Refill(uint64_t bytes, size_t workers) const {
   return now <= most_ / kRefillDivisor || calls_.load(std::memory_order_relaxed) < kFewCalls * workers;
 }
 
-void ByteBound::Held::Release() noexcept {
+void ByteBound::Counted::Release() noexcept {
   if (!bound_) return;
   // relaxed: Await reads both only to see whether calls still come to an end; a stale count costs it one slice.
   if (running_) bound_->running_.fetch_sub(1, std::memory_order_relaxed);

@@ -19,23 +19,24 @@ namespace engine_python {
 class ByteBound {
  public:
   // The bytes of one call, until it has ended or its op has been dropped.
-  class Held {
+  class Counted {
    public:
-    Held() = default;
-    Held(std::shared_ptr<ByteBound> bound, uint64_t bytes) : bound_(std::move(bound)), bytes_(bytes) {
+    Counted() = default;
+    Counted(std::shared_ptr<ByteBound> bound, uint64_t bytes) : bound_(std::move(bound)), bytes_(bytes) {
       // relaxed: calls are made with the GIL, which orders the additions and the calls that look at the sum.
       if (!bound_) return;
       bound_->pending_.fetch_add(bytes_, std::memory_order_relaxed);
       bound_->calls_.fetch_add(1, std::memory_order_relaxed);
     }
-    Held(Held&& other) noexcept : bound_(std::move(other.bound_)), bytes_(other.bytes_), running_(other.running_) {}
-    Held& operator=(Held&& other) noexcept {
+    Counted(Counted&& other) noexcept
+        : bound_(std::move(other.bound_)), bytes_(other.bytes_), running_(other.running_) {}
+    Counted& operator=(Counted&& other) noexcept {
       std::swap(bound_, other.bound_);
       std::swap(bytes_, other.bytes_);
       std::swap(running_, other.running_);
       return *this;
     }
-    ~Held() { Release(); }
+    ~Counted() { Release(); }
     bool counts() const { return bound_ != nullptr; }
     void Begin() noexcept {  // its body runs. relaxed: as in Release
       if (bound_ && !std::exchange(running_, true)) bound_->running_.fetch_add(1, std::memory_order_relaxed);

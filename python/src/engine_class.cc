@@ -159,9 +159,9 @@ nb::class_<PyEngine> BindEngine(nb::module_& m) {
       "io", [] { return engine::Io(); },
       "The I/O pool: threads for work that blocks, so that such work never occupies a compute worker.");
   m.def("copy_in", &engine::CopyIn, nb::arg("device") = 0,
-        "The copy lane to a device: one thread, which runs ops in push order.");
+        "Copies to a device: one thread and one stream, in push order.");
   m.def("copy_out", &engine::CopyOut, nb::arg("device") = 0,
-        "The copy lane from a device: one thread, which runs ops in push order.");
+        "Copies from a device: one thread and one stream, in push order.");
 
   m.def("gpu", &GpuPlace, nb::arg("device") = 0, nb::arg("lane") = nb::none(),
         nb::sig("def gpu(device: int = 0, lane: int | None = None) -> Placement"),

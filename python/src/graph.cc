@@ -358,7 +358,7 @@ void BindGraph(nb::module_& m) {
           },
           nb::sig("def edges(self) -> list[tuple[int, int]]"), "Dependencies between nodes, by number.")
       .def_prop_ro("nodes", &Nodes, nb::sig("def nodes(self) -> list[tuple[str, str, list[tuple[str, str]]]]"),
-                   "(name, where it was recorded, [(Var, role)]) of each node.")
+                   "(name, where it was recorded, [(Var, access mode)]) of each node.")
       .def_prop_ro(
           "tasks",
           [](const PyPlan& self) {

@@ -68,14 +68,14 @@ struct PushedCall {
   PyRef names;         // a tuple, or null
   PyRef carried;       // the context of the push
   PyRef outputs;       // the output Value, or a tuple of them, or null
-  ByteBound::Held held;
+  ByteBound::Counted counted;
   uint64_t filled = 0;  // which arguments hold Values: bit i for argument i, the last bit for all behind it
 
   void operator()(engine::RunContext& context) {
     BodyPython python;
     BodyScope scope(&context);
     DropDeferred();
-    held.Begin();
+    counted.Begin();
     try {
       const ContextScope own(&carried);
       Execute();
@@ -96,7 +96,7 @@ struct PushedCall {
     names.Clear();
     outputs.Clear();
     carried.Clear();
-    held.Release();
+    counted.Release();
   }
   void Execute() {
     const size_t count = args.size();
@@ -120,7 +120,7 @@ struct PushedCall {
     References made(op->outputs);
     Outputs(*op, std::move(result), {given.all, count, filled}, made.all);
     made.size = op->outputs;
-    if (held.counts()) {
+    if (counted.counts()) {
       op->result_bytes = 0;
       for (size_t i = 0; i < op->outputs; ++i) op->result_bytes += BytesOf(made.all[i]);
     }
@@ -307,7 +307,7 @@ nb::object Pushed(const OpCorePtr& op, nb::handle self, PyObject* const* args, s
     returned = all;
   }
   if (op->outputs) call.outputs = PyRef::Borrow(returned.ptr());
-  if (bounded) call.held = ByteBound::Held(state->bytes, bytes);
+  if (bounded) call.counted = ByteBound::Counted(state->bytes, bytes);
   const engine::Placement place = PlaceOf(state, op->place.get(), at);
   const engine::OpDesc desc{.name = op->name,
                             .reads = reads,

@@ -9,8 +9,8 @@
 #include "await.h"
 #include "body.h"
 #include "cancel.h"
+#include "engine/held_op.h"
 #include "engine/operator.h"
-#include "engine/spi/held_ops.h"
 #include "failure.h"
 #include "gil.h"
 #include "site.h"
@@ -174,12 +174,12 @@ void BindVerb(nb::module_& m, nb::class_<PyEngine>& cls, const char* name, const
 
 thread_local engine::Graph* recording = nullptr;
 
-std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where& at,
+std::vector<engine::Var> VarsOf(nb::handle given, const char* mode, const Where& at,
                                 std::vector<engine::Var>* of_roots) {
   std::vector<engine::Var> vars;
   if (given.is_none()) return vars;
   if (PyTuple_CheckExact(given.ptr()) && PyTuple_GET_SIZE(given.ptr()) == 0) return vars;
-  const bool changes = *role != 'r';
+  const bool changes = *mode != 'r';
   const auto add = [&](PyObject* value) {
     AddVars(value, &vars, of_roots ? of_roots : &vars);
     if (!changes) return;
@@ -193,13 +193,13 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
   // Looking for the attribute costs much, and lists have none.
   const bool list = PyList_CheckExact(given.ptr()) || PyTuple_CheckExact(given.ptr());
   if (!list && (nb::isinstance<PyVar>(given) || PyObject_HasAttrString(given.ptr(), "var"))) {
-    vars.push_back(VarOf(given, [&] { return at.Text() + role; }).var);
+    vars.push_back(VarOf(given, [&] { return at.Text() + mode; }).var);
     return vars;
   }
   nb::object items = nb::steal(PySequence_Fast(given.ptr(), ""));
   if (!items.is_valid()) {
     PyErr_Clear();
-    RaiseTypeError(at.Text() + role + " is a " + Py_TYPE(given.ptr())->tp_name +
+    RaiseTypeError(at.Text() + mode + " is a " + Py_TYPE(given.ptr())->tp_name +
                    "; Vars, Values or a list of them are expected");
   }
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(items.ptr());
@@ -211,7 +211,7 @@ std::vector<engine::Var> VarsOf(nb::handle given, const char* role, const Where&
     } else if (IsValue(item)) {
       add(item);
     } else {
-      vars.push_back(VarOf(item, [&] { return at.Text() + role + "[" + std::to_string(i) + "]"; }).var);
+      vars.push_back(VarOf(item, [&] { return at.Text() + mode + "[" + std::to_string(i) + "]"; }).var);
     }
   }
   return vars;

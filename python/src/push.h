@@ -19,10 +19,10 @@ namespace engine_python {
 // The placement for None, a Placement, "io" or the name of a pool.
 engine::Placement PlaceOf(const StatePtr& state, nanobind::handle place, const Where& at);
 
-// The Vars of one role, given as None, a Var, a Value, or several of these. Counted, because a Value's Var could die
-// before the push.
+// The Vars of one access mode, given as None, a Var, a Value, or several of these. Counted, because a Value's Var could
+// die before the push.
 // `of_roots`: gets the Vars of what the Values are views of, instead of what is returned.
-std::vector<engine::Var> VarsOf(nanobind::handle given, const char* role, const Where& at,
+std::vector<engine::Var> VarsOf(nanobind::handle given, const char* mode, const Where& at,
                                 std::vector<engine::Var>* of_roots = nullptr);
 int PriorityOf(nanobind::handle given, const Where& at);
 // The GraphKey, if one is given; UsageError if the op is not on a device.

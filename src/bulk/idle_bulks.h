@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/spi/held_ops.h"
 
 namespace engine::bulk {
 

@@ -135,7 +135,7 @@ Model::~Model() {
 
 void Model::ForgetRuns() {
   std::lock_guard lock(mu_);
-  tickets_.clear();
+  open_steps_.clear();
   for (auto& [number, shape] : shapes_) {
     shape->in_flight = 0;
     shape->building = false;
@@ -163,8 +163,8 @@ bool Model::TakeLoaded(uint64_t shape, Shape& into) const {
 }
 
 CostModel::Step Model::Issue(const std::shared_ptr<Shape>& shape, Step step, bool compared, uint64_t turn) {
-  step.ticket = next_ticket_++;
-  tickets_.emplace(step.ticket, Ticket{shape, compared, step.narrow, turn});
+  step.number = next_number_++;
+  open_steps_.emplace(step.number, OpenStep{shape, compared, step.narrow, turn});
   return step;
 }
 
@@ -245,17 +245,17 @@ void Model::Build(const Plan& plan, Shape& s, std::unique_lock<std::mutex>& lock
   if (!failure.empty()) s.said = "runs as compiled, because the schedule could not be made: " + failure;
 }
 
-void Model::End(uint64_t ticket, const Report& report) noexcept {
+void Model::End(uint64_t number, const Report& report) noexcept {
   std::lock_guard lock(mu_);
-  const auto at = tickets_.find(ticket);
-  if (at == tickets_.end()) return;
-  const Ticket told = std::move(at->second);
-  tickets_.erase(at);
-  Shape& s = *told.shape;
-  if (!told.compared) return Measured(s, report, told.narrow);
+  const auto at = open_steps_.find(number);
+  if (at == open_steps_.end()) return;
+  const OpenStep step = std::move(at->second);
+  open_steps_.erase(at);
+  Shape& s = *step.shape;
+  if (!step.compared) return Measured(s, report, step.narrow);
   if (s.state != State::kComparing) return;
   if (report.outcome == Outcome::kEnded) {
-    s.guard.Add(told.turn, std::max<double>(1, static_cast<double>(report.nanos)));
+    s.guard.Add(step.turn, std::max<double>(1, static_cast<double>(report.nanos)));
   } else {
     s.guard.Void(report.outcome == Outcome::kFailed);
   }

@@ -37,7 +37,7 @@ class Model final : public CostModel {
   void Load(const std::string& path) override;
   void Remeasure() override;
   Step Begin(const Plan& plan, CostWindow window, uint64_t shape) override;
-  void End(uint64_t ticket, const Report& report) noexcept override;
+  void End(uint64_t number, const Report& report) noexcept override;
 
  private:
   using State = Explanation::State;
@@ -59,7 +59,7 @@ class Model final : public CostModel {
     ScheduleGuard guard;
     std::string said;
   };
-  struct Ticket {
+  struct OpenStep {                // has been begun, and not ended
     std::shared_ptr<Shape> shape;  // after a Remeasure, the old one, which nobody looks at any more
     bool compared;
     bool narrow;
@@ -93,8 +93,8 @@ class Model final : public CostModel {
   CostWindow window_;
   std::map<uint64_t, std::shared_ptr<Shape>> shapes_;
   std::map<std::pair<uint64_t, std::string>, NodeCost> loaded_;
-  std::unordered_map<uint64_t, Ticket> tickets_;
-  uint64_t next_ticket_ = 1;
+  std::unordered_map<uint64_t, OpenStep> open_steps_;  // by Step::number
+  uint64_t next_number_ = 1;
   uint64_t crowded_out_ = 0;                      // steps of shape classes beyond kMostShapes
   double clock_nanos_ = 0, processor_nanos_ = 0;  // what reading each clock costs; 0: not measured yet
 };

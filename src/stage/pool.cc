@@ -23,7 +23,7 @@ struct Registry {
   std::atomic<uint32_t> generation{0};
 };
 
-// The lock is held over a fork, so that the child finds the list complete.
+// The lock is taken over a fork, so that the child finds the list complete.
 void BeforeFork();
 void AfterForkInParent();
 void AfterForkInChild();
@@ -94,7 +94,8 @@ std::shared_ptr<StagePool> FindStagePool(engine::StagePool handle) {
   auto& entry = registry.pools[static_cast<size_t>(handle.number())];
   const uint32_t generation = registry.generation.load(std::memory_order_relaxed);
   if (entry.generation != generation) {
-    new std::shared_ptr<StagePool>(std::move(entry.pool));  // never destroyed: a thread that is gone may hold its lock
+    new std::shared_ptr<StagePool>(
+        std::move(entry.pool));  // never destroyed: a thread that is gone may have taken its lock
     entry.pool = std::make_shared<StagePool>(entry.options);
     entry.generation = generation;
   }

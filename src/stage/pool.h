@@ -1,7 +1,7 @@
 // StagePool: limits how many producers run at once, over all stages that share it; and has their intra-op arena.
 //
-// A pool has places, not threads: each stage has its own threads, and a thread has a place from Begin until its item is
-// finished. A producer that waits for room, or takes from another stage, gives its place up meanwhile, so that stages
+// A pool has seats, not threads: each stage has its own threads, and a thread has a seat from Begin until its item is
+// finished. A producer that waits for room, or takes from another stage, gives its seat up meanwhile, so that stages
 // that feed each other on one pool cannot starve each other.
 //
 // Threads:   every method may be called on any thread. Ownership: pools live as long as the process; their stages share
@@ -23,7 +23,7 @@ class StagePool {
   explicit StagePool(StagePoolOptions options)
       : options_(std::move(options)), intra_op_(options_.intra_op_threads_num) {}
 
-  // Takes a place for the calling thread. Returns false if `give_up()` is true, or if there is no place and `wait` is
+  // Takes a seat for the calling thread. Returns false if `give_up()` is true, or if no seat is free and `wait` is
   // false.
   bool Enter(bool wait, const std::function<bool()>& give_up);
   void Leave();
@@ -32,10 +32,10 @@ class StagePool {
   void ParallelFor(size_t n, size_t grain, const std::function<void(size_t, size_t)>& body);
   const StagePoolOptions& options() const { return options_; }
 
-  // The pool in which the calling thread has a place; null: none.
+  // The pool in which the calling thread has a seat; null: none.
   static StagePool* Current();
 
-  // Gives up the calling thread's place, which it has had since Begin, while the thread waits for something else.
+  // Gives up the calling thread's seat, which it has had since Begin, while the thread waits for something else.
   class Lend {
    public:
     Lend() = default;

@@ -153,7 +153,7 @@ struct SmartStep::State {
       }
       const auto out = detail::BoundaryValues(graph, sourced, before, after);
       if (any || out != boundary)
-        level.plan = detail::Segment(graph, part, boundary, out, lane).Compile(eng, {.name = PlanName("stage")});
+        level.plan = detail::PartOf(graph, part, boundary, out, lane).Compile(eng, {.name = PlanName("stage")});
       boundary = out;
       levels.push_back(std::move(level));
     }
@@ -169,8 +169,8 @@ struct SmartStep::State {
     std::vector<ValueId> in = boundary;
     for (size_t i = 0; i < place.size(); ++i)
       if (place[i] >= kGiven) in.push_back(graph.inputs()[i]);
-    rest = detail::Segment(graph, after, in, graph.outputs(), Placement::kAnyLane)
-               .Compile(eng, {.name = PlanName("rest")});
+    rest =
+        detail::PartOf(graph, after, in, graph.outputs(), Placement::kAnyLane).Compile(eng, {.name = PlanName("rest")});
     // The buffers of all levels fill first, and each producer has one item.
     const auto ahead = [&](size_t capacity) {
       return (capacity + static_cast<size_t>(options.stage.num_threads)) * levels.size() + 2;

@@ -1,12 +1,12 @@
-// StageBuffer: the state of one run of a stage, as a machine without threads: who may begin an item, what is buffered,
-// which items wait for room, what a consumer gets, and how the stream ends.
+// StageBuffer: the state of a stage between two restarts, as a machine without threads: who may begin an item, what is
+// buffered, which items wait for room, what a consumer gets, and how the stream ends.
 //
 // Threads:   none; StagingArea guards it with its lock.
 // Ownership: the buffer owns an item from Put until Take. Discarded items lie in `trash`, and the owner of the buffer
 //            destroys them.
 // Order:     each item has a place. If `ordered`, the place is the ticket; otherwise items get places as they are put.
 //            Items leave by place. The item of the lowest place (the head) is always let in, so that no order of
-//            arrivals can block; the other items leave one seat for it.
+//            arrivals can block; the other items leave room for it.
 // Errors:    the lowest place that ended or failed is the limit: nothing at or behind it is ever delivered. Begin may throw
 //            bad_alloc, and has changed nothing then. It reserves what the item will need, so nothing else throws.
 #pragma once

@@ -162,7 +162,7 @@ using detail::StageBuffer;
 StagingArea::StagingArea(StageOptions options) : state_(std::make_unique<AreaState>(std::move(options))) {}
 
 StagingArea::~StagingArea() {
-  // In a fork's child a thread that is gone may hold its lock.
+  // In a fork's child a thread that is gone may have taken its lock.
   if (detail::ForkGeneration() != state_->generation) static_cast<void>(state_.release());
 }
 
@@ -178,14 +178,14 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
   const auto give_up = [&s] { return s.over.load(std::memory_order_relaxed); };
   for (;;) {
     if (s.pool && !s.pool->Enter(until != kNow, give_up)) return give_up() ? Turn::kOver : Turn::kBusy;
-    struct Place {
+    struct Seat {
       AreaState* area;
-      ~Place() { Leave(); }
+      ~Seat() { Leave(); }
       void Leave() {
         if (area) area->LeavePool();
         area = nullptr;
       }
-    } place{&s};
+    } seat{&s};
     AreaState::Visit visit(s);
     const int threads = static_cast<int>(s.buffer.limits().threads);
     for (; s.producers > threads && s.refused > 0; --s.refused)
@@ -202,11 +202,11 @@ StagingArea::Turn StagingArea::Begin(uint64_t* ticket, Time until) {
     } else if (!s.Pauses()) {
       s.not_before = kNow;
       if (s.buffer.Begin(ticket) == StageBuffer::Begun::kItem) {
-        place.area = nullptr;  // kept until the item is finished
+        seat.area = nullptr;  // kept until the item is finished
         return Turn::kItem;
       }
     }
-    place.Leave();
+    seat.Leave();
     if (turn != Turn::kBusy || until == kNow) return turn;
     const TracedWait traced(WaitCause::kStageFull, s.options.name);
     s.Sleep(s.beginners, s.not_before == kNow ? until : std::min(until, s.not_before));
@@ -329,7 +329,7 @@ void StagingArea::Settle(uint64_t ticket, std::exception_ptr error, bool exact) 
 StagingArea::Taken StagingArea::Take(StageItem* item, Time until, Time began) {
   AreaState& s = *state_;
   s.CheckFork();
-  detail::StagePool::Lend lend;  // destroyed after the visit, because the lock must not be held then
+  detail::StagePool::Lend lend;  // destroyed after the visit, because the lock must not be taken then
   AreaState::Visit visit(s);
   struct Inside {
     AreaState* area = nullptr;

@@ -84,8 +84,8 @@ std::vector<ValueId> BoundaryValues(const Graph& graph, std::span<const ValueId>
   return out;
 }
 
-Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
-              std::span<const ValueId> out, uint8_t lane) {
+Graph PartOf(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
+             std::span<const ValueId> out, uint8_t lane) {
   std::vector<bool> given(graph.values().size(), false), mine = part;
   for (ValueId v : in) given[v.index] = true;
   // Backwards, so that constants of constants are found too.
@@ -95,9 +95,9 @@ Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const
       if (const uint32_t from = graph.values()[v.index].producer; !given[v.index] && from != UINT32_MAX)
         mine[from] = true;
   }
-  Graph segment;
+  Graph result;
   std::vector<ValueId> here(graph.values().size());
-  for (ValueId v : in) here[v.index] = segment.Input(graph.values()[v.index].name, graph.values()[v.index].type);
+  for (ValueId v : in) here[v.index] = result.Input(graph.values()[v.index].name, graph.values()[v.index].type);
   std::vector<NodeId> ids(part.size());
   std::vector<ValueId> inputs;
   for (uint32_t n = 0; n < part.size(); ++n) {
@@ -108,13 +108,13 @@ Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const
     std::optional<Placement> place;
     if (node.place.kind == Placement::Kind::kGpu && node.place.lane == Placement::kAnyLane)
       place = Gpu(node.place.index, lane);
-    ids[n] = segment.AddCopy(graph, n, inputs, place);
+    ids[n] = result.AddCopy(graph, n, inputs, place);
     for (uint32_t i = 0; i < node.outputs.size(); ++i) here[node.outputs[i].index] = ids[n][i];
   }
   for (const Graph::Edge& e : graph.Edges())
-    if (e.kind == Graph::Edge::Kind::kOrder && mine[e.from] && mine[e.to]) segment.Order(ids[e.from], ids[e.to]);
-  for (ValueId v : out) segment.Output(here[v.index]);
-  return segment;
+    if (e.kind == Graph::Edge::Kind::kOrder && mine[e.from] && mine[e.to]) result.Order(ids[e.from], ids[e.to]);
+  for (ValueId v : out) result.Output(here[v.index]);
+  return result;
 }
 
 }  // namespace engine::detail

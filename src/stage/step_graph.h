@@ -22,7 +22,7 @@ std::vector<ValueId> BoundaryValues(const Graph& graph, std::span<const ValueId>
 
 // The nodes `part` as a graph that takes `in` and returns `out`. Other values that they need are constants, which the
 // graph computes itself. `lane`: for nodes on a GPU that name no lane.
-Graph Segment(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
-              std::span<const ValueId> out, uint8_t lane);
+Graph PartOf(const Graph& graph, const std::vector<bool>& part, std::span<const ValueId> in,
+             std::span<const ValueId> out, uint8_t lane);
 
 }  // namespace engine::detail

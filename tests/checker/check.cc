@@ -20,7 +20,7 @@ Outcome Run(const Scenario& scenario) {
 Outcome Check(const Scenario& scenario, Mutant mutant) {
   switch (mutant) {
     case Mutant::kNone: return Run<Mutant::kNone>(scenario);
-    case Mutant::kSortedWithoutHolding: return Run<Mutant::kSortedWithoutHolding>(scenario);
+    case Mutant::kSortedWithoutLocking: return Run<Mutant::kSortedWithoutLocking>(scenario);
     case Mutant::kLinkBeforePublish: return Run<Mutant::kLinkBeforePublish>(scenario);
     case Mutant::kDoneBeforeIdle: return Run<Mutant::kDoneBeforeIdle>(scenario);
     case Mutant::kMissingPin: return Run<Mutant::kMissingPin>(scenario);

@@ -18,8 +18,8 @@ void IsCaught(Mutant mutant, const char* text, const char* rule) {
 constexpr char kTwoWays[] = "ordered one way on one Var and the other way on another";
 constexpr char kUsedFreedOp[] = "use after free: an op's block";
 
-TEST(DependencyProtocol, MutantSortedWithoutHoldingIsCaught) {
-  IsCaught(Mutant::kSortedWithoutHolding, "Wx Wy | Wx Wy", kTwoWays);
+TEST(DependencyProtocol, MutantSortedWithoutLockingIsCaught) {
+  IsCaught(Mutant::kSortedWithoutLocking, "Wx Wy | Wx Wy", kTwoWays);
 }
 TEST(DependencyProtocol, MutantOrderSwapOnOneVarIsCaught) {
   IsCaught(Mutant::kOrderSwapOnOneVar, "Wx Wy | Wx Wy", kTwoWays);

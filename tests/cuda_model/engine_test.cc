@@ -7,6 +7,7 @@
 #include "engine/device/device_memory.h"
 #include "engine/plan.h"
 #include "engine/spi/cost_model.h"
+#include "engine/spi/held_ops.h"
 #include "kernels.h"
 #include "model_test.h"
 

@@ -2,6 +2,7 @@
 #include "conformance.h"
 #include "engine/bulk.h"
 #include "engine/device/cuda_stream.h"
+#include "engine/spi/held_ops.h"
 #include "kernels.h"
 #include "model_test.h"
 #include "support/engine_test.h"

@@ -5,6 +5,7 @@
 #include "engine/bulk.h"
 #include "engine/device/cuda_stream.h"
 #include "engine/device/device_memory.h"
+#include "engine/spi/held_ops.h"
 #include "kernels.h"
 #include "model_test.h"
 #include "support/engine_test.h"

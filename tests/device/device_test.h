@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/spi/held_ops.h"
 #include "engine/testing/software_device.h"
 #include "support/engine_test.h"
 

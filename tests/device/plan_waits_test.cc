@@ -1,6 +1,7 @@
 // Plans on devices: the device orders runs and lanes, and the host waits only for what it needs.
 #include "device_test.h"
 #include "engine/plan.h"
+#include "engine/testing/late_looks.h"
 
 namespace engine::test {
 namespace {
@@ -188,7 +189,7 @@ TEST(DevicePlans, WhoeverComesToWaitIsNoticedAtOnce) {
     for (const uint64_t before = stats().queries; stats().queries < before + more;) std::this_thread::yield();
   };
   for (const bool asks_for_the_run : {true, false}) {
-    const uint64_t before = stats().late_looks;
+    const uint64_t before = LateLooks(rig.eng());
     for (int i = 0; i < 10; ++i) {
       const uint64_t hold = rig.PushHeldKernel({.updates = {state}});
       engine::Run run = plan.Start();
@@ -205,7 +206,7 @@ TEST(DevicePlans, WhoeverComesToWaitIsNoticedAtOnce) {
       run.Wait();
       rig.eng().WaitAll();
     }
-    EXPECT_LT(stats().late_looks - before, 5u) << (asks_for_the_run ? "Ask" : "AwaitRetired");
+    EXPECT_LT(LateLooks(rig.eng()) - before, 5u) << (asks_for_the_run ? "Ask" : "AwaitRetired");
   }
 }
 

@@ -39,7 +39,7 @@ uint32_t World::NextId(Pusher& me) {
   return me.pushed++ * stride + static_cast<uint32_t>(me.number);
 }
 
-// Random Vars with duplicates, in three lists. The record has each Var once, in its strongest role.
+// Random Vars with duplicates, in three lists. The record has each Var once, in its strongest access mode.
 OpRecord& World::NewRecord(Pusher& me, Random& random, const Want& want, Sets* sets) {
   OpRecord& op = me.ops.emplace_back();
   op.id = NextId(me);

@@ -26,7 +26,7 @@ inline std::atomic<uint64_t> g_tick{1};
 inline uint64_t Tick() { return g_tick.fetch_add(1, std::memory_order_relaxed); }
 
 struct OpRecord;
-// One Var of one op: its role, its place in the caller's lists, and what the op saw of it.
+// One Var of one op: its access mode, its place in the caller's lists, and what the op saw of it.
 struct Use {
   uint32_t var;
   AccessMode mode;

@@ -24,6 +24,7 @@
 #include "engine/device/device_memory.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/spi/held_ops.h"
 #include "engine/stage.h"
 #include "error_log.h"
 #include "noise.h"

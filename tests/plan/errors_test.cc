@@ -1,6 +1,5 @@
 // Contract 3 inside a run: what fails poisons, what needs it is skipped, the rest runs, and the plan may run again.
 #include "engine/plan.h"
-#include "engine/spi/held_ops.h"
 #include "support/engine_test.h"
 
 namespace engine::test {

@@ -130,7 +130,7 @@ def test_stats_count():
         after = eng.stats()
     assert after["pushed"] - before["pushed"] == 10
     assert after["completed"] - before["completed"] == 10
-    assert "dispatches" in after and "split_looks" not in after  # which is for tests in C++
+    assert "dispatches" in after
 
 
 def test_what_is_pending_can_be_described(gate):

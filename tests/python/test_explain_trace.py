@@ -47,7 +47,7 @@ def test_an_event_names_what_it_came_behind_and_its_vars(tmp_path):
     at = {e.name: e for e in trace.events}
     assert at["left"].after == at["right"].after == (at["top"].op,)
     assert set(at["bottom"].after) == {at["left"].op, at["right"].op}
-    assert [(role, name) for role, _, name in at["left"].uses] in (
+    assert [(mode, name) for mode, _, name in at["left"].uses] in (
         [("reads", "a"), ("writes", "b")],
         [("writes", "b"), ("reads", "a")],
     )

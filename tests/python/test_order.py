@@ -52,7 +52,7 @@ def test_ops_on_different_vars_run_together():
         two.wait_all()
 
 
-def test_a_var_named_twice_counts_once_in_its_strongest_role():
+def test_a_var_named_twice_counts_once_in_its_strongest_mode():
     v = engine.Var("v")
     engine.push(lambda: None, reads=[v, v], writes=[v])
     engine.push(lambda: None, updates=[v], writes=[v, v])

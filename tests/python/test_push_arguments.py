@@ -29,11 +29,11 @@ def test_a_refusal_names_the_op_and_the_line():
     assert "a Var or a Value is expected" in str(error.value)
 
 
-@pytest.mark.parametrize("role", ["reads", "updates", "writes"])
+@pytest.mark.parametrize("mode", ["reads", "updates", "writes"])
 @pytest.mark.parametrize("wrong", [3, [None], ["a"], [[]], object()])
-def test_what_is_no_var_is_refused(role, wrong):
-    with pytest.raises(TypeError, match=rf"{role}(\[0\])? is a .*expected"):
-        engine.push(lambda: None, **{role: wrong})
+def test_what_is_no_var_is_refused(mode, wrong):
+    with pytest.raises(TypeError, match=rf"{mode}(\[0\])? is a .*expected"):
+        engine.push(lambda: None, **{mode: wrong})
 
 
 def test_a_var_of_another_engine_is_refused_by_name():

@@ -1,4 +1,4 @@
-// Named stage pools: how many producers run at once, and who gives his place up.
+// Named stage pools: how many producers run at once, and who gives a seat up.
 #include <atomic>
 
 #include "engine/stage.h"

@@ -65,7 +65,7 @@ RandomPipeline Make(uint64_t seed) {
   if (random.OneIn(4)) p.cancel_after = static_cast<int>(random.Below(40));
   if (random.OneIn(6)) {
     p.hangs_at = static_cast<int>(random.Below(60));
-  } else if (random.OneIn(4)) {  // not with a source that blocks: it would keep its place in the pool
+  } else if (random.OneIn(4)) {  // not with a source that blocks: it would keep its seat in the pool
     static const StagePool pools[] = {
         MakeStagePool({.global_name = "random, one at a time"}),
         MakeStagePool({.global_name = "random, three at a time", .inter_op_threads_num = 3}),

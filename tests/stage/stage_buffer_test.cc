@@ -97,7 +97,7 @@ TEST_F(StageBufferTest, UnorderedItemsLeaveAsTheyArriveAndThePositionWaitsForThe
 TEST_F(StageBufferTest, NoMoreThanCapacityIsBufferedAndTheHeadAlwaysFindsRoom) {
   Make({.capacity = 2, .threads = 3});
   for (int i = 0; i < 3; ++i) Begin();
-  EXPECT_EQ(PutItem(2), Put::kReady);  // one of two seats: the other is kept for the head
+  EXPECT_EQ(PutItem(2), Put::kReady);  // the other room of the two is kept for the head
   EXPECT_EQ(PutItem(1), Put::kWaiting);
   EXPECT_EQ(PutItem(0), Put::kReady);
   EXPECT_EQ(buffer_->ready(), 2u);

@@ -78,7 +78,7 @@ void CountThrough(StageOptions options, bool serial) {
           EXPECT_EQ(got.size() + stage.stats().drops, size_t{kItems});
         }
       }
-      Stage<int> other({.pool = ThePool()}, Count(3));  // the place in the pool has been given back
+      Stage<int> other({.pool = ThePool()}, Count(3));  // the seat in the pool has been given back
       EXPECT_EQ(Drain(other), UpTo(3));
     }
     EXPECT_GT(failed, 0);

@@ -60,7 +60,7 @@ void Model(std::vector<ModelVar>& vars, const Step& s) {
   if (s.kind == Step::kClear) return vars[s.reads[0]].poison.reset();
   if (s.kind == Step::kDeleteAndRenew) return void(vars[s.reads[0]] = ModelVar{vars[s.reads[0]].value, 0, {}});
   if (s.kind == Step::kWait) return;
-  // Each Var once: more than one role, one of them a write, is Update.
+  // Each Var once: more than one access mode, one of them a write, is Update.
   std::vector<int> roles(vars.size(), 0);
   for (size_t v : s.reads) roles[v] |= 1;
   for (size_t v : s.updates) roles[v] |= 2;

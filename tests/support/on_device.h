@@ -1,6 +1,7 @@
 // An engine with one software device, whose ops are what bulks and HeldOps hold.
 #pragma once
 
+#include "engine/spi/held_ops.h"
 #include "engine/testing/software_device.h"
 #include "support/engine_test.h"
 

@@ -110,7 +110,7 @@ class CostModel {
 
   struct Step {
     Plan plan = {};       // the plan to run instead; empty: the plan itself
-    uint64_t ticket = 0;  // for End; 0: do not call End
+    uint64_t number = 0;  // for End; 0: do not call End
     bool timed = false;   // End needs the times of the nodes
     bool narrow = false;  // each node is to use one thread
   };
@@ -121,7 +121,7 @@ class CostModel {
     std::span<const NodeTime> times = {};
   };
   virtual Step Begin(const Plan& plan, CostWindow window, uint64_t shape) = 0;
-  virtual void End(uint64_t ticket, const Report& report) noexcept = 0;
+  virtual void End(uint64_t number, const Report& report) noexcept = 0;
   // Called around a fork, for all models: BeforeFork takes their locks. In the child, the runs that were being measured
   // never end.
   static void BeforeFork();

@@ -1,40 +1,22 @@
-// HeldOp, HeldOps: ops that have their places in the order, and start only when they are released. For tests and for
-// decorators.
+// HeldOps: ops for devices that have their places in the order, and start only when they are released. For tests and
+// for decorators. (HeldOp, in held_op.h, is one such op, on any placement.)
 //
-// HeldOp is one such op: it starts when it is released or dropped, or when the engine shuts down.
-//
-// HeldOps are ops for devices. Each takes its place in the order when it is pushed; all are issued together, one after
-// another on one thread, as one dispatch. Accesses are not merged, so order, errors, names and waits are those of each
-// op. `bulk.h` decides when to release the ops; the engine itself releases them when anybody waits for one or pushes an
-// op behind one. Source: MXNet's bulk, which merges accesses and thereby hides ops from other threads.
+// Each op takes its place in the order when it is pushed; all are issued together, one after another on one thread, as
+// one dispatch. Accesses are not merged, so order, errors, names and waits are those of each op. `bulk.h` decides when
+// to release the ops; the engine itself releases them when anybody waits for one or pushes an op behind one. Source:
+// MXNet's bulk, which merges accesses and thereby hides ops from other threads.
 //
 // Threads:   HeldOps::Push by one thread; Release by any.
-// Ownership: both may outlive the engine.
+// Ownership: they may outlive the engine.
 #pragma once
 
 #include <cstdint>
 #include <utility>
 
+#include "engine/held_op.h"
 #include "engine/submitter.h"
 
 namespace engine {
-
-class HeldOp {
- public:
-  HeldOp() noexcept = default;
-  HeldOp(HeldOp&& other) noexcept : claim_(std::exchange(other.claim_, nullptr)) {}
-  HeldOp& operator=(HeldOp&& other) noexcept {
-    Release();
-    claim_ = std::exchange(other.claim_, nullptr);
-    return *this;
-  }
-  ~HeldOp() { Release(); }
-  void Release() noexcept;
-
- private:
-  friend class Engine;
-  detail::CompletionState* claim_ = nullptr;
-};
 
 class HeldOps {
  public:

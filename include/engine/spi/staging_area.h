@@ -4,6 +4,8 @@
 //   producer:  Begin -> make the item -> one of Put, Skip, End, Fail; again and again until Begin returns kOver
 //   consumer:  Take
 //
+// A *ticket* is the number of an item that a producer has begun, from 0 on.
+//
 // Threads:   every method may be called on any thread; a ticket is settled on the thread that began it.
 // Ownership: an item belongs to whoever holds the StageItem. The area destroys discarded items outside its lock.
 // Order:     items leave in the order of their tickets if `ordered` is true, else in the order in which they were put.
@@ -19,6 +21,7 @@
 #include <utility>
 
 #include "engine/stage_options.h"
+#include "engine/testing/stage_clock.h"
 
 namespace engine {
 
@@ -72,7 +75,7 @@ class StagingArea {
   // A producer calls it on its own thread before its first item. It sets what StageLane returns there, and the thread's
   // name in traces.
   void Enter() const;
-  // Waits while too many items have been begun, during a pause after ignored errors, and for a place in the pool. What
+  // Waits while too many items have been begun, during a pause after ignored errors, and for a seat in the pool. What
   // needs memory is done here: if bad_alloc comes out, there is no item, and nothing has changed.
   Turn Begin(uint64_t* ticket, Time until = kNever);
   // Called when the producer of kSpawn, or one of the first num_threads, could not be started.

@@ -17,7 +17,7 @@ class TraceEvent(NamedTuple):
     ``thread``: the name of its thread, such as "cpu/0"; of an op on a device, of its lane, such as "gpu0/2". ``pushed``:
     None if that was before the trace. ``ready``: when it had been pushed and all that it came behind had ended.
     ``settled``: of an asynchronous op, when its ``done()`` was called. ``after``: numbers of the events that it had to
-    wait for. ``uses``: (role, number of the Var, name) of its Vars.
+    wait for. ``uses``: (access mode, number of the Var, name) of its Vars.
     """
 
     name: str
@@ -176,7 +176,7 @@ class _Reader:
     @staticmethod
     def event(record: dict[str, Any], thread: str) -> TraceEvent:
         args, begin = record["args"], _micros(record["ts"])
-        uses = tuple((_text(role), int(var), _text(name)) for role, var, name in args["uses"])
+        uses = tuple((_text(mode), int(var), _text(name)) for mode, var, name in args["uses"])
         return TraceEvent(
             name=_text(record["name"]), thread=thread, begin=begin, end=begin + _length(record["dur"]), op=_number(args["op"]),
             skipped=bool(args["skipped"]), pushed=_micros(args["pushed"]) if "pushed" in args else None,

@@ -94,7 +94,7 @@ def _data(a: Analysis) -> dict[str, Any]:
         "site": [sites.of(e.site) if e.site else -1 for e in events],
         "skipped": [e.op for e in events if e.skipped],
         "after": [list(e.after) for e in events],
-        "uses": [[[role, variables.of(name or f"Var {var}")] for role, var, name in e.uses] for e in events],
+        "uses": [[[mode, variables.of(name or f"Var {var}")] for mode, var, name in e.uses] for e in events],
         "waits": [[w.cause, threads.of(w.thread), at(w.begin), _nanos(w.end - w.begin), w.name] for w in a.data.waits],
         "idle": [[threads.of(i.thread), at(i.begin), at(i.end), i.cause] for i in a.idle],
         "path": a.path,

@@ -93,7 +93,7 @@ def svg(names: list[str], edges: Edges, nodes: list[tuple[str, str, list[tuple[s
                      'fill="none" stroke="currentColor" opacity=".45"/>')  # fmt: skip
     for n, name in enumerate(names):
         x, y = at(n)
-        touches = ", ".join(f"{role} {var}" for var, role in nodes[n][2])
+        touches = ", ".join(f"{mode} {var}" for var, mode in nodes[n][2])
         shown = name if len(name) <= 17 else name[:16] + "…"
         parts.append(f'<g><title>{html.escape(f"{name}: {touches}" if touches else name)}\n{html.escape(nodes[n][1])}</title>'
                      f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="5" fill="#4a90b8" fill-opacity=".16" '

@@ -74,7 +74,7 @@ class Explanation:
             events.append(TraceEvent(
                 name, f"cpu/{worker}" if worker >= 0 else "caller", begin - start, end - start, len(events), False, 0.0,
                 min(max([0.0, *(events[i].end for i in before)]), begin - start), plan=self.plan.name, run=1, site=site,
-                after=tuple(before), uses=tuple((role, 0, var) for var, role in effects)))  # fmt: skip
+                after=tuple(before), uses=tuple((mode, 0, var) for var, mode in effects)))  # fmt: skip
         threads = [f"cpu/{i}" for i in range(self.workers)]
         return analysis.analyse(TraceData(self.plan.name, events, [], threads, max(e.end for e in events)))
 

@@ -21,7 +21,8 @@ class Options:
     ``partition``: how forward and backward are told apart: "default" keeps what eager keeps, "min_cut" computes again
     what is cheap; "inductor", of compile_step: the whole step compiled by Inductor is one of the modes. ``products``: of matrices, by oneDNN where that is faster than torch's own kernel: "exact" if the results are
     equal to the bit, "fast" also if they differ in the last bits, "torch" never. ``weights``: "fixed" keeps copies of a model's matrices in
-    rows, as brgemm reads them. ``capture_step``: False: compile_step runs
+    rows, as brgemm reads them. ``keep_freed_memory``: False: the first compiled model or step does not tell malloc to keep what
+    tensors free, which it does for the whole process (memory.py). ``capture_step``: False: compile_step runs
     eagerly."""
 
     policy: str = "cost_model"
@@ -30,6 +31,7 @@ class Options:
     partition: str = "default"
     products: str = "exact"
     weights: str = "change"
+    keep_freed_memory: bool = True
     capture_step: bool = True
 
     @property
@@ -52,8 +54,9 @@ def options_of(given: Mapping[str, Any] | None, **defaults: Any) -> Options:
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 256):
             raise engine.errors.UsageError(f"engine.torch: {name} is {value!r}; None, or 1 to 256, is allowed")
-    if not isinstance(options.capture_step, bool):
-        raise engine.errors.UsageError(f"engine.torch: capture_step is {options.capture_step!r}; True or False is allowed")
+    for name in ("keep_freed_memory", "capture_step"):
+        if not isinstance(getattr(options, name), bool):
+            raise engine.errors.UsageError(f"engine.torch: {name} is {getattr(options, name)!r}; True or False is allowed")
     return options
 
 

@@ -69,7 +69,8 @@ class Program:
         except (Unsupported, TypeError, RuntimeError) as error:  # the latter two: what the adapter does not know
             self.why_not, self.lowered = str(error).split("\n")[0], None
             return
-        keep_freed_memory()
+        if options.keep_freed_memory:
+            keep_freed_memory()
         self._run = native.run
         self._compile(native.node_function())
 

@@ -97,7 +97,8 @@ class Region:
 def backend(module: GraphModule, inputs: list[Any], options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """``torch.compile(model, backend="engine", options={...})``: the graph's nodes run on the engine.
 
-    ``options``: policy, workers, intra_op_threads, partition, products, weights, capture_step (docs/torch.md); engine.UsageError for others.
+    ``options``: policy, workers, intra_op_threads, partition, products, weights, keep_freed_memory, capture_step
+    (docs/torch.md); engine.UsageError for others.
     """
     chosen = options_of(options, capture_step=False)
     if chosen.capture_step:

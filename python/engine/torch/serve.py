@@ -82,14 +82,14 @@ class Server:
             self._keep()
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """The nodes of the program with the microseconds that each takes with these arguments, the slowest first; without
+        """The nodes of the program with the time that each takes with these arguments, the slowest first; without
         arguments only the nodes."""
         names = self._served.names
         if not args and not kwargs:
             return "\n".join([f"serve '{self.name}': {len(names)} nodes", *(f"  {name}" for name in names)]) + "\n"
         times = [t / 1e3 for t in self._native.times(self._program, args, kwargs, 200)]
         lines = [f"serve '{self.name}': {len(names)} nodes, {sum(times):.1f} us"]
-        lines += [f"  {t:8.2f}  {n}" for t, n in sorted(zip(times, names), key=lambda p: -p[0])]
+        lines += [f"  {t:8.2f} us  {n}" for t, n in sorted(zip(times, names), key=lambda p: -p[0])]
         return "\n".join(lines) + "\n"
 
     def _found(self) -> dict[str, torch.Tensor]:

@@ -12,8 +12,7 @@ import torch
 import engine
 from engine.data import SmartStageOptions
 
-from . import ahead
-from .memory import keep_freed_memory
+from . import ahead, memory
 from .moving import Mover
 from .team import Team, set_intra_op_threads
 
@@ -37,8 +36,10 @@ class SmartStage:
     goes on. ``with steps:`` cancels the stage at the end of the block.
     """
 
-    def __init__(self, step: Callable[[Any], Any], loader: Any, skip: int, options: SmartStageOptions) -> None:
-        keep_freed_memory()
+    def __init__(self, step: Callable[[Any], Any], loader: Any, skip: int, keep_freed_memory: bool,
+                 options: SmartStageOptions) -> None:  # fmt: skip
+        if keep_freed_memory:
+            memory.keep_freed_memory()
         self._step, self._skip = step, skip
         self.program = ahead.Program()
         # Nothing sees the tensors inside of a compiled function: only the loader runs ahead of it.
@@ -157,12 +158,13 @@ def _threads_of(options: SmartStageOptions) -> tuple[int, int]:
 
 
 def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOptions | None = None, *, skip: int = 0,
-                **fields: Any) -> SmartStage:  # fmt: skip
+                keep_freed_memory: bool = True, **fields: Any) -> SmartStage:  # fmt: skip
     """Runs ``step`` with each item of ``loader``; what does not depend on the model runs ahead if that is faster.
 
     ``for loss in engine.torch.smart_stage(step, loader, capacity=4): ...``. ``step``: a function of one item that trains,
     as it is written without a stage. ``loader``: a DataLoader, or anything that can be iterated; reading it runs ahead
-    too. ``skip``: how many items are left out first, for a program that resumes at ``position``. ``options``, ``fields``:
+    too. ``skip``: how many items are left out first, for a program that resumes at ``position``. ``keep_freed_memory``:
+    False: malloc is not told to keep what tensors free, which would hold for the whole process. ``options``, ``fields``:
     engine.data.SmartStageOptions. With ``stage_subgraph_on_cpu`` calls that move tensors to a device are made for all of
     an item's tensors at once, from one pinned buffer, and nothing behind them runs ahead. With a stage pool, as many
     threads as its inter_op_threads_num says run calls of one item side by side which do not need each other, and each call
@@ -171,10 +173,10 @@ def smart_stage(step: Callable[[Any], Any], loader: Any, options: SmartStageOpti
     unknown = set(fields) - {field.name for field in dataclasses.fields(SmartStageOptions)}
     if unknown:
         raise TypeError(
-            f"smart_stage: '{unknown.pop()}' is unknown; skip and the fields of SmartStageOptions are allowed"
+            f"smart_stage: '{unknown.pop()}' is unknown; skip, keep_freed_memory and the fields of SmartStageOptions are allowed"
         )
     if not callable(step):
         raise TypeError(f"smart_stage: a {type(step).__name__} is no function")
     if not isinstance(skip, int) or skip < 0:
         raise engine.UsageError(f"smart_stage: skip is {skip!r}; a count of items is expected")
-    return SmartStage(step, loader, skip, dataclasses.replace(options or SmartStageOptions(), **fields))
+    return SmartStage(step, loader, skip, keep_freed_memory, dataclasses.replace(options or SmartStageOptions(), **fields))

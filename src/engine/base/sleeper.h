@@ -3,7 +3,7 @@
 // processor looks like a preempted one there. Then one of the two waits for milliseconds. So whoever wakes a Sleeper takes its
 // own processor out of the Sleeper's affinity, and the Sleeper puts that processor back once it runs.
 //
-// Threads: its owner's lock is held around SendAway, and around ComeBack unless the wake itself orders the two.
+// Threads: its owner's lock is taken around SendAway, and around ComeBack unless the wake itself orders the two.
 // Errors:  none. Affinities that cannot be read or set stay as they are; so do those of a thread that is pinned to one
 //          processor.
 #pragma once

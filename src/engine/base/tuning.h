@@ -109,15 +109,15 @@ inline constexpr std::chrono::milliseconds kRetirementStuck{250};
 
 // How long issued work for which somebody waits may stay without a record. Records come at the end of a dispatch; only
 // a body that blocks on something outside the engine makes a dispatch last this long.
-inline constexpr std::chrono::milliseconds kRunPatience{20};
+inline constexpr std::chrono::milliseconds kChainPatience{20};
 // If the first member of a chain is blocked, each later one is compared with this many members before it, to see
 // whether it waits with them: with all of them, in a bulk of the default size. A member that is farther back starts by
 // itself, which costs a dispatch.
 inline constexpr size_t kMostLooksBack = 16;
-// Bulks as device graphs (docs/gpu.md#bulks-that-come-again): how many runs go before a capture; how many executables one
-// structure has, which is as many lanes as usually run one; how much memory, and how many structures, are kept; and after how many
-// changes of params a structure whose params change in three of four runs stays without a graph, because a capture
-// costs about as much as issuing.
+// Bulks as device graphs (docs/gpu.md#bulks-that-come-again): how many times a bulk starts before it is captured; how
+// many executables one structure has, which is as many lanes as usually run one; how much memory, and how many
+// structures, are kept; and after how many changes of params a structure whose params change in three of four starts
+// stays without a graph, because a capture costs about as much as issuing.
 inline constexpr uint64_t kGraphWarmUps = 2;
 inline constexpr size_t kGraphExecs = 4;
 inline constexpr size_t kGraphBytes = size_t{256} << 20;

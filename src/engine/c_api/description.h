@@ -40,19 +40,19 @@ class VarList {
     if (most > kInline) heap_ = std::make_unique<std::byte[]>(most * sizeof(VarRef));
     data_ = reinterpret_cast<VarRef*>(heap_ ? heap_.get() : inline_);
   }
-  std::span<const VarRef> Append(std::span<const EngineVar> vars, const char* role) {
+  std::span<const VarRef> Append(std::span<const EngineVar> vars, const char* mode) {
     VarRef* const first = data_ + size_;
     for (size_t i = 0; i < vars.size(); ++i) {
       const Var* var = HandleKind<EngineVar>::table.Peek(ToBits(vars[i]));
-      if (!var) Refuse(role, i, vars[i]);
+      if (!var) Refuse(mode, i, vars[i]);
       ::new (static_cast<void*>(data_ + size_++)) VarRef(*var);
     }
     return {first, vars.size()};
   }
 
  private:
-  [[noreturn, gnu::cold]] static void Refuse(const char* role, size_t index, EngineVar var) {
-    throw UsageError(std::string(role) + "[" + std::to_string(index) + "]: " + WhyRefused(var, "variable"));
+  [[noreturn, gnu::cold]] static void Refuse(const char* mode, size_t index, EngineVar var) {
+    throw UsageError(std::string(mode) + "[" + std::to_string(index) + "]: " + WhyRefused(var, "variable"));
   }
 
   static constexpr size_t kInline = 16;

@@ -97,6 +97,7 @@ class HandleTable {
   static constexpr uint32_t kFirstChunk = 64;  // chunk k holds kFirstChunk << k slots
   static constexpr int kChunks = kIndexBits - std::bit_width(kFirstChunk) + 1;
   static constexpr uint32_t kSlots = (kFirstChunk << kChunks) - kFirstChunk;
+  static_assert(kSlots == 268435392);  // docs/limits.md
   static constexpr uint64_t kLastGeneration = 0xffffffff;
 
   struct Slot {

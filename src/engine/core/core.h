@@ -161,7 +161,7 @@ class EngineCore final : public PoolHost {
   bool AllOverSoon(Clock::time_point deadline);
   // `inside`: the roles lent by the op that waits; null outside any op.
   bool WaitForEpochs(Clock::time_point deadline, LentRoles* inside);
-  void AttendDevices();   // asks the retirement threads for one look at what has ended
+  void AskDevices();      // asks the retirement threads for one look at what has ended
   bool PollBusyFaster();  // has devices polled at the pace of waiters; false: none is busy
   void DeliverDrainNote(ThreadSlot& slot, const OpRecord* next) override;
 

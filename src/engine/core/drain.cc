@@ -81,7 +81,7 @@ bool EngineCore::PollBusyFaster() {
   return busy;
 }
 
-void EngineCore::AttendDevices() {
+void EngineCore::AskDevices() {
   if (has_devices_.load(std::memory_order_relaxed) && devices_->Busy()) devices_->AskOwners();
 }
 

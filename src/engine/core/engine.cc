@@ -293,18 +293,18 @@ PolicyChoice Engine::policy_choice() const { return detail::ChoiceOf(core_->Stam
 Placement Engine::Pool(std::string_view name) const { return core_->pools().Named(name); }
 int Engine::workers() const noexcept { return core_->options().workers; }
 EngineStats Engine::stats() const {
-  core_->AttendDevices();
+  core_->AskDevices();
   return core_->stats();
 }
 DeviceStats Engine::device_stats() const {
-  core_->AttendDevices();
+  core_->AskDevices();
   return core_->devices().stats();
 }
 Device& Engine::device(int index) const { return core_->devices().device(static_cast<uint32_t>(index)); }
 void Engine::StartTrace() { core_->StartTrace(); }
 Trace Engine::StopTrace() { return core_->StopTrace(); }
 std::string Engine::DescribePending() const {
-  core_->AttendDevices();
+  core_->AskDevices();
   return core_->DescribePending();
 }
 

@@ -40,7 +40,7 @@ void EngineCore::RegisterInternal(ThreadSlot& slot, Draft draft) {
   draft.Commit();
   if (result == Protocol::Result::kReady) ProductionEnv::AddReady(pass, op);
   Dispatch(pass, nullptr);
-  OpChains::ReleaseNeeded(slot);
+  OpChains::ReleaseQueuedBehind(slot);
 }
 
 void EngineCore::PushClear(VarRef var, Site site) {

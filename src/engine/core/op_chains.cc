@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/core.h"
+#include "engine/spi/held_ops.h"
 
 namespace engine {
 
@@ -34,12 +35,12 @@ void HeldOps::Release() noexcept {
 
 namespace detail {
 
-// Lists the chain in the slot; ReleaseNeeded releases it after the registration. Called while tails are locked, so it
-// must not fail: without memory for one more entry, the last entry becomes "all chains".
+// Lists the chain in the slot; ReleaseQueuedBehind releases it after the registration. Called while tails are locked,
+// so it must not fail: without memory for one more entry, the last entry becomes "all chains".
 void ProductionEnv::MustRelease(Pass& pass, void* holder) try {
-  pass.slot->needed.push_back(static_cast<OpChain*>(holder));
+  pass.slot->queued_behind.push_back(static_cast<OpChain*>(holder));
 } catch (const std::bad_alloc&) {
-  pass.slot->needed.back() = static_cast<OpChain*>(Protocol::kSeveral);
+  pass.slot->queued_behind.back() = static_cast<OpChain*>(Protocol::kSeveral);
 }
 
 void OpChains::Release(OpChain* chain) {
@@ -174,12 +175,12 @@ void OpChains::Leave(OpRecord* op) {
   core_.Dispatch(pass, nullptr);
 }
 
-void OpChains::ReleaseNeededSlow(ThreadSlot& slot, const OpChain* mine) {
+void OpChains::ReleaseQueuedBehindSlow(ThreadSlot& slot, const OpChain* mine) {
   OpChains& chains = slot.core->chains();
   // Taken one by one, because a release may run ops that push.
-  while (!slot.needed.empty()) {  // mutant: needed_chain_not_released
-    OpChain* const chain = slot.needed.back();
-    slot.needed.pop_back();
+  while (!slot.queued_behind.empty()) {  // mutant: needed_chain_not_released
+    OpChain* const chain = slot.queued_behind.back();
+    slot.queued_behind.pop_back();
     if (chain == Protocol::kSeveral) {
       chains.ReleaseAll(mine);  // mutant: several_holders_not_released
     } else {

@@ -26,9 +26,9 @@ class OpChains {
   void ReleaseAll(const OpChain* but = nullptr) EXCLUDES(mu_);
   // Called after a registration: releases the chains that it queued behind. `mine` stays open when all chains are
   // released: its members may wait for each other.
-  static void ReleaseNeeded(ThreadSlot& slot, const OpChain* mine = nullptr) {
-    if (!slot.needed.empty()) [[unlikely]]
-      ReleaseNeededSlow(slot, mine);
+  static void ReleaseQueuedBehind(ThreadSlot& slot, const OpChain* mine = nullptr) {
+    if (!slot.queued_behind.empty()) [[unlikely]]
+      ReleaseQueuedBehindSlow(slot, mine);
   }
   // Starts the next member and returns it; null if no member is left in the chain. Only the thread that runs the chain
   // may call it.
@@ -42,7 +42,7 @@ class OpChains {
   void AfterForkInChild(Arena& vars) RELEASE(mu_);
 
  private:
-  static void ReleaseNeededSlow(ThreadSlot& slot, const OpChain* mine);
+  static void ReleaseQueuedBehindSlow(ThreadSlot& slot, const OpChain* mine);
 
   EngineCore& core_;
   Mutex mu_;

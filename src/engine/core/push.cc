@@ -7,6 +7,7 @@
 #include "core/access_list.h"
 #include "core/completion_state.h"
 #include "core/draft.h"
+#include "engine/spi/held_ops.h"
 #include "order/op_chain.h"
 
 namespace engine::detail {
@@ -268,7 +269,7 @@ ENGINE_INLINE Registered EngineCore::RegisterAndStart(ThreadSlot& slot, Draft dr
 
 void EngineCore::StartRecord(ThreadSlot& slot, Draft draft) {
   RegisterAndStart(slot, std::move(draft), 0);
-  OpChains::ReleaseNeeded(slot);
+  OpChains::ReleaseQueuedBehind(slot);
 }
 
 void EngineCore::StartTogether(ThreadSlot& slot, Draft draft, std::span<Access* const> accesses) {
@@ -277,7 +278,7 @@ void EngineCore::StartTogether(ThreadSlot& slot, Draft draft, std::span<Access* 
       if (a->op != op) a->op->extra.state.store(OpState::kWaiting, std::memory_order_relaxed);
     return Protocol::RegisterTogether(pass, op, accesses.data(), static_cast<uint32_t>(accesses.size()), refused);
   });
-  OpChains::ReleaseNeeded(slot);
+  OpChains::ReleaseQueuedBehind(slot);
 }
 
 // Policies naive and inline: runs the op on the pushing thread, inside the push.
@@ -304,7 +305,7 @@ bool EngineCore::Push(const PushRequest& request) {
   if (!draft) return false;
   draft.op()->extra.kind = request.kind;
   RegisterAndStart(slot, std::move(draft), 0);
-  OpChains::ReleaseNeeded(slot);
+  OpChains::ReleaseQueuedBehind(slot);
   return true;
 }
 
@@ -315,7 +316,7 @@ CompletionState* EngineCore::PushHeld(const PushRequest& request) {
                           ChoosePool(request.desc->place), true);
   draft.MakeClaim();
   Registered registered = RegisterAndStart(slot, std::move(draft), 1);
-  OpChains::ReleaseNeeded(slot);
+  OpChains::ReleaseQueuedBehind(slot);
   return std::move(registered).TakeClaim();
 }
 
@@ -323,7 +324,7 @@ void EngineCore::PushSync(const OpDesc& desc, ClosureRef fn, Site site) {
   CheckMayPush();
   ThreadSlot& slot = Slot();
   RegisterAndStart(slot, NewRecord(slot, desc, fn, site, 0, ChoosePool(desc.place), true), 0);
-  OpChains::ReleaseNeeded(slot);
+  OpChains::ReleaseQueuedBehind(slot);
 }
 
 void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
@@ -357,7 +358,7 @@ void EngineCore::PushTemplate(Operator::State& state, int priority, Site site) {
   Draft draft(slot, op);
   slot.cache.Reserve(kGroupClass, n);
   RegisterAndStart(slot, std::move(draft), 0);
-  OpChains::ReleaseNeeded(slot);
+  OpChains::ReleaseQueuedBehind(slot);
 }
 
 // --- members of a chain (op_chain.h)
@@ -368,11 +369,11 @@ ENGINE_INLINE uint32_t EngineCore::AppendInline(ThreadSlot& slot, Draft& draft, 
   OpRecord* const op = draft.op();
   ChainLock lock(chain);
   if (open) {
-    owner.ticket = ++chain.ticket;
+    owner.opening = ++chain.opening;
     chain.first = chain.last = nullptr;
     chain.count = 0;
     chain.open.store(true, std::memory_order_relaxed);
-  } else if (chain.count == 0 || chain.ticket != owner.ticket) {
+  } else if (chain.count == 0 || chain.opening != owner.opening) {
     return 0;
   }
   // relaxed: the registration publishes it.
@@ -402,7 +403,7 @@ ENGINE_INLINE uint32_t EngineCore::PushChained(const OpDesc& desc, ClosureRef fn
     count = AppendInline(slot, draft, *chain, owner, false);
   if (count == 0) [[unlikely]]  // there was no chain, or it has been released
     chain = OpenChain(slot, draft, owner, &count);
-  OpChains::ReleaseNeeded(slot, chain);
+  OpChains::ReleaseQueuedBehind(slot, chain);
   if (kind == OpKindId::kNode) return count;  // the run releases its chain itself, at once
   // If a WaitAll, a push for room or a shutdown waits, it may wait for this chain. Partners: the HeavyFence behind
   // their announcements (epochs.cc, admission.cc); either they see the chain then, or we see the announcement here.

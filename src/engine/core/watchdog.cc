@@ -30,7 +30,7 @@ void Watchdog::Main() {
   bool reported = false;
   while (stop_.load(std::memory_order_acquire) == 0) {
     FutexWait(stop_, 0, After(timeout / 4));
-    if (slots.Pending() != 0) core_.AttendDevices();  // what has ended is known at the next look
+    if (slots.Pending() != 0) core_.AskDevices();  // what has ended is known at the next look
     const uint64_t mark = slots.Completed();
     if (mark != last || slots.Pending() == 0) {
       last = mark;

@@ -209,7 +209,7 @@ bool BulkGraphs::UpdateByCapture(const Exec& exec, Member& member, OpRecord* op)
   return good;
 }
 
-// Gives the executable the parameters of this run. False: the run is to be eager.
+// Gives the executable the parameters of this bulk. False: the bulk is to be eager.
 bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
   Device& device = *device_.device;
   bool changed = false, by_node = true;
@@ -220,7 +220,7 @@ bool BulkGraphs::Adapt(Entry& entry, Exec& exec, OpRecord* head) {
     by_node &= static_cast<bool>(exec.members[i].node) && op->graph().one_call;
   }
   if (!changed) return true;
-  if (++entry.changes > tuning::kGraphTrials && entry.changes * 4 > entry.runs * 3 && !by_node) return false;
+  if (++entry.changes > tuning::kGraphTrials && entry.changes * 4 > entry.starts * 3 && !by_node) return false;
   if (by_node) {
     i = 0;
     for (OpRecord* op = head; op; op = NextOf(head, op), ++i) {
@@ -288,8 +288,8 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) try {
   Entry& entry = EntryOf(key, head);
   if (!Matches(entry, head)) return false;  // another bulk, whose kinds have the same hash
   by_use_.splice(by_use_.begin(), by_use_, entry.used);
-  ++entry.runs;
-  if (entry.runs == 1) entry.warm_ups = tuning::kGraphWarmUps;
+  ++entry.starts;
+  if (entry.starts == 1) entry.warm_ups = tuning::kGraphWarmUps;
   if (entry.eager || entry.warm_ups != 0) {
     if (entry.warm_ups != 0) --entry.warm_ups;
     return false;
@@ -309,7 +309,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) try {
   bool ready;
   lane_is_cold_ = false;
   if (!exec && entry.execs.size() == tuning::kGraphExecs) {
-    const auto victim = entry.execs.begin() + static_cast<ptrdiff_t>(entry.runs % entry.execs.size());
+    const auto victim = entry.execs.begin() + static_cast<ptrdiff_t>(entry.starts % entry.execs.size());
     if (Fits(*victim, on)) {
       exec = &*victim;
     } else {
@@ -338,7 +338,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) try {
   }
   if (!ready || Failed(device.Launch(exec->exec, on.stream))) {
     (void)device.TakeLastError();
-    if (lane_is_cold_) {  // an eager run on this lane makes what the bodies keep with it; the next run is captured
+    if (lane_is_cold_) {  // run eagerly on this lane, the bodies make what they keep with it; the next bulk is captured
       entry.warm_ups = tuning::kGraphWarmUps - 1;
       return false;
     }
@@ -355,7 +355,7 @@ bool BulkGraphs::Launch(DeviceLane& on, OpRecord* head) try {
   if (const auto launched = KindOf(head).launched) launched(head, members, {key, entry.made});
   Evict();
   return true;
-} catch (const std::bad_alloc&) {  // nothing was launched; a later run tries again
+} catch (const std::bad_alloc&) {  // nothing was launched; a later bulk tries again
   return false;
 }
 
@@ -366,7 +366,7 @@ bool BulkGraphs::LaunchAgain(DeviceLane& on, const KeptGraph& graph) try {
   const auto exec = std::ranges::find_if(entry.execs, [&](const Exec& e) { return Fits(e, on) && !Busy(e, on); });
   if (exec == entry.execs.end()) return false;
   by_use_.splice(by_use_.begin(), by_use_, entry.used);
-  ++entry.runs;
+  ++entry.starts;
   if (Failed(device_.device->Launch(exec->exec, on.stream))) {
     (void)device_.device->TakeLastError();
     MakeEager(entry);

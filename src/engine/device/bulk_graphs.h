@@ -5,22 +5,24 @@
 // finds this in the protocol's links). Then all that the bulk must come behind is known when it starts. The members are
 // settled one after another as ever, so that order, points, names and waits are those of each op.
 //
-// The key of a bulk is made of its members' kinds. Its parameters are their params. The first kGraphWarmUps runs with a key
-// are eager, that is, the bodies run: meanwhile libraries set themselves up, and modules are loaded. A lane on which the
-// bodies keep something that is not made yet gets an eager run, too. The next run is captured, in thread-local mode, on a
-// stream that is used for nothing else, and behind all waits for work outside. For each later run:
+// The key of a bulk is made of its members' kinds. Its parameters are their params. The first kGraphWarmUps times that
+// a bulk comes, it is eager, that is, the bodies run: meanwhile libraries set themselves up, and modules are loaded. It
+// is eager, too, on a lane on which the bodies keep something that is not made yet. The next time it is captured, in
+// thread-local mode, on a stream that is used for nothing else, and behind all waits for work outside. Each later time:
 //   the same parameters   the executable is launched
 //   others, and each      a body that uses ctx.Launch gives the new arguments to its node. Another body is captured alone,
 //   changed member has    and its node gets what was captured. Then the executable is launched
 //   one call
 //   others                all is captured, and the executable is updated; if the device refuses that, a new one is made
-// An executable cannot overlap itself, so a key has up to kGraphExecs of them, for runs on several lanes. If its bodies use
-// what they keep with a lane (a library's handle and its workspace), an executable is used on that lane only. If a capture
-// fails, its error is taken, and runs with the key are eager for good; the same holds if parameters change in most runs.
+// An executable cannot overlap itself, so a key has up to kGraphExecs of them, for launches on several lanes. If its
+// bodies use what they keep with a lane (a library's handle and its workspace), an executable is used on that lane
+// only. If a capture fails, its error is taken, and bulks with the key are eager for good, as they are if most of them
+// change parameters.
 //
 // Threads:   used by one issuer of the device at a time; not thread-safe.
 // Ownership: owns graphs and executables, and destroys them at Close.
-// Errors:    none of its own: if anything fails, or memory is refused, the run is eager. A sticky error loses the device.
+// Errors:    none of its own: if anything fails, or memory is refused, the bulk is eager. A sticky error loses the
+//            device.
 #pragma once
 
 #include <list>
@@ -82,10 +84,10 @@ class BulkGraphs {
   struct Entry {
     uint64_t made = 0;            // counts all entries, so that a kept graph is told from a later one of the same key
     std::vector<uint64_t> kinds;  // of the members; the map's key is a hash of them
-    uint64_t runs = 0;
-    uint64_t warm_ups = 0;  // how many more runs are to be eager
-    uint64_t changes = 0;   // how many runs had other parameters than the executable
-    bool eager = false;     // all runs are eager from now on
+    uint64_t starts = 0;          // how often the bulk has started, eagerly or as a graph
+    uint64_t warm_ups = 0;        // how many more times it is to be eager
+    uint64_t changes = 0;         // how many times it had other parameters than the executable
+    bool eager = false;           // it is eager from now on
     std::vector<Exec> execs;
     std::list<uint64_t>::iterator used;
   };

@@ -133,8 +133,8 @@ std::shared_ptr<ChannelOwner> Devices::OwnerOf(const Channel& channel, std::chro
 }
 
 void Devices::AskOwners() {
-  attention_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
-  PollFaster();            // mutant: waiters_that_nobody_tells_of
+  asked_.store(true);  // seq_cst, before the look at the pace. Partner: the looks in ThreadMain
+  PollFaster();        // mutant: waiters_that_nobody_tells_of
 }
 
 void Devices::NoteSkipped(const OpRecord* op, const ErrorRecord& why) {

@@ -6,6 +6,7 @@
 #include "core/core.h"
 #include "device/bulk_graphs.h"
 #include "device/memory.h"
+#include "engine/testing/late_looks.h"
 
 namespace engine::detail {
 
@@ -211,7 +212,6 @@ DeviceStats Devices::stats() const {
   out.events = read(events_made_);
   out.queries = read(queries_);
   out.host_waits = read(host_waits_);
-  out.late_looks = read(late_looks_);
   out.graph_captures = read(graph_captures_);
   out.graph_instantiations = read(graph_instantiations_);
   out.graph_updates = read(graph_updates_);
@@ -233,3 +233,9 @@ std::unique_ptr<DeviceSide> MakeDevices(EngineCore& core, const EngineOptions& o
 void FreePoints(VarPoints* points) noexcept { delete points; }
 
 }  // namespace engine::detail
+
+namespace engine {
+
+uint64_t LateLooks(const Engine& engine) { return detail::DevicesOf(*engine.core_).late_looks(); }
+
+}  // namespace engine

@@ -62,9 +62,9 @@ struct DeviceState {
   // What the engine still does with a lost device. release: publishes `good` of its lanes. Partner: the acquire in gone
   // and Poll.
   enum class Loss : uint8_t {
-    kNone,  // it is not lost -> kEnds, kGone
-    kEnds,  // the error left it working: what was issued still runs, and is waited for -> kGone
-    kGone,  // it is not called any more
+    kNone,       // it is not lost -> kFinishing, kGone
+    kFinishing,  // the error left it working: what was issued still runs, and is waited for -> kGone
+    kGone,       // it is not called any more
   };
   std::atomic<Loss> loss{Loss::kNone};
   bool gone() const { return loss.load(std::memory_order_acquire) == Loss::kGone; }
@@ -156,6 +156,7 @@ class Devices final : public DeviceSide {
   bool AnyLost() const { return any_lost_.load(std::memory_order_acquire); }
 
   DeviceStats stats() const override;
+  uint64_t late_looks() const { return late_looks_.load(std::memory_order_relaxed); }  // relaxed: a counter
   void Make(uint32_t index) override { Get(index); }
   Stream StreamOf(const OpRecord* op) override { return lane(op->extra.lane).stream; }
   Device& DeviceOf(const OpRecord* op) override { return *lane(op->extra.lane).device->device; }
@@ -191,7 +192,7 @@ class Devices final : public DeviceSide {
   static void KeepTimer(DeviceTimer* timer);
   static void Untimed(DeviceTimer* timer);
 
-  static uint64_t UntilRoom(const DeviceLane& lane, bool in_run);
+  static uint64_t UntilRoom(const DeviceLane& lane, bool in_dispatch);
   // What a look at a lane has found. kWatched: something runs that nobody awaits, and whose end nobody else would
   // notice.
   enum class Polled { kNothing, kRunning, kWatched, kAwaited, kRetired };
@@ -256,7 +257,7 @@ class Devices final : public DeviceSide {
   std::array<Channel, kMaxChannels> channels_;
   std::atomic<uint32_t> n_channels_{0};
   // The retirement thread shall look once. seq_cst: AskOwners. Partner: ThreadMain
-  std::atomic<bool> attention_{false};
+  std::atomic<bool> asked_{false};
   Clock::time_point channels_aborted_{};  // by LoseBusy, whose thread alone uses it
   std::atomic<bool> any_lost_{false};  // release: `lost` of a device, or `failed` of a lane. Partner: the acquire loads
   std::atomic<uint32_t> awaiting_{0};  // how many ops are parked behind lanes. seq_cst. Partner: kDozing in ThreadMain

@@ -110,8 +110,8 @@ DeviceLane& Devices::Choose(DeviceState& device, OpRecord* op) {
 
 // The number that must retire before the lane takes another op; 0: it takes one now. A bulk that has begun may pass the
 // bound by one half, so that it is not cut.
-uint64_t Devices::UntilRoom(const DeviceLane& on, bool in_run) {
-  const uint32_t most = tuning::kLaunchesOfALane + (in_run ? tuning::kLaunchesOfALane / 2 : 0);
+uint64_t Devices::UntilRoom(const DeviceLane& on, bool in_dispatch) {
+  const uint32_t most = tuning::kLaunchesOfALane + (in_dispatch ? tuning::kLaunchesOfALane / 2 : 0);
   if (on.queued.load(std::memory_order_relaxed) < most) return 0;
   const uint64_t retired = on.retired.load(std::memory_order_acquire);
   return retired + (on.issued.load(std::memory_order_relaxed) - retired + 1) / 2;
@@ -248,20 +248,20 @@ OpRecord* Devices::Execute(ThreadSlot& slot, OpRecord* op, Worker* worker) {
 DeviceLane* Devices::PrepareLane(DeviceState& device, OpRecord* op, Worker* worker, WaitPoints& wait_for,
                                  bool* graph_may_suit) {
   HavePoints(op);  // mutant: points_taken_behind_the_body
-  bool in_run = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane;
-  if (in_run && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {  // the chain goes on as another run
-    EndDispatch(*worker->last_lane);
-    in_run = false;
+  bool in_dispatch = (op->extra.flags & kInChain) && op->extra.merged && worker && worker->last_lane;
+  if (in_dispatch && !MayGoOn(device, *worker->last_lane, op->extra.asked_lane)) {
+    EndDispatch(*worker->last_lane);  // the chain goes on as another dispatch
+    in_dispatch = false;
   }
-  DeviceLane& on = in_run ? *worker->last_lane : Choose(device, op);
-  if (const uint64_t room = UntilRoom(on, in_run)) {
+  DeviceLane& on = in_dispatch ? *worker->last_lane : Choose(device, op);
+  if (const uint64_t room = UntilRoom(on, in_dispatch)) {
     if (worker && worker->last_lane) EndDispatch(*worker->last_lane);
     if (AwaitRetired(on, room, op)) return nullptr;
   }
   // This comes before the look at the members' points: if the bulk cannot split, nobody outside can add points any more.
   *graph_may_suit =
-      !in_run && (op->extra.flags & kCapturable) && worker && !core_.poisoned() && device.graphs->Suits(op);
-  if (!in_run && (op->extra.flags & kInChain) && op->extra.more_behind)
+      !in_dispatch && (op->extra.flags & kCapturable) && worker && !core_.poisoned() && device.graphs->Suits(op);
+  if (!in_dispatch && (op->extra.flags & kInChain) && op->extra.more_behind)
     for (OpRecord* member = op->chain()->first; member;
          member = member->extra.more_behind ? member->extra.next : nullptr)
       if (member->extra.device == op->extra.device) {
@@ -350,7 +350,7 @@ OpRecord* Devices::SettleReplayed(ThreadSlot& slot, OpRecord* op, Worker& worker
 }
 
 void Devices::FinishAsync(ThreadSlot& slot, OpRecord* op, ErrorRecord* error) {
-  if (const auto failed = KindOf(op).failed; error && failed)  // the error is the run's, not that of the task's lane
+  if (const auto failed = KindOf(op).failed; error && failed)  // the error is the run's, not that of the task Var
     failed(core_, slot, op, std::exchange(error, nullptr));
   Settle(slot, op, error, nullptr);
 }
@@ -390,7 +390,7 @@ OpRecord* Devices::Settle(ThreadSlot& slot, OpRecord* op, ErrorRecord* error, Wo
     on.last = op;
     on.issued.store(seq, std::memory_order_release);
     if (!op->extra.replayed) on.queued.fetch_add(1, std::memory_order_relaxed);
-    on.in_run = chain;
+    on.in_chain = chain;
     on.all_launched = chain && chain->first->extra.replayed;
     if (!chain && IsDue(on)) recorded = RecordLocked(on);
   }

@@ -11,12 +11,12 @@
 //   on demand               somebody comes later, and no record covers the number that is needed
 //   when nothing is to do   the issuer has run out of ops, so the record delays nobody
 //   each kOpsARecord ops    whoever comes later then waits for few ops more than necessary
-// A chain of ops that is issued as one run has its record at its end. Each copy and each collective has one: these are
-// few and long.
+// A chain of ops that is issued as one dispatch has its record at its end. Each copy and each collective has one: these
+// are few and long.
 //
 // Threads:   one thread at a time issues ops. Any thread may do the rest under `mu`: record on demand, poll, wait.
 // Ownership: the Devices own lanes and events. An issued op is pinned here until it retires.
-// Order:     `mu` of two lanes is held at once only as (waiting lane, lane waited for). Two threads cannot do that in
+// Order:     `mu` of two lanes is taken at once only as (waiting lane, lane waited for). Two threads cannot do that in
 //            opposite order, because only its issuer locks a lane as the waiting one (see Order in issue.cc).
 // Errors:    a lane of a lost device issues nothing more. The numbers beyond `good` have failed, and so have those in
 //            `failed`.
@@ -84,7 +84,7 @@ struct DeviceLane {
   // again.
   OpRecord* awaiting_any GUARDED_BY(mu) = nullptr;
   // The issuer is in the middle of a chain, and will record at its end if that is wanted.
-  bool in_run GUARDED_BY(mu) = false;
+  bool in_chain GUARDED_BY(mu) = false;
   // In such a chain: a graph has launched all of it, so no body of the user's can delay its end.
   bool all_launched GUARDED_BY(mu) = false;
   bool wanted GUARDED_BY(mu) = false;  // somebody needs the record at the end of the chain

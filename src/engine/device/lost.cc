@@ -63,7 +63,7 @@ void Devices::Lose(DeviceState& state, const DeviceStatus& why) {
       MutexLock lane_lock(on.mu);
       on.good.store(on.retired.load(std::memory_order_relaxed), std::memory_order_release);
     }
-    const Loss loss = why.sticky() ? Loss::kGone : Loss::kEnds;  // mutant: lost_device_not_drained
+    const Loss loss = why.sticky() ? Loss::kGone : Loss::kFinishing;  // mutant: lost_device_not_drained
     // From here on numbers that have failed may retire. Partner: Poll.
     state.loss.store(loss, std::memory_order_release);
   }
@@ -99,7 +99,7 @@ void Devices::LoseBusy() {
     if (on.issued.load(std::memory_order_acquire) == on.retired.load(std::memory_order_acquire)) continue;
     switch (on.device->loss.load(std::memory_order_acquire)) {
       case DeviceState::Loss::kNone: Lose(*on.device, DeviceStatus::Fail(DeviceCode::kUnknown, true, 0, kWhy)); break;
-      case DeviceState::Loss::kEnds: GiveUp(*on.device); break;
+      case DeviceState::Loss::kFinishing: GiveUp(*on.device); break;
       case DeviceState::Loss::kGone: break;
     }
   }

@@ -189,7 +189,7 @@ DeviceMemory MemoryPool::Take(size_t bytes, DeviceLane& on) {
 }
 
 void MemoryPool::Give(MemoryBlock* block) noexcept {
-  if (forks_ != Forks()) return;  // the parent has the device and the memory; the lock may be held for ever
+  if (forks_ != Forks()) return;  // the parent has the device and the memory; the lock may be taken for ever
   {
     MutexLock lock(mu_);
     if (devices_) {

@@ -28,7 +28,7 @@ void Replay::PushSegment(PlanTicket& ticket) {
   const Graph::Node& first = plan_.graph.nodes()[plan_.nodes[task.first].recorded];
   const OpDesc desc{.name = segment.name,
                     .reads = run_.behind[task.ticket],
-                    .writes = run_.lanes[task.ticket],  // clears what a lost device left there
+                    .writes = run_.task_vars[task.ticket],  // clears what a lost device left there
                     .place = first.place,
                     .priority = segment.priority};
   PlanIssueAll body{&run_, ticket.task};

@@ -1,15 +1,15 @@
 // Runs the tasks of plans that are on devices. The nodes of such a task are pushed as a bulk.
 //
-// PlanLayout has put neighbouring nodes of one placement into one task. Each task has a Var of the run's frame, called its
-// lane. When the task is ready, its nodes are pushed as held ops: the first writes the lane's Var, and the others update
-// it. So they keep their order, stay on one stream, wait once and record once.
+// PlanLayout has put neighbouring nodes of one placement into one task. Each task has a Var of the run's frame, its
+// *task Var*. When the task is ready, its nodes are pushed as held ops: the first writes the task Var, and the others
+// update it. So they keep their order, stay on one stream, wait once and record once.
 //
 // What comes behind the task:
-//   tasks on devices    are pushed at once. They read the lane's Var, and so are ordered behind the task on the device.
+//   tasks on devices    are pushed at once. They read the task Var, and so are ordered behind the task on the device.
 //   other runs and ops  are ordered by the Vars of the plan. A member waits for the points of its node's Vars and leaves
 //                       its own points there (ForNodeVars). A Var is released when the last member that needs it has been
 //                       issued.
-//   tasks on the host   wait. An internal op reads the lane's Var, and is granted when the device is done. It settles the
+//   tasks on the host   wait. An internal op reads the task Var, and is granted when the device is done. It settles the
 //                       nodes, which gives their values up, and releases the tasks. If there are no such tasks and nobody
 //                       asks for the run's end, nobody is in a hurry to settle the nodes (AskedFor).
 //
@@ -41,8 +41,8 @@ class Behind {
     if (group_) slot_.cache.Return(kGroupClass, group_);
   }
   Behind(const Behind&) = delete;
-  bool Take(VarRef lane, OpRecord* ticket) noexcept try {
-    draft_.emplace(core_.NewInternal(slot_, lane, AccessMode::kRead, OpKindId::kSettle, ticket->site()));
+  bool Take(VarRef task_var, OpRecord* ticket) noexcept try {
+    draft_.emplace(core_.NewInternal(slot_, task_var, AccessMode::kRead, OpKindId::kSettle, ticket->site()));
     draft_->op()->extra.name = ticket->extra.name;
     ::new (draft_->op()->closure()) OpRecord*(ticket);
     group_ = slot_.cache.Get(kGroupClass);
@@ -72,7 +72,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
   const PlanTask& task = plan_.tasks[index];
   OpRecord* const op = refuses_ ? nullptr : NewTicket(index, task.first, 0);
   Behind behind(core_, slot());
-  if (!op || !behind.Take(run_.lanes[task.ticket], op)) {
+  if (!op || !behind.Take(run_.task_vars[task.ticket], op)) {
     if (op) Runs(core_).RecycleOp(slot(), op);
     for (uint32_t n = task.first; n < task.end; ++n) Refuse(n);
     return nullptr;
@@ -96,7 +96,7 @@ OpRecord* Replay::LaunchOnDevice(uint32_t index) {
 
 void Replay::PushNodes(PlanTicket& ticket, bool as_graph) {
   const PlanTask& task = plan_.tasks[ticket.task];
-  const Var& lane = run_.lanes[task.ticket];
+  const Var& task_var = run_.task_vars[task.ticket];
   as_graph &= !plan_.segments[task.ticket].empty();
   // It is in no list of open chains, because nobody else has to release it: this thread does, at the end of this
   // function.
@@ -111,10 +111,10 @@ void Replay::PushNodes(PlanTicket& ticket, bool as_graph) {
     const Graph::Node& node = plan_.graph.nodes()[plan_.nodes[n].recorded];
     OpDesc desc{.name = node.name, .place = node.place, .priority = node.priority};
     if (n == task.first) {
-      desc.writes = lane;  // a write, because it clears the error that a lost device may have left there
+      desc.writes = task_var;  // a write, because it clears the error that a lost device may have left there
       desc.reads = run_.behind[task.ticket];
     } else {
-      desc.updates = lane;
+      desc.updates = task_var;
     }
     if (as_graph) {
       // With the frame's key, so that runs in other frames do not change this frame's graph.

@@ -9,7 +9,7 @@ namespace engine::detail {
 // that is being issued.
 DeviceStatus Devices::HaveRecord(DeviceLane& on, uint64_t seq) {
   if (on.records.newest() >= seq || on.Retired(seq) || on.device->lost.load(std::memory_order_acquire)) return {};
-  if (!on.in_run) return RecordLocked(on);
+  if (!on.in_chain) return RecordLocked(on);
   on.wanted = true;
   return {};
 }
@@ -97,7 +97,7 @@ void Devices::EndDispatch(DeviceLane& on) {
   DeviceStatus status;
   {
     MutexLock lock(on.mu);
-    on.in_run = false;
+    on.in_chain = false;
     if (IsDue(on)) status = RecordLocked(on);
   }
   if (!status.ok()) Lose(*on.device, status);

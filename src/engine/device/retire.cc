@@ -59,7 +59,7 @@ bool Devices::AwaitRetired(DeviceLane& on, uint64_t seq, OpRecord* op) {
     if (listed && !on.awaiting.back().Asked()) return true;
     recorded = HaveRecord(on, seq);
     if (listed && asked) {  // counted by Ask
-      attention_.store(true);
+      asked_.store(true);
     } else {
       host_waits_.fetch_add(1, std::memory_order_relaxed);
       awaiting_.fetch_add(1);
@@ -234,7 +234,7 @@ Devices::Polled Devices::Poll(DeviceLane& on, bool looks) {
 Devices::Polled Devices::PollLost(DeviceLane& on, DeviceState::Loss loss) {
   const uint64_t issued = on.issued.load(std::memory_order_acquire);  // before the question: the answer is about these
   if (issued == on.retired.load(std::memory_order_acquire)) return Polled::kNothing;
-  if (loss == DeviceState::Loss::kEnds) {
+  if (loss == DeviceState::Loss::kFinishing) {
     queries_.fetch_add(1, std::memory_order_relaxed);
     const DeviceStatus empty = on.device->device->Query(on.stream);
     if (!empty.ok() && (!empty.failed() || empty.of_capture())) {
@@ -287,7 +287,7 @@ Devices::Polled Devices::PollRecords(DeviceLane& on, bool looks) {
       if (on.unrecorded != issued) {
         on.unrecorded = issued;
         on.unrecorded_since = now;
-      } else if (!(on.in_run && on.all_launched) && now - on.unrecorded_since > tuning::kRunPatience) {
+      } else if (!(on.in_chain && on.all_launched) && now - on.unrecorded_since > tuning::kChainPatience) {
         status = RecordLocked(on);
         if (!asked) oldest = newest = issued;
       }
@@ -350,7 +350,7 @@ void Devices::ThreadMain() {
   while (!stop_.load(std::memory_order_acquire)) {
     Polled best = Polled::kNothing;
     if (!entered && lanes() != 0) entered = lane(0).device->device->EnterThread().ok();
-    looks |= attention_.exchange(false);  // seq_cst, before the look. Partner: AskOwners
+    looks |= asked_.exchange(false);  // seq_cst, before the look. Partner: AskOwners
     // Before the lanes: what an aborted channel had issued fails before it can retire.
     if (rescued_.load() != 0) PollChannels();
     for (uint32_t i = 0; i < lanes(); ++i) best = std::max(best, Poll(lane(i), looks));
@@ -378,7 +378,7 @@ void Devices::ThreadMain() {
       case Polled::kRunning:
         awake_since = {};
         pace_.store(kDozing);
-        if (core_.HostWaits() || awaiting_.load() || attention_.load() || stop_.load())
+        if (core_.HostWaits() || awaiting_.load() || asked_.load() || stop_.load())
           break;  // Partner: those who want to know announce it first, and then call PollFaster
         FutexWait(pace_, kDozing, Clock::now() + doze);
         dozed_on = pace_.load(std::memory_order_relaxed) == kDozing;
@@ -389,7 +389,7 @@ void Devices::ThreadMain() {
         // First it says that it sleeps, then it looks once more. Partner: the LightFence in WakeRetirement.
         pace_.store(kAsleep);
         HeavyFence();
-        if (!Busy() && !stop_.load(std::memory_order_acquire) && !attention_.load()) {
+        if (!Busy() && !stop_.load(std::memory_order_acquire) && !asked_.load()) {
           // A push that waits for room may have seen a device at work, and is told that there is none. Partner:
           // WaitForRoom, which announces itself before it looks.
           core_.NoteIdle();

@@ -147,16 +147,16 @@ engine::Run Plan::StartRun(std::span<Value> inputs, const RunOptions& options, S
   detail::ModelStep step;
   static_cast<CostModel::Step&>(step) = model->Begin(
       *this, {static_cast<uint32_t>(stamp.start_step), static_cast<uint32_t>(stamp.stop_step)}, options.shape);
-  if (step.ticket) step.model = model;
+  if (step.number) step.model = model;
   const Plan& chosen = step.plan ? step.plan : *this;
   detail::RunState* run = nullptr;
   try {
     run = detail::Runs(core).Start(*chosen.core_, inputs, options, stamp, step, site, may_wait);
   } catch (...) {
-    if (step.ticket) model->End(step.ticket, {});
+    if (step.number) model->End(step.number, {});
     throw;
   }
-  if (!run && step.ticket) model->End(step.ticket, {});  // there was no room
+  if (!run && step.number) model->End(step.number, {});  // there was no room
   return engine::Run(run);
 }
 

@@ -234,14 +234,14 @@ std::unique_ptr<RunState> PlanCore::NewFrame() {
   run->owner = this;
   run->core = core;
   run->done = NewDone();
-  run->lanes.resize(tickets);
+  run->task_vars.resize(tickets);
   run->behind.resize(tickets);
   run->graphs.resize(tickets);
   for (const PlanTask& task : tasks) {
     if (!task.device) continue;
-    run->lanes[task.ticket] = EngineCore::AdoptVar(core->NewVar(nodes[task.first].name));
+    run->task_vars[task.ticket] = EngineCore::AdoptVar(core->NewVar(nodes[task.first].name));
     for (const PlanSuccessor& s : SuccessorsOf(task))
-      if (tasks[s.task].device) run->behind[tasks[s.task].ticket].push_back(run->lanes[task.ticket]);
+      if (tasks[s.task].device) run->behind[tasks[s.task].ticket].push_back(run->task_vars[task.ticket]);
   }
   static std::atomic<uint64_t> frames_made{0};  // relaxed: the numbers only have to differ
   run->frame_key = frames_made.fetch_add(1, std::memory_order_relaxed) * 0xbf58476d1ce4e5b9;

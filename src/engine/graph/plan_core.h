@@ -1,9 +1,9 @@
 // PlanCore: a plan's program, in arrays that a replay walks. RunState: the frame of one run.
 //
-// Words: a *share* is ready tasks of a run that another worker gets. A *ticket* stands for a node or task that ends on
-// another thread. A run is *in order* if one thread runs the tasks in the plan's order (inline, naive). The *team* of a
-// run is the threads that take its ready tasks from one queue (replay_together.cc). The run's *home* is the pool of the
-// tasks without a placement.
+// Words: a *share* is ready tasks of a run that another worker gets. A *ticket* is an op that stands for a node or task
+// which ends on another thread. A run is *in order* if one thread runs the tasks in the plan's order (inline, naive).
+// The *team* of a run is the threads that take its ready tasks from one queue (replay_together.cc). The run's *home* is
+// the pool of the tasks without a placement.
 //
 // Threads:   a PlanCore does not change, except its pool of frames. The threads that run a run's tasks use its
 //            RunState; the edges order them, so that one of them at a time uses a node's data.
@@ -81,8 +81,8 @@ struct RunState {
   EngineCore* core = nullptr;
   OpRecord* op = nullptr;
   Var done;  // the run writes it when it ends; the handle waits for it. A failed run takes it along: then null
-  std::vector<Var> lanes;                // by ticket of a device task: the Var that orders the task's nodes
-  std::vector<std::vector<Var>> behind;  // by ticket of a device task: the lanes of the device tasks before it
+  std::vector<Var> task_vars;            // by ticket of a device task: its task Var, which orders its nodes
+  std::vector<std::vector<Var>> behind;  // by ticket of a device task: the task Vars of the device tasks before it
   std::vector<KeptGraph> graphs;         // by ticket of a device task: that of an earlier run. Written by the issuer
   uint64_t frame_key = 0;                // different from that of every other frame ever made
   std::vector<Access*> together;         // what a start that needs it registers (ListTogether)
@@ -109,7 +109,7 @@ struct RunState {
 
   // For a run that a cost model measures or compares; else null.
   std::shared_ptr<CostModel> model;
-  uint64_t model_ticket = 0;
+  uint64_t model_step = 0;            // its CostModel::Step::number
   std::vector<NodeTime> model_times;  // what `times` is if the caller gave none
   std::vector<DeviceTimer> timers;    // by node: how long it takes on its device
   std::chrono::steady_clock::time_point began{};

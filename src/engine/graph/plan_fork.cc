@@ -10,7 +10,7 @@
 namespace engine::detail {
 namespace {
 
-constinit Mutex g_plans_mu;  // guards the list; held over a fork
+constinit Mutex g_plans_mu;  // guards the list; taken over a fork
 // The list of all plans. Never destroyed, because a fork may come late.
 std::vector<std::weak_ptr<PlanCore>>& Plans() {
   static auto* plans = new std::vector<std::weak_ptr<PlanCore>>;

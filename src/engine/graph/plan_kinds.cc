@@ -37,7 +37,7 @@ bool OrderedThere(OpRecord* op, uint32_t access) {
   return access < there.size() && there[access];
 }
 
-// Of a run: the Vars that its gates hold.
+// Of a run: the Vars that its gates have.
 void ForGateVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, AccessMode mode)) {
   const RunGates* const gates = RunOf(op)->gates;
   if (!gates) return;
@@ -47,7 +47,7 @@ void ForGateVars(OpRecord* op, void* to, void (*fn)(void* to, VarCore* var, Acce
 
 void Settle(EngineCore& core, Pass& pass, OpRecord* op) {
   OpRecord* const ticket = *static_cast<OpRecord**>(op->closure());
-  // Nobody clears this poison here, because the next write of the lane's Var does.
+  // Nobody clears this poison here, because the next write of the task Var does.
   ErrorRecord* const poison = CoreOf(op->accesses()[0].var)->completer.poison.load(std::memory_order_relaxed);
   if (poison) poison->Retain();
   core.Complete(pass, op);

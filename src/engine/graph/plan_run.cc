@@ -153,7 +153,7 @@ RunState* Runs::Start(PlanCore& plan, std::span<Value> inputs, const RunOptions&
   run->times = options.times;
   if (step.model) [[unlikely]] {
     run->model = step.model;
-    run->model_ticket = step.ticket;
+    run->model_step = step.number;
     if (step.timed && run->times.empty()) run->times = run->model_times;
   }
   std::fill(run->times.begin(), run->times.end(), NodeTime{});
@@ -346,7 +346,7 @@ void Runs::ReportToModel(RunState& run) {
     failed = run.first_error != nullptr;
   }
   using Outcome = CostModel::Report::Outcome;
-  run.model->End(run.model_ticket,
+  run.model->End(run.model_step,
                  {.outcome = failed ? Outcome::kFailed : Outcome::kEnded, .nanos = took.count(), .times = run.times});
   run.model.reset();
   run.model_times.clear();

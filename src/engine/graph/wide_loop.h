@@ -1,7 +1,7 @@
 // WideLoop: one ParallelFor of a node that may use several threads of its run's team (NodeDesc::threads).
 //
 // The node's thread opens the loop in its run. The team's threads look for open loops before they take a task, so a node
-// gets its second thread when that one has ended what it was at, and no thread is ever held back for it.
+// gets its second thread when that one has ended what it was at, and no thread is ever kept back for it.
 //
 // Threads:   Work by any thread that is counted in `helpers`, and by the node's own.
 // Ownership: on the stack of the node's thread, which closes the loop and waits for the helpers before it returns.

@@ -8,9 +8,9 @@
 //            waits only for other pushers, and only for a handful of stores; a completer never waits.
 // Ownership: the caller owns the block of an op until Register. Env::Recycle gets each block back exactly once, when no
 //            completer and no pusher that saw one of its accesses can look at it again. Groups likewise.
-// Order:     Register holds the tails of all its Vars at once (two-phase), so pushes that overlap in time are ordered
-//            one way on all the Vars they share. Visiting the Vars in sorted order without holding them would not do
-//            that.
+// Order:     Register locks the tails of all its Vars at once (two-phase), so pushes that overlap in time are ordered
+//            one way on all the Vars they share. Visiting the Vars in sorted order without locking them together
+//            would not do that.
 // Errors:    Register refuses a deleted Var, and has changed nothing then. Nothing else can fail.
 //
 // Words: the *tail* of a Var is the last access that was registered on it. A *group* is the readers between two
@@ -241,7 +241,7 @@ struct Dependency : DependencyEnds<Env> {
 
     // 1. Lock every tail, in the order of addresses. The op's place in the order is the moment when all are locked.
     for (uint32_t i = 0; i < n; ++i) {
-      if constexpr (Env::kMutant == Mutant::kSortedWithoutHolding) {
+      if constexpr (Env::kMutant == Mutant::kSortedWithoutLocking) {
         early(i);
         continue;
       }
@@ -256,7 +256,7 @@ struct Dependency : DependencyEnds<Env> {
     }
     // 2. Publish every new tail, which also unlocks it. Whoever queues behind one of these tails finds a complete
     // access. Nobody before the op can reach the op, and so grant it, until step 3 links it.
-    const uint32_t locked = Env::kMutant == Mutant::kSortedWithoutHolding         ? 0
+    const uint32_t locked = Env::kMutant == Mutant::kSortedWithoutLocking         ? 0
                             : Env::kMutant == Mutant::kOrderSwapOnOneVar && n > 0 ? n - 1
                                                                                   : n;
     for (uint32_t i = 0; i < locked; ++i) {

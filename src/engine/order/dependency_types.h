@@ -15,7 +15,7 @@ namespace engine::detail {
 // Faults that the checker plants one at a time, to show that it would find them.
 enum class Mutant {
   kNone,
-  kSortedWithoutHolding,  // unlocks each Var before it locks the next
+  kSortedWithoutLocking,  // unlocks each Var before it locks the next
   kLinkBeforePublish,     // tells the predecessor before the new tail is visible
   kDoneBeforeIdle,        // marks the link DONE and then tries tail -> idle, without a pin of the completer's own
   kMissingPin,            // recycles without waiting for a pusher that saw the op

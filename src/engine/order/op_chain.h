@@ -37,8 +37,8 @@ struct alignas(64) OpChain {
   // thread that finds a member at a tail took the tail's lock, and so sees at least the value that was there when the
   // member came.
   std::atomic<bool> open{false};
-  uint32_t count = 0;   // members appended since the chain was opened; 0: closed
-  uint64_t ticket = 0;  // changes with each opening, so that an owner recognizes its own chain
+  uint32_t count = 0;    // members appended since the chain was opened; 0: closed
+  uint64_t opening = 0;  // counts openings, so that an owner recognizes its own chain
   // While open: the members, linked by extra.next. After the release: the members that have not started; only the
   // thread that runs the chain uses them.
   OpRecord* last = nullptr;
@@ -56,7 +56,7 @@ inline constinit OpChain g_let_go;
 // The engine keeps it.
 struct ChainOwner {
   std::atomic<OpChain*> chain{nullptr};  // written by the pushing thread; release: publishes the chain's block
-  uint64_t ticket = 0;                   // that chain's ticket when it was opened; used by the pushing thread only
+  uint64_t opening = 0;                  // that of the chain when the owner opened it; used by the pushing thread only
 };
 
 inline constexpr uint32_t kChainClass = sizeof(OpChain) / 64;

@@ -64,9 +64,9 @@ struct OpExtra {
   uint8_t size_class = 0;        // 0: lies in its Var's block; kLargeClass and above: large (arena.h)
   uint8_t closure_offset = 0;    // in units of 8 bytes, from the end of the accesses
   uint8_t epoch = 0;             // parity of the WaitAll epoch in which it was pushed
-  bool more_behind : 1 = false;  // kInChain: the next member starts when this ends; set by who holds the chain
+  bool more_behind : 1 = false;  // kInChain: the next member starts when this ends; set by whoever runs the chain
   bool merged : 1 = false;       // kInChain: runs straight after the member before it
-  bool replayed : 1 = false;     // kInChain: a device graph, launched with the first of its run, stands for its body
+  bool replayed : 1 = false;     // kInChain: a device graph, launched with the first of its chain, stands for its body
   uint8_t device = 0;            // kDeviceOp
   uint8_t asked_lane = 0;        // kDeviceOp: a number, Placement::kAnyLane, a channel's, or one of those below
   uint8_t lane = 0;              // kDeviceOp: the lane on which it is

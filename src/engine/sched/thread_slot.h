@@ -22,7 +22,7 @@ struct Worker;
 struct alignas(64) ThreadSlot {
   ThreadSlot(EngineCore* engine_core, Arena& ops, Arena& vars, Arena& completions)
       : core(engine_core), cache(ops), var_cache(vars), completion_cache(completions) {
-    needed.reserve(8);
+    queued_behind.reserve(8);
   }
 
   EngineCore* const core;
@@ -31,8 +31,8 @@ struct alignas(64) ThreadSlot {
   BlockCache completion_cache;
   Worker* worker = nullptr;
   std::array<std::unique_ptr<ReadyQueue>, kMaxPools> queues;  // by number of the pool; the pools list them too
-  std::vector<OpChain*> needed;    // chains whose ops the current registration queued behind; released after it
-  std::vector<std::byte> scratch;  // for a registration of many accesses; enlarged before it, and kept
+  std::vector<OpChain*> queued_behind;  // chains whose ops the current registration queued behind; released after it
+  std::vector<std::byte> scratch;       // for a registration of many accesses; enlarged before it, and kept
 
   void ReserveScratch(size_t accesses) {
     if (const size_t bytes = Protocol::ScratchBytes(accesses); scratch.size() < bytes) scratch.resize(bytes);

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 import engine.torch
 
+kept = {"keep_freed_memory": "leave" not in sys.argv}
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -24,11 +25,11 @@ def step(x):
 
 batches = [torch.ones(2, 4)] * 3
 if sys.argv[1] == "compile_step":
-    list(map(engine.torch.compile_step(step), batches))
+    list(map(engine.torch.compile_step(step, options=kept), batches))
 elif sys.argv[1] == "smart_stage":
-    list(engine.torch.smart_stage(step, batches))
+    list(engine.torch.smart_stage(step, batches, **kept))
 elif sys.argv[1] == "compile":
-    list(map(torch.compile(model, backend=engine.torch.backend), batches))
+    list(map(torch.compile(model, backend=engine.torch.backend, options=kept), batches))
 
 def gradients_of_tables():
     return [torch.ones(10_000, 16) for _ in range(16)]  # 160 pages each
@@ -65,8 +66,8 @@ print(keep_freed_memory.cache_info().currsize > 0 and keep_freed_memory())
 """
 
 
-def changed(way, **chosen):
-    told = subprocess.run([sys.executable, "-c", CHANGED, way], capture_output=True, text=True, timeout=300,
+def changed(*ways, **chosen):
+    told = subprocess.run([sys.executable, "-c", CHANGED, *ways], capture_output=True, text=True, timeout=300,
                           env=os.environ | chosen)  # fmt: skip
     assert told.returncode == 0, told.stderr
     return told.stdout.strip()
@@ -76,3 +77,8 @@ def test_without_a_compiled_step_and_where_the_environment_says_so_malloc_is_lef
     assert changed("compile_step") == "True"
     assert changed("nothing") == "False"
     assert changed("compile_step", MALLOC_TRIM_THRESHOLD_="131072") == "False"
+
+
+@pytest.mark.parametrize("way", ["compile_step", "compile", "smart_stage"])
+def test_the_option_leaves_malloc_alone(way):
+    assert changed(way, "leave") == "False"

@@ -258,7 +258,7 @@ def test_gradients_are_not_left_behind(forced):
 
 def test_unknown_options_are_refused():
     for options in ({"policies": "naive"}, {"policy": "fast"}, {"workers": 0}, {"workers": True}, {"partition": 3},
-                    {"capture_step": 1}, {"intra_op_threads": -1}):  # fmt: skip
+                    {"capture_step": 1}, {"keep_freed_memory": 0}, {"intra_op_threads": -1}):  # fmt: skip
         with pytest.raises(engine.errors.UsageError, match="engine.torch: "):
             engine.torch.compile_step(lambda: None, options=options)
 

@@ -16,7 +16,7 @@ function facts(op) {
     if (blocked > 0) out.push(["waited for ops", duration(blocked)]);
   }
   if (D.begin[op] > D.ready[op]) out.push(["queued", `${duration(D.begin[op] - D.ready[op])} from ready to begin`]);
-  if (D.uses[op].length) out.push(["Vars", D.uses[op].slice(0, 12).map(([role, v]) => `${role} ${D.variables[v]}`).join(", ") +
+  if (D.uses[op].length) out.push(["Vars", D.uses[op].slice(0, 12).map(([mode, v]) => `${mode} ${D.variables[v]}`).join(", ") +
     (D.uses[op].length > 12 ? ` and ${D.uses[op].length - 12} more` : "")]);
   if (D.plan[op] >= 0) out.push(["plan", `${D.plans[D.plan[op]]}, run ${D.run[op]}`]);
   if (D.site[op] >= 0) out.push(["from", D.sites[D.site[op]]]);

@@ -23,13 +23,13 @@ void* SoftwareMemory::Allocate(size_t bytes, const Lane* lane, bool* from_driver
     return block->memory.get();
   }
   *from_driver = true;
-  if (held_ + size > limit_) Trim(0);
-  if (held_ + size > limit_) return nullptr;
+  if (taken_ + size > limit_) Trim(0);
+  if (taken_ + size > limit_) return nullptr;
   if (pool.capacity() <= of.blocks) pool.reserve(2 * of.blocks + 4);
   Block block{std::make_unique<std::byte[]>(size), size};
   void* memory = block.memory.get();
   device_.emplace(Address(memory), std::move(block));
-  held_ += size;
+  taken_ += size;
   ++of.blocks;
   return memory;
 }
@@ -49,11 +49,11 @@ void SoftwareMemory::Free(void* memory, Marker at) noexcept {
 void SoftwareMemory::Trim(size_t keep) {
   for (auto& [size, of] : classes_) {
     std::vector<Block*>& pool = of.free;
-    for (size_t i = pool.size(); i-- > 0 && held_ > keep;) {
+    for (size_t i = pool.size(); i-- > 0 && taken_ > keep;) {
       Block* block = pool[i];
       if (!Reached(block->freed_at)) continue;  // work that is on its way may still touch it
       pool.erase(pool.begin() + static_cast<std::ptrdiff_t>(i));
-      held_ -= size;
+      taken_ -= size;
       --of.blocks;
       device_.erase(Address(block->memory.get()));
     }

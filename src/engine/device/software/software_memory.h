@@ -46,7 +46,7 @@ class SoftwareMemory {
   static bool Within(const Blocks& blocks, const void* memory, size_t bytes);
 
   const size_t limit_;
-  size_t held_ = 0;  // from the driver, used or not
+  size_t taken_ = 0;  // from the driver, used or not
   Blocks device_;
   struct Class {
     std::vector<Block*> free;  // has room for all blocks of the class
