@@ -278,8 +278,8 @@ def _is_kept_storage(tensor: Any, torch: Any) -> bool:
     users = torch._C._storage_Use_Count(storage._cdata)
     alone = _users_of_storages()
     if base is None:
-        return users > alone[0]  # type: ignore[no-any-return]
-    return references > alone[2] or users > alone[1]  # type: ignore[no-any-return]
+        return bool(users > alone[0])
+    return bool(references > alone[2] or users > alone[1])
 
 
 @functools.cache

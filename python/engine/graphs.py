@@ -231,9 +231,9 @@ class Hybrid(Generic[P, R]):
     def _learn(self, recording: Recording, key: Any) -> None:
         """Calls like this one take the short way from now on, or no call does."""
         with self._lock:  # as _make: which Values are state must not change meanwhile
-            special = key is not None or self._names or recording.passed or recording.shared
+            special = bool(key is not None or self._names or recording.passed or recording.shared)
             if not self._static_shape and self._places > 1:  # an argument that is changed in place must be no other one, too
-                special = special or recording.overwritten - recording.state.keys()
+                special = special or bool(recording.overwritten - recording.state.keys())
             if special or self._recordings.get(None) is not recording:
                 self._known = None
                 return
