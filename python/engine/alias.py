@@ -143,17 +143,14 @@ def unshared(outputs: tuple[Any, ...], arguments: list[Any], values: list[Any], 
     somebody else has, too: containers, arrays and buffers among them are copied.
     """
     taken: list[Extent] = []
-    containers: set[int] = set()  # and other objects that have no memory that can be found
+    containers: set[int] = set()  # and objects that have no memory that can be found, and are those of Values
     kept: list[Any] = [outputs]  # so that the ids stay those of these objects
     changing: list[Extent] = []
     seen: set[int] = set()
     for argument in arguments:
         for leaf in leaves(argument, seen, changing):
             kept.append(leaf)
-            where = extents(leaf)
-            taken += where or []
-            if not where and not fixed(leaf):
-                containers.add(id(leaf))
+            taken += extents(leaf) or []
     containers.update(at for _, at, _ in changing)
     allowed = memory_of(values)
     elsewhere = _of_values_at(memory_of(outputs), allowed)

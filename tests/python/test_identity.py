@@ -228,3 +228,11 @@ def test_a_raw_argument_that_is_state_which_the_function_changes_is_refused():
 
 def test_fixed():
     assert fixed(np.add) and fixed(np.int8(3)) and not fixed([]) and not fixed(Model()) and not fixed(threading.Lock())
+
+
+def test_an_object_that_no_value_has_is_returned_itself():
+    model = Model()
+    same = engine.op(lambda m: m)
+    assert same(model).get() is model
+    with engine.Executor() as pool:
+        assert pool.submit(lambda m: m, model).result() is model
