@@ -6,33 +6,48 @@ when its op ends: then it means the same under every policy, however late it is 
 
 What this costs a call: nothing for numbers, texts and None; for an array, or a container of arrays and numbers, that nobody but the
 call knows, a look at its reference counts and an entry in a list (python/src/memory.cc, which is looked through only when somebody
-asks what lies at an address); for all else, 5 to 20 us in ``unshared``, and the copy.
+asks what lies at an address); for all else, 5 to 20 us in ``unshared``, and the copy. A recorded function that changes a raw argument
+in place, and has another argument, compares the two in each call, and does not take the short way (python/src/replay.cc).
 """
 
 from __future__ import annotations
 
+import copy
+import functools
+import sys
 from collections import deque
-from typing import Any
+from typing import Any, Callable
 
 from . import _core
 from .containers import mapped
-from .extents import PLAIN, Extent, extents, leaves, loaded, overlap
+from .extents import PLAIN, Extent, extents, fixed, leaves, loaded, memory_of, objects_in, overlap
 
 
 def copied(item: Any) -> Any:
-    """A copy with memory of its own of a tensor, array, buffer or what exports one; of anything else a shallow copy."""
+    """A copy with memory of its own of a tensor, array, buffer or what exports one; of anything else a deep copy. An object that
+    never changes, or that cannot be copied, is returned itself.
+    """
     torch = loaded("torch", "Tensor")
     if torch is not None and isinstance(item, torch.Tensor):
-        return item.detach().clone(memory_format=torch.preserve_format).requires_grad_(item.requires_grad) if item.is_leaf else item.clone()
+        layout = {"memory_format": torch.preserve_format} if item.layout is torch.strided else {}
+        return item.detach().clone(**layout).requires_grad_(item.requires_grad) if item.is_leaf else item.clone()
+    if torch is not None and isinstance(item, (torch.UntypedStorage, torch.TypedStorage)):
+        return item.clone()
     if isinstance(item, memoryview):
         return _copied_view(item)
     numpy = loaded("numpy", "ndarray")
     if numpy is not None and isinstance(item, numpy.ndarray):
         return item.copy(order="K") if type(item) is numpy.ndarray else item.copy()
-    import copy
-
-    made, where = copy.copy(item), extents(item)
-    return copy.deepcopy(item) if where and overlap(where, extents(made) or []) else made
+    where = extents(item)
+    if where is not None:
+        made = copy.copy(item)
+        return copy.deepcopy(item) if where and overlap(where, extents(made) or []) else made
+    if fixed(item):
+        return item
+    try:
+        return copy.deepcopy(item)
+    except Exception:  # a file, a lock, a socket: there can be only one
+        return item
 
 
 def _copied_view(view: memoryview) -> memoryview:
@@ -40,19 +55,60 @@ def _copied_view(view: memoryview) -> memoryview:
     return made if view.format == "B" and view.ndim == 1 else made.cast(view.format, view.shape)  # type: ignore[call-overload]
 
 
+def _is_container(kind: type) -> bool:
+    return issubclass(kind, (list, tuple, dict, set, frozenset, deque)) or hasattr(kind, "__dataclass_fields__")
+
+
+def _may_change(kind: type) -> bool:
+    """Whether containers of this kind can be changed in place."""
+    return not issubclass(kind, (tuple, frozenset)) and not (hasattr(kind, "__dataclass_params__") and kind.__dataclass_params__.frozen)
+
+
+def _remade(item: Any, change: Callable[[Any], Any]) -> Any:
+    """As ``mapped``, and also for sets, deques and arrays of objects: the container with ``change(part)`` for each part, or itself."""
+    kind = type(item)
+    if not issubclass(kind, (set, frozenset, deque)):
+        objects = objects_in(item)
+        return mapped(item, change) if objects is None else _array_of(item, objects, [change(part) for part in objects])
+    old = list(item)
+    new = [change(part) for part in old]
+    if all(one is other for one, other in zip(new, old)):
+        return item
+    if not issubclass(kind, deque):
+        return kind(new)
+    made = copy.copy(item)  # which keeps its bound
+    made.clear()
+    made.extend(new)
+    return made
+
+
+def _array_of(array: Any, old: list[Any], new: list[Any]) -> Any:
+    """The array, or one of its kind with the new objects."""
+    import numpy
+
+    if all(one is other for one, other in zip(new, old)):
+        return array
+    made = array.copy()
+    places = made.reshape(1) if made.ndim == 0 else made  # one item of an array of no dimensions cannot be set as it is
+    for place, part in zip(numpy.ndindex(places.shape), new):
+        places[place] = part
+    return made
+
+
 def apart(data: Any) -> Any:
-    """A copy that shares no array or buffer with ``data``, also where they are in containers."""
+    """A copy that shares no array, buffer, container or other object that may change with ``data``."""
     kind = type(data)
     if kind in PLAIN:
         return data
-    if not issubclass(kind, (list, tuple, dict)) and not hasattr(kind, "__dataclass_fields__"):
-        return copied(data)
-    return mapped(data, apart)
+    if not _is_container(kind):
+        return copied(data) if objects_in(data) is None else _own_objects(data)
+    made = _remade(data, apart)
+    return copy.copy(data) if made is data and _may_change(kind) else made
 
 
-def memory_of(data: Any) -> list[Extent]:
-    """The memory of all arrays and buffers in ``data``."""
-    return [extent for leaf in leaves(data, set()) for extent in extents(leaf) or []]
+def _own_objects(array: Any) -> Any:
+    made = _remade(array, apart)
+    return array.copy() if made is array else made
 
 
 _core._set_memory_of(memory_of)
@@ -64,52 +120,81 @@ def found(where: list[Extent], engine: Any) -> list[Any]:
     return [value for value in _core._values_at(where) if value.var.engine == engine and overlap(where, memory_of(value._data))]
 
 
+Placed = tuple[str, Any, bool]  # what a run is given: what it is called in an error, the data, and whether the run changes them
+
+
+def changed_twice(raw: list[Placed], values: list[Placed]) -> tuple[str, str] | None:
+    """What is changed and what shares memory with that, of two things of which one at least is raw; None: there are no such two."""
+    if not any(changed for _, _, changed in (*raw, *values)):
+        return None
+    where = [memory_of(data) for _, data, _ in (*raw, *values)]
+    for number, (title, _, changed) in enumerate(raw):
+        for at, (other, _, changes) in enumerate((*raw[number + 1 :], *values), number + 1):
+            if (changed or changes) and overlap(where[number], where[at]):
+                return (title, other) if changed else (other, title)
+    return None
+
+
 def unshared(outputs: tuple[Any, ...], arguments: list[Any], values: list[Any], held: set[int]) -> tuple[Any, ...]:
-    """The outputs; what shares memory with one of the arguments, an earlier output or a Value is copied, and so are containers that
-    are arguments or parts of them. The extension calls it.
+    """The outputs; what shares memory with one of the arguments, an earlier output or a Value is copied, and so are containers and
+    other objects that are arguments or parts of them. The extension calls it.
 
     ``values``: data whose Vars the outputs name, so that they may share its memory. ``held``: ids of parts of the outputs that
     somebody else has, too: containers, arrays and buffers among them are copied.
     """
-    containers: set[int] = set()
     taken: list[Extent] = []
-    kept: list[Any] = []  # so that the ids stay those of these objects
+    containers: set[int] = set()  # and objects that have no memory that can be found, and are those of Values
+    kept: list[Any] = [outputs]  # so that the ids stay those of these objects
+    changing: list[Extent] = []
+    seen: set[int] = set()
     for argument in arguments:
-        for leaf in leaves(argument, containers):
+        for leaf in leaves(argument, seen, changing):
             kept.append(leaf)
             taken += extents(leaf) or []
+    containers.update(at for _, at, _ in changing)
     allowed = memory_of(values)
+    elsewhere = _of_values_at(memory_of(outputs), allowed)
+    containers.update(at for space, at, _ in elsewhere if space == "id")
 
     def fresh(item: Any, shared: bool) -> Any:
         kind = type(item)
         if kind in PLAIN:
             return item
         shared = shared or id(item) in held
-        if issubclass(kind, (list, tuple, dict)) or hasattr(kind, "__dataclass_fields__"):
-            made = mapped(item, lambda part: fresh(part, shared))
-            changes = issubclass(kind, (list, dict)) and shared or id(item) in containers
-            if made is item and changes and not issubclass(kind, tuple):
-                import copy
-
+        objects = None
+        if _is_container(kind) or (objects := objects_in(item)) is not None:
+            made = _remade(item, lambda part: fresh(part, shared))
+            if objects is not None:
+                return memory_of_its_own(item, shared) if made is item else noted(made, extents(made) or [])
+            if made is item and _may_change(kind) and (shared or id(item) in containers):
                 made = copy.copy(item)
-            containers.add(id(made))
+            if _may_change(kind):
+                new_containers.add(id(made))
             kept.append(made)
             return made
-        if issubclass(kind, (set, deque)):
-            made = item.copy() if shared or id(item) in containers else item
-            containers.add(id(made))
-            kept.append(made)
-            return made
-        if issubclass(kind, bytearray) and any(item is leaf for leaf in kept):
+        return memory_of_its_own(item, shared)
+
+    def memory_of_its_own(item: Any, shared: bool) -> Any:
+        if isinstance(item, bytearray) and id(item) in containers:  # it is empty
             return item.copy()
         where = extents(item)
         if not where:
+            if id(item) in containers and not fixed(item):
+                item = copied(item)
+            if where is None and not fixed(item):
+                new_containers.add(id(item))
+            kept.append(item)
             return item
-        if overlap(where, taken) or shared and _copies(kind) or _known(where, allowed):
-            item = copied(item)
-            where = extents(item) or []
-        elif overlap(where, allowed):
-            return item  # ordered by the Vars of what it lies in, as are other outputs that do
+        kind = type(item)
+        if not (overlap(where, taken) or overlap(where, elsewhere)):
+            if overlap(where, allowed):
+                return item  # ordered by the Vars of what it lies in, as are other outputs that do
+            if not (_copies(kind) and (shared or _is_kept(item))):
+                return noted(item, where)
+        item = copied(item)
+        return noted(item, extents(item) or [])
+
+    def noted(item: Any, where: list[Extent]) -> Any:
         here.extend(where)
         kept.append(item)
         return item
@@ -118,9 +203,11 @@ def unshared(outputs: tuple[Any, ...], arguments: list[Any], values: list[Any], 
     try:
         for output in outputs:
             here: list[Extent] = []
+            new_containers: set[int] = set()
             made.append(fresh(output, False))
             if not values:  # else the outputs name common Vars
                 taken += here
+                containers |= new_containers
     finally:
         del fresh  # it refers to itself, so only the garbage collector would free what it has kept
     return tuple(made)
@@ -133,11 +220,74 @@ def _copies(kind: type) -> bool:
         issubclass(kind, (bytearray, memoryview))
         or kind.__module__ == "array"
         or numpy is not None and issubclass(kind, numpy.ndarray)
-        or torch is not None and issubclass(kind, torch.Tensor)
+        or torch is not None and issubclass(kind, (torch.Tensor, torch.UntypedStorage, torch.TypedStorage))
     )  # fmt: skip
 
 
-def _known(where: list[Extent], allowed: list[Extent]) -> bool:
-    """Whether the memory is that of a Value that lies elsewhere than in what is allowed."""
-    values = _core._values_at(where)
-    return any(overlap(where, now) and not (allowed and overlap(now, allowed)) for now in (memory_of(v._data) for v in values))
+def _of_values_at(where: list[Extent], allowed: list[Extent]) -> list[Extent]:
+    """The memory of the Values that have some of this, but of those that lie in what is allowed."""
+    of_each = [memory_of(value._data) for value in _core._values_at(where)]
+    return [extent for now in of_each if not (allowed and overlap(now, allowed)) for extent in now]
+
+
+class _Alone:
+    """An object that has another, which nobody else has."""
+
+    base: object
+
+    def __init__(self) -> None:
+        self.base = bytearray()
+
+
+def _base_of(item: Any, name: str) -> tuple[Any, int]:
+    """What the item is a view of, and how many references this has here."""
+    base = getattr(item, name, None)
+    return base, sys.getrefcount(base)
+
+
+_REFERENCES = _base_of(_Alone(), "base")[1]  # of what the item alone has
+
+
+def _is_kept(item: Any) -> bool:
+    """Whether somebody else has what an array, a tensor or a buffer is a view of. It follows ``base`` of arrays and ``_base`` and the
+    storage of tensors; the extension has looked at plain arrays and buffers.
+    """
+    numpy, torch = loaded("numpy", "ndarray"), loaded("torch", "Tensor")
+    while True:
+        if torch is not None and isinstance(item, torch.Tensor):
+            return _is_kept_storage(item, torch)
+        name = "obj" if isinstance(item, memoryview) else "base" if numpy is not None and isinstance(item, numpy.ndarray) else ""
+        if not name:
+            return False
+        base, references = _base_of(item, name)
+        if base is None or isinstance(base, bytes):
+            return False
+        if references > _REFERENCES:
+            return True
+        item = base
+
+
+def _is_kept_storage(tensor: Any, torch: Any) -> bool:
+    if tensor.layout is not torch.strided or tensor.device.type == "meta" or not hasattr(torch._C, "_storage_Use_Count"):
+        return False
+    base, references = _base_of(tensor, "_base")
+    storage = tensor.untyped_storage()
+    users = torch._C._storage_Use_Count(storage._cdata)
+    alone = _users_of_storages()
+    if base is None:
+        return bool(users > alone[0])
+    return bool(references > alone[2] or users > alone[1])
+
+
+@functools.cache
+def _users_of_storages() -> tuple[int, int, int]:
+    """How many users PyTorch counts of the storage of a tensor and of a view that nobody else has; and the references to what it is a
+    view of."""
+    import torch
+
+    with torch.no_grad():
+        tensor, view = torch.empty(1), torch.empty(1)[:]
+    of_tensor, of_view = tensor.untyped_storage(), view.untyped_storage()
+    count = torch._C._storage_Use_Count
+    base, references = _base_of(view, "_base")
+    return count(of_tensor._cdata), count(of_view._cdata), references

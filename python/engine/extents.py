@@ -1,20 +1,35 @@
 """Extents: where in memory data lies, and which objects have memory there.
 
 The extent of an array of NumPy goes from its first byte to its last, that of a tensor of PyTorch is its whole storage, that of
-other objects is what ``__array_interface__``, the buffer protocol or ``__dlpack__`` says. An object that says nothing has none.
+other objects is what ``__array_interface__``, the buffer protocol or ``__dlpack__`` says. An object that says nothing has none: if it
+may change, its identity stands for its memory.
 """
 
 from __future__ import annotations
 
+import datetime
+import enum
 import math
+import numbers
+import pathlib
+import re
 import sys
+import types
+import weakref
 from collections import deque
 from typing import Any, Iterator
 
 from . import _core
 
-PLAIN = (int, float, complex, bool, str, bytes, type(None), range, type, frozenset)
-Extent = tuple[str, int, int]  # "host" or a device, the address of the first byte, and the one behind the last
+PLAIN = (int, float, complex, bool, str, bytes, type(None), range, type)
+FIXED = (
+    *PLAIN, frozenset, slice, type(Ellipsis), type(NotImplemented), types.ModuleType, types.CodeType, types.FunctionType, types.MethodType,
+    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, property, weakref.ref, numbers.Number, enum.Enum,
+    datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, pathlib.PurePath, re.Pattern, re.Match, BaseException,
+)  # fmt: skip
+# "host" or a device, the address of the first byte, and the one behind the last. Or "id", the id of an object, and the number behind
+# it, for an object that may change and has no memory that can be found.
+Extent = tuple[str, int, int]
 
 
 def loaded(module: str, its_class: str) -> Any:
@@ -23,20 +38,37 @@ def loaded(module: str, its_class: str) -> Any:
     return loaded if hasattr(loaded, its_class) else None
 
 
+def fixed(item: Any) -> bool:
+    """Whether the object never changes, so that it does not matter who else has it."""
+    kind = type(item)
+    if issubclass(kind, FIXED):
+        return True
+    if str(kind.__module__).partition(".")[0] == "engine":  # Values, Vars and what belongs to them
+        return kind.__name__ != "DeviceArray"
+    numpy, torch = loaded("numpy", "ndarray"), loaded("torch", "Tensor")
+    if numpy is not None and isinstance(item, (numpy.generic, numpy.dtype, numpy.ufunc)):
+        return True
+    return torch is not None and isinstance(item, (torch.dtype, torch.device, torch.layout, torch.memory_format))
+
+
+def identity(item: Any) -> Extent:
+    return ("id", id(item), id(item) + 1)
+
+
 def extents(item: Any) -> list[Extent] | None:
     """The memory of an array or buffer; None: it has none that can be found."""
     kind = type(item)
     numpy, torch = loaded("numpy", "ndarray"), loaded("torch", "Tensor")
     if numpy is not None and isinstance(item, numpy.ndarray):
-        return [("host", *(_core._bounds(item) or _bounds_by_numpy(item)))]
+        found = [("host", *(_core._bounds(item) or _bounds_by_numpy(item)))]
+        mask = None if kind is numpy.ndarray else getattr(item, "_mask", None)  # of a masked array
+        return found + (extents(mask) or []) if isinstance(mask, numpy.ndarray) else found
     if numpy is not None and isinstance(item, numpy.generic):
         return None  # a number, which never changes; what it says is the address of a copy
     if torch is not None and isinstance(item, torch.Tensor):
-        if item.layout is not torch.strided or item.device.type == "meta":
-            return None
-        storage = item.untyped_storage()
-        first = storage.data_ptr()
-        return [("host" if item.device.type == "cpu" else str(item.device), first, first + storage.nbytes())]
+        return _of_tensor(item, torch)
+    if torch is not None and isinstance(item, (torch.UntypedStorage, torch.TypedStorage)):
+        return _of_storage(item.untyped() if isinstance(item, torch.TypedStorage) else item)
     if hasattr(kind, "__array_interface__"):
         return _of_interface(item.__array_interface__)
     if hasattr(kind, "__cuda_array_interface__") and not kind.__module__.startswith("engine"):
@@ -45,6 +77,33 @@ def extents(item: Any) -> list[Extent] | None:
     if bounds is not None:
         return [("host", *bounds)] if bounds[0] < bounds[1] else []
     return _exported(item) if hasattr(kind, "__dlpack__") and not kind.__module__.startswith("engine") else None
+
+
+def _of_storage(storage: Any) -> list[Extent] | None:
+    if storage.device.type == "meta":
+        return None
+    first = storage.data_ptr()
+    return [("host" if storage.device.type == "cpu" else str(storage.device), first, first + storage.nbytes())]
+
+
+_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+def _of_tensor(tensor: Any, torch: Any) -> list[Extent] | None:
+    """Its storage, or those of what a sparse one consists of; and that of its gradient."""
+    if tensor.layout is torch.strided:
+        found = _of_storage(tensor.untyped_storage())
+    else:
+        parts = [getattr(tensor, name)() for name in _SPARSE.get(str(tensor.layout), ())]
+        found = [extent for part in parts for extent in extents(part) or []] or None
+    grad = tensor.grad if found is not None and tensor.is_leaf else None
+    return found if grad is None else [*(found or ()), *(extents(grad) or ())]
 
 
 def _of_interface(says: dict[str, Any]) -> list[Extent] | None:
@@ -81,27 +140,67 @@ def _bounds_by_numpy(array: Any) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def leaves(item: Any, seen: set[int]) -> Iterator[Any]:
-    """The objects in ``item`` that are no containers, however nested. Looks into each container once."""
+def objects_in(item: Any) -> list[Any] | None:
+    """The items of an array of objects; None: it is none."""
+    numpy = loaded("numpy", "ndarray")
+    return list(item.flat) if numpy is not None and isinstance(item, numpy.ndarray) and item.dtype == object else None
+
+
+def leaves(item: Any, seen: set[int], changing: list[Extent] | None = None) -> Iterator[Any]:
+    """The objects in ``item`` that are no containers, however nested; and arrays of objects, which are both. Looks into each
+    container once. ``changing`` gets the identities of the containers that may change.
+    """
     kind = type(item)
     if kind in PLAIN:
         return
+    may_change = True
+    # A list or a tuple of the items is made in one step of the interpreter, so an op on another thread may change the container.
     if issubclass(kind, (list, tuple, set, frozenset, deque)):
-        parts: Any = item
+        parts: Any = tuple(item)
+        may_change = not issubclass(kind, (tuple, frozenset))
     elif issubclass(kind, dict):
-        parts = item.values()
+        parts = tuple(item.values())
     elif hasattr(kind, "__dataclass_fields__"):
         parts = [getattr(item, name) for name in kind.__dataclass_fields__ if hasattr(item, name)]
+        may_change = not kind.__dataclass_params__.frozen
     else:
         yield item
-        return
+        parts, may_change = objects_in(item), False
+        if parts is None:
+            return
     if id(item) in seen:
         return
     seen.add(id(item))
+    if may_change and changing is not None:
+        changing.append(identity(item))
     for part in parts:
         if type(part) not in PLAIN:
-            yield from leaves(part, seen)
+            yield from leaves(part, seen, changing)
+
+
+def memory_of(data: Any) -> list[Extent]:
+    """The memory of all arrays and buffers in ``data``, and the identities of what else in it may change."""
+    changing: list[Extent] = []
+    found = []
+    for leaf in leaves(data, set(), changing):
+        found += extents(leaf) or ([] if fixed(leaf) else [identity(leaf)])
+    return found + changing
 
 
 def overlap(some: list[Extent], taken: list[Extent]) -> bool:
+    if len(some) > 4 and len(taken) > 4:
+        return _overlap_of_many(some, taken)
     return any(space == other and low < end and begin < high for space, low, high in some for other, begin, end in taken)
+
+
+def _overlap_of_many(some: list[Extent], taken: list[Extent]) -> bool:
+    """By one look through all in the order of their addresses."""
+    spaces, ends = ["", ""], [0, 0]  # of each list: the space of its last extent, and the largest end there
+    for space, low, high, which in sorted([(*one, 0) for one in some] + [(*one, 1) for one in taken]):
+        if low >= high:
+            continue
+        if spaces[1 - which] == space and low < ends[1 - which]:
+            return True
+        ends[which] = max(ends[which], high) if spaces[which] == space else high
+        spaces[which] = space
+    return False

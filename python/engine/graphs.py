@@ -7,9 +7,10 @@ import functools
 import inspect
 import threading
 import warnings
-from typing import Any, Callable, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, Callable, Generic, NamedTuple, ParamSpec, Sequence, TypeVar, overload
 
 from . import _core
+from .alias import Placed, changed_twice
 from .bindings import Binding, Link, Search, hold, links
 from .containers import Place, mapped, spread
 from .errors import UsageError
@@ -230,7 +231,9 @@ class Hybrid(Generic[P, R]):
     def _learn(self, recording: Recording, key: Any) -> None:
         """Calls like this one take the short way from now on, or no call does."""
         with self._lock:  # as _make: which Values are state must not change meanwhile
-            special = key is not None or self._names or recording.passed or recording.shared
+            special = bool(key is not None or self._names or recording.passed or recording.shared)
+            if not self._static_shape and self._places > 1:  # an argument that is changed in place must be no other one, too
+                special = special or bool(recording.overwritten - recording.state.keys())
             if special or self._recordings.get(None) is not recording:
                 self._known = None
                 return
@@ -311,6 +314,8 @@ class Hybrid(Generic[P, R]):
         made = Recording()
         made.types, made.state, made.results = [type(a) for a in given], state, results
         made.overwritten = {i for i, traced in enumerate(indexes) if traced in recorder.overwritten}
+        self._refuse_shared(given, made, [
+            (f"the state '{value.var.name or 'without a name'}'", value._data, at in recorder.changed) for at, value in recorder.states.items()])  # fmt: skip
         made.returned, made.passed, made.shared = noted.returned, noted.passed, noted.shared
         arguments = {id(value) for value in state.values()}
         search = Search(self._source, self._name, (v for at, v in recorder.states.items() if at not in arguments))
@@ -340,6 +345,8 @@ class Hybrid(Generic[P, R]):
             elif type(argument) is not kind and not (place in recording.results and not isinstance(argument, Value)):
                 raise UsageError(f"hybridize: {self._title(place)} was a {kind.__name__} when it was recorded, and is "
                                  f"a {type(argument).__name__} now; hybridize the function once more for that type")  # fmt: skip
+        if self._places > 1 and recording.overwritten - recording.state.keys():
+            self._refuse_shared(given, recording, [])
         if not hold(recording.links):
             for title, path, was in recording.bound:
                 if path.end() is not was:
@@ -347,6 +354,19 @@ class Hybrid(Generic[P, R]):
                                      "something else now; record it again, or change it in place with an op")  # fmt: skip
             recording.links, self._known = links(recording.bound), None  # other objects between, and the same state
         return fits
+
+    def _refuse_shared(self, given: Sequence[Any], recording: Recording, values: list[Placed]) -> None:
+        """UsageError if the function changes an argument in place, or one of these Values, that shares memory with a raw argument."""
+        raw: list[Placed] = []
+        for place, data in enumerate(given):
+            if isinstance(data, Value) and place not in recording.state:
+                values = [*values, (self._title(place), data._data, False)]
+            elif not isinstance(data, Value):
+                raw.append((self._title(place), data, place in recording.overwritten))
+        both = changed_twice(raw, values)
+        if both is not None:
+            raise UsageError(f"hybridize: {both[0]}, which the function changes in place, shares memory with {both[1]}, and nothing orders "
+                             "raw data; give one Value in both places, or a copy in one of them")  # fmt: skip
 
     def _refuse_count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise UsageError(f"hybridize: '{self._name}' was recorded with {self._places} arguments and the keywords "

@@ -19,6 +19,7 @@ class Recorder:
         self.states: dict[int, Value[Any]] = {}  # Values from outside that the function uses, kept alive
         self.makers: dict[int, int] = {}  # value -> node that makes it
         self.overwritten: set[int] = set()  # inputs and other values that an op changes in place
+        self.changed: set[int] = set()  # ids of the states that an op changes in place
         self.results: set[int] = set()  # inputs that are another Value in each call
         self.owner: object = None
         self.owner_input = -1
@@ -53,6 +54,7 @@ class Recorder:
         changed = [v for v in changing if isinstance(v, Traced)]
         for v in state:
             self.states[id(v)] = v
+        self.changed.update(id(v) for v in changing if not isinstance(v, Traced))
         for v in changed:
             if v.index in self.results:
                 raise NeedsState(v.index)

@@ -1,0 +1,94 @@
+"""Memory that tensors share: storages, sparse tensors, gradients, and what somebody else has a view of."""
+
+import collections
+
+import pytest
+import torch
+
+import engine
+from engine.alias import apart
+from engine.extents import fixed, memory_of, overlap
+
+POLICIES = ["threaded", "inline", "naive"]
+
+
+@engine.op(updates="x")
+def scale(x):
+    x.mul_(10)
+
+
+def sparse(x):
+    return torch.sparse_coo_tensor([[0, 1]], x, check_invariants=False)
+
+
+def sparse_rows(x):
+    return torch.sparse_csr_tensor([0, 2], [0, 1], x, size=(1, 2), check_invariants=False)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("way", [sparse, sparse_rows, lambda x: {x}, lambda x: collections.deque([x]), lambda x: x.untyped_storage()])
+def test_an_output_that_has_the_argument_in_it_is_a_copy(way, policy):
+    with engine.policy(policy):
+        x = engine.value(torch.ones(2))
+        out = engine.op(way)(x)
+        out.wait()
+        scale(x)
+        x.wait()
+        assert not overlap(memory_of(out.get()), memory_of(x.get()))
+        if isinstance(out.get(), torch.Tensor):
+            assert out.get().to_dense().sum() == 2 and out.get().layout == way(torch.ones(2)).layout
+
+
+@pytest.mark.parametrize("way", [sparse, sparse_rows, lambda x: {x}, lambda x: x.untyped_storage()])
+def test_values_of_a_tensor_and_of_what_has_its_memory_have_one_var(way):
+    x = torch.ones(2)
+    assert engine.value(x).var == engine.value(way(x)).var
+    assert not overlap(memory_of(apart(way(x))), memory_of(x))
+
+
+def test_a_tensor_and_its_gradient_have_one_var():
+    w = torch.ones(2, requires_grad=True)
+    (w * 2).sum().backward()
+    value = engine.value(w)
+    assert engine.value(w.grad).var == value.var
+
+
+VIEWS = {
+    "itself": lambda t: t,
+    "a view": lambda t: t[:],
+    "a view of a view": lambda t: t[:][:1],
+    "detached": lambda t: t.detach(),
+    "as an array": lambda t: t.numpy(),
+    "a view of it as an array": lambda t: t.numpy()[:1],
+    "a parameter": lambda t: torch.nn.Parameter(t, requires_grad=False),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_a_tensor_that_somebody_else_has_is_copied(view):
+    cache = torch.zeros(2)
+    fill = engine.op(lambda k: VIEWS[view](cache.fill_(k)))
+    first = fill(1)
+    first.wait()
+    fill(2).wait()
+    assert float(first.get()[0]) == 1
+
+
+def test_views_that_nobody_else_has_are_not_copied():
+    where = []
+
+    def made(view):
+        def fn():
+            tensor = torch.ones(4)
+            where.append(tensor.data_ptr())
+            return view(tensor)
+
+        return engine.op(fn)
+
+    for view in (lambda t: t, lambda t: t[:], lambda t: t[1:][:2], lambda t: t.view(2, 2).t()):
+        assert made(view)().get().untyped_storage().data_ptr() == where[-1]
+
+
+def test_types_and_devices_never_change():
+    assert all(fixed(one) for one in (torch.float32, torch.device("cpu"), torch.strided))
+    assert not fixed(torch.nn.Linear(1, 1))
