@@ -1,7 +1,7 @@
 """Bindings: the ways by which a recorded function reaches Values and Vars. If one leads elsewhere, the recording is stale.
 
-Constants are what the recorded function itself names and any later call would read anew: bools, None, numbers and texts. Their values are
-part of the recording, so one that has changed needs another recording.
+Constants are bools, None, numbers and texts that the recorded function itself names. Their values are part of the recording, so
+one that has changed needs another recording.
 
 They are searched when the function has been recorded: from what its code names (globals, variables of closures, defaults, `self`) along
 attributes that some code names, through containers, and through the functions that it calls. The search is bounded. It
@@ -112,8 +112,8 @@ def changed(constants: list[Binding]) -> Binding | None:
 
 
 def _kept_by(codes: Iterable[types.CodeType]) -> tuple[set[str], set[str]]:
-    """The names that the code and the functions inside of it read and do not set: what it counts is no reason to record it anew. The
-    second ones are those of globals and variables, without attributes."""
+    """The names that the code and the functions inside of it read and do not set: what it counts is no reason to record it
+    anew. The second ones are those of globals and variables, without attributes."""
     read, plain, stored, todo = set[str](), set[str](), set[str](), list(codes)
     while todo:
         code = todo.pop()
@@ -121,7 +121,8 @@ def _kept_by(codes: Iterable[types.CodeType]) -> tuple[set[str], set[str]]:
         read.update(code.co_names, code.co_freevars)
         for at in dis.get_instructions(code):
             how = at.opname.partition("_")
-            if how[0] in ("STORE", "DELETE") and (how[2] in ("GLOBAL", "NAME", "ATTR") or how[2] == "DEREF" and at.argval in code.co_freevars):
+            outside = how[2] in ("GLOBAL", "NAME", "ATTR") or how[2] == "DEREF" and at.argval in code.co_freevars
+            if how[0] in ("STORE", "DELETE") and outside:
                 stored.add(at.argval)
             elif at.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
                 plain.add(at.argval)
@@ -137,8 +138,8 @@ def _module_of(thing: Any) -> str:
 def _codes_of(source: Any) -> Iterator[types.CodeType]:
     """The code of a function, a method, or what the program wrote to call an object, such as a module's ``forward``."""
     kind = type(source)
-    written = [source] if issubclass(kind, (types.FunctionType, types.MethodType)) else [getattr(kind, "__call__", None), getattr(kind, "forward", None)]
-    for fn in written:
+    plain = issubclass(kind, (types.FunctionType, types.MethodType))
+    for fn in [source] if plain else [getattr(kind, name, None) for name in ("__call__", "forward")]:
         if isinstance(code := getattr(fn, "__code__", None), types.CodeType) and _module_of(fn) not in _NOT_SEARCHED:
             yield code
 
@@ -146,7 +147,8 @@ def _codes_of(source: Any) -> Iterator[types.CodeType]:
 class Search:
     """Finds the bindings of ``source``, called ``called``. ``states``: the Values that its recording uses, apart from arguments.
 
-    ``bindings``: what was found. ``missing``: those of ``states`` that no path leads to. ``constants``: what ``source`` itself names.
+    ``bindings``: what was found. ``missing``: those of ``states`` that no path leads to. ``constants``: bools, None, numbers
+    and texts that ``source`` itself names.
     """
 
     def __init__(self, source: Any, called: str, states: Iterable[Value[Any]]) -> None:

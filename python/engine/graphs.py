@@ -39,7 +39,7 @@ class Recording:
     results: set[int]  # arguments that are another Value in each call
     overwritten: set[int]  # arguments that the function changes in place
     bound: list[Binding]  # the ways to state, which must still lead to the same objects when it is replayed
-    constants: list[Binding]  # bools, None, numbers and texts that the function names, whose values are part of the recording
+    constants: list[Binding]  # bools, None, numbers and texts that the function names, with the values that they had
     links: tuple[Link, ...]  # what the ways to state and constants lead over
     unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
@@ -181,8 +181,8 @@ class Hybrid(Generic[P, R]):
         with self._lock:
             first, self._eager, self._known = self._eager is None, str(error), None
         if first:
-            warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}. In this call its lines up to there run twice: "
-                          "the recording has run them, and now the function begins anew", stacklevel=4)  # fmt: skip
+            warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}. In this call its lines up to there "
+                          "run twice: the recording has run them, and now the function begins anew", stacklevel=4)  # fmt: skip
 
     def _refuse_eager(self, what: str) -> None:
         """UsageError if the function runs eagerly. ``what``: who wants a plan."""
@@ -239,8 +239,9 @@ class Hybrid(Generic[P, R]):
                     self._recordings[key], self._known = one, None
                     return True
             if len(others) >= _MAX_RECORDINGS:
-                raise UsageError(f"hybridize: {change.title} was {change.was!r} when it was recorded, and is {change.path.end()!r} now; it was recorded "
-                                 f"{_MAX_RECORDINGS} times, for different values of what it names. Give what differs so often as an argument")  # fmt: skip
+                raise UsageError(f"hybridize: {change.title} was {change.was!r} when it was recorded, and is {change.path.end()!r} "
+                                 f"now; it was recorded {_MAX_RECORDINGS} times, for different values of what it names. Give "
+                                 "what differs so often as an argument")  # fmt: skip
             return False
 
     def _learn(self, recording: Recording, key: Any) -> None:
@@ -400,8 +401,10 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
     Arguments are data that each call brings. An argument that is None or a bool makes a recording of its own. Values
     that the function reaches in other ways are state: ops on them keep their order with all other ops. The function
     must call the same ops each time; whatever else it does happens once, while it is recorded, and looking at data is
-    refused. ``fallback="eager"``: a function that looks at data runs eagerly, with a warning. ``static_alloc``: values
-    keep their place in memory from run to run. ``static_shape``: arguments and bindings are not checked between calls.
+    refused. Bools, None, numbers and texts that the function names are part of a recording; a call after a change makes
+    another one. ``fallback="eager"``: a function that looks at data runs eagerly, with a warning; in the call that warns,
+    its lines up to the look run twice. ``static_alloc``: values keep their place in memory from run to run.
+    ``static_shape``: arguments, bindings and what the function names are not checked between calls.
     Source: MXNet's hybridize.
     """
     if fallback not in (None, "eager"):

@@ -1,7 +1,7 @@
 """Refusals: what tells that a recorded function uses data, where the recorded value itself was not asked.
 
-A recorded value may lie in an object that nobody looks into, such as a closure, where no run would put data in its place. And C code
-asks for the type of what it is given, so it raises an error of its own.
+A recorded value may lie in an object that nobody looks into, such as a closure, where no run would put data in its place. And
+C code asks for the type of what it is given, so it raises an error of its own.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ _TOLD = re.compile(r"\bTraced\b")  # the type's name in an error of C code
 def refuse_while_recording(what: str, instead: str) -> None:
     """Unreadable if this thread records a function. ``what``: what the caller was asked for, which no replay would do again."""
     if _core.is_recording():
-        raise Unreadable(f"{what} while the function is recorded, at {where()}: no replay would do that. {instead}, or use {EAGERLY}")
+        raise Unreadable(f"{what} while the function is recorded, at {where()}: no replay would do that. {instead}, "
+                         f"or use {EAGERLY}")  # fmt: skip
 
 
 def refuse_hidden(item: Any, holder: str, levels: int = 2) -> None:
     """Unreadable if ``item`` is an object with a recorded value inside which no run would replace. ``holder``: what has the item.
     ``levels``: how many objects in objects are looked into."""
     if any(True for _ in _hidden(item, levels)):
-        raise Unreadable(f"{holder} has a {type(item).__name__} with a recorded value inside, at {where()}, and no replay would put data there: "
-                         f"give the value itself, or a list, tuple, dict, deque, slice or dataclass of it, or use {EAGERLY}")  # fmt: skip
+        raise Unreadable(f"{holder} has a {type(item).__name__} with a recorded value inside, at {where()}, and no replay would put "
+                         "data there: give the value itself, or a list, tuple, dict, deque, slice or dataclass of it, or use "
+                         f"{EAGERLY}")  # fmt: skip
 
 
 def refuse_iterator(item: Any, name: str) -> None:
     """Unreadable if ``item``, which the function ``name`` returned, is an iterator: there would be one for all replays."""
     if _is_iterator(type(item)):
-        raise Unreadable(f"'{name}' returns a {type(item).__name__} while the function is recorded, and all replays would return the same one, which the first "
-                         f"uses up: return a list, or use {EAGERLY}")  # fmt: skip
+        raise Unreadable(f"'{name}' returns a {type(item).__name__} while the function is recorded, and all replays would return "
+                         f"the same one, which the first uses up: return a list, or use {EAGERLY}")  # fmt: skip
 
 
 def _is_iterator(kind: type) -> bool:
@@ -107,10 +109,10 @@ def unreadable(error: Exception, guess: bool) -> Unreadable | None:
 
 
 def _by_c_code(last: types.TracebackType) -> bool:
-    """Whether the last frame called what raised, and is no line of the program that raised itself, and has a recorded value in a
-    variable."""
+    """Whether the last frame has a recorded value in a variable, and is no line of the program that raised the error itself."""
     frame = last.tb_frame
-    raising = is_the_users(frame) and any(at.offset == last.tb_lasti and at.opname in ("RAISE_VARARGS", "RERAISE") for at in dis.get_instructions(frame.f_code))
+    here = (at.opname for at in dis.get_instructions(frame.f_code) if at.offset == last.tb_lasti)
+    raising = is_the_users(frame) and any(name in ("RAISE_VARARGS", "RERAISE") for name in here)
     return not raising and any(True for part in frame.f_locals.values() for _ in _recorded_in(part))
 
 

@@ -20,7 +20,8 @@ _DECIDE = ("the answer would be part of every replay. Decide in an op (numpy.whe
            f"a bool or None, or use {EAGERLY}")  # fmt: skip
 _CHANGE = ("no replay would do that. Change it in an op (engine.op(updates=...)), give the result another name, or use "
            f"{EAGERLY}")  # fmt: skip
-_READS = ("get", "result", "wait", "done", "exception", "wait_to_write", "add_done_callback", "__array__", "__dlpack__", "__dlpack_device__")
+_READS = ("get", "result", "wait", "done", "exception", "wait_to_write", "add_done_callback", "__array__", "__dlpack__",
+          "__dlpack_device__")  # fmt: skip
 _CHANGES = ("overwrite", "__setitem__", "__delitem__", "__setattr__", "__delattr__")
 _IN_PLACE = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 _SEQUENCE, _MAPPING = 1 << 5, 1 << 6  # of a type's __flags__: whether patterns like [a, b] and {"k": a} may match its objects
