@@ -247,7 +247,8 @@ class Search:
 
     def _visit(self, path: Path, thing: Any, parent: int) -> None:
         if issubclass(type(thing), _LEAVES):
-            return self._constant(path, parent)
+            self._constant(path, parent)
+            return
         if issubclass(type(thing), (Value, _core.Var)):
             direct = len(path.steps) == 1 and path.of == self._called and path.steps[0][0] == "."
             if path.steps or not path.fixed:
