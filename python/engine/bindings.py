@@ -1,5 +1,8 @@
 """Bindings: the ways by which a recorded function reaches Values and Vars. If one leads elsewhere, the recording is stale.
 
+Constants are bools, None, numbers and texts that the recorded function itself names. Their values are part of the recording, so
+one that has changed needs another recording.
+
 They are searched when the function has been recorded: from what its code names (globals, variables of closures, defaults, `self`) along
 attributes that some code names, through containers, and through the functions that it calls. The search is bounded. It
 does not see attributes whose names are computed, and what only C code, NumPy, PyTorch or the standard library keeps.
@@ -8,6 +11,7 @@ does not see attributes whose names are computed, and what only C code, NumPy, P
 from __future__ import annotations
 
 import collections
+import dis
 import functools
 import itertools
 import operator
@@ -23,6 +27,7 @@ _MOST_FUNCTIONS = 256
 _MOST_ROUNDS = 8  # of functions that are found late, because what names them was
 _LEAVES = (int, float, complex, str, bytes, bool, type(None))
 _NOT_SEARCHED = {"engine", "numpy", "torch", *sys.stdlib_module_names} - {"__main__", "test"}
+_MOST_STEPS = 3  # attributes of attributes, to a constant
 _PARTS = "_modules"  # where a torch.nn.Module keeps the modules that are its attributes
 
 
@@ -97,31 +102,72 @@ def _names_of(code: types.CodeType) -> Iterator[str]:
             yield from _names_of(constant)
 
 
+def changed(constants: list[Binding]) -> Binding | None:
+    """The first of them that has another value now; None if all are what they were."""
+    for binding in constants:
+        was, now = binding.was, binding.path.end()
+        if now is not was and (type(now) is not type(was) or now != was):
+            return binding
+    return None
+
+
+def _kept_by(codes: Iterable[types.CodeType]) -> tuple[set[str], set[str]]:
+    """The names that the code and the functions inside of it read and do not set: what it counts is no reason to record it
+    anew. The second ones are those of globals and variables, without attributes."""
+    read, plain, stored, todo = set[str](), set[str](), set[str](), list(codes)
+    while todo:
+        code = todo.pop()
+        todo += (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        read.update(code.co_names, code.co_freevars)
+        for at in dis.get_instructions(code):
+            how = at.opname.partition("_")
+            outside = how[2] in ("GLOBAL", "NAME", "ATTR") or how[2] == "DEREF" and at.argval in code.co_freevars
+            if how[0] in ("STORE", "DELETE") and outside:
+                stored.add(at.argval)
+            elif at.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
+                plain.add(at.argval)
+        plain.update(code.co_freevars)
+    kept = {name for name in read - stored if not name.startswith("__")}
+    return kept, kept & plain
+
+
 def _module_of(thing: Any) -> str:
     return str(getattr(thing, "__module__", None) or getattr(thing, "__name__", "")).partition(".")[0]
+
+
+def _codes_of(source: Any) -> Iterator[types.CodeType]:
+    """The code of a function, a method, or what the program wrote to call an object, such as a module's ``forward``."""
+    kind = type(source)
+    plain = issubclass(kind, (types.FunctionType, types.MethodType))
+    for fn in [source] if plain else [getattr(kind, name, None) for name in ("__call__", "forward")]:
+        if isinstance(code := getattr(fn, "__code__", None), types.CodeType) and _module_of(fn) not in _NOT_SEARCHED:
+            yield code
 
 
 class Search:
     """Finds the bindings of ``source``, called ``called``. ``states``: the Values that its recording uses, apart from arguments.
 
-    ``bindings``: what was found. ``missing``: those of ``states`` that no path leads to.
+    ``bindings``: what was found. ``missing``: those of ``states`` that no path leads to. ``constants``: bools, None, numbers
+    and texts that ``source`` itself names.
     """
 
     def __init__(self, source: Any, called: str, states: Iterable[Value[Any]]) -> None:
         self._source, self._called = source, called
         self._states = {id(value): value for value in states}
-        self._names: set[str] = {_PARTS}
+        self._own, self._plain = _kept_by(_codes_of(source))
+        self._names: set[str] = {_PARTS, *self._own}
         self._functions: dict[Any, str] = {}  # by code object, what it is called
         for _ in range(_MOST_ROUNDS):  # a function that is found late may name what was passed by before
             before = len(self._names), len(self._functions)
             self._walk()
             if before == (len(self._names), len(self._functions)):
                 break
-        self.bindings = list(self._found.values())
+        self.bindings, self.constants = list(self._found.values()), list(self._constants.values())
         self.missing = [value for at, value in self._states.items() if at not in self._reached]
 
     def _walk(self) -> None:
         self._found: dict[tuple[str, str, str], Binding] = {}
+        self._constants: dict[str, Binding] = {}
         self._reached: set[int] = set()
         self._seen: dict[int, Any] = {}  # kept, so that no address is used again
         self._parents: dict[int, int] = {}
@@ -140,6 +186,18 @@ class Search:
                 if id(thing) in self._leading and key not in self._found:
                     self._note(path, thing, parent)
                     more = True
+
+    def _constant(self, path: Path, parent: int) -> None:
+        """Notes a bool, None, number or text that the recorded function may have read by this path."""
+        if not path.steps and path.text not in self._plain:
+            return  # an attribute has the name of a global
+        named = path.text.split(".")
+        if path.of != self._called or len(path.steps) > _MOST_STEPS or not self._own.issuperset(named[path.fixed :]):
+            return
+        if issubclass(type(self._seen.get(parent)), types.ModuleType) and _module_of(self._seen[parent]) in _NOT_SEARCHED:
+            return  # math.pi
+        if type(was := path.end()) in _LEAVES:
+            self._constants[path.text] = Binding(f"the {path.kind} '{path.text}' of '{path.of}'", path, was)
 
     def _note(self, path: Path, thing: Any, parent: int) -> None:
         of = f"of '{path.of}'" + (f", which '{self._called}' uses," if path.of != self._called else "")
@@ -172,7 +230,8 @@ class Search:
                 continue
             self._begin(Path("variable", called, name, functools.partial(getattr, cell, "cell_contents", None), False), contents, own)
         for name in names:
-            if (found := fn.__globals__.get(name)) is not None:
+            if name in fn.__globals__:
+                found = fn.__globals__[name]
                 self._begin(Path("global", called, name, functools.partial(fn.__globals__.get, name), False), found, own)
         given = zip(reversed(code.co_varnames[: code.co_argcount]), reversed(fn.__defaults__ or ()))
         for name, default in (*given, *(fn.__kwdefaults__ or {}).items()):
@@ -188,6 +247,7 @@ class Search:
 
     def _visit(self, path: Path, thing: Any, parent: int) -> None:
         if issubclass(type(thing), _LEAVES):
+            self._constant(path, parent)
             return
         if issubclass(type(thing), (Value, _core.Var)):
             direct = len(path.steps) == 1 and path.of == self._called and path.steps[0][0] == "."

@@ -1,12 +1,13 @@
 """Containers: Values inside of arguments and results, which may be nested.
 
-Lists, tuples, dicts, what derives from them (namedtuples, OrderedDicts) and dataclasses are looked into. A container
+Lists, tuples, dicts, deques, what derives from them (namedtuples, OrderedDicts), slices and dataclasses are looked into. A container
 without Values is passed on as it is, and not copied. Sets, and Values in keys of dicts, are refused, because replacing them may
 merge them.
 """
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 from typing import Any, Callable
@@ -48,6 +49,18 @@ def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
             return item
         made = copy.copy(item)
         made.update(changes)
+        return made
+    if kind is slice:
+        ends = [item.start, item.stop, item.step]
+        items = [change(end) for end in ends]
+        return item if all(new is old for new, old in zip(items, ends)) else slice(*items)
+    if issubclass(kind, collections.deque):
+        items = [change(each) for each in item]
+        if all(new is old for new, old in zip(items, item)):
+            return item
+        made = copy.copy(item)
+        made.clear()
+        made.extend(items)
         return made
     if issubclass(kind, (set, frozenset)):
         for each in item:

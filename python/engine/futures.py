@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterable, Iterator, TypeVar
 from . import _core
 from .errors import UsageError, kept
 from .ops import Op, op
+from .refusals import refuse_while_recording
 from .values import Value
 
 T = TypeVar("T")
@@ -19,9 +20,11 @@ T = TypeVar("T")
 
 def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> Iterator[Value[T]]:
     """Yields the Values as their ops end, failed or not; each once. TimeoutError ``timeout`` seconds after the call.
+    UsageError while a function is recorded.
 
     ``for v in engine.as_completed(map(load, names)): use(v.get())``
     """
+    refuse_while_recording("as_completed asks what has ended", "Call it outside, with the results")
     pending = set(values)
     ended: queue.SimpleQueue[Value[T]] = queue.SimpleQueue()
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -99,7 +102,9 @@ class Executor(concurrent.futures.Executor):
         self._shut_down = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
-        """Pushes ``fn(*args, **kwargs)``; returns its Future. RuntimeError after ``shutdown``."""
+        """Pushes ``fn(*args, **kwargs)``; returns its Future. RuntimeError after ``shutdown``; UsageError
+        while a function is recorded."""
+        refuse_while_recording("a call is submitted to an Executor", "Call an op")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         work: list[Callable[[], Any]] = [functools.partial(fn, *args, **kwargs)]
         future.add_done_callback(lambda _: work.clear())  # if it is cancelled, nobody needs them until its turn comes

@@ -11,18 +11,18 @@ from typing import Any, Callable, Generic, NamedTuple, ParamSpec, Sequence, Type
 
 from . import _core
 from .alias import Placed, changed_twice
-from .bindings import Binding, Link, Search, hold, links
-from .containers import Place, mapped, spread
+from .bindings import Binding, Link, Search, changed, hold, links
+from .containers import mapped, spread
 from .errors import UsageError
-from .ops import Op
+from .noted import Noted, Sharing, rebuilt, results_of
 from .recorder import NeedsState, Recorder
+from .refusals import unreadable
 from .traced import Traced, Unreadable
-from .values import Value, roots_of, vars_of
+from .values import Value, vars_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_argument: Op[Any, Any] = Op(lambda given: given, (), 1, {"name": "argument", "alias": "order"})  # copies what is no Value's
 _MAX_RECORDINGS = 64  # of one function, for different arguments that are None or bools
 
 
@@ -40,18 +40,10 @@ class Recording:
     results: set[int]  # arguments that are another Value in each call
     overwritten: set[int]  # arguments that the function changes in place
     bound: list[Binding]  # the ways to state, which must still lead to the same objects when it is replayed
-    links: tuple[Link, ...]  # what these ways lead over
+    constants: list[Binding]  # bools, None, numbers and texts that the function names, with the values that they had
+    links: tuple[Link, ...]  # what the ways to state and constants lead over
     unwatched: list[str]  # state that no way is known to, so that nobody notices if there is other state in its place
     reached: list[Value[Any]]  # state that is no argument here; a call that is given it as an argument is recorded anew
-
-
-class Sharing(NamedTuple):
-    """What an output of each run shares memory with: Values from outside, arguments that are Values, and other outputs."""
-
-    output: int
-    state: list[Value[Any]]
-    arguments: list[int]
-    outputs: list[int]
 
 
 class Known(NamedTuple):
@@ -80,12 +72,14 @@ class Hybrid(Generic[P, R]):
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._lock = threading.Lock()
         self._recordings: dict[Any, Recording] = {}  # by the arguments that are None or bools
+        self._others: dict[Any, list[Recording]] = {}  # by the same: recordings for other constants
         self._last: Recording | None = None
         self._known: Known | None = None  # of `_last`, if its calls may take the short way
         self._states: dict[_core.Var, Value[Any]] = {}  # the Values that some recording reaches without an argument
         self._names: list[str] = []  # the keywords of each call
         self._places = 0  # how many positional arguments each call has
         self._part = ""  # what an argument is called in an error; "": by its place or name
+        self._guess = fallback == "eager"  # whether errors that C code raises beside recorded values count as looks at them
         self._eager: str | None = None  # why the function runs eagerly, if it does
         self._profile: _core.Run | None = None
 
@@ -105,7 +99,7 @@ class Hybrid(Generic[P, R]):
         if known is not None and not kwargs and asyncio._get_running_loop() is None:
             outputs = _core._replay(known, args, self._owner)
             if outputs is not None:
-                return _rebuilt(known.returned, outputs)  # type: ignore[no-any-return]
+                return rebuilt(known.returned, outputs)  # type: ignore[no-any-return]
         if self._eager is not None or Recorder.current():
             return self._fn(*args, **kwargs)  # nested: its ops become ops of the outer function
         return self._start(args, kwargs)  # type: ignore[no-any-return]
@@ -153,11 +147,11 @@ class Hybrid(Generic[P, R]):
 
     def _for_nested(self, placed: Any) -> Hybrid[..., R]:
         def fn(*held: Any) -> Any:
-            args, kwargs = _rebuilt(placed, held)
+            args, kwargs = rebuilt(placed, held)
             return self._fn(*args, **kwargs)
 
         inner = Hybrid(fn, self._static_alloc, self._static_shape, self._engine, None, self._constants, self._owner)
-        inner._name, inner._source = self._name, self._source
+        inner._name, inner._source, inner._guess = self._name, self._source, self._guess
         inner._part = "item {} of the arguments of '{}', counted through their containers,"
         return inner
 
@@ -188,7 +182,8 @@ class Hybrid(Generic[P, R]):
         with self._lock:
             first, self._eager, self._known = self._eager is None, str(error), None
         if first:
-            warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}", stacklevel=4)
+            warnings.warn(f"hybridize: '{self._name}' runs eagerly from now on, because {error}. In this call its lines up to there "
+                          "run twice: the recording has run them, and now the function begins anew", stacklevel=4)  # fmt: skip
 
     def _refuse_eager(self, what: str) -> None:
         """UsageError if the function runs eagerly. ``what``: who wants a plan."""
@@ -221,12 +216,34 @@ class Hybrid(Generic[P, R]):
                     self._learn(recording, key)
                 self._last = recording
                 return recording
+            elif self._took_another(recording, key):
+                continue
             else:
                 recording = self._make(args, kwargs, key, recording)
             # A recording may show that an argument is state, too. Then it is one for other arguments.
             if self._key(args, kwargs) == key:
                 self._last = recording
                 return recording
+
+    def _took_another(self, stale: Recording, key: Any) -> bool:
+        """Puts the recording that was made for what the constants are now in the place of ``stale``. False: there is none."""
+        with self._lock:
+            if self._recordings.get(key) is not stale:
+                return True  # another thread did
+            if (change := changed(stale.constants)) is None:
+                return False
+            others = self._others.setdefault(key, [])
+            if all(one is not stale for one in others):
+                others.append(stale)
+            for one in others:
+                if changed(one.constants) is None:
+                    self._recordings[key], self._known = one, None
+                    return True
+            if len(others) >= _MAX_RECORDINGS:
+                raise UsageError(f"hybridize: {change.title} was {change.was!r} when it was recorded, and is {change.path.end()!r} "
+                                 f"now; it was recorded {_MAX_RECORDINGS} times, for different values of what it names. Give "
+                                 "what differs so often as an argument")  # fmt: skip
+            return False
 
     def _learn(self, recording: Recording, key: Any) -> None:
         """Calls like this one take the short way from now on, or no call does."""
@@ -291,7 +308,7 @@ class Hybrid(Generic[P, R]):
         inputs += [recorder.input(f"argument '{name}'", type(kwargs[name])) for name in self._names]
         if self._owner is not None:
             recorder.owned(self._owner)
-        indexes = [one.index for one in inputs]  # an input that is changed in place gets another one
+        indexes = [one._index for one in inputs]  # an input that is changed in place gets another one
         recorder.results = {indexes[i] for i in results}
         for i in results:  # nodes that read another view of state in each call are ordered with the state
             if isinstance(given[i], Value):
@@ -304,13 +321,17 @@ class Hybrid(Generic[P, R]):
                 if recorder.graph.size == 0:
                     raise UsageError(f"hybridize: '{self._name}' calls no op, so there is nothing to replay; "
                                      "mark what it calls with @engine.op")  # fmt: skip
-                noted = _Noted(recorder, inputs, indexes)
+                noted = Noted(self._name, recorder, inputs, indexes)
                 noted.returned = noted.place(returned)
         except NeedsState:
             place = min(results)
             raise UsageError(f"hybridize: {self._title(place)} is not the Value that it was when it was recorded, and the "
                              "function changes it in place; give the same Value in each call, or the data instead of a "
                              "Value") from None  # fmt: skip
+        except (TypeError, ValueError, AttributeError) as error:
+            if (refusal := unreadable(error, self._guess)) is None:
+                raise
+            raise refusal from error
         made = Recording()
         made.types, made.state, made.results = [type(a) for a in given], state, results
         made.overwritten = {i for i, traced in enumerate(indexes) if traced in recorder.overwritten}
@@ -319,7 +340,8 @@ class Hybrid(Generic[P, R]):
         made.returned, made.passed, made.shared = noted.returned, noted.passed, noted.shared
         arguments = {id(value) for value in state.values()}
         search = Search(self._source, self._name, (v for at, v in recorder.states.items() if at not in arguments))
-        made.bound, made.links = search.bindings, links(search.bindings)
+        made.bound, made.constants = search.bindings, search.constants
+        made.links = links([*made.bound, *made.constants])
         made.unwatched = [value.var.name or "a Value without a name" for value in search.missing]
         own = set() if results else {id(value) for value in state.values()}  # no argument is another Value in each call
         made.reached = [value for at, value in recorder.states.items() if at not in own]
@@ -348,11 +370,13 @@ class Hybrid(Generic[P, R]):
         if self._places > 1 and recording.overwritten - recording.state.keys():
             self._refuse_shared(given, recording, [])
         if not hold(recording.links):
+            if changed(recording.constants):
+                return False
             for title, path, was in recording.bound:
                 if path.end() is not was:
                     raise UsageError(f"hybridize: {title} stood for {was!r} when '{self._name}' was recorded, and for "
                                      "something else now; record it again, or change it in place with an op")  # fmt: skip
-            recording.links, self._known = links(recording.bound), None  # other objects between, and the same state
+            recording.links, self._known = links([*recording.bound, *recording.constants]), None  # other objects, and the same state
         return fits
 
     def _refuse_shared(self, given: Sequence[Any], recording: Recording, values: list[Placed]) -> None:
@@ -386,64 +410,6 @@ def _beside_loop(recording: Recording, given: list[Any]) -> tuple[Any, ...]:
     return recording.plan._call(given)[1]
 
 
-class _Noted:
-    """What a recorded function returned: the outputs of its graph, and what is to be done with them in each call."""
-
-    def __init__(self, recorder: Recorder, inputs: list[Traced], indexes: list[int]) -> None:
-        self._recorder, self._outputs = recorder, dict[int, int]()  # output of each recorded value
-        self._inputs = {id(one): place for place, one in enumerate(inputs)}
-        self._unchanged = {one.index for one, index in zip(inputs, indexes) if one.index == index}
-        self.returned: Any = None
-        self.passed: dict[int, int] = {}
-        self.shared: list[Sharing] = []
-
-    def place(self, item: Any) -> Any:
-        """The item, with each recorded value replaced by the number of its output."""
-        return Place(self._output(item)) if isinstance(item, Traced) else mapped(item, self.place)
-
-    @property
-    def one(self) -> bool:
-        """Whether there is one output, which is all that a run makes."""
-        return len(self._outputs) == 1 and not self.passed and not self.shared
-
-    def _output(self, value: Traced) -> int:
-        known = self._outputs.get(value.index)
-        if known is not None:
-            return known
-        output = self._outputs[value.index] = len(self._outputs)
-        made = value
-        if value.brought:  # a Value that is given is returned itself; other data are copied, as they are the caller's
-            made = self._recorder.call(_argument, (value,), {}, [value], [])[0]
-            if value.index in self._unchanged:
-                self.passed[output] = self._inputs[id(value)]
-        self._recorder.graph.output(made.index)
-        roots = value._shares or ()
-        if roots:
-            brought = [self._inputs[id(r)] for r in roots if isinstance(r, Traced) and r.brought]
-            outputs = [self._output(r) for r in roots if isinstance(r, Traced) and not r.brought]
-            self.shared.append(Sharing(output, [r for r in roots if not isinstance(r, Traced)], brought, outputs))
-        return output
-
-
-def results_of(recording: Recording, outputs: tuple[Any, ...], given: list[Any]) -> Any:
-    """What a call returns: what the function returned, with the outputs of the run. ``given``: the arguments of the call."""
-    for sharing in recording.shared:
-        arguments = [given[place] for place in sharing.arguments if isinstance(given[place], Value)]
-        roots = roots_of([*sharing.state, *arguments, *(outputs[other] for other in sharing.outputs)])
-        outputs[sharing.output]._shares = roots or None
-    if recording.passed:
-        passed = {output: given[place] for output, place in recording.passed.items() if isinstance(given[place], Value)}
-        outputs = tuple(passed.get(number, output) for number, output in enumerate(outputs))
-    return _rebuilt(recording.returned, outputs)
-
-
-def _rebuilt(noted: Any, outputs: tuple[Any, ...]) -> Any:
-    """What ``_Noted.place`` returned, with an output in each Place."""
-    if type(noted) is Place:
-        return outputs[noted.place]
-    return mapped(noted, lambda item: _rebuilt(item, outputs))
-
-
 @overload
 def hybridize(fn: Callable[P, R]) -> Hybrid[P, R]: ...
 @overload
@@ -457,8 +423,10 @@ def hybridize(fn: Any = None, *, static_alloc: bool = False, static_shape: bool 
     Arguments are data that each call brings. An argument that is None or a bool makes a recording of its own. Values
     that the function reaches in other ways are state: ops on them keep their order with all other ops. The function
     must call the same ops each time; whatever else it does happens once, while it is recorded, and looking at data is
-    refused. ``fallback="eager"``: a function that looks at data runs eagerly, with a warning. ``static_alloc``: values
-    keep their place in memory from run to run. ``static_shape``: arguments and bindings are not checked between calls.
+    refused. Bools, None, numbers and texts that the function names are part of a recording; a call after a change makes
+    another one. ``fallback="eager"``: a function that looks at data runs eagerly, with a warning; in the call that warns,
+    its lines up to the look run twice. ``static_alloc``: values keep their place in memory from run to run.
+    ``static_shape``: arguments, bindings and what the function names are not checked between calls.
     Source: MXNet's hybridize.
     """
     if fallback not in (None, "eager"):
@@ -486,8 +454,8 @@ def mark_target_node(values: Any) -> None:
 
     def mark(item: Any) -> Any:
         if isinstance(item, Traced):
-            if recorder and item.index in recorder.makers:
-                recorder.targets.add(recorder.makers[item.index])
+            if recorder and item._index in recorder.makers:
+                recorder.targets.add(recorder.makers[item._index])
         elif not isinstance(item, (Value, list, tuple, dict)):
             raise TypeError(f"mark_target_node: a {type(item).__name__} is no Value")
         return mapped(item, mark)

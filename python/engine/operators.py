@@ -34,6 +34,13 @@ for _name in _BINARY:
 for _name in _UNARY:
     setattr(Value, f"__{_name}__", (lambda one: lambda self: one(self))(_made(_name, getattr(operator, _name))))
 
+_power = _made("pow", pow)
+
+
+def _pow_of(self: Value[Any], exponent: Any, modulus: Any = None) -> Any:
+    return _power(self, exponent) if modulus is None else _power(self, exponent, modulus)
+
+
 _getitem = _made("getitem", operator.getitem)
 _round = _made("round", round)
 
@@ -71,7 +78,7 @@ def _function_of(self: Value[Any], function: Any, types: Any, args: Any, kwargs:
     return function._implementation(*args, **kwargs)
 
 
-_METHODS = {"getitem": _getitem_of, "array_ufunc": _ufunc_of, "array_function": _function_of}
+_METHODS = {"pow": _pow_of, "getitem": _getitem_of, "array_ufunc": _ufunc_of, "array_function": _function_of}
 for _name, _fn in {**_METHODS, "round": lambda self, digits=None: _round(self, digits)}.items():
     setattr(Value, f"__{_name}__", _fn)
 Value.__iter__ = None  # type: ignore[attr-defined]  # indexing would make it look like an endless sequence

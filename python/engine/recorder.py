@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _core
 from .containers import Place, found_in, mapped
+from .refusals import refuse_hidden
 from .traced import Made, Traced, standing_for
 from .values import Value, roots_of
 
@@ -47,45 +48,49 @@ class Recorder:
              updated: list[Value[Any]]) -> list[Traced]:  # fmt: skip
         """Records one call of an op, whose arguments have the Values ``found``."""
         name, outputs = op._name, op._outputs
+        refuse_hidden(op._fn, f"op '{name}'", levels=1)
+        for part in (*args, *kwargs.values()):
+            if part is not self.owner:
+                refuse_hidden(part, f"a call of '{name}'")
         named, changing = _with_roots(found), _with_roots(updated)
-        traced = list({v.index: v for v in named if isinstance(v, Traced)}.values())
-        places = {v.index: i for i, v in enumerate(traced)}
+        traced = list({v._index: v for v in named if isinstance(v, Traced)}.values())
+        places = {v._index: i for i, v in enumerate(traced)}
         state = [v for v in named if not isinstance(v, Traced)]
         changed = [v for v in changing if isinstance(v, Traced)]
         for v in state:
             self.states[id(v)] = v
         self.changed.update(id(v) for v in changing if not isinstance(v, Traced))
         for v in changed:
-            if v.index in self.results:
-                raise NeedsState(v.index)
-            self.overwritten.add(v.index)
+            if v._index in self.results:
+                raise NeedsState(v._index)
+            self.overwritten.add(v._index)
         given = (*args, *kwargs.values())
         kinds = [_kind(arg, places) for arg in given]
-        inputs = [v.index for v in traced]
+        inputs = [v._index for v in traced]
         if self.owner_input >= 0 and any(arg is self.owner for arg in given):
             kinds = [len(inputs) if arg is self.owner else kind for arg, kind in zip(given, kinds)]
             given = tuple(None if arg is self.owner else arg for arg in given)
             inputs.append(self.owner_input)
-        brought = [i for i, index in enumerate(inputs) if index == self.owner_input or i < len(traced) and traced[i].brought]
+        brought = [i for i, index in enumerate(inputs) if index == self.owner_input or i < len(traced) and traced[i]._brought]
         index, first = _core._add_op(
             self.graph, op, tuple(_placed(arg, places) if kind == -3 else arg for arg, kind in zip(given, kinds)),
-            tuple(kwargs) or None, kinds, inputs, [places[v.index] for v in changed],
+            tuple(kwargs) or None, kinds, inputs, [places[v._index] for v in changed],
             [i for i, arg in enumerate(given) if any(arg is v for v in updated)],
             [v for v in state if not any(v is u for u in changing)],
             [v for v in changing if not isinstance(v, Traced)], self.engine, brought)  # fmt: skip
         for v in traced:
-            self.readers.setdefault(v.index, []).append(index)
+            self.readers.setdefault(v._index, []).append(index)
         # A value that is changed in place becomes another value. Nodes that read the old one come before this node.
         for i, v in enumerate(changed):
-            for reader in self.readers[v.index]:
+            for reader in self.readers[v._index]:
                 if reader != index:
                     self.graph.order(reader, index)
-            v.index = first + outputs + i
+            v._index = first + outputs + i
         self.makers.update({value: index for value in range(first, first + outputs + len(changed))})
         made: list[Traced] = [Made(first + i, name) for i in range(outputs)]
         if op._ordered and found:
             # A view of an argument is a copy in a run that is given no Value for it, and then the root of its own views.
-            copies = [v for v in found if any(isinstance(root, Traced) and root.brought for root in v._shares or ())]
+            copies = [v for v in found if any(isinstance(root, Traced) and root._brought for root in v._shares or ())]
             for one in made:
                 one._shares = (*roots_of(found), *copies)
         return made
@@ -104,7 +109,7 @@ def _with_roots(values: list[Value[Any]]) -> list[Value[Any]]:
 def _kind(arg: Any, places: dict[int, int]) -> int:
     """How a node gets an argument: the number of its input; -1: as it is; -2: a Value; -3: a container of these."""
     if isinstance(arg, Traced):
-        return places[arg.index]
+        return places[arg._index]
     if isinstance(arg, Value):
         return -2
     return -3 if found_in(arg) else -1
@@ -112,5 +117,5 @@ def _kind(arg: Any, places: dict[int, int]) -> int:
 
 def _placed(arg: Any, places: dict[int, int]) -> Any:
     if isinstance(arg, Traced):
-        return Place(places[arg.index])
+        return Place(places[arg._index])
     return mapped(arg, lambda item: _placed(item, places))

@@ -10,7 +10,9 @@ from typing import Any, AsyncIterator, Callable, Iterator, Sequence
 
 from . import _core
 from .errors import EndOfData, UsageError
-from .graphs import Hybrid, results_of
+from .graphs import Hybrid
+from .noted import results_of
+from .refusals import refuse_while_recording
 from .sources import compile_source, data_of
 from .stages import Exceptions, check_int, exception_types, next_of, note, stage_options
 
@@ -160,6 +162,7 @@ class SmartStage(_core.SmartStage):
         return results_of(recording, outputs, [None] * (len(recording.types) - len(named)) + named)
 
     def _start(self, given: dict[str, Any]) -> tuple[Any, ...] | None:
+        refuse_while_recording(f"a step of smart stage '{self.name}' is asked for", "Take it outside")
         if self._given is None:
             self._record(functools.partial(self._recorded, given))
         names = self._given if self._given is not None else []  # None: the data has ended before the first item

@@ -10,6 +10,7 @@ from typing import Any, AsyncIterator, Callable, Iterator, Mapping, Union
 
 from . import _core
 from .errors import EndOfData, UsageError
+from .refusals import refuse_while_recording
 from .sources import Source, compile_source
 
 _END = object()
@@ -107,6 +108,7 @@ class Stage(_core.Stage):
         return self
 
     def __next__(self) -> Any:
+        _refuse_recording(self)
         item = self._take_or(None, _END)
         if item is _END:
             raise StopIteration
@@ -116,6 +118,7 @@ class Stage(_core.Stage):
         return self
 
     async def __anext__(self) -> Any:
+        _refuse_recording(self)
         item = await next_of(self, lambda: self._take_or(None, _END), _END)
         if item is _END:
             raise StopAsyncIteration
@@ -123,7 +126,8 @@ class Stage(_core.Stage):
 
     def take(self, timeout: float | None = None) -> Any:
         """As next(stage), but raises EndOfData at the end, and TimeoutError after ``timeout`` seconds. A time-out loses
-        no item."""
+        no item. Unreadable, a UsageError, while a function is recorded."""
+        _refuse_recording(self)
         item = self._take_or(timeout, _END)
         if item is _END:
             raise EndOfData(f"stage '{self.name}': there is no more data")
@@ -167,6 +171,10 @@ class Stage(_core.Stage):
         from .explanation.pictures import stage_html
 
         return stage_html(self)
+
+
+def _refuse_recording(stage: Any) -> None:
+    refuse_while_recording(f"an item of stage '{stage.name}' is asked for", "Take it outside and give it as an argument")
 
 
 def _weakly(source: Source) -> tuple[Any, Any]:

@@ -15,43 +15,45 @@ from .errors import Unreadable
 from .values import Value
 
 _PACKAGE = str(pathlib.Path(__file__).parent) + os.sep
+EAGERLY = "hybridize(..., fallback=\"eager\")"
 _DECIDE = ("the answer would be part of every replay. Decide in an op (numpy.where), give what decides as an argument that is "
-           "a bool or None, or use hybridize(..., fallback=\"eager\")")  # fmt: skip
+           f"a bool or None, or use {EAGERLY}")  # fmt: skip
 _CHANGE = ("no replay would do that. Change it in an op (engine.op(updates=...)), give the result another name, or use "
-           "hybridize(..., fallback=\"eager\")")  # fmt: skip
+           f"{EAGERLY}")  # fmt: skip
+_READS = ("get", "result", "wait", "done", "exception", "wait_to_write", "add_done_callback", "__array__", "__dlpack__",
+          "__dlpack_device__")  # fmt: skip
+_CHANGES = ("overwrite", "__setitem__", "__delitem__", "__setattr__", "__delattr__")
 _IN_PLACE = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 _SEQUENCE, _MAPPING = 1 << 5, 1 << 6  # of a type's __flags__: whether patterns like [a, b] and {"k": a} may match its objects
 
 
-def _where() -> str:
+def where() -> str:
+    """The line of the program that has called the engine."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and (frame.f_code.co_filename.startswith(_PACKAGE) or _is_numpy(frame)):
+    while frame.f_back is not None and not is_the_users(frame):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def _library(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
 def _is_numpy(frame: Any) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "numpy"
+    return _library(frame) == "numpy"
 
 
-class Unknown:
-    """Stands for the Var of a recorded value."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __getattr__(self, attribute: str) -> NoReturn:
-        raise Unreadable(f"'{self.name}' has no Var while the function is recorded, so nobody can ask for its '{attribute}' "
-                         f"({_where()}); use it in an op, or return it")  # fmt: skip
+def is_the_users(frame: Any) -> bool:
+    return not (frame.f_code.co_filename.startswith(_PACKAGE) or _is_numpy(frame))
 
 
 def _refuse(called: str, how: str, instead: str = _DECIDE) -> NoReturn:
-    raise Unreadable(f"'{called}' has no data while the function is recorded, and {_where()} {how}: {instead}")
+    raise Unreadable(f"'{called}' has no data while the function is recorded, and {where()} {how}: {instead}")
 
 
 def _refused(how: str, instead: str = _DECIDE) -> Callable[..., Any]:
     def refuse(self: Traced, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse(self.called, how, instead)
+        _refuse(self._called, how, instead)
 
     return refuse
 
@@ -59,38 +61,44 @@ def _refused(how: str, instead: str = _DECIDE) -> Callable[..., Any]:
 class Traced(Value[Any]):
     """Stands for a value while a function is recorded: it can be an argument of ops, and has no data yet.
 
-    ``brought``: whether it is what each run is given. One that shares memory has roots, recorded values and Values from outside. Nothing can
-    see that a function asks for its type or its identity (``type(x)``, ``x is y``), nor ``callable(x)``; ``standing_for`` makes
-    the last one right for arguments.
+    ``_brought``: whether it is what each run is given. One that shares memory has roots, recorded values and Values from outside.
+    Only the engine, NumPy and PyTorch may ask it for attributes; whoever else does gets Unreadable, whatever the name is. Nothing
+    can see that a function asks for its type or its identity (``type(x)``, ``x is y``, ``isinstance(x, engine.Value)``), nor
+    ``callable(x)``; ``standing_for`` makes the last one right for arguments.
     """
 
-    __slots__ = ("index", "called", "brought")
+    __slots__ = ("_index", "_called", "_brought")
 
     def __init__(self, index: int, name: str, brought: bool = False) -> None:
         super().__init__()
-        self.index, self.called, self.brought = index, name, brought
+        self._index, self._called, self._brought = index, name, brought
 
     @property
-    def var(self) -> Any:  # type: ignore[override]
-        return Unknown(self.called)
+    def var(self) -> NoReturn:  # type: ignore[override]
+        _refuse(self._called, "asks for its 'var'")
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # what isinstance asks for if the type itself is not the answer
+    def __getattribute__(self, name: str) -> Any:
         frame = sys._getframe(1)
-        if frame.f_code.co_name == "sum" and _is_numpy(frame):  # numpy.sum asks whether it is a generator
-            return type(self)
-        _refuse(self.called, "asks for its class")
+        ours = frame.f_code.co_filename.startswith(_PACKAGE)
+        if name == "__class__":  # what isinstance asks for if the type itself is not the answer
+            if frame.f_code.co_name == "sum" and _is_numpy(frame):  # numpy.sum asks whether it is a generator
+                return type(self)
+            _refuse(self._called, "asks for its class")
+        if ours or name == "__torch_function__" or _library(frame) in ("numpy", "torch"):
+            return super().__getattribute__(name)
+        instead = _CHANGE if name in _CHANGES else _DECIDE
+        _refuse(self._called, "reads it" if name in _READS else f"asks for its '{name}'", instead)
 
     def __getattr__(self, name: str) -> Any:
         # Names with an underscore are protocols, which say no by AttributeError. NumPy's functions ask for a method of their
         # name, and have another way.
         if name.startswith("_") or _is_numpy(sys._getframe(1)):
-            raise AttributeError(f"'{self.called}', which is recorded, has no attribute '{name}'")
-        _refuse(self.called, f"asks for its '{name}'")
+            raise AttributeError(f"'{self._called}', which is recorded, has no attribute '{name}'")
+        _refuse(self._called, f"asks for its '{name}'")
 
     def __setattr__(self, name: str, data: Any) -> None:
-        if name not in Traced.__slots__ and not name.startswith("_"):
-            _refuse(self.called, f"sets its '{name}'", _CHANGE)
+        if not sys._getframe(1).f_code.co_filename.startswith(_PACKAGE):
+            _refuse(self._called, f"sets its '{name}'", _CHANGE)
         super().__setattr__(name, data)
 
     get = result = wait = done = exception = __array__ = __dlpack__ = __dlpack_device__ = _refused("reads it")  # type: ignore[assignment]
@@ -101,6 +109,7 @@ class Traced(Value[Any]):
     __contains__ = _refused("looks for something in it")
     __hash__ = _refused("looks it up")  # type: ignore[assignment]
     __len__ = __iter__ = __reversed__ = __next__ = _refused("counts its items")  # type: ignore[assignment]
+    __fspath__ = _refused("makes a path of it")
     __float__ = __int__ = __index__ = __complex__ = _refused("makes a number of it")
     __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = _refused("makes a number of it")
     __str__ = __format__ = __bytes__ = _refused("makes a text of it")  # type: ignore[assignment]
@@ -109,7 +118,7 @@ class Traced(Value[Any]):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if kwargs.get("out") is not None:
-            _refuse(self.called, "writes it into an array that is there", _CHANGE)
+            _refuse(self._called, "writes it into an array that is there", _CHANGE)
         return super().__array_ufunc__(ufunc, method, *inputs, **kwargs)  # type: ignore[misc]
 
     @classmethod
@@ -118,14 +127,14 @@ class Traced(Value[Any]):
 
     def __repr__(self) -> str:
         if _core.is_recording():
-            _refuse(self.called, "makes a text of it")
-        return f"<{self.called}, recorded>"
+            _refuse(self._called, "makes a text of it")
+        return f"<{self._called}, recorded>"
 
 
 def _in_place(name: str) -> Callable[..., Any]:
     def change(self: Traced, other: Any) -> Any:
-        if self.brought:  # data, which eager calls would change. What ops make are Values, which get another one by this
-            _refuse(self.called, f"changes it by an operator ({name}=)", _CHANGE)
+        if self._brought:  # data, which eager calls would change. What ops make are Values, which get another one by this
+            _refuse(self._called, f"changes it by an operator ({name}=)", _CHANGE)
         return NotImplemented
 
     return change
@@ -164,4 +173,5 @@ def standing_for(kind: type) -> type[Traced]:
     return _standing_for(kind.__flags__ & (_SEQUENCE | _MAPPING), any("__call__" in base.__dict__ for base in kind.__mro__))
 
 
-__all__ = ["Made", "Traced", "Unknown", "Unreadable", "standing_for"]
+Made.__name__ = Made.__qualname__ = "Traced"  # by which errors of C code are known (refusals.py)
+__all__ = ["EAGERLY", "Made", "Traced", "Unreadable", "is_the_users", "standing_for", "where"]

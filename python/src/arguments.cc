@@ -22,8 +22,13 @@ class Level {
   Level(const Level&) = delete;
 };
 
-// Lists, tuples and dicts are looked into here. What derives from them, sets and dataclasses are kOther: containers.py
-// looks into them.
+bool IsDeque(PyTypeObject* type) {
+  static PyObject* const deque = nb::object(nb::module_::import_("collections").attr("deque")).release().ptr();
+  return PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(deque));
+}
+
+// Lists, tuples and dicts are looked into here. What derives from them, sets, deques, dataclasses, and slices whose ends are not
+// plain, are kOther: containers.py looks into them.
 enum class PartKind { kPlain, kValue, kList, kDict, kOther };
 PartKind KindOf(PyObject* object) {
   PyTypeObject* const type = Py_TYPE(object);
@@ -33,6 +38,12 @@ PartKind KindOf(PyObject* object) {
   if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == &PyBool_Type ||
       object == Py_None)
     return PartKind::kPlain;
+  if (type == &PySlice_Type) {
+    const auto* const slice = reinterpret_cast<PySliceObject*>(object);
+    for (PyObject* const end : {slice->start, slice->stop, slice->step})
+      if (KindOf(end) != PartKind::kPlain) return PartKind::kOther;
+    return PartKind::kPlain;
+  }
   if (PyType_IsSubtype(type, ValueBase())) return PartKind::kValue;
   if (PyType_FastSubclass(type, Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS) ||
       PyAnySet_Check(object))
@@ -48,6 +59,7 @@ PartKind KindOf(PyObject* object) {
     return PartKind::kOther;
   }
   PyErr_Clear();
+  if (IsDeque(type)) return PartKind::kOther;
   Py_INCREF(type);  // so that its address is not used again
   PyTypeObject* before = std::exchange(known, type);
   Py_XDECREF(before);

@@ -173,7 +173,7 @@ def test_a_call_like_the_one_before_takes_the_short_way():
     for argument, expected in ((5, 20), (made, 24)):
         result, entered = frames_of(lambda: twice(argument))
         assert result == expected
-        assert [name for name in entered if name not in ("<lambda>", "get")] == ["__call__", "_rebuilt"]
+        assert [name for name in entered if name not in ("<lambda>", "get")] == ["__call__", "rebuilt"]
 
 
 def test_a_call_that_may_be_for_another_recording_takes_the_long_way():
