@@ -125,7 +125,7 @@ TEST_P(DeferTest, SecondCallAndAsynchronousOpsAreRefused) {
   });
   eng.Wait(a);
   EXPECT_TRUE(Has(twice, "op 'twice'"));
-  EXPECT_TRUE(Has(async, "not asynchronous"));
+  EXPECT_TRUE(Has(async, "in the body of a synchronous op"));
 }
 
 TEST_P(DeferTest, RunsUnderNaive) {
