@@ -18,7 +18,7 @@ from .containers import found_in
 from .errors import UsageError
 from .traced import EAGERLY, Traced, Unreadable, is_the_users, where
 
-_VIEWS = (types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 _TOLD = re.compile(r"\bTraced\b")  # the type's name in an error of C code
 
 
