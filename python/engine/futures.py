@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from . import _core
-from .errors import ShutdownError, UsageError, kept
+from .errors import Error, UsageError, kept
 from .ops import Op, op
 from .values import Value
 
@@ -109,8 +109,9 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
 
 def _overlook(value: Value[Any]) -> None:
     """Makes an error of the Value one that somebody has seen."""
-    with contextlib.suppress(UsageError, ShutdownError):  # the engine may be gone
-        value.add_done_callback(Value.exception)
+    if not _core.is_recording():
+        with contextlib.suppress(Error):  # the engine may be gone
+            value.add_done_callback(Value.exception)
 
 
 _here = threading.local()  # futures: those whose calls this thread runs, the innermost last
