@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import types
-from typing import Any, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 from . import _core
 
@@ -119,28 +119,40 @@ def describe(exception: BaseException) -> str:
 
 def kept(exception: BaseException) -> BaseException:
     """The exception as the engine keeps it: a copy whose traceback has files, functions and lines, and no frames' locals,
-    because these would live as long as the error. So for its causes and contexts, and for exceptions among its arguments and
-    attributes, as those of a group. The extension calls it.
+    because these would live as long as the error. So for its causes and contexts, and for exceptions and tracebacks among its
+    arguments, attributes and slots, also in lists, tuples, dicts and sets there; frames there become None. The extension calls it.
     """
     copy: BaseException = _kept(exception, {})
     return copy
 
 
-def _kept(part: Any, done: dict[int, BaseException | None]) -> Any:
-    """``part``; of an exception the copy, also where it is in a list or tuple."""
-    if type(part) in (list, tuple) and any(isinstance(each, BaseException) for each in part):
-        return type(part)(_kept(each, done) for each in part)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_LEAVES = (str, int, float, bool, bytes, type(None))
+
+
+def _kept(part: Any, done: dict[int, Any]) -> Any:
+    """``part``; of an exception the copy, also where it is in a container. ``done``: by id, what was made of it."""
+    if type(part) in _LEAVES:
+        return part
+    if type(part) in _CONTAINERS:
+        return _kept_container(part, done)
+    if isinstance(part, types.TracebackType):
+        return _core._light_traceback(part)
+    if isinstance(part, types.FrameType):
+        return None
     if not isinstance(part, BaseException):
         return part
     if id(part) in done:
         return done[id(part)]
     done[id(part)] = None  # what its arguments refer back to, in a circle
     copy = copy_exception(part, tuple(_kept(each, done) for each in part.args))
-    done[id(part)] = copy
+    done[id(part)] = done[id(copy)] = copy
     if copy is not part:
         if isinstance(copy, AttributeError):
             del copy.obj  # of which Python tells similar names only
-        for name, each in copy.__dict__.items():
+        for name in _fields(type(copy)):
+            _put(copy, name, _kept(getattr(copy, name, None), done))
+        for name, each in list(copy.__dict__.items()):
             copy.__dict__[name] = _kept(each, done)
     suppress = part.__suppress_context__
     copy.__cause__, copy.__context__ = _kept(part.__cause__, done), _kept(part.__context__, done)
@@ -148,7 +160,34 @@ def _kept(part: Any, done: dict[int, BaseException | None]) -> Any:
     return copy
 
 
+def _kept_container(part: Any, done: dict[int, Any]) -> Any:
+    """The container itself if nothing in it has to be replaced."""
+    if id(part) in done:
+        return done[id(part)]
+    done[id(part)] = part  # what it has of itself, in a circle, stays
+    if type(part) is dict:
+        before = [each for item in list(part.items()) for each in item]
+    else:
+        before = list(part)
+    after = [_kept(each, done) for each in before]
+    if all(new is old for new, old in zip(after, before)):
+        return part
+    made = dict(zip(after[::2], after[1::2])) if type(part) is dict else type(part)(after)
+    done[id(part)] = done[id(made)] = made
+    return made
+
+
 _FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_OF_EVERY = ("__dict__", "__weakref__")
+
+
+def _fields(cls: type) -> Iterator[str]:
+    """The slots of an exception class, and the fields of the built-in classes, without those of every exception."""
+    for c in cls.__mro__:
+        if c is not BaseException:
+            for name, field in vars(c).items():
+                if isinstance(field, _FIELDS) and name not in _OF_EVERY:
+                    yield name
 
 
 def copy_exception(exception: BaseException, args: tuple[Any, ...] | None = None) -> BaseException:
@@ -164,7 +203,7 @@ def copy_exception(exception: BaseException, args: tuple[Any, ...] | None = None
         copy: BaseException = base.__new__(cls, *args)
         for c in cls.__mro__:
             for name, field in vars(c).items():
-                if isinstance(field, _FIELDS) and name not in ("__dict__", "__weakref__"):
+                if isinstance(field, _FIELDS) and name not in _OF_EVERY:
                     _take(copy, exception, name)
         copy.args = args
         copy.__dict__.update(exception.__dict__)
@@ -177,11 +216,17 @@ def copy_exception(exception: BaseException, args: tuple[Any, ...] | None = None
 
 def _take(copy: BaseException, exception: BaseException, name: str) -> None:
     try:
-        value = getattr(exception, name)
+        _put(copy, name, getattr(exception, name))
+    except AttributeError:
+        pass  # unset
+
+
+def _put(copy: BaseException, name: str, value: Any) -> None:
+    try:
         if getattr(copy, name, None) is not value:  # for OSError, None is not the same as never set
             setattr(copy, name, value)
     except (AttributeError, TypeError):
-        pass  # unset; or read-only, and then the constructor has set it from args
+        pass  # read-only, and then the constructor has set it from args
 
 
 def _story(op: str, file: str, line: int, path: list[tuple[str, str, int]]) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
+import os
 import queue
 import threading
 import time
+import weakref
 from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from . import _core
-from .errors import UsageError, kept
+from .errors import Error, UsageError, kept
 from .ops import Op, op
 from .refusals import refuse_while_recording
 from .values import Value
@@ -25,23 +28,39 @@ def as_completed(values: Iterable[Value[T]], timeout: float | None = None) -> It
     ``for v in engine.as_completed(map(load, names)): use(v.get())``
     """
     refuse_while_recording("as_completed asks what has ended", "Call it outside, with the results")
-    pending = set(values)
-    ended: queue.SimpleQueue[Value[T]] = queue.SimpleQueue()
     deadline = None if timeout is None else time.monotonic() + timeout
-    for value in pending:
+    given = dict.fromkeys(values)
+    there = [value for value in given if value.done()]
+    pending = dict.fromkeys(value for value in given if value not in set(there))
+    # Nobody else runs the ops of an engine without workers, so the loop does, as ``get`` would.
+    own = [value for value in pending if value.var.engine.workers == 0]
+    ended: queue.SimpleQueue[Value[T]] = queue.SimpleQueue()
+    for value in pending.keys() - set(own):
         value.add_done_callback(ended.put)
 
+    def left() -> float | None:
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
     def each() -> Iterator[Value[T]]:
-        total, missing = len(pending), len(pending)
-        while pending:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                value = ended.get(timeout=left)
-            except queue.Empty:
-                raise TimeoutError(f"as_completed: {missing} of {total} values were not there within {timeout} s") from None
-            missing -= 1
-            pending.discard(value)
+        yield from there
+        for value in own:
+            if not value._outcome(left())[0]:
+                break
+            del pending[value]
             yield value
+        while pending:
+            try:
+                late = [ended.get(timeout=left())]
+            except queue.Empty:  # those that have ended, and whose callbacks come later, are not late
+                late = [value for value in pending if value.done()]
+                if not late:
+                    raise TimeoutError(
+                        f"as_completed: {len(pending)} of {len(given)} values were not there within {timeout} s"
+                    ) from None
+            for value in late:
+                if value in pending:
+                    del pending[value]
+                    yield value
 
     return each()
 
@@ -52,7 +71,8 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
     of the loop (default: four for each worker). ``fn``: a function or an op; ``options``: as for ``engine.op``, for a function.
     ``engine``: where the calls run (that of their first Value, or the default one). Items may be Values, as arguments of an op may.
 
-    The error of a call is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun.
+    The error of a call is raised in its place, and ends the iteration. Leaving the loop early cancels what has not begun; errors
+    of calls that ran ahead are not raised anywhere, not by ``wait_all`` either.
     """
     bound = ahead if ahead is not None else 4 * max(1, (engine or _core.default()).workers)
     if bound < 1:
@@ -82,30 +102,70 @@ def map(fn: Callable[..., T], *iterables: Iterable[Any], engine: _core.Engine | 
                 yield result
         finally:
             scope.cancel()
+            while not running.empty():
+                made = running.get()
+                for value in (made,) if isinstance(made, Value) else made:
+                    _overlook(value)
 
     return results()
+
+
+def _overlook(value: Value[Any]) -> None:
+    """Makes an error of the Value one that somebody has seen."""
+    if not _core.is_recording():
+        with contextlib.suppress(Error):  # the engine may be gone
+            value.add_done_callback(Value.exception)
+
+
+_here = threading.local()  # futures: those whose calls this thread runs, the innermost last
+_executors: set[weakref.ref[Executor]] = set()  # no WeakSet, whose iteration another thread could disturb
+
+
+class _Lazy(concurrent.futures.Future[T]):
+    """A Future of an engine without workers: who asks it for its result runs ops meanwhile, as ``Value.get`` does."""
+
+    ended: _core.Var
+
+    def result(self, timeout: float | None = None) -> T:
+        return super().result(self._left(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        return super().exception(self._left(timeout))
+
+    def _left(self, timeout: float | None) -> float | None:
+        return timeout if self.done() or self.ended.wait(timeout) else 0.0
 
 
 class Executor(concurrent.futures.Executor):
     """An executor of concurrent.futures whose calls are ops: ``with engine.Executor() as pool: pool.submit(work, x)``.
 
     Calls without Vars in common run in parallel on the engine's workers, in any order. A future that is cancelled
-    before its call has begun never runs, and a call that its CancelScope skips has a cancelled future. ``engine``: the
-    engine (the default one); ``place``, ``priority``: as for ``engine.push``. asyncio takes it:
-    ``loop.run_in_executor(pool, work)``.
+    before its call has begun never runs, and a call that its CancelScope skips has a cancelled future. ``future.exception()``
+    is a copy of what the call raised, without the locals of its frames. In the child of a fork pending futures are cancelled.
+    ``engine``: the engine (the default one; TypeError for anything else); ``place``, ``priority``: as for ``engine.push``.
+    asyncio takes it: ``loop.run_in_executor(pool, work)``. With no workers ``result``, ``exception``, ``map`` and ``shutdown``
+    run the calls; ``concurrent.futures.wait`` does not.
     """
 
     def __init__(self, engine: _core.Engine | None = None, *, place: Any = None, priority: int = 0) -> None:
+        if engine is not None and not isinstance(engine, _core.Engine):
+            raise TypeError(f"Executor: engine is a {type(engine).__name__}; an Engine is expected, whose workers run the calls")
         self._engine, self._options = engine or _core.default(), {"place": place, "priority": priority}
         self._lock = threading.Lock()
         self._pending: set[concurrent.futures.Future[Any]] = set()
         self._shut_down = False
+        _executors.add(weakref.ref(self, _executors.discard))
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
         """Pushes ``fn(*args, **kwargs)``; returns its Future. RuntimeError after ``shutdown``; UsageError
         while a function is recorded."""
         refuse_while_recording("a call is submitted to an Executor", "Call an op")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        writes: tuple[_core.Var, ...] = ()
+        if self._engine.workers == 0:
+            future = _Lazy[T]()
+            future.ended = _core.Var("submitted", self._engine)
+            writes = (future.ended,)
         work: list[Callable[[], Any]] = [functools.partial(fn, *args, **kwargs)]
         future.add_done_callback(lambda _: work.clear())  # if it is cancelled, nobody needs them until its turn comes
         future.add_done_callback(self._pending.discard)
@@ -116,20 +176,26 @@ class Executor(concurrent.futures.Executor):
         try:
             # run_always: also if it is cancelled, so that the future hears of it.
             self._engine.push(functools.partial(_run, future, work), name=getattr(fn, "__name__", None) or type(fn).__name__,
-                              run_always=True, **self._options)  # fmt: skip
+                              writes=writes, run_always=True, **self._options)  # fmt: skip
         except BaseException:
             future.cancel()
             raise
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls; waits for those that were submitted. The engine goes on."""
+        """Takes no more calls; waits for those that were submitted. The engine goes on. RuntimeError in a call of this
+        executor, which cannot wait for itself, unless ``wait`` is False."""
         with self._lock:
+            if wait and not self._pending.isdisjoint(getattr(_here, "futures", ())):
+                raise RuntimeError("shutdown: a call of this executor cannot wait for its own end; give wait=False")
             self._shut_down = True
             pending = list(self._pending)
         if cancel_futures:
             pending = [future for future in pending if not future.cancel()]
         if wait:
+            for future in pending:
+                if isinstance(future, _Lazy):
+                    future._left(None)
             concurrent.futures.wait(pending)
 
 
@@ -140,11 +206,30 @@ def _run(future: concurrent.futures.Future[Any], work: list[Callable[[], Any]]) 
     if not future.set_running_or_notify_cancel():
         return
     failed = None
+    futures = vars(_here).setdefault("futures", [])
+    futures.append(future)
     try:
         result = work.pop()()
     except BaseException as error:
         failed = kept(error)
+    finally:
+        futures.pop()
     if failed is None:
         future.set_result(result)
     else:
         future.set_exception(failed)
+
+
+def _after_fork_in_child() -> None:
+    """The calls that were pending never run here, and a thread of the parent may have had any lock."""
+    for executor in [ref() for ref in _executors]:
+        if executor is not None:
+            executor._lock = threading.Lock()
+            pending, executor._pending = list(executor._pending), set()
+            for future in pending:
+                future.__init__()  # type: ignore[misc]  # with a lock of its own, and without the parent's waiters and callbacks
+                future.cancel()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import types
@@ -12,6 +11,7 @@ from . import _core
 from .alias import unshared
 from .containers import filled, found_in
 from .errors import UsageError
+from .rebinding import refuse_rebinding
 from .recorder import Recorder
 from .values import Value
 
@@ -61,7 +61,7 @@ class Op(_core.OpBase, Generic[P, R]):
             by_place = parameters[name].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
             places.append((name, list(parameters).index(name) if by_place else -1))
             if not outputs:
-                _refuse_rebinding(fn, name, self._name)
+                refuse_rebinding(fn, name, self._name)
         _core._configure_op(
             self, fn, str(self._name), outputs, places, options.get("priority", 0),
             options.get("place"), bool(options.get("run_always", False)), options.get("graph_key"),
@@ -109,27 +109,6 @@ def _counts(parameters: Any) -> tuple[int, int]:
     if not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         return needed, 2**31 - 1
     return needed, len(positional)
-
-
-def _refuse_rebinding(fn: Any, parameter: str, op: str) -> None:
-    """UsageError for ``w = w - g`` in an op that updates ``w``: it changes nothing outside of the function."""
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        return
-    before, line = None, code.co_firstlineno
-    for step in dis.get_instructions(code):
-        if step.starts_line is not None and step.starts_line is not False:
-            line = getattr(step, "line_number", None) or (step.starts_line if step.starts_line is not True else line)
-        stored = step.argval[0] if isinstance(step.argval, tuple) else step.argval  # 3.13 has instructions that store and load
-        if step.opname.startswith(("STORE_FAST", "STORE_DEREF")) and stored == parameter and before is not None:
-            arithmetic = before.opname.startswith("BINARY_") and before.opname not in ("BINARY_SUBSCR", "BINARY_SLICE")
-            if arithmetic and not before.argrepr.endswith("="):
-                raise UsageError(
-                    f"op '{op}' updates '{parameter}', but line {line} of {code.co_filename} computes a new object and gives "
-                    f"it that name, which changes nothing outside; change it in place: {parameter}[...] = or {parameter} -="
-                )
-        if step.opname not in ("CACHE", "EXTENDED_ARG"):
-            before = step
 
 
 class _ToOp(Protocol):

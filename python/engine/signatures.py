@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from . import _core
+from .values import Value
 
 
 class _Default:
@@ -61,3 +62,16 @@ def _annotation(given: ast.expr | None) -> Any:
 _core._set_signature_property(type(_core.push), property(of_function))
 _core._set_signature_property(type(_core.Engine.push), property(of_function))
 _core._set_signature_property(type(_core.CancelScope().cancel), property(of_method))
+
+
+class _Refused:
+    """The signature of a class that programs do not call. Its objects, which may be called, have their own."""
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        return inspect.Signature(return_annotation="NoReturn")
+
+
+for _cls in (Value, _core.Plan, _core.Run, _core.Placement, _core.PolicyBlock, _core.Operator, _core.HeldOp, _core.Done):
+    setattr(_cls, "__signature__", _Refused())

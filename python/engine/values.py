@@ -41,6 +41,11 @@ class Value(_core.ValueBase, Generic[T]):
 
     __slots__ = ()
 
+    def __init__(self, *given: Any) -> None:  # the engine's own: the data and their Var
+        if type(self) is Value and (len(given) != 2 or not isinstance(given[1], _core.Var)):
+            raise TypeError("Value: programs do not make one so; engine.value(data) and calls of ops make Values")
+        super().__init__(*given)
+
     def get(self, timeout: float | None = None) -> T:
         """Waits for the data and returns it. TimeoutError after ``timeout`` seconds."""
         if not self.wait(timeout):

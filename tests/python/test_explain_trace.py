@@ -422,3 +422,8 @@ def test_the_demo_writes_a_page(tmp_path):
     done = command("demo", "--steps", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "ops of 4 kinds" in done.stdout and (tmp_path / "engine-demo.html").exists()
+
+
+def test_an_explained_trace_says_in_short_what_it_is(tmp_path):
+    _, trace = traced(tmp_path, diamond)
+    assert repr(engine.explain(trace)).startswith("<engine.TraceExplanation of 'trace.json': 4 ops, span ")

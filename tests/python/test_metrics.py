@@ -272,3 +272,14 @@ def test_top_refuses_an_answer_of_something_else():
         read("python_info 1\n")
     with pytest.raises(engine.UsageError, match="no text of Prometheus"):
         read("<html> <body>")
+
+
+def test_names_of_stages_with_other_ends_of_lines_are_read_again():
+    with engine.data.staged(iter(range(3)), name="a\u2028b\x85c\rd") as stage:
+        next(stage)
+        assert "a\u2028b\x85c\rd" in watching.sample_of(engine.metrics.prometheus()).stages
+
+
+def test_a_port_is_no_bool():
+    with pytest.raises(engine.UsageError, match="port is True"):
+        engine.metrics.serve(port=True)

@@ -8,7 +8,7 @@ import pytest
 import engine
 
 MODULES = [engine, engine.data, engine.comm, engine.testing]
-NOT_MADE_BY_PROGRAMS = {"Done", "HeldOp", "Operator", "Placement", "Plan", "PolicyBlock", "Run", "DeviceArray", "Value"}
+NOT_MADE_BY_PROGRAMS = {"Done", "HeldOp", "Operator", "Placement", "Plan", "PolicyBlock", "Run", "Value"}
 
 
 def public():
@@ -23,8 +23,7 @@ def public():
                 continue
             if issubclass(thing, BaseException):
                 continue
-            if name not in NOT_MADE_BY_PROGRAMS:
-                yield f"{module.__name__}.{name}", thing
+            yield f"{module.__name__}.{name}", thing
             for method, fn in vars(thing).items():
                 if not method.startswith("_") and callable(fn):
                     yield f"{module.__name__}.{name}.{method}", fn
@@ -36,6 +35,26 @@ THINGS = dict(public())
 @pytest.mark.parametrize("name", THINGS)
 def test_everything_public_has_a_signature(name):
     assert isinstance(inspect.signature(THINGS[name]), inspect.Signature)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_MADE_BY_PROGRAMS))
+def test_what_programs_do_not_make_says_so(name):
+    assert str(inspect.signature(getattr(engine, name))) == "() -> 'NoReturn'"
+    with pytest.raises(TypeError):
+        getattr(engine, name)()
+
+
+def test_a_value_says_how_values_are_made():
+    for args in ((), (1,), (1, None)):
+        with pytest.raises(TypeError, match=r"engine.value\(data\) and calls of ops"):
+            engine.Value(*args)
+
+
+def test_the_signature_of_a_done_is_that_of_its_call():
+    seen = []
+    engine.push_async(lambda done: (seen.append(inspect.signature(done)), done()))
+    engine.wait_all()
+    assert list(seen[0].parameters) == []
 
 
 def test_the_signature_of_push_is_the_documented_one():

@@ -32,6 +32,10 @@ class TraceExplanation:
         """UsageError if the file is no trace; FileNotFoundError and the like as ``open`` raises them."""
         return cls(model.read(path))
 
+    def __repr__(self) -> str:
+        a = self.analysis
+        return f"<engine.TraceExplanation of {a.data.name!r}: {len(a.data.events)} ops, span {a.span:.6g} s of {a.makespan:.6g} s>"
+
     def __str__(self) -> str:
         return text.text(self.analysis)
 

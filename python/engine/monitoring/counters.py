@@ -62,7 +62,7 @@ class Metrics:
         if host not in ("127.0.0.1", "::1", "localhost"):
             raise UsageError(f"serve: host is {host!r}; only 127.0.0.1, ::1 and localhost are allowed, because anybody who "
                              "reaches it may read it; put a proxy that asks for a password in front")  # fmt: skip
-        if not isinstance(port, int) or not 0 <= port < 65536:
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 65536:
             raise UsageError(f"serve: port is {port!r}; 0 to 65535 is expected")
         from .server import MetricsServer  # here, because http.server takes long to import
 
@@ -96,7 +96,7 @@ def _family(lines: list[str], prefix: str, samples: Mapping[str, Mapping[str, An
 def read(text: str) -> dict[str, float]:
     """The samples of a text in Prometheus' format, by name and labels. UsageError if it is none."""
     out: dict[str, float] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):  # names of stages may have other ends of lines
         if not line or line.startswith("#"):
             continue
         name, _, number = line.rpartition(" ")
