@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import os
 import pathlib
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import _core
-from .errors import UsageError
 from .explanation import model
 from .explanation.model import TraceEvent, TraceWait
 
 if TYPE_CHECKING:
     from .explanation import TraceExplanation
 
-_lock = threading.Lock()
-_running: dict[_core.Engine, Trace] = {}  # by engine: its Trace; a second one would take the first one's events
 
-
-class Trace:
+class Trace(_core.TraceBlock):
     """``with engine.trace("step.json") as t:`` records every op that ends inside the block.
 
     Afterwards ``t.events`` is the list of ops (TraceEvent), ``t.waits`` says when threads waited, and for what
     (TraceWait), and ``engine.explain(t)`` says what follows. The file, if one is named, opens in Perfetto and
     chrome://tracing. The block does not wait for ops: end it with wait_all() to see all of them.
     UsageError if a trace of this engine is already running. Waits of all threads of the process are recorded.
+    Ctrl-C may come at any moment: the trace ends with its block. If the block is never left, it ends when this object goes,
+    and writes nothing.
     """
 
     _yields = False  # to a trace that begins meanwhile: it ends then, and has what was recorded so far
 
     def __init__(self, path: str | os.PathLike[str] | None = None, engine: _core.Engine | None = None) -> None:
+        super().__init__(engine, self._yields)
         self.path, self.data = path, model.TraceData("trace", [], [], [], 0.0)
-        self._engine, self._json = engine, None  # type: _core.Engine | None, str | None
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Trace: ...
 
     @property
     def events(self) -> list[TraceEvent]:
@@ -44,33 +45,11 @@ class Trace:
         """When threads waited inside the block, and for what; of all threads of the process."""
         return self.data.waits
 
-    def __enter__(self) -> Trace:
-        self._engine, self._json = self._engine or _core.default(), None
-        with _lock:
-            running = _running.get(self._engine)
-            if running is not None:
-                if not running._yields:
-                    raise UsageError("trace: a trace of this engine is already running; end it first")
-                running._end()
-            self._engine.start_trace()
-            _running[self._engine] = self
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        with _lock:
-            self._end()
-        json, self._json = self._json, None
-        assert json is not None
+    def _ended(self, json: str) -> None:
+        """The extension calls it when the trace has ended, with what was recorded, in Chrome's format."""
         self.data = model.parse(json, "trace" if self.path is None else pathlib.Path(self.path).name)
         if self.path is not None:
             pathlib.Path(self.path).write_text(json, encoding="utf-8")
-
-    def _end(self) -> None:
-        """Takes what was recorded, unless that was done already. With the lock."""
-        assert self._engine is not None
-        if _running.get(self._engine) is self:
-            del _running[self._engine]
-            self._json = self._engine.stop_trace()
 
     def explain(self) -> TraceExplanation:
         """As ``engine.explain(trace)``."""
@@ -94,26 +73,15 @@ class Sample(Trace):
     """A short trace for a table of rates, which does not keep the program from tracing. ``whole``: no trace has cut it short."""
 
     _yields = True
-    whole = True
 
-    def __exit__(self, *exc: Any) -> None:
-        assert self._engine is not None
-        self.whole = _running.get(self._engine) is self
-        super().__exit__(*exc)
+    @property
+    def whole(self) -> bool:
+        return self._whole
 
 
 def traced(engine: _core.Engine) -> bool:
     """Whether a trace of the engine is running."""
-    with _lock:
-        return engine in _running
+    return _core._traced(engine)
 
-
-def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()  # a thread of the parent may have had it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 trace = Trace

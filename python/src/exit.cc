@@ -9,6 +9,7 @@
 #include "gil.h"
 #include "site.h"
 #include "stage_host.h"
+#include "tracing.h"
 #include "wait.h"
 
 namespace nb = nanobind;
@@ -60,6 +61,7 @@ void BindExit(nb::module_& m) {
     ForgetPendingCalls();
     ForgetAsides();
     ForgetProducers();
+    ForgetTraces();
   });
 }
 

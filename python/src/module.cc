@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "policy.h"
 #include "push.h"
+#include "tracing.h"
 
 NB_MODULE(_core, m) {
   using namespace engine_python;
@@ -28,6 +29,7 @@ NB_MODULE(_core, m) {
   BindPush(m, engine_class);
   BindStage(m);
   BindBulk(m, engine_class);
+  BindTracing(m);
   BindExtent(m);
   BindMemory(m);
   BindValue(m);

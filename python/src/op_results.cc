@@ -19,6 +19,73 @@ namespace {
 PyObject* unshared =
     nullptr;  // engine/alias.py: unshared(results, arguments, values, held) -> the results, copied where they share memory
 
+// Null, without an exception, if there is none.
+nb::object AttributeOf(nb::handle object, const char* name) {
+  nb::object found = nb::steal(PyObject_GetAttrString(object.ptr(), name));
+  if (!found.is_valid()) PyErr_Clear();
+  return found;
+}
+
+// Numbers and times of the standard library. They are known by name, so that nothing is imported for them.
+bool IsPlain(PyTypeObject* type) {
+  for (const char* name :
+       {"decimal.Decimal", "datetime.timedelta", "datetime.datetime", "datetime.date", "datetime.time"})
+    if (std::strcmp(type->tp_name, name) == 0) return true;
+  if (std::strcmp(type->tp_name, "Fraction") != 0) return false;
+  const nb::object module = AttributeOf(reinterpret_cast<PyObject*>(type), "__module__");
+  return module.is_valid() && PyUnicode_Check(module.ptr()) &&
+         PyUnicode_CompareWithASCIIString(module.ptr(), "fractions") == 0;
+}
+
+constexpr int kDeepestPart = 8;  // of frozen dataclasses and tuples in each other
+
+bool Immutable(PyObject* data);
+bool IsFrozen(PyObject* data, int depth);
+
+// What a frozen dataclass has. A tuple there may hold arrays, so its items are looked at, too; None is data like any other.
+bool IsFrozenPart(PyObject* data, int depth) {
+  if (data == Py_None) return true;
+  if (!PyTuple_Check(data) && !PyFrozenSet_Check(data)) return Immutable(data) || IsFrozen(data, depth);
+  const nb::object items = nb::steal(PySequence_Tuple(data));
+  if (!items.is_valid()) PyErr_Clear();
+  if (!items.is_valid() || depth == 0) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.ptr()); ++i)
+    if (!IsFrozenPart(PyTuple_GET_ITEM(items.ptr(), i), depth - 1)) return false;
+  return true;
+}
+
+// A number or time as above, or a frozen dataclass that has fields, of which none can be changed in place either.
+// `depth`: how deeply it is looked into; what lies deeper may be changed.
+bool IsFrozen(PyObject* data, int depth) {
+  PyTypeObject* const type = Py_TYPE(data);
+  if (IsPlain(type)) return true;
+  // dataclass(frozen=True) gives the class a __setattr__. Without one, nothing costly is asked.
+  if (depth == 0 || type->tp_setattro == PyObject_GenericSetAttr) return false;
+  // Of the class itself: one that derives from a dataclass and is none can have more attributes, which are not frozen.
+  const nb::object own = AttributeOf(reinterpret_cast<PyObject*>(type), "__dict__");
+  if (!own.is_valid()) return false;
+  const nb::object parameters = nb::steal(PyMapping_GetItemString(own.ptr(), "__dataclass_params__"));
+  if (!parameters.is_valid()) PyErr_Clear();
+  if (!parameters.is_valid() || !AttributeOf(parameters, "frozen").is(Py_True)) return false;
+  const nb::object fields = AttributeOf(reinterpret_cast<PyObject*>(type), "__dataclass_fields__");
+  if (!fields.is_valid() || !PyDict_Check(fields.ptr()) || PyDict_Size(fields.ptr()) == 0) return false;
+  const nb::object names = nb::steal(PyDict_Keys(fields.ptr()));
+  if (!names.is_valid()) PyErr_Clear();
+  for (Py_ssize_t i = 0; names.is_valid() && i < PyList_GET_SIZE(names.ptr()); ++i) {
+    const nb::object value = nb::steal(PyObject_GetAttr(data, PyList_GET_ITEM(names.ptr(), i)));
+    if (!value.is_valid()) PyErr_Clear();  // a field that only __init__ takes
+    if (value.is_valid() && !IsFrozenPart(value.ptr(), depth - 1)) return false;
+  }
+  // It may have attributes that are no fields, such as cached properties. One with slots has no __dict__.
+  const nb::object attributes = AttributeOf(data, "__dict__");
+  const nb::object values = nb::steal(
+      attributes.is_valid() && PyDict_Check(attributes.ptr()) ? PyDict_Values(attributes.ptr()) : PyList_New(0));
+  if (!values.is_valid()) PyErr_Clear();
+  for (Py_ssize_t i = 0; values.is_valid() && i < PyList_GET_SIZE(values.ptr()); ++i)
+    if (!IsFrozenPart(PyList_GET_ITEM(values.ptr(), i), depth - 1)) return false;
+  return names.is_valid() && values.is_valid();
+}
+
 // Whether `data` cannot be changed in place. None can: it stands for something outside of Python, which the op changes.
 bool Immutable(PyObject* data) {
   PyTypeObject* const type = Py_TYPE(data);
@@ -126,7 +193,7 @@ bool LiesIn(PyObject* data, const GivenArguments& given) {
 }  // namespace
 
 void CheckUpdated(const OpCore& op, PyObject* data) {
-  if (Immutable(data))
+  if (Immutable(data) || IsFrozen(data, kDeepestPart))
     Refuse(op,
            "op '%s' updates an argument that is a %s, which cannot be changed in place: return the new value as an "
            "output, "

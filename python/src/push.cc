@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "await.h"
@@ -28,15 +29,20 @@ struct PushArgs {
 enum class Way { kSync, kAsync, kTry, kHeld, kOperator };
 constexpr const char* kVerbs[] = {"push", "push_async", "try_push", "push_held", "new_operator"};
 
-// A body that is called by every push of an operator.
+// A body that is called by every push of an operator, in a copy of the context in which the operator was made.
 struct SharedBody {
-  std::shared_ptr<const PyRef> fn;
+  struct Called {
+    PyRef fn;
+    CarriedContext carried;
+  };
+  std::shared_ptr<const Called> called;
   engine::Name name;
   void operator()(engine::RunContext& context) {
     BodyPython python;
     BodyScope scope(&context);
+    const ContextScope own(called->carried);
     DropDeferred();
-    CheckedResult(nb::steal(PyObject_CallNoArgs(fn->get())), name);
+    CheckedResult(nb::steal(PyObject_CallNoArgs(called->fn.get())), name);
   }
 };
 
@@ -125,7 +131,8 @@ nb::object Push(const StatePtr& state, const PushArgs& args, Way way) {
       WithoutGil([&] { held = state->engine.PushHeld(desc, std::move(body), site); });
       returned = nb::cast(PyHeldOp(std::move(held)), nb::rv_policy::move);
     } else {
-      const SharedBody shared{std::make_shared<const PyRef>(PyRef::Borrow(args.fn.ptr())), at.name};
+      SharedBody::Called called{PyRef::Borrow(args.fn.ptr()), CarryContext()};
+      const SharedBody shared{std::make_shared<const SharedBody::Called>(std::move(called)), at.name};
       returned = nb::cast(PyOperator{state->engine.NewOperator(desc, shared, site), state});
     }
   } catch (...) {
@@ -327,7 +334,8 @@ void BindPush(nb::module_& m, nb::class_<PyEngine>& cls) {
   BindVerb<Way::kOperator>(
       m, cls, "new_operator", "def new_operator(fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "Operator",
       "def new_operator(self, fn: Callable[[], object], " ENGINE_PUSH_PARAMETERS "Operator",
-      "An op that is described once and pushed often: operator.push(). fn may run at the same time as itself.");
+      "An op that is described once and pushed often: operator.push(). fn may run at the same time as itself.\n"
+      "It runs in copies of the context of this call.");
 }
 
 }  // namespace engine_python

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -62,6 +63,7 @@ engine::StagePool PoolOf(const std::string& stage, bool use, int number) {
 std::shared_ptr<PythonHost> PythonHost::Make(nb::handle engine) {
   auto host = std::make_shared<PythonHost>();
   host->engine_ = PyRef::Borrow(engine.ptr());
+  host->carried_ = CarryContext();
   std::erase_if(Hosts(), [](const auto& weak) { return weak.expired(); });
   Hosts().push_back(host);
   return host;
@@ -70,6 +72,13 @@ std::shared_ptr<PythonHost> PythonHost::Make(nb::handle engine) {
 void PythonHost::Spawn(const std::string& name, std::function<void()> produce) {
   auto body = [self = shared_from_this(), produce = std::move(produce)] {
     const Inside inside(self->producers_);
+    std::optional<ContextScope> own;
+    try {
+      own.emplace(self->carried_);
+    } catch (const PyFailure& failure) {  // for want of memory; without a producer the consumer would wait for ever
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(failure.get())), failure.get());
+      PyErr_WriteUnraisable(self->engine_.get());
+    }
     try {
       produce();
     } catch (const engine::ShutdownError&) {  // the interpreter is ending

@@ -18,6 +18,7 @@
 #include "engine/spi/stage_host.h"
 #include "engine/stage.h"
 #include "failure.h"
+#include "policy.h"
 
 namespace engine_python {
 
@@ -41,8 +42,9 @@ class PythonHost final : public engine::StageHost, public std::enable_shared_fro
   void MindTakers(uint32_t before);
 
   PyRef engine_;
-  int producers_ = 0;  // how many are inside their loops
-  int takers_ = 0;     // how many sleep in Take
+  CarriedContext carried_;  // of whoever made the stage: each producer begins in a copy
+  int producers_ = 0;       // how many are inside their loops
+  int takers_ = 0;          // how many sleep in Take
   std::chrono::steady_clock::time_point taking_since_{};
   bool fresh_ = true;                                    // no item has been put yet
   std::chrono::steady_clock::time_point woken_since_{};  // taking_since_ of the consumer that the last item woke

@@ -204,3 +204,63 @@ def test_sub_interpreters(run_python):
     """
     )
     assert ended.out == "ok\n", ended
+
+
+def test_an_operator_has_the_context_in_which_it_was_made():
+    seen = []
+    token = USER.set("ann")
+    with np.errstate(divide="raise"):
+        operator = engine.new_operator(lambda: (seen.append((USER.get(), np.geterr()["divide"])), USER.set("changed")))
+    USER.reset(token)
+    for _ in range(2):
+        operator.push()
+        engine.wait_all()
+    assert seen == [("ann", "raise" if int(np.__version__.split(".")[0]) >= 2 else "warn")] * 2
+
+
+def test_sources_of_a_stage_have_the_context_in_which_it_was_made():
+    token = USER.set("ann")
+    stages = [
+        engine.data.staged(USER.get),
+        engine.data.staged(USER.get() for _ in iter(int, 1)),
+        engine.data.staged({"a": USER.get}, num_threads=3, capacity=3),
+        engine.data.staged(lambda: (USER.get(), np.geterr()["divide"])),
+    ]
+    USER.reset(token)
+    first = [next(stage) for stage in stages]
+    assert first[:2] == ["ann", "ann"] and first[3][0] == "ann"
+    assert [next(stages[2]) for _ in range(9)] == [{"a": "ann"}] * 9
+    stages[0].restart(USER.get)
+    assert next(stages[0]) == "ann"
+    for stage in stages:
+        stage.cancel()
+    assert USER.get() == "nobody"
+
+
+def test_what_a_source_sets_lasts_from_item_to_item():
+    def numbers():
+        token = USER.set("mine")
+        for _ in range(3):
+            yield USER.get()
+        USER.reset(token)
+        yield USER.get()
+
+    assert list(engine.data.staged(numbers())) == ["mine"] * 3 + ["nobody"]
+
+
+def test_sources_of_a_stage_have_the_modes_of_torch():
+    torch = pytest.importorskip("torch")
+    with torch.no_grad():
+        stage = engine.data.staged(torch.is_grad_enabled)
+    assert next(stage) is False
+    stage.cancel()
+    with engine.data.staged(torch.is_grad_enabled) as stage:
+        assert next(stage) is True
+
+
+def test_scopes_and_blocks_around_a_stage_are_not_open_in_its_sources():
+    with engine.CancelScope() as scope, engine.policy("inline"):
+        stage = engine.data.staged(lambda: engine.default().policy[0])
+    scope.cancel()
+    assert next(stage) == "threaded"
+    stage.cancel()

@@ -188,3 +188,73 @@ def test_a_smart_stage_that_is_interrupted_goes_on(run_python):
         timeout=100,
     )
     assert ended.out == "True True True\n", ended
+
+
+def test_a_trace_may_be_interrupted_at_each_line_and_the_next_one_runs(run_python):
+    ended = run_python(
+        """
+    f = engine.op(lambda x: x + 1)
+    f(1).get()
+    def raising_at(number):
+        def trace(frame, event, arg):
+            nonlocal number
+            if "tracing.py" in frame.f_code.co_filename:
+                number -= 1
+                if number == 0:
+                    raise KeyboardInterrupt
+            return trace
+        return trace
+    stuck = interrupted = number = 0
+    while True:
+        number += 1
+        sys.settrace(raising_at(number))
+        try:
+            with engine.trace() as t:
+                f(1).get()
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            interrupted += 1
+        else:
+            sys.settrace(None)
+            break
+        try:
+            with engine.trace() as t:
+                f(1).get()
+            stuck += not t.events
+        except engine.UsageError:
+            stuck += 1
+    print(stuck, interrupted > 5)
+    """
+    )
+    assert ended.out == "0 True\n", ended
+
+
+def test_signals_at_any_moment_leave_no_trace_running(run_python):
+    ended = run_python(
+        INTERRUPT
+        + """
+    f = engine.op(lambda x: x + 1)
+    stuck = hits = 0
+    armed = False
+    def interrupt(*_):
+        if armed:
+            raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, interrupt)
+    for i in range(600):
+        try:
+            armed = True
+            soon(0.00002 * (i % 60) + 0.00001)
+            with engine.trace() as t:
+                f(1).get()
+            armed = False
+        except KeyboardInterrupt:
+            armed = False
+            hits += 1
+        except engine.UsageError:
+            armed = False
+            stuck += 1
+    print(stuck, hits > 20)
+    """,
+        timeout=100,
+    )
+    assert ended.out == "0 True\n", ended

@@ -1,5 +1,6 @@
 """Traces: what ran, where and when."""
 
+import contextlib
 import json
 import threading
 
@@ -59,3 +60,75 @@ def test_an_engine_of_ones_own_can_be_traced():
             eng.push(threading.get_ident, name="mine")
             eng.wait_all()
     assert "mine" in [e.name for e in trace.events]
+
+
+def test_a_trace_ends_with_its_object_if_its_block_is_never_left():
+    entered = engine.trace()
+    entered.__enter__()
+    with pytest.raises(engine.UsageError, match="already running"):
+        with engine.trace():
+            pass
+    with pytest.raises(engine.UsageError, match="already running"):
+        entered.__enter__()
+    del entered
+    with engine.trace():
+        pass
+    with pytest.raises(engine.UsageError, match="not open"):
+        engine.trace().__exit__()
+    with pytest.raises(TypeError, match="an Engine is expected"):
+        engine.trace(engine=1)
+
+
+def test_one_trace_object_may_be_used_again():
+    trace = engine.trace()
+    for name in ("first", "second"):
+        with trace:
+            engine.push(lambda: None, name=name)
+            engine.wait_all()
+        assert [e.name for e in trace.events if e.name in ("first", "second")] == [name]
+
+
+@pytest.mark.filterwarnings("ignore:nanobind")
+def test_a_trace_that_begins_anew_or_never_began_is_no_trap():
+    entered = engine.trace()
+    entered.__enter__()
+    with contextlib.suppress(TypeError, RuntimeError, engine.UsageError):
+        entered.__init__()
+    entered.__exit__()
+
+    class Unmade(engine.Trace):
+        def __init__(self):
+            pass
+
+    for wrong in (Unmade(), 5):
+        with pytest.raises(TypeError):
+            engine.Trace.__enter__(wrong)
+        with pytest.raises(TypeError):
+            engine.Trace.__exit__(wrong)
+    with engine.trace():
+        pass
+
+
+def test_a_child_of_a_fork_is_not_traced_and_may_trace(run_python):
+    ended = run_python(
+        """
+    def names(trace):
+        return [e.name for e in trace.events]
+    def push(name):
+        engine.push(lambda: None, name=name)
+        engine.wait_all()
+    with engine.trace() as outer:
+        push("before")
+        pid = os.fork()
+        if pid == 0:
+            with engine.trace() as inner:
+                push("child")
+            outer.__exit__()
+            print(names(inner), names(outer), flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        push("after")
+    print(names(outer))
+    """
+    )
+    assert ended.out == "['child'] []\n['before', 'after']\n", ended
