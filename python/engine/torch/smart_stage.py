@@ -14,6 +14,7 @@ from engine.data import SmartStageOptions
 
 from . import ahead, memory
 from .moving import Mover
+from .staged import plain
 from .team import Team, set_intra_op_threads
 
 _LEARNING = 2  # steps from whose calls the program is learned before it counts
@@ -80,7 +81,7 @@ class SmartStage:
             if ready.item is None:
                 return _Returned(self._step(ready.data), None)
             self._mover.wait(ready.event, ready.item.made)
-            return _Returned(ahead.plain(self._step(ready.item.data())), None)
+            return _Returned(plain(self._step(ready.item.data())), None)
         except TypeError as error:
             if "_AnalyzeCustomOpInputOutputMode" in str(error):  # of torch's, which takes no tensors of other classes
                 error = engine.errors.UsageError(
@@ -101,6 +102,8 @@ class SmartStage:
         self._here.calls = True
         with self._engine.policy_block("inline"):  # the step runs here, not on a worker
             returned = next(self._steps).get()
+        if isinstance(returned.error, StopIteration):  # it would end the loop
+            raise RuntimeError("engine.torch.smart_stage: the step raised StopIteration") from returned.error
         if returned.error is not None:
             raise returned.error
         return returned.data
