@@ -199,11 +199,11 @@ class Program:
             return self._here(func, args, kwargs, kind, why, item)
         if func in _LENDS:
             item.lent |= set().union(*(self._leaves(t) for t in found))
-        ready = item.made
+        leaves, ready = item.leaves, item.made  # in this order, because the item may end meanwhile
         if index is not None and index < len(ready):
             made, node = ready[index], self.nodes[index]
             if made is not None and node is not None:
-                if item.mode != _mode() or any(_version(item.leaves[at]) != item.counts[at] for at in node.leaves):
+                if item.mode != _mode() or any(_version(leaves[at]) != item.counts[at] for at in node.leaves):
                     # Another tensor that shares memory with the item was changed, or the step has changed how PyTorch counts.
                     item.over = True
                     with torch._C.DisableTorchFunctionSubclass():

@@ -33,9 +33,11 @@ class EndOfLoader(Exception):
 
 
 class Reading:
-    """Iterates over a loader for a stage. ``watched``: how many steps run in turn with the reads because the stage
-    profiles them; 0: none, so the first items are given as slots, which the steps fill; below 0: nothing is watched. Threads: one at a time iterates, another one
-    may run steps."""
+    """Iterates over a loader for a stage. ``watched``: how many steps run in turn with the reads because the stage profiles
+    them; 0: none, so the first items are given as slots, which the steps fill; below 0: nothing is watched.
+
+    Threads: one at a time iterates, another one may run steps.
+    """
 
     def __init__(self, loader: Iterator[Any], watched: int, closed: Any, ignored: Any, budget: int) -> None:
         self._loader, self._closed, self._ignored, self._budget = loader, closed, ignored, budget
