@@ -22,11 +22,11 @@ from importlib.metadata import entry_points
 
 from torch._dynamo import register_backend
 
-from .ahead import plain
 from .explanation import PlanExplained, TorchExplanation, explain
 from .regions import backend
 from .serve import Server, serve
 from .smart_stage import SmartStage, smart_stage
+from .staged import plain
 from .step import CompiledStep, compile_step
 from .team import set_intra_op_threads
 

@@ -11,41 +11,40 @@ Threads: ``Program.run`` may be called by several threads at once; a step's call
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import torch
 from torch import Tensor
-from torch._guards import TracingContext
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import staged
 from .calls import changed
+from .staged import Staged, filled, wrapped
 from .team import Team
 
-_NUMBERS = (bool, int, float, complex)
-_CONSTANTS = (str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.memory_format, torch.layout)
 _MOST = 1024  # nodes
 _MADE_ANEW = 4  # calls of a kind on tensors that no other step has: then the kind is not looked at any more
 _GRADIENT = "takes a tensor with a gradient"
+_SMALL = 65_536  # elements: tensors of one dimension up to this size from outside are compared by their values
+_TINY, _ONE = 1e-310, 1.0  # their product is 0 on a thread that flushes denormal numbers
+# What lends a tensor's memory to others, whose changes nobody sees.
+_LENDS = {Tensor.numpy, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage, Tensor.storage, Tensor.__dlpack__}
 _KEPT = 2  # steps in a row that may leave a node's result alone before the node is dropped
 
 
-class _Ref:
-    """The place of a staged value in the arguments of a node: the number of a node or, below zero, of a leaf."""
-
-    __slots__ = ("node", "part")
-
-    def __init__(self, node: int, part: int | None) -> None:
-        self.node, self.part = node, part
-
-
 class _Node:
-    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "inputs")
+    """``leaves``: the leaves of the item that it is made from. ``kinds``: the dtypes of what it makes."""
 
-    def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], moves: bool) -> None:
-        self.inputs = {ref.node for ref in _refs((args, kwargs)) if ref.node >= 0}
+    __slots__ = ("func", "args", "kwargs", "name", "outside", "unused", "moves", "inputs", "leaves", "kinds")
+
+    def __init__(self, func: Callable[..., Any], args: Any, kwargs: Any, outside: list[Tensor], made: Any, before: list[Any],
+                 moves: bool) -> None:  # fmt: skip
+        places = {ref.node for ref in staged.refs((args, kwargs))}
+        self.inputs = {at for at in places if at >= 0}
+        self.leaves = {-1 - at for at in places if at < 0}.union(*(before[at].leaves for at in self.inputs if before[at]))
         self.func, self.args, self.kwargs, self.outside, self.moves = func, args, kwargs, outside, moves
-        self.name, self.unused = _name(func), 0
+        self.name, self.unused, self.kinds = _name(func), 0, _kinds(made)
 
 
 class _Effects(TorchDispatchMode):
@@ -77,13 +76,18 @@ class _Effects(TorchDispatchMode):
 class Item:
     """One item on its way through a step. ``made``: by node, what the program made of it; None: nothing."""
 
-    __slots__ = ("program", "leaves", "rest", "spec", "made", "versions", "used", "over")
+    __slots__ = ("program", "leaves", "rest", "spec", "made", "versions", "used", "over", "counts", "mode", "times",
+                 "lent")  # fmt: skip
 
     def __init__(self, program: Program, data: Any) -> None:
         flat, self.spec = pytree.tree_flatten(data)
         self.program, self.leaves = program, [t if _plain(t) else None for t in flat]
         self.rest, self.made, self.versions = flat, [], {}  # type: ignore[var-annotated]
         self.used: set[int] = set()
+        self.counts: list[int] = []  # the versions of the leaves before the program ran
+        self.times: dict[Any, int] = {}  # by key: how often the step has got such a result
+        self.lent: set[int] = set()  # leaves whose memory the step can change unseen
+        self.mode: Any = None  # in which the program ran
         # The step has changed something of the item, or the item has another structure than the first.
         self.over = not program.fits(self.spec)
 
@@ -92,7 +96,7 @@ class Item:
         if self.over:
             return pytree.tree_unflatten(self.rest, self.spec)
         flat = [
-            _staged(leaf, self, -1 - i, None) if leaf is not None else self.rest[i]
+            staged.staged(leaf, self, -1 - i, None) if leaf is not None else self.rest[i]
             for i, leaf in enumerate(self.leaves)
         ]
         return pytree.tree_unflatten(flat, self.spec)
@@ -135,21 +139,24 @@ class Program:
             return
         nodes = list(self.nodes)
         made: list[Any] = [None] * len(nodes)
+        item.counts, item.mode = [_version(leaf) for leaf in item.leaves], _mode()
         waiting: list[tuple[int, _Node, Tensor]] = []
 
         def compute(i: int) -> None:
             node = nodes[i]
             if node is None:
                 return
-            for tensor in node.outside:
-                item.versions.setdefault(id(tensor), (tensor._version, tensor.detach()))
             try:
-                args = _filled(node.args, item.leaves, made)
+                for tensor in node.outside:
+                    if id(tensor) not in item.versions:
+                        item.versions[id(tensor)] = _noted(tensor)
+                args = filled(node.args, item.leaves, made)
                 if moved and node.moves:
                     waiting.append((i, node, args[0]))
                 else:
                     with torch.no_grad():
-                        made[i] = node.func(*args, **_filled(node.kwargs, item.leaves, made))
+                        out = node.func(*args, **filled(node.kwargs, item.leaves, made))
+                    made[i] = out if _kinds(out) == node.kinds else None
             except Exception:
                 made[i] = None  # also a node whose input is missing
 
@@ -162,42 +169,58 @@ class Program:
         if moved and waiting:
             for (i, _, _), there in zip(waiting, moved([(node, tensor) for _, node, tensor in waiting])):
                 made[i] = there
-        item.made = made
+        item.made = made if item.mode == _mode() else []
 
-    def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call of the step on a Staged tensor."""
+    def call(self, func: Callable[..., Any], args: Any, kwargs: Any, item: Item) -> Any:
+        """A call of the step on a tensor of its item."""
         # Most calls are of this kind, such as those of tables and layers: nothing else is asked of them.
         if func in self._plainly and not (kwargs and "out" in kwargs):
             for arg in args:
                 if isinstance(arg, Tensor) and type(arg) is not Staged and arg.requires_grad:
                     with torch._C.DisableTorchFunctionSubclass():
                         return func(*args, **(kwargs or {}))
-        found: list[Staged] = []
+        found: list[Tensor] = []
         others: list[Tensor] = []
         try:
-            key = (func, _key(args, found, others), _key(kwargs, found, others) if kwargs else None)
+            parts = staged.key(args, item, found, others)
+            key = (func, parts, staged.key(kwargs, item, found, others) if kwargs else None)
             why = "is under autocast" if torch._C._is_any_autocast_enabled() else ""
         except TypeError:
             key, why = None, "has an argument that is no constant"
-        item = found[0]._item if found else None
-        if item is None or item.over:
+        if not why:
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        if not why and any(t.requires_grad for t in others):
-            why = _GRADIENT
+                why = _GRADIENT if any(t.requires_grad for t in (*others, *found)) else ""
         # Calls that stay in the step are known by their kind, because their tensors are new in every step.
-        kind = (func, why or len(others), _form(args, kwargs))
-        index = None if why else self._keys.get(key)
+        kind = (func, why or len(others), staged.form(args, kwargs, item))
+        # Two equal calls are two nodes: each has a result of its own, which the step may change.
+        again = 0 if why else item.times.get(key, 0)
+        index = None if why else self._keys.get((key, again))
         if why or (index is None and kind in self.refused):
             return self._here(func, args, kwargs, kind, why, item)
-        if index is not None and index < len(item.made):
-            made, node = item.made[index], self.nodes[index]
+        if func in _LENDS:
+            item.lent |= set().union(*(self._leaves(t) for t in found))
+        leaves, ready = item.leaves, item.made  # in this order, because the item may end meanwhile
+        if index is not None and index < len(ready):
+            made, node = ready[index], self.nodes[index]
             if made is not None and node is not None:
+                if item.mode != _mode() or any(_version(leaves[at]) != item.counts[at] for at in node.leaves):
+                    # Another tensor that shares memory with the item was changed, or the step has changed how PyTorch counts.
+                    item.over = True
+                    with torch._C.DisableTorchFunctionSubclass():
+                        return func(*args, **(kwargs or {}))
+                if not item.lent.isdisjoint(node.leaves):
+                    with torch._C.DisableTorchFunctionSubclass():
+                        return func(*args, **(kwargs or {}))
                 if all(_unchanged(t, item.versions.get(id(t))) for t in node.outside):
                     item.used.add(index)
-                    return _wrapped(made, item, index)
+                    item.times[key] = again + 1
+                    return wrapped(made, item, index)
                 self._drop(index, "reads a tensor that the step changes")
-        return self._learned(func, args, kwargs, key, kind, index, item, others)
+        return self._learned(func, args, kwargs, (key, again), kind, index, item, others)
+
+    def _leaves(self, tensor: Any) -> set[int]:
+        node = self.nodes[tensor._at] if tensor._at >= 0 else None
+        return {-1 - tensor._at} if tensor._at < 0 else node.leaves if node else set()
 
     def _here(self, func: Any, args: Any, kwargs: Any, kind: Any, why: str, item: Item) -> Any:
         """Runs a call that stays in the step. Whether its kind changes the item is found out once."""
@@ -205,7 +228,7 @@ class Program:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         made, effects = _with_effects(func, args, kwargs)
-        if _changes(effects, args, kwargs):
+        if _changes(effects, args, kwargs, item):
             self._ends.add(kind)
             item.over = True
         self.refused.setdefault(kind, why)
@@ -223,15 +246,15 @@ class Program:
                 return func(*args, **(kwargs or {}))
         made, effects = _with_effects(func, args, kwargs)
         parts = made if isinstance(made, (tuple, list)) else (made,)
-        if _changes(effects, args, kwargs):
+        if _changes(effects, args, kwargs, item):
             self._ends.add(kind)
             item.over = True
         if effects.outside:
             self.refused[kind] = "changes a tensor"
         elif effects.random:
             self.refused[kind] = "draws random numbers"
-        elif not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
-            self.refused[kind if others else key] = ""  # a shape or a number, which the step needs at once
+        elif isinstance(made, Staged) or not parts or not all(isinstance(t, Tensor) and not t.requires_grad for t in parts):
+            self.refused[kind if others else key] = ""  # an argument as it is, a shape, or a number
         else:
             with self._lock:
                 if index is None and others and key not in self._seen:
@@ -243,12 +266,14 @@ class Program:
                     moves = isinstance(made, Tensor) and made.device != _device(args)
                     self.nodes.append(
                         _Node(
-                            func, _template(args), _template(kwargs or {}), self._seen.pop(key, ([], None))[0], moves
+                            func, staged.template(args, item), staged.template(kwargs or {}, item),
+                            self._seen.pop(key, ([], None))[0], made, self.nodes, moves
                         )
                     )
                     self._keys[key] = index
             item.used.add(index)
-            return _wrapped(made, item, index)
+            item.times[key[0]] = key[1] + 1
+            return wrapped(made, item, index)
         return made
 
     def _drop(self, index: int, why: str) -> None:
@@ -285,71 +310,13 @@ class Program:
         told: dict[tuple[str, str], int] = {}
         for key, why in list(self.refused.items()):
             if why:
-                told[_name(key[0]), why] = told.get((_name(key[0]), why), 0) + 1
+                name = _name(key[0][0] if type(key[0]) is tuple else key[0])
+                told[name, why] = told.get((name, why), 0) + 1
         lines += [
             f"in the step {name}{f' ({count} kinds of call)' if count > 1 else ''}: {why}"
             for (name, why), count in told.items()
         ]
         return "\n".join(lines) + "\n"
-
-
-class Staged(Tensor):
-    """A tensor made from an item alone. It is a tensor in every way; calls on it go through its Program."""
-
-    _item: Item
-    _at: int
-    _part: int | None
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # What Dynamo traces is compiled, and nobody sees its calls; nor is what it asks a tensor for a call of the step.
-        if torch.compiler.is_dynamo_compiling() or TracingContext.try_get() is not None:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        first = _first(args)
-        if first is None and kwargs:
-            first = _first(tuple(kwargs.values()))
-        if first is None:
-            return super().__torch_function__(func, types, args, kwargs or {})
-        return first._item.program.call(func, args, kwargs)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:  # what is saved, or sent to a process, is a plain tensor
-        return plain(self).__reduce_ex__(protocol)
-
-
-def plain(data: Any) -> Any:
-    """The data with plain tensors for Staged ones: for compiled functions, and for what a step returns."""
-    if type(data) in (Tensor, float):
-        return data
-    with torch._C.DisableTorchFunctionSubclass():
-        return pytree.tree_map_only(Staged, lambda t: t.as_subclass(Tensor), data)
-
-
-def _first(args: Any) -> Staged | None:
-    for arg in args:
-        if isinstance(arg, Staged):
-            return arg
-        if isinstance(arg, (tuple, list)) and (found := _first(arg)) is not None:
-            return found
-    return None
-
-
-def _staged(tensor: Tensor, item: Item, at: int, part: int | None) -> Staged:
-    if type(tensor) is Tensor:
-        made = tensor.as_subclass(Staged)
-    else:
-        with torch._C.DisableTorchFunctionSubclass():
-            made = tensor.as_subclass(Staged)
-    made._item, made._at, made._part = item, at, part  # type: ignore[attr-defined]
-    return made  # type: ignore[return-value]
-
-
-def _wrapped(made: Any, item: Item, index: int) -> Any:
-    if isinstance(made, (tuple, list)):
-        parts = [_staged(t, item, index, i) for i, t in enumerate(made)]
-        # A named tuple such as torch.max's keeps its class.
-        return type(made)(parts) if type(made) in (tuple, list) or hasattr(made, "n_fields") else type(made)(*parts)
-    return _staged(made, item, index, None)
 
 
 def _plain(data: Any) -> bool:
@@ -371,92 +338,62 @@ def _with_effects(func: Any, args: Any, kwargs: Any) -> tuple[Any, _Effects]:
         return func(*args, **(kwargs or {})), effects
 
 
-def _changes(effects: _Effects, args: Any, kwargs: Any) -> bool:
+def _changes(effects: _Effects, args: Any, kwargs: Any, item: Item) -> bool:
     """Whether the call has changed a tensor of the item."""
-    given = (t for t in _tensors((args, kwargs)) if isinstance(t, Staged))
+    given = (t for t in _tensors((args, kwargs)) if staged.of_item(t, item))
     return effects.outside and any(_storage(t) in effects.written for t in given)
 
 
-def _unchanged(tensor: Tensor, before: tuple[int, Tensor] | None) -> bool:
-    """Whether no call has changed the tensor, or given it other data. ``before``: its version, and a view, which keeps the data
-    that it had. What is changed by way of its ``.data`` or of NumPy is not seen."""
-    if before is None or tensor._version != before[0]:
+def _version(tensor: Tensor | None) -> int:
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def _noted(tensor: Tensor) -> tuple[int, Tensor, Tensor | None]:
+    """What a tensor from outside is now: its version; a view, which keeps the data that it has; its values, if it is small.
+    PyTorch does not count changes of a batch norm's running statistics, which are small."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        return _version(tensor), tensor.detach(), tensor.detach().clone() if _is_small(tensor) else None
+
+
+def _unchanged(tensor: Tensor, before: tuple[int, Tensor, Tensor | None] | None) -> bool:
+    """Whether no call has changed the tensor, or given it other data. What is changed in a tensor that is not small by way
+    of its ``.data`` or of NumPy is not seen."""
+    if before is None:
         return False
-    return tensor.layout != torch.strided or _storage(tensor) == _storage(before[1])
+    version, view, values = before
+    with torch._C.DisableTorchFunctionSubclass():
+        if _version(tensor) != version or tensor.layout != view.layout:
+            return False
+        if tensor.layout == torch.strided and _storage(tensor) != _storage(view):
+            return False
+        return values is None or _same_bits(tensor.detach(), values)
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.dim() <= 1 and tensor.numel() <= _SMALL and tensor.layout == torch.strided and tensor.device.type == "cpu"
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(a.element_size()) if a.is_floating_point() else None
+    return torch.equal(a.view(bits), b.view(bits)) if bits else torch.equal(a, b)
+
+
+def _mode() -> Any:
+    """What decides about results apart from arguments: the default dtype, and whether this thread flushes denormals."""
+    return torch.get_default_dtype(), _TINY * _ONE == 0
+
+
+def _kinds(made: Any) -> list[Any]:
+    parts = made if isinstance(made, (tuple, list)) else (made,)
+    with torch._C.DisableTorchFunctionSubclass():
+        return [t.dtype if isinstance(t, Tensor) else None for t in parts]
 
 
 def _storage(tensor: Tensor) -> int:
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
-
-
-def _key(arg: Any, found: list[Tensor], others: list[Tensor]) -> Any:
-    """The arguments as something hashable: equal for calls that give equal results on equal items."""
-    kind = type(arg)
-    if kind is Staged:
-        found.append(arg)
-        return _Ref, arg._at, arg._part
-    if arg is None:
-        return arg
-    if kind in _NUMBERS:
-        return kind, repr(arg) if not arg or kind is complex else arg  # 0.0 and -0.0 are equal
-    if kind is tuple or kind is list or kind is torch.Size:
-        return kind, *[_key(part, found, others) for part in arg]
-    if isinstance(arg, Tensor):
-        others.append(arg)
-        return "tensor", id(arg)
-    if kind is slice:
-        return kind, *[_key(part, found, others) for part in (arg.start, arg.stop, arg.step)]
-    if kind is dict:
-        return kind, *[(name, _key(part, found, others)) for name, part in arg.items()]
-    if isinstance(arg, _CONSTANTS):
-        return arg
-    raise TypeError("an argument that is no constant")
-
-
-def _form(args: Any, kwargs: Any) -> Any:
-    """What of a call decides whether it changes tensors: which arguments are the item's, and flags, such as inplace."""
-    return (*[arg if arg is True or arg is False else type(arg) for arg in args],
-            *[(name, _form((arg,), None)) for name, arg in (kwargs or {}).items()])  # fmt: skip
-
-
-def _template(arg: Any) -> Any:
-    if isinstance(arg, Staged):
-        return _Ref(arg._at, arg._part)
-    if type(arg) in (tuple, list, torch.Size):
-        return type(arg)(_template(part) for part in arg) if type(arg) is not torch.Size else arg
-    if type(arg) is dict:
-        return {name: _template(part) for name, part in arg.items()}
-    return slice(*[_template(p) for p in (arg.start, arg.stop, arg.step)]) if type(arg) is slice else arg
-
-
-def _filled(arg: Any, leaves: list[Any], made: list[Any]) -> Any:
-    kind = type(arg)
-    if kind is _Ref:
-        value = leaves[-1 - arg.node] if arg.node < 0 else made[arg.node]
-        value = value if arg.part is None or value is None else value[arg.part]
-        if value is None:
-            raise LookupError("an input of the node was not made")
-        return value
-    if kind is tuple or kind is list:
-        return kind([_filled(part, leaves, made) for part in arg])
-    if kind is dict:
-        return {name: _filled(part, leaves, made) for name, part in arg.items()}
-    if kind is slice:
-        return slice(*[_filled(p, leaves, made) for p in (arg.start, arg.stop, arg.step)])
-    return arg
-
-
-def _refs(arg: Any) -> Iterator[_Ref]:
-    if type(arg) is _Ref:
-        yield arg
-    elif type(arg) in (tuple, list):
-        for part in arg:
-            yield from _refs(part)
-    elif type(arg) is dict:
-        yield from _refs(list(arg.values()))
-    elif type(arg) is slice:
-        yield from _refs([arg.start, arg.stop, arg.step])
 
 
 def _waves(nodes: list[_Node | None]) -> list[list[int]]:

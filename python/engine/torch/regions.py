@@ -15,11 +15,11 @@ from torch.fx import GraphModule
 
 import engine
 
-from .ahead import Staged, plain
 from .measured import Measured
 from .modes import CALLER, EAGER, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
+from .staged import Staged, plain
 
 PREPARING = 90  # calls after which cost_model must have decided
 _numbers = itertools.count()

@@ -111,7 +111,14 @@ class Server:
         self._lowering.known.clear()
         for name, tensor in self._sources.items():
             watched.append((tensor, name in folded))
+        # torch counts no change of a batch norm's running statistics, but that of the number of batches, which comes with it.
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        norms = {self._places.get(name, "").removesuffix("running_mean") for name in folded if self._is_mean(name)}
+        watched += [(buffers[b], True) for norm in sorted(norms) if (b := f"{norm}num_batches_tracked") in buffers]
         self._native.constants(self._program, tensors, watched)
+
+    def _is_mean(self, name: str) -> bool:
+        return self._places.get(name, "").rpartition(".")[2] == "running_mean"
 
     def _returned(self, made: list[Any]) -> Any:
         values = [made[r] if isinstance(r, int) else r[1] for r in self._served.returned]

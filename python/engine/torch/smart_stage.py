@@ -11,9 +11,12 @@ import torch
 
 import engine
 from engine.data import SmartStageOptions
+from engine.stages import exception_types
 
 from . import ahead, memory
 from .moving import Mover
+from .reading import EndOfLoader, Reading, Slot
+from .staged import plain
 from .team import Team, set_intra_op_threads
 
 _LEARNING = 2  # steps from whose calls the program is learned before it counts
@@ -61,13 +64,19 @@ class SmartStage:
         run_ahead = engine.op(name="what depends on the item alone")(self._ahead)
         run_step = engine.op(updates="model", outputs=1, name="the rest of the step")(self._rest)
         source = itertools.islice(iter(loader), skip, None) if skip else iter(loader)
-        self._steps = engine.data.smart_stage(lambda item: run_step(model, run_ahead(item)), source, options)
+        closed, ignored = (exception_types(name, getattr(options, name)) for name in ("closed_exception_types", "ignored_exception_types"))
+        # Without a stage items are read in turn anyway.
+        self._reading = Reading(source, -1 if options.do_smart_stage is False else options.profile_steps, closed, ignored, options.ignored_budget)
+        self._steps = engine.data.smart_stage(lambda item: run_step(model, run_ahead(item)), self._reading, options)
 
     def _ahead(self, data: Any) -> _Ready:
         whole = getattr(self._here, "calls", False)
         if not whole:
             set_intra_op_threads(self._intra_op)
         self._items += 1
+        if not self._reading.is_read(data):
+            return _Ready(data, None, None)
+        data = self._reading.given(data)
         if self._compiled or (whole and self._items > self._profiled):
             return _Ready(data, None, None)  # steps that run whole run as the program was written
         item = ahead.Item(self.program, data)
@@ -77,10 +86,14 @@ class SmartStage:
 
     def _rest(self, model: Any, ready: _Ready) -> Any:
         try:
+            if type(ready.data) is Slot:  # nothing of it could run ahead, but what can is learned
+                ready.data = self._reading.given(ready.data)
+                if not self._compiled and not self._reading.why:
+                    ready.item = ahead.Item(self.program, ready.data)
             if ready.item is None:
-                return _Returned(self._step(ready.data), None)
+                return _Returned(self._reading.watched(self._step, ready.data), None)
             self._mover.wait(ready.event, ready.item.made)
-            return _Returned(ahead.plain(self._step(ready.item.data())), None)
+            return _Returned(plain(self._reading.watched(self._step, ready.item.data())), None)
         except TypeError as error:
             if "_AnalyzeCustomOpInputOutputMode" in str(error):  # of torch's, which takes no tensors of other classes
                 error = engine.errors.UsageError(
@@ -101,6 +114,10 @@ class SmartStage:
         self._here.calls = True
         with self._engine.policy_block("inline"):  # the step runs here, not on a worker
             returned = next(self._steps).get()
+        if isinstance(returned.error, EndOfLoader):
+            raise StopIteration
+        if isinstance(returned.error, StopIteration):  # it would end the loop
+            raise RuntimeError("engine.torch.smart_stage: the step raised StopIteration") from returned.error
         if returned.error is not None:
             raise returned.error
         return returned.data
@@ -109,21 +126,27 @@ class SmartStage:
     def position(self) -> int:
         """How many items of the loader are done with, those that were skipped among them; a program that resumes passes
         it as ``skip``."""
-        return self._skip + self._steps.position
+        return self._skip + self._done(self._steps.position)
+
+    def _done(self, position: int) -> int:
+        """Items that are read in turn with the steps are asked for before it is known whether the loader has them."""
+        return position if self._reading.error is None else min(position, self._reading.items)
 
     @property
     def report(self) -> dict[str, Any]:
-        """As ``engine.data.SmartStage.report``."""
-        return self._steps.report
+        """As ``engine.data.SmartStage.report``; ``in_turn``: why there is no stage although one was asked for, or ''."""
+        return {**self._steps.report, "in_turn": self._reading.why}
 
     def stats(self) -> dict[str, Any]:
         """As ``engine.data.SmartStage.stats``; ``position`` counts the items after those that were skipped."""
-        return self._steps.stats()
+        stats = self._steps.stats()
+        return {**stats, "position": self._done(stats["position"])}
 
     def explain(self) -> str:
         """Which calls run ahead of the step, why others do not, and what was decided, as text."""
         calls = "the step is compiled: no call inside it can be seen, so only the loader runs ahead\n"
-        return self._steps.explain() + (calls if self._compiled else self.program.explained())
+        in_turn = f"no stage: {self._reading.why}\n" if self._reading.why else ""
+        return in_turn + self._steps.explain() + (calls if self._compiled else self.program.explained())
 
     def cancel(self) -> None:
         """Ends now; items that were read ahead are dropped. May be repeated."""

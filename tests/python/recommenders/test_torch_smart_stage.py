@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import engine
 import engine.torch
-from engine.torch import ahead, moving
+from engine.torch import ahead, moving, staged
 
 AT_ONCE = {"profile_steps": 0, "guard_steps": 0}  # staged from the first step on
 WAYS = [{}, AT_ONCE, {"profile_steps": 2, "guard_steps": 2}, {**AT_ONCE, "num_threads": 2, "capacity": 4},
@@ -178,8 +178,8 @@ def test_a_tensor_that_each_step_makes_anew_keeps_its_calls_in_the_step():
 
 
 def test_calls_that_take_a_gradient_are_looked_at_once(monkeypatch):
-    looked, key = [], ahead._key
-    monkeypatch.setattr(ahead, "_key", lambda *args: (looked.append(args), key(*args))[1])
+    looked, key = [], staged.key
+    monkeypatch.setattr(staged, "key", lambda *args: (looked.append(args), key(*args))[1])
     model, program = Model(), ahead.Program()
     counts = []
     for batch in items(4):

@@ -237,6 +237,19 @@ def test_changes_of_weights_are_noticed(server, model):
             server(*given)
 
 
+def test_a_batch_norm_that_is_trained_further_is_noticed():
+    torch.manual_seed(3)
+    norms = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    x = torch.randn(6, 4)
+    served = engine.torch.serve(norms, (x,))
+    with torch.no_grad():
+        for _ in range(3):
+            norms.train()
+            norms(torch.randn(32, 4) * 3 + 1)  # changes the running statistics alone, which torch does not count
+            norms.eval()
+            torch.testing.assert_close(served(x), norms(x), rtol=1e-4, atol=1e-5)
+
+
 def test_an_optimizer_beside_a_server(server, model):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(3):
