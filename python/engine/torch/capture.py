@@ -381,8 +381,8 @@ def _finish(module: GraphModule, kept: int, gradients: list[Any], marks: _Number
     old = placeholders[kept:]
     taken = {i for i, node in enumerate(old) if any(user.target is not torch.ops.aten.detach.default or user.users for user in node.users)}
     if taken:
-        numbers_of_old = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        raise _Taken({numbers_of_old[i] for i in taken})
+        assert len(old) == len(gradients)
+        raise _Taken(taken)
     for node in old:
         for user in list(node.users):
             graph.erase_node(user)
