@@ -26,6 +26,9 @@ ALLOWED = ("tensors, numbers, strings, None, types, modules and optimizers, in t
            "UserDicts, are allowed")  # fmt: skip
 
 
+_TENSORS = {torch.Tensor, nn.Parameter}
+
+
 class Unseen:
     """What a subclass of UserDict keeps besides its items and constants. Its changes are not followed, so a step that looks at
     it while it is captured does not find it, and is not captured."""
@@ -108,7 +111,10 @@ def _attributes(leaf: Any) -> dict[str, Any] | None:
 def signature(leaf: Any) -> Any:
     """Equal for leaves with which a step does the same. Unsupported for what may change unseen."""
     if isinstance(leaf, torch.Tensor):
-        return (leaf.shape, leaf.layout is torch.strided and leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+        if type(leaf) not in _TENSORS:
+            raise Unsupported(f"an argument of the tensor class {type(leaf).__qualname__}, which a capture cannot stand in for")
+        strides = leaf.stride() if leaf.layout is torch.strided else (leaf._nnz(), leaf.layout is torch.sparse_coo and leaf.is_coalesced())
+        return (type(leaf), leaf.shape, strides, leaf.dtype, leaf.device, leaf.requires_grad, leaf.is_conj(), leaf.is_neg())
     kind = type(leaf)
     if kind is Unseen:
         return kind

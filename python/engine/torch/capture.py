@@ -26,6 +26,7 @@ from .modes import EAGER, IN_ORDER
 from .optimizers import Numbers, Rule, counted, numbers_of
 from .overlaps import Memory, meet, one_thing
 from .rows import opaque_rows
+from .stand_ins import Found, Made, alike, is_another, refuse_what_has_no_answer
 from .state import State
 
 
@@ -42,11 +43,14 @@ class Captured:
     afterwards: list[Callable[[], None]] = field(default_factory=list)  # what Python has to do once a step has been done
     held: list[int | None] = field(default_factory=list)  # by tensor: which of the state's it is, or None
     writes: bool = False  # whether it changes its arguments
+    without: list[torch.Tensor] = field(default_factory=list)  # that must have no gradient yet: the step would add to it
 
     def mode_for(self, leaves: list[Any]) -> str:
         """How a call must run whose arguments share memory that the plan takes for separate; '' if they do not."""
         tensors = [leaves[i] for i in self.tensors]
         if [self.state.number.get(id(t)) for t in tensors] != self.held:
+            return EAGER
+        if any(t.grad is not None for t in self.without):
             return EAGER
         memory = self.state.memory
         assert memory
@@ -80,8 +84,10 @@ class _Numbers:
 class _Tracing:
     """What optimizers do while a step is captured."""
 
-    def __init__(self, state: State, tensors: list[torch.Tensor], counts: dict[int, float]) -> None:
-        self.state, self.tensors = state, tensors
+    def __init__(self, state: State, tensors: list[torch.Tensor], counts: dict[int, float], made: Made) -> None:
+        self.state, self.tensors, self.made = state, tensors, made
+        self.numbers_of = {id(t): i for i, t in enumerate(tensors)}
+        self.found = Found()
         self.counts = counts  # by id of a parameter: how often it had been updated before
         self.done: Counter[int] = Counter()  # likewise: in this step
         self.marks = _Numbers()
@@ -93,8 +99,19 @@ class _Tracing:
 
     def real(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor of the state that another stands for, or itself."""
-        number = next((i for i, t in enumerate(self.tensors) if t is tensor), None)
-        return tensor if number is None else self.state.tensors[number]
+        number = self.numbers_of.get(id(tensor))
+        if number is not None:
+            return self.state.tensors[number]
+        return next((t for t, fake in zip(self.found.tensors, self.found.fakes) if fake is tensor), tensor)
+
+    def gradients_left(self, before: list[Any], without: set[int]) -> None:
+        """Unsupported where the step leaves a gradient that the next one would add to, as a plan would not."""
+        own = {id(p) for o in self.state.optimizers for group in o.param_groups for p in group["params"]}
+        for number, (tensor, gradient) in enumerate(zip(self.tensors, before)):
+            left, updated = tensor.grad, self.done[id(self.state.tensors[number])]
+            if left is not None and left is not gradient and (number in without or not updated and id(self.state.tensors[number]) in own):
+                raise Unsupported("gradients that are added up over several steps: it leaves some in .grad, and does not clear them "
+                                  "before it goes backward")  # fmt: skip
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -115,7 +132,12 @@ class _Tracing:
         def zero_grad(set_to_none: bool = True) -> None:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    self.of(parameter).grad = None
+                    if set_to_none or self.of(parameter).grad is None:
+                        self.of(parameter).grad = None
+                    else:
+                        gradient = self.of(parameter).grad
+                        gradient.detach_() if gradient.grad_fn is not None else gradient.requires_grad_(False)
+                        gradient.zero_()
 
         return zero_grad
 
@@ -180,6 +202,9 @@ class _Calls(TorchFunctionMode):
         self.tracing = tracing
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        refuse_what_has_no_answer(func)
+        if func is torch.Tensor.__eq__ and self.tracing.real(args[0]) is self.tracing.real(args[1]) and args[0] is not args[1]:
+            return True  # a tensor and what stands for it, as where a set is asked for one
         foreign: list[torch.Tensor] = []
         args, kwargs = self.stood_in(args, foreign), self.stood_in(kwargs or {}, foreign)
         mode = get_proxy_mode()
@@ -188,6 +213,7 @@ class _Calls(TorchFunctionMode):
         root = mode.tracer.graph._root
         last = root.prev
         result = func(*args, **kwargs)
+        self.tracing.made.note(result)
         if foreign and any(isinstance(made, torch.Tensor) and made.requires_grad for made in tree_leaves(result)):
             raise Unsupported(f"a gradient of a tensor {tuple(foreign[0].shape)} that is no parameter of a module which the step "
                               "reaches; name the modules: compile_step(step, modules=[...])")  # fmt: skip
@@ -199,16 +225,18 @@ class _Calls(TorchFunctionMode):
                 node = node.next
         return result
 
-
     def stood_in(self, value: Any, foreign: list[torch.Tensor]) -> Any:
         """``foreign`` gets the tensors with gradients of their own that nothing stands for."""
         if isinstance(value, torch.Tensor):
             number = self.tracing.state.number.get(id(value))
             if number is not None:
                 return self.tracing.tensors[number]
-            if not isinstance(value, FakeTensor) and value.requires_grad:
+            mode = get_proxy_mode()
+            if mode is None or not is_another(value):
+                return value
+            if value.requires_grad:
                 foreign.append(value)
-            return value
+            return self.tracing.found.stood_in(value, self.tracing.tensors[0].fake_mode, mode.tracer)
         if isinstance(value, dict):
             return {name: self.stood_in(v, foreign) for name, v in value.items()}
         if type(value) in (tuple, list):
@@ -227,9 +255,49 @@ def _line() -> tuple[str, int, str]:
 def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spec) -> Captured:
     """``leaves``, ``spec``: the arguments (arguments.py). Unsupported, or what torch raises, where the step cannot be captured.
     Runs nothing and changes nothing."""
+    made, error = Made(), None
+    try:
+        return _captured(step, state, leaves, spec, made)
+    except Exception as raised:
+        error = raised
+        raise
+    finally:
+        if made.outlive(error) and error is None:
+            raise Unsupported("it keeps a tensor that it computed, as a function with functools.lru_cache does, where the capture does "
+                              "not look; keep such tensors in buffers, or compute them before")  # fmt: skip
+
+
+def _captured(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spec, made: Made) -> Captured:
+    """Captures as if each parameter had a gradient, to see which of these the step takes, and again without such ones."""
+    there = [t.grad for t in state.tensors]
+    lent = {i for i, t in enumerate(state.tensors) if t.grad is None and t.requires_grad and t.is_leaf}
+    without: set[int] = set()
+    while lent:
+        gradients = [torch.empty_like(t) if i in lent else there[i] for i, t in enumerate(state.tensors)]
+        try:
+            return _traced(step, state, leaves, spec, gradients, without, made)
+        except _Taken as taken:
+            used = lent & taken.numbers
+        except Exception:  # as where an optimizer would update what has no gradient
+            used = lent
+        without, lent = without | used, lent - used if used else set()
+    return _traced(step, state, leaves, spec, there, without, made)
+
+
+class _Taken(Unsupported):
+    """The step adds to gradients that were there before, or updates a parameter with them."""
+
+    def __init__(self, numbers: set[int]) -> None:
+        super().__init__("gradients that are added up over several steps")
+        self.numbers = numbers
+
+
+def _traced(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spec, gradients: list[Any], without: set[int],
+            made: Made) -> Captured:  # fmt: skip
+    """``gradients``: of the state's tensors, before. ``without``: the numbers of those that must have none."""
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     count, told = len(state.tensors), {}
-    gradients = [t.grad for t in state.tensors]
+    there = [t.grad for t in state.tensors]
 
     def whole(given: list[torch.Tensor], inputs: list[torch.Tensor], before: list[torch.Tensor | None]) -> list[Any]:
         filled = [LEFT_OUT if type(leaf) is Unseen else leaf for leaf in leaves]
@@ -238,13 +306,14 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
         for tensor, gradient in zip(given, before):
             if gradient is not None:
                 tensor.grad = gradient
-        tracing = told["tracing"] = _Tracing(state, given, counts)
+        tracing = told["tracing"] = _Tracing(state, given, counts, made)
         in_args, in_kwargs = spec.closed(filled)
         parts, structure = flat((in_args, in_kwargs))
-        with state.swapped(given), tracing.installed(), _Calls(tracing):
+        with state.swapped(given), alike(state.tensors, given), tracing.installed(), _Calls(tracing):
             returned = step(*in_args, **in_kwargs)
             out, told["returned"] = flat(returned)
             results = [o.detach() if isinstance(o, torch.Tensor) else None for o in out]
+        tracing.gradients_left(before, without)
         told["constants"] = [None if isinstance(o, torch.Tensor) else o for o in out]
         now, same = flat((in_args, in_kwargs))
         if same != structure or any(a is not b for a, b in zip(now, parts)):
@@ -253,15 +322,15 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
 
     # An object of its own for each: one that is also a constant, or given twice, would be taken for the same input.
     counts = state.counts()
-    inputs = [t if t.requires_grad else t.detach() for t in (leaves[i] for i in places)]
+    inputs = [_of_its_own(leaves[i]) for i in places]
     for tensor in state.tensors:
         tensor.grad = None  # one that is there afterwards has come to a parameter past what stands for it
     try:
-        with state.surroundings.watched(lambda tensor: told["tracing"].real(tensor)), opaque_rows(), ordered_draws():
+        with state.watched(lambda tensor: told["tracing"].real(tensor)), opaque_rows(), ordered_draws():
             module = make_fx(whole, tracing_mode="fake", _allow_non_fake_inputs=True)(list(state.tensors), inputs, gradients)
     finally:
         touched = any(t.grad is not None for t in state.tensors)
-        for tensor, gradient in zip(state.tensors, gradients):
+        for tensor, gradient in zip(state.tensors, there):
             tensor.grad = gradient
     for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
         file, line, text = line_of(node)
@@ -272,17 +341,25 @@ def capture(step: Callable[..., Any], state: State, leaves: list[Any], spec: Spe
     if touched or any(id(constant) in state.number for constant in constants.values()):
         raise Unsupported("a parameter that is neither found in its module nor given to a function of torch, such as one that "
                           "an autograd.Function is given")  # fmt: skip
-    captured = Captured(module, state, places)
     tracing = told["tracing"]
+    tracing.found.behind(module.graph, count)
+    _finish(module, count + len(tracing.found.tensors) + len(inputs), gradients, tracing.marks)
+    state.find(tracing.found.tensors)
+    captured = Captured(module, state, places, without=[state.tensors[i] for i in sorted(without)])
     captured.numbers = [(numbers_of(*of), names) for of, names in tracing.numbers]
     for (optimizer, _, _, updated, _), _ in tracing.numbers:
         if any(isinstance(optimizer.state[p].get("step"), int) for p in updated if p in optimizer.state):
             captured.afterwards.append(functools.partial(counted, optimizer, updated))
     captured.returned, captured.constants = told["returned"], told["constants"]
-    _finish(module, count + len(inputs), gradients, tracing.marks)
     _share(captured, {n: c for n, c in constants.items() if isinstance(c, torch.Tensor)})
     captured.held = [state.number.get(id(leaves[i])) for i in places]
     return captured
+
+
+def _of_its_own(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.requires_grad:
+        return tensor
+    return torch.nn.Parameter(tensor.detach(), False) if type(tensor) is torch.nn.Parameter else tensor.detach()
 
 
 def _share(captured: Captured, constants: dict[Node, torch.Tensor]) -> None:
@@ -301,9 +378,12 @@ def _finish(module: GraphModule, kept: int, gradients: list[Any], marks: _Number
     graph = module.graph
     _views(graph)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    for node in placeholders[kept:]:
-        if any(user.target is not torch.ops.aten.detach.default or user.users for user in node.users):
-            raise Unsupported("gradients that are added up over several steps")
+    old = placeholders[kept:]
+    taken = {i for i, node in enumerate(old) if any(user.target is not torch.ops.aten.detach.default or user.users for user in node.users)}
+    if taken:
+        assert len(old) == len(gradients)
+        raise _Taken(taken)
+    for node in old:
         for user in list(node.users):
             graph.erase_node(user)
         graph.erase_node(node)

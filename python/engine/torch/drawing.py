@@ -56,6 +56,26 @@ def _refused(name: str) -> Callable[..., Any]:
     return refuse
 
 
+class _Watched:
+    """Instead of a generator, while a step is captured: other threads find the generator behind it."""
+
+    def __init__(self, generator: Any, name: str) -> None:
+        self.__dict__.update(generator=generator, named=name)
+
+    def __getattr__(self, name: str) -> Any:
+        if getattr(_here, "depth", 0):
+            _refused(f"{self.named}.{name}")()
+        return getattr(self.generator, name)
+
+
+def _generators() -> Iterator[tuple[Any, str, Any]]:
+    for module in (torch, torch.random):
+        yield module, "default_generator", _Watched(torch.default_generator, "torch.default_generator")
+    mtrand = getattr(sys.modules.get("numpy.random"), "mtrand", None)
+    if hasattr(mtrand, "_rand"):
+        yield mtrand, "_rand", _Watched(mtrand._rand, "numpy.random.mtrand._rand")
+
+
 def _instead() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """What is replaced: module, name, what is called instead."""
     for module in (torch, torch.random):
@@ -84,14 +104,17 @@ def ordered_draws() -> Iterator[None]:
     """Around a capture. Other threads find the functions as they were."""
     with _lock:
         before = [(module, name, vars(module)[name], instead) for module, name, instead in _instead()]
+        generators = [(module, name, vars(module)[name], instead) for module, name, instead in _generators()]
         _here.depth = getattr(_here, "depth", 0) + 1
         try:
             if _here.depth == 1:
                 for module, name, original, instead in before:
                     setattr(module, name, _in_captures(original, instead))
+                for module, name, _, watched in generators:
+                    setattr(module, name, watched)
             yield
         finally:
             _here.depth -= 1
             if not _here.depth:
-                for module, name, original, _ in before:
+                for module, name, original, _ in (*before, *generators):
                     setattr(module, name, original)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from . import adapter
 from .calls import Unsupported
 from .optimizers import hooks_of, rule_of, settings
 from .overlaps import Memory
+from .stand_ins import Attributes
 from .surroundings import Surroundings, names_of
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -59,6 +60,13 @@ def _used(function: types.FunctionType) -> Iterator[Any]:
     yield from function.__defaults__ or ()
 
 
+def around() -> tuple[Any, ...]:
+    """What a program sets around a call, and a step may ask for or depend on."""
+    return (torch.is_grad_enabled(), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch._C._get_mkldnn_enabled(),
+            torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
+            torch._C._get_cudnn_sdp_enabled())  # fmt: skip
+
+
 class State:
     """Every tensor that lasts from step to step, once, with the place that it is found in."""
 
@@ -93,12 +101,39 @@ class State:
         self.memory: Memory | None = None  # once the step is captured
         self.looked, self.layout = self._look(), self._layout()
         self.surroundings = Surroundings(step, modules, optimizers)
+        for item in self.surroundings.kept:
+            if isinstance(item, (list, tuple, dict, set, frozenset)) and any(type(part) is int and part in self.number for part in item):
+                raise Unsupported(f"a {type(item).__name__} with the id of a parameter, which what stands for it in a capture has not; "
+                                  "keep parameters themselves in a set or a dict")  # fmt: skip
+        named = [item for item in self.surroundings.kept if isinstance(item, torch.Tensor) and id(item) not in self.number]
+        self.attributes = Attributes([*self.tensors, *{id(t): t for t in named}.values()])
 
     def _add(self, held: Any, name: Any, tensor: torch.Tensor) -> None:
+        if type(tensor) not in (torch.Tensor, nn.Parameter):
+            raise Unsupported(f"a parameter or buffer of the class {type(tensor).__qualname__}, which a capture cannot stand in for")
         self.places.append((held, name, tensor))
         if id(tensor) not in self.number:
             self.number[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
+
+    def find(self, tensors: list[torch.Tensor]) -> None:
+        """Adds what the step uses besides. Such a tensor may be an argument, too, so it is in no place and has no number."""
+        if tensors:
+            self.tensors += tensors
+            self.looked, self.layout = self._look(), self._layout()
+
+    @contextlib.contextmanager
+    def watched(self, real: Callable[[Any], Any]) -> Iterator[None]:
+        """Around a capture: puts back what the step reads, and the attributes of tensors. Unsupported if it has changed any."""
+        changed = False
+        try:
+            with self.surroundings.watched(real):
+                yield
+        finally:
+            changed = self.attributes.changed()
+            self.attributes.put_back()
+        if changed:
+            raise Unsupported("it changes an attribute of a tensor, which a run of its plan would not")
 
     def _fixed(self) -> tuple[Any, ...]:
         cpu = torch.is_autocast_enabled("cpu")
@@ -131,6 +166,8 @@ class State:
             return next(n for n, a, b in zip(names, self.fixed, now) if a != b)
         if self._look() != self.looked and (why := self._moved()):
             return why
+        if self.attributes.changed():
+            return "an attribute of a tensor"
         if any(self.no_hooks) or any(list(held.items()) != before for held, before in self.hooks):
             return "hooks"
         return self.surroundings.changed()

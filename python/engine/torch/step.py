@@ -21,7 +21,7 @@ from .capture import Captured, NotYet, capture
 from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
-from .state import State, reached
+from .state import State, around, reached
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
 PREPARING = 90  # calls after which cost_model must have decided
@@ -104,13 +104,13 @@ class CompiledStep:
             return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.why_eager or not self.begun:
+        if self.why_eager or not self.begun or torch.is_anomaly_enabled() or torch.is_inference_mode_enabled():
             result = self._eager(args, kwargs)
             self.begun = True
             return result
         leaves, spec = flat((args, kwargs))
         try:
-            key = (spec, repeated(leaves), *map(signature, leaves))
+            key = (spec, around(), repeated(leaves), *map(signature, leaves))
         except Unsupported as unseen:
             self._eagerly(str(unseen))
             return self._eager(args, kwargs)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import io
 import itertools
 import operator
 import pickle
@@ -141,6 +142,12 @@ class Surroundings:
             hooks = [hook for name in _OWN if name.endswith("hooks") for hook in (getattr(item, name, None) or {}).values()]
             return [type(item), *item._modules.values(), *hooks, *own]
         root = _root(type(item))
+        if item is torch.default_generator:
+            raise Unsupported("it names torch.default_generator, whose state a run would not read or set; use torch.get_rng_state() and "
+                              "torch.set_rng_state()")  # fmt: skip
+        if gives_another_each_time(item) and (_installed(root) or root == "builtins"):
+            raise Unsupported(f"it reaches a {type(item).__qualname__}, which gives something else each time; take that outside, and give it "
+                              "as an argument")  # fmt: skip
         if drawn := _generator(item):
             self._place(f"the state of a {root} generator", lambda: {None: pickle.dumps(drawn[0]())},
                         lambda before: drawn[1](pickle.loads(before[None])))  # fmt: skip
@@ -324,6 +331,13 @@ def _generator(item: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | No
         bits = item.bit_generator
         return lambda: bits.state, functools.partial(setattr, bits, "state")
     return (functools.partial(item.get_state, False), item.set_state) if numpy and isinstance(item, numpy.RandomState) else None
+
+
+def gives_another_each_time(item: Any) -> bool:
+    """Whether an object is an iterator or a queue. Files are not meant, which a step may write."""
+    queues = [getattr(sys.modules.get(module), name, None) for module, name in
+              (("queue", "Queue"), ("_queue", "SimpleQueue"), ("multiprocessing.queues", "Queue"), ("multiprocessing.queues", "SimpleQueue"))]
+    return isinstance(item, (Iterator, *(kind for kind in queues if kind))) and not isinstance(item, io.IOBase)
 
 
 def _cell(cell: Any) -> Any:

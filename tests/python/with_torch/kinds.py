@@ -38,3 +38,24 @@ def compared(make, steps=4):
         found.append((seen, step))
     same(found[0][0], found[1][0])
     return found[0][1].why_eager
+
+
+def with_changes(make, given=lambda i: (torch.randn(ROWS, WIDTH),), steps=6):
+    """``make`` gives a module, a step, and what the program does before call i. The module's state and what the step returns are
+    those of eager, call by call. Returns the compiled step."""
+    found = []
+    for compile in (lambda step: engine.torch.compile_step(step, options=OPTIONS), lambda step: step):
+        torch.manual_seed(0)
+        module, step, between = make()
+        step, seen = compile(step), []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for i in range(steps):
+                between(i)
+                torch.manual_seed(i)
+                out = step(*given(i))
+                seen.append([out.detach().clone() if isinstance(out, torch.Tensor) else out,
+                             {name: t.detach().clone() for name, t in module.state_dict().items()}])  # fmt: skip
+        found.append((seen, step))
+    same(found[0][0], found[1][0])
+    return found[0][1]

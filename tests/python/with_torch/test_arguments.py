@@ -181,3 +181,55 @@ def test_what_is_returned_in_objects_is_returned_in_them(forced):
         for i in range(4):
             assert step(column(i)).x.detach().item() == model(column(i)).sum().item()
     assert "it returns a Plain" in str(told[0].message)
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+def asked(get):
+    """A step of what is asked of an argument, beside eager."""
+    model = nn.Linear(1, 1)
+    optimizer = SGD(model.parameters(), lr=0.0)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 1)).sum() * 0 + get(x)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return engine.torch.compile_step(step), step
+
+
+def parameter(requires_grad):
+    return nn.Parameter(torch.ones(3), requires_grad)
+
+
+def sparse(*at, coalesced=False):
+    made = torch.sparse_coo_tensor([list(at)], torch.ones(len(at)), (4,))
+    return made.coalesce() if coalesced else made
+
+
+KINDS = {
+    "a parameter": (lambda x: 1.0 + isinstance(x, nn.Parameter), [torch.ones(3), torch.ones(3), parameter(False), parameter(False)]),
+    "another class": (lambda x: 1.0 + isinstance(x, Marked), [torch.ones(3), torch.ones(3), torch.ones(3).as_subclass(Marked)] * 2),
+    "a conjugate": (lambda x: torch.view_as_real(x.resolve_conj()).sum() + x.is_conj(),
+                    [torch.ones(3) * 1j, torch.ones(3) * 1j, (torch.ones(3) * 1j).conj(), torch.ones(3) * 1j]),
+    "a negative view": (lambda x: x.sum() + x.is_neg(), [torch.ones(3), torch.ones(3), (torch.ones(3) * 1j)[::1].conj().imag.clone(),
+                                                          torch._neg_view(torch.ones(3))]),
+    "sparse": (lambda x: x.is_coalesced() + x.to_dense().sum(), [sparse(1, 2), sparse(1, 2), sparse(1, 2, coalesced=True), sparse(1, 2)]),
+    "another count": (lambda x: x._values().shape[0] + x.to_dense().sum(), [sparse(1, 2), sparse(1, 2), sparse(3), sparse(0, 1, 2)]),
+    "a place in memory": (lambda x: x.storage_offset() + x.sum(), [torch.ones(6)[:3], torch.ones(6)[:3], torch.ones(6)[3:]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_asked_of_an_argument_is_that_of_the_call(forced, name):
+    forced("in turn")
+    get, tensors = KINDS[name]
+    ours, theirs = asked(get)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in tensors:
+            same(ours(x), theirs(x).detach())

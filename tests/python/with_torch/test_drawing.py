@@ -7,8 +7,9 @@ import threading
 import numpy as np
 import pytest
 import torch
+from numpy.random import mtrand
 from support import MODES, OPTIONS, layers, same, training
-from torch import nn
+from torch import default_generator, manual_seed, nn
 from torch.utils.checkpoint import checkpoint
 
 import engine.torch
@@ -77,9 +78,24 @@ def test_a_step_may_read_and_set_the_state_of_torchs_generator(forced):
 
 
 OWN, OF_NUMPY, OLD, drawn = random.Random(1), np.random.default_rng(1), np.random.RandomState(1), random.random
+THE_GLOBAL = mtrand._rand
+
+
+def drawn_twice(generator):
+    before = generator.get_state()
+    first = torch.rand(())
+    generator.set_state(before)
+    return first * torch.rand(())
+
+
 DRAWS = {
     "torch.manual_seed": lambda: torch.manual_seed(3) and torch.rand(()),
     "torch.initial_seed": lambda: torch.initial_seed() % 7,
+    "torch.default_generator.manual_seed": lambda: manual_seed(3) and torch.rand(()),
+    "torch.default_generator.get_state": lambda: drawn_twice(torch.default_generator),
+    "torch.default_generator": lambda: drawn_twice(default_generator),
+    "numpy.random.mtrand._rand.rand": lambda: float(np.random.mtrand._rand.rand()),
+    "a numpy generator  ": lambda: float(THE_GLOBAL.rand()),
     "random.random": lambda: random.random(),
     "random.uniform": lambda: random.uniform(0, 1),
     "numpy.random.rand": lambda: float(np.random.rand()),
