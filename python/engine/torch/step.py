@@ -63,8 +63,8 @@ class Ready:
         captured = self.captured
         inputs: list[Any] = list(captured.state.tensors)
         inputs += [leaves[i] for i in captured.tensors]
-        for numbers, names in captured.numbers:
-            now = numbers()
+        for part, names in captured.numbers:
+            now = part.numbers()
             inputs += [now[name] for name in names]
         outputs = self.program.run(inputs, mode, times)
         for act in captured.afterwards:
@@ -119,17 +119,21 @@ class CompiledStep:
             self.ready.clear()
             ready = None
             self.recaptured = why
+        if ready is not None and (why := ready.captured.changed()):
+            del self.ready[key]
+            ready = None
+            self.recaptured = why
         if ready is None:
             ready = self._capture(key, leaves, spec)
             if ready is None:
                 return self._eager(args, kwargs)
         self.last = ready
         if forced := ready.captured.mode_for(leaves):
-            return self._eager(args, kwargs) if forced == EAGER else ready.run(leaves, forced)
+            return self._without_gradients(ready, args, kwargs) if forced == EAGER else ready.run(leaves, forced)
         choice = ready.choice
         mode, measured = choice.next()
         begin = clock() if measured else 0.0
-        result = self._eager(args, kwargs) if mode == EAGER else ready.run(leaves, mode)
+        result = self._without_gradients(ready, args, kwargs) if mode == EAGER else ready.run(leaves, mode)
         if measured:
             choice.add(mode, clock() - begin)
         elif choice.preparing:
@@ -139,6 +143,13 @@ class CompiledStep:
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, spec = flat(self.step(*args, **kwargs))
         return spec.closed([leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves])
+
+    def _without_gradients(self, ready: Ready, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Eagerly, and leaves what a run leaves: no gradients."""
+        result = self._eager(args, kwargs)
+        for tensor in ready.captured.state.tensors:
+            tensor.grad = None
+        return result
 
     def _capture(self, key: Any, leaves: list[Any], spec: Spec) -> Ready | None:
         if self.captures >= 4 * MOST_CAPTURES:
