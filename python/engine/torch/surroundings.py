@@ -29,6 +29,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .calls import Unsupported
+from .parts import Parts
 
 MOST = 1024  # elements of a list, dict or set that are looked at
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -101,11 +102,14 @@ class Surroundings:
             self.places: list[Place] = []
             self.guards: list[tuple[Callable[[], Any], Any, str]] = []  # (what gives values, they, whose they are)
             self.held: list[tuple[Callable[[Any], tuple[Any, ...]], Any, str]] = []  # likewise: (what takes them from a dict, it, ...)
+            self.modules: list[nn.Module] = []
             self._walk()
         self.held.sort(key=lambda taken: not taken[2].startswith("torch."))
         self.ours = sum(taken[2].startswith("torch.") for taken in self.held)  # those of torch's own modules
         self.values = [get(held) for get, held, _ in self.held]
         self.flat = list(itertools.chain.from_iterable(self.values[self.ours :]))
+        self.parts = Parts(self.modules)
+        self.places += itertools.starmap(Place, self.parts.places())
         for optimizer in optimizers:
             self._optimizer(optimizer)
 
@@ -137,6 +141,7 @@ class Surroundings:
         if isinstance(item, type):
             return self._class(item)
         if isinstance(item, nn.Module):
+            self.modules.append(item)
             own = self._object(item, _OWN)
             hooks = [hook for name in _OWN if name.endswith("hooks") for hook in (getattr(item, name, None) or {}).values()]
             return [type(item), *item._modules.values(), *hooks, *own]
