@@ -160,6 +160,7 @@ class State:
         their place, or gives them other data: a run would change none of that."""
         before = [(owner, held, dict(held)) for owner, held in self._holders()]
         given = {id(t): tensors[number] for t, number in ((t, self.number[id(t)]) for t in self.tensors)}
+        needed = [t.requires_grad for t in tensors]
         data = [t.untyped_storage() if t.layout is torch.strided else None for t in tensors]
         try:
             for held, name, tensor in self.places:
@@ -170,6 +171,8 @@ class State:
                     if held.get(name) is not given.get(id(was.get(name)), was.get(name)):
                         raise Unsupported(f"it gives {owner} another '{name}', which a run of its plan would not; change that tensor "
                                           "in place, as by copy_()")  # fmt: skip
+            if any(t.requires_grad is not before and t.grad_fn is None for t, before in zip(tensors, needed)):
+                raise Unsupported("it changes which parameters require gradients, which a run of its plan would not")
             for tensor, storage in zip(tensors, data):
                 if storage is not None and tensor.untyped_storage()._cdata != storage._cdata:
                     raise Unsupported("it gives a parameter or buffer other data (p.data = ...), which a run of its plan would not; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from .modes import CALLER, EAGER, INDUCTOR, IN_TURN, WORKERS, Choice
 from .options import Options, options_of
 from .program import Program
 from .state import State, reached
+from .surroundings import Wrapper
 
 MOST_CAPTURES = 8  # of different shapes; as torch's recompile limit
 PREPARING = 90  # calls after which cost_model must have decided
@@ -80,7 +82,7 @@ class Ready:
             self.choice.prepared()
 
 
-class CompiledStep:
+class CompiledStep(Wrapper):
     """A function that does what its step does, as one plan where that can be captured and is faster."""
 
     def __init__(self, step: Callable[..., Any], options: Options, modules: list[nn.Module] | None,
@@ -97,6 +99,33 @@ class CompiledStep:
         self.told_full = False  # that arguments of other kinds than the captured ones run eagerly
         self.why_eager = "" if options.capture_step else "capture_step is False"
         self.last: Ready | None = None  # that of the last call
+        self.attribute = ""  # of a class whose method it is
+        self.ours = frozenset(vars(self).keys() - getattr(step, "__dict__", {}).keys())
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Of a method in a class: the compiled step of each object, which is kept there."""
+        if instance is None:
+            return self
+        held = getattr(instance, "__dict__", None)
+        if held is None:
+            raise engine.errors.UsageError(f"engine.torch: an object of {type(instance).__name__} has no __dict__ to keep a compiled step in")
+        key = f"_engine_step_{self.attribute}"
+        bound = held.get(key)
+        if bound is None or bound.step.__self__ is not instance or bound.step.__func__ is not self.step:  # that of what was copied
+            bound = held[key] = CompiledStep(types.MethodType(self.step, instance), self.options, self._modules, self._optimizers)
+            bound.attribute = self.attribute
+        return bound
+
+    def __reduce__(self) -> Any:
+        """A function is copied as itself, a method with its object."""
+        if not isinstance(self.step, types.MethodType):
+            return self.__qualname__  # type: ignore[attr-defined]
+        if self.attribute:
+            return getattr, (self.step.__self__, self.attribute)
+        return CompiledStep, (self.step, self.options, self._modules, self._optimizers)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step and returns what the step returns, with tensors detached. Waits for the whole step."""
