@@ -1,6 +1,6 @@
 """What modules hold of their own: parameters, buffers, modules and hooks, by name and in order, and whether they train.
 
-Looked at before each run, so all is compared in a few calls of C."""
+Looked at before each run, so what grows with the number of modules is compared in a few calls of C, as far as that goes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from torch import nn
 
 HELD = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_own = operator.itemgetter("training", *HELD, *HOOKS)
-_values = operator.methodcaller("values")
+_training = operator.itemgetter("training")
 _each = itertools.chain.from_iterable
 
 
@@ -24,30 +23,34 @@ class Parts:
         of_torch_jit = torch.jit.ScriptModule  # whose parts lie elsewhere
         self.modules = [(m, vars(m)) for m in modules if not isinstance(m, of_torch_jit) and {*HELD, *HOOKS, "training"} <= vars(m).keys()]
         self.vars = [own for _, own in self.modules]
-        self.own = list(_each(map(_own, self.vars)))
-        dicts = [own[name] for own in self.vars for name in (*HELD, *HOOKS)]
-        dicts += [getattr(torch.nn.modules.module, f"_global{name}") for name in HOOKS]
-        self.empty, self.full = [held for held in dicts if not held], [held for held in dicts if held]
-        self.sizes, self.names, self.values = list(map(len, self.full)), list(_each(self.full)), list(_each(map(_values, self.full)))
-        self.before = [{name: dict(own[name]) for name in (*HELD, *HOOKS)} for own in self.vars]
+        self.training = list(map(_training, self.vars))
+        self.tensors = [(own[n], name, t) for own in self.vars for n in ("_parameters", "_buffers") for name, t in own[n].items()]
+        self.dicts = [own[name] for own in self.vars for name in HELD]
+        self.sizes = list(map(len, self.dicts))
+        self.inside = [own["_modules"] for own in self.vars if own["_modules"]]
+        self.names, self.values = list(_each(self.inside)), self._values()
+        hooks = [(own, name) for own in (*self.vars, vars(torch.nn.modules.module)) for name in HOOKS]
+        hooks = [(own, name if name in own else f"_global{name}") for own, name in hooks]
+        self.no_hooks = [own[name] for own, name in hooks if not own[name]]
+        self.hooks = [(own, name, own[name], list(own[name].items())) for own, name in hooks if own[name]]
+
+    def _values(self) -> list[Any]:
+        return list(_each(held.values() for held in self.inside))
 
     def changed(self) -> str:
         """What is no longer as it was; '' if nothing."""
-        if (all(map(operator.is_, _each(map(_own, self.vars)), self.own)) and not any(self.empty)
-                and list(map(len, self.full)) == self.sizes and list(_each(self.full)) == self.names
-                and all(map(operator.is_, _each(map(_values, self.full)), self.values))):  # fmt: skip
-            return ""
-        training = self.own[:: len(HELD) + len(HOOKS) + 1]
-        if any(own["training"] is not before for own, before in zip(self.vars, training)):
+        for held, name, tensor in self.tensors:
+            if held.get(name) is not tensor:
+                return f"another tensor as '{name}'"
+        if list(map(_training, self.vars)) != self.training:
             return "training or evaluation of a module"
-        for own, before in zip(self.vars, self.before):
-            for name in HELD:
-                for key in {**before[name], **own[name]}:
-                    if own[name].get(key, self) is not before[name].get(key, self):
-                        return f"another {'module' if name == '_modules' else 'tensor'} as '{key}'"
-            if any(list(own[name]) != list(before[name]) for name in HELD):
-                return "the order of a module's parts"
-        return "hooks"
+        if list(map(len, self.dicts)) != self.sizes:
+            return "what a module holds"
+        if list(_each(self.inside)) != self.names or not all(map(operator.is_, self._values(), self.values)):
+            return "another module inside of one"
+        if any(self.no_hooks) or any(own[name] is not held or list(held.items()) != before for own, name, held, before in self.hooks):
+            return "hooks"
+        return ""
 
     def places(self) -> Iterator[tuple[str, Any, Any]]:
         """Where values are found: whose they are, what reads them, what writes them."""

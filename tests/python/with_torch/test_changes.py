@@ -134,7 +134,7 @@ LAYERS = {
     "removed": lambda model: model.__delitem__(1),
     "moved": lambda model: model.append(model.pop(0)),
     "hooked": hooked,
-    "with other hooks": lambda model: setattr(model[1], "_forward_hooks", {0: lambda module, given, out: out * 2}),
+    "without its hooks": lambda model: setattr(model[2], "_forward_hooks", {}),
     "given a parameter": lambda model: model[2].register_parameter("bias", nn.Parameter(torch.ones(8))),
 }
 
@@ -142,7 +142,12 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_that_is_changed_is_noticed(forced, name):
     forced("in turn")
-    layers = lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8, bias=False))  # noqa: E731
+
+    def layers():
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8, bias=False))
+        model[2].register_forward_hook(lambda module, given, out: out * 3)
+        return model
+
     between = lambda i, _, model: LAYERS[name](model) if i == 3 else None  # noqa: E731
     step = compared(trained(lambda p: SGD(p, lr=0.1), between, layers))
     assert not step.why_eager and step.captures == 2
