@@ -351,10 +351,16 @@ class Surroundings:
         """Puts everything back as it was. Unsupported if what happens inside has changed any of it. ``real``: the tensor of the
         state for what stands for it."""
         before = [(place, place.read()) for place in self.places]
+        # Of tensors of one element a trace computes values, too: the counts of batches, of modules that are not swapped.
+        counts = [(t, t._version, t.detach().clone()) for _, _, t in self.parts.tensors
+                  if t is not None and not nn.parameter.is_lazy(t) and t.numel() == 1]  # fmt: skip
         changed = ""
         try:
             yield
         finally:
+            for count, version, value in counts:
+                if count._version != version:
+                    count.data.copy_(value)
             for place, values in before:
                 now = place.read()
                 if list(now) == list(values) and all(map(operator.is_, now.values(), values.values())):

@@ -399,6 +399,15 @@ def test_a_module_inside_of_an_object_may_change(forced, change):
     assert step.captures == 2 and not step.why_eager
 
 
+def test_a_batch_norm_inside_of_an_object_counts_batches_once(forced):
+    forced("in turn")
+    model, box = nn.Linear(1, 2), types.SimpleNamespace(norm=nn.BatchNorm1d(2, affine=False))
+    step = stepped(model, lambda loss: box.norm(model(torch.randn(4, 1))))
+    for _ in range(5):
+        step(X)
+    assert box.norm.num_batches_tracked.item() == 5 and not step.why_eager
+
+
 class Compiled:
     def __init__(self):
         self.model = nn.Linear(1, 1, bias=False)
